@@ -1,0 +1,114 @@
+"""What a handler gets as `job`: one attempt at a job, with its fence."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import datetime
+from typing import Any
+
+from django.db import connections, transaction
+
+from . import clock, engine, statements, ttr
+from .endings import Verdict, conclude
+from .exceptions import LeaseLost, Reserved
+from .places import Settlement
+from .states import Outcome
+from .statements import Claimed
+
+_in_hand: ContextVar[tuple["Attempt", ...]] = ContextVar("delaytasks_in_hand", default=())
+
+
+class Attempt:
+    """One attempt at a job. (id, attempt) is the fence: only who holds it may end the job.
+
+    id, topic, key, body, attempt, failures; due_at, created_at, deadline: aware datetimes.
+    """
+
+    def __init__(self, claimed: Claimed, using: str, worker: str) -> None:
+        self.id, self.topic, self.key = claimed.id, claimed.topic, claimed.key
+        self.body: Any = claimed.body
+        self.attempt, self.failures, self.ttr_ms = claimed.attempt, claimed.failures, claimed.ttr_ms
+        self.due_ms, self.created_ms = claimed.due_ms, claimed.created_ms
+        self.reserved_ms, self.lease_ms = claimed.reserved_ms, claimed.lease_ms
+        self.using, self.worker = using, worker
+        self.ended = False
+
+    def __repr__(self) -> str:
+        return f"<Attempt {self.attempt} of {self.topic} {self.key} (id {self.id})>"
+
+    @property
+    def due_at(self) -> datetime:
+        return clock.from_ms(self.due_ms)
+
+    @property
+    def created_at(self) -> datetime:
+        return clock.from_ms(self.created_ms)
+
+    @property
+    def deadline(self) -> datetime:
+        """When the lease ends and the job may be taken back."""
+        return clock.from_ms(self.lease_ms)
+
+    def touch(self) -> None:
+        """Begin the TTR anew, from now. Raises LeaseLost if this attempt no longer holds the job.
+
+        Inside a transaction it is seen by others when that commits; until then the locked row
+        keeps them away.
+        """
+        leases = statements.renew_if_held(self.using, [(self.id, self.attempt)])
+        if self.id not in leases:
+            raise LeaseLost(f"{self!r} was lost before it could be touched.")
+        self.renewed(leases[self.id])
+
+    def renewed(self, lease_ms: int) -> None:
+        seen_ms, self.lease_ms = self.lease_ms, lease_ms
+        ttr.rearm(self.ttr_ms)
+        settlement = Settlement(self.id, self.topic, seen_ms, lease_ms)
+        transaction.on_commit(lambda: engine.tell(self.using).settle([settlement]), using=self.using)
+
+    @contextmanager
+    def finishing(self) -> Iterator[None]:
+        """The fenced last part of a handler with atomic=False: a transaction whose commit is also the job's finish.
+
+        Raises LeaseLost at its end, and rolls back, if this attempt no longer holds the job.
+        """
+        if self.ended:
+            raise LeaseLost(f"{self!r} has ended already.")
+        try:
+            with transaction.atomic(self.using):
+                yield
+                self.finish()
+        except BaseException:
+            self.ended = False  # rolled back
+            raise
+
+    def finish(self) -> None:
+        """Finish now, in the transaction at hand; once. Raises LeaseLost."""
+        if not self.ended:
+            conclude(self.using, [Verdict(self, Outcome.FINISHED)])
+            self.ended = True
+
+
+@contextmanager
+def in_hand(*attempts: Attempt) -> Iterator[None]:
+    """While a handler runs with these attempts, schedule() knows its own keys."""
+    token = _in_hand.set(attempts)
+    try:
+        yield
+    finally:
+        _in_hand.reset(token)
+
+
+def make_way(using: str, topic: str, key: str) -> None:
+    """Finish the attempt that a running handler holds at (topic, key), so that it can schedule its own next one.
+
+    Both are one commit. Raises Reserved outside a transaction, where they could not be.
+    """
+    for attempt in _in_hand.get():
+        if (attempt.topic, attempt.key, attempt.using) == (topic, key, using) and not attempt.ended:
+            if not connections[using].in_atomic_block:
+                raise Reserved(
+                    f"{attempt!r} is running. To schedule its own next one from a handler with atomic=False, "
+                    "do it inside `with job.finishing():`."
+                )
+            attempt.finish()

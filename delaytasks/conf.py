@@ -1,0 +1,82 @@
+"""Settings: one dict `DELAYTASKS`, documented defaults, unknown keys refused by name."""
+
+import difflib
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from django.conf import settings as django_settings
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What `DELAYTASKS = {...}` may hold, in capitals there: `BUCKETS`, `HORIZON_SECONDS`, ..."""
+
+    redis_url: str | None = None  # None: database only, slower and still correct
+    redis_cluster: bool = False  # the URL names one node of a Redis Cluster
+    redis_timeout_seconds: float = 1.0  # a Redis that takes longer counts as down
+    prefix: str = "delaytasks"  # of every key in Redis
+    buckets: int = 4  # shards of the mirror; each one slot of a Redis Cluster
+    horizon_seconds: int = 3600  # jobs due later than this are rows only
+    claim_grace_ms: int = 5000  # between reserving in the mirror and claiming in the database
+    guard_tick_ms: int = 1000  # the longest rest of a mover and the period of the guards
+    promote_limit: int = 1000  # members moved from due to ready by one call
+    batch_max: int = 200  # jobs claimed at once, at most; more was measured to be slower
+    run_budget_seconds: float = 10.0  # how long one run_topic goes on before it rings for another
+    linger_ms: int = 200  # how long a run_topic waits for the next ready job before it leaves; 0: not at all
+    concurrency: int = 8  # run slots of a topic unless its handler or its Topic row says otherwise
+    max_attempts: int = 5  # of topics without a handler here
+    max_body_bytes: int = 65_536
+    max_delay_seconds: int = 10 * 366 * 86_400
+    ttr_grace_seconds: float = 5.0  # after the TTR interrupt, before the watchdog ends a deaf process
+    sweep_seconds: int = 30
+    audit_seconds: int = 600
+    mover_thread: bool = True  # a mover inside each Celery worker, for millisecond precision
+    autodiscover: str | None = "timeouts"  # the module looked for in each app; None: import handlers yourself
+    topics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # topics that have no handler in Python
+
+    def __post_init__(self) -> None:
+        for name in (
+            "redis_timeout_seconds", "buckets", "horizon_seconds", "claim_grace_ms", "guard_tick_ms",
+            "promote_limit", "batch_max", "run_budget_seconds", "concurrency", "max_attempts",
+            "max_body_bytes", "max_delay_seconds", "ttr_grace_seconds", "sweep_seconds", "audit_seconds",
+        ):  # fmt: skip
+            if not getattr(self, name) > 0:
+                raise ImproperlyConfigured(f"DELAYTASKS[{name.upper()!r}] must be more than 0.")
+        if self.promote_limit > 3000:  # a script unpacks two arguments a member onto Lua's stack of 8,000
+            raise ImproperlyConfigured("DELAYTASKS['PROMOTE_LIMIT'] must be at most 3000.")
+
+    @property
+    def horizon_ms(self) -> int:
+        return self.horizon_seconds * 1000
+
+
+def from_dict(given: Mapping[str, Any]) -> Settings:
+    """The frozen settings of a `DELAYTASKS` dict. Raises ImproperlyConfigured that names what is wrong."""
+    known = {f.name.upper(): f.name for f in fields(Settings)}
+    for key in given:
+        if key not in known:
+            near = difflib.get_close_matches(str(key).upper(), known, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else f" Known keys: {', '.join(sorted(known))}."
+            raise ImproperlyConfigured(f"DELAYTASKS has an unknown key {key!r}.{hint}")
+    try:
+        return Settings(**{known[key]: value for key, value in given.items()})
+    except TypeError as error:
+        raise ImproperlyConfigured(f"DELAYTASKS holds a value of the wrong type: {error}") from error
+
+
+@functools.cache
+def get() -> Settings:
+    """The settings in force. Read once; read again when a test overrides DELAYTASKS."""
+    return from_dict(getattr(django_settings, "DELAYTASKS", {}))
+
+
+def _forget(*, setting: str, **_: object) -> None:
+    if setting == "DELAYTASKS":
+        get.cache_clear()
+
+
+setting_changed.connect(_forget, dispatch_uid="delaytasks.conf")

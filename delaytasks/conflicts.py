@@ -1,0 +1,27 @@
+"""Serialization failures and deadlocks: the database asks to try again, and once we do."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from django.db import OperationalError, connections
+
+Answer = TypeVar("Answer")
+_TRY_AGAIN = {"40001", "40P01"}  # serialization_failure, deadlock_detected
+
+
+def asks_to_try_again(error: BaseException) -> bool:
+    return isinstance(error, OperationalError) and getattr(error.__cause__, "sqlstate", None) in _TRY_AGAIN
+
+
+def retried_once(call: Callable[[], Answer], using: str | None = None) -> Answer:
+    """call(), and once more if the database asked for it.
+
+    using   inside a transaction of this alias it is left to whoever began that: only the whole can be repeated.
+    """
+    try:
+        return call()
+    except OperationalError as error:
+        inside = using is not None and connections[using].in_atomic_block
+        if inside or not asks_to_try_again(error):
+            raise
+        return call()

@@ -1,0 +1,136 @@
+"""What PostgreSQL and SQLite spell differently: the time, milliseconds, row locks.
+
+"Now" is the statement's own time, never the transaction's, cut to the millisecond. On
+PostgreSQL that is statement_timestamp(): clock_timestamp() is volatile, so the planner could
+not use it with an index, and a statement that waited for a lock had better think itself
+early than late.
+"""
+
+from typing import Any, ClassVar
+
+from django.db import connections
+from django.db.backends.utils import CursorWrapper
+
+from . import clock
+
+_fixed_now_ms: int | None = None
+
+
+def set_clock(now_ms: int | None) -> None:
+    """Make every statement of this process see `now_ms` as the database's time; None: the real one. For tests."""
+    global _fixed_now_ms
+    _fixed_now_ms = now_ms
+
+
+def fixed() -> bool:
+    """Whether set_clock is in force."""
+    return _fixed_now_ms is not None
+
+
+class Dialect:
+    real_now: ClassVar[str]
+    lock: ClassVar[str]  # waits for the row
+    skip_locked: ClassVar[str]  # passes the row by
+    greatest: ClassVar[str]
+    one_writer: ClassVar[bool] = False
+
+    @property
+    def now(self) -> str:
+        return self.real_now if _fixed_now_ms is None else self.literal(_fixed_now_ms)
+
+    def literal(self, ms: int) -> str:
+        raise NotImplementedError
+
+    def moment(self, ms: int) -> Any:
+        """A query parameter that is this instant."""
+        raise NotImplementedError
+
+    def plus_ms(self, moment: str, ms: str) -> str:
+        raise NotImplementedError
+
+    def to_ms(self, moment: str) -> str:
+        raise NotImplementedError
+
+    def as_moment(self, value: str) -> str:
+        return value
+
+    def as_json(self, value: str) -> str:
+        return value
+
+
+class PostgreSQL(Dialect):
+    real_now = "date_trunc('milliseconds', statement_timestamp())"
+    lock = "FOR UPDATE"
+    skip_locked = "FOR UPDATE SKIP LOCKED"
+    greatest = "GREATEST"
+
+    def literal(self, ms: int) -> str:
+        return f"TIMESTAMPTZ '{clock.from_ms(ms).isoformat()}'"
+
+    def moment(self, ms: int) -> Any:
+        return clock.from_ms(ms)
+
+    def plus_ms(self, moment: str, ms: str) -> str:
+        return f"({moment} + CAST({ms} AS bigint) * interval '1 millisecond')"
+
+    def to_ms(self, moment: str) -> str:
+        return f"CAST(extract(epoch FROM {moment}) * 1000 AS bigint)"
+
+    def as_moment(self, value: str) -> str:
+        return f"CAST({value} AS timestamptz)"
+
+    def as_json(self, value: str) -> str:
+        return f"CAST({value} AS jsonb)"
+
+
+class SQLite(Dialect):
+    """Times are text there, as Django writes them: UTC, always with six decimals, so that they sort."""
+
+    real_now = "strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now')"
+    lock = ""
+    skip_locked = ""
+    greatest = "max"
+    one_writer = True
+
+    def literal(self, ms: int) -> str:
+        return f"'{self.moment(ms)}'"
+
+    def moment(self, ms: int) -> Any:
+        return clock.from_ms(ms).strftime("%Y-%m-%d %H:%M:%S.%f")
+
+    def plus_ms(self, moment: str, ms: str) -> str:
+        return f"strftime('%%Y-%%m-%%d %%H:%%M:%%f000', {moment}, (({ms}) / 1000.0) || ' seconds')"
+
+    def to_ms(self, moment: str) -> str:
+        return (
+            f"(CAST(strftime('%%s', {moment}) AS INTEGER) * 1000 + CAST(substr(strftime('%%f', {moment}), 4) AS INTEGER))"
+        )
+
+
+_DIALECTS: dict[str, Dialect] = {"postgresql": PostgreSQL(), "sqlite": SQLite()}
+
+
+def of(using: str) -> Dialect:
+    """The dialect of a database alias. Raises NotImplementedError for a vendor that the engine does not speak."""
+    vendor = connections[using].vendor
+    try:
+        return _DIALECTS[vendor]
+    except KeyError:
+        raise NotImplementedError(f"delaytasks runs on PostgreSQL and SQLite; {using!r} is {vendor}.") from None
+
+
+def cursor(using: str) -> CursorWrapper:
+    return connections[using].cursor()
+
+
+def now_ms(using: str) -> float:
+    """The database's time in milliseconds since 1970, as exact as it gets: what a DatabaseClock learns from."""
+    if _fixed_now_ms is not None:
+        return _fixed_now_ms
+    vendor = connections[using].vendor
+    with cursor(using) as c:
+        if vendor == "postgresql":
+            c.execute("SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS double precision)")
+        else:
+            c.execute(f"SELECT {_DIALECTS['sqlite'].to_ms(_DIALECTS['sqlite'].real_now)}", ())
+        return float(c.fetchone()[0])

@@ -1,0 +1,157 @@
+"""How an attempt ends: finished, asked again later, retried, given back, dead or expired.
+
+Each ending is one guarded statement together with its events, in the caller's transaction if
+there is one. The mirror, the signals and the log hear of it on commit.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from django.db import transaction
+
+from . import engine, signals, statements, topics
+from .exceptions import LeaseLost
+from .models import Job
+from .places import GONE, Settlement
+from .states import Outcome, State
+from .statements import Ending, Event, Standing
+
+logger = logging.getLogger("delaytasks")
+EXPIRED = "Its TTR was over and nobody had finished it."
+_SIGNALS = {
+    Outcome.FINISHED: signals.job_finished,
+    Outcome.SNOOZED: signals.job_snoozed,
+    Outcome.FAILED: signals.job_failed,
+    Outcome.EXPIRED: signals.job_failed,
+    Outcome.DEAD: signals.job_dead,
+}
+_STATES = {Outcome.FINISHED: State.FINISHED, Outcome.DEAD: State.DEAD}
+
+
+class Held(Protocol):
+    """What an ending needs to know of the attempt that it ends."""
+
+    id: int
+    topic: str
+    key: str
+    attempt: int
+    due_ms: int
+    reserved_ms: int
+    lease_ms: int
+    worker: str
+
+
+class Verdict(NamedTuple):
+    held: Any  # Held
+    outcome: Outcome
+    delay_ms: int | None = None  # for what goes on; None keeps the due time
+    error: str = ""  # the whole traceback, shortened; the job keeps its last line
+
+
+def last_line(error: str) -> str:
+    lines = error.strip().splitlines()
+    return lines[-1][:1000] if lines else ""
+
+
+def conclude(using: str, verdicts: Sequence[Verdict]) -> None:
+    """End these attempts, all or none. Raises LeaseLost if one of them is no longer held; nothing is written then."""
+    if not verdicts:
+        return
+    with transaction.atomic(using):
+        ended = statements.end_if_held(using, [_ending(v) for v in verdicts])
+        lost = [v.held for v in verdicts if v.held.id not in ended]
+        if lost:
+            raise LeaseLost(
+                "Attempt {0.attempt} of {0.topic} {0.key} (id {0.id}) is refused: its TTR passed and it was taken "
+                "back, or somebody else ended it.".format(lost[0])
+            )
+        statements.record(using, [_event(v, *ended[v.held.id]) for v in verdicts])
+        for verdict in verdicts:
+            if verdict.outcome is Outcome.DEAD:
+                _call_on_dead(using, verdict.held)
+        transaction.on_commit(lambda: _tell(using, [(v, ended[v.held.id][0]) for v in verdicts]), using=using)
+
+
+def _ending(verdict: Verdict) -> Ending:
+    failed = verdict.outcome in (Outcome.FAILED, Outcome.DEAD)
+    state = _STATES.get(verdict.outcome, State.DELAYED)
+    said = last_line(verdict.error)
+    return Ending(verdict.held.id, verdict.held.attempt, int(state), verdict.delay_ms, int(failed), said)
+
+
+def _event(verdict: Verdict, due_ms: int, done_ms: int) -> Event:
+    held: Held = verdict.held
+    goes_on = verdict.outcome not in _STATES
+    return Event(
+        held.id, verdict.outcome, held.attempt, held.due_ms, done_ms, held.reserved_ms,
+        due_ms if goes_on else None, held.worker, getattr(held, "actor", ""), verdict.error,
+    )  # fmt: skip
+
+
+def _tell(using: str, ended: Sequence[tuple[Verdict, int]]) -> None:
+    engine.tell(using).settle(
+        Settlement(v.held.id, v.held.topic, v.held.lease_ms, GONE if v.outcome in _STATES else due_ms)
+        for v, due_ms in ended
+    )
+    for verdict, _ in ended:
+        announce(verdict.outcome, verdict.held, last_line(verdict.error))
+
+
+def announce(outcome: Outcome, job: Any, error: str = "") -> None:
+    """Log an outcome with topic, key, id and attempt, and send its signal."""
+    level = logging.WARNING if error else logging.DEBUG
+    if logger.isEnabledFor(level):
+        known = {"topic": job.topic, "key": job.key, "id": job.id, "attempt": job.attempt}
+        said = "".join(f" {name}={value!r}" for name, value in known.items())
+        logger.log(level, "%s%s%s", outcome.value, said, f" error={error!r}" if error else "", extra={"job": known})
+    signal = _SIGNALS.get(outcome)
+    if signal is not None and signal.receivers:
+        extra = {"error": error} if error else {}
+        signal.send_robust(sender=job.topic, job=job, **extra)
+
+
+def _call_on_dead(using: str, job: Any) -> None:
+    handler = topics.find(job.topic)
+    if handler is None or handler.on_dead is None:
+        return
+    try:
+        with transaction.atomic(using):
+            handler.on_dead(job)
+    except Exception:
+        logger.exception("on_dead of %s failed; the job %s is dead all the same", job.topic, job.id)
+
+
+def expire(using: str, over: Iterable[Standing]) -> int:
+    """Take back what outlived its TTR: ready again, or dead; how many were."""
+    by_id = {s.id: s for s in over}
+    if not by_id:
+        return 0
+    leases = [(s.id, s.attempt, topics.max_attempts(s.topic)) for s in by_id.values()]
+    with transaction.atomic(using):
+        taken = statements.expire(using, leases, EXPIRED)
+        jobs = Job.objects.using(using).in_bulk(list(taken)) if taken else {}
+        statements.record(using, [_expired_event(by_id[i], jobs[i], done_ms) for i, (_, done_ms) in taken.items()])
+        for job in jobs.values():
+            if job.state == State.DEAD:
+                _call_on_dead(using, job)
+        transaction.on_commit(lambda: _tell_expired(using, [(by_id[i], jobs[i]) for i in taken]), using=using)
+    return len(taken)
+
+
+def _expired_event(standing: Standing, job: Job, done_ms: int) -> Event:
+    dead = job.state == State.DEAD
+    return Event(
+        job.id, Outcome.DEAD if dead else Outcome.EXPIRED, job.attempt, standing.due_ms, done_ms,
+        standing.reserved_ms, None if dead else standing.due_ms, job.worker, error=EXPIRED,
+    )  # fmt: skip
+
+
+def _tell_expired(using: str, taken: Sequence[tuple[Standing, Job]]) -> None:
+    places = engine.tell(using)
+    places.count("expired", len(taken))
+    places.settle(
+        Settlement(s.id, s.topic, s.lease_ms or 0, GONE if job.state == State.DEAD else s.due_ms) for s, job in taken
+    )
+    for _, job in taken:
+        announce(Outcome.DEAD if job.state == State.DEAD else Outcome.EXPIRED, job, EXPIRED)

@@ -1,0 +1,80 @@
+"""What is going on, in numbers: for the stats command, the admin and whoever scrapes."""
+
+from typing import Any
+
+from django.db.models import Count, Min, Q
+
+from . import engine, mirror, topics
+from .clock import from_ms, to_ms
+from .exceptions import MirrorDown
+from .models import Job, Topic
+from .states import State
+
+
+def snapshot(using: str | None = None) -> dict[str, Any]:
+    """Live and dead jobs per topic, the oldest that waits, the mirror and the fleet's counters.
+
+    now_ms     the database's time          skew_ms    this host's clock minus the database's
+    mirror     "up", "down" or "off"        counters   since the mirror was last emptied
+    overdue    jobs due and not reserved    topics     delayed, ready, reserved, dead, oldest_ready_ms,
+                                                       paused, handled (a handler is registered here)
+    """
+    using = engine.alias(using)
+    now_ms = engine.now_ms(using)
+    per_topic = _per_topic(using, now_ms)
+    state, counters = _mirror()
+    return {
+        "now_ms": now_ms,
+        "skew_ms": engine.clock(using).skew_ms(),
+        "mirror": state,
+        "counters": counters,
+        "overdue": sum(numbers["ready"] for numbers in per_topic.values()),
+        "topics": per_topic,
+    }
+
+
+def _per_topic(using: str, now_ms: int) -> dict[str, dict[str, Any]]:
+    now = from_ms(now_ms)
+    ready, delayed = Q(state=State.DELAYED, due_at__lte=now), Q(state=State.DELAYED, due_at__gt=now)
+    live = (
+        Job.objects.using(using)
+        .live()
+        .values("topic")
+        .annotate(
+            delayed=Count("id", filter=delayed),
+            ready=Count("id", filter=ready),
+            reserved=Count("id", filter=Q(state=State.RESERVED)),
+            oldest=Min("due_at", filter=ready),
+        )
+    )
+    dead = dict(
+        Job.objects.using(using).filter(state=State.DEAD).values_list("topic").annotate(n=Count("id")).order_by()
+    )
+    paused = dict(Topic.objects.using(using).values_list("name", "paused"))
+    found = {row["topic"]: row for row in live.order_by()}
+    return {
+        topic: {
+            "delayed": found.get(topic, {}).get("delayed", 0),
+            "ready": found.get(topic, {}).get("ready", 0),
+            "reserved": found.get(topic, {}).get("reserved", 0),
+            "dead": dead.get(topic, 0),
+            "oldest_ready_ms": _age(found.get(topic, {}).get("oldest"), now_ms),
+            "paused": paused.get(topic, False),
+            "handled": topics.find(topic) is not None,
+        }
+        for topic in sorted(found.keys() | dead.keys() | paused.keys() | set(topics.known()))
+    }
+
+
+def _age(oldest: Any, now_ms: int) -> int | None:
+    return None if oldest is None else now_ms - to_ms(oldest)
+
+
+def _mirror() -> tuple[str, dict[str, int]]:
+    found = mirror.connect()
+    if found is None:
+        return "off", {}
+    try:
+        return "up", found.counters() | {"in_mirror_delayed": found.due_count()}
+    except MirrorDown:
+        return "down", {}

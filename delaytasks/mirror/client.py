@@ -1,0 +1,83 @@
+"""A connection to Redis or Valkey: single, Sentinel or Cluster; and the rule for when it counts as down."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import redis
+from django.core.exceptions import ImproperlyConfigured
+from redis.backoff import NoBackoff
+from redis.cluster import RedisCluster
+from redis.exceptions import RedisError
+from redis.retry import Retry
+from redis.sentinel import Sentinel
+
+from ..conf import Settings
+from ..exceptions import MirrorDown
+
+PAUSES_SECONDS = (0.5, 1.0, 2.0, 3.0)  # how long a Redis that failed is left alone, growing
+
+
+def make(settings: Settings) -> Any:
+    """A client of the Redis that the settings name; connects when it is first used.
+
+    REDIS_URL   redis:// rediss:// unix://, or sentinel://[:password@]host:port,host:port/service/db
+    """
+    url = settings.redis_url or ""
+    options: dict[str, Any] = {
+        "socket_timeout": settings.redis_timeout_seconds,
+        "socket_connect_timeout": settings.redis_timeout_seconds,
+        "decode_responses": True,
+    }
+    if url.startswith("sentinel://"):
+        return _sentinel(url, options)
+    if settings.redis_cluster:
+        return RedisCluster.from_url(url, **options)
+    try:
+        return redis.Redis.from_url(url, retry=Retry(NoBackoff(), 1), health_check_interval=30, **options)
+    except ValueError as error:
+        raise ImproperlyConfigured(f"DELAYTASKS['REDIS_URL'] is not a Redis URL: {error}") from error
+
+
+def _sentinel(url: str, options: dict[str, Any]) -> Any:
+    parts = urlsplit(url)
+    path = parts.path.strip("/").split("/")
+    hosts = parts.netloc.rpartition("@")[2].split(",")
+    try:
+        nodes = [(host, int(port)) for host, _, port in (each.rpartition(":") for each in hosts)]
+        database = int(path[1]) if len(path) > 1 else 0
+    except ValueError:
+        raise ImproperlyConfigured(
+            "DELAYTASKS['REDIS_URL'] for Sentinel reads sentinel://host:26379,host:26379/service/0."
+        ) from None
+    password = unquote(parts.password) if parts.password else None
+    return Sentinel(nodes, **options).master_for(path[0], db=database, password=password)
+
+
+class Line:
+    """The client together with the knowledge whether it answers: a Redis that failed is left alone for a moment."""
+
+    def __init__(self, client: Any, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self.client = client
+        self._monotonic = monotonic
+        self._until = 0.0
+        self._failed = 0
+
+    @property
+    def down(self) -> bool:
+        return self._monotonic() < self._until
+
+    def ask(self, call: Callable[[Any], Any]) -> Any:
+        """What `call(client)` answers. Raises MirrorDown, at once while Redis is left alone."""
+        if self.down:
+            raise MirrorDown("Redis did not answer a moment ago and is left alone for now.")
+        try:
+            answer = call(self.client)
+        except (RedisError, OSError) as error:
+            pause = PAUSES_SECONDS[min(self._failed, len(PAUSES_SECONDS) - 1)]
+            self._failed += 1
+            self._until = self._monotonic() + pause
+            raise MirrorDown(f"Redis does not answer: {error}") from error
+        self._failed = 0
+        return answer

@@ -1,0 +1,295 @@
+"""The mirror's verbs. Those that ask raise MirrorDown; those that tell log it and go on: the sweep repairs."""
+
+import logging
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+from ..conf import Settings
+from ..exceptions import MirrorDown
+from ..places import Call, Entry, Promotion, Settlement
+from . import client as clients
+from .keys import Keys, job_id_of, member
+from .scripts import Scripts
+
+logger = logging.getLogger(__name__)
+CHUNK = 1000  # entries of one script call
+
+
+class Mirror:
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.keys = Keys(settings.prefix, settings.buckets)
+        self._line = clients.Line(clients.make(settings))
+        self._scripts = Scripts(self._line.client)
+
+    @property
+    def down(self) -> bool:
+        return self._line.down
+
+    def close(self) -> None:
+        self._line.client.close()
+
+    # -- telling: may fail without harm ---------------------------------------------------------
+
+    def add(self, entries: Iterable[Entry], *, mark: bool = False) -> int:
+        """Enter jobs as delayed; how many were in neither place (0 if Redis is down).
+
+        mark   for what a caller changed (reschedule, run now): see add.lua.
+        """
+        return sum(self._told("add", self._by_bucket(entries, [str(int(mark))])))
+
+    def settle(self, settlements: Iterable[Settlement]) -> int:
+        """Move entries later or remove them where they still are as seen; how many were."""
+        return sum(self._told("settle", self._by_bucket(settlements, [])))
+
+    def count(self, name: str, by: int = 1) -> None:
+        """Add to a fleet-wide counter; metrics show it."""
+        with suppress(MirrorDown):
+            self._line.ask(lambda c: c.hincrby(self.keys.counters(0), name, by))
+
+    def free_slot(self, topic: str, token: str) -> None:
+        with suppress(MirrorDown):
+            self._line.ask(lambda c: c.zrem(self.keys.slots(topic), token))
+
+    def _by_bucket(self, rows: Iterable[Entry | Settlement], extra: list[str]) -> list[tuple[list[str], list[Any]]]:
+        buckets: dict[int, list[Any]] = defaultdict(list)
+        for row in rows:
+            buckets[self.keys.bucket_of(row.id)].append((member(row.id, row.topic), *row[1:]))
+        calls = []
+        for bucket, of_bucket in buckets.items():
+            head = [self.keys.ready_prefix(bucket), self.keys.channel, *extra]
+            for start in range(0, len(of_bucket), CHUNK):
+                flat = [value for row in of_bucket[start : start + CHUNK] for value in row]
+                calls.append(([self.keys.due(bucket)], head + flat))
+        return calls
+
+    def _told(self, script: str, calls: list[tuple[list[str], list[Any]]]) -> list[int]:
+        if not calls:
+            return []
+        try:
+            return self._line.ask(lambda c: self._scripts.many(c, script, calls))
+        except MirrorDown as error:
+            logger.warning("mirror: %s not told, the sweep will repair it: %s", script, error)
+            return []
+
+    # -- asking: raises MirrorDown --------------------------------------------------------------
+
+    def promote_due(self, now_ms: int, topics: Sequence[str]) -> Promotion:
+        """Move what is due from delayed to ready, one batch per bucket. `topics` are those that are known here."""
+        batch = self.settings.promote_limit
+        calls = [
+            (
+                [k.due(b), k.topics(b), k.aside(b), k.counters(b), *(k.ready(b, topic) for topic in topics)],
+                [now_ms, batch, k.ready_prefix(b), *topics],
+            )
+            for k in [self.keys]
+            for b in range(k.buckets)
+        ]
+        answers = self._line.ask(lambda c: self._scripts.many(c, "promote_due", calls))
+        aside = sum(answer[2] for answer in answers)
+        if aside:
+            logger.error("mirror: %s entries without a topic were set aside", aside, extra={"set_aside": aside})
+        heads = [answer[1] for answer in answers if answer[1] >= 0]
+        return Promotion(
+            topics={topic for answer in answers for topic in answer[3:]},
+            next_ms=min(heads, default=None),
+            full=any(answer[0] >= batch for answer in answers),
+        )
+
+    def reserve(self, topic: str, count: int, until_ms: int) -> list[int]:
+        """Ids of up to `count` of the topic's oldest ready jobs, put back among the delayed until `until_ms`."""
+        ids: list[int] = []
+        for bucket in self._oldest_buckets(topic):
+            if len(ids) >= count:
+                break
+            ids += self._reserve(topic, bucket, count - len(ids), until_ms)
+        return ids
+
+    def _oldest_buckets(self, topic: str) -> list[int]:
+        def heads(client: Any) -> list[Any]:
+            pipeline = client.pipeline(transaction=False)
+            for bucket in range(self.keys.buckets):
+                pipeline.zrange(self.keys.ready(bucket, topic), 0, 0, withscores=True)
+            return pipeline.execute()
+
+        found = enumerate(self._line.ask(heads))
+        return [b for _, _, b in sorted((head[0][1], random.random(), b) for b, head in found if head)]
+
+    def _reserve(self, topic: str, bucket: int, count: int, until_ms: int) -> list[int]:
+        keys = [self.keys.ready(bucket, topic), self.keys.due(bucket)]
+        members = self._line.ask(lambda c: self._scripts.one(c, "reserve", keys, [count, until_ms]))
+        return [job_id_of(each) for each in members]
+
+    def take_slot(self, topic: str, token: str, now_ms: int, until_ms: int, limit: int) -> bool:
+        """Take or renew a run slot of the topic; False if all are taken."""
+        keys = [self.keys.slots(topic), self.keys.bell(topic)]
+        args = [now_ms, until_ms, limit, token]
+        return bool(self._line.ask(lambda c: self._scripts.one(c, "take_slot", keys, args)))
+
+    def call_runner(self, topic: str, now_ms: int, limit: int) -> Call:
+        """Wake a run_topic that lingers, or say whether a bell is to be rung."""
+        keys = [self.keys.slots(topic), self.keys.lingering(topic), self.keys.bell(topic)]
+        args = [now_ms, limit, self.settings.guard_tick_ms, self.keys.wake_prefix]
+        return Call(self._line.ask(lambda c: self._scripts.one(c, "call_runner", keys, args)))
+
+    def linger(self, topic: str, token: str, now_ms: int, wait_ms: int) -> bool:
+        """Wait up to `wait_ms` for call_runner to wake us; True if it did, or if a job is ready already."""
+        wake = self.keys.wake_prefix + token
+        wait_ms = min(wait_ms, int(self.settings.redis_timeout_seconds * 500))  # well before the socket's timeout
+        self._line.ask(lambda c: c.zadd(self.keys.lingering(topic), {token: now_ms + wait_ms}))
+        woken = bool(self.ready_counts([topic])) or self._line.ask(lambda c: c.blpop([wake], timeout=wait_ms / 1000))
+        self._line.ask(lambda c: c.zrem(self.keys.lingering(topic), token))
+        return bool(woken)
+
+    def ready_counts(self, topics: Sequence[str]) -> dict[str, int]:
+        """How many jobs are ready, for those of `topics` that have any."""
+        counts: dict[str, int] = defaultdict(int)
+        places = [(topic, bucket) for topic in topics for bucket in range(self.keys.buckets)]
+        if places:
+            sizes = self._pipelined([("zcard", self.keys.ready(bucket, topic)) for topic, bucket in places])
+            for (topic, _), size in zip(places, sizes, strict=True):
+                counts[topic] += size
+        return {topic: count for topic, count in counts.items() if count}
+
+    def due_count(self) -> int:
+        return sum(self._pipelined([("zcard", self.keys.due(b)) for b in range(self.keys.buckets)]))
+
+    def counters(self) -> dict[str, int]:
+        totals: dict[str, int] = defaultdict(int)
+        for counted in self._pipelined([("hgetall", self.keys.counters(b)) for b in range(self.keys.buckets)]):
+            for name, value in counted.items():
+                totals[name] += int(value)
+        return dict(totals)
+
+    def _pipelined(self, commands: list[tuple[str, str]]) -> list[Any]:
+        def run(client: Any) -> list[Any]:
+            pipeline = client.pipeline(transaction=False)
+            for command, key in commands:
+                getattr(pipeline, command)(key)
+            return pipeline.execute()
+
+        return self._line.ask(run)
+
+    def scores(self, ids_topics: Sequence[tuple[int, str]]) -> list[tuple[int | None, int | None]]:
+        """(score in due, score in ready) of each job, None where it is not."""
+        k = self.keys
+
+        def run(client: Any) -> list[Any]:
+            pipeline = client.pipeline(transaction=False)
+            for job_id, topic in ids_topics:
+                pipeline.zscore(k.due(k.bucket_of(job_id)), member(job_id, topic))
+                pipeline.zscore(k.ready(k.bucket_of(job_id), topic), member(job_id, topic))
+            return pipeline.execute()
+
+        flat = [None if score is None else int(score) for score in self._line.ask(run)]
+        return list(zip(flat[::2], flat[1::2], strict=True))
+
+    def entries(self) -> Iterator[list[Entry]]:
+        """Every entry of the mirror, in pages; an entry that moves meanwhile may be missed or come twice."""
+        for bucket in range(self.keys.buckets):
+            topics = self._line.ask(lambda c, b=bucket: c.smembers(self.keys.topics(b)))
+            for place in [self.keys.due(bucket), *(self.keys.ready(bucket, topic) for topic in topics)]:
+                cursor = -1
+                while cursor:
+                    cursor, page = self._line.ask(
+                        lambda c, p=place, at=max(cursor, 0): c.zscan(p, cursor=at, count=CHUNK)
+                    )
+                    whole = ((entry.partition(":"), score) for entry, score in page)
+                    yield [
+                        Entry(int(job_id), topic, int(score)) for (job_id, _, topic), score in whole if job_id.isdigit()
+                    ]
+
+    # -- for the guards -------------------------------------------------------------------------
+
+    def alone(self, what: str, for_ms: int) -> bool:
+        """True for the one process that may do `what` during the next `for_ms`."""
+        return bool(self._line.ask(lambda c: c.set(self.keys.alone(what), 1, nx=True, px=for_ms)))
+
+    def still_alone(self, what: str, for_ms: int) -> None:
+        self._line.ask(lambda c: c.set(self.keys.alone(what), 1, px=for_ms))
+
+    def not_alone(self, what: str) -> None:
+        with suppress(MirrorDown):
+            self._line.ask(lambda c: c.delete(self.keys.alone(what)))
+
+    def masters(self) -> dict[str, str]:
+        """Each master's "run id/replication id": another one means that it lost or rewound its data."""
+        return {
+            address: f"{server['run_id']}/{replication['master_replid']}"
+            for address, (server, replication) in self._infos("server", "replication").items()
+        }
+
+    def eviction_policies(self) -> dict[str, str]:
+        """Each master's maxmemory-policy."""
+        return {address: memory["maxmemory_policy"] for address, (memory,) in self._infos("memory").items()}
+
+    def _infos(self, *sections: str) -> dict[str, list[dict[str, Any]]]:
+        def ask(client: Any) -> dict[str, list[dict[str, Any]]]:
+            if not hasattr(client, "nodes_manager"):
+                return {"single": [client.info(section) for section in sections]}
+            answers = [client.info(section, target_nodes=client.PRIMARIES) for section in sections]
+            if len(client.get_primaries()) == 1:
+                answers = [{client.get_primaries()[0].name: answer} for answer in answers]
+            return {name: [answer[name] for answer in answers] for name in answers[0]}
+
+        return self._line.ask(ask)
+
+    def ticks(self) -> list[int | None]:
+        """The last tick that each bucket knows; None if it has none: its master is empty."""
+        ticks = self._pipelined([("get", self.keys.tick(b)) for b in range(self.keys.buckets)])
+        return [None if tick is None else int(tick) for tick in ticks]
+
+    def write_tick(self, tick: int) -> None:
+        for bucket in range(self.keys.buckets):
+            self._line.ask(lambda c, b=bucket: c.set(self.keys.tick(b), tick))
+
+    def probe_cursor(self, new: tuple[int, int] | None = None) -> tuple[int, int]:
+        """Where the overdue probe goes on; with `new`, remember that instead."""
+        if new is not None:
+            self._line.ask(lambda c: c.set(self.keys.probe, f"{new[0]}:{new[1]}"))
+            return new
+        due_ms, _, job_id = (self._line.ask(lambda c: c.get(self.keys.probe)) or "0:0").partition(":")
+        return int(due_ms), int(job_id)
+
+    # -- wait and notify ------------------------------------------------------------------------
+
+    def listen(self) -> "Listener":
+        return Listener(self)
+
+    def notify(self) -> None:
+        """Wake every mover that waits."""
+        with suppress(MirrorDown):
+            self._line.ask(lambda c: c.publish(self.keys.channel, "0"))
+
+
+class Listener:
+    """Waits for "the head became earlier". Level-triggered use only: it shortens a rest, it never is the only cause."""
+
+    def __init__(self, mirror: Mirror) -> None:
+        self._mirror = mirror
+        self._pubsub: Any = None
+
+    def wait(self, ms: int) -> None:
+        """Return when notified or after `ms`. Raises MirrorDown."""
+        try:
+            if self._pubsub is None:
+                self._pubsub = self._mirror._line.ask(lambda c: c.pubsub(ignore_subscribe_messages=False))
+                self._mirror._line.ask(lambda c: self._pubsub.subscribe(self._mirror.keys.channel))
+            if self._mirror._line.ask(lambda c: self._pubsub.get_message(timeout=ms / 1000)):
+                self._drain()
+        except MirrorDown:
+            self.close()
+            raise
+
+    def _drain(self) -> None:
+        while self._mirror._line.ask(lambda c: self._pubsub.get_message(timeout=0)):
+            continue
+
+    def close(self) -> None:
+        if self._pubsub is not None:
+            with suppress(Exception):  # it is broken already, that is why it goes
+                self._pubsub.close()
+            self._pubsub = None

@@ -1,0 +1,58 @@
+-- Move what is due from delayed to ready, oldest first, at most one batch.
+--
+-- The other half of mover.py. A member without a topic belongs to nobody: it is set aside,
+-- so that it blocks no other. What is moved is run by worker.py (reserve.lua takes it from here).
+--
+-- KEYS[1]  zset    due: member -> ms
+-- KEYS[2]  set     topics that ever had a ready job in this bucket
+-- KEYS[3]  zset    set aside: member -> ms when
+-- KEYS[4]  hash    counters
+-- KEYS[5...]       zsets, ready:<topic> of the known topics, in the order of ARGV[4...]
+-- ARGV[1]  ms      now, by the database's clock
+-- ARGV[2]  int     batch: how many at most
+-- ARGV[3]  string  what the key of a ready zset begins with, for topics that are not known (same hash tag)
+-- ARGV[4...]       the known topics
+-- RETURN   {moved, score of the next head or -1, set aside, topic, topic, ...}
+local due, topics, aside, counters = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local now, batch, ready_prefix = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
+
+local ready_of = {}
+for i = 4, #ARGV do
+  ready_of[ARGV[i]] = KEYS[i + 1]
+end
+
+local found = redis.call('ZRANGEBYSCORE', due, '-inf', now, 'WITHSCORES', 'LIMIT', 0, batch)
+local moves, odd = {}, {}
+for i = 1, #found, 2 do
+  local member, score = found[i], found[i + 1]
+  local topic = string.match(member, '^%d+:(.+)$')
+  local list = odd
+  if topic then
+    moves[topic] = moves[topic] or {}
+    list = moves[topic]
+  end
+  list[#list + 1] = score
+  list[#list + 1] = member
+end
+local moved = #found / 2
+if moved > 0 then
+  redis.call('ZREMRANGEBYRANK', due, 0, moved - 1)
+  redis.call('HINCRBY', counters, 'promoted', moved)
+end
+
+local answer = { moved, -1, #odd / 2 }
+if #odd > 0 then
+  redis.call('ZADD', aside, unpack(odd))
+  redis.call('ZREMRANGEBYRANK', aside, 0, -1001)
+  redis.call('HINCRBY', counters, 'set_aside', #odd / 2)
+end
+for topic, list in pairs(moves) do
+  redis.call('ZADD', ready_of[topic] or (ready_prefix .. topic), unpack(list))
+  redis.call('SADD', topics, topic)
+  answer[#answer + 1] = topic
+end
+local head = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')
+if #head > 0 then
+  answer[2] = math.floor(tonumber(head[2]))
+end
+return answer

@@ -1,0 +1,165 @@
+"""Job, JobEvent, Topic: the rows that are the truth. MirrorMark: what the guards remember between ticks."""
+
+from datetime import datetime
+from typing import Any, ClassVar, NoReturn
+
+from django.core.serializers.json import DjangoJSONEncoder
+from django.db import models
+from django.db.models import F, Q
+from django.utils.translation import gettext_lazy as _
+
+from . import clock, states
+from .querysets import EventQuerySet, JobQuerySet
+from .states import State
+
+STATE_CHOICES = [
+    (State.DELAYED, _("delayed")),
+    (State.RESERVED, _("reserved")),
+    (State.FINISHED, _("finished")),
+    (State.CANCELLED, _("cancelled")),
+    (State.DEAD, _("dead")),
+]
+
+
+class Job(models.Model):
+    """One promise: topic, key, due time, TTR, body. Changed only by the guarded statements in statements.py."""
+
+    id = models.BigAutoField(primary_key=True)
+    topic = models.CharField(_("topic"), max_length=100)
+    key = models.CharField(_("key"), max_length=255)
+    state = models.SmallIntegerField(_("state"), choices=STATE_CHOICES, default=State.DELAYED)
+    due_at = models.DateTimeField(_("due"), help_text=_("when it is to run next, to the millisecond"))
+    ttr_ms = models.BigIntegerField(_("TTR in ms"))
+    attempt = models.IntegerField(_("attempt"), default=0, help_text=_("how often it was reserved: the fencing token"))
+    failures = models.IntegerField(_("failures"), default=0, help_text=_("attempts that failed or outlived their TTR"))
+    body = models.JSONField(_("body"), default=dict, encoder=DjangoJSONEncoder)
+    created_at = models.DateTimeField(_("scheduled"))
+    reserved_at = models.DateTimeField(_("reserved"), null=True)
+    lease_until = models.DateTimeField(_("lease until"), null=True)
+    ended_at = models.DateTimeField(_("ended"), null=True)
+    worker = models.CharField(_("worker"), max_length=255, default="")
+    error = models.TextField(_("last error"), default="")
+
+    objects: ClassVar[Any] = JobQuerySet.as_manager()
+    is_new: bool = False  # set on what schedule() returns: True if this call made the job
+
+    class Meta:
+        verbose_name = _("job")
+        verbose_name_plural = _("jobs")
+        permissions: ClassVar = [("operate_job", "Can cancel, postpone, run now and retry jobs")]
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["topic", "key"], condition=Q(ended_at__isnull=True), name="delaytasks_job_one_live"
+            ),
+            models.CheckConstraint(
+                condition=Q(state__in=[int(s) for s in states.STORED]), name="delaytasks_job_state_known"
+            ),
+            models.CheckConstraint(
+                condition=Q(state__in=[int(s) for s in states.STORED_LIVE], ended_at__isnull=True)
+                | Q(state__in=[int(s) for s in states.ENDED], ended_at__isnull=False),
+                name="delaytasks_job_live_or_ended",
+            ),
+            models.CheckConstraint(
+                condition=Q(state=int(State.RESERVED), lease_until__isnull=False, attempt__gte=1)
+                | (~Q(state=int(State.RESERVED)) & Q(lease_until__isnull=True)),
+                name="delaytasks_job_lease_if_reserved",
+            ),
+            models.CheckConstraint(
+                condition=Q(ttr_ms__gt=0, failures__gte=0, attempt__gte=F("failures")) & ~Q(key=""),
+                name="delaytasks_job_sane",
+            ),
+        ]
+        indexes: ClassVar = [
+            # The timers' index. Its predicate and columns are untouched by a claim, so claims are heap-only updates.
+            models.Index(fields=["due_at", "id"], condition=Q(ended_at__isnull=True), name="delaytasks_job_live_due"),
+            # What support asks: everything that ever was under this key (prefix), per topic.
+            models.Index(
+                fields=["topic", "key"], opclasses=["varchar_ops", "varchar_pattern_ops"], name="delaytasks_job_key"
+            ),
+            models.Index(fields=["id"], condition=Q(state=int(State.DEAD)), name="delaytasks_job_dead"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.topic} {self.key}"
+
+    @property
+    def due_ms(self) -> int:
+        return clock.to_ms(self.due_at)
+
+    def shown_state(self, now: datetime) -> State:
+        """The state as people see it at `now` (aware): delayed becomes ready when its due time has passed."""
+        return states.shown(self.state, due_ms=self.due_ms, now_ms=clock.to_ms(now))
+
+
+class JobEvent(models.Model):
+    """What happened to a job, one row per outcome or change. Append-only: never updated, pruned only with its job."""
+
+    id = models.BigAutoField(primary_key=True)
+    job = models.ForeignKey(Job, models.DO_NOTHING, related_name="events", db_constraint=False)
+    outcome = models.CharField(_("outcome"), max_length=12, choices=[(o.value, o.value) for o in states.Outcome])
+    attempt = models.IntegerField(_("attempt"))
+    due_ms = models.BigIntegerField(_("due, ms since 1970"))
+    reserved_ms = models.BigIntegerField(_("reserved, ms since 1970"), null=True)
+    done_ms = models.BigIntegerField(_("happened, ms since 1970"))
+    next_due_ms = models.BigIntegerField(_("next due, ms since 1970"), null=True)
+    worker = models.CharField(_("worker"), max_length=255, default="")
+    actor = models.CharField(_("by"), max_length=255, default="", help_text=_("who, when a person did it"))
+    error = models.TextField(_("error"), default="")
+
+    objects: ClassVar[Any] = EventQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("job event")
+        verbose_name_plural = _("job events")
+
+    def __str__(self) -> str:
+        return f"{self.outcome} (attempt {self.attempt})"
+
+    @property
+    def late_ms(self) -> int | None:
+        """How long after its due time the attempt began; None if none began."""
+        return None if self.reserved_ms is None else self.reserved_ms - self.due_ms
+
+    @property
+    def ran_ms(self) -> int | None:
+        """How long the attempt took; None if none began."""
+        return None if self.reserved_ms is None else self.done_ms - self.reserved_ms
+
+    def save(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise TypeError("JobEvent is append-only and written by the guarded statements alone.")
+
+    def delete(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise TypeError("JobEvent is append-only; it goes when its job is archived.")
+
+
+class Topic(models.Model):
+    """What staff can change about a topic while it runs."""
+
+    name = models.CharField(_("topic"), max_length=100, primary_key=True)
+    paused = models.BooleanField(_("paused"), default=False, help_text=_("its jobs become ready and wait"))
+    concurrency = models.PositiveSmallIntegerField(
+        _("concurrency"), null=True, blank=True, help_text=_("run slots; empty: as its handler says")
+    )
+    slots = models.JSONField(default=dict, editable=False)  # run slots (token -> expiry in ms) while there is no mirror
+
+    class Meta:
+        verbose_name = _("topic")
+        verbose_name_plural = _("topics")
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class MirrorMark(models.Model):
+    """One row: what the database remembers of the mirror, to notice that Redis lost or rewound its data."""
+
+    tick = models.BigIntegerField(default=0)
+    masters = models.JSONField(default=dict)  # address -> "run id/replication id"
+    fed_until = models.DateTimeField(null=True)
+
+    class Meta:
+        verbose_name = _("mirror mark")
+        verbose_name_plural = _("mirror marks")
+
+    def __str__(self) -> str:
+        return f"tick {self.tick}"

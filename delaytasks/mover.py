@@ -1,0 +1,60 @@
+"""The mover: what is due becomes ready, and somebody is told. Next: mirror/lua/promote_due.lua, then worker.py.
+
+Two things call it: the Celery beat task move_due, each second, in any deployment; and a
+thread in each worker, which sleeps until the next due time. Any number may run, because the
+script is atomic. A pass returns how long to rest, so a lost notification costs one guard
+tick and no more.
+"""
+
+from collections.abc import Callable, Sequence
+
+from .exceptions import MirrorDown
+from .places import Places, Promotion
+
+
+class Mover:
+    """Moves what is due.
+
+    places   where to look now: the mirror, or its stand-in while Redis is away
+    now_ms   the database's time in ms
+    topics   the topics that are known here
+    ring     tells somebody that a topic has ready jobs
+    """
+
+    def __init__(
+        self,
+        places: Callable[[], Places],
+        now_ms: Callable[[], int],
+        topics: Callable[[], Sequence[str]],
+        ring: Callable[[str], None],
+        guard_tick_ms: int,
+    ) -> None:
+        self._places = places
+        self._now_ms = now_ms
+        self._topics = topics
+        self._ring = ring
+        self._guard_tick_ms = guard_tick_ms
+        self._looked_ms = 0
+
+    def move_due(self) -> int:
+        """One pass; returns how many ms to rest: 0 if there is more to move at once."""
+        try:
+            promotion = self._pass(self._places())
+        except MirrorDown:
+            promotion = self._pass(self._places())  # the mirror counts as down now: the database answers
+        if promotion.full:
+            return 0
+        if promotion.next_ms is None:
+            return self._guard_tick_ms
+        return max(0, min(promotion.next_ms - self._now_ms(), self._guard_tick_ms))
+
+    def _pass(self, places: Places) -> Promotion:
+        now_ms, topics = self._now_ms(), self._topics()
+        promotion = places.promote_due(now_ms, topics)
+        waiting = promotion.topics
+        if now_ms - self._looked_ms >= self._guard_tick_ms:  # a bell may have been lost
+            self._looked_ms = now_ms
+            waiting = waiting | places.ready_counts(topics).keys()
+        for topic in sorted(waiting):
+            self._ring(topic)
+        return promotion

@@ -1,0 +1,85 @@
+"""What callers ask for, checked: every bad input gets a clear exception before anything is written."""
+
+import json
+import re
+import time
+import unicodedata
+from datetime import datetime, timedelta
+from typing import Any
+
+from . import conf, topics
+from .clock import to_ms
+from .exceptions import BadBody, BadDelay, BadKey, BodyTooLarge, NaiveDatetime
+from .statements import NewJob
+
+MAX_KEY = 255
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+_UNPRINTABLE = {"Cc", "Cs", "Zl", "Zp"}
+
+
+def check_key(key: object) -> str:
+    """The key, if it is one. Raises BadKey."""
+    if not isinstance(key, str) or not key.strip():
+        raise BadKey(f"key is {key!r:.80}: give 1 to {MAX_KEY} printable characters, for example 'order:1042'.")
+    if len(key) > MAX_KEY:
+        raise BadKey(f"key {key[:40]!r}... has {len(key)} characters; at most {MAX_KEY} are possible.")
+    bad = next((c for c in key if unicodedata.category(c) in _UNPRINTABLE), None)
+    if bad is not None:
+        raise BadKey(f"key {key!r:.80} contains the control character {bad!r}; use printable characters.")
+    return key
+
+
+def to_body(body: Any) -> str:
+    """The body as JSON text; None is {}. Raises BadBody, BodyTooLarge."""
+    try:
+        text = json.dumps({} if body is None else body, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        size = len(text.encode())
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadBody(f"The body is not JSON: {error}. Use dicts, lists, strings, finite numbers, booleans.") from None
+    if _NUL.search(text):
+        raise BadBody("The body contains the character NUL (\\u0000), which PostgreSQL cannot keep in JSON.")
+    most = conf.get().max_body_bytes
+    if size > most:
+        raise BodyTooLarge(
+            f"The body has {size:,} bytes of JSON; at most {most:,} are allowed (MAX_BODY_BYTES). "
+            "Keep the data in your own table and put its id into the body."
+        )
+    return text
+
+
+def to_when(delay: timedelta | float | int | None, due_at: datetime | None) -> tuple[int | None, int | None]:
+    """(due_ms, delay_ms), exactly one of them set. Raises BadDelay, NaiveDatetime."""
+    if (delay is None) == (due_at is None):
+        found = "neither" if delay is None else "both"
+        raise BadDelay(f"Give exactly one of delay and due_at; {found} was given.")
+    most = conf.get().max_delay_seconds
+    if due_at is None:
+        assert delay is not None
+        return None, topics.to_delay_ms(delay, max_seconds=most)
+    if not isinstance(due_at, datetime):
+        raise BadDelay(f"due_at is {due_at!r:.80}: give an aware datetime.")
+    if due_at.tzinfo is None or due_at.utcoffset() is None:
+        raise NaiveDatetime(
+            f"due_at {due_at.isoformat()} has no time zone: say which, for example with django.utils.timezone."
+        )
+    due_ms = to_ms(due_at)
+    if due_ms > (time.time() + most) * 1000:
+        raise BadDelay(f"due_at {due_at.isoformat()} is more than {most:,} seconds ahead (MAX_DELAY_SECONDS).")
+    return max(due_ms, 0), None
+
+
+def to_new_job(
+    topic: str,
+    *,
+    key: str,
+    delay: timedelta | float | int | None = None,
+    due_at: datetime | None = None,
+    body: Any = None,
+    ttr: timedelta | float | int | None = None,
+) -> NewJob:
+    """A promise ready to insert. Raises BadInput in one of its kinds; whether the topic is known is asked elsewhere."""
+    topics.check_topic(topic)
+    check_key(key)
+    due_ms, delay_ms = to_when(delay, due_at)
+    ttr_ms = topics.ttr_ms(topic) if ttr is None else topics.to_ttr_ms(ttr)
+    return NewJob(topic, key, due_ms, delay_ms, ttr_ms, to_body(body))

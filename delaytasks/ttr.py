@@ -1,0 +1,68 @@
+"""The TTR, enforced: an interrupt at its end, and a watchdog for a handler that does not listen.
+
+Only where it is safe: in the main thread of a process that runs one task at a time (Celery's
+prefork and solo pools say so through worker_process_init). In thread and gevent pools the
+lease alone takes a job back. The watchdog is a C thread that needs no GIL; it ends a child
+process with a traceback of where it hung. It is not armed in a worker's main process.
+"""
+
+import faulthandler
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from .exceptions import TTRExceeded
+
+_enforced = False
+_watched = False
+_grace_seconds = 5.0
+_armed = False
+
+
+def enforce(*, watchdog: bool, grace_seconds: float) -> None:
+    """Switch the interrupt on in this process; `watchdog`: the process may be ended when a handler is deaf."""
+    global _enforced, _watched, _grace_seconds
+    _enforced, _watched, _grace_seconds = True, watchdog, grace_seconds
+
+
+def _interrupt(signum: int, frame: Any) -> None:
+    if _armed:
+        raise TTRExceeded("The handler ran longer than its TTR and was interrupted.")
+
+
+def _set(seconds: float) -> None:
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001))
+    if _watched:
+        faulthandler.dump_traceback_later(seconds + _grace_seconds, exit=True, file=sys.__stderr__)
+
+
+def rearm(ms: int) -> None:
+    """Begin anew with `ms` from now, for a lease that was renewed; nothing where no limit is in force."""
+    if _armed:
+        _set(ms / 1000)
+
+
+@contextmanager
+def limit(ms: int) -> Iterator[None]:
+    """Raise TTRExceeded inside the block after `ms`; nothing where it cannot be enforced."""
+    global _armed
+    if not _enforced or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, _interrupt)
+    try:
+        _armed = True
+        _set(ms / 1000)
+        yield
+    finally:
+        try:
+            _armed = False
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        finally:  # the interrupt may come in the middle of the line above
+            _armed = False
+            if _watched:
+                faulthandler.cancel_dump_traceback_later()
+            signal.signal(signal.SIGALRM, before)
