@@ -6,7 +6,6 @@ finish exactly one side wins, and the other is told so. The mirror hears of it o
 
 import enum
 import json
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
@@ -241,7 +240,7 @@ def _announced(using: str, found: _Found) -> _Found:
 
 def _enter(using: str, entries: list[Entry], *, mark: bool) -> None:
     """Tell the mirror; jobs beyond the horizon are rows only, the feeder brings them in. Judged now, at commit."""
-    until_ms = time.time() * 1000 + conf.get().horizon_ms + OVERLAP_MS
+    until_ms = engine.now_ms(using) + conf.get().horizon_ms + OVERLAP_MS
     engine.tell(using).add((entry for entry in entries if entry.at_ms <= until_ms), mark=mark)
 
 
@@ -414,7 +413,7 @@ def retry_dead(
 ) -> Job:
     """Give a dead job another max_attempts tries, from now on; the job as it is now.
 
-    By (topic, key) it is the newest dead one. Raises NotDead; KeyIsLive, which names the live
+    By (topic, key) it is the newest, if that is dead. Raises NotDead; KeyIsLive, which names the live
     job that has taken the key meanwhile.
     """
     using = engine.alias(using)
@@ -425,10 +424,9 @@ def _dead(using: str, topic: str | None, key: str | None, job_id: int | None) ->
     if job_id is not None:
         found = statements.find_by_id(using, job_id, lock=True)
     elif topic is not None and key is not None:
-        live = statements.find_live(using, [(topic, key)]).get((topic, key))
-        if live is not None:
-            raise KeyIsLive(f"{topic} {key!r} is live again as job {live.id}: the dead one cannot be retried beside it.")
         found = statements.find_latest(using, topic, key)
+        if found is not None and found.state in (State.DELAYED, State.RESERVED):
+            raise KeyIsLive(f"{topic} {key!r} is live again as job {found.id}: a dead one cannot be retried beside it.")
     else:
         raise BadInput("retry_dead takes topic and key, or job_id.")
     if found is None or found.state != State.DEAD:
