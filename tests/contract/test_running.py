@@ -5,7 +5,7 @@ import logging
 import pytest
 from django.db import connection, transaction
 
-from delaytasks import Retry, Snooze, bells, cancel, mirror, schedule, schedule_many, statements, sweeper, worker
+from delaytasks import Retry, Snooze, bells, cancel, endings, mirror, schedule, schedule_many, statements, sweeper, worker
 from delaytasks.backoff import Backoff
 from delaytasks.exceptions import LeaseLost, Reserved, TTRExceeded
 from delaytasks.models import Job, JobEvent, Topic
@@ -308,6 +308,18 @@ def test_touch_begins_the_ttr_anew(stage, db_clock):
     held.touch()
     db_clock.advance(seconds=4)
     stage.go()
+    held.finish()
+    assert outcomes("a") == ["finished"]
+
+
+def test_a_lease_renewed_at_the_last_moment_is_not_taken_back(stage, db_clock):
+    stage.recorder("t", ttr=5)
+    schedule("t", key="a", delay=0)
+    (held,) = stage.take("t")
+    db_clock.advance(seconds=6)
+    seen_over = statements.stand("default", [held.id])
+    held.touch()  # between the look and the statement
+    assert endings.expire("default", seen_over) == 0
     held.finish()
     assert outcomes("a") == ["finished"]
 

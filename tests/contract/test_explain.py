@@ -1,0 +1,105 @@
+"""What the timers ask must not cost more because more is pending: plans over 200,000 rows, on PostgreSQL."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from django.db import connection
+
+from delaytasks import dialect, statements
+
+from .plans import Plan, explain, plans_of
+
+ROWS = 200_000
+pytestmark = [pytest.mark.only_on("postgresql"), pytest.mark.xdist_group("explain")]
+
+
+@pytest.fixture(scope="module")
+def table(django_db_setup: None, django_db_blocker) -> Iterator[None]:
+    """200,000 jobs: nine in ten ended, of the live ones 100 due and two of those held by a worker that is gone."""
+    with django_db_blocker.unblock():
+        with connection.cursor() as cursor:
+            cursor.execute(
+                """
+                INSERT INTO delaytasks_job (topic, key, state, due_at, ttr_ms, attempt, failures, body, created_at,
+                                            reserved_at, lease_until, ended_at, worker, error)
+                SELECT 't' || n %% 20, 'k' || n,
+                    CASE WHEN n <= 2 THEN 3 WHEN n %% 10 = 0 OR n <= 100 THEN 1 WHEN n %% 1000 = 1 THEN 6 ELSE 4 END,
+                    now() + CASE WHEN n <= 100 THEN -1 ELSE n END * interval '1 second',
+                    60000, CASE WHEN n <= 2 THEN 1 ELSE 0 END, 0, '{}', now(), NULL,
+                    CASE WHEN n <= 2 THEN now() - interval '1 second' END,
+                    CASE WHEN n <= 100 OR n %% 10 = 0 THEN NULL ELSE now() END, '', ''
+                FROM generate_series(1, %s) AS n""",
+                [ROWS],
+            )
+            cursor.execute("ANALYZE delaytasks_job")
+        yield
+        with connection.cursor() as cursor:
+            cursor.execute("TRUNCATE delaytasks_job, delaytasks_jobevent")
+
+
+@pytest.fixture(autouse=True)
+def _committing_database(table: None, db: None) -> None:
+    """In place of the layer's own: these tests only look, a rollback is enough."""
+    dialect.set_clock(None)
+
+
+def now_ms() -> int:
+    return int(dialect.now_ms("default"))
+
+
+ASKED = {
+    "claim by id": lambda ids: statements.claim("default", "t1", ids, "w"),
+    "claim without a mirror": lambda ids: statements.claim_due("default", "t1", 50, "w"),
+    "overdue probe": lambda ids: statements.overdue("default", age_ms=500, after=(0, 0), limit=500),
+    "overdue probe, further on": lambda ids: statements.overdue(
+        "default", age_ms=500, after=(now_ms() - 1_000, 50), limit=500
+    ),
+    "expired leases": lambda ids: statements.expired("default", after=(0, 0), limit=500),
+    "feeder": lambda ids: statements.window("default", until_ms=now_ms() + 60_000, after=(now_ms(), 0), limit=500),
+    "has a topic ready jobs": lambda ids: statements.has_ready("default", "t1"),
+    "next due time": lambda ids: statements.next_due_ms("default"),
+    "read back of misses": lambda ids: statements.stand("default", ids),
+    "end": lambda ids: statements.end_if_held(
+        "default", [statements.Ending(n, 1, statements.FINISHED, None, 0, "") for n in ids]
+    ),
+    "expire": lambda ids: statements.expire("default", [(n, 1, 5) for n in ids], "over"),
+    "renew": lambda ids: statements.renew_if_held("default", [(n, 1) for n in ids]),
+    "cancel by id": lambda ids: statements.cancel_delayed("default", ids),
+    "live by key": lambda ids: statements.find_live("default", [("t1", "k21"), ("t2", "k22")]),
+    "latest by key": lambda ids: statements.find_latest("default", "t1", "k21"),
+}
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_no_statement_of_the_engine_reads_the_whole_table(asked):
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT id FROM delaytasks_job WHERE ended_at IS NULL ORDER BY due_at, id LIMIT 40")
+        ids = [row[0] for row in cursor.fetchall()]
+    whole = cost(explain("SELECT count(*) FROM delaytasks_job WHERE worker <> ''"))
+    plans = plans_of(lambda: ASKED[asked](ids))
+    assert plans
+    for plan in plans:
+        assert not plan.scans("delaytasks_job"), str(plan)
+        assert cost(plan) < whole / 10, str(plan)
+
+
+def cost(plan: Plan) -> float:
+    return float(re.search(r"cost=[\d.]+\.\.([\d.]+)", plan.text)[1])
+
+
+def test_the_timers_use_the_index_of_live_due_times(table):
+    for asked in ("overdue probe", "expired leases", "feeder", "next due time", "claim without a mirror"):
+        plan = plans_of(lambda asked=asked: ASKED[asked]([1]))[-1]
+        assert "delaytasks_job_live_due" in plan.indexes, str(plan)
+
+
+def test_a_claim_changes_no_index(table):
+    """Claims stay heap-only updates: no index of the table has a column that a claim writes."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT indexdef FROM pg_indexes WHERE tablename = 'delaytasks_job'")
+        definitions = " ".join(row[0] for row in cursor.fetchall())
+        cursor.execute("SELECT reloptions FROM pg_class WHERE relname = 'delaytasks_job'")
+        options = cursor.fetchone()[0]
+    assert not any(column in definitions for column in ("attempt", "reserved_at", "lease_until", "worker"))
+    assert "fillfactor=80" in options
