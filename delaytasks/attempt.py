@@ -1,6 +1,6 @@
 """What a handler gets as `job`: one attempt at a job, with its fence."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
@@ -12,7 +12,7 @@ from . import clock, engine, statements, ttr
 from .endings import Verdict, conclude
 from .exceptions import LeaseLost, Reserved
 from .places import Settlement
-from .states import Outcome
+from .states import Outcome, State
 from .statements import Claimed
 
 _in_hand: ContextVar[tuple["Attempt", ...]] = ContextVar("delaytasks_in_hand", default=())
@@ -31,7 +31,8 @@ class Attempt:
         self.due_ms, self.created_ms = claimed.due_ms, claimed.created_ms
         self.reserved_ms, self.lease_ms = claimed.reserved_ms, claimed.lease_ms
         self.using, self.worker = using, worker
-        self.ended = False
+        self.ended = False  # as far as this process knows; the row decides
+        self.on_renewal: Callable[[], Any] = lambda: None
 
     def __repr__(self) -> str:
         return f"<Attempt {self.attempt} of {self.topic} {self.key} (id {self.id})>"
@@ -53,7 +54,7 @@ class Attempt:
         """Begin the TTR anew, from now. Raises LeaseLost if this attempt no longer holds the job.
 
         Inside a transaction it is seen by others when that commits; until then the locked row
-        keeps them away.
+        keeps them away. In a batch it begins the TTR of the call anew, so touch every job of it.
         """
         leases = statements.renew_if_held(self.using, [(self.id, self.attempt)])
         if self.id not in leases:
@@ -63,8 +64,9 @@ class Attempt:
     def renewed(self, lease_ms: int) -> None:
         seen_ms, self.lease_ms = self.lease_ms, lease_ms
         ttr.rearm(self.ttr_ms)
+        self.on_renewal()
         settlement = Settlement(self.id, self.topic, seen_ms, lease_ms)
-        transaction.on_commit(lambda: engine.tell(self.using).settle([settlement]), using=self.using)
+        transaction.on_commit(lambda: engine.tell(self.using).settle([settlement]), using=self.using, robust=True)
 
     @contextmanager
     def finishing(self) -> Iterator[None]:
@@ -87,6 +89,11 @@ class Attempt:
         if not self.ended:
             conclude(self.using, [Verdict(self, Outcome.FINISHED)])
             self.ended = True
+
+    def still_held(self) -> bool:
+        """Whether the row says that this attempt holds the job: its finish may have been rolled back to a savepoint."""
+        standing = next(iter(statements.stand(self.using, [self.id])), None)
+        return standing is not None and (standing.state, standing.attempt) == (State.RESERVED, self.attempt)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Ringing for a topic: a Celery message says "there are ready jobs", and carries none of them."""
 
+import hashlib
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -17,24 +18,37 @@ class Terms(NamedTuple):
     concurrency: int
 
 
-_terms: dict[tuple[str, str], tuple[float, Terms]] = {}
+_rows: dict[str, tuple[float, dict[str, tuple[bool, int | None]]]] = {}
 
 
 def terms(using: str, topic: str) -> Terms:
     """What staff say about the topic: paused, run slots. At most a second old."""
-    known = _terms.get((using, topic))
-    if known and time.monotonic() - known[0] < _FRESH_SECONDS:
-        return known[1]
-    row = Topic.objects.using(using).filter(name=topic).values_list("paused", "concurrency").first()
-    paused, concurrency = row or (False, None)
-    found = Terms(paused, concurrency if concurrency is not None else topics.concurrency(topic))
-    _terms[using, topic] = (time.monotonic(), found)
-    return found
+    read_at, rows = _rows.get(using, (0.0, {}))
+    if not rows or time.monotonic() - read_at >= _FRESH_SECONDS:
+        found = Topic.objects.using(using).values_list("name", "paused", "concurrency")
+        rows = {name: (paused, concurrency) for name, paused, concurrency in found}
+        _rows[using] = (time.monotonic(), rows)
+    paused, concurrency = rows.get(topic, (False, None))
+    return Terms(paused, concurrency if concurrency is not None else topics.concurrency(topic))
 
 
 def forget_terms() -> None:
     """Ask the Topic rows again. For tests."""
-    _terms.clear()
+    _rows.clear()
+
+
+def crew_topics(topic: str) -> list[str]:
+    """The topics that whoever runs `topic` here runs too: those with a handler and the same Celery queue."""
+    handler = topics.find(topic)
+    queue = handler.queue if handler else None
+    return [name for name in topics.handled() if (found := topics.find(name)) and found.queue == queue]
+
+
+def crew(topic: str) -> str:
+    """A short name of the topic's crew, the same in every process with the same handlers."""
+    handler = topics.find(topic)
+    digest = hashlib.sha256(" ".join(crew_topics(topic)).encode()).hexdigest()[:12]
+    return f"{(handler and handler.queue) or ''}:{digest}"
 
 
 class Bells:
@@ -59,6 +73,6 @@ class Bells:
     def _call(self, topic: str, concurrency: int) -> Call:
         now_ms = engine.now_ms(self._using)
         try:
-            return engine.places(self._using).call_runner(topic, now_ms, concurrency)
-        except MirrorDown:
-            return engine.places(self._using).call_runner(topic, now_ms, concurrency)
+            return engine.places(self._using).call_runner(topic, crew(topic), now_ms, concurrency)
+        except MirrorDown:  # it counts as down now: the database answers
+            return engine.places(self._using).call_runner(topic, crew(topic), now_ms, concurrency)

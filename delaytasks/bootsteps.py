@@ -9,7 +9,7 @@ from billiard.process import current_process
 from celery import Celery, bootsteps, signals
 
 from . import conf, topics, ttr
-from .stopping import stop
+from .stopping import begin, stop
 
 if TYPE_CHECKING:
     from .mover_thread import MoverThread
@@ -45,6 +45,7 @@ def install(app: Celery) -> None:
     app.on_after_finalize.connect(_add_beat_entries, weak=False)
     signals.worker_shutting_down.connect(stop, weak=False)
     signals.worker_process_init.connect(_enforce_ttr, weak=False)
+    signals.worker_init.connect(begin, weak=False)
     signals.worker_init.connect(_refuse_clashes, weak=False)
 
 
@@ -52,8 +53,9 @@ def _add_beat_entries(sender: Celery, **_: Any) -> None:
     settings = conf.get()
     tick_seconds = settings.guard_tick_ms / 1000
     entries = {
-        "delaytasks.move_due": (tick_seconds, tick_seconds * 2),
-        "delaytasks.sweep": (settings.sweep_seconds, settings.sweep_seconds),
+        # The expiry is by the wall clocks of two hosts, so it leaves room for their difference.
+        "delaytasks.move_due": (tick_seconds, max(tick_seconds * 2, 10)),
+        "delaytasks.sweep": (settings.sweep_seconds, max(settings.sweep_seconds, 10)),
     }
     for name, (seconds, expires) in entries.items():
         entry = {"task": name, "schedule": seconds, "options": {"expires": expires, "ignore_result": True}}
@@ -62,8 +64,10 @@ def _add_beat_entries(sender: Celery, **_: Any) -> None:
 
 def _enforce_ttr(**_: Any) -> None:
     """In a prefork child, or in the main process of a solo pool, where the watchdog must not end the worker."""
+    from .interrupted import cancel_queries
+
     in_child = current_process()._name != "MainProcess"
-    ttr.enforce(watchdog=in_child, grace_seconds=conf.get().ttr_grace_seconds)
+    ttr.enforce(watchdog=in_child, grace_seconds=conf.get().ttr_grace_seconds, before_interrupt=cancel_queries)
 
 
 def _refuse_clashes(**_: Any) -> None:

@@ -74,7 +74,7 @@ def check_redis(**_kwargs: Any) -> list[CheckMessage]:
                         "look after DELAYTASKS['REDIS_URL'].", id="delaytasks.W005")]  # fmt: skip
     return [
         Warning(
-            f"Redis at {address} may evict keys: its maxmemory-policy is {policy}.",
+            f"Redis ({address}) may evict keys: its maxmemory-policy is {policy}.",
             hint="Set `maxmemory-policy noeviction`. An evicted entry is found again by the guards, but late.",
             id="delaytasks.W004",
         )

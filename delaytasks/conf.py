@@ -2,7 +2,7 @@
 
 import difflib
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -11,10 +11,21 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
 
+_KINDS: dict[str, tuple[type, ...]] = {
+    "int": (int,),
+    "float": (int, float),
+    "bool": (bool,),
+    "str": (str,),
+    "str | None": (str, type(None)),
+    "Mapping": (Mapping,),
+}
+
+
 @dataclass(frozen=True)
 class Settings:
     """What `DELAYTASKS = {...}` may hold, in capitals there: `BUCKETS`, `HORIZON_SECONDS`, ..."""
 
+    databases: Sequence[str] | None = None  # aliases whose jobs are run; None: where the router writes Job
     redis_url: str | None = None  # None: database only, slower and still correct
     redis_cluster: bool = False  # the URL names one node of a Redis Cluster
     redis_timeout_seconds: float = 1.0  # a Redis that takes longer counts as down
@@ -26,7 +37,7 @@ class Settings:
     promote_limit: int = 1000  # members moved from due to ready by one call
     batch_max: int = 200  # jobs claimed at once, at most; more was measured to be slower
     run_budget_seconds: float = 10.0  # how long one run_topic goes on before it rings for another
-    linger_ms: int = 200  # how long a run_topic waits for the next ready job before it leaves; 0: not at all
+    linger_ms: int = 50  # how long a run_topic waits for the next ready job before it leaves; 0: not at all
     concurrency: int = 8  # run slots of a topic unless its handler or its Topic row says otherwise
     max_attempts: int = 5  # of topics without a handler here
     max_body_bytes: int = 65_536
@@ -39,6 +50,7 @@ class Settings:
     topics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # topics that have no handler in Python
 
     def __post_init__(self) -> None:
+        self._check_types()
         for name in (
             "redis_timeout_seconds", "buckets", "horizon_seconds", "claim_grace_ms", "guard_tick_ms",
             "promote_limit", "batch_max", "run_budget_seconds", "concurrency", "max_attempts",
@@ -46,8 +58,17 @@ class Settings:
         ):  # fmt: skip
             if not getattr(self, name) > 0:
                 raise ImproperlyConfigured(f"DELAYTASKS[{name.upper()!r}] must be more than 0.")
+        if self.linger_ms < 0:
+            raise ImproperlyConfigured("DELAYTASKS['LINGER_MS'] must be 0 or more.")
         if self.promote_limit > 3000:  # a script unpacks two arguments a member onto Lua's stack of 8,000
             raise ImproperlyConfigured("DELAYTASKS['PROMOTE_LIMIT'] must be at most 3000.")
+
+    def _check_types(self) -> None:
+        for each in fields(self):
+            value, wanted = getattr(self, each.name), str(each.type).partition("[")[0]
+            kinds = _KINDS.get(wanted)
+            if kinds and (not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)):
+                raise ImproperlyConfigured(f"DELAYTASKS[{each.name.upper()!r}] is {value!r}; it must be {wanted}.")
 
     @property
     def horizon_ms(self) -> int:

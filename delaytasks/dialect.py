@@ -32,7 +32,7 @@ class Dialect:
     lock: ClassVar[str]  # waits for the row
     skip_locked: ClassVar[str]  # passes the row by
     greatest: ClassVar[str]
-    one_writer: ClassVar[bool] = False
+    least: ClassVar[str]
 
     @property
     def now(self) -> str:
@@ -63,6 +63,7 @@ class PostgreSQL(Dialect):
     lock = "FOR UPDATE"
     skip_locked = "FOR UPDATE SKIP LOCKED"
     greatest = "GREATEST"
+    least = "LEAST"
 
     def literal(self, ms: int) -> str:
         return f"TIMESTAMPTZ '{clock.from_ms(ms).isoformat()}'"
@@ -84,22 +85,23 @@ class PostgreSQL(Dialect):
 
 
 class SQLite(Dialect):
-    """Times are text there, as Django writes them: UTC, always with six decimals, so that they sort."""
+    """Times are text there: UTC, exactly as Django writes them, so that they compare and sort as text."""
 
-    real_now = "strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now')"
+    real_now = "replace(strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now'), '.000000', '')"
     lock = ""
     skip_locked = ""
     greatest = "max"
-    one_writer = True
+    least = "min"
 
     def literal(self, ms: int) -> str:
         return f"'{self.moment(ms)}'"
 
     def moment(self, ms: int) -> Any:
-        return clock.from_ms(ms).strftime("%Y-%m-%d %H:%M:%S.%f")
+        return str(clock.from_ms(ms).replace(tzinfo=None))
 
     def plus_ms(self, moment: str, ms: str) -> str:
-        return f"strftime('%%Y-%%m-%%d %%H:%%M:%%f000', {moment}, (({ms}) / 1000.0) || ' seconds')"
+        later = f"strftime('%%Y-%%m-%%d %%H:%%M:%%f000', {moment}, (({ms}) / 1000.0) || ' seconds')"
+        return f"replace({later}, '.000000', '')"
 
     def to_ms(self, moment: str) -> str:
         return (

@@ -54,8 +54,14 @@ def last_line(error: str) -> str:
     return lines[-1][:1000] if lines else ""
 
 
-def conclude(using: str, verdicts: Sequence[Verdict]) -> None:
-    """End these attempts, all or none. Raises LeaseLost if one of them is no longer held; nothing is written then."""
+Told = list[tuple[Verdict, int]]  # with the due time in ms that the job has now
+
+
+def conclude(using: str, verdicts: Sequence[Verdict], told: Told | None = None) -> None:
+    """End these attempts, all or none. Raises LeaseLost if one of them is no longer held; nothing is written then.
+
+    told   collects what the caller tells on commit by tell(); None: it is told on commit from here.
+    """
     if not verdicts:
         return
     with transaction.atomic(using):
@@ -70,7 +76,11 @@ def conclude(using: str, verdicts: Sequence[Verdict]) -> None:
         for verdict in verdicts:
             if verdict.outcome is Outcome.DEAD:
                 _call_on_dead(using, verdict.held)
-        transaction.on_commit(lambda: _tell(using, [(v, ended[v.held.id][0]) for v in verdicts]), using=using)
+        outcome = [(v, ended[v.held.id][0]) for v in verdicts]
+        if told is not None:
+            told.extend(outcome)
+        else:
+            transaction.on_commit(lambda: tell(using, outcome), using=using, robust=True)
 
 
 def _ending(verdict: Verdict) -> Ending:
@@ -89,7 +99,8 @@ def _event(verdict: Verdict, due_ms: int, done_ms: int) -> Event:
     )  # fmt: skip
 
 
-def _tell(using: str, ended: Sequence[tuple[Verdict, int]]) -> None:
+def tell(using: str, ended: Told) -> None:
+    """Tell the mirror, the log and the signals how attempts ended. After the commit."""
     engine.tell(using).settle(
         Settlement(v.held.id, v.held.topic, v.held.lease_ms, GONE if v.outcome in _STATES else due_ms)
         for v, due_ms in ended
@@ -123,11 +134,15 @@ def _call_on_dead(using: str, job: Any) -> None:
 
 
 def expire(using: str, over: Iterable[Standing]) -> int:
-    """Take back what outlived its TTR: ready again, or dead; how many were."""
+    """Take back what outlived its TTR: ready again, or dead; how many were.
+
+    Whether it has used up its attempts is not judged for a topic that is unknown here: who knows
+    it buries it when it takes it next.
+    """
     by_id = {s.id: s for s in over}
     if not by_id:
         return 0
-    leases = [(s.id, s.attempt, topics.max_attempts(s.topic)) for s in by_id.values()]
+    leases = [(s.id, s.attempt, topics.judged_max_attempts(s.topic)) for s in by_id.values()]
     with transaction.atomic(using):
         taken = statements.expire(using, leases, EXPIRED)
         jobs = Job.objects.using(using).in_bulk(list(taken)) if taken else {}
@@ -135,7 +150,8 @@ def expire(using: str, over: Iterable[Standing]) -> int:
         for job in jobs.values():
             if job.state == State.DEAD:
                 _call_on_dead(using, job)
-        transaction.on_commit(lambda: _tell_expired(using, [(by_id[i], jobs[i]) for i in taken]), using=using)
+        told = [(by_id[i], jobs[i]) for i in taken]
+        transaction.on_commit(lambda: _tell_expired(using, told), using=using, robust=True)
     return len(taken)
 
 

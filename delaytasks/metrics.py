@@ -4,7 +4,7 @@ from typing import Any
 
 from django.db.models import Count, Min, Q
 
-from . import engine, mirror, topics
+from . import conf, engine, topics
 from .clock import from_ms, to_ms
 from .exceptions import MirrorDown
 from .models import Job, Topic
@@ -16,13 +16,14 @@ def snapshot(using: str | None = None) -> dict[str, Any]:
 
     now_ms     the database's time          skew_ms    this host's clock minus the database's
     mirror     "up", "down" or "off"        counters   since the mirror was last emptied
-    overdue    jobs due and not reserved    topics     delayed, ready, reserved, dead, oldest_ready_ms,
-                                                       paused, handled (a handler is registered here)
+    overdue    jobs due and not reserved    topics     delayed (within the horizon; what is later costs nothing
+                                                       and is not counted), ready, reserved, dead,
+                                                       oldest_ready_ms, paused, handled (a handler is here)
     """
     using = engine.alias(using)
     now_ms = engine.now_ms(using)
     per_topic = _per_topic(using, now_ms)
-    state, counters = _mirror()
+    state, counters = _mirror(using)
     return {
         "now_ms": now_ms,
         "skew_ms": engine.clock(using).skew_ms(),
@@ -35,10 +36,12 @@ def snapshot(using: str | None = None) -> dict[str, Any]:
 
 def _per_topic(using: str, now_ms: int) -> dict[str, dict[str, Any]]:
     now = from_ms(now_ms)
+    horizon = from_ms(now_ms + conf.get().horizon_ms)
     ready, delayed = Q(state=State.DELAYED, due_at__lte=now), Q(state=State.DELAYED, due_at__gt=now)
     live = (
         Job.objects.using(using)
         .live()
+        .filter(due_at__lte=horizon)
         .values("topic")
         .annotate(
             delayed=Count("id", filter=delayed),
@@ -47,9 +50,8 @@ def _per_topic(using: str, now_ms: int) -> dict[str, dict[str, Any]]:
             oldest=Min("due_at", filter=ready),
         )
     )
-    dead = dict(
-        Job.objects.using(using).filter(state=State.DEAD).values_list("topic").annotate(n=Count("id")).order_by()
-    )
+    died = Job.objects.using(using).in_state(State.DEAD, now)
+    dead = dict(died.values_list("topic").annotate(n=Count("id")).order_by())
     paused = dict(Topic.objects.using(using).values_list("name", "paused"))
     found = {row["topic"]: row for row in live.order_by()}
     return {
@@ -70,8 +72,8 @@ def _age(oldest: Any, now_ms: int) -> int | None:
     return None if oldest is None else now_ms - to_ms(oldest)
 
 
-def _mirror() -> tuple[str, dict[str, int]]:
-    found = mirror.connect()
+def _mirror(using: str) -> tuple[str, dict[str, int]]:
+    found = engine.mirror_of(using)
     if found is None:
         return "off", {}
     try:

@@ -37,6 +37,7 @@ class Job(models.Model):
     reserved_at = models.DateTimeField(_("reserved"), null=True)
     lease_until = models.DateTimeField(_("lease until"), null=True)
     ended_at = models.DateTimeField(_("ended"), null=True)
+    died_at = models.DateTimeField(_("died"), null=True)  # set while dead; the index of the dead goes by it
     worker = models.CharField(_("worker"), max_length=255, default="")
     error = models.TextField(_("last error"), default="")
 
@@ -65,18 +66,26 @@ class Job(models.Model):
                 name="delaytasks_job_lease_if_reserved",
             ),
             models.CheckConstraint(
+                condition=Q(state=int(State.DEAD), died_at__isnull=False)
+                | (~Q(state=int(State.DEAD)) & Q(died_at__isnull=True)),
+                name="delaytasks_job_died_if_dead",
+            ),
+            models.CheckConstraint(
                 condition=Q(ttr_ms__gt=0, failures__gte=0, attempt__gte=F("failures")) & ~Q(key=""),
                 name="delaytasks_job_sane",
             ),
         ]
         indexes: ClassVar = [
-            # The timers' index. Its predicate and columns are untouched by a claim, so claims are heap-only updates.
+            # No index, not even in its predicate, has a column that a claim writes (state, attempt, lease_until,
+            # reserved_at, worker): so claims can be heap-only updates, nearly twice as fast.
             models.Index(fields=["due_at", "id"], condition=Q(ended_at__isnull=True), name="delaytasks_job_live_due"),
             # What support asks: everything that ever was under this key (prefix), per topic.
             models.Index(
-                fields=["topic", "key"], opclasses=["varchar_ops", "varchar_pattern_ops"], name="delaytasks_job_key"
+                fields=["topic", "key", "id"],
+                opclasses=["varchar_ops", "varchar_pattern_ops", "int8_ops"],
+                name="delaytasks_job_key",
             ),
-            models.Index(fields=["id"], condition=Q(state=int(State.DEAD)), name="delaytasks_job_dead"),
+            models.Index(fields=["id"], condition=Q(died_at__isnull=False), name="delaytasks_job_dead"),
         ]
 
     def __str__(self) -> str:

@@ -5,9 +5,10 @@ import threading
 
 from django.db import DatabaseError, InterfaceError, connections
 
-from . import conf, engine, mirror, sweeper
+from . import conf, engine, sweeper
 from .exceptions import MirrorDown
 from .mirror.index import Listener
+from .mover import Mover
 from .tasks import new_mover
 
 logger = logging.getLogger("delaytasks")
@@ -22,25 +23,27 @@ class MoverThread(threading.Thread):
         self._listener: Listener | None = None
 
     def run(self) -> None:
-        using = engine.alias()
-        mover = new_mover(using)
+        movers = {using: new_mover(using) for using in engine.aliases()}
         while not self._stop_asked.is_set():
-            try:
-                rest_ms = mover.move_due()
-                sweeper.guard(using)
-            except (DatabaseError, InterfaceError) as error:
-                logger.warning("mover: the database does not answer, trying again: %s", error)
-                connections[using].close()
-                rest_ms = conf.get().guard_tick_ms
-            except Exception:
-                logger.exception("mover: a pass failed, trying again")
-                rest_ms = conf.get().guard_tick_ms
+            rest_ms = min(self._pass(using, mover) for using, mover in movers.items())
             if rest_ms:
                 self._rest(rest_ms)
         connections.close_all()
 
+    def _pass(self, using: str, mover: Mover) -> int:
+        try:
+            rest_ms = mover.move_due()
+            sweeper.guard(using)
+            return rest_ms
+        except (DatabaseError, InterfaceError) as error:
+            logger.warning("mover: the database does not answer, trying again: %s", error)
+            connections[using].close()
+        except Exception:
+            logger.exception("mover: a pass failed, trying again")
+        return conf.get().guard_tick_ms
+
     def _rest(self, ms: int) -> None:
-        found = mirror.connect()
+        found = engine.mirror_of(engine.aliases()[0])  # all databases share the channel
         if found is not None and not found.down:
             try:
                 self._listener = self._listener or found.listen()
@@ -51,7 +54,7 @@ class MoverThread(threading.Thread):
 
     def stop(self) -> None:
         self._stop_asked.set()
-        found = mirror.connect()
+        found = engine.mirror_of(engine.aliases()[0])
         if found is not None:
             found.notify()
         self.join(timeout=5)

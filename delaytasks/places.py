@@ -33,7 +33,7 @@ class Promotion(NamedTuple):
 
 
 class Call(enum.IntEnum):
-    WOKEN = 0  # a run_topic that lingered goes on
+    WOKEN = 0  # a runner that lingered goes on
     RING = 1  # ring a bell
     BUSY = 2  # all run slots are taken
     RUNG = 3  # a bell was rung a moment ago
@@ -64,8 +64,8 @@ class Places(Protocol):
     def free_slot(self, topic: str, token: str) -> None:
         """Give a run slot back."""
 
-    def call_runner(self, topic: str, now_ms: int, limit: int) -> Call:
-        """Find somebody for the topic's ready jobs."""
+    def call_runner(self, topic: str, crew: str, now_ms: int, limit: int) -> Call:
+        """Find somebody for the topic's ready jobs: of its crew, the runners that serve the same topics."""
 
-    def linger(self, topic: str, token: str, now_ms: int, wait_ms: int) -> bool:
-        """Wait for a ready job of the topic; False if none came."""
+    def linger(self, crew: str, token: str, now_ms: int, wait_ms: int) -> str | None:
+        """Wait for a ready job of any of the crew's topics; its topic, or None if none came."""

@@ -20,6 +20,8 @@ class JobQuerySet(models.QuerySet):
             return self.live().filter(state=State.DELAYED, due_at__gt=now)
         if state in STORED_LIVE:
             return self.live().filter(state=state)
+        if state is State.DEAD:
+            return self.filter(died_at__isnull=False)
         return self.filter(state=state)
 
     def overdue(self, now: datetime) -> "JobQuerySet":

@@ -21,7 +21,7 @@ from .conflicts import retried_once
 from .exceptions import BadInput, KeyIsLive, NotDead, NotLive, Reserved, UnknownTopic
 from .models import Job, Topic
 from .places import GONE, Entry, Settlement
-from .promises import to_new_job, to_when
+from .promises import check_key, to_new_job, to_when
 from .states import Outcome, State
 from .statements import Event, Live, NewJob, Placed
 
@@ -76,8 +76,7 @@ def schedule(
     using = engine.alias(using)
     row = to_new_job(topic, key=key, delay=delay, due_at=due_at, body=body, ttr=ttr)
     _check_known(using, topic)
-    make_way(using, topic, key)
-    found = _place(using, [row], on_conflict, by)
+    found = _place(using, [row], _checked_mode(on_conflict), by)
     if found.placed:
         return _as_job(using, row, found.placed[0], is_new=not found.replaced)
     return Job.objects.using(using).get(pk=found.kept[0])
@@ -97,12 +96,18 @@ def schedule_many(
 
     Raises what schedule() raises; the message names the item by its position, from 0.
     """
-    using = engine.alias(using)
+    using, mode = engine.alias(using), _checked_mode(on_conflict)
+    if isinstance(items, Sequence):  # can be read again, so a deadlock with another bulk is tried again
+        return retried_once(lambda: _schedule_all(using, items, mode, by), using)
+    return _schedule_all(using, items, mode, by)
+
+
+def _schedule_all(using: str, items: Iterable[Mapping[str, Any]], mode: OnConflict, by: str) -> Scheduled:
     created = kept = replaced = 0
     known: set[str] = set()
     with transaction.atomic(using):
         for chunk in _chunks(_checked(using, items, known)):
-            found = _place(using, chunk, on_conflict, by)
+            found = _place(using, chunk, mode, by)
             replaced += found.replaced
             kept += len(chunk) - found.created - found.replaced
             created += found.created
@@ -137,6 +142,12 @@ def _check_known(using: str, topic: str) -> None:
         )
 
 
+def _checked_mode(on_conflict: str) -> OnConflict:
+    if on_conflict not in ("reject", "keep", "replace"):
+        raise BadInput(f"on_conflict is {on_conflict!r}; it is 'reject', 'keep' or 'replace'.")
+    return on_conflict
+
+
 # -- placing rows -------------------------------------------------------------------------------
 
 
@@ -148,8 +159,8 @@ class _Found(NamedTuple):
 
 
 def _place(using: str, rows: Sequence[NewJob], on_conflict: OnConflict, by: str) -> _Found:
-    if on_conflict not in ("reject", "keep", "replace"):
-        raise BadInput(f"on_conflict is {on_conflict!r}; it is 'reject', 'keep' or 'replace'.")
+    for row in rows:
+        make_way(using, row.topic, row.key)
     if len(rows) == 1:  # no transaction of our own: one statement is one
         inserted = statements.insert_new(using, rows)
         if inserted:
@@ -165,12 +176,12 @@ def _place_together(using: str, rows: Sequence[NewJob], on_conflict: OnConflict,
     replaced = 0
     with transaction.atomic(using):
         for _ in range(_RACES):
-            inserted = statements.insert_new(using, list(waiting.values()))
+            inserted = statements.insert_new(using, sorted(waiting.values(), key=lambda row: row[:2]))  # one lock order
             placed += inserted
             _drop(waiting, inserted)
             if not waiting:
                 break
-            live = statements.find_live(using, list(waiting), lock=on_conflict == "replace")
+            live = statements.find_live(using, list(waiting))
             if live and on_conflict == "reject":
                 raise _is_live(next(iter(live.values())))
             if live and on_conflict == "replace":
@@ -219,11 +230,10 @@ def _replace(
     if refused:
         seen = live[min(refused)]
         raise Reserved(f"{seen.topic} {seen.key!r} (job {seen.id}) cannot be replaced: its handler is running.")
-    now_ms = engine.now_ms(using)
     olds = [(live[p.topic, p.key], p) for p in placed]
     statements.record(
         using,
-        [Event(o.id, Outcome.RESCHEDULED, o.attempt, o.due_ms, now_ms, None, p.due_ms, "", by) for o, p in olds],
+        [Event(o.id, Outcome.RESCHEDULED, o.attempt, o.due_ms, p.placed_ms, None, p.due_ms, "", by) for o, p in olds],
     )
     return placed
 
@@ -259,7 +269,7 @@ def _as_job(using: str, row: NewJob, placed: Placed, *, is_new: bool) -> Job:
         return Job.objects.using(using).get(pk=placed.id)
     job = Job(
         id=placed.id, topic=row.topic, key=row.key, state=State.DELAYED, due_at=from_ms(placed.due_ms),
-        ttr_ms=row.ttr_ms, body=json.loads(row.body), created_at=from_ms(placed.created_ms),
+        ttr_ms=row.ttr_ms, body=json.loads(row.body), created_at=from_ms(placed.placed_ms),
     )  # fmt: skip
     job._state.adding, job._state.db = False, using
     job.is_new = True
@@ -276,26 +286,27 @@ def cancel(topic: str, *, key: str, using: str | None = None, by: str = "") -> C
     is gone; the answer says what was found.
     """
     using = engine.alias(using)
-    return _atomically(using, lambda: _cancel(using, statements.find_latest(using, topic, key), by))
+    topics.check_topic(topic), check_key(key)
+    return _atomically(using, lambda: _cancel(using, lambda: statements.find_latest(using, topic, key), by))
 
 
 def cancel_job(job_id: int, *, using: str | None = None, by: str = "") -> CancelResult:
     """cancel() for a job known by its id."""
     using = engine.alias(using)
-    return _atomically(using, lambda: _cancel(using, statements.find_by_id(using, job_id), by))
+    return _atomically(using, lambda: _cancel(using, lambda: statements.find_by_id(using, job_id), by))
 
 
-def _cancel(using: str, seen: Live | None, by: str) -> CancelResult:
+def _cancel(using: str, find: Callable[[], Live | None], by: str) -> CancelResult:
     for _ in range(_RACES):
+        seen = find()
         if seen is None:
             return CancelResult.UNKNOWN
+        if seen.state != State.DELAYED:
+            return _WHY_NOT_CANCELLED[seen.state]
         for done in statements.cancel_delayed(using, [seen.id]):
             _cancelled(using, seen.topic, done, by)
             return CancelResult.CANCELLED
-        seen = statements.find_by_id(using, seen.id)
-        if seen is not None and seen.state != State.DELAYED:  # else it was given back between our statements
-            return _WHY_NOT_CANCELLED[seen.state]
-    return CancelResult.RUNNING
+    return CancelResult.RUNNING  # it was claimed each time, a moment before us
 
 
 _WHY_NOT_CANCELLED = {
@@ -339,7 +350,7 @@ def reschedule(
     due_at   aware; to the millisecond; a past time means now
     delay    timedelta or seconds from now; exactly one of the two
 
-    A job that is reserved is not moved: its handler is running. Never creates a job, never
+    A job that is overdue already and is moved to now keeps its place in the queue. A job that is reserved is not moved: its handler is running. Never creates a job, never
     changes the attempt count. Raises NotLive, Reserved, NaiveDatetime, BadDelay.
     """
     using = engine.alias(using)
@@ -369,14 +380,15 @@ def run_job_now(job_id: int, *, using: str | None = None, by: str = "") -> Job:
 
 
 def _live(using: str, topic: str, key: str) -> Live:
-    found = statements.find_live(using, [(topic, key)], lock=True).get((topic, key))
+    topics.check_topic(topic), check_key(key)
+    found = statements.find_live(using, [(topic, key)]).get((topic, key))
     if found is None:
         raise NotLive(f"{topic} {key!r} is not live: it finished, was cancelled, is dead or never was.")
     return found
 
 
 def _live_by_id(using: str, job_id: int) -> Live:
-    found = statements.find_by_id(using, job_id, lock=True)
+    found = statements.find_by_id(using, job_id)
     if found is None or found.state not in (State.DELAYED, State.RESERVED):
         what = "unknown" if found is None else State(found.state).word
         raise NotLive(f"Job {job_id} is not live: it is {what}.")
@@ -384,8 +396,11 @@ def _live_by_id(using: str, job_id: int) -> Live:
 
 
 def _move(using: str, seen: Live, due_ms: int | None, delay_ms: int | None, by: str) -> Job:
-    moved = statements.move_delayed(using, seen.id, due_ms=due_ms, delay_ms=delay_ms)
-    if moved is None:
+    locked = statements.lock_delayed(using, seen.id)  # a reserved row is not waited for: its handler may hold it
+    if locked is not None:
+        seen = locked
+        moved = statements.move_delayed(using, seen.id, due_ms=due_ms, delay_ms=delay_ms)
+    if locked is None or moved is None:
         raise Reserved(f"{seen.topic} {seen.key!r} (job {seen.id}) cannot be moved: its handler is running.")
     new_ms, now_ms = moved
     statements.record(
@@ -422,8 +437,9 @@ def retry_dead(
 
 def _dead(using: str, topic: str | None, key: str | None, job_id: int | None) -> Live:
     if job_id is not None:
-        found = statements.find_by_id(using, job_id, lock=True)
+        found = statements.find_by_id(using, job_id)
     elif topic is not None and key is not None:
+        topics.check_topic(topic), check_key(key)
         found = statements.find_latest(using, topic, key)
         if found is not None and found.state in (State.DELAYED, State.RESERVED):
             raise KeyIsLive(f"{topic} {key!r} is live again as job {found.id}: a dead one cannot be retried beside it.")

@@ -33,7 +33,7 @@ class Placed(NamedTuple):
     topic: str
     key: str
     due_ms: int
-    created_ms: int
+    placed_ms: int  # when
 
 
 class Live(NamedTuple):
@@ -71,6 +71,12 @@ class Standing(NamedTuple):
     lease_ms: int | None
     reserved_ms: int | None
     now_ms: int
+
+    @property
+    def entry_ms(self) -> int:
+        """Where its entry in the mirror belongs: at its lease's end while it is held, else at its due time."""
+        held = self.state == RESERVED and self.lease_ms is not None
+        return self.lease_ms or 0 if held else self.due_ms
 
 
 class Ending(NamedTuple):
@@ -131,7 +137,10 @@ def insert_new(using: str, rows: Sequence[NewJob]) -> list[Placed]:
 
 
 def replace_delayed(using: str, rows: Mapping[int, NewJob]) -> list[Placed]:
-    """delayed/ready → delayed: live promises, by id, take new terms; those that are not delayed any more are left out."""
+    """delayed/ready → delayed: live promises, by id, take new terms; those that are not delayed any more are left out.
+
+    In what is returned placed_ms is the statement's time.
+    """
     d = dialect.of(using)
     values, params = _values(
         [(i, None if r.due_ms is None else d.moment(r.due_ms), r.delay_ms, r.ttr_ms, r.body) for i, r in rows.items()]
@@ -142,33 +151,39 @@ def replace_delayed(using: str, rows: Mapping[int, NewJob]) -> list[Placed]:
             due_at = CASE WHEN delay_ms IS NULL THEN {d.greatest}({d.as_moment("new_due")}, {d.now})
                      ELSE {d.plus_ms(d.now, "delay_ms")} END
         FROM new_terms WHERE id = job_id AND ended_at IS NULL AND state = {DELAYED}
-        RETURNING id, topic, key, {d.to_ms("due_at")}, {d.to_ms("created_at")}"""
+        RETURNING id, topic, key, {d.to_ms("due_at")}, {d.to_ms(d.now)}"""
     return [Placed(*row) for row in _run(using, sql, params)]
 
 
-def find_live(using: str, pairs: Sequence[tuple[str, str]], *, lock: bool = False) -> dict[tuple[str, str], Live]:
-    """The live jobs of these (topic, key); with `lock` their rows wait for nobody but us until the transaction ends."""
+def find_live(using: str, pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Live]:
+    """The live jobs of these (topic, key)."""
     values, params = _values(pairs)
-    found = _find(using, f"ended_at IS NULL AND (topic, key) IN (VALUES {values}) ORDER BY id", params, lock)
+    found = _find(using, f"ended_at IS NULL AND (topic, key) IN (VALUES {values}) ORDER BY id", params)
     return {(live.topic, live.key): live for live in found}
 
 
-def find_by_id(using: str, job_id: int, *, lock: bool = False) -> Live | None:
+def find_by_id(using: str, job_id: int) -> Live | None:
     """The job, live or ended."""
-    return next(iter(_find(using, "id = %s", [job_id], lock)), None)
+    return next(iter(_find(using, "id = %s", [job_id])), None)
+
+
+def lock_delayed(using: str, job_id: int) -> Live | None:
+    """The job, if it is delayed or ready, locked until the transaction ends; never waits for a reserved one."""
+    where = f"id = %s AND ended_at IS NULL AND state = {DELAYED} {dialect.of(using).lock}"
+    return next(iter(_find(using, where, [job_id])), None)
 
 
 def find_latest(using: str, topic: str, key: str) -> Live | None:
     """The live job of (topic, key), or else the newest that ever was."""
-    where = "topic = %s AND key = %s ORDER BY ended_at IS NULL DESC, id DESC LIMIT 1"
-    return next(iter(_find(using, where, [topic, key], False)), None)
+    live = find_live(using, [(topic, key)]).get((topic, key))
+    if live is not None:
+        return live
+    return next(iter(_find(using, "topic = %s AND key = %s ORDER BY id DESC LIMIT 1", [topic, key])), None)
 
 
-def _find(using: str, where: str, params: list[Any], lock: bool) -> list[Live]:
+def _find(using: str, where: str, params: list[Any]) -> list[Live]:
     d = dialect.of(using)
-    sql = f"""
-        SELECT id, topic, key, state, {d.to_ms("due_at")}, attempt FROM delaytasks_job
-        WHERE {where} {d.lock if lock else ""}"""
+    sql = f"SELECT id, topic, key, state, {d.to_ms('due_at')}, attempt FROM delaytasks_job WHERE {where}"
     return [Live(*row) for row in _run(using, sql, params)]
 
 
@@ -193,14 +208,19 @@ def cancel_delayed(using: str, ids: Sequence[int]) -> list[Cancelled]:
 
 
 def move_delayed(using: str, job_id: int, *, due_ms: int | None, delay_ms: int | None) -> tuple[int, int] | None:
-    """delayed/ready → delayed at another due time; (due ms, now ms), or None if it is not delayed any more."""
+    """delayed/ready → delayed at another due time; (due ms, now ms), or None if it is not delayed any more.
+
+    A time that has passed makes it ready now; what was due even before that keeps its place in the queue.
+    """
     d = dialect.of(using)
-    due = f"{d.greatest}(%s, {d.now})" if delay_ms is None else d.plus_ms(d.now, "%s")
+    due = d.as_moment("%s") if delay_ms is None else d.plus_ms(d.now, "%s")
     sql = f"""
-        UPDATE delaytasks_job SET due_at = {due}
+        UPDATE delaytasks_job
+        SET due_at = CASE WHEN {due} > {d.now} THEN {due} ELSE {d.least}(due_at, {d.now}) END
         WHERE id = %s AND ended_at IS NULL AND state = {DELAYED}
         RETURNING {d.to_ms("due_at")}, {d.to_ms(d.now)}"""
-    found = _run(using, sql, [d.moment(due_ms or 0) if delay_ms is None else delay_ms, job_id])
+    when = d.moment(due_ms or 0) if delay_ms is None else delay_ms
+    found = _run(using, sql, [when, when, job_id])
     return (found[0][0], found[0][1]) if found else None
 
 
@@ -208,7 +228,7 @@ def retry_if_dead(using: str, job_id: int) -> int | None:
     """dead → ready: due now, failures at 0; the new due time in ms, or None if it is not dead any more."""
     d = dialect.of(using)
     sql = f"""
-        UPDATE delaytasks_job SET state = {DELAYED}, due_at = {d.now}, ended_at = NULL, failures = 0
+        UPDATE delaytasks_job SET state = {DELAYED}, due_at = {d.now}, ended_at = NULL, died_at = NULL, failures = 0
         WHERE id = %s AND state = {DEAD} RETURNING {d.to_ms("due_at")}"""
     found = _run(using, sql, [job_id])
     return found[0][0] if found else None
@@ -275,6 +295,7 @@ def end_if_held(using: str, endings: Sequence[Ending]) -> dict[int, tuple[int, i
             state = next_state,
             due_at = CASE WHEN delay_ms IS NULL THEN due_at ELSE {d.plus_ms(d.now, "delay_ms")} END,
             ended_at = CASE WHEN next_state = {DELAYED} THEN NULL ELSE {d.now} END,
+            died_at = CASE WHEN next_state = {DEAD} THEN {d.now} END,
             lease_until = NULL, failures = failures + failed, error = said
         FROM held JOIN mine ON mine_id = job_id
         WHERE id = job_id AND attempt = token AND state = {RESERVED}
@@ -314,7 +335,8 @@ def expire(using: str, leases: Sequence[tuple[int, int, int]], error: str) -> di
         UPDATE delaytasks_job SET
             failures = failures + 1, lease_until = NULL, error = %s,
             state = CASE WHEN failures + 1 >= most THEN {DEAD} ELSE {DELAYED} END,
-            ended_at = CASE WHEN failures + 1 >= most THEN {d.now} END
+            ended_at = CASE WHEN failures + 1 >= most THEN {d.now} END,
+            died_at = CASE WHEN failures + 1 >= most THEN {d.now} END
         FROM held JOIN mine ON mine_id = job_id WHERE id = job_id AND attempt = token AND {over}
         RETURNING id, state, {d.to_ms(d.now)}"""
     return {row[0]: (row[1], row[2]) for row in _run(using, sql, [*params, error])}

@@ -13,6 +13,11 @@ def stopping() -> bool:
     return _flag[0] != 0
 
 
+def begin(**_: object) -> None:
+    """Receiver of Celery's worker_init: a process may hold one worker after another."""
+    _flag[0] = 0
+
+
 def stop(**_: object) -> None:
     """Receiver of Celery's worker_shutting_down, in the main process."""
     _flag[0] = 1

@@ -4,6 +4,8 @@ import functools
 import logging
 import os
 import socket
+import time
+from collections import Counter
 
 from celery import shared_task
 from kombu.exceptions import OperationalError as BrokerDown
@@ -17,17 +19,25 @@ logger = logging.getLogger("delaytasks")
 BELL_EXPIRES_SECONDS = 60
 
 
-def ring(topic: str, queue: str | None) -> None:
-    """Send the bell. A broker that does not answer costs a guard tick: the next pass rings again."""
+BROKER_PAUSE_SECONDS = 2
+_broker_left_alone_until = 0.0
+
+
+def ring(using: str, topic: str, queue: str | None) -> None:
+    """Send the bell. A broker that does not answer is left alone for a moment; then the mover rings again."""
+    global _broker_left_alone_until
+    if time.monotonic() < _broker_left_alone_until:
+        return
     try:
-        run_topic.apply_async((topic,), queue=queue, expires=BELL_EXPIRES_SECONDS, retry=False)
+        run_topic.apply_async((topic, using), queue=queue, expires=BELL_EXPIRES_SECONDS, retry=False)
     except (BrokerDown, OSError) as error:
+        _broker_left_alone_until = time.monotonic() + BROKER_PAUSE_SECONDS
         logger.warning("the bell for topic %s was not sent, the mover rings again: %s", topic, error)
 
 
 @functools.cache
 def bells(using: str) -> Bells:
-    return Bells(using, ring)
+    return Bells(using, functools.partial(ring, using))
 
 
 def new_mover(using: str) -> Mover:
@@ -47,17 +57,25 @@ def _mover(using: str) -> Mover:
 
 @shared_task(name="delaytasks.move_due", ignore_result=True, acks_late=False)
 def move_due() -> int:
-    """Each second, by beat: a pass of the mover and the guard's look at what the mirror missed."""
-    using = engine.alias()
-    rest_ms = _mover(using).move_due()
-    sweeper.guard(using)
-    return rest_ms
+    """Each second, by beat: passes of the mover until nothing is due, and the guard's look at what it missed.
+
+    Returns how many ms it might rest.
+    """
+    rests = []
+    for using in engine.aliases():
+        over = time.monotonic() + conf.get().guard_tick_ms / 1000
+        rest_ms = _mover(using).move_due()
+        while rest_ms == 0 and time.monotonic() < over:
+            rest_ms = _mover(using).move_due()
+        sweeper.guard(using)
+        rests.append(rest_ms)
+    return min(rests)
 
 
 @shared_task(name="delaytasks.run_topic", ignore_result=True, acks_late=False)
-def run_topic(topic: str) -> int:
+def run_topic(topic: str, using: str | None = None) -> int:
     """Run what is ready of a topic; how many jobs were run."""
-    using = engine.alias()
+    using = engine.alias(using)
     name = f"{socket.gethostname()}:{os.getpid()}"
     return worker.run_topic(topic, using=using, worker=name, ring=bells(using).ring, stopping=stopping)
 
@@ -65,4 +83,7 @@ def run_topic(topic: str) -> int:
 @shared_task(name="delaytasks.sweep", ignore_result=True, acks_late=False)
 def sweep() -> dict[str, int]:
     """Every half minute, by beat: leases that ended, the next window of the horizon, the audit now and then."""
-    return sweeper.sweep()
+    done: Counter[str] = Counter()
+    for using in engine.aliases():
+        done.update(sweeper.sweep(using))
+    return dict(done)

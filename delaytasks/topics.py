@@ -31,7 +31,8 @@ def to_delay_ms(delay: timedelta | float | int, *, max_seconds: float, what: str
         raise BadDelay(f"{what} is {delay!r:.80}: give a timedelta or a number of seconds.")
     seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
     if not 0 <= seconds <= max_seconds:  # NaN fails this too
-        raise BadDelay(f"{what} is {delay!r:.80}: it must be from 0 to {max_seconds:,.0f} seconds.")
+        shown = "too large to print" if isinstance(delay, int) and abs(delay) > 10**100 else f"{delay!r:.80}"
+        raise BadDelay(f"{what} is {shown}: it must be from 0 to {max_seconds:,.0f} seconds.")
     return math.ceil(round(seconds * 1000, 3))
 
 
@@ -179,6 +180,7 @@ def forget(topic: str) -> None:
     _handlers.pop(topic, None)
 
 
+_WITHOUT_END = 2**31 - 1
 _DECLARED_OPTIONS = {"ttr", "max_attempts", "concurrency"}
 
 
@@ -219,6 +221,11 @@ def max_attempts(topic: str) -> int:
     if found:
         return found.max_attempts
     return conf.get().topics.get(topic, {}).get("max_attempts", conf.get().max_attempts)
+
+
+def judged_max_attempts(topic: str) -> int:
+    """max_attempts of a topic that is known here; without end for another, which is for somebody else to judge."""
+    return max_attempts(topic) if topic in known() else _WITHOUT_END
 
 
 def concurrency(topic: str) -> int:

@@ -10,7 +10,7 @@ import faulthandler
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,29 +19,36 @@ from .exceptions import TTRExceeded
 _enforced = False
 _watched = False
 _grace_seconds = 5.0
+_before_interrupt: Callable[[], None] = lambda: None
 _armed = False
 
 
-def enforce(*, watchdog: bool, grace_seconds: float) -> None:
-    """Switch the interrupt on in this process; `watchdog`: the process may be ended when a handler is deaf."""
-    global _enforced, _watched, _grace_seconds
-    _enforced, _watched, _grace_seconds = True, watchdog, grace_seconds
+def enforce(*, watchdog: bool, grace_seconds: float, before_interrupt: Callable[[], None] = lambda: None) -> None:
+    """Switch the interrupt on in this process.
+
+    watchdog           the process may be ended when a handler is deaf
+    before_interrupt   called in the signal's handler: what must be stopped elsewhere first, such as a query
+    """
+    global _enforced, _watched, _grace_seconds, _before_interrupt
+    _enforced, _watched, _grace_seconds, _before_interrupt = True, watchdog, grace_seconds, before_interrupt
 
 
 def _interrupt(signum: int, frame: Any) -> None:
     if _armed:
+        _before_interrupt()
         raise TTRExceeded("The handler ran longer than its TTR and was interrupted.")
 
 
 def _set(seconds: float) -> None:
-    signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001))
+    # It comes again: one that strikes inside a __del__ is swallowed by Python.
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001), _grace_seconds / 2)
     if _watched:
         faulthandler.dump_traceback_later(seconds + _grace_seconds, exit=True, file=sys.__stderr__)
 
 
 def rearm(ms: int) -> None:
     """Begin anew with `ms` from now, for a lease that was renewed; nothing where no limit is in force."""
-    if _armed:
+    if _armed and threading.current_thread() is threading.main_thread():
         _set(ms / 1000)
 
 

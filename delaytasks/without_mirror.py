@@ -8,9 +8,11 @@ from collections.abc import Iterable, Sequence
 
 from django.db import transaction
 
-from . import statements
+from . import conf, statements
 from .models import Topic
 from .places import Call, Entry, Promotion, Settlement
+
+_BELL = "bell"  # beside the slots' tokens: a bell was rung and not answered yet
 
 
 class WithoutMirror:
@@ -37,9 +39,11 @@ class WithoutMirror:
 
     def take_slot(self, topic: str, token: str, now_ms: int, until_ms: int, limit: int) -> bool:
         with transaction.atomic(self._using):
-            slots = {held: until for held, until in self._locked_slots(topic).items() if until > now_ms}
-            if token not in slots and len(slots) >= limit:
-                return False
+            slots = _unexpired(self._locked_slots(topic), now_ms)
+            if token not in slots:
+                slots.pop(_BELL, None)  # it is answered
+                if len(slots) >= limit:
+                    return False
             self._store(topic, slots | {token: until_ms})
         return True
 
@@ -48,12 +52,18 @@ class WithoutMirror:
             slots = self._locked_slots(topic)
             self._store(topic, {held: until for held, until in slots.items() if held != token})
 
-    def call_runner(self, topic: str, now_ms: int, limit: int) -> Call:
-        slots = Topic.objects.using(self._using).filter(name=topic).values_list("slots", flat=True).first() or {}
-        return Call.RING if sum(until > now_ms for until in slots.values()) < limit else Call.BUSY
+    def call_runner(self, topic: str, crew: str, now_ms: int, limit: int) -> Call:
+        with transaction.atomic(self._using):
+            slots = _unexpired(self._locked_slots(topic), now_ms)
+            if len(slots.keys() - {_BELL}) >= limit:
+                return Call.BUSY
+            if _BELL in slots:
+                return Call.RUNG
+            self._store(topic, slots | {_BELL: now_ms + conf.get().guard_tick_ms})
+        return Call.RING
 
-    def linger(self, topic: str, token: str, now_ms: int, wait_ms: int) -> bool:
-        return False
+    def linger(self, crew: str, token: str, now_ms: int, wait_ms: int) -> None:
+        return None
 
     def _locked_slots(self, topic: str) -> dict[str, int]:
         rows = Topic.objects.using(self._using)
@@ -62,3 +72,7 @@ class WithoutMirror:
 
     def _store(self, topic: str, slots: dict[str, int]) -> None:
         Topic.objects.using(self._using).filter(name=topic).update(slots=slots)
+
+
+def _unexpired(slots: dict[str, int], now_ms: int) -> dict[str, int]:
+    return {held: until for held, until in slots.items() if until > now_ms}

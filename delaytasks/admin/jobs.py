@@ -33,7 +33,7 @@ def chosen(request: HttpRequest) -> list[int]:
 
 
 def known_topics(using: str) -> list[str]:
-    return sorted({*topics.handled(), *Topic.objects.using(using).values_list("name", flat=True)})
+    return sorted({*topics.known(), *Topic.objects.using(using).values_list("name", flat=True)})
 
 
 @admin.register(Job)
@@ -110,8 +110,9 @@ class JobAdmin(admin.ModelAdmin):
         return shown.moment(job.due_at, job.seen_at if live else None, ms=not hasattr(job, "error_tail"))
 
     @admin.display(description=_("last error"))
-    def last_error(self, job: Seen) -> str:
-        return words.one_line(job.error_tail)
+    def last_error(self, job: Seen) -> SafeString | str:
+        line = words.one_line(job.error_tail)
+        return format_html('<span class="dt-one-line" title="{}">{}</span>', line, line) if line else ""
 
     # The page of one job.
 
@@ -136,9 +137,7 @@ class JobAdmin(admin.ModelAdmin):
 
     @admin.display(description=_("failures"))
     def shown_failures(self, job: Job) -> str:
-        handler = topics.find(job.topic)
-        most = handler.max_attempts if handler else None
-        return str(job.failures) if most is None else _("%(count)d of %(most)d") % {"count": job.failures, "most": most}
+        return _("%(count)d of %(most)d") % {"count": job.failures, "most": topics.max_attempts(job.topic)}
 
     @admin.display(description=_("reserved"))
     def reserved(self, job: Seen) -> SafeString | str:

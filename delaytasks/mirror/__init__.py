@@ -15,14 +15,17 @@ if TYPE_CHECKING:
 __all__ = ["connect"]
 
 
-def connect() -> "Mirror | None":
-    """The mirror of the settings in force, one per process; None if no REDIS_URL is configured."""
+def connect(using: str = "default") -> "Mirror | None":
+    """The mirror of a database's jobs by the settings in force; None if no REDIS_URL is configured.
+
+    One per process, settings and alias. Connects when it is first used.
+    """
     settings = conf.get()
-    return _mirror(settings.redis_url, settings.prefix, settings.buckets) if settings.redis_url else None
+    return _mirror(id(settings), using) if settings.redis_url else None
 
 
 @functools.lru_cache(maxsize=8)
-def _mirror(*_: object) -> "Mirror":
+def _mirror(_: int, using: str) -> "Mirror":
     from .index import Mirror  # not before it is needed: importing redis takes 100 ms
 
-    return Mirror(conf.get())
+    return Mirror(conf.get(), using)

@@ -9,7 +9,7 @@ import redis
 from django.core.exceptions import ImproperlyConfigured
 from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster
-from redis.exceptions import RedisError
+from redis.exceptions import RedisClusterException, RedisError
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
@@ -20,7 +20,7 @@ PAUSES_SECONDS = (0.5, 1.0, 2.0, 3.0)  # how long a Redis that failed is left al
 
 
 def make(settings: Settings) -> Any:
-    """A client of the Redis that the settings name; connects when it is first used.
+    """A client of the Redis that the settings name.
 
     REDIS_URL   redis:// rediss:// unix://, or sentinel://[:password@]host:port,host:port/service/db
     """
@@ -58,8 +58,9 @@ def _sentinel(url: str, options: dict[str, Any]) -> Any:
 class Line:
     """The client together with the knowledge whether it answers: a Redis that failed is left alone for a moment."""
 
-    def __init__(self, client: Any, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self.client = client
+    def __init__(self, make: Callable[[], Any], monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._make = make
+        self._client: Any = None
         self._monotonic = monotonic
         self._until = 0.0
         self._failed = 0
@@ -68,16 +69,28 @@ class Line:
     def down(self) -> bool:
         return self._monotonic() < self._until
 
+    @property
+    def client(self) -> Any:
+        """The client, made when it is first needed: a Cluster's connects at once."""
+        if self._client is None:
+            self._client = self._make()
+        return self._client
+
     def ask(self, call: Callable[[Any], Any]) -> Any:
         """What `call(client)` answers. Raises MirrorDown, at once while Redis is left alone."""
         if self.down:
             raise MirrorDown("Redis did not answer a moment ago and is left alone for now.")
         try:
             answer = call(self.client)
-        except (RedisError, OSError) as error:
+        except (RedisError, RedisClusterException, OSError) as error:
             pause = PAUSES_SECONDS[min(self._failed, len(PAUSES_SECONDS) - 1)]
             self._failed += 1
             self._until = self._monotonic() + pause
             raise MirrorDown(f"Redis does not answer: {error}") from error
         self._failed = 0
         return answer
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None

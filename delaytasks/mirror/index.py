@@ -19,18 +19,18 @@ CHUNK = 1000  # entries of one script call
 
 
 class Mirror:
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, using: str = "default") -> None:
         self.settings = settings
-        self.keys = Keys(settings.prefix, settings.buckets)
-        self._line = clients.Line(clients.make(settings))
-        self._scripts = Scripts(self._line.client)
+        self.keys = Keys(settings.prefix, using, settings.buckets)
+        self._line = clients.Line(lambda: clients.make(settings))
+        self._scripts = Scripts()
 
     @property
     def down(self) -> bool:
         return self._line.down
 
     def close(self) -> None:
-        self._line.client.close()
+        self._line.close()
 
     # -- telling: may fail without harm ---------------------------------------------------------
 
@@ -40,6 +40,11 @@ class Mirror:
         mark   for what a caller changed (reschedule, run now): see add.lua.
         """
         return sum(self._told("add", self._by_bucket(entries, [str(int(mark))])))
+
+    def feed(self, entries: Iterable[Entry]) -> int:
+        """add() for the guards, which must know: raises MirrorDown."""
+        calls = self._by_bucket(entries, ["0"])
+        return sum(self._line.ask(lambda c: self._scripts.many(c, "add", calls))) if calls else 0
 
     def settle(self, settlements: Iterable[Settlement]) -> int:
         """Move entries later or remove them where they still are as seen; how many were."""
@@ -129,20 +134,20 @@ class Mirror:
         args = [now_ms, until_ms, limit, token]
         return bool(self._line.ask(lambda c: self._scripts.one(c, "take_slot", keys, args)))
 
-    def call_runner(self, topic: str, now_ms: int, limit: int) -> Call:
-        """Wake a run_topic that lingers, or say whether a bell is to be rung."""
-        keys = [self.keys.slots(topic), self.keys.lingering(topic), self.keys.bell(topic)]
-        args = [now_ms, limit, self.settings.guard_tick_ms, self.keys.wake_prefix]
+    def call_runner(self, topic: str, crew: str, now_ms: int, limit: int) -> Call:
+        """Wake a runner of the topic's crew that lingers, or say whether a bell is to be rung."""
+        keys = [self.keys.slots(topic), self.keys.lingering(crew), self.keys.bell(topic)]
+        args = [now_ms, limit, self.settings.guard_tick_ms, self.keys.wake_prefix, topic]
         return Call(self._line.ask(lambda c: self._scripts.one(c, "call_runner", keys, args)))
 
-    def linger(self, topic: str, token: str, now_ms: int, wait_ms: int) -> bool:
-        """Wait up to `wait_ms` for call_runner to wake us; True if it did, or if a job is ready already."""
+    def linger(self, crew: str, token: str, now_ms: int, wait_ms: int) -> str | None:
+        """Wait up to `wait_ms` for call_runner to wake us; the topic that has ready jobs, or None."""
         wake = self.keys.wake_prefix + token
         wait_ms = min(wait_ms, int(self.settings.redis_timeout_seconds * 500))  # well before the socket's timeout
-        self._line.ask(lambda c: c.zadd(self.keys.lingering(topic), {token: now_ms + wait_ms}))
-        woken = bool(self.ready_counts([topic])) or self._line.ask(lambda c: c.blpop([wake], timeout=wait_ms / 1000))
-        self._line.ask(lambda c: c.zrem(self.keys.lingering(topic), token))
-        return bool(woken)
+        self._line.ask(lambda c: c.zadd(self.keys.lingering(crew), {token: now_ms + wait_ms}))
+        woken = self._line.ask(lambda c: c.blpop([wake], timeout=wait_ms / 1000))
+        self._line.ask(lambda c: c.zrem(self.keys.lingering(crew), token))
+        return woken[1] if woken else None
 
     def ready_counts(self, topics: Sequence[str]) -> dict[str, int]:
         """How many jobs are ready, for those of `topics` that have any."""
@@ -153,6 +158,10 @@ class Mirror:
             for (topic, _), size in zip(places, sizes, strict=True):
                 counts[topic] += size
         return {topic: count for topic, count in counts.items() if count}
+
+    def ready_topics(self) -> set[str]:
+        """Every topic that ever had a ready job here."""
+        return {topic for b in range(self.keys.buckets) for topic in self._pipelined([("smembers", self.keys.topics(b))])[0]}
 
     def due_count(self) -> int:
         return sum(self._pipelined([("zcard", self.keys.due(b)) for b in range(self.keys.buckets)]))
@@ -246,13 +255,16 @@ class Mirror:
         for bucket in range(self.keys.buckets):
             self._line.ask(lambda c, b=bucket: c.set(self.keys.tick(b), tick))
 
-    def probe_cursor(self, new: tuple[int, int] | None = None) -> tuple[int, int]:
-        """Where the overdue probe goes on; with `new`, remember that instead."""
+    def probe_cursor(self, new: tuple[int, int, int] | None = None) -> tuple[int, int, int]:
+        """(up to when it looked at what became overdue, due ms and id where its round goes on) of the overdue probe.
+
+        new   remember that instead
+        """
         if new is not None:
-            self._line.ask(lambda c: c.set(self.keys.probe, f"{new[0]}:{new[1]}"))
+            self._line.ask(lambda c: c.set(self.keys.probe, ":".join(map(str, new))))
             return new
-        due_ms, _, job_id = (self._line.ask(lambda c: c.get(self.keys.probe)) or "0:0").partition(":")
-        return int(due_ms), int(job_id)
+        last_ms, due_ms, job_id = (self._line.ask(lambda c: c.get(self.keys.probe)) or "0:0:0").split(":")
+        return int(last_ms), int(due_ms), int(job_id)
 
     # -- wait and notify ------------------------------------------------------------------------
 

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Keys:
     prefix: str
+    using: str  # the database's alias: ids of two databases must not meet
     buckets: int
 
     def tag(self, bucket: int) -> str:
-        return f"{self.prefix}:{{{self.prefix}:{self.buckets}:{bucket}}}"
+        return f"{self.prefix}:{{{self.prefix}:{self.using}:{self.buckets}:{bucket}}}"
 
     def due(self, bucket: int) -> str:
         return f"{self.tag(bucket)}:due"
@@ -43,8 +44,8 @@ class Keys:
     def slots(self, topic: str) -> str:
         return f"{self.tag(0)}:slots:{topic}"
 
-    def lingering(self, topic: str) -> str:
-        return f"{self.tag(0)}:lingering:{topic}"
+    def lingering(self, crew: str) -> str:
+        return f"{self.tag(0)}:lingering:{crew}"
 
     def bell(self, topic: str) -> str:
         return f"{self.tag(0)}:bell:{topic}"
@@ -63,7 +64,7 @@ class Keys:
 
     @property
     def channel(self) -> str:
-        return f"{self.prefix}:{self.buckets}:wake"
+        return f"{self.prefix}:wake"
 
 
 def member(job_id: int, topic: str) -> str:

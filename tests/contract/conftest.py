@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from delaytasks import bells, conf, engine, sweeper, topics, worker
+from delaytasks import bells, claiming, conf, engine, sweeper, topics, worker
 from delaytasks.models import Job, JobEvent
 from delaytasks.mover import Mover
 from delaytasks.places import Places
@@ -50,7 +50,7 @@ class Stage:
     def take(self, topic: str, count: int = 10) -> list[Any]:
         """Reserve and claim, and leave it at that: what a worker holds before its handler runs."""
         self.mover.move_due()
-        return worker.take(engine.places(self.using), topic, count, using=self.using, worker="w2")
+        return claiming.take(engine.places(self.using), topic, count, using=self.using, worker="w2")
 
     def go(self, rounds: int = 20) -> None:
         """Move and run until nothing rings any more."""
@@ -68,7 +68,7 @@ class Stage:
         from delaytasks import mirror
 
         found = mirror.connect()
-        if found is not None:
+        if found is not None and not found.down:
             found.not_alone("guard")
         return sweeper.guard(self.using)
 

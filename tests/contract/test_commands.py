@@ -377,7 +377,7 @@ def rung(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     from delaytasks import tasks
 
     rang: list[str] = []
-    monkeypatch.setattr(tasks, "ring", lambda topic, queue: rang.append(topic))
+    monkeypatch.setattr(tasks, "ring", lambda using, topic, queue: rang.append(topic))
     tasks.bells.cache_clear()
     bells.forget_terms()
     yield rang

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from delaytasks import cancel, metrics, mirror, reschedule, schedule, schedule_many, sweeper
+from delaytasks import audit, cancel, metrics, mirror, reschedule, schedule, schedule_many, sweeper
 from delaytasks.clock import from_ms
 from delaytasks.models import Job, MirrorMark
 from delaytasks.places import GONE, Entry, Settlement
@@ -206,10 +206,10 @@ def test_the_audit_counts_and_repairs_each_kind_of_difference(stage, db_clock):
     client().zadd(found.keys.ready(found.keys.bucket_of(doubled.id), "t"), {f"{doubled.id}:t": doubled.due_ms})
     client().sadd(found.keys.topics(found.keys.bucket_of(doubled.id)), "t")
     found.add([Entry(10**9, "t", db_clock.now_ms + 1000)])
-    counts = sweeper.audit(repair=False)
+    counts = audit.audit(repair=False)
     assert counts == {"missing": 1, "late": 1, "ghosts": 1, "doubled": 1, "checked": 4}
-    assert sweeper.audit(repair=True) == counts
-    assert sweeper.audit() == {"missing": 0, "late": 0, "ghosts": 0, "doubled": 0, "checked": 4}
+    assert audit.audit(repair=True) == counts
+    assert audit.audit() == {"missing": 0, "late": 0, "ghosts": 0, "doubled": 0, "checked": 4}
 
 
 def test_the_sweep_takes_back_a_lease_that_ended_even_if_the_mirror_forgot_it(stage, db_clock):

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from delaytasks import cancel, engine, reschedule, retry_dead, run_now, schedule, statements, sweeper, worker
+from delaytasks import cancel, engine, reschedule, retry_dead, run_now, schedule, statements, sweeper
+from delaytasks.attempt import Attempt
 from delaytasks.exceptions import DelaytasksError, KeyIsLive, LeaseLost
 from delaytasks.models import Job, JobEvent
 from delaytasks.scheduling import CancelResult
@@ -46,7 +47,7 @@ def at_once(*calls: Callable[[], Any]) -> list[Any]:
 
 def claim(job: Job) -> list[Any]:
     """Take the job by its id, as a worker does after reserving it."""
-    return [worker.Attempt(c, "default", "w") for c in statements.claim("default", job.topic, [job.id], "w")]
+    return [Attempt(c, "default", "w") for c in statements.claim("default", job.topic, [job.id], "w")]
 
 
 @pytest.mark.parametrize("round_", range(ROUNDS))

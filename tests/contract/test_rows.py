@@ -29,6 +29,8 @@ REFUSED = {
     "reserved without an attempt": {"state": State.RESERVED, "lease_until": timezone.now()},
     "a lease that nobody holds": {"lease_until": timezone.now()},
     "no time to run": {"ttr_ms": 0},
+    "dead without a time of death": {"state": State.DEAD, "ended_at": timezone.now()},
+    "finished and died": {"state": State.FINISHED, "ended_at": timezone.now(), "died_at": timezone.now()},
     "more failures than attempts": {"attempt": 1, "failures": 2},
     "an empty key": {"key": ""},
 }
@@ -44,7 +46,7 @@ def test_the_database_refuses(what):
 def test_one_live_job_per_topic_and_key_and_any_number_of_ended_ones():
     row().save()
     row(state=State.FINISHED, **ended()).save()
-    row(state=State.DEAD, **ended()).save()
+    row(state=State.DEAD, died_at=timezone.now(), **ended()).save()
     with pytest.raises(IntegrityError), transaction.atomic():
         row().save()
     assert Job.objects.count() == 3

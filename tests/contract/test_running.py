@@ -537,6 +537,7 @@ def test_a_stopping_worker_gives_back_what_it_has_not_begun(stage):
     stage.handler("t")(lambda job: keys.append(job.key))
     schedule_many({"topic": "t", "key": f"k{n}", "delay": 0} for n in range(4))
     stage.mover.move_due()
+    worker._paces["t"] = worker.Pace(size=4)
     stage.run("t", stopping=lambda: len(keys) >= 1)
     assert len(keys) == 1
     assert JobEvent.objects.filter(outcome=Outcome.RELEASED).count() == 3

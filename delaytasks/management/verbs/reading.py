@@ -56,8 +56,8 @@ def _list(options: Options, using: str) -> Answer:
     jobs = list(found.defer("body")[: options["limit"] + 1])
     more, jobs = len(jobs) > options["limit"], jobs[: options["limit"]]
     rows = [
-        (j.pk, j.shown_state(now).word, j.topic, j.key, words.absolute(j.due_at), words.relative(j.due_at, now),
-         j.attempt, j.failures, words.one_line(j.error))
+        (j.pk, j.shown_state(now).word, j.topic, j.key, words.absolute(j.due_at),
+         "" if j.ended_at else words.relative(j.due_at, now), j.attempt, j.failures, words.one_line(j.error))
         for j in jobs
     ]  # fmt: skip
     head = ("id", "state", "topic", "key", "due", "", "attempt", "failures", "error")

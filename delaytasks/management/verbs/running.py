@@ -2,8 +2,7 @@
 
 from django.core.management.base import CommandParser
 
-from ... import sweeper, tasks
-from ...mirror import connect
+from ... import audit, engine, sweeper, tasks
 from .answer import Answer, Options, Verb
 
 FOUND = ("missing", "ghosts", "late", "doubled")
@@ -21,7 +20,7 @@ def _move(options: Options, using: str) -> Answer:
     while options["until_idle"] and rest_ms == 0 and passes < PASSES_MOST:
         passes, rest_ms = passes + 1, mover.move_due()
     said = "more is due" if rest_ms == 0 else f"the next look is in {rest_ms} ms"
-    return Answer({"passes": passes, "rest_ms": rest_ms}, f"{passes} passes; {said}")
+    return Answer({"passes": passes, "rest_ms": rest_ms}, f"{passes} {'pass' if passes == 1 else 'passes'}; {said}")
 
 
 def _sweep(options: Options, using: str) -> Answer:
@@ -30,7 +29,7 @@ def _sweep(options: Options, using: str) -> Answer:
 
 
 def _rebuild(options: Options, using: str) -> Answer:
-    if connect() is None:
+    if engine.mirror_of(using) is None:
         return Answer({"fed_entries": 0, "mirror": "off"}, NO_MIRROR)
     fed = sweeper.rebuild(using=using)
     return Answer({"fed_entries": fed, "mirror": "up"}, f"{fed} entries were missing and are back")
@@ -42,13 +41,13 @@ def _audit_arguments(parser: CommandParser) -> None:
 
 def _audit(options: Options, using: str) -> Answer:
     """Without --check, what was found is repaired and looked at again: only what is left makes the exit code 1."""
-    if connect() is None:
+    if engine.mirror_of(using) is None:
         return Answer({"mirror": "off"}, NO_MIRROR)
-    counts = sweeper.audit(using=using, repair=not options["check"])
+    counts = audit.audit(using=using, repair=not options["check"])
     if options["check"] or not _wrong(counts):
         refused = "The mirror and the database disagree; run it without --check to repair." if _wrong(counts) else ""
         return Answer(counts | {"mirror": "up"}, _counts(counts), refused)
-    left = sweeper.audit(using=using, repair=False)
+    left = audit.audit(using=using, repair=False)
     remaining = {kind: left[kind] for kind in FOUND}
     text = f"found\n{_counts(counts)}\nleft after the repair\n{_counts(remaining)}"
     refused = "Not everything could be repaired." if _wrong(left) else ""

@@ -1,6 +1,6 @@
 -- Move what is due from delayed to ready, oldest first, at most one batch.
 --
--- The other half of mover.py. A member without a topic belongs to nobody: it is set aside,
+-- The other half of mover.py. A member that is no "id:topic" belongs to nobody: it is set aside,
 -- so that it blocks no other. What is moved is run by worker.py (reserve.lua takes it from here).
 --
 -- KEYS[1]  zset    due: member -> ms
@@ -25,9 +25,9 @@ local found = redis.call('ZRANGEBYSCORE', due, '-inf', now, 'WITHSCORES', 'LIMIT
 local moves, odd = {}, {}
 for i = 1, #found, 2 do
   local member, score = found[i], found[i + 1]
-  local topic = string.match(member, '^%d+:(.+)$')
+  local id, topic = string.match(member, '^(%d+):(.+)$')
   local list = odd
-  if topic then
+  if topic and #id <= 18 then -- more digits are no id of any database
     moves[topic] = moves[topic] or {}
     list = moves[topic]
   end

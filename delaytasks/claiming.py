@@ -1,0 +1,96 @@
+"""Reserve in the mirror, claim in the database: only the claim counts, and what it missed is put right."""
+
+import logging
+from collections.abc import Sequence
+
+from django.db import DatabaseError, transaction
+
+from . import conf, engine, statements, topics
+from .attempt import Attempt
+from .endings import EXPIRED, Verdict, conclude, expire
+from .exceptions import LeaseLost
+from .places import GONE, Places, Settlement
+from .states import Outcome, State
+from .statements import Claimed, Standing
+
+logger = logging.getLogger("delaytasks")
+LOCKED_RETRY_MS = 100  # a row that was locked by somebody's transaction is looked at again after this
+
+
+def take(places: Places, topic: str, count: int, *, using: str, worker: str) -> list[Attempt]:
+    """Reserve up to `count` ready jobs of a topic and claim them; held until their deadline, oldest due first.
+
+    worker   who takes them; kept in the row and in the events
+    """
+    until_ms = engine.now_ms(using) + conf.get().claim_grace_ms
+    ids = places.reserve(topic, count, until_ms)
+    if ids is None:
+        claimed = _claim_without_mirror(using, topic, count, worker)
+    elif ids:
+        claimed = statements.claim(using, topic, ids, worker)
+        leases = [Settlement(c.id, topic, until_ms, c.lease_ms) for c in claimed]
+        transaction.on_commit(lambda: places.settle(leases), using=using, robust=True)
+        _after_misses(places, topic, sorted(set(ids) - {c.id for c in claimed}), until_ms, using)
+    else:
+        return []
+    return _bury_the_used_up(using, [Attempt(c, using, worker) for c in claimed])
+
+
+def _claim_without_mirror(using: str, topic: str, count: int, worker: str) -> list[Claimed]:
+    claimed = statements.claim_due(using, topic, count, worker)
+    if not claimed and expire(using, statements.expired(using, after=(0, 0), limit=count)):
+        claimed = statements.claim_due(using, topic, count, worker)
+    return claimed
+
+
+def _bury_the_used_up(using: str, held: list[Attempt]) -> list[Attempt]:
+    """Those that may still be tried. A lease that ended where the topic is unknown was not judged there."""
+    used_up = [a for a in held if a.failures >= topics.max_attempts(a.topic)]
+    for attempt in used_up:
+        try:
+            conclude(using, [Verdict(attempt, Outcome.DEAD, None, EXPIRED)])
+        except LeaseLost as lost:
+            logger.warning("%s", lost)
+    return [a for a in held if a not in used_up]
+
+
+def _after_misses(places: Places, topic: str, missed: Sequence[int], seen_ms: int, using: str) -> None:
+    if not missed:
+        return
+    try:
+        settle_misses(places, topic, missed, seen_ms, using=using)
+    except DatabaseError as error:  # what was claimed must not be lost with it; the mirror looks again at seen_ms
+        logger.warning("%s: %s missed claims were not put right: %s", topic, len(missed), error)
+
+
+def settle_misses(places: Places, topic: str, ids: Sequence[int], seen_ms: int, *, using: str) -> None:
+    """Put the mirror right about jobs that were reserved there and could not be claimed.
+
+    Ended or unknown: removed. Not yet due: back by the wait that the database reports, counted
+    from this host's idea of now, so that a difference between the clocks cannot make us spin.
+    Held by another: at the end of that lease. Due but locked by a transaction: a moment later.
+    """
+    standings = {s.id: s for s in statements.stand(using, ids)}
+    over = {s.id for s in standings.values() if s.state == State.RESERVED and (s.lease_ms or 0) <= s.now_ms}
+    if over:
+        expire(using, [standings[job_id] for job_id in over])
+        standings |= {s.id: s for s in statements.stand(using, sorted(over))}
+    unknown = [job_id for job_id in ids if job_id not in standings or standings[job_id].topic != topic]
+    if unknown:
+        logger.error("mirror: jobs %s of topic %s are unknown to the database; removed", unknown, topic)
+        places.count("unknown", len(unknown))
+    now_ms = engine.now_ms(using)
+    places.count("claim_misses", len(ids))
+    places.settle(
+        Settlement(i, topic, seen_ms, GONE if i in unknown else _belongs_at(standings[i], now_ms, expired=i in over))
+        for i in ids
+    )
+
+
+def _belongs_at(standing: Standing, now_ms: int, *, expired: bool) -> int:
+    if standing.state == State.RESERVED:
+        return now_ms + max((standing.lease_ms or 0) - standing.now_ms, LOCKED_RETRY_MS)
+    if standing.state != State.DELAYED:
+        return GONE
+    locked = standing.due_ms <= standing.now_ms and not expired
+    return now_ms + (LOCKED_RETRY_MS if locked else max(standing.due_ms - standing.now_ms, 0))

@@ -1,0 +1,224 @@
+"""Running handlers: in one transaction with the finish, under the TTR, and what becomes of each result or error."""
+
+import asyncio
+import logging
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from django.db import DatabaseError, InterfaceError, connections, transaction
+
+from . import endings, engine, statements, ttr
+from .attempt import Attempt, in_hand
+from .conflicts import retried_once
+from .endings import Told, Verdict, conclude, expire
+from .exceptions import LeaseLost, TTRExceeded
+from .interrupted import drop_connections, forget_broken
+from .places import Places
+from .states import Outcome
+from .topics import Handler, Retry, Snooze
+
+logger = logging.getLogger("delaytasks")
+TRACEBACK_CHARS = 4000
+FAILURES = (Exception, SystemExit, asyncio.CancelledError)  # of a handler; anything else ends the worker
+
+
+class _AfterCommit(Exception):
+    """An on_commit callback of the handler's raised: the attempt has ended all the same."""
+
+
+class Handling:
+    """How one topic's jobs are run."""
+
+    def __init__(self, handler: Handler, places: Places, using: str, stopping: Callable[[], bool]) -> None:
+        self.handler, self.places, self.using, self.stopping = handler, places, using, stopping
+
+    def run(self, group: Sequence[Attempt]) -> None:
+        """Run jobs that share one call or one commit; if that fails, one by one, so that one bad job hurts no other."""
+        if len(group) > 1 and self.run_together(group):
+            return
+        for attempt in group:
+            if len(group) == 1 or self.renewed(attempt):
+                self.run_one(attempt)
+
+    def renewed(self, attempt: Attempt) -> bool:
+        leases = statements.renew_if_held(self.using, [(attempt.id, attempt.attempt)])
+        if attempt.id in leases:
+            attempt.renewed(leases[attempt.id])
+        return attempt.id in leases
+
+    def run_together(self, group: Sequence[Attempt]) -> bool:
+        """Run the group in one transaction; False if it has to be done again one by one."""
+        try:
+            with in_hand(*group), self.one_commit() as told:
+                if self.handler.batch:
+                    lease_ms = min(attempt.lease_ms for attempt in group)
+                    results = self.results_of_batch(group, self.call(list(group), lease_ms))
+                else:
+                    results = [self.call(attempt, attempt.lease_ms) for attempt in group]
+                conclude(self.using, self.verdicts(group, results), told)
+        except _AfterCommit:
+            return True
+        except (*FAILURES, TTRExceeded) as error:
+            self.leave_if_shutting_down(error)
+            self.mend_connection(error)
+            logger.info("%s: %s jobs go one by one after %r", self.handler.topic, len(group), error)
+            return False
+        return True
+
+    def run_one(self, attempt: Attempt) -> None:
+        """One attempt, whatever happens in it."""
+        try:
+            with in_hand(attempt):
+                if self.handler.atomic:
+                    retried_once(lambda: self.run_in_transaction(attempt))
+                else:
+                    self.run_outside(attempt)
+        except _AfterCommit:
+            return
+        except LeaseLost as lost:
+            logger.warning("%s", lost)
+            self.places.count("lease_lost")
+        except (*FAILURES, TTRExceeded) as error:
+            self.leave_if_shutting_down(error)
+            self.mend_connection(error)
+            self.after_error(attempt, error)
+
+    def run_in_transaction(self, attempt: Attempt) -> None:
+        attempt.ended = False
+        with self.one_commit() as told:
+            if self.handler.batch:
+                results = self.results_of_batch([attempt], self.call([attempt], attempt.lease_ms))
+            else:
+                results = [self.call(attempt, attempt.lease_ms)]
+            conclude(self.using, self.verdicts([attempt], results), told)
+
+    def run_outside(self, attempt: Attempt) -> None:
+        """atomic=False: the handler is never repeated here, it talks to the outside; its finish may be."""
+        result = self.call(attempt, attempt.lease_ms)
+        verdicts = self.verdicts([attempt], [result])
+        retried_once(lambda: conclude(self.using, verdicts))
+
+    @contextmanager
+    def one_commit(self) -> Iterator[Told]:
+        """A transaction whose commit ends attempts. Raises _AfterCommit if a callback failed after it committed."""
+        told: Told = []
+        committed: list[bool] = []
+
+        def after_commit() -> None:  # registered first: a callback that raises keeps later ones from being called
+            committed.append(True)
+            endings.tell(self.using, told)
+
+        try:
+            with transaction.atomic(self.using):
+                transaction.on_commit(after_commit, using=self.using, robust=True)
+                self.relax_commit()
+                yield told
+        except Exception as error:
+            if not committed:
+                raise
+            logger.exception("%s: an on_commit callback of the handler failed", self.handler.topic)
+            raise _AfterCommit from error
+
+    def call(self, argument: Any, lease_ms: int) -> Any:
+        """Call the handler under its TTR. An interrupted database connection is closed at once."""
+        rest_ms = max(1, lease_ms - engine.now_ms(self.using))
+        try:
+            with ttr.limit(rest_ms):
+                return self.handler.function(argument)
+        except TTRExceeded:
+            drop_connections()
+            raise
+
+    def verdicts(self, group: Sequence[Attempt], results: Sequence[Any]) -> list[Verdict]:
+        """What the handler's results mean; attempts that ended inside the handler need nothing more."""
+        found = []
+        for attempt, result in zip(group, results, strict=True):
+            if isinstance(result, Retry):
+                raise result
+            if attempt.ended and not attempt.still_held():
+                if isinstance(result, Snooze):
+                    raise TypeError(f"{self.handler.name} finished {attempt!r} and then returned a Snooze: do only one.")
+            elif isinstance(result, Snooze):
+                found.append(Verdict(attempt, Outcome.SNOOZED, result.delay_ms))
+            else:
+                if result is not None:
+                    self.warn_of_result(result)
+                found.append(Verdict(attempt, Outcome.FINISHED))
+        return found
+
+    def warn_of_result(self, result: Any) -> None:
+        said = f"{result!r:.80}"
+        logger.warning("%s returned %s; it is to return nothing or a Snooze. Finished.", self.handler.name, said)
+
+    def results_of_batch(self, group: Sequence[Attempt], result: Any) -> list[Any]:
+        """A batch handler returns nothing, one Snooze for all, or {job.id: Snooze} for some. Raises TypeError."""
+        if not isinstance(result, dict):
+            return [result] * len(group)
+        unknown = result.keys() - {attempt.id for attempt in group}
+        if unknown:
+            raise TypeError(f"{self.handler.name} returned results for {sorted(map(str, unknown))[:3]}: no ids of its jobs.")
+        return [result.get(attempt.id) for attempt in group]
+
+    # -- after an error -------------------------------------------------------------------------
+
+    def after_error(self, attempt: Attempt, error: BaseException) -> None:
+        if attempt.ended and not attempt.still_held():
+            logger.error("%s raised after it had finished %r", self.handler.name, attempt, exc_info=error)
+        elif isinstance(error, TTRExceeded):
+            self.expire_now(attempt)
+        else:
+            self.fail(attempt, error)
+
+    def fail(self, attempt: Attempt, error: BaseException) -> None:
+        """Retry after the handler's own delay or the topic's backoff, until max_attempts; then dead."""
+        trace = shortened(error)
+        if attempt.failures + 1 >= self.handler.max_attempts:
+            verdict = Verdict(attempt, Outcome.DEAD, None, trace)
+        else:
+            delay_ms = error.delay_ms if isinstance(error, Retry) else None
+            if delay_ms is None:
+                delay_ms = self.handler.backoff.delay_ms(attempt.failures + 1)
+            verdict = Verdict(attempt, Outcome.FAILED, delay_ms, trace)
+        try:
+            retried_once(lambda: conclude(self.using, [verdict]))
+        except LeaseLost as lost:
+            logger.warning("%s", lost)
+            self.places.count("lease_lost")
+
+    def expire_now(self, attempt: Attempt) -> None:
+        """The handler was interrupted at its TTR: the lease is over, take the job back without waiting for a guard."""
+        self.places.count("ttr_exceeded")
+        expire(self.using, statements.stand(self.using, [attempt.id]))
+
+    def mend_connection(self, error: BaseException) -> None:
+        """Leave a connection that can be used. Raises the error if the database itself is gone."""
+        if isinstance(error, TTRExceeded):
+            forget_broken(self.using)
+        connection = connections[self.using]
+        if connection.connection is None or connection.is_usable():
+            return
+        connection.close()
+        if isinstance(error, DatabaseError | InterfaceError):
+            connection.ensure_connection()
+
+    def leave_if_shutting_down(self, error: BaseException) -> None:
+        """Celery's cold shutdown arrives as SystemExit in the middle of a handler: not the handler's failure."""
+        if isinstance(error, SystemExit) and self.stopping():
+            raise error
+
+    def relax_commit(self) -> None:
+        if self.handler.relaxed_commit and connections[self.using].vendor == "postgresql":
+            with connections[self.using].cursor() as cursor:
+                cursor.execute("SET LOCAL synchronous_commit = off")
+
+
+def shortened(error: BaseException) -> str:
+    """The traceback, with its middle left out if it is long; without NULs, which PostgreSQL refuses."""
+    whole = "".join(traceback.format_exception(error)).replace("\x00", "\\x00")
+    whole = whole.encode(errors="backslashreplace").decode()
+    if len(whole) <= TRACEBACK_CHARS:
+        return whole
+    half = TRACEBACK_CHARS // 2
+    return f"{whole[:half]}\n... {len(whole) - 2 * half} characters left out ...\n{whole[-half:]}"

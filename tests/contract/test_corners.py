@@ -1,0 +1,429 @@
+"""Interleavings and mistakes that once went wrong, or would be easy to get wrong."""
+
+import asyncio
+import logging
+
+import pytest
+from django.db import OperationalError, connection, transaction
+
+from delaytasks import (
+    bells,
+    cancel,
+    engine,
+    mirror,
+    reschedule,
+    retry_dead,
+    run_now,
+    schedule,
+    schedule_many,
+    statements,
+    sweeper,
+    topics,
+    worker,
+)
+from delaytasks.exceptions import BadInput, BadKey, BadTopic
+from delaytasks.models import Job, MirrorMark, Topic
+from delaytasks.places import GONE, Settlement
+from delaytasks.scheduling import CancelResult, Scheduled
+
+from .conftest import outcomes, state_of
+
+on_the_mirror = pytest.mark.parametrize("places", ["mirror"], indirect=True)
+
+
+class Boom(Exception):
+    pass
+
+
+def effects() -> int:
+    return Topic.objects.filter(name__startswith="effect").count()
+
+
+def effect(name: str) -> None:
+    Topic.objects.create(name=f"effect-{name}")
+
+
+# -- effects once -------------------------------------------------------------------------------
+
+
+def test_a_finish_that_was_rolled_back_to_a_savepoint_is_done_again(stage):
+    @stage.handler("t")
+    def daring(job):
+        effect(str(job.attempt))
+        try:
+            with transaction.atomic():
+                schedule("t", key=job.key, delay=60)  # finishes this job, in the savepoint
+                raise Boom
+        except Boom:
+            return
+
+    schedule("t", key="a", delay=0)
+    stage.go()
+    assert (outcomes("a"), effects()) == (["finished"], 1)
+    assert Job.objects.live().count() == 0
+
+
+def test_finishing_that_an_outer_block_rolled_back_is_done_again(stage):
+    @stage.handler("t", atomic=False)
+    def daring(job):
+        try:
+            with transaction.atomic():
+                with job.finishing():
+                    effect("lost")
+                raise Boom
+        except Boom:
+            return
+
+    schedule("t", key="a", delay=0)
+    stage.go()
+    assert (outcomes("a"), effects()) == (["finished"], 0)
+
+
+@pytest.mark.parametrize("terms", [{}, {"batch": 10}, {"one_commit": True}], ids=["single", "batch", "one commit"])
+def test_a_callback_that_fails_after_the_commit_repeats_nothing(stage, terms, caplog):
+    calls: list[int] = []
+
+    def fail() -> None:
+        raise Boom("after the commit")
+
+    @stage.handler("t", **terms)
+    def announce(jobs):
+        calls.append(len(jobs) if isinstance(jobs, list) else 1)
+        transaction.on_commit(fail)
+
+    schedule_many({"topic": "t", "key": f"k{n}", "delay": 0} for n in range(3))
+    worker._paces["t"] = worker.Pace(size=3)
+    stage.go()
+    assert sum(calls) == 3
+    assert all(outcomes(f"k{n}") == ["finished"] for n in range(3))
+    assert "after the commit" in caplog.text
+    if mirror.connect():
+        assert mirror.connect().due_count() == 0, "the mirror was told all the same"
+
+
+def test_a_handler_outside_a_transaction_is_not_repeated_when_the_database_asks_to_try_again(stage):
+    calls = []
+
+    class Serialization(Exception):
+        sqlstate = "40001"
+
+    @stage.handler("t", atomic=False)
+    def outside(job):
+        calls.append(job.attempt)
+        if len(calls) == 1:
+            raise OperationalError("could not serialize") from Serialization()
+
+    schedule("t", key="a", delay=0)
+    stage.go()
+    assert calls == [1]
+    assert outcomes("a") == ["failed"]
+
+
+def test_a_handler_in_a_transaction_is_repeated_once_when_the_database_asks_to_try_again(stage):
+    calls = []
+
+    class Serialization(Exception):
+        sqlstate = "40P01"
+
+    @stage.handler("t")
+    def inside(job):
+        calls.append(job.attempt)
+        if len(calls) == 1:
+            raise OperationalError("deadlock detected") from Serialization()
+
+    schedule("t", key="a", delay=0)
+    stage.go()
+    assert calls == [1, 1]
+    assert outcomes("a") == ["finished"]
+
+
+def test_an_error_after_finishing_is_logged_and_changes_nothing(stage, caplog):
+    @stage.handler("t", atomic=False, max_attempts=1)
+    def outside(job):
+        with job.finishing():
+            effect("kept")
+        raise Boom("afterwards")
+
+    schedule("t", key="a", delay=0)
+    stage.go()
+    assert (outcomes("a"), effects()) == (["finished"], 1)
+    assert "afterwards" in caplog.text
+
+
+# -- slow batches, slots, crews -----------------------------------------------------------------
+
+
+def test_a_batch_that_turns_slow_is_given_back_but_for_what_has_begun(stage, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(worker.time, "monotonic", lambda: now[0])
+    keys = []
+
+    @stage.handler("t")
+    def slow(job):
+        keys.append(job.key)
+        now[0] += 1.2
+
+    schedule_many({"topic": "t", "key": f"k{n}", "delay": 0} for n in range(8))
+    stage.mover.move_due()
+    worker._paces["t"] = worker.Pace(size=8)
+    held = stage.take("t", 8)
+    run = worker.Run(topics.find("t"), engine.places("default"), "default", "w", lambda: False, now[0] + 60)
+    assert run.has_slot()
+    run.work(held)
+    assert keys == ["k0"]
+    assert run.pace.size == 1
+    assert Job.objects.filter(state=1).count() == 7
+    assert Job.objects.filter(failures__gt=0).count() == 0
+
+
+def test_the_pace_doubles_while_the_handler_is_quick_and_never_passes_its_bound():
+    pace = worker.Pace()
+    sizes = []
+    for _ in range(8):
+        pace.learn(pace.size, 0.001 * pace.size, 60_000, 200)
+        sizes.append(pace.size)
+    assert sizes == [8, 16, 32, 64, 128, 200, 200, 200]
+    pace.learn(10, 10.0, 60_000, 200)
+    assert pace.size == 1
+
+
+@on_the_mirror
+def test_a_runner_turns_to_another_topic_of_its_crew_without_waiting_for_its_bell(stage, settings):
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "LINGER_MS": 5}
+    keys, others = stage.recorder("t"), stage.recorder("u")
+    elsewhere = stage.recorder("v", queue="slow")
+    for topic in ("t", "u", "v"):
+        schedule(topic, key=topic, delay=0)
+    stage.mover.move_due()
+    stage.rung.clear()
+    stage.run("t")
+    assert (keys, others, elsewhere) == (["t"], ["u"], []), "a topic of another queue is for other workers"
+
+
+@on_the_mirror
+def test_a_lingering_runner_is_woken_for_whatever_of_its_crew_gets_ready(stage, db_clock):
+    found = mirror.connect()
+    stage.recorder("t"), stage.recorder("u")
+    found._line.client.zadd(found.keys.lingering(bells.crew("t")), {"token": db_clock.now_ms + 1000})
+    schedule("u", key="a", delay=0)
+    stage.mover.move_due()
+    assert stage.rung == [], "no bell, the lingerer was woken"
+    assert found.linger(bells.crew("t"), "token", db_clock.now_ms, 500) == "u"
+
+
+def test_a_touch_keeps_the_run_slot_too(stage, db_clock, places):
+    seen = []
+
+    @stage.handler("t", concurrency=1, ttr=5)
+    def long(job):
+        for _ in range(4):
+            db_clock.advance(seconds=4)
+            job.touch()
+        seen.append(places.take_slot("t", "another", db_clock.now_ms, db_clock.now_ms + 1000, 1))
+
+    schedule("t", key="a", delay=0)
+    stage.go()
+    assert seen == [False]
+    assert outcomes("a") == ["finished"]
+
+
+def test_bells_do_not_pile_up_while_nobody_answers(stage, db_clock):
+    stage.recorder("t")
+    schedule("t", key="a", delay=0)
+    for _ in range(50):
+        stage.mover.move_due()
+        db_clock.advance(ms=50)
+    assert 1 <= len(stage.rung) <= 4, "one a second at most, not one a pass"
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError, Boom])
+def test_whatever_a_handler_raises_its_neighbours_are_run(stage, error):
+    @stage.handler("t", max_attempts=1)
+    def some(job):
+        if job.key == "k1":
+            raise error
+
+    schedule_many({"topic": "t", "key": f"k{n}", "delay": 0} for n in range(3))
+    worker._paces["t"] = worker.Pace(size=3)
+    stage.go()
+    assert [state_of(f"k{n}") for n in range(3)] == ["finished", "dead", "finished"]
+
+
+def test_what_was_not_begun_is_given_back_even_if_the_worker_is_torn_down(stage):
+    class Torn(BaseException):
+        pass
+
+    @stage.handler("t")
+    def torn(job):
+        raise Torn
+
+    schedule_many({"topic": "t", "key": f"k{n}", "delay": 0} for n in range(3))
+    stage.mover.move_due()
+    worker._paces["t"] = worker.Pace(size=3)
+    with pytest.raises(Torn):
+        stage.run("t")
+    assert sorted(Job.objects.values_list("state", flat=True)) == [1, 1, 3]
+
+
+# -- truth of the answers -----------------------------------------------------------------------
+
+
+def test_a_cancel_answers_for_the_key_not_for_the_job_that_it_saw_first(stage, monkeypatch):
+    stage.recorder("t")
+    schedule("t", key="a", delay=0)
+    real, raced = statements.cancel_delayed, []
+
+    def race(using, ids):
+        if not raced:  # between the look and the statement the job runs and schedules its own next one
+            raced.append(1)
+            (held,) = stage.take("t")
+            held.finish()
+            schedule("t", key="a", delay=60)
+        return real(using, ids)
+
+    monkeypatch.setattr(statements, "cancel_delayed", race)
+    assert cancel("t", key="a") is CancelResult.CANCELLED
+    assert Job.objects.live().count() == 0
+
+
+def test_run_now_does_not_send_an_overdue_job_to_the_end_of_the_queue(stage, db_clock):
+    stage.recorder("t")
+    job = schedule("t", key="a", delay=0)
+    db_clock.advance(seconds=60)
+    assert run_now("t", "a").due_at == job.due_at
+    assert reschedule("t", "a", delay=0).due_at == job.due_at
+
+
+@pytest.mark.parametrize("mode", ["reject", "keep", "replace"])
+def test_a_bulk_inside_a_handler_may_hold_its_own_next_one(stage, mode):
+    @stage.handler("t")
+    def again(job):
+        assert schedule_many([{"topic": "t", "key": job.key, "delay": 60}], on_conflict=mode) == Scheduled(1, 0, 0)
+
+    schedule("t", key="a", delay=0)
+    stage.go()
+    assert Job.objects.filter(key="a").count() == 2
+    assert Job.objects.live().count() == 1
+
+
+def test_a_bad_mode_does_not_finish_the_handlers_own_job(stage):
+    @stage.handler("t", max_attempts=1)
+    def again(job):
+        with pytest.raises(BadInput):
+            schedule("t", key=job.key, delay=60, on_conflict="sideways")
+        raise Boom
+
+    schedule("t", key="a", delay=0)
+    stage.go()
+    assert state_of("a") == "dead"
+
+
+@pytest.mark.parametrize(
+    ("topic", "key", "error"),
+    [("t", 1042, BadKey), ("t", "", BadKey), ("t", "a\x00", BadKey), ("t", "\ud800", BadKey), ("t t", "a", BadTopic)],
+    ids=["number", "empty", "nul", "surrogate", "topic"],
+)
+def test_every_verb_refuses_a_bad_topic_or_key(stage, topic, key, error):
+    for verb in (
+        lambda: cancel(topic, key=key),
+        lambda: reschedule(topic, key, delay=1),
+        lambda: run_now(topic, key),
+        lambda: retry_dead(topic, key),
+    ):
+        with pytest.raises(error):
+            verb()
+
+
+def test_another_database_is_refused_unless_its_jobs_are_run(stage):
+    stage.recorder("t")
+    with pytest.raises(BadInput, match="DATABASES"):
+        schedule("t", key="a", delay=0, using="archive")
+
+
+# -- strangers ----------------------------------------------------------------------------------
+
+
+def test_a_stranger_never_buries_a_job_and_its_own_worker_does(stage, db_clock):
+    """A lease that ends is taken back by any sweep; whether it was the last attempt is for who knows the topic."""
+    buried: list[str] = []
+    keys = stage.recorder("t", ttr=5, max_attempts=1, on_dead=lambda job: buried.append(job.key))
+    Topic.objects.get_or_create(name="t")
+    schedule("t", key="a", delay=0)
+    stage.take("t")
+    handler = topics.find("t")
+    topics.forget("t")
+    db_clock.advance(seconds=6)
+    sweeper.sweep()
+    assert (state_of("a"), buried) == ("delayed", [])
+    topics.add(handler)
+    stage.go()
+    stage.rung.append("t")
+    stage.go()
+    assert (state_of("a"), buried, keys) == ("dead", ["a"], [])
+
+
+@on_the_mirror
+def test_ready_jobs_of_a_topic_that_nothing_knows_are_said_and_stay(stage, caplog):
+    Topic.objects.create(name="gone")
+    schedule("gone", key="a", delay=0)
+    stage.mover.move_due()
+    with caplog.at_level(logging.WARNING):
+        assert sweeper.sweep()["unhandled"] == 1
+    assert "gone" in caplog.text
+    assert state_of("a") == "delayed"
+
+
+# -- guards -------------------------------------------------------------------------------------
+
+
+@on_the_mirror
+def test_a_fresh_miss_is_found_at_once_behind_any_backlog(stage, db_clock, monkeypatch):
+    monkeypatch.setattr(sweeper, "PAGE", 10)
+    monkeypatch.setattr(sweeper, "PROBE_SECONDS", 0.0)
+    stage.recorder("t")
+    schedule_many({"topic": "t", "key": f"k{n}", "delay": 0} for n in range(200))
+    stage.mover.move_due()
+    db_clock.advance(seconds=5)
+    stage.guard()
+    job = schedule("t", key="lost", delay=1)
+    mirror.connect().settle([Settlement(job.id, "t", job.due_ms, GONE)])
+    db_clock.advance(seconds=2)
+    assert stage.guard() == 1
+
+
+@on_the_mirror
+def test_a_redis_that_was_away_and_comes_back_as_it_was_is_filled_again(stage, db_clock):
+    stage.recorder("t")
+    found = mirror.connect()
+    tick = MirrorMark.objects.get().tick
+    found._line._until = float("inf")  # SIGSTOP: it does not answer
+    stage.guard()
+    stage.guard()
+    schedule("t", key="a", delay=60)
+    assert MirrorMark.objects.get().tick == tick + 1, "once an outage"
+    found._line._until = 0.0
+    assert found.due_count() == 0
+    stage.guard()
+    assert found.due_count() == 1
+
+
+@on_the_mirror
+def test_an_entry_with_more_digits_than_an_id_has_is_set_aside(stage):
+    keys = stage.recorder("t")
+    found = mirror.connect()
+    found._line.client.zadd(found.keys.due(0), {f"{10**25}:t": 1})
+    schedule("t", key="a", delay=0)
+    stage.go()
+    assert keys == ["a"]
+    assert found.counters()["set_aside"] == 1
+
+
+@pytest.mark.only_on("postgresql")
+def test_claims_are_heap_only_updates(stage):
+    stage.recorder("t")
+    schedule_many({"topic": "t", "key": f"k{n}", "delay": 0} for n in range(100))
+    with transaction.atomic(), connection.cursor() as cursor:
+        ids = list(Job.objects.values_list("id", flat=True)[:10])
+        assert len(statements.claim("default", "t", ids, "w")) == 10
+        cursor.execute("SELECT pg_stat_get_xact_tuples_hot_updated('delaytasks_job'::regclass)")
+        assert cursor.fetchone()[0] == 10

@@ -1,0 +1,109 @@
+"""The DELAYTASKS setting: documented defaults, and what is wrong is refused by name."""
+
+import math
+from dataclasses import FrozenInstanceError, fields
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+
+from delaytasks import conf
+from delaytasks.conf import Settings, from_dict
+
+NAMES = [field.name.upper() for field in fields(Settings)]
+NUMBERS = [field.name.upper() for field in fields(Settings) if field.type in (int, float)]
+
+
+def test_nothing_said_is_the_defaults() -> None:
+    assert from_dict({}) == Settings()
+    assert Settings().redis_url is None, "without a Redis the database alone does it"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_key_is_known_in_capitals(name: str) -> None:
+    given = getattr(Settings(), name.lower())
+    assert from_dict({name: given}) == Settings()
+
+
+def test_what_is_given_is_in_force() -> None:
+    found = from_dict({"BUCKETS": 16, "HORIZON_SECONDS": 60, "TOPICS": {"seat.free": {"ttr": 5}}})
+    assert (found.buckets, found.horizon_ms, found.topics["seat.free"]["ttr"]) == (16, 60_000, 5)
+
+
+def test_settings_cannot_be_changed_afterwards() -> None:
+    with pytest.raises(FrozenInstanceError):
+        Settings().buckets = 5  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("BUKETS", "Did you mean 'BUCKETS'?"),
+        ("buckets", "Did you mean 'BUCKETS'?"),
+        ("REDIS", "Did you mean 'REDIS_URL'?"),
+        ("HORIZON_MS", "Did you mean 'HORIZON_SECONDS'?"),
+        ("XYZZY", "Known keys: AUDIT_SECONDS, "),
+        (7, "Known keys: AUDIT_SECONDS, "),
+    ],
+)
+def test_an_unknown_key_is_refused_by_name_with_a_hint(key: object, hint: str) -> None:
+    with pytest.raises(ImproperlyConfigured) as refused:
+        from_dict({key: 1})
+    assert f"unknown key {key!r}" in str(refused.value)
+    assert hint in str(refused.value)
+
+
+NEEDED = [name for name in NUMBERS if name not in ("LINGER_MS",)]
+
+
+@pytest.mark.parametrize("value", [0, -1, math.nan], ids=["zero", "negative", "nan"])
+@pytest.mark.parametrize("name", NEEDED)
+def test_a_number_that_must_be_more_than_zero_is_refused_by_name(name: str, value: float) -> None:
+    with pytest.raises(ImproperlyConfigured, match=rf"DELAYTASKS\['{name}'\]"):
+        from_dict({name: value})
+
+
+def test_a_linger_of_zero_is_allowed_and_means_not_at_all() -> None:
+    assert from_dict({"LINGER_MS": 0}).linger_ms == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        pytest.param("BUCKETS", "4", id="text-for-a-number"),
+        pytest.param("BUCKETS", None, id="none-for-a-number"),
+        pytest.param("BUCKETS", [4], id="list-for-a-number"),
+        pytest.param("BUCKETS", 2.5, id="half-a-bucket"),
+        pytest.param("BATCH_MAX", 2.5, id="half-a-job"),
+        pytest.param("REDIS_URL", 6379, id="number-for-a-url"),
+        pytest.param("PREFIX", None, id="none-for-a-prefix"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_refused_by_the_name_of_its_key(name: str, value: object) -> None:
+    with pytest.raises(ImproperlyConfigured, match=name):
+        from_dict({name: value})
+
+
+@pytest.mark.parametrize("given", [None, [], [("BUCKETS", 4)], "BUCKETS=4", 7], ids=str)
+def test_a_setting_that_is_no_dict_is_refused_by_name(settings, given: object) -> None:
+    settings.DELAYTASKS = given
+    with pytest.raises(ImproperlyConfigured, match="DELAYTASKS"):
+        conf.get()
+
+
+def test_a_batch_that_would_not_fit_onto_luas_stack_is_refused() -> None:
+    assert from_dict({"PROMOTE_LIMIT": 3000}).promote_limit == 3000
+    with pytest.raises(ImproperlyConfigured, match=r"PROMOTE_LIMIT.*at most 3000"):
+        from_dict({"PROMOTE_LIMIT": 3001})
+
+
+def test_settings_are_read_once_and_again_when_a_test_overrides_them(settings) -> None:
+    assert conf.get() is conf.get()
+    settings.DELAYTASKS = {"BUCKETS": 9}
+    assert conf.get().buckets == 9
+    settings.UNRELATED = 1
+    assert conf.get().buckets == 9
+
+
+def test_a_project_without_the_setting_has_the_defaults(settings) -> None:
+    del settings.DELAYTASKS
+    assert conf.get() == Settings()
