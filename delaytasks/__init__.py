@@ -11,11 +11,11 @@ _HOMES = {
     "Retry": "topics",
     "schedule": "scheduling",
     "schedule_many": "scheduling",
-    "cancel": "scheduling",
-    "reschedule": "scheduling",
-    "run_now": "scheduling",
-    "retry_dead": "scheduling",
-    "CancelResult": "scheduling",
+    "cancel": "changing",
+    "reschedule": "changing",
+    "run_now": "changing",
+    "retry_dead": "changing",
+    "CancelResult": "changing",
 }
 
 __all__ = sorted(_HOMES)

@@ -12,8 +12,8 @@ from . import clock, engine, statements, ttr
 from .endings import Verdict, conclude
 from .exceptions import LeaseLost, Reserved
 from .places import Settlement
-from .states import Outcome, State
 from .statements import Claimed
+from .states import Outcome, State
 
 _in_hand: ContextVar[tuple["Attempt", ...]] = ContextVar("delaytasks_in_hand", default=())
 

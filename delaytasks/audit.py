@@ -6,8 +6,8 @@ from typing import NamedTuple
 from . import conf, engine, statements
 from .mirror.index import Mirror
 from .places import GONE, Entry, Settlement
-from .states import State
 from .statements import Standing
+from .states import State
 
 logger = logging.getLogger("delaytasks")
 PAGE = 500

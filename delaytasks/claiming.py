@@ -10,8 +10,8 @@ from .attempt import Attempt
 from .endings import EXPIRED, Verdict, conclude, expire
 from .exceptions import LeaseLost
 from .places import GONE, Places, Settlement
-from .states import Outcome, State
 from .statements import Claimed, Standing
+from .states import Outcome, State
 
 logger = logging.getLogger("delaytasks")
 LOCKED_RETRY_MS = 100  # a row that was locked by somebody's transaction is looked at again after this

@@ -10,7 +10,6 @@ from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
-
 _KINDS: dict[str, tuple[type, ...]] = {
     "int": (int,),
     "float": (int, float),

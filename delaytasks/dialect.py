@@ -104,9 +104,8 @@ class SQLite(Dialect):
         return f"replace({later}, '.000000', '')"
 
     def to_ms(self, moment: str) -> str:
-        return (
-            f"(CAST(strftime('%%s', {moment}) AS INTEGER) * 1000 + CAST(substr(strftime('%%f', {moment}), 4) AS INTEGER))"
-        )
+        seconds, fraction = f"strftime('%%s', {moment})", f"substr(strftime('%%f', {moment}), 4)"
+        return f"(CAST({seconds} AS INTEGER) * 1000 + CAST({fraction} AS INTEGER))"
 
 
 _DIALECTS: dict[str, Dialect] = {"postgresql": PostgreSQL(), "sqlite": SQLite()}

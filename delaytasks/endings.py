@@ -14,8 +14,8 @@ from . import engine, signals, statements, topics
 from .exceptions import LeaseLost
 from .models import Job
 from .places import GONE, Settlement
-from .states import Outcome, State
 from .statements import Ending, Event, Standing
+from .states import Outcome, State
 
 logger = logging.getLogger("delaytasks")
 EXPIRED = "Its TTR was over and nobody had finished it."

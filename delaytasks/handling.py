@@ -139,7 +139,9 @@ class Handling:
                 raise result
             if attempt.ended and not attempt.still_held():
                 if isinstance(result, Snooze):
-                    raise TypeError(f"{self.handler.name} finished {attempt!r} and then returned a Snooze: do only one.")
+                    raise TypeError(
+                        f"{self.handler.name} finished {attempt!r} and then returned a Snooze: do only one."
+                    )
             elif isinstance(result, Snooze):
                 found.append(Verdict(attempt, Outcome.SNOOZED, result.delay_ms))
             else:
@@ -158,7 +160,9 @@ class Handling:
             return [result] * len(group)
         unknown = result.keys() - {attempt.id for attempt in group}
         if unknown:
-            raise TypeError(f"{self.handler.name} returned results for {sorted(map(str, unknown))[:3]}: no ids of its jobs.")
+            raise TypeError(
+                f"{self.handler.name} returned results for {sorted(map(str, unknown))[:3]}: no ids of its jobs."
+            )
         return [result.get(attempt.id) for attempt in group]
 
     # -- after an error -------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from .clock import to_ms
 from .exceptions import BadBody, BadDelay, BadKey, BodyTooLarge, NaiveDatetime
 from .statements import NewJob
 
+Delay = timedelta | float | int
 MAX_KEY = 255
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 _UNPRINTABLE = {"Cc", "Cs", "Zl", "Zp"}
@@ -47,7 +48,7 @@ def to_body(body: Any) -> str:
     return text
 
 
-def to_when(delay: timedelta | float | int | None, due_at: datetime | None) -> tuple[int | None, int | None]:
+def to_when(delay: Delay | None, due_at: datetime | None) -> tuple[int | None, int | None]:
     """(due_ms, delay_ms), exactly one of them set. Raises BadDelay, NaiveDatetime."""
     if (delay is None) == (due_at is None):
         found = "neither" if delay is None else "both"
@@ -72,10 +73,10 @@ def to_new_job(
     topic: str,
     *,
     key: str,
-    delay: timedelta | float | int | None = None,
+    delay: Delay | None = None,
     due_at: datetime | None = None,
     body: Any = None,
-    ttr: timedelta | float | int | None = None,
+    ttr: Delay | None = None,
 ) -> NewJob:
     """A promise ready to insert. Raises BadInput in one of its kinds; whether the topic is known is asked elsewhere."""
     topics.check_topic(topic)

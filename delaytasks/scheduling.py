@@ -1,45 +1,30 @@
-"""The public verbs: schedule, cancel, reschedule, run now, retry. Each takes effect with the caller's transaction.
+"""Making promises: one, or many at once. They take effect with the caller's transaction.
 
-Each is a guarded statement, so at every interleaving with the mover, a reservation or a
-finish exactly one side wins, and the other is told so. The mirror hears of it on commit.
+The mirror hears of them on commit. Changing a promise is in changing.py.
 """
 
-import enum
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from itertools import islice
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
-from django.db import IntegrityError, transaction
-from django.dispatch import Signal
+from django.db import transaction
 
-from . import conf, engine, signals, statements, topics
+from . import engine, on_commit, signals, statements, topics
 from .attempt import make_way
 from .clock import from_ms
 from .conflicts import retried_once
-from .exceptions import BadInput, KeyIsLive, NotDead, NotLive, Reserved, UnknownTopic
+from .exceptions import BadInput, KeyIsLive, Reserved, UnknownTopic
 from .models import Job, Topic
-from .places import GONE, Entry, Settlement
-from .promises import check_key, to_new_job, to_when
-from .states import Outcome, State
+from .places import Entry
+from .promises import Delay, to_new_job
 from .statements import Event, Live, NewJob, Placed
+from .states import Outcome, State
 
-Delay = timedelta | float | int
 OnConflict = Literal["reject", "keep", "replace"]
-Answer = TypeVar("Answer")
 CHUNK = 500
-OVERLAP_MS = 300_000  # beyond the horizon; the feeder reads as far back below its mark
 _RACES = 5  # a live job that ends between our statements makes us look again
-
-
-class CancelResult(enum.StrEnum):
-    """What became of a cancel; always the truth at the moment of the statement."""
-
-    CANCELLED = "cancelled"  # it will not run; also if it had been cancelled before
-    RUNNING = "running"  # reserved: its handler is at work and was not disturbed
-    ALREADY_FINISHED = "already finished"  # it ended before: finished, or dead
-    UNKNOWN = "unknown"  # there never was such a job
 
 
 class Scheduled(NamedTuple):
@@ -241,27 +226,11 @@ def _replace(
 def _announced(using: str, found: _Found) -> _Found:
     entries = [Entry(p.id, p.topic, p.due_ms) for p in found.placed]
     if entries:
-        transaction.on_commit(lambda: _enter(using, entries, mark=found.replaced > 0), using=using, robust=True)
+        on_commit.enter(using, entries, mark=found.replaced > 0)
     if signals.job_scheduled.receivers:
         for placed in found.placed:
-            _send_on_commit(using, signals.job_scheduled, placed.id)
+            on_commit.send(using, signals.job_scheduled, placed.id)
     return found
-
-
-def _enter(using: str, entries: list[Entry], *, mark: bool) -> None:
-    """Tell the mirror; jobs beyond the horizon are rows only, the feeder brings them in. Judged now, at commit."""
-    until_ms = engine.now_ms(using) + conf.get().horizon_ms + OVERLAP_MS
-    engine.tell(using).add((entry for entry in entries if entry.at_ms <= until_ms), mark=mark)
-
-
-def _send_on_commit(using: str, signal: Signal, job_id: int) -> None:
-    def send() -> None:
-        job = Job.objects.using(using).filter(pk=job_id).first()
-        if job is not None:
-            signal.send_robust(sender=job.topic, job=job)
-
-    if signal.receivers:
-        transaction.on_commit(send, using=using, robust=True)
 
 
 def _as_job(using: str, row: NewJob, placed: Placed, *, is_new: bool) -> Job:
@@ -274,200 +243,3 @@ def _as_job(using: str, row: NewJob, placed: Placed, *, is_new: bool) -> Job:
     job._state.adding, job._state.db = False, using
     job.is_new = True
     return job
-
-
-# -- cancel -------------------------------------------------------------------------------------
-
-
-def cancel(topic: str, *, key: str, using: str | None = None, by: str = "") -> CancelResult:
-    """Call a promise off. Inside a transaction the answer is true if that transaction commits.
-
-    A job that is reserved is not disturbed: its handler is running. Never raises for a job that
-    is gone; the answer says what was found.
-    """
-    using = engine.alias(using)
-    topics.check_topic(topic), check_key(key)
-    return _atomically(using, lambda: _cancel(using, lambda: statements.find_latest(using, topic, key), by))
-
-
-def cancel_job(job_id: int, *, using: str | None = None, by: str = "") -> CancelResult:
-    """cancel() for a job known by its id."""
-    using = engine.alias(using)
-    return _atomically(using, lambda: _cancel(using, lambda: statements.find_by_id(using, job_id), by))
-
-
-def _cancel(using: str, find: Callable[[], Live | None], by: str) -> CancelResult:
-    for _ in range(_RACES):
-        seen = find()
-        if seen is None:
-            return CancelResult.UNKNOWN
-        if seen.state != State.DELAYED:
-            return _WHY_NOT_CANCELLED[seen.state]
-        for done in statements.cancel_delayed(using, [seen.id]):
-            _cancelled(using, seen.topic, done, by)
-            return CancelResult.CANCELLED
-    return CancelResult.RUNNING  # it was claimed each time, a moment before us
-
-
-_WHY_NOT_CANCELLED = {
-    int(State.RESERVED): CancelResult.RUNNING,
-    int(State.CANCELLED): CancelResult.CANCELLED,
-    int(State.FINISHED): CancelResult.ALREADY_FINISHED,
-    int(State.DEAD): CancelResult.ALREADY_FINISHED,
-}
-
-
-def _cancelled(using: str, topic: str, done: statements.Cancelled, by: str) -> None:
-    event = Event(done.id, Outcome.CANCELLED, done.attempt, done.due_ms, done.done_ms, None, None, "", by)
-    statements.record(using, [event])
-    gone = Settlement(done.id, topic, done.due_ms, GONE)
-    transaction.on_commit(lambda: engine.tell(using).settle([gone]), using=using, robust=True)
-    _send_on_commit(using, signals.job_cancelled, done.id)
-
-
-def _atomically(using: str, do: Callable[[], Answer]) -> Answer:
-    def whole() -> Answer:
-        with transaction.atomic(using):
-            return do()
-
-    return retried_once(whole, using)
-
-
-# -- reschedule, run now, retry -----------------------------------------------------------------
-
-
-def reschedule(
-    topic: str,
-    key: str,
-    *,
-    due_at: datetime | None = None,
-    delay: Delay | None = None,
-    using: str | None = None,
-    by: str = "",
-) -> Job:
-    """Move a live job to a new due time, earlier or later; the job as it is now.
-
-    due_at   aware; to the millisecond; a past time means now
-    delay    timedelta or seconds from now; exactly one of the two
-
-    A job that is overdue already and is moved to now keeps its place in the queue. A job that is reserved is not moved: its handler is running. Never creates a job, never
-    changes the attempt count. Raises NotLive, Reserved, NaiveDatetime, BadDelay.
-    """
-    using = engine.alias(using)
-    due_ms, delay_ms = to_when(delay, due_at)
-    return _atomically(using, lambda: _move(using, _live(using, topic, key), due_ms, delay_ms, by))
-
-
-def reschedule_job(
-    job_id: int, *, due_at: datetime | None = None, delay: Delay | None = None, using: str | None = None, by: str = ""
-) -> Job:
-    """reschedule() for a job known by its id."""
-    using = engine.alias(using)
-    due_ms, delay_ms = to_when(delay, due_at)
-    return _atomically(using, lambda: _move(using, _live_by_id(using, job_id), due_ms, delay_ms, by))
-
-
-def run_now(topic: str, key: str, *, using: str | None = None, by: str = "") -> Job:
-    """Make a live job due now; the job as it is now. Raises NotLive, Reserved."""
-    using = engine.alias(using)
-    return _atomically(using, lambda: _move(using, _live(using, topic, key), None, 0, by))
-
-
-def run_job_now(job_id: int, *, using: str | None = None, by: str = "") -> Job:
-    """run_now() for a job known by its id."""
-    using = engine.alias(using)
-    return _atomically(using, lambda: _move(using, _live_by_id(using, job_id), None, 0, by))
-
-
-def _live(using: str, topic: str, key: str) -> Live:
-    topics.check_topic(topic), check_key(key)
-    found = statements.find_live(using, [(topic, key)]).get((topic, key))
-    if found is None:
-        raise NotLive(f"{topic} {key!r} is not live: it finished, was cancelled, is dead or never was.")
-    return found
-
-
-def _live_by_id(using: str, job_id: int) -> Live:
-    found = statements.find_by_id(using, job_id)
-    if found is None or found.state not in (State.DELAYED, State.RESERVED):
-        what = "unknown" if found is None else State(found.state).word
-        raise NotLive(f"Job {job_id} is not live: it is {what}.")
-    return found
-
-
-def _move(using: str, seen: Live, due_ms: int | None, delay_ms: int | None, by: str) -> Job:
-    locked = statements.lock_delayed(using, seen.id)  # a reserved row is not waited for: its handler may hold it
-    if locked is not None:
-        seen = locked
-        moved = statements.move_delayed(using, seen.id, due_ms=due_ms, delay_ms=delay_ms)
-    if locked is None or moved is None:
-        raise Reserved(f"{seen.topic} {seen.key!r} (job {seen.id}) cannot be moved: its handler is running.")
-    new_ms, now_ms = moved
-    statements.record(
-        using, [Event(seen.id, Outcome.RESCHEDULED, seen.attempt, seen.due_ms, now_ms, None, new_ms, "", by)]
-    )
-    transaction.on_commit(lambda: _mirror_move(using, seen, new_ms), using=using, robust=True)
-    _send_on_commit(using, signals.job_rescheduled, seen.id)
-    return Job.objects.using(using).get(pk=seen.id)
-
-
-def _mirror_move(using: str, seen: Live, new_ms: int) -> None:
-    if new_ms > seen.due_ms:
-        engine.tell(using).settle([Settlement(seen.id, seen.topic, seen.due_ms, new_ms)])
-    else:
-        _enter(using, [Entry(seen.id, seen.topic, new_ms)], mark=True)
-
-
-def retry_dead(
-    topic: str | None = None,
-    key: str | None = None,
-    *,
-    job_id: int | None = None,
-    using: str | None = None,
-    by: str = "",
-) -> Job:
-    """Give a dead job another max_attempts tries, from now on; the job as it is now.
-
-    By (topic, key) it is the newest, if that is dead. Raises NotDead; KeyIsLive, which names the live
-    job that has taken the key meanwhile.
-    """
-    using = engine.alias(using)
-    return _atomically(using, lambda: _retry(using, _dead(using, topic, key, job_id), by))
-
-
-def _dead(using: str, topic: str | None, key: str | None, job_id: int | None) -> Live:
-    if job_id is not None:
-        found = statements.find_by_id(using, job_id)
-    elif topic is not None and key is not None:
-        topics.check_topic(topic), check_key(key)
-        found = statements.find_latest(using, topic, key)
-        if found is not None and found.state in (State.DELAYED, State.RESERVED):
-            raise KeyIsLive(f"{topic} {key!r} is live again as job {found.id}: a dead one cannot be retried beside it.")
-    else:
-        raise BadInput("retry_dead takes topic and key, or job_id.")
-    if found is None or found.state != State.DEAD:
-        what = "unknown" if found is None else State(found.state).word
-        raise NotDead(f"Only a dead job can be retried; {job_id or f'{topic} {key!r}'} is {what}.")
-    return found
-
-
-def _retry(using: str, dead: Live, by: str) -> Job:
-    try:
-        with transaction.atomic(using):
-            due_ms = statements.retry_if_dead(using, dead.id)
-    except IntegrityError:
-        live = statements.find_live(using, [(dead.topic, dead.key)]).get((dead.topic, dead.key))
-        raise KeyIsLive(
-            f"{dead.topic} {dead.key!r} is live again as job {live.id if live else '?'}: "
-            f"the dead job {dead.id} cannot be retried beside it."
-        ) from None
-    if due_ms is None:
-        raise NotDead(f"Job {dead.id} is not dead any more.")
-    statements.record(
-        using, [Event(dead.id, Outcome.RETRIED, dead.attempt, dead.due_ms, due_ms, None, due_ms, "", by)]
-    )
-    transaction.on_commit(
-        lambda: _enter(using, [Entry(dead.id, dead.topic, due_ms)], mark=True), using=using, robust=True
-    )
-    _send_on_commit(using, signals.job_rescheduled, dead.id)
-    return Job.objects.using(using).get(pk=dead.id)

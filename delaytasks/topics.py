@@ -49,7 +49,7 @@ def to_ttr_ms(ttr: timedelta | float | int) -> int:
 
 @dataclass(frozen=True)
 class Snooze:
-    """"Not yet, ask again": a handler returns it to be called again after `delay`.
+    """ "Not yet, ask again": a handler returns it to be called again after `delay`.
 
     delay   timedelta or seconds. Uses up none of the job's max_attempts.
     """

@@ -19,11 +19,11 @@ from .exceptions import TTRExceeded
 _enforced = False
 _watched = False
 _grace_seconds = 5.0
-_before_interrupt: Callable[[], None] = lambda: None
+_before_interrupt: Callable[[], None] | None = None
 _armed = False
 
 
-def enforce(*, watchdog: bool, grace_seconds: float, before_interrupt: Callable[[], None] = lambda: None) -> None:
+def enforce(*, watchdog: bool, grace_seconds: float, before_interrupt: Callable[[], None] | None = None) -> None:
     """Switch the interrupt on in this process.
 
     watchdog           the process may be ended when a handler is deaf
@@ -35,7 +35,8 @@ def enforce(*, watchdog: bool, grace_seconds: float, before_interrupt: Callable[
 
 def _interrupt(signum: int, frame: Any) -> None:
     if _armed:
-        _before_interrupt()
+        if _before_interrupt:
+            _before_interrupt()
         raise TTRExceeded("The handler ran longer than its TTR and was interrupted.")
 
 

@@ -212,4 +212,6 @@ class Run:
             for attempt in left if len(left) > 1 else ():
                 self.give_back([attempt])
         except (DatabaseError, InterfaceError) as error:
-            logger.warning("%s: %s jobs could not be given back, their leases will end: %s", self.topic, len(left), error)
+            logger.warning(
+                "%s: %s jobs could not be given back, their leases will end: %s", self.topic, len(left), error
+            )

@@ -9,10 +9,10 @@ from django.db import router, transaction
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy, ngettext
 
-from .. import scheduling
+from .. import changing
+from ..changing import CancelResult
 from ..exceptions import DelaytasksError, KeyIsLive, NotDead, NotLive, Reserved
 from ..models import Job
-from ..scheduling import CancelResult
 from ..states import State
 
 NAMED = 10  # refused jobs that a message names; the others are counted
@@ -46,19 +46,19 @@ class Operation(NamedTuple):
 
 
 CANCEL = Operation(
-    lambda job_id, by: scheduling.cancel_job(job_id, by=by),
+    lambda job_id, by: changing.cancel_job(job_id, by=by),
     gettext_lazy("cancelled"),
     gettext_lazy("not cancelled"),
     "Cancelled.",
 )
 RUN_NOW = Operation(
-    lambda job_id, by: scheduling.run_job_now(job_id, by=by),
+    lambda job_id, by: changing.run_job_now(job_id, by=by),
     gettext_lazy("made ready"),
     gettext_lazy("not made ready"),
     "Made ready at once.",
 )
 RETRY = Operation(
-    lambda job_id, by: scheduling.retry_dead(job_id=job_id, by=by),
+    lambda job_id, by: changing.retry_dead(job_id=job_id, by=by),
     gettext_lazy("retried"),
     gettext_lazy("not retried"),
     "Retried.",

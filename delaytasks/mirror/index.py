@@ -161,7 +161,9 @@ class Mirror:
 
     def ready_topics(self) -> set[str]:
         """Every topic that ever had a ready job here."""
-        return {topic for b in range(self.keys.buckets) for topic in self._pipelined([("smembers", self.keys.topics(b))])[0]}
+        return {
+            topic for b in range(self.keys.buckets) for topic in self._pipelined([("smembers", self.keys.topics(b))])[0]
+        }
 
     def due_count(self) -> int:
         return sum(self._pipelined([("zcard", self.keys.due(b)) for b in range(self.keys.buckets)]))
@@ -201,11 +203,10 @@ class Mirror:
         for bucket in range(self.keys.buckets):
             topics = self._line.ask(lambda c, b=bucket: c.smembers(self.keys.topics(b)))
             for place in [self.keys.due(bucket), *(self.keys.ready(bucket, topic) for topic in topics)]:
-                cursor = -1
-                while cursor:
-                    cursor, page = self._line.ask(
-                        lambda c, p=place, at=max(cursor, 0): c.zscan(p, cursor=at, count=CHUNK)
-                    )
+                cursor, more = 0, True
+                while more:
+                    cursor, page = self._line.ask(lambda c, p=place, at=cursor: c.zscan(p, cursor=at, count=CHUNK))
+                    more = cursor != 0
                     whole = ((entry.partition(":"), score) for entry, score in page)
                     yield [
                         Entry(int(job_id), topic, int(score)) for (job_id, _, topic), score in whole if job_id.isdigit()

@@ -8,7 +8,7 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.messages import get_messages
 from django.test import Client
 
-from delaytasks import scheduling
+from delaytasks import changing
 from delaytasks.exceptions import Reserved
 from delaytasks.models import Job, JobEvent
 from delaytasks.states import Outcome, State
@@ -95,7 +95,7 @@ def test_the_admins_log_has_an_entry_for_each_changed_job_and_no_other(admin_cli
 
 def test_one_refusal_does_not_undo_the_others(admin_client, monkeypatch):
     jobs = [make_job(f"order:{n}") for n in range(3)]
-    real = scheduling.run_job_now
+    real = changing.run_job_now
 
     def half_way(job_id: int, **kwargs: Any) -> Job:
         moved = real(job_id, **kwargs)
@@ -103,7 +103,7 @@ def test_one_refusal_does_not_undo_the_others(admin_client, monkeypatch):
             raise Reserved
         return moved
 
-    monkeypatch.setattr(scheduling, "run_job_now", half_way)
+    monkeypatch.setattr(changing, "run_job_now", half_way)
     said = act(admin_client, "run_jobs_now", *jobs)
     assert said == [("success", "made ready 2"), ("warning", "not made ready: already running 1 (order:1)")]
     moved = set(JobEvent.objects.values_list("job_id", flat=True))

@@ -72,7 +72,13 @@ def test_the_buckets_lie_on_more_than_one_master(with_redis):
 def test_the_keys_of_a_bucket_share_its_slot(with_redis):
     keys = mirror.connect().keys
     for bucket in range(4):
-        own = [keys.due(bucket), keys.ready(bucket, "t"), keys.topics(bucket), keys.aside(bucket), keys.counters(bucket)]
+        own = [
+            keys.due(bucket),
+            keys.ready(bucket, "t"),
+            keys.topics(bucket),
+            keys.aside(bucket),
+            keys.counters(bucket),
+        ]
         assert len({key_slot(key.encode()) for key in own}) == 1
 
 

@@ -21,10 +21,11 @@ from delaytasks import (
     topics,
     worker,
 )
+from delaytasks.changing import CancelResult
 from delaytasks.exceptions import BadInput, BadKey, BadTopic
 from delaytasks.models import Job, MirrorMark, Topic
 from delaytasks.places import GONE, Settlement
-from delaytasks.scheduling import CancelResult, Scheduled
+from delaytasks.scheduling import Scheduled
 
 from .conftest import outcomes, state_of
 

@@ -9,9 +9,9 @@ from django.db import connection, transaction
 
 from delaytasks import cancel, engine, reschedule, retry_dead, run_now, schedule, statements, sweeper
 from delaytasks.attempt import Attempt
+from delaytasks.changing import CancelResult
 from delaytasks.exceptions import DelaytasksError, KeyIsLive, LeaseLost
 from delaytasks.models import Job, JobEvent
-from delaytasks.scheduling import CancelResult
 from delaytasks.states import State
 
 ROUNDS = 12

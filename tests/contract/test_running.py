@@ -5,7 +5,19 @@ import logging
 import pytest
 from django.db import connection, transaction
 
-from delaytasks import Retry, Snooze, bells, cancel, endings, mirror, schedule, schedule_many, statements, sweeper, worker
+from delaytasks import (
+    Retry,
+    Snooze,
+    bells,
+    cancel,
+    endings,
+    mirror,
+    schedule,
+    schedule_many,
+    statements,
+    sweeper,
+    worker,
+)
 from delaytasks.backoff import Backoff
 from delaytasks.exceptions import LeaseLost, Reserved, TTRExceeded
 from delaytasks.models import Job, JobEvent, Topic

@@ -6,6 +6,7 @@ import pytest
 from django.db import transaction
 
 from delaytasks import cancel, reschedule, retry_dead, run_now, schedule, schedule_many
+from delaytasks.changing import CancelResult, cancel_job, reschedule_job, run_job_now
 from delaytasks.clock import from_ms
 from delaytasks.exceptions import (
     BadDelay,
@@ -17,7 +18,7 @@ from delaytasks.exceptions import (
     UnknownTopic,
 )
 from delaytasks.models import Job, JobEvent, Topic
-from delaytasks.scheduling import CancelResult, Scheduled, cancel_job, reschedule_job, run_job_now
+from delaytasks.scheduling import Scheduled
 
 from .conftest import outcomes, state_of
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from delaytasks import cancel, mirror, reschedule, retry_dead, run_now, schedule, sweeper
+from delaytasks.changing import CancelResult
 from delaytasks.exceptions import KeyIsLive, LeaseLost, NotDead, NotLive, Reserved
 from delaytasks.models import Job, JobEvent
-from delaytasks.scheduling import CancelResult
 from delaytasks.states import Outcome, State, allowed
 
 KEYS = ("a", "b", "c")
@@ -265,4 +265,3 @@ def test_any_history_of_verbs_time_crashes_and_losses_agrees_with_a_small_model(
             database=None,
         ),
     )
-

@@ -4,9 +4,9 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from ... import scheduling
+from ... import changing, scheduling
+from ...changing import CancelResult
 from ...models import Job
-from ...scheduling import CancelResult
 from . import arguments
 from .answer import Answer, Options, Verb, database_now, job_data, job_line
 
@@ -49,11 +49,11 @@ def _cancel(options: Options, using: str) -> Answer:
     job_id, topic, key = arguments.target_of(options)
     by = arguments.by_of(options)
     if job_id is not None:
-        result = scheduling.cancel_job(job_id, using=using, by=by)
+        result = changing.cancel_job(job_id, using=using, by=by)
         named: dict[str, Any] = {"id": job_id}
         asked = f"Job {job_id}"
     else:
-        result = scheduling.cancel(topic, key=key, using=using, by=by)
+        result = changing.cancel(topic, key=key, using=using, by=by)
         named, asked = {"topic": topic, "key": key}, f"{topic} {key}"
     refused = "" if result is CancelResult.CANCELLED else f"{asked} was not cancelled: {result.value}."
     return Answer(named | {"result": result.value}, result.value, refused)
@@ -69,9 +69,9 @@ def _reschedule(options: Options, using: str) -> Answer:
     job_id, topic, key = arguments.target_of(options)
     due, delay, by = options["due"], options["delay"], arguments.by_of(options)
     if job_id is not None:
-        job = scheduling.reschedule_job(job_id, due_at=due, delay=delay, using=using, by=by)
+        job = changing.reschedule_job(job_id, due_at=due, delay=delay, using=using, by=by)
     else:
-        job = scheduling.reschedule(topic, key, due_at=due, delay=delay, using=using, by=by)
+        job = changing.reschedule(topic, key, due_at=due, delay=delay, using=using, by=by)
     return _changed(job, using, "rescheduled")
 
 
@@ -79,16 +79,16 @@ def _retry(options: Options, using: str) -> Answer:
     job_id, topic, key = arguments.target_of(options)
     by = arguments.by_of(options)
     if job_id is not None:
-        return _changed(scheduling.retry_dead(job_id=job_id, using=using, by=by), using, "retried")
-    return _changed(scheduling.retry_dead(topic, key, using=using, by=by), using, "retried")
+        return _changed(changing.retry_dead(job_id=job_id, using=using, by=by), using, "retried")
+    return _changed(changing.retry_dead(topic, key, using=using, by=by), using, "retried")
 
 
 def _run_now(options: Options, using: str) -> Answer:
     job_id, topic, key = arguments.target_of(options)
     by = arguments.by_of(options)
     if job_id is not None:
-        return _changed(scheduling.run_job_now(job_id, using=using, by=by), using, "made ready")
-    return _changed(scheduling.run_now(topic, key, using=using, by=by), using, "made ready")
+        return _changed(changing.run_job_now(job_id, using=using, by=by), using, "made ready")
+    return _changed(changing.run_now(topic, key, using=using, by=by), using, "made ready")
 
 
 VERBS = {

@@ -1,0 +1,219 @@
+"""Changing promises: cancel, reschedule, run now, retry. Each takes effect with the caller's transaction.
+
+Each is a guarded statement, so at every interleaving with the mover, a reservation or a
+finish exactly one side wins, and the other is told so. The mirror hears of it on commit.
+"""
+
+import enum
+from collections.abc import Callable
+from datetime import datetime
+from typing import TypeVar
+
+from django.db import IntegrityError, transaction
+
+from . import engine, on_commit, signals, statements, topics
+from .conflicts import retried_once
+from .exceptions import BadInput, KeyIsLive, NotDead, NotLive, Reserved
+from .models import Job
+from .places import GONE, Entry, Settlement
+from .promises import Delay, check_key, to_when
+from .statements import Event, Live
+from .states import Outcome, State
+
+Answer = TypeVar("Answer")
+_RACES = 5  # a live job that changes between our statements makes us look again
+
+
+class CancelResult(enum.StrEnum):
+    """What became of a cancel; always the truth at the moment of the statement."""
+
+    CANCELLED = "cancelled"  # it will not run; also if it had been cancelled before
+    RUNNING = "running"  # reserved: its handler is at work and was not disturbed
+    ALREADY_FINISHED = "already finished"  # it ended before: finished, or dead
+    UNKNOWN = "unknown"  # there never was such a job
+
+
+def cancel(topic: str, *, key: str, using: str | None = None, by: str = "") -> CancelResult:
+    """Call a promise off. Inside a transaction the answer is true if that transaction commits.
+
+    A job that is reserved is not disturbed: its handler is running. Never raises for a job that
+    is gone; the answer says what was found.
+    """
+    using = engine.alias(using)
+    topics.check_topic(topic), check_key(key)
+    return _atomically(using, lambda: _cancel(using, lambda: statements.find_latest(using, topic, key), by))
+
+
+def cancel_job(job_id: int, *, using: str | None = None, by: str = "") -> CancelResult:
+    """cancel() for a job known by its id."""
+    using = engine.alias(using)
+    return _atomically(using, lambda: _cancel(using, lambda: statements.find_by_id(using, job_id), by))
+
+
+def _cancel(using: str, find: Callable[[], Live | None], by: str) -> CancelResult:
+    for _ in range(_RACES):
+        seen = find()
+        if seen is None:
+            return CancelResult.UNKNOWN
+        if seen.state != State.DELAYED:
+            return _WHY_NOT_CANCELLED[seen.state]
+        for done in statements.cancel_delayed(using, [seen.id]):
+            _cancelled(using, seen.topic, done, by)
+            return CancelResult.CANCELLED
+    return CancelResult.RUNNING  # it was claimed each time, a moment before us
+
+
+_WHY_NOT_CANCELLED = {
+    int(State.RESERVED): CancelResult.RUNNING,
+    int(State.CANCELLED): CancelResult.CANCELLED,
+    int(State.FINISHED): CancelResult.ALREADY_FINISHED,
+    int(State.DEAD): CancelResult.ALREADY_FINISHED,
+}
+
+
+def _cancelled(using: str, topic: str, done: statements.Cancelled, by: str) -> None:
+    event = Event(done.id, Outcome.CANCELLED, done.attempt, done.due_ms, done.done_ms, None, None, "", by)
+    statements.record(using, [event])
+    on_commit.settle(using, Settlement(done.id, topic, done.due_ms, GONE))
+    on_commit.send(using, signals.job_cancelled, done.id)
+
+
+def _atomically(using: str, do: Callable[[], Answer]) -> Answer:
+    def whole() -> Answer:
+        with transaction.atomic(using):
+            return do()
+
+    return retried_once(whole, using)
+
+
+# -- reschedule, run now, retry -----------------------------------------------------------------
+
+
+def reschedule(
+    topic: str,
+    key: str,
+    *,
+    due_at: datetime | None = None,
+    delay: Delay | None = None,
+    using: str | None = None,
+    by: str = "",
+) -> Job:
+    """Move a live job to a new due time, earlier or later; the job as it is now.
+
+    due_at   aware; to the millisecond; a past time means now
+    delay    timedelta or seconds from now; exactly one of the two
+
+    A job that is overdue already and is moved to now keeps its place in the queue. A job that
+    is reserved is not moved: its handler is running. Never creates a job, never changes the
+    attempt count. Raises NotLive, Reserved, NaiveDatetime, BadDelay.
+    """
+    using = engine.alias(using)
+    due_ms, delay_ms = to_when(delay, due_at)
+    return _atomically(using, lambda: _move(using, _live(using, topic, key), due_ms, delay_ms, by))
+
+
+def reschedule_job(
+    job_id: int, *, due_at: datetime | None = None, delay: Delay | None = None, using: str | None = None, by: str = ""
+) -> Job:
+    """reschedule() for a job known by its id."""
+    using = engine.alias(using)
+    due_ms, delay_ms = to_when(delay, due_at)
+    return _atomically(using, lambda: _move(using, _live_by_id(using, job_id), due_ms, delay_ms, by))
+
+
+def run_now(topic: str, key: str, *, using: str | None = None, by: str = "") -> Job:
+    """Make a live job due now; the job as it is now. Raises NotLive, Reserved."""
+    using = engine.alias(using)
+    return _atomically(using, lambda: _move(using, _live(using, topic, key), None, 0, by))
+
+
+def run_job_now(job_id: int, *, using: str | None = None, by: str = "") -> Job:
+    """run_now() for a job known by its id."""
+    using = engine.alias(using)
+    return _atomically(using, lambda: _move(using, _live_by_id(using, job_id), None, 0, by))
+
+
+def _live(using: str, topic: str, key: str) -> Live:
+    topics.check_topic(topic), check_key(key)
+    found = statements.find_live(using, [(topic, key)]).get((topic, key))
+    if found is None:
+        raise NotLive(f"{topic} {key!r} is not live: it finished, was cancelled, is dead or never was.")
+    return found
+
+
+def _live_by_id(using: str, job_id: int) -> Live:
+    found = statements.find_by_id(using, job_id)
+    if found is None or found.state not in (State.DELAYED, State.RESERVED):
+        what = "unknown" if found is None else State(found.state).word
+        raise NotLive(f"Job {job_id} is not live: it is {what}.")
+    return found
+
+
+def _move(using: str, seen: Live, due_ms: int | None, delay_ms: int | None, by: str) -> Job:
+    locked = statements.lock_delayed(using, seen.id)  # a reserved row is not waited for: its handler may hold it
+    if locked is not None:
+        seen = locked
+        moved = statements.move_delayed(using, seen.id, due_ms=due_ms, delay_ms=delay_ms)
+    if locked is None or moved is None:
+        raise Reserved(f"{seen.topic} {seen.key!r} (job {seen.id}) cannot be moved: its handler is running.")
+    new_ms, now_ms = moved
+    statements.record(
+        using, [Event(seen.id, Outcome.RESCHEDULED, seen.attempt, seen.due_ms, now_ms, None, new_ms, "", by)]
+    )
+    if new_ms > seen.due_ms:
+        on_commit.settle(using, Settlement(seen.id, seen.topic, seen.due_ms, new_ms))
+    else:
+        on_commit.enter(using, [Entry(seen.id, seen.topic, new_ms)], mark=True)
+    on_commit.send(using, signals.job_rescheduled, seen.id)
+    return Job.objects.using(using).get(pk=seen.id)
+
+
+def retry_dead(
+    topic: str | None = None,
+    key: str | None = None,
+    *,
+    job_id: int | None = None,
+    using: str | None = None,
+    by: str = "",
+) -> Job:
+    """Give a dead job another max_attempts tries, from now on; the job as it is now.
+
+    By (topic, key) it is the newest, if that is dead. Raises NotDead; KeyIsLive, which names the live
+    job that has taken the key meanwhile.
+    """
+    using = engine.alias(using)
+    return _atomically(using, lambda: _retry(using, _dead(using, topic, key, job_id), by))
+
+
+def _dead(using: str, topic: str | None, key: str | None, job_id: int | None) -> Live:
+    if job_id is not None:
+        found = statements.find_by_id(using, job_id)
+    elif topic is not None and key is not None:
+        topics.check_topic(topic), check_key(key)
+        found = statements.find_latest(using, topic, key)
+        if found is not None and found.state in (State.DELAYED, State.RESERVED):
+            raise KeyIsLive(f"{topic} {key!r} is live again as job {found.id}: a dead one cannot be retried beside it.")
+    else:
+        raise BadInput("retry_dead takes topic and key, or job_id.")
+    if found is None or found.state != State.DEAD:
+        what = "unknown" if found is None else State(found.state).word
+        raise NotDead(f"Only a dead job can be retried; {job_id or f'{topic} {key!r}'} is {what}.")
+    return found
+
+
+def _retry(using: str, dead: Live, by: str) -> Job:
+    try:
+        with transaction.atomic(using):
+            due_ms = statements.retry_if_dead(using, dead.id)
+    except IntegrityError:
+        live = statements.find_live(using, [(dead.topic, dead.key)]).get((dead.topic, dead.key))
+        raise KeyIsLive(
+            f"{dead.topic} {dead.key!r} is live again as job {live.id if live else '?'}: "
+            f"the dead job {dead.id} cannot be retried beside it."
+        ) from None
+    if due_ms is None:
+        raise NotDead(f"Job {dead.id} is not dead any more.")
+    statements.record(using, [Event(dead.id, Outcome.RETRIED, dead.attempt, dead.due_ms, due_ms, None, due_ms, "", by)])
+    on_commit.enter(using, [Entry(dead.id, dead.topic, due_ms)], mark=True)
+    on_commit.send(using, signals.job_rescheduled, dead.id)
+    return Job.objects.using(using).get(pk=dead.id)
