@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 from django.db import transaction
 
@@ -128,9 +128,10 @@ def _check_known(using: str, topic: str) -> None:
 
 
 def _checked_mode(on_conflict: str) -> OnConflict:
-    if on_conflict not in ("reject", "keep", "replace"):
+    modes = get_args(OnConflict)
+    if on_conflict not in modes:
         raise BadInput(f"on_conflict is {on_conflict!r}; it is 'reject', 'keep' or 'replace'.")
-    return on_conflict
+    return cast(OnConflict, on_conflict)
 
 
 # -- placing rows -------------------------------------------------------------------------------

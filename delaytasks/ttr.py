@@ -43,7 +43,7 @@ def _interrupt(signum: int, frame: Any) -> None:
 def _set(seconds: float) -> None:
     # It comes again: one that strikes inside a __del__ is swallowed by Python.
     signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001), _grace_seconds / 2)
-    if _watched:
+    if _watched and sys.__stderr__ is not None:
         faulthandler.dump_traceback_later(seconds + _grace_seconds, exit=True, file=sys.__stderr__)
 
 

@@ -200,17 +200,19 @@ class Mirror:
 
     def entries(self) -> Iterator[list[Entry]]:
         """Every entry of the mirror, in pages; an entry that moves meanwhile may be missed or come twice."""
+        topics = sorted(self.ready_topics())
         for bucket in range(self.keys.buckets):
-            topics = self._line.ask(lambda c, b=bucket: c.smembers(self.keys.topics(b)))
             for place in [self.keys.due(bucket), *(self.keys.ready(bucket, topic) for topic in topics)]:
-                cursor, more = 0, True
-                while more:
-                    cursor, page = self._line.ask(lambda c, p=place, at=cursor: c.zscan(p, cursor=at, count=CHUNK))
-                    more = cursor != 0
-                    whole = ((entry.partition(":"), score) for entry, score in page)
-                    yield [
-                        Entry(int(job_id), topic, int(score)) for (job_id, _, topic), score in whole if job_id.isdigit()
-                    ]
+                yield from self._entries_of(place)
+
+    def _entries_of(self, place: str) -> Iterator[list[Entry]]:
+        cursor, more = 0, True
+        while more:
+            at = cursor
+            cursor, page = self._line.ask(lambda client: client.zscan(place, cursor=at, count=CHUNK))  # noqa: B023  called at once
+            more = cursor != 0
+            whole = ((entry.partition(":"), score) for entry, score in page)
+            yield [Entry(int(job_id), topic, int(score)) for (job_id, _, topic), score in whole if job_id.isdigit()]
 
     # -- for the guards -------------------------------------------------------------------------
 
@@ -253,8 +255,11 @@ class Mirror:
         return [None if tick is None else int(tick) for tick in ticks]
 
     def write_tick(self, tick: int) -> None:
-        for bucket in range(self.keys.buckets):
-            self._line.ask(lambda c, b=bucket: c.set(self.keys.tick(b), tick))
+        def write(client: Any) -> None:
+            for bucket in range(self.keys.buckets):
+                client.set(self.keys.tick(bucket), tick)
+
+        self._line.ask(write)
 
     def probe_cursor(self, new: tuple[int, int, int] | None = None) -> tuple[int, int, int]:
         """(up to when it looked at what became overdue, due ms and id where its round goes on) of the overdue probe.

@@ -1,0 +1,14 @@
+"""The Celery app: `celery -A project worker` and `celery -A project beat`."""
+
+import os
+
+from celery import Celery
+
+from delaytasks.bootsteps import install
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "project.settings")
+
+app = Celery("project")
+app.config_from_object("django.conf:settings", namespace="CELERY")
+install(app)  # the mover in each worker, the beat entries and the routes
+app.autodiscover_tasks()

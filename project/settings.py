@@ -1,0 +1,159 @@
+"""Settings of the example project. Everything that differs between two machines comes from the environment.
+
+DATABASE_URL        default: SQLite in var/db.sqlite3; `postgres://user:password@host/name` for PostgreSQL
+REDIS_URL           the mirror; without it the database is asked instead: slower, still correct
+CELERY_BROKER_URL   default: REDIS_URL
+SECRET_KEY          default: var/secret_key, which `make run` writes; without either, a new one in each process
+DEBUG, ALLOWED_HOSTS, TIME_ZONE, LOG_LEVEL, STATIC_ROOT, VAR_DIR, SHOP_...: see below
+"""
+
+import math
+import os
+from pathlib import Path
+
+import dj_database_url
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.utils import get_random_secret_key
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+VAR = Path(os.environ.get("VAR_DIR") or BASE_DIR / "var")
+
+
+def env(name: str, default: str = "") -> str:
+    """The variable's text; `default` when it is unset or empty."""
+    return os.environ.get(name) or default
+
+
+def secret_key() -> str:
+    kept = VAR / "secret_key"
+    return env("SECRET_KEY") or (kept.read_text().strip() if kept.exists() else "") or get_random_secret_key()
+
+
+SECRET_KEY = secret_key()
+DEBUG = env("DEBUG").lower() in {"1", "true", "yes", "on"}
+ALLOWED_HOSTS = env("ALLOWED_HOSTS", "localhost,127.0.0.1,[::1]").split(",")
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "delaytasks",
+    "project.shop",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+
+ROOT_URLCONF = "project.urls"
+WSGI_APPLICATION = "project.wsgi.application"
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+
+
+def database() -> dict:
+    """The default database. SQLite gets what several processes on one file need."""
+    config: dict = {"ENGINE": "django.db.backends.sqlite3", "NAME": VAR / "db.sqlite3"}
+    if env("DATABASE_URL"):
+        try:
+            config = dict(dj_database_url.parse(env("DATABASE_URL")))
+        except ValueError as error:
+            raise ImproperlyConfigured("DATABASE_URL is not like postgres://user:password@host/name.") from error
+    config |= {"CONN_MAX_AGE": 600, "CONN_HEALTH_CHECKS": True}
+    if config["ENGINE"] == "django.db.backends.sqlite3":
+        # IMMEDIATE: a transaction that reads first and writes later cannot be refused half way.
+        # WAL: readers do not wait for the writer. NORMAL: no fsync for each commit, safe with WAL but for power loss.
+        config["OPTIONS"] = {
+            "timeout": 5,
+            "transaction_mode": "IMMEDIATE",
+            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
+        } | config.get("OPTIONS", {})
+    return config
+
+
+DATABASES = {"default": database()}
+
+REDIS_URL = env("REDIS_URL")
+DELAYTASKS = {"REDIS_URL": REDIS_URL or None}
+
+CELERY_BROKER_URL = env("CELERY_BROKER_URL", REDIS_URL)
+if CELERY_BROKER_URL.startswith("unix://"):  # redis-py and kombu spell a unix socket differently
+    CELERY_BROKER_URL = "redis+socket://" + CELERY_BROKER_URL.removeprefix("unix://")
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BROKER_CONNECTION_MAX_RETRIES = None  # an outage of the broker is waited out, however long it takes
+CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = False
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_RESULT_BACKEND = None
+CELERY_TIMEZONE = "UTC"
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False  # LOGGING below is for the workers, too
+
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": f"django.contrib.auth.password_validation.{name}"}
+    for name in (
+        "UserAttributeSimilarityValidator",
+        "MinimumLengthValidator",
+        "CommonPasswordValidator",
+        "NumericPasswordValidator",
+    )
+]
+
+LANGUAGE_CODE = "en-us"
+USE_I18N = True
+USE_TZ = True
+TIME_ZONE = env("TIME_ZONE", "UTC")
+
+STATIC_URL = "static/"
+STATIC_ROOT = env("STATIC_ROOT") or None  # set it and run collectstatic where files are to be collected once
+WHITENOISE_USE_FINDERS = not STATIC_ROOT  # otherwise they are served from where the apps keep them
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "%(asctime)s %(levelname)-7s %(name)s: %(message)s"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["console"], "level": env("LOG_LEVEL", "INFO")},
+    # Two lines for each message, every second: what the engine itself has to say would drown in them.
+    "loggers": {name: {"level": "WARNING"} for name in ("celery.worker.strategy", "celery.app.trace")},
+}
+
+
+def seconds(name: str, default: str) -> list[float]:
+    """One or more lengths of time, separated by commas."""
+    try:
+        found = [float(part) for part in env(name, default).split(",")]
+    except ValueError:
+        found = [math.nan]
+    if not all(0 < part < math.inf for part in found):
+        raise ImproperlyConfigured(f"{name}={env(name)} is not a number of seconds above 0.")
+    return found
+
+
+# The example business, project/shop/. `make run` shortens these, so that there is something to see.
+SHOP_PAY_WITHIN_SECONDS = seconds("SHOP_PAY_WITHIN_SECONDS", "1800")[0]
+SHOP_REFUND_LADDER_SECONDS = seconds("SHOP_REFUND_LADDER_SECONDS", "5,30,120,600,1800,7200")
+SHOP_REFUND_GIVE_UP_SECONDS = seconds("SHOP_REFUND_GIVE_UP_SECONDS", "259200")[0]
+SHOP_GATEWAY_URL = env("SHOP_GATEWAY_URL", "http://127.0.0.1:8399")
+SHOP_GATEWAY_TIMEOUT_SECONDS = seconds("SHOP_GATEWAY_TIMEOUT_SECONDS", "5")[0]
