@@ -1,0 +1,58 @@
+# Checks and tests. Included by the Makefile, which names the interpreter and the virtual environment.
+
+## Test (ARGS="-k order" chooses among the tests)
+
+# Two workers: more of them disturb each other's timing on a small machine. PYTEST_WORKERS=0 for a debugger.
+PYTEST_WORKERS ?= 2
+PYTEST = $(VENV_PYTHON) -m pytest -n $(PYTEST_WORKERS)
+# What touches a database runs on each of them; unit and packaging run once.
+DATABASE_LAYERS = $(filter-out tests/unit/ tests/packaging/ tests/__pycache__/,$(wildcard tests/*/))
+
+.PHONY: check
+check: lint types layers test ## all that CI runs: linters, types, import layers, tests
+
+.PHONY: test
+test: $(VENV)/.stamp-dev ## all tests: everything on SQLite, then what touches a database on PostgreSQL
+	@failed=0; \
+	DELAYTASKS_TEST_DB=sqlite $(PYTEST) $(ARGS) || failed=1; \
+	DELAYTASKS_TEST_DB=postgres $(PYTEST) $(DATABASE_LAYERS) $(ARGS) || failed=1; \
+	exit $$failed
+
+.PHONY: test-sqlite
+test-sqlite: $(VENV)/.stamp-dev ## all tests, on SQLite alone
+	DELAYTASKS_TEST_DB=sqlite $(PYTEST) $(ARGS)
+
+.PHONY: test-postgres
+test-postgres: $(VENV)/.stamp-dev ## what touches a database, on PostgreSQL alone
+	DELAYTASKS_TEST_DB=postgres $(PYTEST) $(DATABASE_LAYERS) $(ARGS)
+
+.PHONY: acceptance-test
+acceptance-test: $(VENV)/.stamp-dev ## real beat and worker processes: kills, outages, bursts
+	$(PYTEST) tests/acceptance $(ARGS)
+
+.PHONY: wheel-test
+wheel-test: $(VENV)/.stamp-dev ## a wheel from this tree, installed into a bare project elsewhere
+	$(PYTEST) tests/packaging $(ARGS)
+
+.PHONY: lint
+lint: $(VENV)/.stamp-dev ## ruff's rules and its format
+	$(VENV)/bin/ruff check
+	$(VENV)/bin/ruff format --check
+
+.PHONY: format
+format: $(VENV)/.stamp-dev ## put right what ruff can put right by itself
+	$(VENV)/bin/ruff check --fix
+	$(VENV)/bin/ruff format
+
+.PHONY: types
+types: $(VENV)/.stamp-dev ## mypy
+	$(VENV)/bin/mypy
+
+.PHONY: layers
+layers: $(VENV)/.stamp-dev ## imports point down
+	$(VENV)/bin/lint-imports --no-logo --no-cache
+
+# Made again when the requirements change, or when the environment was made anew.
+$(VENV)/.stamp-dev: requirements.txt requirements-dev.txt $(if $(shell $(VENV_PYTHON) -c 'print(1)' 2>/dev/null),,always)
+	@$(PYTHON) project/venv.py $(VENV) requirements-dev.txt
+	@touch $@

@@ -1,0 +1,211 @@
+"""What every test can ask for, and the summary that says at the end what a run consisted of.
+
+A layer is a directory under tests/. One run of pytest has one database: SQLite unless
+DELAYTASKS_TEST_DB=postgres. `make test` makes both passes. Servers start when the first test
+asks for them, one set per process, and are stopped at the end.
+"""
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.conf import settings as django_settings
+from django.db import connection, connections, transaction
+
+from tests.servers import PostgresServer, RedisServer
+
+LAYERS = ("unit", "contract", "lua", "property", "admin", "shop", "acceptance", "packaging")
+RUN_ONCE = ("unit", "packaging")  # only in the SQLite pass of `make test`
+HERE = Path(__file__).parent
+
+used_servers = pytest.StashKey[set[str]]()
+
+
+# Servers
+
+
+@pytest.fixture(scope="session")
+def redis_server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
+    """The session's Redis. Tests keep apart by PREFIX; a test that flushes or stops it disturbs nobody."""
+    with RedisServer() as server:
+        request.config.stash[used_servers].add(server.version)
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_server(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
+    """The session's PostgreSQL."""
+    with PostgresServer() as server:
+        request.config.stash[used_servers].add(server.version)
+        yield server
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Points Django's test database at this process's own server or file."""
+    database = connections.settings["default"]
+    if connections["default"].vendor == "postgresql":
+        database.update(request.getfixturevalue("postgres_server").settings)
+        database["TEST"]["NAME"] = "test_delaytasks"
+    else:
+        # A file: threads must meet in it as they do in production, and a shared in-memory database locks differently.
+        database["TEST"]["NAME"] = str(tmp_path_factory.mktemp("database") / "test.sqlite3")
+        request.config.stash[used_servers].add(f"SQLite {sqlite3.sqlite_version} (Python's)")
+
+
+@pytest.fixture(scope="session")
+def _emptied_tables(django_db_setup: None, django_db_blocker: Any) -> list[str]:
+    """The tables that a test may leave rows in."""
+    with django_db_blocker.unblock():
+        tables = connection.introspection.django_table_names(only_existing=True, include_views=False)
+    return [table for table in tables if table not in ("django_content_type", "auth_permission")]
+
+
+@pytest.fixture
+def transactional_db(_emptied_tables: list[str], django_db_blocker: Any) -> Iterator[None]:
+    """As pytest-django's: tests commit, and the next one finds the tables as migrate left them.
+
+    Emptied by DELETE. TRUNCATE, content types and permissions anew would take longer than most tests.
+    """
+    from delaytasks import topics
+    from delaytasks.models import Topic
+
+    with django_db_blocker.unblock():
+        yield
+        connection.close_if_unusable_or_obsolete()  # a test may have killed it
+        with transaction.atomic(), connection.cursor() as cursor:  # the foreign keys are looked at when it commits
+            for table in _emptied_tables:
+                cursor.execute(f"DELETE FROM {connection.ops.quote_name(table)}")
+        Topic.objects.bulk_create([Topic(name=name) for name in topics.handled()], ignore_conflicts=True)
+
+
+# The mirror
+
+
+@pytest.fixture
+def with_redis(redis_server: RedisServer, settings: Any) -> Iterator[dict[str, Any]]:
+    """DELAYTASKS with a Redis and a prefix of its own. Never leaves a key behind."""
+    if not redis_server.process or redis_server.process.poll() is not None:
+        redis_server.start()  # the test before stopped it
+    prefix = f"t{uuid4().hex[:12]}"
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "REDIS_URL": redis_server.url(), "PREFIX": prefix}
+    yield settings.DELAYTASKS
+    from delaytasks.mirror import connect
+
+    connect().close()
+    if redis_server.process and redis_server.process.poll() is None:
+        client = redis_server.client()
+        for key in client.scan_iter(f"*{prefix}*", count=10_000):
+            client.delete(key)
+        client.close()
+
+
+@pytest.fixture
+def mirror(with_redis: dict[str, Any]) -> Any:
+    """A connected Mirror on an empty prefix."""
+    from delaytasks.mirror import connect
+
+    return connect()
+
+
+@pytest.fixture(params=["mirror", "no-mirror"])
+def places(request: pytest.FixtureRequest, settings: Any) -> Any:
+    """Where due jobs are looked for: once the mirror, once the database alone."""
+    if request.param == "mirror":
+        request.getfixturevalue("with_redis")
+    else:
+        settings.DELAYTASKS = {**settings.DELAYTASKS, "REDIS_URL": None}
+    from delaytasks import engine
+
+    return engine.places(engine.alias())
+
+
+# The clock
+
+
+class SettableClock:
+    """The database's time, standing still until it is told to go on."""
+
+    def __init__(self, now_ms: int) -> None:
+        self.set(now_ms)
+
+    def set(self, now_ms: int) -> None:
+        from delaytasks import dialect
+
+        self.now_ms = now_ms
+        dialect.set_clock(now_ms)
+
+    def advance(self, *, ms: int = 0, seconds: float = 0) -> int:
+        """The new time in ms."""
+        self.set(self.now_ms + ms + round(seconds * 1000))
+        return self.now_ms
+
+
+@pytest.fixture
+def db_clock() -> Iterator[SettableClock]:
+    """Every statement of this process sees this clock's time: 2030-01-01 00:00 UTC until it is moved."""
+    from delaytasks import dialect
+
+    yield SettableClock(1_893_456_000_000)
+    dialect.set_clock(None)
+
+
+# Which tests run in which pass
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[used_servers] = set()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what is meant for the other database's pass. It is not skipped: `make test` makes both passes."""
+    vendor = "postgresql" if django_settings.TEST_DB == "postgres" else "sqlite"
+    elsewhere = []
+    for item in items:
+        marker = item.get_closest_marker("only_on")
+        if marker and layer_of(item.nodeid) in RUN_ONCE:
+            raise pytest.UsageError(f"{item.nodeid}: only_on() is for layers that run on both databases.")
+        if marker and marker.args != (vendor,):
+            elsewhere.append(item)
+    if elsewhere:
+        config.hook.pytest_deselected(items=elsewhere)
+        items[:] = [item for item in items if item not in elsewhere]
+
+
+# What ran
+
+
+def layer_of(nodeid: str) -> str:
+    parts = Path(nodeid.split("::")[0]).parts
+    return parts[1] if len(parts) > 2 and parts[0] == HERE.name else "other"
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker of xdist tells the controller which servers it had."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["used_servers"] = sorted(session.config.stash[used_servers])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    node.config.stash[used_servers].update(getattr(node, "workeroutput", {}).get("used_servers", ()))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    ran: defaultdict[str, set[str]] = defaultdict(set)
+    failed: defaultdict[str, set[str]] = defaultdict(set)
+    for outcome in ("passed", "failed", "error", "skipped", "xfailed"):
+        for report in terminalreporter.stats.get(outcome, ()):
+            ran[layer_of(report.nodeid)].add(report.nodeid)
+            if outcome in ("failed", "error"):
+                failed[layer_of(report.nodeid)].add(report.nodeid)
+    terminalreporter.section(f"what ran on {django_settings.TEST_DB}")
+    for layer in sorted(ran, key=lambda name: (LAYERS.index(name) if name in LAYERS else len(LAYERS), name)):
+        bad = f", {len(failed[layer])} failed" if failed[layer] else ""
+        terminalreporter.write_line(f"{layer:<11} {len(ran[layer]):>5} tests{bad}")
+    for server in sorted(config.stash[used_servers]):
+        terminalreporter.write_line(server)

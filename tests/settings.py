@@ -1,0 +1,36 @@
+"""The project's settings, with the databases and the broker that tests have.
+
+DELAYTASKS_TEST_DB   sqlite (default) or postgres: the database of this pass. tests/conftest.py fills in
+                     where the server or the file is when the first test asks for a database.
+"""
+
+import os
+
+from project.settings import *
+
+TEST_DB = os.environ.get("DELAYTASKS_TEST_DB", "sqlite")
+
+if TEST_DB == "postgres":
+    DATABASES = {"default": {"ENGINE": "django.db.backends.postgresql", "NAME": "postgres"}}
+elif TEST_DB == "sqlite":
+    DATABASES = {
+        "default": {
+            "ENGINE": "django.db.backends.sqlite3",
+            "NAME": "unused-by-tests.sqlite3",
+            "OPTIONS": {
+                "transaction_mode": "IMMEDIATE",
+                "timeout": 5,
+                "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL",
+            },
+        }
+    }
+else:
+    raise ValueError(f"DELAYTASKS_TEST_DB={TEST_DB!r}: say sqlite or postgres.")
+
+DELAYTASKS = {"REDIS_URL": None}  # database only; the fixtures `mirror` and `places` say otherwise
+CELERY_BROKER_URL = "memory://"  # nobody hears the bells; acceptance tests have real workers and a real broker
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.InMemoryStorage"},
+    "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
+}
