@@ -30,6 +30,7 @@ class Attempt:
         self.attempt, self.failures, self.ttr_ms = claimed.attempt, claimed.failures, claimed.ttr_ms
         self.due_ms, self.created_ms = claimed.due_ms, claimed.created_ms
         self.reserved_ms, self.lease_ms = claimed.reserved_ms, claimed.lease_ms
+        self.entry_ms = claimed.lease_ms  # where the mirror's entry is, as far as this process told it
         self.using, self.worker = using, worker
         self.ended = False  # as far as this process knows; the row decides
         self.on_renewal: Callable[[], Any] = lambda: None
@@ -62,11 +63,14 @@ class Attempt:
         self.renewed(leases[self.id])
 
     def renewed(self, lease_ms: int) -> None:
-        seen_ms, self.lease_ms = self.lease_ms, lease_ms
+        self.lease_ms = lease_ms
         ttr.rearm(self.ttr_ms)
         self.on_renewal()
-        settlement = Settlement(self.id, self.topic, seen_ms, lease_ms)
-        transaction.on_commit(lambda: engine.tell(self.using).settle([settlement]), using=self.using, robust=True)
+        transaction.on_commit(lambda: self._move_entry(lease_ms), using=self.using, robust=True)
+
+    def _move_entry(self, lease_ms: int) -> None:
+        seen_ms, self.entry_ms = self.entry_ms, lease_ms
+        engine.tell(self.using).settle([Settlement(self.id, self.topic, seen_ms, lease_ms)])
 
     @contextmanager
     def finishing(self) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import dataclass
+from math import inf
 
 
 @dataclass(frozen=True)
@@ -17,12 +18,16 @@ class Backoff:
     jitter: float = 0.2
 
     def __post_init__(self) -> None:
-        if not (self.base_seconds > 0 and self.factor >= 1 and self.cap_seconds > 0 and 0 <= self.jitter <= 1):
-            raise ValueError(f"Backoff needs base > 0, factor >= 1, cap > 0 and jitter from 0 to 1; got {self}")
+        if not (self.base_seconds > 0 and self.factor >= 1 and 0 < self.cap_seconds < inf):
+            raise ValueError(f"Backoff needs base > 0, factor >= 1 and cap > 0, the cap finite; got {self}")
+        if not 0 <= self.jitter <= 1:
+            raise ValueError(f"Backoff needs a jitter from 0 to 1; got {self}")
 
     def delay_ms(self, failures: int, *, rng: random.Random | None = None) -> int:
         """Milliseconds to wait after the `failures`-th failure (1 is the first)."""
-        exponent = min(max(failures, 1) - 1, 64)  # beyond, the cap decides and a float might overflow
-        seconds = min(self.base_seconds * self.factor**exponent, self.cap_seconds)
+        try:
+            seconds = min(self.base_seconds * self.factor ** (max(failures, 1) - 1), self.cap_seconds)
+        except OverflowError:
+            seconds = self.cap_seconds
         spread = (rng or random).uniform(-self.jitter, self.jitter)
         return max(1, round(seconds * (1 + spread) * 1000))

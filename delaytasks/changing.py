@@ -15,7 +15,7 @@ from . import engine, on_commit, signals, statements, topics
 from .conflicts import retried_once
 from .exceptions import BadInput, KeyIsLive, NotDead, NotLive, Reserved
 from .models import Job
-from .places import GONE, Entry, Settlement
+from .places import Entry
 from .promises import Delay, check_key, to_when
 from .statements import Event, Live
 from .states import Outcome, State
@@ -74,7 +74,7 @@ _WHY_NOT_CANCELLED = {
 def _cancelled(using: str, topic: str, done: statements.Cancelled, by: str) -> None:
     event = Event(done.id, Outcome.CANCELLED, done.attempt, done.due_ms, done.done_ms, None, None, "", by)
     statements.record(using, [event])
-    on_commit.settle(using, Settlement(done.id, topic, done.due_ms, GONE))
+    on_commit.remove(using, Entry(done.id, topic, done.due_ms))
     on_commit.send(using, signals.job_cancelled, done.id)
 
 
@@ -160,9 +160,7 @@ def _move(using: str, seen: Live, due_ms: int | None, delay_ms: int | None, by: 
     statements.record(
         using, [Event(seen.id, Outcome.RESCHEDULED, seen.attempt, seen.due_ms, now_ms, None, new_ms, "", by)]
     )
-    if new_ms > seen.due_ms:
-        on_commit.settle(using, Settlement(seen.id, seen.topic, seen.due_ms, new_ms))
-    else:
+    if new_ms <= seen.due_ms:  # later is not told: the entry is early then, and its refused claim puts it right
         on_commit.enter(using, [Entry(seen.id, seen.topic, new_ms)], mark=True)
     on_commit.send(using, signals.job_rescheduled, seen.id)
     return Job.objects.using(using).get(pk=seen.id)

@@ -10,13 +10,11 @@ from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
-_KINDS: dict[str, tuple[type, ...]] = {
-    "int": (int,),
-    "float": (int, float),
-    "bool": (bool,),
-    "str": (str,),
-    "str | None": (str, type(None)),
-    "Mapping": (Mapping,),
+_KINDS: dict[type, tuple[type, ...]] = {int: (int,), float: (int, float), bool: (bool,), str: (str,)}
+_OPTIONAL: dict[str, tuple[type, ...]] = {
+    "redis_url": (str, type(None)),
+    "autodiscover": (str, type(None)),
+    "databases": (list, tuple, type(None)),
 }
 
 
@@ -64,10 +62,13 @@ class Settings:
 
     def _check_types(self) -> None:
         for each in fields(self):
-            value, wanted = getattr(self, each.name), str(each.type).partition("[")[0]
-            kinds = _KINDS.get(wanted)
-            if kinds and (not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)):
-                raise ImproperlyConfigured(f"DELAYTASKS[{each.name.upper()!r}] is {value!r}; it must be {wanted}.")
+            value, default = getattr(self, each.name), each.default
+            kinds = _OPTIONAL.get(each.name) or _KINDS.get(type(default), (Mapping,))
+            if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+                wanted = " or ".join(kind.__name__ for kind in kinds)
+                raise ImproperlyConfigured(
+                    f"DELAYTASKS[{each.name.upper()!r}] is {value!r:.80}, of the wrong type: it must be {wanted}."
+                )
 
     @property
     def horizon_ms(self) -> int:
@@ -76,16 +77,15 @@ class Settings:
 
 def from_dict(given: Mapping[str, Any]) -> Settings:
     """The frozen settings of a `DELAYTASKS` dict. Raises ImproperlyConfigured that names what is wrong."""
+    if not isinstance(given, Mapping):
+        raise ImproperlyConfigured(f"DELAYTASKS is {given!r:.80}; it must be a dict.")
     known = {f.name.upper(): f.name for f in fields(Settings)}
     for key in given:
         if key not in known:
             near = difflib.get_close_matches(str(key).upper(), known, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else f" Known keys: {', '.join(sorted(known))}."
             raise ImproperlyConfigured(f"DELAYTASKS has an unknown key {key!r}.{hint}")
-    try:
-        return Settings(**{known[key]: value for key, value in given.items()})
-    except TypeError as error:
-        raise ImproperlyConfigured(f"DELAYTASKS holds a value of the wrong type: {error}") from error
+    return Settings(**{known[key]: value for key, value in given.items()})
 
 
 @functools.cache

@@ -38,7 +38,7 @@ class Held(Protocol):
     attempt: int
     due_ms: int
     reserved_ms: int
-    lease_ms: int
+    entry_ms: int  # where the mirror's entry is
     worker: str
 
 
@@ -102,7 +102,7 @@ def _event(verdict: Verdict, due_ms: int, done_ms: int) -> Event:
 def tell(using: str, ended: Told) -> None:
     """Tell the mirror, the log and the signals how attempts ended. After the commit."""
     engine.tell(using).settle(
-        Settlement(v.held.id, v.held.topic, v.held.lease_ms, GONE if v.outcome in _STATES else due_ms)
+        Settlement(v.held.id, v.held.topic, v.held.entry_ms, GONE if v.outcome in _STATES else due_ms)
         for v, due_ms in ended
     )
     for verdict, _ in ended:

@@ -1,6 +1,14 @@
 """Everything delaytasks raises on purpose. A message says what was asked, what was found and what to do."""
 
 
+def shown(value: object) -> str:
+    """A short repr of a value for a message; an integer of thousands of digits cannot be printed."""
+    try:
+        return f"{value!r:.120}"
+    except ValueError:
+        return f"{type(value).__name__} too large to print"
+
+
 class DelaytasksError(Exception):
     """Base of every exception of this package."""
 

@@ -6,10 +6,13 @@ script is atomic. A pass returns how long to rest, so a lost notification costs 
 tick and no more.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 
 from .exceptions import MirrorDown
 from .places import Places, Promotion
+
+logger = logging.getLogger("delaytasks")
 
 
 class Mover:
@@ -52,9 +55,17 @@ class Mover:
         now_ms, topics = self._now_ms(), self._topics()
         promotion = places.promote_due(now_ms, topics)
         waiting = promotion.topics
-        if now_ms - self._looked_ms >= self._guard_tick_ms:  # a bell may have been lost
+        if not 0 <= now_ms - self._looked_ms < self._guard_tick_ms:  # a bell may have been lost; a clock set back
             self._looked_ms = now_ms
             waiting = waiting | places.ready_counts(topics).keys()
         for topic in sorted(waiting):
-            self._ring(topic)
+            self._ring_for(topic)
         return promotion
+
+    def _ring_for(self, topic: str) -> None:
+        try:
+            self._ring(topic)
+        except MirrorDown:
+            raise
+        except Exception:  # one topic's trouble keeps no other waiting; the next look rings again
+            logger.exception("mover: topic %s could not be rung for", topic)

@@ -7,7 +7,7 @@ from django.dispatch import Signal
 
 from . import conf, engine
 from .models import Job
-from .places import Entry, Settlement
+from .places import GONE, Entry, Settlement
 
 OVERLAP_MS = 300_000  # beyond the horizon; the feeder reads as far back below its mark
 
@@ -22,9 +22,10 @@ def enter(using: str, entries: Iterable[Entry], *, mark: bool) -> None:
     transaction.on_commit(tell, using=using, robust=True)
 
 
-def settle(using: str, settlement: Settlement) -> None:
-    """Move an entry later, or remove it, where it still is as it was seen."""
-    transaction.on_commit(lambda: engine.tell(using).settle([settlement]), using=using, robust=True)
+def remove(using: str, seen: Entry) -> None:
+    """Remove the entry of a job that has ended, where it still is as it was seen."""
+    gone = Settlement(seen.id, seen.topic, seen.at_ms, GONE)
+    transaction.on_commit(lambda: engine.tell(using).settle([gone]), using=using, robust=True)
 
 
 def send(using: str, signal: Signal, job_id: int) -> None:

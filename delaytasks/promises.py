@@ -9,24 +9,26 @@ from typing import Any
 
 from . import conf, topics
 from .clock import to_ms
-from .exceptions import BadBody, BadDelay, BadKey, BodyTooLarge, NaiveDatetime
+from .exceptions import BadBody, BadDelay, BadKey, BodyTooLarge, NaiveDatetime, shown
 from .statements import NewJob
 
 Delay = timedelta | float | int
 MAX_KEY = 255
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[^][{}]')  # strings, and all that is no bracket
+MAX_DEPTH = 100
 _UNPRINTABLE = {"Cc", "Cs", "Zl", "Zp"}
 
 
 def check_key(key: object) -> str:
     """The key, if it is one. Raises BadKey."""
     if not isinstance(key, str) or not key.strip():
-        raise BadKey(f"key is {key!r:.80}: give 1 to {MAX_KEY} printable characters, for example 'order:1042'.")
+        raise BadKey(f"key is {shown(key)}: give 1 to {MAX_KEY} printable characters, for example 'order:1042'.")
     if len(key) > MAX_KEY:
         raise BadKey(f"key {key[:40]!r}... has {len(key)} characters; at most {MAX_KEY} are possible.")
     bad = next((c for c in key if unicodedata.category(c) in _UNPRINTABLE), None)
     if bad is not None:
-        raise BadKey(f"key {key!r:.80} contains the control character {bad!r}; use printable characters.")
+        raise BadKey(f"key {shown(key)} contains the control character {bad!r}; use printable characters.")
     return key
 
 
@@ -37,6 +39,8 @@ def to_body(body: Any) -> str:
         size = len(text.encode())
     except (TypeError, ValueError, RecursionError) as error:
         raise BadBody(f"The body is not JSON: {error}. Use dicts, lists, strings, finite numbers, booleans.") from None
+    if _depth(text) > MAX_DEPTH:
+        raise BadBody(f"The body is nested deeper than {MAX_DEPTH} levels.")
     if _NUL.search(text):
         raise BadBody("The body contains the character NUL (\\u0000), which PostgreSQL cannot keep in JSON.")
     most = conf.get().max_body_bytes
@@ -46,6 +50,17 @@ def to_body(body: Any) -> str:
             "Keep the data in your own table and put its id into the body."
         )
     return text
+
+
+def _depth(text: str) -> int:
+    """How deep the JSON is nested. What one stack can write another may not be able to read."""
+    if text.count("[") + text.count("{") <= MAX_DEPTH:
+        return 0  # cannot be deeper: the common case costs nothing
+    depth = deepest = 0
+    for bracket in _BRACKETS.sub("", text):
+        depth += 1 if bracket in "[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def to_when(delay: Delay | None, due_at: datetime | None) -> tuple[int | None, int | None]:
@@ -58,7 +73,7 @@ def to_when(delay: Delay | None, due_at: datetime | None) -> tuple[int | None, i
         assert delay is not None
         return None, topics.to_delay_ms(delay, max_seconds=most)
     if not isinstance(due_at, datetime):
-        raise BadDelay(f"due_at is {due_at!r:.80}: give an aware datetime.")
+        raise BadDelay(f"due_at is {shown(due_at)}: give an aware datetime.")
     if due_at.tzinfo is None or due_at.utcoffset() is None:
         raise NaiveDatetime(
             f"due_at {due_at.isoformat()} has no time zone: say which, for example with django.utils.timezone."

@@ -9,7 +9,7 @@ from typing import Any
 
 from . import conf
 from .backoff import Backoff
-from .exceptions import BadDelay, BadInput, BadTopic, BadTTR
+from .exceptions import BadDelay, BadInput, BadTopic, BadTTR, shown
 
 _TOPIC = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 MAX_TTR_MS = 7 * 86_400_000
@@ -19,7 +19,7 @@ def check_topic(topic: object) -> str:
     """The topic's name, if it is one. Raises BadTopic."""
     if not isinstance(topic, str) or not _TOPIC.fullmatch(topic):
         raise BadTopic(
-            f"{topic!r:.120} is not a topic's name: use 1 to 100 of A-Z a-z 0-9 . _ -, "
+            f"{shown(topic)} is not a topic's name: use 1 to 100 of A-Z a-z 0-9 . _ -, "
             "the first a letter or digit, for example 'order.close'."
         )
     return topic
@@ -28,11 +28,10 @@ def check_topic(topic: object) -> str:
 def to_delay_ms(delay: timedelta | float | int, *, max_seconds: float, what: str = "delay") -> int:
     """Milliseconds of a delay given as timedelta or seconds, rounded up. Raises BadDelay."""
     if isinstance(delay, bool) or not isinstance(delay, timedelta | int | float):
-        raise BadDelay(f"{what} is {delay!r:.80}: give a timedelta or a number of seconds.")
+        raise BadDelay(f"{what} is {shown(delay)}: give a timedelta or a number of seconds.")
     seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
     if not 0 <= seconds <= max_seconds:  # NaN fails this too
-        shown = "too large to print" if isinstance(delay, int) and abs(delay) > 10**100 else f"{delay!r:.80}"
-        raise BadDelay(f"{what} is {shown}: it must be from 0 to {max_seconds:,.0f} seconds.")
+        raise BadDelay(f"{what} is {shown(delay)}: it must be from 0 to {max_seconds:,.0f} seconds.")
     return math.ceil(round(seconds * 1000, 3))
 
 

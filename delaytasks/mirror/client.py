@@ -9,6 +9,7 @@ import redis
 from django.core.exceptions import ImproperlyConfigured
 from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster
+from redis.connection import parse_url
 from redis.exceptions import RedisClusterException, RedisError
 from redis.retry import Retry
 from redis.sentinel import Sentinel
@@ -32,11 +33,14 @@ def make(settings: Settings) -> Any:
     }
     if url.startswith("sentinel://"):
         return _sentinel(url, options)
-    if settings.redis_cluster:
-        return RedisCluster.from_url(url, **options)
     try:
-        return redis.Redis.from_url(url, retry=Retry(NoBackoff(), 1), health_check_interval=30, **options)
-    except ValueError as error:
+        parse_url(url)
+        if settings.redis_cluster:
+            return RedisCluster.from_url(url, **options)
+        client = redis.Redis.from_url(url, retry=Retry(NoBackoff(), 1), health_check_interval=30, **options)
+        client.connection_pool.make_connection()  # nothing connects yet, but an unknown option is refused
+        return client
+    except (ValueError, TypeError) as error:
         raise ImproperlyConfigured(f"DELAYTASKS['REDIS_URL'] is not a Redis URL: {error}") from error
 
 
@@ -48,11 +52,14 @@ def _sentinel(url: str, options: dict[str, Any]) -> Any:
         nodes = [(host, int(port)) for host, _, port in (each.rpartition(":") for each in hosts)]
         database = int(path[1]) if len(path) > 1 else 0
     except ValueError:
+        nodes, database = [], 0
+    if not nodes or not path[0] or not all(host for host, _ in nodes):
         raise ImproperlyConfigured(
             "DELAYTASKS['REDIS_URL'] for Sentinel reads sentinel://host:26379,host:26379/service/0."
-        ) from None
+        )
     password = unquote(parts.password) if parts.password else None
-    return Sentinel(nodes, **options).master_for(path[0], db=database, password=password)
+    username = unquote(parts.username) if parts.username else None
+    return Sentinel(nodes, **options).master_for(path[0], db=database, username=username, password=password)
 
 
 class Line:

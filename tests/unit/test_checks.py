@@ -231,12 +231,16 @@ def test_postgresql_is_not_asked_for_what_sqlite_needs(hints_for):
         {"mail.send": {"concurrency": True}},
         {"mail.send": "fast"},
         {"mail.send": None},
-        ["mail.send"],
     ],
 )
 def test_a_declared_topic_with_a_bad_name_or_option_is_E009(settings, declared):
     settings.DELAYTASKS = {"TOPICS": declared}
     assert "delaytasks.E009" in found()
+
+
+def test_topics_that_are_no_dict_are_E001(settings):
+    settings.DELAYTASKS = {"TOPICS": ["mail.send"]}
+    assert "delaytasks.E001" in found()
 
 
 def test_a_well_declared_topic_is_not_E009(settings):

@@ -1,6 +1,7 @@
 """The line to Redis: which URLs there are, and that a Redis that failed is left alone and comes back."""
 
 import socket
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -176,7 +177,7 @@ def test_a_real_redis_goes_away_and_comes_back(own_server: RedisServer) -> None:
         line.ask(lambda c: c.get("a"))
     clock.seconds += PAUSES_SECONDS[1]
     assert line.ask(lambda c: c.get("a")) is None, "it came back empty"
-    line.client.close()
+    line.close()
 
 
 def test_a_mirror_works_again_after_a_restart_that_forgot_the_scripts(own_server: RedisServer) -> None:
@@ -189,10 +190,13 @@ def test_a_mirror_works_again_after_a_restart_that_forgot_the_scripts(own_server
 
 def test_a_redis_that_accepts_and_never_answers_counts_as_down_when_its_time_is_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
+        hang_up = threading.Timer(5, mute.close)  # ends the test if we would wait for ever
+        hang_up.start()
         line = line_to(f"redis://127.0.0.1:{mute.getsockname()[1]}", Monotonic(), redis_timeout_seconds=0.05)
         with pytest.raises(MirrorDown, match=r"(?i)timeout"):
             line.ask(lambda c: c.ping())
-        line.client.close()
+        hang_up.cancel()
+        line.close()
 
 
 # URLs

@@ -11,6 +11,9 @@
 local ready, due = KEYS[1], KEYS[2]
 local count, until_ms = math.min(tonumber(ARGV[1]), 1000), ARGV[2]
 
+if count < 1 then
+  return {}
+end
 local members = redis.call('ZRANGE', ready, 0, count - 1)
 if #members == 0 then
   return members

@@ -1,0 +1,120 @@
+"""A bucket of the mirror on the workbench: put members into places, call the scripts, look where they are."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from delaytasks.mirror.keys import Keys, member
+from delaytasks.mirror.scripts import Scripts
+from delaytasks.places import Promotion
+
+NOW = 1_893_456_000_000  # ms; 13 digits, as production has
+GRACE = 5_000
+TOPIC = "order.close"
+OTHER = "refund.check"
+CREW = "queue:crew"
+
+
+class At(NamedTuple):
+    """One place in which a member is, and its score there."""
+
+    place: str  # "due" or "ready"
+    ms: int
+
+
+class Settle(NamedTuple):
+    job: int
+    seen: int
+    new: int
+
+
+class Bench:
+    """One bucket with a prefix of its own. Jobs are known by their id; their topic is TOPIC unless it is said."""
+
+    def __init__(self, client: Any, prefix: str) -> None:
+        self.client = client
+        self.keys = Keys(prefix, "default", 1)
+        self.scripts = Scripts()
+        self.due_key = self.keys.due(0)
+        self._head = [self.keys.ready_prefix(0), self.keys.channel]
+
+    def call(self, script: str, keys: list[str], args: list[Any]) -> Any:
+        return self.scripts.one(self.client, script, keys, args)
+
+    # Places
+
+    def put(self, job: int, at: At | None, topic: str = TOPIC) -> None:
+        """Place a job by hand, without a script; None is nowhere."""
+        if at is not None:
+            key = self.due_key if at.place == "due" else self.keys.ready(0, topic)
+            self.client.zadd(key, {member(job, topic): at.ms})
+
+    def everywhere(self, job: int, topic: str = TOPIC) -> list[At]:
+        """Every place that the job is in; more than one is a fault."""
+        scores = {
+            "due": self.client.zscore(self.due_key, member(job, topic)),
+            "ready": self.client.zscore(self.keys.ready(0, topic), member(job, topic)),
+        }
+        return [At(place, int(ms)) for place, ms in scores.items() if ms is not None]
+
+    def where(self, job: int, topic: str = TOPIC) -> At | None:
+        found = self.everywhere(job, topic)
+        assert len(found) < 2, f"job {job} is in two places: {found}"
+        return found[0] if found else None
+
+    def due(self) -> dict[str, int]:
+        return {name: int(ms) for name, ms in self.client.zrange(self.due_key, 0, -1, withscores=True)}
+
+    def ready(self, topic: str = TOPIC) -> dict[str, int]:
+        return {name: int(ms) for name, ms in self.client.zrange(self.keys.ready(0, topic), 0, -1, withscores=True)}
+
+    def counters(self) -> dict[str, int]:
+        return {name: int(value) for name, value in self.client.hgetall(self.keys.counters(0)).items()}
+
+    # Scripts
+
+    def add(self, job: int, ms: int, *, mark: bool = False, topic: str = TOPIC) -> int:
+        return self.add_all([(job, ms)], mark=mark, topic=topic)
+
+    def add_all(self, entries: Iterable[tuple[int, int]], *, mark: bool = False, topic: str = TOPIC) -> int:
+        flat = [value for job, ms in entries for value in (member(job, topic), topic, ms)]
+        return self.call("add", [self.due_key], [*self._head, int(mark), *flat])
+
+    def settle(self, job: int, seen: int, new: int, *, topic: str = TOPIC) -> int:
+        return self.settle_all([Settle(job, seen, new)], topic=topic)
+
+    def settle_all(self, settlements: Iterable[Settle], *, topic: str = TOPIC) -> int:
+        flat = [value for job, seen, new in settlements for value in (member(job, topic), topic, seen, new)]
+        return self.call("settle", [self.due_key], [*self._head, *flat])
+
+    def promote(self, now: int = NOW, *, batch: int = 1000, known: Iterable[str] = (TOPIC,)) -> list[Any]:
+        """The script's whole answer: moved, next head or -1, set aside, topics..."""
+        k = self.keys
+        topics = list(known)
+        keys = [k.due(0), k.topics(0), k.aside(0), k.counters(0), *(k.ready(0, topic) for topic in topics)]
+        return self.call("promote_due", keys, [now, batch, k.ready_prefix(0), *topics])
+
+    def promotion(self, now: int = NOW, *, batch: int = 1000) -> Promotion:
+        moved, head, _, *topics = self.promote(now, batch=batch)
+        return Promotion(set(topics), None if head < 0 else head, moved >= batch)
+
+    def reserve(self, count: int = 10, until: int = NOW + GRACE, *, topic: str = TOPIC) -> list[int]:
+        members = self.call("reserve", [self.keys.ready(0, topic), self.due_key], [count, until])
+        return [int(name.partition(":")[0]) for name in members]
+
+    def take_slot(self, token: str, now: int = NOW, until: int = NOW + 30_000, *, limit: int = 1) -> int:
+        return self.call("take_slot", [self.keys.slots(TOPIC), self.keys.bell(TOPIC)], [now, until, limit, token])
+
+    def call_runner(self, now: int = NOW, *, limit: int = 1, patience: int = 60_000) -> int:
+        k = self.keys
+        keys = [k.slots(TOPIC), k.lingering(CREW), k.bell(TOPIC)]
+        return self.call("call_runner", keys, [now, limit, patience, k.wake_prefix, TOPIC])
+
+    def linger(self, token: str, until: int) -> None:
+        self.client.zadd(self.keys.lingering(CREW), {token: until})
+
+    def woken(self, token: str) -> list[str]:
+        """For which topics this lingerer was woken."""
+        return self.client.lrange(self.keys.wake_prefix + token, 0, -1)
+
+    def slots(self) -> dict[str, int]:
+        return {name: int(ms) for name, ms in self.client.zrange(self.keys.slots(TOPIC), 0, -1, withscores=True)}
