@@ -4,7 +4,7 @@
 
 # Two workers: more of them disturb each other's timing on a small machine. PYTEST_WORKERS=0 for a debugger.
 PYTEST_WORKERS ?= 2
-PYTEST = $(VENV_PYTHON) -m pytest -n $(PYTEST_WORKERS)
+PYTEST = $(VENV_PYTHON) -m pytest -n $(PYTEST_WORKERS) --max-worker-restart=0
 # What touches a database runs on each of them; unit and packaging run once.
 DATABASE_LAYERS = $(filter-out tests/unit/ tests/packaging/ tests/__pycache__/,$(wildcard tests/*/))
 

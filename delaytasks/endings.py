@@ -64,7 +64,7 @@ def conclude(using: str, verdicts: Sequence[Verdict], told: Told | None = None) 
     """
     if not verdicts:
         return
-    with transaction.atomic(using):
+    with transaction.atomic(using, savepoint=False):  # all or none with the caller's: two round trips less
         ended = statements.end_if_held(using, [_ending(v) for v in verdicts])
         lost = [v.held for v in verdicts if v.held.id not in ended]
         if lost:

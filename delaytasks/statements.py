@@ -3,6 +3,9 @@
 Zero rows changed means that somebody else was first. Statements over several rows lock in id
 order, so that they cannot lock each other out. Rows are passed as a VALUES list; what a
 statement answers is small and typed. Reading for people is in querysets.py.
+
+What names rows by id says nothing of ended_at: a live state implies it, and with stale statistics
+the planner would take the partial index of live rows for the smaller one and read all of it.
 """
 
 import json
@@ -150,7 +153,7 @@ def replace_delayed(using: str, rows: Mapping[int, NewJob]) -> list[Placed]:
         UPDATE delaytasks_job SET failures = 0, error = '', ttr_ms = new_ttr_ms, body = {d.as_json("new_body")},
             due_at = CASE WHEN delay_ms IS NULL THEN {d.greatest}({d.as_moment("new_due")}, {d.now})
                      ELSE {d.plus_ms(d.now, "delay_ms")} END
-        FROM new_terms WHERE id = job_id AND ended_at IS NULL AND state = {DELAYED}
+        FROM new_terms WHERE id = job_id AND state = {DELAYED}
         RETURNING id, topic, key, {d.to_ms("due_at")}, {d.to_ms(d.now)}"""
     return [Placed(*row) for row in _run(using, sql, params)]
 
@@ -169,7 +172,7 @@ def find_by_id(using: str, job_id: int) -> Live | None:
 
 def lock_delayed(using: str, job_id: int) -> Live | None:
     """The job, if it is delayed or ready, locked until the transaction ends; never waits for a reserved one."""
-    where = f"id = %s AND ended_at IS NULL AND state = {DELAYED} {dialect.of(using).lock}"
+    where = f"id = %s AND state = {DELAYED} {dialect.of(using).lock}"
     return next(iter(_find(using, where, [job_id])), None)
 
 
@@ -200,9 +203,9 @@ def cancel_delayed(using: str, ids: Sequence[int]) -> list[Cancelled]:
     sql = f"""
         WITH seen AS MATERIALIZED (
             SELECT id AS job_id FROM delaytasks_job
-            WHERE id IN ({_marks(ids)}) AND ended_at IS NULL AND state = {DELAYED} ORDER BY id {d.lock})
+            WHERE id IN ({_marks(ids)}) AND state = {DELAYED} ORDER BY id {d.lock})
         UPDATE delaytasks_job SET state = {CANCELLED}, ended_at = {d.now}
-        FROM seen WHERE id = job_id AND ended_at IS NULL AND state = {DELAYED}
+        FROM seen WHERE id = job_id AND state = {DELAYED}
         RETURNING id, attempt, {d.to_ms("due_at")}, {d.to_ms("ended_at")}"""
     return [Cancelled(*row) for row in _run(using, sql, list(ids))]
 
@@ -217,7 +220,7 @@ def move_delayed(using: str, job_id: int, *, due_ms: int | None, delay_ms: int |
     sql = f"""
         UPDATE delaytasks_job
         SET due_at = CASE WHEN {due} > {d.now} THEN {due} ELSE {d.least}(due_at, {d.now}) END
-        WHERE id = %s AND ended_at IS NULL AND state = {DELAYED}
+        WHERE id = %s AND state = {DELAYED}
         RETURNING {d.to_ms("due_at")}, {d.to_ms(d.now)}"""
     when = d.moment(due_ms or 0) if delay_ms is None else delay_ms
     found = _run(using, sql, [when, when, job_id])
@@ -238,7 +241,7 @@ _CLAIM = """
     WITH due AS MATERIALIZED ({choice})
     UPDATE delaytasks_job
     SET state = {reserved}, attempt = attempt + 1, reserved_at = {now}, lease_until = {lease}, worker = %s
-    FROM due WHERE id = due_id AND ended_at IS NULL AND state = {delayed}
+    FROM due WHERE id = due_id AND state = {delayed}
     RETURNING id, topic, key, body, attempt, failures, ttr_ms, {due_ms}, {created_ms}, {reserved_ms}, {lease_ms}"""
 
 
@@ -256,7 +259,7 @@ def _claim(using: str, choice: str, params: list[Any], worker: str) -> list[Clai
 def claim_sql(using: str, ids: Sequence[int]) -> str:
     d = dialect.of(using)
     return f"""SELECT id AS due_id FROM delaytasks_job
-        WHERE id IN ({_marks(ids)}) AND topic = %s AND ended_at IS NULL AND state = {DELAYED} AND due_at <= {d.now}
+        WHERE id IN ({_marks(ids)}) AND topic = %s AND state = {DELAYED} AND due_at <= {d.now}
         ORDER BY id {d.skip_locked}"""
 
 
@@ -278,6 +281,19 @@ def claim_due(using: str, topic: str, count: int, worker: str) -> list[Claimed]:
     return sorted(claimed, key=lambda c: (c.due_ms, c.id))
 
 
+def _locked_first(d: dialect.Dialect, rows: Sequence[Any]) -> tuple[str, str]:
+    """(a CTE that locks the held rows in id order, its join): two such statements cannot lock each other out.
+
+    One row needs no order, and a database without row locks has none.
+    """
+    if len(rows) < 2 or not d.lock:
+        return "", ""
+    cte = f""", mine AS MATERIALIZED (
+            SELECT id AS mine_id FROM delaytasks_job JOIN held ON id = job_id AND attempt = token
+            WHERE state = {RESERVED} ORDER BY id {d.lock} OF delaytasks_job)"""
+    return cte, "JOIN mine ON mine_id = job_id"
+
+
 def end_if_held(using: str, endings: Sequence[Ending]) -> dict[int, tuple[int, int]]:
     """reserved → finished, delayed or dead, where (id, attempt) still holds; id → (due ms, now ms) of those.
 
@@ -286,35 +302,29 @@ def end_if_held(using: str, endings: Sequence[Ending]) -> dict[int, tuple[int, i
     """
     d = dialect.of(using)
     values, params = _values(sorted(endings))
+    mine, join = _locked_first(d, endings)
     sql = f"""
-        WITH held (job_id, token, next_state, delay_ms, failed, said) AS (VALUES {values}),
-        mine AS MATERIALIZED (
-            SELECT id AS mine_id FROM delaytasks_job JOIN held ON id = job_id AND attempt = token
-            WHERE state = {RESERVED} ORDER BY id {d.lock and d.lock + " OF delaytasks_job"})
+        WITH held (job_id, token, next_state, delay_ms, failed, said) AS (VALUES {values}) {mine}
         UPDATE delaytasks_job SET
             state = next_state,
             due_at = CASE WHEN delay_ms IS NULL THEN due_at ELSE {d.plus_ms(d.now, "delay_ms")} END,
             ended_at = CASE WHEN next_state = {DELAYED} THEN NULL ELSE {d.now} END,
             died_at = CASE WHEN next_state = {DEAD} THEN {d.now} END,
             lease_until = NULL, failures = failures + failed, error = said
-        FROM held JOIN mine ON mine_id = job_id
-        WHERE id = job_id AND attempt = token AND state = {RESERVED}
+        FROM held {join} WHERE id = job_id AND attempt = token AND state = {RESERVED}
         RETURNING id, {d.to_ms("due_at")}, {d.to_ms(d.now)}"""
     return {row[0]: (row[1], row[2]) for row in _run(using, sql, params)}
 
 
-def renew_if_held(using: str, held: Sequence[tuple[int, int]], ttr_ms: int | None = None) -> dict[int, int]:
-    """reserved → reserved with a lease of its TTR (or `ttr_ms`) from now on; id → new lease end in ms."""
+def renew_if_held(using: str, held: Sequence[tuple[int, int]]) -> dict[int, int]:
+    """reserved → reserved with a lease of its TTR from now on; id → new lease end in ms."""
     d = dialect.of(using)
     values, params = _values(sorted(held))
-    lease = d.plus_ms(d.now, "ttr_ms" if ttr_ms is None else str(int(ttr_ms)))
+    mine, join = _locked_first(d, held)
     sql = f"""
-        WITH held (job_id, token) AS (VALUES {values}),
-        mine AS MATERIALIZED (
-            SELECT id AS mine_id FROM delaytasks_job JOIN held ON id = job_id AND attempt = token
-            WHERE state = {RESERVED} ORDER BY id {d.lock and d.lock + " OF delaytasks_job"})
-        UPDATE delaytasks_job SET lease_until = {lease}
-        FROM held JOIN mine ON mine_id = job_id WHERE id = job_id AND attempt = token AND state = {RESERVED}
+        WITH held (job_id, token) AS (VALUES {values}) {mine}
+        UPDATE delaytasks_job SET lease_until = {d.plus_ms(d.now, "ttr_ms")}
+        FROM held {join} WHERE id = job_id AND attempt = token AND state = {RESERVED}
         RETURNING id, {d.to_ms("lease_until")}"""
     return {row[0]: row[1] for row in _run(using, sql, params)}
 

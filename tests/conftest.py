@@ -96,7 +96,9 @@ def with_redis(redis_server: RedisServer, settings: Any) -> Iterator[dict[str, A
     yield settings.DELAYTASKS
     from delaytasks.mirror import connect
 
-    connect().close()
+    found = connect()
+    if found is not None:
+        found.close()
     if redis_server.process and redis_server.process.poll() is None:
         client = redis_server.client()
         for key in client.scan_iter(f"*{prefix}*", count=10_000):
@@ -187,7 +189,8 @@ def layer_of(nodeid: str) -> str:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """A worker of xdist tells the controller which servers it had."""
     if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["used_servers"] = sorted(session.config.stash[used_servers])
+        servers: set[str] = session.config.stash[used_servers]
+        session.config.workeroutput["used_servers"] = sorted(servers)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -207,5 +210,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     for layer in sorted(ran, key=lambda name: (LAYERS.index(name) if name in LAYERS else len(LAYERS), name)):
         bad = f", {len(failed[layer])} failed" if failed[layer] else ""
         terminalreporter.write_line(f"{layer:<11} {len(ran[layer]):>5} tests{bad}")
-    for server in sorted(config.stash[used_servers]):
+    servers: set[str] = config.stash[used_servers]
+    for server in sorted(servers):
         terminalreporter.write_line(server)

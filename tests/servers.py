@@ -9,6 +9,7 @@ DELAYTASKS_TEST_POSTGRES   a directory with `initdb` and `postgres`, or `wheel`,
 A server that cannot be started raises ServerMissing with what to do. It never leads to a skipped test.
 """
 
+import abc
 import contextlib
 import ctypes
 import functools
@@ -27,7 +28,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import psycopg
 import redis
@@ -109,7 +110,7 @@ def wheel_directory(package: str) -> Path | None:
     return Path(next(iter(spec.submodule_search_locations)))
 
 
-class Server:
+class Server(abc.ABC):
     """A server process with a directory of its own. Starts and stops; may be started again."""
 
     name: str
@@ -130,8 +131,9 @@ class Server:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @abc.abstractmethod
     def start(self) -> None:
-        raise NotImplementedError
+        """Return when the server answers. Raises ServerMissing."""
 
     def close(self) -> None:
         """Stop the server and remove all that it wrote."""
@@ -157,21 +159,23 @@ class Server:
             )
         return self.process
 
+    @abc.abstractmethod
     def answers(self) -> bool:
-        raise NotImplementedError
+        """Whether it is up, and ours."""
 
     def await_answer(self) -> bool:
         """True when the server answers, False when its process ended. Raises ServerMissing after START_SECONDS."""
-        assert self.process is not None
+        process = self.process
+        assert process is not None
 
         def settled() -> bool:
-            return self.process.poll() is not None or self.answers()
+            return process.poll() is not None or self.answers()
 
         try:
             wait_until(settled, seconds=START_SECONDS, what=f"{self.name} to answer")
         except AssertionError as error:
             raise ServerMissing(f"{error}. Its log ends:\n{tail(self.log)}") from None
-        return self.process.poll() is None
+        return process.poll() is None
 
 
 # Redis
@@ -237,8 +241,7 @@ class RedisServer(Server):
 
     def answers(self) -> bool:
         try:
-            with contextlib.closing(self.client()) as client:
-                info = client.info("server")
+            info = self._info()
         except redis.ConnectionError:  # also BusyLoadingError
             return False
         # Somebody else's server may have taken the port that was free a moment ago.
@@ -267,10 +270,13 @@ class RedisServer(Server):
     def client(self, db: int = 0, **options: Any) -> redis.Redis:
         return redis.Redis.from_url(self.url(db), **{"socket_timeout": 5, "decode_responses": True} | options)
 
+    def _info(self) -> dict[str, Any]:
+        with contextlib.closing(self.client()) as client:
+            return cast(dict[str, Any], client.info("server"))
+
     @property
     def version(self) -> str:
-        with contextlib.closing(self.client()) as client:
-            info = client.info("server")
+        info = self._info()
         product = "Valkey" if "valkey_version" in info else "Redis"
         return f"{product} {info.get('valkey_version', info['redis_version'])} ({redis_binary()})"
 

@@ -50,11 +50,10 @@ class Bench:
 
     def everywhere(self, job: int, topic: str = TOPIC) -> list[At]:
         """Every place that the job is in; more than one is a fault."""
-        scores = {
-            "due": self.client.zscore(self.due_key, member(job, topic)),
-            "ready": self.client.zscore(self.keys.ready(0, topic), member(job, topic)),
-        }
-        return [At(place, int(ms)) for place, ms in scores.items() if ms is not None]
+        with self.client.pipeline() as both:
+            both.zscore(self.due_key, member(job, topic)).zscore(self.keys.ready(0, topic), member(job, topic))
+            scores = zip(("due", "ready"), both.execute(), strict=True)
+        return [At(place, int(ms)) for place, ms in scores if ms is not None]
 
     def where(self, job: int, topic: str = TOPIC) -> At | None:
         found = self.everywhere(job, topic)

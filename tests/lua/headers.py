@@ -14,7 +14,9 @@ _TRAP = re.compile(r"\b(?:if|elseif|while|until|not|and|or)\s+#\w+\s*(?:then\b|d
 def problems(source: str) -> list[str]:
     """What is wrong with a script, one phrase each; an empty list if nothing is."""
     header, binding, rest = _parts(source)
-    found = [f"the header does not say {word}" for word in ("KEYS[1]", "ARGV[1]", "RETURN") if f"-- {word}" not in header]
+    found = [
+        f"the header does not say {word}" for word in ("KEYS[1]", "ARGV[1]", "RETURN") if f"-- {word}" not in header
+    ]
     found += _index_problems(header, binding, rest)
     if len(source.splitlines()) >= LINES_MAX:
         found.append(f"it has {len(source.splitlines())} lines; fewer than {LINES_MAX} read well")

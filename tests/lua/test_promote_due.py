@@ -100,11 +100,20 @@ def test_the_same_moment_for_many_jobs_moves_exactly_the_members_that_were_found
 # What belongs to nobody
 
 
-ODD = ["", "7", "7:", "seven:order.close", ":order.close", "-7:order.close", " 7:order.close", f"{2**63}:order.close", "9" * 5000 + ":order.close"]
-IDS = ["empty", "no-colon", "no-topic", "words", "no-id", "negative", "blank-before", "beyond-any-id", "5000-digits"]
+ODD = {
+    "empty": "",
+    "no-colon": "7",
+    "no-topic": "7:",
+    "no-number": "seven:order.close",
+    "no-id": ":order.close",
+    "negative": "-7:order.close",
+    "blank-before": " 7:order.close",
+    "beyond-any-id": f"{2**63}:order.close",
+    "5000-digits": "9" * 5000 + ":order.close",
+}
 
 
-@pytest.mark.parametrize("odd", ODD, ids=IDS)
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
 def test_a_member_that_can_be_no_job_is_set_aside_and_blocks_nobody(bench: Bench, odd: str) -> None:
     bench.client.zadd(bench.due_key, {odd: NOW - 10})
     bench.put(1, At("due", NOW))

@@ -5,7 +5,7 @@ story here says when the row changed (`# row`) and lets the messages come in the
 test_overtaking.py does the same with the public verbs.
 """
 
-from itertools import permutations
+from itertools import pairwise, permutations
 
 import pytest
 
@@ -41,7 +41,7 @@ def test_three_reschedules_told_in_any_order_never_leave_the_entry_late(
     bench: Bench, dues: list[int], order: tuple[int, ...]
 ) -> None:
     bench.add(1, dues[0])
-    moves = list(zip(dues, dues[1:], strict=False))
+    moves = list(pairwise(dues))
     for seen, new in (moves[i] for i in order):
         if new > seen:
             bench.settle(1, seen, new)

@@ -105,7 +105,8 @@ settings.configure(
 )
 django.setup()
 before_use = list(touched)
-loaded = [name for name in ("redis", "celery", "delaytasks.mirror.index", "delaytasks.scheduling") if name in sys.modules]
+heavy = {"redis", "celery", "delaytasks.mirror.index", "delaytasks.scheduling"}
+loaded = sorted(heavy & set(sys.modules))
 from delaytasks import schedule
 from delaytasks.mirror import connect
 connect()

@@ -128,7 +128,7 @@ def test_the_promotion_of_several_buckets_is_one_answer(mirror: Mirror) -> None:
     assert mirror.promote_due(NOW + 9, ["a"]) == Promotion({"a", "b"}, None, full=False)
 
 
-def test_entries_without_a_topic_are_set_aside_with_a_log_line_and_a_metric(mirror: Mirror, redis_server, caplog) -> None:
+def test_what_is_set_aside_leaves_a_log_line_and_a_metric(mirror: Mirror, redis_server, caplog) -> None:
     with redis_server.client() as client:
         client.zadd(mirror.keys.due(0), {"nonsense": NOW - 1})
         mirror.add([Entry(4, "order.close", NOW)])

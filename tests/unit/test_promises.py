@@ -65,7 +65,7 @@ def readable(error: pytest.ExceptionInfo) -> str:
 
 @pytest.mark.parametrize(
     "key",
-    ["order:1042", " order ", "x", "x" * 255, "заказ:7", "é" * 255, "注文 1042", "👩‍👩‍👧:1", "a'b\"c\\d;--", "*?[]{}:%_"],
+    ["order:1042", " order ", "x", "x" * 255, "заказ:7", "é" * 255, "注文 1", "👩‍👩‍👧:1", "a'b\"c\\d;--", "*?[]{}:%_"],
     ids=lambda key: ascii(key[:12]),
 )
 def test_a_printable_key_is_taken_as_it_is(key: str) -> None:
@@ -157,6 +157,27 @@ def test_a_text_is_refused_exactly_if_it_contains_the_character_nul(text: str) -
                 to_body(body)
         else:
             assert json.loads(to_body(body)) == body
+
+
+@hypothesis_settings(database=None)
+@given(st.text('[]{}"\\a', max_size=40), st.integers(0, 9))
+def test_brackets_inside_texts_are_no_nesting(text: str, depth: int) -> None:
+    body = {"a": [text] * 30, text: nested(depth)}
+    assert json.loads(to_body(body)) == body
+
+
+@pytest.mark.parametrize("kind", ["list", "dict", "both"])
+def test_a_hundred_levels_are_the_deepest(kind: str) -> None:
+    def levels(count: int) -> Any:
+        body: Any = 1
+        for level in range(count):
+            as_list = kind == "list" or (kind == "both" and level % 2)
+            body = [body] if as_list else {"a": body, "beside": [] if level else 1}
+        return body
+
+    assert json.loads(to_body(levels(100))) == levels(100)
+    with pytest.raises(BadBody, match="deeper than 100 levels"):
+        to_body(levels(101))
 
 
 def around() -> list:
@@ -255,7 +276,7 @@ BAD_TIMES = [
     pytest.param({"due_at": 1_893_456_000}, BadDelay, "1893456000", id="unix-time"),
     pytest.param({"due_at": HUGE}, BadDelay, "due_at", id="due-at-5000-digits"),
     pytest.param({"delay": -1}, BadDelay, "delay is -1", id="negative"),
-    pytest.param({"delay": timedelta(seconds=-1)}, BadDelay, "delay is datetime.timedelta(days=-1", id="negative-delta"),
+    pytest.param({"delay": timedelta(seconds=-1)}, BadDelay, "timedelta(days=-1", id="negative-timedelta"),
     pytest.param({"delay": math.nan}, BadDelay, "delay is nan", id="nan"),
     pytest.param({"delay": math.inf}, BadDelay, "delay is inf", id="inf"),
     pytest.param({"delay": 10**30}, BadDelay, f"delay is {10**30}", id="overflow"),
@@ -306,7 +327,7 @@ def test_a_promise_without_a_ttr_has_its_topics(known_topic: None) -> None:
 BAD_PROMISES = [
     pytest.param({"topic": "order close"}, BadTopic, "'order close' is not a topic's name", id="topic"),
     pytest.param({"topic": None}, BadTopic, "None", id="no-topic"),
-    pytest.param({"topic": "nobody.knows"}, UnknownTopic, f"'nobody.knows' is unknown.*Known here: {TOPIC}", id="unknown"),
+    pytest.param({"topic": "nobody.knows"}, UnknownTopic, f"is unknown.*Known here: {TOPIC}", id="unknown"),
     pytest.param({"key": ""}, BadKey, "key is ''", id="key"),
     pytest.param({"key": "order\x00"}, BadKey, "control character", id="key-with-nul"),
     pytest.param({"delay": None}, BadDelay, "neither was given", id="neither"),
@@ -347,7 +368,7 @@ def test_one_bad_promise_among_many_is_named_by_its_position_and_none_is_written
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("item", [{"topik": TOPIC}, {"key": "order:1"}, {"topic": TOPIC, "key": "a", "when": 1}], ids=str)
+@pytest.mark.parametrize("item", [{"topik": TOPIC}, {"key": "a"}, {"topic": TOPIC, "key": "a", "when": 1}], ids=str)
 def test_an_item_with_missing_or_unknown_arguments_is_named_by_its_position(known_topic: None, item: dict) -> None:
-    with pytest.raises(BadInput, match="Item 0: .*It takes topic, key, delay or due_at, body, ttr"):
+    with pytest.raises(BadInput, match=r"Item 0: .*It takes topic, key, delay or due_at, body, ttr"):
         schedule_many([item])

@@ -172,7 +172,7 @@ def test_what_runs_elsewhere_is_stopped_before_the_interrupt(fresh: None) -> Non
 
 
 def test_an_interrupt_that_is_swallowed_comes_again(fresh: None) -> None:
-    ttr.enforce(watchdog=False, grace_seconds=0.04)
+    ttr.enforce(watchdog=False, grace_seconds=0.4)
     swallowed = []
     with pytest.raises(TTRExceeded), ttr.limit(10):
         for _ in range(2):

@@ -1,0 +1,78 @@
+"""Redis is flushed, or goes away and comes back empty; and a burst meets two workers."""
+
+import time
+
+from delaytasks import schedule_many
+from delaytasks.mirror import connect
+from delaytasks.states import State
+
+from .world import World
+
+SOON_SECONDS = 10  # the guard finds what is missing within a second or two; the sweep would take half a minute
+
+
+def every(keys: list[str], topic: str, **terms: object) -> list[dict]:
+    return [{"topic": topic, "key": key, **terms} for key in keys]
+
+
+def assert_each_once_and_none_early(world: World, keys: list[str]) -> None:
+    effects = world.effects("quick")
+    assert sorted(effect.key for effect in effects) == sorted(keys)
+    early = [effect for effect in effects if effect.at_ms < effect.due_ms]
+    assert not early
+    assert {effect.attempt for effect in effects} == {1}
+
+
+def test_when_redis_is_flushed_with_a_thousand_jobs_pending_all_run_none_twice_and_none_early(world: World) -> None:
+    world.start_all()
+    keys = [f"k{i}" for i in range(1000)]
+    schedule_many({"topic": "quick", "key": key, "delay": 4 + i / 500} for i, key in enumerate(keys))
+    mirror = connect()
+    assert mirror.due_count() == 1000
+    world.redis.flush()
+    assert mirror.due_count() == 0
+    assert not world.effects("quick"), "the jobs were to be pending when Redis was flushed"
+
+    world.until(lambda: world.ended(1000, state=State.FINISHED), seconds=40, what="a thousand jobs to run")
+    assert_each_once_and_none_early(world, keys)
+    assert max(effect.at_ms - effect.due_ms for effect in world.effects("quick")) < SOON_SECONDS * 1000
+
+
+def test_when_redis_stops_for_ten_seconds_and_comes_back_empty_everything_runs(world: World) -> None:
+    world.start_all()
+    before = [f"before{i}" for i in range(100)]
+    schedule_many({"topic": "quick", "key": key, "delay": 3 + i / 10} for i, key in enumerate(before))
+    world.redis.stop()
+    back_at = time.monotonic() + 10
+    meanwhile = [f"meanwhile{i}" for i in range(100)]
+    schedule_many({"topic": "quick", "key": key, "delay": 1 + i / 10} for i, key in enumerate(meanwhile))
+    world.until(lambda: time.monotonic() > back_at, seconds=11, what="ten seconds to pass")
+    world.redis.start()
+
+    # Celery itself tries again after 2, 4, 6 seconds.
+    world.until(lambda: world.ended(200, state=State.FINISHED), seconds=6 + SOON_SECONDS, what="everything to run")
+    assert_each_once_and_none_early(world, before + meanwhile)
+    assert all(process.popen.poll() is None for process in world.processes), world.report()
+
+
+def test_two_workers_share_a_burst_and_each_job_runs_once(world: World) -> None:
+    world.start_beat()
+    world.start_worker("one")
+    world.start_worker("two")
+    world.await_workers()
+    keys = [f"k{i}" for i in range(600)]
+    schedule_many(every(keys, "quick", delay=1))
+
+    world.until(lambda: world.ended(600, state=State.FINISHED), seconds=30, what="the burst to run")
+    assert_each_once_and_none_early(world, keys)
+
+
+def test_without_redis_in_the_settings_the_jobs_still_run(world: World) -> None:
+    broker = world.env.pop("REDIS_URL")
+    world.env["CELERY_BROKER_URL"] = broker
+    world.start_all()
+    keys = [f"k{i}" for i in range(50)]
+    schedule_many(every(keys, "quick", delay=0.5))
+
+    world.until(lambda: world.ended(50, state=State.FINISHED), seconds=30, what="the jobs to run")
+    assert_each_once_and_none_early(world, keys)

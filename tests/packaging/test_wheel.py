@@ -1,0 +1,107 @@
+"""A wheel built from the tree and installed into a bare project elsewhere works, with nothing of the tree in reach."""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from email.parser import HeaderParser
+from pathlib import Path
+
+import pytest
+
+from tests.servers import RedisServer
+
+ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+LEFT_OUT = shutil.ignore_patterns(".*", "var", "__pycache__", "*.egg-info", "build", "dist")
+
+pytestmark = pytest.mark.xdist_group("packaging")  # one wheel for all of them
+
+
+def run(*command: str, cwd: Path, **environment: str) -> str:
+    """What the command printed. Fails with its output."""
+    done = subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, stdin=subprocess.DEVNULL,
+        env={"PATH": os.environ["PATH"], "HOME": str(cwd), "PYTHONDONTWRITEBYTECODE": "1", **environment},
+    )  # fmt: skip
+    assert done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy, as setuptools leaves its scratch in the tree that it builds from."""
+    copy = tmp_path_factory.mktemp("tree") / "tree"
+    shutil.copytree(ROOT, copy, ignore=LEFT_OUT)
+    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(copy.parent), ".", cwd=copy)
+    (found,) = copy.parent.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("installed")
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-compile"]
+    run(*pip, "--target", str(target), str(wheel), cwd=target)
+    return target
+
+
+@pytest.fixture
+def bare(installed: Path, tmp_path: Path, redis_server: RedisServer) -> dict[str, str]:
+    """The environment of a bare project with one app, which knows the installed package and not the tree."""
+    shutil.copytree(HERE / "bare", tmp_path / "bare", ignore=shutil.ignore_patterns("__pycache__"))
+    redis_server.flush()
+    return {
+        "PYTHONPATH": os.pathsep.join([str(installed), str(tmp_path / "bare")]),
+        "DJANGO_SETTINGS_MODULE": "elsewhere.settings",
+        "BARE_REDIS_URL": redis_server.url(),
+        "BARE_INSTALLED": str(installed),
+    }
+
+
+def files_of_the_app() -> set[str]:
+    return {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "delaytasks").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def test_the_wheel_holds_every_file_of_the_app_and_nothing_else(wheel: Path) -> None:
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert names == files_of_the_app()
+    for kind in (".lua", ".html", "py.typed", "migrations/0001_initial.py"):
+        assert any(name.endswith(kind) for name in names), f"no {kind} in the wheel"
+
+
+def test_the_wheels_metadata_say_what_it_needs(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    (path,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+    metadata = HeaderParser().parsestr(archive.read(path).decode())
+    assert metadata["Name"] == "delaytasks"
+    assert metadata["License-Expression"] == "BSD-3-Clause"
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert metadata.get_payload().strip() == (ROOT / "README.md").read_text().strip()
+    assert set(metadata.get_all("Requires-Dist")) == {
+        "Django>=5.2", "celery>=5.5", "redis>=6.4", 'psycopg[binary]>=3.1; extra == "postgres"',
+    }  # fmt: skip
+    assert any(name.endswith("licenses/LICENSE") for name in archive.namelist())
+
+
+def test_a_bare_project_migrates_checks_and_runs_a_job_from_the_installed_wheel(
+    bare: dict[str, str], tmp_path: Path
+) -> None:
+    manage = [sys.executable, "-m", "django"]
+    run(*manage, "migrate", "--verbosity", "0", cwd=tmp_path, **bare)
+    run(*manage, "makemigrations", "--check", "--dry-run", "delaytasks", cwd=tmp_path, **bare)
+    run(*manage, "check", "--fail-level", "WARNING", "--database", "default", cwd=tmp_path, **bare)
+    said = run(sys.executable, str(tmp_path / "bare" / "play.py"), cwd=tmp_path, **bare)
+    assert said.splitlines()[-1] == "all went well"
+
+
+def test_the_installed_commands_answer(bare: dict[str, str], tmp_path: Path) -> None:
+    manage = [sys.executable, "-m", "django"]
+    run(*manage, "migrate", "--verbosity", "0", cwd=tmp_path, **bare)
+    said = run(*manage, "delaytasks", "stats", "--json", cwd=tmp_path, **bare)
+    assert '"mirror": "up"' in said
