@@ -39,16 +39,16 @@ def to_body(body: Any) -> str:
         size = len(text.encode())
     except (TypeError, ValueError, RecursionError) as error:
         raise BadBody(f"The body is not JSON: {error}. Use dicts, lists, strings, finite numbers, booleans.") from None
-    if _depth(text) > MAX_DEPTH:
-        raise BadBody(f"The body is nested deeper than {MAX_DEPTH} levels.")
-    if _NUL.search(text):
-        raise BadBody("The body contains the character NUL (\\u0000), which PostgreSQL cannot keep in JSON.")
     most = conf.get().max_body_bytes
     if size > most:
         raise BodyTooLarge(
             f"The body has {size:,} bytes of JSON; at most {most:,} are allowed (MAX_BODY_BYTES). "
             "Keep the data in your own table and put its id into the body."
         )
+    if _NUL.search(text):
+        raise BadBody("The body contains the character NUL (\\u0000), which PostgreSQL cannot keep in JSON.")
+    if _depth(text) > MAX_DEPTH:
+        raise BadBody(f"The body is nested deeper than {MAX_DEPTH} levels.")
     return text
 
 

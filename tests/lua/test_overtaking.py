@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from delaytasks import cancel, handler, reschedule, retry_dead, run_now, schedule, topics, worker
+from delaytasks import Retry, Snooze, cancel, handler, reschedule, retry_dead, run_now, schedule, topics, worker
+from delaytasks.claiming import take
 from delaytasks.clock import to_ms
 from delaytasks.models import Job
 from delaytasks.states import State
@@ -99,26 +100,98 @@ def test_a_cancel_that_overtakes_its_schedule_leaves_an_entry_that_the_claim_rem
     for message in told_of_schedule:
         message()
     mirrored.promote_due(to_ms(STARTED), [TOPIC])
-    assert worker.take(mirrored, TOPIC, 10, using="default", worker="w") == []
+    assert take(mirrored, TOPIC, 10, using="default", worker="w") == []
     assert mirrored.scores([(job.id, TOPIC)]) == [(None, None)]
 
 
-@pytest.mark.django_db(transaction=True)
-def test_a_handler_that_touched_its_job_and_then_failed_leaves_no_late_entry(mirror, db_clock) -> None:
-    def touch_and_fail(job: Any) -> None:
-        db_clock.advance(ms=100)
-        job.touch()
-        raise topics.Retry("not today", delay=1)
+def test_a_reschedule_that_overtakes_the_answer_to_a_refused_claim_leaves_no_late_entry(
+    mirrored, db_clock, django_capture_on_commit_callbacks, monkeypatch
+) -> None:
+    with django_capture_on_commit_callbacks(execute=True):
+        job = schedule(TOPIC, key="order:1", due_at=due_in(30))
+        reschedule(TOPIC, "order:1", due_at=due_in(40))
+    db_clock.advance(seconds=30 * 60)
+    mirrored.promote_due(db_clock.now_ms, [TOPIC])
+    answers: list[Any] = []
+    with monkeypatch.context() as held_up:
+        held_up.setattr(mirrored, "settle", lambda settlements: answers.extend(settlements))
+        assert take(mirrored, TOPIC, 10, using="default", worker="w") == []
+    with django_capture_on_commit_callbacks(execute=True):
+        reschedule(TOPIC, "order:1", due_at=due_in(35))
+    assert answers, "the worker has an answer: due in ten minutes"
+    mirrored.settle(answers)
+    assert mirrored.scores([(job.id, TOPIC)])[0][0] <= to_ms(due_in(35))
 
-    handler(TOPIC, ttr=60)(touch_and_fail)
+
+# A handler that renews its lease
+
+
+class Touching:
+    """A handler that touches its job twice, and then does as it is told."""
+
+    def __init__(self, mirror: Any, db_clock: Any, then: Callable[[], Any]) -> None:
+        self.mirror, self.db_clock, self.then = mirror, db_clock, then
+        self.leases: list[int] = []
+        self.entries: list[int] = []
+
+    def handle(self, job: Any) -> Any:
+        for _ in range(2):
+            self.note(job)
+            self.db_clock.advance(ms=100)
+            job.touch()
+        self.note(job)
+        return self.then()
+
+    def note(self, job: Any) -> None:
+        self.leases.append(to_ms(job.deadline))
+        self.entries.append(self.mirror.scores([(job.id, TOPIC)])[0][0])
+
+
+def run_touching(
+    mirror: Any, db_clock: Any, then: Callable[[], Any] = lambda: None, *, atomic: bool
+) -> tuple[Touching, Job, tuple[int | None, int | None]]:
+    """The handler, the job's row and its places in the mirror afterwards."""
+    touching = Touching(mirror, db_clock, then)
+    handler(TOPIC, ttr=60, atomic=atomic)(touching.handle)
     try:
         made_now = schedule(TOPIC, key="order:1", delay=0)
         mirror.promote_due(db_clock.now_ms, [TOPIC])
         worker.run_topic(TOPIC, using="default", worker="w", ring=lambda topic: None)
     finally:
         topics.forget(TOPIC)
-    job = Job.objects.get(pk=made_now.pk)
-    assert (job.failures, to_ms(job.due_at)) == (1, db_clock.now_ms + 1000)
-    ((due, ready),) = mirror.scores([(job.id, TOPIC)])
-    assert ready is None
-    assert due <= to_ms(job.due_at), f"{due - to_ms(job.due_at)} ms late"
+    return touching, Job.objects.get(pk=made_now.pk), mirror.scores([(made_now.pk, TOPIC)])[0]
+
+
+def fail() -> None:
+    raise Retry("not today", delay=1)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_touch_inside_a_transaction_is_not_told_to_the_mirror_before_its_commit(mirror, db_clock) -> None:
+    touching, _, _ = run_touching(mirror, db_clock, atomic=True)
+    assert touching.entries == [touching.leases[0]] * 3
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_touch_outside_a_transaction_is_told_to_the_mirror_at_once(mirror, db_clock) -> None:
+    touching, _, _ = run_touching(mirror, db_clock, atomic=False)
+    assert touching.entries == touching.leases
+    assert len(set(touching.leases)) == 3
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("atomic", [True, False], ids=["atomic", "outside"])
+def test_a_handler_that_touched_its_job_and_finished_leaves_no_entry(mirror, db_clock, atomic: bool) -> None:
+    _, job, places = run_touching(mirror, db_clock, atomic=atomic)
+    assert (State(job.state), places) == (State.FINISHED, (None, None))
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("atomic", [True, False], ids=["atomic", "outside"])
+@pytest.mark.parametrize("then", [fail, lambda: Snooze(1)], ids=["failed", "snoozed"])
+def test_a_handler_that_touched_its_job_and_is_to_be_called_again_leaves_no_late_entry(
+    mirror, db_clock, then: Callable[[], Any], atomic: bool
+) -> None:
+    _, job, places = run_touching(mirror, db_clock, then, atomic=atomic)
+    assert to_ms(job.due_at) == db_clock.now_ms + 1000
+    assert places == (to_ms(job.due_at), None)

@@ -64,6 +64,8 @@ def test_a_number_that_must_be_more_than_zero_is_refused_by_name(name: str, valu
 
 def test_a_linger_of_zero_is_allowed_and_means_not_at_all() -> None:
     assert from_dict({"LINGER_MS": 0}).linger_ms == 0
+    with pytest.raises(ImproperlyConfigured, match=r"DELAYTASKS\['LINGER_MS'\]"):
+        from_dict({"LINGER_MS": -1})
 
 
 @pytest.mark.parametrize(
@@ -76,6 +78,11 @@ def test_a_linger_of_zero_is_allowed_and_means_not_at_all() -> None:
         pytest.param("BATCH_MAX", 2.5, id="half-a-job"),
         pytest.param("REDIS_URL", 6379, id="number-for-a-url"),
         pytest.param("PREFIX", None, id="none-for-a-prefix"),
+        pytest.param("BUCKETS", True, id="true-for-a-number"),
+        pytest.param("REDIS_TIMEOUT_SECONDS", True, id="true-for-seconds"),
+        pytest.param("MOVER_THREAD", 1, id="number-for-a-truth"),
+        pytest.param("TOPICS", ["order.close"], id="list-for-a-dict"),
+        pytest.param("DATABASES", "default", id="text-for-a-list"),
     ],
 )
 def test_a_value_of_the_wrong_type_is_refused_by_the_name_of_its_key(name: str, value: object) -> None:

@@ -138,6 +138,21 @@ def test_a_mirror_that_fails_while_it_is_looked_for_ready_jobs_is_replaced_too()
     assert world.rang == ["order.close"]
 
 
+def test_a_mirror_that_fails_while_a_bell_is_rung_is_replaced_too() -> None:
+    places = [Place(Promotion({"order.close"}, None, full=False)), Place(Promotion({"order.close"}, None, full=False))]
+    moods = iter([MirrorDown(), None])
+    rang = []
+
+    def ring(topic: str) -> None:
+        failure = next(moods)
+        if failure:
+            raise failure
+        rang.append(topic)
+
+    assert Mover(lambda: places.pop(0), lambda: NOW, lambda: ["order.close"], ring, TICK).move_due() == TICK
+    assert rang == ["order.close"]
+
+
 def test_what_fails_twice_is_for_the_caller() -> None:
     world = World(Place(MirrorDown(), MirrorDown()))
     with pytest.raises(MirrorDown):
