@@ -21,18 +21,28 @@ def take(places: Places, topic: str, count: int, *, using: str, worker: str) -> 
     """Reserve up to `count` ready jobs of a topic and claim them; held until their deadline, oldest due first.
 
     worker   who takes them; kept in the row and in the events
+
+    Empty only if nothing more is ready: a job that is locked or not due holds up no other.
     """
+    held: list[Attempt] | None = []
+    while held == []:
+        held = _take_once(places, topic, count, using, worker)
+    return held or []
+
+
+def _take_once(places: Places, topic: str, count: int, using: str, worker: str) -> list[Attempt] | None:
+    """What could be claimed; None if nothing was there to claim."""
     until_ms = engine.now_ms(using) + conf.get().claim_grace_ms
     ids = places.reserve(topic, count, until_ms)
     if ids is None:
         claimed = _claim_without_mirror(using, topic, count, worker)
-    elif ids:
-        claimed = statements.claim(using, topic, ids, worker)
+    else:
+        claimed = statements.claim(using, topic, ids, worker) if ids else []
         leases = [Settlement(c.id, topic, until_ms, c.lease_ms) for c in claimed]
         transaction.on_commit(lambda: places.settle(leases), using=using, robust=True)
         _after_misses(places, topic, sorted(set(ids) - {c.id for c in claimed}), until_ms, using)
-    else:
-        return []
+    if not claimed and not ids:
+        return None
     return _bury_the_used_up(using, [Attempt(c, using, worker) for c in claimed])
 
 

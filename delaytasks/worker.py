@@ -32,15 +32,16 @@ RENEW_SLOT_MS = 1_000
 
 @dataclass
 class Pace:
-    """How many jobs to reserve at once: doubled after a quick batch, cut to fit after a slow one."""
+    """How many jobs to reserve at once: more after a quick batch, cut to fit after a slow one."""
 
     size: int = 1
 
     def learn(self, ran: int, seconds: float, ttr_ms: int, most: int) -> None:
-        if ran:
-            target = min(BATCH_TARGET_SECONDS, ttr_ms / 4000)
-            fits = int(target * ran / max(seconds, 1e-6))
-            self.size = max(1, min(fits, max(self.size * 2, 8), most))
+        target = min(BATCH_TARGET_SECONDS, ttr_ms / 4000)
+        if ran and seconds > target:
+            self.size = max(1, int(ran * target / seconds))
+        elif ran >= self.size:  # not by what one job took: a batch handler may take as long for one as for fifty
+            self.size = min(most, self.size * (8 if seconds * 8 < target else 2))
 
 
 _paces: dict[str, Pace] = {}

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 import pytest
 from django.db import OperationalError, connection, transaction
@@ -177,15 +178,32 @@ def test_a_batch_that_turns_slow_is_given_back_but_for_what_has_begun(stage, mon
     assert Job.objects.filter(failures__gt=0).count() == 0
 
 
-def test_the_pace_doubles_while_the_handler_is_quick_and_never_passes_its_bound():
-    pace = worker.Pace()
-    sizes = []
-    for _ in range(8):
-        pace.learn(pace.size, 0.001 * pace.size, 60_000, 200)
+def paces(seconds_of: Callable[[int], float], rounds: int = 9) -> list[int]:
+    """The sizes that a topic's batches have, one after the other, if a batch of n takes seconds_of(n)."""
+    pace, sizes = worker.Pace(), []
+    for _ in range(rounds):
         sizes.append(pace.size)
-    assert sizes == [8, 16, 32, 64, 128, 200, 200, 200]
-    pace.learn(10, 10.0, 60_000, 200)
-    assert pace.size == 1
+        pace.learn(pace.size, seconds_of(pace.size), 60_000, 200)
+    return sizes
+
+
+def test_the_pace_grows_fast_while_the_handler_is_quick_and_never_passes_its_bound():
+    assert paces(lambda n: 0.0005 * n, rounds=5) == [1, 8, 64, 200, 200]
+
+
+def test_the_pace_grows_for_a_batch_handler_that_takes_as_long_for_one_as_for_many():
+    assert paces(lambda n: 0.25) == [1, 2, 4, 8, 16, 32, 64, 128, 200]
+
+
+def test_the_pace_of_a_slow_handler_stays_small():
+    assert max(paces(lambda n: 0.25 * n)) == 2
+    assert paces(lambda n: 30.0 * n) == [1] * 9
+
+
+def test_a_batch_that_was_not_full_says_nothing_about_a_larger_one():
+    pace = worker.Pace(size=64)
+    pace.learn(3, 0.001, 60_000, 200)
+    assert pace.size == 64
 
 
 @on_the_mirror
