@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from delaytasks import bells, claiming, conf, engine, sweeper, topics, worker
-from delaytasks.models import Job, JobEvent
+from delaytasks.models import Job, JobEvent, Topic
 from delaytasks.mover import Mover
 from delaytasks.places import Places
 
@@ -99,3 +99,16 @@ def state_of(key: str) -> str:
     from delaytasks.states import State
 
     return State(Job.objects.filter(key=key).latest("id").state).word
+
+
+class Boom(Exception):
+    """What a handler raises."""
+
+
+def effect(name: str) -> None:
+    """Something a handler does in the database."""
+    Topic.objects.create(name=name)
+
+
+def effects() -> list[str]:
+    return sorted(Topic.objects.filter(name__startswith="effect").values_list("name", flat=True))
