@@ -9,7 +9,7 @@ from typing import Any
 from django.db import connections, transaction
 
 from . import clock, engine, statements, ttr
-from .endings import Verdict, conclude
+from .endings import Told, Verdict, conclude, one_commit
 from .exceptions import LeaseLost, Reserved
 from .places import Settlement
 from .statements import Claimed
@@ -80,18 +80,19 @@ class Attempt:
         """
         if self.ended:
             raise LeaseLost(f"{self!r} has ended already.")
+        told = None
         try:
-            with transaction.atomic(self.using):
+            with one_commit(self.using) as told:
                 yield
-                self.finish()
+                self.finish(told)
         except BaseException:
-            self.ended = False  # rolled back
+            self.ended = told is not None and told.committed
             raise
 
-    def finish(self) -> None:
+    def finish(self, told: Told | None = None) -> None:
         """Finish now, in the transaction at hand; once. Raises LeaseLost."""
         if not self.ended:
-            conclude(self.using, [Verdict(self, Outcome.FINISHED)])
+            conclude(self.using, [Verdict(self, Outcome.FINISHED)], told)
             self.ended = True
 
     def still_held(self) -> bool:

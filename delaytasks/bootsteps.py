@@ -42,6 +42,7 @@ class MoverStep(bootsteps.StartStopStep):
 def install(app: Celery) -> None:
     """Add delaytasks to a Celery app: `install(app)` in the project's celery.py is all that is needed."""
     app.steps["worker"].add(MoverStep)
+    app.autodiscover_tasks(["delaytasks"])
     app.on_after_finalize.connect(_add_beat_entries, weak=False)
     signals.worker_shutting_down.connect(stop, weak=False)
     signals.worker_process_init.connect(_enforce_ttr, weak=False)

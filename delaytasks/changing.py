@@ -11,12 +11,12 @@ from typing import TypeVar
 
 from django.db import IntegrityError, transaction
 
-from . import engine, on_commit, signals, statements, topics
+from . import engine, on_commit, signals, statements
 from .conflicts import retried_once
 from .exceptions import BadInput, KeyIsLive, NotDead, NotLive, Reserved
 from .models import Job
 from .places import Entry
-from .promises import Delay, check_key, to_when
+from .promises import Delay, check_actor, check_name, to_when
 from .statements import Event, Live
 from .states import Outcome, State
 
@@ -40,14 +40,14 @@ def cancel(topic: str, *, key: str, using: str | None = None, by: str = "") -> C
     is gone; the answer says what was found.
     """
     using = engine.alias(using)
-    topics.check_topic(topic), check_key(key)
-    return _atomically(using, lambda: _cancel(using, lambda: statements.find_latest(using, topic, key), by))
+    check_name(topic, key)
+    return _atomically(using, by, lambda: _cancel(using, lambda: statements.find_latest(using, topic, key), by))
 
 
 def cancel_job(job_id: int, *, using: str | None = None, by: str = "") -> CancelResult:
     """cancel() for a job known by its id."""
     using = engine.alias(using)
-    return _atomically(using, lambda: _cancel(using, lambda: statements.find_by_id(using, job_id), by))
+    return _atomically(using, by, lambda: _cancel(using, lambda: statements.find_by_id(using, job_id), by))
 
 
 def _cancel(using: str, find: Callable[[], Live | None], by: str) -> CancelResult:
@@ -78,7 +78,9 @@ def _cancelled(using: str, topic: str, done: statements.Cancelled, by: str) -> N
     on_commit.send(using, signals.job_cancelled, done.id)
 
 
-def _atomically(using: str, do: Callable[[], Answer]) -> Answer:
+def _atomically(using: str, by: str, do: Callable[[], Answer]) -> Answer:
+    check_actor(by)
+
     def whole() -> Answer:
         with transaction.atomic(using):
             return do()
@@ -109,7 +111,7 @@ def reschedule(
     """
     using = engine.alias(using)
     due_ms, delay_ms = to_when(delay, due_at)
-    return _atomically(using, lambda: _move(using, _live(using, topic, key), due_ms, delay_ms, by))
+    return _atomically(using, by, lambda: _move(using, _live(using, topic, key), due_ms, delay_ms, by))
 
 
 def reschedule_job(
@@ -118,23 +120,23 @@ def reschedule_job(
     """reschedule() for a job known by its id."""
     using = engine.alias(using)
     due_ms, delay_ms = to_when(delay, due_at)
-    return _atomically(using, lambda: _move(using, _live_by_id(using, job_id), due_ms, delay_ms, by))
+    return _atomically(using, by, lambda: _move(using, _live_by_id(using, job_id), due_ms, delay_ms, by))
 
 
 def run_now(topic: str, key: str, *, using: str | None = None, by: str = "") -> Job:
     """Make a live job due now; the job as it is now. Raises NotLive, Reserved."""
     using = engine.alias(using)
-    return _atomically(using, lambda: _move(using, _live(using, topic, key), None, 0, by))
+    return _atomically(using, by, lambda: _move(using, _live(using, topic, key), None, 0, by))
 
 
 def run_job_now(job_id: int, *, using: str | None = None, by: str = "") -> Job:
     """run_now() for a job known by its id."""
     using = engine.alias(using)
-    return _atomically(using, lambda: _move(using, _live_by_id(using, job_id), None, 0, by))
+    return _atomically(using, by, lambda: _move(using, _live_by_id(using, job_id), None, 0, by))
 
 
 def _live(using: str, topic: str, key: str) -> Live:
-    topics.check_topic(topic), check_key(key)
+    check_name(topic, key)
     found = statements.find_live(using, [(topic, key)]).get((topic, key))
     if found is None:
         raise NotLive(f"{topic} {key!r} is not live: it finished, was cancelled, is dead or never was.")
@@ -180,14 +182,14 @@ def retry_dead(
     job that has taken the key meanwhile.
     """
     using = engine.alias(using)
-    return _atomically(using, lambda: _retry(using, _dead(using, topic, key, job_id), by))
+    return _atomically(using, by, lambda: _retry(using, _dead(using, topic, key, job_id), by))
 
 
 def _dead(using: str, topic: str | None, key: str | None, job_id: int | None) -> Live:
     if job_id is not None:
         found = statements.find_by_id(using, job_id)
     elif topic is not None and key is not None:
-        topics.check_topic(topic), check_key(key)
+        check_name(topic, key)
         found = statements.find_latest(using, topic, key)
         if found is not None and found.state in (State.DELAYED, State.RESERVED):
             raise KeyIsLive(f"{topic} {key!r} is live again as job {found.id}: a dead one cannot be retried beside it.")

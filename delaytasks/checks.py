@@ -1,4 +1,4 @@
-"""System checks with stable ids. What talks to Redis, or judges a deployment, runs with `check --deploy` only.
+"""System checks with stable ids. Those that concern Redis run with `check --deploy` only.
 
 Errors    E001 the DELAYTASKS setting, E002 topics with two handlers, E003 USE_TZ, E009 DELAYTASKS["TOPICS"]
 Warnings  W004 Redis may evict, W005 Redis does not answer, W006 a TTR beyond Celery's time limit,

@@ -14,6 +14,7 @@ from .statements import Claimed, Standing
 from .states import Outcome, State
 
 logger = logging.getLogger("delaytasks")
+EXPIRED_AT_ONCE = 200
 LOCKED_RETRY_MS = 100  # a row that was locked by somebody's transaction is looked at again after this
 
 
@@ -48,7 +49,7 @@ def _take_once(places: Places, topic: str, count: int, using: str, worker: str) 
 
 def _claim_without_mirror(using: str, topic: str, count: int, worker: str) -> list[Claimed]:
     claimed = statements.claim_due(using, topic, count, worker)
-    if not claimed and expire(using, statements.expired(using, after=(0, 0), limit=count)):
+    if not claimed and expire(using, statements.expired(using, after=(0, 0), limit=EXPIRED_AT_ONCE)):
         claimed = statements.claim_due(using, topic, count, worker)
     return claimed
 

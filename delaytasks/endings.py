@@ -5,7 +5,8 @@ there is one. The mirror, the signals and the log hear of it on commit.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
 from django.db import transaction
@@ -54,7 +55,28 @@ def last_line(error: str) -> str:
     return lines[-1][:1000] if lines else ""
 
 
-Told = list[tuple[Verdict, int]]  # with the due time in ms that the job has now
+class Told(list[tuple[Verdict, int]]):
+    """How attempts ended, each with the due time in ms that its job has now; told to the rest once it is committed."""
+
+    committed = False
+
+
+@contextmanager
+def one_commit(using: str) -> Iterator[Told]:
+    """A transaction whose commit ends attempts: pass what it yields to conclude().
+
+    What is told on commit is registered first: a callback of somebody else's that raises keeps
+    later ones from being called. An error that comes out with .committed set is such a callback's.
+    """
+    told = Told()
+
+    def after_commit() -> None:
+        told.committed = True
+        tell(using, told)
+
+    with transaction.atomic(using):
+        transaction.on_commit(after_commit, using=using, robust=True)
+        yield told
 
 
 def conclude(using: str, verdicts: Sequence[Verdict], told: Told | None = None) -> None:
@@ -99,7 +121,7 @@ def _event(verdict: Verdict, due_ms: int, done_ms: int) -> Event:
     )  # fmt: skip
 
 
-def tell(using: str, ended: Told) -> None:
+def tell(using: str, ended: Sequence[tuple[Verdict, int]]) -> None:
     """Tell the mirror, the log and the signals how attempts ended. After the commit."""
     engine.tell(using).settle(
         Settlement(v.held.id, v.held.topic, v.held.entry_ms, GONE if v.outcome in _STATES else due_ms)

@@ -21,8 +21,7 @@ def aliases() -> list[str]:
 def alias(using: str | None = None) -> str:
     """The alias in which a job lives: `using`, or the router's write database, never a replica. Raises BadInput."""
     known = aliases()
-    if using is None:
-        return router.db_for_write(Job)
+    using = using or router.db_for_write(Job)
     if using not in known:
         raise BadInput(
             f"using is {using!r}, but only the jobs of {', '.join(known)} are run: "

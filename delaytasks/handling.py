@@ -3,16 +3,15 @@
 import asyncio
 import logging
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from django.db import DatabaseError, InterfaceError, connections, transaction
+from django.db import DatabaseError, InterfaceError, connections
 
-from . import endings, engine, statements, ttr
+from . import engine, statements, ttr
 from .attempt import Attempt, in_hand
 from .conflicts import retried_once
-from .endings import Told, Verdict, conclude, expire
+from .endings import Verdict, conclude, expire, one_commit
 from .exceptions import LeaseLost, TTRExceeded
 from .interrupted import drop_connections, forget_broken
 from .places import Places
@@ -24,43 +23,28 @@ TRACEBACK_CHARS = 4000
 FAILURES = (Exception, SystemExit, asyncio.CancelledError)  # of a handler; anything else ends the worker
 
 
-class _AfterCommit(Exception):
-    """An on_commit callback of the handler's raised: the attempt has ended all the same."""
-
-
 class Handling:
     """How one topic's jobs are run."""
 
     def __init__(self, handler: Handler, places: Places, using: str, stopping: Callable[[], bool]) -> None:
         self.handler, self.places, self.using, self.stopping = handler, places, using, stopping
 
-    def run(self, group: Sequence[Attempt]) -> None:
-        """Run jobs that share one call or one commit; if that fails, one by one, so that one bad job hurts no other."""
-        if len(group) > 1 and self.run_together(group):
-            return
-        for attempt in group:
-            if len(group) == 1 or self.renewed(attempt):
-                self.run_one(attempt)
-
-    def renewed(self, attempt: Attempt) -> bool:
-        leases = statements.renew_if_held(self.using, [(attempt.id, attempt.attempt)])
-        if attempt.id in leases:
-            attempt.renewed(leases[attempt.id])
-        return attempt.id in leases
-
     def run_together(self, group: Sequence[Attempt]) -> bool:
         """Run the group in one transaction; False if it has to be done again one by one."""
+        told = None
         try:
-            with in_hand(*group), self.one_commit() as told:
+            with in_hand(*group), one_commit(self.using) as told:
+                self.relax_commit()
                 if self.handler.batch:
                     lease_ms = min(attempt.lease_ms for attempt in group)
                     results = self.results_of_batch(group, self.call(list(group), lease_ms))
                 else:
                     results = [self.call(attempt, attempt.lease_ms) for attempt in group]
                 conclude(self.using, self.verdicts(group, results), told)
-        except _AfterCommit:
-            return True
         except (*FAILURES, TTRExceeded) as error:
+            if told is not None and told.committed:
+                logger.exception("%s: an on_commit callback of the handler failed", self.handler.topic)
+                return True
             self.leave_if_shutting_down(error)
             self.mend_connection(error)
             logger.info("%s: %s jobs go one by one after %r", self.handler.topic, len(group), error)
@@ -75,8 +59,6 @@ class Handling:
                     retried_once(lambda: self.run_in_transaction(attempt))
                 else:
                     self.run_outside(attempt)
-        except _AfterCommit:
-            return
         except LeaseLost as lost:
             logger.warning("%s", lost)
             self.places.count("lease_lost")
@@ -86,40 +68,25 @@ class Handling:
             self.after_error(attempt, error)
 
     def run_in_transaction(self, attempt: Attempt) -> None:
-        attempt.ended = False
-        with self.one_commit() as told:
-            if self.handler.batch:
-                results = self.results_of_batch([attempt], self.call([attempt], attempt.lease_ms))
-            else:
-                results = [self.call(attempt, attempt.lease_ms)]
-            conclude(self.using, self.verdicts([attempt], results), told)
+        attempt.ended, told = False, None
+        try:
+            with one_commit(self.using) as told:
+                self.relax_commit()
+                if self.handler.batch:
+                    results = self.results_of_batch([attempt], self.call([attempt], attempt.lease_ms))
+                else:
+                    results = [self.call(attempt, attempt.lease_ms)]
+                conclude(self.using, self.verdicts([attempt], results), told)
+        except Exception:
+            if told is None or not told.committed:
+                raise
+            logger.exception("%s: an on_commit callback of the handler failed", self.handler.topic)
 
     def run_outside(self, attempt: Attempt) -> None:
         """atomic=False: the handler is never repeated here, it talks to the outside; its finish may be."""
         result = self.call(attempt, attempt.lease_ms)
         verdicts = self.verdicts([attempt], [result])
         retried_once(lambda: conclude(self.using, verdicts))
-
-    @contextmanager
-    def one_commit(self) -> Iterator[Told]:
-        """A transaction whose commit ends attempts. Raises _AfterCommit if a callback failed after it committed."""
-        told: Told = []
-        committed: list[bool] = []
-
-        def after_commit() -> None:  # registered first: a callback that raises keeps later ones from being called
-            committed.append(True)
-            endings.tell(self.using, told)
-
-        try:
-            with transaction.atomic(self.using):
-                transaction.on_commit(after_commit, using=self.using, robust=True)
-                self.relax_commit()
-                yield told
-        except Exception as error:
-            if not committed:
-                raise
-            logger.exception("%s: an on_commit callback of the handler failed", self.handler.topic)
-            raise _AfterCommit from error
 
     def call(self, argument: Any, lease_ms: int) -> Any:
         """Call the handler under its TTR. An interrupted database connection is closed at once."""

@@ -138,7 +138,7 @@ class JobEvent(models.Model):
         raise TypeError("JobEvent is append-only and written by the guarded statements alone.")
 
     def delete(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise TypeError("JobEvent is append-only; it goes when its job is archived.")
+        raise TypeError("JobEvent is append-only: it goes only with its job.")
 
 
 class Topic(models.Model):

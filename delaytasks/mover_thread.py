@@ -21,22 +21,24 @@ class MoverThread(threading.Thread):
         super().__init__(name="delaytasks-mover", daemon=True)
         self._stop_asked = threading.Event()
         self._listener: Listener | None = None
+        self._movers: dict[str, Mover] = {}
 
     def run(self) -> None:
-        movers = {using: new_mover(using) for using in engine.aliases()}
         while not self._stop_asked.is_set():
-            rest_ms = min(self._pass(using, mover) for using, mover in movers.items())
+            rest_ms = min(self._pass(using) for using in engine.aliases())
             if rest_ms:
                 self._rest(rest_ms)
         connections.close_all()
 
-    def _pass(self, using: str, mover: Mover) -> int:
+    def _pass(self, using: str) -> int:
         try:
-            rest_ms = mover.move_due()
+            if using not in self._movers:
+                self._movers[using] = new_mover(using)
+            rest_ms = self._movers[using].move_due()
             sweeper.guard(using)
             return rest_ms
         except (DatabaseError, InterfaceError) as error:
-            logger.warning("mover: the database does not answer, trying again: %s", error)
+            logger.warning("mover: the database refused a pass, trying again: %s", error)
             connections[using].close()
         except Exception:
             logger.exception("mover: a pass failed, trying again")

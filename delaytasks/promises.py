@@ -9,7 +9,7 @@ from typing import Any
 
 from . import conf, topics
 from .clock import to_ms
-from .exceptions import BadBody, BadDelay, BadKey, BodyTooLarge, NaiveDatetime, shown
+from .exceptions import BadBody, BadDelay, BadInput, BadKey, BodyTooLarge, NaiveDatetime, shown
 from .statements import NewJob
 
 Delay = timedelta | float | int
@@ -30,6 +30,19 @@ def check_key(key: object) -> str:
     if bad is not None:
         raise BadKey(f"key {shown(key)} contains the control character {bad!r}; use printable characters.")
     return key
+
+
+def check_name(topic: object, key: object) -> None:
+    """Whether this could name a job. Raises BadTopic, BadKey."""
+    topics.check_topic(topic)
+    check_key(key)
+
+
+def check_actor(by: object) -> str:
+    """The person's name for the event. Raises BadInput."""
+    if not isinstance(by, str) or len(by) > MAX_KEY or any(unicodedata.category(c) in _UNPRINTABLE for c in by):
+        raise BadInput(f"by is {shown(by)}: give the name of a person, up to {MAX_KEY} printable characters, or ''.")
+    return by
 
 
 def to_body(body: Any) -> str:

@@ -1,4 +1,4 @@
-"""Reading jobs, for people and for the API. What changes a job is in statements.py."""
+"""Reading jobs, for people. What changes a job is in statements.py."""
 
 from datetime import datetime
 from typing import Any, NoReturn
@@ -49,4 +49,4 @@ class EventQuerySet(models.QuerySet):
         raise TypeError("JobEvent is append-only.")
 
     def delete(self) -> NoReturn:
-        raise TypeError("JobEvent is append-only; it goes when its job is archived.")
+        raise TypeError("JobEvent is append-only: it goes only with its job.")

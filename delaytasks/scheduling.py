@@ -18,7 +18,7 @@ from .conflicts import retried_once
 from .exceptions import BadInput, KeyIsLive, Reserved, UnknownTopic
 from .models import Job, Topic
 from .places import Entry
-from .promises import Delay, to_new_job
+from .promises import Delay, check_actor, to_new_job
 from .statements import Event, Live, NewJob, Placed
 from .states import Outcome, State
 
@@ -61,7 +61,7 @@ def schedule(
     using = engine.alias(using)
     row = to_new_job(topic, key=key, delay=delay, due_at=due_at, body=body, ttr=ttr)
     _check_known(using, topic)
-    found = _place(using, [row], _checked_mode(on_conflict), by)
+    found = _place(using, [row], _checked_mode(on_conflict), check_actor(by))
     if found.placed:
         return _as_job(using, row, found.placed[0], is_new=not found.replaced)
     return Job.objects.using(using).get(pk=found.kept[0])
@@ -81,7 +81,7 @@ def schedule_many(
 
     Raises what schedule() raises; the message names the item by its position, from 0.
     """
-    using, mode = engine.alias(using), _checked_mode(on_conflict)
+    using, mode, by = engine.alias(using), _checked_mode(on_conflict), check_actor(by)
     if isinstance(items, Sequence):  # can be read again, so a deadlock with another bulk is tried again
         return retried_once(lambda: _schedule_all(using, items, mode, by), using)
     return _schedule_all(using, items, mode, by)

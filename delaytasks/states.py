@@ -70,6 +70,7 @@ MOVES = (
     Move(State.DELAYED, State.DELAYED, Outcome.RESCHEDULED, "moved to another due time, or replaced"),
     Move(State.DELAYED, State.READY, Outcome.RESCHEDULED, "run now"),
     Move(State.READY, State.DELAYED, Outcome.RESCHEDULED, "postponed before anybody claimed it"),
+    Move(State.READY, State.READY, Outcome.RESCHEDULED, "run now, or replaced, when it is ready already"),
     Move(State.DEAD, State.READY, Outcome.RETRIED, "staff retry it: failures start at 0 again"),
 )
 

@@ -82,16 +82,16 @@ def _tick(using: str) -> int:
     return mark.tick
 
 
-def rebuild(using: str | None = None) -> int:
+def rebuild(using: str | None = None) -> int | None:
     """Enter everything within the horizon into the mirror again; how many entries were missing.
 
     What the mirror has beyond that is left: a stale entry costs one refused claim. One
-    process at a time; 0 if another is at it or if there is no Redis. Raises MirrorDown.
+    process at a time; None if another is at it, or if there is no Redis. Raises MirrorDown.
     """
     using = engine.alias(using)
     found = engine.mirror_of(using)
     if found is None or not found.alone("rebuild", ALONE_MS):
-        return 0
+        return None
     try:
         masters = found.masters()  # before, so that a restart meanwhile is noticed afterwards
         until_ms = engine.now_ms(using) + conf.get().horizon_ms

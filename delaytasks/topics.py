@@ -96,6 +96,12 @@ class Handler:
     def name(self) -> str:
         return f"{self.function.__module__}.{self.function.__qualname__}"
 
+    @property
+    def home(self) -> tuple[str, object]:
+        """Where the function is defined: the same again if its module is imported twice."""
+        code = getattr(self.function, "__code__", None)
+        return self.name, (code.co_filename, code.co_firstlineno) if code else self.function
+
 
 _handlers: dict[str, Handler] = {}
 clashes: list[str] = []  # one sentence each; reported by the system check delaytasks.E002
@@ -158,7 +164,7 @@ def handler(
 def add(new: Handler) -> None:
     """Register a handler. A second function for the same topic is not taken: the first stays, the clash is kept."""
     old = _handlers.get(new.topic)
-    if old is not None and old.name != new.name:
+    if old is not None and old.home != new.home:
         clashes.append(f"Topic {new.topic!r} has two handlers: {old.name} and {new.name}.")
         return
     _handlers[new.topic] = new

@@ -1,6 +1,6 @@
 """What people read, translatable: states, outcomes, spans of time, an error in one line.
 
-For the admin and the commands. What a program reads (the API, --json) has `State.word`,
+For the admin and the commands. What a program reads (--json) has `State.word`,
 milliseconds and RFC 3339 times instead.
 """
 

@@ -9,7 +9,7 @@ import logging
 import random
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from django.db import DatabaseError, InterfaceError, connections
@@ -79,11 +79,12 @@ def _run_once(
 ) -> int:
     handler = topics.find(topic)
     assert handler is not None
+    run = Run(handler, engine.places(using), using, worker, stopping, over)
     try:
-        run = Run(handler, engine.places(using), using, worker, stopping, over)
         run.go()
-    except MirrorDown:
-        run = Run(handler, engine.places(using), using, worker, stopping, over)
+    except MirrorDown:  # it counts as down now: the database answers
+        before, run = run.ran, Run(handler, engine.places(using), using, worker, stopping, over)
+        run.ran = before
         run.go()
     if run.left_something:
         ring(topic)
@@ -127,6 +128,7 @@ class Run:
         self.handling = Handling(handler, places, using, stopping)
         self.token = uuid.uuid4().hex
         self.slot_renewed_ms = 0
+        self.longest_ttr_ms = handler.ttr_ms  # of what is in hand; a job may have its own
         self.pace = _paces.setdefault(self.topic, Pace())
         self.left_something = False
         self.ran = 0
@@ -153,7 +155,7 @@ class Run:
         if now_ms - self.slot_renewed_ms < RENEW_SLOT_MS:
             return True
         paused, concurrency = bells.terms(self.using, self.topic)
-        until_ms = now_ms + self.handler.ttr_ms + RENEW_SLOT_MS + SLOT_GRACE_MS
+        until_ms = now_ms + self.longest_ttr_ms + RENEW_SLOT_MS + SLOT_GRACE_MS
         if paused or not self.places.take_slot(self.topic, self.token, now_ms, until_ms, concurrency):
             return False
         self.slot_renewed_ms = now_ms
@@ -170,33 +172,43 @@ class Run:
     def work(self, held: list[Attempt]) -> None:
         """Run what is held, as far as the time for a batch goes; the rest is given back."""
         began, left = time.monotonic(), list(held)
+        until = min(self.over, began + 2 * BATCH_TARGET_SECONDS)
+        longest_ttr_ms = max(self.handler.ttr_ms, *(attempt.ttr_ms for attempt in held))
+        if longest_ttr_ms != self.longest_ttr_ms:
+            self.longest_ttr_ms, self.slot_renewed_ms = longest_ttr_ms, 0
         try:
-            for group in self.in_turn(left, until=min(self.over, began + 2 * BATCH_TARGET_SECONDS)):
-                self.ran += len(group)
-                self.handling.run(group)
+            self.run_in_turn(left, until)
         except (DatabaseError, InterfaceError):
-            logger.exception("%s: the database failed; what was in hand comes back when its lease ends", self.topic)
+            logger.exception("%s: the database failed; what is not given back comes when its lease ends", self.topic)
             connections[self.using].close()
             raise
         finally:
             self.give_back(left)
         self.pace.learn(len(held) - len(left), time.monotonic() - began, self.handler.ttr_ms, conf.get().batch_max)
 
-    def in_turn(self, left: list[Attempt], until: float) -> Iterator[list[Attempt]]:
-        """Groups for one call or one commit each, taken off `left`, with most of their TTR ahead of them."""
+    def run_in_turn(self, left: list[Attempt], until: float) -> None:
+        """Run groups off the front of `left`: what shares a call or a commit, and if that fails, one by one.
+
+        What is taken off has ended; what is left there at the end, or at an error, has not.
+        """
         together = self.handler.batch or (len(left) if self.handler.one_commit else 1)
         first = True
         while left and not self.stopping() and (first or time.monotonic() < until) and self.has_slot():
-            group = self.renew(left[:together])
-            del left[:together]
             first = False
-            if group:
-                yield group
+            group = self.renew(left[:together])
+            if len(group) > 1 and not self.handling.run_together(group):
+                together, self.pace.size = 1, 1  # one bad job is to hurt no other
+                left[: len(left)] = self.renew(group, all_of_it=True) + left[len(group) :]
+                continue
+            if len(group) == 1:
+                self.handling.run_one(group[0])
+            self.ran += len(group)
+            del left[:together]
 
-    def renew(self, group: list[Attempt]) -> list[Attempt]:
-        """Those still held, with a lease renewed where a quarter of it is over."""
+    def renew(self, group: list[Attempt], *, all_of_it: bool = False) -> list[Attempt]:
+        """Those still held, with a lease renewed where a quarter of it is over, or everywhere."""
         now_ms = engine.now_ms(self.using)
-        short = [a for a in group if a.lease_ms - now_ms < a.ttr_ms * 3 // 4]
+        short = [a for a in group if all_of_it or a.lease_ms - now_ms < a.ttr_ms * 3 // 4]
         leases = statements.renew_if_held(self.using, [(a.id, a.attempt) for a in short]) if short else {}
         for attempt in group:
             attempt.on_renewal = self.renew_slot

@@ -10,5 +10,5 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "project.settings")
 
 app = Celery("project")
 app.config_from_object("django.conf:settings", namespace="CELERY")
-install(app)  # the mover in each worker, the beat entries and the routes
+install(app)  # the tasks, the mover in each worker and the beat entries
 app.autodiscover_tasks()

@@ -363,8 +363,8 @@ class PostgresServer(Server):
     user = "delaytasks"
 
     def __init__(self, **options: str) -> None:
-        super().__init__()
         self.binaries = postgres_binaries()
+        super().__init__()
         self.data = self.directory / "data"
         self.options = {
             "fsync": "off",
@@ -376,8 +376,6 @@ class PostgresServer(Server):
             "timezone": "UTC",
         } | options
         self.identity: dict[str, Any] = {}
-        if os.geteuid() == 0:
-            self._become_unprivileged()
 
     def _become_unprivileged(self) -> None:
         try:
@@ -394,6 +392,8 @@ class PostgresServer(Server):
 
     def start(self) -> None:
         """Start with the data of before, if there are any. Raises ServerMissing."""
+        if os.geteuid() == 0 and not self.identity:
+            self._become_unprivileged()
         if not self.data.exists():
             self._initdb()
         command = [str(self.binaries / "postgres"), "-D", str(self.data), "-k", str(self.directory)]

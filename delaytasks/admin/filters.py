@@ -1,4 +1,7 @@
-"""The changelist's filters. Each one names the index that serves it, so that none reads a million rows.
+"""The changelist's filters, and the index that serves each one.
+
+A page never counts. One that looks for few among many newer ones ("cancelled" where nearly all
+finished) reads the primary key backwards until it has its hundred: a sixth of a second among a million.
 
 live, delayed, ready, reserved and every due filter   delaytasks_job_live_due, in due order
 finished, cancelled, dead                             the primary key, newest first

@@ -27,6 +27,7 @@ from delaytasks.exceptions import BadInput, BadKey, BadTopic
 from delaytasks.models import Job, MirrorMark, Topic
 from delaytasks.places import GONE, Settlement
 from delaytasks.scheduling import Scheduled
+from delaytasks.states import State
 
 from .conftest import Boom, effect, effects, outcomes, state_of
 
@@ -269,7 +270,96 @@ def test_what_was_not_begun_is_given_back_even_if_the_worker_is_torn_down(stage)
     worker._paces["t"] = worker.Pace(size=3)
     with pytest.raises(Torn):
         stage.run("t")
-    assert sorted(Job.objects.values_list("state", flat=True)) == [1, 1, 3]
+    assert list(Job.objects.values_list("state", "failures")) == [(1, 0)] * 3
+
+
+@pytest.mark.parametrize("terms", [{"batch": 50}, {"one_commit": True}], ids=["batch handler", "one commit"])
+def test_neighbours_of_a_bad_job_do_not_outlive_their_ttr_while_they_wait_their_turn(stage, db_clock, terms):
+    """The whole batch took most of its TTR before it failed, and each job takes half a TTR by itself."""
+
+    @stage.handler("t", ttr=2, max_attempts=2, **terms)
+    def slow(jobs):
+        db_clock.advance(ms=1_000)
+        if any(job.key == "bad" for job in (jobs if isinstance(jobs, list) else [jobs])):
+            raise Boom
+
+    schedule_many({"topic": "t", "key": key, "delay": 0} for key in ("bad", "k1", "k2", "k3", "k4", "k5"))
+    worker._paces["t"] = worker.Pace(size=6)
+    for _ in range(12):
+        stage.go()
+        stage.rung.append("t")
+        sweeper.sweep()
+        db_clock.advance(seconds=10)
+    assert outcomes("bad") == ["failed", "dead"]
+    for n in range(1, 6):
+        assert [o for o in outcomes(f"k{n}") if o != "released"] == ["finished"]
+    assert Job.objects.filter(failures__gt=0).count() == 1
+
+
+def test_a_stop_in_the_middle_of_a_batch_that_goes_one_by_one_gives_the_rest_back(stage):
+    begun: list[str] = []
+
+    @stage.handler("t", batch=10)
+    def some(jobs):
+        if len(jobs) > 1:
+            raise Boom
+        begun.append(jobs[0].key)
+
+    schedule_many({"topic": "t", "key": f"k{n}", "delay": 0} for n in range(5))
+    stage.mover.move_due()
+    worker._paces["t"] = worker.Pace(size=5)
+    stage.run("t", stopping=lambda: bool(begun))
+    assert len(begun) == 1
+    assert Job.objects.filter(state=State.RESERVED).count() == 0
+    assert Job.objects.filter(failures__gt=0).count() == 0
+
+
+def test_a_jobs_own_ttr_keeps_its_run_slot(stage, db_clock, places):
+    seen = []
+
+    @stage.handler("t", concurrency=1, ttr=1)
+    def long(job):
+        db_clock.advance(seconds=100)
+        seen.append(places.take_slot("t", "another", db_clock.now_ms, db_clock.now_ms + 1000, 1))
+
+    schedule("t", key="a", delay=0, ttr=600)
+    stage.go()
+    assert seen == [False]
+    assert outcomes("a") == ["finished"]
+
+
+def test_a_callback_that_fails_after_finishing_is_told_to_the_mirror_all_the_same(stage, caplog):
+    def fail() -> None:
+        raise Boom("after the commit")
+
+    @stage.handler("t", atomic=False, max_attempts=1)
+    def outside(job):
+        with job.finishing():
+            transaction.on_commit(fail)
+
+    schedule("t", key="a", delay=0)
+    stage.go()
+    assert outcomes("a") == ["finished"]
+    assert "after the commit" in caplog.text
+    if mirror.connect():
+        assert mirror.connect().due_count() == 0
+
+
+@pytest.mark.parametrize("by", ["x" * 300, "a\x00b", None, 7])
+def test_who_did_it_is_checked_before_anything_is_written(stage, by):
+    stage.recorder("t")
+    schedule("t", key="a", delay=60)
+    for verb in (
+        lambda: schedule("t", key="b", delay=60, by=by),
+        lambda: schedule_many([{"topic": "t", "key": "b", "delay": 60}], by=by),
+        lambda: cancel("t", key="a", by=by),
+        lambda: reschedule("t", "a", delay=1, by=by),
+        lambda: run_now("t", "a", by=by),
+        lambda: retry_dead("t", "a", by=by),
+    ):
+        with pytest.raises(BadInput):
+            verb()
+    assert Job.objects.live().count() == 1
 
 
 # -- truth of the answers -----------------------------------------------------------------------
@@ -345,6 +435,13 @@ def test_another_database_is_refused_unless_its_jobs_are_run(stage):
     stage.recorder("t")
     with pytest.raises(BadInput, match="DATABASES"):
         schedule("t", key="a", delay=0, using="archive")
+
+
+def test_the_routers_database_is_refused_too_if_its_jobs_are_not_run(stage, settings):
+    stage.recorder("t")
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "DATABASES": ["other"]}
+    with pytest.raises(BadInput, match="DATABASES"):
+        schedule("t", key="a", delay=0)
 
 
 # -- strangers ----------------------------------------------------------------------------------
@@ -425,12 +522,18 @@ def test_an_entry_with_more_digits_than_an_id_has_is_set_aside(stage):
     assert found.counters()["set_aside"] == 1
 
 
+def hot_updates(cursor) -> int:
+    """Heap-only updates of jobs by this connection that the statistics have not collected yet."""
+    cursor.execute("SELECT pg_stat_get_xact_tuples_hot_updated('delaytasks_job'::regclass)")
+    return cursor.fetchone()[0]
+
+
 @pytest.mark.only_on("postgresql")
 def test_claims_are_heap_only_updates(stage):
     stage.recorder("t")
     schedule_many({"topic": "t", "key": f"k{n}", "delay": 0} for n in range(100))
     with transaction.atomic(), connection.cursor() as cursor:
         ids = list(Job.objects.values_list("id", flat=True)[:10])
+        before = hot_updates(cursor)
         assert len(statements.claim("default", "t", ids, "w")) == 10
-        cursor.execute("SELECT pg_stat_get_xact_tuples_hot_updated('delaytasks_job'::regclass)")
-        assert cursor.fetchone()[0] == 10
+        assert hot_updates(cursor) - before == 10

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import RedisServer
+from tests.servers import RedisServer, die_with_parent, stop_process, tail, wait_until
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -84,7 +84,7 @@ def test_the_wheels_metadata_say_what_it_needs(wheel: Path) -> None:
     assert metadata["Requires-Python"] == ">=3.11"
     assert metadata.get_payload().strip() == (ROOT / "README.md").read_text().strip()
     assert set(metadata.get_all("Requires-Dist")) == {
-        "Django>=5.2", "celery>=5.5", "redis>=6.4", 'psycopg[binary]>=3.1; extra == "postgres"',
+        "Django>=5.2", "celery>=5.5", "redis<8,>=6.4", 'psycopg[binary]>=3.1; extra == "postgres"',
     }  # fmt: skip
     assert any(name.endswith("licenses/LICENSE") for name in archive.namelist())
 
@@ -105,3 +105,28 @@ def test_the_installed_commands_answer(bare: dict[str, str], tmp_path: Path) -> 
     run(*manage, "migrate", "--verbosity", "0", cwd=tmp_path, **bare)
     said = run(*manage, "delaytasks", "stats", "--json", cwd=tmp_path, **bare)
     assert '"mirror": "up"' in said
+
+
+def test_a_worker_of_a_bare_project_runs_a_job_with_nothing_but_install(
+    bare: dict[str, str], tmp_path: Path, redis_server: RedisServer
+) -> None:
+    bare = bare | {"BARE_BROKER_URL": redis_server.url(1)}
+    manage = [sys.executable, "-m", "django"]
+    run(*manage, "migrate", "--verbosity", "0", cwd=tmp_path, **bare)
+    log = tmp_path / "worker.log"
+    with log.open("wb") as output:
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "celery", "-A", "elsewhere", "worker", "--concurrency=1", "--loglevel=INFO"],
+            cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), **bare}, preexec_fn=die_with_parent(),
+        )  # fmt: skip
+    try:
+        said = run(*manage, "delaytasks", "schedule", "lesson.remind", "lesson:8", "--delay", "0.5",
+                   "--body", '{"lesson": 8}', "--json", cwd=tmp_path, **bare)  # fmt: skip
+        assert '"lesson:8"' in said
+        show = [*manage, "delaytasks", "show", "lesson.remind", "lesson:8", "--json"]
+        wait_until(
+            lambda: '"finished"' in run(*show, cwd=tmp_path, **bare), seconds=40, what=lambda: f"the job:\n{tail(log)}"
+        )
+    finally:
+        stop_process(worker)

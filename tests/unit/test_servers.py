@@ -1,7 +1,9 @@
 """The servers of the tests do what the tests rely on, and one that is missing says what to do."""
 
 import contextlib
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import redis
@@ -87,10 +89,18 @@ def test_waiting_in_vain_says_for_what() -> None:
         wait_until(lambda: False, seconds=0.01, what=lambda: "a train")
 
 
-def test_nothing_is_left_of_a_server_that_was_closed(own_redis: RedisServer) -> None:
-    assert own_redis.directory.exists()
-    process = own_redis.process
-    own_redis.close()
+def test_nothing_is_left_of_a_server_that_was_closed_or_never_came_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servers, "make_directory", lambda prefix: Path(tempfile.mkdtemp(prefix=prefix, dir=tmp_path)))
+    with RedisServer() as server:
+        process = server.process
+    with pytest.raises(ServerMissing), RedisServer(no_such_option="1"):
+        pass
+    monkeypatch.setenv("DELAYTASKS_TEST_POSTGRES", "/nowhere")
+    servers.postgres_binaries.cache_clear()
+    with pytest.raises(ServerMissing), PostgresServer():
+        pass
     assert process is not None
     assert process.poll() is not None
-    assert not own_redis.directory.exists()
+    assert list(tmp_path.iterdir()) == []

@@ -23,7 +23,7 @@ def target_of(options: Options) -> tuple[int | None, str, str]:
     given = options["target"]
     if len(given) == 2:
         return None, given[0], given[1]
-    if len(given) == 1 and given[0].isascii() and given[0].isdecimal() and int(given[0]) < 2**63:
+    if len(given) == 1 and given[0].isascii() and given[0].isdecimal() and len(given[0]) <= 18:
         return int(given[0]), "", ""
     raise CommandError("Name the job by its number, or by its topic and its key.", returncode=USAGE)
 
@@ -37,7 +37,7 @@ def when(parser: CommandParser) -> None:
 
 
 def by(parser: CommandParser) -> None:
-    parser.add_argument("--by", default=None, help="who does it, for the job's history (default: command:USER)")
+    parser.add_argument("--by", default=None, help="who changes it, for the job's history (default: command:USER)")
 
 
 def by_of(options: Options) -> str:

@@ -32,6 +32,8 @@ def _rebuild(options: Options, using: str) -> Answer:
     if engine.mirror_of(using) is None:
         return Answer({"fed_entries": 0, "mirror": "off"}, NO_MIRROR)
     fed = sweeper.rebuild(using=using)
+    if fed is None:
+        return Answer({"fed_entries": 0, "mirror": "up"}, "", "Another process is rebuilding it right now.")
     return Answer({"fed_entries": fed, "mirror": "up"}, f"{fed} entries were missing and are back")
 
 

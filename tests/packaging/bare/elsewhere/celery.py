@@ -1,6 +1,8 @@
+import os
+
 from celery import Celery
 
 from delaytasks.bootsteps import install
 
-app = Celery("elsewhere", broker="memory://")
+app = Celery("elsewhere", broker=os.environ.get("BARE_BROKER_URL", "memory://"))
 install(app)
