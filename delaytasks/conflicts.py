@@ -1,4 +1,4 @@
-"""Serialization failures and deadlocks: the database asks to try again, and once we do."""
+"""Serialization failures, deadlocks, a lock that was not had in time: the database asks to try again, and once we do."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -6,11 +6,15 @@ from typing import TypeVar
 from django.db import OperationalError, connections
 
 Answer = TypeVar("Answer")
-_TRY_AGAIN = {"40001", "40P01"}  # serialization_failure, deadlock_detected
+_TRY_AGAIN = {"40001", "40P01"}  # PostgreSQL: serialization_failure, deadlock_detected
+_BUSY = 5  # SQLite: SQLITE_BUSY, in the low byte; its one writer's lock goes to whoever asks at the right moment
 
 
 def asks_to_try_again(error: BaseException) -> bool:
-    return isinstance(error, OperationalError) and getattr(error.__cause__, "sqlstate", None) in _TRY_AGAIN
+    if not isinstance(error, OperationalError):
+        return False
+    busy = getattr(error.__cause__, "sqlite_errorcode", 0) & 0xFF == _BUSY
+    return busy or getattr(error.__cause__, "sqlstate", None) in _TRY_AGAIN
 
 
 def retried_once(call: Callable[[], Answer], using: str | None = None) -> Answer:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import sqlite3
 from collections.abc import Callable
 
 import pytest
@@ -126,6 +127,41 @@ def test_a_handler_in_a_transaction_is_repeated_once_when_the_database_asks_to_t
     stage.go()
     assert calls == [1, 1]
     assert outcomes("a") == ["finished"]
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_write_lock_that_was_not_had_in_time_is_no_failure_of_the_handler(stage):
+    calls = []
+    another = sqlite3.connect(connection.settings_dict["NAME"], isolation_level=None)
+
+    @stage.handler("t", max_attempts=1)
+    def patient(job):
+        calls.append(job.attempt)
+
+    schedule("t", key="a", delay=0)
+    held = stage.take("t")
+    another.execute("BEGIN IMMEDIATE")
+    tries = []
+
+    def let_go_after_one(execute, sql, params, many, context):
+        try:
+            return execute(sql, params, many, context)
+        except OperationalError:
+            tries.append(sql)
+            another.execute("ROLLBACK")
+            raise
+
+    run = worker.Run(topics.find("t"), engine.places("default"), "default", "w", lambda: False, float("inf"))
+    with connection.cursor() as cursor:
+        cursor.execute("PRAGMA busy_timeout = 50")
+    try:
+        with connection.execute_wrapper(let_go_after_one):
+            run.handling.run_one(held[0])
+    finally:
+        another.close()
+        connection.close()
+    assert len(tries) == 1
+    assert (calls, outcomes("a")) == ([1], ["finished"])
 
 
 def test_an_error_after_finishing_is_logged_and_changes_nothing(stage, caplog):
