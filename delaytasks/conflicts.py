@@ -1,4 +1,4 @@
-"""Serialization failures, deadlocks, a lock that was not had in time: the database asks to try again, and once we do."""
+"""Serialization failures, deadlocks, locks not had in time: the database asks to try again, and we do, once."""
 
 from collections.abc import Callable
 from typing import TypeVar

@@ -197,18 +197,19 @@ class Run:
             first = False
             group = self.renew(left[:together])
             if len(group) > 1 and not self.handling.run_together(group):
-                together, self.pace.size = 1, 1  # one bad job is to hurt no other
-                left[: len(left)] = self.renew(group, all_of_it=True) + left[len(group) :]
+                together = self.pace.size = (
+                    1  # one bad job is to hurt no other; what there is no time for is given back
+                )
                 continue
             if len(group) == 1:
                 self.handling.run_one(group[0])
             self.ran += len(group)
             del left[:together]
 
-    def renew(self, group: list[Attempt], *, all_of_it: bool = False) -> list[Attempt]:
-        """Those still held, with a lease renewed where a quarter of it is over, or everywhere."""
+    def renew(self, group: list[Attempt]) -> list[Attempt]:
+        """Those still held, with a lease renewed where a quarter of it is over."""
         now_ms = engine.now_ms(self.using)
-        short = [a for a in group if all_of_it or a.lease_ms - now_ms < a.ttr_ms * 3 // 4]
+        short = [a for a in group if a.lease_ms - now_ms < a.ttr_ms * 3 // 4]
         leases = statements.renew_if_held(self.using, [(a.id, a.attempt) for a in short]) if short else {}
         for attempt in group:
             attempt.on_renewal = self.renew_slot
