@@ -48,8 +48,11 @@ def cluster() -> Iterator[list[RedisServer]]:
 
 
 def _agrees(client: redis.Redis) -> bool:
+    """Whether this node knows the whole cluster, and its links to the others are up: what it publishes goes by them."""
     info = client.execute_command("CLUSTER INFO")
-    return isinstance(info, dict) and info.get("cluster_state") == "ok" and info.get("cluster_known_nodes") == "3"
+    nodes = client.execute_command("CLUSTER NODES").values()
+    known = info["cluster_state"] == "ok" and len(nodes) == 3
+    return known and all(node["connected"] and "handshake" not in node["flags"] for node in nodes)
 
 
 @pytest.fixture
@@ -108,13 +111,20 @@ def test_one_lost_master_is_noticed_and_its_buckets_are_filled_again(stage, clus
 
 
 @on_the_mirror
-def test_a_mover_on_a_cluster_is_told_of_an_earlier_head(stage):
+def test_a_mover_on_a_cluster_is_told_of_an_earlier_head(stage, cluster):
     stage.recorder("t")
     listener = mirror.connect().listen()
-    listener.wait(200)  # subscribes
+    listener.wait(1)
+    wait_until(lambda: any(_listens(server) for server in cluster), seconds=10, what="the subscription")
     schedule("t", key="a", delay=60)
     wait_until(lambda: _heard(listener), seconds=10, what="the notification")
     listener.close()
+
+
+def _listens(server: RedisServer) -> bool:
+    """Whether somebody is subscribed to the mirror's channel at this node."""
+    with server.client() as client:
+        return client.pubsub_numsub(mirror.connect().keys.channel)[0][1] > 0
 
 
 def _heard(listener) -> bool:
