@@ -32,6 +32,7 @@ class Attempt:
         self.reserved_ms, self.lease_ms = claimed.reserved_ms, claimed.lease_ms
         self.entry_ms = claimed.lease_ms  # where the mirror's entry is, as far as this process told it
         self.using, self.worker = using, worker
+        self.actor = ""  # who ends it, when that is not the worker
         self.ended = False  # as far as this process knows; the row decides
         self.on_renewal: Callable[[], Any] = lambda: None
 

@@ -38,13 +38,30 @@ def _take_once(places: Places, topic: str, count: int, using: str, worker: str) 
     if ids is None:
         claimed = _claim_without_mirror(using, topic, count, worker)
     else:
-        claimed = statements.claim(using, topic, ids, worker) if ids else []
+        claimed = _claim(using, topic, ids, worker) if ids else []
         leases = [Settlement(c.id, topic, until_ms, c.lease_ms) for c in claimed]
         transaction.on_commit(lambda: places.settle(leases), using=using, robust=True)
         _after_misses(places, topic, sorted(set(ids) - {c.id for c in claimed}), until_ms, using)
     if not claimed and not ids:
         return None
     return _bury_the_used_up(using, [Attempt(c, using, worker) for c in claimed])
+
+
+def _claim(using: str, topic: str, ids: Sequence[int], worker: str) -> list[Claimed]:
+    """The claimed of these, and of those whose lease is over: they are taken back on the way."""
+    claimed = statements.claim(using, topic, ids, worker)
+    missed = sorted(set(ids) - {c.id for c in claimed})
+    try:
+        if missed and _take_back(using, missed):
+            claimed += statements.claim(using, topic, missed, worker)
+    except DatabaseError as error:  # what was claimed must not be lost with it
+        logger.warning("%s: leases that are over were not taken back: %s", topic, error)
+    return claimed
+
+
+def _take_back(using: str, ids: Sequence[int]) -> int:
+    over = [s for s in statements.stand(using, ids) if s.lease_is_over]
+    return expire(using, over) if over else 0
 
 
 def _claim_without_mirror(using: str, topic: str, count: int, worker: str) -> list[Claimed]:
@@ -82,7 +99,7 @@ def settle_misses(places: Places, topic: str, ids: Sequence[int], seen_ms: int, 
     Held by another: at the end of that lease. Due but locked by a transaction: a moment later.
     """
     standings = {s.id: s for s in statements.stand(using, ids)}
-    over = {s.id for s in standings.values() if s.state == State.RESERVED and (s.lease_ms or 0) <= s.now_ms}
+    over = {s.id for s in standings.values() if s.lease_is_over}
     if over:
         expire(using, [standings[job_id] for job_id in over])
         standings |= {s.id: s for s in statements.stand(using, sorted(over))}

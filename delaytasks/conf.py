@@ -44,6 +44,9 @@ class Settings:
     audit_seconds: int = 600
     mover_thread: bool = True  # a mover inside each Celery worker, for millisecond precision
     autodiscover: str | None = "timeouts"  # the module looked for in each app; None: import handlers yourself
+    api_rate_per_minute: int = 6000  # requests of one token or person, unless its token says otherwise
+    api_max_request_bytes: int = 4_194_304  # of one request's body, unless its token says otherwise
+    api_max_wait_seconds: float = 60.0  # how long a consumer's request may wait for a job
     topics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # topics that have no handler in Python
 
     def __post_init__(self) -> None:
@@ -52,6 +55,7 @@ class Settings:
             "redis_timeout_seconds", "buckets", "horizon_seconds", "claim_grace_ms", "guard_tick_ms",
             "promote_limit", "batch_max", "run_budget_seconds", "concurrency", "max_attempts",
             "max_body_bytes", "max_delay_seconds", "ttr_grace_seconds", "sweep_seconds", "audit_seconds",
+            "api_rate_per_minute", "api_max_request_bytes", "api_max_wait_seconds",
         ):  # fmt: skip
             if not getattr(self, name) > 0:
                 raise ImproperlyConfigured(f"DELAYTASKS[{name.upper()!r}] must be more than 0.")

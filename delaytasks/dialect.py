@@ -124,6 +124,13 @@ def cursor(using: str) -> CursorWrapper:
     return connections[using].cursor()
 
 
+def lock_name(using: str, name: str) -> None:
+    """Make whoever else asks for the same name wait until this transaction ends. SQLite's one writer does by itself."""
+    if connections[using].vendor == "postgresql":
+        with cursor(using) as c:
+            c.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 5307))", [name])
+
+
 def now_ms(using: str) -> float:
     """The database's time in milliseconds since 1970, as exact as it gets: what a DatabaseClock learns from."""
     if _fixed_now_ms is not None:

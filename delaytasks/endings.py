@@ -41,6 +41,7 @@ class Held(Protocol):
     reserved_ms: int
     entry_ms: int  # where the mirror's entry is
     worker: str
+    actor: str  # who ends it, when that is not the worker
 
 
 class Verdict(NamedTuple):
@@ -79,15 +80,16 @@ def one_commit(using: str) -> Iterator[Told]:
         yield told
 
 
-def conclude(using: str, verdicts: Sequence[Verdict], told: Told | None = None) -> None:
+def conclude(using: str, verdicts: Sequence[Verdict], told: Told | None = None, *, in_time: bool = False) -> None:
     """End these attempts, all or none. Raises LeaseLost if one of them is no longer held; nothing is written then.
 
-    told   collects what the caller tells on commit by tell(); None: it is told on commit from here.
+    told      collects what the caller tells on commit by tell(); None: it is told on commit from here
+    in_time   a lease that is over no longer holds, even if nobody has taken the job back
     """
     if not verdicts:
         return
     with transaction.atomic(using, savepoint=False):  # all or none with the caller's: two round trips less
-        ended = statements.end_if_held(using, [_ending(v) for v in verdicts])
+        ended = statements.end_if_held(using, [_ending(v) for v in verdicts], in_time=in_time)
         lost = [v.held for v in verdicts if v.held.id not in ended]
         if lost:
             raise LeaseLost(
@@ -117,7 +119,7 @@ def _event(verdict: Verdict, due_ms: int, done_ms: int) -> Event:
     goes_on = verdict.outcome not in _STATES
     return Event(
         held.id, verdict.outcome, held.attempt, held.due_ms, done_ms, held.reserved_ms,
-        due_ms if goes_on else None, held.worker, getattr(held, "actor", ""), verdict.error,
+        due_ms if goes_on else None, held.worker, held.actor, verdict.error,
     )  # fmt: skip
 
 

@@ -44,6 +44,10 @@ class BadTTR(BadInput):
     """A TTR is more than 0 seconds and at most seven days."""
 
 
+class BadCursor(BadInput):
+    """The cursor is not one that a page of this list gave."""
+
+
 class UnknownTopic(BadInput):
     """No handler, no setting and no Topic row knows this topic."""
 

@@ -1,5 +1,6 @@
 """What is going on, in numbers: for the stats command, the admin and whoever scrapes."""
 
+from collections.abc import Collection
 from typing import Any
 
 from django.db.models import Count, Min, Q
@@ -34,13 +35,21 @@ def snapshot(using: str | None = None) -> dict[str, Any]:
     }
 
 
-def _per_topic(using: str, now_ms: int) -> dict[str, dict[str, Any]]:
+def topics_snapshot(using: str, names: Collection[str]) -> dict[str, dict[str, Any]]:
+    """snapshot()'s numbers of these topics alone, of those of them that exist; others are not even counted."""
+    using = engine.alias(using)
+    return _per_topic(using, engine.now_ms(using), names)
+
+
+def _per_topic(using: str, now_ms: int, only: Collection[str] | None = None) -> dict[str, dict[str, Any]]:
+    jobs, rows = Job.objects.using(using), Topic.objects.using(using)
+    if only is not None:
+        jobs, rows = jobs.filter(topic__in=only), rows.filter(name__in=only)
     now = from_ms(now_ms)
     horizon = from_ms(now_ms + conf.get().horizon_ms)
     ready, delayed = Q(state=State.DELAYED, due_at__lte=now), Q(state=State.DELAYED, due_at__gt=now)
     live = (
-        Job.objects.using(using)
-        .live()
+        jobs.live()
         .filter(due_at__lte=horizon)
         .values("topic")
         .annotate(
@@ -50,10 +59,11 @@ def _per_topic(using: str, now_ms: int) -> dict[str, dict[str, Any]]:
             oldest=Min("due_at", filter=ready),
         )
     )
-    died = Job.objects.using(using).in_state(State.DEAD, now)
+    died = jobs.in_state(State.DEAD, now)
     dead = dict(died.values_list("topic").annotate(n=Count("id")).order_by())
-    paused = dict(Topic.objects.using(using).values_list("name", "paused"))
+    paused = dict(rows.values_list("name", "paused"))
     found = {row["topic"]: row for row in live.order_by()}
+    known = {name for name in topics.known() if only is None or name in only}
     return {
         topic: {
             "delayed": found.get(topic, {}).get("delayed", 0),
@@ -64,7 +74,7 @@ def _per_topic(using: str, now_ms: int) -> dict[str, dict[str, Any]]:
             "paused": paused.get(topic, False),
             "handled": topics.find(topic) is not None,
         }
-        for topic in sorted(found.keys() | dead.keys() | paused.keys() | set(topics.known()))
+        for topic in sorted(found.keys() | dead.keys() | paused.keys() | known)
     }
 
 

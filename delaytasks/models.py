@@ -79,6 +79,10 @@ class Job(models.Model):
             # No index, not even in its predicate, has a column that a claim writes (state, attempt, lease_until,
             # reserved_at, worker): so claims can be heap-only updates, nearly twice as fast.
             models.Index(fields=["due_at", "id"], condition=Q(ended_at__isnull=True), name="delaytasks_job_live_due"),
+            # A topic's own queue: lists of it, and claims without a mirror, pass by the backlog of other topics.
+            models.Index(
+                fields=["topic", "due_at", "id"], condition=Q(ended_at__isnull=True), name="delaytasks_job_topic_due"
+            ),
             # What support asks: everything that ever was under this key (prefix), per topic.
             models.Index(
                 fields=["topic", "key", "id"],
@@ -86,6 +90,7 @@ class Job(models.Model):
                 name="delaytasks_job_key",
             ),
             models.Index(fields=["id"], condition=Q(died_at__isnull=False), name="delaytasks_job_dead"),
+            models.Index(fields=["topic", "id"], condition=Q(died_at__isnull=False), name="delaytasks_job_topic_dead"),
         ]
 
     def __str__(self) -> str:

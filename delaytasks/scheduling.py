@@ -4,21 +4,21 @@ The mirror hears of them on commit. Changing a promise is in changing.py.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from typing import Any, Literal, NamedTuple, cast, get_args
 
 from django.db import transaction
 
-from . import engine, on_commit, signals, statements, topics
+from . import dialect, engine, on_commit, signals, statements, topics
 from .attempt import make_way
 from .clock import from_ms
 from .conflicts import retried_once
 from .exceptions import BadInput, KeyIsLive, Reserved, UnknownTopic
 from .models import Job, Topic
 from .places import Entry
-from .promises import Delay, check_actor, to_new_job
+from .promises import Delay, check_actor, check_name, to_new_job
 from .statements import Event, Live, NewJob, Placed
 from .states import Outcome, State
 
@@ -53,7 +53,7 @@ def schedule(
     ttr          timedelta or seconds one attempt may take; None: as the topic's handler says
     on_conflict  for a live job with this topic and key: "reject" raises KeyIsLive, "keep"
                  returns it as it is, "replace" gives it the new due time, body and TTR
-    by           the person who asked, for the event of a replacement
+    by           who asked, when that is not this program: kept in an event of the job
 
     Never touches Redis inside the transaction, never runs anything early. Raises BadInput in
     one of its kinds, KeyIsLive, Reserved (replace, and its handler is running).
@@ -65,6 +65,31 @@ def schedule(
     if found.placed:
         return _as_job(using, row, found.placed[0], is_new=not found.replaced)
     return Job.objects.using(using).get(pk=found.kept[0])
+
+
+def schedule_unique(topic: str, *, key: str, among: Collection[str], using: str | None = None, **terms: Any) -> Job:
+    """schedule(), for callers to whom a key is the name of one job across topics, not of one per topic.
+
+    among   the topics in which no other live job may have the key
+
+    Two such calls at once cannot both succeed; a schedule() without this rule, in a program that
+    uses the same key under two topics on purpose, is not kept from it. Raises what schedule()
+    raises; KeyIsLive also names a live job of another topic.
+    """
+    using = engine.alias(using)
+    check_name(topic, key)
+
+    def whole() -> Job:
+        with transaction.atomic(using):
+            dialect.lock_name(using, key)
+            job = schedule(topic, key=key, using=using, **terms)
+            elsewhere = [(other, key) for other in among if other != topic]
+            if elsewhere:
+                for live in statements.find_live(using, elsewhere).values():
+                    raise _is_live(live)
+            return job
+
+    return retried_once(whole, using)
 
 
 def schedule_many(
@@ -147,7 +172,7 @@ class _Found(NamedTuple):
 def _place(using: str, rows: Sequence[NewJob], on_conflict: OnConflict, by: str) -> _Found:
     for row in rows:
         make_way(using, row.topic, row.key)
-    if len(rows) == 1:  # no transaction of our own: one statement is one
+    if len(rows) == 1 and not by:  # no transaction of our own: one statement is one
         inserted = statements.insert_new(using, rows)
         if inserted:
             return _announced(using, _Found(1, inserted, 0, []))
@@ -164,6 +189,7 @@ def _place_together(using: str, rows: Sequence[NewJob], on_conflict: OnConflict,
         for _ in range(_RACES):
             inserted = statements.insert_new(using, sorted(waiting.values(), key=lambda row: row[:2]))  # one lock order
             placed += inserted
+            _record_scheduled(using, inserted, by)
             _drop(waiting, inserted)
             if not waiting:
                 break
@@ -183,6 +209,15 @@ def _place_together(using: str, rows: Sequence[NewJob], on_conflict: OnConflict,
         found = _Found(len(placed) - replaced, placed, replaced, kept)
         _announced(using, found)
     return found._replace(replaced=replaced + twice) if on_conflict == "replace" else found
+
+
+def _record_scheduled(using: str, inserted: Sequence[Placed], by: str) -> None:
+    """Who made the promise. One that the program makes by itself needs no event: its row says when."""
+    if by:
+        statements.record(
+            using,
+            [Event(p.id, Outcome.SCHEDULED, 0, p.due_ms, p.placed_ms, None, p.due_ms, "", by) for p in inserted],
+        )
 
 
 def _once_each(rows: Sequence[NewJob], on_conflict: OnConflict) -> dict[tuple[str, str], NewJob]:

@@ -76,10 +76,26 @@ class Standing(NamedTuple):
     now_ms: int
 
     @property
+    def lease_is_over(self) -> bool:
+        return self.state == RESERVED and (self.lease_ms or 0) <= self.now_ms
+
+    @property
     def entry_ms(self) -> int:
         """Where its entry in the mirror belongs: at its lease's end while it is held, else at its due time."""
         held = self.state == RESERVED and self.lease_ms is not None
         return self.lease_ms or 0 if held else self.due_ms
+
+
+class Holding(NamedTuple):
+    """A job as somebody outside may hold it: what an attempt at it consists of, and whether that still stands."""
+
+    claimed: Claimed
+    state: int
+    worker: str
+    now_ms: int
+
+    def held_by(self, attempt: int) -> bool:
+        return self.state == RESERVED and self.claimed.attempt == attempt and self.claimed.lease_ms > self.now_ms
 
 
 class Ending(NamedTuple):
@@ -252,8 +268,12 @@ def _claim(using: str, choice: str, params: list[Any], worker: str) -> list[Clai
         due_ms=d.to_ms("due_at"), created_ms=d.to_ms("created_at"),
         reserved_ms=d.to_ms("reserved_at"), lease_ms=d.to_ms("lease_until"),
     )  # fmt: skip
-    claimed = [Claimed(*row) for row in _run(using, sql, [*params, worker])]
-    return [c._replace(body=json.loads(c.body)) if isinstance(c.body, str) else c for c in claimed]
+    return [_with_body(Claimed(*row)) for row in _run(using, sql, [*params, worker])]
+
+
+def _with_body(claimed: Claimed) -> Claimed:
+    """Its body read, where the database hands out JSON as text."""
+    return claimed._replace(body=json.loads(claimed.body)) if isinstance(claimed.body, str) else claimed
 
 
 def claim_sql(using: str, ids: Sequence[int]) -> str:
@@ -294,8 +314,27 @@ def _locked_first(d: dialect.Dialect, rows: Sequence[Any]) -> tuple[str, str]:
     return cte, "JOIN mine ON mine_id = job_id"
 
 
-def end_if_held(using: str, endings: Sequence[Ending]) -> dict[int, tuple[int, int]]:
+def find_holding(using: str, job_id: int) -> Holding | None:
+    """The job as an attempt at it, whoever holds it; None if there is no such job."""
+    d = dialect.of(using)
+    sql = f"""
+        SELECT id, topic, key, body, attempt, failures, ttr_ms, {d.to_ms("due_at")}, {d.to_ms("created_at")},
+            coalesce({d.to_ms("reserved_at")}, 0), coalesce({d.to_ms("lease_until")}, 0), state, worker,
+            {d.to_ms(d.now)}
+        FROM delaytasks_job WHERE id = %s"""
+    for *claimed, state, worker, now_ms in _run(using, sql, [job_id]):
+        return Holding(_with_body(Claimed(*claimed)), state, worker, now_ms)
+    return None
+
+
+def _in_time(d: dialect.Dialect, in_time: bool) -> str:
+    return f"AND lease_until > {d.now}" if in_time else ""
+
+
+def end_if_held(using: str, endings: Sequence[Ending], *, in_time: bool = False) -> dict[int, tuple[int, int]]:
     """reserved → finished, delayed or dead, where (id, attempt) still holds; id → (due ms, now ms) of those.
+
+    in_time   a lease that is over no longer holds, even if nobody has taken the job back
 
     The one statement by which an attempt ends. An id that is missing from the answer was lost:
     its TTR passed and it was taken back, or reserved by somebody else.
@@ -311,20 +350,20 @@ def end_if_held(using: str, endings: Sequence[Ending]) -> dict[int, tuple[int, i
             ended_at = CASE WHEN next_state = {DELAYED} THEN NULL ELSE {d.now} END,
             died_at = CASE WHEN next_state = {DEAD} THEN {d.now} END,
             lease_until = NULL, failures = failures + failed, error = said
-        FROM held {join} WHERE id = job_id AND attempt = token AND state = {RESERVED}
+        FROM held {join} WHERE id = job_id AND attempt = token AND state = {RESERVED} {_in_time(d, in_time)}
         RETURNING id, {d.to_ms("due_at")}, {d.to_ms(d.now)}"""
     return {row[0]: (row[1], row[2]) for row in _run(using, sql, params)}
 
 
-def renew_if_held(using: str, held: Sequence[tuple[int, int]]) -> dict[int, int]:
-    """reserved → reserved with a lease of its TTR from now on; id → new lease end in ms."""
+def renew_if_held(using: str, held: Sequence[tuple[int, int]], *, in_time: bool = False) -> dict[int, int]:
+    """reserved → reserved with a lease of its TTR from now on; id → new lease end in ms. in_time as above."""
     d = dialect.of(using)
     values, params = _values(sorted(held))
     mine, join = _locked_first(d, held)
     sql = f"""
         WITH held (job_id, token) AS (VALUES {values}) {mine}
         UPDATE delaytasks_job SET lease_until = {d.plus_ms(d.now, "ttr_ms")}
-        FROM held {join} WHERE id = job_id AND attempt = token AND state = {RESERVED}
+        FROM held {join} WHERE id = job_id AND attempt = token AND state = {RESERVED} {_in_time(d, in_time)}
         RETURNING id, {d.to_ms("lease_until")}"""
     return {row[0]: row[1] for row in _run(using, sql, params)}
 

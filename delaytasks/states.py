@@ -38,6 +38,7 @@ def shown(stored: int, *, due_ms: int, now_ms: int) -> State:
 class Outcome(StrEnum):
     """What a row of JobEvent says happened."""
 
+    SCHEDULED = "scheduled"  # only where the promise was made in somebody's name
     FINISHED = "finished"
     FAILED = "failed"
     SNOOZED = "snoozed"
@@ -63,8 +64,9 @@ MOVES = (
     Move(State.RESERVED, State.DELAYED, Outcome.SNOOZED, "the handler asks to be called again later"),
     Move(State.RESERVED, State.DELAYED, Outcome.FAILED, "the handler raised: retry after the backoff"),
     Move(State.RESERVED, State.READY, Outcome.RELEASED, "its holder gives it back"),
+    Move(State.RESERVED, State.DELAYED, Outcome.RELEASED, "its consumer gives it back for later"),
     Move(State.RESERVED, State.READY, Outcome.EXPIRED, "its TTR is over and nobody finished it"),
-    Move(State.RESERVED, State.DEAD, Outcome.DEAD, "max_attempts failures"),
+    Move(State.RESERVED, State.DEAD, Outcome.DEAD, "max_attempts failures, or its consumer buries it"),
     Move(State.DELAYED, State.CANCELLED, Outcome.CANCELLED, "called off"),
     Move(State.READY, State.CANCELLED, Outcome.CANCELLED, "called off at the last moment"),
     Move(State.DELAYED, State.DELAYED, Outcome.RESCHEDULED, "moved to another due time, or replaced"),

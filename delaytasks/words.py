@@ -22,6 +22,7 @@ STATES = {
 }
 
 OUTCOMES = {
+    Outcome.SCHEDULED: gettext_lazy("scheduled"),
     Outcome.FINISHED: gettext_lazy("finished"),
     Outcome.FAILED: gettext_lazy("failed"),
     Outcome.SNOOZED: gettext_lazy("snoozed"),

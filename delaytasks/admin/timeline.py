@@ -34,7 +34,7 @@ def of(job: Job, now: datetime) -> tuple[list[Entry], bool]:
     """The timeline of `job`, and whether older events were left out."""
     events = list(JobEvent.objects.using(job._state.db).filter(job_id=job.pk).order_by("-id")[: NEWEST + 1])
     entries = [*_running(job, now), *(_entry(event) for event in events[:NEWEST])]
-    if len(events) <= NEWEST:
+    if len(events) <= NEWEST and not any(event.outcome == Outcome.SCHEDULED for event in events):
         entries.append(Entry(job.created_at, "scheduled", _("scheduled"), []))
     return entries, len(events) > NEWEST
 

@@ -88,7 +88,7 @@ class Mirror:
         calls = [
             (
                 [k.due(b), k.topics(b), k.aside(b), k.counters(b), *(k.ready(b, topic) for topic in topics)],
-                [now_ms, batch, k.ready_prefix(b), *topics],
+                [now_ms, batch, k.ready_prefix(b), k.ready_channel, *topics],
             )
             for k in [self.keys]
             for b in range(k.buckets)
@@ -275,7 +275,12 @@ class Mirror:
     # -- wait and notify ------------------------------------------------------------------------
 
     def listen(self) -> "Listener":
-        return Listener(self)
+        """Hears that the head became earlier."""
+        return Listener(self._line, self.keys.channel)
+
+    def listen_for_ready(self) -> "Listener":
+        """Hears "count:topic" of what became ready."""
+        return Listener(self._line, self.keys.ready_channel)
 
     def notify(self) -> None:
         """Wake every mover that waits."""
@@ -284,27 +289,34 @@ class Mirror:
 
 
 class Listener:
-    """Waits for "the head became earlier". Level-triggered use only: it shortens a rest, it never is the only cause."""
+    """Waits on a channel. Level-triggered use only: a message shortens a rest, it never is the only cause."""
 
-    def __init__(self, mirror: Mirror) -> None:
-        self._mirror = mirror
+    def __init__(self, line: clients.Line, channel: str) -> None:
+        self._line = line
+        self._channel = channel
         self._pubsub: Any = None
 
-    def wait(self, ms: int) -> None:
-        """Return when notified or after `ms`. Raises MirrorDown."""
+    def wait(self, ms: int) -> list[str]:
+        """The messages that came, as soon as one has; [] after `ms`, or when it begins to listen. Raises MirrorDown."""
         try:
             if self._pubsub is None:
-                self._pubsub = self._mirror._line.ask(lambda c: c.pubsub(ignore_subscribe_messages=False))
-                self._mirror._line.ask(lambda c: self._pubsub.subscribe(self._mirror.keys.channel))
-            if self._mirror._line.ask(lambda c: self._pubsub.get_message(timeout=ms / 1000)):
-                self._drain()
+                self._pubsub = self._line.ask(lambda c: c.pubsub(ignore_subscribe_messages=False))
+                self._line.ask(lambda c: self._pubsub.subscribe(self._channel))
+            found = self._next(ms / 1000)
+            return self._texts([found, *self._waiting()]) if found else []
         except MirrorDown:
             self.close()
             raise
 
-    def _drain(self) -> None:
-        while self._mirror._line.ask(lambda c: self._pubsub.get_message(timeout=0)):
-            continue
+    def _next(self, seconds: float) -> Any:
+        return self._line.ask(lambda c: self._pubsub.get_message(timeout=seconds))
+
+    def _waiting(self) -> Iterator[Any]:
+        while found := self._next(0):
+            yield found
+
+    def _texts(self, messages: list[Any]) -> list[str]:
+        return [message["data"] for message in messages if message["type"] == "message"]
 
     def close(self) -> None:
         if self._pubsub is not None:

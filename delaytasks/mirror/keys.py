@@ -64,7 +64,13 @@ class Keys:
 
     @property
     def channel(self) -> str:
+        """Where movers hear that the head became earlier."""
         return f"{self.prefix}:wake"
+
+    @property
+    def ready_channel(self) -> str:
+        """Where waiting consumers hear "count:topic" of what became ready in this database."""
+        return f"{self.prefix}:ready:{self.using}"
 
 
 def member(job_id: int, topic: str) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import pytest
 from django.db import connection
 
-from delaytasks import dialect, statements
+from delaytasks import clock, dialect, listing, statements
+from delaytasks.states import State
 
 from .plans import Plan, explain, plans_of
 
@@ -90,9 +91,43 @@ def cost(plan: Plan) -> float:
 
 
 def test_the_timers_use_the_index_of_live_due_times(table):
-    for asked in ("overdue probe", "expired leases", "feeder", "next due time", "claim without a mirror"):
+    for asked in ("overdue probe", "expired leases", "feeder", "next due time"):
         plan = plans_of(lambda asked=asked: ASKED[asked]([1]))[-1]
         assert "delaytasks_job_live_due" in plan.indexes, str(plan)
+
+
+def test_a_claim_without_a_mirror_passes_by_the_backlog_of_other_topics(table):
+    plan = plans_of(lambda: ASKED["claim without a mirror"]([1]))[-1]
+    assert "delaytasks_job_topic_due" in plan.indexes, str(plan)
+
+
+LISTED = {
+    "all": ({}, "delaytasks_job_key"),
+    "all, in another state": ({"state": State.CANCELLED}, "delaytasks_job_key"),
+    "by key": ({"key_prefix": "k19"}, "delaytasks_job_key"),
+    "by key and state": ({"key_prefix": "k19", "state": State.FINISHED}, "delaytasks_job_key"),
+    "delayed": ({"state": State.DELAYED}, "delaytasks_job_topic_due"),
+    "ready": ({"state": State.READY}, "delaytasks_job_topic_due"),
+    "reserved": ({"state": State.RESERVED}, "delaytasks_job_topic_due"),
+    "due soon": (
+        {"state": State.DELAYED, "due_until": clock.from_ms(4_000_000_000_000)},
+        "delaytasks_job_topic_due",
+    ),
+    "dead": ({"state": State.DEAD}, "delaytasks_job_topic_dead"),
+}
+
+
+@pytest.mark.parametrize("listed", LISTED)
+def test_a_page_of_jobs_walks_its_index_in_order(listed, table, monkeypatch):
+    """Neither the first page nor the next sorts, where a topic has far more rows than a page looks at."""
+    wish, index = LISTED[listed]
+    monkeypatch.setattr(listing, "EXAMINED", 50)
+    first = listing.page("default", ["t1", "t7"], limit=20, **wish)
+    cursors = ["", first.next] if first.next else [""]
+    for cursor in cursors:
+        for plan in plans_of(lambda cursor=cursor: listing.page("default", ["t1", "t7"], cursor=cursor, **wish)):
+            assert set(plan.indexes) <= {index, "delaytasks_job_dead"}, str(plan)  # so few are dead that either will do
+            assert "Sort" not in plan.types, str(plan)
 
 
 def test_a_claim_changes_no_index(table):

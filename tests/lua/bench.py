@@ -90,7 +90,7 @@ class Bench:
         k = self.keys
         topics = list(known)
         keys = [k.due(0), k.topics(0), k.aside(0), k.counters(0), *(k.ready(0, topic) for topic in topics)]
-        return self.call("promote_due", keys, [now, batch, k.ready_prefix(0), *topics])
+        return self.call("promote_due", keys, [now, batch, k.ready_prefix(0), k.ready_channel, *topics])
 
     def promotion(self, now: int = NOW, *, batch: int = 1000) -> Promotion:
         moved, head, _, *topics = self.promote(now, batch=batch)

@@ -139,3 +139,21 @@ def test_promoting_tells_no_mover_since_no_head_becomes_earlier(bench, heard) ->
     bench.put(2, At("due", LATER))
     bench.promote()
     assert heard() == []
+
+
+# Those who wait
+
+
+def test_each_topic_that_got_ready_jobs_is_told_with_how_many(bench: Bench) -> None:
+    heard = bench.client.pubsub(ignore_subscribe_messages=True)
+    heard.subscribe(bench.keys.ready_channel)
+    heard.get_message(timeout=1)  # the confirmation, ignored
+    bench.add_all((job, NOW) for job in range(3))
+    bench.put(7, At("due", NOW), OTHER)
+    bench.put(8, At("due", LATER), OTHER)
+    bench.promote(known=[TOPIC])
+    told = {heard.get_message(timeout=1)["data"] for _ in range(2)}
+    assert told == {f"3:{TOPIC}", f"1:{OTHER}"}
+    bench.promote(known=[TOPIC])
+    assert heard.get_message(timeout=0.05) is None
+    heard.close()

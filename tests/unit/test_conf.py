@@ -41,8 +41,8 @@ def test_settings_cannot_be_changed_afterwards() -> None:
         ("buckets", "Did you mean 'BUCKETS'?"),
         ("REDIS", "Did you mean 'REDIS_URL'?"),
         ("HORIZON_MS", "Did you mean 'HORIZON_SECONDS'?"),
-        ("XYZZY", "Known keys: AUDIT_SECONDS, "),
-        (7, "Known keys: AUDIT_SECONDS, "),
+        ("XYZZY", "Known keys: API_MAX_REQUEST_BYTES, "),
+        (7, "Known keys: API_MAX_REQUEST_BYTES, "),
     ],
 )
 def test_an_unknown_key_is_refused_by_name_with_a_hint(key: object, hint: str) -> None:

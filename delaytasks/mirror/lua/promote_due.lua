@@ -1,24 +1,26 @@
 -- Move what is due from delayed to ready, oldest first, at most one batch.
 --
 -- The other half of mover.py. A member that is no "id:topic" belongs to nobody: it is set aside,
--- so that it blocks no other. What is moved is run by worker.py (reserve.lua takes it from here).
+-- so that it blocks no other. What is moved is run by worker.py (reserve.lua takes it from here),
+-- or taken over HTTP by a consumer that waits for it: waiting.py hears of each topic by "count:topic".
 --
 -- KEYS[1]  zset    due: member -> ms
 -- KEYS[2]  set     topics that ever had a ready job in this bucket
 -- KEYS[3]  zset    set aside: member -> ms when
 -- KEYS[4]  hash    counters
--- KEYS[5...]       zsets, ready:<topic> of the known topics, in the order of ARGV[4...]
+-- KEYS[5...]       zsets, ready:<topic> of the known topics, in the order of ARGV[5...]
 -- ARGV[1]  ms      now, by the database's clock
 -- ARGV[2]  int     batch: how many at most
 -- ARGV[3]  string  what the key of a ready zset begins with, for topics that are not known (same hash tag)
--- ARGV[4...]       the known topics
+-- ARGV[4]  string  channel on which those who wait for ready jobs are told
+-- ARGV[5...]       the known topics
 -- RETURN   {moved, score of the next head or -1, set aside, topic, topic, ...}
 local due, topics, aside, counters = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local now, batch, ready_prefix = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
+local now, batch, ready_prefix, channel = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], ARGV[4]
 
 local ready_of = {}
-for i = 4, #ARGV do
-  ready_of[ARGV[i]] = KEYS[i + 1]
+for i = 5, #ARGV do
+  ready_of[ARGV[i]] = KEYS[i]
 end
 
 local found = redis.call('ZRANGEBYSCORE', due, '-inf', now, 'WITHSCORES', 'LIMIT', 0, batch)
@@ -49,6 +51,7 @@ end
 for topic, list in pairs(moves) do
   redis.call('ZADD', ready_of[topic] or (ready_prefix .. topic), unpack(list))
   redis.call('SADD', topics, topic)
+  redis.call('PUBLISH', channel, string.format('%d:%s', #list / 2, topic))
   answer[#answer + 1] = topic
 end
 local head = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')
