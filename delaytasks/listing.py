@@ -95,8 +95,8 @@ def _walk(using: str, wish: Wish) -> Walk:
     return Walk("key", "key >= %s AND key < %s", "key, id", "key >= %s AND (key > %s OR id > %s)", "key, id")
 
 
-def _inner(using: str, walk: Walk, wish: Wish, topic: str, start: list[Any]) -> tuple[str, list[Any]]:
-    """The rows that a page looks at: a range of the index, at most EXAMINED long."""
+def _walked(using: str, walk: Walk, wish: Wish, topic: str, start: list[Any]) -> tuple[str, list[Any]]:
+    """The rows behind `start` in the walk's order: a range of its index. Of these a page looks at EXAMINED."""
     d = dialect.of(using)
     where, params = ["topic = %s", walk.where], [topic]
     if walk.name == "key":
@@ -111,7 +111,7 @@ def _inner(using: str, walk: Walk, wish: Wish, topic: str, start: list[Any]) -> 
     if start:
         where.append(walk.behind)
         params += _as_params(using, walk, start)
-    sql = f"SELECT * FROM delaytasks_job WHERE {' AND '.join(where)} ORDER BY {walk.order} LIMIT {EXAMINED}"
+    sql = f"SELECT * FROM delaytasks_job WHERE {' AND '.join(where)} ORDER BY {walk.order}"
     return sql, params
 
 
@@ -138,10 +138,10 @@ def _filters(using: str, walk: Walk, wish: Wish) -> tuple[list[str], list[Any]]:
 
 
 def _part(using: str, walk: Walk, wish: Wish, topic: str, start: list[Any], limit: int) -> list[Job]:
-    inner, params = _inner(using, walk, wish, topic, start)
+    walked, params = _walked(using, walk, wish, topic, start)
     filters, more = _filters(using, walk, wish)
     where = f"WHERE {' AND '.join(filters)}" if filters else ""
-    sql = f"SELECT * FROM ({inner}) AS walked {where} ORDER BY {walk.order} LIMIT {limit}"
+    sql = f"SELECT * FROM ({walked} LIMIT {EXAMINED}) AS walked {where} ORDER BY {walk.order} LIMIT {limit}"
     return list(Job.objects.using(using).raw(sql, [*params, *more]))
 
 
@@ -149,13 +149,15 @@ def _examined_up_to(using: str, walk: Walk, wish: Wish, topic: str, start: list[
     """The last row that was looked at, if the topic has more behind it."""
     if not _filters(using, walk, wish)[0]:
         return None  # every row that was looked at fitted, so a short page was the topic's end
-    inner, params = _inner(using, walk, wish, topic, start)
-    rows = Job.objects.using(using).raw(f"{inner} OFFSET {EXAMINED - 1}", params)
+    walked, params = _walked(using, walk, wish, topic, start)
+    rows = Job.objects.using(using).raw(f"{walked} LIMIT 1 OFFSET {EXAMINED - 1}", params)
     return next(iter(rows), None)
 
 
 def _position(walk: Walk, job: Job) -> list[Any]:
-    return {"due": [job.due_ms, job.pk], "dead": [job.pk], "key": [job.key, job.pk]}[walk.name]
+    if walk.name == "dead":
+        return [job.pk]
+    return [job.due_ms if walk.name == "due" else job.key, job.pk]
 
 
 def _write(walk: Walk, topic: str, position: list[Any]) -> str:

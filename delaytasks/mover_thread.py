@@ -49,7 +49,8 @@ class MoverThread(threading.Thread):
         if found is not None and not found.down:
             try:
                 self._listener = self._listener or found.listen()
-                return self._listener.wait(ms)
+                self._listener.wait(ms)
+                return
             except MirrorDown:
                 self._listener = None
         self._stop_asked.wait(ms / 1000)
