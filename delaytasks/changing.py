@@ -7,7 +7,7 @@ finish exactly one side wins, and the other is told so. The mirror hears of it o
 import enum
 from collections.abc import Callable
 from datetime import datetime
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from django.db import IntegrityError, transaction
 
@@ -21,6 +21,15 @@ from .statements import Event, Live
 from .states import Outcome, State
 
 Answer = TypeVar("Answer")
+
+
+class Who(NamedTuple):
+    """Who asked for a change, and why: kept in its event."""
+
+    by: str
+    reason: str
+
+
 _RACES = 5  # a live job that changes between our statements makes us look again
 
 
@@ -33,24 +42,30 @@ class CancelResult(enum.StrEnum):
     UNKNOWN = "unknown"  # there never was such a job
 
 
-def cancel(topic: str, *, key: str, using: str | None = None, by: str = "") -> CancelResult:
+def cancel(topic: str, *, key: str, using: str | None = None, by: str = "", reason: str = "") -> CancelResult:
     """Call a promise off. Inside a transaction the answer is true if that transaction commits.
+
+    by, reason   who asked and why, for the job's event: lines of up to 255 characters
 
     A job that is reserved is not disturbed: its handler is running. Never raises for a job that
     is gone; the answer says what was found.
     """
     using = engine.alias(using)
     check_name(topic, key)
-    return _atomically(using, by, lambda: _cancel(using, lambda: statements.find_latest(using, topic, key), by))
+    return _atomically(
+        using, Who(by, reason), lambda who: _cancel(using, lambda: statements.find_latest(using, topic, key), who)
+    )
 
 
-def cancel_job(job_id: int, *, using: str | None = None, by: str = "") -> CancelResult:
+def cancel_job(job_id: int, *, using: str | None = None, by: str = "", reason: str = "") -> CancelResult:
     """cancel() for a job known by its id."""
     using = engine.alias(using)
-    return _atomically(using, by, lambda: _cancel(using, lambda: statements.find_by_id(using, job_id), by))
+    return _atomically(
+        using, Who(by, reason), lambda who: _cancel(using, lambda: statements.find_by_id(using, job_id), who)
+    )
 
 
-def _cancel(using: str, find: Callable[[], Live | None], by: str) -> CancelResult:
+def _cancel(using: str, find: Callable[[], Live | None], who: Who) -> CancelResult:
     for _ in range(_RACES):
         seen = find()
         if seen is None:
@@ -58,7 +73,7 @@ def _cancel(using: str, find: Callable[[], Live | None], by: str) -> CancelResul
         if seen.state != State.DELAYED:
             return _WHY_NOT_CANCELLED[seen.state]
         for done in statements.cancel_delayed(using, [seen.id]):
-            _cancelled(using, seen.topic, done, by)
+            _cancelled(using, seen.topic, done, who)
             return CancelResult.CANCELLED
     return CancelResult.RUNNING  # it was claimed each time, a moment before us
 
@@ -71,19 +86,20 @@ _WHY_NOT_CANCELLED = {
 }
 
 
-def _cancelled(using: str, topic: str, done: statements.Cancelled, by: str) -> None:
-    event = Event(done.id, Outcome.CANCELLED, done.attempt, done.due_ms, done.done_ms, None, None, "", by)
+def _cancelled(using: str, topic: str, done: statements.Cancelled, who: Who) -> None:
+    event = Event(done.id, Outcome.CANCELLED, done.attempt, done.due_ms, done.done_ms, actor=who.by, reason=who.reason)
     statements.record(using, [event])
     on_commit.remove(using, Entry(done.id, topic, done.due_ms))
     on_commit.send(using, signals.job_cancelled, done.id)
 
 
-def _atomically(using: str, by: str, do: Callable[[], Answer]) -> Answer:
-    check_actor(by)
+def _atomically(using: str, who: Who, do: Callable[[Who], Answer]) -> Answer:
+    check_actor(who.by)
+    check_actor(who.reason, what="reason")
 
     def whole() -> Answer:
         with transaction.atomic(using):
-            return do()
+            return do(who)
 
     return retried_once(whole, using)
 
@@ -99,6 +115,7 @@ def reschedule(
     delay: Delay | None = None,
     using: str | None = None,
     by: str = "",
+    reason: str = "",
 ) -> Job:
     """Move a live job to a new due time, earlier or later; the job as it is now.
 
@@ -111,28 +128,53 @@ def reschedule(
     """
     using = engine.alias(using)
     due_ms, delay_ms = to_when(delay, due_at)
-    return _atomically(using, by, lambda: _move(using, _live(using, topic, key), due_ms, delay_ms, by))
+    return _atomically(
+        using, Who(by, reason), lambda who: _move(using, _live(using, topic, key), due_ms, delay_ms, who)
+    )
 
 
 def reschedule_job(
-    job_id: int, *, due_at: datetime | None = None, delay: Delay | None = None, using: str | None = None, by: str = ""
+    job_id: int,
+    *,
+    due_at: datetime | None = None,
+    delay: Delay | None = None,
+    using: str | None = None,
+    by: str = "",
+    reason: str = "",
 ) -> Job:
     """reschedule() for a job known by its id."""
     using = engine.alias(using)
     due_ms, delay_ms = to_when(delay, due_at)
-    return _atomically(using, by, lambda: _move(using, _live_by_id(using, job_id), due_ms, delay_ms, by))
+    return _atomically(
+        using, Who(by, reason), lambda who: _move(using, _live_by_id(using, job_id), due_ms, delay_ms, who)
+    )
 
 
-def run_now(topic: str, key: str, *, using: str | None = None, by: str = "") -> Job:
+def postpone_job(job_id: int, later: Delay, *, using: str | None = None, by: str = "", reason: str = "") -> Job:
+    """Move a live job, known by its id, to `later` after its due time, or after now if that has passed.
+
+    later   timedelta or seconds. Raises NotLive, Reserved, BadDelay.
+    """
+    using = engine.alias(using)
+    _, later_ms = to_when(later, None)
+
+    def move(who: Who) -> Job:
+        seen = _live_by_id(using, job_id)
+        return _move(using, seen, max(seen.due_ms, engine.now_ms(using)) + (later_ms or 0), None, who)
+
+    return _atomically(using, Who(by, reason), move)
+
+
+def run_now(topic: str, key: str, *, using: str | None = None, by: str = "", reason: str = "") -> Job:
     """Make a live job due now; the job as it is now. Raises NotLive, Reserved."""
     using = engine.alias(using)
-    return _atomically(using, by, lambda: _move(using, _live(using, topic, key), None, 0, by))
+    return _atomically(using, Who(by, reason), lambda who: _move(using, _live(using, topic, key), None, 0, who))
 
 
-def run_job_now(job_id: int, *, using: str | None = None, by: str = "") -> Job:
+def run_job_now(job_id: int, *, using: str | None = None, by: str = "", reason: str = "") -> Job:
     """run_now() for a job known by its id."""
     using = engine.alias(using)
-    return _atomically(using, by, lambda: _move(using, _live_by_id(using, job_id), None, 0, by))
+    return _atomically(using, Who(by, reason), lambda who: _move(using, _live_by_id(using, job_id), None, 0, who))
 
 
 def _live(using: str, topic: str, key: str) -> Live:
@@ -151,7 +193,7 @@ def _live_by_id(using: str, job_id: int) -> Live:
     return found
 
 
-def _move(using: str, seen: Live, due_ms: int | None, delay_ms: int | None, by: str) -> Job:
+def _move(using: str, seen: Live, due_ms: int | None, delay_ms: int | None, who: Who) -> Job:
     locked = statements.lock_delayed(using, seen.id)  # a reserved row is not waited for: its handler may hold it
     if locked is not None:
         seen = locked
@@ -159,9 +201,8 @@ def _move(using: str, seen: Live, due_ms: int | None, delay_ms: int | None, by: 
     if locked is None or moved is None:
         raise Reserved(f"{seen.topic} {seen.key!r} (job {seen.id}) cannot be moved: its handler is running.")
     new_ms, now_ms = moved
-    statements.record(
-        using, [Event(seen.id, Outcome.RESCHEDULED, seen.attempt, seen.due_ms, now_ms, None, new_ms, "", by)]
-    )
+    event = Event(seen.id, Outcome.RESCHEDULED, seen.attempt, seen.due_ms, now_ms, None, new_ms)
+    statements.record(using, [event._replace(actor=who.by, reason=who.reason)])
     if new_ms <= seen.due_ms:  # later is not told: the entry is early then, and its refused claim puts it right
         on_commit.enter(using, [Entry(seen.id, seen.topic, new_ms)], mark=True)
     on_commit.send(using, signals.job_rescheduled, seen.id)
@@ -175,6 +216,7 @@ def retry_dead(
     job_id: int | None = None,
     using: str | None = None,
     by: str = "",
+    reason: str = "",
 ) -> Job:
     """Give a dead job another max_attempts tries, from now on; the job as it is now.
 
@@ -182,7 +224,7 @@ def retry_dead(
     job that has taken the key meanwhile.
     """
     using = engine.alias(using)
-    return _atomically(using, by, lambda: _retry(using, _dead(using, topic, key, job_id), by))
+    return _atomically(using, Who(by, reason), lambda who: _retry(using, _dead(using, topic, key, job_id), who))
 
 
 def _dead(using: str, topic: str | None, key: str | None, job_id: int | None) -> Live:
@@ -201,7 +243,7 @@ def _dead(using: str, topic: str | None, key: str | None, job_id: int | None) ->
     return found
 
 
-def _retry(using: str, dead: Live, by: str) -> Job:
+def _retry(using: str, dead: Live, who: Who) -> Job:
     try:
         with transaction.atomic(using):
             due_ms = statements.retry_if_dead(using, dead.id)
@@ -213,7 +255,8 @@ def _retry(using: str, dead: Live, by: str) -> Job:
         ) from None
     if due_ms is None:
         raise NotDead(f"Job {dead.id} is not dead any more.")
-    statements.record(using, [Event(dead.id, Outcome.RETRIED, dead.attempt, dead.due_ms, due_ms, None, due_ms, "", by)])
+    event = Event(dead.id, Outcome.RETRIED, dead.attempt, dead.due_ms, due_ms, None, due_ms)
+    statements.record(using, [event._replace(actor=who.by, reason=who.reason)])
     on_commit.enter(using, [Entry(dead.id, dead.topic, due_ms)], mark=True)
     on_commit.send(using, signals.job_rescheduled, dead.id)
     return Job.objects.using(using).get(pk=dead.id)

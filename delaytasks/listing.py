@@ -21,6 +21,7 @@ from .states import STORED_LIVE, State
 EXAMINED = 20_000  # rows of a topic that one page looks at
 PAGE_SECONDS = 0.25  # after that a page goes on to no further topic
 _LAST = "\U0010ffff"
+_LAST_MS = 253_402_300_799_999  # of the year 9999; no id gets that far either
 
 
 class Page(NamedTuple):
@@ -192,5 +193,5 @@ def _fits(position: list[Any], kinds: Sequence[type]) -> bool:
 def _in_range(value: Any) -> bool:
     """Whether a database can compare with it."""
     if isinstance(value, int):
-        return 0 <= value < 2**53
-    return "\x00" not in value and value.isprintable()
+        return 0 <= value <= _LAST_MS
+    return not any(c == "\x00" or "\ud800" <= c <= "\udfff" for c in value)

@@ -1,4 +1,4 @@
-"""Job, JobEvent, Topic: the rows that are the truth. MirrorMark: what the guards remember between ticks."""
+"""Job, JobEvent, Topic: the rows that are the truth. MirrorMark and BulkChange: what work in progress remembers."""
 
 from datetime import datetime
 from typing import Any, ClassVar, NoReturn
@@ -119,6 +119,7 @@ class JobEvent(models.Model):
     worker = models.CharField(_("worker"), max_length=255, default="")
     actor = models.CharField(_("by"), max_length=255, default="", help_text=_("who, when a person did it"))
     error = models.TextField(_("error"), default="")
+    reason = models.CharField(_("reason"), max_length=255, default="", db_default="", help_text=_("why, if they said"))
 
     objects: ClassVar[Any] = EventQuerySet.as_manager()
 
@@ -154,6 +155,14 @@ class Topic(models.Model):
     concurrency = models.PositiveSmallIntegerField(
         _("concurrency"), null=True, blank=True, help_text=_("run slots; empty: as its handler says")
     )
+    ask_reason = models.BooleanField(
+        _("ask for a reason"), default=False, db_default=False, help_text=_("whoever changes its jobs must say why")
+    )
+    # Ids of groups and no relation to them: this app also runs where django.contrib.auth is not installed.
+    visible_to = models.JSONField(
+        _("visible to"), default=list, db_default=[], blank=True,
+        help_text=_("groups that may see its jobs; none: everybody who may see jobs"),
+    )  # fmt: skip
     slots = models.JSONField(default=dict, editable=False)  # run slots (token -> expiry in ms) while there is no mirror
 
     class Meta:
@@ -170,6 +179,8 @@ class MirrorMark(models.Model):
     tick = models.BigIntegerField(default=0)
     masters = models.JSONField(default=dict)  # address -> "run id/replication id"
     fed_until = models.DateTimeField(null=True)
+    looked_at = models.DateTimeField(null=True)  # when a guard last looked; a mover is alive as long as this is fresh
+    audit = models.JSONField(default=dict, db_default={})  # the last audit's counts, with at_ms
 
     class Meta:
         verbose_name = _("mirror mark")
@@ -177,3 +188,49 @@ class MirrorMark(models.Model):
 
     def __str__(self) -> str:
         return f"tick {self.tick}"
+
+
+class BulkChange(models.Model):
+    """One change to many jobs, done in small batches: which jobs, how far it is, and what became of each."""
+
+    class Operation(models.TextChoices):
+        CANCEL = "cancel", _("cancel")
+        POSTPONE = "postpone", _("postpone")
+        RUN_NOW = "run_now", _("run now")
+        RETRY = "retry", _("retry")
+
+    class State(models.TextChoices):
+        WAITING = "waiting", _("waiting")
+        RUNNING = "running", _("running")
+        DONE = "done", _("done")
+        STOPPED = "stopped", _("stopped")
+        FAILED = "failed", _("failed")
+
+    operation = models.CharField(_("operation"), max_length=8, choices=Operation.choices)
+    delay_ms = models.BigIntegerField(_("postponed by, in ms"), null=True)
+    reason = models.CharField(_("reason"), max_length=255, default="")
+    by = models.CharField(_("by"), max_length=255)
+    user_id = models.CharField(max_length=64, default="")  # of the person, for the admin's log
+    wish = models.JSONField(_("filters"), default=dict)  # what was chosen by, for people to read
+    ids = models.JSONField(default=list)  # the jobs that matched when it was confirmed; each is visited once
+    total = models.IntegerField(_("jobs"))
+    position = models.IntegerField(_("done"), default=0)  # of ids
+    outcomes = models.JSONField(_("outcomes"), default=dict)  # word -> how many
+    samples = models.JSONField(default=dict)  # word -> up to 20 of [id, topic, key]
+    state = models.CharField(_("state"), max_length=7, choices=State.choices, default=State.WAITING)
+    error = models.TextField(_("error"), default="")
+    created_at = models.DateTimeField(_("asked for"), auto_now_add=True)
+    worked_at = models.DateTimeField(_("last worked on"), null=True)
+    ended_at = models.DateTimeField(_("ended"), null=True)
+
+    class Meta:
+        verbose_name = _("bulk change")
+        verbose_name_plural = _("bulk changes")
+        constraints: ClassVar = [
+            models.CheckConstraint(
+                condition=Q(position__gte=0, position__lte=F("total")), name="delaytasks_bulk_position"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.operation} {self.total}"

@@ -17,6 +17,7 @@ MAX_KEY = 255
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[^][{}]')  # strings, and all that is no bracket
 MAX_DEPTH = 100
+JSON_NULL: Any = object()  # as a body: JSON's null. None is no body, and kept as {}
 _UNPRINTABLE = {"Cc", "Cs", "Zl", "Zp"}
 
 
@@ -38,15 +39,18 @@ def check_name(topic: object, key: object) -> None:
     check_key(key)
 
 
-def check_actor(by: object) -> str:
-    """The person's name for the event. Raises BadInput."""
+def check_actor(by: object, *, what: str = "by") -> str:
+    """The person's name for the event, or what they say why. Raises BadInput."""
     if not isinstance(by, str) or len(by) > MAX_KEY or any(unicodedata.category(c) in _UNPRINTABLE for c in by):
-        raise BadInput(f"by is {shown(by)}: give the name of a person, up to {MAX_KEY} printable characters, or ''.")
+        asked = "the name of a person" if what == "by" else "a line"
+        raise BadInput(f"{what} is {shown(by)}: give {asked}, up to {MAX_KEY} printable characters, or ''.")
     return by
 
 
 def to_body(body: Any) -> str:
-    """The body as JSON text; None is {}. Raises BadBody, BodyTooLarge."""
+    """The body as JSON text; None is {}, JSON_NULL is null. Raises BadBody, BodyTooLarge."""
+    if body is JSON_NULL:
+        return "null"
     try:
         text = json.dumps({} if body is None else body, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
         size = len(text.encode())

@@ -120,6 +120,7 @@ class Event(NamedTuple):
     worker: str = ""
     actor: str = ""
     error: str = ""
+    reason: str = ""
 
 
 def _run(using: str, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
@@ -399,7 +400,7 @@ def record(using: str, events: Iterable[Event]) -> None:
         with dialect.cursor(using) as cursor:
             cursor.execute(
                 f"INSERT INTO delaytasks_jobevent (job_id, outcome, attempt, due_ms, done_ms, reserved_ms,"
-                f" next_due_ms, worker, actor, error) VALUES {values}",
+                f" next_due_ms, worker, actor, error, reason) VALUES {values}",
                 params,
             )
 

@@ -6,10 +6,13 @@ rebuild  everything within the horizon again, after Redis lost or rewound its da
 """
 
 import logging
+import math
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 
 from django.db import transaction
+from django.db.models import Q
 
 from . import conf, engine, statements, topics
 from .audit import audit
@@ -31,10 +34,12 @@ TICK_EVERY_MS = 10_000
 ALONE_MS = 15_000
 
 _noticed_outages: set[str] = set()
+_said_looked: dict[str, float] = {}  # alias -> when, by the monotonic clock
 
 
 def guard(using: str) -> int:
     """One second's guard, done by one process at a time; how many missing entries were added to the mirror."""
+    _say_looked(using)
     found = engine.mirror_of(using)
     if found is None:
         return 0
@@ -54,6 +59,16 @@ def guard(using: str) -> int:
             _noticed_outages.add(using)
             _tick(using)
         return 0
+
+
+def _say_looked(using: str) -> None:
+    """Write down, now and then, that somebody moves and guards: what staff see as "the mover is alive"."""
+    now = from_ms(engine.now_ms(using))
+    if time.monotonic() - _said_looked.get(using, -math.inf) < TICK_EVERY_MS / 1000:
+        return
+    _said_looked[using] = time.monotonic()
+    quiet = Q(looked_at=None) | Q(looked_at__lt=now - timedelta(milliseconds=TICK_EVERY_MS // 2))
+    MirrorMark.objects.using(using).filter(quiet, pk=_mark(using).pk).update(looked_at=now)
 
 
 # -- is it still the Redis that we filled? ------------------------------------------------------
@@ -164,10 +179,17 @@ def sweep(using: str | None = None) -> dict[str, int]:
             done["fed"] = feed(found, using)
             done["unhandled"] = _say_unhandled(found)
             if found.alone("audit", conf.get().audit_seconds * 1000):
-                done |= audit(using)
+                done |= _audited(using)
         except MirrorDown as error:
             logger.warning("sweep: the mirror was left out: %s", error)
     return done
+
+
+def _audited(using: str) -> dict[str, int]:
+    counts = audit(using)
+    kept = {"at_ms": engine.now_ms(using), **counts}
+    MirrorMark.objects.using(using).filter(pk=_mark(using).pk).update(audit=kept)
+    return counts
 
 
 def take_back_expired(using: str) -> int:

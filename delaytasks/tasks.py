@@ -5,12 +5,14 @@ import logging
 import os
 import socket
 import time
+import traceback
 from collections import Counter
 
 from celery import shared_task
+from django.db import DatabaseError, InterfaceError
 from kombu.exceptions import OperationalError as BrokerDown
 
-from . import conf, engine, sweeper, topics, worker
+from . import bulk, conf, engine, sweeper, topics, worker
 from .bells import Bells
 from .mover import Mover
 from .stopping import stopping
@@ -80,10 +82,25 @@ def run_topic(topic: str, using: str | None = None) -> int:
     return worker.run_topic(topic, using=using, worker=name, ring=bells(using).ring, stopping=stopping)
 
 
+@shared_task(name=bulk.TASK, ignore_result=True, acks_late=False)
+def bulk_change(pk: int, using: str) -> None:
+    """Some seconds of a change to many jobs; then the next."""
+    try:
+        if bulk.work(pk, using=using):
+            bulk.send(pk, using)
+    except (DatabaseError, InterfaceError):
+        raise  # the sweep sends it again
+    except Exception:
+        bulk.fail(pk, traceback.format_exc(), using=using)
+        raise
+
+
 @shared_task(name="delaytasks.sweep", ignore_result=True, acks_late=False)
 def sweep() -> dict[str, int]:
-    """Every half minute, by beat: leases that ended, the next window of the horizon, the audit now and then."""
+    """Every half minute, by beat: leases that ended, the horizon's next window, the audit, bulk changes that stalled."""
     done: Counter[str] = Counter()
     for using in engine.aliases():
         done.update(sweeper.sweep(using))
+        for pk in bulk.stalled(using):
+            bulk.send(pk, using)
     return dict(done)
