@@ -86,7 +86,7 @@ def schedule_unique(topic: str, *, key: str, among: Collection[str], using: str 
             elsewhere = [(other, key) for other in among if other != topic]
             if elsewhere:
                 for live in statements.find_live(using, elsewhere).values():
-                    raise _is_live(live)
+                    raise KeyIsLive(f"{_what_is_live(live)} Here a key names one job, whatever its topic: use another.")
             return job
 
     return retried_once(whole, using)
@@ -237,10 +237,12 @@ def _drop(waiting: dict[tuple[str, str], NewJob], done: Iterable[Placed | Live])
 
 
 def _is_live(live: Live) -> KeyIsLive:
-    return KeyIsLive(
-        f"{live.topic} {live.key!r} is live already: job {live.id}, due at {from_ms(live.due_ms).isoformat()}. "
-        "Use on_conflict='keep' or 'replace', or another key."
-    )
+    return KeyIsLive(f"{_what_is_live(live)} Use on_conflict='keep' or 'replace', or another key.")
+
+
+def _what_is_live(live: Live) -> str:
+    due = from_ms(live.due_ms).isoformat()
+    return f"{live.topic} {live.key!r} is live already: job {live.id}, due at {due}."
 
 
 def _replace(

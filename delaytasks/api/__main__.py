@@ -1,0 +1,16 @@
+"""Writes the OpenAPI document: DJANGO_SETTINGS_MODULE=... python -m delaytasks.api > docs/openapi.yaml"""
+
+import sys
+
+import django
+
+
+def main() -> None:
+    django.setup()
+    from .schema import as_yaml  # the views need the apps
+
+    sys.stdout.write(as_yaml())
+
+
+if __name__ == "__main__":
+    main()

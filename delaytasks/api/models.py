@@ -1,0 +1,141 @@
+"""Who may call: service accounts, their tokens, and what each token may do with which topics."""
+
+import re
+from typing import Any, ClassVar
+
+from django.core.exceptions import ValidationError
+from django.core.validators import MinValueValidator, RegexValidator
+from django.db import models, router
+from django.db.models import Q
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+from rest_framework_api_key.models import AbstractAPIKey, BaseAPIKeyManager
+
+EVERY_TOPIC = "*"
+_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(\.\*)?")
+# No "@" and no "/": in Job.worker an account can then be taken neither for a Celery worker (celery@host)
+# nor for another account's consumer (account/consumer).
+account_name = RegexValidator(
+    r"\A[A-Za-z0-9][A-Za-z0-9._-]*\Z", _("Use A-Z a-z 0-9 . _ -, the first a letter or digit.")
+)
+
+
+def check_pattern(pattern: str) -> None:
+    """Whether a grant can be for this: a topic's name, "order.*", or "*". Raises ValidationError."""
+    if pattern != EVERY_TOPIC and not (len(pattern) <= 100 and _PATTERN.fullmatch(pattern)):
+        raise ValidationError(
+            _("%(pattern)s is neither a topic's name (order.close), nor a prefix (order.*), nor * for every topic."),
+            code="pattern",
+            params={"pattern": repr(pattern[:120])},
+        )
+
+
+def matches(pattern: str, topic: str) -> bool:
+    """Whether a grant for `pattern` is one for `topic`. "order.*" is for "order.close", not for "orders" or "order"."""
+    if pattern == EVERY_TOPIC:
+        return True
+    if pattern.endswith(".*"):
+        return topic.startswith(pattern[:-1]) and topic != pattern[:-1]
+    return topic == pattern
+
+
+class ServiceAccount(models.Model):
+    """A program that calls over HTTP. What it does is kept under its name; its tokens say what it may do."""
+
+    name = models.CharField(
+        _("name"), max_length=100, unique=True, validators=[account_name], help_text=_("kept with every job it changes")
+    )
+    active = models.BooleanField(_("active"), default=True, help_text=_("if not, none of its tokens is accepted"))
+    note = models.TextField(_("note"), blank=True, default="", help_text=_("whose it is, and whom to ask"))
+    created_at = models.DateTimeField(_("made"), default=timezone.now, editable=False)
+
+    class Meta:
+        verbose_name = _("service account")
+        verbose_name_plural = _("service accounts")
+        ordering: ClassVar = ["name"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class TokenManager(BaseAPIKeyManager):
+    """Makes tokens; the library's keys, but for their row's id."""
+
+    def assign_key(self, obj: Any) -> str:
+        """Give a new token its prefix and hash; the secret, which is stored nowhere."""
+        secret: str = super().assign_key(obj)
+        obj.pk = None  # not the library's prefix.hash: a row's id is in addresses and logs
+        return secret
+
+    def usable(self) -> models.QuerySet:
+        """Tokens that are accepted now, on the write database: a replica may not know of a revocation yet."""
+        unexpired = Q(expiry_date__isnull=True) | Q(expiry_date__gt=timezone.now())
+        found = self.using(router.db_for_write(self.model)).filter(unexpired, revoked=False, account__active=True)
+        return found.select_related("account")
+
+
+class Token(AbstractAPIKey):
+    """A secret that a service account shows. Only its hash is kept; revoking it cannot be undone."""
+
+    id = models.BigAutoField(primary_key=True)  # type: ignore[assignment]
+    # The library's fields in our words; a version of it with other texts then asks for no migration here.
+    name = models.CharField(_("name"), max_length=50, help_text=_("what it is for, or where it is kept"))
+    revoked = models.BooleanField(_("revoked"), default=False, help_text=_("at once, and it cannot be undone"))
+    expiry_date = models.DateTimeField(
+        _("expires"), null=True, blank=True, help_text=_("from then on it is not accepted; empty: never")
+    )
+    account = models.ForeignKey(
+        ServiceAccount, models.CASCADE, related_name="tokens", verbose_name=_("service account")
+    )
+    rate_per_minute = models.PositiveIntegerField(
+        _("requests per minute"), null=True, blank=True, validators=[MinValueValidator(1)],
+        help_text=_("empty: as API_RATE_PER_MINUTE says"),
+    )  # fmt: skip
+    max_request_bytes = models.PositiveIntegerField(
+        _("largest request in bytes"), null=True, blank=True, validators=[MinValueValidator(1)],
+        help_text=_("empty: as API_MAX_REQUEST_BYTES says"),
+    )  # fmt: skip
+    last_used_at = models.DateTimeField(_("last used"), null=True, editable=False, help_text=_("to the minute"))
+
+    objects: ClassVar[Any] = TokenManager()
+
+    class Meta(AbstractAPIKey.Meta):
+        abstract = False
+        verbose_name = _("token")  # type: ignore[assignment]
+        verbose_name_plural = _("tokens")  # type: ignore[assignment]
+
+    def __str__(self) -> str:
+        return f"{self.prefix} ({self.name})"
+
+
+class Grant(models.Model):
+    """What a token may do with one topic, or with all under a prefix. Any right lets it read, too."""
+
+    token = models.ForeignKey(Token, models.CASCADE, related_name="grants")
+    topic = models.CharField(
+        _("topic"), max_length=100, validators=[check_pattern], help_text=_("order.close, order.* or *")
+    )
+    produce = models.BooleanField(_("produce"), default=False, help_text=_("create, cancel, postpone"))
+    consume = models.BooleanField(_("consume"), default=False, help_text=_("reserve and finish"))
+    manage = models.BooleanField(_("manage"), default=False, help_text=_("cancel, postpone, run now, retry, pause"))
+
+    class Meta:
+        verbose_name = _("grant")
+        verbose_name_plural = _("grants")
+        ordering: ClassVar = ["topic"]
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["token", "topic"], name="delaytasks_api_grant_one_per_topic"),
+            models.CheckConstraint(
+                condition=Q(produce=True) | Q(consume=True) | Q(manage=True),
+                name="delaytasks_api_grant_of_something",
+                violation_error_message=_("Grant at least one of produce, consume, manage."),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.topic}: {' '.join(self.rights)}"
+
+    @property
+    def rights(self) -> list[str]:
+        """The words of what it gives, for people: ["produce", "consume"]."""
+        return [right for right in ("produce", "consume", "manage") if getattr(self, right)]

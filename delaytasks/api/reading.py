@@ -1,0 +1,62 @@
+"""Jobs as answers show them: one, one with its events, a page of them."""
+
+from datetime import datetime
+from typing import Any
+
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.utils.urls import replace_query_param
+
+from .. import clock, dialect, listing
+from ..models import Job, JobEvent
+from ..states import State
+from .access import Caller, Right
+from .answers import JobSerializer, JobWithEventsSerializer
+from .serializers import PageQuerySerializer, checked
+
+MAX_EVENTS = 1000  # a job that asks a bank every ten minutes has thousands
+
+
+def database_now(using: str) -> datetime:
+    return clock.from_ms(int(dialect.now_ms(using)))
+
+
+def shown_job(
+    job: Job, using: str, serializer: type[serializers.Serializer] = JobSerializer, **context: Any
+) -> dict[str, Any]:
+    """The job's data, its state as of now."""
+    return dict(serializer(job, context={"now": database_now(using), **context}).data)
+
+
+def with_events(job: Job, using: str) -> dict[str, Any]:
+    """The job's data and its newest events, oldest first."""
+    newest = list(JobEvent.objects.using(using).filter(job_id=job.pk).order_by("-id")[: MAX_EVENTS + 1])
+    job.has_older_events = len(newest) > MAX_EVENTS  # type: ignore[attr-defined]
+    job.shown_events = newest[MAX_EVENTS - 1 :: -1]  # type: ignore[attr-defined]
+    return shown_job(job, using, JobWithEventsSerializer)
+
+
+def page(request: Request, caller: Caller, using: str) -> Response:
+    """A page of the jobs that the caller sees. Raises ValidationError, PermissionDenied, BadCursor."""
+    query = checked(PageQuerySerializer, _query(request))
+    names = query.pop("topic", None)
+    for topic in names or ():
+        caller.require(Right.READ, topic)
+    if "state" in query:
+        query["state"] = State[query["state"].upper()]
+    found = listing.page(using, caller.topics(using) if names is None else names, **query)
+    shown = JobSerializer(found.jobs, many=True, context={"now": database_now(using)}).data
+    here = request.build_absolute_uri()
+    return Response({"next": replace_query_param(here, "cursor", found.next) if found.next else None, "results": shown})
+
+
+def _query(request: Request) -> dict[str, Any]:
+    """The query's parameters. Raises ValidationError for one that is given twice and may not be."""
+    given = dict(request.query_params.lists())
+    twice = {
+        name: "It is given more than once." for name, values in given.items() if len(values) > 1 and name != "topic"
+    }
+    if twice:
+        raise serializers.ValidationError(twice)
+    return {name: values if name == "topic" else values[0] for name, values in given.items()}

@@ -1,0 +1,149 @@
+"""What else a consumer does with a job, and what a producer who thinks better of it does."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from delaytasks import changing, consuming
+from delaytasks.api import queue_commands
+from delaytasks.models import Job, JobEvent
+
+from .conftest import ENDS, T0, QueueClient, events, job
+
+# -- touch, release, bury -----------------------------------------------------------------------
+
+
+def test_touch_begins_the_ttr_anew(queue: QueueClient, db_clock: Any) -> None:
+    queue.add()
+    queue("pop", topic="mail.send")
+    db_clock.advance(seconds=59)
+    assert queue("touch", id="mail:1")["value"] == "2030-01-01T00:01:59.000Z"
+    db_clock.advance(seconds=59)
+    assert queue("touch", id="mail:1", attempt=1)["success"]
+    db_clock.advance(seconds=60)
+    assert not queue("touch", id="mail:1", attempt=1)["success"]
+
+
+def test_a_released_job_can_be_popped_at_once_or_after_its_delay(queue: QueueClient, db_clock: Any) -> None:
+    queue.add()
+    queue("pop", topic="mail.send")
+    assert queue("release", id="mail:1")["value"] == "delayed"
+    assert queue("pop", topic="mail.send")["attempt"] == 2
+    assert queue("release", id="mail:1", attempt=2, delay=30)["value"] == "delayed"
+    assert "can be popped again at 2030-01-01T00:00:30.000Z" in queue("finish", id="mail:1", attempt=2)["error"]
+    assert queue("pop", topic="mail.send")["value"] is None
+    db_clock.advance(seconds=30)
+    assert queue("pop", topic="mail.send")["attempt"] == 3
+    assert job().failures == 0
+    assert events() == [("scheduled", "php"), ("released", "php"), ("released", "php")]
+
+
+def test_a_finish_after_a_release_says_when_it_was_given_back(queue: QueueClient) -> None:
+    queue.add()
+    queue("pop", topic="mail.send")
+    queue("release", id="mail:1")
+    expected = f"Attempt 1 of 'mail:1' is over: it was given back at {T0} and it can be popped again."
+    assert queue("finish", id="mail:1", attempt=1)["error"] == expected
+    assert queue("finish", id="mail:1")["error"] == expected
+
+
+def test_a_release_with_an_error_counts_as_a_failure_until_the_job_is_dead(queue: QueueClient) -> None:
+    queue.add()
+    for expected in ("delayed", "delayed", "dead"):
+        queue("pop", topic="mail.send")
+        assert queue("release", id="mail:1", error="SMTP 451\ntry later", delay=0)["value"] == expected
+    assert (job().failures, job().error) == (3, "try later")
+    assert [outcome for outcome, _ in events()] == ["scheduled", "failed", "failed", "dead"]
+
+
+def test_a_release_with_an_error_and_no_delay_has_the_topics_backoff(queue: QueueClient, db_clock: Any) -> None:
+    queue.add()
+    queue("pop", topic="mail.send")
+    queue("release", id="mail:1", error="SMTP 451")
+    assert queue("pop", topic="mail.send")["value"] is None
+    assert job().due_ms > db_clock.now_ms
+
+
+def test_a_buried_job_is_dead_and_keeps_the_reason(queue: QueueClient) -> None:
+    queue.add()
+    queue("pop", topic="mail.send")
+    assert queue("bury", id="mail:1", reason="no such address")["value"] == "dead"
+    assert (job().state, job().error) == (6, "no such address")
+    assert events()[-1] == ("dead", "php")
+
+
+# -- delete -------------------------------------------------------------------------------------
+
+
+def test_a_delayed_or_ready_job_is_deleted_and_deleting_it_again_is_no_mistake(queue: QueueClient) -> None:
+    for key, delay in (("mail:1", 30), ("mail:2", 0)):
+        queue.add(key, delay=delay)
+        for _ in range(2):
+            assert queue("delete", id=key) == {"success": True, "error": "", "id": key, "value": "cancelled"}
+    assert queue("pop", topic="mail.send")["value"] is None
+    assert events() == [("scheduled", "php"), ("cancelled", "php")]
+
+
+def test_a_job_that_is_popped_is_not_deleted(queue: QueueClient) -> None:
+    queue.add()
+    queue("pop", topic="mail.send")
+    refused = queue("delete", id="mail:1")
+    assert (refused["success"], refused["value"]) == (False, "running")
+    assert refused["error"] == f"'mail:1' is running, as attempt 1 since {T0}; it is not disturbed."
+    assert queue("finish", id="mail:1")["success"]
+
+
+@pytest.mark.parametrize(("end", "reason"), ENDS[:2])
+def test_a_job_that_ran_already_is_not_deleted(
+    queue: QueueClient, end: Callable[[QueueClient], object], reason: str
+) -> None:
+    queue.add()
+    end(queue)
+    refused = queue("delete", id="mail:1")
+    assert refused == {"success": False, "error": reason, "id": "mail:1", "value": "already finished"}
+
+
+@pytest.fixture
+def before_cancel(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[], object]]]:
+    """What happens between delete's look at the job and its statement."""
+    steps: list[Callable[[], object]] = []
+    cancel = changing.cancel_job
+
+    def slowly(*args: Any, **kwargs: Any) -> Any:
+        for step in steps:
+            step()
+        return cancel(*args, **kwargs)
+
+    monkeypatch.setattr(queue_commands.changing, "cancel_job", slowly)
+    return steps
+
+
+def test_a_delete_that_loses_against_a_pop_says_running(
+    queue: QueueClient, before_cancel: list[Callable[[], object]]
+) -> None:
+    queue.add()
+    before_cancel.append(lambda: consuming.reserve("mail.send", 1, using="default", worker="w1"))
+    refused = queue("delete", id="mail:1")
+    assert (refused["success"], refused["value"]) == (False, "running")
+    assert f"as attempt 1 since {T0}" in refused["error"]
+
+
+def test_a_delete_that_loses_against_a_finish_says_already_finished(
+    queue: QueueClient, before_cancel: list[Callable[[], object]]
+) -> None:
+    queue.add()
+    queue("pop", topic="mail.send")
+    before_cancel.append(lambda: consuming.finish(job().pk, 1, using="default"))
+    refused = queue("delete", id="mail:1")
+    assert (refused["success"], refused["value"]) == (False, "already finished")
+    assert refused["error"] == f"'mail:1' was finished at {T0}."
+
+
+def test_a_delete_that_loses_against_a_pruning_says_unknown(
+    queue: QueueClient, before_cancel: list[Callable[[], object]]
+) -> None:
+    queue.add()
+    before_cancel.append(lambda: (JobEvent.objects.all()._raw_delete("default"), Job.objects.all().delete()))
+    refused = queue("delete", id="mail:1")
+    assert (refused["success"], refused["value"]) == (False, "unknown")

@@ -1,0 +1,139 @@
+"""A job from add to pop to finish."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from delaytasks import bells
+from delaytasks.models import Job, Topic
+
+from .conftest import T0, QueueClient, events, job
+
+T60 = "2030-01-01T00:01:00.000Z"
+
+
+def test_a_job_is_added_popped_when_its_delay_is_over_and_finished(queue: QueueClient, db_clock: Any) -> None:
+    added = queue("add", topic="mail.send", id="mail:1", delay=30, TTR=60, body={"to": "a@b.c"})
+    assert added == {
+        "success": True, "error": "", "id": "mail:1", "value": None,
+        "due_at": "2030-01-01T00:00:30.000Z", "result": "created",
+    }  # fmt: skip
+    db_clock.advance(ms=29_999)
+    assert queue("pop", topic="mail.send") == {"success": True, "error": "", "id": "", "value": None}
+    db_clock.advance(ms=1)
+    assert queue("pop", topic="mail.send") == {
+        "success": True, "error": "", "id": "mail:1", "value": {"to": "a@b.c"},
+        "attempt": 1, "TTR": 60, "due_at": "2030-01-01T00:00:30.000Z", "deadline": "2030-01-01T00:01:30.000Z",
+    }  # fmt: skip
+    assert queue("finish", id="mail:1") == {"success": True, "error": "", "id": "mail:1", "value": None}
+    assert queue("pop", topic="mail.send")["value"] is None
+    assert events() == [("scheduled", "php"), ("finished", "php")]
+    assert job().worker == "php"
+
+
+@pytest.mark.parametrize("body", [{"a": [1, {"b": None}]}, [], [1], "text", "", 0, 1.5, True, False, None, {}])
+def test_any_json_is_a_body_and_comes_back_as_it_was(queue: QueueClient, body: Any) -> None:
+    queue.add(body=body)
+    popped = queue("pop", topic="mail.send")
+    assert (popped["id"], popped["value"]) == ("mail:1", body)
+
+
+def test_a_delay_and_a_ttr_may_have_fractions(queue: QueueClient) -> None:
+    assert queue.add(delay=0.25, TTR=1.5)["due_at"] == "2030-01-01T00:00:00.250Z"
+    assert queue("peek", id="mail:1")["value"]["TTR"] == 1.5
+    assert queue.add("mail:2", delay=1.0, TTR=2.0)["due_at"] == "2030-01-01T00:00:01.000Z"
+    assert job("mail:2").ttr_ms == 2000
+
+
+def test_an_id_keeps_its_spaces_and_its_letters(queue: QueueClient) -> None:
+    queue.add(" Größe:Ω ")
+    assert queue("pop", topic="mail.send")["id"] == " Größe:Ω "
+    assert queue("finish", id=" Größe:Ω ")["success"]
+
+
+def test_the_oldest_due_is_popped_first(queue: QueueClient, db_clock: Any) -> None:
+    queue.add("mail:late", delay=2)
+    queue.add("mail:early", delay=1)
+    db_clock.advance(seconds=3)
+    assert [queue("pop", topic="mail.send")["id"] for _ in range(3)] == ["mail:early", "mail:late", ""]
+
+
+def test_pop_with_a_count_answers_with_a_list(queue: QueueClient) -> None:
+    for number in range(3):
+        queue.add(f"mail:{number}")
+    popped = queue("pop", topic="mail.send", count=2)
+    assert popped["id"] == ""
+    assert popped["value"] == [
+        {"id": f"mail:{n}", "body": {"to": f"mail:{n}"}, "attempt": 1, "TTR": 60, "due_at": T0, "deadline": T60}
+        for n in range(2)
+    ]
+    assert [each["id"] for each in queue("pop", topic="mail.send", count=1)["value"]] == ["mail:2"]
+    assert queue("pop", topic="mail.send", count=5)["value"] is None
+
+
+def test_the_consumer_is_kept_with_the_job(queue: QueueClient) -> None:
+    queue.add()
+    queue("pop", topic="mail.send", consumer="host-7")
+    assert job().worker == "php/host-7"
+    assert queue("finish", id="mail:1")["success"]
+
+
+def test_a_paused_topic_is_as_empty(queue: QueueClient) -> None:
+    queue.add()
+    Topic.objects.update_or_create(name="mail.send", defaults={"paused": True})
+    bells.forget_terms()
+    assert queue("pop", topic="mail.send")["value"] is None
+
+
+def test_pop_waits_until_a_job_is_ready(client: Callable[..., QueueClient], ready_after_first_look: list[int]) -> None:
+    popped = client()("pop", topic="mail.send", wait=30)
+    assert (popped["id"], popped["value"], popped["attempt"]) == ("mail:1", {"to": "mail:1"}, 1)
+    assert ready_after_first_look == [0, 1]
+
+
+def test_pop_waits_no_longer_than_it_was_asked_to(client: Callable[..., QueueClient]) -> None:
+    assert client()("pop", topic="mail.send", wait=0.05) == {"success": True, "error": "", "id": "", "value": None}
+
+
+def test_an_id_that_is_live_is_refused_under_its_own_topic_and_under_another(queue: QueueClient) -> None:
+    queue.add()
+    again = queue.add(delay=5)
+    assert not again["success"]
+    assert "'mail:1' is live" in again["error"]
+    elsewhere = queue.add(topic="sms.send")
+    assert not elsewhere["success"]
+    assert "mail.send" in elsewhere["error"]
+    assert Job.objects.count() == 1
+
+
+@pytest.mark.parametrize("mode", ["keep", "replace"])
+def test_no_mode_allows_an_id_that_is_live_under_another_topic(queue: QueueClient, mode: str) -> None:
+    queue.add()
+    assert not queue.add(topic="sms.send", on_conflict=mode)["success"]
+    assert Job.objects.count() == 1
+
+
+def test_an_id_can_be_used_again_under_any_topic_when_its_job_has_ended(queue: QueueClient) -> None:
+    queue.add()
+    queue("pop", topic="mail.send")
+    queue("finish", id="mail:1")
+    assert queue.add(topic="sms.send")["result"] == "created"
+
+
+def test_on_conflict_keeps_or_replaces_a_live_job(queue: QueueClient) -> None:
+    queue.add(delay=10, body=1)
+    kept = queue.add(delay=20, body=2, on_conflict="keep")
+    assert (kept["result"], kept["due_at"], job().body) == ("kept", "2030-01-01T00:00:10.000Z", 1)
+    replaced = queue.add(delay=30, body=3, on_conflict="replace")
+    assert (replaced["result"], replaced["due_at"], job().body) == ("replaced", "2030-01-01T00:00:30.000Z", 3)
+    assert queue.add("mail:2", on_conflict="replace")["result"] == "created"
+    assert events() == [("scheduled", "php"), ("rescheduled", "php")]
+
+
+def test_a_job_that_is_popped_cannot_be_replaced(queue: QueueClient) -> None:
+    queue.add()
+    queue("pop", topic="mail.send")
+    refused = queue.add(on_conflict="replace")
+    assert (refused["success"], refused["id"]) == (False, "mail:1")
+    assert "running" in refused["error"]

@@ -1,0 +1,77 @@
+"""REST as a caller has it: data in, data out. Every answer has to be one that the OpenAPI document knows."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import unquote
+
+from django.http import HttpResponse
+
+from delaytasks.models import JobEvent
+from tests.api.documented import check_answer, check_taken
+
+T0 = datetime(2030, 1, 1, tzinfo=UTC)  # what db_clock begins with
+TOPICS = {"mail.send": {"ttr": 30, "max_attempts": 3}, "mail.print": {}, "sms.send": {}}
+NO_JOB = 9_000_000_000
+
+
+def at(seconds: float) -> str:
+    """The time so many seconds after db_clock's beginning, as answers write it."""
+    return (T0 + timedelta(seconds=seconds)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class Rest:
+    """rest.get("jobs/7/") -> the data of a 200; rest.post("jobs/7/finish/", {...}, status=409) -> of a problem."""
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+        self.last: HttpResponse
+
+    def get(self, path: str, status: int = 200, **query: Any) -> Any:
+        address = path if path.startswith("/") else f"/api/{path}"
+        return self._read("GET", address, self.client.get(address, **query), status)
+
+    def post(self, path: str, data: Any = None, status: int = 200, **headers: str) -> Any:
+        address = f"/api/{path}"
+        read = self._read("POST", address, self.client.post(address, data, **headers), status)
+        if status < 400 and not isinstance(data, bytes):
+            check_taken("POST", address, data)
+        return read
+
+    def _read(self, method: str, address: str, answer: HttpResponse, status: int) -> Any:
+        self.last = answer
+        assert answer.status_code == status, answer.content
+        check_answer(method, unquote(address.partition("?")[0]), answer)
+        problem = status >= 400
+        assert answer.headers["Content-Type"] == ("application/problem+json" if problem else "application/json")
+        data = answer.json()  # type: ignore[attr-defined]
+        if problem:
+            assert data["status"] == status
+            assert data["type"].startswith("urn:delaytasks:problem:")
+            assert data["title"]
+            assert data["detail"]
+        return data
+
+    def make(self, key: str = "mail:1", **terms: Any) -> dict[str, Any]:
+        """A new job, due at once unless the terms say otherwise."""
+        if "due_at" not in terms:
+            terms = {"delay_seconds": 0} | terms
+        made: dict[str, Any] = self.post("jobs/", {"topic": "mail.send", "key": key} | terms, 201)
+        return made
+
+    def take(self, topic: str = "mail.send", **wish: Any) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.post(f"topics/{topic}/reserve/", wish)["jobs"]
+        return found
+
+    def state(self, job_id: int) -> str:
+        found: str = self.get(f"jobs/{job_id}/")["state"]
+        return found
+
+
+def fields(problem: dict[str, Any]) -> list[str]:
+    """The fields that a problem names."""
+    return [each["field"] for each in problem["errors"]]
+
+
+def events(job_id: int) -> list[tuple[str, str]]:
+    """(outcome, actor) of a job's events."""
+    return list(JobEvent.objects.filter(job_id=job_id).order_by("id").values_list("outcome", "actor"))

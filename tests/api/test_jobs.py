@@ -1,0 +1,468 @@
+"""One job over REST: made, read, cancelled, moved, run now, retried."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from delaytasks import changing, consuming, scheduling
+from delaytasks.api.base import BaseView
+from delaytasks.models import Job, JobEvent
+from tests.api.rest_client import NO_JOB, T0, Rest, at, events, fields
+
+
+def held(rest: Rest, **terms: Any) -> int:
+    """The id of a job that is reserved."""
+    job = rest.make(**terms)
+    assert [each["id"] for each in rest.take()] == [job["id"]]
+    return int(job["id"])
+
+
+def ended(rest: Rest, how: str, **terms: Any) -> int:
+    """The id of a job that is finished, dead or cancelled."""
+    if how == "cancelled":
+        job_id = rest.make(**{"delay_seconds": 60} | terms)["id"]
+        rest.post(f"jobs/{job_id}/cancel/")
+        return int(job_id)
+    job_id = held(rest, **terms)
+    rest.post(f"jobs/{job_id}/{'finish' if how == 'finished' else 'bury'}/", {"attempt": 1})
+    return job_id
+
+
+# -- made ---------------------------------------------------------------------------------------
+
+
+def test_a_job_is_made_and_answered_with_everything_that_is_known_of_it(rest: Rest) -> None:
+    made = rest.make(delay_seconds=1800, body={"order": 7}, ttr_seconds=1.5)
+    assert made == {
+        "id": made["id"], "topic": "mail.send", "key": "mail:1", "state": "delayed", "due_at": at(1800),
+        "ttr_seconds": 1.5, "attempt": 0, "failures": 0, "body": {"order": 7}, "created_at": at(0),
+        "reserved_at": None, "lease_until": None, "ended_at": None, "worker": "", "error": "", "result": "created",
+    }  # fmt: skip
+    assert rest.last.headers["Location"] == f"/api/jobs/{made['id']}/"
+    assert events(made["id"]) == [("scheduled", "php")]
+    job = Job.objects.get(pk=made["id"])
+    assert (job.topic, job.key, job.body, job.ttr_ms) == ("mail.send", "mail:1", {"order": 7}, 1500)
+
+
+def test_what_is_left_out_is_as_the_topic_has_it(rest: Rest) -> None:
+    made = rest.make(delay_seconds=0.25)
+    assert (made["ttr_seconds"], made["body"], made["due_at"]) == (30, {}, at(0.25))
+
+
+@pytest.mark.parametrize(
+    ("due_at", "seconds"),
+    [
+        ("2030-01-01T00:00:10Z", 10),
+        ("2030-01-01T01:00:10.25+01:00", 10.25),
+        ("2029-12-31t18:30:10.250-05:30", 10.25),
+        ("2030-01-01 00:00:10.1230001z", 10.124),  # to the millisecond, and never earlier
+        ("2030-01-01T00:00:60Z", 60),  # a leap second
+        ("1999-01-01T00:00:00Z", 0),  # a time that has passed means now
+        ("0000-02-29T00:00:00+23:59", 0),
+    ],
+)
+def test_a_due_time_may_have_any_offset_and_keeps_its_milliseconds(rest: Rest, due_at: str, seconds: float) -> None:
+    assert rest.make(due_at=due_at)["due_at"] == at(seconds)
+
+
+@pytest.mark.parametrize("body", [[], [1, {"b": None}], "text", "", 0, 1.5, True, False, {"ü": "☃ 𝄞"}])
+def test_any_json_is_a_body_and_comes_back_as_it_was(rest: Rest, body: Any) -> None:
+    job_id = rest.make(body=body)["id"]
+    assert rest.get(f"jobs/{job_id}/")["body"] == body
+
+
+def test_a_live_key_is_refused_with_the_job_that_has_it(rest: Rest) -> None:
+    first = rest.make(delay_seconds=60)
+    problem = rest.post("jobs/", {"topic": "mail.send", "key": "mail:1", "delay_seconds": 5}, 409)
+    assert (problem["type"], problem["job_id"]) == ("urn:delaytasks:problem:key-is-live", first["id"])
+    assert Job.objects.get().due_at.timestamp() == T0.timestamp() + 60
+
+
+def test_the_same_request_may_be_sent_again_and_keeps_the_job(rest: Rest) -> None:
+    first = rest.make(delay_seconds=60)
+    again = rest.post("jobs/", {"topic": "mail.send", "key": "mail:1", "delay_seconds": 5, "on_conflict": "keep"})
+    assert again == first | {"result": "kept"}
+    assert events(first["id"]) == [("scheduled", "php")]
+
+
+def test_a_live_job_takes_new_terms_and_its_event_says_from_whom(rest: Rest, rest_of: Callable[..., Rest]) -> None:
+    first = rest.make(delay_seconds=60)
+    terms = {"topic": "mail.send", "key": "mail:1", "delay_seconds": 5, "body": [2], "on_conflict": "replace"}
+    assert rest_of(account="go").post("jobs/", terms) == first | {"due_at": at(5), "body": [2], "result": "replaced"}
+    assert events(first["id"]) == [("scheduled", "php"), ("rescheduled", "go")]
+
+
+def test_a_reserved_job_takes_no_new_terms(rest: Rest) -> None:
+    job_id = held(rest)
+    terms = {"topic": "mail.send", "key": "mail:1", "delay_seconds": 5, "on_conflict": "replace"}
+    assert rest.post("jobs/", terms, 409)["type"] == "urn:delaytasks:problem:reserved"
+    assert rest.state(job_id) == "reserved"
+
+
+@pytest.mark.parametrize("how", ["finished", "dead", "cancelled"])
+def test_a_key_is_free_again_when_its_job_has_ended(rest: Rest, how: str) -> None:
+    assert ended(rest, how) != rest.make()["id"]
+
+
+GOOD = {"topic": "mail.send", "key": "mail:1", "delay_seconds": 5}
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"topic": None}, ["topic"]),
+        ({"topic": 5}, ["topic"]),
+        ({"topic": "mail send"}, ["topic"]),
+        ({"topic": "m" * 101}, ["topic"]),
+        ({"key": ""}, ["key"]),
+        ({"key": " \t"}, ["key"]),
+        ({"key": 1042}, ["key"]),
+        ({"key": "k" * 256}, ["key"]),
+        ({"key": "mail\u0000"}, ["key"]),
+        ({"key": "mail\n1"}, ["key"]),
+        ({"key": "mail\u2028"}, ["key"]),
+        ({"key": ["mail:1"]}, ["key"]),
+        ({"delay_seconds": "5"}, ["delay_seconds"]),
+        ({"delay_seconds": True}, ["delay_seconds"]),
+        ({"delay_seconds": -0.001}, ["delay_seconds"]),
+        ({"delay_seconds": 1e300}, ["delay_seconds"]),
+        ({"delay_seconds": 10**400}, ["delay_seconds"]),
+        ({"delay_seconds": None}, ["delay_seconds"]),
+        ({"due_at": "2030-01-01T00:00:00Z"}, ["due_at"]),  # beside delay_seconds
+        ({"ttr_seconds": 0}, ["ttr_seconds"]),
+        ({"ttr_seconds": 0.0009}, ["ttr_seconds"]),
+        ({"ttr_seconds": 604_801}, ["ttr_seconds"]),
+        ({"ttr_seconds": "60"}, ["ttr_seconds"]),
+        ({"ttr_seconds": False}, ["ttr_seconds"]),
+        ({"on_conflict": "ignore"}, ["on_conflict"]),
+        ({"on_conflict": None}, ["on_conflict"]),
+        ({"on_conflict": ["keep"]}, ["on_conflict"]),
+        ({"delay": 5}, ["delay"]),
+        ({"TTR": 5, "id": 7}, ["TTR", "id"]),
+        ({"\u0000": 5}, [r"\x00"]),
+        ({"key": "", "ttr_seconds": 0}, ["key", "ttr_seconds"]),
+    ],
+)
+def test_a_bad_field_is_refused_by_name(rest: Rest, change: dict[str, Any], named: list[str]) -> None:
+    problem = rest.post("jobs/", GOOD | change, 400)
+    assert sorted(fields(problem)) == named
+    assert all(name in problem["detail"] for name in named)
+    assert not Job.objects.exists()
+
+
+@pytest.mark.parametrize("left_out", ["topic", "key", "delay_seconds"])
+def test_a_missing_field_is_refused_by_name(rest: Rest, left_out: str) -> None:
+    problem = rest.post("jobs/", {name: value for name, value in GOOD.items() if name != left_out}, 400)
+    assert fields(problem) == ["due_at" if left_out == "delay_seconds" else left_out]
+
+
+@pytest.mark.parametrize(
+    ("due_at", "said"),
+    [
+        ("2030-01-01T00:00:00", "no offset"),
+        ("2030-01-01", "RFC 3339"),
+        ("2030-W01-1T00:00:00Z", "RFC 3339"),
+        ("20300101T000000Z", "RFC 3339"),
+        ("2030-01-01T00:00Z", "RFC 3339"),
+        ("2030-02-30T00:00:00Z", "no calendar"),
+        ("2030-01-01T24:00:00Z", "no calendar"),
+        ("2030-01-01T00:00:00+24:00", "no calendar"),
+        ("٢٠٣٠-01-01T00:00:00Z", "RFC 3339"),
+        (1893456000, "RFC 3339"),
+        ("", "RFC 3339"),
+        ("9999-12-31T23:59:59.9999999Z", "MAX_DELAY_SECONDS"),
+        ("9999-12-31T23:59:59.999-23:59", "MAX_DELAY_SECONDS"),
+    ],
+)
+def test_a_time_that_is_none_is_refused_with_the_reason(rest: Rest, due_at: Any, said: str) -> None:
+    problem = rest.post("jobs/", {"topic": "mail.send", "key": "k", "due_at": due_at}, 400)
+    assert said in problem["detail"]
+    assert not Job.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "body", ['"\\ud800"', '{"a":"\\u0000"}', '{"\\udfff":1}', "NaN", "-Infinity", "1e999", "[" * 101 + "]" * 101]
+)
+def test_a_body_that_no_database_can_keep_is_refused(rest: Rest, body: str) -> None:
+    rest.post("jobs/", b'{"topic":"mail.send","key":"k","delay_seconds":5,"body":' + body.encode() + b"}", 400)
+    assert not Job.objects.exists()
+
+
+def test_a_body_that_is_too_large_is_refused_with_its_limit(rest: Rest, settings: Any) -> None:
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "MAX_BODY_BYTES": 100}
+    problem = rest.post("jobs/", GOOD | {"body": "x" * 99}, 413)
+    assert "100" in problem["detail"]
+    assert not Job.objects.exists()
+
+
+@pytest.mark.parametrize("sent", [b"", b"[]", b"null", b"7", b'"jobs"', b"{", b"\xff"])
+def test_what_is_no_object_is_refused(rest: Rest, sent: bytes) -> None:
+    rest.post("jobs/", sent, 400)
+
+
+def test_only_json_is_taken(rest: Rest) -> None:
+    rest.post("jobs/", b"topic=mail.send", 415, Content_Type="application/x-www-form-urlencoded")
+
+
+def test_a_topic_without_a_grant_is_refused_whether_or_not_it_exists(rest: Rest) -> None:
+    details = [
+        rest.post("jobs/", GOOD | {"topic": topic}, 403)["detail"].replace(topic, "?")
+        for topic in ("sms.send", "sms.none")
+    ]
+    assert details[0] == details[1]
+    assert "mail" not in details[0]
+
+
+def test_a_granted_topic_that_nobody_knows_is_refused_and_no_other_is_named(rest: Rest) -> None:
+    problem = rest.post("jobs/", GOOD | {"topic": "mail.none"}, 400)
+    assert problem["type"] == "urn:delaytasks:problem:unknown-topic"
+    assert "sms" not in str(problem)
+
+
+@pytest.mark.parametrize("rights", ["consume", "manage", "consume manage"])
+def test_making_needs_the_right_to_produce(rest_of: Callable[..., Rest], rights: str) -> None:
+    assert "produce" in rest_of(rights).post("jobs/", GOOD, 403)["detail"]
+    assert not Job.objects.exists()
+
+
+# -- read ---------------------------------------------------------------------------------------
+
+
+def test_a_job_is_read_with_everything_that_happened_to_it(rest: Rest, db_clock: Any) -> None:
+    job_id = rest.make(delay_seconds=10, body=[1])["id"]
+    db_clock.advance(ms=10_040)
+    rest.take(consumer="m1")
+    db_clock.advance(ms=500)
+    rest.post(f"jobs/{job_id}/release/", {"attempt": 1, "delay_seconds": 60, "error": "502\nfrom the bank"})
+    assert rest.get(f"jobs/{job_id}/") == {
+        "id": job_id, "topic": "mail.send", "key": "mail:1", "state": "delayed", "due_at": at(70.54),
+        "ttr_seconds": 30, "attempt": 1, "failures": 1, "body": [1], "created_at": at(0), "reserved_at": at(10.04),
+        "lease_until": None, "ended_at": None, "worker": "php/m1", "error": "from the bank",
+        "has_older_events": False,
+        "events": [
+            {"outcome": "scheduled", "attempt": 0, "at": at(0), "due_at": at(10), "next_due_at": at(10),
+             "late_ms": None, "ran_ms": None, "worker": "", "actor": "php", "reason": "", "error": ""},
+            {"outcome": "failed", "attempt": 1, "at": at(10.54), "due_at": at(10), "next_due_at": at(70.54),
+             "late_ms": 40, "ran_ms": 500, "worker": "php/m1", "actor": "php", "reason": "",
+             "error": "502\nfrom the bank"},
+        ],
+    }  # fmt: skip
+
+
+def test_a_job_is_ready_as_soon_as_its_due_time_has_passed(rest: Rest, db_clock: Any) -> None:
+    job_id = rest.make(delay_seconds=10)["id"]
+    db_clock.advance(ms=9_999)
+    assert rest.state(job_id) == "delayed"
+    db_clock.advance(ms=1)
+    assert rest.state(job_id) == "ready"
+
+
+def test_of_very_many_events_the_newest_are_shown(rest: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("delaytasks.api.reading.MAX_EVENTS", 2)
+    job_id = rest.make(delay_seconds=60)["id"]
+    for seconds in (70, 80, 90):
+        rest.post(f"jobs/{job_id}/reschedule/", {"delay_seconds": seconds})
+    read = rest.get(f"jobs/{job_id}/")
+    assert ([event["next_due_at"] for event in read["events"]], read["has_older_events"]) == ([at(80), at(90)], True)
+
+
+def test_the_number_of_queries_of_a_read_does_not_grow_with_the_events(rest: Rest) -> None:
+    job_id = rest.make(delay_seconds=60)["id"]
+    counts = []
+    for more in (0, 30):
+        for _ in range(more):
+            changing.reschedule_job(job_id, delay=60, by="x")
+        with CaptureQueriesContext(connection) as queries:
+            rest.get(f"jobs/{job_id}/")
+        counts.append(len(queries))
+    assert counts[0] == counts[1] <= 6
+
+
+@pytest.mark.parametrize(
+    "action", ["", "cancel/", "reschedule/", "run-now/", "retry/", "finish/", "release/", "touch/", "bury/"]
+)
+def test_a_job_that_is_not_seen_is_not_there(rest: Rest, action: str) -> None:
+    hidden = scheduling.schedule("sms.send", key="a", delay=60)
+    call = rest.post if action else rest.get
+    problems = [
+        call(f"jobs/{job_id}/{action}", status=404) for job_id in (hidden.pk, NO_JOB, 0, 2**63, 10**30, "x", "-1")
+    ]
+    assert all(problem == problems[0] for problem in problems)
+    assert events(hidden.pk) == []
+
+
+# -- cancelled ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("delay_seconds", [0, 60])
+def test_a_job_that_waits_is_cancelled_and_the_event_says_by_whom(rest: Rest, delay_seconds: int) -> None:
+    job_id = rest.make(delay_seconds=delay_seconds)["id"]
+    assert rest.post(f"jobs/{job_id}/cancel/") == {"result": "cancelled"}
+    assert rest.post(f"jobs/{job_id}/cancel/", {}) == {"result": "cancelled"}
+    assert (rest.state(job_id), events(job_id)) == ("cancelled", [("scheduled", "php"), ("cancelled", "php")])
+    assert rest.take() == []
+
+
+def test_a_reserved_job_is_not_cancelled_but_running(rest: Rest) -> None:
+    job_id = held(rest)
+    problem = rest.post(f"jobs/{job_id}/cancel/", status=409)
+    assert (problem["type"], problem["result"]) == ("urn:delaytasks:problem:not-cancelled", "running")
+    rest.post(f"jobs/{job_id}/finish/", {"attempt": 1})
+
+
+@pytest.mark.parametrize("how", ["finished", "dead"])
+def test_a_job_that_has_ended_is_not_cancelled(rest: Rest, how: str) -> None:
+    job_id = ended(rest, how)
+    assert rest.post(f"jobs/{job_id}/cancel/", status=409)["result"] == "already finished"
+    assert rest.state(job_id) == how
+
+
+def test_a_job_that_goes_between_the_look_and_the_cancel_is_not_there(
+    rest: Rest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = rest.make()["id"]
+    monkeypatch.setattr(changing, "cancel_job", lambda *_, **__: changing.CancelResult.UNKNOWN)
+    rest.post(f"jobs/{job_id}/cancel/", status=404)
+
+
+# -- moved, run now, retried --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("when", [{"delay_seconds": 5}, {"due_at": "2030-01-01T02:00:05.000+02:00"}])
+def test_a_job_is_moved(rest: Rest, when: dict[str, Any]) -> None:
+    job_id = rest.make(delay_seconds=60)["id"]
+    moved = rest.post(f"jobs/{job_id}/reschedule/", when)
+    assert (moved["id"], moved["due_at"], moved["state"]) == (job_id, at(5), "delayed")
+    assert events(job_id)[-1] == ("rescheduled", "php")
+
+
+@pytest.mark.parametrize(
+    ("when", "named"),
+    [
+        ({}, ["due_at"]),
+        ({"delay_seconds": 5, "due_at": "2030-01-01T00:00:05Z"}, ["due_at"]),
+        ({"delay_seconds": "5"}, ["delay_seconds"]),
+        ({"due_at": "2030-01-01T00:00:05"}, ["due_at"]),
+        ({"delay": 5}, ["delay"]),
+    ],
+)
+def test_a_job_is_not_moved_to_what_is_no_time(rest: Rest, when: dict[str, Any], named: list[str]) -> None:
+    job_id = rest.make(delay_seconds=60)["id"]
+    assert fields(rest.post(f"jobs/{job_id}/reschedule/", when, 400)) == named
+    assert rest.get(f"jobs/{job_id}/")["due_at"] == at(60)
+
+
+def test_a_job_is_made_due_now(rest: Rest) -> None:
+    job_id = rest.make(delay_seconds=60)["id"]
+    moved = rest.post(f"jobs/{job_id}/run-now/")
+    assert (moved["state"], moved["due_at"], events(job_id)[-1]) == ("ready", at(0), ("rescheduled", "php"))
+    assert [job["id"] for job in rest.take()] == [job_id]
+
+
+@pytest.mark.parametrize(("action", "data"), [("reschedule", {"delay_seconds": 5}), ("run-now", None)])
+def test_a_reserved_job_is_not_moved(rest: Rest, action: str, data: Any) -> None:
+    job_id = held(rest)
+    assert rest.post(f"jobs/{job_id}/{action}/", data, 409)["type"] == "urn:delaytasks:problem:reserved"
+    assert rest.state(job_id) == "reserved"
+
+
+@pytest.mark.parametrize(("action", "data"), [("reschedule", {"delay_seconds": 5}), ("run-now", {})])
+@pytest.mark.parametrize("how", ["finished", "dead", "cancelled"])
+def test_a_job_that_has_ended_is_not_moved(rest: Rest, action: str, data: Any, how: str) -> None:
+    job_id = ended(rest, how)
+    assert rest.post(f"jobs/{job_id}/{action}/", data, 409)["type"] == "urn:delaytasks:problem:not-live"
+    assert rest.state(job_id) == how
+
+
+def test_a_dead_job_is_ready_again(rest: Rest) -> None:
+    job_id = ended(rest, "dead")
+    retried = rest.post(f"jobs/{job_id}/retry/")
+    assert (retried["state"], retried["failures"], retried["attempt"]) == ("ready", 0, 1)
+    assert events(job_id)[-1] == ("retried", "php")
+    assert [job["attempt"] for job in rest.take()] == [2]
+
+
+@pytest.mark.parametrize("how", ["finished", "cancelled", "live"])
+def test_only_a_dead_job_is_retried(rest: Rest, how: str) -> None:
+    job_id = rest.make()["id"] if how == "live" else ended(rest, how)
+    assert rest.post(f"jobs/{job_id}/retry/", status=409)["type"] == "urn:delaytasks:problem:not-dead"
+
+
+def test_a_dead_job_whose_key_is_live_again_is_not_retried_and_the_live_one_is_named(rest: Rest) -> None:
+    dead = ended(rest, "dead")
+    live = rest.make()["id"]
+    problem = rest.post(f"jobs/{dead}/retry/", status=409)
+    assert (problem["type"], problem["job_id"]) == ("urn:delaytasks:problem:key-is-live", live)
+
+
+@pytest.mark.parametrize("action", ["cancel", "run-now", "retry"])
+@pytest.mark.parametrize("data", [{"force": True}, [], 0, "now"])
+def test_what_needs_no_fields_takes_none(rest: Rest, action: str, data: Any) -> None:
+    job_id = rest.make(delay_seconds=60)["id"]
+    rest.post(f"jobs/{job_id}/{action}/", data, 400)
+    assert rest.state(job_id) == "delayed"
+
+
+# -- who may ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rights", "action", "may"),
+    [
+        ("produce", "cancel", True),
+        ("manage", "cancel", True),
+        ("consume", "cancel", False),
+        ("produce", "reschedule", True),
+        ("manage", "reschedule", True),
+        ("consume", "reschedule", False),
+        ("produce consume", "run-now", False),
+        ("manage", "run-now", True),
+        ("produce consume", "retry", False),
+        ("manage", "retry", True),
+    ],
+)
+def test_the_jobs_topic_decides_who_may_change_it(
+    rest_of: Callable[..., Rest], rest: Rest, rights: str, action: str, may: bool
+) -> None:
+    job_id = ended(rest, "dead") if action == "retry" else rest.make(delay_seconds=60)["id"]
+    before = list(JobEvent.objects.filter(job_id=job_id))
+    data = {"delay_seconds": 5} if action == "reschedule" else None
+    problem = rest_of(rights, "other").post(f"jobs/{job_id}/{action}/", data, 200 if may else 403)
+    if may:
+        assert events(job_id)[-1][1] == "other"
+    else:
+        assert "right" in problem["detail"]
+        assert list(JobEvent.objects.filter(job_id=job_id)) == before
+
+
+def test_staff_change_jobs_under_their_own_name(staff_api: Callable[..., Any], rest: Rest) -> None:
+    job_id = rest.make(delay_seconds=60)["id"]
+    client = staff_api("delaytasks.view_job", "delaytasks.operate_job")
+    Rest(client).post(f"jobs/{job_id}/run-now/")
+    assert events(job_id)[-1] == ("rescheduled", client.user.username)
+    Rest(staff_api("delaytasks.view_job")).post(f"jobs/{job_id}/cancel/", status=403)
+    Rest(staff_api()).get(f"jobs/{job_id}/", 404)
+
+
+@pytest.mark.parametrize(
+    ("action", "data", "kind"),
+    [("cancel", None, "not-cancelled"), ("reschedule", {"delay_seconds": 5}, "not-live"), ("retry", None, "not-dead")],
+)
+def test_what_happens_between_the_look_and_the_change_decides(
+    rest: Rest, monkeypatch: pytest.MonkeyPatch, action: str, data: Any, kind: str
+) -> None:
+    job_id = held(rest)
+    look = BaseView.job
+
+    def look_and_lose(view: BaseView, *args: Any) -> Job:
+        found = look(view, *args)
+        consuming.finish(found.pk, 1, using="default", by="x")
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BaseView, "job", look_and_lose)
+        assert rest.post(f"jobs/{job_id}/{action}/", data, 409)["type"] == f"urn:delaytasks:problem:{kind}"
+    assert rest.state(job_id) == "finished"

@@ -1,0 +1,141 @@
+"""Topics over REST: what is seen of them, and their pause."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from delaytasks import scheduling, topics
+from delaytasks.models import Topic
+from tests.api.rest_client import Rest
+
+EMPTY = {
+    "paused": False, "handled": False, "delayed_within_horizon": 0, "horizon_seconds": 3600, "ready": 0,
+    "reserved": 0, "dead": 0, "oldest_ready_ms": None,
+}  # fmt: skip
+
+
+def paused(name: str = "mail.send") -> bool:
+    return Topic.objects.filter(name=name, paused=True).exists()
+
+
+def test_a_topic_is_shown_with_its_jobs_in_numbers(rest: Rest, db_clock: Any) -> None:
+    for number, delay in enumerate([0, 0, 0, 0, 10, 3600, 3601]):
+        rest.make(f"k{number}", delay_seconds=delay)
+    dead, _reserved = rest.take(count=2)
+    rest.post(f"jobs/{dead['id']}/bury/", {"attempt": 1})
+    db_clock.advance(ms=41)
+    assert rest.get("topics/mail.send/") == EMPTY | {
+        "name": "mail.send", "delayed_within_horizon": 2, "ready": 2, "reserved": 1, "dead": 1, "oldest_ready_ms": 41,
+    }  # fmt: skip
+
+
+def test_the_list_has_the_topics_that_are_seen_by_name_and_no_others(rest: Rest) -> None:
+    scheduling.schedule("sms.send", key="a", delay=0)
+    Topic.objects.create(name="mail.extra", paused=True)
+    Topic.objects.create(name="mailbox")
+    rest.make()
+    assert rest.get("topics/")["results"] == [
+        EMPTY | {"name": "mail.extra", "paused": True},
+        EMPTY | {"name": "mail.print"},
+        EMPTY | {"name": "mail.send", "ready": 1, "oldest_ready_ms": 0},
+    ]
+
+
+def test_a_topic_with_a_handler_here_says_so(rest: Rest) -> None:
+    topics.handler("mail.send")(lambda job: None)
+    try:
+        assert rest.get("topics/mail.send/")["handled"] is True
+    finally:
+        topics.forget("mail.send")
+
+
+@pytest.mark.parametrize("action", ["", "pause/", "resume/", "reserve/"])
+def test_without_a_grant_a_topic_is_refused_whether_or_not_it_exists(rest: Rest, action: str) -> None:
+    call = rest.post if action else rest.get
+    details = [
+        call(f"topics/{topic}/{action}", status=403)["detail"].replace(topic, "?") for topic in ("sms.send", "sms.no")
+    ]
+    assert details[0] == details[1]
+    assert not paused("sms.send")
+
+
+@pytest.mark.parametrize("action", ["", "pause/", "resume/", "reserve/"])
+@pytest.mark.parametrize("topic", ["mail.none", "mail. ", "mail.%00", "mail.%2e", "mail.ü"])
+def test_a_granted_topic_that_nobody_knows_is_not_there(rest: Rest, action: str, topic: str) -> None:
+    (rest.post if action else rest.get)(f"topics/{topic}/{action}", status=404)
+    assert not Topic.objects.filter(name__startswith="mail").exists()
+
+
+def test_who_sees_all_topics_sees_none_by_an_impossible_name(make_token: Callable[..., str], api: Any) -> None:
+    rest = Rest(api(make_token(topics={"*": "manage"})))
+    for topic in ("%00", "%0A", "a b", "-", "x" * 101):
+        rest.get(f"topics/{topic}/", 404)
+        rest.post(f"topics/{topic}/pause/", status=404)
+
+
+def test_a_topic_is_paused_and_resumed_and_the_log_says_by_whom(rest: Rest, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "delaytasks")
+    rest.make()
+    assert rest.post("topics/mail.send/pause/") == {"name": "mail.send", "paused": True}
+    assert (paused(), rest.take(), rest.get("topics/mail.send/")["paused"]) == (True, [], True)
+    assert rest.post("topics/mail.send/resume/", {}) == {"name": "mail.send", "paused": False}
+    assert (paused(), len(rest.take())) == (False, 1)
+    said = [record.getMessage() for record in caplog.records if record.getMessage().startswith("Topic")]
+    assert said == ["Topic mail.send was paused by php.", "Topic mail.send was resumed by php."]
+
+
+def test_pausing_twice_is_pausing_once(rest: Rest, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "delaytasks")
+    for action, now in [("resume", False), ("pause", True), ("pause", True), ("resume", False), ("resume", False)]:
+        assert rest.post(f"topics/mail.send/{action}/") == {"name": "mail.send", "paused": now}
+    assert len([record for record in caplog.records if record.getMessage().startswith("Topic")]) == 2
+
+
+def test_pausing_keeps_what_staff_said_of_the_topic(rest: Rest) -> None:
+    Topic.objects.create(name="mail.send", concurrency=3)
+    rest.post("topics/mail.send/pause/")
+    assert Topic.objects.filter(name="mail.send").values_list("paused", "concurrency").get() == (True, 3)
+
+
+def test_what_is_reserved_is_not_disturbed_by_a_pause(rest: Rest) -> None:
+    rest.make()
+    held = rest.take()[0]
+    rest.post("topics/mail.send/pause/")
+    rest.post(f"jobs/{held['id']}/touch/", {"attempt": 1})
+    rest.post(f"jobs/{held['id']}/finish/", {"attempt": 1})
+
+
+@pytest.mark.parametrize("action", ["pause", "resume"])
+@pytest.mark.parametrize("data", [{"for_seconds": 5}, [], True])
+def test_a_pause_takes_no_fields(rest: Rest, action: str, data: Any) -> None:
+    rest.post(f"topics/mail.send/{action}/", data, 400)
+    assert not paused()
+
+
+@pytest.mark.parametrize("rights", ["produce", "consume", "produce consume"])
+def test_pausing_needs_the_right_to_manage(rest_of: Callable[..., Rest], rights: str) -> None:
+    for action in ("pause", "resume"):
+        assert "manage" in rest_of(rights).post(f"topics/mail.send/{action}/", status=403)["detail"]
+    assert not paused()
+
+
+def test_staff_pause_if_they_may_change_topics(rest: Rest, staff_api: Callable[..., Any]) -> None:
+    Rest(staff_api("delaytasks.view_job", "delaytasks.operate_job")).post("topics/mail.send/pause/", status=403)
+    assert not paused()
+    Rest(staff_api("delaytasks.change_topic")).post("topics/mail.send/pause/")
+    assert paused()
+
+
+def test_the_number_of_queries_does_not_grow_with_the_topics(rest: Rest) -> None:
+    rest.get("topics/")  # the token's use is written down by now
+    counts = []
+    for start in (0, 50):
+        Topic.objects.bulk_create(Topic(name=f"mail.t{start + n}") for n in range(50))
+        with CaptureQueriesContext(connection) as queries:
+            rest.get("topics/")
+        counts.append(len(queries))
+    assert counts[0] == counts[1] <= 8
