@@ -54,6 +54,7 @@ def _claim(using: str, topic: str, ids: Sequence[int], worker: str) -> list[Clai
     try:
         if missed and _take_back(using, missed):
             claimed += statements.claim(using, topic, missed, worker)
+            claimed.sort(key=lambda c: (c.due_ms, c.id))
     except DatabaseError as error:  # what was claimed must not be lost with it
         logger.warning("%s: leases that are over were not taken back: %s", topic, error)
     return claimed
@@ -77,8 +78,8 @@ def _bury_the_used_up(using: str, held: list[Attempt]) -> list[Attempt]:
     for attempt in used_up:
         try:
             conclude(using, [Verdict(attempt, Outcome.DEAD, None, EXPIRED)])
-        except LeaseLost as lost:
-            logger.warning("%s", lost)
+        except (LeaseLost, DatabaseError) as error:  # the others that were claimed must not be lost with it
+            logger.warning("%r was not buried: %s", attempt, error)
     return [a for a in held if a not in used_up]
 
 

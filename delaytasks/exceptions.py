@@ -5,7 +5,7 @@ def shown(value: object) -> str:
     """A short repr of a value for a message; an integer of thousands of digits cannot be printed."""
     try:
         return f"{value!r:.120}"
-    except ValueError:
+    except (ValueError, RecursionError):
         return f"{type(value).__name__} too large to print"
 
 

@@ -74,14 +74,13 @@ def page(
         start = position if topic == at_topic else []
         if (found and len(found) == limit) or time.monotonic() > over:
             return Page(found, _write(walk, topic, start))
-        part = _part(using, walk, wish, topic, start, limit - len(found) + 1)
+        part, stop = _up_to_stop(using, walk, wish, topic, start, limit - len(found) + 1)
         if len(found) + len(part) > limit:
             found += part[:-1]
             return Page(found, _write(walk, topic, _position(walk, found[-1])))
         found += part
-        stopped = _examined_up_to(using, walk, wish, topic, start)
-        if stopped is not None:
-            return Page(found, _write(walk, topic, _position(walk, stopped)))
+        if stop is not None:
+            return Page(found, _write(walk, topic, _position(walk, stop)))
     return Page(found, "")
 
 
@@ -138,6 +137,24 @@ def _filters(using: str, walk: Walk, wish: Wish) -> tuple[list[str], list[Any]]:
     return where, params
 
 
+def _up_to_stop(
+    using: str, walk: Walk, wish: Wish, topic: str, start: list[Any], limit: int
+) -> tuple[list[Job], Job | None]:
+    """(what was found, the last row that was looked at, if the topic has more behind it).
+
+    Rows leave the walk while it goes on. So a page that looked at all that it may looks once more
+    when it knows where it stops: whatever lies before that and did not change is in it.
+    """
+    part = _part(using, walk, wish, topic, start, limit)
+    if len(part) == limit or not _filters(using, walk, wish)[0]:
+        return part, None
+    stop = _examined_up_to(using, walk, wish, topic, start)
+    part = _part(using, walk, wish, topic, start, limit)
+    if stop is not None:
+        part = [job for job in part if _position(walk, job) <= _position(walk, stop)]
+    return part, stop
+
+
 def _part(using: str, walk: Walk, wish: Wish, topic: str, start: list[Any], limit: int) -> list[Job]:
     walked, params = _walked(using, walk, wish, topic, start)
     filters, more = _filters(using, walk, wish)
@@ -148,8 +165,6 @@ def _part(using: str, walk: Walk, wish: Wish, topic: str, start: list[Any], limi
 
 def _examined_up_to(using: str, walk: Walk, wish: Wish, topic: str, start: list[Any]) -> Job | None:
     """The last row that was looked at, if the topic has more behind it."""
-    if not _filters(using, walk, wish)[0]:
-        return None  # every row that was looked at fitted, so a short page was the topic's end
     walked, params = _walked(using, walk, wish, topic, start)
     rows = Job.objects.using(using).raw(f"{walked} LIMIT 1 OFFSET {EXAMINED - 1}", params)
     return next(iter(rows), None)

@@ -64,12 +64,12 @@ def to_body(body: Any) -> str:
         )
     if _NUL.search(text):
         raise BadBody("The body contains the character NUL (\\u0000), which PostgreSQL cannot keep in JSON.")
-    if _depth(text) > MAX_DEPTH:
+    if depth(text) > MAX_DEPTH:
         raise BadBody(f"The body is nested deeper than {MAX_DEPTH} levels.")
     return text
 
 
-def _depth(text: str) -> int:
+def depth(text: str) -> int:
     """How deep the JSON is nested. What one stack can write another may not be able to read."""
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return 0  # cannot be deeper: the common case costs nothing

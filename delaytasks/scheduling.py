@@ -72,9 +72,9 @@ def schedule_unique(topic: str, *, key: str, among: Collection[str], using: str 
 
     among   the topics in which no other live job may have the key
 
-    Two such calls at once cannot both succeed; a schedule() without this rule, in a program that
-    uses the same key under two topics on purpose, is not kept from it. Raises what schedule()
-    raises; KeyIsLive also names a live job of another topic.
+    Two such calls at once cannot both succeed (on PostgreSQL at its usual isolation, READ COMMITTED). A
+    schedule() without this rule, in a program that uses the same key under two topics on purpose, is
+    not kept from it. Raises what schedule() raises; KeyIsLive also names a live job of another topic.
     """
     using = engine.alias(using)
     check_name(topic, key)

@@ -8,6 +8,7 @@ the thread also asks how much is ready, in case a message was lost; without Redi
 
 import asyncio
 import functools
+import itertools
 import logging
 import threading
 import time
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 
 from django.db import DatabaseError, InterfaceError, connections
 
-from . import conf, engine
+from . import bells, conf, engine
 from .exceptions import MirrorDown
 from .mirror.index import Listener, Mirror
 from .without_mirror import WithoutMirror
@@ -27,11 +28,15 @@ WITHOUT_COUNT = 8  # how many are woken where all that is known is that somethin
 AGAIN_MS = 50  # and when it is looked at again
 
 
+_numbers = itertools.count()
+
+
 class Ticket:
     """One consumer's place in the queue for a topic: made and waited for in an event loop, woken from any thread."""
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
+        self.number = next(_numbers)  # in the order of coming
         self._loop = asyncio.get_running_loop()
         self._woken = asyncio.Event()
 
@@ -46,7 +51,8 @@ class Ticket:
     async def woken(self, seconds: float) -> bool:
         """True as soon as it is woken, False after `seconds`."""
         try:
-            await asyncio.wait_for(self._woken.wait(), seconds)
+            async with asyncio.timeout(seconds):  # wait_for() of Python 3.11 may swallow a cancellation
+                await self._woken.wait()
         except TimeoutError:
             return False
         self._woken.clear()
@@ -65,16 +71,16 @@ class WaitingRoom:
     def join(self, topic: str) -> Ticket:
         """A place at the end of the topic's queue. Look for jobs after joining, not before, or one may be missed."""
         ticket = Ticket(topic)
-        with self._lock:
-            self._queues[topic].append(ticket)
-            self._begin_to_listen()
+        self.rejoin(ticket)
         return ticket
 
     def rejoin(self, ticket: Ticket) -> None:
-        """Go on waiting after being woken, at the head of the queue. Then look."""
+        """Go on waiting after being woken, at the place that one had. Then look."""
         with self._lock:
-            self._queues[ticket.topic].appendleft(ticket)
             self._begin_to_listen()
+            queue = self._queues[ticket.topic]
+            place = next((i for i, other in enumerate(queue) if other.number > ticket.number), len(queue))
+            queue.insert(place, ticket)
 
     def leave(self, ticket: Ticket) -> None:
         """Give the place up. A wake that came too late to be of use is passed on."""
@@ -108,10 +114,10 @@ class WaitingRoom:
             return list(self._queues)
 
     def _begin_to_listen(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=_Ears(self._using, self).listen, name="delaytasks-waiting")
-            self._thread.daemon = True
-            self._thread.start()
+        if self._thread is None or not self._thread.is_alive():  # a fork leaves it behind
+            thread = threading.Thread(target=_Ears(self._using, self).listen, name="delaytasks-waiting", daemon=True)
+            thread.start()
+            self._thread = thread
 
     def _may_end(self) -> bool:
         """True, and the next who joins starts another thread, if nobody waits."""
@@ -177,13 +183,13 @@ class _Ears:
             return self._look_without_mirror(tick_ms)
         if since_ms < tick_ms:
             return tick_ms - since_ms
-        for topic, count in found.ready_counts(self._room._awaited()).items():
+        for topic, count in found.ready_counts(self._open()).items():
             self._room.wake(topic, count)
         self._looked = time.monotonic()
         return tick_ms
 
     def _look_without_mirror(self, tick_ms: int) -> int:
-        awaited = self._room._awaited()
+        awaited = self._open()
         if not awaited:
             return tick_ms
         try:
@@ -193,7 +199,14 @@ class _Ears:
             connections[self._using].close()
         for topic in promotion.topics:
             self._room.wake(topic, WITHOUT_COUNT)
-        return AGAIN_MS if promotion.topics else max(1, min(rest_ms, tick_ms))
+        return AGAIN_MS if promotion.topics else max(AGAIN_MS, min(rest_ms, tick_ms))
+
+    def _open(self) -> list[str]:
+        """The awaited topics that are not paused: of those nothing is given out, so nobody is to look."""
+        try:
+            return [topic for topic in self._room._awaited() if not bells.terms(self._using, topic).paused]
+        finally:
+            connections[self._using].close()
 
 
 @functools.cache

@@ -47,13 +47,15 @@ def _each(right: AnyOf) -> tuple[Right, ...]:
 class Caller(abc.ABC):
     """Who is calling. Answers from what was read when the request came in, and says nothing of other topics.
 
-    name                what JobEvent.actor keeps
+    name                the account's, or the person's: Job.worker begins with it
+    signature           what JobEvent.actor keeps; no person's name looks like that of a token
     identity            whom the rate limit counts; never shown
     rate_per_minute     requests
     max_request_bytes   of one request's body
     """
 
     name: str
+    signature: str
     identity: str
     rate_per_minute: int
     max_request_bytes: int
@@ -115,6 +117,7 @@ class TokenCaller(Caller):
         self.token = token
         self.grants = list(grants)
         self.name = token.account.name
+        self.signature = f"{self.name} (token {token.prefix})"
         self.identity = f"token:{token.prefix}"
         self.rate_per_minute = token.rate_per_minute or config.api_rate_per_minute
         self.max_request_bytes = token.max_request_bytes or config.api_max_request_bytes
@@ -137,7 +140,7 @@ class StaffCaller(Caller):
     def __init__(self, user: Any) -> None:
         config = conf.get()
         self.user = user
-        self.name = user.get_username()
+        self.name = self.signature = user.get_username()
         self.identity = f"staff:{user.pk}"
         self.rate_per_minute = config.api_rate_per_minute
         self.max_request_bytes = config.api_max_request_bytes

@@ -84,7 +84,7 @@ class MadeJobsSerializer(serializers.Serializer):
 class PageSerializer(serializers.Serializer):
     """Some jobs, and the address of the next ones. A page may be short or empty and have a next one."""
 
-    next = Text(allow_null=True, help_text="The address of the next page; null at the end.")
+    next = Text(allow_null=True, help_text="The address of the next page, relative to this one's; null at the end.")
     results = JobSerializer(many=True)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from django.db import connections, transaction
 from django.http import Http404
 from rest_framework.negotiation import BaseContentNegotiation, DefaultContentNegotiation
 from rest_framework.renderers import JSONRenderer
@@ -51,6 +52,14 @@ class BaseView(APIView):
     versioning_class = None
     schema = Schema()
 
+    @classmethod
+    def as_view(cls, **initkwargs: Any) -> Callable[..., Any]:
+        """The view, outside ATOMIC_REQUESTS: the engine has transactions of its own, and health none."""
+        view = super().as_view(**initkwargs)
+        for alias in connections:
+            view = transaction.non_atomic_requests(using=alias)(view)
+        return view
+
     @property
     def default_response_headers(self) -> dict[str, str]:
         headers: dict[str, str] = super().default_response_headers
@@ -71,11 +80,12 @@ class BaseView(APIView):
         Raises Http404 in the same way for an unknown id and for a topic that the caller does not see, else
         PermissionDenied.
         """
-        job = Job.objects.using(self.using).filter(pk=job_id).first()
-        if job is None or not self.caller.sees(job.topic):
+        jobs = Job.objects.using(self.using).filter(pk=job_id)
+        topic = jobs.values_list("topic", flat=True).first()  # and no body, whose size would be felt
+        if topic is None or not self.caller.sees(topic):
             raise Http404
-        self.caller.require(right, job.topic)
-        return job
+        self.caller.require(right, topic)
+        return jobs.get()
 
     def get_format_suffix(self, **kwargs: Any) -> None:
         return None

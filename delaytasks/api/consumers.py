@@ -26,7 +26,7 @@ LOST = {
 THE_ATTEMPT = examples.request("The attempt", {"attempt": 1})
 
 
-class ReserveView(LongPoll, BaseView):
+class ReserveView(LongPoll):
     @operation(
         "reserveJobs",
         tag="consumers",
@@ -71,7 +71,7 @@ class FinishView(BaseView):
         """Say that the job's work is done. Needs the right to consume."""
         job = self.job(job_id, Right.CONSUME)
         given = checked(HeldSerializer, request.data)
-        consuming.finish(job.pk, given["attempt"], using=self.using, by=self.caller.name)
+        consuming.finish(job.pk, given["attempt"], using=self.using, by=self.caller.signature)
         return Response({"state": State.FINISHED.word})
 
 
@@ -98,7 +98,7 @@ class ReleaseView(BaseView):
         job = self.job(job_id, Right.CONSUME)
         given = checked(ReleaseSerializer, request.data)
         state = consuming.release(
-            job.pk, given["attempt"], using=self.using, by=self.caller.name,
+            job.pk, given["attempt"], using=self.using, by=self.caller.signature,
             delay=given.get("delay_seconds"), error=given["error"],
         )  # fmt: skip
         return Response({"state": state.word})
@@ -121,7 +121,7 @@ class BuryView(BaseView):
         """Say that trying again is no use: the job is dead until somebody retries it. Needs the right to consume."""
         job = self.job(job_id, Right.CONSUME)
         given = checked(BurySerializer, request.data)
-        consuming.bury(job.pk, given["attempt"], using=self.using, by=self.caller.name, reason=given["reason"])
+        consuming.bury(job.pk, given["attempt"], using=self.using, by=self.caller.signature, reason=given["reason"])
         return Response({"state": State.DEAD.word})
 
 

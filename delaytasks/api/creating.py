@@ -45,7 +45,7 @@ def create(data: Any, caller: Caller, using: str) -> Response:
     terms, mode = _terms(given), given["on_conflict"]
     caller.require(Right.PRODUCE, terms["topic"])
     try:
-        job = scheduling.schedule(**terms, on_conflict=mode, using=using, by=caller.name)
+        job = scheduling.schedule(**terms, on_conflict=mode, using=using, by=caller.signature)
     except KeyIsLive as error:
         raise in_the_way(error, using, terms["topic"], terms["key"]) from error
     result = "created" if job.is_new else RESULTS[mode]
@@ -96,7 +96,7 @@ def create_many(data: Any, caller: Caller, using: str) -> Response:
         caller.require(Right.PRODUCE, topic)
     _check_known(jobs, using)
     try:
-        done, live = retried_once(lambda: _schedule(jobs, mode, using, caller.name), using)
+        done, live = retried_once(lambda: _schedule(jobs, mode, using, caller.signature), using)
     except (KeyIsLive, Reserved) as error:
         raise _conflicts(error, jobs, mode, using) from error
     named = [{"id": live[pair].id, "topic": pair[0], "key": pair[1]} for pair in map(_pair, jobs)]

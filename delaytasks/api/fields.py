@@ -18,6 +18,7 @@ from ..exceptions import BadInput, shown
 
 MAX_ID = 2**63 - 1
 MAX_ATTEMPT = 2**31 - 1
+MAX_COUNT = 200  # jobs that one request may ask for; it gets no more than BATCH_MAX
 MAX_TTR_SECONDS = topics.MAX_TTR_MS // 1000
 
 TOPIC_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"

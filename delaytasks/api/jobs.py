@@ -138,7 +138,7 @@ class CancelView(BaseView):
         """Call a job off. The answer is the truth at that moment. Needs the right to produce or to manage."""
         job = self.job(job_id, CHANGE)
         checked(NothingSerializer, request.data)
-        result = changing.cancel_job(job.pk, using=self.using, by=self.caller.name)
+        result = changing.cancel_job(job.pk, using=self.using, by=self.caller.signature)
         if result is CancelResult.UNKNOWN:
             raise Http404
         if result is not CancelResult.CANCELLED:
@@ -171,7 +171,11 @@ class RescheduleView(BaseView):
         job = self.job(job_id, CHANGE)
         when = checked(WhenSerializer, request.data)
         moved = changing.reschedule_job(
-            job.pk, due_at=when.get("due_at"), delay=when.get("delay_seconds"), using=self.using, by=self.caller.name
+            job.pk,
+            due_at=when.get("due_at"),
+            delay=when.get("delay_seconds"),
+            using=self.using,
+            by=self.caller.signature,
         )
         return Response(reading.shown_job(moved, self.using))
 
@@ -188,7 +192,7 @@ class RunNowView(BaseView):
         """Make a live job due now. One that is due already keeps its place. Needs the right to manage."""
         job = self.job(job_id, Right.MANAGE)
         checked(NothingSerializer, request.data)
-        moved = changing.run_job_now(job.pk, using=self.using, by=self.caller.name)
+        moved = changing.run_job_now(job.pk, using=self.using, by=self.caller.signature)
         return Response(reading.shown_job(moved, self.using))
 
 
@@ -210,7 +214,7 @@ class RetryView(BaseView):
         job = self.job(job_id, Right.MANAGE)
         checked(NothingSerializer, request.data)
         try:
-            retried = changing.retry_dead(job_id=job.pk, using=self.using, by=self.caller.name)
+            retried = changing.retry_dead(job_id=job.pk, using=self.using, by=self.caller.signature)
         except KeyIsLive as error:
             raise creating.in_the_way(error, self.using, job.topic, job.key) from error
         return Response(reading.shown_job(retried, self.using))

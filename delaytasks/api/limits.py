@@ -1,5 +1,6 @@
 """How much one caller may ask for: requests per minute, and bytes of one request."""
 
+import functools
 import io
 import json
 import logging
@@ -9,16 +10,19 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from django.core.cache import cache
+from django.core.cache import DEFAULT_CACHE_ALIAS, cache, caches
+from django.core.signals import setting_changed
 from rest_framework.exceptions import ParseError
 from rest_framework.parsers import BaseParser
 from rest_framework.request import Request
 from rest_framework.throttling import BaseThrottle
 
+from .. import promises
 from .access import Caller
 
 logger = logging.getLogger("delaytasks")
 WINDOW_SECONDS = 60
+MAX_DEPTH = promises.MAX_DEPTH + 10  # of a request: a job's body and what is around it
 PAUSE_SECONDS = 10.0  # a cache that failed is not asked again for so long: each question may cost its timeout
 ROUNDING = 1e-6  # of a request, or of a millisecond: nobody waits a second longer for a float's last digit
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -68,14 +72,32 @@ def counted(identity: str, per_minute: int) -> float | None:
         return None
 
 
+@functools.cache
+def _redis() -> Any:
+    return caches.create_connection(DEFAULT_CACHE_ALIAS)
+
+
+def _forget_redis(*, setting: str, **_: object) -> None:
+    if setting == "CACHES":
+        _redis.cache_clear()
+
+
+setting_changed.connect(_forget_redis, dispatch_uid="delaytasks.api.limits")
+
+
+def _cache() -> Any:
+    """Django's cache. Under ASGI each request would open a Redis connection of its own, and keep it while it waits."""
+    return _redis() if "RedisCache" in caches.settings[DEFAULT_CACHE_ALIAS]["BACKEND"] else cache
+
+
 def _counted(identity: str, per_minute: int) -> float | None:
     window, elapsed = divmod(now(), WINDOW_SECONDS)
     here, before = (f"delaytasks:rate:{identity}:{int(window) - ago}" for ago in (0, 1))
-    count, last = _increment(here), cache.get(before, 0)
+    count, last = _increment(here), _cache().get(before, 0)
     if count + last * (1 - elapsed / WINDOW_SECONDS) <= per_minute + ROUNDING:
         return None
     try:
-        cache.decr(here)
+        _cache().decr(here)
     except ValueError:
         pass  # it went since, and its count with it
     return _wait_seconds(count - 1, last, per_minute, elapsed)
@@ -83,9 +105,9 @@ def _counted(identity: str, per_minute: int) -> float | None:
 
 def _increment(key: str) -> int:
     try:
-        return cache.incr(key)
+        return _cache().incr(key)
     except ValueError:  # the first of this window
-        return 1 if cache.add(key, 1, timeout=2 * WINDOW_SECONDS) else cache.incr(key)
+        return 1 if _cache().add(key, 1, timeout=2 * WINDOW_SECONDS) else _cache().incr(key)
 
 
 def _wait_seconds(count: int, last: int, per_minute: int, elapsed: float) -> float:
@@ -98,7 +120,10 @@ def _wait_seconds(count: int, last: int, per_minute: int, elapsed: float) -> flo
 
 
 class CountedRequest(Request):
-    """A request whose body is read no further than its caller may send, also when its length was not said before."""
+    """A request whose body is read no further than its caller may send, also when its length was not said before.
+
+    What the server took in before that is the server's to limit: see bodies.py.
+    """
 
     def _load_stream(self) -> None:
         most = self.auth.max_request_bytes
@@ -119,6 +144,8 @@ class JSONParser(BaseParser):
     def parse(self, stream: Any, media_type: str | None = None, parser_context: Mapping | None = None) -> Any:
         try:
             text = stream.read().decode()
+            if promises.depth(text) > MAX_DEPTH:  # before it is read: what one stack can read another may not write
+                raise ParseError(f"The request's body is nested deeper than {MAX_DEPTH} levels.")
             found = _decoder.decode(text)
             if _SURROGATE.search(text):
                 json.dumps(found, ensure_ascii=False).encode()  # half a pair has no UTF-8, and could not be answered
@@ -126,8 +153,6 @@ class JSONParser(BaseParser):
             raise ParseError(f"The request's body is not UTF-8: {error.reason}.") from None  # type: ignore[attr-defined]
         except ValueError as error:
             raise ParseError(f"The request's body is not JSON: {error}.") from None
-        except RecursionError:
-            raise ParseError("The request's body is nested too deeply.") from None
         return found
 
 

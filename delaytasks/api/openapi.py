@@ -121,6 +121,12 @@ class Schema(AutoSchema):
             for status, answer in self.operation.answers.items()
         }
 
+    def _get_request_body(self, direction: str = "request") -> dict[str, Any] | None:
+        body: dict[str, Any] | None = super()._get_request_body(direction)
+        if body and not _may_be_empty(self.operation.request):
+            body["required"] = True
+        return body
+
     def get_override_parameters(self) -> list[Any]:
         in_path = [parameter for name, parameter in IN_PATH.items() if f"{{{name}}}" in self.path]
         return [*in_path, *self.operation.parameters, *self._headers()]
@@ -140,6 +146,12 @@ class Schema(AutoSchema):
         if isinstance(serializer, Strict):
             schema |= {"additionalProperties": False, **serializer.rules}
         return schema
+
+
+def _may_be_empty(request: Any) -> bool:
+    """Whether a request without a body says enough."""
+    strict = isinstance(request, type) and issubclass(request, Strict)
+    return strict and not request.rules and not any(field.required for field in request().fields.values())
 
 
 class TokenScheme(OpenApiAuthenticationExtension):

@@ -1,26 +1,29 @@
 """A request that waits for ready jobs: an async view around the sync one, under ASGI and WSGI alike.
 
 While it waits it holds neither a database connection nor, under ASGI, a thread that works. What
-wakes it is in waiting.py. A consumer that goes away in the meantime gets nothing reserved.
+wakes it is in waiting.py. Under ASGI a consumer that goes away in the meantime gets nothing reserved; WSGI does not
+say that it has gone, so what became ready for it comes back when its TTR is over.
 """
 
 import asyncio
 import functools
+import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from asgiref.sync import SyncToAsync, sync_to_async
-from django.db import connections, transaction
+from django.db import connections
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.response import Response
 
 from .. import conf, consuming, waiting
 from ..attempt import Attempt
-from ..exceptions import LeaseLost
 from .access import Right
+from .base import BaseView
 
+logger = logging.getLogger("delaytasks")
 LOOKS_AT_ONCE = 8  # of one process: two hundred that are woken together must not take two hundred connections
 Show = Callable[[Sequence[Attempt]], Any]
 
@@ -31,8 +34,8 @@ def _turn() -> asyncio.Semaphore:
     return _turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(LOOKS_AT_ONCE))
 
 
-class LongPoll:
-    """For views on BaseView that reserve jobs: `return self.poll(...)`."""
+class LongPoll(BaseView):
+    """A view that reserves jobs: `return self.poll(...)`."""
 
     @classmethod
     def as_view(cls, **initkwargs: Any) -> Callable[..., Any]:
@@ -43,7 +46,7 @@ class LongPoll:
             wait: Wait | None = getattr(response, "wait", None)
             return response if wait is None else await wait.answer(response)
 
-        return transaction.non_atomic_requests(functools.update_wrapper(polling, view))
+        return functools.update_wrapper(polling, view)
 
     def poll(self, topic: str, *, count: int, wait_seconds: float, consumer: str, show: Show, empty: Any) -> Response:
         """The answer with up to `count` jobs of the topic: at once, or as soon as one is ready.
@@ -58,9 +61,10 @@ class LongPoll:
         if seconds <= 0:
             held = wait.reserve()
             return Response(show(held) if held else empty)
+        _give_connections_back()  # before it queues for its turn: those whose turn it is may need them
         response = Response(empty)
         wait.until = time.monotonic() + seconds
-        response.wait = wait  # type: ignore[attr-defined]
+        response.wait = wait
         return response
 
 
@@ -79,19 +83,22 @@ class Wait:
         """The response with what became ready, or as it is when the time is over."""
         room = waiting.room(self.view.using)
         ticket = room.join(self.topic)
-        again = False
+        again = owed = False  # owed: it was woken, and has not looked since
         try:
             while True:
                 found = await self._look(response, again)
+                owed = found is not None and not self._held
                 if found is not None:
                     return found
                 _let_go_of_the_thread()
                 if not await ticket.woken(self.until - time.monotonic()):
                     return response
+                again = owed = True
                 room.rejoin(ticket)
-                again = True
         finally:
             room.leave(ticket)
+            if owed:
+                room.wake(self.topic, 1)
 
     async def _look(self, response: Response, again: bool) -> Response | None:
         """What a look found. It is seen to its end even if the client goes away meanwhile, and then undone."""
@@ -110,11 +117,11 @@ class Wait:
             if again:
                 self._check_caller()
             self._held = self.reserve()
+            if self._held:
+                response.data = self.show(self._held)
+                return response
         except Exception as error:
             return self.view.finalize_response(self.view.request, self.view.handle_exception(error))
-        if self._held:
-            response.data = self.show(self._held)
-            return response
         _give_connections_back()
         return None
 
@@ -127,9 +134,9 @@ class Wait:
     def _give_back(self) -> None:
         for held in self._held:
             try:
-                consuming.release(held.id, held.attempt, using=self.view.using, by=self.view.caller.name)
-            except LeaseLost:
-                pass  # it was ended under us, so there is nothing to give back
+                consuming.release(held.id, held.attempt, using=self.view.using, by=self.view.caller.signature)
+            except Exception as error:  # whatever keeps this one keeps no other; it comes back when its TTR is over
+                logger.warning("%r could not be given back: %s", held, error)
         _give_connections_back()
 
 
@@ -143,6 +150,7 @@ def _give_connections_back() -> None:
 def _let_go_of_the_thread() -> None:
     """Under ASGI Django keeps a thread for a request until its end. One that waits needs none; a look gets another."""
     context = SyncToAsync.thread_sensitive_context.get(None)
-    thread = SyncToAsync.context_to_thread_executor.pop(context, None) if context else None
+    threads = getattr(SyncToAsync, "context_to_thread_executor", {})  # no public name: without it the thread stays
+    thread = threads.pop(context, None) if context else None
     if thread is not None:
         thread.shutdown(wait=False)

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from django.core.exceptions import PermissionDenied, RequestDataTooBig
+from django.core.signals import got_request_exception
 from django.db import InterfaceError, OperationalError
 from django.http import Http404, UnreadablePostError
 from rest_framework import exceptions as drf
 from rest_framework.response import Response
 from rest_framework.settings import api_settings
-from rest_framework.views import set_rollback
 
 from .. import exceptions as ours
 from .limits import RequestTooLarge
@@ -89,13 +89,16 @@ def render(problem: Problem) -> Response:
     return Response(problem.data, status=problem.status, headers=headers, content_type=MEDIA_TYPE)
 
 
-def handler(error: Exception, context: Mapping[str, Any]) -> Response | None:
-    """The framework's exception handler of our views; None leaves the exception to Django: 500."""
-    problem = classify(error)
-    if problem is None:
-        return None
-    set_rollback()
-    return render(problem)
+def unforeseen(error: Exception, context: Mapping[str, Any]) -> Problem:
+    """A fault of ours: told to the log and to whoever listens for such, and to the caller in their own format."""
+    logger.error("A request failed: %r", error, exc_info=error)
+    got_request_exception.send(sender=handler, request=context.get("request"))
+    return Problem(500, "internal-error", "Something is wrong on this side.", "The fault was logged.")
+
+
+def handler(error: Exception, context: Mapping[str, Any]) -> Response:
+    """The framework's exception handler of our views."""
+    return render(classify(error) or unforeseen(error, context))
 
 
 # -- the engine's exceptions --------------------------------------------------------------------

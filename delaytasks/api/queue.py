@@ -18,8 +18,7 @@ from rest_framework.response import Response
 
 from ..exceptions import KeyIsLive, LeaseLost, NotLive, Reserved, shown
 from . import examples, problems
-from .base import BaseView
-from .fields import MAX_ATTEMPT, Flag, Json, Moment, Seconds, Text, Whole, Word
+from .fields import MAX_ATTEMPT, MAX_ID, Flag, Json, Moment, Seconds, Text, Whole, Word
 from .openapi import ANY_POST, Answer, operation
 from .polling import LongPoll
 from .queue_commands import COMMANDS, Command, envelope
@@ -37,6 +36,7 @@ class EnvelopeSerializer(serializers.Serializer):
     error = Text(help_text="Why success is false; else empty.")
     id = Text(help_text="The job that it is about, if it is about one.")
     value = Json(help_text="What the command is asked for: see there.")
+    job = Whole(1, MAX_ID, required=False, help_text="pop: the job's number; with the attempt it is the fence.")
     attempt = Whole(1, MAX_ATTEMPT, required=False, help_text="pop: the fence to give to finish.")
     TTR = Seconds(required=False, help_text="pop: seconds from then until others may pop the job.")
     due_at = Moment(required=False, help_text="add, pop: when the job becomes, or became, ready.")
@@ -46,12 +46,12 @@ class EnvelopeSerializer(serializers.Serializer):
 
 _ADD = {"command": "add", "topic": "order.close", "id": "order:1042", "delay": 1800, "TTR": 60, "body": {"order": 1042}}
 _POPPED: dict[str, Any] = {
-    "attempt": 1, "TTR": 60, "due_at": "2031-05-01T09:30:00.250Z", "deadline": "2031-05-01T09:31:00.254Z",
+    "job": 7, "attempt": 1, "TTR": 60, "due_at": "2031-05-01T09:30:00.250Z", "deadline": "2031-05-01T09:31:00.254Z",
 }  # fmt: skip
 _LATE = "Attempt 1 of 'order:1042' is over: its TTR of 60 s was over at 2031-05-01T09:31:00.254Z."
 
 
-class QueueView(LongPoll, BaseView):
+class QueueView(LongPoll):
     """POST a command, get its envelope."""
 
     sent_id = ""  # of the request; in the envelope whatever the answer is
@@ -90,7 +90,8 @@ class QueueView(LongPoll, BaseView):
         - `pop` reserves a job for its TTR: `id` is the job's and `value` its body. With `count` the value is a list of
           such jobs. If none is ready in `wait` seconds, it is `null`.
         - `finish` ends a job that was popped; after its TTR that is refused. Give the `attempt` that pop gave: without
-          it, what your account holds is meant.
+          it, what your account holds is meant. Give the `job`, too, where an id is used again after its job has ended:
+          attempts of the next one count from 1 again.
         - `touch` begins the TTR anew; the value is the new deadline. `release` gives the job back, after `delay`
           seconds or at once, and with an `error` as a failed attempt; the value is `delayed` or `dead`. `bury` declares
           it dead.
@@ -112,20 +113,18 @@ class QueueView(LongPoll, BaseView):
             _check_known(fields["topic"], self.using)
         return command.run(Call(self, self.caller, self.using, command.rights, fields))
 
-    def get_exception_handler(self) -> Callable[..., Response | None]:
+    def get_exception_handler(self) -> Callable[..., Response]:
         return self._refusal
 
-    def _refusal(self, error: Exception, context: Mapping[str, Any]) -> Response | None:
-        """The envelope of what went wrong; None for what nobody foresaw."""
+    def _refusal(self, error: Exception, context: Mapping[str, Any]) -> Response:
+        """The envelope of what went wrong."""
         if isinstance(error, Refused):
             return Response(envelope(self.sent_id, error.value, error=str(error)))
         if isinstance(error, BY_STATE):
             return Response(envelope(self.sent_id, error=str(error)))
         if isinstance(error, Malformed):
             return Response(envelope(self.sent_id, error=str(error)), HTTPStatus.BAD_REQUEST)
-        found = problems.classify(error)
-        if found is None:
-            return None
+        found = problems.classify(error) or problems.unforeseen(error, context)
         return Response(envelope(self.sent_id, error=found.detail), found.status, headers=dict(found.headers))
 
 

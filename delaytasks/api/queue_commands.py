@@ -43,7 +43,7 @@ def add(call: Call) -> Response:
     body = JSON_NULL if sent["body"] is None else sent["body"]
     job = scheduling.schedule_unique(
         sent["topic"], key=call.id, among=call.caller.topics(call.using), delay=sent["delay"], ttr=sent["TTR"],
-        body=body, on_conflict=mode, using=call.using, by=call.caller.name,
+        body=body, on_conflict=mode, using=call.using, by=call.caller.signature,
     )  # fmt: skip
     result = "created" if job.is_new else {"keep": "kept", "replace": "replaced"}[mode]
     return Response(envelope(call.id, due_at=rfc3339(job.due_at), result=result))
@@ -71,6 +71,7 @@ def _popped(attempt: Attempt) -> dict[str, Any]:
     return {
         "id": attempt.key,
         "body": attempt.body,
+        "job": attempt.id,
         "attempt": attempt.attempt,
         "TTR": seconds(attempt.ttr_ms),
         "due_at": rfc3339(attempt.due_at),
@@ -80,7 +81,7 @@ def _popped(attempt: Attempt) -> dict[str, Any]:
 
 def finish(call: Call) -> Response:
     """The work is done: the job ends."""
-    _as_holder(call, lambda job, attempt: consuming.finish(job, attempt, using=call.using, by=call.caller.name))
+    _as_holder(call, lambda job, attempt: consuming.finish(job, attempt, using=call.using, by=call.caller.signature))
     return Response(envelope(call.id))
 
 
@@ -94,17 +95,15 @@ def release(call: Call) -> Response:
     """Give the job back, due at once or after `delay`. With an `error` the attempt counts as failed."""
     terms = {"delay": call.sent.get("delay"), "error": call.sent["error"]}
     state = _as_holder(
-        call, lambda job, attempt: consuming.release(job, attempt, using=call.using, by=call.caller.name, **terms)
+        call, lambda job, attempt: consuming.release(job, attempt, using=call.using, by=call.caller.signature, **terms)
     )
     return Response(envelope(call.id, State(state).word))
 
 
 def bury(call: Call) -> Response:
     """Declare the job dead: nobody is to try it again before staff have looked at it."""
-    reason = call.sent["reason"]
-    _as_holder(
-        call, lambda job, attempt: consuming.bury(job, attempt, using=call.using, by=call.caller.name, reason=reason)
-    )
+    terms = {"by": call.caller.signature, "reason": call.sent["reason"]}
+    _as_holder(call, lambda job, attempt: consuming.bury(job, attempt, using=call.using, **terms))
     return Response(envelope(call.id, State.DEAD.word))
 
 
@@ -127,7 +126,7 @@ def delete(call: Call) -> Response:
     job = call.find()
     if job is None:
         raise Refused(unknown(call.id), CancelResult.UNKNOWN.value)
-    result = changing.cancel_job(job.pk, using=call.using, by=call.caller.name)
+    result = changing.cancel_job(job.pk, using=call.using, by=call.caller.signature)
     if result is not CancelResult.CANCELLED:
         raise Refused(_why_not_deleted(call, job, result), result.value)
     return Response(envelope(call.id, result.value))

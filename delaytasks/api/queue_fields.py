@@ -5,10 +5,22 @@ from typing import Any
 
 from rest_framework import serializers
 
-from .. import conf, promises
+from .. import promises
 from ..consuming import MAX_ERROR
 from ..exceptions import BadKey
-from .fields import MAX_ATTEMPT, Checked, Described, Seconds, Text, Whole, Word, key_field, topic_field
+from .fields import (
+    MAX_ATTEMPT,
+    MAX_COUNT,
+    MAX_ID,
+    Checked,
+    Described,
+    Seconds,
+    Text,
+    Whole,
+    Word,
+    key_field,
+    topic_field,
+)
 from .serializers import MAX_CONSUMER, MAX_WAIT_SECONDS, MODES, Strict
 
 
@@ -49,7 +61,7 @@ def wait_field() -> Seconds:
 
 def count_field() -> Whole:
     most = "At most so many jobs; the answer's value is a list then."
-    return Whole(1, lambda: conf.get().batch_max, required=False, help_text=most)
+    return Whole(1, MAX_COUNT, required=False, help_text=most)
 
 
 def consumer_field() -> Text:
@@ -72,7 +84,10 @@ def mode_field() -> Word:
 
 def held_fields(**fields: Any) -> dict[str, Any]:
     """The fields of a command on a job that was popped."""
-    return {"id": id_field(), "attempt": attempt_field(), "topic": topic_field(required=False), **fields}
+    number = Whole(1, MAX_ID, required=False, help_text="The job's number, as pop gave it: see the answer.")
+    return {
+        "id": id_field(), "attempt": attempt_field(), "job": number, "topic": topic_field(required=False), **fields,
+    }  # fmt: skip
 
 
 # -- a command's request ------------------------------------------------------------------------

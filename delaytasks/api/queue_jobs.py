@@ -4,7 +4,7 @@ An id is looked for in the topics that the caller sees and nowhere else, so what
 changes neither an answer nor how long it takes.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -44,21 +44,30 @@ class Call:
         return str(self.sent["id"])
 
     def live(self) -> Job:
-        """The live job of the id. Raises Refused, which says what became of it; PermissionDenied."""
-        job = self.find()
+        """The live job of the id, as who may hold one means it.
+
+        Raises Refused, which says what became of it; PermissionDenied.
+        """
+        job = self.find(self._may_hold)
         if job is None:
             raise Refused(unknown(self.id))
         if job.ended_at is not None:
             raise Refused(ended(job))
+        if self.sent.get("job", job.pk) != job.pk:
+            raise Refused(f"{self.id!r} is another job by now: {job.pk}, and not {self.sent['job']}, which has ended.")
         return job
 
-    def find(self) -> Job | None:
+    def find(self, preferred: Callable[[Job], bool] = lambda job: False) -> Job | None:
         """The live job of the id, else the one that ended last, else None.
+
+        preferred   which one is meant if several are live and only one is so
 
         Raises Refused if several are live; PermissionDenied without the right on its topic.
         """
         jobs = self._named()
-        live = list(jobs.live().order_by("topic")[: NAMED + 1])
+        live = list(jobs.live().order_by("topic"))
+        if len(live) > 1:
+            live = [job for job in live if preferred(job)] or live
         if len(live) > 1:
             raise Refused(_ambiguous(live))
         # By its end, of which there is no index, so that the planner finds the few rows of the key first.
@@ -72,13 +81,21 @@ class Call:
         among = self.caller.topics(self.using) if topic is None else [topic]
         return Job.objects.using(self.using).filter(topic__in=among, key=self.id)
 
+    def _may_hold(self, job: Job) -> bool:
+        mine = job.state == State.RESERVED and self._is_holder(job)
+        same = self.sent.get("job", job.pk) == job.pk and self.sent.get("attempt", job.attempt) == job.attempt
+        return mine and same
+
+    def _is_holder(self, job: Job) -> bool:
+        return job.worker == self.caller.name or job.worker.startswith(f"{self.caller.name}/")
+
     def attempt_at(self, job: Job) -> int:
         """The attempt that was sent, or else the one that this account itself holds. Raises Refused."""
         if "attempt" in self.sent:
             return int(self.sent["attempt"])
         if job.state != State.RESERVED:
             raise Refused(why_lost(self.using, job, job.attempt))
-        if job.worker != self.caller.name and not job.worker.startswith(f"{self.caller.name}/"):
+        if not self._is_holder(job):
             raise Refused(
                 f"{job.key!r} is held by somebody else since {utc(job.reserved_at)}, as attempt {job.attempt}: "
                 "give the attempt that pop gave you."

@@ -47,7 +47,7 @@ def page(request: Request, caller: Caller, using: str) -> Response:
         query["state"] = State[query["state"].upper()]
     found = listing.page(using, caller.topics(using) if names is None else names, **query)
     shown = JobSerializer(found.jobs, many=True, context={"now": database_now(using)}).data
-    here = request.build_absolute_uri()
+    here = request.get_full_path()  # relative: behind a proxy that ends TLS and does not say so it would be http
     return Response({"next": replace_query_param(here, "cursor", found.next) if found.next else None, "results": shown})
 
 

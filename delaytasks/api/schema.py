@@ -59,7 +59,7 @@ class Problems(Exception):
 def document() -> dict[str, Any]:
     """The OpenAPI document, with the addresses that the API has on this site and the limits of its settings."""
     config = conf.get()
-    key = (mounted_at(), config.batch_max, config.max_delay_seconds)
+    key = (mounted_at(), config.max_delay_seconds)
     with _lock:  # the generator's settings are the process's: two at a time would leave ours behind
         if key not in _documents:
             _documents.clear()

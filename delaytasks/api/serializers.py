@@ -5,13 +5,13 @@ from typing import Any, ClassVar, get_args
 
 from rest_framework import serializers
 
-from .. import conf
 from ..consuming import MAX_ERROR
 from ..exceptions import shown
 from ..scheduling import OnConflict
 from ..states import State
 from .fields import (
     MAX_ATTEMPT,
+    MAX_COUNT,
     Items,
     Json,
     Moment,
@@ -128,7 +128,7 @@ class PageQuerySerializer(Strict):
 class ReserveSerializer(Strict):
     """How many jobs a consumer takes, and how long it waits for the first."""
 
-    count = Whole(1, lambda: conf.get().batch_max, default=1, help_text="Jobs to take, at most.")
+    count = Whole(1, MAX_COUNT, default=1, help_text="Jobs to take, at most.")
     wait_seconds = Seconds(0, MAX_WAIT_SECONDS, default=0, help_text="How long to wait until one is ready.")
     consumer = Text(
         most=MAX_CONSUMER, default="", help_text="Which of the account's consumers this is; the job keeps it."

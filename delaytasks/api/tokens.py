@@ -19,6 +19,7 @@ def make(
     name: str,
     expires_days: float | None = None,
     rate_per_minute: int | None = None,
+    max_request_bytes: int | None = None,
 ) -> tuple[Token, str]:
     """A new token of the service account, which is made if it is missing, and its secret: it is stored nowhere.
 
@@ -31,7 +32,10 @@ def make(
     with transaction.atomic(using):
         owner = _account(using, account)
         expiry = None if expires_days is None else timezone.now() + timedelta(days=expires_days)
-        token = Token(account=owner, name=name, expiry_date=expiry, rate_per_minute=rate_per_minute)
+        token = Token(
+            account=owner, name=name, expiry_date=expiry, rate_per_minute=rate_per_minute,
+            max_request_bytes=max_request_bytes,
+        )  # fmt: skip
         secret = Token.objects.assign_key(token)
         token.full_clean()
         token.save(using=using)

@@ -4,23 +4,43 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('delaytasks', '0002_postgresql_storage'),
+        ("delaytasks", "0002_postgresql_storage"),
     ]
 
     operations = [
         migrations.AlterField(
-            model_name='jobevent',
-            name='outcome',
-            field=models.CharField(choices=[('scheduled', 'scheduled'), ('finished', 'finished'), ('failed', 'failed'), ('snoozed', 'snoozed'), ('released', 'released'), ('expired', 'expired'), ('rescheduled', 'rescheduled'), ('cancelled', 'cancelled'), ('retried', 'retried'), ('dead', 'dead')], max_length=12, verbose_name='outcome'),
+            model_name="jobevent",
+            name="outcome",
+            field=models.CharField(
+                choices=[
+                    ("scheduled", "scheduled"),
+                    ("finished", "finished"),
+                    ("failed", "failed"),
+                    ("snoozed", "snoozed"),
+                    ("released", "released"),
+                    ("expired", "expired"),
+                    ("rescheduled", "rescheduled"),
+                    ("cancelled", "cancelled"),
+                    ("retried", "retried"),
+                    ("dead", "dead"),
+                ],
+                max_length=12,
+                verbose_name="outcome",
+            ),
         ),
         migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('ended_at__isnull', True)), fields=['topic', 'due_at', 'id'], name='delaytasks_job_topic_due'),
+            model_name="job",
+            index=models.Index(
+                condition=models.Q(("ended_at__isnull", True)),
+                fields=["topic", "due_at", "id"],
+                name="delaytasks_job_topic_due",
+            ),
         ),
         migrations.AddIndex(
-            model_name='job',
-            index=models.Index(condition=models.Q(('died_at__isnull', False)), fields=['topic', 'id'], name='delaytasks_job_topic_dead'),
+            model_name="job",
+            index=models.Index(
+                condition=models.Q(("died_at__isnull", False)), fields=["topic", "id"], name="delaytasks_job_topic_dead"
+            ),
         ),
     ]

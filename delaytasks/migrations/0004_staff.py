@@ -4,62 +4,105 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('delaytasks', '0003_topic_indexes'),
+        ("delaytasks", "0003_topic_indexes"),
     ]
 
     operations = [
         migrations.AddField(
-            model_name='jobevent',
-            name='reason',
-            field=models.CharField(db_default='', default='', help_text='why, if they said', max_length=255, verbose_name='reason'),
+            model_name="jobevent",
+            name="reason",
+            field=models.CharField(
+                db_default="", default="", help_text="why, if they said", max_length=255, verbose_name="reason"
+            ),
         ),
         migrations.AddField(
-            model_name='mirrormark',
-            name='audit',
+            model_name="mirrormark",
+            name="audit",
             field=models.JSONField(db_default={}, default=dict),
         ),
         migrations.AddField(
-            model_name='mirrormark',
-            name='looked_at',
+            model_name="mirrormark",
+            name="looked_at",
             field=models.DateTimeField(null=True),
         ),
         migrations.AddField(
-            model_name='topic',
-            name='ask_reason',
-            field=models.BooleanField(db_default=False, default=False, help_text='whoever changes its jobs must say why', verbose_name='ask for a reason'),
+            model_name="topic",
+            name="ask_reason",
+            field=models.BooleanField(
+                db_default=False,
+                default=False,
+                help_text="whoever changes its jobs must say why",
+                verbose_name="ask for a reason",
+            ),
         ),
         migrations.AddField(
-            model_name='topic',
-            name='visible_to',
-            field=models.JSONField(blank=True, db_default=[], default=list, help_text='groups that may see its jobs; none: everybody who may see jobs', verbose_name='visible to'),
+            model_name="topic",
+            name="visible_to",
+            field=models.JSONField(
+                blank=True,
+                db_default=[],
+                default=list,
+                help_text="groups that may see its jobs; none: everybody who may see jobs",
+                verbose_name="visible to",
+            ),
         ),
         migrations.CreateModel(
-            name='BulkChange',
+            name="BulkChange",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('operation', models.CharField(choices=[('cancel', 'cancel'), ('postpone', 'postpone'), ('run_now', 'run now'), ('retry', 'retry')], max_length=8, verbose_name='operation')),
-                ('delay_ms', models.BigIntegerField(null=True, verbose_name='postponed by, in ms')),
-                ('reason', models.CharField(default='', max_length=255, verbose_name='reason')),
-                ('by', models.CharField(max_length=255, verbose_name='by')),
-                ('user_id', models.CharField(default='', max_length=64)),
-                ('wish', models.JSONField(default=dict, verbose_name='filters')),
-                ('ids', models.JSONField(default=list)),
-                ('total', models.IntegerField(verbose_name='jobs')),
-                ('position', models.IntegerField(default=0, verbose_name='done')),
-                ('outcomes', models.JSONField(default=dict, verbose_name='outcomes')),
-                ('samples', models.JSONField(default=dict)),
-                ('state', models.CharField(choices=[('waiting', 'waiting'), ('running', 'running'), ('done', 'done'), ('stopped', 'stopped'), ('failed', 'failed')], default='waiting', max_length=7, verbose_name='state')),
-                ('error', models.TextField(default='', verbose_name='error')),
-                ('created_at', models.DateTimeField(auto_now_add=True, verbose_name='asked for')),
-                ('worked_at', models.DateTimeField(null=True, verbose_name='last worked on')),
-                ('ended_at', models.DateTimeField(null=True, verbose_name='ended')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "operation",
+                    models.CharField(
+                        choices=[
+                            ("cancel", "cancel"),
+                            ("postpone", "postpone"),
+                            ("run_now", "run now"),
+                            ("retry", "retry"),
+                        ],
+                        max_length=8,
+                        verbose_name="operation",
+                    ),
+                ),
+                ("delay_ms", models.BigIntegerField(null=True, verbose_name="postponed by, in ms")),
+                ("reason", models.CharField(default="", max_length=255, verbose_name="reason")),
+                ("by", models.CharField(max_length=255, verbose_name="by")),
+                ("user_id", models.CharField(default="", max_length=64)),
+                ("wish", models.JSONField(default=dict, verbose_name="filters")),
+                ("ids", models.JSONField(default=list)),
+                ("total", models.IntegerField(verbose_name="jobs")),
+                ("position", models.IntegerField(default=0, verbose_name="done")),
+                ("outcomes", models.JSONField(default=dict, verbose_name="outcomes")),
+                ("samples", models.JSONField(default=dict)),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("waiting", "waiting"),
+                            ("running", "running"),
+                            ("done", "done"),
+                            ("stopped", "stopped"),
+                            ("failed", "failed"),
+                        ],
+                        default="waiting",
+                        max_length=7,
+                        verbose_name="state",
+                    ),
+                ),
+                ("error", models.TextField(default="", verbose_name="error")),
+                ("created_at", models.DateTimeField(auto_now_add=True, verbose_name="asked for")),
+                ("worked_at", models.DateTimeField(null=True, verbose_name="last worked on")),
+                ("ended_at", models.DateTimeField(null=True, verbose_name="ended")),
             ],
             options={
-                'verbose_name': 'bulk change',
-                'verbose_name_plural': 'bulk changes',
-                'constraints': [models.CheckConstraint(condition=models.Q(('position__gte', 0), ('position__lte', models.F('total'))), name='delaytasks_bulk_position')],
+                "verbose_name": "bulk change",
+                "verbose_name_plural": "bulk changes",
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("position__gte", 0), ("position__lte", models.F("total"))),
+                        name="delaytasks_bulk_position",
+                    )
+                ],
             },
         ),
     ]

@@ -16,6 +16,7 @@ from .scripts import Scripts
 
 logger = logging.getLogger(__name__)
 CHUNK = 1000  # entries of one script call
+MESSAGES = 100  # that a listener takes in at once
 
 
 class Mirror:
@@ -312,7 +313,9 @@ class Listener:
         return self._line.ask(lambda c: self._pubsub.get_message(timeout=seconds))
 
     def _waiting(self) -> Iterator[Any]:
-        while found := self._next(0):
+        for _ in range(MESSAGES):
+            if not (found := self._next(0)):
+                return
             yield found
 
     def _texts(self, messages: list[Any]) -> list[str]:

@@ -74,4 +74,5 @@ def fields(problem: dict[str, Any]) -> list[str]:
 
 def events(job_id: int) -> list[tuple[str, str]]:
     """(outcome, actor) of a job's events."""
-    return list(JobEvent.objects.filter(job_id=job_id).order_by("id").values_list("outcome", "actor"))
+    found = JobEvent.objects.filter(job_id=job_id).order_by("id").values_list("outcome", "actor")
+    return [(outcome, actor.partition(" (token ")[0]) for outcome, actor in found]

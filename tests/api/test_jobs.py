@@ -9,6 +9,7 @@ from django.test.utils import CaptureQueriesContext
 
 from delaytasks import changing, consuming, scheduling
 from delaytasks.api.base import BaseView
+from delaytasks.api.models import Token
 from delaytasks.models import Job, JobEvent
 from tests.api.rest_client import NO_JOB, T0, Rest, at, events, fields
 
@@ -237,6 +238,7 @@ def test_a_job_is_read_with_everything_that_happened_to_it(rest: Rest, db_clock:
     rest.take(consumer="m1")
     db_clock.advance(ms=500)
     rest.post(f"jobs/{job_id}/release/", {"attempt": 1, "delay_seconds": 60, "error": "502\nfrom the bank"})
+    token = f"php (token {Token.objects.get(account__name='php').prefix})"
     assert rest.get(f"jobs/{job_id}/") == {
         "id": job_id, "topic": "mail.send", "key": "mail:1", "state": "delayed", "due_at": at(70.54),
         "ttr_seconds": 30, "attempt": 1, "failures": 1, "body": [1], "created_at": at(0), "reserved_at": at(10.04),
@@ -244,9 +246,9 @@ def test_a_job_is_read_with_everything_that_happened_to_it(rest: Rest, db_clock:
         "has_older_events": False,
         "events": [
             {"outcome": "scheduled", "attempt": 0, "at": at(0), "due_at": at(10), "next_due_at": at(10),
-             "late_ms": None, "ran_ms": None, "worker": "", "actor": "php", "reason": "", "error": ""},
+             "late_ms": None, "ran_ms": None, "worker": "", "actor": token, "reason": "", "error": ""},
             {"outcome": "failed", "attempt": 1, "at": at(10.54), "due_at": at(10), "next_due_at": at(70.54),
-             "late_ms": 40, "ran_ms": 500, "worker": "php/m1", "actor": "php", "reason": "",
+             "late_ms": 40, "ran_ms": 500, "worker": "php/m1", "actor": token, "reason": "",
              "error": "502\nfrom the bank"},
         ],
     }  # fmt: skip

@@ -26,7 +26,7 @@ def walk(rest: Rest, between: Callable[[], object] = lambda: None, **query: Any)
         if page["next"] is None:
             return found
         between()
-        page = rest.get(page["next"].removeprefix("http://testserver"))
+        page = rest.get(page["next"])
         found += page["results"]
     raise AssertionError("the pages have no end")
 
@@ -82,6 +82,8 @@ FILTERS: list[tuple[dict[str, Any], list[tuple[str, str]]]] = [
      [(topic, "delayed:0") for topic in sorted(VISIBLE)]),
     ({"due_from": "0001-01-01T00:00:00+23:59", "due_until": "9999-12-31T23:59:59.9999999-23:59"}, expected()),
     ({"due_from": "2031-01-01T00:00:00Z"}, []),
+    ({"due_from": "9999-12-31T23:59:59.9995Z"}, []),
+    ({"due_from": "0000-01-01T00:00:00Z", "due_until": "0001-01-01T00:00:00Z"}, []),
 ]  # fmt: skip
 
 
@@ -113,7 +115,7 @@ def test_the_next_page_is_an_address_with_the_same_filters(shelf: Rest) -> None:
     page = shelf.get("jobs/", topic=["mail.send", "mail.print"], state="dead", limit=2)
     address = urlsplit(page["next"])
     query = parse_qs(address.query)
-    assert (address.scheme, address.netloc, address.path) == ("http", "testserver", "/api/jobs/")
+    assert (address.scheme, address.netloc, address.path) == ("", "", "/api/jobs/")  # relative
     assert query.pop("cursor")
     assert query == {"topic": ["mail.send", "mail.print"], "state": ["dead"], "limit": ["2"]}
 

@@ -116,6 +116,12 @@ def test_every_request_refuses_unknown_fields_in_the_document_too() -> None:
         assert components[name]["additionalProperties"] is False, name
 
 
+def test_only_where_a_request_can_be_empty_its_body_can_be_left_out(rest: Rest) -> None:
+    bodies = {operation["operationId"]: operation.get("requestBody") for _, _, operation in operations()}
+    assert [name for name, body in bodies.items() if body and not body.get("required")] == ["reserveJobs"]
+    assert rest.post("topics/mail.send/reserve/") == {"jobs": []}
+
+
 @pytest.mark.parametrize("terms", [{}, {"due_at": "2031-05-01T09:30:00Z", "delay_seconds": 5}])
 def test_exactly_one_due_time_is_asked_for_in_the_document_too(terms: dict[str, Any]) -> None:
     job = {"topic": "mail.send", "key": "k"}
@@ -124,9 +130,8 @@ def test_exactly_one_due_time_is_asked_for_in_the_document_too(terms: dict[str, 
 
 
 def test_limits_that_settings_decide_are_those_of_this_site(settings: Any) -> None:
-    settings.DELAYTASKS = {**settings.DELAYTASKS, "BATCH_MAX": 7, "MAX_DELAY_SECONDS": 60}
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "MAX_DELAY_SECONDS": 60}
     components = schema.document()["components"]["schemas"]
-    assert components["Reserve"]["properties"]["count"]["maximum"] == 7
     assert components["When"]["properties"]["delay_seconds"]["maximum"] == 60
 
 

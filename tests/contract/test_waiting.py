@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from django.db import connections
 
-from delaytasks import conf, engine, schedule, topics, waiting
+from delaytasks import bells, conf, engine, schedule, topics, waiting
+from delaytasks.models import Topic
 from delaytasks.mover import Mover
 from delaytasks.waiting import WaitingRoom
 
@@ -206,3 +207,77 @@ def test_one_thread_listens_for_all_and_ends_when_nobody_waits(room: WaitingRoom
 
     assert asyncio.run(scene()) == 1
     assert conf.get().redis_url is None
+
+
+def test_who_is_cancelled_in_the_moment_of_being_woken_is_gone(room: WaitingRoom, settings: Any) -> None:
+    """A disconnect and a wake in the same step of the loop: the disconnect must not be swallowed."""
+    tick(settings, 1)
+
+    async def scene() -> bool:
+        ticket = room.join(TOPIC)
+        waits = asyncio.ensure_future(ticket.woken(10))
+        await asyncio.sleep(0.01)
+        ticket._woken.set()
+        waits.cancel()
+        try:
+            await waits
+        except asyncio.CancelledError:
+            room.leave(ticket)
+            return True
+        return False
+
+    assert asyncio.run(scene())
+
+
+def test_who_was_woken_in_vain_keeps_the_place_before_those_who_came_later(room: WaitingRoom, settings: Any) -> None:
+    tick(settings, 1)
+
+    async def scene() -> list[bool]:
+        tickets = [room.join(TOPIC) for _ in range(3)]
+        room.wake(TOPIC, 3)
+        for ticket in tickets:
+            assert await ticket.woken(10)
+            room.rejoin(ticket)
+        room.wake(TOPIC, 1)
+        woken = [await ticket.woken(0.05) for ticket in tickets]
+        for ticket in tickets:
+            room.leave(ticket)
+        return woken
+
+    assert asyncio.run(scene()) == [True, False, False]
+
+
+def test_nobody_is_woken_for_a_topic_that_is_paused(with_redis: Any, settings: Any, room: WaitingRoom) -> None:
+    tick(settings, 20)
+    schedule_and_promote("a")
+    Topic.objects.update_or_create(name=TOPIC, defaults={"paused": True})
+    bells.forget_terms()
+
+    async def scene() -> bool:
+        ticket = room.join(TOPIC)
+        await until(listened_to)
+        woken = await ticket.woken(0.3)
+        room.leave(ticket)
+        return woken
+
+    assert not asyncio.run(scene())
+    bells.forget_terms()
+
+
+def test_a_thread_that_cannot_be_started_now_is_started_by_the_next(
+    room: WaitingRoom, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tick(settings, 1)
+
+    async def scene() -> bool:
+        with monkeypatch.context() as full:
+            full.setattr(threading.Thread, "start", lambda thread: (_ for _ in ()).throw(RuntimeError("no thread")))
+            with pytest.raises(RuntimeError):
+                room.join(TOPIC)
+        assert room._awaited() == []
+        ticket = room.join(TOPIC)
+        listens = room._thread is not None and room._thread.is_alive()
+        room.leave(ticket)
+        return listens
+
+    assert asyncio.run(scene())

@@ -10,7 +10,6 @@ from django.core import checks as django_checks
 from delaytasks import checks, topics
 from delaytasks.checks import TAG
 
-
 OF_THE_API = {"delaytasks.W011"}  # tests/api looks after these
 
 

@@ -54,6 +54,7 @@ def _make_arguments(parser: CommandParser) -> None:
         )  # fmt: skip
     parser.add_argument("--expires-days", type=_days, metavar="DAYS", help="not accepted after so many days")
     parser.add_argument("--rate-per-minute", type=_whole, metavar="N", help="(default: API_RATE_PER_MINUTE)")
+    parser.add_argument("--max-request-bytes", type=_whole, metavar="N", help="(default: API_MAX_REQUEST_BYTES)")
     parser.add_argument("--name", help="what it is for, or where it is kept (default: who made it)")
 
 
@@ -66,6 +67,7 @@ def _make(options: Options, using: str) -> Answer:
         token, secret = tokens.make(
             options["account"], grants, name=options["name"] or arguments.by_of({"by": None})[:50],
             expires_days=options["expires_days"], rate_per_minute=options["rate_per_minute"],
+            max_request_bytes=options["max_request_bytes"],
         )  # fmt: skip
     except ValidationError as error:
         raise CommandError("; ".join(_sentences(error)), returncode=arguments.USAGE) from error

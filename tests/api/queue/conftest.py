@@ -50,7 +50,8 @@ def job(key: str = "mail:1") -> Job:
 
 def events(key: str = "mail:1") -> list[tuple[str, str]]:
     """(outcome, who) of the jobs of this key."""
-    return list(JobEvent.objects.filter(job__key=key).order_by("id").values_list("outcome", "actor"))
+    found = JobEvent.objects.filter(job__key=key).order_by("id").values_list("outcome", "actor")
+    return [(outcome, actor.partition(" (token ")[0]) for outcome, actor in found]
 
 
 def _end_by_finish(queue: QueueClient) -> None:

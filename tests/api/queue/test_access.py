@@ -194,3 +194,15 @@ def test_a_database_that_does_not_answer_is_503_in_the_envelope(
     assert int(answer.headers["Retry-After"]) > 0
     assert answer.json()["id"] == fields.get("id", "")
     assert "server closed" not in answer.json()["error"]
+
+
+def test_who_holds_one_of_several_jobs_with_the_id_finishes_that_one(
+    caller: Callable[..., QueueClient], db_clock: Any
+) -> None:
+    """A program may use the same key under two topics; a consumer need not know."""
+    both = caller("php", "*", "consume")
+    scheduling.schedule("mail.send", key="twice:1", delay=0)
+    scheduling.schedule("sms.send", key="twice:1", delay=600)
+    held = next(each for each in both("pop", topic="mail.send", count=9)["value"] if each["id"] == "twice:1")
+    assert both("finish", id="twice:1", attempt=held["attempt"])["success"]
+    assert list(Job.objects.live().filter(key="twice:1").values_list("topic", flat=True)) == ["sms.send"]

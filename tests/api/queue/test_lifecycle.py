@@ -24,7 +24,8 @@ def test_a_job_is_added_popped_when_its_delay_is_over_and_finished(queue: QueueC
     db_clock.advance(ms=1)
     assert queue("pop", topic="mail.send") == {
         "success": True, "error": "", "id": "mail:1", "value": {"to": "a@b.c"},
-        "attempt": 1, "TTR": 60, "due_at": "2030-01-01T00:00:30.000Z", "deadline": "2030-01-01T00:01:30.000Z",
+        "job": job().pk, "attempt": 1, "TTR": 60, "due_at": "2030-01-01T00:00:30.000Z",
+        "deadline": "2030-01-01T00:01:30.000Z",
     }  # fmt: skip
     assert queue("finish", id="mail:1") == {"success": True, "error": "", "id": "mail:1", "value": None}
     assert queue("pop", topic="mail.send")["value"] is None
@@ -65,7 +66,15 @@ def test_pop_with_a_count_answers_with_a_list(queue: QueueClient) -> None:
     popped = queue("pop", topic="mail.send", count=2)
     assert popped["id"] == ""
     assert popped["value"] == [
-        {"id": f"mail:{n}", "body": {"to": f"mail:{n}"}, "attempt": 1, "TTR": 60, "due_at": T0, "deadline": T60}
+        {
+            "id": f"mail:{n}",
+            "body": {"to": f"mail:{n}"},
+            "job": job(f"mail:{n}").pk,
+            "attempt": 1,
+            "TTR": 60,
+            "due_at": T0,
+            "deadline": T60,
+        }
         for n in range(2)
     ]
     assert [each["id"] for each in queue("pop", topic="mail.send", count=1)["value"]] == ["mail:2"]
@@ -137,3 +146,19 @@ def test_a_job_that_is_popped_cannot_be_replaced(queue: QueueClient) -> None:
     refused = queue.add(on_conflict="replace")
     assert (refused["success"], refused["id"]) == (False, "mail:1")
     assert "running" in refused["error"]
+
+
+def test_an_id_that_is_used_again_is_another_job_to_a_late_finish(queue: QueueClient, db_clock: Any) -> None:
+    """Attempts count from 1 again, so the job's number is what tells the two apart."""
+    queue.add()
+    late = queue("pop", topic="mail.send")
+    db_clock.advance(seconds=61)
+    queue("pop", topic="mail.send")
+    queue("finish", id="mail:1")
+    queue.add()
+    held = queue("pop", topic="mail.send")
+    assert held["attempt"] == late["attempt"]
+    refused = queue("finish", id="mail:1", job=late["job"], attempt=late["attempt"])
+    assert not refused["success"]
+    assert "is another job by now" in refused["error"]
+    assert queue("finish", id="mail:1", job=held["job"], attempt=held["attempt"])["success"]

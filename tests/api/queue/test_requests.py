@@ -33,6 +33,7 @@ BAD: dict[str, list[Any]] = {
     "wait": [*BAD_NUMBERS, 60.001, 3600],
     "consumer": [*BAD_TEXTS, "x" * 101, "a\nb", "a\u0000"],
     "attempt": [*BAD_NUMBERS, 0, 1.5, 2**31, 10**30],
+    "job": [*BAD_NUMBERS, 0, 1.5, 10**30],
     "error": [*BAD_TEXTS, "x" * 10_001, "a\u0000b"],
     "reason": [*BAD_TEXTS, "x" * 10_001, "a\u0000b"],
 }
