@@ -52,6 +52,11 @@ types: $(VENV)/.stamp-dev ## mypy
 layers: $(VENV)/.stamp-dev ## imports point down
 	$(VENV)/bin/lint-imports --no-logo --no-cache
 
+.PHONY: openapi
+openapi: $(VENV)/.stamp-dev ## write docs/openapi.yaml anew, from the code
+	@DJANGO_SETTINGS_MODULE=project.settings $(VENV_PYTHON) -m delaytasks.api > $(VENV)/openapi.yaml
+	@mv $(VENV)/openapi.yaml docs/openapi.yaml
+
 # Made again when the requirements change, or when the environment was made anew.
 $(VENV)/.stamp-dev: requirements.txt requirements-dev.txt $(if $(shell $(VENV_PYTHON) -c 'print(1)' 2>/dev/null),,always)
 	@$(PYTHON) project/venv.py $(VENV) requirements-dev.txt

@@ -4,9 +4,12 @@ import socket
 import sys
 import urllib.request
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from .supervise import Part
+
+WEB_STOP_SECONDS = 3  # for requests that are on their way when the web server is told to stop
 
 # What is asked here is on this machine: a proxy that the environment may name is not for it.
 _local = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -43,8 +46,13 @@ def gateway(port: int) -> Part:
 
 
 def web(port: int) -> Part:
-    command = [sys.executable, "-m", "waitress", f"--listen=127.0.0.1:{port}", "project.wsgi:application"]
-    return Part("web", command, priority=30, is_up=lambda: answers_http(port, "/"))
+    """The web server. What it does may not depend on which other wheels happen to be installed: hence loop and http."""
+    command = [sys.executable, "-m", "uvicorn", "--host=127.0.0.1", f"--port={port}", "--loop=asyncio", "--http=h11"]
+    # A poll may wait for a minute; whoever stops the server does not. A consumer asks again by itself.
+    command += ["--timeout-keep-alive=75", f"--timeout-graceful-shutdown={WEB_STOP_SECONDS}"]
+    command += ["--lifespan=off", "--no-access-log", "--no-server-header", "project.asgi:application"]
+    is_up = partial(answers_http, port, "/api/health/")
+    return Part("web", command, priority=30, is_up=is_up, stop_seconds=WEB_STOP_SECONDS + 5)
 
 
 def worker() -> Part:

@@ -9,6 +9,7 @@ The environment decides: PORT, ORDERS, SPEED, SHOP_SEED, SHOP_..., DATABASE_URL,
 
 import os
 import random
+import shlex
 import signal
 import sys
 import time
@@ -146,11 +147,19 @@ class Run:
         from django.db import DatabaseError
 
         say(f"Admin: http://127.0.0.1:{self.port}/admin/  {self.login}")
+        say(f"API: http://127.0.0.1:{self.port}/api/docs/  once logged in; a program's token: {self._token_command()}")
         say("Ctrl-C ends it.")
         try:
             return self.scene.run(self._look)
         except DatabaseError as error:
             raise CannotRun(f"The database does not answer any more: {error}") from error
+
+    def _token_command(self) -> str:
+        """What makes a token in another terminal: manage.py finds this run's database and Redis by its var/."""
+        python = Path(sys.executable)
+        shown = python.relative_to(BASE) if python.is_relative_to(BASE) else python
+        where = "" if self.wish.var == BASE / "var" else f"VAR_DIR={shlex.quote(str(self.wish.var))} "
+        return f"{where}{shlex.quote(str(shown))} manage.py delaytasks token make --account demo --consume 'review.*'"
 
     def _look(self) -> None:
         if time.monotonic() - self._looked_at > LOOK_SECONDS:

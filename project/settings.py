@@ -1,7 +1,8 @@
 """Settings of the example project. Everything that differs between two machines comes from the environment.
 
 DATABASE_URL        default: SQLite in var/db.sqlite3; `postgres://user:password@host/name` for PostgreSQL
-REDIS_URL           the mirror; without it the database is asked instead: slower, still correct
+DATABASE_POOL_SIZE  connections to PostgreSQL that one ASGI process has at most; default: 10
+REDIS_URL           the mirror and the cache; without it the database is asked instead: slower, still correct
 CELERY_BROKER_URL   default: REDIS_URL
 SECRET_KEY          default: var/secret_key, which `make run` writes; without either, a new one in each process
 DEBUG, ALLOWED_HOSTS, TIME_ZONE, LOG_LEVEL, STATIC_ROOT, VAR_DIR, SHOP_...: see below
@@ -40,13 +41,20 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.messages",
     "django.contrib.staticfiles",
+    "servestatic",
+    "rest_framework",
+    "rest_framework_api_key",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
     "delaytasks",
+    "delaytasks.api",
     "project.shop",
 ]
 
+# Each of them can run in the event loop: one that cannot would hold a thread for every poll that waits.
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
-    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "servestatic.middleware.ServeStaticMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -74,6 +82,14 @@ TEMPLATES = [
 ]
 
 
+def number(name: str, default: str) -> int:
+    """A whole number above 0."""
+    text = env(name, default)
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise ImproperlyConfigured(f"{name}={text} is not a whole number above 0.")
+    return int(text)
+
+
 def database() -> dict:
     """The default database. SQLite gets what several processes on one file need."""
     config: dict = {"ENGINE": "django.db.backends.sqlite3", "NAME": VAR / "db.sqlite3"}
@@ -82,7 +98,6 @@ def database() -> dict:
             config = dict(dj_database_url.parse(env("DATABASE_URL")))
         except ValueError as error:
             raise ImproperlyConfigured("DATABASE_URL is not like postgres://user:password@host/name.") from error
-    config |= {"CONN_MAX_AGE": 600, "CONN_HEALTH_CHECKS": True}
     if config["ENGINE"] == "django.db.backends.sqlite3":
         # IMMEDIATE: a transaction that reads first and writes later cannot be refused half way.
         # WAL: readers do not wait for the writer. NORMAL: no fsync for each commit, safe with WAL but for power loss.
@@ -91,13 +106,49 @@ def database() -> dict:
             "transaction_mode": "IMMEDIATE",
             "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
         } | config.get("OPTIONS", {})
-    return config
+    return config | kept_connections(config)
+
+
+def kept_connections(config: dict) -> dict:
+    """How connections outlive a request: with their thread, or in a pool where no thread outlives it.
+
+    Django gives each ASGI request a thread of its own: a connection that stayed open with it would never be used
+    again. A file is opened anew in less than a millisecond; to PostgreSQL the whole process shares a pool.
+    """
+    if env("SERVED_BY") != "asgi":
+        return {"CONN_MAX_AGE": 600, "CONN_HEALTH_CHECKS": True}
+    kept = {"CONN_MAX_AGE": 0, "CONN_HEALTH_CHECKS": True}
+    if config["ENGINE"] == "django.db.backends.postgresql":
+        size = number("DATABASE_POOL_SIZE", "10")
+        # Whoever gets none in time is told so while somebody is still there to hear it.
+        pool = {"min_size": min(2, size), "max_size": size, "timeout": 10}
+        kept["OPTIONS"] = config.get("OPTIONS", {}) | {"pool": pool}
+    return kept
 
 
 DATABASES = {"default": database()}
 
 REDIS_URL = env("REDIS_URL")
-DELAYTASKS = {"REDIS_URL": REDIS_URL or None}
+DELAYTASKS = {
+    "REDIS_URL": REDIS_URL or None,
+    # Taken by a service in another language, over HTTP: it writes to the customer and asks how it was.
+    "TOPICS": {"review.ask": {"ttr": 30, "max_attempts": 5}},
+}
+
+
+def cache(url: str) -> dict:
+    """Where requests are counted for the rate limits: one place for all web processes, if there is a Redis."""
+    if not url.startswith(("redis://", "rediss://", "unix://")):  # Django's cache does not speak Sentinel
+        return {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
+    return {
+        "BACKEND": "django.core.cache.backends.redis.RedisCache",
+        "LOCATION": url,
+        "KEY_PREFIX": "shop",
+        "OPTIONS": {"socket_timeout": 1, "socket_connect_timeout": 1},
+    }
+
+
+CACHES = {"default": cache(REDIS_URL)}
 
 CELERY_BROKER_URL = env("CELERY_BROKER_URL", REDIS_URL)
 if CELERY_BROKER_URL.startswith("unix://"):  # redis-py and kombu spell a unix socket differently
@@ -127,7 +178,7 @@ TIME_ZONE = env("TIME_ZONE", "UTC")
 
 STATIC_URL = "static/"
 STATIC_ROOT = env("STATIC_ROOT") or None  # set it and run collectstatic where files are to be collected once
-WHITENOISE_USE_FINDERS = not STATIC_ROOT  # otherwise they are served from where the apps keep them
+SERVESTATIC_USE_FINDERS = not STATIC_ROOT  # otherwise they are served from where the apps keep them
 
 LOGGING = {
     "version": 1,

@@ -18,11 +18,12 @@ from django.db import connection, connections, transaction
 
 from tests.servers import PostgresServer, RedisServer
 
-LAYERS = ("unit", "contract", "lua", "property", "admin", "shop", "acceptance", "packaging")
+LAYERS = ("unit", "contract", "api", "http", "lua", "property", "admin", "shop", "acceptance", "packaging")
 RUN_ONCE = ("unit", "packaging")  # only in the SQLite pass of `make test`
 HERE = Path(__file__).parent
 
 used_servers = pytest.StashKey[set[str]]()
+not_run = pytest.StashKey[set[str]]()  # what this machine could not run, and what to do; said at the end
 
 
 # Servers
@@ -161,6 +162,7 @@ def db_clock() -> Iterator[SettableClock]:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[used_servers] = set()
+    config.stash[not_run] = set()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -187,15 +189,18 @@ def layer_of(nodeid: str) -> str:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A worker of xdist tells the controller which servers it had."""
+    """A worker of xdist tells the controller which servers it had, and what it could not run."""
     if hasattr(session.config, "workeroutput"):
         servers: set[str] = session.config.stash[used_servers]
-        session.config.workeroutput["used_servers"] = sorted(servers)
+        missing: set[str] = session.config.stash[not_run]
+        session.config.workeroutput.update(used_servers=sorted(servers), not_run=sorted(missing))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
-    node.config.stash[used_servers].update(getattr(node, "workeroutput", {}).get("used_servers", ()))
+    output = getattr(node, "workeroutput", {})
+    node.config.stash[used_servers].update(output.get("used_servers", ()))
+    node.config.stash[not_run].update(output.get("not_run", ()))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -213,3 +218,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     servers: set[str] = config.stash[used_servers]
     for server in sorted(servers):
         terminalreporter.write_line(server)
+    missing: set[str] = config.stash[not_run]
+    for what in sorted(missing):
+        terminalreporter.write_line(f"NOT RUN: {what}", yellow=True, bold=True)

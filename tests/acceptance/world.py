@@ -1,4 +1,4 @@
-"""A shop's whole world for one test: a Redis, a database, and real beat and worker processes on them."""
+"""A shop's whole world for a test: a Redis, a database, and real beat, worker and web processes on them."""
 
 import os
 import signal
@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from django.db import connection
 
 from delaytasks.models import Job, JobEvent
-from tests.servers import RedisServer, die_with_parent, stop_process, tail, wait_until
+from project.parts import answers_http, web
+from tests.servers import RedisServer, die_with_parent, free_port, stop_process, tail, wait_until
 
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 30
@@ -46,14 +47,14 @@ def environment(directory: Path, database_url: str, redis_url: str = "") -> dict
 
 
 class Process:
-    """A beat or worker process with a log of its own, in a process group of its own."""
+    """A beat, worker or web process with a log of its own, in a process group of its own."""
 
-    def __init__(self, name: str, arguments: list[str], directory: Path, env: dict[str, str]) -> None:
+    def __init__(self, name: str, command: list[str], directory: Path, env: dict[str, str]) -> None:
         self.name = name
         self.log = directory / f"{name}.log"
         with self.log.open("wb") as log:
             self.popen = subprocess.Popen(
-                [sys.executable, "-m", "celery", "-A", "project", *arguments],
+                command,
                 cwd=directory,
                 env=env,
                 stdin=subprocess.DEVNULL,
@@ -92,27 +93,47 @@ class Process:
 class World:
     """What a test has: `redis`, the database (through Django's default connection), and processes that it starts."""
 
-    def __init__(self, directory: Path, redis: RedisServer, database_url: str) -> None:
+    def __init__(self, directory: Path, redis: RedisServer, database_url: str, **env: str) -> None:
         self.directory = directory
         self.redis = redis
-        self.env = environment(directory, database_url, redis.url())
+        self.env = environment(directory, database_url, redis.url()) | env
         self.processes: list[Process] = []
+        self.port = 0
 
-    def start(self, name: str, *arguments: str) -> Process:
-        process = Process(name, [*arguments, "--loglevel=INFO"], self.directory, self.env)
+    def start(self, name: str, command: list[str]) -> Process:
+        process = Process(name, command, self.directory, self.env)
         self.processes.append(process)
         return process
 
+    def start_celery(self, name: str, *arguments: str) -> Process:
+        return self.start(name, [sys.executable, "-m", "celery", "-A", "project", *arguments, "--loglevel=INFO"])
+
+    def start_web(self) -> Process:
+        """A web process as `make run` has it, on a free port, answering."""
+        self.port = free_port()
+        process = self.start("web", web(self.port).command)
+
+        def up() -> bool:
+            assert process.popen.poll() is None, f"The web process ended:\n{tail(process.log)}"
+            return answers_http(self.port, "/api/health/")
+
+        wait_until(up, seconds=START_SECONDS, what=lambda: f"the web process to answer:\n{tail(process.log)}")
+        return process
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
     def start_beat(self) -> Process:
-        return self.start("beat", "beat", f"--schedule={self.directory}/beat-schedule", "--pidfile=")
+        return self.start_celery("beat", "beat", f"--schedule={self.directory}/beat-schedule", "--pidfile=")
 
     def start_worker(self, name: str = "worker", *arguments: str, concurrency: int = 2) -> Process:
         """A worker that is starting; await_workers() waits until it is there."""
-        return self.start(name, "worker", f"--hostname={name}@test", f"--concurrency={concurrency}", *arguments)
+        return self.start_celery(name, "worker", f"--hostname={name}@test", f"--concurrency={concurrency}", *arguments)
 
     def await_workers(self) -> None:
         for process in self.processes:
-            if process.popen.poll() is None:
+            if process.popen.poll() is None and process.name != "web":
                 process.await_line("beat: Starting" if process.name == "beat" else "ready.")
 
     def start_all(self, *, concurrency: int = 2) -> Process:
@@ -132,6 +153,10 @@ class World:
         said = [f"(topic, state, attempt) of the jobs: {dict(jobs)}"]
         said += [f"--- {p.name} (pid {p.pid}, exit {p.popen.poll()}):\n{tail(p.log)}" for p in self.processes]
         return "\n".join(said)
+
+    def logs(self) -> list[tuple[str, str]]:
+        """(name, end of the log) of each process, for a failure's report."""
+        return [(process.name, process.log.read_text(errors="replace")[-6000:]) for process in self.processes]
 
     def mark(self, topic: str, key: str, attempt: int) -> int | None:
         """The pid of the process that began this attempt; None if none did."""

@@ -29,6 +29,8 @@ def test_the_pages_defaults_are_the_real_ones():
         default, text = field.default, said[field.name.upper()].strip("`").strip('"')
         if isinstance(default, bool) or default is MISSING:
             assert text in (str(default), "{}"), field.name
+        elif isinstance(default, tuple):
+            assert tuple(text.split(", ")) == default, field.name
         elif isinstance(default, int | float):
             assert text == "ten years" or float(text) == default, field.name
         else:

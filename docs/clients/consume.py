@@ -1,0 +1,36 @@
+"""Adds and handles jobs with Python 3.11 and delaytasks/client.py, which may be copied beside this file.
+
+    python consume.py add order:1042 3    promises a job that is due in one second, and is three seconds of work
+    python consume.py                     handles what is due, until SIGTERM or Ctrl-C
+
+DELAYTASKS_URL=https://tasks.example.com/api/queue/, DELAYTASKS_TOKEN and TOPIC are in the environment.
+"""
+
+import logging
+import os
+import sys
+
+from delaytasks.client import Client, Consumer, Job
+
+client = Client(os.environ["DELAYTASKS_URL"], os.environ["DELAYTASKS_TOKEN"])
+topic = os.environ["TOPIC"]
+
+
+def handle(job: Job) -> None:
+    """The work. It may be done twice, so doing it twice must do no harm. What it raises is kept with the job."""
+    print(f"began with {job.id}, attempt {job.attempt}", flush=True)
+    if job.lost.wait(job.body["seconds"]):
+        return  # not ours any more: somebody else may have begun with it
+    print(f"did the work of {job.id}", flush=True)
+
+
+if sys.argv[1:2] == ["add"]:
+    seconds = float(sys.argv[3]) if len(sys.argv) > 3 else 0
+    client.add(topic, sys.argv[2], delay=1, ttr=60, body={"seconds": seconds})
+    print(f"added {sys.argv[2]}, due in 1 s")
+else:
+    logging.basicConfig(format="%(message)s")
+    print(f"waiting for {topic}", flush=True)
+    left = Consumer(client, topic, handle, threads=4).run()
+    print("stopped", flush=True)
+    sys.exit(1 if left else 0)

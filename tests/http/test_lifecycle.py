@@ -1,0 +1,130 @@
+"""The command protocol and its REST counterpart over real HTTP: from add to finish, and what may come between."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from delaytasks import schedule_many
+from delaytasks.models import Job, JobEvent
+from delaytasks.states import State
+
+from .calling import Api
+from .conftest import EVERYTHING
+
+
+def add(api, topic, key, *, delay=0, ttr=30, body=None):
+    answer = api.command("add", topic=topic, id=key, delay=delay, TTR=ttr, body=body if body is not None else {})
+    assert answer["success"], answer
+    return answer
+
+
+def pop(api, topic, **fields):
+    """The answer to a pop that found something; it waits for it."""
+    answer = api.command("pop", topic=topic, wait=20, **fields)
+    assert answer["success"], answer
+    assert answer["value"] is not None, "nothing was there in 20 s"
+    return answer
+
+
+def test_a_job_is_added_popped_once_due_and_finished(api, topic):
+    begun = time.time()
+    add(api, topic, f"{topic}-1", delay=1, ttr=30, body={"order": 1})
+    assert api.command("pop", topic=topic) | {"success": True, "id": "", "value": None} == api.command(
+        "pop", topic=topic
+    )  # an empty queue is no failure
+
+    popped = pop(api, topic)
+    assert time.time() - begun >= 1, "it came early"
+    assert (popped["id"], popped["value"], popped["attempt"]) == (f"{topic}-1", {"order": 1}, 1)
+    assert api.command("pop", topic=topic)["value"] is None  # it is held
+
+    assert api.command("finish", id=f"{topic}-1")["success"]
+    again = api.command("finish", id=f"{topic}-1")
+    assert not again["success"]
+    assert again["error"]
+    job = Job.objects.get(topic=topic)
+    assert job.state == State.FINISHED
+    assert list(job.events.order_by("id").values_list("outcome", flat=True))[-1] == "finished"
+
+
+def test_what_is_deleted_in_time_is_never_popped(api, topic):
+    add(api, topic, f"{topic}-1", delay=0.5)
+
+    answer = api.command("delete", id=f"{topic}-1")
+    assert answer["success"]
+    assert answer["value"] == "cancelled"
+    assert api.command("pop", topic=topic, wait=1)["value"] is None
+
+
+def test_a_job_that_is_not_finished_within_its_ttr_is_popped_again_and_the_late_finish_refused(api, topic):
+    add(api, topic, f"{topic}-1", ttr=1)
+    first = pop(api, topic)
+    begun = time.monotonic()
+
+    second = pop(api, topic)  # waits until the first attempt's time is over
+    assert time.monotonic() - begun < 1 + 2
+    assert (first["attempt"], second["attempt"]) == (1, 2)
+
+    late = api.command("finish", id=f"{topic}-1", attempt=1)
+    assert not late["success"]
+    assert late["error"]
+    assert Job.objects.get(topic=topic).state == State.RESERVED
+    assert api.command("finish", id=f"{topic}-1", attempt=2)["success"]
+    outcomes = JobEvent.objects.filter(job__topic=topic).order_by("id").values_list("outcome", "attempt")
+    assert [pair for pair in outcomes if pair[1]] == [("expired", 1), ("finished", 2)]
+
+
+def test_who_touches_in_time_keeps_the_job_beyond_its_first_ttr(api, topic):
+    add(api, topic, f"{topic}-1", ttr=1)
+    popped = pop(api, topic)
+    until = time.monotonic() + 2.5
+    while time.monotonic() < until:
+        assert api.command("touch", id=f"{topic}-1", attempt=popped["attempt"])["success"]
+        assert api.command("pop", topic=topic, wait=0.3)["value"] is None
+
+    assert api.command("finish", id=f"{topic}-1", attempt=1)["success"]
+
+
+def test_the_attempt_is_the_fence_in_rest_too(api, topic):
+    made = api.post("jobs/", {"topic": topic, "key": "a", "delay_seconds": 0, "ttr_seconds": 1})
+    assert made.status == 201, made
+    (first,) = api.reserve(topic, wait_seconds=20)
+    (second,) = api.reserve(topic, wait_seconds=20)
+    assert (first["id"], first["attempt"], second["attempt"]) == (second["id"], 1, 2)
+
+    for verb in ("finish", "touch", "release", "bury"):
+        late = api.post(f"jobs/{first['id']}/{verb}/", {"attempt": 1})
+        assert late.status == 409, (verb, late)
+        assert late.headers["content-type"] == "application/problem+json"
+    finished = api.post(f"jobs/{first['id']}/finish/", {"attempt": 2})
+    assert finished.status == 200, finished
+    assert api.get(f"jobs/{first['id']}/").data["state"] == "finished"
+
+
+def test_when_many_pop_and_many_delete_at_once_exactly_one_wins_each_job(here, topic, make_token):
+    keys = [f"{topic}-{number}" for number in range(120)]
+    schedule_many({"topic": topic, "key": key, "delay": 0.2, "ttr": 120} for key in keys)
+    apis = [Api(here.port, make_token({topic: EVERYTHING})) for _ in range(6)]
+
+    def deletes(api, third):
+        """The keys for which it was told that its delete was in time."""
+        return [key for key in keys[third::3] if api.command("delete", id=key)["value"] == "cancelled"]
+
+    def pops(api):
+        taken = []
+        while (found := api.command("pop", topic=topic, wait=2))["value"] is not None:
+            taken.append(found["id"])
+        return taken
+
+    with ThreadPoolExecutor(len(apis)) as pool:
+        popping = [pool.submit(pops, each) for each in apis[:3]]
+        deleting = [pool.submit(deletes, each, third) for third, each in enumerate(apis[3:])]
+    popped = [key for future in popping for key in future.result()]
+    cancelled = [key for future in deleting for key in future.result()]
+
+    assert len(popped) == len(set(popped)), "a job was handed out twice"
+    assert sorted(popped + cancelled) == sorted(keys), "a job had two winners, or none"
+    assert popped, "the deletes were done before the first pop: nothing was raced"
+    assert cancelled, "the pops were done before the first delete: nothing was raced"
+    states = dict(Job.objects.filter(topic=topic).values_list("key", "state"))
+    assert {key for key, state in states.items() if state == State.CANCELLED} == set(cancelled)
+    assert {key for key, state in states.items() if state == State.RESERVED} == set(popped)
