@@ -1,11 +1,10 @@
-"""The admin, and one page that says where it is."""
+"""The storefront, the admin, the API."""
 
 from django.contrib import admin
-from django.urls import path
-
-from .shop.views import home
+from django.urls import include, path
 
 urlpatterns = [
-    path("", home, name="home"),
+    path("", include("project.shop.urls")),
     path("admin/", admin.site.urls),
+    path("api/", include("delaytasks.api.urls")),
 ]

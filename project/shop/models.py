@@ -89,6 +89,7 @@ class Payment(models.Model):
     order = models.OneToOneField(Order, models.PROTECT, related_name="payment")
     amount = models.DecimalField(max_digits=10, decimal_places=2)
     paid_at = models.DateTimeField(default=timezone.now)
+    timeout: str = ""  # set on what pay_order() returns: what cancel() answered about the order's close
 
     def __str__(self) -> str:
         return f"payment of {self.order}"

@@ -57,7 +57,7 @@ def take_from_stock(product: Product, quantity: int) -> None:
 
 @transaction.atomic
 def pay_order(order_id: int) -> Payment:
-    """The payment of an open order; its close is called off in the same commit.
+    """The payment of an open order; its close is called off in the same commit, as payment.timeout tells.
 
     An order whose time is over and that nobody has closed yet can still be paid: whoever takes
     the row lock first has won, and the other side sees it.
@@ -70,7 +70,7 @@ def pay_order(order_id: int) -> Payment:
     order.state = Order.State.PAID
     order.save(update_fields=["state"])
     payment = Payment.objects.create(order=order, amount=order.total)
-    cancel("order.close", key=order.key)
+    payment.timeout = cancel("order.close", key=order.key)
     return payment
 
 

@@ -1,4 +1,4 @@
-"""The shop's pages: the home page and its part of the admin."""
+"""The shop's part of the admin. Its own pages: test_store.py."""
 
 import pytest
 
@@ -10,16 +10,6 @@ def sold(order):
     pay_order(order.pk)
     ask_refund(order.pk)
     return order
-
-
-def test_the_home_page_counts_orders_and_refunds(client, sold):
-    page = client.get("/")
-
-    assert page.status_code == 200
-    assert page.context["tables"] == [
-        ("orders", [("open", 0), ("paid", 1), ("closed", 0)]),
-        ("refunds", [("pending", 1), ("settled", 0), ("failed", 0), ("needs a person", 0)]),
-    ]
 
 
 @pytest.mark.parametrize("model", ["customer", "product", "order", "payment", "refund"])

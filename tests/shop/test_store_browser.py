@@ -1,0 +1,262 @@
+"""The storefront in a real browser: what moves by itself; by keyboard, on a phone, without scripts."""
+
+import re
+
+import pytest
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+from delaytasks import reschedule, worker
+from delaytasks.models import Job
+from delaytasks.states import State
+from project.shop.gateway import PENDING, SETTLED
+from project.shop.models import Order, Product, Refund
+from project.shop.services import pay_order, place_order
+from tests.browser import complaints, emulate, open_browser, until
+
+from .conftest import reference_with
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.xdist_group("browser")]
+
+
+@pytest.fixture(scope="module")
+def _chromium():
+    with open_browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+def browser(_chromium, live_server, settings, transactional_db, tea):
+    """A browser that nobody has used before, on the storefront."""
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "LINGER_MS": 0}
+    _chromium.delete_all_cookies()
+    _chromium.get(live_server.url)
+    yield _chromium
+    emulate(_chromium)
+    _chromium.get("about:blank")  # it asks the server nothing while the tables are emptied
+    assert complaints(_chromium) == []
+
+
+def find(browser, selector):
+    return browser.find_element(By.CSS_SELECTOR, selector)
+
+
+def focused(browser):
+    return browser.switch_to.active_element
+
+
+def order(browser):
+    """Order one packet of tea on the page; its row."""
+    find(browser, ".tile button").click()
+    until(browser, lambda browser: find(browser, "#mine .order"), "the order is on the page")
+    return Order.objects.get()
+
+
+def state_is(browser, state):
+    """Waits until the order is shown in this state; the text of its card then."""
+    card = f"#mine .order[data-state='{state}']"
+    return until(browser, lambda browser: find(browser, card).text, f"the order is shown as {state}")
+
+
+def clock(browser):
+    """The seconds that are left, as the page shows them."""
+    minutes, seconds = until(browser, lambda browser: find(browser, "#mine .clock").text, "a clock").split(":")
+    return int(minutes) * 60 + int(seconds)
+
+
+def run(topic):
+    """Whatever is due of this topic now; how many."""
+    return worker.run_topic(topic, using="default", worker="w1", ring=lambda topic: None)
+
+
+def stays(browser):
+    """Notes what page this is: the function that it returns tells whether it is still that one."""
+    browser.execute_script("window.sameAsBefore = true")
+    return lambda: browser.execute_script("return window.sameAsBefore === true")
+
+
+def test_the_countdown_runs_by_the_servers_clock(browser, settings):
+    settings.SHOP_PAY_WITHIN_SECONDS = 90.0
+    browser.refresh()  # its forms name the time to pay
+    wrong = "const now = Date.now; Date.now = () => now() + 3_600_000"  # this machine's clock is an hour ahead
+    script = browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": wrong})
+    order(browser)
+
+    first = clock(browser)
+    until(browser, lambda browser: clock(browser) < first, "the countdown goes on")
+
+    browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", script)
+    assert 60 < first <= 90
+
+
+def test_a_timeout_that_staff_moved_is_counted_down_anew_without_a_reload(browser):
+    placed = order(browser)
+    same = stays(browser)
+
+    reschedule("order.close", placed.key, delay=300)
+
+    until(browser, lambda browser: 200 < clock(browser) <= 300, "the countdown ends in five minutes")
+    assert same()
+
+
+def test_paying_calls_the_job_off(browser):
+    order(browser)
+    find(browser, "#mine button").click()
+
+    shown = state_is(browser, "paid")
+    assert Job.objects.get().state == State.CANCELLED
+    assert "Its timeout was called off." in shown
+    assert "closes in" not in shown
+    assert "(cancel() answered “cancelled”)" in find(browser, ".messages").text
+
+
+def test_an_order_that_nobody_pays_turns_closed_by_itself(browser, settings):
+    settings.SHOP_PAY_WITHIN_SECONDS = 1.5
+    browser.refresh()
+    order(browser)
+    same = stays(browser)
+    until(browser, lambda browser: "closing" in find(browser, "#mine .fate").text, "its time is over")
+    assert find(browser, "#mine button").is_displayed()  # whoever is first wins
+
+    assert run("order.close") == 1
+
+    assert "back on the shelf" in state_is(browser, "closed")
+    assert "closed" in find(browser, "#said").get_attribute("textContent")
+    until(browser, lambda browser: "10 left" in find(browser, ".stock").text, "the stock is back")
+    assert browser.find_elements(By.CSS_SELECTOR, "#mine button") == []
+    assert same()
+
+
+def test_what_others_order_appears_by_itself(browser, customer, tea):
+    order(browser)  # something is open: the page asks often
+    same = stays(browser)
+
+    first, second = (place_order(customer, [(tea, 1)]) for _ in range(2))
+    until(
+        browser,
+        lambda browser: (
+            [card.get_attribute("id") for card in browser.find_elements(By.CSS_SELECTOR, "#others > li")]
+            == [f"order-{second.pk}", f"order-{first.pk}"]
+        ),
+        "both are there, the newest first",
+    )
+    pay_order(first.pk)
+    until(browser, lambda browser: find(browser, f"#order-{first.pk}[data-state=paid]"), "it is paid")
+    assert same()
+
+
+def test_a_refund_is_followed_until_it_is_settled(browser, settings, stand_in):
+    settings.SHOP_REFUND_LADDER_SECONDS = [0.2, 0.4]
+    order(browser)
+    find(browser, "#mine button").click()
+    state_is(browser, "paid")
+    same = stays(browser)
+    find(browser, "#mine button").click()
+    state_is(browser, "pending")
+    assert not same()  # a form was sent, and answered by a page
+    same = stays(browser)
+    Refund.objects.update(reference=reference_with((PENDING, SETTLED)))
+
+    until(browser, lambda _: run("refund.check"), "the gateway is asked")
+    until(browser, lambda browser: "asked once" in find(browser, "#mine .order").text, "the page knows of it")
+    until(browser, lambda _: run("refund.check"), "the gateway is asked again")
+
+    assert "asked 2 times" in state_is(browser, "settled")
+    assert same()
+
+
+def test_by_keyboard_alone_somebody_orders_and_pays(browser):
+    find(browser, ".tile input[type=number]").send_keys(Keys.ENTER)
+    until(browser, lambda browser: find(browser, "#mine button"), "the order is on the page")
+
+    until(browser, lambda browser: focused(browser).get_attribute("class") == "order", "it has the focus")
+    focused(browser).send_keys(Keys.TAB)
+    assert focused(browser).text.startswith("Pay")
+    focused(browser).send_keys(Keys.ENTER)
+
+    state_is(browser, "paid")
+
+
+def test_a_button_keeps_the_focus_when_its_card_is_replaced_and_hands_it_to_the_card_when_it_goes(browser):
+    placed = order(browser)
+    browser.execute_script("document.querySelector('#mine button').focus()")
+    version = find(browser, "#mine .order").get_attribute("data-version")
+
+    reschedule("order.close", placed.key, delay=0.1)
+    until(browser, lambda browser: find(browser, "#mine .order").get_attribute("data-version") != version, "a new card")
+    assert focused(browser).text.startswith("Pay")
+
+    until(browser, lambda _: run("order.close"), "it is closed")
+    state_is(browser, "closed")
+    assert focused(browser).get_attribute("id") == f"order-{placed.pk}"
+
+
+def test_without_scripts_everything_is_done_by_forms(browser):
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        browser.refresh()
+        order(browser)
+        find(browser, "#mine button").click()
+        state_is(browser, "paid")
+        find(browser, "#mine button").click()
+        state_is(browser, "pending")
+        assert find(browser, "noscript a").is_displayed()
+    finally:
+        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+
+
+def test_a_page_that_nobody_looks_at_asks_nothing_and_is_up_to_date_when_it_is_looked_at(browser, live_server, tea):
+    placed = order(browser)
+    shop = browser.current_window_handle
+    look_away(browser, True)
+    asked = len(looks(browser))
+
+    browser.switch_to.new_window("tab")
+    browser.get(live_server.url)
+    for stock in (7, 3):  # the second needs a whole rest of that page: as long as ours would have rested
+        Product.objects.filter(pk=tea.pk).update(stock=stock)
+        until(browser, lambda browser, n=stock: f"{n} left" in find(browser, ".stock").text, "the other tab knows it")
+    browser.close()
+    browser.switch_to.window(shop)
+    assert len(looks(browser)) == asked
+    assert "9 left" in find(browser, ".stock").text
+
+    look_away(browser, False)
+    until(browser, lambda browser: "3 left" in find(browser, ".stock").text, "it knows it, too")
+    assert find(browser, f"#order-{placed.pk}").is_displayed()
+
+
+def look_away(browser, away):
+    """What the browser does when its tab is hidden or seen again."""
+    hidden = f"Object.defineProperty(document, 'hidden', {{ value: {str(away).lower()}, configurable: true }});"
+    browser.execute_script(hidden + "document.dispatchEvent(new Event('visibilitychange'))")
+
+
+def looks(browser):
+    return [url for url in requested(browser) if "/now/" in url]
+
+
+def requested(browser):
+    """The addresses that this page has asked for."""
+    entries = browser.execute_script("return performance.getEntriesByType('resource').map((one) => one.name)")
+    return [url.split("#")[0] for url in entries]
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_on_a_phone_nothing_is_wider_than_the_screen(browser, dark):
+    emulate(browser, dark=dark, width=390)
+    order(browser)
+
+    width = browser.execute_script("return document.documentElement.scrollWidth")
+    ground = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+    red, _, _ = (int(part) for part in re.findall(r"\d+", ground))
+    assert width == 390
+    assert (red < 60) == dark
+
+
+def test_no_request_leaves_the_site(browser, live_server):
+    order(browser)
+    until(browser, looks, "it has looked once")
+
+    assert {"shop.css", "shop.js", "things.svg"} <= {url.rsplit("/", 1)[-1] for url in requested(browser)}
+    assert [url for url in requested(browser) if not url.startswith(live_server.url)] == []
