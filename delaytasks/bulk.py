@@ -127,16 +127,16 @@ def _piece(pk: int, using: str) -> bool:
         jobs = Job.objects.using(using).defer("body", "error").in_bulk(ids)
         done = []
         for job_id in ids:
-            word = _one(change, jobs.get(job_id), using)
+            word = change_one(change, jobs.get(job_id), using)
             _count(change, word, jobs.get(job_id), job_id)
             if word == DONE_WORDS[Operation(change.operation)]:
                 done.append(jobs[job_id])
-        _log(change, done, using)
+        log(change, done, using)
         return _store_progress(change, len(ids), using)
 
 
-def _one(change: BulkChange, job: Job | None, using: str) -> str:
-    """What became of one job, in a word."""
+def change_one(change: BulkChange, job: Job | None, using: str) -> str:
+    """Do to one job what the change asks for; what became of it, in a word."""
     if job is None:
         return UNKNOWN
     if job.state == State.CANCELLED and change.operation == Operation.CANCEL:
@@ -185,11 +185,15 @@ def _store_progress(change: BulkChange, worked: int, using: str) -> bool:
     return not ended
 
 
-def _log(change: BulkChange, jobs: list[Job], using: str) -> None:
+def log(change: BulkChange, jobs: list[Job], using: str) -> None:
     """The admin's log says who did what to each job, where the admin is installed."""
     if not jobs or not change.user_id or not apps.is_installed("django.contrib.admin"):
         return
     from django.contrib.admin.models import CHANGE, LogEntry
+    from django.contrib.auth import get_user_model
+
+    if not get_user_model()._default_manager.filter(pk=change.user_id).exists():
+        return  # whoever asked is gone meanwhile; the events still say who it was
 
     said = DONE_WORDS[Operation(change.operation)].capitalize()
     why = f"{said}: {change.reason}" if change.reason else f"{said}."

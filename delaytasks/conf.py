@@ -15,6 +15,7 @@ _OPTIONAL: dict[str, tuple[type, ...]] = {
     "redis_url": (str, type(None)),
     "autodiscover": (str, type(None)),
     "databases": (list, tuple, type(None)),
+    "redact": (list, tuple),
 }
 
 
@@ -44,6 +45,11 @@ class Settings:
     audit_seconds: int = 600
     mover_thread: bool = True  # a mover inside each Celery worker, for millisecond precision
     autodiscover: str | None = "timeouts"  # the module looked for in each app; None: import handlers yourself
+    redact: Sequence[str] = (  # the admin hides a body's values under keys whose names contain one of these
+        "password", "passwd", "passphrase", "secret", "token", "authorization", "authentication", "api_key",
+        "access_key", "private_key", "credential", "cookie", "session_id", "card_number", "security_code", "cvv",
+        "cvc", "iban",
+    )  # fmt: skip
     api_rate_per_minute: int = 6000  # requests of one token or person, unless its token says otherwise
     api_max_request_bytes: int = 4_194_304  # of one request's body, unless its token says otherwise
     api_max_wait_seconds: float = 60.0  # how long a consumer's request may wait for a job
@@ -59,6 +65,8 @@ class Settings:
         ):  # fmt: skip
             if not getattr(self, name) > 0:
                 raise ImproperlyConfigured(f"DELAYTASKS[{name.upper()!r}] must be more than 0.")
+        if not all(isinstance(word, str) and any(map(str.isalnum, word)) for word in self.redact):
+            raise ImproperlyConfigured("DELAYTASKS['REDACT'] must be a list of words; () hides nothing.")
         if self.linger_ms < 0:
             raise ImproperlyConfigured("DELAYTASKS['LINGER_MS'] must be 0 or more.")
         if self.promote_limit > 3000:  # a script unpacks two arguments a member onto Lua's stack of 8,000

@@ -24,7 +24,7 @@ def snapshot(using: str | None = None) -> dict[str, Any]:
     using = engine.alias(using)
     now_ms = engine.now_ms(using)
     per_topic = _per_topic(using, now_ms)
-    state, counters = _mirror(using)
+    state, counters = mirror_state(using)
     return {
         "now_ms": now_ms,
         "skew_ms": engine.clock(using).skew_ms(),
@@ -82,7 +82,8 @@ def _age(oldest: Any, now_ms: int) -> int | None:
     return None if oldest is None else now_ms - to_ms(oldest)
 
 
-def _mirror(using: str) -> tuple[str, dict[str, int]]:
+def mirror_state(using: str) -> tuple[str, dict[str, int]]:
+    """("up", "down" or "off", the fleet's counters). A Redis that does not answer is waited for at most its timeout."""
     found = engine.mirror_of(using)
     if found is None:
         return "off", {}

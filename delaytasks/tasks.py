@@ -9,7 +9,7 @@ import traceback
 from collections import Counter
 
 from celery import shared_task
-from django.db import DatabaseError, InterfaceError
+from django.db import InterfaceError, OperationalError
 from kombu.exceptions import OperationalError as BrokerDown
 
 from . import bulk, conf, engine, sweeper, topics, worker
@@ -88,8 +88,8 @@ def bulk_change(pk: int, using: str) -> None:
     try:
         if bulk.work(pk, using=using):
             bulk.send(pk, using)
-    except (DatabaseError, InterfaceError):
-        raise  # the sweep sends it again
+    except (OperationalError, InterfaceError):
+        raise  # the database was away or busy: the sweep sends it again
     except Exception:
         bulk.fail(pk, traceback.format_exc(), using=using)
         raise
@@ -97,7 +97,7 @@ def bulk_change(pk: int, using: str) -> None:
 
 @shared_task(name="delaytasks.sweep", ignore_result=True, acks_late=False)
 def sweep() -> dict[str, int]:
-    """Every half minute, by beat: leases that ended, the horizon's next window, the audit, bulk changes that stalled."""
+    """Every half minute, by beat: leases that ended, the horizon's next window, the audit, stalled bulk changes."""
     done: Counter[str] = Counter()
     for using in engine.aliases():
         done.update(sweeper.sweep(using))

@@ -1,5 +1,5 @@
-"""The admin: jobs to look at and to act on, topics to pause. Found by Django's admin autodiscovery."""
+"""The admin: jobs to act on, bulk changes to follow, topics to pause. Found by Django's autodiscovery."""
 
-from . import jobs, topics
+from . import bulkchanges, jobs, topics
 
-__all__ = ["jobs", "topics"]
+__all__ = ["bulkchanges", "jobs", "topics"]

@@ -1,16 +1,8 @@
-"""The changelist's filters, and the index that serves each one.
-
-A page never counts. One that looks for few among many newer ones ("cancelled" where nearly all
-finished) reads the primary key backwards until it has its hundred: a sixth of a second among a million.
-
-live, delayed, ready, reserved and every due filter   delaytasks_job_live_due, in due order
-finished, cancelled, dead                             the primary key, newest first
-topic                                                 delaytasks_job_key, or the order above
-"""
+"""The changelist's filters. How a page of what they leave is found among millions of jobs is told in walks.py."""
 
 from collections.abc import Iterable
-from datetime import timedelta
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
 
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
@@ -19,19 +11,45 @@ from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
 from .. import words
-from ..models import Topic
 from ..states import ENDED, LIVE, State
-from . import shown
+from . import rights, shown
+from .walks import LIVE as LIVE_WORD
 
-HOUR, DAY = timedelta(hours=1), timedelta(days=1)
-LIVE_WORD = "live"
+HOUR, DAY, MS = timedelta(hours=1), timedelta(days=1), timedelta(milliseconds=1)
 LIVE_CHOICES = {LIVE_WORD, *(state.word for state in LIVE)}
 ENDED_CHOICES = {state.word for state in ENDED}
+
+
+class Window(NamedTuple):
+    """Due after the first and not after the second; None: no bound. Due times are whole milliseconds."""
+
+    after: datetime | None = None
+    until: datetime | None = None
 
 
 def in_due_order(request: HttpRequest) -> bool:
     """Whether the filters leave live jobs alone: only these have an index by due time."""
     return request.GET.get("state") in LIVE_CHOICES or bool(request.GET.get("due"))
+
+
+def window(request: HttpRequest, using: str) -> Window | None:
+    """The due times that the due filter leaves; None without one. Raises IncorrectLookupParameters."""
+    now = shown.seen_at(request, using)
+    match request.GET.get("due"):
+        case None:
+            return None
+        case "overdue":
+            return Window(until=now)
+        case "hour":
+            return Window(now, now + HOUR)
+        case "today":
+            start = now.astimezone(shown.viewer_zone(request)).replace(hour=0, minute=0, second=0, microsecond=0)
+            return Window(start - MS, start + DAY - MS)  # by the wall clock: a day may have 23 or 25 hours
+        case "day":
+            return Window(now, now + DAY)
+        case "later":
+            return Window(after=now + DAY)
+    raise IncorrectLookupParameters
 
 
 class StateFilter(admin.SimpleListFilter):
@@ -52,23 +70,23 @@ class StateFilter(admin.SimpleListFilter):
             return jobs.live()
         if value not in LIVE_CHOICES | ENDED_CHOICES:
             raise IncorrectLookupParameters
-        state, now = State[value.upper()], shown.seen_at(request, queryset.db)
-        found = jobs.in_state(state, now)
-        # A reserved job is always past its due time; saying so spares reading the jobs that are not due.
-        return found.filter(due_at__lte=now) if state is State.RESERVED else found
+        return jobs.in_state(State[value.upper()], shown.seen_at(request, queryset.db))
 
 
 class TopicFilter(admin.SimpleListFilter):
-    """The topics that have a row of their own: asking the jobs would read them all."""
+    """The topics that have a row of their own and that the person may see: asking the jobs would read them all."""
 
     title = _("topic")
     parameter_name = "topic"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Iterable[tuple[str, str]]:
-        return [(name, name) for name in Topic.objects.order_by("name").values_list("name", flat=True)]
+        return [(name, name) for name in rights.topic_rows(request.user, model_admin.get_queryset(request).db)]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet) -> Any:
-        return queryset if self.value() is None else queryset.filter(topic=self.value())
+        topic = self.value()
+        if topic is None:
+            return queryset
+        return queryset.filter(topic=topic) if rights.may_see(request.user, topic, queryset.db) else queryset.none()
 
 
 class DueFilter(admin.SimpleListFilter):
@@ -81,25 +99,19 @@ class DueFilter(admin.SimpleListFilter):
         return [
             ("overdue", _("overdue")),
             ("hour", _("in the next hour")),
+            ("today", _("today")),
             ("day", _("in the next 24 hours")),
             ("later", _("later")),
         ]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet) -> Any:
-        value = self.value()
-        if value is None:
+        wanted = window(request, queryset.db)
+        if wanted is None:
             return queryset
         if request.GET.get("state") in ENDED_CHOICES:
             return queryset.none()
-        now = shown.seen_at(request, queryset.db)
         jobs: Any = queryset
-        match value:
-            case "overdue":
-                return jobs.overdue(now)
-            case "hour":
-                return jobs.live().filter(due_at__gt=now, due_at__lte=now + HOUR)
-            case "day":
-                return jobs.live().filter(due_at__gt=now, due_at__lte=now + DAY)
-            case "later":
-                return jobs.live().filter(due_at__gt=now + DAY)
-        raise IncorrectLookupParameters
+        found = jobs.live()
+        if wanted.after is not None:
+            found = found.filter(due_at__gt=wanted.after)
+        return found if wanted.until is None else found.filter(due_at__lte=wanted.until)

@@ -1,44 +1,53 @@
-"""Jobs in the admin: to look at, and to cancel, run now or retry. Never to edit: a job changes by its moves alone."""
+"""Jobs in the admin: to look at, and to change by their moves. Never to edit, add or delete.
+
+How a page of the list is found: walks.py. What is done to the selected ones or to all: bulk.py.
+"""
 
 from typing import Any, ClassVar
 
 from django.contrib import admin
-from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import reverse
+from django.http import Http404, HttpRequest
 from django.utils.html import format_html
+from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from .. import topics, words
-from ..models import Job, Topic
-from ..states import State
-from . import filters, operate, shown, timeline
-from .changelist import JobChangeList
+from ..models import Job
+from ..states import MOVES, Outcome, State
+from . import board, drawing, filters, lateness, operate, rights, shown, timeline
+from .bulk import BulkActions
+from .bulkforms import LABELS, UNITS
+from .changelist import JobChangeList, number_of
 
-MAX_ID = 2**63 - 1
-Seen = Any  # a Job with what a page adds to it: seen_at and, in the list, error_tail instead of error
-
-
-def number_of(text: str) -> int | None:
-    """The job number that `text` is, or None."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= MAX_ID else None
-
-
-def chosen(request: HttpRequest) -> list[int]:
-    """The numbers of the selected jobs; "all that match" is not offered and means these too."""
-    numbers = (number_of(text) for text in request.POST.getlist(ACTION_CHECKBOX_NAME))
-    return sorted({number for number in numbers if number is not None})
+Seen = Any  # a Job with what a page adds to it: seen_at and, in the list, error_tail instead of error, and late_ms
+ACTIONS = {
+    operate.POSTPONE: "postpone_jobs",
+    operate.RUN_NOW: "run_jobs_now",
+    operate.RETRY: "retry_jobs",
+    operate.CANCEL: "cancel_jobs",
+}
 
 
-def known_topics(using: str) -> list[str]:
-    return sorted({*topics.known(), *Topic.objects.using(using).values_list("name", flat=True)})
+def possible(state: State) -> list[operate.Operation]:
+    """What people can do to a job in this state, by the table of moves; to make ready what is ready is nothing."""
+    moves = {(move.after, move.outcome) for move in MOVES if move.before is state}
+    if state is State.READY:
+        moves.discard((State.READY, Outcome.RESCHEDULED))
+    asked = {
+        operate.POSTPONE: (State.DELAYED, Outcome.RESCHEDULED),
+        operate.RUN_NOW: (State.READY, Outcome.RESCHEDULED),
+        operate.RETRY: (State.READY, Outcome.RETRIED),
+        operate.CANCEL: (State.CANCELLED, Outcome.CANCELLED),
+    }
+    return [operation for operation, move in asked.items() if move in moves]
 
 
 @admin.register(Job)
-class JobAdmin(admin.ModelAdmin):
-    list_display = ("shown_state", "topic", "linked_key", "due", "attempt", "failures", "last_error")
+class JobAdmin(BulkActions):
+    list_display = ("shown_state", "topic", "linked_key", "due", "late", "attempts", "last_error")
     list_display_links = ("linked_key",)
     list_filter = (filters.StateFilter, filters.TopicFilter, filters.DueFilter)
     search_fields = ("key",)
@@ -46,21 +55,22 @@ class JobAdmin(admin.ModelAdmin):
     list_per_page = 100
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER  # they would count jobs, filter by filter
-    actions = ("cancel_jobs", "run_jobs_now", "retry_jobs")
     fieldsets: ClassVar = [
-        (None, {"fields": ("shown_state", "linked_topic", "key", "due", "time_to_run", "pretty_body")}),
+        (None, {"fields": ("shown_state", "linked_topic", "key", "due", "late", "time_to_run", "pretty_body")}),
         (_("Attempts"), {"fields": ("attempt", "shown_failures", "reserved", "lease", "worker", "whole_error")}),
         (_("Life"), {"fields": ("id", "scheduled", "ended")}),
     ]
     readonly_fields = (
-        "id", "shown_state", "linked_topic", "key", "due", "time_to_run", "pretty_body", "attempt", "shown_failures",
-        "reserved", "lease", "worker", "whole_error", "scheduled", "ended",
+        "id", "shown_state", "linked_topic", "key", "due", "late", "time_to_run", "pretty_body", "attempt",
+        "shown_failures", "reserved", "lease", "worker", "whole_error", "scheduled", "ended",
     )  # fmt: skip
 
     class Media:
-        css: ClassVar = {"all": ["delaytasks/admin.css"]}
+        css: ClassVar = {"all": ["delaytasks/admin.css", "delaytasks/bulk.css"]}
+        js: ClassVar = ["delaytasks/times.js"]
 
-    # Who may do what: look, with Django's permission; change anything, nobody; operate, with operate_job.
+    # Who may do what: look, with Django's permission and where rights.py lets them; change anything, nobody;
+    # operate, as BulkActions says.
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -71,16 +81,28 @@ class JobAdmin(admin.ModelAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: Job | None = None) -> bool:
         return False
 
-    def has_operate_permission(self, request: HttpRequest) -> bool:
-        return request.user.has_perm("delaytasks.operate_job")
+    def get_queryset(self, request: HttpRequest) -> QuerySet:
+        return rights.visible(super().get_queryset(request), request.user)
+
+    def get_urls(self) -> list[Any]:
+        return [*board.urls(self), *super().get_urls()]
 
     # The list.
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        """The list; whoever sends it an action needs the right to operate. Raises PermissionDenied."""
+        if request.method == "POST" and not self.has_operate_permission(request):
+            raise PermissionDenied
+        return super().changelist_view(request, extra_context)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[JobChangeList]:
         return JobChangeList
 
     def get_sortable_by(self, request: HttpRequest) -> tuple[str, ...]:
-        return ("due",) if filters.in_due_order(request) else ()
+        if request.GET.get("q", "").strip():
+            return ("linked_key",)
+        by_key = ("linked_key",) if request.GET.get("topic") is not None else ()
+        return ("due", *by_key) if filters.in_due_order(request) else by_key
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
         """The filters and nothing else: any other lookup in the address may read every job."""
@@ -91,7 +113,7 @@ class JobAdmin(admin.ModelAdmin):
         if not prefix:
             return queryset, False
         chosen = request.GET.get("topic")
-        among = [chosen] if chosen else known_topics(queryset.db)
+        among = [chosen] if chosen else rights.known_topics(request.user, queryset.db)
         found = queryset & Job.objects.using(queryset.db).key_starts(prefix, topics=among)
         number = number_of(prefix)
         return found if number is None else queryset.filter(pk=number) | found, False
@@ -100,7 +122,7 @@ class JobAdmin(admin.ModelAdmin):
     def shown_state(self, job: Seen) -> SafeString:
         return shown.state(job.shown_state(job.seen_at))
 
-    @admin.display(description=_("key"))
+    @admin.display(description=_("key"), ordering="key")
     def linked_key(self, job: Job) -> str:
         return job.key
 
@@ -108,6 +130,17 @@ class JobAdmin(admin.ModelAdmin):
     def due(self, job: Seen) -> SafeString | str:
         live = job.ended_at is None
         return shown.moment(job.due_at, job.seen_at if live else None, ms=not hasattr(job, "error_tail"))
+
+    @admin.display(description=_("late"))
+    def late(self, job: Seen) -> SafeString | str:
+        return shown.late(job.late_ms, overdue=job.shown_state(job.seen_at) is State.READY)
+
+    @admin.display(description=_("attempt"))
+    def attempts(self, job: Job) -> SafeString | int:
+        if not job.failures:
+            return job.attempt
+        failed = _("%(count)d failed") % {"count": job.failures}
+        return format_html('{} <span class="dt-relative">{}</span>', job.attempt, failed)
 
     @admin.display(description=_("last error"))
     def last_error(self, job: Seen) -> SafeString | str:
@@ -117,15 +150,20 @@ class JobAdmin(admin.ModelAdmin):
     # The page of one job.
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Seen:
+        """The job, for those who may look. Raises PermissionDenied, and Http404 for one that is hidden or not there."""
+        if not self.has_view_permission(request):  # asked first: whether a job is there is not for everybody
+            raise PermissionDenied
         job: Seen = super().get_object(request, object_id, from_field)
-        if job is not None:
-            job.seen_at = shown.seen_at(request, job._state.db)
+        if job is None:
+            raise Http404
+        job.seen_at = shown.seen_at(request, job._state.db)
+        lateness.note([job], job.seen_at)
         return job
 
     @admin.display(description=_("topic"))
     def linked_topic(self, job: Job) -> SafeString:
-        address = reverse("admin:delaytasks_job_changelist", current_app=self.admin_site.name)
-        return format_html('<a href="{}?topic={}">{}</a>', address, job.topic, job.topic)
+        address = self._url("job_changelist")
+        return format_html('<a href="{}?{}">{}</a>', address, urlencode({"topic": job.topic}), job.topic)
 
     @admin.display(description=_("time to run"))
     def time_to_run(self, job: Job) -> str:
@@ -161,37 +199,24 @@ class JobAdmin(admin.ModelAdmin):
 
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         job: Seen = context["original"]
+        state = job.shown_state(job.seen_at)
         context["timeline"], context["timeline_more"] = timeline.of(job, job.seen_at)
-        context["buttons"] = self._buttons(job.shown_state(job.seen_at)) if self.has_operate_permission(request) else []
+        context["drawing"], context["zone_notice"] = drawing.draw(state), shown.zone_notice(request)
+        if self.has_operate_permission(request):
+            context |= self._what_can_be_done(job, state)
         return super().render_change_form(request, context, *args, **kwargs)
 
-    def _buttons(self, state: State) -> list[tuple[str, Any]]:
-        """The actions that can succeed in this state: (name, label)."""
-        if state is State.DEAD:
-            return [("retry_jobs", _("Retry"))]
-        buttons = [("run_jobs_now", _("Run now"))] if state is State.DELAYED else []
-        return [*buttons, ("cancel_jobs", _("Cancel"))] if state in (State.DELAYED, State.READY) else []
-
-    # Actions. What was selected is what is acted on, even if it left the filter meanwhile: its answer says so.
-
-    def response_action(self, request: Any, queryset: QuerySet, *args: Any, **kwargs: Any) -> HttpResponse | None:
-        ids = chosen(request)
-        request.POST = request.POST.copy()
-        request.POST.setlist(ACTION_CHECKBOX_NAME, [str(number) for number in ids])
-        response = super().response_action(request, Job.objects.filter(pk__in=ids), *args, **kwargs)
-        if response is not None and "_job" in request.POST and len(ids) == 1:  # a button of the job's own page
-            page = reverse("admin:delaytasks_job_change", args=ids, current_app=self.admin_site.name)
-            return HttpResponseRedirect(page)
-        return response
-
-    @admin.action(permissions=["operate"], description=_("Cancel"))
-    def cancel_jobs(self, request: HttpRequest, queryset: QuerySet) -> None:
-        operate.operate(request, operate.CANCEL, chosen(request))
-
-    @admin.action(permissions=["operate"], description=_("Run now"))
-    def run_jobs_now(self, request: HttpRequest, queryset: QuerySet) -> None:
-        operate.operate(request, operate.RUN_NOW, chosen(request))
-
-    @admin.action(permissions=["operate"], description=_("Retry (dead jobs)"))
-    def retry_jobs(self, request: HttpRequest, queryset: QuerySet) -> None:
-        operate.operate(request, operate.RETRY, chosen(request))
+    def _what_can_be_done(self, job: Job, state: State) -> dict[str, Any]:
+        """The buttons, in words and by action; and what else their form asks for."""
+        doable, using = possible(state), job._state.db or "default"
+        live = Job.objects.using(using).live().filter(topic=job.topic, key=job.key) if state is State.DEAD else None
+        in_the_way = live.only("pk").first() if live is not None else None
+        if in_the_way is not None:
+            doable.remove(operate.RETRY)
+        return {
+            "buttons": [(ACTIONS[each], LABELS[each]) for each in doable if each != operate.POSTPONE],
+            "postpone": (ACTIONS[operate.POSTPONE], LABELS[operate.POSTPONE]) if operate.POSTPONE in doable else None,
+            "in_the_way": in_the_way,
+            "units": UNITS,
+            "asks_reason": bool(doable) and job.topic in operate.asking(using),
+        }

@@ -1,111 +1,102 @@
-"""Cancel, run now, retry: one job at a time, each in a transaction of its own, each with its truthful answer."""
+"""Change the jobs that a person selected, at once: each in its own transaction, each with its truthful answer.
 
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+The words of an answer are the engine's, the same for one job and for ten thousand. They are
+stored in English and shown in the reader's language.
+"""
+
+from collections.abc import Iterable
+from typing import Any
 
 from django.contrib import messages
-from django.contrib.admin.models import CHANGE, LogEntry
 from django.db import router, transaction
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy, ngettext
 
-from .. import changing
-from ..changing import CancelResult
-from ..exceptions import DelaytasksError, KeyIsLive, NotDead, NotLive, Reserved
-from ..models import Job
-from ..states import State
+from .. import bulk
+from ..models import BulkChange, Job, Topic
+from . import rights
 
 NAMED = 10  # refused jobs that a message names; the others are counted
 
-RUNNING = gettext_lazy("already running")
-FINISHED = gettext_lazy("already finished")
-UNKNOWN = gettext_lazy("no longer there")
-ENDED = {
-    State.FINISHED: FINISHED,
-    State.CANCELLED: gettext_lazy("already cancelled"),
-    State.DEAD: gettext_lazy("dead"),
+Operation = BulkChange.Operation
+CANCEL, POSTPONE, RUN_NOW, RETRY = Operation.CANCEL, Operation.POSTPONE, Operation.RUN_NOW, Operation.RETRY
+NO_REASON = "its topic asks for a reason"
+WORDS = {
+    "cancelled": gettext_lazy("cancelled"),
+    "postponed": gettext_lazy("postponed"),
+    "made ready": gettext_lazy("made ready"),
+    "retried": gettext_lazy("retried"),
+    "already running": gettext_lazy("already running"),
+    "already finished": gettext_lazy("already finished"),
+    "already cancelled": gettext_lazy("already cancelled"),
+    "dead": gettext_lazy("dead"),
+    "not dead": gettext_lazy("not dead"),
+    "its key is live again": gettext_lazy("its key is live again"),
+    "no longer there": gettext_lazy("no longer there"),
+    NO_REASON: gettext_lazy("its topic asks for a reason"),
+}
+REFUSED = {
+    CANCEL: gettext_lazy("not cancelled"),
+    POSTPONE: gettext_lazy("not postponed"),
+    RUN_NOW: gettext_lazy("not made ready"),
+    RETRY: gettext_lazy("not retried"),
 }
 
-REFUSED_CANCEL = {
-    CancelResult.RUNNING: RUNNING,
-    CancelResult.ALREADY_FINISHED: FINISHED,
-    CancelResult.UNKNOWN: UNKNOWN,
-}
-REFUSALS: dict[type[DelaytasksError], Any] = {
-    Reserved: RUNNING,
-    NotDead: gettext_lazy("not dead"),
-    KeyIsLive: gettext_lazy("its key is live again"),
-}
+
+def word(outcome: str) -> str:
+    """A stored outcome in the reader's language; as it stands if it is none of ours."""
+    return str(WORDS.get(outcome, outcome))
 
 
-class Operation(NamedTuple):
-    act: Callable[[int, str], object]  # (job id, who); raises DelaytasksError or answers with a CancelResult
-    done: Any
-    refused: Any
-    log: str
+def asking(using: str) -> set[str]:
+    """The topics whose jobs nobody may change without saying why."""
+    return set(Topic.objects.using(using).filter(ask_reason=True).values_list("name", flat=True))
 
 
-CANCEL = Operation(
-    lambda job_id, by: changing.cancel_job(job_id, by=by),
-    gettext_lazy("cancelled"),
-    gettext_lazy("not cancelled"),
-    "Cancelled.",
-)
-RUN_NOW = Operation(
-    lambda job_id, by: changing.run_job_now(job_id, by=by),
-    gettext_lazy("made ready"),
-    gettext_lazy("not made ready"),
-    "Made ready at once.",
-)
-RETRY = Operation(
-    lambda job_id, by: changing.retry_dead(job_id=job_id, by=by),
-    gettext_lazy("retried"),
-    gettext_lazy("not retried"),
-    "Retried.",
-)
+def operate(
+    request: HttpRequest, operation: Operation, ids: Iterable[int], reason: str = "", delay_ms: int | None = None
+) -> None:
+    """Do `operation` to every job of `ids`, log what changed and tell the person what happened to each.
 
+    delay_ms   by how much to postpone; belongs to POSTPONE alone
 
-def operate(request: HttpRequest, operation: Operation, ids: Iterable[int]) -> None:
-    """Do `operation` to every job of `ids`, log what changed and tell the person what happened to each."""
-    wanted = list(ids)
-    jobs = Job.objects.using(router.db_for_write(Job)).defer("body", "error").in_bulk(wanted)
-    done = 0
-    refused: dict[str, list[str]] = {}
+    A job of a topic that they may not see is no longer there for them; one whose topic asks for a
+    reason is left alone without one.
+    """
+    user: Any = request.user
+    wanted, using = list(ids), router.db_for_write(Job)
+    jobs = rights.visible(Job.objects.using(using), user).defer("body", "error").in_bulk(wanted)
+    strict = set() if reason else asking(using)
+    change = BulkChange(  # as one that is stored and worked off, but for a few jobs and at once
+        operation=operation, by=user.get_username(), user_id=str(user.pk), reason=reason, delay_ms=delay_ms
+    )
+    became: dict[str, list[str]] = {}
     for job_id in wanted:
         job = jobs.get(job_id)
-        why = UNKNOWN if job is None else _one(request, operation, job)
-        if why is None:
-            done += 1
+        outcome = NO_REASON if job is not None and job.topic in strict else _one(change, job, using)
+        became.setdefault(outcome, []).append(job.key if job else str(job_id))
+    _tell(request, operation, became)
+
+
+def _one(change: BulkChange, job: Job | None, using: str) -> str:
+    """What became of the job. A refusal leaves nothing behind and undoes nothing but itself."""
+    with transaction.atomic(using=using):
+        outcome = bulk.change_one(change, job, using)
+        if job is None or outcome != bulk.DONE_WORDS[Operation(change.operation)]:
+            transaction.set_rollback(True, using=using)
         else:
-            refused.setdefault(str(why), []).append(job.key if job else str(job_id))
-    _tell(request, operation, done, refused)
+            bulk.log(change, [job], using)
+    return outcome
 
 
-def _one(request: HttpRequest, operation: Operation, job: Job) -> Any:
-    """None if it was done, else the words for why not. A refusal undoes nothing but itself."""
-    user: Any = request.user
-    if job.state == State.CANCELLED and operation is CANCEL:
-        return ENDED[State.CANCELLED]  # cancel() would say so, too, and the log would name somebody who did nothing
-    try:
-        with transaction.atomic(using=router.db_for_write(Job)):
-            answer = operation.act(job.pk, user.get_username())
-            if isinstance(answer, CancelResult) and answer is not CancelResult.CANCELLED:
-                return REFUSED_CANCEL[answer]
-            LogEntry.objects.log_actions(user.pk, [job], CHANGE, operation.log, single_object=True)
-    except NotLive as error:
-        state = Job.objects.using(router.db_for_write(Job)).filter(pk=job.pk).values_list("state", flat=True).first()
-        return UNKNOWN if state is None else ENDED.get(State(state), str(error))
-    except DelaytasksError as error:
-        return REFUSALS.get(type(error), str(error))
-    return None
-
-
-def _tell(request: HttpRequest, operation: Operation, done: int, refused: dict[str, list[str]]) -> None:
-    if done:
-        messages.success(request, f"{operation.done} {done}")
-    if refused:
-        parts = "; ".join(f"{why} {len(keys)} ({_names(keys)})" for why, keys in refused.items())
-        messages.warning(request, f"{operation.refused}: {parts}")
+def _tell(request: HttpRequest, operation: Operation, became: dict[str, list[str]]) -> None:
+    done = bulk.DONE_WORDS[operation]
+    keys = became.pop(done, [])
+    if keys:
+        messages.success(request, f"{word(done)} {len(keys)}")
+    if became:
+        parts = "; ".join(f"{word(why)} {len(keys)} ({_names(keys)})" for why, keys in became.items())
+        messages.warning(request, f"{REFUSED[operation]}: {parts}")
 
 
 def _names(keys: list[str]) -> str:

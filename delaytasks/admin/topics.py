@@ -1,59 +1,89 @@
-"""Topics in the admin: pause one, give it more run slots, see which function handles it."""
+"""Topics in the admin: how each one stands, and what staff can change about it while it runs."""
 
-import inspect
-from typing import Any
+from typing import Any, ClassVar
 
-from django import forms
 from django.contrib import admin, messages
-from django.core.exceptions import ValidationError
+from django.contrib.admin.views.main import ChangeList
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html
+from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from .. import conf, topics
-from ..exceptions import BadTopic
+from .. import bells, topics
 from ..models import Job, Topic
-from . import shown
+from . import rights, shown, topicnumbers
+from .topicform import TopicForm, group_names
+
+Seen = Any  # a Topic with what a page adds to it: numbers (topicnumbers.Numbers)
+LIVE = ("delayed", "ready", "oldest_ready", "reserved", "dead", "throughput", "lateness")
+SETTINGS = ("paused", "concurrency", "ask_reason", "visible_to")
 
 
-class TopicForm(forms.ModelForm):
-    def clean_name(self) -> str:
-        try:
-            return topics.check_topic(self.cleaned_data["name"])
-        except BadTopic as error:
-            raise ValidationError(str(error)) from error
+class TopicChangeList(ChangeList):
+    """The topics of a page, with the numbers of all of them asked for at once."""
 
-    def clean_concurrency(self) -> int | None:
-        slots = self.cleaned_data["concurrency"]
-        if slots == 0:
-            raise ValidationError(_("With no run slots nothing would run: pause the topic instead."))
-        return slots
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        self.result_list = list(self.result_list)
+        if may_see_jobs(request):
+            topicnumbers.note(self.result_list, self.queryset.db)
+
+
+def may_see_jobs(request: HttpRequest) -> bool:
+    """Whether the numbers are for this person: they tell of jobs."""
+    return request.user.has_perm("delaytasks.view_job")
 
 
 @admin.register(Topic)
 class TopicAdmin(admin.ModelAdmin):
     form = TopicForm
-    list_display = ("name", "standing", "concurrency", "handler_name", "jobs")
-    list_filter = ("paused",)
+    list_display: tuple[str, ...] = ("name", "standing", *LIVE, "run_slots", "handler_name")
+    list_per_page = 100
     search_fields = ("name",)
     ordering = ("name",)
     show_facets = admin.ShowFacets.NEVER
     actions = ("pause", "resume")
-    fields = ("name", "paused", "concurrency", "handler_name", "handler_text", "terms", "jobs")
-    readonly_fields = ("handler_name", "handler_text", "terms", "jobs")
+    readonly_fields = (
+        *LIVE, "last_hour", "jobs", "handler_path", "handler_text", "policy", "run_slots", "shown_to",
+    )  # fmt: skip
 
     class Media:
-        css = {"all": ["delaytasks/admin.css"]}  # noqa: RUF012  the name and the form are Django's
+        css: ClassVar = {"all": ["delaytasks/admin.css", "delaytasks/topics.css"]}
+
+    # Who may see what.
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet:
+        found = super().get_queryset(request)
+        if rights.visible_topics(request.user, found.db) is None:
+            return found
+        return found.filter(name__in=rights.topic_rows(request.user, found.db))
+
+    def get_list_display(self, request: HttpRequest) -> tuple[str, ...]:
+        return tuple(name for name in self.list_display if name not in LIVE or may_see_jobs(request))
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[TopicChangeList]:
+        return TopicChangeList
 
     def get_readonly_fields(self, request: HttpRequest, obj: Topic | None = None) -> tuple[str, ...]:
         return tuple(self.readonly_fields) if obj is None else ("name", *self.readonly_fields)
 
-    def get_fields(self, request: HttpRequest, obj: Topic | None = None) -> Any:
-        return self.fields if obj is not None else ("name", "paused", "concurrency")
+    def get_fieldsets(self, request: HttpRequest, obj: Topic | None = None) -> Any:
+        if obj is None:
+            return [(None, {"fields": ("name", *SETTINGS)})]
+        settings = SETTINGS if self.has_change_permission(request, obj) else (*SETTINGS[:-1], "shown_to")
+        live = [
+            (_("Now"), {"fields": ("delayed", "ready", "oldest_ready", "reserved", "dead", "jobs")}),
+            (_("The last hour"), {"fields": ("last_hour", "lateness")}),
+        ]
+        return [
+            (None, {"fields": ("name", *settings)}),
+            *(live if may_see_jobs(request) else ()),
+            (_("Handler"), {"fields": ("handler_path", "handler_text", "policy", "run_slots")}),
+        ]
 
     def has_delete_permission(self, request: HttpRequest, obj: Topic | None = None) -> bool:
         """A topic that has a handler or ever had a job stays: its jobs are found through its row."""
@@ -61,36 +91,89 @@ class TopicAdmin(admin.ModelAdmin):
             return False
         return super().has_delete_permission(request, obj)
 
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Seen:
+        topic: Seen = super().get_object(request, object_id, from_field)
+        if topic is not None and may_see_jobs(request):
+            topicnumbers.note([topic], topic._state.db)
+        return topic
+
+    # How it stands.
+
     @admin.display(description=_("state"), ordering="paused")
     def standing(self, topic: Topic) -> SafeString:
-        css, word = ("paused", _("paused")) if topic.paused else ("running", _("running"))
-        return format_html('<span class="dt-state dt-{}">{}</span>', css, word)
+        return shown.labelled("paused", _("paused")) if topic.paused else shown.labelled("running", _("running"))
 
-    @admin.display(description=_("handler"))
-    def handler_name(self, topic: Topic) -> Any:
-        handler = topics.find(topic.name)
-        if handler is not None:
-            return handler.name
-        return _("in the settings") if topic.name in conf.get().topics else _("none here")
+    @admin.display(description=_("delayed"))
+    def delayed(self, topic: Seen) -> SafeString:
+        return self._linked(topic, "delayed", topicnumbers.text(topic.numbers.now.delayed))
 
-    @admin.display(description=_("what it does"))
-    def handler_text(self, topic: Topic) -> SafeString | str:
-        handler = topics.find(topic.name)
-        text = inspect.getdoc(handler.function) if handler else None
-        return format_html('<div class="dt-doc">{}</div>', text) if text else shown.EMPTY
+    @admin.display(description=_("ready"))
+    def ready(self, topic: Seen) -> SafeString:
+        return self._linked(topic, "ready", topicnumbers.text(topic.numbers.now.ready))
 
-    @admin.display(description=_("terms"))
-    def terms(self, topic: Topic) -> str:
-        return _("%(seconds)g s to run, %(attempts)d attempts, %(slots)d run slots") % {
-            "seconds": topics.ttr_ms(topic.name) / 1000,
-            "attempts": topics.max_attempts(topic.name),
-            "slots": topics.concurrency(topic.name),
-        }
+    @admin.display(description=_("reserved"))
+    def reserved(self, topic: Seen) -> SafeString:
+        return self._linked(topic, "reserved", f"{topic.numbers.now.reserved:,}")
+
+    @admin.display(description=_("dead"))
+    def dead(self, topic: Seen) -> SafeString:
+        return self._linked(topic, "dead", topicnumbers.text(topic.numbers.now.dead))
+
+    @admin.display(description=_("oldest"))
+    def oldest_ready(self, topic: Seen) -> SafeString | str:
+        return topicnumbers.oldest(topic.numbers.now)
+
+    @admin.display(description=_("per minute"))
+    def throughput(self, topic: Seen) -> str:
+        return topicnumbers.throughput(topic.numbers)
+
+    @admin.display(description=_("late, p50 / p99"))
+    def lateness(self, topic: Seen) -> str:
+        return topicnumbers.lateness(topic.numbers)
+
+    @admin.display(description=_("what happened"))
+    def last_hour(self, topic: Seen) -> str:
+        return topicnumbers.last_hour(topic.numbers)
 
     @admin.display(description=_("jobs"))
     def jobs(self, topic: Topic) -> SafeString:
+        return self._linked(topic, "live", _("live jobs"))
+
+    def _linked(self, topic: Topic, state: str, text: Any) -> SafeString:
+        """The text as a link to the jobs that it speaks of."""
         address = reverse("admin:delaytasks_job_changelist", current_app=self.admin_site.name)
-        return format_html('<a href="{}?state=live&amp;topic={}">{}</a>', address, topic.name, _("live jobs"))
+        return format_html('<a href="{}?{}">{}</a>', address, urlencode({"state": state, "topic": topic.name}), text)
+
+    # What runs it.
+
+    @admin.display(description=_("handler"))
+    def handler_name(self, topic: Topic) -> Any:
+        name, text = topicnumbers.handler_name(topic.name), topicnumbers.docstring(topic.name)
+        title = f"{name}\n\n{text}" if text else name
+        return format_html('<span class="dt-handler" title="{}">{}</span>', title, name.rpartition(".")[2])
+
+    @admin.display(description=_("handler"))
+    def handler_path(self, topic: Topic) -> Any:
+        return topicnumbers.handler_name(topic.name)
+
+    @admin.display(description=_("what it does"))
+    def handler_text(self, topic: Topic) -> SafeString | str:
+        text = topicnumbers.docstring(topic.name)
+        return format_html('<div class="dt-doc">{}</div>', text) if text else shown.EMPTY
+
+    @admin.display(description=_("when an attempt fails"))
+    def policy(self, topic: Topic) -> str:
+        return " ".join(topicnumbers.policy(topic.name))
+
+    @admin.display(description=_("run slots"))
+    def run_slots(self, topic: Topic) -> str:
+        return topicnumbers.run_slots(topic)
+
+    @admin.display(description=_("visible to"))
+    def shown_to(self, topic: Topic) -> Any:
+        return ", ".join(group_names(topic.visible_to)) or _("everybody who may see jobs")
+
+    # Actions.
 
     @admin.action(permissions=["change"], description=_("Pause"))
     def pause(self, request: HttpRequest, queryset: QuerySet) -> None:
@@ -106,6 +189,7 @@ class TopicAdmin(admin.ModelAdmin):
             topic.paused = paused
             topic.save(update_fields=["paused"])
             self.log_change(request, topic, "Paused." if paused else "Resumed.")
+        bells.forget_terms()  # others learn of it within a second; this process, at once
         done = (
             ngettext("%(n)d topic paused", "%(n)d topics paused", len(changed))
             if paused

@@ -40,8 +40,8 @@ def test_cancel_tells_what_became_of_each_job(admin_client, one_of_each):
         (
             "warning",
             (
-                "not cancelled: already running 1 (one:reserved); already finished 2 (one:finished, one:dead); "
-                "already cancelled 1 (one:cancelled)"
+                "not cancelled: already running 1 (one:reserved); already finished 1 (one:finished); "
+                "already cancelled 1 (one:cancelled); dead 1 (one:dead)"
             ),
         ),
     ]

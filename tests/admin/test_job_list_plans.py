@@ -1,12 +1,15 @@
-"""What PostgreSQL does for the list of jobs: an index and its order, never the whole table."""
+"""What PostgreSQL does for the list of jobs: an index and its order, and a bounded number of rows."""
 
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import Group
 from django.db import connection
 
-from delaytasks.models import Job
+from delaytasks.admin import walks
+from delaytasks.admin.jobs import JobAdmin
+from delaytasks.models import Job, Topic
 from delaytasks.states import State
 from tests.contract.plans import Plan, plans_of
 
@@ -14,66 +17,166 @@ from .conftest import NOW, TOPIC
 
 LIST = "/admin/delaytasks/job/"
 ROWS = 20_000
+RARE, HIDDEN = "test.rare", "test.hidden"
+KEY, LIVE, PK = "delaytasks_job_key", "delaytasks_job_live_due", "delaytasks_job_pkey"
+TOPIC_LIVE, DEAD, TOPIC_DEAD = "delaytasks_job_topic_due", "delaytasks_job_dead", "delaytasks_job_topic_dead"
 
 pytestmark = pytest.mark.only_on("postgresql")
 
 
+def state_of(number: int) -> State:
+    if number % 4:
+        return State.DELAYED
+    return State.DEAD if number % 100 == 0 else State.CANCELLED if number % 100 == 4 else State.FINISHED
+
+
+def topic_of(number: int) -> str:
+    return RARE if number % 200 == 1 or number < 20 else HIDDEN if number % 10 == 9 else TOPIC
+
+
 @pytest.fixture
-def large(db: None) -> None:
-    """20,000 jobs: most of them pending, some overdue, some finished."""
-    rows = [
-        Job(
-            topic=TOPIC,
-            key=f"order:{n}",
-            state=State.FINISHED if n % 4 == 0 else State.DELAYED,
-            ended_at=NOW if n % 4 == 0 else None,
-            due_at=NOW + timedelta(seconds=n - 500),
-            ttr_ms=1000,
-            created_at=NOW,
-        )
-        for n in range(ROWS)
-    ]
+def large(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """20,000 jobs: most of them pending, some overdue, some ended; one topic large, one rare, one for few eyes.
+
+    What a page looks at is as small beside them as it is beside millions.
+    """
+    monkeypatch.setattr(walks, "ROUNDS", (200, 400))
+    monkeypatch.setattr(walks, "FAR", 800)
+    monkeypatch.setattr(walks, "SMALL", 500)
+    Topic.objects.bulk_create([Topic(name=RARE), Topic(name=HIDDEN)])
+    rows = []
+    for n in range(ROWS):
+        state = state_of(n)
+        ended = NOW if state is not State.DELAYED else None
+        rows.append(
+            Job(
+                topic=topic_of(n), key=f"order:{n}", state=state, ended_at=ended, due_at=NOW + timedelta(seconds=n - 500),
+                died_at=NOW if state is State.DEAD else None, ttr_ms=1000, created_at=NOW,
+            )
+        )  # fmt: skip
     Job.objects.bulk_create(rows, batch_size=2000)
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE delaytasks_job")
 
 
-def plan_of(client: Any, query: dict[str, str]) -> Plan:
-    (plan,) = [p for p in plans_of(lambda: client.get(LIST, query)) if '"delaytasks_job"' in p.sql]
-    return plan
+def plans(client: Any, query: dict[str, str]) -> list[Plan]:
+    """What it does to find a page's jobs; that they are then fetched by number is looked at and left out."""
+    found = [plan for plan in plans_of(lambda: client.get(LIST, query)) if "delaytasks_job" in plan.sql]
+    *searches, last = found
+    if '"id" IN (' not in last.sql:  # it found nothing to fetch
+        return found
+    assert last.indexes == [PK], str(last)
+    return searches
 
 
-SERVED_BY: list[tuple[dict[str, str], str]] = [
-    ({}, "delaytasks_job_pkey"),
-    ({"p": "50"}, "delaytasks_job_pkey"),
-    ({"state": "finished"}, "delaytasks_job_pkey"),
-    ({"state": "dead"}, "delaytasks_job_dead"),
-    ({"state": "live"}, "delaytasks_job_live_due"),
-    ({"state": "live", "o": "-4"}, "delaytasks_job_live_due"),
-    ({"state": "delayed"}, "delaytasks_job_live_due"),
-    ({"state": "ready"}, "delaytasks_job_live_due"),
-    ({"state": "reserved"}, "delaytasks_job_live_due"),
-    ({"due": "overdue"}, "delaytasks_job_live_due"),
-    ({"due": "hour"}, "delaytasks_job_live_due"),
-    ({"due": "later", "topic": TOPIC}, "delaytasks_job_live_due"),
-    ({"q": "order:1042"}, "delaytasks_job_key"),
+SERVED_BY: list[tuple[dict[str, str], set[str]]] = [
+    ({}, {PK}),
+    ({"state": "finished"}, {PK}),
+    ({"state": "cancelled"}, {PK}),
+    ({"state": "dead"}, {DEAD}),
+    ({"state": "live"}, {LIVE}),
+    ({"state": "live", "o": "-4"}, {LIVE}),
+    ({"state": "delayed"}, {LIVE}),
+    ({"state": "ready"}, {LIVE}),
+    ({"state": "reserved"}, {LIVE}),
+    ({"due": "overdue"}, {LIVE}),
+    ({"due": "hour"}, {LIVE}),
+    ({"due": "today"}, {LIVE}),
+    ({"due": "today", "state": "reserved"}, {LIVE}),
+    *(
+        query
+        for topic in (TOPIC, RARE, "test.unknown")
+        for query in (
+            ({"topic": topic, "state": "live"}, {TOPIC_LIVE}),
+            ({"topic": topic, "state": "reserved"}, {TOPIC_LIVE}),
+            ({"topic": topic, "due": "later"}, {TOPIC_LIVE}),
+            ({"topic": topic, "due": "today", "o": "-4"}, {TOPIC_LIVE}),
+            ({"topic": topic, "state": "dead"}, {TOPIC_DEAD}),
+            ({"topic": topic, "o": "3"}, {KEY}),
+            ({"topic": topic, "o": "-3", "state": "finished"}, {KEY}),
+            ({"topic": topic, "q": "order:1042"}, {KEY}),
+        )
+    ),
+    ({"topic": TOPIC}, {KEY, PK}),  # is it small? no: then newest first
+    ({"topic": TOPIC, "state": "finished"}, {KEY, PK}),
+    ({"topic": RARE}, {KEY}),
+    ({"topic": RARE, "state": "finished"}, {KEY}),
+    ({"q": "order:1042"}, {KEY}),
+    ({"q": "o"}, {KEY}),
+    ({"q": "order:1", "state": "ready"}, {KEY}),
+    ({"q": "order:1", "due": "today", "o": "-3"}, {KEY}),
 ]
 
 
-def test_each_view_is_served_by_its_index(admin_client, large):
-    for query, index in SERVED_BY:
-        plan = plan_of(admin_client, query)
-        assert not plan.scans("delaytasks_job"), f"{query}\n{plan}"
-        assert plan.indexes == [index], f"{query}\n{plan}"
+FEW = 1_100  # rows that the planner may as well read and sort
+FEW_OF_A_TOPIC = {DEAD: TOPIC_DEAD, "delaytasks_job_one_live": TOPIC_LIVE}  # and the index that is for more of them
 
 
-def test_a_number_is_looked_up_by_two_indexes(admin_client, large):
-    plan = plan_of(admin_client, {"q": "1042"})
-    assert not plan.scans("delaytasks_job"), str(plan)
-    assert set(plan.indexes) == {"delaytasks_job_pkey", "delaytasks_job_key"}, str(plan)
+def check(plan: Plan, about: object) -> None:
+    assert not plan.scans("delaytasks_job"), f"{about}\n{plan}"
+    for node in plan.nodes:
+        if node.type == "Sort" or node.type.startswith("Bitmap"):
+            assert node.rows <= FEW, f"{about}\n{plan}"
 
 
-def test_the_orders_come_from_an_index_and_are_not_sorted(admin_client, large):
-    for query in ({}, {"state": "live"}, {"state": "delayed"}, {"due": "later"}):
-        plan = plan_of(admin_client, query)
-        assert "Sort" not in plan.types, f"{query}\n{plan}"
+def used(found: list[Plan], expected: set[str]) -> set[str]:
+    """The indexes that these plans use, as if there were many rows everywhere."""
+    names = {index for plan in found for index in plan.indexes}
+    return {name if name in expected else FEW_OF_A_TOPIC.get(name, name) for name in names}
+
+
+def test_each_view_and_each_page_of_it_is_served_by_its_index_in_its_order(admin_client, large, monkeypatch):
+    monkeypatch.setattr(JobAdmin, "list_per_page", 10)
+    for query, indexes in SERVED_BY:
+        found = plans(admin_client, query)
+        few = {DEAD, TOPIC_DEAD} & indexes or query.get("topic", "" if "q" in query else TOPIC) != TOPIC
+        for plan in found:
+            check(plan, query)
+            assert few or "Sort" not in plan.types, f"{query}\n{plan}"
+        assert used(found, indexes) == indexes, query
+        further = admin_client.get(LIST, query).context["cl"].next_url
+        if further:
+            for address in (further, admin_client.get(LIST + further).context["cl"].previous_url):
+                for plan in plans_of(lambda address=address: admin_client.get(LIST + address)):
+                    if "delaytasks_job" in plan.sql:
+                        check(plan, address)
+
+
+def test_a_number_is_looked_up_by_itself_and_as_the_beginning_of_keys(admin_client, large):
+    found = plans(admin_client, {"q": "1042"})
+    for plan in found:
+        assert not plan.scans("delaytasks_job"), str(plan)
+    assert {index for plan in found for index in plan.indexes} == {PK, KEY}
+
+
+def test_the_jobs_of_other_topics_are_passed_by_even_if_they_are_due_first(admin_client, large):
+    late = NOW + timedelta(days=400)
+    Job.objects.filter(topic=TOPIC, state=State.DELAYED, due_at__gt=NOW).update(due_at=late)
+    for query in ({"state": "live"}, {"state": "delayed"}, {"due": "later"}, {"due": "later", "o": "-4"}):
+        for plan in plans(admin_client, query | {"topic": TOPIC}):
+            assert set(plan.indexes) == {TOPIC_LIVE}, f"{query}\n{plan}"
+
+
+def test_somebody_who_may_not_see_every_topic_walks_the_topics_that_they_see(staff, large):
+    Topic.objects.filter(name=HIDDEN).update(visible_to=[Group.objects.create(name="others").pk])
+    client = staff("delaytasks.view_job", "delaytasks.operate_job")
+    for query, indexes in (
+        ({"state": "live"}, {TOPIC_LIVE}),
+        ({"state": "ready"}, {TOPIC_LIVE}),
+        ({"due": "today"}, {TOPIC_LIVE}),
+        ({"state": "dead"}, {TOPIC_DEAD}),
+        ({"q": "order:1"}, {KEY}),
+        ({}, {KEY, PK}),
+    ):
+        found = plans(client, query)
+        for plan in found:
+            check(plan, query)
+        assert used(found, indexes) == indexes, query
+
+
+def test_the_planner_believes_each_walk_to_be_bounded(admin_client, large):
+    for query in ({"state": "reserved"}, {"state": "cancelled", "topic": TOPIC}, {"q": "order", "state": "reserved"}):
+        for plan in plans(admin_client, query):
+            assert "Limit" in plan.types, str(plan)
+            limit = plan.types.index("Limit")
+            assert plan.nodes[limit].rows <= 800, str(plan)

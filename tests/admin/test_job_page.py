@@ -4,17 +4,23 @@ import re
 from datetime import timedelta
 from html import unescape
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.messages import get_messages
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from delaytasks import words
+from delaytasks.admin import drawing
+from delaytasks.admin.redaction import HIDDEN
 from delaytasks.admin.timeline import NEWEST
 from delaytasks.clock import to_ms
-from delaytasks.models import Job
-from delaytasks.states import Outcome, State
+from delaytasks.models import Job, JobEvent, Topic
+from delaytasks.states import MOVES, Outcome, State
 
-from .conftest import NOW, make_event, make_job
+from .conftest import NOW, TOPIC, make_event, make_job
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "bank.py", line 3\nValueError: no such <bank>'
 
@@ -42,10 +48,10 @@ def test_the_page_shows_the_body_as_readable_json(admin_client):
     assert {'  "order": 1', '  "who": "Ünal"', "    2"} <= {line.rstrip(",") for line in lines}
 
 
-def test_the_page_has_no_field_to_fill_in(admin_client):
+def test_the_page_has_no_field_of_the_job_to_fill_in(admin_client):
     page = page_of(admin_client, make_job("order:1"))
     content = page.partition('id="content-main"')[2]
-    assert set(re.findall(r'<input type="(\w+)"', content)) == {"hidden"}
+    assert set(re.findall(r'<input type="(\w+)"', content)) <= {"hidden"}
     assert "<textarea" not in content
     assert 'name="_save"' not in content
 
@@ -53,7 +59,9 @@ def test_the_page_has_no_field_to_fill_in(admin_client):
 def test_the_timeline_tells_what_happened_newest_first(admin_client):
     job = make_job("order:1", State.FINISHED, attempt=2, failures=1)
     due_ms = to_ms(job.due_at)
-    make_event(job, Outcome.RESCHEDULED, attempt=0, done_ms=due_ms - 9000, next_due_ms=due_ms, actor="anna")
+    make_event(
+        job, Outcome.RESCHEDULED, attempt=0, done_ms=due_ms - 9000, next_due_ms=due_ms, actor="anna", reason="it rains"
+    )
     make_event(
         job, Outcome.FAILED, attempt=1, reserved_ms=due_ms + 12, done_ms=due_ms + 352,
         next_due_ms=due_ms + 5000, worker="w1", error=TRACEBACK,
@@ -62,14 +70,31 @@ def test_the_timeline_tells_what_happened_newest_first(admin_client):
         job, Outcome.FINISHED, attempt=2, due_ms=due_ms + 5000, reserved_ms=due_ms + 5003, done_ms=due_ms + 6234,
         worker="w2",
     )  # fmt: skip
-    finished, failed, moved, scheduled = timeline(admin_client, job)
-    assert finished == "2030-01-01 01:00:06.234 finished attempt 2 · 3 ms late · ran for 1,231 ms · worker w2"
+    finished, second, failed, first, moved, scheduled = timeline(admin_client, job)
+    assert finished == "2030-01-01 01:00:06.234 finished ran for 1,231 ms"
+    assert second == "2030-01-01 01:00:05.003 reserved attempt 2 · by w2 · 3 ms late"
     assert failed.startswith(
-        "2030-01-01 01:00:00.352 failed attempt 1 · 12 ms late · ran for 340 ms · due 2030-01-01 01:00:05.000 · "
-        "worker w1 ValueError: no such <bank> Traceback"
+        "2030-01-01 01:00:00.352 failed ran for 340 ms · due 2030-01-01 01:00:05.000 "
+        "ValueError: no such <bank> Traceback"
     )
-    assert moved == "2030-01-01 00:59:51.000 rescheduled due 2030-01-01 01:00:00.000 · by anna"
+    assert first == "2030-01-01 01:00:00.012 reserved attempt 1 · by w1 · 12 ms late"
+    assert moved == "2030-01-01 00:59:51.000 rescheduled due 2030-01-01 01:00:00.000 · by anna Reason: it rains"
     assert scheduled == "2029-12-31 22:00:00.000 scheduled"
+
+
+def test_what_is_long_is_told_in_minutes_too(admin_client):
+    job = make_job("order:1", State.FINISHED, attempt=1)
+    due_ms = to_ms(job.due_at)
+    make_event(job, Outcome.FINISHED, reserved_ms=due_ms + 90_000, done_ms=due_ms + 7_290_000)
+    finished, reserved, _ = timeline(admin_client, job)
+    assert finished.endswith("ran for 7,200,000 ms (2 h 0 min)")
+    assert reserved.endswith("90,000 ms late (1 min)")
+
+
+def test_a_promise_made_in_somebodys_name_says_whose(admin_client):
+    job = make_job("order:1")
+    make_event(job, Outcome.SCHEDULED, done_ms=to_ms(job.created_at), actor="shop")
+    assert timeline(admin_client, job) == ["2029-12-31 22:00:00.000 scheduled by shop"]
 
 
 def test_a_traceback_is_folded(admin_client):
@@ -82,8 +107,9 @@ def test_a_traceback_is_folded(admin_client):
 
 
 def test_a_running_job_says_who_runs_it_and_for_how_long_it_may(admin_client):
-    entry = timeline(admin_client, make_job("order:1", State.RESERVED))[0]
-    assert entry == "2030-01-01 00:00:00.000 reserved attempt 1 · its lease ends in 1 min · worker w1"
+    job = make_job("order:1", State.RESERVED, due=timedelta(milliseconds=7))
+    entry = timeline(admin_client, job)[0]
+    assert entry == "2030-01-01 00:00:00.000 reserved attempt 1 · by w1 · 7 ms late · its lease ends in 1 min"
 
 
 def test_a_long_history_is_cut_at_its_old_end(admin_client):
@@ -94,31 +120,239 @@ def test_a_long_history_is_cut_at_its_old_end(admin_client):
     assert "Older events are not shown." in page_of(admin_client, job)
 
 
-@pytest.mark.parametrize(
-    ("state", "buttons"),
-    [
-        (State.DELAYED, {"run_jobs_now", "cancel_jobs"}),
-        (State.READY, {"cancel_jobs"}),
-        (State.RESERVED, set()),
-        (State.FINISHED, set()),
-        (State.CANCELLED, set()),
-        (State.DEAD, {"retry_jobs"}),
-    ],
-)
-def test_the_page_offers_what_can_succeed_in_its_state(admin_client, one_of_each, state, buttons):
-    page = page_of(admin_client, one_of_each[state])
-    assert set(re.findall(r'name="action" value="(\w+)"', page)) == buttons
+def buttons_of(page: str) -> set[str]:
+    return set(re.findall(r'name="action" value="(\w+)"', page))
+
+
+BUTTONS = {
+    State.DELAYED: {"run_jobs_now", "postpone_jobs", "cancel_jobs"},
+    State.READY: {"postpone_jobs", "cancel_jobs"},
+    State.RESERVED: set(),
+    State.FINISHED: set(),
+    State.CANCELLED: set(),
+    State.DEAD: {"retry_jobs"},
+}
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_the_page_offers_what_can_succeed_in_its_state(admin_client, one_of_each, state):
+    assert buttons_of(page_of(admin_client, one_of_each[state])) == BUTTONS[state]
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_what_the_page_offers_succeeds_and_what_it_does_not_is_refused(admin_client, state):
+    for number, action in enumerate(sorted(set().union(*BUTTONS.values()))):
+        if (state, action) == (State.READY, "run_jobs_now"):
+            continue  # it is not refused; it would change nothing
+        job = make_job(f"try:{number}", state)
+        ((level, _text),) = press(admin_client, job, action, amount="2", unit="hours")
+        assert level == ("success" if action in BUTTONS[state] else "warning"), action
+
+
+def press(client: Any, job: Job, action: str, **fields: str) -> list[tuple[str, str]]:
+    """(level, text) of each message after a button of the job's page was pressed."""
+    client.cookies.pop("messages", None)  # of the press before
+    response = client.post(
+        "/admin/delaytasks/job/", {"action": action, "_selected_action": job.pk, "index": 0, "_job": 1} | fields
+    )
+    assert response.status_code == 302
+    assert response["Location"] == address(job)
+    return [(message.level_tag, message.message) for message in get_messages(response.wsgi_request)]
+
+
+def test_a_dead_job_whose_key_is_live_again_offers_no_retry_and_says_why(admin_client):
+    dead = make_job("order:1", State.DEAD)
+    live = make_job("order:1")
+    page = page_of(admin_client, dead)
+    assert buttons_of(page) == set()
+    assert f'<a href="{address(live)}">job {live.pk}</a>' in page
+
+
+def test_a_job_is_postponed_from_its_due_time_by_what_the_form_says(admin_client):
+    job = make_job("order:1")
+    assert 'name="amount"' in page_of(admin_client, job)
+    assert press(admin_client, job, "postpone_jobs", amount="90", unit="minutes") == [("success", "postponed 1")]
+    job.refresh_from_db()
+    assert job.due_at == NOW + timedelta(hours=2, minutes=30)
 
 
 def test_who_may_only_look_is_offered_nothing(staff):
     page = page_of(staff("delaytasks.view_job"), make_job("order:1"))
     assert 'name="action"' not in page
+    assert 'name="reason"' not in page
+    assert 'name="amount"' not in page
+
+
+# Reasons
+
+
+def test_a_reason_that_was_given_is_kept_and_shown(admin_client):
+    job = make_job("order:1")
+    press(admin_client, job, "cancel_jobs", reason="the customer called")
+    event = JobEvent.objects.get(job=job)
+    assert (event.outcome, event.actor, event.reason) == (Outcome.CANCELLED, "admin", "the customer called")
+    assert LogEntry.objects.get().change_message == "Cancelled: the customer called"
+    assert "Reason: the customer called" in timeline(admin_client, job)[0]
+
+
+def test_no_reason_is_needed_unless_the_topic_asks_for_one(admin_client):
+    job = make_job("order:1")
+    page = page_of(admin_client, job)
+    assert "required" not in page.partition('id="dt-reason"')[2].partition(">")[0]
+    assert press(admin_client, job, "cancel_jobs") == [("success", "cancelled 1")]
+    assert JobEvent.objects.get(job=job).reason == ""
+    assert LogEntry.objects.get().change_message == "Cancelled."
+
+
+@pytest.mark.parametrize("reason", [None, "", "   "])
+def test_a_topic_that_asks_for_a_reason_gets_one(admin_client, reason):
+    Topic.objects.filter(name=TOPIC).update(ask_reason=True)
+    job = make_job("order:1")
+    page = page_of(admin_client, job)
+    assert "required" in page.partition('id="dt-reason"')[2].partition(">")[0]
+    assert "This topic asks for one." in page
+    fields = {} if reason is None else {"reason": reason}
+    answer = admin_client.post(
+        "/admin/delaytasks/job/", {"action": "cancel_jobs", "_selected_action": job.pk, "index": 0, "_job": 1} | fields
+    )
+    job.refresh_from_db()
+    assert job.state == State.DELAYED
+    assert answer.status_code == 200, "it is asked for"
+    assert press(admin_client, job, "cancel_jobs", reason="fraud") == [("success", "cancelled 1")]
+
+
+@pytest.mark.parametrize("reason", ["x" * 256, "a\x07b", "a\nb"])
+def test_a_reason_that_cannot_be_kept_changes_nothing(admin_client, reason):
+    job = make_job("order:1")
+    admin_client.post(
+        "/admin/delaytasks/job/",
+        {"action": "cancel_jobs", "_selected_action": job.pk, "index": 0, "_job": 1, "reason": reason},
+    )
+    job.refresh_from_db()
+    assert job.state == State.DELAYED
+
+
+# Secrets
+
+SECRET = "4111-secret-value"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"password": SECRET},
+        {"Password": SECRET, "userPassword2": SECRET},
+        {"access_token": SECRET},
+        {"refreshToken": SECRET},
+        {"client-secret": SECRET},
+        {"AUTHORIZATION": SECRET},
+        {"headers": {"X-Api-Key": SECRET}},
+        {"api key": SECRET, "apikey": SECRET},
+        {"cardNumber": SECRET, "card": {"number": 1, "cvv": SECRET}},
+        [{"name": "a"}, [{"token": SECRET}]],
+        {"secrets": [SECRET, {"any": SECRET}]},
+        {"token": {"deep": {"deeper": [SECRET]}}},
+    ],
+    ids=str,
+)
+def test_what_a_keys_name_says_is_secret_is_not_shown(admin_client, body):
+    page = page_of(admin_client, make_job("order:1", body=body))
+    assert SECRET not in page
+    assert HIDDEN in page
+
+
+def test_what_is_not_secret_is_shown(admin_client):
+    body = {"order": 1042, "author": "Anna", "pin_code": "shown", "tokens": [], "password": None, "secret": ""}
+    page = unescape(page_of(admin_client, make_job("order:1", body=body)))
+    for line in ('"order": 1042', '"author": "Anna"', '"pin_code": "shown"', '"tokens": []', '"password": null'):
+        assert line in page
+    assert HIDDEN not in page
+
+
+def test_the_settings_say_which_names_are_secret(admin_client, settings):
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "REDACT": ["Kunden-Nr"]}
+    body = {"kundennr": SECRET, "KUNDEN_NR": SECRET, "password": "shown"}
+    page = page_of(admin_client, make_job("order:1", body=body))
+    assert SECRET not in page
+    assert "shown" in page
+
+
+def test_a_body_is_kept_as_it_is(admin_client):
+    job = make_job("order:1", body={"token": SECRET})
+    page_of(admin_client, job)
+    job.refresh_from_db()
+    assert job.body == {"token": SECRET}
+
+
+def test_a_body_of_any_shape_can_be_looked_at(admin_client):
+    deep: Any = SECRET
+    for _ in range(99):
+        deep = [deep]
+    for number, body in enumerate(([], "text", 5, True, deep, {"": {"": 1}})):
+        page_of(admin_client, make_job(f"order:{number}", body=body))
+
+
+# The drawing
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_the_drawing_has_every_move_and_marks_where_the_job_is(admin_client, one_of_each, state):
+    page = page_of(admin_client, one_of_each[state])
+    svg = ElementTree.fromstring(re.search(r'<svg class="dt-life".*?</svg>', page, re.DOTALL)[0])
+    arrows = {arrow.get("data-move"): arrow for arrow in svg.iter("g") if "dt-arrow" in arrow.get("class")}
+    assert set(arrows) == {f"{move.before.word}-{move.after.word}" for move in MOVES}
+    assert {move for move, arrow in arrows.items() if "dt-open" in arrow.get("class")} == {
+        f"{move.before.word}-{move.after.word}" for move in MOVES if move.before is state
+    }
+    nodes = {node.find("text").text: node for node in svg.iter("g") if "dt-node" in node.get("class")}
+    assert set(nodes) == {str(words.STATES[each]) for each in State}
+    assert [name for name, node in nodes.items() if "dt-here" in node.get("class")] == [state.word]
+
+
+def test_every_state_has_a_place_in_the_drawing():
+    assert set(drawing.PLACES) == set(State)
+    assert len(set(drawing.PLACES.values())) == len(State)
+
+
+def test_the_drawing_can_be_read_out(admin_client, one_of_each):
+    page = page_of(admin_client, one_of_each[State.READY])
+    assert 'role="img" aria-labelledby="dt-life-title dt-life-text"' in page
+    assert '<desc id="dt-life-text">This job is ready. It can become reserved, cancelled, delayed.</desc>' in page
+    assert "This job is finished. That is where it ends." in page_of(admin_client, one_of_each[State.FINISHED])
+
+
+def test_nothing_of_the_drawing_lies_outside_of_it_and_its_arrows_touch_their_boxes():
+    for before, after in {(move.before, move.after) for move in MOVES}:
+        start, control, end = drawing._route(before, after)
+        assert on_the_edge(start, before)
+        assert on_the_edge(end, after)
+        for t in (0, 0.25, 0.5, 0.75, 1):
+            x, y = (
+                (1 - t) ** 2 * a + 2 * t * (1 - t) * c + t * t * b for a, c, b in zip(start, control, end, strict=True)
+            )
+            assert 2 <= x <= drawing.WIDTH - 2, f"{before.word} to {after.word}"
+            assert 2 <= y <= drawing.HEIGHT - 2, f"{before.word} to {after.word}"
+    for state in State:
+        x, y = drawing._middle(state)
+        assert 46 < x < drawing.WIDTH - 46
+        assert 17 < y < drawing.HEIGHT - 17
+
+
+def on_the_edge(point: Any, state: State) -> bool:
+    middle = drawing._middle(state)
+    dx, dy = abs(point.x - middle.x) - 46, abs(point.y - middle.y) - 17
+    return max(dx, dy) == pytest.approx(0, abs=0.01)
+
+
+# And everything else
 
 
 def test_nothing_that_is_stored_becomes_html(admin_client):
     hostile = "<script>alert(1)</script>"
     job = make_job(hostile, State.RESERVED, topic=hostile, body={hostile: hostile}, error=hostile, worker=hostile)
-    make_event(job, Outcome.FAILED, error=f"{hostile}\n{hostile}", worker=hostile, actor=hostile, reserved_ms=1)
+    make_event(
+        job, Outcome.FAILED, error=f"{hostile}\n{hostile}", worker=hostile, actor=hostile, reason=hostile, reserved_ms=1
+    )
     assert "<script>alert" not in page_of(admin_client, job)
     assert "<script>alert" not in admin_client.get(f"/admin/delaytasks/job/{job.pk}/history/").content.decode()
 
@@ -130,12 +364,13 @@ def test_a_page_costs_a_handful_of_queries(admin_client):
     with CaptureQueriesContext(connection) as captured:
         page_of(admin_client, job)
     reads = [query["sql"] for query in captured.captured_queries if "SAVEPOINT" not in query["sql"]]
-    assert len(reads) <= 5, "session, user, the job, the time, its events"
+    assert len(reads) <= 7, "session, user, topics, the job, the time, its events, who asks for a reason"
 
 
 @pytest.mark.parametrize("number", ["999999", "nonsense", str(2**63), "0"])
-def test_a_job_that_is_not_there_leads_home(admin_client, number):
-    assert admin_client.get(f"/admin/delaytasks/job/{number}/change/").status_code == 302
+def test_a_job_that_is_not_there_is_not_found(admin_client, number):
+    for page in ("change", "history", "delete"):
+        assert admin_client.get(f"/admin/delaytasks/job/{number}/{page}/").status_code == 404
 
 
 def test_the_failures_are_told_against_what_the_topic_allows(admin_client):

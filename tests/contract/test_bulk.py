@@ -147,6 +147,13 @@ def test_the_admins_log_names_the_person(django_user_model: Any) -> None:
     assert LogEntry.objects.count() == 4
 
 
+def test_a_change_whose_person_is_gone_is_done_all_the_same() -> None:
+    ann = get_user_model().objects.create_user("ann")
+    change = bulk.start("cancel", jobs(2), by="ann", user_id=ann.pk)
+    ann.delete()
+    assert done(change).outcomes == {"cancelled": 2}
+
+
 def test_the_task_goes_on_until_it_is_done_and_a_stalled_one_is_sent_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -165,7 +172,7 @@ def test_the_task_goes_on_until_it_is_done_and_a_stalled_one_is_sent_again(
 
 def test_a_fault_of_ours_is_shown_and_not_tried_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     change = bulk.start("cancel", jobs(2), by="ann")
-    monkeypatch.setattr(bulk, "_one", lambda *args: 1 / 0)
+    monkeypatch.setattr(bulk, "change_one", lambda *args: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         tasks.bulk_change(change.pk, "default")
     change.refresh_from_db()

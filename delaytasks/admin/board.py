@@ -1,0 +1,107 @@
+"""The board: the page to leave open. It asks for its numbers again and again, without a page load."""
+
+from functools import partial
+from typing import Any
+
+from django.contrib.admin import ModelAdmin
+from django.core.exceptions import PermissionDenied
+from django.forms import Media
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.template.response import TemplateResponse
+from django.urls import NoReverseMatch, URLPattern, path, reverse
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from .. import engine
+from . import boardnumbers, rights, shown
+
+EVERY_MS = 5_000
+MEDIA = Media(
+    css={
+        "all": ["delaytasks/vendor/uplot/uPlot.min.css", "delaytasks/admin.css", "delaytasks/board.css"],
+    },
+    js=["delaytasks/times.js", "delaytasks/vendor/uplot/uPlot.iife.min.js", "delaytasks/board.js"],
+)
+
+
+def urls(jobs: ModelAdmin) -> list[URLPattern]:
+    """The addresses of the board and of its numbers, for the admin of jobs to have among its own."""
+    wrap = jobs.admin_site.admin_view
+    return [
+        path("board/", wrap(partial(page, jobs)), name="delaytasks_job_board"),
+        path("board/numbers/", wrap(partial(numbers, jobs)), name="delaytasks_job_board_numbers"),
+    ]
+
+
+def page(jobs: ModelAdmin, request: HttpRequest) -> HttpResponse:
+    """The frame, without a number in it."""
+    topics = _visible(jobs, request)
+    site = jobs.admin_site
+    request.current_app = site.name
+    context = {
+        **site.each_context(request),
+        "title": _("Board"),
+        "opts": jobs.opts,
+        "media": MEDIA,
+        "topics": topics,
+        "topic": _chosen(request, topics),
+        "charts": boardnumbers.titles(),
+        "can_be_tall": (boardnumbers.MINUTES, boardnumbers.HOURS),
+        "zone_notice": shown.zone_notice(request),
+        "config": {
+            "url": reverse("admin:delaytasks_job_board_numbers", current_app=site.name),
+            "every_ms": EVERY_MS,
+            "words": words(),
+        },
+    }
+    return TemplateResponse(request, "admin/delaytasks/board.html", context)
+
+
+def numbers(jobs: ModelAdmin, request: HttpRequest) -> JsonResponse:
+    """All that is on the board, ready to be shown: words and numbers in the viewer's language and time zone."""
+    topic = _chosen(request, _visible(jobs, request))
+    using = engine.alias()
+    only = [topic] if topic else rights.visible_topics(request.user, using)
+    place = partial(_address, jobs.admin_site.name)
+    with timezone.override(shown.viewer_zone(request)):
+        found = boardnumbers.of(using, only, place=place)
+    return JsonResponse(found)
+
+
+def _visible(jobs: ModelAdmin, request: HttpRequest) -> list[str]:
+    """The topics to choose from. Raises PermissionDenied for those who may not look at jobs."""
+    if not jobs.has_view_permission(request):
+        raise PermissionDenied
+    return rights.topic_rows(request.user, engine.alias())
+
+
+def _chosen(request: HttpRequest, topics: list[str]) -> str:
+    """The topic that the address names, or "". Raises Http404 for one that is not there or not for this person."""
+    topic = request.GET.get("topic", "")
+    if topic and topic not in topics:
+        raise Http404
+    return topic
+
+
+def _address(site_name: str, view: str) -> str:
+    """Of a page of the same admin; "" if that has no such page."""
+    try:
+        return reverse(view, current_app=site_name)
+    except NoReverseMatch:
+        return ""
+
+
+def words() -> dict[str, Any]:
+    """What the script has to say of itself; the numbers come with words of their own."""
+    return {
+        "updated": _("Updated at {time}."),
+        "stopped": _("Not refreshed since {time}."),
+        "lost": _("No answer from the server. These numbers are of {time}. Asking again…"),
+        "failed": _("The server answered {status}. These numbers are of {time}. Asking again…"),
+        "never": _("No answer from the server. Asking again…"),
+        "unknown": _("This could not be counted just now."),
+        "stop": _("Stop refreshing"),
+        "go": _("Go on refreshing"),
+        "time": _("Time"),
+        "remark": _("Herd of"),
+    }

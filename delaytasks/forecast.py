@@ -1,0 +1,173 @@
+"""What will fall due, and what is due now: per minute, per hour and per topic, for people who look at a board.
+
+Counted at a bounded cost (see counting.py) and kept for a moment for everybody. `topics` is always what
+somebody may see: None for all jobs, or the names of the only topics whose jobs are counted.
+"""
+
+import statistics
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+
+from . import counting, engine, keeping
+from . import topics as registry
+from .counting import NOTHING, Cell, Count, together
+from .models import Topic
+
+MINUTE_MS, HOUR_MS = 60_000, 3_600_000
+SECONDS, HOURS_SECONDS, NOW_SECONDS = 0.05, 0.1, 0.04  # of counting, for each kind of numbers
+FRESH_SECONDS = 4
+HOURS_FRESH_SECONDS = 60
+HERD_TIMES, HERD_LEAST = 3, 50  # so many times what is usual around it, and at least so many
+AROUND = 6  # bins on each side that say what is usual
+NAMED_HERDS, NAMED_TOPICS = 3, 3
+OLDEST_ROWS = 4_000  # looked at, of all topics together, for what is reserved
+FAR_MS = 100 * 366 * 86_400_000
+
+
+class Bin(NamedTuple):
+    at_ms: int  # its beginning, a whole minute or hour
+    due: Count
+    herd: bool = False
+    topics: tuple[tuple[str, Count], ...] = ()  # of the largest herds: the topics with most of it
+
+
+class Forecast(NamedTuple):
+    now_ms: int
+    width_ms: int
+    bins: tuple[Bin, ...]  # of the first, only what is still to come
+
+    @property
+    def sum(self) -> Count:
+        return together(each.due for each in self.bins)
+
+
+def minutes(using: str, topics: Collection[str] | None) -> Forecast:
+    """What falls due in each of the next 60 minutes, this one included; a few seconds old."""
+    return _forecast(using, topics, MINUTE_MS, 60, FRESH_SECONDS, SECONDS)
+
+
+def hours(using: str, topics: Collection[str] | None) -> Forecast:
+    """What falls due in each of the next 24 hours, this one included; up to a minute old once it is whole."""
+    return _forecast(using, topics, HOUR_MS, 24, HOURS_FRESH_SECONDS, HOURS_SECONDS)
+
+
+Span = tuple[int, int]  # from ms on, before ms
+
+
+def _forecast(
+    using: str, topics: Collection[str] | None, width_ms: int, count: int, fresh: float, seconds: float
+) -> Forecast:
+    def look(before: tuple[Forecast, counting.Memory] | None) -> tuple[Forecast, counting.Memory]:
+        now_ms = engine.now_ms(using)
+        first = now_ms // width_ms * width_ms
+        spans = {at: (max(at, now_ms + 1), at + width_ms) for at in range(first, first + count * width_ms, width_ms)}
+        known = {key: each for key, each in before[1].items() if key[1] != first} if before else {}
+        known = _due(using, [None] if topics is None else sorted(topics), spans, known, seconds)
+        bins = [Bin(at, together(each.counted for key, each in known.items() if key[1] == at)) for at in spans]
+        return Forecast(now_ms, width_ms, _with_herds(using, topics, bins, spans)), known
+
+    def fresh_for(kept: tuple[Forecast, counting.Memory]) -> float:
+        return fresh if kept[0].sum.whole else min(fresh, FRESH_SECONDS)
+
+    found: tuple[Forecast, Any] = keeping.keep(keeping.name_of("due", width_ms, using, topics=topics), fresh_for, look)
+    return found[0]
+
+
+def _due(
+    using: str, topics: Sequence[str | None], spans: dict[int, Span], before: counting.Memory, seconds: float
+) -> dict[tuple[str | None, int], counting.Known]:
+    """How many jobs of each topic (None: of all) fall due in each span, by (topic, the span's key)."""
+    cells = {(topic, at): Cell(topic, *span) for topic in topics for at, span in spans.items()}
+    return counting.live(using, cells, before, seconds=seconds)
+
+
+def herds(numbers: Sequence[int]) -> list[int]:
+    """The places in `numbers` that are many times what is usual around them."""
+    found = []
+    for place, number in enumerate(numbers):
+        around = [*numbers[max(0, place - AROUND) : place], *numbers[place + 1 : place + 1 + AROUND]]
+        if number >= max(HERD_LEAST, HERD_TIMES * statistics.median(around or [0])):
+            found.append(place)
+    return found
+
+
+def _with_herds(using: str, topics: Collection[str] | None, bins: list[Bin], spans: dict[int, Span]) -> tuple[Bin, ...]:
+    """The bins with their herds marked, and the largest of these with the topics that they are of."""
+    places = herds([each.due.number for each in bins])
+    for place in places:
+        bins[place] = bins[place]._replace(herd=True)
+    largest = sorted(places, key=lambda place: -bins[place].due.number)[:NAMED_HERDS]
+    if largest:
+        names = counting.live_topics(using) if topics is None else sorted(topics)
+        found = _due(using, names, {bins[place].at_ms: spans[bins[place].at_ms] for place in largest}, {}, SECONDS)
+        for place in largest:
+            counts = [(name or "", each.counted) for (name, at), each in found.items() if at == bins[place].at_ms]
+            most = sorted(counts, key=lambda pair: -pair[1].number)[:NAMED_TOPICS]
+            bins[place] = bins[place]._replace(topics=tuple(pair for pair in most if pair[1].number))
+    return tuple(bins)
+
+
+# -- now ----------------------------------------------------------------------------------------
+
+
+class Standing(NamedTuple):
+    """How a topic stands now."""
+
+    delayed: Count  # all of them, also those that the mirror need not know yet
+    ready: Count
+    reserved: int
+    dead: Count
+    oldest_ready_ms: int | None  # for how long the oldest one has been waiting
+    paused: bool
+    known: bool  # it has a handler here or is named in the settings
+
+
+def standings(using: str, topics: Collection[str] | None) -> dict[str, Standing]:
+    """How each of these topics stands; of None: each that has live or dead jobs or is paused. A few seconds old."""
+
+    def look(before: Standings | None) -> Standings:
+        names = topics
+        if names is None:
+            paused = Topic.objects.using(using).filter(paused=True).values_list("name", flat=True)
+            names = {*counting.live_topics(using), *counting.dead_topics(using), *paused}
+        return _standings(using, sorted(names)[: counting.TOPICS], before or Standings({}, {}, {}))
+
+    found: Standings = keeping.keep(keeping.name_of("now", using, topics=topics), FRESH_SECONDS, look)
+    return found.topics
+
+
+class Standings(NamedTuple):
+    topics: dict[str, Standing]
+    live: counting.Memory
+    dead: counting.Memory
+
+
+DUE, DELAYED = 0, 1
+
+
+def _standings(using: str, names: list[str], before: Standings) -> Standings:
+    now_ms = engine.now_ms(using)
+    live = _due(using, names, {DUE: (0, now_ms + 1), DELAYED: (now_ms + 1, now_ms + FAR_MS)}, before.live, NOW_SECONDS)
+    dead = counting.dead(using, names, before.dead, seconds=NOW_SECONDS)
+    due = [name for name in names if live[name, DUE].counted.number]
+    held = counting.waiting(using, due, rows=max(200, OLDEST_ROWS // max(1, len(due))))
+    paused = set(Topic.objects.using(using).filter(name__in=names, paused=True).values_list("name", flat=True))
+    known = set(registry.known())
+    found = {
+        name: _standing(
+            now_ms, live[name, DUE].counted, live[name, DELAYED].counted, dead[name].counted, held.get(name),
+            name in paused, name in known,
+        )
+        for name in names
+    }  # fmt: skip
+    return Standings(found, live, dead)
+
+
+def _standing(
+    now_ms: int, due: Count, delayed: Count, dead: Count, held: counting.Waiting | None, paused: bool, known: bool
+) -> Standing:
+    if held is None:
+        return Standing(delayed, NOTHING, 0, dead, None, paused, known)
+    oldest = None if held.oldest_ms is None else max(0, now_ms - held.oldest_ms)
+    ready = Count(max(0, due.number - held.reserved), due.whole)
+    return Standing(delayed, ready, held.reserved, dead, oldest, paused, known)

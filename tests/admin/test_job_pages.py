@@ -1,0 +1,364 @@
+"""Pages of the list go on from a position: forward and back, whatever happens meanwhile, and nothing is left out."""
+
+import base64
+import json
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from html import unescape
+from itertools import product
+from random import Random
+from typing import Any
+
+import pytest
+from django.contrib import admin
+from django.contrib.auth.models import Group
+from django.contrib.messages import get_messages
+from django.test import RequestFactory
+from django.utils.http import urlencode
+
+from delaytasks.admin import walks
+from delaytasks.admin.jobs import JobAdmin
+from delaytasks.models import Job, Topic
+from delaytasks.states import State
+
+from .conftest import NOW, TOPIC, make_job
+from .test_job_list import keys, text_of
+
+LIST = "/admin/delaytasks/job/"
+MINUTE = timedelta(minutes=1)
+SIZE = 4
+TOPICS = (TOPIC, "test.b", "test.c")
+
+
+@pytest.fixture
+def short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(JobAdmin, "list_per_page", SIZE)
+
+
+@pytest.fixture
+def many(db: None) -> None:
+    """250 jobs: two full pages and a half."""
+    rows = [
+        Job(topic=TOPIC, key=f"many:{n:03}", state=State.DELAYED, due_at=NOW + n * MINUTE, ttr_ms=1, created_at=NOW)
+        for n in range(250)
+    ]
+    Job.objects.bulk_create(rows)
+
+
+def link(page: Any, rel: str) -> str:
+    found = re.search(rf'href="(\?[^"]+)" rel="{rel}"', page.content.decode())
+    return LIST + unescape(found[1]) if found else ""
+
+
+def cursor(*parts: object) -> str:
+    return base64.urlsafe_b64encode(json.dumps(parts).encode()).decode().rstrip("=")
+
+
+def test_pages_follow_each_other_without_a_count(admin_client, many):
+    seen: list[str] = []
+    address = LIST + "?state=delayed"
+    for _ in range(3):
+        page = admin_client.get(address)
+        seen += keys(page)
+        address = link(page, "next")
+    assert seen == [f"many:{n:03}" for n in range(1, 250)]
+    assert not address
+
+
+def test_and_back_again(admin_client, many):
+    first = admin_client.get(LIST, {"state": "delayed"})
+    second = admin_client.get(link(first, "next"))
+    third = admin_client.get(link(second, "next"))
+    assert keys(admin_client.get(link(third, "prev"))) == keys(second)
+    again = admin_client.get(link(admin_client.get(link(third, "prev")), "prev"))
+    assert keys(again) == keys(first)
+    assert not link(again, "prev")
+    assert "First page" in text_of(third)
+    assert "First page" not in text_of(first)
+
+
+def test_jobs_that_come_meanwhile_move_nobody_to_another_page(admin_client, many):
+    first = admin_client.get(LIST)
+    for number in range(5):
+        make_job(f"new:{number}")
+    second = admin_client.get(link(first, "next"))
+    assert keys(second)[0] == "many:149"
+    assert keys(admin_client.get(link(second, "prev"))) == keys(first)
+
+
+def test_the_row_that_a_page_ended_with_may_be_gone(admin_client, many):
+    first = admin_client.get(LIST)
+    Job.objects.filter(key=keys(first)[-1]).delete()
+    assert keys(admin_client.get(link(first, "next")))[0] == "many:149"
+
+
+def test_going_back_to_the_beginning_shows_a_full_page(admin_client, many, short_pages):
+    first = admin_client.get(LIST, {"state": "delayed"})
+    second = admin_client.get(link(first, "next"))
+    Job.objects.filter(key__in=keys(first)[:2]).delete()
+    back = admin_client.get(link(second, "prev"))
+    assert keys(back) == [*keys(first)[2:], *keys(second)[:2]]
+    assert not link(back, "prev")
+
+
+def test_a_page_says_that_there_are_more_and_not_how_many(admin_client, many):
+    page = text_of(admin_client.get(LIST))
+    assert "100 jobs , and there are more" in page or "100 jobs, and there are more" in page
+    assert "250" not in page
+
+
+def test_everything_that_matches_cannot_be_selected_at_once(admin_client, many):
+    page = admin_client.get(LIST).content.decode()
+    assert "0 of 100 selected" in page
+    assert "across all pages" not in page
+
+
+def test_an_empty_list_says_so(admin_client):
+    assert "No jobs." in text_of(admin_client.get(LIST, {"state": "dead"}))
+
+
+def test_another_filter_or_sort_begins_at_the_first_page(admin_client, many):
+    second = admin_client.get(link(admin_client.get(LIST, {"state": "live"}), "next"))
+    body = second.content.decode().replace("&amp;", "&")
+    others = re.findall(r'href="(\?(?:[^"]*(?:state=dead|due=hour|o=-?4))[^"]*)"', body)
+    assert len(others) >= 3
+    assert not [address for address in others if "p=" in address]
+
+
+WRONG = [
+    "2",
+    "0",
+    "-1",
+    "nonsense",
+    "%00",
+    "=",
+    "ä",
+    "x" * 5000,
+    cursor(),
+    cursor("new", 0, 5),  # newest first goes downwards
+    cursor("new-", 0),
+    cursor("new-", 0, 5, 6),
+    cursor("new-", 2, 5),
+    cursor("new-", True, 5),
+    cursor("new-", 0, "5"),
+    cursor("new-", 0, -5),
+    cursor("new-", 0, 2**63),
+    cursor("new-", 0, 10**400),
+    cursor("new-", 0, True),
+    cursor("new-", 0, 5.5),
+    cursor("new-", 0, None),
+    cursor("new-", 0, [5]),
+    cursor("due", 0, 5, 5),
+    cursor({"new-": 0}),
+    base64.urlsafe_b64encode(b"[" * 4000).decode(),
+]
+WRONG_DUE = [cursor("due", 0, 10**15, 1), cursor("due", 0, -1, 1), cursor("due", 0, "x", 1), cursor("new-", 0, 5)]
+WRONG_KEY = [
+    cursor("key", 0, "a\0b", 1), cursor("key", 0, "\ud800", 1), cursor("key", 0, 5, 1), cursor("key", 0, None, 1)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("query", "wrong"),
+    [
+        *(({}, each) for each in WRONG),
+        *(({"state": "live"}, each) for each in WRONG_DUE),
+        *(({"q": "order:"}, each) for each in WRONG_KEY),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_cursor_that_no_page_gave_leads_to_the_first_page_with_a_message(admin_client, query, wrong):
+    make_job("order:1")
+    page = admin_client.get(LIST, query | {"p": wrong})
+    assert page.status_code == 200
+    assert keys(page) == ["order:1"]
+    said = [str(message) for message in get_messages(page.wsgi_request)] or text_of(page)
+    assert "The address names no page of this list. This is the first one." in str(said)
+
+
+@pytest.mark.parametrize(
+    "right", [cursor("new-", 0, 2**63 - 1), cursor("new-", 0, 0), cursor("new-", 1, 2**63 - 1), cursor("new-", 1, 0)]
+)
+def test_a_position_at_the_very_end_is_one(admin_client, right):
+    make_job("order:1")
+    page = admin_client.get(LIST, {"p": right})
+    assert page.status_code == 200
+    assert "The address names no page" not in text_of(page)
+    for rel in ("next", "prev"):
+        if link(page, rel):
+            assert admin_client.get(link(page, rel)).status_code == 200
+
+
+@pytest.mark.parametrize("moment", [0, 253_402_300_799_999])
+def test_any_time_that_a_database_knows_can_be_a_position(admin_client, moment):
+    make_job("order:1")
+    assert admin_client.get(LIST, {"state": "live", "p": cursor("due", 0, moment, 1)}).status_code == 200
+
+
+@pytest.mark.parametrize("key", ["a\u00a0b", "\u3000", "\u200b", "ж", "\U0001f600"])
+def test_every_key_can_be_a_position(admin_client, short_pages, key):
+    for number in range(SIZE + 1):
+        make_job(f"k{key}{number}")
+    page = admin_client.get(LIST, {"q": "k"})
+    assert keys(admin_client.get(link(page, "next"))) == [f"k{key}{SIZE}"]
+
+
+# Every combination finds what a plain query finds
+
+
+@pytest.fixture
+def mixture(db: None, monkeypatch: pytest.MonkeyPatch, short_pages: None) -> None:
+    """60 jobs of three topics in all states, many due at the same time; and bounds so low that all of them matter."""
+    monkeypatch.setattr(walks, "ROUNDS", (3, 6))
+    monkeypatch.setattr(walks, "FAR", 1)
+    monkeypatch.setattr(walks, "SMALL", 25)
+    for name in TOPICS:
+        Topic.objects.get_or_create(name=name)
+    random = Random(7)
+    for number in range(60):
+        state = random.choice([State.DELAYED] * 3 + [State.READY] * 3 + list(State))
+        due = random.choice([5, 5, 5, 30, 61, 600, 1500, 9000]) * MINUTE
+        make_job(f"k{random.randrange(40):02}:{number}", state, due=due, topic=random.choice(TOPICS * 2 + TOPICS[:2]))
+
+
+def look(user: Any, query: dict[str, str] | str) -> Any:
+    """The changelist as the list's page has it, which is rendered elsewhere."""
+    address = query if isinstance(query, str) else f"?{urlencode(query)}"
+    request = RequestFactory().get(LIST + address)
+    request.user = user
+    return admin.site._registry[Job].get_changelist_instance(request)
+
+
+def found_by(cl: Any) -> list[str]:
+    return [job.key for job in cl.result_list]
+
+
+def walked(user: Any, query: dict[str, str]) -> Iterator[list[str]]:
+    """The keys of each page, until there is no further one."""
+    cl = look(user, query)
+    for _ in range(100):
+        assert len(found_by(cl)) <= SIZE
+        yield found_by(cl)
+        if not cl.next_url:
+            return
+        cl = look(user, cl.next_url)
+    raise AssertionError("the pages do not end")
+
+
+def expected(cl: Any, query: dict[str, str]) -> list[str]:
+    jobs = list(cl.queryset)
+    column, down = query.get("o", "").lstrip("-"), query.get("o", "").startswith("-")
+    if query.get("q") or (column == "3" and "topic" in query):
+        down = down and column == "3"
+        return [job.key for job in sorted(jobs, key=lambda job: (job.key.encode(), job.pk), reverse=down)]
+    if query.get("state") in ("live", "delayed", "ready", "reserved") or "due" in query:
+        return [job.key for job in sorted(jobs, key=lambda job: (job.due_at, job.pk), reverse=down)]
+    return [job.key for job in sorted(jobs, key=lambda job: -job.pk)]
+
+
+COMBINATIONS = [
+    {name: value for name, value in zip(("state", "topic", "due", "q"), values, strict=True) if value} | order
+    for *values, order in product(
+        ["", "live", *(state.word for state in State)],
+        ["", "test.c"],
+        ["", "today"],
+        ["", "k1"],
+        [{}, {"o": "-4"}, {"o": "3"}, {"o": "-3"}],
+    )
+]
+
+
+def check(user: Any, query: dict[str, str]) -> set[str]:
+    found = [key for page in walked(user, query) for key in page]
+    assert found == expected(look(user, query), query), query
+    return set(found)
+
+
+@pytest.mark.parametrize("legs", [2, 50])
+def test_all_pages_together_hold_what_matches_in_order(admin_user, mixture, monkeypatch, legs):
+    monkeypatch.setattr(walks, "LEGS", legs)
+    monkeypatch.setattr(walks, "STATEMENT_LEGS", legs)
+    for query in COMBINATIONS:
+        check(admin_user, query)
+
+
+@pytest.mark.parametrize("legs", [1, 50])
+def test_and_for_somebody_who_may_not_see_every_topic(staff, mixture, monkeypatch, legs):
+    monkeypatch.setattr(walks, "LEGS", legs)
+    Topic.objects.filter(name="test.b").update(visible_to=[Group.objects.create(name="others").pk])
+    user = staff("delaytasks.view_job", "delaytasks.operate_job").user  # with its column of boxes, as above
+    hidden = set(Job.objects.filter(topic="test.b").values_list("key", flat=True))
+    assert hidden
+    for query in COMBINATIONS:
+        assert not hidden & check(user, query)
+
+
+BACK = [{}, {"state": "cancelled"}, {"state": "ready"}, {"q": "k", "state": "live"}, {"topic": TOPIC, "o": "-3"}]
+
+
+@pytest.mark.parametrize("query", BACK, ids=str)
+def test_all_pages_back_to_the_first_hold_the_same(admin_user, mixture, query):
+    forward = [key for page in walked(admin_user, query) for key in page]
+    cl = look(admin_user, query)
+    while cl.next_url:
+        cl = look(admin_user, cl.next_url)
+    back = found_by(cl)
+    while cl.previous_url:
+        cl = look(admin_user, cl.previous_url)
+        back = found_by(cl) + back
+    assert list(dict.fromkeys(back)) == forward
+
+
+def test_a_search_that_finds_little_pauses_and_says_how_to_go_on(admin_client, monkeypatch):
+    monkeypatch.setattr(walks, "ROUNDS", (5,))
+    monkeypatch.setattr(walks, "FAR", 1)
+    make_job("old", State.CANCELLED)
+    for number in range(12):
+        make_job(f"n:{number}")
+    page = admin_client.get(LIST, {"state": "cancelled"})
+    assert keys(page) == []
+    assert "Look further" in text_of(page)
+    assert "No jobs." not in text_of(page)
+    for _ in range(2):
+        page = admin_client.get(LIST + page.context["cl"].further_url)
+    assert keys(page) == ["old"]
+    assert "Look further" not in text_of(page)
+
+
+def test_a_topic_with_few_jobs_is_shown_at_once_however_old_they_are(admin_client, monkeypatch):
+    monkeypatch.setattr(walks, "ROUNDS", (5,))
+    monkeypatch.setattr(walks, "FAR", 1)
+    monkeypatch.setattr(walks, "SMALL", 6)
+    for number in range(3):
+        make_job(f"old:{number}", State.FINISHED, topic="test.old")
+    for number in range(12):
+        make_job(f"n:{number}")
+    assert keys(admin_client.get(LIST, {"topic": "test.old"})) == ["old:2", "old:1", "old:0"]
+    assert keys(admin_client.get(LIST, {"topic": "test.old", "state": "finished"})) == ["old:2", "old:1", "old:0"]
+
+
+def test_of_a_large_topic_that_is_out_of_use_the_way_by_key_is_offered(admin_client, monkeypatch):
+    monkeypatch.setattr(walks, "ROUNDS", (5,))
+    monkeypatch.setattr(walks, "FAR", 1)
+    monkeypatch.setattr(walks, "SMALL", 2)
+    for number in range(3):
+        make_job(f"old:{number}", State.FINISHED, topic="test.old")
+    for number in range(12):
+        make_job(f"n:{number}")
+    page = admin_client.get(LIST, {"topic": "test.old"})
+    assert keys(page) == []
+    assert "See the whole topic, by key" in text_of(page)
+    assert keys(admin_client.get(LIST + page.context["cl"].by_key_url)) == ["old:0", "old:1", "old:2"]
+
+
+def test_a_slow_database_is_not_asked_for_another_round(admin_client, monkeypatch):
+    monkeypatch.setattr(walks, "ROUNDS", (2, 2, 2))
+    monkeypatch.setattr(walks, "FAR", 1)
+    monkeypatch.setattr(walks, "PAGE_SECONDS", -1)
+    for number in range(12):
+        make_job(f"n:{number}")
+    make_job("reserved", State.RESERVED)
+    page = admin_client.get(LIST, {"state": "cancelled"})
+    position, _back = walks.read(page.context["cl"].next_url.removeprefix("?p=").partition("&")[0], walks.NEW)
+    assert position == [Job.objects.order_by("-pk")[1].pk]
