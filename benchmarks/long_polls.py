@@ -82,7 +82,6 @@ async def measure(world: Any, api: Any, pid: int, count: int) -> list[str]:
     topic = f"many.{count}"
     await aside(settle, topic)
     connections = await aside(connections_counter, world, pid)
-    before = resident_mib(pid)
     polls = []
     begun = time.monotonic()
     for _ in range(count):
@@ -92,16 +91,16 @@ async def measure(world: Any, api: Any, pid: int, count: int) -> list[str]:
     await api.acall("GET", f"topics/{topic}/")
     taken = time.monotonic() - begun
     asked = sorted([await ask(api, topic) for _ in range(ASKED)])
-    held = f"{resident_mib(pid) - before:.0f} MiB", str(threads(pid)), str(await aside(connections))
+    held = f"{resident_mib(pid):.0f} MiB", str(threads(pid)), str(await aside(connections))
     late = sorted([await fall_due(api) for _ in range(ROUNDS)])
-    last = await give_to_all(api, topic, polls)
+    given = await give_to_all(api, topic, polls)
     return [
         f"{count:,}",
         f"{taken:.1f} s",
         *held,
         f"{asked[ASKED // 2] * 1000:.0f} / {asked[ASKED * 95 // 100] * 1000:.0f} ms",
         f"{statistics.median(late) * 1000:.0f} / {late[-1] * 1000:.0f} ms",
-        f"{last:.1f} s",
+        given,
     ]
 
 
@@ -126,16 +125,16 @@ async def fall_due(api: Any) -> float:
     return (timezone.now() - job.due_at).total_seconds() - (time.monotonic() - answer.at)
 
 
-async def give_to_all(api: Any, topic: str, polls: list[Any]) -> float:
-    """Seconds until each has a job, if all jobs become ready at once."""
+async def give_to_all(api: Any, topic: str, polls: list[Any]) -> str:
+    """Seconds until each has a job, if all jobs become ready at once; and how many had waited long enough before."""
     from delaytasks import schedule_many
     from tests.http.calling import aside
 
     begun = time.monotonic()
     await aside(schedule_many, [{"topic": topic, "key": f"k{n}", "delay": 0, "ttr": 3600} for n in range(len(polls))])
     answers = await asyncio.gather(*polls)
-    assert {len(answer.data["jobs"]) for answer in answers} == {1}, "a poll was answered without a job"
-    return max(answer.at for answer in answers) - begun
+    without = sum(not answer.data["jobs"] for answer in answers)
+    return f"{max(answer.at for answer in answers) - begun:.1f} s" + (f", but {without} of them" if without else "")
 
 
 def main(counts: list[int]) -> None:

@@ -41,7 +41,9 @@ logger = logging.getLogger("delaytasks.client")
 
 Delay = timedelta | float | int
 
-REPEATED = ("pop", "touch", "peek")  # done twice they do no harm, and the second answer is as true as the first
+# Done twice these do no harm, and the second answer is as true as the first. (A job whose pop's answer was lost is
+# held by nobody until its TTR is over; that costs it an attempt.)
+REPEATED = ("pop", "touch", "peek")
 IDLE_SECONDS = 30  # an older connection may have been forgotten by something on the way that told nobody
 FIRST_REST_SECONDS, LONGEST_REST_SECONDS = 0.5, 30.0  # while the server is away
 EMPTY_SECONDS = 1.0  # an empty queue is asked no more often than this, whoever cut the wait short
@@ -105,6 +107,7 @@ class Job:
     ttr                seconds from each touch to the end of the lease
     due_at, deadline   aware, by the server's clock
     lost               set by a Consumer when the lease is lost: somebody else may have the job, so stop
+    number             tells it from a later job with the same id, whose attempts count from 1 again
     """
 
     id: str
@@ -115,6 +118,7 @@ class Job:
     due_at: datetime
     deadline: datetime
     lost: threading.Event = field(default_factory=threading.Event, compare=False, repr=False)
+    number: int | None = None
 
 
 @dataclass(frozen=True)
@@ -154,6 +158,9 @@ class Client:
 
     Every command raises Refused, Unauthorized, TooManyRequests, Unavailable, all of them ClientError.
     """
+
+    _idle: list[tuple[float, http.client.HTTPConnection]]
+    _waiting: set[http.client.HTTPConnection]
 
     def __init__(
         self, url: str, token: str, *, timeout_seconds: float = 10, ssl_context: ssl.SSLContext | None = None
@@ -208,7 +215,7 @@ class Client:
         return [
             Job(
                 job["id"], topic, job["attempt"], job["body"], job["TTR"],
-                datetime.fromisoformat(job["due_at"]), datetime.fromisoformat(job["deadline"]),
+                datetime.fromisoformat(job["due_at"]), datetime.fromisoformat(job["deadline"]), number=job.get("job"),
             )
             for job in said["value"] or ()
         ]  # fmt: skip
@@ -260,10 +267,11 @@ class Client:
     # Connections
 
     def close(self) -> None:
-        """Closes what is idle. The client can be used again."""
-        while self._idle:
+        """Closes what is idle, and what is in use when its answer is there. The client can be used again."""
+        idle, self._idle = self._idle, []
+        while idle:
             with contextlib.suppress(IndexError):  # another thread took it
-                self._idle.pop()[1].close()
+                idle.pop()[1].close()
 
     def __enter__(self) -> Self:
         return self
@@ -286,8 +294,8 @@ class Client:
                 socket.socket.shutdown(connection.sock, socket.SHUT_RDWR if at_once else socket.SHUT_WR)
 
     def _forget_connections(self) -> None:
-        self._idle: list[tuple[float, http.client.HTTPConnection]] = []
-        self._waiting: set[http.client.HTTPConnection] = set()
+        self._idle = []
+        self._waiting = set()
         self._hurry = False
         self._pid = os.getpid()
 
@@ -341,6 +349,7 @@ class Client:
         self, connection: http.client.HTTPConnection, payload: bytes, wait: float, seconds: float
     ) -> tuple[http.client.HTTPResponse, bytes]:
         sent = kept = False
+        idle = self._idle
         try:
             connection.sock.settimeout(wait + seconds)
             if wait:
@@ -366,8 +375,8 @@ class Client:
             raise kind(f"{self.url} {what}; what was asked {done}.", perhaps_done=sent) from error
         finally:
             self._waiting.discard(connection)
-            if kept:
-                self._idle.append((time.monotonic(), connection))
+            if kept and idle is self._idle:  # else the client was closed meanwhile
+                idle.append((time.monotonic(), connection))
             else:
                 connection.close()
 
@@ -426,7 +435,8 @@ def _seconds(delay: Delay) -> float | int:
 
 
 def _about(job: Job, command: str) -> dict[str, Any]:
-    return {"command": command, "topic": job.topic, "id": job.id, "attempt": job.attempt}
+    number = {} if job.number is None else {"job": job.number}
+    return {"command": command, "topic": job.topic, "id": job.id, "attempt": job.attempt, **number}
 
 
 def _readable(text: str) -> str:
@@ -653,7 +663,7 @@ class Consumer:
             except (TooManyRequests, Unavailable) as error:
                 unsure = unsure or getattr(error, "perhaps_done", False)
                 rest = _rest_seconds(error, tries, longest=job.ttr / 3)
-                if time.monotonic() + rest >= held.expires:
+                if job.lost.is_set() or time.monotonic() + rest >= held.expires:
                     return self._lose(held, f"its end could not be told: {error}")
                 logger.warning("%s: its end cannot be told for now, next try in %.1f s. %s", held, rest, error)
                 job.lost.wait(rest)

@@ -20,6 +20,7 @@ FIRST_ROWS = 10_000  # read by the first round, all counts together
 SURE_ROWS = 30_000  # read by all rounds together even if they are slow: what is small is counted to its end
 LEAST_CAP = 20
 GROWTH = 8  # of the cap, from round to round
+GOOD_LOOKS = 50  # for so many looks what was found stands in for what could not be counted again
 CELLS = 5_000  # of one statement; SQLite allows 32,766 parameters
 TOPICS = 500  # more are not looked for
 
@@ -51,6 +52,7 @@ class Known(NamedTuple):
 
     counted: Count
     look: int
+    tried: int  # the look that last did what it could
 
 
 Memory = Mapping[Any, Known]  # of the look before this one
@@ -103,7 +105,7 @@ def _count(
             chunk = [(n, *values[n]) for n in numbers[start : start + CELLS]]
             mark = "(" + ", ".join(["%s"] * len(chunk[0])) + ")"
             statement = sql.format(values=", ".join([mark] * len(chunk)), cap=cap)
-            found.update(_run(using, statement, [value for row in chunk for value in row]))
+            found.update(run(using, statement, [value for row in chunk for value in row]))
         return found
 
     with by_index(using):
@@ -126,9 +128,9 @@ class Look:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ask, self._before, self._seconds, self._monotonic = ask, before, seconds, monotonic
-        self._number = 1 + max((known.look for known in before if known), default=0)
+        self._number = 1 + max((known.tried for known in before if known), default=0)
         self._began, self._read = monotonic(), 0
-        self._found: list[Known] = [Known(Count(0), self._number)] * len(before)
+        self._found: list[Known] = [Known(NOTHING, self._number, self._number)] * len(before)
 
     def count(self) -> list[Known]:
         every = range(len(self._before))
@@ -143,7 +145,7 @@ class Look:
         answers = self._ask(numbers, cap)
         self._read += sum(answers.values())
         for n in numbers:
-            self._found[n] = Known(Count(answers[n], answers[n] < cap), self._number)
+            self._found[n] = Known(Count(answers[n], answers[n] < cap), self._number, self._number)
         return [n for n in numbers if not self._found[n].counted.whole]
 
     def _rows_left(self) -> int:
@@ -162,18 +164,19 @@ class Look:
 
     def _some_to_their_end(self, large: list[int], cap: int) -> None:
         """What was found before is good for a while: first go those of which that is longest ago."""
-        for place, n in enumerate(sorted(large, key=lambda n: self._known_before(n).look)):
-            rows = self._rows_left()
-            if rows >= 2 * cap and (place == 0 or rows > self._known_before(n).counted.number):
-                still_large = self._count([n], rows)
-                if place == 0 or not still_large:  # the first had all the time there was: it must do
-                    continue
-            self._as_before(n)
+        for place, n in enumerate(sorted(large, key=lambda n: self._known_before(n).tried)):
+            rows, before = self._rows_left(), self._known_before(n)
+            still_large = True
+            if rows >= 2 * cap and (place == 0 or rows > before.counted.number):
+                still_large = bool(self._count([n], rows))
+            if still_large:  # the first had all the time there was: it must do, and the others have their turn
+                self._found[n] = self._better(n)._replace(tried=self._number if place == 0 else before.tried)
 
-    def _as_before(self, n: int) -> None:
-        """Take the higher of what was found before and now; it is the next one's turn as if this look had not been."""
+    def _better(self, n: int) -> Known:
+        """What says more: what was found now, or not long ago."""
         before, now = self._known_before(n), self._found[n]
-        self._found[n] = Known(max(before.counted, now.counted, key=lambda count: count.number), before.look)
+        good = self._number - before.look < GOOD_LOOKS and before.counted.number > now.counted.number
+        return before if good else now
 
     def _known_before(self, n: int) -> Known:
         return self._before[n] or self._found[n]
@@ -193,12 +196,12 @@ def by_index(using: str) -> Iterator[None]:
         yield
         return
     with transaction.atomic(using):
-        _run(using, f"SELECT {', '.join(_OFF)}", [])
+        run(using, f"SELECT {', '.join(_OFF)}", [])
         yield
         transaction.set_rollback(True, using)  # a transaction around this has its settings again
 
 
-def _run(using: str, sql: str, params: Sequence[Any]) -> list[Any]:
+def run(using: str, sql: str, params: Sequence[Any]) -> list[Any]:
     with dialect.cursor(using) as cursor:
         cursor.execute(sql, params)
         return cursor.fetchall()
@@ -216,7 +219,7 @@ def topics(using: str, where: str) -> list[str]:
             SELECT (SELECT min(topic) FROM delaytasks_job WHERE {where} AND topic > name)
             FROM names WHERE name IS NOT NULL)
         SELECT name FROM names WHERE name IS NOT NULL LIMIT {TOPICS}"""
-    return [row[0] for row in _run(using, sql, [])]
+    return [row[0] for row in run(using, sql, [])]
 
 
 def live_topics(using: str) -> list[str]:
@@ -240,7 +243,7 @@ def waiting(using: str, names: Sequence[str], *, rows: int) -> dict[str, Waiting
     if not names:
         return {}
     with by_index(using):
-        found = _run(using, waiting_sql(using, len(names), rows), list(names))
+        found = run(using, waiting_sql(using, len(names), rows), list(names))
     return {name: Waiting(reserved, oldest_ms) for name, reserved, oldest_ms in found}
 
 
@@ -256,70 +259,3 @@ def waiting_sql(using: str, count: int, rows: int) -> str:
             (SELECT {d.to_ms("due_at")} FROM delaytasks_job WHERE {due} AND state = {int(State.DELAYED)}
              ORDER BY due_at, id LIMIT 1)
         FROM cells"""
-
-
-# -- events -------------------------------------------------------------------------------------
-
-
-def first_events(using: str, moments_ms: Sequence[int]) -> list[int]:
-    """For each moment the id of the first event from then on, and last of all the id that the next event may have.
-
-    Ids grow with time and no index knows the time, so this is a binary search over the ids.
-    """
-    values = ", ".join(["(%s, %s)"] * len(moments_ms))
-    params = [value for pair in enumerate(moments_ms) for value in pair]
-    before = "(SELECT done_ms FROM delaytasks_jobevent WHERE id >= (low + high) / 2 ORDER BY id LIMIT 1) < moment"
-    sql = f"""
-        WITH RECURSIVE wanted (number, moment) AS (VALUES {values}),
-        search (number, moment, low, high, top) AS (
-            SELECT number, moment, low, high, high FROM wanted, (
-                SELECT coalesce(min(id), 1) AS low, coalesce(max(id), 0) + 1 AS high FROM delaytasks_jobevent) AS ends
-            UNION ALL
-            SELECT number, moment,
-                CASE WHEN {before} THEN (low + high) / 2 + 1 ELSE low END,
-                CASE WHEN {before} THEN high ELSE (low + high) / 2 END, top
-            FROM search WHERE low < high)
-        SELECT low, top FROM search WHERE low >= high ORDER BY number"""
-    found = _run(using, sql, params)
-    return [*(low for low, _ in found), found[0][1]]
-
-
-def event_ms(using: str, after: int) -> int | None:
-    """When the first event behind this id happened; None if there is none."""
-    found = _run(using, "SELECT done_ms FROM delaytasks_jobevent WHERE id > %s ORDER BY id LIMIT 1", [after])
-    return found[0][0] if found else None
-
-
-class Happened(NamedTuple):
-    """Events of one topic in one minute with one outcome, about as late as each other."""
-
-    topic: str
-    minute: int  # since 1970
-    outcome: str
-    late_ms: int | None  # to two digits, cut; None if they do not say how late a due job was begun
-    number: int
-    worst_ms: int | None
-
-
-def happened(using: str, after: int, up_to: int, limit: int) -> tuple[list[Happened], int]:
-    """The newest `limit` events with after < id <= up_to, grouped; and the id up to which they were not read.
-
-    How late tells the first attempt: a later one may have waited until the one before it gave up.
-    """
-    with by_index(using):
-        rows = _run(using, happened_sql(limit), [after, up_to])
-    read = sum(row[4] for row in rows)
-    rest = after if read < limit else min(row[6] for row in rows) - 1
-    return [Happened(*row[:6]) for row in rows if row[0] is not None], rest
-
-
-def happened_sql(limit: int) -> str:
-    steps = [f"WHEN late < {10**n} THEN late / {10 ** (n - 2)} * {10 ** (n - 2)}" for n in range(2, 10)]
-    return f"""
-        SELECT (SELECT topic FROM delaytasks_job WHERE id = job_id) AS of_topic, done_ms / 60000 AS minute, outcome,
-            CASE WHEN late IS NULL THEN NULL {" ".join(steps)} ELSE 1000000000 END AS about,
-            count(*), max(late), min(event_id)
-        FROM (
-            SELECT id AS event_id, job_id, outcome, done_ms, CASE WHEN attempt = 1 THEN reserved_ms - due_ms END AS late
-            FROM delaytasks_jobevent WHERE id > %s AND id <= %s ORDER BY id DESC LIMIT {limit}) AS newest
-        GROUP BY 1, 2, 3, 4"""

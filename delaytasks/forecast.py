@@ -20,6 +20,7 @@ HOURS_FRESH_SECONDS = 60
 HERD_TIMES, HERD_LEAST = 3, 50  # so many times what is usual around it, and at least so many
 AROUND = 6  # bins on each side that say what is usual
 NAMED_HERDS, NAMED_TOPICS = 3, 3
+FEW = 20  # topics
 OLDEST_ROWS = 4_000  # looked at, of all topics together, for what is reserved
 FAR_MS = 100 * 366 * 86_400_000
 
@@ -62,7 +63,7 @@ def _forecast(
         first = now_ms // width_ms * width_ms
         spans = {at: (max(at, now_ms + 1), at + width_ms) for at in range(first, first + count * width_ms, width_ms)}
         known = {key: each for key, each in before[1].items() if key[1] != first} if before else {}
-        known = _due(using, [None] if topics is None else sorted(topics), spans, known, seconds)
+        known = _due(using, [None] if topics is None else _with_jobs(using, topics), spans, known, seconds)
         bins = [Bin(at, together(each.counted for key, each in known.items() if key[1] == at)) for at in spans]
         return Forecast(now_ms, width_ms, _with_herds(using, topics, bins, spans)), known
 
@@ -71,6 +72,12 @@ def _forecast(
 
     found: tuple[Forecast, Any] = keeping.keep(keeping.name_of("due", width_ms, using, topics=topics), fresh_for, look)
     return found[0]
+
+
+def _with_jobs(using: str, topics: Collection[str]) -> list[str]:
+    """Those of the topics that have live jobs; nearly all of many have none. Few are not worth the question."""
+    live = set(counting.live_topics(using)) if len(topics) > FEW else set()
+    return sorted(topics) if not 0 < len(live) < counting.TOPICS else sorted(live.intersection(topics))
 
 
 def _due(

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from . import counting, engine, keeping
-from .counting import Happened
+from . import engine, events, keeping
+from .events import Happened
 
 HOUR_MS, MINUTE_MS = 3_600_000, 60_000
 SECONDS = 0.08  # of reading events
@@ -120,7 +120,7 @@ def _look(using: str, before: Look | None) -> Look:
     """What is known after reading on, first what is newest, as long as there is time."""
     over = time.monotonic() + SECONDS
     now_ms = engine.now_ms(using)
-    first, settled, end = (i - 1 for i in counting.first_events(using, [now_ms - HOUR_MS, now_ms - MINUTE_MS]))
+    first, settled, end = (i - 1 for i in events.first_events(using, [now_ms - HOUR_MS, now_ms - MINUTE_MS]))
     newest, rest = _read(using, Span(settled, end), over, least=1)
     known = _pruned(before.settled, now_ms) if before else {}
     spans = [
@@ -165,7 +165,7 @@ def _since_ms(using: str, after: int, first: int, now_ms: int) -> int:
     this = now_ms // MINUTE_MS
     minute = this - HOUR_MS // MINUTE_MS + 1
     if after > first:
-        oldest_ms = counting.event_ms(using, after)
+        oldest_ms = events.event_ms(using, after)
         half_read = this if oldest_ms is None else oldest_ms // MINUTE_MS
         minute = max(minute, min(half_read + 1, this))
     return minute * MINUTE_MS
@@ -186,9 +186,9 @@ def _read(using: str, span: Span, over: float, *, least: int = 0) -> tuple[Minut
     minutes: Minutes = {}
     rest, part = span.up_to, 0
     while rest > span.after and (part < least or time.monotonic() < over):
-        events, rest = counting.happened(using, span.after, rest, PARTS[min(part, len(PARTS) - 1)])
+        found, rest = events.happened(using, span.after, rest, PARTS[min(part, len(PARTS) - 1)])
         part += 1
-        for event in events:
+        for event in found:
             minutes.setdefault(event.minute, {}).setdefault(event.topic, Tally()).count(event)
     return minutes, rest
 

@@ -159,7 +159,8 @@ class Run:
         python = Path(sys.executable)
         shown = python.relative_to(BASE) if python.is_relative_to(BASE) else python
         where = "" if self.wish.var == BASE / "var" else f"VAR_DIR={shlex.quote(str(self.wish.var))} "
-        return f"{where}{shlex.quote(str(shown))} manage.py delaytasks token make --account demo --consume 'review.*'"
+        grants = "--produce 'review.*' --consume 'review.*'"
+        return f"{where}{shlex.quote(str(shown))} manage.py delaytasks token make --account demo {grants}"
 
     def _look(self) -> None:
         if time.monotonic() - self._looked_at > LOOK_SECONDS:

@@ -5,6 +5,7 @@ DELAYTASKS_TEST_DB=postgres. `make test` makes both passes. Servers start when t
 asks for them, one set per process, and are stopped at the end.
 """
 
+import shutil
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterator
@@ -178,6 +179,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if elsewhere:
         config.hook.pytest_deselected(items=elsewhere)
         items[:] = [item for item in items if item not in elsewhere]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A machine without a browser, and without root to install one, runs all the rest; the end says so loudly."""
+    in_browser = any(marker.args == ("browser",) for marker in item.iter_markers("xdist_group"))
+    missing = [name for name in ("chromium", "chromedriver") if shutil.which(name) is None] if in_browser else []
+    if missing:
+        cure = "install Debian's chromium and chromium-driver"
+        item.config.stash[not_run].add(f"the tests in a browser, as this machine has no {missing[0]}: {cure}")
+        pytest.skip(f"there is no {missing[0]} here: {cure}")
 
 
 # What ran

@@ -29,6 +29,7 @@ else:
 
 DELAYTASKS = {"REDIS_URL": None}  # database only; the fixtures `mirror` and `places` say otherwise
 CELERY_BROKER_URL = "memory://"  # nobody hears the bells; acceptance tests have real workers and a real broker
+CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.InMemoryStorage"},

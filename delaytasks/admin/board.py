@@ -13,14 +13,19 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from .. import engine
-from . import boardnumbers, rights, shown
+from . import boardcharts, boardnumbers, rights, shown
 
 EVERY_MS = 5_000
 MEDIA = Media(
     css={
         "all": ["delaytasks/vendor/uplot/uPlot.min.css", "delaytasks/admin.css", "delaytasks/board.css"],
     },
-    js=["delaytasks/times.js", "delaytasks/vendor/uplot/uPlot.iife.min.js", "delaytasks/board.js"],
+    js=[
+        "delaytasks/times.js",
+        "delaytasks/vendor/uplot/uPlot.iife.min.js",
+        "delaytasks/charts.js",
+        "delaytasks/board.js",
+    ],
 )
 
 
@@ -45,8 +50,8 @@ def page(jobs: ModelAdmin, request: HttpRequest) -> HttpResponse:
         "media": MEDIA,
         "topics": topics,
         "topic": _chosen(request, topics),
-        "charts": boardnumbers.titles(),
-        "can_be_tall": (boardnumbers.MINUTES, boardnumbers.HOURS),
+        "charts": boardcharts.titles(),
+        "can_be_tall": (boardcharts.MINUTES, boardcharts.HOURS),
         "zone_notice": shown.zone_notice(request),
         "config": {
             "url": reverse("admin:delaytasks_job_board_numbers", current_app=site.name),

@@ -16,10 +16,8 @@ from ..lasthour import LastHour, Tally
 from ..models import Topic
 from ..states import Outcome
 from . import shown
-from .boardnumbers import STUCK_MS
-from .boardnumbers import number as text
+from .boardtiles import STUCK_MS
 
-__all__ = ["text"]
 DELAYS = 5  # of a retry policy that are told one by one
 TOLD = (Outcome.FINISHED, Outcome.FAILED, Outcome.EXPIRED, Outcome.DEAD, Outcome.CANCELLED)
 

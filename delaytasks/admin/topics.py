@@ -16,6 +16,7 @@ from django.utils.translation import ngettext
 from .. import bells, topics
 from ..models import Job, Topic
 from . import rights, shown, topicnumbers
+from .boardwords import number
 from .topicform import TopicForm, group_names
 
 Seen = Any  # a Topic with what a page adds to it: numbers (topicnumbers.Numbers)
@@ -105,11 +106,11 @@ class TopicAdmin(admin.ModelAdmin):
 
     @admin.display(description=_("delayed"))
     def delayed(self, topic: Seen) -> SafeString:
-        return self._linked(topic, "delayed", topicnumbers.text(topic.numbers.now.delayed))
+        return self._linked(topic, "delayed", number(topic.numbers.now.delayed))
 
     @admin.display(description=_("ready"))
     def ready(self, topic: Seen) -> SafeString:
-        return self._linked(topic, "ready", topicnumbers.text(topic.numbers.now.ready))
+        return self._linked(topic, "ready", number(topic.numbers.now.ready))
 
     @admin.display(description=_("reserved"))
     def reserved(self, topic: Seen) -> SafeString:
@@ -117,7 +118,7 @@ class TopicAdmin(admin.ModelAdmin):
 
     @admin.display(description=_("dead"))
     def dead(self, topic: Seen) -> SafeString:
-        return self._linked(topic, "dead", topicnumbers.text(topic.numbers.now.dead))
+        return self._linked(topic, "dead", number(topic.numbers.now.dead))
 
     @admin.display(description=_("oldest"))
     def oldest_ready(self, topic: Seen) -> SafeString | str:

@@ -89,8 +89,11 @@ async function keep(about, TTR, done, lose) {
   }
 }
 
+// What the job's history can keep: printable, and not too long.
+const readable = (error) => String(error).replace(/[^\P{C}\n\t]/gu, ' ').slice(0, 4000) || 'failed'
+
 async function work(job) {
-  const about = { id: job.id, topic, attempt: job.attempt } // the attempt is the fence
+  const about = { id: job.id, topic, job: job.job, attempt: job.attempt } // the fence
   const done = new AbortController()
   const lost = new AbortController()
   const keeping = keep(about, job.TTR, done.signal, (error) => lost.abort(error))
@@ -99,7 +102,7 @@ async function work(job) {
     try {
       await handle(job, lost.signal)
     } catch (error) {
-      end = { command: 'release', error: String(error) } // after the topic's backoff
+      end = { command: 'release', error: readable(error) } // after the topic's backoff
     }
     await tell({ ...end, ...about }, lost.signal)
     console.log(`${end.command}: ${job.id}, attempt ${job.attempt}`)

@@ -38,7 +38,9 @@ function setting(string $name): string
 function handle(string $id, mixed $body): void
 {
     say("began with $id");
-    usleep((int) ($body['seconds'] * 1e6));
+    for ($until = microtime(true) + $body['seconds']; ($rest = $until - microtime(true)) > 0;) {
+        usleep((int) ($rest * 1e6)); // a signal cuts it short
+    }
     say("did the work of $id");
 }
 
@@ -53,7 +55,7 @@ function ask(array $command): array
     $request = [
         'method' => 'POST',
         'header' => ['Authorization: Bearer ' . setting('DELAYTASKS_TOKEN'), 'Content-Type: application/json'],
-        'content' => json_encode($command, JSON_THROW_ON_ERROR),
+        'content' => json_encode($command, JSON_THROW_ON_ERROR | JSON_INVALID_UTF8_SUBSTITUTE),
         'timeout' => ($command['wait'] ?? 0) + 10,
         'ignore_errors' => true, // the reason is in the body
         'follow_location' => 0, // the token goes to this address alone
@@ -95,12 +97,13 @@ function tell(array $command, float $until): void
 
 function work(array $job, string $topic, float $until): void
 {
-    $about = ['id' => $job['id'], 'topic' => $topic, 'attempt' => $job['attempt']]; // the attempt is the fence
+    $about = ['id' => $job['id'], 'topic' => $topic, 'job' => $job['job'], 'attempt' => $job['attempt']]; // the fence
     try {
         handle($job['id'], $job['value']);
         $end = ['command' => 'finish'];
     } catch (Throwable $error) {
-        $end = ['command' => 'release', 'error' => $error->getMessage() ?: $error::class]; // after the topic's backoff
+        $said = preg_replace('/[\x00-\x08\x0b-\x1f\x7f]/', ' ', substr($error->getMessage(), 0, 4000)); // printable
+        $end = ['command' => 'release', 'error' => $said ?: $error::class]; // after the topic's backoff
     }
     try {
         tell($end + $about, $until);

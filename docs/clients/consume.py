@@ -10,7 +10,10 @@ import logging
 import os
 import sys
 
-from delaytasks.client import Client, Consumer, Job
+try:
+    from delaytasks.client import Client, Consumer, Job
+except ModuleNotFoundError:  # client.py lies beside this file
+    from client import Client, Consumer, Job
 
 client = Client(os.environ["DELAYTASKS_URL"], os.environ["DELAYTASKS_TOKEN"])
 topic = os.environ["TOPIC"]

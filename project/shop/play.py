@@ -166,7 +166,8 @@ class Play:
     def _note(self, event: JobEvent) -> None:
         if event.job.topic != "order.close" or event.outcome != Outcome.FINISHED:
             return
-        self._did["closed"] += Order.objects.filter(pk=event.job.body["order"], state=Order.State.CLOSED).count()
+        closed = Order.objects.filter(pk=story.row_of(event, "order"), state=Order.State.CLOSED)
+        self._did["closed"] += closed.count()
         if event.late_ms is not None and event.due_ms >= self._teller.since_ms:  # before, the shop was shut
             self._late_ms.append(event.late_ms)
 

@@ -63,11 +63,19 @@ _OTHER_WORDS = {  # with "{next}" where the next due time is known and told
     Outcome.SNOOZED: "is asked again{next}",
     Outcome.RELEASED: "was given back",
     Outcome.EXPIRED: "outlived its TTR, or its worker died; it runs again",
+    Outcome.SCHEDULED: "was scheduled, runs{next}",
     Outcome.RESCHEDULED: "was moved, runs{next}",
     Outcome.CANCELLED: "was called off",
     Outcome.RETRIED: "is tried again{next}",
     Outcome.DEAD: "is dead: its attempts are used up",
 }
+
+
+def row_of(event: JobEvent, name: str) -> int:
+    """The id of the order or refund that a job is about; 0 if its body, which callers over HTTP choose, has none."""
+    body = event.job.body
+    found = body.get(name) if isinstance(body, dict) else None
+    return found if isinstance(found, int) else 0
 
 
 @dataclass(frozen=True)
@@ -88,7 +96,7 @@ class Teller:
         return (special(event) if special else None) or self._anything(event)
 
     def _close_finished(self, event: JobEvent) -> str | None:
-        order = Order.objects.filter(pk=event.job.body["order"]).first()
+        order = Order.objects.filter(pk=row_of(event, "order")).first()
         if order is None:
             return None
         if order.state == Order.State.PAID:
@@ -96,14 +104,14 @@ class Teller:
         return f"{order} closed: its {self._length(order.pay_by - order.created_at)} were over; {self._late(event)}"
 
     def _close_called_off(self, event: JobEvent) -> str | None:
-        paid = Order.objects.select_related("payment").filter(pk=event.job.body["order"], state=Order.State.PAID)
-        order = paid.first()
+        paid = Order.objects.select_related("payment").filter(state=Order.State.PAID)
+        order = paid.filter(pk=row_of(event, "order")).first()
         if order is None or event.actor:
             return None
         return f"{order} paid after {self._length(order.payment.paid_at - order.created_at)}: its close was called off"
 
     def _check_finished(self, event: JobEvent) -> str | None:
-        refund = Refund.objects.filter(pk=event.job.body["refund"]).first()
+        refund = Refund.objects.filter(pk=row_of(event, "refund")).first()
         if refund is None or refund.state not in _REFUND_WORDS:
             return None
         return f"{refund}: {_REFUND_WORDS[Refund.State(refund.state)]}; {self._late(event)}"
@@ -111,7 +119,7 @@ class Teller:
     def _check_snoozed(self, event: JobEvent) -> str:
         asked_ms = event.ran_ms or 0
         waited = f" after {asked_ms / 1000:.1f} s of waiting" if asked_ms > 1000 else ""
-        return f"refund {event.job.body['refund']}: no decision yet{waited}; asked again{self._next(event)}"
+        return f"refund {row_of(event, 'refund')}: no decision yet{waited}; asked again{self._next(event)}"
 
     def _anything(self, event: JobEvent) -> str:
         """The sentence for what has none of its own: failures, and what people did in the admin."""

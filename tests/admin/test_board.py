@@ -15,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import path
 
 from delaytasks import lasthour
-from delaytasks.admin import boardnumbers
+from delaytasks.admin import boardnumbers, boardwords
 from delaytasks.admin.jobs import JobAdmin
 from delaytasks.clock import from_ms, to_ms
 from delaytasks.counting import Count
@@ -81,9 +81,9 @@ def test_a_herd_stands_out_with_its_number_time_and_topics(admin_client):
 
 
 def test_what_was_not_counted_to_its_end_says_so():
-    assert boardnumbers.number(Count(1234)) == "1,234"
-    assert boardnumbers.number(Count(13_412, whole=False)) == "13,000+"
-    assert boardnumbers.number(Count(40, whole=False)) == "40+"
+    assert boardwords.number(Count(1234)) == "1,234"
+    assert boardwords.number(Count(13_412, whole=False)) == "13,000+"
+    assert boardwords.number(Count(40, whole=False)) == "40+"
 
 
 def test_what_waits_says_for_how_long_and_is_marked_when_it_is_too_long(admin_client):

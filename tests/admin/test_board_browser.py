@@ -235,5 +235,6 @@ def test_a_phone_shows_all_of_it_without_moving_sideways(browser, dark):
     until(browser, lambda b: b.execute_script("return document.documentElement.scrollWidth") == 390, "it to fit")
     widths = browser.execute_script("return [...document.querySelectorAll('.dt-plot')].map(each => each.clientWidth)")
     assert len(widths) == 5
+    assert min(widths) > 300  # one below the other
     canvases = "return [...document.querySelectorAll('.dt-plot .u-wrap')].map(each => each.clientWidth)"
     until(browser, lambda b: b.execute_script(canvases) == widths, "the charts to fit")

@@ -118,7 +118,7 @@ def test_today_is_the_browsers_day_from_its_first_visit_on(browser, site):
     until(browser, lambda b: b.get_cookie(shown.ZONE_COOKIE), "the cookie")
     assert browser.get_cookie(shown.ZONE_COOKIE)["path"] == "/admin/"
     browser.get(site + LIST + "?due=today")
-    rows = browser.find_elements(By.CSS_SELECTOR, ".field-linked_key")
+    rows = until(browser, lambda b: b.find_elements(By.CSS_SELECTOR, "tbody .field-linked_key"), "jobs")
     assert [row.text for row in rows] == ["yesterday here, today in Tokyo"]
 
 
@@ -131,7 +131,7 @@ def test_a_job_is_cancelled_with_a_reason_by_keyboard_alone(browser, site):
     assert not JobEvent.objects.exists()
     tab_to(browser, "e.value === 'cancel_jobs'")
     press(browser, Keys.ENTER)
-    until(browser, lambda b: "cancelled 1" in find(b, ".messagelist").text, "the answer")
+    until(browser, lambda b: "Cancelled 1" in find(b, ".messagelist").text, "the answer")
     assert browser.current_url == site + page_of(job)
     assert "Reason: they called" in find(browser, ".dt-timeline").text
     assert not browser.find_elements(By.CSS_SELECTOR, ".dt-act button")
@@ -144,7 +144,7 @@ def test_a_job_is_postponed_by_keyboard_alone(browser, site):
     press(browser, Keys.BACKSPACE, "3", Keys.TAB, "d")
     tab_to(browser, "e.value === 'postpone_jobs'")
     press(browser, Keys.SPACE)
-    until(browser, lambda b: "postponed 1" in find(b, ".messagelist").text, "the answer")
+    until(browser, lambda b: "Postponed 1" in find(b, ".messagelist").text, "the answer")
     job.refresh_from_db()
     assert job.due_at == NOW + timedelta(days=3, hours=1)
 

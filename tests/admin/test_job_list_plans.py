@@ -50,8 +50,8 @@ def large(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
         ended = NOW if state is not State.DELAYED else None
         rows.append(
             Job(
-                topic=topic_of(n), key=f"order:{n}", state=state, ended_at=ended, due_at=NOW + timedelta(seconds=n - 500),
-                died_at=NOW if state is State.DEAD else None, ttr_ms=1000, created_at=NOW,
+                topic=topic_of(n), key=f"order:{n}", state=state, due_at=NOW + timedelta(seconds=n - 500),
+                ended_at=ended, died_at=NOW if state is State.DEAD else None, ttr_ms=1000, created_at=NOW,
             )
         )  # fmt: skip
     Job.objects.bulk_create(rows, batch_size=2000)

@@ -99,6 +99,14 @@ def test_only_the_topics_that_somebody_may_see_are_counted():
     assert numbers(forecast.minutes("default", [])) == {}
 
 
+def test_of_many_topics_those_without_jobs_cost_nothing():
+    make("a", MINUTE)
+    many = ["parcel.return", *(f"t{n}" for n in range(100))]
+    with CaptureQueriesContext(connection) as captured:
+        assert numbers(forecast.minutes("default", many)) == {1: 1}
+    assert not any("'t99'" in query["sql"] for query in captured.captured_queries)
+
+
 def test_a_herd_is_marked_and_says_of_which_topics_it_is():
     for minute in range(1, 50):
         make(f"usual {minute}", minute * MINUTE)

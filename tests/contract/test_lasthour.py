@@ -10,7 +10,7 @@ import pytest
 from django.core.cache import cache
 from django.db import connection
 
-from delaytasks import counting, keeping, lasthour, statements
+from delaytasks import events, keeping, lasthour, statements
 from delaytasks.clock import from_ms
 from delaytasks.lasthour import Tally, last_hour, total
 from delaytasks.models import Job, JobEvent
@@ -54,8 +54,8 @@ def happened(
     return Event(job.pk, outcome, attempt, done_ms - 20 - (late_ms or 0), done_ms, reserved_ms)
 
 
-def record(*events: Event) -> None:
-    statements.record("default", events)
+def record(*happenings: Event) -> None:
+    statements.record("default", happenings)
 
 
 def test_what_happened_is_counted_by_topic_and_outcome(job):
@@ -138,14 +138,14 @@ def test_without_a_first_attempt_nothing_is_late(job):
 def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many events each statement read."""
     counts: list[int] = []
-    ask = counting.happened
+    ask = events.happened
 
     def asked(*args: Any) -> Any:
-        events, rest = ask(*args)
-        counts.append(sum(event.number for event in events))
-        return events, rest
+        found, rest = ask(*args)
+        counts.append(sum(event.number for event in found))
+        return found, rest
 
-    monkeypatch.setattr(counting, "happened", asked)
+    monkeypatch.setattr(events, "happened", asked)
     return counts
 
 
@@ -219,8 +219,8 @@ def by_hand(found: lasthour.LastHour) -> dict[int, tuple[Counter[str], int | Non
     for event in JobEvent.objects.filter(done_ms__gte=found.since_ms):
         minutes.setdefault(event.done_ms // MINUTE, []).append(event)
     return {
-        minute: (Counter(e.outcome for e in events), max(e.late_ms for e in events if e.late_ms is not None))
-        for minute, events in minutes.items()
+        minute: (Counter(e.outcome for e in found), max(e.late_ms for e in found if e.late_ms is not None))
+        for minute, found in minutes.items()
     }
 
 
@@ -237,6 +237,6 @@ def test_the_first_event_of_a_time_is_found_whatever_ids_are_missing(job):
     after = known[-1][0] + 1
     for wanted in (0, 1, 500, 5_000, 9_999, 20_000, *(ms for _, ms in known[::20])):
         expected = next((pk for pk, ms in known if ms >= wanted), after)
-        found, end = counting.first_events("default", [wanted])
+        found, end = events.first_events("default", [wanted])
         assert end == after
         assert not [pk for pk, _ in known if found <= pk < expected or expected <= pk < found]

@@ -7,6 +7,7 @@ from django.utils import timezone
 
 from delaytasks import cancel, clock, reschedule
 from delaytasks.models import JobEvent
+from delaytasks.states import Outcome
 from project.shop import story
 from project.shop.models import Order, Refund
 from project.shop.services import ask_refund, pay_order
@@ -116,6 +117,15 @@ def test_a_hanging_gateway_is_told_with_how_long_it_was_waited_for(order, teller
     snoozed = event_of(refund, "refund.check", "snoozed", reserved_ms=due_ms, done_ms=due_ms + 3100, next_due_ms=due_ms)
 
     assert f"refund {refund.pk}: no decision yet after 3.1 s of waiting; asked again at " in teller.tell(snoozed)
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_there_are_words_for_whatever_callers_over_http_do_to_a_job(order, teller, outcome):
+    event = event_of(order, "order.close", outcome.value, actor="php", next_due_ms=1_893_456_000_000)
+
+    for body in ({"order": order.pk}, {"order": "seven"}, {}, [], None, "text"):
+        event.job.body = body
+        assert f"order {order.pk}" in teller.tell(event)
 
 
 def test_each_event_is_read_once(order, customer, tea):

@@ -302,6 +302,18 @@ def test_a_fork_does_not_speak_on_its_parents_connection(
     parents[0][1].close()
 
 
+def test_a_connection_in_use_is_closed_after_its_answer_if_the_client_was_closed_meanwhile(
+    client: Client, fake: FakeQueue
+) -> None:
+    thread = threading.Thread(target=client.pop, args=("t",), kwargs={"wait": 5})
+    thread.start()
+    wait_until(lambda: fake.asked("pop"), seconds=5, what="a pop")
+    client.close()
+    fake.put("a")
+    thread.join()
+    assert client._idle == []
+
+
 def unanswered(client: Client, fake: FakeQueue, command: str) -> None:
     job = module.Job("a", "t", 1, None, 60, EPOCH, EPOCH)
     match command:

@@ -93,6 +93,27 @@ def test_what_was_found_longest_ago_is_counted_first():
     assert [each.counted for each in known] == [Count(60_000)] * 6
 
 
+def test_what_is_known_does_not_become_less_because_a_look_had_no_time():
+    table = Table(*[50_000] * 4, rows_per_second=3e6)
+    known = None
+    for _ in range(6):
+        known = table.look(0.06, known)
+    for _ in range(10):
+        known = table.look(0, known)
+        assert [each.counted for each in known] == [Count(50_000)] * 4
+
+
+def test_but_not_for_ever():
+    table = Table(900_000, rows_per_second=3e6)
+    known = table.look(1, table.look(0.01))
+    assert known[0].counted == Count(900_000)
+    table.sizes = (700_000,)
+    for _ in range(counting.GOOD_LOOKS):
+        known = table.look(0, known)
+    assert not known[0].counted.whole
+    assert known[0].counted.number < 700_000
+
+
 def test_what_was_found_before_is_not_kept_when_it_has_become_small():
     table = Table(50_000, 50_000, rows_per_second=3e6)
     known = table.look(0.06, table.look(0.06))
