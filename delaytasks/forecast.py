@@ -53,6 +53,7 @@ def hours(using: str, topics: Collection[str] | None) -> Forecast:
 
 
 Span = tuple[int, int]  # from ms on, before ms
+Due = dict[tuple[str | None, int], counting.Known]  # (topic, or None for all; the span's key) -> how many
 
 
 def _forecast(
@@ -63,12 +64,21 @@ def _forecast(
         first = now_ms // width_ms * width_ms
         spans = {at: (max(at, now_ms + 1), at + width_ms) for at in range(first, first + count * width_ms, width_ms)}
         known = {key: each for key, each in before[1].items() if key[1] != first} if before else {}
-        known = _due(using, [None] if topics is None else _with_jobs(using, topics), spans, known, seconds)
-        bins = [Bin(at, together(each.counted for key, each in known.items() if key[1] == at)) for at in spans]
-        return Forecast(now_ms, width_ms, _with_herds(using, topics, bins, spans)), known
+        due = _due(using, [None] if topics is None else _with_jobs(using, topics), spans, known, seconds)
+        bins = [Bin(at, together(each.counted for key, each in due.items() if key[1] == at)) for at in spans]
+        places = herds([each.due.number for each in bins])
+        largest = sorted(places, key=lambda place: -bins[place].due.number)[:NAMED_HERDS]
+        if topics is None and largest:  # whose they are was not asked yet
+            herding = {bins[place].at_ms: spans[bins[place].at_ms] for place in largest}
+            due |= _due(using, counting.live_topics(using), herding, known, SECONDS)
+        marked = (
+            each._replace(herd=place in places, topics=_most(due, each.at_ms) if place in largest else ())
+            for place, each in enumerate(bins)
+        )
+        return Forecast(now_ms, width_ms, tuple(marked)), due
 
     def fresh_for(kept: tuple[Forecast, counting.Memory]) -> float:
-        return fresh if kept[0].sum.whole else min(fresh, FRESH_SECONDS)
+        return fresh if all(known.counted.whole for known in kept[1].values()) else min(fresh, FRESH_SECONDS)
 
     found: tuple[Forecast, Any] = keeping.keep(keeping.name_of("due", width_ms, using, topics=topics), fresh_for, look)
     return found[0]
@@ -82,8 +92,8 @@ def _with_jobs(using: str, topics: Collection[str]) -> list[str]:
 
 def _due(
     using: str, topics: Sequence[str | None], spans: dict[int, Span], before: counting.Memory, seconds: float
-) -> dict[tuple[str | None, int], counting.Known]:
-    """How many jobs of each topic (None: of all) fall due in each span, by (topic, the span's key)."""
+) -> Due:
+    """How many jobs of each topic (None: of all) fall due in each span."""
     cells = {(topic, at): Cell(topic, *span) for topic in topics for at, span in spans.items()}
     return counting.live(using, cells, before, seconds=seconds)
 
@@ -98,20 +108,11 @@ def herds(numbers: Sequence[int]) -> list[int]:
     return found
 
 
-def _with_herds(using: str, topics: Collection[str] | None, bins: list[Bin], spans: dict[int, Span]) -> tuple[Bin, ...]:
-    """The bins with their herds marked, and the largest of these with the topics that they are of."""
-    places = herds([each.due.number for each in bins])
-    for place in places:
-        bins[place] = bins[place]._replace(herd=True)
-    largest = sorted(places, key=lambda place: -bins[place].due.number)[:NAMED_HERDS]
-    if largest:
-        names = counting.live_topics(using) if topics is None else sorted(topics)
-        found = _due(using, names, {bins[place].at_ms: spans[bins[place].at_ms] for place in largest}, {}, SECONDS)
-        for place in largest:
-            counts = [(name or "", each.counted) for (name, at), each in found.items() if at == bins[place].at_ms]
-            most = sorted(counts, key=lambda pair: -pair[1].number)[:NAMED_TOPICS]
-            bins[place] = bins[place]._replace(topics=tuple(pair for pair in most if pair[1].number))
-    return tuple(bins)
+def _most(due: Due, at: int) -> tuple[tuple[str, Count], ...]:
+    """The topics with most of what falls due then."""
+    counts = [(topic, each.counted) for (topic, when), each in due.items() if topic is not None and when == at]
+    most = sorted(counts, key=lambda pair: (-pair[1].number, pair[0]))[:NAMED_TOPICS]
+    return tuple(pair for pair in most if pair[1].number)
 
 
 # -- now ----------------------------------------------------------------------------------------

@@ -238,6 +238,12 @@ def test_where_nothing_is_restricted_jobs_are_not_asked_for_their_topic(staff):
         assert len([sql for sql in sent if "delaytasks_topic" in sql]) == 1
 
 
+def test_the_jobs_of_a_hidden_topic_are_not_read_in_vain(staff, hidden):
+    client = as_somebody(staff(VIEW, OPERATE))
+    for query in ({"topic": HIDDEN}, {"topic": HIDDEN, "state": "live"}, {"topic": HIDDEN, "q": "secret"}):
+        assert not [sql for sql in sent_by(client, **query) if "delaytasks_job" in sql]
+
+
 def test_what_a_person_sees_is_asked_once_for_a_page(staff, hidden):
     client = as_somebody(staff(VIEW, OPERATE))
     for query in ({}, {"q": "order"}, {"topic": TOPIC}):

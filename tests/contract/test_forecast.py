@@ -117,6 +117,24 @@ def test_a_herd_is_marked_and_says_of_which_topics_it_is():
     assert found.bins[31].topics == (("parcel.return", Count(301)), ("parcel.remind", Count(70)))
 
 
+def test_the_topics_of_a_herd_that_were_not_counted_to_their_end_are_looked_at_further(monkeypatch):
+    make_many(300, 31 * MINUTE)
+    keep_nothing_fresh(monkeypatch)
+    monkeypatch.setattr(counting, "FIRST_ROWS", 0)
+    with monkeypatch.context() as hurry:
+        hurry.setattr(counting, "SURE_ROWS", 0)
+        hurry.setattr(forecast, "SECONDS", 0)
+        hurry.setattr(forecast, "HERD_LEAST", 1)
+        assert forecast.minutes("default", None).bins[31].topics == (("parcel.return", Count(20, whole=False)),)
+    assert forecast.minutes("default", None).bins[31].topics == (("parcel.return", Count(300)),)
+
+
+def keep_nothing_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was counted before is only remembered."""
+    monkeypatch.setattr(forecast, "FRESH_SECONDS", 0)
+    monkeypatch.setattr(keeping, "WORTH", 0)
+
+
 def test_the_topics_of_a_herd_are_only_those_that_somebody_may_see():
     make_many(300, 31 * MINUTE)
     make_many(70, 31 * MINUTE, topic="parcel.remind")

@@ -85,6 +85,8 @@ def test_the_wheels_metadata_say_what_it_needs(wheel: Path) -> None:
     assert metadata.get_payload().strip() == (ROOT / "README.md").read_text().strip()
     assert set(metadata.get_all("Requires-Dist")) == {
         "Django>=5.2", "celery>=5.5", "redis<8,>=6.4", 'psycopg[binary]>=3.1; extra == "postgres"',
+        'djangorestframework>=3.17; extra == "api"', 'djangorestframework-api-key<4,>=3.1; extra == "api"',
+        'drf-spectacular[sidecar]>=0.30; extra == "api"',
     }  # fmt: skip
     assert any(name.endswith("licenses/LICENSE") for name in archive.namelist())
 
