@@ -527,12 +527,12 @@ class Consumer:
         """
         if self._stopping.is_set():
             raise RuntimeError("A Consumer runs once: make another one.")
-        for _ in range(self._threads):
-            threading.Thread(target=self._work, name="delaytasks-handler", daemon=True).start()
         poller = threading.Thread(target=self._poll, name="delaytasks-poll", daemon=True)
-        poller.start()
         try:
-            with self._caught_signals():
+            with self._caught_signals():  # before the first job: it may be the one that stops us
+                for _ in range(self._threads):
+                    threading.Thread(target=self._work, name="delaytasks-handler", daemon=True).start()
+                poller.start()
                 reason = self._reason_to_end()
         finally:
             self._stopping.set()
