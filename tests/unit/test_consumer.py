@@ -67,6 +67,18 @@ def consuming(client: Client, handle: Callable[[Job], Any], **options: Any) -> I
         running.stop()
 
 
+class InHand:
+    """A handler that holds its jobs until `go`."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Job] = []
+        self.go = threading.Event()
+
+    def __call__(self, job: Job) -> None:
+        self.jobs.append(job)
+        self.go.wait(20)
+
+
 def until(done: Callable[[], Any], what: str) -> Any:
     return wait_until(done, seconds=10, what=what)
 
@@ -136,13 +148,13 @@ def test_a_handler_that_ends_its_thread_loses_a_job_and_not_the_thread(client: C
 
 
 def test_it_takes_no_more_jobs_than_it_has_free_threads(client: Client, fake: FakeQueue) -> None:
-    go = threading.Event()
+    in_hand = InHand()
     for number in range(5):
         fake.put(f"a{number}")
-    with consuming(client, lambda job: go.wait(10), threads=2):
-        until(lambda: len(fake.held()) == 2, "two jobs in hand")
+    with consuming(client, in_hand, threads=2):
+        until(lambda: len(in_hand.jobs) == 2, "two jobs in hand")
         assert [given["count"] for given in fake.asked("pop")] == [2], "and it does not ask for more"
-        go.set()
+        in_hand.go.set()
         for number in range(5):
             state(fake, f"a{number}")
     assert max(given["count"] for given in fake.asked("pop")) == 2
@@ -348,8 +360,12 @@ def test_what_makes_going_on_useless_ends_it_with_that_error(
 @pytest.mark.parametrize("command", ["touch", "finish"])
 def test_a_token_revoked_while_a_job_is_in_hand_ends_it_too(client: Client, fake: FakeQueue, command: str) -> None:
     fake.bad[command].append(Bad(status=401))
-    fake.put("a", ttr=0.3)
-    with consuming(client, lambda job: job.lost.wait(0.2)) as running:
+    fake.put("a", ttr=1)
+
+    def handle(job: Job) -> None:
+        until(lambda: fake.asked("touch"), "a touch")
+
+    with consuming(client, handle) as running:
         running.thread.join(10)
         assert type(running.result) is Unauthorized
     assert fake.asked("finish"), "what is in hand is ended first"
@@ -390,16 +406,16 @@ def test_a_server_that_does_not_hear_a_goodbye_is_left(client: Client, fake: Fak
 
 
 def test_what_is_in_hand_is_finished_before_it_returns(client: Client, fake: FakeQueue) -> None:
-    go = threading.Event()
+    in_hand = InHand()
     fake.put("a")
     fake.put("b")
-    with consuming(client, lambda job: go.wait(10), threads=2) as running:
-        until(lambda: len(fake.held()) == 2, "two jobs in hand")
+    with consuming(client, in_hand, threads=2) as running:
+        until(lambda: len(in_hand.jobs) == 2, "two jobs in hand")
         fake.put("c")
         running.consumer.stop()
         running.thread.join(3 * module.PARTING_SECONDS)
         assert running.thread.is_alive(), "it waits for them, and not only for its poll"
-        go.set()
+        in_hand.go.set()
         assert running.stop() == 0
     assert [fake.jobs[id].state for id in "abc"] == ["finished", "finished", "live"]
     assert fake.jobs["c"].attempt == 0
@@ -408,13 +424,13 @@ def test_what_is_in_hand_is_finished_before_it_returns(client: Client, fake: Fak
 def test_after_the_grace_it_returns_and_says_how_many_are_still_in_hand(
     client: Client, fake: FakeQueue, caplog: pytest.LogCaptureFixture
 ) -> None:
-    go = threading.Event()
+    in_hand = InHand()
     fake.put("a")
-    with consuming(client, lambda job: go.wait(20), grace_seconds=0.1) as running:
-        until(fake.held, "a job in hand")
+    with consuming(client, in_hand, grace_seconds=0.1) as running:
+        until(lambda: in_hand.jobs, "a job in hand")
         assert running.stop() == 1
         assert "t a, attempt 1" in caplog.text
-        go.set()
+        in_hand.go.set()
         state(fake, "a")  # the process lives on, so it does end
 
 
