@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 
 from ..exceptions import BadCursor
 from ..models import Job
-from . import filters, lateness, rights, shown, walks
+from . import cursors, filters, lateness, rights, shown, walks
 
 ERROR_TAIL = 400  # characters of the error that a list needs
 PAGE_VARS = (PAGE_VAR,)  # what in an address only says which page
@@ -113,7 +113,7 @@ class JobChangeList(ChangeList):
         if not cursor:
             return None, False
         try:
-            return walks.read(cursor, walk)
+            return cursors.read(cursor, walk)
         except BadCursor:
             messages.warning(request, _("The address names no page of this list. This is the first one."))
             return None, False
@@ -138,9 +138,9 @@ class JobChangeList(ChangeList):
         first, last = self._ends(walk, found, start, back)
         forward, backward = (last, found.end) if back else (found.end, first if start else None)
         if forward is not None:
-            self.next_url = self._page_url(walks.write(walk, forward))
+            self.next_url = self._page_url(cursors.write(walk, forward))
         if backward is not None:
-            self.previous_url = self._page_url(walks.write(walk, backward, back=True))
+            self.previous_url = self._page_url(cursors.write(walk, backward, back=True))
         if start is not None:
             self.first_url = self.get_query_string(remove=[PAGE_VAR])
         if found.end is not None and len(found.positions) < self.list_per_page:  # it looked at enough and paused

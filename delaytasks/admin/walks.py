@@ -10,10 +10,8 @@ new   newest first: the primary key; dead ones delaytasks_job_dead and delaytask
 key   a topic's jobs by key, byte by byte: delaytasks_job_key
 """
 
-import base64
-import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime
 from math import inf
 from typing import Any, NamedTuple
@@ -21,7 +19,6 @@ from typing import Any, NamedTuple
 from django.db import connections
 
 from .. import clock, dialect
-from ..exceptions import BadCursor
 from ..states import STORED_LIVE, State
 
 ROUNDS = (2_000, 8_000, 32_000)  # rows that a page looks at, again and again until it is full
@@ -33,7 +30,6 @@ STATEMENT_LEGS = 200  # of one statement: SQLite knows no more than 500
 LIVE = "live"
 Position = list[Any]  # of a row in its walk: [due in ms, id], [key, id] or [id]
 _LAST = "\U0010ffff"
-_END_OF_TIME_MS = 253_402_300_800_000  # the year 10000
 
 
 class Walk(NamedTuple):
@@ -316,37 +312,3 @@ def _place(position: Position) -> tuple[Any, ...]:
 def _passed_by(walk: Walk, row: Position, end: Position) -> bool:
     """Whether a walk that got as far as `end` has seen `row`."""
     return _place(row) >= _place(end) if walk.down else _place(row) <= _place(end)
-
-
-# Cursors
-
-
-def write(walk: Walk, position: Position, *, back: bool = False) -> str:
-    """The cursor of the page behind `position`, or with `back` of the one before it."""
-    text = json.dumps([walk.word, int(back), *position], separators=(",", ":"))
-    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
-
-
-def read(cursor: str, walk: Walk) -> tuple[Position, bool]:
-    """(position, whether to go back) of a cursor of this walk. Raises BadCursor."""
-    try:
-        padded = cursor + "=" * (-len(cursor) % 4)
-        word, back, *position = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
-    except (ValueError, TypeError, RecursionError):
-        raise BadCursor from None
-    if word != walk.word or type(back) is not int or back not in (0, 1) or not _fits(position, walk.columns):
-        raise BadCursor
-    return position, bool(back)
-
-
-def _fits(position: Sequence[Any], columns: Sequence[str]) -> bool:
-    """Whether these values can be a position there, and a database can compare with them."""
-    return len(position) == len(columns) and all(
-        _comparable(value, column) for value, column in zip(position, columns, strict=True)
-    )
-
-
-def _comparable(value: Any, column: str) -> bool:
-    if column == "key":
-        return type(value) is str and not any(c == "\0" or "\ud800" <= c <= "\udfff" for c in value)
-    return type(value) is int and 0 <= value < (_END_OF_TIME_MS if column == "due_at" else 2**63)

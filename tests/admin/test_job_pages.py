@@ -17,7 +17,7 @@ from django.contrib.messages import get_messages
 from django.test import RequestFactory
 from django.utils.http import urlencode
 
-from delaytasks.admin import walks
+from delaytasks.admin import cursors, walks
 from delaytasks.admin.jobs import JobAdmin
 from delaytasks.models import Job, Topic
 from delaytasks.states import State
@@ -372,5 +372,5 @@ def test_a_slow_database_is_not_asked_for_another_round(admin_client, monkeypatc
         make_job(f"n:{number}")
     make_job("reserved", State.RESERVED)
     page = admin_client.get(LIST, {"state": "cancelled"})
-    position, _back = walks.read(page.context["cl"].next_url.removeprefix("?p=").partition("&")[0], walks.NEW)
+    position, _back = cursors.read(page.context["cl"].next_url.removeprefix("?p=").partition("&")[0], walks.NEW)
     assert position == [Job.objects.order_by("-pk")[1].pk]

@@ -83,6 +83,10 @@ def test_a_linger_of_zero_is_allowed_and_means_not_at_all() -> None:
         pytest.param("MOVER_THREAD", 1, id="number-for-a-truth"),
         pytest.param("TOPICS", ["order.close"], id="list-for-a-dict"),
         pytest.param("DATABASES", "default", id="text-for-a-list"),
+        pytest.param("REDACT", "password", id="a-word-for-a-list"),
+        pytest.param("REDACT", ["password", ""], id="nothing-for-a-word"),
+        pytest.param("REDACT", ["_"], id="a-separator-for-a-word"),
+        pytest.param("REDACT", [7], id="number-for-a-word"),
     ],
 )
 def test_a_value_of_the_wrong_type_is_refused_by_the_name_of_its_key(name: str, value: object) -> None:
