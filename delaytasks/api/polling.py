@@ -1,8 +1,9 @@
 """A request that waits for ready jobs: an async view around the sync one, under ASGI and WSGI alike.
 
 While it waits it holds neither a database connection nor, under ASGI, a thread that works. What
-wakes it is in waiting.py. Under ASGI a consumer that goes away in the meantime gets nothing reserved; WSGI does not
-say that it has gone, so what became ready for it comes back when its TTR is over.
+wakes it is in waiting.py. Under ASGI a consumer that goes away while it waits gets nothing
+reserved; one that goes in the moment of its answer, or under WSGI, which does not say so, has a
+job until its TTR is over.
 """
 
 import asyncio
