@@ -14,21 +14,23 @@ from tests.servers import PostgresServer
 from .world import ROOT, environment
 
 
-def migrate(directory: Path, database_url: str) -> None:
+def migrate(directory: Path, database_url: str, settings: str) -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "manage.py"), "migrate", "--run-syncdb", "--verbosity=0"],
-        env=environment(directory, database_url), capture_output=True, text=True, stdin=subprocess.DEVNULL,
+        env=environment(directory, database_url) | {"DJANGO_SETTINGS_MODULE": settings}, capture_output=True, text=True, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def make_template(name: str, directory: Path, server: PostgresServer | None) -> str:
+def make_template(
+    name: str, directory: Path, server: PostgresServer | None, *, settings: str = "tests.acceptance.settings"
+) -> str:
     """A migrated database to copy: its name on the server, or the path of a SQLite file."""
     if server is not None:
-        migrate(directory, server.make_database(name))
+        migrate(directory, server.make_database(name), settings)
         return name
     path = directory / f"{name}.sqlite3"
-    migrate(directory, f"sqlite:///{path}")
+    migrate(directory, f"sqlite:///{path}", settings)
     return str(path)
 
 

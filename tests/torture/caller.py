@@ -1,0 +1,179 @@
+"""A program that keeps making promises and changing them: `python -m tests.torture.caller NAME SEED PER_SECOND`.
+
+Runs until it is told to stop (SIGTERM), or is killed. What it asks and hears goes into the ledger; no error ends it.
+"""
+
+import os
+import random
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import django
+from django.db import DatabaseError, connection, transaction
+
+from .ledger import Ledger
+
+TOPICS = {
+    "torture.once": 5, "torture.slow": 2, "torture.batch": 4, "torture.together": 4, "torture.relaxed": 2,
+    "torture.flaky": 2, "torture.snooze": 2, "torture.outside": 2,
+}  # fmt: skip
+LONGEST_DELAY_SECONDS = 6.0
+REMEMBERED = 200
+stopping = threading.Event()
+
+
+class Undone(Exception):
+    """Rolls the caller's own transaction back."""
+
+
+class Caller:
+    def __init__(self, name: str, seed: int, ledger: Ledger) -> None:
+        self.name, self.random, self.ledger = name, random.Random(seed), ledger
+        self.count = 0
+        self.recent: deque[tuple[str, str, int]] = deque(maxlen=REMEMBERED)  # topic, key, job
+        self.choices: dict[Callable[[], None], int] = {
+            self.schedule: 60, self.schedule_many: 4, self.rolled_back: 4, self.cancel: 14, self.move: 12,
+            self.replace: 5, self.run_now: 4,
+        }  # fmt: skip
+
+    def do_something(self) -> None:
+        (what,) = self.random.choices(list(self.choices), list(self.choices.values()))
+        what()
+
+    def witnessed(self, op: str, topic: str, key: str, job: int | None, call: Callable[[], Any]) -> None:
+        """Ask, do, and write down what came back. A database or a mirror that is away is an answer that is broken."""
+        n = self._ask(op, topic, key)
+        said, found = "broken", job
+        try:
+            answer = call()
+            said, found, due_ms = _read(answer, job)
+            self.ledger.write("answers", n=n, said=said, job=found, due_ms=due_ms)
+        except Undone:
+            self.ledger.write("answers", n=n, said="rolled back", job=None, due_ms=None)
+        except _refusals() as refusal:
+            self.ledger.write("answers", n=n, said="refused", job=job, due_ms=None, why=type(refusal).__name__)
+        except DatabaseError as error:
+            self.ledger.write("answers", n=n, said="broken", job=job, due_ms=None, why=str(error)[:200])
+            connection.close()
+        if op == "schedule" and said in ("scheduled", "broken"):
+            self._remember(topic, key, found if said == "scheduled" else None)
+
+    def _ask(self, op: str, topic: str, key: str, **more: str) -> str:
+        self.count += 1
+        n = f"{self.name}-{os.getpid()}-{self.count}"
+        self.ledger.write("asks", n=n, op=op, topic=topic, key=key, due_ms=None, **more)
+        return n
+
+    def _remember(self, topic: str, key: str, job: int | None) -> None:
+        """From now on the key is this job's. None: nobody can say whose."""
+        older = [one for one in self.recent if one[:2] == (topic, key)]
+        for one in older:
+            self.recent.remove(one)
+        if job is not None:
+            self.recent.append((topic, key, job))
+
+    # What it asks for
+
+    def schedule(self) -> None:
+        from delaytasks import schedule
+
+        topic, key, delay = self._new()
+        self.witnessed("schedule", topic, key, None, lambda: schedule(topic, key=key, delay=delay, body={"key": key}))
+
+    def rolled_back(self) -> None:
+        from delaytasks import schedule
+
+        topic, key, delay = self._new()
+
+        def undone() -> None:
+            with transaction.atomic():
+                schedule(topic, key=key, delay=delay)
+                raise Undone
+
+        self.witnessed("rolled back", topic, key, None, undone)
+
+    def schedule_many(self) -> None:
+        from delaytasks import schedule_many
+
+        items = [self._new() for _ in range(20)]
+        group = f"{self.name}-{os.getpid()}-{self.count}"
+        asked = [self._ask("schedule", topic, key, group=group) for topic, key, _ in items]
+        try:
+            schedule_many([{"topic": topic, "key": key, "delay": delay} for topic, key, delay in items])
+        except DatabaseError as error:
+            self._answer_all(asked, "broken", str(error)[:200])
+            connection.close()
+        else:
+            self._answer_all(asked, "scheduled", "")
+
+    def _answer_all(self, asked: list[str], said: str, why: str) -> None:
+        answers = ({"n": n, "said": said, "why": why} for n in asked)
+        self.ledger.write("answers", *answers, job=None, due_ms=None)
+
+    def cancel(self) -> None:
+        from delaytasks import cancel
+
+        self._change("cancel", lambda topic, key: cancel(topic, key=key))
+
+    def move(self) -> None:
+        from delaytasks import reschedule
+
+        delay = self._delay()
+        self._change("move", lambda topic, key: reschedule(topic, key, delay=delay))
+
+    def run_now(self) -> None:
+        from delaytasks import run_now
+
+        self._change("run now", lambda topic, key: run_now(topic, key))
+
+    def replace(self) -> None:
+        """What is live is moved; what has ended gets a successor under its key."""
+        from delaytasks import schedule
+
+        delay = self._delay()
+        self._change("schedule", lambda t, k: schedule(t, key=k, delay=delay, on_conflict="replace"), again=True)
+
+    def _change(self, op: str, call: Callable[[str, str], Any], *, again: bool = False) -> None:
+        if not self.recent:
+            return
+        topic, key, job = self.random.choice(self.recent)
+        self.witnessed(op, topic, key, None if again else job, lambda: call(topic, key))
+
+    def _new(self) -> tuple[str, str, float]:
+        (topic,) = self.random.choices(list(TOPICS), list(TOPICS.values()))
+        return topic, f"{self.name}-{os.getpid()}-{self.count}-{self.random.randrange(10**9)}", self._delay()
+
+    def _delay(self) -> float:
+        return round(self.random.uniform(0, LONGEST_DELAY_SECONDS), 3)
+
+
+def _read(answer: Any, job: int | None) -> tuple[str, int | None, int | None]:
+    """(said, job, due in ms) of what a call returned: a Job or a CancelResult."""
+    if isinstance(answer, str):
+        return str(answer), job, None
+    return ("scheduled" if answer.is_new else "moved"), answer.id, answer.due_ms
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    from delaytasks import exceptions
+
+    return (exceptions.Reserved, exceptions.NotLive, exceptions.KeyIsLive)
+
+
+def main(name: str, seed: str, per_second: str) -> None:
+    django.setup()
+    caller = Caller(name, int(seed), Ledger(Path(os.environ["TORTURE_LEDGER"]), f"caller-{name}"))
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    rest = 1 / float(per_second)
+    print("calling", flush=True)
+    while not stopping.wait(rest):
+        caller.do_something()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,54 @@
+"""A consumer over HTTP, with the client that the product ships: `python -m tests.torture.consumer URL TOKEN`.
+
+Runs until it is told to stop (SIGTERM), or is killed. It reads the database's clock as a witness, nothing else.
+"""
+
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import django
+from django.db import DatabaseError, connection
+
+from .ledger import Ledger
+
+TOPIC = "torture.http"
+WORK_SECONDS = 0.05
+
+
+def main(url: str, token: str) -> None:
+    django.setup()
+    from delaytasks.client import Client, Consumer
+
+    logging.basicConfig(level=logging.INFO)
+    ledger = Ledger(Path(os.environ["TORTURE_LEDGER"]), "consumer")
+
+    def work(job: Any) -> None:
+        about = {"job": job.number, "topic": TOPIC, "key": job.id, "attempt": job.attempt}
+        due_ms = round(job.due_at.timestamp() * 1000)
+        ledger.write("begins", **about, due_ms=due_ms, now_ms=_now_ms(due_ms))
+        ledger.write("outside", **about)
+        time.sleep(WORK_SECONDS)
+        ledger.write("ends", job=job.number, attempt=job.attempt, how="returned")
+
+    print("consuming", flush=True)
+    Consumer(Client(url, token), TOPIC, work, threads=2).run()
+
+
+def _now_ms(otherwise: int) -> int:
+    """By the database's clock; `otherwise` where the database is away: then there is no witness."""
+    from delaytasks import dialect
+
+    try:
+        return int(dialect.now_ms("default"))
+    except DatabaseError:
+        return otherwise
+    finally:
+        connection.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

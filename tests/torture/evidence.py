@@ -1,0 +1,129 @@
+"""What the system itself holds at the end, as plain data for the checker: rows, events, effects, the mirror."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from django.db import connection
+
+from delaytasks import clock, conf, dialect
+from delaytasks.mirror import client
+from delaytasks.mirror.keys import Keys
+from delaytasks.models import Job, JobEvent
+
+from . import ledger
+
+
+@dataclass
+class Row:
+    id: int
+    topic: str
+    key: str
+    state: int
+    due_ms: int
+    attempt: int
+    failures: int
+    lease_ms: int | None
+
+
+@dataclass
+class Happened:
+    """A row of JobEvent."""
+
+    job: int
+    outcome: str
+    attempt: int
+    due_ms: int
+    reserved_ms: int | None
+    done_ms: int
+    next_due_ms: int | None
+
+
+@dataclass
+class Effect:
+    """What an attempt left in the database, in the commit of its finish."""
+
+    job: int
+    attempt: int
+    at_ms: int
+
+
+@dataclass
+class Place:
+    """An entry of the mirror. Of a `due` entry the score is when it will be looked at; of a ready one it was."""
+
+    job: int
+    topic: str
+    ready: bool
+    score: int
+
+
+@dataclass
+class Evidence:
+    entries: list[ledger.Entry] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    events: list[Happened] = field(default_factory=list)
+    effects: list[Effect] = field(default_factory=list)
+    places: list[Place] | None = None  # None: there is no mirror
+    now_ms: int = 0  # by the database's clock, when it was collected
+
+
+def collect(directory: Path) -> Evidence:
+    """Everything there is. `directory` holds the ledger; rows come through Django's default connection."""
+    return Evidence(
+        entries=ledger.read(directory),
+        rows=_rows(),
+        events=_events(),
+        effects=_effects(),
+        places=_places(),
+        now_ms=int(dialect.now_ms("default")),
+    )
+
+
+def _rows() -> list[Row]:
+    names = ("id", "topic", "key", "state", "due_at", "attempt", "failures", "lease_until")
+    rows = Job.objects.filter(topic__startswith="torture.").order_by("id").values_list(*names)
+    return [
+        Row(id, topic, key, state, clock.to_ms(due), attempt, failures, _ms(lease))
+        for id, topic, key, state, due, attempt, failures, lease in rows.iterator(chunk_size=10_000)
+    ]
+
+
+def _ms(at: Any) -> int | None:
+    return None if at is None else clock.to_ms(at)
+
+
+def _events() -> list[Happened]:
+    names = ("job_id", "outcome", "attempt", "due_ms", "reserved_ms", "done_ms", "next_due_ms")
+    rows = JobEvent.objects.filter(job__topic__startswith="torture.").order_by("id").values_list(*names)
+    return [Happened(*row) for row in rows.iterator(chunk_size=10_000)]
+
+
+def _effects() -> list[Effect]:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT job_id, attempt, at_ms FROM torture_effect ORDER BY id")
+        return [Effect(*row) for row in cursor.fetchall()]
+
+
+def _places() -> list[Place] | None:
+    """Read with a client of its own, straight from the sorted sets."""
+    settings = conf.get()
+    if not settings.redis_url:
+        return None
+    keys = Keys(settings.prefix, "default", settings.buckets)
+    with contextlib.closing(client.make(settings)) as redis:
+        return [place for bucket in range(keys.buckets) for place in _bucket(redis, keys, bucket)]
+
+
+def _bucket(redis: Any, keys: Keys, bucket: int) -> Iterator[Place]:
+    yield from _members(redis, keys.due(bucket), ready=False)
+    for topic in redis.smembers(keys.topics(bucket)):
+        yield from _members(redis, keys.ready(bucket, topic), ready=True)
+
+
+def _members(redis: Any, key: str, *, ready: bool) -> Iterator[Place]:
+    for member, score in redis.zscan_iter(key, count=1000):
+        job, _, topic = member.partition(":")
+        yield Place(int(job), topic, ready, int(score))

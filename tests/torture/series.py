@@ -1,0 +1,52 @@
+"""A series of trials: each fault by itself, then combinations, each kind of installation once."""
+
+import random
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from . import trial
+from .arena import Arena, arena
+from .faults import Fault
+from .installations import INSTALLATIONS
+from .trial import Verdict
+
+AT_ONCE = 3  # faults of a combination, at most
+
+
+def run(
+    faults: Sequence[Fault], directory: Path, database: str, chance: random.Random, minutes: float
+) -> Iterator[Verdict]:
+    """A verdict for each trial, as it is there."""
+    until = time.monotonic() + minutes * 60
+    plain = [fault for fault in faults if not fault.alone]
+    for kind in dict.fromkeys(fault.arena for fault in faults if fault.alone):
+        special = [fault for fault in faults if fault.arena == kind]
+        missing = sorted({program for fault in special for program in fault.needs if shutil.which(program) is None})
+        if missing:
+            yield from (Verdict([f.name], trouble=f"NOT RUN: there is no {', '.join(missing)} here") for f in special)
+            continue
+        with INSTALLATIONS[kind](directory / kind, database) as there:
+            yield from _trials(there, [[fault] for fault in special], chance)
+    if plain:
+        with arena(directory / "plain", database=database) as there:
+            yield from _trials(there, [[fault] for fault in chance.sample(plain, len(plain))], chance)
+            while time.monotonic() < until and len(plain) > 1:
+                yield from _trials(there, [combination(plain, chance)], chance)
+
+
+def combination(faults: Sequence[Fault], chance: random.Random) -> list[Fault]:
+    """Two or three faults that do not use the same parts."""
+    chosen: list[Fault] = []
+    for fault in chance.sample(faults, len(faults)):
+        if len(chosen) < AT_ONCE and not any(fault.uses & other.uses for other in chosen):
+            chosen.append(fault)
+    return chosen
+
+
+def _trials(there: Arena, plan: Sequence[Sequence[Fault]], chance: random.Random) -> Iterator[Verdict]:
+    if not there.crew:
+        there.populate()
+    for faults in plan:
+        yield trial.run(there, faults, seed=chance.randrange(10**6))
