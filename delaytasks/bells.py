@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from django.db import DatabaseError, InterfaceError, connections
+
 from . import engine, topics
 from .exceptions import MirrorDown
 from .models import Topic
@@ -62,6 +64,14 @@ class Bells:
         self._send = send
 
     def ring(self, topic: str) -> None:
+        """Raises what the database or the broker raises; the connection can be used for the next topic all the same."""
+        try:
+            self._ring(topic)
+        except (DatabaseError, InterfaceError):
+            connections[self._using].close_if_unusable_or_obsolete()
+            raise
+
+    def _ring(self, topic: str) -> None:
         handler = topics.find(topic)
         if handler is None:  # for somebody else: it stays ready
             return

@@ -48,15 +48,16 @@ def install(app: Celery) -> None:
     signals.worker_process_init.connect(_enforce_ttr, weak=False)
     signals.worker_init.connect(begin, weak=False)
     signals.worker_init.connect(_refuse_clashes, weak=False)
+    signals.worker_init.connect(_outlive_the_broker, weak=False)
 
 
 def _add_beat_entries(sender: Celery, **_: Any) -> None:
     settings = conf.get()
     tick_seconds = settings.guard_tick_ms / 1000
     entries = {
-        # The expiry is by the wall clocks of two hosts, so it leaves room for their difference.
-        "delaytasks.move_due": (tick_seconds, max(tick_seconds * 2, 10)),
-        "delaytasks.sweep": (settings.sweep_seconds, max(settings.sweep_seconds, 10)),
+        # The expiry is by the wall clocks of two hosts, and a pool may be busy when they come: it leaves room for both.
+        "delaytasks.move_due": (tick_seconds, max(tick_seconds * 2, 60)),
+        "delaytasks.sweep": (settings.sweep_seconds, max(settings.sweep_seconds * 4, 60)),
     }
     for name, (seconds, expires) in entries.items():
         entry = {"task": name, "schedule": seconds, "options": {"expires": expires, "ignore_result": True}}
@@ -69,6 +70,12 @@ def _enforce_ttr(**_: Any) -> None:
 
     in_child = current_process()._name != "MainProcess"
     ttr.enforce(watchdog=in_child, grace_seconds=conf.get().ttr_grace_seconds, before_interrupt=cancel_queries)
+
+
+def _outlive_the_broker(sender: Any, **_: Any) -> None:
+    from .reconnecting import choose  # Celery's consumer, which only a worker needs
+
+    choose(sender)
 
 
 def _refuse_clashes(**_: Any) -> None:

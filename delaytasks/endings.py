@@ -5,14 +5,16 @@ there is one. The mirror, the signals and the log hear of it on commit.
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from django.db import transaction
+from django.db import connections, transaction
 
 from . import engine, signals, statements, topics
 from .exceptions import LeaseLost
+from .interrupted import forget_broken
+from .leftovers import guarded
 from .models import Job
 from .places import GONE, Settlement
 from .statements import Ending, Event, Standing
@@ -27,6 +29,7 @@ _SIGNALS = {
     Outcome.EXPIRED: signals.job_failed,
     Outcome.DEAD: signals.job_dead,
 }
+Answer = TypeVar("Answer")
 _STATES = {Outcome.FINISHED: State.FINISHED, Outcome.DEAD: State.DEAD}
 
 
@@ -60,6 +63,7 @@ class Told(list[tuple[Verdict, int]]):
     """How attempts ended, each with the due time in ms that its job has now; told to the rest once it is committed."""
 
     committed = False
+    on_commit: Callable[[], Any] = staticmethod(lambda: None)  # called before the callbacks of others
 
 
 @contextmanager
@@ -74,6 +78,7 @@ def one_commit(using: str) -> Iterator[Told]:
     def after_commit() -> None:
         told.committed = True
         tell(using, told)
+        told.on_commit()
 
     with transaction.atomic(using):
         transaction.on_commit(after_commit, using=using, robust=True)
@@ -86,8 +91,11 @@ def conclude(using: str, verdicts: Sequence[Verdict], told: Told | None = None, 
     told      collects what the caller tells on commit by tell(); None: it is told on commit from here
     in_time   a lease that is over no longer holds, even if nobody has taken the job back
     """
-    if not verdicts:
-        return
+    if verdicts:
+        _without_wreckers(using, lambda skip: _conclude(using, verdicts, told, in_time, skip))
+
+
+def _conclude(using: str, verdicts: Sequence[Verdict], told: Told | None, in_time: bool, skip: Collection[int]) -> None:
     with transaction.atomic(using, savepoint=False):  # all or none with the caller's: two round trips less
         ended = statements.end_if_held(using, [_ending(v) for v in verdicts], in_time=in_time)
         lost = [v.held for v in verdicts if v.held.id not in ended]
@@ -98,7 +106,7 @@ def conclude(using: str, verdicts: Sequence[Verdict], told: Told | None = None, 
             )
         statements.record(using, [_event(v, *ended[v.held.id]) for v in verdicts])
         for verdict in verdicts:
-            if verdict.outcome is Outcome.DEAD:
+            if verdict.outcome is Outcome.DEAD and verdict.held.id not in skip:
                 _call_on_dead(using, verdict.held)
         outcome = [(v, ended[v.held.id][0]) for v in verdicts]
         if told is not None:
@@ -146,15 +154,43 @@ def announce(outcome: Outcome, job: Any, error: str = "") -> None:
         signal.send_robust(sender=job.topic, job=job, **extra)
 
 
+class _Wrecked(Exception):
+    """An on_dead took the transaction with it in which its job was to die."""
+
+    def __init__(self, job_id: int) -> None:
+        super().__init__(job_id)
+        self.job_id = job_id
+
+
+def _without_wreckers(using: str, bury: Callable[[Collection[int]], Answer]) -> Answer:
+    """bury(ids of jobs whose on_dead is not called), again for each on_dead that wrecks it: the job dies, and others.
+
+    Inside somebody's transaction that one is lost as a whole; _Wrecked is raised.
+    """
+    inside, skip = connections[using].in_atomic_block, set[int]()
+    while True:
+        try:
+            return bury(skip)
+        except _Wrecked as wrecked:
+            forget_broken()
+            if inside:
+                raise
+            skip.add(wrecked.job_id)
+
+
 def _call_on_dead(using: str, job: Any) -> None:
+    """Whatever it raises: what is to end this process would end each that tries to bury the job."""
     handler = topics.find(job.topic)
     if handler is None or handler.on_dead is None:
         return
+    connection = connections[using]
     try:
-        with transaction.atomic(using):
+        with transaction.atomic(using), guarded(handler.ttr_ms):
             handler.on_dead(job)
-    except Exception:
+    except BaseException:
         logger.exception("on_dead of %s failed; the job %s is dead all the same", job.topic, job.id)
+    if connection.closed_in_transaction or connection.needs_rollback:
+        raise _Wrecked(job.id)
 
 
 def expire(using: str, over: Iterable[Standing]) -> int:
@@ -166,13 +202,17 @@ def expire(using: str, over: Iterable[Standing]) -> int:
     by_id = {s.id: s for s in over}
     if not by_id:
         return 0
+    return _without_wreckers(using, lambda skip: _expire(using, by_id, skip))
+
+
+def _expire(using: str, by_id: dict[int, Standing], skip: Collection[int]) -> int:
     leases = [(s.id, s.attempt, topics.judged_max_attempts(s.topic)) for s in by_id.values()]
     with transaction.atomic(using):
         taken = statements.expire(using, leases, EXPIRED)
         jobs = Job.objects.using(using).in_bulk(list(taken)) if taken else {}
         statements.record(using, [_expired_event(by_id[i], jobs[i], done_ms) for i, (_, done_ms) in taken.items()])
         for job in jobs.values():
-            if job.state == State.DEAD:
+            if job.state == State.DEAD and job.id not in skip:
                 _call_on_dead(using, job)
         told = [(by_id[i], jobs[i]) for i in taken]
         transaction.on_commit(lambda: _tell_expired(using, told), using=using, robust=True)

@@ -72,8 +72,16 @@ class Reserved(DelaytasksError):
     """The job is reserved: its handler is running."""
 
 
+class MovedMeanwhile(DelaytasksError):
+    """The job is not due any more when its caller saw that it was: somebody has moved it."""
+
+
 class LeaseLost(DelaytasksError):
     """This attempt no longer holds the job: its TTR passed, or somebody else ended it."""
+
+
+class TransactionLeftOpen(DelaytasksError):
+    """A handler began a transaction and did not end it: it was rolled back."""
 
 
 class MirrorDown(DelaytasksError):

@@ -3,24 +3,28 @@
 import asyncio
 import logging
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from django.db import DatabaseError, InterfaceError, connections
 
-from . import engine, statements, ttr
+from . import engine, statements
 from .attempt import Attempt, in_hand
 from .conflicts import retried_once
-from .endings import Verdict, conclude, expire, one_commit
+from .endings import Told, Verdict, conclude, expire, one_commit
 from .exceptions import LeaseLost, TTRExceeded
-from .interrupted import drop_connections, forget_broken
+from .interrupted import forget_broken
+from .leftovers import guarded
 from .places import Places
 from .states import Outcome
 from .topics import Handler, Retry, Snooze
 
 logger = logging.getLogger("delaytasks")
 TRACEBACK_CHARS = 4000
-FAILURES = (Exception, SystemExit, asyncio.CancelledError)  # of a handler; anything else ends the worker
+LINE_CHARS = 1000  # of one part of a traceback: a long message is not to push out what it is the message of
+FAILURES = (Exception, SystemExit, asyncio.CancelledError, TTRExceeded)  # anything else ends the process, too
+NEVER_RAN = (Generator, Coroutine, AsyncGenerator)  # what a call returns that has run nothing of the handler's body
 
 
 class Handling:
@@ -33,7 +37,8 @@ class Handling:
         """Run the group in one transaction; False if it has to be done again one by one."""
         told = None
         try:
-            with in_hand(*group), one_commit(self.using) as told:
+            with in_hand(*group), ExitStack() as after, one_commit(self.using) as told:
+                self.guard_callbacks(after, told)
                 self.relax_commit()
                 if self.handler.batch:
                     lease_ms = min(attempt.lease_ms for attempt in group)
@@ -41,13 +46,13 @@ class Handling:
                 else:
                     results = [self.call(attempt, attempt.lease_ms) for attempt in group]
                 conclude(self.using, self.verdicts(group, results), told)
-        except (*FAILURES, TTRExceeded) as error:
+        except BaseException as error:
             if told is not None and told.committed:
-                logger.exception("%s: an on_commit callback of the handler failed", self.handler.topic)
+                self.callback_failed(error)
                 return True
             self.leave_if_shutting_down(error)
             self.mend_connection(error)
-            logger.info("%s: %s jobs go one by one after %r", self.handler.topic, len(group), error)
+            logger.info("%s: %s jobs go one by one after %s", self.handler.topic, len(group), type(error).__name__)
             return False
         return True
 
@@ -62,25 +67,30 @@ class Handling:
         except LeaseLost as lost:
             logger.warning("%s", lost)
             self.places.count("lease_lost")
-        except (*FAILURES, TTRExceeded) as error:
+        except BaseException as error:
             self.leave_if_shutting_down(error)
             self.mend_connection(error)
             self.after_error(attempt, error)
+            if not isinstance(error, FAILURES):
+                raise
+        finally:
+            forget_broken()
 
     def run_in_transaction(self, attempt: Attempt) -> None:
         attempt.ended, told = False, None
         try:
-            with one_commit(self.using) as told:
+            with ExitStack() as after, one_commit(self.using) as told:
+                self.guard_callbacks(after, told)
                 self.relax_commit()
                 if self.handler.batch:
                     results = self.results_of_batch([attempt], self.call([attempt], attempt.lease_ms))
                 else:
                     results = [self.call(attempt, attempt.lease_ms)]
                 conclude(self.using, self.verdicts([attempt], results), told)
-        except Exception:
+        except BaseException as error:
             if told is None or not told.committed:
                 raise
-            logger.exception("%s: an on_commit callback of the handler failed", self.handler.topic)
+            self.callback_failed(error)
 
     def run_outside(self, attempt: Attempt) -> None:
         """atomic=False: the handler is never repeated here, it talks to the outside; its finish may be."""
@@ -89,14 +99,29 @@ class Handling:
         retried_once(lambda: conclude(self.using, verdicts))
 
     def call(self, argument: Any, lease_ms: int) -> Any:
-        """Call the handler under its TTR. An interrupted database connection is closed at once."""
+        """What the handler returns, called under its TTR."""
         rest_ms = max(1, lease_ms - engine.now_ms(self.using))
-        try:
-            with ttr.limit(rest_ms):
-                return self.handler.function(argument)
-        except TTRExceeded:
-            drop_connections()
-            raise
+        with guarded(rest_ms):
+            result = self.handler.function(argument)
+        if isinstance(result, NEVER_RAN):
+            if isinstance(result, Coroutine):
+                result.close()
+            raise TypeError(
+                f"{self.handler.name} returned a {type(result).__name__}, so nothing of it has run: "
+                "a handler is a plain function, without yield and async."
+            )
+        return result
+
+    def guard_callbacks(self, after: ExitStack, told: Told) -> None:
+        """What the handler left to be done on commit has a TTR of its own, from the commit until `after` is closed."""
+        told.on_commit = lambda: after.enter_context(guarded(self.handler.ttr_ms))
+
+    def callback_failed(self, error: BaseException) -> None:
+        """The job has ended all the same. Raises what is to end the process, too."""
+        logger.error("%s: an on_commit callback of the handler failed", self.handler.topic, exc_info=error)
+        self.mend_connection(error)
+        if not isinstance(error, FAILURES):
+            raise error
 
     def verdicts(self, group: Sequence[Attempt], results: Sequence[Any]) -> list[Verdict]:
         """What the handler's results mean; attempts that ended inside the handler need nothing more."""
@@ -118,7 +143,10 @@ class Handling:
         return found
 
     def warn_of_result(self, result: Any) -> None:
-        said = f"{result!r:.80}"
+        try:
+            said = f"{result!r:.80}"
+        except Exception:
+            said = f"a {type(result).__name__} that cannot be printed"
         logger.warning("%s returned %s; it is to return nothing or a Snooze. Finished.", self.handler.name, said)
 
     def results_of_batch(self, group: Sequence[Attempt], result: Any) -> list[Any]:
@@ -165,8 +193,7 @@ class Handling:
 
     def mend_connection(self, error: BaseException) -> None:
         """Leave a connection that can be used. Raises the error if the database itself is gone."""
-        if isinstance(error, TTRExceeded):
-            forget_broken(self.using)
+        forget_broken()
         connection = connections[self.using]
         if connection.connection is None or connection.is_usable():
             return
@@ -187,9 +214,19 @@ class Handling:
 
 def shortened(error: BaseException) -> str:
     """The traceback, with its middle left out if it is long; without NULs, which PostgreSQL refuses."""
-    whole = "".join(traceback.format_exception(error)).replace("\x00", "\\x00")
+    try:
+        parts = traceback.format_exception(error)
+    except Exception:  # of an exception that has more in it than a message, such as a SyntaxError
+        parts = [f"{type(error).__name__}, which cannot be printed"]
+    whole = "".join(map(_cut, parts)).replace("\x00", "\\x00")
     whole = whole.encode(errors="backslashreplace").decode()
     if len(whole) <= TRACEBACK_CHARS:
         return whole
     half = TRACEBACK_CHARS // 2
     return f"{whole[:half]}\n... {len(whole) - 2 * half} characters left out ...\n{whole[-half:]}"
+
+
+def _cut(part: str) -> str:
+    if len(part) <= LINE_CHARS:
+        return part
+    return f"{part[:LINE_CHARS]} ... {len(part) - LINE_CHARS} characters left out\n"

@@ -33,7 +33,8 @@ def drop_connections() -> None:
                 logger.warning("an interrupted connection could not be closed: %s", error)
 
 
-def forget_broken(using: str) -> None:
-    """After everything was unwound: an alias that still believes to be inside a transaction gets a new wrapper."""
-    if connections[using].in_atomic_block:
-        del connections[using]
+def forget_broken() -> None:
+    """After everything was unwound: who still believes to be in a transaction of a closed connection, begins anew."""
+    for connection in connections.all(initialized_only=True):
+        if connection.in_atomic_block and connection.closed_in_transaction:
+            connection.in_atomic_block, connection.connection = False, None  # the next connect() resets the rest

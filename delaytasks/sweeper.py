@@ -48,12 +48,12 @@ def guard(using: str) -> int:
             raise MirrorDown
         if not found.alone("guard", conf.get().guard_tick_ms * 9 // 10):
             return 0
-        if lost_data(found, using):
-            logger.warning("mirror: Redis is new, empty, rewound, or was away")
-            rebuild(using)
-            return 0
-        _noticed_outages.discard(using)
-        return probe(found, using)
+        if not lost_data(found, using):
+            _noticed_outages.discard(using)
+            return probe(found, using)
+        logger.warning("mirror: Redis is new, empty, rewound, or was away")
+        # Another may be at it for long, or have died at it: what is overdue does not wait for that.
+        return probe(found, using) if rebuild(using) is None else 0
     except MirrorDown:
         if using not in _noticed_outages:  # Redis misses this tick, so even one that comes back as it was is noticed
             _noticed_outages.add(using)

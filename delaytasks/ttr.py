@@ -7,6 +7,7 @@ process with a traceback of where it hung. It is not armed in a worker's main pr
 """
 
 import faulthandler
+import os
 import signal
 import sys
 import threading
@@ -45,6 +46,15 @@ def _set(seconds: float) -> None:
     signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001), _grace_seconds / 2)
     if _watched and sys.__stderr__ is not None:
         faulthandler.dump_traceback_later(seconds + _grace_seconds, exit=True, file=sys.__stderr__)
+
+
+def _forget() -> None:
+    """A forked child has neither the timer nor the watchdog's thread, and would wait for that thread for ever."""
+    global _enforced, _watched, _armed
+    _enforced = _watched = _armed = False
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def rearm(ms: int) -> None:

@@ -33,11 +33,12 @@ def make(settings: Settings) -> Any:
     }
     if url.startswith("sentinel://"):
         return _sentinel(url, options)
+    again = Retry(NoBackoff(), 1)  # once: whoever asks waits meanwhile, at most for two timeouts
     try:
         parse_url(url)
         if settings.redis_cluster:
-            return RedisCluster.from_url(url, **options)
-        client = redis.Redis.from_url(url, retry=Retry(NoBackoff(), 1), health_check_interval=30, **options)
+            return RedisCluster.from_url(url, retry=again, **options)
+        client = redis.Redis.from_url(url, retry=again, health_check_interval=30, **options)
         client.connection_pool.make_connection()  # nothing connects yet, but an unknown option is refused
         return client
     except (ValueError, TypeError) as error:

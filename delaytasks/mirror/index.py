@@ -2,6 +2,7 @@
 
 import logging
 import random
+import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -219,7 +220,10 @@ class Mirror:
 
     def alone(self, what: str, for_ms: int) -> bool:
         """True for the one process that may do `what` during the next `for_ms`."""
-        return bool(self._line.ask(lambda c: c.set(self.keys.alone(what), 1, nx=True, px=for_ms)))
+        key, token = self.keys.alone(what), uuid.uuid4().hex
+        taken = self._line.ask(lambda c: c.set(key, token, nx=True, px=for_ms))
+        # The client asks again when no answer comes: then it may be refused by what it has taken itself.
+        return bool(taken or self._line.ask(lambda c: c.get(key)) == token)
 
     def still_alone(self, what: str, for_ms: int) -> None:
         self._line.ask(lambda c: c.set(self.keys.alone(what), 1, px=for_ms))

@@ -15,9 +15,10 @@ from .world import ROOT, environment
 
 
 def migrate(directory: Path, database_url: str, settings: str) -> None:
+    env = environment(directory, database_url) | {"DJANGO_SETTINGS_MODULE": settings}
     done = subprocess.run(
         [sys.executable, str(ROOT / "manage.py"), "migrate", "--run-syncdb", "--verbosity=0"],
-        env=environment(directory, database_url) | {"DJANGO_SETTINGS_MODULE": settings}, capture_output=True, text=True, stdin=subprocess.DEVNULL,
+        env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -1,17 +1,15 @@
 """The mirror on a Redis Cluster: each bucket is one slot, the buckets lie on several masters."""
 
-import contextlib
 from collections.abc import Iterator
 
 import pytest
-import redis
 from redis.crc import key_slot
 
 from delaytasks import audit, cancel, mirror, reschedule, schedule, schedule_many
 from delaytasks.places import Call
-from tests.servers import RedisServer, free_port, wait_until
+from tests.cluster import SLOTS, Cluster
+from tests.servers import RedisServer, wait_until
 
-SLOTS = 16_384
 pytestmark = [
     pytest.mark.only_on("sqlite"),
     pytest.mark.xdist_group("cluster"),
@@ -19,40 +17,11 @@ pytestmark = [
 on_the_mirror = pytest.mark.parametrize("places", ["mirror"], indirect=True)
 
 
-def cluster_node() -> RedisServer:
-    """A Redis whose port leaves room for the cluster bus, which listens 10,000 above it."""
-    server = RedisServer(cluster_enabled="yes", databases="1")
-    while server.port > 55_535:
-        server.port = free_port()
-    return server
-
-
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[list[RedisServer]]:
     """Three masters without replicas."""
-    with contextlib.ExitStack() as stack:
-        servers = [stack.enter_context(cluster_node()) for _ in range(3)]
-        clients = [stack.enter_context(server.client()) for server in servers]
-        bounds = [0, 5_461, 10_923, SLOTS]
-        for n, client in enumerate(clients):
-            client.execute_command("CLUSTER ADDSLOTS", *range(*bounds[n : n + 2]))
-            client.execute_command("CLUSTER SET-CONFIG-EPOCH", n + 1)
-        for server in servers[1:]:
-            clients[0].execute_command("CLUSTER MEET", "127.0.0.1", server.port)
-        wait_until(
-            lambda: all(_agrees(client) for client in clients),
-            seconds=30,
-            what="the cluster to agree",
-        )
-        yield servers
-
-
-def _agrees(client: redis.Redis) -> bool:
-    """Whether this node knows the whole cluster, and its links to the others are up: what it publishes goes by them."""
-    info = client.execute_command("CLUSTER INFO")
-    nodes = client.execute_command("CLUSTER NODES").values()
-    known = info["cluster_state"] == "ok" and len(nodes) == 3
-    return known and all(node["connected"] and "handshake" not in node["flags"] for node in nodes)
+    with Cluster() as cluster:
+        yield cluster.servers
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from delaytasks import audit, cancel, metrics, mirror, reschedule, schedule, sch
 from delaytasks.clock import from_ms
 from delaytasks.models import Job, MirrorMark
 from delaytasks.places import GONE, Entry, Settlement
+from tests.torture.proxy import Proxy
 
 from .conftest import state_of
 
@@ -253,3 +254,27 @@ def test_a_redis_that_comes_back_empty_is_filled_and_used_again(stage, db_clock,
     db_clock.advance(seconds=60)
     stage.go()
     assert keys == ["a"]
+
+
+def test_what_is_overdue_does_not_wait_for_another_that_rebuilds_or_died_at_it(stage, db_clock):
+    keys = stage.recorder("t")
+    schedule("t", key="a", delay=5)
+    flush()
+    assert mirror.connect().alone("rebuild", 60_000)
+    db_clock.advance(seconds=6)
+    stage.guard()
+    stage.go()
+    assert keys == ["a"]
+
+
+def test_whoever_takes_a_lock_and_loses_the_answer_holds_it(stage, with_redis, redis_server, settings):
+    with Proxy(redis_server.port) as proxy:
+        settings.DELAYTASKS = {**with_redis, "REDIS_URL": f"redis://127.0.0.1:{proxy.port}/0"}
+        found = mirror.connect()
+        assert found.alone("audit", 60_000)
+        replies = iter([0])  # of the next one nothing comes through
+        proxy.cut_after = lambda: next(replies, None)
+        assert found.alone("rebuild", 60_000)
+        assert proxy.cuts == 1
+        assert not found.alone("rebuild", 60_000)
+        found.close()

@@ -1,0 +1,39 @@
+"""The Redis of `make run` is reached through a file that its user alone may open, and through no network address."""
+
+import stat
+import subprocess
+from pathlib import Path
+
+import redis
+
+from project import parts
+from tests.servers import die_with_parent, make_directory, redis_binary, stop_process, wait_until
+
+LISTENING = "0A"  # of /proc/net/tcp
+
+
+def listening_sockets(pid: int) -> list[str]:
+    """The addresses on which a process listens, IPv4 and IPv6, as /proc has them."""
+    own = {link.readlink().name for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()}
+    lines = [
+        line.split()
+        for table in ("tcp", "tcp6")
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]
+    ]
+    return [line[1] for line in lines if line[3] == LISTENING and f"socket:[{line[9]}]" in own]
+
+
+def test_the_embedded_redis_listens_on_no_network_address() -> None:
+    var = make_directory("delaytasks-run-")
+    for folder in ("run", "redis"):
+        (var / folder).mkdir()
+    path = var / "run" / "redis.sock"
+    part = parts.redis(Path(redis_binary()), var, path)
+    process = subprocess.Popen(part.command, stdout=subprocess.DEVNULL, preexec_fn=die_with_parent())
+    try:
+        wait_until(part.is_up, seconds=20, what="the embedded Redis to answer")
+        assert redis.Redis(unix_socket_path=str(path)).ping()
+        assert listening_sockets(process.pid) == []
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0
+    finally:
+        stop_process(process)
