@@ -9,7 +9,7 @@ PYTEST = $(VENV_PYTHON) -m pytest -n $(PYTEST_WORKERS) --max-worker-restart=0
 DATABASE_LAYERS = $(filter-out tests/unit/ tests/packaging/ tests/__pycache__/,$(wildcard tests/*/))
 
 .PHONY: check
-check: lint types layers test ## all that CI runs: linters, types, import layers, tests
+check: lint types layers audit test ## all that CI runs: linters, types, import layers, advisories, tests
 
 .PHONY: test
 test: $(VENV)/.stamp-dev ## all tests: everything on SQLite, then what touches a database on PostgreSQL
@@ -29,6 +29,28 @@ test-postgres: $(VENV)/.stamp-dev ## what touches a database, on PostgreSQL alon
 .PHONY: acceptance-test
 acceptance-test: $(VENV)/.stamp-dev ## real beat and worker processes: kills, outages, bursts
 	$(PYTEST) tests/acceptance $(ARGS)
+
+# The figures in docs/promises.md: run it on both databases, on a machine with nothing else to do, then `make promises`.
+.PHONY: torture
+torture: MINUTES ?= 20
+torture: SEED ?= 1
+torture: DATABASE ?= postgres
+torture: $(VENV)/.stamp-dev ## an installation hurt in every way, then at random: MINUTES=20 SEED=1 DATABASE=postgres
+	$(VENV_PYTHON) -m tests.torture --minutes $(MINUTES) --seed $(SEED) --database $(DATABASE) --report var/torture $(ARGS)
+
+.PHONY: load
+load: $(VENV)/.stamp-dev ## a million jobs pending, a hundred thousand due in the same second: ARGS="--due 10000"
+	$(VENV_PYTHON) -m tests.torture.load $(ARGS)
+
+.PHONY: soak
+soak: MINUTES ?= 30
+soak: SEED ?= 1
+soak: $(VENV)/.stamp-dev ## work with a fault each 20 s, and nothing grows beyond its bound: MINUTES=30 SEED=1
+	$(VENV_PYTHON) -m tests.torture.soak --minutes $(MINUTES) --seed $(SEED) $(ARGS)
+
+.PHONY: promises
+promises: $(VENV)/.stamp-dev ## write what the last `make torture` of each database saw into docs/promises.md
+	$(VENV_PYTHON) -m tests.torture --publish var/torture/*.json
 
 .PHONY: wheel-test
 wheel-test: $(VENV)/.stamp-dev ## a wheel from this tree, installed into a bare project elsewhere
@@ -52,10 +74,26 @@ types: $(VENV)/.stamp-dev ## mypy
 layers: $(VENV)/.stamp-dev ## imports point down
 	$(VENV)/bin/lint-imports --no-logo --no-cache
 
+.PHONY: audit
+audit: $(VENV)/.stamp-dev ## advisories against anything that is installed; needs a network, says so loudly without
+	@$(VENV_PYTHON) .ci/audit.py
+
+.PHONY: bench-admin
+bench-admin: $(VENV)/.stamp-dev ## how long each page of the admin takes on five million jobs (10 min; PAGES="list board")
+	@$(VENV_PYTHON) -m benchmarks.admin_pages $(PAGES)
+
 .PHONY: openapi
 openapi: $(VENV)/.stamp-dev ## write docs/openapi.yaml anew, from the code
 	@DJANGO_SETTINGS_MODULE=project.settings $(VENV_PYTHON) -m delaytasks.api > $(VENV)/openapi.yaml
 	@mv $(VENV)/openapi.yaml docs/openapi.yaml
+
+.PHONY: messages
+messages: $(VENV)/.stamp-dev ## bring the translations up to date with the sources, and compile them
+	@$(VENV_PYTHON) .ci/messages.py
+
+.PHONY: screenshots
+screenshots: $(VENV)/.stamp-dev ## take the README's pictures of a running shop, into docs/images or OUT=folder; needs Chromium
+	@$(VENV_PYTHON) -m tests.screenshots
 
 # Made again when the requirements change, or when the environment was made anew.
 $(VENV)/.stamp-dev: requirements.txt requirements-dev.txt $(if $(shell $(VENV_PYTHON) -c 'print(1)' 2>/dev/null),,always)

@@ -13,7 +13,7 @@ from django.db import IntegrityError, transaction
 
 from . import engine, on_commit, signals, statements
 from .conflicts import retried_once
-from .exceptions import BadInput, KeyIsLive, NotDead, NotLive, Reserved
+from .exceptions import BadInput, KeyIsLive, MovedMeanwhile, NotDead, NotLive, Reserved
 from .models import Job
 from .places import Entry
 from .promises import Delay, check_actor, check_name, to_when
@@ -21,6 +21,7 @@ from .statements import Event, Live
 from .states import Outcome, State
 
 Answer = TypeVar("Answer")
+When = tuple[int | None, int | None]  # due_ms, or a delay in ms from now by the database's clock
 
 
 class Who(NamedTuple):
@@ -54,28 +55,40 @@ def cancel(topic: str, *, key: str, using: str | None = None, by: str = "", reas
     check_name(topic, key)
     return _atomically(
         using, Who(by, reason), lambda who: _cancel(using, lambda: statements.find_latest(using, topic, key), who)
-    )
+    ).answer
 
 
 def cancel_job(job_id: int, *, using: str | None = None, by: str = "", reason: str = "") -> CancelResult:
     """cancel() for a job known by its id."""
+    return call_off(job_id, using=using, by=by, reason=reason).answer
+
+
+class CalledOff(NamedTuple):
+    """answer: as cancel()'s. mine: whether this call did it; a job that had been cancelled before is not its doing."""
+
+    answer: CancelResult
+    mine: bool = False
+
+
+def call_off(job_id: int, *, using: str | None = None, by: str = "", reason: str = "") -> CalledOff:
+    """cancel_job() for who also has to say whose doing it was."""
     using = engine.alias(using)
     return _atomically(
         using, Who(by, reason), lambda who: _cancel(using, lambda: statements.find_by_id(using, job_id), who)
     )
 
 
-def _cancel(using: str, find: Callable[[], Live | None], who: Who) -> CancelResult:
+def _cancel(using: str, find: Callable[[], Live | None], who: Who) -> CalledOff:
     for _ in range(_RACES):
         seen = find()
         if seen is None:
-            return CancelResult.UNKNOWN
+            return CalledOff(CancelResult.UNKNOWN)
         if seen.state != State.DELAYED:
-            return _WHY_NOT_CANCELLED[seen.state]
+            return CalledOff(_WHY_NOT_CANCELLED[seen.state])
         for done in statements.cancel_delayed(using, [seen.id]):
             _cancelled(using, seen.topic, done, who)
-            return CancelResult.CANCELLED
-    return CancelResult.RUNNING  # it was claimed each time, a moment before us
+            return CalledOff(CancelResult.CANCELLED, mine=True)
+    return CalledOff(CancelResult.RUNNING)  # it was claimed each time, a moment before us
 
 
 _WHY_NOT_CANCELLED = {
@@ -129,7 +142,7 @@ def reschedule(
     using = engine.alias(using)
     due_ms, delay_ms = to_when(delay, due_at)
     return _atomically(
-        using, Who(by, reason), lambda who: _move(using, _live(using, topic, key), due_ms, delay_ms, who)
+        using, Who(by, reason), lambda who: _move(using, _live(using, topic, key), lambda _: (due_ms, delay_ms), who)
     )
 
 
@@ -146,35 +159,51 @@ def reschedule_job(
     using = engine.alias(using)
     due_ms, delay_ms = to_when(delay, due_at)
     return _atomically(
-        using, Who(by, reason), lambda who: _move(using, _live_by_id(using, job_id), due_ms, delay_ms, who)
+        using, Who(by, reason), lambda who: _move(using, _live_by_id(using, job_id), lambda _: (due_ms, delay_ms), who)
     )
 
 
-def postpone_job(job_id: int, later: Delay, *, using: str | None = None, by: str = "", reason: str = "") -> Job:
+def postpone_job(
+    job_id: int,
+    later: Delay,
+    *,
+    seen_due_ms: int | None = None,
+    using: str | None = None,
+    by: str = "",
+    reason: str = "",
+) -> Job:
     """Move a live job, known by its id, to `later` after its due time, or after now if that has passed.
 
-    later   timedelta or seconds. Raises NotLive, Reserved, BadDelay.
+    later         timedelta or seconds
+    seen_due_ms   only if it is still due then: whoever asks twice postpones once
+
+    Raises NotLive, Reserved, MovedMeanwhile, BadDelay.
     """
     using = engine.alias(using)
     _, later_ms = to_when(later, None)
 
-    def move(who: Who) -> Job:
-        seen = _live_by_id(using, job_id)
-        return _move(using, seen, max(seen.due_ms, engine.now_ms(using)) + (later_ms or 0), None, who)
+    def later_than(held: Live) -> When:
+        if seen_due_ms not in (None, held.due_ms):
+            raise MovedMeanwhile(f"{held.topic} {held.key!r} (job {held.id}) was moved meanwhile.")
+        return max(held.due_ms, engine.now_ms(using)) + (later_ms or 0), None
 
-    return _atomically(using, Who(by, reason), move)
+    return _atomically(using, Who(by, reason), lambda who: _move(using, _live_by_id(using, job_id), later_than, who))
 
 
 def run_now(topic: str, key: str, *, using: str | None = None, by: str = "", reason: str = "") -> Job:
     """Make a live job due now; the job as it is now. Raises NotLive, Reserved."""
     using = engine.alias(using)
-    return _atomically(using, Who(by, reason), lambda who: _move(using, _live(using, topic, key), None, 0, who))
+    return _atomically(using, Who(by, reason), lambda who: _move(using, _live(using, topic, key), _at_once, who))
 
 
 def run_job_now(job_id: int, *, using: str | None = None, by: str = "", reason: str = "") -> Job:
     """run_now() for a job known by its id."""
     using = engine.alias(using)
-    return _atomically(using, Who(by, reason), lambda who: _move(using, _live_by_id(using, job_id), None, 0, who))
+    return _atomically(using, Who(by, reason), lambda who: _move(using, _live_by_id(using, job_id), _at_once, who))
+
+
+def _at_once(_: Live) -> When:
+    return None, 0
 
 
 def _live(using: str, topic: str, key: str) -> Live:
@@ -193,10 +222,12 @@ def _live_by_id(using: str, job_id: int) -> Live:
     return found
 
 
-def _move(using: str, seen: Live, due_ms: int | None, delay_ms: int | None, who: Who) -> Job:
+def _move(using: str, seen: Live, when: Callable[[Live], When], who: Who) -> Job:
+    """`when` is asked once the row is locked: nobody else moves it in between."""
     locked = statements.lock_delayed(using, seen.id)  # a reserved row is not waited for: its handler may hold it
     if locked is not None:
         seen = locked
+        due_ms, delay_ms = when(locked)
         moved = statements.move_delayed(using, seen.id, due_ms=due_ms, delay_ms=delay_ms)
     if locked is None or moved is None:
         raise Reserved(f"{seen.topic} {seen.key!r} (job {seen.id}) cannot be moved: its handler is running.")

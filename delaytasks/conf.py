@@ -45,7 +45,7 @@ class Settings:
     audit_seconds: int = 600
     mover_thread: bool = True  # a mover inside each Celery worker, for millisecond precision
     autodiscover: str | None = "timeouts"  # the module looked for in each app; None: import handlers yourself
-    redact: Sequence[str] = (  # the admin hides a body's values under keys whose names contain one of these
+    redact: Sequence[str] = (  # staff do not see a body's values under keys whose names contain one of these
         "password", "passwd", "passphrase", "secret", "token", "authorization", "authentication", "api_key",
         "access_key", "private_key", "credential", "cookie", "session_id", "card_number", "security_code", "cvv",
         "cvc", "iban",

@@ -19,6 +19,7 @@ from .statements import Holding
 from .states import Outcome, State
 
 MAX_ERROR = 10_000  # characters of what a consumer says went wrong
+BURIED = "Buried by its consumer."
 
 
 def reserve(topic: str, count: int, *, using: str, worker: str) -> list[Attempt]:
@@ -46,7 +47,7 @@ def finish(job_id: int, attempt: int, *, using: str, by: str = "") -> None:
 
 def bury(job_id: int, attempt: int, *, using: str, by: str = "", reason: str = "") -> None:
     """Declare a job that this attempt holds dead; staff can retry it. Raises LeaseLost."""
-    _end(using, _held(using, job_id, attempt, by), Outcome.DEAD, error=reason or "Buried by its consumer.")
+    _end(using, _held(using, job_id, attempt, by), Outcome.DEAD, error=reason or BURIED)
 
 
 def release(

@@ -20,6 +20,7 @@ FIRST_ROWS = 10_000  # read by the first round, all counts together
 SURE_ROWS = 30_000  # read by all rounds together even if they are slow: what is small is counted to its end
 LEAST_CAP = 20
 GROWTH = 8  # of the cap, from round to round
+ALONE = 8  # counts of one look that have a statement of their own
 GOOD_LOOKS = 50  # for so many looks what was found stands in for what could not be counted again
 CELLS = 5_000  # of one statement; SQLite allows 32,766 parameters
 TOPICS = 500  # more are not looked for
@@ -53,6 +54,7 @@ class Known(NamedTuple):
     counted: Count
     look: int
     tried: int  # the look that last did what it could
+    old: bool = False  # taken from a look before
 
 
 Memory = Mapping[Any, Known]  # of the look before this one
@@ -167,7 +169,7 @@ class Look:
         for place, n in enumerate(sorted(large, key=lambda n: self._known_before(n).tried)):
             rows, before = self._rows_left(), self._known_before(n)
             still_large = True
-            if rows >= 2 * cap and (place == 0 or rows > before.counted.number):
+            if place < ALONE and rows >= 2 * cap and (place == 0 or rows > before.counted.number):
                 still_large = bool(self._count([n], rows))
             if still_large:  # the first had all the time there was: it must do, and the others have their turn
                 self._found[n] = self._better(n)._replace(tried=self._number if place == 0 else before.tried)
@@ -176,7 +178,7 @@ class Look:
         """What says more: what was found now, or not long ago."""
         before, now = self._known_before(n), self._found[n]
         good = self._number - before.look < GOOD_LOOKS and before.counted.number > now.counted.number
-        return before if good else now
+        return before._replace(old=True) if good else now
 
     def _known_before(self, n: int) -> Known:
         return self._before[n] or self._found[n]

@@ -6,6 +6,7 @@ not use it with an index, and a statement that waited for a lock had better thin
 early than late.
 """
 
+from datetime import datetime
 from typing import Any, ClassVar
 
 from django.db import connections
@@ -131,6 +132,13 @@ def lock_name(using: str, name: str) -> None:
             c.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 5307))", [name])
 
 
+def wait_at_most(using: str, ms: int) -> None:
+    """Until this transaction ends, whoever locks a row is waited for no longer. SQLite's one writer locks no rows."""
+    if connections[using].vendor == "postgresql":
+        with cursor(using) as c:
+            c.execute("SELECT set_config('lock_timeout', %s, true)", [f"{ms}ms"])
+
+
 def now_ms(using: str) -> float:
     """The database's time in milliseconds since 1970, as exact as it gets: what a DatabaseClock learns from."""
     if _fixed_now_ms is not None:
@@ -142,3 +150,8 @@ def now_ms(using: str) -> float:
         else:
             c.execute(f"SELECT {_DIALECTS['sqlite'].to_ms(_DIALECTS['sqlite'].real_now)}", ())
         return float(c.fetchone()[0])
+
+
+def database_now(using: str) -> datetime:
+    """The database's time, aware, cut to the millisecond: the clock that decides what is ready."""
+    return clock.from_ms(int(now_ms(using)))

@@ -48,7 +48,10 @@ def minutes(using: str, topics: Collection[str] | None) -> Forecast:
 
 
 def hours(using: str, topics: Collection[str] | None) -> Forecast:
-    """What falls due in each of the next 24 hours, this one included; up to a minute old once it is whole."""
+    """What falls due in each of the next 24 hours, this one included; up to a minute old once all of it was counted.
+
+    Where there is too much for one look, numbers stand that looks before found: for some minutes, a few hours a look.
+    """
     return _forecast(using, topics, HOUR_MS, 24, HOURS_FRESH_SECONDS, HOURS_SECONDS)
 
 
@@ -78,7 +81,8 @@ def _forecast(
         return Forecast(now_ms, width_ms, tuple(marked)), due
 
     def fresh_for(kept: tuple[Forecast, counting.Memory]) -> float:
-        return fresh if all(known.counted.whole for known in kept[1].values()) else min(fresh, FRESH_SECONDS)
+        counted = all(known.counted.whole and not known.old for known in kept[1].values())
+        return fresh if counted else min(fresh, FRESH_SECONDS)
 
     found: tuple[Forecast, Any] = keeping.keep(keeping.name_of("due", width_ms, using, topics=topics), fresh_for, look)
     return found[0]
@@ -130,32 +134,46 @@ class Standing(NamedTuple):
     known: bool  # it has a handler here or is named in the settings
 
 
-def standings(using: str, topics: Collection[str] | None) -> dict[str, Standing]:
-    """How each of these topics stands; of None: each that has live or dead jobs or is paused. A few seconds old."""
-
-    def look(before: Standings | None) -> Standings:
-        names = topics
-        if names is None:
-            paused = Topic.objects.using(using).filter(paused=True).values_list("name", flat=True)
-            names = {*counting.live_topics(using), *counting.dead_topics(using), *paused}
-        return _standings(using, sorted(names)[: counting.TOPICS], before or Standings({}, {}, {}))
-
-    found: Standings = keeping.keep(keeping.name_of("now", using, topics=topics), FRESH_SECONDS, look)
-    return found.topics
-
-
 class Standings(NamedTuple):
     topics: dict[str, Standing]
     live: counting.Memory
     dead: counting.Memory
+    whole: bool = True  # False: there are more topics
+
+
+def standings(using: str, topics: Collection[str] | None) -> dict[str, Standing]:
+    """How each of these topics stands; of None: each that has live or dead jobs or is paused. A few seconds old."""
+    return most_standings(using, topics).topics
+
+
+def most_standings(using: str, topics: Collection[str] | None) -> Standings:
+    """The same, and whether these are all: more than 500 topics are not looked at."""
+
+    def look(before: Standings | None) -> Standings:
+        names, whole = topics, True
+        if names is None:
+            paused = Topic.objects.using(using).filter(paused=True).values_list("name", flat=True)
+            live, dead = counting.live_topics(using), counting.dead_topics(using)
+            names, whole = {*live, *dead, *paused}, counting.TOPICS not in (len(live), len(dead))
+        found = _standings(using, sorted(names)[: counting.TOPICS], before or Standings({}, {}, {}))
+        return found._replace(whole=whole and len(names) <= counting.TOPICS)
+
+    found: Standings = keeping.keep(keeping.name_of("now", using, topics=topics), FRESH_SECONDS, look)
+    return found
+
+
+def standing_now(using: str, topics: Collection[str], *, within_ms: int) -> dict[str, Standing]:
+    """How each of these topics stands this moment; delayed are those that fall due within so many ms."""
+    return _standings(using, sorted(topics), Standings({}, {}, {}), within_ms).topics
 
 
 DUE, DELAYED = 0, 1
 
 
-def _standings(using: str, names: list[str], before: Standings) -> Standings:
+def _standings(using: str, names: list[str], before: Standings, within_ms: int = FAR_MS) -> Standings:
     now_ms = engine.now_ms(using)
-    live = _due(using, names, {DUE: (0, now_ms + 1), DELAYED: (now_ms + 1, now_ms + FAR_MS)}, before.live, NOW_SECONDS)
+    spans = {DUE: (0, now_ms + 1), DELAYED: (now_ms + 1, now_ms + within_ms + 1)}
+    live = _due(using, names, spans, before.live, NOW_SECONDS)
     dead = counting.dead(using, names, before.dead, seconds=NOW_SECONDS)
     due = [name for name in names if live[name, DUE].counted.number]
     held = counting.waiting(using, due, rows=max(200, OLDEST_ROWS // max(1, len(due))))

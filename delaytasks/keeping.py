@@ -17,7 +17,7 @@ from . import conf
 
 logger = logging.getLogger("delaytasks")
 KEPT_SECONDS = 3600  # shown to all but one while that one works out the next
-FORMAT = 1  # of what is kept: another one when a class in it changes
+FORMAT = 2  # of what is kept: another one when a class in it changes
 WORKING_SECONDS = 15
 WORTH = 10  # what took a second to work out is good for ten
 PAUSE_SECONDS = 10  # a cache that failed is left alone for so long

@@ -7,6 +7,7 @@ from django.core.serializers.json import DjangoJSONEncoder
 from django.db import models
 from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
 
 from . import clock, states
 from .querysets import EventQuerySet, JobQuerySet
@@ -33,8 +34,8 @@ class Job(models.Model):
     attempt = models.IntegerField(_("attempt"), default=0, help_text=_("how often it was reserved: the fencing token"))
     failures = models.IntegerField(_("failures"), default=0, help_text=_("attempts that failed or outlived their TTR"))
     body = models.JSONField(_("body"), default=dict, encoder=DjangoJSONEncoder)
-    created_at = models.DateTimeField(_("scheduled"))
-    reserved_at = models.DateTimeField(_("reserved"), null=True)
+    created_at = models.DateTimeField(pgettext_lazy("when", "scheduled"))
+    reserved_at = models.DateTimeField(pgettext_lazy("when", "reserved"), null=True)
     lease_until = models.DateTimeField(_("lease until"), null=True)
     ended_at = models.DateTimeField(_("ended"), null=True)
     died_at = models.DateTimeField(_("died"), null=True)  # set while dead; the index of the dead goes by it
@@ -105,6 +106,16 @@ class Job(models.Model):
         return states.shown(self.state, due_ms=self.due_ms, now_ms=clock.to_ms(now))
 
 
+class Board(Job):
+    """What is due, late and dead, on one page. Stores nothing: it is the board's entry in the admin."""
+
+    class Meta:
+        proxy = True
+        default_permissions = ()  # who may view jobs may view it
+        verbose_name = _("Board")
+        verbose_name_plural = _("Board")
+
+
 class JobEvent(models.Model):
     """What happened to a job, one row per outcome or change. Append-only: never updated, pruned only with its job."""
 
@@ -156,8 +167,9 @@ class Topic(models.Model):
         _("concurrency"), null=True, blank=True, help_text=_("run slots; empty: as its handler says")
     )
     ask_reason = models.BooleanField(
-        _("ask for a reason"), default=False, db_default=False, help_text=_("whoever changes its jobs must say why")
-    )
+        _("ask for a reason"), default=False, db_default=False,
+        help_text=_("staff who change its jobs or pause it must say why, here and over HTTP; programs are not asked"),
+    )  # fmt: skip
     # Ids of groups and no relation to them: this app also runs where django.contrib.auth is not installed.
     visible_to = models.JSONField(
         _("visible to"), default=list, db_default=[], blank=True,
@@ -213,19 +225,21 @@ class BulkChange(models.Model):
     user_id = models.CharField(max_length=64, default="")  # of the person, for the admin's log
     wish = models.JSONField(_("filters"), default=dict)  # what was chosen by, for people to read
     ids = models.JSONField(default=list)  # the jobs that matched when it was confirmed; each is visited once
+    put_off = models.JSONField(default=list, db_default=[])  # of those passed: the jobs that were not free, for later
     total = models.IntegerField(_("jobs"))
-    position = models.IntegerField(_("done"), default=0)  # of ids
+    position = models.IntegerField(_("done"), default=0)  # how many; as many and those put off are passed in ids
     outcomes = models.JSONField(_("outcomes"), default=dict)  # word -> how many
     samples = models.JSONField(default=dict)  # word -> up to 20 of [id, topic, key]
     state = models.CharField(_("state"), max_length=7, choices=State.choices, default=State.WAITING)
     error = models.TextField(_("error"), default="")
-    created_at = models.DateTimeField(_("asked for"), auto_now_add=True)
+    created_at = models.DateTimeField(_("asked for"))
     worked_at = models.DateTimeField(_("last worked on"), null=True)
     ended_at = models.DateTimeField(_("ended"), null=True)
 
     class Meta:
         verbose_name = _("bulk change")
         verbose_name_plural = _("bulk changes")
+        default_permissions = ()  # who may operate jobs may begin one, and whoever sees its topics may follow it
         constraints: ClassVar = [
             models.CheckConstraint(
                 condition=Q(position__gte=0, position__lte=F("total")), name="delaytasks_bulk_position"

@@ -22,10 +22,10 @@ def enter(using: str, entries: Iterable[Entry], *, mark: bool) -> None:
     transaction.on_commit(tell, using=using, robust=True)
 
 
-def remove(using: str, seen: Entry) -> None:
-    """Remove the entry of a job that has ended, where it still is as it was seen."""
-    gone = Settlement(seen.id, seen.topic, seen.at_ms, GONE)
-    transaction.on_commit(lambda: engine.tell(using).settle([gone]), using=using, robust=True)
+def remove(using: str, *seen: Entry) -> None:
+    """Remove the entries of jobs that have ended, where they still are as they were seen."""
+    gone = [Settlement(entry.id, entry.topic, entry.at_ms, GONE) for entry in seen]
+    transaction.on_commit(lambda: engine.tell(using).settle(gone), using=using, robust=True)
 
 
 def send(using: str, signal: Signal, job_id: int) -> None:

@@ -15,7 +15,9 @@ from .statements import NewJob
 Delay = timedelta | float | int
 MAX_KEY = 255
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
-_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[^][{}]')  # strings, and all that is no bracket
+# Strings, and all that is no bracket. A string that nothing closes matches as well, to the end: a pattern that could
+# fail there would be tried again from each quote, and a few kilobytes of them would keep a web process busy for hours.
+_BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[^][{}"]+', re.DOTALL)
 MAX_DEPTH = 100
 JSON_NULL: Any = object()  # as a body: JSON's null. None is no body, and kept as {}
 _UNPRINTABLE = {"Cc", "Cs", "Zl", "Zp"}

@@ -193,6 +193,16 @@ def lock_delayed(using: str, job_id: int) -> Live | None:
     return next(iter(_find(using, where, [job_id])), None)
 
 
+def lock_in_state(using: str, ids: Sequence[int], state: int, only: str = "", *, wait: bool = True) -> list[Live]:
+    """Those of the jobs that are in this state, locked in the order of their ids until the transaction ends.
+
+    wait   False: those that somebody else has locked are passed by; a database without row locks passes none
+    """
+    d = dialect.of(using)
+    where = f"id IN ({_marks(ids)}) AND state = {state} {only} ORDER BY id {d.lock if wait else d.skip_locked}"
+    return _find(using, where, list(ids))
+
+
 def find_latest(using: str, topic: str, key: str) -> Live | None:
     """The live job of (topic, key), or else the newest that ever was."""
     live = find_live(using, [(topic, key)]).get((topic, key))

@@ -97,10 +97,11 @@ def bulk_change(pk: int, using: str) -> None:
 
 @shared_task(name="delaytasks.sweep", ignore_result=True, acks_late=False)
 def sweep() -> dict[str, int]:
-    """Every half minute, by beat: leases that ended, the horizon's next window, the audit, stalled bulk changes."""
+    """Every half minute, by beat: leases that ended, the horizon's next window, the audit, bulk changes."""
     done: Counter[str] = Counter()
     for using in engine.aliases():
         done.update(sweeper.sweep(using))
         for pk in bulk.stalled(using):
             bulk.send(pk, using)
+        bulk.prune(using)
     return dict(done)

@@ -4,11 +4,12 @@ For the admin and the commands. What a program reads (--json) has `State.word`,
 milliseconds and RFC 3339 times instead.
 """
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from django.utils import timezone
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, pgettext_lazy
+from django.utils.translation import gettext_lazy, pgettext, pgettext_lazy
 
 from .states import Outcome, State
 
@@ -32,6 +33,15 @@ OUTCOMES = {
     Outcome.CANCELLED: gettext_lazy("cancelled"),
     Outcome.RETRIED: gettext_lazy("retried"),
     Outcome.DEAD: gettext_lazy("dead"),
+}
+
+# What the engine itself writes where a traceback stands otherwise. Stored in English, as all errors are.
+ERRORS = {
+    "Its TTR was over and nobody had finished it.": gettext_lazy("Its TTR was over and nobody had finished it."),
+    "Buried by its consumer.": gettext_lazy("Buried by its consumer."),
+    "Who asked for this may not change jobs any more.": gettext_lazy(
+        "Who asked for this may not change jobs any more."
+    ),
 }
 
 ONE_LINE = 160  # characters
@@ -64,6 +74,16 @@ def absolute(moment: datetime, *, ms: bool = False) -> str:
     """An aware datetime in the active time zone, to the second, or to the millisecond with `ms`."""
     local = timezone.localtime(moment)
     return local.strftime("%Y-%m-%d %H:%M:%S") + (f".{local.microsecond // 1000:03d}" if ms else "")
+
+
+def listed(parts: Iterable[str]) -> str:
+    """ "one, two, three", with the reader's own comma."""
+    return pgettext("between the parts of a list", ", ").join(parts)
+
+
+def error(stored: str) -> str:
+    """A stored error in the reader's language if it is a sentence of the engine's; a traceback as it stands."""
+    return str(ERRORS.get(stored, stored))
 
 
 def one_line(error: str) -> str:

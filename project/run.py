@@ -146,8 +146,11 @@ class Run:
     def _play(self) -> int:
         from django.db import DatabaseError
 
-        say(f"Admin: http://127.0.0.1:{self.port}/admin/  {self.login}")
-        say(f"API: http://127.0.0.1:{self.port}/api/docs/  once logged in; a program's token: {self._token_command()}")
+        site = f"http://127.0.0.1:{self.port}"
+        say(f"Shop: {site}/")
+        say(f"Admin: {site}/admin/  {self.login}")
+        say(f"Board: {site}/admin/delaytasks/board/  what falls due, what was late, what died; leave it open")
+        say(f"API: {site}/api/docs/  once logged in; a program's token: {self._token_command()}")
         say("Ctrl-C ends it.")
         try:
             return self.scene.run(self._look)

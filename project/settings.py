@@ -5,6 +5,8 @@ DATABASE_POOL_SIZE  connections to PostgreSQL that one ASGI process has at most;
 REDIS_URL           the mirror and the cache; without it the database is asked instead: slower, still correct
 CELERY_BROKER_URL   default: REDIS_URL
 SECRET_KEY          default: var/secret_key, which `make run` writes; without either, a new one in each process
+HTTPS               1 in production, behind a proxy that speaks TLS: secure cookies, HSTS, a redirect for plain
+                    http, and no start without a SECRET_KEY in the environment
 DEBUG, ALLOWED_HOSTS, TIME_ZONE, LOG_LEVEL, STATIC_ROOT, VAR_DIR, SHOP_...: see below
 """
 
@@ -30,6 +32,9 @@ def secret_key() -> str:
     return env("SECRET_KEY") or (kept.read_text().strip() if kept.exists() else "") or get_random_secret_key()
 
 
+HTTPS = env("HTTPS").lower() in {"1", "true", "yes", "on"}
+if HTTPS and not env("SECRET_KEY"):
+    raise ImproperlyConfigured("HTTPS=1 is for production, which takes its SECRET_KEY from the environment.")
 SECRET_KEY = secret_key()
 DEBUG = env("DEBUG").lower() in {"1", "true", "yes", "on"}
 ALLOWED_HOSTS = env("ALLOWED_HOSTS", "localhost,127.0.0.1,[::1]").split(",")
@@ -55,13 +60,22 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "servestatic.middleware.ServeStaticMiddleware",
+    "project.nul.no_nul",
     "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.locale.LocaleMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
+
+if HTTPS:
+    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")  # the proxy must set it, whatever its caller sent
+    SECURE_SSL_REDIRECT = True
+    SECURE_HSTS_SECONDS = 31_536_000
+    SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = True
+    SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = LANGUAGE_COOKIE_SECURE = True
 
 ROOT_URLCONF = "project.urls"
 WSGI_APPLICATION = "project.wsgi.application"
@@ -121,7 +135,9 @@ def kept_connections(config: dict) -> dict:
     if config["ENGINE"] == "django.db.backends.postgresql":
         size = number("DATABASE_POOL_SIZE", "10")
         # Whoever gets none in time is told so while somebody is still there to hear it.
-        pool = {"min_size": min(2, size), "max_size": size, "timeout": 10}
+        # A pool that keeps trying doubles its rest each time: a web process would be away twice as long as its
+        # database. One that gives up soon tries again when the next request comes.
+        pool = {"min_size": min(2, size), "max_size": size, "timeout": 10, "reconnect_timeout": 2}
         kept["OPTIONS"] = config.get("OPTIONS", {}) | {"pool": pool}
     return kept
 
@@ -171,7 +187,10 @@ AUTH_PASSWORD_VALIDATORS = [
     )
 ]
 
-LANGUAGE_CODE = "en-us"
+# As the browser asks, or as somebody chose in the header of the shop or the admin (a cookie).
+LANGUAGE_CODE = "en"
+LANGUAGES = [("en", "English"), ("zh-hans", "简体中文")]  # each in its own words: it is chosen by who reads it
+LANGUAGE_COOKIE_SAMESITE, LANGUAGE_COOKIE_HTTPONLY = "Lax", True
 USE_I18N = True
 USE_TZ = True
 TIME_ZONE = env("TIME_ZONE", "UTC")

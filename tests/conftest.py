@@ -17,9 +17,10 @@ import pytest
 from django.conf import settings as django_settings
 from django.db import connection, connections, transaction
 
+from tests.browsing import _chromium, browser, site, visitor  # noqa: F401  fixtures
 from tests.servers import PostgresServer, RedisServer
 
-LAYERS = ("unit", "contract", "api", "http", "lua", "property", "admin", "shop", "acceptance", "packaging")
+LAYERS = ("unit", "contract", "api", "http", "lua", "property", "admin", "shop", "acceptance", "torture", "packaging")
 RUN_ONCE = ("unit", "packaging")  # only in the SQLite pass of `make test`
 HERE = Path(__file__).parent
 

@@ -361,6 +361,7 @@ class PostgresServer(Server):
 
     name = "postgres"
     user = "delaytasks"
+    initdb: tuple[str, ...] = ()  # more of its options
 
     def __init__(self, **options: str) -> None:
         self.binaries = postgres_binaries()
@@ -414,7 +415,7 @@ class PostgresServer(Server):
 
     def _initdb(self) -> None:
         command = [str(self.binaries / "initdb"), "-D", str(self.data), "-U", self.user, "--auth=trust"]
-        command += ["--encoding=UTF8", f"--locale={_utf8_locale()}", "--no-sync"]
+        command += ["--encoding=UTF8", f"--locale={_utf8_locale()}", "--no-sync", *self.initdb]
         done = subprocess.run(
             command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=self._environment(), **self.identity
         )

@@ -1,5 +1,8 @@
-"""The admin: jobs to act on, bulk changes to follow, topics to pause. Found by Django's autodiscovery."""
+"""The admin: a board to leave open, jobs to act on, bulk changes to follow, topics to pause.
 
-from . import bulkchanges, jobs, topics
+Found by Django's autodiscovery.
+"""
 
-__all__ = ["bulkchanges", "jobs", "topics"]
+from . import board, bulkchanges, jobs, topics
+
+__all__ = ["board", "bulkchanges", "jobs", "topics"]

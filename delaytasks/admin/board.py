@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any
 
-from django.contrib.admin import ModelAdmin
+from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.forms import Media
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
@@ -12,8 +12,9 @@ from django.urls import NoReverseMatch, URLPattern, path, reverse
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from .. import engine
-from . import boardcharts, boardnumbers, rights, shown
+from .. import engine, rights
+from ..models import Board
+from . import boardcharts, boardnumbers, shown
 
 EVERY_MS = 5_000
 MEDIA = Media(
@@ -29,55 +30,73 @@ MEDIA = Media(
 )
 
 
-def urls(jobs: ModelAdmin) -> list[URLPattern]:
-    """The addresses of the board and of its numbers, for the admin of jobs to have among its own."""
-    wrap = jobs.admin_site.admin_view
-    return [
-        path("board/", wrap(partial(page, jobs)), name="delaytasks_job_board"),
-        path("board/numbers/", wrap(partial(numbers, jobs)), name="delaytasks_job_board_numbers"),
-    ]
+@admin.register(Board)
+class BoardAdmin(admin.ModelAdmin):
+    """An entry among the models, so that each admin's sidebar and index lead here; its list is the board."""
 
+    def get_urls(self) -> list[URLPattern]:
+        wrap = self.admin_site.admin_view
+        return [
+            path("", wrap(self.changelist_view), name="delaytasks_board_changelist"),
+            path("numbers/", wrap(self.numbers_view), name="delaytasks_board_numbers"),
+        ]
 
-def page(jobs: ModelAdmin, request: HttpRequest) -> HttpResponse:
-    """The frame, without a number in it."""
-    topics = _visible(jobs, request)
-    site = jobs.admin_site
-    request.current_app = site.name
-    context = {
-        **site.each_context(request),
-        "title": _("Board"),
-        "opts": jobs.opts,
-        "media": MEDIA,
-        "topics": topics,
-        "topic": _chosen(request, topics),
-        "charts": boardcharts.titles(),
-        "can_be_tall": (boardcharts.MINUTES, boardcharts.HOURS),
-        "zone_notice": shown.zone_notice(request),
-        "config": {
-            "url": reverse("admin:delaytasks_job_board_numbers", current_app=site.name),
-            "every_ms": EVERY_MS,
-            "words": words(),
-        },
-    }
-    return TemplateResponse(request, "admin/delaytasks/board.html", context)
+    # Who may look at jobs may look at the board; there is nothing on it to add, change or delete.
 
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm("delaytasks.view_job")
 
-def numbers(jobs: ModelAdmin, request: HttpRequest) -> JsonResponse:
-    """All that is on the board, ready to be shown: words and numbers in the viewer's language and time zone."""
-    topic = _chosen(request, _visible(jobs, request))
-    using = engine.alias()
-    only = [topic] if topic else rights.visible_topics(request.user, using)
-    place = partial(_address, jobs.admin_site.name)
-    with timezone.override(shown.viewer_zone(request)):
-        found = boardnumbers.of(using, only, place=place)
-    return JsonResponse(found)
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return self.has_view_permission(request)
 
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
 
-def _visible(jobs: ModelAdmin, request: HttpRequest) -> list[str]:
-    """The topics to choose from. Raises PermissionDenied for those who may not look at jobs."""
-    if not jobs.has_view_permission(request):
-        raise PermissionDenied
-    return rights.topic_rows(request.user, engine.alias())
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """The frame, without a number in it."""
+        topics = self._visible(request)
+        site = self.admin_site
+        request.current_app = site.name
+        context = {
+            **site.each_context(request),
+            "title": _("Board"),
+            "opts": self.opts,
+            "media": MEDIA,
+            "topics": topics,
+            "topic": _chosen(request, topics),
+            "charts": boardcharts.titles(),
+            "can_be_tall": (boardcharts.MINUTES, boardcharts.HOURS),
+            "zone_notice": shown.zone_notice(request),
+            "config": {
+                "url": reverse("admin:delaytasks_board_numbers", current_app=site.name),
+                "every_ms": EVERY_MS,
+                "words": words(),
+            },
+            **(extra_context or {}),
+        }
+        return TemplateResponse(request, "admin/delaytasks/board.html", context)
+
+    def numbers_view(self, request: HttpRequest) -> JsonResponse:
+        """All that is on the board, ready to be shown: words and numbers in the viewer's language and time zone."""
+        topic = _chosen(request, self._visible(request))
+        using = engine.alias()
+        only = [topic] if topic else rights.visible_topics(request.user, using)
+        place = partial(_address, self.admin_site.name)
+        with timezone.override(shown.viewer_zone(request)):
+            found = boardnumbers.of(using, only, place=place, topic=topic)
+        return JsonResponse(found)
+
+    def _visible(self, request: HttpRequest) -> list[str]:
+        """The topics to choose from. Raises PermissionDenied for those who may not look at jobs."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        return rights.topic_rows(request.user, engine.alias())
 
 
 def _chosen(request: HttpRequest, topics: list[str]) -> str:

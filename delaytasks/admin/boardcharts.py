@@ -5,6 +5,7 @@ from typing import Any
 
 from django.utils import dateformat
 from django.utils.translation import gettext as _
+from django.utils.translation import pgettext
 
 from .. import forecast, lasthour, words
 from ..forecast import Forecast
@@ -37,7 +38,9 @@ def due_chart(found: Forecast, label: Callable[[int], str], *, every: int) -> Js
     return {
         "labels": [label(each.at_ms) for each in bins],
         "ticks": [(n, _tick(each.at_ms, unit)) for n, each in enumerate(bins) if _on_the(each.at_ms, unit, every)],
-        "series": [{"name": "due", "label": _("due"), "values": [each.due.number for each in bins]}],
+        "series": [
+            {"name": "due", "label": pgettext("how many are", "due"), "values": [each.due.number for each in bins]}
+        ],
         "legend": [("herd", _("herd: many times more than around it"))] if any(each.herd for each in bins) else [],
         "texts": [[number(each.due) for each in bins]],
         "more": [n for n, each in enumerate(bins) if not each.due.whole],
@@ -106,7 +109,7 @@ def _counts(tallies: Sequence[Tally], outcomes: Sequence[Outcome]) -> Json:
         ],
         "legend": [(each.value, label) for each, label in zip(outcomes, labels, strict=True)],
         "texts": [[number(n) for n in values] for values in columns],
-        "summary": ", ".join(f"{label} {sum(values):,}" for label, values in zip(labels, columns, strict=True)),
+        "summary": words.listed(f"{label} {sum(values):,}" for label, values in zip(labels, columns, strict=True)),
     }
 
 

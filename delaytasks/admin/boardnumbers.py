@@ -14,11 +14,14 @@ from .boardwords import clock_time, day_and_time, local
 logger = logging.getLogger("delaytasks")
 
 
-def of(using: str, only: Collection[str] | None, *, place: Place) -> Json:
-    """The whole board, of the topics in `only` (None: of all jobs). What cannot be counted is None."""
+def of(using: str, only: Collection[str] | None, *, place: Place, topic: str = "") -> Json:
+    """The whole board, of the topics in `only` (None: of all jobs). What cannot be counted is None.
+
+    topic   the one that was chosen: then its tiles lead to its jobs
+    """
     minutes = _if_possible(forecast.minutes, using, only)
     hours = _if_possible(forecast.hours, using, only)
-    standings = _if_possible(forecast.standings, using, only)
+    standings = _if_possible(forecast.most_standings, using, only)
     hour = _if_possible(lasthour.last_hour, using)
     machinery = _if_possible(health.health, using)
     charts: Json = {
@@ -28,7 +31,7 @@ def of(using: str, only: Collection[str] | None, *, place: Place) -> Json:
     }
     tiles = [
         *(boardtiles.due_tiles(minutes, hours) if minutes and hours else ()),
-        *(boardtiles.standing_tiles(standings, place) if standings is not None else ()),
+        *(boardtiles.standing_tiles(standings, place, topic) if standings is not None else ()),
         *(boardtiles.hour_tiles(hour, only) if hour else ()),
         *(boardtiles.health_tiles(machinery) if machinery else ()),
     ]

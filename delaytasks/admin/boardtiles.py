@@ -1,22 +1,24 @@
 """The board's tiles: one number each, what there is to say of it, and whether it is worth a look."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
+from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from .. import health, lasthour
+from .. import conf, health, lasthour
 from ..counting import NOTHING, Count, together
-from ..forecast import Forecast, Standing
+from ..forecast import Forecast, Standing, Standings
 from ..lasthour import LastHour, Tally
 from ..states import Outcome
 from .boardwords import NAMED, names, number, span, who
+from .lateness import SLOW_MS, STUCK_MS
 
 Json = dict[str, Any]
 Place = Callable[..., str]
 OK, LOOK, BAD, PLAIN = "ok", "look", "bad", ""
-SLOW_MS, STUCK_MS = 5_000, 60_000  # what waits longer is worth a look; so long, something is wrong
+AUDITS_MISSED = 3  # then nobody knows whether the mirror agrees
 FAILING = 0.1  # of all attempts
 
 
@@ -36,30 +38,39 @@ def due_tiles(minutes: Forecast, hours: Forecast) -> Iterator[Json]:
 # -- what is ------------------------------------------------------------------------------------
 
 
-def standing_tiles(standings: dict[str, Standing], place: Place) -> Iterator[Json]:
-    def jobs(state: str) -> str:
-        return f"{place('admin:delaytasks_job_changelist')}?state={state}"
+def standing_tiles(found: Standings, place: Place, topic: str = "") -> Iterator[Json]:
+    standings = found.topics
+    of_all = "" if found.whole else _("of %(n)d topics: there are more") % {"n": len(standings)}
 
-    ready = together(each.ready for each in standings.values())
-    level, notes = _waiting(standings)
-    yield tile("ready", _("Due and waiting"), number(ready), *notes, level=level, url=jobs("ready"))
-    running = sum(each.reserved for each in standings.values())
-    yield tile("reserved", _("Running"), number(running), url=jobs("reserved"))
-    dead = together(each.dead for each in standings.values())
-    yield tile("dead", _("Dead, not retried yet"), number(dead), *_of_topics(standings, "dead"), url=jobs("dead"))
+    def jobs(state: str) -> str:
+        query = {"state": state} | ({"topic": topic} if topic else {})
+        return f"{place('admin:delaytasks_job_changelist')}?{urlencode(query)}"
+
+    def sum_of(counts: Iterable[Count]) -> str:
+        return number(together([*counts, Count(0, found.whole)]))
+
+    ready = sum_of(each.ready for each in standings.values())
+    level, notes = _waiting(standings, found.whole)
+    yield tile("ready", _("Due and waiting"), ready, *notes, of_all, level=level, url=jobs("ready"))
+    running = sum_of(Count(each.reserved) for each in standings.values())
+    yield tile("reserved", _("Running"), running, of_all, url=jobs("reserved"))
+    dead = sum_of(each.dead for each in standings.values())
+    yield tile("dead", _("Dead, not retried yet"), dead, *_of_topics(standings, "dead"), of_all, url=jobs("dead"))
     paused = [name for name, each in standings.items() if each.paused]
     if paused:
-        topics = place("admin:delaytasks_topic_changelist")
-        yield tile("paused", _("Paused topics"), number(len(paused)), names(paused), level=LOOK, url=topics)
+        topics, many = place("admin:delaytasks_topic_changelist"), number(Count(len(paused), found.whole))
+        yield tile("paused", _("Paused topics"), many, names(paused), of_all, level=LOOK, url=topics)
 
 
-def _waiting(standings: dict[str, Standing]) -> tuple[str, list[str]]:
+def _waiting(standings: dict[str, Standing], whole: bool) -> tuple[str, list[str]]:
     """How bad it is that jobs wait, and what there is to say of it."""
     waiting = {name: each for name, each in standings.items() if each.oldest_ready_ms is not None}
     oldest = max((each.oldest_ready_ms or 0 for each in waiting.values()), default=None)
     stuck = max((each.oldest_ready_ms or 0 for each in waiting.values() if not each.paused), default=0)
     unknown = [name for name, each in waiting.items() if not each.known]
-    notes = [_("nothing is overdue") if oldest is None else _("the oldest for %(span)s") % {"span": span(oldest)}]
+    notes = [_("the oldest for %(span)s") % {"span": span(oldest)}] if oldest is not None else []
+    if oldest is None and whole:
+        notes = [_("nothing is overdue")]
     if unknown:
         notes.append(_("nothing here handles %(topics)s") % {"topics": names(unknown)})
     return (BAD if stuck >= STUCK_MS else LOOK if stuck >= SLOW_MS or unknown else OK), notes
@@ -80,7 +91,8 @@ def health_tiles(found: health.Health) -> Iterator[Json]:
         notes.append(many % {"n": number(found.repaired)})
     if found.rebuilt > 1:  # the first time is how it begins
         notes.append(_("filled anew %(n)s times") % {"n": number(found.rebuilt - 1)})
-    level = {"up": LOOK if found.differences else OK, "down": BAD, "off": PLAIN}[found.mirror]
+    lately = found.audited_ms is None or found.audited_ms <= AUDITS_MISSED * conf.get().audit_seconds * 1000
+    level = {"up": OK if lately and not found.differences else LOOK, "down": BAD, "off": PLAIN}[found.mirror]
     value = {"up": _("up"), "down": _("down"), "off": _("off")}[found.mirror]
     yield tile("mirror", _("Mirror"), value, *notes, level=level)
 

@@ -42,10 +42,10 @@ def span(ms: int | None) -> str:
 def names(topics: Sequence[str]) -> str:
     """The first of them, and how many more there are."""
     rest = len(topics) - NAMED
-    named = ", ".join(topics[:NAMED])
+    named = words.listed(topics[:NAMED])
     return named if rest <= 0 else _("%(names)s and %(n)d more") % {"names": named, "n": rest}
 
 
 def who(topics: Iterable[tuple[str, Count]]) -> str:
     """Topics, each with its number."""
-    return ", ".join(f"{topic} {number(count)}" for topic, count in topics)
+    return words.listed(f"{topic} {number(count)}" for topic, count in topics)

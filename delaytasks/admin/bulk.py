@@ -23,11 +23,12 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from .. import bulk
+from .. import bulk, rights, stafflog
 from ..models import BulkChange, Job
-from . import filters, matching, operate, rights, shown
+from . import filters, matching, operate, shown, wholes
 from .bulkforms import BulkForm, WhyForm, question
 from .changelist import number_of
+from .history import ToldHistory
 from .matching import Matched
 from .operate import CANCEL, POSTPONE, RETRY, RUN_NOW, Operation
 
@@ -42,11 +43,10 @@ def chosen(request: HttpRequest) -> list[int]:
 
 def may_operate(request: HttpRequest) -> bool:
     """Whether the person may look at jobs and change them."""
-    user: Any = request.user
-    return user.is_active and user.has_perms(["delaytasks.view_job", "delaytasks.operate_job"])
+    return rights.operates(request.user)
 
 
-class BulkActions(admin.ModelAdmin):
+class BulkActions(ToldHistory):
     """What JobAdmin has of it."""
 
     actions = ("cancel_jobs", "postpone_jobs", "run_jobs_now", "retry_jobs")
@@ -72,7 +72,7 @@ class BulkActions(admin.ModelAdmin):
         ids = chosen(request)
         request.POST = request.POST.copy()
         request.POST.setlist(ACTION_CHECKBOX_NAME, [str(number) for number in ids])
-        response = super().response_action(request, Job.objects.filter(pk__in=ids), *args, **kwargs)
+        response = super().response_action(request, self.get_queryset(request).filter(pk__in=ids), *args, **kwargs)
         if isinstance(response, HttpResponseRedirect) and "_job" in request.POST and len(ids) == 1:
             return HttpResponseRedirect(self._url("job_change", *ids))  # a button of the job's own page
         return response
@@ -98,14 +98,14 @@ class BulkActions(admin.ModelAdmin):
         ids = chosen(request)
         jobs = rights.visible(Job.objects.using(router.db_for_write(Job)), request.user).filter(pk__in=ids)
         found = matching.of(jobs.order_by("pk"))
-        asks = sorted(operate.asking(jobs.db) & set(found.topics))
+        asks = sorted(rights.asking(jobs.db) & set(found.topics))
         form = WhyForm(request.POST, asks=asks, operation=operation)
         if not form.is_valid():
             if not any(request.POST.get(name) for name in ("confirmed", "amount", "reason")):
                 # Nothing was wrong: they could not know what would be asked.
                 form = WhyForm(asks=asks, operation=operation)
             return self._ask_selected(request, form, ids, found, jobs)
-        if len(found.ids) > AT_ONCE:
+        if found.number > AT_ONCE:
             return self._start(request, form, found, {"selected": len(ids)})
         operate.operate(request, operation, ids, form.cleaned_data["reason"], form.delay_ms)
         return None
@@ -113,13 +113,15 @@ class BulkActions(admin.ModelAdmin):
     def _ask_selected(
         self, request: HttpRequest, form: WhyForm, ids: list[int], found: Matched, jobs: QuerySet
     ) -> TemplateResponse:
-        first = list(jobs.order_by("pk").defer("body", "error")[: matching.SAMPLE])
+        every = list(jobs.order_by("pk").defer("body", "error"))
+        first = every[: matching.SAMPLE]
         now = shown.seen_at(request, jobs.db)
         for job in first:
             job.seen_at = now
         back = self._url("job_change", *ids) if "_job" in request.POST and len(ids) == 1 else request.get_full_path()
         context = _asking(form, len(ids), found)
-        context |= {"selected": ids, "of_one_page": "_job" in request.POST, "back_url": back}
+        seen = request.POST.getlist("seen") or [f"{job.pk}:{job.due_ms}" for job in every]
+        context |= {"selected": ids, "seen": seen, "of_one_page": "_job" in request.POST, "back_url": back}
         context |= {"action_name": request.POST.getlist("action")[-1], "title": context["question"]}
         return self._page(request, context, first)
 
@@ -132,6 +134,7 @@ class BulkActions(admin.ModelAdmin):
         query: Any = request.GET.copy()
         query.pop(PAGE_VAR, None)  # which page of the list it was does not matter
         request.GET = query
+        request._delaytasks_rows = matching.SAMPLE  # type: ignore[attr-defined]  # of the list's hundred on a page
         try:
             cl = self.get_changelist_instance(request)
         except IncorrectLookupParameters:
@@ -148,32 +151,44 @@ class BulkActions(admin.ModelAdmin):
         return self._to_progress(before)
 
     def _ask_or_start(self, request: HttpRequest, cl: Any) -> HttpResponseBase:
-        found = matching.of(cl.queryset.using(router.db_for_write(Job)))  # what the list has on all its pages
-        count = len(found.ids)
-        if found.too_many or not count:
-            return self._refuse(request, cl, many=found.too_many)
-        asks = sorted(operate.asking(router.db_for_write(Job)) & set(found.topics))
+        using = router.db_for_write(Job)
+        look = matching.taken if request.method == "POST" else matching.counted
+        found = look(cl, request, using)  # what the list has on all its pages
+        count = found.number
+        if not count:
+            return self._refuse(request, cl, found.refused or "none")
+        asks = sorted(rights.asking(using) & set(found.topics))
         form = BulkForm(request.POST or None, asks=asks, operations=matching.operations(request))
         seen = number_of(request.POST.get("shown", "")) or 0
         grown = form.is_bound and count > seen + max(10, seen // 10)
         choice = matching.chosen_by(cl)
         if not grown and form.is_valid():
             return self._start(request, form, found, {"filters": choice, "shown": seen})
+        if request.method == "POST":  # the page again, for which it matters how many have ended
+            found = found._replace(ended=matching.counted(cl, request, using).ended)
         context = {"chosen_by": matching.in_words(choice, request, self), "grown_from": f"{seen:,}" if grown else None}
-        return self._page(request, _asking(form, count, found) | context, cl.result_list[: matching.SAMPLE])
+        return self._page(request, _asking(form, count, found) | context, self._sample(request, cl, using))
 
-    def _refuse(self, request: HttpRequest, cl: Any, *, many: bool = False) -> TemplateResponse:
+    def _sample(self, request: HttpRequest, cl: Any, using: str) -> list[Any]:
+        """The first of those that match. The list's page may have none yet: it looked at as many as it may."""
+        if cl.result_list:
+            return list(cl.result_list[: matching.SAMPLE])
+        ids = matching.taken(cl, request, using).ids[: matching.SAMPLE]
+        jobs: dict[int, Any] = Job.objects.using(using).defer("body", "error").in_bulk(ids)
+        for job in jobs.values():
+            job.seen_at = shown.seen_at(request, using)
+        return [jobs[number] for number in ids if number in jobs]
+
+    def _refuse(self, request: HttpRequest, cl: Any, why: str = "ended") -> TemplateResponse:
         """The page without its form: it says why, and what would help."""
-        narrowed = matching.is_narrowed(request, cl)
-        ended = not matching.operations(request)
         context: dict[str, Any] = {
-            "refused": "open" if not narrowed else "ended" if ended else "many" if many else "none",
+            "refused": why if matching.is_narrowed(request, cl) else "open",
             "chosen_by": matching.in_words(matching.chosen_by(cl), request, self),
             "most": f"{bulk.MOST:,}",
             "everything_url": f"?{urlencode({ALL_VAR: 1})}",
             "narrower": [],
         }
-        if many and not {"state", "due"} & set(request.GET):  # what has ended cannot be changed: leave it out
+        if why == wholes.MANY and not {"state", "due"} & set(request.GET):  # what has ended can be left out
             words = ((filters.LIVE_WORD, _("only live jobs")), ("dead", _("only dead jobs")))
             query = request.GET.dict()
             context["narrower"] = [(f"?{urlencode(query | {'state': word})}", label) for word, label in words]
@@ -182,11 +197,15 @@ class BulkActions(admin.ModelAdmin):
     def _start(self, request: HttpRequest, form: WhyForm, found: Matched, wish: dict[str, Any]) -> HttpResponse:
         user: Any = request.user
         assert form.operation is not None
-        change = bulk.start(
-            form.operation, found.ids, by=user.get_username(), user_id=user.pk, using=router.db_for_write(Job),
-            reason=form.cleaned_data["reason"], delay_ms=form.delay_ms,
-            wish=wish | {"topics": dict(found.topics.most_common()), "once": _once(request)},
-        )  # fmt: skip
+        reason = form.cleaned_data["reason"]
+        using = router.db_for_write(Job)
+        with transaction.atomic(using=using):
+            change = bulk.start(
+                form.operation, found.ids, by=user.get_username(), user_id=user.pk, using=using,
+                reason=reason, delay_ms=form.delay_ms,
+                wish=wish | {"topics": dict(found.topics.most_common()), "once": _once(request)},
+            )  # fmt: skip
+            stafflog.write(user.pk, [change], "Begun", reason, flag=stafflog.ADDED)
         return self._to_progress(change)
 
     # The page that asks.

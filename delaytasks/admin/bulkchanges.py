@@ -13,27 +13,28 @@ from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
-from django.utils import timezone
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.http import require_POST
 
-from .. import bulk, words
+from .. import bulk, clock, engine, rights, visits, words
 from ..models import BulkChange, Job
-from . import matching, operate, rights, shown
+from . import matching, operate, shown
 from .bulk import may_operate
 from .bulkforms import question
 from .changelist import number_of
+from .history import ToldHistory
 
 Standing = BulkChange.State
 QUIET = timedelta(seconds=5)  # a worker that is there has begun by then
 LOST = timedelta(seconds=15)  # a piece takes a moment, and the next one follows at once
+EVERY_MS = 1_000  # how often its page asks how far it is
 LATEST = 1000  # changes that are looked through for somebody who may not see every topic
 
 
 @admin.register(BulkChange)
-class BulkChangeAdmin(admin.ModelAdmin):
+class BulkChangeAdmin(ToldHistory):
     list_display = ("what", "standing", "outcome", "by", "reason", "asked")
     list_display_links = ("what",)
     list_filter = ("state", "operation")
@@ -46,7 +47,7 @@ class BulkChangeAdmin(admin.ModelAdmin):
 
     class Media:
         css: ClassVar = {"all": ["delaytasks/admin.css", "delaytasks/bulk.css"]}
-        js: ClassVar = ["delaytasks/times.js"]
+        js: ClassVar = ["delaytasks/times.js", "delaytasks/cards.js"]
 
     # Who may look: those who may begin one, and see every topic that it is about.
 
@@ -101,11 +102,11 @@ class BulkChangeAdmin(admin.ModelAdmin):
 
     @admin.display(description=gettext_lazy("outcome"))
     def outcome(self, change: BulkChange) -> str:
-        return ", ".join(f"{operate.word(word)} {count:,}" for word, count in _ordered(change))
+        return words.listed(f"{operate.word(word)} {count:,}" for word, count in _ordered(change))
 
     @admin.display(description=gettext_lazy("asked for"))
     def asked(self, change: BulkChange) -> SafeString | str:
-        return shown.moment(change.created_at, timezone.now())
+        return shown.moment(change.created_at, _now(change._state.db or "default"))
 
     # One change.
 
@@ -114,6 +115,7 @@ class BulkChangeAdmin(admin.ModelAdmin):
         return [
             path("<str:object_id>/progress/", wrap(self.progress_view), name=f"{name}_progress"),
             path("<str:object_id>/stop/", wrap(require_POST(self.stop_view)), name=f"{name}_stop"),
+            path("<str:object_id>/go-on/", wrap(require_POST(self.go_on_view)), name=f"{name}_go_on"),
             *super().get_urls(),
         ]
 
@@ -127,7 +129,9 @@ class BulkChangeAdmin(admin.ModelAdmin):
             "opts": self.opts,
             "title": question(change.operation, change.total, change.delay_ms),
             "change": change,
-            "progress": self._progress(change, timezone.now()),
+            "progress": self._progress(change),
+            "can_go_on": bulk.can_go_on(change.pk, using=router.db_for_write(BulkChange)),
+            "every_ms": str(EVERY_MS),  # a number would get separators where the site's format has them
             "asked": self.asked(change),
             "chosen_by": matching.in_words(_told(change, "filters"), request, job_admin),
             "topics": [(name, f"{count:,}") for name, count in _told(change, "topics").items()],
@@ -141,7 +145,7 @@ class BulkChangeAdmin(admin.ModelAdmin):
 
     def progress_view(self, request: HttpRequest, object_id: str) -> JsonResponse:
         """How far it is, as its page shows it: what a script fetches every second."""
-        return JsonResponse(self._progress(self._find(request, object_id), timezone.now()))
+        return JsonResponse(self._progress(self._find(request, object_id)))
 
     def stop_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         change = self._find(request, object_id)
@@ -152,14 +156,23 @@ class BulkChangeAdmin(admin.ModelAdmin):
             messages.warning(request, _("Not stopped: it had ended before."))
         return HttpResponseRedirect(self._url("bulkchange_change", change.pk))
 
-    def _progress(self, change: BulkChange, now: datetime) -> dict[str, Any]:
+    def go_on_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        change = self._find(request, object_id)
+        if bulk.go_on(change.pk, using=router.db_for_write(BulkChange)):
+            self.log_change(request, change, "Went on.")
+            messages.success(request, _("It goes on where it was."))
+        else:
+            messages.warning(request, _("It does not go on: it is under way, or nothing of it is left."))
+        return HttpResponseRedirect(self._url("bulkchange_change", change.pk))
+
+    def _progress(self, change: BulkChange) -> dict[str, Any]:
         return {
             "state": change.state,
             "under_way": change.state in bulk.UNDER_WAY,
             "position": change.position,
             "total": change.total,
             "done": _("%(done)s of %(total)s jobs") % {"done": f"{change.position:,}", "total": f"{change.total:,}"},
-            "says": _says(change, now),
+            "says": _says(change, _now(change._state.db or "default")),
             "outcomes": [self._outcome(change, word, count) for word, count in _ordered(change)],
         }
 
@@ -184,6 +197,11 @@ class BulkChangeAdmin(admin.ModelAdmin):
         return reverse(f"admin:delaytasks_{name}", args=args, current_app=self.admin_site.name)
 
 
+def _now(using: str) -> datetime:
+    """By the database's clock, as all times of a change are."""
+    return clock.from_ms(engine.now_ms(using))
+
+
 def _told(change: BulkChange, name: str) -> dict[str, Any]:
     """What the change was told of itself. One that was not begun here may have been told anything."""
     told = change.wish.get(name) if isinstance(change.wish, dict) else None
@@ -197,7 +215,7 @@ def _all_in(topics: Any, visible: list[str]) -> bool:
 
 def _ordered(change: BulkChange) -> list[tuple[str, int]]:
     """What was done first, then what was refused, the most frequent first."""
-    done = bulk.DONE_WORDS[BulkChange.Operation(change.operation)]
+    done = visits.DONE_WORDS[BulkChange.Operation(change.operation)]
     return sorted(change.outcomes.items(), key=lambda each: (each[0] != done, -each[1], each[0]))
 
 
@@ -213,19 +231,26 @@ def _number_changed(change: BulkChange) -> str:
 def _says(change: BulkChange, now: datetime) -> str:
     """How it stands, in a sentence that is true also when nobody is at work."""
     left = change.total - change.position
+    since = change.worked_at or change.created_at
     match change.state:
-        case Standing.WAITING if now - change.created_at > QUIET:
+        case Standing.WAITING if now - since > QUIET:
             return _(
                 "Waiting for a worker: for more than %(span)s none has begun. It begins by itself as soon as a Celery "
                 "worker has time. This page can be left."
-            ) % {"span": _span(now - change.created_at)}
+            ) % {"span": _span(now - since)}
         case Standing.WAITING:
             return _("Waiting for a worker.")
-        case Standing.RUNNING if change.worked_at and now - change.worked_at > LOST:
+        case Standing.RUNNING if now - since > LOST:
             return _(
                 "Nobody has gone on with it for more than %(span)s. It goes on by itself as soon as a Celery worker "
                 "has time."
-            ) % {"span": _span(now - change.worked_at)}
+            ) % {"span": _span(now - since)}
+        case Standing.RUNNING if left and left == len(change.put_off):
+            text = ngettext(
+                "%(n)s job is left. Somebody else is changing it just now: it is tried until it is free.",
+                "%(n)s jobs are left. Somebody else is changing them just now: they are tried until they are free.",
+                left,
+            )
         case Standing.RUNNING:
             return _("Under way. This page can be left: the change goes on, and is found here again.")
         case Standing.STOPPED:

@@ -47,7 +47,7 @@ class WhyForm(forms.Form):
         self.fields["amount"].required = operation == POSTPONE
         self.fields["reason"].required = bool(asks)
         if asks:
-            self.fields["reason"].help_text = _("Asked for by %(topics)s.") % {"topics": ", ".join(asks)}
+            self.fields["reason"].help_text = _("Asked for by %(topics)s.") % {"topics": words.listed(asks)}
 
     @property
     def postpones(self) -> bool:
@@ -86,7 +86,10 @@ class BulkForm(WhyForm):
     def __init__(self, *args: Any, operations: list[Operation], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         what: Any = self.fields["what"]
-        what.choices = [(each.value, format_lazy("{}: {}", LABELS[each], MEANINGS[each])) for each in operations]
+        what.choices = [
+            (each.value, format_lazy(_("{operation}: {meaning}"), operation=LABELS[each], meaning=MEANINGS[each]))
+            for each in operations
+        ]
         what.initial = operations[0].value if len(operations) == 1 else None
         self.offers_postponing = POSTPONE in operations
 

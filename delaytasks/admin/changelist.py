@@ -8,20 +8,33 @@ from django.core.paginator import Paginator
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Right
 from django.http import HttpRequest
+from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
 
+from .. import rights
 from ..exceptions import BadCursor
 from ..models import Job
-from . import cursors, filters, lateness, rights, shown, walks
+from . import cursors, filters, lateness, shown, walks
 
 ERROR_TAIL = 400  # characters of the error that a list needs
 PAGE_VARS = (PAGE_VAR,)  # what in an address only says which page
 MAX_ID = 2**63 - 1
+FEW = 200
 
 
 def number_of(text: str) -> int | None:
     """The job number that `text` is, or None."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= MAX_ID else None
+
+
+class FirstFew(Paginator):
+    """Pages of what matches, as far as people look; beyond that nothing is counted. Not for the list: it has walks."""
+
+    object_list: Any
+
+    @cached_property
+    def count(self) -> int:
+        return len(self.object_list.values_list("pk")[:FEW])
 
 
 class JobChangeList(ChangeList):
@@ -39,6 +52,7 @@ class JobChangeList(ChangeList):
         return [f"-{column}" if walk.down else column for column in columns]
 
     def get_results(self, request: HttpRequest) -> None:
+        self.list_per_page = min(self.list_per_page, getattr(request, "_delaytasks_rows", self.list_per_page))
         self._find(request)
         now = shown.seen_at(request, self.queryset.db)
         self.result_list = self._fetch()
@@ -54,6 +68,13 @@ class JobChangeList(ChangeList):
         self.zone_notice = shown.zone_notice(request)
 
     # Which jobs
+
+    def wish(self, request: HttpRequest) -> walks.Wish | None:
+        """What all its pages together show; None: nothing."""
+        if self.queryset.query.is_empty():
+            return None
+        wish = self._wish(request, self._walk(request))
+        return None if wish.topics == () else wish  # else the cursor to the next page would tell what is hidden
 
     def _walk(self, request: HttpRequest) -> walks.Walk:
         column, down = self._sort()
@@ -72,7 +93,10 @@ class JobChangeList(ChangeList):
 
     def _wish(self, request: HttpRequest, walk: walks.Walk) -> walks.Wish:
         user, using, topic = request.user, self.queryset.db, request.GET.get("topic")
-        topics = rights.visible_topics(user, using) if topic is None else [topic]
+        if topic is None:
+            topics = rights.visible_topics(user, using)
+        else:
+            topics = [topic] if rights.may_see(user, topic, using) else []
         if topics is None and walk.name == "key":
             topics = rights.known_topics(user, using)
         due = filters.window(request, using) or filters.Window()
@@ -89,10 +113,9 @@ class JobChangeList(ChangeList):
         """The numbers of the page's jobs, and the links to the pages around it."""
         self.next_url = self.previous_url = self.first_url = self.further_url = self.by_key_url = ""
         self.short, self.ids = False, []
-        if self.queryset.query.is_empty():  # a filter that leaves nothing
+        walk, wish = self._walk(request), self.wish(request)
+        if wish is None:  # a filter that leaves nothing
             return
-        walk = self._walk(request)
-        wish = self._wish(request, walk)
         start, back = self._start(request, walk)
         found = self._look(walk, wish, start, back)
         if back and found.end is None and len(found.positions) < self.list_per_page:

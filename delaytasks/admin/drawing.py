@@ -57,8 +57,8 @@ def in_words(now: State) -> str:
     here = _("This job is %(state)s.") % {"state": words.STATES[now]}
     following = [str(words.STATES[after]) for before, after in _pairs() if before is now and after is not now]
     if not following:
-        return f"{here} {_('That is where it ends.')}"
-    return f"{here} {_('It can become %(states)s.') % {'states': ', '.join(following)}}"
+        return " ".join([here, _("That is where it ends.")])
+    return " ".join([here, _("It can become %(states)s.") % {"states": words.listed(following)}])
 
 
 def _pairs() -> list[tuple[State, State]]:

@@ -10,9 +10,9 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from .. import words
+from .. import rights, words
 from ..states import ENDED, LIVE, State
-from . import rights, shown
+from . import shown
 from .walks import LIVE as LIVE_WORD
 
 HOUR, DAY, MS = timedelta(hours=1), timedelta(days=1), timedelta(milliseconds=1)
@@ -82,10 +82,16 @@ class TopicFilter(admin.SimpleListFilter):
     def lookups(self, request: HttpRequest, model_admin: Any) -> Iterable[tuple[str, str]]:
         return [(name, name) for name in rights.topic_rows(request.user, model_admin.get_queryset(request).db)]
 
+    def has_output(self) -> bool:
+        """Whether Django asks this filter at all: also about a topic that the person has no choice of."""
+        return super().has_output() or self.value() is not None
+
     def queryset(self, request: HttpRequest, queryset: QuerySet) -> Any:
         topic = self.value()
         if topic is None:
             return queryset
+        if "\0" in topic:  # nothing that PostgreSQL can be asked about
+            raise IncorrectLookupParameters
         return queryset.filter(topic=topic) if rights.may_see(request.user, topic, queryset.db) else queryset.none()
 
 

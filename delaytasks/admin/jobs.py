@@ -3,24 +3,29 @@
 How a page of the list is found: walks.py. What is done to the selected ones or to all: bulk.py.
 """
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import Http404, HttpRequest
-from django.utils.html import format_html
+from django.http import Http404, HttpRequest, JsonResponse
+from django.template.loader import render_to_string
+from django.urls import path
+from django.utils.formats import localize
+from django.utils.html import conditional_escape, format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
 
-from .. import topics, words
-from ..models import Job
+from .. import rights, topics, words
+from ..models import Job, JobEvent
 from ..states import MOVES, Outcome, State
-from . import board, drawing, filters, lateness, operate, rights, shown, timeline
+from . import drawing, filters, lateness, operate, shown, timeline
 from .bulk import BulkActions
 from .bulkforms import LABELS, UNITS
-from .changelist import JobChangeList, number_of
+from .changelist import FirstFew, JobChangeList, number_of
 
 Seen = Any  # a Job with what a page adds to it: seen_at and, in the list, error_tail instead of error, and late_ms
 ACTIONS = {
@@ -29,6 +34,16 @@ ACTIONS = {
     operate.RETRY: "retry_jobs",
     operate.CANCEL: "cancel_jobs",
 }
+
+
+EVERY_MS = 3_000  # how often a live job's page asks whether it has changed
+
+
+def _mark(job: Seen) -> str:
+    """Another one whenever the job's page would tell something else."""
+    last = JobEvent.objects.using(job._state.db).filter(job_id=job.pk).order_by("-id").values_list("pk", flat=True)
+    state = job.shown_state(job.seen_at).word
+    return f"{state}.{job.attempt}.{job.failures}.{job.due_ms}.{last.first() or 0}"
 
 
 def possible(state: State) -> list[operate.Operation]:
@@ -67,10 +82,13 @@ class JobAdmin(BulkActions):
 
     class Media:
         css: ClassVar = {"all": ["delaytasks/admin.css", "delaytasks/bulk.css"]}
-        js: ClassVar = ["delaytasks/times.js"]
+        js: ClassVar = ["delaytasks/times.js", "delaytasks/cards.js", "delaytasks/job.js"]
 
     # Who may do what: look, with Django's permission and where rights.py lets them; change anything, nobody;
     # operate, as BulkActions says.
+
+    def has_view_permission(self, request: HttpRequest, obj: Job | None = None) -> bool:
+        return request.user.has_perm("delaytasks.view_job")  # Django would take the right to change for it, too
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -84,9 +102,6 @@ class JobAdmin(BulkActions):
     def get_queryset(self, request: HttpRequest) -> QuerySet:
         return rights.visible(super().get_queryset(request), request.user)
 
-    def get_urls(self) -> list[Any]:
-        return [*board.urls(self), *super().get_urls()]
-
     # The list.
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
@@ -94,6 +109,8 @@ class JobAdmin(BulkActions):
         if request.method == "POST" and not self.has_operate_permission(request):
             raise PermissionDenied
         return super().changelist_view(request, extra_context)
+
+    paginator = FirstFew
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[JobChangeList]:
         return JobChangeList
@@ -109,6 +126,8 @@ class JobAdmin(BulkActions):
         return lookup in {spec.parameter_name for spec in self.list_filter}
 
     def get_search_results(self, request: HttpRequest, queryset: QuerySet, search_term: str) -> tuple[QuerySet, bool]:
+        if not queryset.ordered:  # for a field of somebody's form that finds a job while they type
+            queryset = queryset.order_by("topic", "key", "id")
         prefix = search_term.strip()
         if not prefix:
             return queryset, False
@@ -144,10 +163,14 @@ class JobAdmin(BulkActions):
 
     @admin.display(description=_("last error"))
     def last_error(self, job: Seen) -> SafeString | str:
-        line = words.one_line(job.error_tail)
+        line = words.one_line(words.error(job.error_tail))
         return format_html('<span class="dt-one-line" title="{}">{}</span>', line, line) if line else ""
 
     # The page of one job.
+
+    def get_urls(self) -> list[Any]:
+        view = self.admin_site.admin_view(self.now_view)
+        return [path("<path:object_id>/now/", view, name="delaytasks_job_now"), *super().get_urls()]
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Seen:
         """The job, for those who may look. Raises PermissionDenied, and Http404 for one that is hidden or not there."""
@@ -177,7 +200,7 @@ class JobAdmin(BulkActions):
     def shown_failures(self, job: Job) -> str:
         return _("%(count)d of %(most)d") % {"count": job.failures, "most": topics.max_attempts(job.topic)}
 
-    @admin.display(description=_("reserved"))
+    @admin.display(description=pgettext_lazy("when", "reserved"))
     def reserved(self, job: Seen) -> SafeString | str:
         return shown.moment(job.reserved_at, job.seen_at, ms=True)
 
@@ -189,7 +212,7 @@ class JobAdmin(BulkActions):
     def whole_error(self, job: Job) -> SafeString | str:
         return shown.error(job.error)
 
-    @admin.display(description=_("scheduled"))
+    @admin.display(description=pgettext_lazy("when", "scheduled"))
     def scheduled(self, job: Seen) -> SafeString | str:
         return shown.moment(job.created_at, job.seen_at, ms=True)
 
@@ -199,12 +222,35 @@ class JobAdmin(BulkActions):
 
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         job: Seen = context["original"]
-        state = job.shown_state(job.seen_at)
-        context["timeline"], context["timeline_more"] = timeline.of(job, job.seen_at)
-        context["drawing"], context["zone_notice"] = drawing.draw(state), shown.zone_notice(request)
-        if self.has_operate_permission(request):
-            context |= self._what_can_be_done(job, state)
+        context |= self._what_is(request, job) | {"zone_notice": shown.zone_notice(request)}
+        if job.ended_at is None:  # its page follows it
+            context |= {"mark": _mark(job), "every_ms": str(EVERY_MS)}
         return super().render_change_form(request, context, *args, **kwargs)
+
+    def now_view(self, request: HttpRequest, object_id: str) -> JsonResponse:
+        """What a job's page asks again and again: how the job is now, in HTML, if that is not what the page shows."""
+        job = self.get_object(request, object_id)
+        found: dict[str, Any] = {"mark": _mark(job), "live": job.ended_at is None}
+        if found["mark"] != request.GET.get("mark"):
+            request.current_app = self.admin_site.name
+            context = self._what_is(request, job) | {"original": job, "opts": self.opts}
+            found |= {
+                "says": drawing.in_words(job.shown_state(job.seen_at)),
+                "now": render_to_string("admin/delaytasks/job/now.html", context, request),
+                "timeline": render_to_string("admin/delaytasks/job/timeline.html", context, request),
+                "fields": {name: self._field(name, job) for name in self.readonly_fields},
+            }
+        return JsonResponse(found)
+
+    def _field(self, name: str, job: Seen) -> str:
+        tell: Callable[[Seen], Any] | None = getattr(self, name, None)
+        return conditional_escape(localize(tell(job) if tell else getattr(job, name)))
+
+    def _what_is(self, request: HttpRequest, job: Seen) -> dict[str, Any]:
+        state = job.shown_state(job.seen_at)
+        entries, more = timeline.of(job, job.seen_at)
+        context = {"timeline": entries, "timeline_more": more, "drawing": drawing.draw(state)}
+        return context | (self._what_can_be_done(job, state) if self.has_operate_permission(request) else {})
 
     def _what_can_be_done(self, job: Job, state: State) -> dict[str, Any]:
         """The buttons, in words and by action; and what else their form asks for."""
@@ -218,5 +264,5 @@ class JobAdmin(BulkActions):
             "postpone": (ACTIONS[operate.POSTPONE], LABELS[operate.POSTPONE]) if operate.POSTPONE in doable else None,
             "in_the_way": in_the_way,
             "units": UNITS,
-            "asks_reason": bool(doable) and job.topic in operate.asking(using),
+            "asks_reason": bool(doable) and job.topic in rights.asking(using),
         }

@@ -10,6 +10,7 @@ from ..models import Job, JobEvent
 from ..states import State
 
 MOST_ATTEMPTS = 50  # a job that asks a bank every ten minutes has thousands of events: a list does not read these
+SLOW_MS, STUCK_MS = 5_000, 60_000  # what waits longer is worth a look; so long, something is wrong
 _MS = timedelta(milliseconds=1)
 
 

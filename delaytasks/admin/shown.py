@@ -13,25 +13,20 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from .. import clock, conf, dialect, words
+from .. import conf, dialect, words
+from ..redaction import redacted
 from ..states import State
-from .redaction import redacted
 
 EMPTY = "–"
 ZONE_COOKIE = "delaytasks_zone"  # written by static/delaytasks/times.js
 _ZONE = re.compile(r"[A-Za-z0-9_+\-]+(/[A-Za-z0-9_+\-]+){0,2}")
 
 
-def database_now(using: str) -> datetime:
-    """The database's time, aware, cut to the millisecond: the clock that decides what is ready."""
-    return clock.from_ms(int(dialect.now_ms(using)))
-
-
 def seen_at(request: HttpRequest, using: str) -> datetime:
     """One "now" per request, so that a page does not contradict itself."""
     now = getattr(request, "_delaytasks_now", None)
     if now is None:
-        now = database_now(using)
+        now = dialect.database_now(using)
         request._delaytasks_now = now  # type: ignore[attr-defined]
     return now
 
@@ -114,6 +109,7 @@ def pretty_json(value: Any) -> SafeString:
 
 def error(text: str) -> SafeString | str:
     """The last line, and the whole of it folded underneath if there is more."""
+    text = words.error(text)
     line = words.one_line(text)
     if not line:
         return EMPTY

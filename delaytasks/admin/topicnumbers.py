@@ -16,7 +16,7 @@ from ..lasthour import LastHour, Tally
 from ..models import Topic
 from ..states import Outcome
 from . import shown
-from .boardtiles import STUCK_MS
+from .lateness import STUCK_MS
 
 DELAYS = 5  # of a retry policy that are told one by one
 TOLD = (Outcome.FINISHED, Outcome.FAILED, Outcome.EXPIRED, Outcome.DEAD, Outcome.CANCELLED)
@@ -61,7 +61,7 @@ def lateness(numbers: Numbers) -> str:
 def last_hour(numbers: Numbers) -> str:
     """How many finished, failed, ...; and of how much of the hour, if not of all."""
     counted = [(words.OUTCOMES[each], numbers.tally.outcomes[each]) for each in TOLD]
-    said = ", ".join(f"{word} {count:,}" for word, count in counted if count) or _("nothing")
+    said = words.listed(f"{word} {count:,}" for word, count in counted if count) or _("nothing")
     if numbers.hour.whole:
         return said
     minutes = numbers.hour.minutes_known
@@ -115,7 +115,7 @@ def _again(backoff: Backoff, most: int) -> str:
     delays = [words.span(calm.delay_ms(failures)) for failures in range(1, min(most, DELAYS + 1))]
     if most > DELAYS + 1:
         return _("After one that failed it is tried again after %(delays)s and so on, at most %(cap)s.") % {
-            "delays": ", ".join(delays),
+            "delays": words.listed(delays),
             "cap": words.span(round(backoff.cap_seconds * 1000)),
         }
-    return _("After one that failed it is tried again after %(delays)s.") % {"delays": ", ".join(delays)}
+    return _("After one that failed it is tried again after %(delays)s.") % {"delays": words.listed(delays)}

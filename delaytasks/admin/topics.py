@@ -4,6 +4,8 @@ from typing import Any, ClassVar
 
 from django.contrib import admin, messages
 from django.contrib.admin.views.main import ChangeList
+from django.core.exceptions import ValidationError
+from django.db import router
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
@@ -13,15 +15,15 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from .. import bells, topics
+from .. import bells, rights, stafflog, topics, words
 from ..models import Job, Topic
-from . import rights, shown, topicnumbers
+from . import shown, topicnumbers
 from .boardwords import number
-from .topicform import TopicForm, group_names
+from .history import ToldHistory
+from .topicform import SETTINGS, PauseForm, TopicForm, checked_reason, group_names
 
 Seen = Any  # a Topic with what a page adds to it: numbers (topicnumbers.Numbers)
 LIVE = ("delayed", "ready", "oldest_ready", "reserved", "dead", "throughput", "lateness")
-SETTINGS = ("paused", "concurrency", "ask_reason", "visible_to")
 
 
 class TopicChangeList(ChangeList):
@@ -36,11 +38,11 @@ class TopicChangeList(ChangeList):
 
 def may_see_jobs(request: HttpRequest) -> bool:
     """Whether the numbers are for this person: they tell of jobs."""
-    return request.user.has_perm("delaytasks.view_job")
+    return rights.views(request.user)
 
 
 @admin.register(Topic)
-class TopicAdmin(admin.ModelAdmin):
+class TopicAdmin(ToldHistory):
     form = TopicForm
     list_display: tuple[str, ...] = ("name", "standing", *LIVE, "run_slots", "handler_name")
     list_per_page = 100
@@ -48,12 +50,14 @@ class TopicAdmin(admin.ModelAdmin):
     ordering = ("name",)
     show_facets = admin.ShowFacets.NEVER
     actions = ("pause", "resume")
+    action_form = PauseForm
     readonly_fields = (
         *LIVE, "last_hour", "jobs", "handler_path", "handler_text", "policy", "run_slots", "shown_to",
     )  # fmt: skip
 
     class Media:
         css: ClassVar = {"all": ["delaytasks/admin.css", "delaytasks/topics.css"]}
+        js: ClassVar = ["delaytasks/cards.js"]
 
     # Who may see what.
 
@@ -72,10 +76,16 @@ class TopicAdmin(admin.ModelAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Topic | None = None) -> tuple[str, ...]:
         return tuple(self.readonly_fields) if obj is None else ("name", *self.readonly_fields)
 
+    def get_form(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        form: Any = super().get_form(request, *args, **kwargs)
+        form.user = request.user
+        return form
+
     def get_fieldsets(self, request: HttpRequest, obj: Topic | None = None) -> Any:
         if obj is None:
             return [(None, {"fields": ("name", *SETTINGS)})]
-        settings = SETTINGS if self.has_change_permission(request, obj) else (*SETTINGS[:-1], "shown_to")
+        changes = self.has_change_permission(request, obj)
+        settings = ("paused", "reason", *SETTINGS[1:]) if changes else (*SETTINGS[:-1], "shown_to")
         live = [
             (_("Now"), {"fields": ("delayed", "ready", "oldest_ready", "reserved", "dead", "jobs")}),
             (_("The last hour"), {"fields": ("last_hour", "lateness")}),
@@ -149,9 +159,15 @@ class TopicAdmin(admin.ModelAdmin):
 
     @admin.display(description=_("handler"))
     def handler_name(self, topic: Topic) -> Any:
+        """Its name and what it does in a line; unfolded all that its author wrote, and what happens when it fails."""
         name, text = topicnumbers.handler_name(topic.name), topicnumbers.docstring(topic.name)
-        title = f"{name}\n\n{text}" if text else name
-        return format_html('<span class="dt-handler" title="{}">{}</span>', title, name.rpartition(".")[2])
+        return format_html(
+            '<details class="dt-details dt-handler"><summary>{} <span class="dt-quiet">{}</span></summary>'
+            '<div class="dt-doc">{}</div></details>',
+            name.rpartition(".")[2],
+            text.partition("\n")[0],
+            "\n\n".join(part for part in (name, text, self.policy(topic)) if part),
+        )
 
     @admin.display(description=_("handler"))
     def handler_path(self, topic: Topic) -> Any:
@@ -172,7 +188,7 @@ class TopicAdmin(admin.ModelAdmin):
 
     @admin.display(description=_("visible to"))
     def shown_to(self, topic: Topic) -> Any:
-        return ", ".join(group_names(topic.visible_to)) or _("everybody who may see jobs")
+        return words.listed(group_names(topic.visible_to)) or _("everybody who may see jobs")
 
     # Actions.
 
@@ -185,11 +201,15 @@ class TopicAdmin(admin.ModelAdmin):
         self._set_paused(request, queryset, False)
 
     def _set_paused(self, request: HttpRequest, queryset: QuerySet, paused: bool) -> None:
-        changed = list(queryset.filter(paused=not paused))
+        before = list(queryset.filter(paused=not paused))
+        try:
+            reason = _reason(request, [topic.name for topic in before if topic.ask_reason])
+        except ValidationError as error:
+            self.message_user(request, " ".join(error.messages), messages.ERROR)
+            return
+        changed = [topic for topic in before if _became(topic, paused)]
         for topic in changed:
-            topic.paused = paused
-            topic.save(update_fields=["paused"])
-            self.log_change(request, topic, "Paused." if paused else "Resumed.")
+            self.log_change(request, topic, stafflog.said("Paused" if paused else "Resumed", reason))
         bells.forget_terms()  # others learn of it within a second; this process, at once
         done = (
             ngettext("%(n)d topic paused", "%(n)d topics paused", len(changed))
@@ -198,3 +218,42 @@ class TopicAdmin(admin.ModelAdmin):
         )
         level = messages.SUCCESS if changed else messages.WARNING
         self.message_user(request, done % {"n": len(changed)}, level)
+
+    # A page that is saved.
+
+    def save_model(self, request: HttpRequest, obj: Topic, form: Any, change: bool) -> None:
+        """What the person changed, and not what the page had of the rest: others write this row, the engine too."""
+        if not change:
+            super().save_model(request, obj, form, change)
+            return
+        obj.save(update_fields=[name for name in form.changed_settings if name != "paused"])
+        if "paused" in form.changed_settings and _became(obj, obj.paused):
+            what = "Paused" if obj.paused else "Resumed"
+            super().log_change(request, obj, stafflog.said(what, form.cleaned_data["reason"]))
+            bells.forget_terms()
+
+    def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:
+        """What else was changed: the pause has an entry of its own, with its reason."""
+        if not add:
+            form.changed_data = [name for name in form.changed_settings if name != "paused"]
+        return super().construct_change_message(request, form, formsets, add)
+
+    def log_change(self, request: HttpRequest, obj: Any, message: Any) -> Any:
+        return super().log_change(request, obj, message) if message else None
+
+
+def _became(topic: Topic, paused: bool) -> bool:
+    """Pause or resume it; False if it is so by now."""
+    rows = Topic.objects.using(router.db_for_write(Topic)).filter(pk=topic.pk, paused=not paused)
+    return bool(rows.update(paused=paused))
+
+
+def _reason(request: HttpRequest, asking: list[str]) -> str:
+    """Why, as it was written beside the action. Raises ValidationError, also without one if these topics ask for it."""
+    reason = checked_reason(next(filter(None, request.POST.getlist("reason")), ""))
+    if asking and not reason:
+        raise ValidationError(
+            _("A reason is asked for by %(topics)s. Nothing was changed: write it beside the action."),
+            params={"topics": words.listed(asking)},
+        )
+    return reason

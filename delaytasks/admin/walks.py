@@ -19,11 +19,12 @@ from typing import Any, NamedTuple
 from django.db import connections
 
 from .. import clock, dialect
+from ..counting import by_index
 from ..states import STORED_LIVE, State
 
 ROUNDS = (2_000, 8_000, 32_000)  # rows that a page looks at, again and again until it is full
 FAR = 128_000  # rows of one more round where they lie side by side, as they do by number
-PAGE_SECONDS = 0.1  # after that no further round begins
+PAGE_SECONDS = 0.1  # after that no further round begins; nor a large one that would take longer
 SMALL = 5_000  # a topic with fewer jobs is read whole and sorted: its newest may lie anywhere in the table
 LEGS = 50  # topics that are walked one by one and merged; more are picked out of a walk through all
 STATEMENT_LEGS = 200  # of one statement: SQLite knows no more than 500
@@ -80,7 +81,7 @@ class Found(NamedTuple):
         return [position[-1] for position in self.positions]
 
 
-class _Search(NamedTuple):
+class Search(NamedTuple):
     """A walk for a wish in a database: what the statements below are made of."""
 
     using: str
@@ -91,17 +92,30 @@ class _Search(NamedTuple):
     @property
     def exact(self) -> bool:
         """Whether every row that a leg passes fits."""
-        return not _rest(self)[0]
+        return not rest(self)[0]
 
 
 def find(using: str, walk: Walk, wish: Wish, start: Position | None, limit: int) -> Found:
-    """Up to `limit` jobs behind `start` in the walk's order. Costs a bounded number of queries: nine at most."""
+    """Up to `limit` jobs behind `start` in the walk's order. Costs a bounded number of queries: nine at most.
+
+    Read in the index's order even where the planner expects that few rows are left, and would sort these: after an
+    outage, or a large import that was not analyzed yet, it may be wrong by a million.
+    """
+    with by_index(using):
+        return _find(using, walk, wish, start, limit)
+
+
+def _find(using: str, walk: Walk, wish: Wish, start: Position | None, limit: int) -> Found:
     search = _search(using, walk, wish)
     if search.walk.sorted_from or search.exact:
         return _full(_rows(search, start, limit + 1, limit + 1), limit, None)
     found: list[Position] = []
-    over = time.monotonic() + PAGE_SECONDS
-    for most in (*ROUNDS, FAR) if walk.name == "new" else ROUNDS:
+    over, row_seconds = time.monotonic() + PAGE_SECONDS, 0.0
+    for number, most in enumerate((*ROUNDS, FAR) if walk.name == "new" else ROUNDS):
+        begun = time.monotonic()
+        # The first round is too small to tell how quick it goes.
+        if number and begun + (most * row_seconds if number > 1 else 0) > over:
+            break
         part = _rows(search, start, most, limit + 1 - len(found))
         alone = len(search.legs) == 1
         if alone and len(found) + len(part) > limit:
@@ -109,8 +123,8 @@ def find(using: str, walk: Walk, wish: Wish, start: Position | None, limit: int)
         end = _looked_up_to(search, start, most)
         # A leg knows nothing behind its own end, so neither does the merged walk.
         found += [row for row in part if end is None or _passed_by(walk, row, end)]
-        start = end
-        if end is None or len(found) > limit or time.monotonic() > over:
+        start, row_seconds = end, (time.monotonic() - begun) / most
+        if end is None or len(found) > limit:
             break
     return _full(found, limit, start)
 
@@ -119,62 +133,62 @@ def _full(found: list[Position], limit: int, end: Position | None) -> Found:
     return Found(found[:limit], found[limit - 1]) if len(found) > limit else Found(found, end)
 
 
-def _search(using: str, walk: Walk, wish: Wish) -> _Search:
+def _search(using: str, walk: Walk, wish: Wish) -> Search:
     topics = wish.topics
     if walk.name == "new" and wish.state != State.DEAD.word:
         if topics is None or len(topics) > LEGS:
-            return _Search(using, walk, wish, (None,))
-        by_key = _Search(using, KEY, Wish(wish.now), topics)
+            return Search(using, walk, wish, (None,))
+        by_key = Search(using, KEY, Wish(wish.now), topics)
         if _looked_up_to(by_key, None, SMALL) is None:
-            return _Search(using, walk._replace(sorted_from=KEY), wish, topics)
-        return _Search(using, walk, wish, (None,))
+            return Search(using, walk._replace(sorted_from=KEY), wish, topics)
+        return Search(using, walk, wish, (None,))
     if topics is None or (len(topics) > LEGS and walk.name != "key"):
-        return _Search(using, walk, wish, (None,))
-    return _Search(using, walk, wish, topics)
+        return Search(using, walk, wish, (None,))
+    return Search(using, walk, wish, topics)
 
 
 # Statements
 
 
-def _rows(search: _Search, start: Position | None, most: int, limit: int) -> list[Position]:
+def _rows(search: Search, start: Position | None, most: int, limit: int) -> list[Position]:
     """The first `limit` fitting rows behind `start`, among the `most` that come next."""
     legs = (_leg(search, topic, start, max(_share(search, most), limit), limit) for topic in search.legs)
-    return _in_order(search.walk, legs, search.using)[:limit]
+    return in_order(search.walk, legs, search.using)[:limit]
 
 
-def _share(search: _Search, most: int) -> int:
+def _share(search: Search, most: int) -> int:
     """How many of `most` rows each leg passes."""
     return max(most // max(len(search.legs), 1), 1)
 
 
-def _leg(search: _Search, topic: str | None, start: Position | None, most: int, limit: int) -> tuple[str, list[Any]]:
+def _leg(search: Search, topic: str | None, start: Position | None, most: int, limit: int) -> tuple[str, list[Any]]:
     walk = search.walk
-    rest, more = _rest(search)
+    conditions, more = rest(search)
     if walk.sorted_from:
-        walked, params, order = _passed(search, walk.sorted_from, topic, None)
+        walked, params, order = passed(search, walk.sorted_from, topic, None)
         most, order = SMALL, _order(search.using, walk, None)
         if start:
-            rest, more = [*rest, f"id {'<' if walk.down else '>'} %s"], [*more, *start]
+            conditions, more = [*conditions, f"id {'<' if walk.down else '>'} %s"], [*more, *start]
     else:
-        walked, params, order = _passed(search, walk, topic, start)
-    fits = f"WHERE {' AND '.join(rest)}" if rest else ""
+        walked, params, order = passed(search, walk, topic, start)
+    fits = f"WHERE {' AND '.join(conditions)}" if conditions else ""
     inner = f"SELECT id, key, topic, state, due_at FROM {walked} LIMIT {most}"
     sql = f"SELECT {_columns(search.using, walk)} FROM ({inner}) AS walked {fits} ORDER BY {order} LIMIT {limit}"
     return sql, [*params, *more]
 
 
-def _looked_up_to(search: _Search, start: Position | None, most: int) -> Position | None:
+def _looked_up_to(search: Search, start: Position | None, most: int) -> Position | None:
     """The last row that a look at `most` rows passed, if there are more behind it."""
     share = _share(search, most)
 
     def last(topic: str | None) -> tuple[str, list[Any]]:
-        walked, params, _ = _passed(search, search.walk, topic, start)
+        walked, params, _ = passed(search, search.walk, topic, start)
         return f"SELECT {_columns(search.using, search.walk)} FROM {walked} LIMIT 1 OFFSET {share - 1}", params
 
-    return next(iter(_in_order(search.walk, map(last, search.legs), search.using)), None)
+    return next(iter(in_order(search.walk, map(last, search.legs), search.using)), None)
 
 
-def _passed(search: _Search, walk: Walk, topic: str | None, start: Position | None) -> tuple[str, list[Any], str]:
+def passed(search: Search, walk: Walk, topic: str | None, start: Position | None) -> tuple[str, list[Any], str]:
     """The rows that a leg passes, a range of one index in its order: what follows FROM, its parameters, that order."""
     ranges = {"due": _due_range, "new": _id_range, "key": _key_range}
     where, params = ranges[walk.name](search, walk, topic, start)
@@ -183,7 +197,7 @@ def _passed(search: _Search, walk: Walk, topic: str | None, start: Position | No
     return f"delaytasks_job {conditions}ORDER BY {order}", params, order
 
 
-def _due_range(search: _Search, walk: Walk, topic: str | None, start: Position | None) -> tuple[list[str], list[Any]]:
+def _due_range(search: Search, walk: Walk, topic: str | None, start: Position | None) -> tuple[list[str], list[Any]]:
     wish, d = search.wish, dialect.of(search.using)
     low = [(clock.to_ms(moment), inf) for moment in (wish.after, _after(wish)) if moment is not None]
     high = [(clock.to_ms(moment), inf) for moment in (wish.until, _until(wish)) if moment is not None]
@@ -201,7 +215,7 @@ def _due_range(search: _Search, walk: Walk, topic: str | None, start: Position |
     return ["ended_at IS NULL", *where], params
 
 
-def _id_range(search: _Search, walk: Walk, topic: str | None, start: Position | None) -> tuple[list[str], list[Any]]:
+def _id_range(search: Search, walk: Walk, topic: str | None, start: Position | None) -> tuple[list[str], list[Any]]:
     dead = ["died_at IS NOT NULL"] if search.wish.state == State.DEAD.word else []
     where, params = _between(walk, topic, None if walk.down else start, start if walk.down else None)
     return [*dead, *where], params
@@ -228,18 +242,24 @@ def _between(
     return where, params
 
 
-def _key_range(search: _Search, walk: Walk, topic: str | None, start: Position | None) -> tuple[list[str], list[Any]]:
+def _key_range(search: Search, walk: Walk, topic: str | None, start: Position | None) -> tuple[list[str], list[Any]]:
     """The keys of a topic that begin with the prefix, byte by byte. In that order there is no comparison of rows."""
     where, params = ["topic = %s"], [topic]
-    prefix, after = search.wish.prefix, "<" if walk.down else ">"
-    at_least, before, beside, beyond = (_comparison(search.using, walk, op) for op in (">=", "<", f"{after}=", after))
-    if prefix:
-        where.append(f"key {at_least} %s AND key {before} %s")
-        params += [prefix, prefix + _LAST]
+    if search.wish.prefix:
+        condition, values = _prefixed(search)
+        where.append(condition)
+        params += values
     if start:
+        after = "<" if walk.down else ">"
+        beside, beyond = (_by_bytes(search.using, operator) for operator in (f"{after}=", after))
         where.append(f"key {beside} %s AND (key {beyond} %s OR id {after} %s)")
         params += [start[0], *start]
     return where, params
+
+
+def _prefixed(search: Search) -> tuple[str, list[Any]]:
+    at_least, before = (_by_bytes(search.using, operator) for operator in (">=", "<"))
+    return f"key {at_least} %s AND key {before} %s", [search.wish.prefix, search.wish.prefix + _LAST]
 
 
 def _after(wish: Wish) -> datetime | None:
@@ -252,7 +272,7 @@ def _until(wish: Wish) -> datetime | None:
     return wish.now if wish.state in (State.READY.word, State.RESERVED.word) else None
 
 
-def _rest(search: _Search) -> tuple[list[str], list[Any]]:
+def rest(search: Search) -> tuple[list[str], list[Any]]:
     """What the legs' range does not say yet."""
     walk, wish = search.walk, search.wish
     where: list[str] = []
@@ -268,15 +288,19 @@ def _rest(search: _Search) -> tuple[list[str], list[Any]]:
             asked = [moment for moment in moments if moment is not None]
             where += [f"due_at {comparison} %s"] * len(asked)
             params += [d.moment(clock.to_ms(moment)) for moment in asked]
+    if wish.prefix and walk.name != "key":
+        condition, values = _prefixed(search)
+        where.append(condition)
+        params += values
     if wish.topics is not None and None in search.legs:
         where.append(f"topic IN ({', '.join(['%s'] * len(wish.topics))})")
         params += wish.topics
     return where, params
 
 
-def _comparison(using: str, walk: Walk, operator: str) -> str:
-    """PostgreSQL compares text by its collation unless it is told otherwise; the index goes byte by byte."""
-    return f"~{operator}~" if walk.name == "key" and connections[using].vendor == "postgresql" else operator
+def _by_bytes(using: str, operator: str) -> str:
+    """PostgreSQL compares text by its collation unless it is told otherwise; the index of keys goes byte by byte."""
+    return f"~{operator}~" if connections[using].vendor == "postgresql" else operator
 
 
 def _order(using: str, walk: Walk, topic: str | None) -> str:
@@ -291,7 +315,7 @@ def _columns(using: str, walk: Walk) -> str:
     return ", ".join(dialect.of(using).to_ms(column) if column == "due_at" else column for column in walk.columns)
 
 
-def _in_order(walk: Walk, legs: Iterable[tuple[str, list[Any]]], using: str) -> list[Position]:
+def in_order(walk: Walk, legs: Iterable[tuple[str, list[Any]]], using: str) -> list[Position]:
     """What the legs' statements find, merged in the walk's order."""
     found: list[Position] = []
     every = list(legs)

@@ -3,9 +3,9 @@
 import abc
 import enum
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import AnonymousUser
@@ -13,14 +13,18 @@ from django.core.exceptions import PermissionDenied
 from django.db import DatabaseError, router, transaction
 from django.db.models import Q
 from django.utils import timezone
+from rest_framework import serializers
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.permissions import BasePermission
 
-from .. import conf, topics
+from .. import conf, engine, rights, stafflog, topics
+from ..conflicts import retried_once
 from ..models import Topic
+from ..redaction import redacted
 from .models import Grant, Token, matches
 
+Answered = TypeVar("Answered")
 logger = logging.getLogger("delaytasks")
 SCHEME = "Bearer"
 USED_AGAIN = timedelta(minutes=1)  # last_used_at is written no more often
@@ -45,14 +49,17 @@ def _each(right: AnyOf) -> tuple[Right, ...]:
 
 
 class Caller(abc.ABC):
-    """Who is calling. Answers from what was read when the request came in, and says nothing of other topics.
+    """Who is calling. Answers from what is read once for a request, and says nothing of other topics.
 
     name                the account's, or the person's: Job.worker begins with it
     signature           what JobEvent.actor keeps; no person's name looks like that of a token
     identity            whom the rate limit counts; never shown
     rate_per_minute     requests
     max_request_bytes   of one request's body
+    is_person           whether what they do is in Django's log, too
     """
+
+    is_person = False
 
     name: str
     signature: str
@@ -72,6 +79,22 @@ class Caller(abc.ABC):
     def may_pause(self, topic: str) -> bool:
         """Whether the caller may pause and resume the topic."""
 
+    @abc.abstractmethod
+    def shown_body(self, body: Any) -> Any:
+        """A job's body, as the caller may see it."""
+
+    @abc.abstractmethod
+    def require_reason(self, topic: str, reason: str, field: str = "reason") -> None:
+        """Nothing, if there is a reason, or none is asked for. Raises ValidationError, which names the field."""
+
+    @abc.abstractmethod
+    def logged(self, do: Callable[[], Answered], using: str) -> Answered:
+        """What do() answers, which log()s what it did: in one transaction, for those whose doings are logged."""
+
+    @abc.abstractmethod
+    def log(self, rows: Iterable[Any], what: str, reason: str = "", *, added: bool = False) -> None:
+        """Say in Django's log what the caller did to these rows, if that is a person."""
+
     def may(self, right: AnyOf, topic: str) -> bool:
         """Whether the caller has the right on the topic; of several, any of them."""
         wanted = _each(right)
@@ -82,7 +105,7 @@ class Caller(abc.ABC):
         return self.may(Right.READ, topic)
 
     def require(self, right: AnyOf, topic: str) -> None:
-        """Nothing, if the caller has the right; of several, any. Asks no database.
+        """Nothing, if the caller has the right; of several, any.
 
         Raises PermissionDenied, in the same words whether or not the topic exists.
         """
@@ -110,7 +133,7 @@ class Caller(abc.ABC):
 
 
 class TokenCaller(Caller):
-    """A service account, by one of its tokens."""
+    """A service account, by one of its tokens. Nobody asks it why, and what it does is in the events alone."""
 
     def __init__(self, token: Token, grants: Iterable[Grant]) -> None:
         config = conf.get()
@@ -133,32 +156,67 @@ class TokenCaller(Caller):
         self.grants = _grants(self.token) if valid else []
         return bool(valid)
 
+    def shown_body(self, body: Any) -> Any:
+        return body
+
+    def require_reason(self, topic: str, reason: str, field: str = "reason") -> None:
+        return
+
+    def logged(self, do: Callable[[], Answered], using: str) -> Answered:
+        return do()
+
+    def log(self, rows: Iterable[Any], what: str, reason: str = "", *, added: bool = False) -> None:
+        return
+
 
 class StaffCaller(Caller):
-    """A person of the staff, by Django's session and permissions: every topic, and never as a consumer."""
+    """A person of the staff, by Django's session: what rights.py lets them see and do, and never as a consumer."""
+
+    is_person = True
 
     def __init__(self, user: Any) -> None:
         config = conf.get()
-        self.user = user
+        self.user, self.using = user, engine.alias()
         self.name = self.signature = user.get_username()
         self.identity = f"staff:{user.pk}"
         self.rate_per_minute = config.api_rate_per_minute
         self.max_request_bytes = config.api_max_request_bytes
 
     def may(self, right: AnyOf, topic: str) -> bool:
-        if Right.READ in _each(right) and self.user.has_perm("delaytasks.view_job"):
-            return True
-        return super().may(right, topic)
+        return any(self._has(each, topic) for each in _each(right))
 
     def _has(self, right: Right, topic: str) -> bool:
-        return right is not Right.CONSUME and self.user.has_perm("delaytasks.operate_job")
+        allowed = rights.views if right is Right.READ else rights.operates
+        return right is not Right.CONSUME and allowed(self.user) and self._may_see(topic)
 
     def may_pause(self, topic: str) -> bool:
-        return self.user.has_perm("delaytasks.change_topic")
+        return rights.manages(self.user) and self._may_see(topic)
+
+    def _may_see(self, topic: str) -> bool:
+        return rights.may_see(self.user, topic, self.using)
 
     def still_valid(self) -> bool:
         users = get_user_model()._default_manager.using(self.user._state.db)
-        return users.filter(pk=self.user.pk, is_active=True, is_staff=True).exists()
+        now = users.filter(pk=self.user.pk, is_active=True, is_staff=True).first()
+        self.user = now or AnonymousUser()  # as read now: what it was asked before is not remembered
+        return now is not None
+
+    def shown_body(self, body: Any) -> Any:
+        return redacted(body, conf.get().redact)
+
+    def require_reason(self, topic: str, reason: str, field: str = "reason") -> None:
+        if not reason and rights.asking(self.using, [topic]):
+            raise serializers.ValidationError({field: f"Topic {topic} asks for a reason: say why."})
+
+    def logged(self, do: Callable[[], Answered], using: str) -> Answered:
+        def whole() -> Answered:
+            with transaction.atomic(using):
+                return do()
+
+        return retried_once(whole, using)
+
+    def log(self, rows: Iterable[Any], what: str, reason: str = "", *, added: bool = False) -> None:
+        stafflog.write(self.user.pk, rows, what, reason, flag=stafflog.ADDED if added else stafflog.CHANGED)
 
 
 def _grants(token: Token) -> list[Grant]:

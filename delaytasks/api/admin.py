@@ -3,14 +3,18 @@
 from typing import Any, ClassVar
 
 from django.contrib import admin, messages
+from django.contrib.admin.utils import display_for_value
 from django.db.models import Count, QuerySet
+from django.forms.models import BaseInlineFormSet
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext
+from django.utils.translation import ngettext, pgettext
 
+from .. import engine, rights
+from ..admin.history import ToldHistory
 from . import tokens
 from .models import Grant, ServiceAccount, Token
 
@@ -23,7 +27,7 @@ STANDING = {
 
 
 @admin.register(ServiceAccount)
-class ServiceAccountAdmin(admin.ModelAdmin):
+class ServiceAccountAdmin(ToldHistory):
     list_display = ("name", "active", "tokens", "note", "created_at")
     list_filter = ("active",)
     search_fields = ("name", "note")
@@ -42,11 +46,36 @@ class ServiceAccountAdmin(admin.ModelAdmin):
         return format_html('<a href="{}?account__id__exact={}">{}</a>', address, account.pk, account.token_count)
 
 
+class GrantFormSet(BaseInlineFormSet):
+    """Nobody grants what they cannot see. What somebody else granted may stay, and may be taken away.
+
+    user   who is at it; set by GrantInline
+    """
+
+    user: Any = None
+
+    def clean(self) -> None:
+        super().clean()
+        limit = rights.visible_topics(self.user, engine.alias())
+        if limit is None:
+            return
+        for form in set(self.forms) - set(self.deleted_forms):
+            topic = getattr(form, "cleaned_data", {}).get("topic")
+            if topic and form.has_changed() and topic not in limit:  # a prefix reaches what is hidden, or will be
+                form.add_error("topic", _("You do not see every topic: grant those that you see, each by its name."))
+
+
 class GrantInline(admin.TabularInline):
     """Part of its token: whoever may change the one may change the other."""
 
     model = Grant
+    formset = GrantFormSet
     extra = 1
+
+    def get_formset(self, request: HttpRequest, obj: Any = None, **kwargs: Any) -> Any:
+        formset: Any = super().get_formset(request, obj, **kwargs)
+        formset.user = request.user
+        return formset
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return request.user.has_perm(f"delaytasks_api.{'add' if obj is None else 'change'}_token")
@@ -61,8 +90,8 @@ class GrantInline(admin.TabularInline):
 
 
 @admin.register(Token)
-class TokenAdmin(admin.ModelAdmin):
-    list_display = ("prefix", "account", "name", "standing", "granted", "expiry_date", "last_used_at")
+class TokenAdmin(ToldHistory):
+    list_display = ("shown_prefix", "account", "name", "standing", "granted", "expiry_date", "last_used_at")
     list_filter = ("revoked", "account")
     list_select_related = ("account",)
     search_fields = ("prefix", "name", "account__name")
@@ -80,13 +109,23 @@ class TokenAdmin(admin.ModelAdmin):
         terms = ("expiry_date", "rate_per_minute", "max_request_bytes")
         if obj is None:
             return ("account", "name", *terms)
-        return ("prefix", "account", "name", "standing", "revoked", *terms, "created", "last_used_at")
+        return ("shown_prefix", "account", "name", "standing", "revoked", *terms, "made", "last_used_at")
 
     def get_readonly_fields(self, request: HttpRequest, obj: Token | None = None) -> tuple[str, ...]:
         if obj is None:
             return ()
-        fixed = ("prefix", "account", "standing", "created", "last_used_at")
+        fixed = ("shown_prefix", "account", "standing", "made", "last_used_at")
         return (*fixed, "revoked") if obj.revoked else fixed
+
+    # The library's own names of these two fields are in English alone.
+
+    @admin.display(description=_("prefix"), ordering="prefix")
+    def shown_prefix(self, token: Token) -> str:
+        return token.prefix
+
+    @admin.display(description=_("created"), ordering="created")
+    def made(self, token: Token) -> str:
+        return display_for_value(token.created, "-")
 
     @admin.display(description=_("state"))
     def standing(self, token: Token) -> SafeString:
@@ -96,7 +135,7 @@ class TokenAdmin(admin.ModelAdmin):
 
     @admin.display(description=_("grants"))
     def granted(self, token: Token) -> str:
-        return "; ".join(str(grant) for grant in token.grants.all())
+        return pgettext("between the parts of a list", "; ").join(str(grant) for grant in token.grants.all())
 
     def save_model(self, request: HttpRequest, obj: Token, form: Any, change: bool) -> None:
         if change:  # and nothing else: what was revoked in this very moment stays so

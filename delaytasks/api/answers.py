@@ -15,7 +15,7 @@ def _seconds(ms: int) -> float:
 class JobSerializer(serializers.Serializer):
     """A job as it is at the moment of the answer."""
 
-    # The context's `now`, an aware datetime, tells delayed and ready apart.
+    # The context's `now`, an aware datetime, tells delayed and ready apart; its `caller` is whom it is shown to.
     id = Whole(1, MAX_ID)
     topic = Text()
     key = Text()
@@ -24,7 +24,10 @@ class JobSerializer(serializers.Serializer):
     ttr_seconds = Seconds(of=lambda job, _: _seconds(job.ttr_ms))
     attempt = Whole(0, help_text="How often it was reserved.")
     failures = Whole(0, help_text="Attempts that failed or outlived their TTR.")
-    body = Json()
+    body = Json(
+        of=lambda job, context: context["caller"].shown_body(job.body),
+        help_text="For staff without the values under keys whose names say that they are secret.",
+    )
     created_at = Moment()
     reserved_at = Moment(allow_null=True)
     lease_until = Moment(allow_null=True, help_text="Until when the attempt that holds it may finish it.")
@@ -138,6 +141,9 @@ class TopicSerializer(serializers.Serializer):
     ready = Whole(0)
     reserved = Whole(0)
     dead = Whole(0)
+    at_least = Flag(
+        help_text="There was no time to count all: delayed_within_horizon, ready and dead are at least so many."
+    )
     oldest_ready_ms = Whole(0, allow_null=True, help_text="How long the one that is ready longest has waited.")
 
 

@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 from django.db import connections, transaction
 from django.http import Http404
+from django.utils import translation
 from rest_framework.negotiation import BaseContentNegotiation, DefaultContentNegotiation
 from rest_framework.renderers import JSONRenderer
 from rest_framework.views import APIView
@@ -63,7 +64,7 @@ class BaseView(APIView):
     @property
     def default_response_headers(self) -> dict[str, str]:
         headers: dict[str, str] = super().default_response_headers
-        return headers | {"Cache-Control": "no-store"}
+        return headers | {"Cache-Control": "no-store", "Content-Language": "en"}
 
     @property
     def caller(self) -> Caller:
@@ -86,6 +87,11 @@ class BaseView(APIView):
             raise Http404
         self.caller.require(right, topic)
         return jobs.get()
+
+    def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        """In English, whatever Accept-Language asks for: programs log these sentences, and people search for them."""
+        with translation.override("en"):
+            return super().dispatch(request, *args, **kwargs)
 
     def get_format_suffix(self, **kwargs: Any) -> None:
         return None

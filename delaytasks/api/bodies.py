@@ -18,7 +18,11 @@ class _TooLarge(Exception):
 
 
 class BodyLimit:
-    """The application, for requests whose body has at most `most` bytes; for larger ones an answer, 413."""
+    """The application, for requests whose body has at most `most` bytes; for larger ones an answer, 413.
+
+    A request that says the length of its body and sends it in chunks, too, gets 400: whoever stands before the server
+    may believe the one, the server believes the other, and the rest would pass as somebody else's next request.
+    """
 
     def __init__(self, application: Callable[[Any, Receive, Send], Awaitable[Any]], most: int) -> None:
         self.application, self.most = application, most
@@ -26,8 +30,11 @@ class BodyLimit:
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self.application(scope, receive, send)
+        if {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}:
+            detail = "The body has a Content-Length and a Transfer-Encoding: one of them has to go."
+            return await _refuse(send, 400, "malformed-request", "The request cannot be read.", detail)
         if _said(scope) > self.most:
-            return await self._refuse(send)
+            return await self._refuse_size(send)
         taken = 0
 
         async def counted() -> Message:
@@ -41,20 +48,20 @@ class BodyLimit:
         try:
             await self.application(scope, counted, send)
         except _TooLarge:  # while the body was read, so nothing has been answered yet
-            await self._refuse(send)
+            await self._refuse_size(send)
 
-    async def _refuse(self, send: Send) -> None:
-        problem = {
-            "type": "urn:delaytasks:problem:request-too-large",
-            "title": "The request is too large.",
-            "status": 413,
-            "detail": f"This server takes requests of up to {self.most:,} bytes.",
-        }
-        body = json.dumps(problem).encode()
-        headers = [(b"content-type", b"application/problem+json"), (b"content-length", str(len(body)).encode()),
-                   (b"connection", b"close")]  # fmt: skip
-        await send({"type": "http.response.start", "status": 413, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+    async def _refuse_size(self, send: Send) -> None:
+        detail = f"This server takes requests of up to {self.most:,} bytes."
+        await _refuse(send, 413, "request-too-large", "The request is too large.", detail)
+
+
+async def _refuse(send: Send, status: int, kind: str, title: str, detail: str) -> None:
+    problem = {"type": f"urn:delaytasks:problem:{kind}", "title": title, "status": status, "detail": detail}
+    body = json.dumps(problem).encode()
+    headers = [(b"content-type", b"application/problem+json"), (b"content-length", str(len(body)).encode()),
+               (b"x-content-type-options", b"nosniff"), (b"connection", b"close")]  # fmt: skip
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 def _said(scope: Any) -> int:

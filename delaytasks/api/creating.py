@@ -1,6 +1,7 @@
 """POST /jobs/: one job, or up to 1,000 of them, all or none; idempotent by topic and key through on_conflict."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from django.db import transaction
@@ -11,8 +12,8 @@ from rest_framework.response import Response
 from .. import promises, scheduling, statements, topics
 from ..conflicts import retried_once
 from ..exceptions import BadBody, BadDelay, BadInput, BadTTR, KeyIsLive, Reserved
-from ..models import Topic
-from ..states import State
+from ..models import Job, JobEvent, Topic
+from ..states import Outcome, State
 from . import problems
 from .access import Caller, Right
 from .answers import MadeJobSerializer
@@ -44,16 +45,36 @@ def create(data: Any, caller: Caller, using: str) -> Response:
     given = checked(NewJobSerializer, data)
     terms, mode = _terms(given), given["on_conflict"]
     caller.require(Right.PRODUCE, terms["topic"])
+    check_replacing(caller, terms["topic"], mode)
+    make = partial(scheduling.schedule, **terms, on_conflict=mode, using=using, by=caller.signature)
     try:
-        job = scheduling.schedule(**terms, on_conflict=mode, using=using, by=caller.signature)
+        job = logged(make, caller, mode, using)
     except KeyIsLive as error:
         raise in_the_way(error, using, terms["topic"], terms["key"]) from error
     result = "created" if job.is_new else RESULTS[mode]
-    data = shown_job(job, using, MadeJobSerializer, result=result)
+    data = shown_job(job, caller, using, MadeJobSerializer, result=result)
     if not job.is_new:
         return Response(data)
     address = reverse("delaytasks_api:job", kwargs={"job_id": job.pk})
     return Response(data, status=201, headers={"Location": address})
+
+
+def check_replacing(caller: Caller, topic: str, mode: str) -> None:
+    """Nothing, unless a reason for replacing a job is asked for, which nobody can give here. Raises ValidationError."""
+    if mode == "replace":
+        caller.require_reason(topic, "", "on_conflict")
+
+
+def logged(make: Callable[[], Job], caller: Caller, mode: str, using: str) -> Job:
+    """make(), and for staff the log's entry of it. A job that was kept was not changed."""
+
+    def whole() -> Job:
+        job = make()
+        if job.is_new or mode == "replace":
+            caller.log([job], "Scheduled" if job.is_new else "Replaced", added=job.is_new)
+        return job
+
+    return caller.logged(whole, using)
 
 
 def in_the_way(error: Exception, using: str, topic: str, key: str) -> ProblemError:
@@ -94,9 +115,10 @@ def create_many(data: Any, caller: Caller, using: str) -> Response:
     mode, jobs = given["on_conflict"], _checked_jobs(given["jobs"])
     for topic in dict.fromkeys(job["topic"] for job in jobs):
         caller.require(Right.PRODUCE, topic)
+        check_replacing(caller, topic, mode)
     _check_known(jobs, using)
     try:
-        done, live = retried_once(lambda: _schedule(jobs, mode, using, caller.signature), using)
+        done, live = retried_once(lambda: _schedule(jobs, mode, using, caller), using)
     except (KeyIsLive, Reserved) as error:
         raise _conflicts(error, jobs, mode, using) from error
     named = [{"id": live[pair].id, "topic": pair[0], "key": pair[1]} for pair in map(_pair, jobs)]
@@ -148,12 +170,30 @@ def _check_known(jobs: Sequence[Mapping[str, Any]], using: str) -> None:
 
 
 def _schedule(
-    jobs: Sequence[Mapping[str, Any]], mode: Any, using: str, by: str
+    jobs: Sequence[Mapping[str, Any]], mode: Any, using: str, caller: Caller
 ) -> tuple[scheduling.Scheduled, dict[Pair, statements.Live]]:
     """What schedule_many() did, and the jobs: all of them are live until this commits."""
     with transaction.atomic(using):
-        done = scheduling.schedule_many(jobs, on_conflict=mode, using=using, by=by)
-        return done, statements.find_live(using, list(map(_pair, jobs)))
+        before = _latest_event(using) if caller.is_person else 0
+        done = scheduling.schedule_many(jobs, on_conflict=mode, using=using, by=caller.signature)
+        live = statements.find_live(using, list(map(_pair, jobs)))
+        if caller.is_person:
+            _log_many([found.id for found in live.values()], before, caller, using)
+        return done, live
+
+
+def _latest_event(using: str) -> int:
+    return JobEvent.objects.using(using).order_by("-id").values_list("id", flat=True).first() or 0
+
+
+def _log_many(ids: Sequence[int], before: int, caller: Caller, using: str) -> None:
+    """By the events that came with it: what was kept has none."""
+    events = JobEvent.objects.using(using).filter(pk__gt=before, job_id__in=ids, actor=caller.signature)
+    made = dict(events.values_list("job_id", "outcome"))
+    jobs = Job.objects.using(using).defer("body", "error").filter(pk__in=made).order_by("pk")
+    for outcome, what in ((Outcome.SCHEDULED, "Scheduled"), (Outcome.RESCHEDULED, "Replaced")):
+        chosen = [job for job in jobs if made[job.pk] == outcome]
+        caller.log(chosen, what, added=outcome is Outcome.SCHEDULED)
 
 
 def _conflicts(error: Exception, jobs: Sequence[Mapping[str, Any]], mode: str, using: str) -> ProblemError:

@@ -78,6 +78,7 @@ TOPIC: dict[str, Any] = {
     "ready": 2,
     "reserved": 5,
     "dead": 0,
+    "at_least": False,
     "oldest_ready_ms": 41,
 }
 

@@ -1,6 +1,7 @@
 """Jobs: create, list, read; cancel, reschedule, run now, retry. What consumers do with them is in consumers.py."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from django.http import Http404
@@ -11,7 +12,8 @@ from rest_framework.response import Response
 from .. import changing
 from ..changing import CancelResult
 from ..exceptions import KeyIsLive
-from . import creating, examples, reading
+from ..models import Job
+from . import acting, creating, examples, reading
 from .access import Right
 from .answers import (
     CancelledSerializer,
@@ -29,9 +31,9 @@ from .problems import MEDIA_TYPE, conflict
 from .serializers import (
     NewJobSerializer,
     NewJobsSerializer,
-    NothingSerializer,
     PageQuerySerializer,
-    WhenSerializer,
+    ReasonSerializer,
+    RescheduleSerializer,
     checked,
 )
 
@@ -118,7 +120,7 @@ class JobView(BaseView):
     )
     def get(self, request: Request, job_id: int) -> Response:
         """A job, live or ended, with its events, oldest first. Of more than 1,000 events the newest are shown."""
-        return Response(reading.with_events(self.job(job_id), self.using))
+        return Response(reading.with_events(self.job(job_id), self.caller, self.using))
 
 
 class CancelView(BaseView):
@@ -126,6 +128,7 @@ class CancelView(BaseView):
         "cancelJob",
         tag="jobs",
         summary="Cancel a job",
+        request=ReasonSerializer,
         answers={
             200: Answer(CancelledSerializer, "The job will not run; also if it had been cancelled before."),
             409: Answer(
@@ -133,12 +136,15 @@ class CancelView(BaseView):
             ),
         },
         problems=ON_A_JOB,
+        examples=[
+            examples.request("Why", {"reason": "They paid by phone."}),
+            examples.answer("Cancelled", {"result": "cancelled"}),
+        ],
     )
     def post(self, request: Request, job_id: int) -> Response:
         """Call a job off. The answer is the truth at that moment. Needs the right to produce or to manage."""
         job = self.job(job_id, CHANGE)
-        checked(NothingSerializer, request.data)
-        result = changing.cancel_job(job.pk, using=self.using, by=self.caller.signature)
+        result = acting.cancel(job, self.caller, self.using, checked(ReasonSerializer, request.data)["reason"])
         if result is CancelResult.UNKNOWN:
             raise Http404
         if result is not CancelResult.CANCELLED:
@@ -152,12 +158,20 @@ _NOT_CANCELLED = {
 }
 
 
-class RescheduleView(BaseView):
+class ChangeView(BaseView):
+    """A change that answers with the job as it is then."""
+
+    def change(self, job: Job, given: Mapping[str, Any], what: str, do: Callable[..., Job]) -> Response:
+        changed = acting.change(job, self.caller, self.using, what, given["reason"], do)
+        return Response(reading.shown_job(changed, self.caller, self.using))
+
+
+class RescheduleView(ChangeView):
     @operation(
         "rescheduleJob",
         tag="jobs",
         summary="Move a job to another due time",
-        request=WhenSerializer,
+        request=RescheduleSerializer,
         answers={200: Answer(JobSerializer, "The job as it is now.")},
         problems={**ON_A_JOB, 409: "The job is reserved, or it has ended."},
         examples=[
@@ -169,38 +183,33 @@ class RescheduleView(BaseView):
     def post(self, request: Request, job_id: int) -> Response:
         """Move a live job that is not reserved, earlier or later. Needs the right to produce or to manage."""
         job = self.job(job_id, CHANGE)
-        when = checked(WhenSerializer, request.data)
-        moved = changing.reschedule_job(
-            job.pk,
-            due_at=when.get("due_at"),
-            delay=when.get("delay_seconds"),
-            using=self.using,
-            by=self.caller.signature,
-        )
-        return Response(reading.shown_job(moved, self.using))
+        when = checked(RescheduleSerializer, request.data)
+        terms: dict[str, Any] = {"due_at": when.get("due_at"), "delay": when.get("delay_seconds")}
+        return self.change(job, when, "Rescheduled", partial(changing.reschedule_job, job.pk, **terms))
 
 
-class RunNowView(BaseView):
+class RunNowView(ChangeView):
     @operation(
         "runJobNow",
         tag="jobs",
         summary="Make a job due now",
+        request=ReasonSerializer,
         answers={200: Answer(JobSerializer, "The job as it is now.")},
         problems={**ON_A_JOB, 409: "The job is reserved, or it has ended."},
     )
     def post(self, request: Request, job_id: int) -> Response:
         """Make a live job due now. One that is due already keeps its place. Needs the right to manage."""
         job = self.job(job_id, Right.MANAGE)
-        checked(NothingSerializer, request.data)
-        moved = changing.run_job_now(job.pk, using=self.using, by=self.caller.signature)
-        return Response(reading.shown_job(moved, self.using))
+        why = checked(ReasonSerializer, request.data)
+        return self.change(job, why, "Made ready", partial(changing.run_job_now, job.pk))
 
 
-class RetryView(BaseView):
+class RetryView(ChangeView):
     @operation(
         "retryJob",
         tag="jobs",
         summary="Make a dead job ready again",
+        request=ReasonSerializer,
         answers={
             200: Answer(JobSerializer, "The job as it is now."),
             409: Answer(
@@ -212,12 +221,11 @@ class RetryView(BaseView):
     def post(self, request: Request, job_id: int) -> Response:
         """Give a dead job as many attempts again as its topic allows, from now on. Needs the right to manage."""
         job = self.job(job_id, Right.MANAGE)
-        checked(NothingSerializer, request.data)
+        why = checked(ReasonSerializer, request.data)
         try:
-            retried = changing.retry_dead(job_id=job.pk, using=self.using, by=self.caller.signature)
+            return self.change(job, why, "Retried", partial(changing.retry_dead, job_id=job.pk))
         except KeyIsLive as error:
             raise creating.in_the_way(error, self.using, job.topic, job.key) from error
-        return Response(reading.shown_job(retried, self.using))
 
 
 class NowhereView(BaseView):

@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy as _
 from rest_framework_api_key.models import AbstractAPIKey, BaseAPIKeyManager
 
 EVERY_TOPIC = "*"
+RIGHTS = {"produce": _("produce"), "consume": _("consume"), "manage": _("manage")}
 _PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(\.\*)?")
 # No "@" and no "/": in Job.worker an account can then be taken neither for a Celery worker (celery@host)
 # nor for another account's consumer (account/consumer).
@@ -133,9 +134,10 @@ class Grant(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.topic}: {' '.join(self.rights)}"
+        rights = " ".join(str(RIGHTS[right]) for right in self.rights)
+        return _("%(topic)s: %(rights)s") % {"topic": self.topic, "rights": rights}
 
     @property
     def rights(self) -> list[str]:
-        """The words of what it gives, for people: ["produce", "consume"]."""
-        return [right for right in ("produce", "consume", "manage") if getattr(self, right)]
+        """The words of what it gives: ["produce", "consume"]."""
+        return [right for right in RIGHTS if getattr(self, right)]

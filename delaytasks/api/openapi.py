@@ -167,5 +167,8 @@ class StaffScheme(OpenApiAuthenticationExtension):
     name = "session"
 
     def get_security_definition(self, auto_schema: Any) -> dict[str, Any]:
-        description = "Django's session of staff. What is not a GET needs the CSRF token, too."
+        description = (
+            "Django's session of staff, who see and may do what they do in the admin: jobs of topics that are for "
+            "others are not there, and a topic may ask for a reason. What is not a GET needs the CSRF token, too."
+        )
         return {"type": "apiKey", "in": "cookie", "name": settings.SESSION_COOKIE_NAME, "description": description}

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from django.core.exceptions import PermissionDenied, RequestDataTooBig
+from django.core.exceptions import BadRequest, PermissionDenied, RequestDataTooBig, SuspiciousOperation
 from django.core.signals import got_request_exception
 from django.db import InterfaceError, OperationalError
 from django.http import Http404, UnreadablePostError
@@ -80,6 +80,8 @@ def classify(error: Exception) -> Problem | None:
         return Problem(413, "request-too-large", "The request is too large.", str(error))
     if isinstance(error, UnreadablePostError):
         return Problem(400, "malformed-request", "The request cannot be read.", "The request's body broke off.")
+    if isinstance(error, SuspiciousOperation | BadRequest):  # too many parameters, for example
+        return Problem(400, "malformed-request", "The request cannot be read.", str(error))
     return _of_framework(error)
 
 
@@ -104,6 +106,9 @@ def handler(error: Exception, context: Mapping[str, Any]) -> Response:
 # -- the engine's exceptions --------------------------------------------------------------------
 
 
+_BY_STATE = (ours.KeyIsLive, ours.NotLive, ours.NotDead, ours.Reserved, ours.MovedMeanwhile, ours.LeaseLost)
+
+
 def _of_engine(error: ours.DelaytasksError) -> Problem | None:
     kind = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", type(error).__name__).lower()
     title = " ".join((type(error).__doc__ or "").split())
@@ -115,7 +120,7 @@ def _of_engine(error: ours.DelaytasksError) -> Problem | None:
         return Problem(413, kind, title, str(error))
     if isinstance(error, ours.BadInput):
         return Problem(400, kind, title, str(error))
-    if isinstance(error, ours.KeyIsLive | ours.NotLive | ours.NotDead | ours.Reserved | ours.LeaseLost):
+    if isinstance(error, _BY_STATE):
         return Problem(409, kind, title, str(error))
     return None
 

@@ -1,17 +1,19 @@
 """The commands of the queue protocol: what each does to a job, and the table of what it takes and who may use it."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from rest_framework.response import Response
 
-from .. import changing, clock, consuming, engine, scheduling
+from .. import clock, consuming, engine, scheduling
 from ..attempt import Attempt
 from ..changing import CancelResult
 from ..exceptions import LeaseLost
 from ..models import Job
 from ..promises import JSON_NULL
 from ..states import State
+from . import acting, creating
 from .access import Right
 from .fields import Json, delay_field, rfc3339, topic_field, ttr_field
 from .queue_fields import (
@@ -26,7 +28,7 @@ from .queue_fields import (
     wait_field,
 )
 from .queue_jobs import Call, Refused, ended, seconds, unknown, utc, why_lost
-from .serializers import Strict
+from .serializers import Strict, why_field
 
 
 def envelope(id: str = "", value: Any = None, *, error: str = "", **extras: Any) -> dict[str, Any]:
@@ -40,11 +42,14 @@ def envelope(id: str = "", value: Any = None, *, error: str = "", **extras: Any)
 def add(call: Call) -> Response:
     """Make a promise: the job becomes ready `delay` seconds from now."""
     sent, mode = call.sent, call.sent["on_conflict"]
+    creating.check_replacing(call.caller, sent["topic"], mode)
     body = JSON_NULL if sent["body"] is None else sent["body"]
-    job = scheduling.schedule_unique(
+    make = partial(
+        scheduling.schedule_unique,
         sent["topic"], key=call.id, among=call.caller.topics(call.using), delay=sent["delay"], ttr=sent["TTR"],
         body=body, on_conflict=mode, using=call.using, by=call.caller.signature,
     )  # fmt: skip
+    job = creating.logged(make, call.caller, mode, call.using)
     result = "created" if job.is_new else {"keep": "kept", "replace": "replaced"}[mode]
     return Response(envelope(call.id, due_at=rfc3339(job.due_at), result=result))
 
@@ -126,7 +131,7 @@ def delete(call: Call) -> Response:
     job = call.find()
     if job is None:
         raise Refused(unknown(call.id), CancelResult.UNKNOWN.value)
-    result = changing.cancel_job(job.pk, using=call.using, by=call.caller.signature)
+    result = acting.cancel(job, call.caller, call.using, call.sent["reason"])
     if result is not CancelResult.CANCELLED:
         raise Refused(_why_not_deleted(call, job, result), result.value)
     return Response(envelope(call.id, result.value))
@@ -152,19 +157,19 @@ def peek(call: Call) -> Response:
         job = waiting.order_by("due_at", "id").first()  # what is ready is due before what is not
     else:
         raise Malformed("id is missing: give the id of a job, or a topic to see what is next in it.")
-    return Response(envelope(job.key, _seen(job, call.using)) if job else envelope())
+    return Response(envelope(job.key, _seen(job, call)) if job else envelope())
 
 
-def _seen(job: Job, using: str) -> dict[str, Any]:
+def _seen(job: Job, call: Call) -> dict[str, Any]:
     return {
         "id": job.key,
         "topic": job.topic,
-        "state": job.shown_state(clock.from_ms(engine.now_ms(using))).word,
+        "state": job.shown_state(clock.from_ms(engine.now_ms(call.using))).word,
         "due_at": rfc3339(job.due_at),
         "attempt": job.attempt,
         "failures": job.failures,
         "TTR": seconds(job.ttr_ms),
-        "body": job.body,
+        "body": call.caller.shown_body(job.body),
         "created_at": rfc3339(job.created_at),
         "deadline": rfc3339(job.lease_until) if job.lease_until else None,
         "ended_at": rfc3339(job.ended_at) if job.ended_at else None,
@@ -203,7 +208,10 @@ COMMANDS: Mapping[str, Command] = dict([
         topic=topic_field(), count=count_field(), wait=wait_field(), consumer=consumer_field(),
     ),
     _command(finish, Right.CONSUME, **held_fields()),
-    _command(delete, Right.PRODUCE, Right.MANAGE, id=id_field(), topic=topic_field(required=False)),
+    _command(
+        delete, Right.PRODUCE, Right.MANAGE,
+        id=id_field(), topic=topic_field(required=False), reason=why_field(),
+    ),
     _command(touch, Right.CONSUME, **held_fields()),
     _command(release, Right.CONSUME, **held_fields(
         delay=delay_field(required=False, help_text="Seconds until it is due again."),

@@ -1,6 +1,5 @@
 """Jobs as answers show them: one, one with its events, a page of them."""
 
-from datetime import datetime
 from typing import Any
 
 from rest_framework import serializers
@@ -8,7 +7,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.utils.urls import replace_query_param
 
-from .. import clock, dialect, listing
+from .. import dialect, listing
 from ..models import Job, JobEvent
 from ..states import State
 from .access import Caller, Right
@@ -18,23 +17,19 @@ from .serializers import PageQuerySerializer, checked
 MAX_EVENTS = 1000  # a job that asks a bank every ten minutes has thousands
 
 
-def database_now(using: str) -> datetime:
-    return clock.from_ms(int(dialect.now_ms(using)))
-
-
 def shown_job(
-    job: Job, using: str, serializer: type[serializers.Serializer] = JobSerializer, **context: Any
+    job: Job, caller: Caller, using: str, serializer: type[serializers.Serializer] = JobSerializer, **context: Any
 ) -> dict[str, Any]:
-    """The job's data, its state as of now."""
-    return dict(serializer(job, context={"now": database_now(using), **context}).data)
+    """The job's data as the caller may see it, its state as of now."""
+    return dict(serializer(job, context={"now": dialect.database_now(using), "caller": caller, **context}).data)
 
 
-def with_events(job: Job, using: str) -> dict[str, Any]:
+def with_events(job: Job, caller: Caller, using: str) -> dict[str, Any]:
     """The job's data and its newest events, oldest first."""
     newest = list(JobEvent.objects.using(using).filter(job_id=job.pk).order_by("-id")[: MAX_EVENTS + 1])
     job.has_older_events = len(newest) > MAX_EVENTS  # type: ignore[attr-defined]
     job.shown_events = newest[MAX_EVENTS - 1 :: -1]  # type: ignore[attr-defined]
-    return shown_job(job, using, JobWithEventsSerializer)
+    return shown_job(job, caller, using, JobWithEventsSerializer)
 
 
 def page(request: Request, caller: Caller, using: str) -> Response:
@@ -46,7 +41,7 @@ def page(request: Request, caller: Caller, using: str) -> Response:
     if "state" in query:
         query["state"] = State[query["state"].upper()]
     found = listing.page(using, caller.topics(using) if names is None else names, **query)
-    shown = JobSerializer(found.jobs, many=True, context={"now": database_now(using)}).data
+    shown = JobSerializer(found.jobs, many=True, context={"now": dialect.database_now(using), "caller": caller}).data
     here = request.get_full_path()  # relative: behind a proxy that ends TLS and does not say so it would be http
     return Response({"next": replace_query_param(here, "cursor", found.next) if found.next else None, "results": shown})
 

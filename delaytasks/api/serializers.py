@@ -29,6 +29,7 @@ from .fields import (
 
 MAX_JOBS = 1000  # of one bulk
 MAX_LIMIT = 200  # of one page
+MAX_REASON = 255  # characters
 MAX_CURSOR = 6000  # characters; it holds a key, escaped
 MAX_WAIT_SECONDS = 60
 MAX_CONSUMER = 100  # characters: with an account's name of 100 it fits into Job.worker
@@ -62,8 +63,15 @@ def checked(serializer: type[Strict], data: Any) -> dict[str, Any]:
     return dict(found.validated_data)
 
 
-class NothingSerializer(Strict):
-    """For requests that say everything by their address."""
+def why_field() -> Text:
+    what = "Why; kept with what happened to the job. Staff have to say it where the topic asks for a reason."
+    return Text(most=MAX_REASON, default="", help_text=what)
+
+
+class ReasonSerializer(Strict):
+    """Why."""
+
+    reason = why_field()
 
 
 class WhenSerializer(Strict):
@@ -79,6 +87,12 @@ class WhenSerializer(Strict):
             found = "both were given" if "due_at" in attrs else "neither was given"
             raise serializers.ValidationError({"due_at": f"Give exactly one of due_at and delay_seconds; {found}."})
         return attrs
+
+
+class RescheduleSerializer(WhenSerializer):
+    """Exactly one of due_at and delay_seconds, and why."""
+
+    reason = why_field()
 
 
 class NewJobTermsSerializer(WhenSerializer):

@@ -15,7 +15,7 @@ from .access import Right
 from .answers import PausedSerializer, TopicSerializer, TopicsSerializer
 from .base import BaseView
 from .openapi import ANY_POST, ANY_REQUEST, Answer, operation
-from .serializers import NothingSerializer, checked
+from .serializers import ReasonSerializer, checked
 
 logger = logging.getLogger("delaytasks")
 NOT_KNOWN = {404: "No handler, no setting and no row knows this topic."}
@@ -75,6 +75,7 @@ class PauseView(BaseView):
         "pauseTopic",
         tag="topics",
         summary="Pause a topic",
+        request=ReasonSerializer,
         answers={200: Answer(PausedSerializer, "The topic is paused; also if it was before.")},
         problems={**ANY_POST, **NOT_GRANTED, **NOT_KNOWN},
         examples=[examples.answer("Paused", {"name": "order.close", "paused": True})],
@@ -88,16 +89,24 @@ class PauseView(BaseView):
 
     def set_paused(self, request: Request, topic: str, paused: bool) -> Response:
         self.caller.require_pause(topic)
-        checked(NothingSerializer, request.data)
+        reason = checked(ReasonSerializer, request.data)["reason"]
         check_known(topic, self.using)
-        rows = Topic.objects.using(self.using)
-        with transaction.atomic(self.using):
-            _row, made = rows.get_or_create(name=topic, defaults={"paused": paused})
-            changed = rows.filter(name=topic, paused=not paused).update(paused=paused)
-        if changed or (made and paused):
-            logger.info("Topic %s was %s by %s.", topic, "paused" if paused else "resumed", self.caller.name)
+        self.caller.require_reason(topic, reason)
+        what = "Paused" if paused else "Resumed"
+        if self.caller.logged(lambda: self._set_paused(topic, paused, what, reason), self.using):
+            logger.info("Topic %s was %s by %s%s.", topic, what.lower(), self.caller.name, reason and f": {reason}")
         bells.forget_terms()  # others learn of it within a second; whoever asks this process, at once
         return Response({"name": topic, "paused": paused})
+
+    def _set_paused(self, topic: str, paused: bool, what: str, reason: str) -> bool:
+        """Whether it was not so before."""
+        rows = Topic.objects.using(self.using)
+        with transaction.atomic(self.using):
+            row, made = rows.get_or_create(name=topic, defaults={"paused": paused})
+            changed = bool(rows.filter(name=topic, paused=not paused).update(paused=paused)) or (made and paused)
+            if changed:
+                self.caller.log([row], what, reason)
+        return changed
 
 
 class ResumeView(PauseView):
@@ -105,6 +114,7 @@ class ResumeView(PauseView):
         "resumeTopic",
         tag="topics",
         summary="Resume a topic",
+        request=ReasonSerializer,
         answers={200: Answer(PausedSerializer, "The topic is not paused; also if it was not before.")},
         problems={**ANY_POST, **NOT_GRANTED, **NOT_KNOWN},
         examples=[examples.answer("Resumed", {"name": "order.close", "paused": False})],

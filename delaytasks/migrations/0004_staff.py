@@ -32,7 +32,7 @@ class Migration(migrations.Migration):
             field=models.BooleanField(
                 db_default=False,
                 default=False,
-                help_text="whoever changes its jobs must say why",
+                help_text="staff who change its jobs or pause it must say why, here and over HTTP; programs are not asked",
                 verbose_name="ask for a reason",
             ),
         ),

@@ -1,9 +1,17 @@
 from django.contrib import admin
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import gettext_noop
 
 from .models import Customer, Order, OrderLine, Payment, Product, Refund
 
-admin.site.site_header = "delaytasks: the shop"
+admin.site.site_header = _("delaytasks: the shop")
 admin.site.site_title = "delaytasks"
+# What Django's log calls the fields that staff change; it looks these up when it is read.
+LABELS = (gettext_noop("Name"), gettext_noop("Email"), gettext_noop("Price"), gettext_noop("Stock"))
+# What Django's own catalogue has no Chinese for.
+OF_DJANGO = (
+    gettext_noop("Model name"), gettext_noop("Add link"), gettext_noop("Change or view list link"),
+)  # fmt: skip
 
 
 @admin.register(Customer)

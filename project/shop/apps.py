@@ -1,7 +1,8 @@
 from django.apps import AppConfig
+from django.utils.translation import gettext_lazy as _
 
 
 class ShopConfig(AppConfig):
     name = "project.shop"
-    verbose_name = "Shop"
+    verbose_name = _("Shop")
     default_auto_field = "django.db.models.BigAutoField"

@@ -10,20 +10,32 @@ from typing import ClassVar
 from django.db import models
 from django.db.models import F, Q
 from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
 
 
 class Customer(models.Model):
-    name = models.CharField(max_length=100)
-    email = models.EmailField(unique=True)
+    name = models.CharField(_("name"), max_length=100)
+    email = models.EmailField(_("email"), unique=True)
+
+    class Meta:
+        verbose_name = _("customer")
+        verbose_name_plural = _("customers")
 
     def __str__(self) -> str:
         return self.name
 
 
 class Product(models.Model):
-    name = models.CharField(max_length=100, unique=True)
-    price = models.DecimalField(max_digits=10, decimal_places=2)
-    stock = models.PositiveIntegerField(help_text="what can still be ordered; an open order has taken its part")
+    name = models.CharField(_("name"), max_length=100, unique=True)
+    price = models.DecimalField(_("price"), max_digits=10, decimal_places=2)
+    stock = models.PositiveIntegerField(
+        _("stock"), help_text=_("what can still be ordered; an open order has taken its part")
+    )
+
+    class Meta:
+        verbose_name = _("product")
+        verbose_name_plural = _("products")
 
     def __str__(self) -> str:
         return self.name
@@ -31,19 +43,21 @@ class Product(models.Model):
 
 class Order(models.Model):
     class State(models.TextChoices):
-        OPEN = "open"
-        PAID = "paid"
-        CLOSED = "closed"
+        OPEN = "open", pgettext_lazy("state of an order", "Open")
+        PAID = "paid", pgettext_lazy("state of an order", "Paid")
+        CLOSED = "closed", pgettext_lazy("state of an order", "Closed")
 
-    customer = models.ForeignKey(Customer, models.PROTECT, related_name="orders")
-    state = models.CharField(max_length=6, choices=State.choices, default=State.OPEN)
-    total = models.DecimalField(max_digits=10, decimal_places=2, default=Decimal(0))
-    created_at = models.DateTimeField(default=timezone.now)
-    pay_by = models.DateTimeField(help_text="when it will be closed unless it is paid")
-    closed_at = models.DateTimeField(null=True, blank=True)
-    external_id = models.CharField(max_length=255, unique=True, null=True, blank=True)
+    customer = models.ForeignKey(Customer, models.PROTECT, related_name="orders", verbose_name=_("customer"))
+    state = models.CharField(_("state"), max_length=6, choices=State.choices, default=State.OPEN)
+    total = models.DecimalField(_("total"), max_digits=10, decimal_places=2, default=Decimal(0))
+    created_at = models.DateTimeField(_("created at"), default=timezone.now)
+    pay_by = models.DateTimeField(_("pay by"), help_text=_("when it will be closed unless it is paid"))
+    closed_at = models.DateTimeField(_("closed at"), null=True, blank=True)
+    external_id = models.CharField(_("external id"), max_length=255, unique=True, null=True, blank=True)
 
     class Meta:
+        verbose_name = _("order")
+        verbose_name_plural = _("orders")
         constraints: ClassVar = [
             models.CheckConstraint(
                 condition=Q(state="closed", closed_at__isnull=False)
@@ -53,7 +67,7 @@ class Order(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"order {self.pk}"
+        return _("order %(number)s") % {"number": self.pk}
 
     @property
     def key(self) -> str:
@@ -70,12 +84,14 @@ class Order(models.Model):
 
 
 class OrderLine(models.Model):
-    order = models.ForeignKey(Order, models.CASCADE, related_name="lines")
-    product = models.ForeignKey(Product, models.PROTECT, related_name="lines")
-    quantity = models.PositiveIntegerField()
-    price = models.DecimalField(max_digits=10, decimal_places=2)
+    order = models.ForeignKey(Order, models.CASCADE, related_name="lines", verbose_name=_("order"))
+    product = models.ForeignKey(Product, models.PROTECT, related_name="lines", verbose_name=_("product"))
+    quantity = models.PositiveIntegerField(_("quantity"))
+    price = models.DecimalField(_("price"), max_digits=10, decimal_places=2)
 
     class Meta:
+        verbose_name = _("order line")
+        verbose_name_plural = _("order lines")
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["order", "product"], name="shop_line_once_per_product"),
             models.CheckConstraint(condition=Q(quantity__gt=0), name="shop_line_of_something"),
@@ -86,32 +102,42 @@ class OrderLine(models.Model):
 
 
 class Payment(models.Model):
-    order = models.OneToOneField(Order, models.PROTECT, related_name="payment")
-    amount = models.DecimalField(max_digits=10, decimal_places=2)
-    paid_at = models.DateTimeField(default=timezone.now)
+    order = models.OneToOneField(Order, models.PROTECT, related_name="payment", verbose_name=_("order"))
+    amount = models.DecimalField(_("amount"), max_digits=10, decimal_places=2)
+    paid_at = models.DateTimeField(_("paid at"), default=timezone.now)
     timeout: str = ""  # set on what pay_order() returns: what cancel() answered about the order's close
 
+    class Meta:
+        verbose_name = _("payment")
+        verbose_name_plural = _("payments")
+
     def __str__(self) -> str:
-        return f"payment of {self.order}"
+        return _("payment of order %(number)s") % {"number": self.order_id}
 
 
 class Refund(models.Model):
     class State(models.TextChoices):
-        PENDING = "pending"
-        SETTLED = "settled"
-        FAILED = "failed"
-        NEEDS_A_PERSON = "needs a person"
+        PENDING = "pending", _("Pending")
+        SETTLED = "settled", _("Settled")
+        FAILED = "failed", _("Failed")
+        NEEDS_A_PERSON = "needs a person", _("Needs A Person")
 
-    order = models.ForeignKey(Order, models.PROTECT, related_name="refunds")
-    amount = models.DecimalField(max_digits=10, decimal_places=2)
-    state = models.CharField(max_length=14, choices=State.choices, default=State.PENDING)
-    reference = models.CharField(max_length=64, unique=True, help_text="what the payment gateway calls it")
-    created_at = models.DateTimeField(default=timezone.now)
-    ask_until = models.DateTimeField(help_text="after this, a person looks into it")
-    ended_at = models.DateTimeField(null=True, blank=True)
+    order = models.ForeignKey(Order, models.PROTECT, related_name="refunds", verbose_name=_("order"))
+    amount = models.DecimalField(_("amount"), max_digits=10, decimal_places=2)
+    state = models.CharField(_("state"), max_length=14, choices=State.choices, default=State.PENDING)
+    reference = models.CharField(
+        _("reference"), max_length=64, unique=True, help_text=_("what the payment gateway calls it")
+    )
+    created_at = models.DateTimeField(_("created at"), default=timezone.now)
+    ask_until = models.DateTimeField(_("ask until"), help_text=_("after this, a person looks into it"))
+    ended_at = models.DateTimeField(_("ended at"), null=True, blank=True)
+
+    class Meta:
+        verbose_name = _("refund")
+        verbose_name_plural = _("refunds")
 
     def __str__(self) -> str:
-        return f"refund {self.pk}"
+        return _("refund %(number)s") % {"number": self.pk}
 
     @property
     def key(self) -> str:

@@ -140,7 +140,8 @@ class SeenOrder:
     def said(self) -> str:
         """What a screen reader says when its state has changed."""
         parts = [self.refund_sentence, self.asked] if self.refund else [self.sentence]
-        return " ".join([f"{name(self.order)}: {self.label}.", *filter(None, parts)])
+        first = _("%(order)s: %(state)s.") % {"order": name(self.order), "state": self.label}
+        return " ".join([first, *filter(None, parts)])
 
     @property
     def version(self) -> str:

@@ -21,6 +21,7 @@ from delaytasks import CancelResult
 from . import seen, services
 from .forms import MOST, OrderForm, chosen_time, times_to_pay
 from .models import Order
+from .templatetags.shop import goods
 from .visits import Visit
 
 # All that the page needs comes from this site, and nothing of it is written into the page.
@@ -94,7 +95,8 @@ def place(request: HttpRequest) -> HttpResponseRedirect:
         order = services.place_order(visit.customer(), [(product, quantity)], pay_within=form.pay_within())
     except services.OutOfStock:
         messages.error(
-            request, _("Nothing was ordered: there are not so many left of “%(product)s”.") % form.cleaned_data
+            request,
+            _("Nothing was ordered: there are not so many left of “%(product)s”.") % {"product": goods(product)},
         )
         return back(request)
     visit.remember(order)

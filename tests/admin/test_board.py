@@ -12,19 +12,20 @@ from django.core.cache import cache
 from django.db import DatabaseError, connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
-from django.urls import path
+from django.urls import include, path
 
-from delaytasks import lasthour
+from delaytasks import counting, lasthour
 from delaytasks.admin import boardnumbers, boardwords
+from delaytasks.admin.board import BoardAdmin
 from delaytasks.admin.jobs import JobAdmin
 from delaytasks.clock import from_ms, to_ms
 from delaytasks.counting import Count
-from delaytasks.models import Job, MirrorMark, Topic
+from delaytasks.models import Board, Job, MirrorMark, Topic
 from delaytasks.states import Outcome, State
 
 from .conftest import NOW, TOPIC, make_event, make_job
 
-BOARD = "/admin/delaytasks/job/board/"
+BOARD = "/admin/delaytasks/board/"
 NUMBERS = f"{BOARD}numbers/"
 MINUTE = timedelta(minutes=1)
 
@@ -153,6 +154,7 @@ def test_whether_the_mirror_agrees_with_the_database(admin_client, with_redis):
     for audit, level, note in (
         (same, "ok", "agreed with the database on 1,200 jobs 3 min ago"),
         (same | {"missing": 2}, "look", "2 of 1,200 differed, repaired 3 min ago"),
+        (same | {"at_ms": to_ms(NOW - 31 * MINUTE)}, "look", "agreed with the database on 1,200 jobs 31 min ago"),
     ):
         cache.clear()
         MirrorMark.objects.update_or_create(pk=1, defaults={"audit": audit})
@@ -209,6 +211,33 @@ def test_one_topic_alone(admin_client):
         assert admin_client.get(address, {"topic": "no.such"}).status_code == 404
 
 
+def test_the_tiles_of_one_topic_lead_to_the_jobs_of_that_topic(admin_client):
+    make_job("mine", State.DEAD)
+    Topic.objects.create(name="mail.send")
+    make_job("not mine", State.DEAD, topic="mail.send")
+    for topic, listed in (("", {"mine", "not mine"}), (TOPIC, {"mine"})):
+        dead = tiles(admin_client, **({"topic": topic} if topic else {}))["dead"]
+        page = admin_client.get(dead["url"])
+        assert {job.key for job in page.context["cl"].result_list} == listed
+        assert dead["value"] == str(len(listed))
+
+
+def test_of_more_topics_than_are_looked_at_that_is_said(admin_client, monkeypatch):
+    monkeypatch.setattr(counting, "TOPICS", 3)
+    for number in range(3):
+        make_job(f"dead:{number}", State.DEAD, topic=f"t{number}")
+    make_job("dead:9", State.DEAD, topic="z.last")
+    found = tiles(admin_client)
+    assert found["dead"]["value"] == "3+"
+    assert found["dead"]["notes"] == ["t0 1, t1 1, t2 1", "of 3 topics: there are more"]
+    assert found["ready"]["notes"] == ["of 3 topics: there are more"], "and not that nothing is overdue"
+    assert found["reserved"]["value"] == "0+"
+    Job.objects.filter(topic__in=["t1", "z.last"]).delete()
+    cache.clear()
+    found = tiles(admin_client)
+    assert (found["dead"]["value"], found["dead"]["notes"]) == ("2", ["t0 1, t2 1"])
+
+
 # -- who may look -------------------------------------------------------------------------------
 
 
@@ -251,9 +280,9 @@ def test_what_one_may_not_see_is_not_found_in_what_another_was_shown(admin_clien
 
 def test_the_way_to_the_board_is_shown_to_those_who_may_go_there(staff):
     may, may_not = staff("delaytasks.view_job", "delaytasks.view_topic"), staff("delaytasks.view_topic")
-    for address in ("/admin/delaytasks/", "/admin/delaytasks/topic/", "/admin/delaytasks/job/"):
+    for address in ("/admin/", "/admin/delaytasks/", "/admin/delaytasks/topic/", "/admin/delaytasks/job/"):
         assert f'href="{BOARD}"' in may.get(address).content.decode()
-    for address in ("/admin/delaytasks/", "/admin/delaytasks/topic/"):
+    for address in ("/admin/", "/admin/delaytasks/", "/admin/delaytasks/topic/"):
         assert BOARD not in may_not.get(address).content.decode()
 
 
@@ -286,15 +315,20 @@ class OtherSite(admin.AdminSite):
 
 other_site = OtherSite(name="other")
 other_site.register(Job, JobAdmin)
-urlpatterns = [path("other/", other_site.urls), path("admin/", admin.site.urls)]
+other_site.register(Board, BoardAdmin)
+urlpatterns = [
+    path("other/", other_site.urls),
+    path("admin/", admin.site.urls),
+    path("i18n/", include("django.conf.urls.i18n")),  # for the header of the example's admin
+]
 
 
 @pytest.mark.urls(__name__)
 def test_it_works_in_an_admin_site_of_another_name(admin_client):
-    page = admin_client.get("/other/delaytasks/job/board/")
+    page = admin_client.get("/other/delaytasks/board/")
     assert "Somebody else&#x27;s admin" in page.content.decode()
     config = json.loads(re.search(r'id="dt-board-config"[^>]*>(.*?)</script>', page.content.decode())[1])
-    assert config["url"] == "/other/delaytasks/job/board/numbers/"
+    assert config["url"] == "/other/delaytasks/board/numbers/"
     Topic.objects.update(paused=True)
     found = {tile["name"]: tile for tile in admin_client.get(config["url"]).json()["tiles"]}
     assert found["ready"]["url"].startswith("/other/delaytasks/job/")

@@ -1,56 +1,26 @@
 """The board in a real browser: it goes on by itself, survives errors, rests unseen, and follows the theme."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
 
 import pytest
-from django.conf import settings as django_settings
 from django.contrib.sessions.models import Session
 from django.core.cache import cache
-from django.test import override_settings
-from pytest_django.live_server_helper import LiveServer
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.remote.webelement import WebElement
 
 from delaytasks import forecast, keeping, lasthour
 from delaytasks.admin import board, boardnumbers
 from delaytasks.models import Job, Topic
-from tests.browser import complaints, emulate, open_browser, until
+from tests.browser import complaints, emulate, find, until
 
 from .conftest import NOW, TOPIC, make_job
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.xdist_group("browser")]
-BOARD = "/admin/delaytasks/job/board/"
+BOARD = "/admin/delaytasks/board/"
 EVERY_MS = 150
 MINUTE = timedelta(minutes=1)
-
-
-def strict_policy(get_response: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A middleware: nothing inline, nothing from elsewhere."""
-
-    def answer(request: Any) -> Any:
-        response = get_response(request)
-        response["Content-Security-Policy"] = "default-src 'self'"
-        return response
-
-    return answer
-
-
-@pytest.fixture(scope="module")
-def site(django_db_setup: None) -> Iterator[str]:
-    with override_settings(MIDDLEWARE=[f"{__name__}.strict_policy", *django_settings.MIDDLEWARE]):
-        server = LiveServer("localhost")
-    yield server.url
-    server.stop()
-
-
-@pytest.fixture(scope="module")
-def _chromium() -> Iterator[Chrome]:
-    with open_browser(width=1400) as browser:
-        yield browser
 
 
 @pytest.fixture(autouse=True)
@@ -66,25 +36,13 @@ def _lively(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def browser(_chromium: Chrome, site: str, transactional_db: None, admin_client: Any) -> Iterator[Chrome]:
-    """A browser in which the admin is logged in and looks at the board."""
+def browser(browser: Chrome, site: str) -> Chrome:
+    """A browser that looks at the board."""
     for n in range(1, 50):
         make_job(f"usual:{n}", due=n * MINUTE)
-    _chromium.get(site + "/static/delaytasks/board.css")
-    _chromium.delete_all_cookies()
-    _chromium.execute_script("localStorage.clear()")
-    _chromium.add_cookie({"name": "sessionid", "value": admin_client.cookies["sessionid"].value})
-    complaints(_chromium)
-    _chromium.get(site + BOARD)
-    until(_chromium, lambda b: state(b) == "fresh", "the first numbers")
-    yield _chromium
-    emulate(_chromium)
-    _chromium.get("about:blank")  # it asks the server nothing while the tables are emptied
-    assert [said for said in complaints(_chromium) if "/favicon.ico" not in said] == []  # pages of the admin have none
-
-
-def find(browser: Chrome, selector: str) -> WebElement:
-    return browser.find_element(By.CSS_SELECTOR, selector)
+    browser.get(site + BOARD)
+    until(browser, lambda b: state(b) == "fresh", "the first numbers")
+    return browser
 
 
 def state(browser: Chrome) -> str | None:

@@ -2,26 +2,22 @@
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
 
 import pytest
-from django.conf import settings as django_settings
 from django.db import connections
 from django.db.models import F, Value
 from django.db.models.functions import Concat
-from django.test import override_settings
-from pytest_django.live_server_helper import LiveServer
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.remote.webelement import WebElement
 
 from delaytasks import bulk
+from delaytasks.admin import bulkchanges
 from delaytasks.models import BulkChange, Job
 from delaytasks.states import State
-from tests.browser import complaints, emulate, open_browser, until
+from tests.browser import complaints, emulate, find, page_width, until
 
 from .conftest import NOW, TOPIC
 
@@ -30,42 +26,11 @@ LIST, CHANGES = "/admin/delaytasks/job/", "/admin/delaytasks/bulkchange/"
 JOBS = 2000
 
 
-def strict_policy(get_response: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A middleware: nothing inline, nothing from elsewhere."""
-
-    def answer(request: Any) -> Any:
-        response = get_response(request)
-        response["Content-Security-Policy"] = "default-src 'self'"
-        return response
-
-    return answer
-
-
-@pytest.fixture(scope="module")
-def site(django_db_setup: None) -> Iterator[str]:
-    with override_settings(MIDDLEWARE=[f"{__name__}.strict_policy", *django_settings.MIDDLEWARE]):
-        server = LiveServer("localhost")
-    yield server.url
-    server.stop()
-
-
-@pytest.fixture(scope="module")
-def _chromium() -> Iterator[Chrome]:
-    with open_browser() as browser:
-        yield browser
-
-
-@pytest.fixture
-def browser(_chromium: Chrome, site: str, transactional_db: None, admin_client: Any) -> Iterator[Chrome]:
-    """A browser in which the admin is logged in."""
-    _chromium.get(site + "/static/delaytasks/bulk.css")
-    _chromium.delete_all_cookies()
-    _chromium.add_cookie({"name": "sessionid", "value": admin_client.cookies["sessionid"].value})
-    complaints(_chromium)
-    yield _chromium
-    emulate(_chromium)
-    _chromium.get("about:blank")  # it asks the server nothing while the tables are emptied
-    assert [said for said in complaints(_chromium) if "/favicon.ico" not in said] == []  # pages of the admin have none
+@pytest.fixture(autouse=True)
+def _lively(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A progress page that asks often, of a change that goes on in small steps."""
+    monkeypatch.setattr(bulkchanges, "EVERY_MS", 50)
+    monkeypatch.setattr(bulk, "PIECE", 100)
 
 
 @pytest.fixture
@@ -107,10 +72,6 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
     found.close()
 
 
-def find(browser: Chrome, selector: str) -> WebElement:
-    return browser.find_element(By.CSS_SELECTOR, selector)
-
-
 def position(browser: Chrome) -> int:
     return int(float(find(browser, "#dt-bar").get_attribute("value") or -1))
 
@@ -141,13 +102,14 @@ def confirm(browser: Chrome, what: str) -> None:
     until(browser, lambda browser: find(browser, "#dt-bar"), "the page that shows how far it is")
 
 
-def test_two_thousand_are_cancelled_while_somebody_watches_leaves_and_comes_back(browser, site, many, worker):
+def test_two_thousand_are_cancelled_while_somebody_watches_leaves_and_comes_back(browser, site, many, worker, db_clock):
     ask_for_all(browser, site)
     assert "2,000 jobs match" in find(browser, "#dt-which").text
     confirm(browser, "cancel")
     assert position(browser) == 0
     address = browser.current_url
     browser.execute_script("window.sameAsBefore = true")
+    db_clock.advance(seconds=10)
     until(browser, lambda browser: "none has begun" in find(browser, "#dt-says").text, "it says that nobody has begun")
 
     worker.step()
@@ -256,16 +218,13 @@ def test_by_how_much_is_asked_of_who_postpones_and_the_button_says_what_it_does(
 def test_on_a_phone_nothing_is_wider_than_the_screen(browser, site, many, worker, dark):
     emulate(browser, dark=dark, width=390)
 
-    def width() -> int:
-        return browser.execute_script("return document.documentElement.scrollWidth")
-
     long = Concat(Value("order:" + "long" * 50), F("key"))
     Job.objects.filter(key__endswith="0").update(key=long, topic="test.with.a.very.long.name." * 3)
     ask_for_all(browser, site)
-    assert width() == 390
+    assert page_width(browser) == 390
     confirm(browser, "cancel")
     worker.step(2)
     moved(browser, 200)
-    assert width() == 390
+    assert page_width(browser) == 390
     browser.get(site + CHANGES)
-    assert width() == 390
+    assert page_width(browser) == 390

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Permission
 from django.contrib.messages import get_messages
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
-from django.utils import timezone
 
 from delaytasks import bulk
 from delaytasks.models import BulkChange, Job
@@ -104,13 +104,14 @@ def test_how_far_it_is_and_what_became_of_each(admin_client, monkeypatch):
 
 
 def test_the_page_without_scripts_has_all_of_it_too(admin_client):
-    change = worked(started(30))
-    page = page_of(admin_client, change)
+    change = started(30)
+    first = change.ids[0]
+    page = page_of(admin_client, worked(change))
     text = text_of(page)
     assert "30 of 30 jobs" in text
     assert "cancelled 30" in text
     assert "and 10 more" in text
-    assert f'<a href="/admin/delaytasks/job/{change.ids[0]}/change/" title="{TOPIC} order:0">order:0</a>' in (
+    assert f'<a href="/admin/delaytasks/job/{first}/change/" title="{TOPIC} order:0">order:0</a>' in (
         page.content.decode()
     )
     assert "<script>" not in page.content.decode(), "no inline script"
@@ -127,7 +128,7 @@ def test_a_change_under_way_is_shown_anew_without_scripts_and_can_be_stopped(adm
 def test_it_is_said_honestly_that_nobody_has_begun(admin_client):
     change = started()
     assert progress_of(admin_client, change)["says"] == "Waiting for a worker."
-    BulkChange.objects.update(created_at=timezone.now() - timedelta(seconds=70))
+    BulkChange.objects.update(created_at=NOW - timedelta(seconds=70))
     assert progress_of(admin_client, change)["says"].startswith(
         "Waiting for a worker: for more than 1 min none has begun."
     )
@@ -135,7 +136,7 @@ def test_it_is_said_honestly_that_nobody_has_begun(admin_client):
 
 def test_it_is_said_honestly_that_nobody_goes_on(admin_client):
     change = started()
-    BulkChange.objects.update(state="running", worked_at=timezone.now() - timedelta(seconds=40), position=1)
+    BulkChange.objects.update(state="running", worked_at=NOW - timedelta(seconds=40), position=1)
     assert progress_of(admin_client, change)["says"].startswith("Nobody has gone on with it for more than 40 s.")
 
 
@@ -203,6 +204,68 @@ def test_a_mere_visit_stops_nothing(admin_client):
     assert admin_client.get(f"{CHANGES}{change.pk}/stop/").status_code == 405
     change.refresh_from_db()
     assert change.state == "waiting"
+
+
+# Going on
+
+
+def test_what_was_stopped_goes_on_where_it_was_and_the_log_says_who_wanted_it(admin_client, monkeypatch):
+    monkeypatch.setattr(bulk, "PIECE", 2)
+    change = started(5)
+    bulk.work(change.pk, using="default", seconds=0)
+    assert "/go-on/" not in page_of(admin_client, change).content.decode(), "it is under way"
+    admin_client.post(f"{CHANGES}{change.pk}/stop/")
+    assert "/go-on/" in page_of(admin_client, change).content.decode()
+    answer = admin_client.post(f"{CHANGES}{change.pk}/go-on/")
+    assert answer["Location"] == f"{CHANGES}{change.pk}/change/"
+    assert [str(each) for each in get_messages(answer.wsgi_request)][-1] == "It goes on where it was."
+    assert progress_of(admin_client, change)["says"] == "Waiting for a worker."
+    assert worked(change).outcomes == {"cancelled": 5}
+    told = LogEntry.objects.filter(content_type__model="bulkchange").order_by("pk")
+    assert list(told.values_list("user__username", "change_message")) == [("admin", "Stopped."), ("admin", "Went on.")]
+
+
+def test_a_change_that_failed_goes_on(admin_client):
+    change = started(2)
+    bulk.fail(change.pk, "ZeroDivisionError", using="default")
+    admin_client.post(f"{CHANGES}{change.pk}/go-on/")
+    assert "ZeroDivisionError" not in page_of(admin_client, change).content.decode()
+    assert worked(change).outcomes == {"cancelled": 2}
+
+
+def test_nothing_is_gone_on_with_twice_by_a_mere_visit_or_where_nothing_is_left(admin_client):
+    change = worked(started(2))
+    assert "/go-on/" not in page_of(admin_client, change).content.decode()
+    answer = admin_client.post(f"{CHANGES}{change.pk}/go-on/")
+    said = [str(each) for each in get_messages(answer.wsgi_request)]
+    assert said == ["It does not go on: it is under way, or nothing of it is left."]
+    assert admin_client.get(f"{CHANGES}{change.pk}/go-on/").status_code == 405
+    assert not LogEntry.objects.filter(change_message="Went on.").exists()
+
+
+def test_an_error_of_one_job_has_a_word_and_its_type(admin_client):
+    change = started(1)
+    BulkChange.objects.update(
+        outcomes={"error: ValueError": 1}, samples={"error: ValueError": [[1, TOPIC, "k"]]}, state="done", position=1
+    )
+    assert "failed: ValueError 1" in text_of(page_of(admin_client, change))
+
+
+def test_what_somebody_else_holds_is_said_to_be_tried_again(admin_client):
+    change = started(3)
+    BulkChange.objects.update(state="running", worked_at=NOW, position=1, put_off=change.ids[1:])
+    assert progress_of(admin_client, change)["says"].startswith("2 jobs are left. Somebody else is changing them")
+
+
+def test_the_clock_is_the_databases_and_not_the_web_hosts(admin_client, db_clock):
+    change = started()
+    assert change.created_at == NOW
+    db_clock.advance(seconds=70)
+    assert progress_of(admin_client, change)["says"].startswith("Waiting for a worker: for more than 1 min")
+
+
+def test_django_keeps_no_rights_to_bulk_changes_that_would_mean_nothing():
+    assert not Permission.objects.filter(content_type__model="bulkchange").exists()
 
 
 # All changes

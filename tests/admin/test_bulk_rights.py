@@ -16,7 +16,7 @@ from .conftest import TOPIC, make_job
 LIST, ALL, CHANGES = "/admin/delaytasks/job/", "/admin/delaytasks/job/all/", "/admin/delaytasks/bulkchange/"
 HIDDEN = "test.hidden"
 VIEW, OPERATE = "delaytasks.view_job", "delaytasks.operate_job"
-MANAGE = ("delaytasks.view_bulkchange", "delaytasks.change_bulkchange", "delaytasks.delete_bulkchange")
+MANAGE = ("delaytasks.add_job", "delaytasks.change_job", "delaytasks.delete_job")
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +32,7 @@ def change() -> BulkChange:
 PLACES = [
     ("get", ALL + "?state=live"), ("post", ALL + "?state=live"), ("get", ALL), ("get", CHANGES),
     ("get", CHANGES + "{pk}/change/"), ("get", CHANGES + "{pk}/progress/"), ("post", CHANGES + "{pk}/stop/"),
+    ("post", CHANGES + "{pk}/go-on/"),
     ("get", CHANGES + "{pk}/history/"), ("get", CHANGES + "999999/change/"),
 ]  # fmt: skip
 

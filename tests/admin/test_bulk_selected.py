@@ -1,14 +1,16 @@
 """Acting on the selected rows: at once, or after a page has asked for what is missing."""
 
+import re
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.messages import get_messages
+from django.db import OperationalError
 from django.test import Client
 
-from delaytasks import bulk
+from delaytasks import bulk, changing, reschedule
 from delaytasks.models import BulkChange, Job, JobEvent, Topic
 from delaytasks.states import State
 
@@ -123,3 +125,49 @@ def test_more_than_a_page_of_them_is_worked_off_like_all_that_match(admin_client
 def test_what_is_selected_is_escaped_on_the_page_that_asks(admin_client):
     page = act(admin_client, "postpone_jobs", make_job("<script>alert(1)</script>"))
     assert "<script>alert" not in page.content.decode()
+
+
+def test_a_button_that_is_pressed_twice_postpones_once(admin_client):
+    job = make_job("a")
+    page = admin_client.get(f"/admin/delaytasks/job/{job.pk}/change/").content.decode()
+    (seen,) = re.findall(r'name="seen" value="([^"]+)"', page)
+    again = {"amount": "1", "unit": "hours", "seen": seen}
+    assert said(act(admin_client, "postpone_jobs", job, **again)) == ["postponed 1"]
+    assert said(act(admin_client, "postpone_jobs", job, **again))[-1] == "not postponed: moved meanwhile 1 (a)"
+    assert Job.objects.get().due_ms == job.due_ms + 3_600_000
+
+
+def test_the_page_that_asks_by_how_much_knows_where_each_job_was(admin_client):
+    first, second = make_job("a"), make_job("b")
+    page = act(admin_client, "postpone_jobs", first, second).content.decode()
+    seen = re.findall(r'name="seen" value="([^"]+)"', page)
+    assert seen == [f"{job.pk}:{job.due_ms}" for job in (first, second)]
+    reschedule(first.topic, first.key, delay=7200)
+    moved = Job.objects.get(pk=first.pk).due_ms
+    act(admin_client, "postpone_jobs", first, second, confirmed="1", amount="1", unit="hours", seen=seen)
+    assert [job.due_ms for job in Job.objects.order_by("pk")] == [moved, second.due_ms + 3_600_000]
+
+
+def test_a_job_that_is_ready_is_not_made_ready_again(admin_client):
+    job = make_job("a", State.READY)
+    assert said(act(admin_client, "run_jobs_now", job)) == ["not made ready: already ready 1 (a)"]
+    assert not JobEvent.objects.exists()
+    assert not LogEntry.objects.exists()
+
+
+def test_a_database_that_stays_busy_changes_the_others_and_says_which_it_could_not(admin_client, monkeypatch):
+    jobs = [make_job(key) for key in "abc"]
+    call_off = changing.call_off
+
+    class Deadlock(Exception):
+        sqlstate = "40P01"
+
+    def busy(job_id, **about):
+        if job_id == jobs[1].pk:
+            raise OperationalError("deadlock detected") from Deadlock()
+        return call_off(job_id, **about)
+
+    monkeypatch.setattr(changing, "call_off", busy)
+    answers = said(act(admin_client, "cancel_jobs", *jobs))
+    assert answers == ["cancelled 2", "not cancelled: the database was busy 1 (b)"]
+    assert [job.state for job in Job.objects.order_by("pk")] == [State.CANCELLED, State.DELAYED, State.CANCELLED]

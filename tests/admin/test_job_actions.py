@@ -51,8 +51,9 @@ def test_cancel_tells_what_became_of_each_job(admin_client, one_of_each):
 
 def test_run_now_tells_what_became_of_each_job(admin_client, one_of_each):
     said = act(admin_client, "run_jobs_now", *one_of_each.values())
-    assert said[0] == ("success", "made ready 2")
+    assert said[0] == ("success", "made ready 1")
     assert said[1][0] == "warning"
+    assert "already ready 1 (one:ready)" in said[1][1]
     assert "already running 1 (one:reserved)" in said[1][1]
     assert "already finished 1 (one:finished)" in said[1][1]
     assert "already cancelled 1 (one:cancelled)" in said[1][1]

@@ -1,23 +1,18 @@
 """The list and a job's page in a real browser: by keyboard, on a phone, in the dark, in its own time zone."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
 
 import pytest
-from django.conf import settings as django_settings
-from django.test import override_settings
-from pytest_django.live_server_helper import LiveServer
 from selenium.webdriver import Chrome
-from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.remote.webelement import WebElement
 
 from delaytasks.admin import shown
 from delaytasks.models import Job, JobEvent, Topic
 from delaytasks.states import Outcome, State
-from tests.browser import complaints, emulate, open_browser, until
+from tests.browser import emulate, find, focus_is_visible, page_width, press, tab_to, until
+from tests.legible import contrast, luminance
 
 from .conftest import NOW, make_event, make_job
 
@@ -26,71 +21,16 @@ LIST = "/admin/delaytasks/job/"
 PHONE = 390
 
 
-def strict_policy(get_response: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A middleware: nothing inline, nothing from elsewhere."""
-
-    def answer(request: Any) -> Any:
-        response = get_response(request)
-        response["Content-Security-Policy"] = "default-src 'self'"
-        return response
-
-    return answer
-
-
-@pytest.fixture(scope="module")
-def site(django_db_setup: None) -> Iterator[str]:
-    with override_settings(MIDDLEWARE=[f"{__name__}.strict_policy", *django_settings.MIDDLEWARE]):
-        server = LiveServer("localhost")
-    yield server.url
-    server.stop()
-
-
-@pytest.fixture(scope="module")
-def _chromium() -> Iterator[Chrome]:
-    with open_browser() as browser:
-        yield browser
-
-
 @pytest.fixture
-def browser(_chromium: Chrome, site: str, transactional_db: None, admin_client: Any) -> Iterator[Chrome]:
-    """A browser in Tokyo in which the admin is logged in; the server is in UTC."""
-    _chromium.get(site + "/static/delaytasks/admin.css")
-    _chromium.delete_all_cookies()
-    _chromium.add_cookie({"name": "sessionid", "value": admin_client.cookies["sessionid"].value})
-    _chromium.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": "Asia/Tokyo"})
-    complaints(_chromium)
-    yield _chromium
-    emulate(_chromium)
-    _chromium.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": ""})
-    _chromium.get("about:blank")  # it asks the server nothing while the tables are emptied
-    assert [said for said in complaints(_chromium) if "/favicon.ico" not in said] == []  # pages of the admin have none
+def browser(browser: Chrome) -> Iterator[Chrome]:
+    """A browser in Tokyo; the server is in UTC."""
+    browser.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": "Asia/Tokyo"})
+    yield browser
+    browser.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": ""})
 
 
 def page_of(job: Job) -> str:
     return f"{LIST}{job.pk}/change/"
-
-
-def find(browser: Chrome, selector: str) -> WebElement:
-    return browser.find_element(By.CSS_SELECTOR, selector)
-
-
-def press(browser: Chrome, *keys: str) -> None:
-    ActionChains(browser).send_keys(*keys).perform()
-
-
-def tab_to(browser: Chrome, what: str) -> None:
-    """Goes on with the Tab key until the focus is where the script `what` says, given the focused element."""
-    for _ in range(80):
-        press(browser, Keys.TAB)
-        if browser.execute_script(f"const e = document.activeElement; return {what}"):
-            return
-    raise AssertionError(f"The Tab key does not lead to {what}.")
-
-
-def outline(browser: Chrome) -> str:
-    return browser.execute_script(
-        "const s = getComputedStyle(document.activeElement); return s.outlineStyle + s.boxShadow"
-    )
 
 
 def test_times_are_shown_in_the_browsers_zone_and_name_the_servers(browser, site):
@@ -191,24 +131,12 @@ def test_on_a_phone_nothing_sticks_out(browser, site, dark, state):
         browser.get(site + address)
         until(browser, lambda b: "Asia/Tokyo" in find(b, ".dt-zone").text, "the page")
         until(browser, lambda b: b.execute_script("return innerWidth") == PHONE, "the width of a phone")
-        assert browser.execute_script("return document.documentElement.scrollWidth") == PHONE, address
+        assert page_width(browser) == PHONE, address
     browser.get(site + page_of(job))
     for button in browser.find_elements(By.CSS_SELECTOR, ".dt-act .button, .dt-act input:not([type=hidden])"):
         box = button.rect
         assert box["x"] >= 0
         assert box["x"] + box["width"] <= PHONE
-
-
-def luminance(browser: Chrome, selector: str, what: str) -> float:
-    """Relative luminance of an element's colour, as contrast is made of."""
-    colour = browser.execute_script(f"return getComputedStyle(document.querySelector('{selector}')).{what}")
-    channels = [float(part) / 255 for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def contrast(a: float, b: float) -> float:
-    return (max(a, b) + 0.05) / (min(a, b) + 0.05)
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -229,4 +157,4 @@ def test_what_has_the_focus_can_be_seen(browser, site):
     browser.get(site + page_of(make_job("order:1")))
     for what in ("e.id === 'dt-reason'", "e.value === 'postpone_jobs'", "e.value === 'cancel_jobs'"):
         tab_to(browser, what)
-        assert outline(browser) not in ("nonenone", "none"), what
+        assert focus_is_visible(browser), what

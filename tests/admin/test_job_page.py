@@ -14,10 +14,10 @@ from django.test.utils import CaptureQueriesContext
 
 from delaytasks import words
 from delaytasks.admin import drawing
-from delaytasks.admin.redaction import HIDDEN
 from delaytasks.admin.timeline import NEWEST
 from delaytasks.clock import to_ms
 from delaytasks.models import Job, JobEvent, Topic
+from delaytasks.redaction import HIDDEN
 from delaytasks.states import MOVES, Outcome, State
 
 from .conftest import NOW, TOPIC, make_event, make_job

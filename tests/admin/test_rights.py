@@ -14,8 +14,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from delaytasks import topics
-from delaytasks.admin import rights
+from delaytasks import rights, topics
 from delaytasks.models import Job, JobEvent, Topic
 from delaytasks.states import State
 
@@ -56,11 +55,10 @@ TABLE = [
     ("post", "", {"action": "run_jobs_now", "_selected_action": "{pk}", "index": "0"}, (403, 403, 403, 302)),
     ("post", "", {"action": "postpone_jobs", "_selected_action": "{pk}", "index": "0"}, (403, 403, 403, 200)),
     ("get", "all/?state=live", {}, (403, 403, 403, 200)),
-    ("get", "board/", {}, (403, 200, 403, 200)),
-    ("get", "board/numbers/", {}, (403, 200, 403, 200)),
     ("get", "{pk}/change/", {}, (403, 200, 403, 200)),
     ("post", "{pk}/change/", {"key": "x"}, (403, 403, 403, 403)),
     ("get", "{pk}/history/", {}, (403, 200, 403, 200)),
+    ("get", "{pk}/now/", {}, (403, 200, 403, 200)),
     ("get", "{pk}/delete/", {}, (403, 403, 403, 403)),
     ("post", "{pk}/delete/", {"post": "yes"}, (403, 403, 403, 403)),
     ("get", "add/", {}, (403, 403, 403, 403)),

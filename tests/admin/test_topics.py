@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -12,6 +13,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from delaytasks import topics
+from delaytasks.admin.topicform import TopicForm
 from delaytasks.backoff import Backoff
 from delaytasks.clock import to_ms
 from delaytasks.models import Topic
@@ -35,10 +37,37 @@ def topic() -> Topic:
     return Topic.objects.get(name=TOPIC)
 
 
+def page_of(client) -> dict[str, Any]:
+    """What a browser that has the topic's page open sends when it is saved as it is."""
+    form = client.get(PAGE).context["adminform"].form
+    sent: dict[str, Any] = {}
+    for box in form:
+        sent |= {box.html_name: box.value(), box.html_initial_name: box.initial}
+    empty = (None, False, "", [])
+    return {name: "on" if value is True else value for name, value in sent.items() if value not in empty}
+
+
+def said() -> list[str]:
+    """What Django's log says of the topic, oldest first."""
+    return [entry.get_change_message() for entry in LogEntry.objects.filter(object_id=TOPIC).order_by("pk")]
+
+
 def test_the_list_names_the_handler(admin_client):
     page = admin_client.get(LIST).content.decode()
     assert "tests.admin.conftest.close_order" in page
     assert "dt-running" in page
+
+
+def test_a_row_tells_what_the_handler_does_and_what_happens_when_it_fails(admin_client):
+    """In the row itself, where a keyboard and a finger reach it, and not in a tooltip."""
+    page = admin_client.get(LIST).content.decode()
+    ((summary, unfolded),) = re.findall(
+        r'<summary>(close_order.*?)</summary><div class="dt-doc">(.*?)</div>', page, re.S
+    )
+    assert "Close an order that nobody paid." in summary
+    assert "Its stock goes back on sale." in unfolded
+    assert "After 3 that failed it is dead." in unfolded
+    assert "title=" not in summary
 
 
 def test_the_page_shows_what_the_handler_does(admin_client):
@@ -72,7 +101,7 @@ def test_pausing_does_not_touch_what_the_engine_keeps_in_the_row(admin_client):
 def test_run_slots_are_given_on_the_page(admin_client):
     admin_client.post(PAGE, {"concurrency": "3"})
     assert topic().concurrency == 3
-    admin_client.post(PAGE, {"concurrency": ""})
+    admin_client.post(PAGE, page_of(admin_client) | {"concurrency": ""})
     assert topic().concurrency is None
 
 
@@ -268,7 +297,7 @@ def test_groups_are_ticked_that_may_see_it(admin_client):
     assert sorted(topic().visible_to) == sorted([support.pk, finance.pk])
     page = admin_client.get(PAGE).content.decode()
     assert page.count("checked") == 2
-    admin_client.post(PAGE, {})
+    admin_client.post(PAGE, page_of(admin_client) | {"visible_to": []})
     assert topic().visible_to == []
 
 
@@ -303,6 +332,122 @@ def test_a_reason_can_be_asked_for(admin_client):
 
 
 def test_pausing_on_its_page_is_logged_too(admin_client):
-    admin_client.post(PAGE, {"paused": "on"})
+    admin_client.post(PAGE, page_of(admin_client) | {"paused": "on", "reason": "The bank is down."})
     assert topic().paused
-    assert LogEntry.objects.get(object_id=TOPIC).get_change_message() == "Changed Paused."
+    admin_client.post(PAGE, page_of(admin_client) | {"paused": "", "concurrency": "3"})
+    assert not topic().paused
+    assert said() == ["Paused: The bank is down.", "Resumed.", "Changed Concurrency."]
+
+
+def test_a_page_that_is_saved_as_it_was_changes_nothing_and_is_not_logged(admin_client):
+    Topic.objects.filter(name=TOPIC).update(paused=True, concurrency=3)
+    admin_client.post(PAGE, page_of(admin_client))
+    assert (topic().paused, topic().concurrency) == (True, 3)
+    assert said() == []
+
+
+@pytest.mark.parametrize("paused", [True, False])
+def test_a_page_that_was_open_for_long_takes_back_nothing_that_others_did(admin_client, paused):
+    """Somebody pauses or resumes it meanwhile, and the engine keeps its run slots in the same row."""
+    support = Group.objects.create(name="Support")
+    Topic.objects.filter(name=TOPIC).update(paused=not paused)
+    page = page_of(admin_client)
+    Topic.objects.filter(name=TOPIC).update(
+        paused=paused, concurrency=5, visible_to=[support.pk], slots={"token": 1}
+    )  # fmt: skip
+    admin_client.post(PAGE, page | {"ask_reason": "on"})
+    found = topic()
+    assert (found.paused, found.concurrency, found.visible_to, found.slots) == (paused, 5, [support.pk], {"token": 1})
+    assert found.ask_reason
+    assert said() == ["Changed Ask for a reason."]
+
+
+def test_what_the_engine_writes_while_a_page_is_saved_is_kept(admin_client, monkeypatch):
+    def clean(form):
+        Topic.objects.filter(name=TOPIC).update(slots={"token": 1})
+        return form.cleaned_data
+
+    monkeypatch.setattr(TopicForm, "clean", clean)
+    admin_client.post(PAGE, page_of(admin_client) | {"concurrency": "3"})
+    assert (topic().concurrency, topic().slots) == (3, {"token": 1})
+
+
+def test_who_pauses_what_was_paused_meanwhile_is_not_the_one_who_did_it(admin_client):
+    page = page_of(admin_client)
+    Topic.objects.filter(name=TOPIC).update(paused=True)
+    admin_client.post(PAGE, page | {"paused": "on"})
+    assert topic().paused
+    assert said() == []
+
+
+# -- why it is paused ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("action", ["pause", "resume"])
+def test_a_pause_from_the_list_needs_a_reason_where_the_topic_asks_for_one(admin_client, action):
+    Topic.objects.filter(name=TOPIC).update(ask_reason=True, paused=action == "resume")
+    form = {"action": action, "_selected_action": [TOPIC]}
+    page = admin_client.post(LIST, form, follow=True).content.decode()
+    assert f"A reason is asked for by {TOPIC}. Nothing was changed" in page
+    assert topic().paused is (action == "resume")
+    admin_client.post(LIST, form | {"reason": "The bank is down."})
+    assert topic().paused is (action == "pause")
+    assert said() == [f"{action.title()}d: The bank is down."]
+
+
+def test_a_reason_may_be_given_where_nobody_asks(admin_client):
+    admin_client.post(LIST, {"action": "pause", "_selected_action": [TOPIC], "reason": "  The bank is down. "})
+    assert said() == ["Paused: The bank is down."]
+
+
+@pytest.mark.parametrize("reason", ["two\nlines", "x" * 256])
+def test_a_reason_that_cannot_be_kept_is_refused_and_nothing_is_done(admin_client, reason):
+    page = admin_client.post(LIST, {"action": "pause", "_selected_action": [TOPIC], "reason": reason}, follow=True)
+    assert "One line of at most 255 printable characters" in page.content.decode()
+    page = admin_client.post(PAGE, page_of(admin_client) | {"paused": "on", "reason": reason})
+    assert page.context["adminform"].form.errors.keys() == {"reason"}
+    assert not topic().paused
+
+
+def test_the_page_asks_for_the_reason_too_and_only_for_a_pause(admin_client):
+    Topic.objects.filter(name=TOPIC).update(ask_reason=True)
+    page = admin_client.post(PAGE, page_of(admin_client) | {"paused": "on"})
+    assert "say why it is paused or resumed" in page.content.decode()
+    admin_client.post(PAGE, page_of(admin_client) | {"paused": "on", "ask_reason": ""})  # not by asking no more
+    assert not topic().paused
+    admin_client.post(PAGE, page_of(admin_client) | {"concurrency": "3"})
+    admin_client.post(PAGE, page_of(admin_client) | {"paused": "on", "reason": "The bank is down."})
+    assert (topic().concurrency, topic().paused) == (3, True)
+
+
+# -- who may make one ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def limited(staff):
+    """Who may add topics, and does not see every one."""
+    Topic.objects.create(name="secret.topic", visible_to=[999])
+    return staff("delaytasks.view_topic", "delaytasks.add_topic", "delaytasks.view_job")
+
+
+def test_whether_a_hidden_topic_is_there_cannot_be_tried_out(limited):
+    answers = {
+        name: limited.post(ADD, {"name": name}).content.decode().replace(name, "?").partition("<form id")[2]
+        for name in ("secret.topic", "other.topic")
+    }
+    errors = {name: re.findall(r"You do not see every topic[^<]*", page) for name, page in answers.items()}
+    assert errors["secret.topic"] == errors["other.topic"] != []
+    assert "already exists" not in answers["secret.topic"]
+
+
+def test_jobs_that_are_for_those_who_see_all_do_not_become_visible_by_making_their_topic(limited):
+    make_job("stray:1", topic="test.unknown")
+    limited.post(ADD, {"name": "test.unknown"})
+    assert not Topic.objects.filter(name="test.unknown").exists()
+    assert b"stray:1" not in limited.get("/admin/delaytasks/job/").content
+
+
+def test_a_handled_topic_that_is_for_everybody_may_be_given_its_row(limited):
+    Topic.objects.filter(name=TOPIC).delete()
+    limited.post(ADD, {"name": TOPIC})
+    assert Topic.objects.filter(name=TOPIC).exists()

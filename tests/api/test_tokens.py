@@ -21,6 +21,7 @@ from delaytasks.api import tokens
 from delaytasks.api.apps import ApiConfig
 from delaytasks.api.checks import check_shared_cache
 from delaytasks.api.models import Grant, ServiceAccount, Token
+from delaytasks.models import Topic
 
 pytestmark = pytest.mark.urls("tests.api.urls_for_access")
 
@@ -339,6 +340,54 @@ def test_who_may_change_a_token_may_change_its_grants(staff_api: Any, make_token
     assert browser.post(address, form).status_code == 302
     grant = Grant.objects.get()
     assert (grant.topic, grant.rights) == ("order.close", ["produce"])
+
+
+@pytest.fixture
+def limited(staff_api: Any) -> Any:
+    """Who manages tokens, and does not see secret.topic."""
+    Topic.objects.create(name="secret.topic", visible_to=[999])
+    Topic.objects.create(name="open.topic")
+    return staff_api(*MANAGES, *ACCOUNTS, "delaytasks_api.delete_token").client
+
+
+@ADMIN
+@pytest.mark.parametrize(
+    ("topic", "granted"),
+    [("*", False), ("secret.*", False), ("open.*", False), ("secret.topic", False), ("no.such", False),
+     ("open.topic", True)],
+)  # fmt: skip
+def test_nobody_grants_what_they_cannot_see(limited: Any, topic: str, granted: bool) -> None:
+    """A prefix is refused alike whether something hidden has it or not: the answer tells nothing."""
+    form = token_form(ServiceAccount.objects.create(name="php-shop"), (topic, "manage"))
+    page = limited.post(reverse("admin:delaytasks_api_token_add"), form)
+    assert Token.objects.exists() is granted
+    if not granted:
+        assert "You do not see every topic" in page.content.decode()
+
+
+@ADMIN
+def test_a_grant_of_what_is_hidden_may_be_left_or_taken_away_and_not_widened(limited: Any, make_token: Any) -> None:
+    make_token(topics={"secret.topic": "consume"})
+    token, grant = Token.objects.get(), Grant.objects.get()
+    address = reverse("admin:delaytasks_api_token_change", args=[token.pk])
+    own = {"grants-0-id": str(grant.pk), "grants-0-token": str(token.pk)}
+    same = token_form(token.account, ("secret.topic", "consume"), first=1) | own
+    limited.post(address, same | {"grants-0-manage": "on"})
+    assert Grant.objects.get().rights == ["consume"]
+    assert limited.post(address, same | {"name": "web-2"}).status_code == 302
+    assert Token.objects.get().name == "web-2"
+    limited.post(address, same | {"grants-0-DELETE": "on"})
+    assert not Grant.objects.exists()
+
+
+@ADMIN
+def test_who_sees_every_topic_grants_any(limited: Any, staff_api: Any) -> None:
+    client = staff_api(*MANAGES, *ACCOUNTS)
+    client.user.is_superuser = True
+    client.user.save()
+    form = token_form(ServiceAccount.objects.create(name="php-shop"), ("*", "manage"))
+    client.client.post(reverse("admin:delaytasks_api_token_add"), form)
+    assert Grant.objects.get().topic == "*"
 
 
 @ADMIN

@@ -14,7 +14,7 @@ from tests.api.rest_client import Rest
 
 EMPTY = {
     "paused": False, "handled": False, "delayed_within_horizon": 0, "horizon_seconds": 3600, "ready": 0,
-    "reserved": 0, "dead": 0, "oldest_ready_ms": None,
+    "reserved": 0, "dead": 0, "at_least": False, "oldest_ready_ms": None,
 }  # fmt: skip
 
 

@@ -242,6 +242,24 @@ def test_after_a_few_seconds_it_is_counted_again(monkeypatch):
     assert numbers(forecast.minutes("default", None)) == {1: 2}
 
 
+def test_a_number_that_was_taken_from_before_is_soon_counted_again(monkeypatch):
+    now = [keeping.time.time()]
+    monkeypatch.setattr(keeping.time, "time", lambda: now[0])
+    monkeypatch.setattr(counting, "FIRST_ROWS", 1)
+    make_many(100, 5 * HOUR)
+    for _ in range(2):
+        assert numbers(forecast.hours("default", None)) == {5: 100}
+        now[0] += forecast.HOURS_FRESH_SECONDS + 30
+    Job.objects.all().delete()
+    make_many(50, 5 * HOUR, topic="what is left")
+    with monkeypatch.context() as busy:
+        busy.setattr(counting, "SURE_ROWS", 0)
+        busy.setattr(forecast, "HOURS_SECONDS", 0)
+        assert numbers(forecast.hours("default", None)) == {5: 100}, "there was no time to count it again"
+    now[0] += forecast.FRESH_SECONDS + 1
+    assert numbers(forecast.hours("default", None)) == {5: 50}
+
+
 def test_without_a_cache_it_is_counted_each_time(settings):
     settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.dummy.DummyCache"}}
     make("a", MINUTE)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from delaytasks import cancel, engine, reschedule, retry_dead, run_now, schedule, statements, sweeper, worker
+from delaytasks import cancel, changing, engine, reschedule, retry_dead, run_now, schedule, statements, sweeper, worker
 from delaytasks.attempt import Attempt
-from delaytasks.changing import CancelResult
+from delaytasks.changing import CancelResult, call_off, postpone_job
 from delaytasks.exceptions import DelaytasksError, KeyIsLive, LeaseLost
 from delaytasks.models import Job, JobEvent
 from delaytasks.states import State
@@ -198,3 +198,37 @@ def test_concurrent_runs_share_a_backlog_and_run_each_job_once(stage):
     stage.go()
     assert sorted(seen) == sorted(f"k{n}" for n in range(60))
     assert engine.places("default").ready_counts(["t"]) == {}
+
+
+@pytest.mark.parametrize("round_", range(ROUNDS))
+def test_two_postponements_at_once_add_up(stage, round_):
+    stage.recorder("t")
+    job = schedule("t", key="a", delay=3600)
+    at_once(lambda: postpone_job(job.pk, 60), lambda: postpone_job(job.pk, 60))
+    assert Job.objects.get().due_ms == job.due_ms + 120_000
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_postponement_counts_from_where_the_job_is_when_it_is_moved(stage, monkeypatch):
+    stage.recorder("t")
+    job = schedule("t", key="a", delay=3600)
+    look = changing._live_by_id
+
+    def looked_at_too_early(using: str, job_id: int) -> Any:
+        seen = look(using, job_id)
+        at_once(lambda: reschedule("t", "a", delay=864_000))
+        return seen
+
+    monkeypatch.setattr(changing, "_live_by_id", looked_at_too_early)
+    postponed = postpone_job(job.pk, 60)
+    moved, again = JobEvent.objects.order_by("id").values_list("next_due_ms", flat=True)
+    assert again == moved + 60_000 == postponed.due_ms
+
+
+def test_of_two_who_cancel_a_job_one_hears_that_it_was_their_doing(stage):
+    stage.recorder("t")
+    job = schedule("t", key="a", delay=3600)
+    said = at_once(lambda: call_off(job.pk, by="anna"), lambda: call_off(job.pk, by="bob"))
+    assert [each.answer for each in said] == [CancelResult.CANCELLED] * 2
+    (doer,) = JobEvent.objects.values_list("actor", flat=True)
+    assert [each.mine for each in said] == [doer == "anna", doer == "bob"]

@@ -71,7 +71,7 @@ def files_of_the_app() -> set[str]:
 def test_the_wheel_holds_every_file_of_the_app_and_nothing_else(wheel: Path) -> None:
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert names == files_of_the_app()
-    for kind in (".lua", ".html", "py.typed", "migrations/0001_initial.py"):
+    for kind in (".lua", ".html", ".mo", "py.typed", "migrations/0001_initial.py"):
         assert any(name.endswith(kind) for name in names), f"no {kind} in the wheel"
 
 

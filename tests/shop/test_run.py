@@ -82,11 +82,14 @@ def make_run(tmp_path):
 
 def test_the_shop_plays_until_ctrl_c_and_is_found_again(make_run, tmp_path):
     run = make_run(SHOP_PAY_WITHIN_SECONDS="1", SHOP_SEED="7")
-    admin = re.search(r"http://\S+", run.read_until("Admin: "))[0]
+    places = {name: re.search(r"http://\S+", run.read_until(f"{name}: "))[0] for name in ("Shop", "Admin", "Board")}
     run.read_until("will be closed at")
     run.read_until("its 1 s were over")
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(admin, timeout=10) as page:
-        assert b"delaytasks" in page.read()
+    browser = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    for name, word in (("Shop", b"The tea shop"), ("Admin", b"delaytasks"), ("Board", b"delaytasks")):
+        with browser.open(places[name], timeout=10) as page:
+            assert word in page.read(), name
+    assert places["Board"] == places["Admin"] + "delaytasks/board/"
 
     second = make_run()
     assert second.ended() == 1

@@ -12,10 +12,12 @@ from django.core.cache.backends.redis import RedisCache
 from django.core.exceptions import ImproperlyConfigured
 from django.test import AsyncClient, Client
 from django.utils.module_loading import import_string
+from psycopg import OperationalError
+from psycopg_pool import ConnectionPool, PoolTimeout
 
 from project.run import BASE
 from project.settings import cache, number
-from tests.servers import RedisServer
+from tests.servers import PostgresServer, RedisServer, stopped
 
 STATIC = [
     "admin/css/base.css",
@@ -74,6 +76,22 @@ def test_under_asgi_postgresql_connections_come_from_a_pool_of_the_whole_process
     assert database["CONN_MAX_AGE"] == 0  # Django refuses to have both
     assert database["OPTIONS"]["pool"]["max_size"] == 7
     assert database["OPTIONS"]["sslmode"] == "require"
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_web_process_is_back_as_soon_as_its_database_however_long_that_was_away():
+    options = settings_in_a_process("project.asgi", DATABASE_URL=POSTGRES)["OPTIONS"]["pool"]
+    with (
+        PostgresServer() as server,
+        ConnectionPool(f"host={server.directory} user={server.user} dbname=postgres", **options) as pool,
+    ):
+        pool.wait()
+        with stopped(server):
+            for _ in range(11):  # requests that wait for a second each
+                with pytest.raises((PoolTimeout, OperationalError)), pool.connection(timeout=1) as connection:
+                    connection.execute("SELECT 1")
+        with pool.connection(timeout=3) as connection:
+            assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
 def test_under_asgi_no_sqlite_connection_outlives_its_request():

@@ -1,5 +1,6 @@
 """The storefront in a real browser: what moves by itself; by keyboard, on a phone, without scripts."""
 
+import itertools
 import re
 
 import pytest
@@ -12,33 +13,19 @@ from delaytasks.states import State
 from project.shop.gateway import PENDING, SETTLED
 from project.shop.models import Order, Product, Refund
 from project.shop.services import pay_order, place_order
-from tests.browser import complaints, emulate, open_browser, until
+from tests.browser import emulate, find, page_width, until
 
 from .conftest import reference_with
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.xdist_group("browser")]
 
 
-@pytest.fixture(scope="module")
-def _chromium():
-    with open_browser() as browser:
-        yield browser
-
-
 @pytest.fixture
-def browser(_chromium, live_server, settings, transactional_db, tea):
+def browser(visitor, site, settings, tea):
     """A browser that nobody has used before, on the storefront."""
     settings.DELAYTASKS = {**settings.DELAYTASKS, "LINGER_MS": 0}
-    _chromium.delete_all_cookies()
-    _chromium.get(live_server.url)
-    yield _chromium
-    emulate(_chromium)
-    _chromium.get("about:blank")  # it asks the server nothing while the tables are emptied
-    assert complaints(_chromium) == []
-
-
-def find(browser, selector):
-    return browser.find_element(By.CSS_SELECTOR, selector)
+    visitor.get(site)
+    return visitor
 
 
 def focused(browser):
@@ -108,6 +95,48 @@ def test_paying_calls_the_job_off(browser):
     assert "Its timeout was called off." in shown
     assert "closes in" not in shown
     assert "(cancel() answered “cancelled”)" in find(browser, ".messages").text
+
+
+def test_an_order_that_is_paid_in_one_tab_is_called_off_in_the_others(browser, site, admin_client):
+    browser.add_cookie({"name": "sessionid", "value": admin_client.cookies["sessionid"].value})
+    browser.refresh()
+    order(browser)
+    shop = browser.current_window_handle
+    job = find(browser, "#mine .job").get_attribute("href")  # staff find the way from an order to its job
+    browser.switch_to.new_window("tab")
+    browser.get(site)
+    same_shop, second_shop = stays(browser), browser.current_window_handle
+    state_is(browser, "open")
+    browser.switch_to.new_window("tab")
+    browser.get(job)
+    until(browser, lambda browser: find(browser, ".field-shown_state .dt-state").text == "delayed", "the job waits")
+    admin = browser.current_window_handle
+
+    browser.switch_to.window(shop)
+    find(browser, "#mine button").click()
+    state_is(browser, "paid")
+
+    browser.switch_to.window(second_shop)
+    assert "Its timeout was called off." in state_is(browser, "paid")
+    assert same_shop()
+    browser.close()
+    browser.switch_to.window(admin)
+    browser.refresh()
+    until(browser, lambda browser: find(browser, ".field-shown_state .dt-state").text == "cancelled", "the job is off")
+    assert "cancelled" in find(browser, ".dt-timeline").text.lower()
+    browser.close()
+    browser.switch_to.window(shop)
+
+
+def test_the_clock_shows_minutes_and_seconds_and_counts_each_of_them(browser, settings):
+    settings.SHOP_PAY_WITHIN_SECONDS = 752.0  # 12:32
+    browser.refresh()
+    order(browser)
+    shown = until(browser, lambda browser: find(browser, "#mine .fate").text, "the countdown")
+    assert re.fullmatch(r"closes in 12:(3[012]|2\d) unless it is paid", shown)
+    seen = [clock(browser)]
+    until(browser, lambda browser: seen.append(clock(browser)) or seen[0] - seen[-1] >= 2, "two seconds to pass")
+    assert {0, 1} >= {before - after for before, after in itertools.pairwise(seen)}, "none is left out"
 
 
 def test_an_order_that_nobody_pays_turns_closed_by_itself(browser, settings):
@@ -205,14 +234,14 @@ def test_without_scripts_everything_is_done_by_forms(browser):
         browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
 
 
-def test_a_page_that_nobody_looks_at_asks_nothing_and_is_up_to_date_when_it_is_looked_at(browser, live_server, tea):
+def test_a_page_that_nobody_looks_at_asks_nothing_and_is_up_to_date_when_it_is_looked_at(browser, site, tea):
     placed = order(browser)
     shop = browser.current_window_handle
     look_away(browser, True)
     asked = len(looks(browser))
 
     browser.switch_to.new_window("tab")
-    browser.get(live_server.url)
+    browser.get(site)
     for stock in (7, 3):  # the second needs a whole rest of that page: as long as ours would have rested
         Product.objects.filter(pk=tea.pk).update(stock=stock)
         until(browser, lambda browser, n=stock: f"{n} left" in find(browser, ".stock").text, "the other tab knows it")
@@ -247,16 +276,33 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(browser, dark):
     emulate(browser, dark=dark, width=390)
     order(browser)
 
-    width = browser.execute_script("return document.documentElement.scrollWidth")
     ground = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
     red, _, _ = (int(part) for part in re.findall(r"\d+", ground))
-    assert width == 390
+    assert page_width(browser) == 390
     assert (red < 60) == dark
 
 
-def test_no_request_leaves_the_site(browser, live_server):
+def test_no_request_leaves_the_site(browser, site):
     order(browser)
     until(browser, looks, "it has looked once")
 
     assert {"shop.css", "shop.js", "things.svg"} <= {url.rsplit("/", 1)[-1] for url in requested(browser)}
-    assert [url for url in requested(browser) if not url.startswith(live_server.url)] == []
+    assert [url for url in requested(browser) if not url.startswith(site)] == []
+
+
+def test_a_visitor_who_prefers_chinese_gets_the_shop_and_its_countdown_in_chinese(browser, settings):
+    settings.SHOP_PAY_WITHIN_SECONDS = 752.0
+    browser.execute_cdp_cmd("Network.enable", {})
+    browser.execute_cdp_cmd("Network.setExtraHTTPHeaders", {"headers": {"Accept-Language": "zh-CN,zh;q=0.9"}})
+    try:
+        browser.refresh()
+        order(browser)
+        fate = until(browser, lambda browser: find(browser, "#mine .fate").text, "the countdown")
+        assert re.search(r"12:(3[012]|2\d)", fate)
+        buttons = [each.text for each in browser.find_elements(By.CSS_SELECTOR, "main button")]
+        assert [text for text in (fate, *buttons) if re.search("[A-Za-z]{3,}", text)] == []
+        assert [text for text in (fate, *buttons) if not re.search(r"[\u4e00-\u9fff]", text)] == []
+        find(browser, "#mine button").click()
+        assert "已付款" in state_is(browser, "paid")
+    finally:
+        browser.execute_cdp_cmd("Network.setExtraHTTPHeaders", {"headers": {}})

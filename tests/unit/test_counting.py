@@ -103,6 +103,15 @@ def test_what_is_known_does_not_become_less_because_a_look_had_no_time():
         assert [each.counted for each in known] == [Count(50_000)] * 4
 
 
+def test_what_was_taken_from_a_look_before_is_known_to_be_old():
+    table = Table(50_000, 50_000, 10, rows_per_second=3e6)
+    known = table.look(1, table.look(1))
+    assert [each.old for each in known] == [False, False, False]
+    known = table.look(0, known)
+    assert [each.old for each in known] == [True, True, False]
+    assert [each.old for each in table.look(1, known)] == [False, False, False]
+
+
 def test_but_not_for_ever():
     table = Table(900_000, rows_per_second=3e6)
     known = table.look(1, table.look(0.01))

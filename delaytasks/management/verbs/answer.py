@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from django.core.management.base import CommandParser
 
-from ... import clock, dialect, words
+from ... import clock, words
 from ...models import Job, JobEvent
 
 Options = Mapping[str, Any]
@@ -24,10 +24,6 @@ class Verb(NamedTuple):
     help: str
     arguments: Callable[[CommandParser], None]
     run: Callable[[Options, str], Answer]  # (options, database alias)
-
-
-def database_now(using: str) -> datetime:
-    return clock.from_ms(int(dialect.now_ms(using)))
 
 
 def rfc3339(moment: datetime | None) -> str | None:

@@ -4,16 +4,16 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from ... import changing, scheduling
+from ... import changing, dialect, scheduling
 from ...changing import CancelResult
 from ...models import Job
 from . import arguments
-from .answer import Answer, Options, Verb, database_now, job_data, job_line
+from .answer import Answer, Options, Verb, job_data, job_line
 
 
 def _changed(job: Job, using: str, said: str) -> Answer:
     job = Job.objects.using(using).get(pk=job.pk)
-    now = database_now(using)
+    now = dialect.database_now(using)
     return Answer({"result": said, "job": job_data(job, now)}, f"{said}: {job_line(job, now)}")
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from ... import clock, metrics, topics, words
+from ... import clock, dialect, metrics, topics, words
 from ...models import Job, JobEvent, Topic
 from ...querysets import JobQuerySet
 from ...states import LIVE, State
 from . import arguments
-from .answer import Answer, Options, Verb, database_now, event_data, job_data, printable, table
+from .answer import Answer, Options, Verb, event_data, job_data, printable, table
 
 LIVE_WORD = "live"
 STATE_WORDS = (LIVE_WORD, *(state.word for state in State))
@@ -51,7 +51,7 @@ def _list_arguments(parser: CommandParser) -> None:
 
 def _list(options: Options, using: str) -> Answer:
     """Live jobs by due time, anything else newest first: the two orders that have an index."""
-    now = database_now(using)
+    now = dialect.database_now(using)
     found = _chosen(options, using, now)
     jobs = list(found.defer("body")[: options["limit"] + 1])
     more, jobs = len(jobs) > options["limit"], jobs[: options["limit"]]
@@ -102,7 +102,7 @@ def _show(options: Options, using: str) -> Answer:
     if job is None:
         asked = f"number {job_id}" if job_id is not None else f"topic {topic!r} and key {key!r}"
         return Answer({"error": "not found"}, "not found", f"No job has the {asked}.")
-    now = database_now(using)
+    now = dialect.database_now(using)
     events = list(JobEvent.objects.using(using).filter(job_id=job.pk).order_by("id"))
     data = job_data(job, now) | {"body": job.body, "events": [event_data(event) for event in events]}
     return Answer(data, "\n".join([*_facts(job, now), "", *_history(events)]))

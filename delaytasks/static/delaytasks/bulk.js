@@ -1,7 +1,6 @@
 // The page that asks what to do with many jobs, and the page that shows how far it is. Both work without this.
 'use strict';
 {
-    const EVERY_MS = 1000;
     const PATIENCE_MS = 10000;
 
     // A button that is pressed twice means once. Whoever comes back to the page may press it again.
@@ -61,9 +60,9 @@
         }
     }
 
-    // A second, and as long as nobody looks.
+    // For a moment, and as long as nobody looks.
     async function rest() {
-        await new Promise((done) => setTimeout(done, EVERY_MS));
+        await new Promise((done) => setTimeout(done, Number(change.dataset.everyMs)));
         while (document.hidden) {
             await new Promise((done) => document.addEventListener('visibilitychange', done, {once: true}));
         }
@@ -82,8 +81,8 @@
         if (!progress.under_way) {
             removeStop();
         }
-        if (progress.state === 'failed') {
-            window.location.reload(); // for the error, whole and folded
+        if (['failed', 'stopped'].includes(progress.state)) {
+            window.location.reload(); // for the button to go on, and the error, whole and folded
         }
         say(progress.says);
     }

@@ -18,7 +18,7 @@
         document.cookie = `${name}=${zone}; path=${path}; max-age=31536000; samesite=lax${secure}`;
     };
 
-    document.addEventListener("DOMContentLoaded", () => {
+    const show = () => {
         const notice = document.querySelector(".dt-zone[data-text]");
         const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
         if (!notice || !/^[\w+\/-]+$/.test(zone || "")) {
@@ -29,5 +29,8 @@
             element.textContent = local(new Date(element.dateTime), element.textContent.includes("."));
         }
         notice.textContent = notice.dataset.text.replace("{zone}", zone);
-    });
+    };
+
+    document.addEventListener("DOMContentLoaded", show);
+    document.addEventListener("delaytasks:shown", show); // a script has put other times on the page
 }

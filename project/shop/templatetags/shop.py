@@ -8,11 +8,19 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import slugify
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from .. import seen
-from ..models import Order
+from ..models import Customer, Order, Product
 
 register = template.Library()
+GOODS = {  # as play.py stocks them
+    "tea pot": gettext_lazy("tea pot"),
+    "two cups": gettext_lazy("two cups"),
+    "a pound of tea": gettext_lazy("a pound of tea"),
+    "sugar bowl": gettext_lazy("sugar bowl"),
+    "tray": gettext_lazy("tray"),
+}
 DRAWN = {"tea-pot", "two-cups", "a-pound-of-tea", "sugar-bowl", "tray"}  # in static/shop/things.svg
 
 
@@ -26,6 +34,19 @@ def drawing(product_name: str) -> str:
     """The drawing of a product; any other is a parcel."""
     slug = slugify(product_name)
     return slug if slug in DRAWN else "parcel"
+
+
+@register.filter
+def goods(product: Product) -> str:
+    """The name of a product, in the reader's language if it is one that the shop began with."""
+    return str(GOODS.get(product.name, product.name))
+
+
+@register.filter
+def who(customer: Customer) -> str:
+    """The name of a customer; a guest's in the reader's language."""
+    guest, _space, code = customer.name.partition(" ")
+    return _("Guest %(code)s") % {"code": code} if guest == "Guest" and code else customer.name
 
 
 @register.filter

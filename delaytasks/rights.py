@@ -1,4 +1,7 @@
-"""Which topics a person may see. Django's permissions say what they may do with those.
+"""What a person of the staff may see and do: for the admin, the HTTP side and bulk changes alike.
+
+Django's permissions say what: view, operate (and whoever operates has to view), manage. Here is said
+with which topics, and where a reason has to be given.
 
 A topic that names groups in `visible_to` is for their members and for superusers; one that
 names none is for everybody who may see jobs. Whoever cannot see a topic cannot tell that it
@@ -10,8 +13,33 @@ from typing import Any, NamedTuple
 
 from django.db.models import QuerySet
 
-from .. import topics
-from ..models import Topic
+from . import topics
+from .models import Topic
+
+VIEW, OPERATE, MANAGE = "delaytasks.view_job", "delaytasks.operate_job", "delaytasks.change_topic"
+
+
+def views(user: Any) -> bool:
+    """Whether the person may look at jobs, of the topics that they may see."""
+    return bool(user.has_perm(VIEW))
+
+
+def operates(user: Any) -> bool:
+    """Whether the person may look at jobs and change them: cancel, postpone, run now, retry."""
+    return bool(user.is_active and user.has_perms([VIEW, OPERATE]))
+
+
+def manages(user: Any) -> bool:
+    """Whether the person may change topics that they may see: pause, resume, concurrency and the rest."""
+    return bool(user.has_perm(MANAGE))
+
+
+def asking(using: str, among: Iterable[str] | None = None) -> set[str]:
+    """The topics, of all or among these, that staff may not pause and whose jobs they may not change without a why."""
+    found = Topic.objects.using(using).filter(ask_reason=True)
+    if among is not None:
+        found = found.filter(name__in=list(among))
+    return set(found.values_list("name", flat=True))
 
 
 class Sight(NamedTuple):

@@ -1,0 +1,421 @@
+"""The staff's side in Chinese: no page of it has a word of English left, whatever it has to tell."""
+
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.core.cache import cache
+from django.test import Client
+from django.utils import timezone
+from django.utils.translation import override
+
+from delaytasks import bulk, consuming, endings, health, topics, words
+from delaytasks.admin import bulk as admin_bulk
+from delaytasks.admin import history, operate
+from delaytasks.api import tokens
+from delaytasks.api.models import ServiceAccount, Token
+from delaytasks.models import BulkChange, Job, Topic
+from delaytasks.states import Outcome, State
+from tests.foreign import english_in, in_chinese
+
+from .conftest import NOW, TOPIC, make_event, make_job
+
+JOBS, CHANGES, TOPICS = "/admin/delaytasks/job/", "/admin/delaytasks/bulkchange/", "/admin/delaytasks/topic/"
+BOARD, TOKENS = "/admin/delaytasks/board/", "/admin/delaytasks_api/token/"
+ACCOUNTS = "/admin/delaytasks_api/serviceaccount/"
+KNOWN = {"close", "test"}  # the handler of conftest.py and its topic
+TRACEBACK = 'Traceback (most recent call last):\n  File "x.py", line 1\nE: 银行没有回答'
+
+
+def close(job: object) -> None:
+    """关闭没有付款的订单。"""
+
+
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch: pytest.MonkeyPatch, _topic: None) -> Iterator[None]:
+    """No worker takes a bulk change, no page has another's numbers, and the handler says what it does in Chinese."""
+    monkeypatch.setattr(bulk, "send", lambda pk, using: None)
+    topics.forget(TOPIC)
+    topics.handler(TOPIC, ttr=60, max_attempts=3)(close)
+    Topic.objects.exclude(name=TOPIC).delete()  # the shop's handlers say in English what they do
+    cache.clear()
+    yield
+    cache.clear()
+
+
+@pytest.fixture
+def client(db: None) -> Client:
+    return in_chinese(User.objects.create_superuser("安娜", password="x"))
+
+
+def left(response: Any) -> list[str]:
+    assert response.status_code == 200
+    return english_in(response, known=KNOWN)
+
+
+def press(client: Client, action: str, *jobs: Job, **fields: Any) -> Any:
+    """An action of the list, with these jobs selected, and the page that follows."""
+    chosen = {"action": action, "_selected_action": [job.pk for job in jobs], "index": "0"}
+    return client.post(JOBS, chosen | fields, follow=True)
+
+
+def make_jobs() -> list[Job]:
+    """Each state, with what there is to say of it: failures, errors, bodies."""
+    jobs = [make_job(f"o:{n}", state, body={"订单": n}) for n, state in enumerate(State)]
+    failed = {"attempt": 2, "failures": 1, "reserved_at": NOW - timedelta(seconds=2), "error": TRACEBACK}
+    jobs.append(make_job("o:11", **failed))
+    jobs.append(make_job("o:12", State.DEAD, attempt=3, failures=3, error=endings.EXPIRED, reserved_at=NOW))
+    jobs.append(make_job("o:13", State.READY, due=timedelta(days=3), error=consuming.BURIED))
+    return jobs
+
+
+# -- jobs ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "query", ["", "q=o", "q=zz", "due=overdue", "due=hour", "topic=test.close", "p=x", "topic=a.b",
+              *(f"state={state.word}" for state in State), "state=live&due=today"],
+)  # fmt: skip
+def test_the_list_of_jobs_is_in_chinese(client, query):
+    make_jobs()
+    assert left(client.get(f"{JOBS}?{query}", follow=True)) == []
+
+
+def test_a_page_of_the_list_that_goes_on_or_has_paused_is_in_chinese(client, monkeypatch):
+    from delaytasks.admin import jobs, walks
+
+    for n in range(6):
+        make_job(f"o:{n}")
+    monkeypatch.setattr(jobs.JobAdmin, "list_per_page", 2)
+    assert left(client.get(f"{JOBS}?state=live")) == []
+    monkeypatch.setattr(walks, "ROUNDS", (2,))
+    monkeypatch.setattr(walks, "FAR", 2)
+    monkeypatch.setattr(walks, "SMALL", 2)
+    page = client.get(f"{JOBS}?state=cancelled&topic={TOPIC}")
+    assert "查找在此暂停" in page.content.decode()
+    assert left(page) == []
+
+
+def test_a_jobs_page_is_in_chinese_in_every_state(client):
+    for job in make_jobs():
+        assert left(client.get(f"{JOBS}{job.pk}/change/")) == [], job.key
+
+
+def test_the_story_of_a_job_is_in_chinese_whatever_happened(client):
+    job = make_job("o:1", State.DEAD, attempt=2, error=TRACEBACK)
+    for outcome in Outcome:
+        make_event(job, outcome, reserved_ms=1, next_due_ms=2, worker="w1", actor="安娜", reason="银行关门")
+    make_event(job, Outcome.EXPIRED, error=endings.EXPIRED)
+    make_event(job, Outcome.DEAD, error=consuming.BURIED)
+    make_event(job, Outcome.FAILED, error=TRACEBACK)
+    page = client.get(f"{JOBS}{job.pk}/change/")
+    assert left(page) == []
+    assert all(str(word) in page.content.decode() for word in words.OUTCOMES.values())
+
+
+def test_a_dead_job_whose_key_is_live_again_and_a_long_story_are_in_chinese(client, monkeypatch):
+    from delaytasks.admin import timeline
+
+    monkeypatch.setattr(timeline, "NEWEST", 1)
+    Topic.objects.update(ask_reason=True)
+    job = make_job("o:1", State.DEAD)
+    make_job("o:1")
+    make_event(job, Outcome.DEAD)
+    make_event(job, Outcome.RETRIED)
+    assert left(client.get(f"{JOBS}{job.pk}/change/")) == []
+
+
+def test_what_the_engine_writes_into_a_job_can_be_told_in_chinese():
+    with override("zh-hans"):
+        assert words.error(endings.EXPIRED) != endings.EXPIRED
+        assert words.error(consuming.BURIED) != consuming.BURIED
+        assert words.error(TRACEBACK) == TRACEBACK
+
+
+# -- changes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("action", ["cancel_jobs", "postpone_jobs", "run_jobs_now", "retry_jobs"])
+def test_what_an_action_did_and_what_it_did_not_is_told_in_chinese(client, action):
+    jobs = make_jobs()
+    running = make_job("o:20", State.RESERVED)
+    said = press(client, action, *jobs, running, amount="2", unit="hours", reason="银行关门")
+    assert said.context["messages"]
+    assert left(said) == []
+
+
+def test_a_message_that_names_some_of_many_is_in_chinese(client):
+    jobs = [make_job(f"o:{n}", State.FINISHED) for n in range(13)]
+    assert left(press(client, "cancel_jobs", *jobs)) == []
+
+
+@pytest.mark.parametrize("fields", [{}, {"amount": "", "confirmed": "1"}, {"amount": "-1"}, {"amount": "1e9"}])
+def test_the_page_that_asks_by_how_much_is_in_chinese(client, fields):
+    Topic.objects.update(ask_reason=True)
+    page = press(client, "postpone_jobs", *make_jobs(), **fields)
+    assert "推迟多久" in page.content.decode()
+    assert left(page) == []
+
+
+def test_an_action_on_nothing_is_refused_in_chinese(client):
+    make_jobs()
+    assert left(press(client, "cancel_jobs")) == []
+    assert left(press(client, "")) == []
+
+
+def all_page(client: Client, query: str, **fields: Any) -> Any:
+    return client.post(f"{JOBS}all/?{query}", fields) if fields else client.get(f"{JOBS}all/?{query}")
+
+
+def test_the_page_about_all_that_match_is_in_chinese(client, monkeypatch):
+    make_jobs()
+    Topic.objects.update(ask_reason=True)
+    queries = (
+        "",
+        "state=finished",
+        "q=zz",
+        "state=dead",
+        "due=overdue",
+        f"topic={TOPIC}",
+        "q=o",
+        "state=ready",
+        "all=",
+    )
+    for query in queries:
+        assert left(all_page(client, query)) == [], query
+    assert left(all_page(client, "q=o", what="postpone", amount="", shown="9")) == []
+    assert left(all_page(client, "q=o", what="postpone", amount="99999999", reason="a\x01b", shown="9")) == []
+    assert left(all_page(client, "q=o", shown="0")) == []
+    for n in range(20):
+        make_job(f"o:1{n:02}")
+    assert "之前显示 0 个" in all_page(client, "q=o", what="cancel", reason="停", shown="0").content.decode()
+    assert left(all_page(client, "q=o", what="cancel", reason="停", shown="0")) == []
+    monkeypatch.setattr(bulk, "MOST", 2)
+    assert left(all_page(client, "q=o")) == []
+
+
+def changes() -> Iterator[BulkChange]:
+    """A bulk change in each of its states, with each outcome."""
+    jobs = make_jobs()
+    wish = {"filters": {"state": "live", "topic": TOPIC, "due": "hour", "q": "o"}, "topics": {TOPIC: 9}, "shown": 5}
+    for operation in BulkChange.Operation:
+        terms = {"delay_ms": 5_400_000} if operation == BulkChange.Operation.POSTPONE else {}
+        yield bulk.start(operation, [job.pk for job in jobs], by="安娜", reason="银行关门", wish=wish, **terms)
+    every = dict.fromkeys((*operate.WORDS,), 25)
+    samples = {word: [[jobs[0].pk, TOPIC, "o:1"], [99, "", ""]] for word in every}
+    long_ago = timezone.now() - timedelta(minutes=3)
+    for state in BulkChange.State:
+        change = bulk.start("cancel", [job.pk for job in jobs], by="安娜", wish=wish)
+        terms = {"error": TRACEBACK} if state == BulkChange.State.FAILED else {}
+        BulkChange.objects.filter(pk=change.pk).update(
+            state=state, outcomes=every, samples=samples, position=3, created_at=long_ago, worked_at=long_ago, **terms
+        )
+        yield change
+    change = bulk.start("cancel", [job.pk for job in jobs], by="安娜", wish=wish)
+    BulkChange.objects.filter(pk=change.pk).update(state="running", worked_at=timezone.now())
+    yield change
+
+
+def test_bulk_changes_are_followed_in_chinese(client):
+    for change in changes():
+        assert left(client.get(f"{CHANGES}{change.pk}/change/")) == []
+        assert left(client.get(f"{CHANGES}{change.pk}/progress/")) == []
+    assert left(client.get(CHANGES)) == []
+
+
+def test_stopping_a_bulk_change_is_answered_in_chinese(client):
+    change = bulk.start("cancel", [make_job("o:1").pk], by="安娜")
+    stop = f"{CHANGES}{change.pk}/stop/"
+    assert left(client.post(stop, follow=True)) == []
+    assert left(client.post(stop, follow=True)) == []
+
+
+def test_a_change_that_was_confirmed_before_is_told_in_chinese(client, monkeypatch):
+    monkeypatch.setattr(admin_bulk, "AT_ONCE", 1)
+    make_job("o:1")
+    terms = {"what": "cancel", "shown": "1", "once": "abc"}
+    client.post(f"{JOBS}all/?q=o", terms)
+    assert left(client.post(f"{JOBS}all/?q=o", terms, follow=True)) == []
+
+
+# -- topics -------------------------------------------------------------------------------------
+
+
+def test_topics_are_in_chinese(client):
+    make_jobs()
+    group = Group.objects.create(name="财务")
+    Topic.objects.filter(name=TOPIC).update(visible_to=[group.pk, 99], concurrency=3)
+    Topic.objects.create(name="b.c", paused=True)
+    for job in Job.objects.filter(state=State.DEAD):
+        make_event(job, Outcome.FINISHED, attempt=1, reserved_ms=1_893_455_900_000, done_ms=1_893_455_900_100)
+    assert left(client.get(TOPICS)) == []
+    assert left(client.get(f"{TOPICS}{TOPIC}/change/")) == []
+    assert left(client.get(f"{TOPICS}b.c/change/")) == []
+    assert left(client.get(f"{TOPICS}add/")) == []
+    assert left(client.post(f"{TOPICS}add/", {"name": "a b", "concurrency": "0"})) == []
+    assert left(client.get(f"{TOPICS}b.c/delete/")) == []
+
+
+def test_a_topic_for_those_who_may_only_look_is_in_chinese(staff):
+    client = staff("delaytasks.view_topic", "delaytasks.view_job")
+    client.defaults["HTTP_ACCEPT_LANGUAGE"] = "zh-CN"
+    User.objects.update(username="安娜")
+    for page in (TOPICS, f"{TOPICS}{TOPIC}/change/", JOBS, BOARD, "/admin/", "/admin/delaytasks/"):
+        assert left(client.get(page)) == [], page
+
+
+@pytest.mark.parametrize("retries", [{"max_attempts": 1}, {"max_attempts": 12}, {"max_attempts": 3}])
+def test_how_a_topic_retries_is_told_in_chinese(client, retries):
+    topics.forget(TOPIC)
+    topics.handler(TOPIC, ttr=60, **retries)(close)
+    assert left(client.get(f"{TOPICS}{TOPIC}/change/")) == []
+
+
+@pytest.mark.parametrize("action", ["pause", "resume"])
+def test_pausing_and_resuming_is_answered_and_remembered_in_chinese(client, action):
+    Topic.objects.update(paused=action == "resume")
+    done = client.post(TOPICS, {"action": action, "_selected_action": [TOPIC], "index": "0"}, follow=True)
+    assert left(done) == []
+    assert left(client.get(f"{TOPICS}{TOPIC}/history/")) == []
+
+
+# -- what the log says, whoever wrote it --------------------------------------------------------
+
+
+def test_what_was_done_in_english_is_remembered_in_chinese(client, admin_client):
+    User.objects.filter(username="admin").update(username="本")
+    job = make_job("o:1")
+    for reason in ("", "银行关门"):
+        for action in ("postpone_jobs", "run_jobs_now", "cancel_jobs"):
+            press(admin_client, action, job, amount="1", unit="hours", reason=reason)
+        Job.objects.filter(pk=job.pk).update(state=State.DEAD, ended_at=NOW, died_at=NOW)
+        press(admin_client, "retry_jobs", job, reason=reason)
+    page = client.get(f"{JOBS}{job.pk}/history/")
+    assert left(page) == []
+    assert "已取消：银行关门" in page.content.decode()
+
+
+def test_every_field_that_staff_change_is_named_in_chinese_in_the_log(client, admin_client):
+    User.objects.filter(username="admin").update(username="本")
+    group = Group.objects.create(name="财务")
+    fields = {"paused": "on", "concurrency": "3", "ask_reason": "on", "visible_to": [group.pk]}
+    assert admin_client.post(f"{TOPICS}{TOPIC}/change/", fields).status_code == 302
+    assert left(client.get(f"{TOPICS}{TOPIC}/history/")) == []
+
+
+def test_a_log_entry_that_is_none_of_ours_stands_as_it_is():
+    with override("zh-hans"):
+        assert history.in_words("Something else: x") == "Something else: x"
+        assert history.in_words("Cancelled.") == "已取消。"
+
+
+# -- the board ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def health_of(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def say(**terms: Any) -> None:
+        plain = health.health("default")
+        monkeypatch.setattr(health, "health", lambda using: plain._replace(**terms))
+
+    return say
+
+
+def test_the_board_is_in_chinese(client):
+    assert left(client.get(BOARD)) == []
+    assert left(client.get(f"{BOARD}numbers/")) == []
+
+
+def test_the_boards_numbers_are_in_chinese_whatever_there_is_to_tell(client, health_of):
+    for n in range(60):
+        make_job(f"h:{n}", due=timedelta(minutes=20))
+    for job in make_jobs():
+        make_event(
+            job,
+            Outcome.FINISHED,
+            attempt=1,
+            due_ms=1_893_455_000_000,
+            reserved_ms=1_893_455_900_000,
+            done_ms=1_893_455_900_100,
+        )
+        make_event(job, Outcome.DEAD, attempt=1, done_ms=1_893_455_900_100)
+    make_job("u:1", State.READY, topic="not.here")
+    Topic.objects.bulk_create([Topic(name=f"p.{n}", paused=True) for n in range(5)])
+    for mirror in ("up", "down", "off"):
+        for terms in (
+            {"differences": 0, "audited_ms": 5, "checked": 9},
+            {"differences": 2, "audited_ms": 5, "checked": 9},
+            {"audited_ms": None, "repaired": 3, "rebuilt": 4},
+        ):
+            for looked in ({"looked_ms": None}, {"looked_ms": 5_000_000}, {"looked_ms": 5}):
+                health_of(mirror=mirror, **terms, **looked)
+                assert left(client.get(f"{BOARD}numbers/")) == []
+
+
+# -- tokens -------------------------------------------------------------------------------------
+
+
+def test_tokens_and_accounts_are_in_chinese(client):
+    token, _secret = tokens.make("a1", {"produce": ["o.c"], "consume": ["o.*"], "manage": ["*"]}, name="n1")
+    other, _secret = tokens.make("a1", {"produce": ["o.c"]}, name="n2", expires_days=-1)
+    for number, each in enumerate((token, other)):
+        Token.objects.filter(pk=each.pk).update(prefix=f"p{number}")
+    account = token.account
+    for page in (
+        TOKENS,
+        f"{TOKENS}add/",
+        f"{TOKENS}{token.pk}/change/",
+        f"{TOKENS}{token.pk}/history/",
+        ACCOUNTS,
+        f"{ACCOUNTS}add/",
+        f"{ACCOUNTS}{account.pk}/change/",
+        f"{ACCOUNTS}{account.pk}/history/",
+    ):
+        assert left(client.get(page)) == [], page
+    revoked = client.post(TOKENS, {"action": "revoke", "_selected_action": [token.pk], "index": "0"}, follow=True)
+    assert left(revoked) == []
+    assert left(client.get(f"{TOKENS}{token.pk}/history/")) == []
+    ServiceAccount.objects.update(active=False)
+    assert left(client.get(TOKENS)) == []
+
+
+def test_what_is_wrong_with_a_token_is_told_in_chinese(client):
+    inline = {"grants-TOTAL_FORMS": "2", "grants-INITIAL_FORMS": "0"}
+    bad = {"grants-0-topic": "o c", "grants-0-produce": "on", "grants-1-topic": "o.c"}
+    assert left(client.post(f"{TOKENS}add/", inline | bad | {"rate_per_minute": "0"})) == []
+    assert left(client.post(f"{ACCOUNTS}add/", {"name": "a b"})) == []
+
+
+# -- the rest -----------------------------------------------------------------------------------
+
+
+def test_the_index_and_what_was_done_last_are_in_chinese(client):
+    job = make_job("o:1")
+    press(client, "cancel_jobs", job)
+    assert left(client.get("/admin/")) == []
+    assert left(client.get("/admin/delaytasks/")) == []
+    assert left(client.get("/admin/delaytasks_api/")) == []
+
+
+def test_a_language_can_be_chosen_in_the_admin_and_stays_chosen(admin_client):
+    page = admin_client.get(JOBS).content.decode()
+    assert 'value="zh-hans" lang="zh-hans">简体中文</button>' in page
+    chosen = admin_client.post("/i18n/setlang/", {"language": "zh-hans", "next": JOBS}, follow=True)
+    assert "任务" in chosen.content.decode()
+    assert 'value="en" lang="en">English</button>' in chosen.content.decode()
+    assert "Jobs" in admin_client.post("/i18n/setlang/", {"language": "en", "next": JOBS}, follow=True).content.decode()
+
+
+def test_programs_are_answered_in_english_whatever_they_accept(client):
+    answer = client.post("/api/jobs/", json.dumps({"topic": 3}), content_type="application/json")
+    assert answer["Content-Language"] == "en"
+    assert answer.content.decode().isascii()
+
+
+def test_an_english_word_that_is_left_would_be_found(client, monkeypatch):
+    monkeypatch.setitem(words.STATES, State.DELAYED, "delayed")
+    make_job("o:1")
+    assert set(left(client.get(JOBS))) == {"delayed"}

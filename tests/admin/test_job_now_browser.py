@@ -1,0 +1,62 @@
+"""A job's page in a real browser while the job changes elsewhere."""
+
+import pytest
+
+from delaytasks import cancel, run_now
+from delaytasks.admin import jobs
+from delaytasks.states import Outcome
+from tests.browser import find, find_all, press, tab_to, until
+
+from .conftest import TOPIC, make_event, make_job
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.xdist_group("browser")]
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch):
+    monkeypatch.setattr(jobs, "EVERY_MS", 100)
+
+
+def open_page(browser, site, job):
+    browser.get(f"{site}/admin/delaytasks/job/{job.pk}/change/")
+    browser.execute_script("window.notReloaded = true")
+
+
+def test_a_job_that_is_cancelled_elsewhere_is_shown_so_without_a_reload(browser, site):
+    job = make_job("order:1")
+    make_event(job, Outcome.FAILED, error="Traceback\nline 1\nValueError: no such bank")
+    open_page(browser, site, job)
+    find(browser, "#dt-timeline summary").click()
+    browser.execute_script("document.activeElement.blur()")
+    cancel(TOPIC, key="order:1", by="ann", reason="paid in another tab")
+    until(browser, lambda b: find_all(b, ".dt-life .dt-cancelled.dt-here"), "the drawing")
+    assert "Reason: paid in another tab" in find(browser, ".dt-timeline").text
+    assert find(browser, ".field-shown_state .readonly").text == "cancelled"
+    assert not find_all(browser, ".dt-act")
+    assert "This job is cancelled." in find(browser, "#dt-live").get_attribute("textContent")
+    assert find(browser, "#dt-timeline details").get_attribute("open"), "what was unfolded stays so"
+    assert browser.execute_script("return window.notReloaded"), "the page itself stays"
+
+
+def test_nothing_that_was_typed_is_lost(browser, site):
+    job = make_job("order:1")
+    open_page(browser, site, job)
+    find(browser, "#dt-reason").send_keys("they called")
+    browser.execute_script("document.activeElement.blur()")
+    run_now(TOPIC, "order:1")
+    link = until(browser, lambda b: find(b, "#dt-live a"), "the way to the job as it is now")
+    assert find(browser, "#dt-live").text == "This job has changed meanwhile. Reload"
+    assert find(browser, "#dt-reason").get_property("value") == "they called"
+    link.click()
+    until(browser, lambda b: find_all(b, ".dt-life .dt-ready.dt-here"), "the job as it is now")
+
+
+def test_no_button_is_taken_away_from_under_a_finger(browser, site):
+    job = make_job("order:1")
+    open_page(browser, site, job)
+    tab_to(browser, "e.value === 'cancel_jobs'")
+    run_now(TOPIC, "order:1")
+    until(browser, lambda b: find(b, "#dt-live a"), "the way to the job as it is now")
+    assert browser.execute_script("return document.activeElement.value") == "cancel_jobs"
+    press(browser, " ")
+    until(browser, lambda b: "Cancelled 1" in find(b, ".messagelist").text, "the answer")

@@ -1,0 +1,89 @@
+"""Each page asks the database a bounded number of questions, however much there is to tell of."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.core.cache import cache
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from delaytasks import bulk
+from delaytasks.models import BulkChange, Job, Topic
+from delaytasks.states import Outcome, State
+
+from .conftest import TOPIC, make_event, make_job
+
+ADMIN = "/admin/delaytasks/"
+FEW, MANY = 3, 300
+# A page, and the most that it may ask, who is asking included. On PostgreSQL a walk or a count is a transaction
+# within the test's own: that is four more for each.
+PAGES = {
+    "job/{job}/change/": 10,
+    "job/{job}/now/": 9,
+    "job/": 12,
+    "job/?state=live": 12,
+    "job/?state=dead": 12,
+    f"job/?topic={TOPIC}&state=ready": 13,
+    "job/?q=order": 13,
+    "board/": 4,
+    "bulkchange/": 7,
+    "bulkchange/{change}/change/": 7,
+    "bulkchange/{change}/progress/": 5,
+}
+COUNTING = {  # where there is more it counts in more rounds, as far as there is time
+    "topic/": 44,
+    f"topic/{TOPIC}/change/": 44,
+    "board/numbers/": 64,
+    f"board/numbers/?topic={TOPIC}": 56,
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(bulk, "send", lambda pk, using: None)
+    cache.clear()
+    yield
+    cache.clear()
+
+
+def fill(first: int, last: int) -> None:
+    """Jobs in each state, each with events, topics, and bulk changes."""
+    for n in range(first, last):
+        Topic.objects.create(name=f"topic.{n:03}", paused=n % 2 == 0)
+        states = list(State)
+        job = make_job(f"order:{n}", states[n % len(states)], topic=TOPIC if n % 3 else f"topic.{n:03}")
+        make_event(job, Outcome.FAILED, attempt=1, reserved_ms=1, error="boom")
+        make_event(Job.objects.get(key="the one"), Outcome.SNOOZED, attempt=1, reserved_ms=1, next_due_ms=1)
+        bulk.start("cancel", [job.pk], by="anna", wish={"topics": {job.topic: 1}})
+
+
+def test_a_page_asks_as_much_of_three_hundred_as_of_three(admin_client: Any) -> None:
+    job = make_job("the one")
+    fill(0, FEW)
+    change = BulkChange.objects.earliest("pk")
+
+    def asked(page: str) -> int:
+        cache.clear()
+        with CaptureQueriesContext(connection) as captured:
+            assert admin_client.get(ADMIN + page.format(job=job.pk, change=change.pk)).status_code == 200, page
+        return len(captured)
+
+    few = {page: asked(page) for page in PAGES | COUNTING}
+    fill(FEW, MANY)
+    many = {page: asked(page) for page in PAGES | COUNTING}
+    assert {page: count for page, count in many.items() if count > (PAGES | COUNTING)[page]} == {}
+    assert {page: (few[page], many[page]) for page in PAGES if many[page] > few[page] + 2} == {}
+
+
+def test_a_search_for_a_number_and_all_that_match_are_counted_in_a_few_questions(admin_client: Any) -> None:
+    fill_jobs = [make_job(f"order:{n}") for n in range(FEW)]
+    for query, most in (("q=1042", 30), ("state=live", 30), (f"topic={TOPIC}", 40)):
+        counts = []
+        for _ in range(2):
+            with CaptureQueriesContext(connection) as captured:
+                assert admin_client.get(f"{ADMIN}job/all/?{query}").status_code == 200
+            counts.append(len(captured))
+            fill_jobs += [make_job(f"more:{len(fill_jobs)}:{n}") for n in range(MANY)]
+        assert abs(counts[1] - counts[0]) <= 4
+        assert max(counts) <= most, f"{query}: {counts}"
