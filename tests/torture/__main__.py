@@ -22,8 +22,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--database", choices=("postgres", "sqlite"), default="postgres")
     parser.add_argument("--only", default="", help="faults whose name or area contains this text")
     parser.add_argument("--quick", action="store_true", help="the short run's faults")
-    parser.add_argument("--report", type=Path, default=Path("var/torture"), help="the folder for report.md and .json")
+    parser.add_argument(
+        "--report",
+        type=Path,
+        default=Path("var/torture"),
+        help="the folder for the report, and for its figures as JSON",
+    )
     parser.add_argument("--keep", action="store_true", help="keep logs and ledger also when all went well")
+    parser.add_argument("--publish", type=Path, nargs="+", help="write docs/promises.md anew from these files, and end")
     parser.add_argument("--list", action="store_true", help="name the faults and end")
     return parser.parse_args()
 
@@ -37,6 +43,9 @@ def main() -> int:
     from . import report, series
     from .faults import load_all
 
+    if asked.publish:
+        report.publish(asked.publish)
+        return 0
     faults = [
         fault
         for fault in load_all().values()
@@ -50,14 +59,16 @@ def main() -> int:
     directory = Path(tempfile.mkdtemp(prefix="torture-"))
     print(f"{len(faults)} faults on {asked.database}, seed {asked.seed}. Logs and ledger: {directory}", flush=True)
     verdicts = []
-    for verdict in series.run(faults, directory, asked.database, random.Random(asked.seed), asked.minutes):
-        verdicts.append(verdict)
-        print(report.line(verdict), flush=True)
-    report.write(verdicts, asked.report, seed=asked.seed, database=asked.database)
-    well = all(verdict.ok for verdict in verdicts)
+    try:
+        for verdict in series.run(faults, directory, asked.database, random.Random(asked.seed), asked.minutes):
+            verdicts.append(verdict)
+            print(report.line(verdict), flush=True)
+    finally:  # also of a run that is cut short
+        written = report.write(verdicts, asked.report, seed=asked.seed, database=asked.database)
+    well = all(verdict.ok or not verdict.ran for verdict in verdicts)
     if well and not asked.keep:
         shutil.rmtree(directory, ignore_errors=True)
-    print(f"The report: {asked.report}/report.md" + ("" if well else f"; what was seen: {directory}"))
+    print(f"The report: {written}" + ("" if well else f"; what was seen: {directory}"))
     return 0 if well else 1
 
 

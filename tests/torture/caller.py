@@ -45,9 +45,19 @@ class Caller:
         (what,) = self.random.choices(list(self.choices), list(self.choices.values()))
         what()
 
-    def witnessed(self, op: str, topic: str, key: str, job: int | None, call: Callable[[], Any]) -> None:
+    def witnessed(
+        self,
+        op: str,
+        topic: str,
+        key: str,
+        call: Callable[[], Any],
+        *,
+        job: int | None = None,
+        delay: float | None = None,
+    ) -> None:
         """Ask, do, and write down what came back. A database or a mirror that is away is an answer that is broken."""
-        n = self._ask(op, topic, key)
+        n = self._name()
+        self.ledger.write("asks", n=n, op=op, topic=topic, key=key, delay_ms=_ms(delay))
         said, found = "broken", job
         try:
             answer = call()
@@ -63,11 +73,9 @@ class Caller:
         if op == "schedule" and said in ("scheduled", "broken"):
             self._remember(topic, key, found if said == "scheduled" else None)
 
-    def _ask(self, op: str, topic: str, key: str, **more: str) -> str:
+    def _name(self) -> str:
         self.count += 1
-        n = f"{self.name}-{os.getpid()}-{self.count}"
-        self.ledger.write("asks", n=n, op=op, topic=topic, key=key, due_ms=None, **more)
-        return n
+        return f"{self.name}-{os.getpid()}-{self.count}"
 
     def _remember(self, topic: str, key: str, job: int | None) -> None:
         """From now on the key is this job's. None: nobody can say whose."""
@@ -83,7 +91,9 @@ class Caller:
         from delaytasks import schedule
 
         topic, key, delay = self._new()
-        self.witnessed("schedule", topic, key, None, lambda: schedule(topic, key=key, delay=delay, body={"key": key}))
+        self.witnessed(
+            "schedule", topic, key, lambda: schedule(topic, key=key, delay=delay, body={"key": key}), delay=delay
+        )
 
     def rolled_back(self) -> None:
         from delaytasks import schedule
@@ -95,14 +105,17 @@ class Caller:
                 schedule(topic, key=key, delay=delay)
                 raise Undone
 
-        self.witnessed("rolled back", topic, key, None, undone)
+        self.witnessed("rolled back", topic, key, undone, delay=delay)
 
     def schedule_many(self) -> None:
         from delaytasks import schedule_many
 
         items = [self._new() for _ in range(20)]
-        group = f"{self.name}-{os.getpid()}-{self.count}"
-        asked = [self._ask("schedule", topic, key, group=group) for topic, key, _ in items]
+        asked = [self._name() for _ in items]
+        entries = (
+            {"n": n, "topic": t, "key": k, "delay_ms": _ms(d)} for n, (t, k, d) in zip(asked, items, strict=True)
+        )
+        self.ledger.write("asks", *entries, op="schedule", group=asked[0])
         try:
             schedule_many([{"topic": topic, "key": key, "delay": delay} for topic, key, delay in items])
         except DatabaseError as error:
@@ -124,25 +137,29 @@ class Caller:
         from delaytasks import reschedule
 
         delay = self._delay()
-        self._change("move", lambda topic, key: reschedule(topic, key, delay=delay))
+        self._change("move", lambda topic, key: reschedule(topic, key, delay=delay), delay=delay)
 
     def run_now(self) -> None:
         from delaytasks import run_now
 
-        self._change("run now", lambda topic, key: run_now(topic, key))
+        self._change("run now", lambda topic, key: run_now(topic, key), delay=0)
 
     def replace(self) -> None:
         """What is live is moved; what has ended gets a successor under its key."""
         from delaytasks import schedule
 
         delay = self._delay()
-        self._change("schedule", lambda t, k: schedule(t, key=k, delay=delay, on_conflict="replace"), again=True)
+        self._change(
+            "schedule", lambda t, k: schedule(t, key=k, delay=delay, on_conflict="replace"), delay=delay, again=True
+        )
 
-    def _change(self, op: str, call: Callable[[str, str], Any], *, again: bool = False) -> None:
+    def _change(
+        self, op: str, call: Callable[[str, str], Any], *, delay: float | None = None, again: bool = False
+    ) -> None:
         if not self.recent:
             return
         topic, key, job = self.random.choice(self.recent)
-        self.witnessed(op, topic, key, None if again else job, lambda: call(topic, key))
+        self.witnessed(op, topic, key, lambda: call(topic, key), job=None if again else job, delay=delay)
 
     def _new(self) -> tuple[str, str, float]:
         (topic,) = self.random.choices(list(TOPICS), list(TOPICS.values()))
@@ -150,6 +167,10 @@ class Caller:
 
     def _delay(self) -> float:
         return round(self.random.uniform(0, LONGEST_DELAY_SECONDS), 3)
+
+
+def _ms(delay: float | None) -> int | None:
+    return None if delay is None else int(delay * 1000)
 
 
 def _read(answer: Any, job: int | None) -> tuple[str, int | None, int | None]:

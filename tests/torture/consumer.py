@@ -8,10 +8,11 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import django
 from django.db import DatabaseError, connection
+
+from delaytasks.client import Client, Consumer, Job
 
 from .ledger import Ledger
 
@@ -19,23 +20,31 @@ TOPIC = "torture.http"
 WORK_SECONDS = 0.05
 
 
+LEDGER = Ledger(Path(os.environ.get("TORTURE_LEDGER", ".")), "consumer")
+
+
+class Witnessed(Client):
+    """Writes down that it heard of a finish."""
+
+    def finish(self, job: Job) -> None:
+        super().finish(job)
+        LEDGER.write("finishes", job=job.number, attempt=job.attempt)
+
+
 def main(url: str, token: str) -> None:
     django.setup()
-    from delaytasks.client import Client, Consumer
-
     logging.basicConfig(level=logging.INFO)
-    ledger = Ledger(Path(os.environ["TORTURE_LEDGER"]), "consumer")
 
-    def work(job: Any) -> None:
+    def work(job: Job) -> None:
         about = {"job": job.number, "topic": TOPIC, "key": job.id, "attempt": job.attempt}
         due_ms = round(job.due_at.timestamp() * 1000)
-        ledger.write("begins", **about, due_ms=due_ms, now_ms=_now_ms(due_ms))
-        ledger.write("outside", **about)
+        LEDGER.write("begins", **about, due_ms=due_ms, now_ms=_now_ms(due_ms))
+        LEDGER.write("outside", **about)
         time.sleep(WORK_SECONDS)
-        ledger.write("ends", job=job.number, attempt=job.attempt, how="returned")
+        LEDGER.write("ends", job=job.number, attempt=job.attempt, how="returned")
 
     print("consuming", flush=True)
-    Consumer(Client(url, token), TOPIC, work, threads=2).run()
+    Consumer(Witnessed(url, token), TOPIC, work, threads=2).run()
 
 
 def _now_ms(otherwise: int) -> int:

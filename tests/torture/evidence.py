@@ -26,6 +26,7 @@ class Row:
     attempt: int
     failures: int
     lease_ms: int | None
+    ttr_ms: int
 
 
 @dataclass
@@ -68,6 +69,8 @@ class Evidence:
     effects: list[Effect] = field(default_factory=list)
     places: list[Place] | None = None  # None: there is no mirror
     now_ms: int = 0  # by the database's clock, when it was collected
+    at: int = 0  # the same moment by the ledger's
+    horizon_ms: int = 3_600_000  # what is due later need not be in the mirror
 
 
 def collect(directory: Path) -> Evidence:
@@ -79,15 +82,17 @@ def collect(directory: Path) -> Evidence:
         effects=_effects(),
         places=_places(),
         now_ms=int(dialect.now_ms("default")),
+        at=ledger.now_ns(),
+        horizon_ms=conf.get().horizon_ms,
     )
 
 
 def _rows() -> list[Row]:
-    names = ("id", "topic", "key", "state", "due_at", "attempt", "failures", "lease_until")
+    names = ("id", "topic", "key", "state", "due_at", "attempt", "failures", "lease_until", "ttr_ms")
     rows = Job.objects.filter(topic__startswith="torture.").order_by("id").values_list(*names)
     return [
-        Row(id, topic, key, state, clock.to_ms(due), attempt, failures, _ms(lease))
-        for id, topic, key, state, due, attempt, failures, lease in rows.iterator(chunk_size=10_000)
+        Row(id, topic, key, state, clock.to_ms(due), attempt, failures, _ms(lease), ttr_ms)
+        for id, topic, key, state, due, attempt, failures, lease, ttr_ms in rows.iterator(chunk_size=10_000)
     ]
 
 

@@ -1,9 +1,132 @@
 """Kinds of installation for faults that need one of their own: name -> how to set it up."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
-from .arena import Arena
+from django.test.utils import override_settings
 
-INSTALLATIONS: dict[str, Callable[[Path, str], AbstractContextManager[Arena]]] = {}
+from tests.cluster import Cluster
+
+from .arena import DURABLE, Arena, arena
+from .clocks import OFF_SECONDS, Dial, WrongRedis, sweep_up, wrong_by
+from .postgresql import SmallFiles
+from .proxy import Proxy
+from .rabbit import RabbitServer
+
+NODE_TIMEOUT_MS = "1500"  # after so long without a sign of life the Cluster gives a master up
+
+
+@contextlib.contextmanager
+def proxied(directory: Path, database: str) -> Iterator[Arena]:
+    """Every process reaches Redis through a Proxy; the witness reads it directly."""
+    with arena(directory, database=database) as there, Proxy(there.redis.port) as there.proxy:
+        url = f"redis://127.0.0.1:{there.proxy.port}/0"
+        there.env |= {"REDIS_URL": url, "CELERY_BROKER_URL": url}
+        yield there
+
+
+@contextlib.contextmanager
+def clustered(directory: Path, database: str) -> Iterator[Arena]:
+    """The mirror is a Redis Cluster of three masters and three replicas; the broker is a Redis beside it."""
+    with (
+        Cluster(replicas=True, cluster_node_timeout=NODE_TIMEOUT_MS) as cluster,
+        arena(directory, database=database) as there,
+        override_settings(DELAYTASKS={"REDIS_URL": cluster.url(), "REDIS_CLUSTER": True}),
+    ):
+        there.cluster = cluster
+        there.env |= {"MIRROR_URL": cluster.url(), "MIRROR_CLUSTER": "1"}
+        yield there
+
+
+@contextlib.contextmanager
+def by_amqp(directory: Path, database: str) -> Iterator[Arena]:
+    """RabbitMQ carries the bells; Redis is the mirror alone."""
+    with RabbitServer() as rabbit, arena(directory, database=database) as there:
+        there.broker = rabbit
+        there.env |= {"CELERY_BROKER_URL": rabbit.url()}
+        yield there
+
+
+@contextlib.contextmanager
+def faked(directory: Path, database: str, **terms: Any) -> Iterator[Arena]:
+    """For processes under libfaketime."""
+    try:
+        with arena(directory, database=database, **terms) as there:
+            yield there
+    finally:
+        sweep_up()
+
+
+def skewed(seconds: int) -> Callable[[Path, str], AbstractContextManager[Arena]]:
+    """The clocks of all that is not a server are so far ahead of the servers', or behind."""
+
+    @contextlib.contextmanager
+    def installation(directory: Path, database: str) -> Iterator[Arena]:
+        with faked(directory, database) as there:
+            there.env |= wrong_by(seconds, there.env)
+            yield there
+
+    return installation
+
+
+@contextlib.contextmanager
+def apart(directory: Path, database: str) -> Iterator[Arena]:
+    """One worker's clock is ahead, the other's behind; beat's and everybody else's are right."""
+    with faked(directory, database) as there:
+        there.env_of["worker1"] = wrong_by(OFF_SECONDS, there.env)
+        there.env_of["worker2"] = wrong_by(-OFF_SECONDS, there.env)
+        yield there
+
+
+@contextlib.contextmanager
+def redis_ahead(directory: Path, database: str) -> Iterator[Arena]:
+    with faked(directory, database, redis=WrongRedis()) as there:
+        yield there
+
+
+@contextlib.contextmanager
+def small_files(directory: Path, database: str) -> Iterator[Arena]:
+    with arena(directory, database=database, postgres=SmallFiles(**DURABLE)) as there:
+        yield there
+
+
+@contextlib.contextmanager
+def deploys(directory: Path, database: str) -> Iterator[Arena]:
+    """An ordinary one, which nobody hurts otherwise: what a deploy wastes is counted."""
+    with arena(directory, database=database) as there:
+        yield there
+
+
+@contextlib.contextmanager
+def jumping(directory: Path, database: str) -> Iterator[Arena]:
+    """The clocks are right until somebody turns the dial."""
+    with faked(directory, database) as there:
+        there.dial = Dial(directory)
+        there.env |= there.dial.wrong(there.env)
+        yield there
+
+
+@contextlib.contextmanager
+def threads(directory: Path, database: str) -> Iterator[Arena]:
+    """Workers with pools of threads: no handler is interrupted, and the fence alone keeps the late ones out."""
+    with arena(directory, database=database) as there:
+        there.populate(pool="threads")
+        yield there
+
+
+INSTALLATIONS: dict[str, Callable[[Path, str], AbstractContextManager[Arena]]] = {
+    "proxied": proxied,
+    "cluster": clustered,
+    "amqp": by_amqp,
+    "ahead": skewed(OFF_SECONDS),
+    "behind": skewed(-OFF_SECONDS),
+    "apart": apart,
+    "redis ahead": redis_ahead,
+    "jumping": jumping,
+    "deploys": deploys,
+    "small files": small_files,
+    "threads": threads,
+}

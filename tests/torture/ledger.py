@@ -3,21 +3,24 @@
 One file per process, a JSON line per entry, each synced to the disk before its writer goes on. What an entry
 says happened has happened; what an entry says was *asked* may have happened or not until its answer is there.
 
-kind      fields besides `at` (CLOCK_BOOTTIME in ns, the same for all processes here) and `pid`
-asks      n, op, topic, key, due_ms | None     a call that is about to be made; n is unique in the ledger. With
+kind      fields besides `at` (CLOCK_BOOTTIME in ns, the same for all processes here), `pid` and `thread`
+asks      n, op, topic, key, delay_ms | None   a call that is about to be made; n is unique in the ledger. With
                                              `group`: one of several that one call asks for, all or none
-answers   n, said, job, due_ms | None          its answer, written after the commit; said: see SAID below
+answers   n, said, job, due_ms | None          its answer, written after the commit; said: see below
 begins    job, topic, key, attempt, due_ms, now_ms   the first thing a handler does; now_ms by the database's clock
 ends      job, attempt, how                    the last thing a handler does itself: its effects may yet be refused
 outside   job, topic, attempt                  an effect outside the database, in the file itself
+finishes  job, attempt                         a consumer heard that this attempt finished the job
 
-`said` is one of: scheduled, kept, moved, cancelled, running, already finished, unknown, refused (nothing was
-changed), rolled back (the caller's own transaction was given up), finished (a consumer's), broken (no answer came:
-it may have happened or not).
+`op` is one of: schedule (also to replace), rolled back (scheduled, and the caller's own transaction given up),
+cancel, move, run now. `said` is one of: scheduled, moved, cancelled, running, already finished, unknown, refused
+(nothing was changed; `why` names the exception), rolled back, broken (no answer came: it may have happened or not).
+Whoever makes a job asks here first, a handler too: a job that nobody asked for is a phantom.
 """
 
 import json
 import os
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,7 +44,7 @@ class Ledger:
 
     def write(self, kind: str, *entries: Entry, **fields: Any) -> None:
         """Return when the entry, or all of `entries`, is on the disk. Several threads may write: it is one write."""
-        seen = {"kind": kind, "at": now_ns(), "pid": os.getpid()}
+        seen = {"kind": kind, "at": now_ns(), "pid": os.getpid(), "thread": threading.get_native_id()}
         lines = [json.dumps({**seen, **entry, **fields}) for entry in entries or ({},)]
         os.write(self._page(), "".join(line + "\n" for line in lines).encode())
         os.fsync(self._page())

@@ -1,6 +1,7 @@
-"""A client that makes jobs in bulk over HTTP: `python -m tests.torture.producer NAME URL TOKEN`.
+"""A client that makes jobs in bulk over HTTP: `python -m tests.torture.producer NAME URL TOKEN TOPIC AT_ONCE REST`.
 
-Each request promises fifty jobs, all or none. An answer that does not come leaves open which.
+Each request promises AT_ONCE jobs, all or none; between two it rests for REST seconds. An answer that does not come
+leaves open which.
 """
 
 import http.client
@@ -14,9 +15,8 @@ from urllib.parse import urlsplit
 
 from .ledger import Ledger
 
-AT_ONCE = 50
-REST_SECONDS = 0.5
-TOPIC = "torture.http"
+DELAY_SECONDS = 1.0
+AWAY_SECONDS = 0.5  # the least rest while the web process is away
 stopping = threading.Event()
 
 
@@ -34,29 +34,32 @@ def post(url: str, token: str, items: list[dict]) -> int:
         connection.close()
 
 
-def promise(ledger: Ledger, name: str, number: int, url: str, token: str) -> None:
-    keys = [f"{name}-{os.getpid()}-{number}-{i}" for i in range(AT_ONCE)]
-    asked = ({"n": f"http-{key}", "key": key} for key in keys)
-    ledger.write("asks", *asked, op="schedule", topic=TOPIC, due_ms=None, group=f"{name}-{os.getpid()}-{number}")
-    items = [{"topic": TOPIC, "key": key, "delay_seconds": 1 + i / 20} for i, key in enumerate(keys)]
-    why = ""
+def promise(ledger: Ledger, group: str, at_once: int, topic: str, url: str, token: str) -> str:
+    """What was said to one request; its entries are in the ledger before and after."""
+    keys = [f"{group}-{i}" for i in range(at_once)]
+    delays = [DELAY_SECONDS + i / at_once for i in range(at_once)]
+    items = [{"topic": topic, "key": k, "delay_seconds": seconds} for k, seconds in zip(keys, delays, strict=True)]
+    asked = ({"n": k, "key": k, "delay_ms": int(seconds * 1000)} for k, seconds in zip(keys, delays, strict=True))
+    ledger.write("asks", *asked, op="schedule", topic=topic, group=group)
     try:
         status = post(url, token, items)
         said = "scheduled" if status < 300 else "refused" if status < 500 else "broken"
         why = str(status)
     except (OSError, http.client.HTTPException) as error:
         said, why = "broken", repr(error)
-    ledger.write("answers", *({"n": f"http-{key}"} for key in keys), said=said, job=None, due_ms=None, why=why)
+    ledger.write("answers", *({"n": key} for key in keys), said=said, job=None, due_ms=None, why=why)
+    return said
 
 
-def main(name: str, url: str, token: str) -> None:
+def main(name: str, url: str, token: str, topic: str, at_once: str, rest_seconds: str) -> None:
     ledger = Ledger(Path(os.environ["TORTURE_LEDGER"]), f"producer-{name}")
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     print("producing", flush=True)
     number = 0
-    while not stopping.wait(REST_SECONDS):
+    while not stopping.is_set():
         number += 1
-        promise(ledger, name, number, url, token)
+        said = promise(ledger, f"http-{name}-{os.getpid()}-{number}", int(at_once), topic, url, token)
+        stopping.wait(float(rest_seconds) if said == "scheduled" else max(AWAY_SECONDS, float(rest_seconds)))
 
 
 if __name__ == "__main__":

@@ -1,48 +1,118 @@
-"""What the trials showed: a line for each while they run, a table and a file for machines at the end."""
+"""What the trials showed: a line for each while they run, a file for machines and a table for people at the end."""
 
 import json
+import os
 import platform
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from .checker import KINDS
-from .trial import Verdict
+from .faults import load_all
+from .trial import NOT_RUN, Verdict
+
+Trial = dict[str, Any]  # a Verdict as it lies in the file, with the database that it was on
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "promises.md"
+BEGINS, ENDS = "<!-- measured: begins -->", "<!-- measured: ends -->"
+DATABASES = {"postgres": "PostgreSQL", "sqlite": "SQLite"}
+AT_ONCE = "two or three of them at once, at random"
 
 
 def line(verdict: Verdict) -> str:
     """A trial in a line; what was broken, below it."""
     late = ", ".join(f"{name} {ms} ms" for name, ms in verdict.late_ms.items())
-    head = "ok     " if verdict.ok else "BROKEN "
-    said = f"{head} {' + '.join(verdict.faults)}: {verdict.jobs} jobs, {verdict.broken} calls without an answer, late {late}"
+    counts = f"{verdict.jobs} jobs, {verdict.broken} calls without an answer, late {late}; {verdict.seconds} s"
+    head = "ok     " if verdict.ok else "not run" if not verdict.ran else "BROKEN "
     seen = [f"        {v.kind}: {v.topic} {v.key} (job {v.job}): {v.why}" for v in verdict.violations[:10]]
     if verdict.trouble:
         seen.append(f"        {verdict.trouble}")
-    return "\n".join([f"{said}; {verdict.seconds} s", *seen])
+    return "\n".join([f"{head} {' + '.join(verdict.faults)}: {counts}", *seen])
 
 
-def write(verdicts: Sequence[Verdict], folder: Path, *, seed: int, database: str) -> None:
-    """report.md and report.json. One row for each fault alone, one for all combinations together."""
+def write(verdicts: Sequence[Verdict], folder: Path, *, seed: int, database: str) -> Path:
+    """The report for people, about every run in the folder: one of each database stays there until the next."""
     folder.mkdir(parents=True, exist_ok=True)
-    facts = {"seed": seed, "database": database, "machine": platform.platform()}
-    trials = [verdict.as_dict() for verdict in verdicts]
-    (folder / "report.json").write_text(json.dumps(facts | {"trials": trials}, indent=1))
-    (folder / "report.md").write_text("\n".join([f"Seed {seed}, {database}.", "", *table(verdicts)]) + "\n")
+    facts = {"database": database, "seed": seed, "day": f"{datetime.now(UTC):%Y-%m-%d}", "machine": _machine()}
+    run = facts | {"trials": [verdict.as_dict() for verdict in verdicts]}
+    (folder / f"{database}.json").write_text(json.dumps(run, indent=1))
+    report = folder / "report.md"
+    report.write_text(section(read(sorted(folder.glob("*.json")))))
+    return report
 
 
-def table(verdicts: Sequence[Verdict]) -> list[str]:
-    rows = defaultdict(list)
-    for verdict in verdicts:
-        rows[verdict.faults[0] if len(verdict.faults) == 1 else "random combinations of these"].append(verdict)
-    head = ["fault", "runs", "jobs", "no answer", *KINDS, "late p50", "p99", "max ms"]
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return lines + [_row(name, those) for name, those in rows.items()]
+def _machine() -> str:
+    python, cores = platform.python_version(), os.cpu_count()
+    return f"{cores} cores, {platform.system()} on {platform.machine()}, Python {python}"
 
 
-def _row(name: str, those: Sequence[Verdict]) -> str:
-    broken = sum((verdict.by_kind() for verdict in those), start=type(those[0].by_kind())())
-    worst = [max((v.late_ms.get(cut, 0) for v in those), default=0) for cut in ("p50", "p99", "max")]
-    cells = [name, len(those), sum(v.jobs for v in those), sum(v.broken for v in those)]
-    if any(v.trouble for v in those):
-        name += " (trouble)"
-    return "| " + " | ".join(str(cell) for cell in [*cells, *(broken[kind] for kind in KINDS), *worst]) + " |"
+def read(files: Iterable[Path]) -> list[dict[str, Any]]:
+    """The runs in these files; other files of JSON are left alone."""
+    found = [json.loads(file.read_text()) for file in files]
+    return [run for run in found if isinstance(run, dict) and "trials" in run]
+
+
+# The table
+
+
+def section(runs: Sequence[dict[str, Any]]) -> str:
+    """What was seen in these runs: when and where, and a row for each fault there is."""
+    trials = [trial | {"database": run["database"]} for run in runs for trial in run["trials"]]
+    about = [f"- {_about(run)}" for run in runs]
+    head = ["fault", "runs", "jobs", "attempts", "no answer", *KINDS, "late: half", "99%", "worst ms"]
+    rows = [_row(name, [t for t in trials if t["faults"] == [name]]) for name in load_all()]
+    together = [trial for trial in trials if len(trial["faults"]) > 1]
+    total = [_row(AT_ONCE, together), _row("all of it", trials)]
+    lines = [*about, "", _cells(head), "|" + "---|" * len(head), *rows, *total]
+    return "\n".join(lines) + "\n"
+
+
+def _about(run: dict[str, Any]) -> str:
+    return (
+        f"{DATABASES[run['database']]}, {run['day']}, seed {run['seed']}: {len(run['trials'])} trials; {run['machine']}"
+    )
+
+
+def _row(name: str, trials: Sequence[Trial]) -> str:
+    ran = [trial for trial in trials if not trial["trouble"].startswith(NOT_RUN)]
+    if not ran:
+        return _cells([name, "not run", *[""] * (len(KINDS) + 6)])
+    on = Counter(trial["database"] for trial in ran)
+    runs = ", ".join(f"{on[database]} {word}" for database, word in DATABASES.items() if on[database])
+    broken = Counter(violation["kind"] for trial in ran for violation in trial["violations"])
+    failed = sum(bool(trial["trouble"]) for trial in ran)
+    worst = [max(trial["late_ms"].get(cut, 0) for trial in ran) for cut in ("p50", "p99", "max")]
+    counts = [sum(trial[what] for trial in ran) for what in ("jobs", "begun", "broken")]
+    return _cells(
+        [
+            name,
+            runs + (f"; {failed} failed" if failed else ""),
+            *counts,
+            *(_seen(broken[kind]) for kind in KINDS),
+            *worst,
+        ]
+    )
+
+
+def _seen(times: int) -> str:
+    return f"**{times}**" if times else "0"
+
+
+def _cells(cells: Sequence[Any]) -> str:
+    return "| " + " | ".join(f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in cells) + " |"
+
+
+def put_into(document: str, section: str) -> str:
+    """The document with another section between its two marks. Raises ValueError if it has none."""
+    before, _, rest = document.partition(BEGINS)
+    _, mark, after = rest.partition(ENDS)
+    if not mark:
+        raise ValueError(f"There is no {BEGINS} ... {ENDS} in the document.")
+    return f"{before}{BEGINS}\n\n{section}\n{mark}{after}"
+
+
+def publish(files: Iterable[Path]) -> None:
+    """Write what these runs saw into docs/promises.md."""
+    DOCUMENT.write_text(put_into(DOCUMENT.read_text(), section(read(files))))

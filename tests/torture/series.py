@@ -10,7 +10,7 @@ from . import trial
 from .arena import Arena, arena
 from .faults import Fault
 from .installations import INSTALLATIONS
-from .trial import Verdict
+from .trial import NOT_RUN, Verdict
 
 AT_ONCE = 3  # faults of a combination, at most
 
@@ -25,7 +25,7 @@ def run(
         special = [fault for fault in faults if fault.arena == kind]
         missing = sorted({program for fault in special for program in fault.needs if shutil.which(program) is None})
         if missing:
-            yield from (Verdict([f.name], trouble=f"NOT RUN: there is no {', '.join(missing)} here") for f in special)
+            yield from (Verdict([f.name], trouble=f"{NOT_RUN}: there is no {', '.join(missing)} here") for f in special)
             continue
         with INSTALLATIONS[kind](directory / kind, database) as there:
             yield from _trials(there, [[fault] for fault in special], chance)

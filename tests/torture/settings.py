@@ -3,14 +3,16 @@
 import os
 
 from project.settings import *
-from tests.torture.terms import TTR_SECONDS
+from tests.torture.terms import MOST_ATTEMPTS, TTR_SECONDS
 
 INSTALLED_APPS = [*INSTALLED_APPS, "tests.torture.app"]
+MIRROR_URL = os.environ.get("MIRROR_URL") or REDIS_URL
 DELAYTASKS = {
     **DELAYTASKS,
-    "REDIS_URL": os.environ.get("MIRROR_URL") or DELAYTASKS["REDIS_URL"],
+    # With a name, so that a fault finds its connections among the broker's and the cache's.
+    "REDIS_URL": f"{MIRROR_URL}?client_name=mirror" if MIRROR_URL.startswith("redis://") else MIRROR_URL or None,
     "REDIS_CLUSTER": bool(os.environ.get("MIRROR_CLUSTER")),
     "TTR_GRACE_SECONDS": 1.0,
     "SWEEP_SECONDS": 5,
-    "TOPICS": {**DELAYTASKS["TOPICS"], "torture.http": {"ttr": TTR_SECONDS, "max_attempts": 100}},
+    "TOPICS": {**DELAYTASKS["TOPICS"], "torture.http": {"ttr": TTR_SECONDS, "max_attempts": MOST_ATTEMPTS}},
 }

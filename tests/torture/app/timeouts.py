@@ -12,12 +12,12 @@ from delaytasks import Snooze, clock, dialect, handler
 from delaytasks.backoff import Backoff
 
 from ..ledger import Ledger
-from ..terms import TTR_SECONDS
+from ..terms import MOST_ATTEMPTS, TTR_SECONDS
 from .models import Effect
 
 LEDGER = Ledger(Path(os.environ.get("TORTURE_LEDGER", ".")), "handlers")
 QUICKLY = Backoff(base_seconds=0.5, factor=1.5, cap_seconds=3)
-KEEPS_TRYING: dict[str, Any] = {"max_attempts": 100, "backoff": QUICKLY}
+KEEPS_TRYING: dict[str, Any] = {"max_attempts": MOST_ATTEMPTS, "backoff": QUICKLY}
 
 
 def witnessed(work: Callable[..., Any]) -> Callable[..., Any]:
@@ -112,3 +112,6 @@ def outside(job: Any) -> None:
     time.sleep(share(job, 5) / 10)
     with job.finishing():
         leave_effects(job)
+
+
+from . import deployed, misbehaving  # noqa: E402,F401  autodiscovery looks for this module alone

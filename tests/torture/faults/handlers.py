@@ -1,0 +1,117 @@
+"""Handlers that misbehave, beside a steady load of others that behave. Their jobs end as manners.py says."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from django.db import connection
+
+from delaytasks import schedule_many
+from delaytasks.models import Job
+from delaytasks.states import State
+from tests.servers import wait_until
+
+from ..arena import Arena
+from ..ledger import Ledger
+from ..manners import FAMILIES, Manner
+from ..terms import TTR_SECONDS
+from . import fault
+
+ENDS_SECONDS = 120  # a dozen processes end and are replaced, one after the other; a busy machine takes seconds for each
+IDLE_SECONDS = 2 * TTR_SECONDS  # no transaction of a worker has a reason to be older
+MORE_BYTES = 100_000_000  # by which a process may have grown when it is over
+
+
+def misbehaves(family: str, name: str, *, quick: bool = False) -> None:
+    """Register the fault: jobs of these topics are scheduled, and end as they should."""
+
+    @fault(f"a handler {name}", uses="handlers", quick=quick)
+    def inflict(arena: Arena) -> None:
+        for manner, keys in [(manner, _promise(arena, manner)) for manner in _here(family)]:
+            _await_ends(manner, keys)
+        _await(lambda: _old_transactions(arena), "no transaction of a handler is open still")
+        if family == "memory":
+            _await(lambda: _grown(arena), "its memory is back")
+
+
+def _here(family: str) -> list[Manner]:
+    vendor = "postgres" if connection.vendor == "postgresql" else "sqlite"
+    return [manner for manner in FAMILIES[family] if vendor in manner.databases]
+
+
+def _promise(arena: Arena, manner: Manner) -> list[str]:
+    ledger = Ledger(arena.ledger, "handlers")
+    name = f"{manner.name}-{time.monotonic_ns()}"
+    keys = [f"{name}-{'always' if i % 2 else 'once'}-{i}" for i in range(manner.jobs)]
+    ledger.write(
+        "asks", *({"n": key, "key": key} for key in keys), op="schedule", topic=manner.topic, delay_ms=None, group=name
+    )
+    schedule_many(
+        [
+            {
+                "topic": manner.topic, "key": key, "delay": i / 20, "ttr": manner.ttr_seconds,
+                "body": {"always": "always" in key},
+            }
+            for i, key in enumerate(keys)
+        ]
+    )  # fmt: skip
+    ledger.write("answers", *({"n": key} for key in keys), said="scheduled", job=None, due_ms=None)
+    return keys
+
+
+def _await_ends(manner: Manner, keys: list[str]) -> None:
+    jobs = Job.objects.filter(topic=manner.topic, key__in=keys)
+    wait_until(lambda: not jobs.filter(ended_at=None).exists(), seconds=ENDS_SECONDS, what=f"{manner.topic} to end")
+    for job in jobs.all():
+        dies = bool(manner.error) and "always" in job.key
+        said = f"{job} is {State(job.state).word} after {job.attempt} attempts: {job.error}"
+        assert (job.state == State.DEAD) is dies, said
+        assert not dies or manner.error in job.error, said
+
+
+def _await(wrong: Callable[[], object], what: str) -> None:
+    wait_until(lambda: not wrong(), seconds=IDLE_SECONDS, what=lambda: f"{what}: {wrong()}")
+
+
+def _old_transactions(arena: Arena) -> list[tuple]:
+    """What holds locks, or keeps dead rows from being cleaned away, and is not at work."""
+    if connection.vendor != "postgresql":
+        return []
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT application_name, state, now() - xact_start, left(query, 60) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            " AND xact_start < clock_timestamp() - make_interval(secs => %s)",
+            [IDLE_SECONDS],
+        )
+        return cursor.fetchall()
+
+
+def _grown(arena: Arena) -> dict[int, int]:
+    """The children that hold much more than their main process, in bytes."""
+    found = {}
+    for worker in arena.those("worker"):
+        usual = _rss(worker.pid)
+        found |= {pid: _rss(pid) - usual for pid in arena.children(worker) if _rss(pid) > usual + MORE_BYTES}
+    return found
+
+
+def _rss(pid: int) -> int:
+    """Bytes; 0 if it has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+
+
+misbehaves("raises", "raises, whatever its message is")
+misbehaves("hangs", "never returns")
+misbehaves("deaf", "does not listen to the interrupt at its TTR")
+misbehaves("forks", "forks")
+misbehaves("memory", "eats memory")
+misbehaves("nonsense", "returns nonsense")
+misbehaves("itself", "schedules or cancels itself")
+misbehaves("closes", "closes the database connection")
+misbehaves("open", "leaves a transaction open", quick=True)
+misbehaves("exits", "exits, kills its process or raises what ends it")
+misbehaves("process", "changes the signals, the directory or the environment of its process")

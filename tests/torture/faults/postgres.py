@@ -1,0 +1,144 @@
+"""The database that crashes, hangs, refuses, collides and is full; it keeps what it has committed."""
+
+import contextlib
+import signal
+import sqlite3
+
+import psycopg
+
+from delaytasks.models import Job
+from tests.servers import wait_until
+
+from .. import postgresql
+from ..arena import Arena
+from ..postgresql import EVENTS, JOBS
+from ..terms import TTR_SECONDS
+from . import fault
+
+POSTGRES = ("postgres",)
+LASTS_SECONDS = 5
+LOCKED_SECONDS = 3
+FILE_BYTES = 1_048_576
+PATIENT_SECONDS = 4  # others notice a deadlock after one
+WAITS_SECONDS = 5  # the timeout in the project's settings
+
+
+@fault("PostgreSQL ends every connection, several times", uses="postgres", databases=POSTGRES, quick=True)
+def end_connections(arena: Arena) -> None:
+    with postgresql.connect(arena) as ours:
+        for _ in range(6):
+            postgresql.end_connections(ours)
+            arena.hold(0.7)
+
+
+@fault("PostgreSQL crashes and recovers", uses="postgres", databases=POSTGRES, quick=True)
+def crash(arena: Arena) -> None:
+    """An immediate shutdown: nothing is written any more, and the log is replayed at the start."""
+    server = postgresql.server(arena)
+    server.stop(signal.SIGQUIT)
+    try:
+        arena.hold(2)
+    finally:
+        server.start()
+
+
+@fault("PostgreSQL hangs for longer than the TTR", uses="postgres", databases=POSTGRES)
+def hang(arena: Arena) -> None:
+    """Its processes are stopped: connections are open, can be made, and nobody answers."""
+    postgresql.signal_all(arena, signal.SIGSTOP)
+    try:
+        arena.hold(TTR_SECONDS + 2)
+    finally:
+        postgresql.signal_all(arena, signal.SIGCONT)
+
+
+# Transactions that are refused
+
+
+@fault("PostgreSQL isolates by repeatable read", uses="postgres", databases=POSTGRES)
+def repeatable_read(arena: Arena) -> None:
+    """Who meets another's change is refused with a serialization failure (40001)."""
+    with postgresql.everybody_has(arena, "default_transaction_isolation", "repeatable read"):
+        arena.hold(LASTS_SECONDS)
+
+
+@fault("PostgreSQL isolates by serializable", uses="postgres", databases=POSTGRES)
+def serializable(arena: Arena) -> None:
+    with postgresql.everybody_has(arena, "default_transaction_isolation", "serializable"):
+        arena.hold(LASTS_SECONDS)
+
+
+@fault("somebody deadlocks with the engine", uses="postgres", databases=POSTGRES)
+def deadlock(arena: Arena) -> None:
+    """A foreign session takes locks in the other order, and is so patient that the engine is the victim.
+
+    Who ends an attempt holds the job's row and then wants to write its event.
+    """
+    with postgresql.connect(arena) as ours:
+        before = _deadlocks(ours)
+        ours.execute(f"SET deadlock_timeout = '{PATIENT_SECONDS + 1}s'")
+        ours.execute(f"SET lock_timeout = '{PATIENT_SECONDS}s'")
+        with contextlib.suppress(psycopg.errors.LockNotAvailable), ours.transaction():
+            ours.execute(f"LOCK TABLE {EVENTS} IN SHARE MODE")
+            arena.hold(0.3)
+            ours.execute(f"SELECT id FROM {JOBS} WHERE ended_at IS NULL ORDER BY id FOR UPDATE")
+        wait_until(lambda: _deadlocks(ours) > before, seconds=10, what="a deadlock to be counted")
+
+
+def _deadlocks(ours: psycopg.Connection) -> int:
+    found = ours.execute("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()").fetchone()
+    return found[0] if found else 0
+
+
+@fault("somebody holds the rows of all live jobs", uses="postgres", databases=POSTGRES)
+def hold_rows(arena: Arena) -> None:
+    with postgresql.connect(arena) as ours, ours.transaction():
+        ours.execute(f"SELECT id FROM {JOBS} WHERE ended_at IS NULL ORDER BY id FOR UPDATE")
+        arena.hold(LOCKED_SECONDS)
+
+
+@fault("somebody keeps the table of jobs from being written", uses="postgres", databases=POSTGRES)
+def hold_table(arena: Arena) -> None:
+    with postgresql.connect(arena) as ours, ours.transaction():
+        ours.execute(f"LOCK TABLE {JOBS} IN SHARE MODE")
+        arena.hold(LOCKED_SECONDS)
+
+
+@fault("statements are cancelled after 20 ms", uses="postgres", databases=POSTGRES)
+def statement_timeout(arena: Arena) -> None:
+    """With the rows of live jobs held for a while, so that whoever waits is cancelled, too."""
+    with postgresql.everybody_has(arena, "statement_timeout", "20ms"):
+        with postgresql.connect(arena) as ours, ours.transaction():
+            ours.execute("SET LOCAL statement_timeout = 0")
+            ours.execute(f"SELECT id FROM {JOBS} WHERE ended_at IS NULL ORDER BY id FOR UPDATE")
+            arena.hold(LOCKED_SECONDS)
+        arena.hold(LOCKED_SECONDS)
+
+
+@fault("PostgreSQL's disk is full", arena="small files", needs=("prlimit",), databases=POSTGRES)
+def disk_full(arena: Arena) -> None:
+    """Imitated without a disk: no file may grow beyond 1 MB, and the table of jobs has come so far. The log goes on."""
+    wait_until(Job.objects.exclude(ended_at=None).exists, seconds=10, what="a job to have ended")
+    postgresql.fill_up(arena, FILE_BYTES)
+    postgresql.limit_files(arena, str(FILE_BYTES))
+    try:
+        arena.hold(LASTS_SECONDS)
+    finally:
+        postgresql.limit_files(arena, "unlimited")
+    assert "File too large" in postgresql.server(arena).log.read_text(errors="replace"), "it was large enough"
+
+
+# SQLite
+
+
+@fault(
+    "somebody holds SQLite's write lock for longer than others wait", uses="database", databases=("sqlite",), quick=True
+)
+def hold_file(arena: Arena) -> None:
+    ours = sqlite3.connect(arena.database_url.removeprefix("sqlite:///"), isolation_level=None)
+    try:
+        ours.execute("BEGIN IMMEDIATE")
+        arena.hold(WAITS_SECONDS + 2)
+        ours.execute("ROLLBACK")
+    finally:
+        ours.close()

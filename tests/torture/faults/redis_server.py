@@ -1,0 +1,76 @@
+"""The Redis that is mirror and broker at once: emptied, killed, rewound, stopped, full."""
+
+import contextlib
+import signal
+from collections.abc import Iterator
+
+from ..arena import Arena
+from . import fault
+
+STOPPED_SECONDS = 10
+DOWN_SECONDS = 2
+FULL_SECONDS = 5
+ENDS_SECONDS = 3  # in which jobs end that a snapshot holds still
+
+
+@fault("Redis is flushed", uses="redis broker", quick=True)
+def flush(arena: Arena) -> None:
+    arena.redis.flush()
+
+
+@fault("Redis is killed and comes back empty", uses="redis broker")
+def restart_empty(arena: Arena) -> None:
+    with _killed(arena):
+        arena.hold(DOWN_SECONDS)
+
+
+@fault("Redis is killed and comes back at once, empty", uses="redis broker")
+def restart_at_once(arena: Arena) -> None:
+    """So quickly that hardly anybody saw it away: its run id alone says that it is another one."""
+    with _killed(arena):
+        pass
+
+
+@fault("Redis comes back with an old snapshot", uses="redis broker", quick=True)
+def rewind(arena: Arena) -> None:
+    """It remembers jobs that ended since, run slots that were given back and bells that were answered."""
+    arena.redis.snapshot()
+    try:
+        arena.hold(ENDS_SECONDS)
+        with _killed(arena):
+            pass
+    finally:
+        arena.redis.forget_snapshot()
+
+
+@fault("Redis is stopped for ten seconds and goes on", uses="redis broker")
+def stop(arena: Arena) -> None:
+    """It comes back as it was: nothing tells that it missed what was written meanwhile."""
+    process = arena.redis.process
+    assert process is not None
+    process.send_signal(signal.SIGSTOP)
+    try:
+        arena.hold(STOPPED_SECONDS)
+    finally:
+        process.send_signal(signal.SIGCONT)
+
+
+@fault("Redis is out of memory for a while", uses="redis broker")
+def fill_up(arena: Arena) -> None:
+    """It reads and removes, and refuses what would need memory, of the mirror and of the broker."""
+    with contextlib.closing(arena.redis.client()) as client:
+        client.config_set("maxmemory", "1")
+        try:
+            arena.hold(FULL_SECONDS)
+        finally:
+            client.config_set("maxmemory", "0")
+
+
+@contextlib.contextmanager
+def _killed(arena: Arena) -> Iterator[None]:
+    """Inside the block Redis is dead; after it, up again with what its last snapshot held, or empty."""
+    arena.redis.stop(signal.SIGKILL)
+    try:
+        yield
+    finally:
+        arena.redis.start()

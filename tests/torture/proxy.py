@@ -1,0 +1,98 @@
+"""A network that can be hurt: a TCP proxy of our own between the processes and a server on loopback."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Self
+
+from tests.servers import free_port
+
+CHUNK = 65_536
+
+
+class Proxy:
+    """Passes bytes to the server at `port`, and back, until told otherwise.
+
+    cut_after      how many bytes of the next reply to pass before the connection is cut; None: do not cut it
+    swallows       replies go nowhere: the server has done what it was told, and nobody hears of it
+    delay_seconds  how long each piece is held up, in either direction
+    refuses        new connections are closed at once, and those that are open are cut
+    """
+
+    def __init__(self, port: int) -> None:
+        self._upstream, self.port = port, free_port()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+        self._open: set[asyncio.StreamWriter] = set()
+        self._passing: set[asyncio.Task[None]] = set()
+        self.cuts = 0
+        self.heal()
+
+    def heal(self) -> None:
+        self.cut_after: Callable[[], int | None] = lambda: None
+        self.swallows = self.refuses = False
+        self.delay_seconds = 0.0
+
+    def cut_all(self) -> None:
+        self._loop.call_soon_threadsafe(self._abort_all)
+
+    def _abort_all(self) -> None:
+        for writer in self._open:
+            writer.transport.abort()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _listen(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+
+    async def _stop(self) -> None:
+        self._server.close()
+        for task in self._passing:
+            task.cancel()
+        await asyncio.gather(*self._passing, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, asyncio.CancelledError):
+            async with contextlib.AsyncExitStack() as stack:
+                self._hold(writer, stack)
+                if self.refuses:
+                    return
+                there, back = await asyncio.open_connection("127.0.0.1", self._upstream)
+                self._hold(back, stack)
+                ways = [self._pass(reader, back, reply=False), self._pass(there, writer, reply=True)]
+                tasks = [asyncio.create_task(way) for way in ways]
+                self._passing |= set(tasks)
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                self._passing -= set(tasks)
+
+    def _hold(self, writer: asyncio.StreamWriter, stack: contextlib.AsyncExitStack) -> None:
+        """Abort it when the stack is left: both ends see a connection that is gone, not closed in order."""
+        self._open.add(writer)
+        stack.callback(writer.transport.abort)
+        stack.callback(self._open.discard, writer)
+
+    async def _pass(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, reply: bool) -> None:
+        while piece := await source.read(CHUNK):
+            if self.delay_seconds:
+                await asyncio.sleep(self.delay_seconds)
+            if reply and self.swallows:
+                continue
+            cut = self.cut_after() if reply else None
+            sink.write(piece if cut is None else piece[:cut])
+            await sink.drain()
+            if cut is not None:
+                self.cuts += 1
+                return

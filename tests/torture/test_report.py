@@ -1,0 +1,73 @@
+"""The report, and that docs/promises.md has a row for each fault that there is."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from . import report
+from .faults import load_all
+from .stories import Violation
+from .trial import Verdict
+
+LATE = {"p50": 5, "p99": 70, "max": 1200}
+
+
+def verdict(*faults: str, **fields: Any) -> Verdict:
+    return Verdict(list(faults), jobs=250, begun=300, broken=2, late_ms=LATE, seconds=12.5, **fields)
+
+
+def row_of(name: str, section: str) -> list[str]:
+    """The cells behind the name, of the only row that has it."""
+    (row,) = [line for line in section.splitlines() if line.startswith(f"| {name} |")]
+    return [cell.strip() for cell in row.strip("|").split("|")][1:]
+
+
+def test_the_document_has_a_row_for_each_fault_and_for_no_other() -> None:
+    section = report.DOCUMENT.read_text().partition(report.BEGINS)[2].partition(report.ENDS)[0]
+    rows = [line.split("|")[1].strip() for line in section.splitlines() if line.startswith("| ")]
+    assert rows == ["fault", *load_all(), report.AT_ONCE, "all of it"]
+
+
+def test_a_fault_has_one_row_with_what_both_databases_saw(tmp_path: Path) -> None:
+    name = next(iter(load_all()))
+    lost = Violation("lost", "torture.once", "k1", 1, "it was promised, and there is no row")
+    report.write([verdict(name), verdict(name), verdict(name, "another")], tmp_path, seed=1, database="postgres")
+    written = report.write([verdict(name, violations=[lost])], tmp_path, seed=2, database="sqlite")
+    cells = row_of(name, written.read_text())
+    assert cells[:4] == ["2 PostgreSQL, 1 SQLite", "750", "900", "6"]
+    assert cells[4:13] == ["**1**", *["0"] * 8]
+    assert cells[13:] == ["5", "70", "1,200"]
+    assert row_of(report.AT_ONCE, written.read_text())[:2] == ["1 PostgreSQL", "250"]
+
+
+def test_what_was_not_run_is_not_said_to_have_been_seen(tmp_path: Path) -> None:
+    first, second, *_ = load_all()
+    missing = Verdict([first], trouble="NOT RUN: there is no rabbitmq-server here")
+    section = report.write([missing], tmp_path, seed=1, database="postgres").read_text()
+    assert row_of(first, section)[:2] == row_of(second, section)[:2] == ["not run", ""]
+    assert not missing.ok
+    assert not missing.ran
+
+
+def test_a_trial_that_went_wrong_says_so_in_its_line_and_in_its_row(tmp_path: Path) -> None:
+    name = next(iter(load_all()))
+    failed = verdict(name, trouble="it could not be done")
+    assert report.line(failed).startswith(f"BROKEN  {name}: 250 jobs")
+    assert "it could not be done" in report.line(failed)
+    section = report.write([failed], tmp_path, seed=1, database="sqlite").read_text()
+    assert row_of(name, section)[0] == "1 SQLite; 1 failed"
+
+
+def test_other_files_beside_the_runs_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_text(json.dumps([1, 2]))
+    report.write([verdict("one")], tmp_path, seed=1, database="sqlite")
+    assert [run["database"] for run in report.read(sorted(tmp_path.glob("*.json")))] == ["sqlite"]
+
+
+def test_the_table_takes_the_place_of_the_one_before_and_of_nothing_else() -> None:
+    document = f"# Title\n\n{report.BEGINS}\nold\n{report.ENDS}\n\nthe end\n"
+    assert report.put_into(document, "new\n") == f"# Title\n\n{report.BEGINS}\n\nnew\n\n{report.ENDS}\n\nthe end\n"
+    with pytest.raises(ValueError, match="There is no"):
+        report.put_into("# Title\n", "new\n")
