@@ -326,7 +326,8 @@ def test_a_job_that_goes_between_the_look_and_the_cancel_is_not_there(
     rest: Rest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = rest.make()["id"]
-    monkeypatch.setattr(changing, "cancel_job", lambda *_, **__: changing.CancelResult.UNKNOWN)
+    unknown = changing.CalledOff(changing.CancelResult.UNKNOWN)
+    monkeypatch.setattr(changing, "call_off", lambda *_, **__: unknown)
     rest.post(f"jobs/{job_id}/cancel/", status=404)
 
 

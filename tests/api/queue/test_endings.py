@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from delaytasks import changing, consuming
-from delaytasks.api import queue_commands
 from delaytasks.models import Job, JobEvent
 
 from .conftest import ENDS, T0, QueueClient, events, job
@@ -108,14 +107,14 @@ def test_a_job_that_ran_already_is_not_deleted(
 def before_cancel(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[], object]]]:
     """What happens between delete's look at the job and its statement."""
     steps: list[Callable[[], object]] = []
-    cancel = changing.cancel_job
+    cancel = changing.call_off
 
     def slowly(*args: Any, **kwargs: Any) -> Any:
         for step in steps:
             step()
         return cancel(*args, **kwargs)
 
-    monkeypatch.setattr(queue_commands.changing, "cancel_job", slowly)
+    monkeypatch.setattr(changing, "call_off", slowly)
     return steps
 
 
