@@ -172,9 +172,9 @@ def _without_wreckers(using: str, bury: Callable[[Collection[int]], Answer]) -> 
         try:
             return bury(skip)
         except _Wrecked as wrecked:
-            forget_broken()
             if inside:
                 raise
+            forget_broken()
             skip.add(wrecked.job_id)
 
 

@@ -32,13 +32,13 @@ class Handling:
 
     def __init__(self, handler: Handler, places: Places, using: str, stopping: Callable[[], bool]) -> None:
         self.handler, self.places, self.using, self.stopping = handler, places, using, stopping
+        self.inside = connections[using].in_atomic_block  # somebody else's transaction is theirs to end
 
     def run_together(self, group: Sequence[Attempt]) -> bool:
         """Run the group in one transaction; False if it has to be done again one by one."""
         told = None
         try:
             with in_hand(*group), ExitStack() as after, one_commit(self.using) as told:
-                self.guard_callbacks(after, told)
                 self.relax_commit()
                 if self.handler.batch:
                     lease_ms = min(attempt.lease_ms for attempt in group)
@@ -46,6 +46,7 @@ class Handling:
                 else:
                     results = [self.call(attempt, attempt.lease_ms) for attempt in group]
                 conclude(self.using, self.verdicts(group, results), told)
+                self.guard_callbacks(after, told)
         except BaseException as error:
             if told is not None and told.committed:
                 self.callback_failed(error)
@@ -74,22 +75,23 @@ class Handling:
             if not isinstance(error, FAILURES):
                 raise
         finally:
-            forget_broken()
+            self.forget_broken()
 
     def run_in_transaction(self, attempt: Attempt) -> None:
         attempt.ended, told = False, None
         try:
             with ExitStack() as after, one_commit(self.using) as told:
-                self.guard_callbacks(after, told)
                 self.relax_commit()
                 if self.handler.batch:
                     results = self.results_of_batch([attempt], self.call([attempt], attempt.lease_ms))
                 else:
                     results = [self.call(attempt, attempt.lease_ms)]
                 conclude(self.using, self.verdicts([attempt], results), told)
+                self.guard_callbacks(after, told)
         except BaseException as error:
             if told is None or not told.committed:
                 raise
+            attempt.ended = True
             self.callback_failed(error)
 
     def run_outside(self, attempt: Attempt) -> None:
@@ -114,10 +116,12 @@ class Handling:
 
     def guard_callbacks(self, after: ExitStack, told: Told) -> None:
         """What the handler left to be done on commit has a TTR of its own, from the commit until `after` is closed."""
-        told.on_commit = lambda: after.enter_context(guarded(self.handler.ttr_ms))
+        if len(connections[self.using].run_on_commit) > 1:  # beside our own
+            told.on_commit = lambda: after.enter_context(guarded(self.handler.ttr_ms))
 
     def callback_failed(self, error: BaseException) -> None:
         """The job has ended all the same. Raises what is to end the process, too."""
+        self.leave_if_shutting_down(error)
         logger.error("%s: an on_commit callback of the handler failed", self.handler.topic, exc_info=error)
         self.mend_connection(error)
         if not isinstance(error, FAILURES):
@@ -191,9 +195,13 @@ class Handling:
         self.places.count("ttr_exceeded")
         expire(self.using, statements.stand(self.using, [attempt.id]))
 
+    def forget_broken(self) -> None:
+        if not self.inside:
+            forget_broken()
+
     def mend_connection(self, error: BaseException) -> None:
         """Leave a connection that can be used. Raises the error if the database itself is gone."""
-        forget_broken()
+        self.forget_broken()
         connection = connections[self.using]
         if connection.connection is None or connection.is_usable():
             return

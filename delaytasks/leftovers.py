@@ -75,7 +75,7 @@ def _began_by_hand(connection: Any) -> bool:
 @contextmanager
 def alone() -> Iterator[None]:
     """A child that is forked inside the block ends where the block ends: what comes after is the parent's."""
-    here, _running.here = os.getpid(), True
+    here, before, _running.here = os.getpid(), getattr(_running, "here", False), True
     try:
         yield
     except BaseException as error:
@@ -85,7 +85,7 @@ def alone() -> Iterator[None]:
     finally:
         if os.getpid() != here:
             os._exit(0)
-        _running.here = False
+        _running.here = before
 
 
 def _end_child(error: BaseException) -> None:

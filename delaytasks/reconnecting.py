@@ -10,10 +10,12 @@ acknowledged: to Celery an error of the channel, which unless told otherwise end
 import functools
 import logging
 from typing import Any
+from urllib.parse import urlsplit
 
 from celery.worker import consumer
 
 logger = logging.getLogger("delaytasks")
+DEFAULT_RETRIES = 100  # Celery's
 LOOK_SECONDS = 3  # kombu's own grow to 30: what is due would wait for them after the broker is back
 
 
@@ -39,4 +41,8 @@ def choose(sender: Any, **_: Any) -> None:
     """Receiver of Celery's worker_init; a project's own `worker_consumer` is left as it is."""
     if sender.consumer_cls == "celery.worker.consumer:Consumer":
         sender.consumer_cls = Consumer
-        sender.app.conf.broker_channel_error_retry = True
+        conf = sender.app.conf
+        if conf.broker_connection_max_retries == DEFAULT_RETRIES:
+            conf.broker_connection_max_retries = None  # of our short rests, so many are five minutes and not fifty
+        if urlsplit(conf.broker_read_url or conf.broker_url or "").scheme.startswith(("redis", "sentinel")):
+            conf.broker_channel_error_retry = True  # a Redis that is out of memory refuses what is to be acknowledged

@@ -65,9 +65,9 @@ def rearm(ms: int) -> None:
 
 @contextmanager
 def limit(ms: int) -> Iterator[None]:
-    """Raise TTRExceeded inside the block after `ms`; nothing where it cannot be enforced."""
+    """Raise TTRExceeded inside the block after `ms`; nothing where it cannot be enforced, or inside another's limit."""
     global _armed
-    if not _enforced or threading.current_thread() is not threading.main_thread():
+    if _armed or not _enforced or threading.current_thread() is not threading.main_thread():
         yield
         return
     before = signal.signal(signal.SIGALRM, _interrupt)

@@ -163,8 +163,10 @@ def _ran_after_cancelled(story: Story) -> Iterator[str]:
     ]
     if late:
         yield f"attempts {late} began after it was cancelled"
-    if story.effects and (said or cancelled):
+    if story.effects and (said or cancelled or (row and row.state == State.CANCELLED)):
         yield "it was cancelled, and its effect is there"
+    if row and row.state == State.CANCELLED and not cancelled:
+        yield "it is cancelled, and no event says when"
 
 
 def _lost_fence(story: Story) -> Iterator[str]:
@@ -243,6 +245,22 @@ def _untrue_answer(story: Story, evidence: Evidence) -> Iterator[str]:
                 yield f"{heard}, and it is {State(row.state).word}"
         elif (told.said == "running" or told.why == "Reserved") and not _was_reserved(story, row, told, evidence):
             yield f"{heard}, and nobody held it at that time"
+    yield from _moved_in_vain(story, row)
+
+
+def _moved_in_vain(story: Story, row: Row) -> Iterator[str]:
+    """The first attempt is for the due time that was heard last, where it is certain which that was."""
+    first = next((begin for begin in story.begun if begin["attempt"] == 1), None)
+    if first is None and (row.attempt or row.state != State.DELAYED):
+        return
+    until = None if first is None else first["at"]
+    made = [t for t in story.told if t.op != "cancel" and t.may_have_changed and (until is None or t.asked_at < until)]
+    if not made or not all(t.changed and t.answered_at and (until is None or t.answered_at < until) for t in made):
+        return
+    heard_ms = max(made, key=lambda told: told.asked_at).due_ms
+    due_ms = row.due_ms if first is None else first["due_ms"]
+    if heard_ms is not None and (heard_ms < due_ms or (first is None and heard_ms > due_ms)):  # else it is early
+        yield f"its caller heard a due time that is {abs(heard_ms - due_ms)} ms from what it was given"
 
 
 def _was_reserved(story: Story, row: Row, told: Told, evidence: Evidence) -> bool:

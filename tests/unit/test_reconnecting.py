@@ -32,3 +32,23 @@ def test_a_consumer_that_a_project_chose_itself_is_left_as_it_is() -> None:
     worker = SimpleNamespace(consumer_cls="shop.celery:Consumer")
     choose(worker)
     assert worker.consumer_cls == "shop.celery:Consumer"
+
+
+@pytest.mark.parametrize(
+    ("url", "retries", "channel", "expected"),
+    [
+        ("redis://127.0.0.1:1/0", 100, None, (None, True)),
+        ("sentinel://127.0.0.1:1", 7, None, (7, True)),
+        ("amqp://127.0.0.1:1", 100, False, (None, False)),
+    ],
+)
+def test_an_outage_is_waited_out_and_only_redis_may_refuse_an_acknowledgement(
+    url: str, retries: int, channel: bool | None, expected: tuple[int | None, bool]
+) -> None:
+    conf = SimpleNamespace(
+        broker_url=url, broker_read_url=None, broker_connection_max_retries=retries, broker_channel_error_retry=channel
+    )
+    worker = SimpleNamespace(consumer_cls="celery.worker.consumer:Consumer", app=SimpleNamespace(conf=conf))
+    choose(worker)
+    assert worker.consumer_cls is Consumer
+    assert (conf.broker_connection_max_retries, conf.broker_channel_error_retry) == expected

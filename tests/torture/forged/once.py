@@ -54,6 +54,13 @@ def an_effect_of_what_was_cancelled(forge: Forge) -> None:
     forge.effect(1)
 
 
+@breach("ran after cancelled", "it is cancelled, and no event says when")
+def a_cancel_without_its_event(forge: Forge) -> None:
+    forge.promised(1)
+    forge.told("cancel", 1, 500, "cancelled")
+    forge.row(1, State.CANCELLED)
+
+
 @breach("lost fence", "it was finished by attempts [1, 2]")
 def two_finishes(forge: Forge) -> None:
     forge.promised(1)
