@@ -22,6 +22,7 @@ from tests.servers import PostgresServer, RedisServer
 
 LAYERS = ("unit", "contract", "api", "http", "lua", "property", "admin", "shop", "acceptance", "torture", "packaging")
 RUN_ONCE = ("unit", "packaging")  # only in the SQLite pass of `make test`
+BROWSED = "sqlite"  # what a browser shows is the same on each database; what is asked of it is tested on both
 HERE = Path(__file__).parent
 
 used_servers = pytest.StashKey[set[str]]()
@@ -175,17 +176,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         marker = item.get_closest_marker("only_on")
         if marker and layer_of(item.nodeid) in RUN_ONCE:
             raise pytest.UsageError(f"{item.nodeid}: only_on() is for layers that run on both databases.")
-        if marker and marker.args != (vendor,):
+        if (marker and marker.args != (vendor,)) or (in_browser(item) and vendor != BROWSED):
             elsewhere.append(item)
     if elsewhere:
         config.hook.pytest_deselected(items=elsewhere)
         items[:] = [item for item in items if item not in elsewhere]
 
 
+def in_browser(item: pytest.Item) -> bool:
+    return any(marker.args == ("browser",) for marker in item.iter_markers("xdist_group"))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """A machine without a browser, and without root to install one, runs all the rest; the end says so loudly."""
-    in_browser = any(marker.args == ("browser",) for marker in item.iter_markers("xdist_group"))
-    missing = [name for name in ("chromium", "chromedriver") if shutil.which(name) is None] if in_browser else []
+    missing = [name for name in ("chromium", "chromedriver") if shutil.which(name) is None] if in_browser(item) else []
     if missing:
         cure = "install Debian's chromium and chromium-driver"
         item.config.stash[not_run].add(f"the tests in a browser, as this machine has no {missing[0]}: {cure}")
