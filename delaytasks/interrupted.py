@@ -28,6 +28,9 @@ def drop_connections() -> None:
     for connection in connections.all(initialized_only=True):
         if connection.connection is not None:
             try:
+                if connection.vendor == "sqlite":
+                    # A cursor that a traceback refers to keeps a closed connection alive, and with it the write lock.
+                    connection.connection.rollback()
                 connection.close()
             except Exception as error:
                 logger.warning("an interrupted connection could not be closed: %s", error)

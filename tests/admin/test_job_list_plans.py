@@ -234,7 +234,7 @@ def settled(plan: Plan) -> Plan:
         return explain(plan.sql)
 
 
-@pytest.mark.parametrize(("query", "indexes", "refused"), ALL_THAT_MATCH, ids=str)
+@pytest.mark.parametrize(("query", "indexes", "refused"), ALL_THAT_MATCH, ids=[str(each[0]) for each in ALL_THAT_MATCH])
 def test_all_that_match_are_counted_and_taken_from_indexes(admin_client, bounded, query, indexes, refused):
     pages: list[Any] = []
     found = [settled(plan) for plan in counts(plans_of(lambda: pages.append(admin_client.get(ALL, query))))]

@@ -1,17 +1,20 @@
 """Handlers that misbehave: their job ends as promised, their neighbours run, and nothing of theirs is left behind."""
 
 import asyncio
+import contextlib
 import logging
 import os
+import sqlite3
 import sys
 import time
 
 import pytest
-from django.db import connection, transaction
+from django.db import DatabaseError, connection, transaction
 
 from delaytasks import schedule, ttr
 from delaytasks.exceptions import TTRExceeded
-from delaytasks.models import Job, JobEvent
+from delaytasks.interrupted import drop_connections, forget_broken
+from delaytasks.models import Job, JobEvent, Topic
 
 from .conftest import Boom, effect, effects, outcomes, state_of
 
@@ -310,3 +313,21 @@ def test_an_on_dead_that_breaks_the_transaction_keeps_no_other_lease_from_ending
     connection.close()
     assert (state_of("a"), state_of("b")) == ("dead", "dead")
     assert "b" in buried
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_dropped_connection_lets_go_of_the_write_lock_even_if_a_traceback_keeps_its_cursor(stage):
+    Topic.objects.bulk_create(Topic(name=f"t{n}") for n in range(3))
+    path = connection.settings_dict["NAME"]
+    kept = None
+    with contextlib.suppress(DatabaseError), transaction.atomic():
+        Topic.objects.create(name="written")
+        kept = connection.connection.execute("SELECT name FROM delaytasks_topic")
+        next(kept)  # and not to its end
+        drop_connections()
+    forget_broken()
+    with contextlib.closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        other.execute("ROLLBACK")
+    assert kept is not None
+    assert not Topic.objects.filter(name="written").exists()
