@@ -13,7 +13,7 @@ from django.db import connection, transaction
 
 from delaytasks import conf
 from delaytasks.mirror.keys import Keys, member
-from delaytasks.models import Job
+from delaytasks.models import Job, MirrorMark
 from delaytasks.states import State
 from tests.servers import wait_until
 
@@ -60,6 +60,8 @@ def _three_done(arena: Arena) -> list[Job]:
 def _fault(planted: dict[str, int]) -> Fault:
     def plant(arena: Arena) -> None:
         """What no part of the product does: by job, each of another one that ended as it should."""
+        # The first audit would put right what is planted in the mirror; the next one is ten minutes away.
+        wait_until(MirrorMark.objects.exclude(audit={}).exists, seconds=60, what="the first audit")
         lost, twice, drift = wait_until(lambda: _three_done(arena), seconds=30, what="three jobs to end")
         planted.update({"lost": lost.pk, "effect twice": twice.pk, "drift": drift.pk})
         with transaction.atomic(), connection.cursor() as cursor:
