@@ -13,7 +13,7 @@ from ..models import Job, JobEvent
 from ..states import Outcome, State
 from . import shown
 
-NEWEST = 200  # a job that asks a bank every ten minutes has thousands
+NEWEST = 50  # a job that asks a bank every ten minutes has thousands, and each is some milliseconds of words
 LONG_MS = 10_000  # what is at least this long is told in minutes and hours, too
 
 
