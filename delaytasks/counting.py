@@ -66,14 +66,15 @@ def live(using: str, cells: Mapping[Any, Cell], before: Memory, *, seconds: floa
     d = dialect.of(using)
     times = {key: (d.moment(cell.since_ms), d.moment(cell.until_ms)) for key, cell in cells.items()}
     rows = {key: (cells[key].topic, *span) if by_topic else span for key, span in times.items()}
-    return _count(using, live_sql(using, by_topic=by_topic), rows, before, seconds)
+    kinds = ["text", "timestamptz", "timestamptz"] if by_topic else ["timestamptz", "timestamptz"]
+    return _count(using, live_sql(using, by_topic=by_topic), kinds, rows, before, seconds)
 
 
 def live_sql(using: str, *, by_topic: bool) -> str:
     d = dialect.of(using)
     topic, where = ("name, ", "topic = name AND ") if by_topic else ("", "")
     return f"""
-        WITH cells (number, {topic}since, before) AS (VALUES {{values}})
+        WITH cells (number, {topic}since, before) AS ({{values}})
         SELECT number, (SELECT count(*) FROM (
             SELECT 1 FROM delaytasks_job WHERE {where}ended_at IS NULL
                 AND due_at >= {d.as_moment("since")} AND due_at < {d.as_moment("before")}
@@ -82,20 +83,20 @@ def live_sql(using: str, *, by_topic: bool) -> str:
 
 def dead(using: str, names: Iterable[str], before: Memory, *, seconds: float) -> dict[Any, Known]:
     """How many jobs of each topic are dead."""
-    return _count(using, _DEAD, {name: (name,) for name in names}, before, seconds)
+    return _count(using, _DEAD, ["text"], {name: (name,) for name in names}, before, seconds)
 
 
 # Two comparisons say what one would: only then is the order one of the topic's own index, and the planner
 # does not look for the few dead of one topic among all that are dead.
 _DEAD = """
-    WITH cells (number, name) AS (VALUES {values})
+    WITH cells (number, name) AS ({values})
     SELECT number, (SELECT count(*) FROM (
         SELECT 1 FROM delaytasks_job WHERE topic >= name AND topic <= name AND died_at IS NOT NULL
         ORDER BY topic, id LIMIT {cap}) AS found) FROM cells"""
 
 
 def _count(
-    using: str, sql: str, rows: Mapping[Any, tuple[Any, ...]], before: Memory, seconds: float
+    using: str, sql: str, kinds: list[str], rows: Mapping[Any, tuple[Any, ...]], before: Memory, seconds: float
 ) -> dict[Any, Known]:
     if not rows:
         return {}
@@ -105,9 +106,8 @@ def _count(
         found: dict[int, int] = {}
         for start in range(0, len(numbers), CELLS):
             chunk = [(n, *values[n]) for n in numbers[start : start + CELLS]]
-            mark = "(" + ", ".join(["%s"] * len(chunk[0])) + ")"
-            statement = sql.format(values=", ".join([mark] * len(chunk)), cap=cap)
-            found.update(run(using, statement, [value for row in chunk for value in row]))
+            table, params = dialect.of(using).table(["bigint", *kinds], chunk)
+            found.update(run(using, sql.format(values=table, cap=cap), params))
         return found
 
     with by_index(using):

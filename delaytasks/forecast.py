@@ -5,6 +5,7 @@ somebody may see: None for all jobs, or the names of the only topics whose jobs 
 """
 
 import statistics
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -68,7 +69,10 @@ def _forecast(
         spans = {at: (max(at, now_ms + 1), at + width_ms) for at in range(first, first + count * width_ms, width_ms)}
         known = {key: each for key, each in before[1].items() if key[1] != first} if before else {}
         due = _due(using, [None] if topics is None else _with_jobs(using, topics), spans, known, seconds)
-        bins = [Bin(at, together(each.counted for key, each in due.items() if key[1] == at)) for at in spans]
+        at_once = defaultdict(list)
+        for (_, at), each in due.items():
+            at_once[at].append(each.counted)
+        bins = [Bin(at, together(at_once[at])) for at in spans]
         places = herds([each.due.number for each in bins])
         largest = sorted(places, key=lambda place: -bins[place].due.number)[:NAMED_HERDS]
         if topics is None and largest:  # whose they are was not asked yet
