@@ -1,11 +1,13 @@
 from django.contrib import admin
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import gettext_noop
+from rest_framework_api_key.models import APIKey
 
 from .models import Customer, Order, OrderLine, Payment, Product, Refund
 
 admin.site.site_header = _("delaytasks: the shop")
 admin.site.site_title = "delaytasks"
+admin.site.unregister(APIKey)  # opens nothing here: the tokens of delaytasks.api do
 # What Django's log calls the fields that staff change; it looks these up when it is read.
 LABELS = (gettext_noop("Name"), gettext_noop("Email"), gettext_noop("Price"), gettext_noop("Stock"))
 # What Django's own catalogue has no Chinese for.

@@ -69,7 +69,7 @@ def fill(count: int) -> None:
 
 def promise(ledger: Any, count: int, due_at: datetime) -> None:
     """So many jobs due at the same moment, of several topics, each call all or none."""
-    from delaytasks import schedule_many
+    from delaytasks import clock, schedule_many
 
     for topic, share in SHARES.items():
         left = round(count * share)
@@ -80,7 +80,7 @@ def promise(ledger: Any, count: int, due_at: datetime) -> None:
             asks = ({"n": f"load-{key}", "key": key} for key in keys)
             ledger.write("asks", *asks, op="schedule", topic=topic, delay_ms=None, group=group)
             schedule_many([{"topic": topic, "key": key, "due_at": due_at, "ttr": 30} for key in keys])
-            due_ms = round(due_at.timestamp() * 1000)
+            due_ms = clock.to_ms(due_at)
             ledger.write("answers", *({"n": f"load-{key}"} for key in keys), said="scheduled", job=None, due_ms=due_ms)
             left -= size
 
