@@ -15,7 +15,7 @@ from .counting import NOTHING, Cell, Count, together
 from .models import Topic
 
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
-SECONDS, HOURS_SECONDS, NOW_SECONDS = 0.05, 0.1, 0.04  # of counting, for each kind of numbers
+SECONDS, HOURS_SECONDS, NOW_SECONDS = 0.05, 0.07, 0.03  # of counting, for each kind of numbers
 FRESH_SECONDS = 4
 HOURS_FRESH_SECONDS = 60
 HERD_TIMES, HERD_LEAST = 3, 50  # so many times what is usual around it, and at least so many

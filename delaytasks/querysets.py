@@ -1,7 +1,7 @@
 """Reading jobs, for people. What changes a job is in statements.py."""
 
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 from django.db import connections, models
 
@@ -45,6 +45,11 @@ class JobQuerySet(models.QuerySet):
 
 
 class EventQuerySet(models.QuerySet):
+    def newest_of(self, job_id: int) -> Self:
+        """The events of a job, newest first."""
+        # Not by the bare id: to find fifty of many, PostgreSQL would read its index backwards past everybody's events.
+        return self.filter(job_id=job_id).order_by((models.F("id") + 0).desc())
+
     def update(self, **kwargs: Any) -> NoReturn:
         raise TypeError("JobEvent is append-only.")
 

@@ -41,7 +41,7 @@ EVERY_MS = 3_000  # how often a live job's page asks whether it has changed
 
 def _mark(job: Seen) -> str:
     """Another one whenever the job's page would tell something else."""
-    last = JobEvent.objects.using(job._state.db).filter(job_id=job.pk).order_by("-id").values_list("pk", flat=True)
+    last = JobEvent.objects.using(job._state.db).newest_of(job.pk).values_list("pk", flat=True)
     state = job.shown_state(job.seen_at).word
     return f"{state}.{job.attempt}.{job.failures}.{job.due_ms}.{last.first() or 0}"
 

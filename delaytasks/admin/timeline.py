@@ -13,7 +13,7 @@ from ..models import Job, JobEvent
 from ..states import Outcome, State
 from . import shown
 
-NEWEST = 50  # a job that asks a bank every ten minutes has thousands, and each is some milliseconds of words
+NEWEST = 200  # a job that asks a bank every ten minutes has thousands
 LONG_MS = 10_000  # what is at least this long is told in minutes and hours, too
 
 
@@ -36,7 +36,7 @@ class Entry(NamedTuple):
 
 def of(job: Job, now: datetime) -> tuple[list[Entry], bool]:
     """The timeline of `job`, and whether older events were left out."""
-    events = list(JobEvent.objects.using(job._state.db).filter(job_id=job.pk).order_by("-id")[: NEWEST + 1])
+    events = list(JobEvent.objects.using(job._state.db).newest_of(job.pk)[: NEWEST + 1])
     entries = list(_running(job, now))
     for event in events[:NEWEST]:
         entries += _entries(event)

@@ -148,7 +148,7 @@ def _how_it_ended(using: str, job: Job, attempt: int) -> str:
     ttr = f"its TTR of {seconds(job.ttr_ms)} s was over"
     if job.state == State.RESERVED and job.attempt == attempt:
         return f"{ttr} at {utc(job.lease_until)}"
-    event = JobEvent.objects.using(using).filter(job_id=job.pk, attempt=attempt).order_by("-id").first()
+    event = JobEvent.objects.using(using).newest_of(job.pk).filter(attempt=attempt).first()
     if event is None or event.outcome == Outcome.EXPIRED:
         at = f" and it was taken back at {utc(clock.from_ms(event.done_ms))}" if event else ""
         return f"{ttr}{at}"

@@ -26,7 +26,7 @@ def shown_job(
 
 def with_events(job: Job, caller: Caller, using: str) -> dict[str, Any]:
     """The job's data and its newest events, oldest first."""
-    newest = list(JobEvent.objects.using(using).filter(job_id=job.pk).order_by("-id")[: MAX_EVENTS + 1])
+    newest = list(JobEvent.objects.using(using).newest_of(job.pk)[: MAX_EVENTS + 1])
     job.has_older_events = len(newest) > MAX_EVENTS  # type: ignore[attr-defined]
     job.shown_events = newest[MAX_EVENTS - 1 :: -1]  # type: ignore[attr-defined]
     return shown_job(job, caller, using, JobWithEventsSerializer)
