@@ -18,20 +18,25 @@ EXPIRED_AT_ONCE = 200
 LOCKED_RETRY_MS = 100  # a row that was locked by somebody's transaction is looked at again after this
 
 
-def take(places: Places, topic: str, count: int, *, using: str, worker: str) -> list[Attempt]:
+def take(
+    places: Places, topic: str, count: int, *, using: str, worker: str, quick: bool = False
+) -> list[Attempt]:
     """Reserve up to `count` ready jobs of a topic and claim them; held until their deadline, oldest due first.
 
     worker   who takes them; kept in the row and in the events
+    quick    they are expected to end within the claim grace: the mirror is not told of their leases
 
     Empty only if nothing more is ready: a job that is locked or not due holds up no other.
     """
     held: list[Attempt] | None = []
     while held == []:
-        held = _take_once(places, topic, count, using, worker)
+        held = _take_once(places, topic, count, using, worker, quick)
     return held or []
 
 
-def _take_once(places: Places, topic: str, count: int, using: str, worker: str) -> list[Attempt] | None:
+def _take_once(
+    places: Places, topic: str, count: int, using: str, worker: str, quick: bool
+) -> list[Attempt] | None:
     """What could be claimed; None if nothing was there to claim."""
     until_ms = engine.now_ms(using) + conf.get().claim_grace_ms
     ids = places.reserve(topic, count, until_ms)
@@ -39,12 +44,25 @@ def _take_once(places: Places, topic: str, count: int, using: str, worker: str) 
         claimed = _claim_without_mirror(using, topic, count, worker)
     else:
         claimed = _claim(using, topic, ids, worker) if ids else []
-        leases = [Settlement(c.id, topic, until_ms, c.lease_ms) for c in claimed]
-        transaction.on_commit(lambda: places.settle(leases), using=using, robust=True)
         _after_misses(places, topic, sorted(set(ids) - {c.id for c in claimed}), until_ms, using)
     if not claimed and not ids:
         return None
-    return _bury_the_used_up(using, [Attempt(c, using, worker) for c in claimed])
+    held = [Attempt(c, using, worker) for c in claimed]
+    if ids is not None:
+        _settle_leases(places, held, until_ms, quick, using)
+    return _bury_the_used_up(using, held)
+
+
+def _settle_leases(places: Places, held: Sequence[Attempt], seen_ms: int, quick: bool, using: str) -> None:
+    """Move the entries to where the leases end. Of quick ones they stay, unless that would be too late."""
+    moved = []
+    for attempt in held:
+        if quick and seen_ms <= attempt.lease_ms:
+            attempt.entry_ms = seen_ms
+        else:
+            moved.append(Settlement(attempt.id, attempt.topic, seen_ms, attempt.lease_ms))
+    if moved:
+        transaction.on_commit(lambda: places.settle(moved), using=using, robust=True)
 
 
 def _claim(using: str, topic: str, ids: Sequence[int], worker: str) -> list[Claimed]:

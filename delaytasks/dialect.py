@@ -1,4 +1,4 @@
-"""What PostgreSQL and SQLite spell differently: the time, milliseconds, row locks.
+"""What PostgreSQL and SQLite spell differently: the time, milliseconds, row locks, many rows in one statement.
 
 "Now" is the statement's own time, never the transaction's, cut to the millisecond. On
 PostgreSQL that is statement_timestamp(): clock_timestamp() is volatile, so the planner could
@@ -6,14 +6,19 @@ not use it with an index, and a statement that waited for a lock had better thin
 early than late.
 """
 
+import functools
+import time
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, ClassVar
 
 from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 
 from . import clock
+
+PLANNED_SECONDS = 60  # for which PostgreSQL keeps a plan: one made for an empty table must not stay
 
 _fixed_now_ms: int | None = None
 
@@ -35,6 +40,7 @@ class Dialect:
     skip_locked: ClassVar[str]  # passes the row by
     greatest: ClassVar[str]
     least: ClassVar[str]
+    writes_in_with: ClassVar[bool]  # WITH may change rows, so that one statement changes two tables
 
     @property
     def now(self) -> str:
@@ -48,6 +54,9 @@ class Dialect:
         raise NotImplementedError
 
     def plus_ms(self, moment: str, ms: str) -> str:
+        raise NotImplementedError
+
+    def from_ms(self, ms: str) -> str:
         raise NotImplementedError
 
     def to_ms(self, moment: str) -> str:
@@ -64,6 +73,15 @@ class Dialect:
         mark = "(" + ", ".join(["%s"] * len(kinds)) + ")"
         return "VALUES " + ", ".join([mark] * len(rows)), [value for row in rows for value in row]
 
+    def among(self, column: str, ids: Sequence[int]) -> tuple[str, list[Any]]:
+        """A condition: the column is one of these; and its parameters."""
+        return f"{column} IN ({', '.join(['%s'] * len(ids))})", list(ids)
+
+    def run(self, connection: BaseDatabaseWrapper, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
+        with connection.cursor() as c:
+            c.execute(sql, params)
+            return c.fetchall()
+
 
 class PostgreSQL(Dialect):
     real_now = "date_trunc('milliseconds', statement_timestamp())"
@@ -71,6 +89,7 @@ class PostgreSQL(Dialect):
     skip_locked = "FOR UPDATE SKIP LOCKED"
     greatest = "GREATEST"
     least = "LEAST"
+    writes_in_with = True
 
     def literal(self, ms: int) -> str:
         return f"TIMESTAMPTZ '{clock.from_ms(ms).isoformat()}'"
@@ -80,6 +99,9 @@ class PostgreSQL(Dialect):
 
     def plus_ms(self, moment: str, ms: str) -> str:
         return f"({moment} + CAST({ms} AS bigint) * interval '1 millisecond')"
+
+    def from_ms(self, ms: str) -> str:
+        return self.plus_ms("TIMESTAMPTZ 'epoch'", ms)
 
     def to_ms(self, moment: str) -> str:
         return f"CAST(extract(epoch FROM {moment}) * 1000 AS bigint)"
@@ -91,9 +113,37 @@ class PostgreSQL(Dialect):
         return f"CAST({value} AS jsonb)"
 
     def table(self, kinds: Sequence[str], rows: Sequence[Sequence[Any]]) -> tuple[str, list[Any]]:
-        """An array for each column: thousands of values, each with a mark of its own, cost the driver as many steps."""
+        """An array for each column: thousands of values, each with a mark of its own, cost the driver as many steps.
+
+        And the text is the same for any number of rows but one, which the planner knows to be one.
+        """
+        if len(rows) == 1:
+            return "SELECT " + ", ".join(f"CAST(%s AS {kind})" for kind in kinds), list(rows[0])
         arrays = ", ".join(f"CAST(%s AS {kind}[])" for kind in kinds)
         return f"SELECT * FROM unnest({arrays})", [list(column) for column in zip(*rows, strict=True)]
+
+    def among(self, column: str, ids: Sequence[int]) -> tuple[str, list[Any]]:
+        return f"{column} = ANY(CAST(%s AS bigint[]))", [list(ids)]
+
+    def run(self, connection: BaseDatabaseWrapper, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """As a prepared statement: to plan it costs more than to do it.
+
+        Not where the project's DISABLE_SERVER_SIDE_CURSORS says that a pooler is between: the next statement may
+        reach another session there. And not while Django logs queries: it cannot tell what such a cursor sent.
+        """
+        if connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS") or connection.queries_logged:
+            return super().run(connection, sql, params)
+        connection.ensure_connection()
+        raw: Any = connection.connection
+        with connection.wrap_database_errors:
+            cursor = connection._prepare_cursor(_prepares()(raw))
+        before, raw.prepare_threshold = raw.prepare_threshold, 0
+        try:
+            with cursor as c:
+                c.execute(f"{sql} -- {int(time.monotonic() / PLANNED_SECONDS)}", params)
+                return c.fetchall()
+        finally:
+            raw.prepare_threshold = before
 
 
 class SQLite(Dialect):
@@ -104,6 +154,7 @@ class SQLite(Dialect):
     skip_locked = ""
     greatest = "max"
     least = "min"
+    writes_in_with = False
 
     def literal(self, ms: int) -> str:
         return f"'{self.moment(ms)}'"
@@ -114,6 +165,10 @@ class SQLite(Dialect):
     def plus_ms(self, moment: str, ms: str) -> str:
         later = f"strftime('%%Y-%%m-%%d %%H:%%M:%%f000', {moment}, (({ms}) / 1000.0) || ' seconds')"
         return f"replace({later}, '.000000', '')"
+
+    def from_ms(self, ms: str) -> str:
+        moment = f"strftime('%%Y-%%m-%%d %%H:%%M:%%f000', ({ms}) / 1000.0, 'unixepoch')"
+        return f"replace({moment}, '.000000', '')"
 
     def to_ms(self, moment: str) -> str:
         seconds, fraction = f"strftime('%%s', {moment})", f"substr(strftime('%%f', {moment}), 4)"
@@ -132,8 +187,20 @@ def of(using: str) -> Dialect:
         raise NotImplementedError(f"delaytasks runs on PostgreSQL and SQLite; {using!r} is {vendor}.") from None
 
 
+@functools.cache
+def _prepares() -> Any:
+    from django.db.backends.postgresql.base import ServerBindingCursor  # imports psycopg, which SQLite does not need
+
+    return ServerBindingCursor
+
+
 def cursor(using: str) -> CursorWrapper:
     return connections[using].cursor()
+
+
+def run(using: str, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """The rows that a statement of the engine answers."""
+    return of(using).run(connections[using], sql, params)
 
 
 def lock_name(using: str, name: str) -> None:

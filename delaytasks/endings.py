@@ -55,7 +55,7 @@ class Verdict(NamedTuple):
 
 
 def last_line(error: str) -> str:
-    lines = error.strip().splitlines()
+    lines = error.strip().splitlines() if error else []
     return lines[-1][:1000] if lines else ""
 
 
@@ -67,8 +67,11 @@ class Told(list[tuple[Verdict, int]]):
 
 
 @contextmanager
-def one_commit(using: str) -> Iterator[Told]:
+def one_commit(using: str, gone: list[Settlement] | None = None) -> Iterator[Told]:
     """A transaction whose commit ends attempts: pass what it yields to conclude().
+
+    gone   collects the entries of jobs that have ended, for the caller to settle soon: an entry that is left
+           over costs a refused claim, if that
 
     What is told on commit is registered first: a callback of somebody else's that raises keeps
     later ones from being called. An error that comes out with .committed set is such a callback's.
@@ -77,7 +80,7 @@ def one_commit(using: str) -> Iterator[Told]:
 
     def after_commit() -> None:
         told.committed = True
-        tell(using, told)
+        tell(using, told, gone)
         told.on_commit()
 
     with transaction.atomic(using):
@@ -85,26 +88,35 @@ def one_commit(using: str) -> Iterator[Told]:
         yield told
 
 
-def conclude(using: str, verdicts: Sequence[Verdict], told: Told | None = None, *, in_time: bool = False) -> None:
+def conclude(
+    using: str,
+    verdicts: Sequence[Verdict],
+    told: Told | None = None,
+    *,
+    in_time: bool = False,
+    relaxed: bool = False,
+) -> None:
     """End these attempts, all or none. Raises LeaseLost if one of them is no longer held; nothing is written then.
 
     told      collects what the caller tells on commit by tell(); None: it is told on commit from here
     in_time   a lease that is over no longer holds, even if nobody has taken the job back
+    relaxed   PostgreSQL: the commit does not wait for the disk
     """
     if verdicts:
-        _without_wreckers(using, lambda skip: _conclude(using, verdicts, told, in_time, skip))
+        _without_wreckers(using, lambda skip: _conclude(using, verdicts, told, in_time, relaxed, skip))
 
 
-def _conclude(using: str, verdicts: Sequence[Verdict], told: Told | None, in_time: bool, skip: Collection[int]) -> None:
+def _conclude(
+    using: str, verdicts: Sequence[Verdict], told: Told | None, in_time: bool, relaxed: bool, skip: Collection[int]
+) -> None:
     with transaction.atomic(using, savepoint=False):  # all or none with the caller's: two round trips less
-        ended = statements.end_if_held(using, [_ending(v) for v in verdicts], in_time=in_time)
-        lost = [v.held for v in verdicts if v.held.id not in ended]
-        if lost:
+        ended = statements.end_if_held(using, [_ending(v) for v in verdicts], in_time=in_time, relaxed=relaxed)
+        if len(ended) < len(verdicts):
+            lost = next(v.held for v in verdicts if v.held.id not in ended)
             raise LeaseLost(
-                "Attempt {0.attempt} of {0.topic} {0.key} (id {0.id}) is refused: its TTR passed and it was taken "
-                "back, or somebody else ended it.".format(lost[0])
+                f"Attempt {lost.attempt} of {lost.topic} {lost.key} (id {lost.id}) is refused: its TTR passed and it "
+                "was taken back, or somebody else ended it."
             )
-        statements.record(using, [_event(v, *ended[v.held.id]) for v in verdicts])
         for verdict in verdicts:
             if verdict.outcome is Outcome.DEAD and verdict.held.id not in skip:
                 _call_on_dead(using, verdict.held)
@@ -116,27 +128,26 @@ def _conclude(using: str, verdicts: Sequence[Verdict], told: Told | None, in_tim
 
 
 def _ending(verdict: Verdict) -> Ending:
+    held: Held = verdict.held
     failed = verdict.outcome in (Outcome.FAILED, Outcome.DEAD)
     state = _STATES.get(verdict.outcome, State.DELAYED)
-    said = last_line(verdict.error)
-    return Ending(verdict.held.id, verdict.held.attempt, int(state), verdict.delay_ms, int(failed), said)
-
-
-def _event(verdict: Verdict, due_ms: int, done_ms: int) -> Event:
-    held: Held = verdict.held
-    goes_on = verdict.outcome not in _STATES
-    return Event(
-        held.id, verdict.outcome, held.attempt, held.due_ms, done_ms, held.reserved_ms,
-        due_ms if goes_on else None, held.worker, held.actor, verdict.error,
+    return Ending(
+        held.id, held.attempt, int(state), verdict.delay_ms, int(failed), last_line(verdict.error),
+        verdict.outcome, held.due_ms, held.reserved_ms, held.worker, held.actor, verdict.error,
     )  # fmt: skip
 
 
-def tell(using: str, ended: Sequence[tuple[Verdict, int]]) -> None:
-    """Tell the mirror, the log and the signals how attempts ended. After the commit."""
-    engine.tell(using).settle(
+def tell(using: str, ended: Sequence[tuple[Verdict, int]], gone: list[Settlement] | None = None) -> None:
+    """Tell the mirror, the log and the signals how attempts ended. After the commit. gone as above."""
+    moved = [
         Settlement(v.held.id, v.held.topic, v.held.entry_ms, GONE if v.outcome in _STATES else due_ms)
         for v, due_ms in ended
-    )
+    ]
+    if gone is not None:
+        gone += (each for each in moved if each.to_ms == GONE)
+        moved = [each for each in moved if each.to_ms != GONE]
+    if moved:
+        engine.tell(using).settle(moved)
     for verdict, _ in ended:
         announce(verdict.outcome, verdict.held, last_line(verdict.error))
 

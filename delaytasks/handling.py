@@ -16,7 +16,7 @@ from .endings import Told, Verdict, conclude, expire, one_commit
 from .exceptions import LeaseLost, TTRExceeded
 from .interrupted import forget_broken
 from .leftovers import guarded
-from .places import Places
+from .places import Places, Settlement
 from .states import Outcome
 from .topics import Handler, Retry, Snooze
 
@@ -33,19 +33,25 @@ class Handling:
     def __init__(self, handler: Handler, places: Places, using: str, stopping: Callable[[], bool]) -> None:
         self.handler, self.places, self.using, self.stopping = handler, places, using, stopping
         self.inside = connections[using].in_atomic_block  # somebody else's transaction is theirs to end
+        self.gone: list[Settlement] = []  # entries of jobs that have ended
+
+    def settle(self) -> None:
+        """Tell the mirror of the jobs that have ended, all in one call."""
+        gone, self.gone = self.gone, []
+        if gone:
+            self.places.settle(gone)
 
     def run_together(self, group: Sequence[Attempt]) -> bool:
         """Run the group in one transaction; False if it has to be done again one by one."""
         told = None
         try:
-            with in_hand(*group), ExitStack() as after, one_commit(self.using) as told:
-                self.relax_commit()
+            with in_hand(*group), ExitStack() as after, one_commit(self.using, self.gone) as told:
                 if self.handler.batch:
                     lease_ms = min(attempt.lease_ms for attempt in group)
                     results = self.results_of_batch(group, self.call(list(group), lease_ms))
                 else:
                     results = [self.call(attempt, attempt.lease_ms) for attempt in group]
-                conclude(self.using, self.verdicts(group, results), told)
+                conclude(self.using, self.verdicts(group, results), told, relaxed=self.handler.relaxed_commit)
                 self.guard_callbacks(after, told)
         except BaseException as error:
             if told is not None and told.committed:
@@ -80,13 +86,12 @@ class Handling:
     def run_in_transaction(self, attempt: Attempt) -> None:
         attempt.ended, told = False, None
         try:
-            with ExitStack() as after, one_commit(self.using) as told:
-                self.relax_commit()
+            with ExitStack() as after, one_commit(self.using, self.gone) as told:
                 if self.handler.batch:
                     results = self.results_of_batch([attempt], self.call([attempt], attempt.lease_ms))
                 else:
                     results = [self.call(attempt, attempt.lease_ms)]
-                conclude(self.using, self.verdicts([attempt], results), told)
+                conclude(self.using, self.verdicts([attempt], results), told, relaxed=self.handler.relaxed_commit)
                 self.guard_callbacks(after, told)
         except BaseException as error:
             if told is None or not told.committed:
@@ -213,11 +218,6 @@ class Handling:
         """Celery's cold shutdown arrives as SystemExit in the middle of a handler: not the handler's failure."""
         if isinstance(error, SystemExit) and self.stopping():
             raise error
-
-    def relax_commit(self) -> None:
-        if self.handler.relaxed_commit and connections[self.using].vendor == "postgresql":
-            with connections[self.using].cursor() as cursor:
-                cursor.execute("SET LOCAL synchronous_commit = off")
 
 
 def shortened(error: BaseException) -> str:

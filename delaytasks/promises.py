@@ -14,6 +14,7 @@ from .statements import NewJob
 
 Delay = timedelta | float | int
 MAX_KEY = 255
+_TO_JSON = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 # Strings, and all that is no bracket. A string that nothing closes matches as well, to the end: a pattern that could
 # fail there would be tried again from each quote, and a few kilobytes of them would keep a web process busy for hours.
@@ -29,8 +30,7 @@ def check_key(key: object) -> str:
         raise BadKey(f"key is {shown(key)}: give 1 to {MAX_KEY} printable characters, for example 'order:1042'.")
     if len(key) > MAX_KEY:
         raise BadKey(f"key {key[:40]!r}... has {len(key)} characters; at most {MAX_KEY} are possible.")
-    bad = next((c for c in key if unicodedata.category(c) in _UNPRINTABLE), None)
-    if bad is not None:
+    if not key.isprintable() and (bad := next((c for c in key if unicodedata.category(c) in _UNPRINTABLE), None)):
         raise BadKey(f"key {shown(key)} contains the control character {bad!r}; use printable characters.")
     return key
 
@@ -54,7 +54,7 @@ def to_body(body: Any) -> str:
     if body is JSON_NULL:
         return "null"
     try:
-        text = json.dumps({} if body is None else body, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        text = _TO_JSON.encode({} if body is None else body)
         size = len(text.encode())
     except (TypeError, ValueError, RecursionError) as error:
         raise BadBody(f"The body is not JSON: {error}. Use dicts, lists, strings, finite numbers, booleans.") from None
@@ -64,7 +64,7 @@ def to_body(body: Any) -> str:
             f"The body has {size:,} bytes of JSON; at most {most:,} are allowed (MAX_BODY_BYTES). "
             "Keep the data in your own table and put its id into the body."
         )
-    if _NUL.search(text):
+    if "u0000" in text and _NUL.search(text):
         raise BadBody("The body contains the character NUL (\\u0000), which PostgreSQL cannot keep in JSON.")
     if depth(text) > MAX_DEPTH:
         raise BadBody(f"The body is nested deeper than {MAX_DEPTH} levels.")

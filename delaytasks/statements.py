@@ -1,8 +1,9 @@
 """The guarded statements: each move of the lifecycle is one UPDATE that names the state it leaves.
 
 Zero rows changed means that somebody else was first. Statements over several rows lock in id
-order, so that they cannot lock each other out. Rows are passed as a VALUES list; what a
-statement answers is small and typed. Reading for people is in querysets.py.
+order, so that they cannot lock each other out. A statement's text does not tell how many rows it
+is about, so that PostgreSQL plans it once; what it answers is small and typed. Reading for people
+is in querysets.py.
 
 What names rows by id says nothing of ended_at: a live state implies it, and with stale statistics
 the planner would take the partial index of live rows for the smaller one and read all of it.
@@ -99,14 +100,23 @@ class Holding(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """How a held attempt ends. delay_ms None with DELAYED keeps the due time (a hand-back)."""
+    """How a held attempt ends, and its event. delay_ms None with DELAYED keeps the due time (a hand-back)."""
 
     id: int
     attempt: int
     state: int
     delay_ms: int | None
     failed: int
-    error: str
+    error: str  # of the job: one line
+    outcome: Outcome = Outcome.FINISHED
+    due_ms: int = 0
+    reserved_ms: int | None = None
+    worker: str = ""
+    actor: str = ""
+    trace: str = ""  # of the event: all of it
+
+
+_ENDING_KINDS = ["bigint", "int", "smallint", "bigint", "int", "text", "text", "bigint", "bigint"] + ["text"] * 3
 
 
 class Event(NamedTuple):
@@ -123,37 +133,27 @@ class Event(NamedTuple):
     reason: str = ""
 
 
-def _run(using: str, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
-    with dialect.cursor(using) as cursor:
-        cursor.execute(sql, params)
-        return cursor.fetchall()
-
-
-def _values(rows: Sequence[Sequence[Any]]) -> tuple[str, list[Any]]:
-    row = "(" + ", ".join(["%s"] * len(rows[0])) + ")"
-    return ", ".join([row] * len(rows)), [value for each in rows for value in each]
-
-
-def _marks(ids: Sequence[int]) -> str:
-    return ", ".join(["%s"] * len(ids))
+_NEW_KINDS = ["text", "text", "bigint", "bigint", "bigint", "text"]
 
 
 def insert_new(using: str, rows: Sequence[NewJob]) -> list[Placed]:
     """What was inserted; a row whose (topic, key) is live is left out. A past due time becomes now."""
     d = dialect.of(using)
-    at, after = f"{d.greatest}(%s, {d.now})", d.plus_ms(d.now, "%s")
-    values, params = [], []
-    for row in rows:
-        values.append(f"(%s, %s, {DELAYED}, {at if row.delay_ms is None else after}, %s, %s, {d.now}, 0, 0, '', '')")
-        when = d.moment(row.due_ms or 0) if row.delay_ms is None else row.delay_ms
-        params += [row.topic, row.key, when, row.ttr_ms, row.body]
+    table, params = d.table(_NEW_KINDS, rows)
     sql = f"""
+        WITH new (topic, key, at_ms, delay_ms, ttr_ms, body) AS ({table})
         INSERT INTO delaytasks_job
             (topic, key, state, due_at, ttr_ms, body, created_at, attempt, failures, worker, error)
-        VALUES {", ".join(values)}
+        SELECT topic, key, {DELAYED}, {_new_due(d)}, ttr_ms, {d.as_json("body")}, {d.now}, 0, 0, '', '' FROM new
+        WHERE true
         ON CONFLICT (topic, key) WHERE ended_at IS NULL DO NOTHING
         RETURNING id, topic, key, {d.to_ms("due_at")}, {d.to_ms("created_at")}"""
-    return [Placed(*row) for row in _run(using, sql, params)]
+    return [Placed(*row) for row in dialect.run(using, sql, params)]
+
+
+def _new_due(d: dialect.Dialect) -> str:
+    return f"""CASE WHEN delay_ms IS NULL THEN {d.greatest}({d.from_ms("at_ms")}, {d.now})
+            ELSE {d.plus_ms(d.now, "delay_ms")} END"""
 
 
 def replace_delayed(using: str, rows: Mapping[int, NewJob]) -> list[Placed]:
@@ -162,23 +162,21 @@ def replace_delayed(using: str, rows: Mapping[int, NewJob]) -> list[Placed]:
     In what is returned placed_ms is the statement's time.
     """
     d = dialect.of(using)
-    values, params = _values(
-        [(i, None if r.due_ms is None else d.moment(r.due_ms), r.delay_ms, r.ttr_ms, r.body) for i, r in rows.items()]
-    )
+    terms = [(i, r.due_ms, r.delay_ms, r.ttr_ms, r.body) for i, r in rows.items()]
+    table, params = d.table(["bigint", *_NEW_KINDS[2:]], terms)
     sql = f"""
-        WITH new_terms (job_id, new_due, delay_ms, new_ttr_ms, new_body) AS (VALUES {values})
+        WITH new_terms (job_id, at_ms, delay_ms, new_ttr_ms, new_body) AS ({table})
         UPDATE delaytasks_job SET failures = 0, error = '', ttr_ms = new_ttr_ms, body = {d.as_json("new_body")},
-            due_at = CASE WHEN delay_ms IS NULL THEN {d.greatest}({d.as_moment("new_due")}, {d.now})
-                     ELSE {d.plus_ms(d.now, "delay_ms")} END
+            due_at = {_new_due(d)}
         FROM new_terms WHERE id = job_id AND state = {DELAYED}
         RETURNING id, topic, key, {d.to_ms("due_at")}, {d.to_ms(d.now)}"""
-    return [Placed(*row) for row in _run(using, sql, params)]
+    return [Placed(*row) for row in dialect.run(using, sql, params)]
 
 
 def find_live(using: str, pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Live]:
     """The live jobs of these (topic, key)."""
-    values, params = _values(pairs)
-    found = _find(using, f"ended_at IS NULL AND (topic, key) IN (VALUES {values}) ORDER BY id", params)
+    table, params = dialect.of(using).table(["text", "text"], pairs)
+    found = _find(using, f"ended_at IS NULL AND (topic, key) IN ({table}) ORDER BY id", params)
     return {(live.topic, live.key): live for live in found}
 
 
@@ -199,8 +197,10 @@ def lock_in_state(using: str, ids: Sequence[int], state: int, only: str = "", *,
     wait   False: those that somebody else has locked are passed by; a database without row locks passes none
     """
     d = dialect.of(using)
-    where = f"id IN ({_marks(ids)}) AND state = {state} {only} ORDER BY id {d.lock if wait else d.skip_locked}"
-    return _find(using, where, list(ids))
+    these, params = d.among("id", ids)
+    return _find(
+        using, f"{these} AND state = {state} {only} ORDER BY id {d.lock if wait else d.skip_locked}", params
+    )
 
 
 def find_latest(using: str, topic: str, key: str) -> Live | None:
@@ -214,7 +214,7 @@ def find_latest(using: str, topic: str, key: str) -> Live | None:
 def _find(using: str, where: str, params: list[Any]) -> list[Live]:
     d = dialect.of(using)
     sql = f"SELECT id, topic, key, state, {d.to_ms('due_at')}, attempt FROM delaytasks_job WHERE {where}"
-    return [Live(*row) for row in _run(using, sql, params)]
+    return [Live(*row) for row in dialect.run(using, sql, params)]
 
 
 class Cancelled(NamedTuple):
@@ -227,14 +227,15 @@ class Cancelled(NamedTuple):
 def cancel_delayed(using: str, ids: Sequence[int]) -> list[Cancelled]:
     """delayed/ready → cancelled; those that were."""
     d = dialect.of(using)
+    these, params = d.among("id", ids)
     sql = f"""
         WITH seen AS MATERIALIZED (
             SELECT id AS job_id FROM delaytasks_job
-            WHERE id IN ({_marks(ids)}) AND state = {DELAYED} ORDER BY id {d.lock})
+            WHERE {these} AND state = {DELAYED} ORDER BY id {d.lock})
         UPDATE delaytasks_job SET state = {CANCELLED}, ended_at = {d.now}
         FROM seen WHERE id = job_id AND state = {DELAYED}
         RETURNING id, attempt, {d.to_ms("due_at")}, {d.to_ms("ended_at")}"""
-    return [Cancelled(*row) for row in _run(using, sql, list(ids))]
+    return [Cancelled(*row) for row in dialect.run(using, sql, params)]
 
 
 def move_delayed(using: str, job_id: int, *, due_ms: int | None, delay_ms: int | None) -> tuple[int, int] | None:
@@ -243,14 +244,14 @@ def move_delayed(using: str, job_id: int, *, due_ms: int | None, delay_ms: int |
     A time that has passed makes it ready now; what was due even before that keeps its place in the queue.
     """
     d = dialect.of(using)
-    due = d.as_moment("%s") if delay_ms is None else d.plus_ms(d.now, "%s")
+    due = d.from_ms("%s") if delay_ms is None else d.plus_ms(d.now, "%s")
     sql = f"""
         UPDATE delaytasks_job
         SET due_at = CASE WHEN {due} > {d.now} THEN {due} ELSE {d.least}(due_at, {d.now}) END
         WHERE id = %s AND state = {DELAYED}
         RETURNING {d.to_ms("due_at")}, {d.to_ms(d.now)}"""
-    when = d.moment(due_ms or 0) if delay_ms is None else delay_ms
-    found = _run(using, sql, [when, when, job_id])
+    when = due_ms if delay_ms is None else delay_ms
+    found = dialect.run(using, sql, [when, when, job_id])
     return (found[0][0], found[0][1]) if found else None
 
 
@@ -260,7 +261,7 @@ def retry_if_dead(using: str, job_id: int) -> int | None:
     sql = f"""
         UPDATE delaytasks_job SET state = {DELAYED}, due_at = {d.now}, ended_at = NULL, died_at = NULL, failures = 0
         WHERE id = %s AND state = {DEAD} RETURNING {d.to_ms("due_at")}"""
-    found = _run(using, sql, [job_id])
+    found = dialect.run(using, sql, [job_id])
     return found[0][0] if found else None
 
 
@@ -279,7 +280,7 @@ def _claim(using: str, choice: str, params: list[Any], worker: str) -> list[Clai
         due_ms=d.to_ms("due_at"), created_ms=d.to_ms("created_at"),
         reserved_ms=d.to_ms("reserved_at"), lease_ms=d.to_ms("lease_until"),
     )  # fmt: skip
-    return [_with_body(Claimed(*row)) for row in _run(using, sql, [*params, worker])]
+    return [_with_body(Claimed(*row)) for row in dialect.run(using, sql, [*params, worker])]
 
 
 def _with_body(claimed: Claimed) -> Claimed:
@@ -287,16 +288,14 @@ def _with_body(claimed: Claimed) -> Claimed:
     return claimed._replace(body=json.loads(claimed.body)) if isinstance(claimed.body, str) else claimed
 
 
-def claim_sql(using: str, ids: Sequence[int]) -> str:
-    d = dialect.of(using)
-    return f"""SELECT id AS due_id FROM delaytasks_job
-        WHERE id IN ({_marks(ids)}) AND topic = %s AND state = {DELAYED} AND due_at <= {d.now}
-        ORDER BY id {d.skip_locked}"""
-
-
 def claim(using: str, topic: str, ids: Sequence[int], worker: str) -> list[Claimed]:
     """ready → reserved for those of `ids` that are due, delayed and not locked by anybody: attempt + 1, a lease."""
-    return sorted(_claim(using, claim_sql(using, ids), [*ids, topic], worker), key=lambda c: (c.due_ms, c.id))
+    d = dialect.of(using)
+    these, params = d.among("id", ids)
+    choice = f"""SELECT id AS due_id FROM delaytasks_job
+        WHERE {these} AND topic = %s AND state = {DELAYED} AND due_at <= {d.now}
+        ORDER BY id {d.skip_locked}"""
+    return sorted(_claim(using, choice, [*params, topic], worker), key=lambda c: (c.due_ms, c.id))
 
 
 def claim_due_sql(using: str) -> str:
@@ -313,16 +312,16 @@ def claim_due(using: str, topic: str, count: int, worker: str) -> list[Claimed]:
 
 
 def _locked_first(d: dialect.Dialect, rows: Sequence[Any]) -> tuple[str, str]:
-    """(a CTE that locks the held rows in id order, its join): two such statements cannot lock each other out.
+    """(a CTE that locks the held rows in id order, which to read then): two such statements cannot lock each other out.
 
     One row needs no order, and a database without row locks has none.
     """
     if len(rows) < 2 or not d.lock:
-        return "", ""
+        return "", "held"
     cte = f""", mine AS MATERIALIZED (
-            SELECT id AS mine_id FROM delaytasks_job JOIN held ON id = job_id AND attempt = token
+            SELECT held.* FROM delaytasks_job JOIN held ON id = job_id AND attempt = token
             WHERE state = {RESERVED} ORDER BY id {d.lock} OF delaytasks_job)"""
-    return cte, "JOIN mine ON mine_id = job_id"
+    return cte, "mine"
 
 
 def find_holding(using: str, job_id: int) -> Holding | None:
@@ -333,7 +332,7 @@ def find_holding(using: str, job_id: int) -> Holding | None:
             coalesce({d.to_ms("reserved_at")}, 0), coalesce({d.to_ms("lease_until")}, 0), state, worker,
             {d.to_ms(d.now)}
         FROM delaytasks_job WHERE id = %s"""
-    for *claimed, state, worker, now_ms in _run(using, sql, [job_id]):
+    for *claimed, state, worker, now_ms in dialect.run(using, sql, [job_id]):
         return Holding(_with_body(Claimed(*claimed)), state, worker, now_ms)
     return None
 
@@ -342,41 +341,61 @@ def _in_time(d: dialect.Dialect, in_time: bool) -> str:
     return f"AND lease_until > {d.now}" if in_time else ""
 
 
-def end_if_held(using: str, endings: Sequence[Ending], *, in_time: bool = False) -> dict[int, tuple[int, int]]:
-    """reserved → finished, delayed or dead, where (id, attempt) still holds; id → (due ms, now ms) of those.
+def end_if_held(
+    using: str, endings: Sequence[Ending], *, in_time: bool = False, relaxed: bool = False
+) -> dict[int, tuple[int, int]]:
+    """reserved → finished, delayed or dead, where (id, attempt) still holds, with an event; id → (due ms, now ms).
 
     in_time   a lease that is over no longer holds, even if nobody has taken the job back
+    relaxed   the commit of this transaction does not wait for the disk (PostgreSQL)
 
     The one statement by which an attempt ends. An id that is missing from the answer was lost:
     its TTR passed and it was taken back, or reserved by somebody else.
     """
     d = dialect.of(using)
-    values, params = _values(sorted(endings))
-    mine, join = _locked_first(d, endings)
-    sql = f"""
-        WITH held (job_id, token, next_state, delay_ms, failed, said) AS (VALUES {values}) {mine}
+    endings = sorted(endings)
+    table, params = d.table(_ENDING_KINDS, endings)
+    cte, held = _locked_first(d, endings)
+    ctes = f"""
+        WITH held (job_id, token, next_state, delay_ms, failed, said,
+                   outcome, was_due_ms, began_ms, by_worker, by_actor, trace) AS ({table}) {cte}"""
+    update = f"""
         UPDATE delaytasks_job SET
             state = next_state,
             due_at = CASE WHEN delay_ms IS NULL THEN due_at ELSE {d.plus_ms(d.now, "delay_ms")} END,
             ended_at = CASE WHEN next_state = {DELAYED} THEN NULL ELSE {d.now} END,
             died_at = CASE WHEN next_state = {DEAD} THEN {d.now} END,
             lease_until = NULL, failures = failures + failed, error = said
-        FROM held {join} WHERE id = job_id AND attempt = token AND state = {RESERVED} {_in_time(d, in_time)}
-        RETURNING id, {d.to_ms("due_at")}, {d.to_ms(d.now)}"""
-    return {row[0]: (row[1], row[2]) for row in _run(using, sql, params)}
+        FROM {held} WHERE id = job_id AND attempt = token AND state = {RESERVED} {_in_time(d, in_time)}
+        RETURNING id, {d.to_ms("due_at")} AS next_due_ms, {d.to_ms(d.now)} AS now_ms"""
+    if d.writes_in_with:
+        sql = f"""{ctes}, ended AS ({update}, {held}.*), noted AS (
+            INSERT INTO delaytasks_jobevent ({_EVENT_COLUMNS})
+            SELECT id, outcome, token, was_due_ms, now_ms, began_ms,
+                CASE WHEN next_state = {DELAYED} THEN next_due_ms END, by_worker, by_actor, trace, '' FROM ended)
+        SELECT id, next_due_ms, now_ms{", set_config('synchronous_commit', 'off', true)" if relaxed else ""} FROM ended"""
+        return {row[0]: (row[1], row[2]) for row in dialect.run(using, sql, params)}
+    ended = {row[0]: (row[1], row[2]) for row in dialect.run(using, ctes + update, params)}
+    record(using, [_event(e, *ended[e.id]) for e in endings if e.id in ended])
+    return ended
+
+
+def _event(e: Ending, next_due_ms: int, now_ms: int) -> Event:
+    next_ms = next_due_ms if e.state == DELAYED else None
+    return Event(e.id, e.outcome, e.attempt, e.due_ms, now_ms, e.reserved_ms, next_ms, e.worker, e.actor, e.trace)
 
 
 def renew_if_held(using: str, held: Sequence[tuple[int, int]], *, in_time: bool = False) -> dict[int, int]:
     """reserved → reserved with a lease of its TTR from now on; id → new lease end in ms. in_time as above."""
     d = dialect.of(using)
-    values, params = _values(sorted(held))
-    mine, join = _locked_first(d, held)
+    table, params = d.table(["bigint", "int"], sorted(held))
+    cte, rows = _locked_first(d, held)
     sql = f"""
-        WITH held (job_id, token) AS (VALUES {values}) {mine}
+        WITH held (job_id, token) AS ({table}) {cte}
         UPDATE delaytasks_job SET lease_until = {d.plus_ms(d.now, "ttr_ms")}
-        FROM held {join} WHERE id = job_id AND attempt = token AND state = {RESERVED} {_in_time(d, in_time)}
+        FROM {rows} WHERE id = job_id AND attempt = token AND state = {RESERVED} {_in_time(d, in_time)}
         RETURNING id, {d.to_ms("lease_until")}"""
-    return {row[0]: row[1] for row in _run(using, sql, params)}
+    return {row[0]: row[1] for row in dialect.run(using, sql, params)}
 
 
 def expire(using: str, leases: Sequence[tuple[int, int, int]], error: str) -> dict[int, tuple[int, int]]:
@@ -385,10 +404,10 @@ def expire(using: str, leases: Sequence[tuple[int, int, int]], error: str) -> di
     id → (the state it has now, now ms). A row that is locked is passed by: its holder is at it.
     """
     d = dialect.of(using)
-    values, params = _values(sorted(leases))
+    table, params = d.table(["bigint", "int", "int"], sorted(leases))
     over = f"state = {RESERVED} AND lease_until <= {d.now}"
     sql = f"""
-        WITH held (job_id, token, most) AS (VALUES {values}),
+        WITH held (job_id, token, most) AS ({table}),
         mine AS MATERIALIZED (
             SELECT id AS mine_id FROM delaytasks_job JOIN held ON id = job_id AND attempt = token
             WHERE {over} ORDER BY id {d.skip_locked and d.lock + " OF delaytasks_job SKIP LOCKED"})
@@ -399,20 +418,22 @@ def expire(using: str, leases: Sequence[tuple[int, int, int]], error: str) -> di
             died_at = CASE WHEN failures + 1 >= most THEN {d.now} END
         FROM held JOIN mine ON mine_id = job_id WHERE id = job_id AND attempt = token AND {over}
         RETURNING id, state, {d.to_ms(d.now)}"""
-    return {row[0]: (row[1], row[2]) for row in _run(using, sql, [*params, error])}
+    return {row[0]: (row[1], row[2]) for row in dialect.run(using, sql, [*params, error])}
+
+
+_EVENT_COLUMNS = (
+    "job_id, outcome, attempt, due_ms, done_ms, reserved_ms, next_due_ms, worker, actor, error, reason"  # as in Event
+)
+_EVENT_KINDS = ["bigint", "text", "int", "bigint", "bigint", "bigint", "bigint", "text", "text", "text", "text"]
 
 
 def record(using: str, events: Iterable[Event]) -> None:
     """Append to JobEvent, in the caller's transaction."""
     rows = list(events)
     for start in range(0, len(rows), _EVENTS):
-        values, params = _values(rows[start : start + _EVENTS])
+        table, params = dialect.of(using).table(_EVENT_KINDS, rows[start : start + _EVENTS])
         with dialect.cursor(using) as cursor:
-            cursor.execute(
-                f"INSERT INTO delaytasks_jobevent (job_id, outcome, attempt, due_ms, done_ms, reserved_ms,"
-                f" next_due_ms, worker, actor, error, reason) VALUES {values}",
-                params,
-            )
+            cursor.execute(f"INSERT INTO delaytasks_jobevent ({_EVENT_COLUMNS}) {table}", params)
 
 
 def _standing(d: dialect.Dialect) -> str:
@@ -422,8 +443,9 @@ def _standing(d: dialect.Dialect) -> str:
 
 def stand(using: str, ids: Sequence[int]) -> list[Standing]:
     """How these jobs stand, ended ones too; an id that no row knows is left out."""
-    sql = f"{_standing(dialect.of(using))} WHERE id IN ({_marks(ids)})"
-    return [Standing(*row) for row in _run(using, sql, list(ids))]
+    d = dialect.of(using)
+    these, params = d.among("id", ids)
+    return [Standing(*row) for row in dialect.run(using, f"{_standing(d)} WHERE {these}", params)]
 
 
 def overdue_sql(using: str) -> str:
@@ -436,7 +458,7 @@ def overdue(using: str, *, age_ms: int, after: tuple[int, int], limit: int) -> l
     """Live jobs that are due for `age_ms` or longer and that nobody holds, behind the cursor (due_ms, id)."""
     due_ms, job_id = after
     params = [-age_ms, dialect.of(using).moment(due_ms), job_id, limit]
-    return [Standing(*row) for row in _run(using, overdue_sql(using), params)]
+    return [Standing(*row) for row in dialect.run(using, overdue_sql(using), params)]
 
 
 def window_sql(using: str) -> str:
@@ -448,7 +470,7 @@ def window(using: str, *, until_ms: int, after: tuple[int, int], limit: int) -> 
     """Live jobs due up to `until_ms`, behind the cursor (due_ms, id), oldest first: what belongs into the mirror."""
     d = dialect.of(using)
     params = [d.moment(until_ms), d.moment(after[0]), after[1], limit]
-    return [Standing(*row) for row in _run(using, window_sql(using), params)]
+    return [Standing(*row) for row in dialect.run(using, window_sql(using), params)]
 
 
 def expired_sql(using: str) -> str:
@@ -460,7 +482,7 @@ def expired_sql(using: str) -> str:
 def expired(using: str, *, after: tuple[int, int], limit: int) -> list[Standing]:
     """Reserved jobs whose lease is over. A reserved job is always past its due time, so the due index finds it."""
     params = [dialect.of(using).moment(after[0]), after[1], limit]
-    return [Standing(*row) for row in _run(using, expired_sql(using), params)]
+    return [Standing(*row) for row in dialect.run(using, expired_sql(using), params)]
 
 
 def ready_topic_sql(using: str) -> str:
@@ -471,7 +493,7 @@ def ready_topic_sql(using: str) -> str:
 
 def has_ready(using: str, topic: str) -> bool:
     """Whether the topic has a job that is due and that nobody holds."""
-    return bool(_run(using, ready_topic_sql(using), [topic]))
+    return bool(dialect.run(using, ready_topic_sql(using), [topic]))
 
 
 def next_due_sql(using: str) -> str:
@@ -482,5 +504,5 @@ def next_due_sql(using: str) -> str:
 
 def next_due_ms(using: str) -> int | None:
     """When the next job falls due, in ms; None if nothing is pending."""
-    found = _run(using, next_due_sql(using), [])
+    found = dialect.run(using, next_due_sql(using), [])
     return found[0][0] if found else None

@@ -11,14 +11,19 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from .exceptions import TTRExceeded
 
+SLACK_SECONDS = 1.0  # by which the watchdog may come later than asked for, so that it need not be set for each job
+
 _enforced = False
 _watched = False
+_stays = False  # inside watching()
+_watched_until = 0.0  # monotonic; 0: nothing is armed
 _grace_seconds = 5.0
 _before_interrupt: Callable[[], None] | None = None
 _armed = False
@@ -45,13 +50,43 @@ def _set(seconds: float) -> None:
     # It comes again: one that strikes inside a __del__ is swallowed by Python.
     signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001), _grace_seconds / 2)
     if _watched and sys.__stderr__ is not None:
-        faulthandler.dump_traceback_later(seconds + _grace_seconds, exit=True, file=sys.__stderr__)
+        _watch(seconds + _grace_seconds)
+
+
+def _watch(seconds: float) -> None:
+    """Arm the watchdog, unless it is armed for about that time: it is a thread each time."""
+    global _watched_until
+    now, slack = time.monotonic(), SLACK_SECONDS if _stays else 0.0
+    if not now + seconds <= _watched_until <= now + seconds + 2 * slack:
+        faulthandler.dump_traceback_later(seconds + slack, exit=True, file=sys.__stderr__)
+        _watched_until = now + seconds + slack
+
+
+def _watch_no_more() -> None:
+    global _watched_until
+    if _watched_until:
+        faulthandler.cancel_dump_traceback_later()
+        _watched_until = 0.0
+
+
+@contextmanager
+def watching() -> Iterator[None]:
+    """Inside, the watchdog stays armed from one limit to the next: hundreds of quick handlers need it once."""
+    global _stays
+    before, _stays = _stays, True
+    try:
+        yield
+    finally:
+        _stays = before
+        if not before:
+            _watch_no_more()
 
 
 def _forget() -> None:
     """A forked child has neither the timer nor the watchdog's thread, and would wait for that thread for ever."""
-    global _enforced, _watched, _armed
-    _enforced = _watched = _armed = False
+    global _enforced, _watched, _armed, _stays, _watched_until
+    _enforced = _watched = _armed = _stays = False
+    _watched_until = 0.0
 
 
 os.register_at_fork(after_in_child=_forget)
@@ -81,6 +116,6 @@ def limit(ms: int) -> Iterator[None]:
             signal.setitimer(signal.ITIMER_REAL, 0)
         finally:  # the interrupt may come in the middle of the line above
             _armed = False
-            if _watched:
-                faulthandler.cancel_dump_traceback_later()
+            if not _stays:
+                _watch_no_more()
             signal.signal(signal.SIGALRM, before)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from django.db import DatabaseError, InterfaceError, connections
 
-from . import bells, conf, engine, statements, topics
+from . import bells, conf, engine, statements, topics, ttr
 from .attempt import Attempt
 from .claiming import take
 from .endings import Verdict, conclude
@@ -138,7 +138,10 @@ class Run:
             return
         try:
             while self.goes_on() and self.has_slot():
-                held = take(self.places, self.topic, self.pace.size, using=self.using, worker=self.worker)
+                quick = self.pace.size > 1
+                held = take(
+                    self.places, self.topic, self.pace.size, using=self.using, worker=self.worker, quick=quick
+                )
                 if not held:
                     break
                 self.work(held)
@@ -177,12 +180,14 @@ class Run:
         if longest_ttr_ms != self.longest_ttr_ms:
             self.longest_ttr_ms, self.slot_renewed_ms = longest_ttr_ms, 0
         try:
-            self.run_in_turn(left, until)
+            with ttr.watching():
+                self.run_in_turn(left, until)
         except (DatabaseError, InterfaceError):
             logger.exception("%s: the database failed; what is not given back comes when its lease ends", self.topic)
             connections[self.using].close()
             raise
         finally:
+            self.handling.settle()
             self.give_back(left)
         self.pace.learn(len(held) - len(left), time.monotonic() - began, self.handler.ttr_ms, conf.get().batch_max)
 
