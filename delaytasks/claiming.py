@@ -18,9 +18,7 @@ EXPIRED_AT_ONCE = 200
 LOCKED_RETRY_MS = 100  # a row that was locked by somebody's transaction is looked at again after this
 
 
-def take(
-    places: Places, topic: str, count: int, *, using: str, worker: str, quick: bool = False
-) -> list[Attempt]:
+def take(places: Places, topic: str, count: int, *, using: str, worker: str, quick: bool = False) -> list[Attempt]:
     """Reserve up to `count` ready jobs of a topic and claim them; held until their deadline, oldest due first.
 
     worker   who takes them; kept in the row and in the events
@@ -34,9 +32,7 @@ def take(
     return held or []
 
 
-def _take_once(
-    places: Places, topic: str, count: int, using: str, worker: str, quick: bool
-) -> list[Attempt] | None:
+def _take_once(places: Places, topic: str, count: int, using: str, worker: str, quick: bool) -> list[Attempt] | None:
     """What could be claimed; None if nothing was there to claim."""
     until_ms = engine.now_ms(using) + conf.get().claim_grace_ms
     ids = places.reserve(topic, count, until_ms)

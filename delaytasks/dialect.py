@@ -120,30 +120,43 @@ class PostgreSQL(Dialect):
         if len(rows) == 1:
             return "SELECT " + ", ".join(f"CAST(%s AS {kind})" for kind in kinds), list(rows[0])
         arrays = ", ".join(f"CAST(%s AS {kind}[])" for kind in kinds)
-        return f"SELECT * FROM unnest({arrays})", [list(column) for column in zip(*rows, strict=True)]
+        columns = zip(*rows, strict=True)
+        return f"SELECT * FROM unnest({arrays})", list(map(_array, kinds, columns))
 
     def among(self, column: str, ids: Sequence[int]) -> tuple[str, list[Any]]:
-        return f"{column} = ANY(CAST(%s AS bigint[]))", [list(ids)]
+        return f"{column} = ANY(CAST(%s AS bigint[]))", [_array("bigint", ids)]
 
     def run(self, connection: BaseDatabaseWrapper, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
         """As a prepared statement: to plan it costs more than to do it.
 
         Not where the project's DISABLE_SERVER_SIDE_CURSORS says that a pooler is between: the next statement may
-        reach another session there. And not while Django logs queries: it cannot tell what such a cursor sent.
+        reach another session there. And not while Django logs or wraps what is executed, which it could not see.
         """
-        if connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS") or connection.queries_logged:
+        seen = connection.queries_logged or connection.execute_wrappers
+        if seen or connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS"):
             return super().run(connection, sql, params)
+        connection.validate_thread_sharing()
+        connection.validate_no_broken_transaction()
+        connection.close_if_health_check_failed()
         connection.ensure_connection()
         raw: Any = connection.connection
-        with connection.wrap_database_errors:
-            cursor = connection._prepare_cursor(_prepares()(raw))
         before, raw.prepare_threshold = raw.prepare_threshold, 0
         try:
-            with cursor as c:
-                c.execute(f"{sql} -- {int(time.monotonic() / PLANNED_SECONDS)}", params)
-                return c.fetchall()
+            with connection.wrap_database_errors, _prepares()(raw) as cursor:
+                cursor.execute(f"{sql} -- {int(time.monotonic() / PLANNED_SECONDS)}", params)
+                return cursor.fetchall()
         finally:
             raw.prepare_threshold = before
+
+
+def _array(kind: str, values: Sequence[Any]) -> str:
+    """An array as PostgreSQL reads it. Written here, in a few passes over all of it: the driver takes each by itself."""
+    if kind in ("bigint", "int", "smallint"):
+        return "{" + ",".join(map(str, values)).replace("None", "NULL") + "}"
+    text = "\0".join(map(str, values))
+    if text.count("\0") >= len(values):
+        raise ValueError("PostgreSQL keeps no NUL in a text.")
+    return '{"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\0", '","') + '"}'
 
 
 class SQLite(Dialect):
@@ -178,6 +191,7 @@ class SQLite(Dialect):
 _DIALECTS: dict[str, Dialect] = {"postgresql": PostgreSQL(), "sqlite": SQLite()}
 
 
+@functools.cache
 def of(using: str) -> Dialect:
     """The dialect of a database alias. Raises NotImplementedError for a vendor that the engine does not speak."""
     vendor = connections[using].vendor

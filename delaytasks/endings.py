@@ -6,7 +6,7 @@ there is one. The mirror, the signals and the log hear of it on commit.
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from django.db import connections, transaction
@@ -98,7 +98,7 @@ def conclude(
 ) -> None:
     """End these attempts, all or none. Raises LeaseLost if one of them is no longer held; nothing is written then.
 
-    told      collects what the caller tells on commit by tell(); None: it is told on commit from here
+    told      what one_commit() yielded, where the caller is inside it; None: it is told on commit from here
     in_time   a lease that is over no longer holds, even if nobody has taken the job back
     relaxed   PostgreSQL: the commit does not wait for the disk
     """
@@ -109,7 +109,8 @@ def conclude(
 def _conclude(
     using: str, verdicts: Sequence[Verdict], told: Told | None, in_time: bool, relaxed: bool, skip: Collection[int]
 ) -> None:
-    with transaction.atomic(using, savepoint=False):  # all or none with the caller's: two round trips less
+    # All or none with the caller's transaction, without a savepoint: that is two round trips less.
+    with transaction.atomic(using, savepoint=False) if told is None else nullcontext():
         ended = statements.end_if_held(using, [_ending(v) for v in verdicts], in_time=in_time, relaxed=relaxed)
         if len(ended) < len(verdicts):
             lost = next(v.held for v in verdicts if v.held.id not in ended)

@@ -32,7 +32,8 @@ class Handling:
 
     def __init__(self, handler: Handler, places: Places, using: str, stopping: Callable[[], bool]) -> None:
         self.handler, self.places, self.using, self.stopping = handler, places, using, stopping
-        self.inside = connections[using].in_atomic_block  # somebody else's transaction is theirs to end
+        self.connection = connections[using]
+        self.inside = self.connection.in_atomic_block  # somebody else's transaction is theirs to end
         self.gone: list[Settlement] = []  # entries of jobs that have ended
 
     def settle(self) -> None:
@@ -121,7 +122,7 @@ class Handling:
 
     def guard_callbacks(self, after: ExitStack, told: Told) -> None:
         """What the handler left to be done on commit has a TTR of its own, from the commit until `after` is closed."""
-        if len(connections[self.using].run_on_commit) > 1:  # beside our own
+        if len(self.connection.run_on_commit) > 1:  # beside our own
             told.on_commit = lambda: after.enter_context(guarded(self.handler.ttr_ms))
 
     def callback_failed(self, error: BaseException) -> None:
@@ -207,7 +208,7 @@ class Handling:
     def mend_connection(self, error: BaseException) -> None:
         """Leave a connection that can be used. Raises the error if the database itself is gone."""
         self.forget_broken()
-        connection = connections[self.using]
+        connection = self.connection
         if connection.connection is None or connection.is_usable():
             return
         connection.close()

@@ -39,7 +39,7 @@ def nothing_left_open() -> Iterator[None]:
     All of them are closed then: what was not committed is rolled back and its locks are free. Otherwise what
     runs next here would be swallowed by a transaction that nobody commits.
     """
-    before = {connection.alias: len(connection.atomic_blocks) for connection in connections.all(initialized_only=True)}
+    before = [(connection, len(connection.atomic_blocks)) for connection in connections.all(initialized_only=True)]
     try:
         yield
     except BaseException:
@@ -51,8 +51,12 @@ def nothing_left_open() -> Iterator[None]:
         raise TransactionLeftOpen(f"The handler left a transaction open on {', '.join(left)}: it was rolled back.")
 
 
-def _left_open(before: dict[str, int]) -> list[str]:
-    return [c.alias for c in connections.all(initialized_only=True) if _is_open(c, before.get(c.alias, 0))]
+def _left_open(before: list[tuple[Any, int]]) -> list[str]:
+    now = before
+    if len(before) < len(connections.settings):  # there may be new ones
+        depths = {connection.alias: depth for connection, depth in before}
+        now = [(c, depths.get(c.alias, 0)) for c in connections.all(initialized_only=True)]
+    return [connection.alias for connection, depth in now if _is_open(connection, depth)]
 
 
 def _is_open(connection: Any, depth: int) -> bool:

@@ -3,8 +3,10 @@
 The mirror hears of them on commit. Changing a promise is in changing.py.
 """
 
+import functools
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from itertools import islice
 from typing import Any, Literal, NamedTuple, cast, get_args
@@ -20,7 +22,7 @@ from .models import Job, Topic
 from .places import Entry
 from .promises import Delay, check_actor, check_name, to_new_job
 from .statements import Event, Live, NewJob, Placed
-from .states import Outcome, State
+from .states import Outcome
 
 OnConflict = Literal["reject", "keep", "replace"]
 CHUNK = 500
@@ -108,15 +110,18 @@ def schedule_many(
     """
     using, mode, by = engine.alias(using), _checked_mode(on_conflict), check_actor(by)
     if isinstance(items, Sequence):  # can be read again, so a deadlock with another bulk is tried again
-        return retried_once(lambda: _schedule_all(using, items, mode, by), using)
-    return _schedule_all(using, items, mode, by)
+        ahead = _ahead if isinstance(items, list | tuple) else iter  # what else it is may itself ask the database
+        return retried_once(lambda: _schedule_all(using, ahead(_chunks(items)), mode, by), using)
+    return _schedule_all(using, _chunks(items), mode, by)
 
 
-def _schedule_all(using: str, items: Iterable[Mapping[str, Any]], mode: OnConflict, by: str) -> Scheduled:
-    created = kept = replaced = 0
+def _schedule_all(using: str, chunks: Iterable[list[NewJob]], mode: OnConflict, by: str) -> Scheduled:
+    created = kept = replaced = position = 0
     known: set[str] = set()
     with transaction.atomic(using):
-        for chunk in _chunks(_checked(using, items, known)):
+        for chunk in chunks:
+            _check_all_known(using, chunk, known, position)
+            position += len(chunk)
             found = _place(using, chunk, mode, by)
             replaced += found.replaced
             kept += len(chunk) - found.created - found.replaced
@@ -124,13 +129,20 @@ def _schedule_all(using: str, items: Iterable[Mapping[str, Any]], mode: OnConfli
     return Scheduled(created, kept, replaced)
 
 
-def _checked(using: str, items: Iterable[Mapping[str, Any]], known: set[str]) -> Iterator[NewJob]:
+def _check_all_known(using: str, rows: Sequence[NewJob], known: set[str], position: int) -> None:
+    for topic in {row.topic for row in rows} - known:
+        try:
+            _check_known(using, topic)
+        except UnknownTopic as error:
+            first = next(place for place, row in enumerate(rows, position) if row.topic == topic)
+            raise UnknownTopic(f"Item {first}: {error}") from None
+        known.add(topic)
+
+
+def _checked(items: Iterable[Mapping[str, Any]]) -> Iterator[NewJob]:
     for position, item in enumerate(items):
         try:
             row = to_new_job(**item)
-            if row.topic not in known:
-                _check_known(using, row.topic)
-                known.add(row.topic)
         except TypeError as error:
             raise BadInput(f"Item {position}: {error}. It takes topic, key, delay or due_at, body, ttr.") from None
         except BadInput as error:
@@ -138,9 +150,24 @@ def _checked(using: str, items: Iterable[Mapping[str, Any]], known: set[str]) ->
         yield row
 
 
-def _chunks(rows: Iterator[NewJob]) -> Iterator[list[NewJob]]:
+def _chunks(items: Iterable[Mapping[str, Any]]) -> Iterator[list[NewJob]]:
+    rows = _checked(items)
     while chunk := list(islice(rows, CHUNK)):
         yield chunk
+
+
+def _ahead(chunks: Iterator[list[NewJob]]) -> Iterator[list[NewJob]]:
+    """The same, each one worked out while the database is busy with the one before it."""
+    first = next(chunks, [])
+    if len(first) < CHUNK:
+        yield from [first] if first else []
+        return
+    with ThreadPoolExecutor(1, "delaytasks-ahead") as thread:
+        coming: Future[list[NewJob]] = thread.submit(next, chunks, [])
+        yield first
+        while chunk := coming.result():
+            coming = thread.submit(next, chunks, [])
+            yield chunk
 
 
 def _check_known(using: str, topic: str) -> None:
@@ -271,13 +298,28 @@ def _announced(using: str, found: _Found) -> _Found:
     return found
 
 
+@functools.cache
+def _new_columns() -> dict[str, Any]:
+    """What a new job has in each of its columns."""
+    return {field.attname: field.get_default() for field in Job._meta.concrete_fields}
+
+
+def _columns_of(row: NewJob, placed: Placed) -> tuple[list[str], list[Any]]:
+    columns = _new_columns() | {
+        "id": placed.id,
+        "topic": row.topic,
+        "key": row.key,
+        "due_at": from_ms(placed.due_ms),
+        "ttr_ms": row.ttr_ms,
+        "body": json.loads(row.body),
+        "created_at": from_ms(placed.placed_ms),
+    }
+    return list(columns), list(columns.values())
+
+
 def _as_job(using: str, row: NewJob, placed: Placed, *, is_new: bool) -> Job:
     if not is_new:
         return Job.objects.using(using).get(pk=placed.id)
-    job = Job(
-        id=placed.id, topic=row.topic, key=row.key, state=State.DELAYED, due_at=from_ms(placed.due_ms),
-        ttr_ms=row.ttr_ms, body=json.loads(row.body), created_at=from_ms(placed.placed_ms),
-    )  # fmt: skip
-    job._state.adding, job._state.db = False, using
+    job = Job.from_db(using, *_columns_of(row, placed))
     job.is_new = True
     return job

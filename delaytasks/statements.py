@@ -198,9 +198,7 @@ def lock_in_state(using: str, ids: Sequence[int], state: int, only: str = "", *,
     """
     d = dialect.of(using)
     these, params = d.among("id", ids)
-    return _find(
-        using, f"{these} AND state = {state} {only} ORDER BY id {d.lock if wait else d.skip_locked}", params
-    )
+    return _find(using, f"{these} AND state = {state} {only} ORDER BY id {d.lock if wait else d.skip_locked}", params)
 
 
 def find_latest(using: str, topic: str, key: str) -> Live | None:
@@ -373,11 +371,14 @@ def end_if_held(
             INSERT INTO delaytasks_jobevent ({_EVENT_COLUMNS})
             SELECT id, outcome, token, was_due_ms, now_ms, began_ms,
                 CASE WHEN next_state = {DELAYED} THEN next_due_ms END, by_worker, by_actor, trace, '' FROM ended)
-        SELECT id, next_due_ms, now_ms{", set_config('synchronous_commit', 'off', true)" if relaxed else ""} FROM ended"""
+        SELECT id, next_due_ms, now_ms{_RELAX if relaxed else ""} FROM ended"""
         return {row[0]: (row[1], row[2]) for row in dialect.run(using, sql, params)}
     ended = {row[0]: (row[1], row[2]) for row in dialect.run(using, ctes + update, params)}
     record(using, [_event(e, *ended[e.id]) for e in endings if e.id in ended])
     return ended
+
+
+_RELAX = ", set_config('synchronous_commit', 'off', true)"  # of this transaction
 
 
 def _event(e: Ending, next_due_ms: int, now_ms: int) -> Event:

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TextIO
 
 from .exceptions import TTRExceeded
 
@@ -50,15 +50,15 @@ def _set(seconds: float) -> None:
     # It comes again: one that strikes inside a __del__ is swallowed by Python.
     signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001), _grace_seconds / 2)
     if _watched and sys.__stderr__ is not None:
-        _watch(seconds + _grace_seconds)
+        _watch(seconds + _grace_seconds, sys.__stderr__)
 
 
-def _watch(seconds: float) -> None:
+def _watch(seconds: float, file: TextIO) -> None:
     """Arm the watchdog, unless it is armed for about that time: it is a thread each time."""
     global _watched_until
     now, slack = time.monotonic(), SLACK_SECONDS if _stays else 0.0
     if not now + seconds <= _watched_until <= now + seconds + 2 * slack:
-        faulthandler.dump_traceback_later(seconds + slack, exit=True, file=sys.__stderr__)
+        faulthandler.dump_traceback_later(seconds + slack, exit=True, file=file)
         _watched_until = now + seconds + slack
 
 

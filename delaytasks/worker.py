@@ -139,9 +139,7 @@ class Run:
         try:
             while self.goes_on() and self.has_slot():
                 quick = self.pace.size > 1
-                held = take(
-                    self.places, self.topic, self.pace.size, using=self.using, worker=self.worker, quick=quick
-                )
+                held = take(self.places, self.topic, self.pace.size, using=self.using, worker=self.worker, quick=quick)
                 if not held:
                     break
                 self.work(held)
