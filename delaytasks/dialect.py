@@ -136,9 +136,9 @@ class PostgreSQL(Dialect):
         if seen or connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS"):
             return super().run(connection, sql, params)
         connection.validate_thread_sharing()
-        connection.validate_no_broken_transaction()
         connection.close_if_health_check_failed()
-        connection.ensure_connection()
+        connection.ensure_connection()  # which ends what an interrupt left, so it comes first
+        connection.validate_no_broken_transaction()
         raw: Any = connection.connection
         before, raw.prepare_threshold = raw.prepare_threshold, 0
         try:
@@ -150,7 +150,7 @@ class PostgreSQL(Dialect):
 
 
 def _array(kind: str, values: Sequence[Any]) -> str:
-    """An array as PostgreSQL reads it. Written here, in a few passes over all of it: the driver takes each by itself."""
+    """An array as PostgreSQL reads it, in a few passes over all of it: the driver takes each value by itself."""
     if kind in ("bigint", "int", "smallint"):
         return "{" + ",".join(map(str, values)).replace("None", "NULL") + "}"
     text = "\0".join(map(str, values))

@@ -67,11 +67,11 @@ class Told(list[tuple[Verdict, int]]):
 
 
 @contextmanager
-def one_commit(using: str, gone: list[Settlement] | None = None) -> Iterator[Told]:
+def one_commit(using: str, gone: list[Any] | None = None) -> Iterator[Told]:
     """A transaction whose commit ends attempts: pass what it yields to conclude().
 
-    gone   collects the entries of jobs that have ended, for the caller to settle soon: an entry that is left
-           over costs a refused claim, if that
+    gone   collects the attempts whose jobs have ended, for the caller to call remove() soon: an entry that is
+           left over costs a refused claim, if that
 
     What is told on commit is registered first: a callback of somebody else's that raises keeps
     later ones from being called. An error that comes out with .committed set is such a callback's.
@@ -138,19 +138,25 @@ def _ending(verdict: Verdict) -> Ending:
     )  # fmt: skip
 
 
-def tell(using: str, ended: Sequence[tuple[Verdict, int]], gone: list[Settlement] | None = None) -> None:
+def tell(using: str, ended: Sequence[tuple[Verdict, int]], gone: list[Any] | None = None) -> None:
     """Tell the mirror, the log and the signals how attempts ended. After the commit. gone as above."""
-    moved = [
-        Settlement(v.held.id, v.held.topic, v.held.entry_ms, GONE if v.outcome in _STATES else due_ms)
-        for v, due_ms in ended
+    going_on = [
+        Settlement(v.held.id, v.held.topic, v.held.entry_ms, due_ms) for v, due_ms in ended if v.outcome not in _STATES
     ]
+    over = [v.held for v, _ in ended if v.outcome in _STATES]
+    if going_on:
+        engine.tell(using).settle(going_on)
     if gone is not None:
-        gone += (each for each in moved if each.to_ms == GONE)
-        moved = [each for each in moved if each.to_ms != GONE]
-    if moved:
-        engine.tell(using).settle(moved)
+        gone += over
+    elif over:
+        remove(using, over)
     for verdict, _ in ended:
         announce(verdict.outcome, verdict.held, last_line(verdict.error))
+
+
+def remove(using: str, over: Iterable[Held]) -> None:
+    """Take the jobs of attempts that ended out of the mirror."""
+    engine.tell(using).settle(Settlement(held.id, held.topic, held.entry_ms, GONE) for held in over)
 
 
 def announce(outcome: Outcome, job: Any, error: str = "") -> None:

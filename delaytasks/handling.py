@@ -12,11 +12,11 @@ from django.db import DatabaseError, InterfaceError, connections
 from . import engine, statements
 from .attempt import Attempt, in_hand
 from .conflicts import retried_once
-from .endings import Told, Verdict, conclude, expire, one_commit
+from .endings import Told, Verdict, conclude, expire, one_commit, remove
 from .exceptions import LeaseLost, TTRExceeded
 from .interrupted import forget_broken
 from .leftovers import guarded
-from .places import Places, Settlement
+from .places import Places
 from .states import Outcome
 from .topics import Handler, Retry, Snooze
 
@@ -34,13 +34,13 @@ class Handling:
         self.handler, self.places, self.using, self.stopping = handler, places, using, stopping
         self.connection = connections[using]
         self.inside = self.connection.in_atomic_block  # somebody else's transaction is theirs to end
-        self.gone: list[Settlement] = []  # entries of jobs that have ended
+        self.gone: list[Attempt] = []  # the mirror does not know yet that they have ended
 
     def settle(self) -> None:
         """Tell the mirror of the jobs that have ended, all in one call."""
         gone, self.gone = self.gone, []
         if gone:
-            self.places.settle(gone)
+            remove(self.using, gone)
 
     def run_together(self, group: Sequence[Attempt]) -> bool:
         """Run the group in one transaction; False if it has to be done again one by one."""

@@ -73,13 +73,15 @@ def _watch_no_more() -> None:
 def watching() -> Iterator[None]:
     """Inside, the watchdog stays armed from one limit to the next: hundreds of quick handlers need it once."""
     global _stays
-    before, _stays = _stays, True
+    if _stays or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _stays = True
     try:
         yield
     finally:
-        _stays = before
-        if not before:
-            _watch_no_more()
+        _stays = False
+        _watch_no_more()
 
 
 def _forget() -> None:

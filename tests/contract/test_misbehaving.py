@@ -244,7 +244,7 @@ def test_a_result_that_cannot_be_printed_is_finished_like_other_nonsense(stage, 
 
 
 def test_an_on_commit_callback_that_never_returns_is_interrupted_at_the_ttr(stage, monkeypatch):
-    for name in ("_enforced", "_watched", "_grace_seconds", "_before_interrupt", "_armed"):
+    for name in ("_enforced", "_watched", "_grace_seconds", "_before_interrupt", "_armed", "_stays", "_watched_until"):
         monkeypatch.setattr(ttr, name, getattr(ttr, name))
     ttr.enforce(watchdog=False, grace_seconds=1)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from delaytasks import Retry, Snooze, cancel, handler, reschedule, retry_dead, run_now, schedule, topics, worker
+from delaytasks import Retry, Snooze, cancel, conf, handler, reschedule, retry_dead, run_now, schedule, topics, worker
 from delaytasks.claiming import take
 from delaytasks.clock import to_ms
 from delaytasks.models import Job
@@ -148,11 +148,12 @@ class Touching:
 
 
 def run_touching(
-    mirror: Any, db_clock: Any, then: Callable[[], Any] = lambda: None, *, atomic: bool
+    mirror: Any, db_clock: Any, then: Callable[[], Any] = lambda: None, *, atomic: bool, pace: int = 1, ttr: int = 60
 ) -> tuple[Touching, Job, tuple[int | None, int | None]]:
     """The handler, the job's row and its places in the mirror afterwards."""
     touching = Touching(mirror, db_clock, then)
-    handler(TOPIC, ttr=60, atomic=atomic)(touching.handle)
+    handler(TOPIC, ttr=ttr, atomic=atomic)(touching.handle)
+    worker._paces[TOPIC] = worker.Pace(size=pace)
     try:
         made_now = schedule(TOPIC, key="order:1", delay=0)
         mirror.promote_due(db_clock.now_ms, [TOPIC])
@@ -160,6 +161,22 @@ def run_touching(
     finally:
         topics.forget(TOPIC)
     return touching, Job.objects.get(pk=made_now.pk), mirror.scores([(made_now.pk, TOPIC)])[0]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_quick_jobs_the_mirror_hears_no_lease_but_their_end(mirror, db_clock) -> None:
+    """What is expected to be over within the claim grace stays where reserving put it: early, never late."""
+    began_ms = db_clock.now_ms
+    touching, _, places = run_touching(mirror, db_clock, atomic=True, pace=8)
+    assert touching.entries == [began_ms + conf.get().claim_grace_ms] * 3
+    assert places == (None, None), "a touch moved the entry on the way"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_a_quick_job_whose_lease_ends_before_the_claim_grace_the_mirror_hears(mirror, db_clock) -> None:
+    touching, _, places = run_touching(mirror, db_clock, atomic=True, pace=8, ttr=2)
+    assert touching.entries == [touching.leases[0]] * 3
+    assert places == (None, None)
 
 
 def fail() -> None:

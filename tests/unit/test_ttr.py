@@ -22,7 +22,7 @@ FOREVER_SECONDS = 5  # of a handler that is to be interrupted long before
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """The module as it is in a process that has just begun."""
-    for name in ("_enforced", "_watched", "_grace_seconds", "_before_interrupt", "_armed"):
+    for name in ("_enforced", "_watched", "_grace_seconds", "_before_interrupt", "_armed", "_stays", "_watched_until"):
         monkeypatch.setattr(ttr, name, getattr(ttr, name))
     assert not ttr._enforced, "a test before this one left it on"
 
@@ -324,3 +324,39 @@ def test_a_deaf_handlers_process_is_ended_with_a_traceback_of_where_it_hung(hand
     assert "Timeout (0:00:00.2" in errors
     assert shows in errors
     assert seconds < 10
+
+
+# One watchdog for many
+
+
+def test_the_watchdog_is_armed_once_for_hundreds_of_quick_handlers(watchdog: list[tuple]) -> None:
+    with ttr.watching():
+        for rest_ms in range(60_000, 59_700, -1):
+            with ttr.limit(rest_ms):
+                pass
+    assert [call[0] for call in watchdog] == ["arm", "cancel"]
+    assert 62 <= watchdog[0][1] <= 63.1, "of the TTR and the grace, not earlier"
+
+
+def test_the_watchdog_is_armed_anew_for_a_handler_with_another_ttr(watchdog: list[tuple]) -> None:
+    with ttr.watching():
+        for seconds in (60, 5, 60):
+            with ttr.limit(seconds * 1000):
+                pass
+    assert [round(call[1]) for call in watchdog if call[0] == "arm"] == [63, 8, 63]
+
+
+def test_a_renewed_lease_arms_the_watchdog_for_longer(watchdog: list[tuple]) -> None:
+    with ttr.watching(), ttr.limit(5_000):
+        ttr.rearm(60_000)
+    assert [round(call[1]) for call in watchdog if call[0] == "arm"] == [8, 63]
+
+
+def test_another_thread_has_nothing_to_do_with_the_watchdog(watchdog: list[tuple]) -> None:
+    """Of two that overlap the second would leave it on for ever."""
+
+    def work() -> None:
+        with ttr.watching():
+            assert not ttr._stays
+
+    assert in_a_thread(work) is None
