@@ -78,6 +78,19 @@ layers: $(VENV)/.stamp-dev ## imports point down
 audit: $(VENV)/.stamp-dev ## advisories against anything that is installed; needs a network, says so loudly without
 	@$(VENV_PYTHON) .ci/audit.py
 
+# It wants a machine with nothing else to do. How long it takes is said at the end of its report.
+.PHONY: bench
+bench: SCENARIOS ?=
+bench: DATABASE ?= both
+bench: $(VENV)/.stamp-bench ## against the peers, in the same run: SCENARIOS="burst cancel" DATABASE=both ARGS="--jobs 2000 --only celery"
+	$(VENV_PYTHON) -m benchmarks $(SCENARIOS) --database $(DATABASE) $(ARGS)
+
+.PHONY: bench-compare
+bench-compare: OLD ?= var/bench/previous.json
+bench-compare: NEW ?= var/bench/last.json
+bench-compare: $(VENV)/.stamp-dev ## what has changed between two runs of `make bench`: OLD=file.json NEW=file.json
+	@$(VENV_PYTHON) -m benchmarks.compare $(OLD) $(NEW)
+
 .PHONY: bench-admin
 bench-admin: $(VENV)/.stamp-dev ## how long each page of the admin takes on five million jobs (10 min; PAGES="list board")
 	@$(VENV_PYTHON) -m benchmarks.admin_pages $(PAGES)
@@ -98,4 +111,9 @@ screenshots: $(VENV)/.stamp-dev ## take the README's pictures of a running shop,
 # Made again when the requirements change, or when the environment was made anew.
 $(VENV)/.stamp-dev: requirements.txt requirements-dev.txt $(if $(shell $(VENV_PYTHON) -c 'print(1)' 2>/dev/null),,always)
 	@$(PYTHON) project/venv.py $(VENV) requirements-dev.txt
+	@touch $@
+
+# The peers' packages; whoever does not compare need not have them.
+$(VENV)/.stamp-bench: requirements-bench.txt $(VENV)/.stamp-dev
+	@$(PYTHON) project/venv.py $(VENV) requirements-bench.txt
 	@touch $@

@@ -1,0 +1,165 @@
+"""A contestant's stand: its database, its Redis, its driver, and its workers while a figure is taken."""
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from tests.servers import PostgresServer, RedisServer, make_directory, tail
+
+from . import processes
+from .drivers import Driver, DriverFailed
+from .servers import benchmark_redis
+from .sink import Sink, quiet_when
+
+ROOT = Path(__file__).parents[1]
+WARM_JOBS = 200
+WARM_ROUNDS = 5
+WARM_SECONDS = 60.0
+QUIET_SECONDS = 10.0
+
+
+def environment(directory: Path, postgres_url: str, redis_url: str, database: str) -> dict[str, str]:
+    """What a driver and its workers see: nothing of the caller's own configuration but what is named BENCH_..."""
+    given = {name: value for name, value in os.environ.items() if name.startswith("BENCH_")}
+    return given | {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "HOME": str(directory),
+        "LANG": "C.UTF-8",
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+        "PYTHONUNBUFFERED": "1",
+        "BENCH_POSTGRES": postgres_url,
+        "BENCH_REDIS": redis_url,
+        "BENCH_DIR": str(directory),
+        "BENCH_SINK": str(directory / "sink"),
+        "BENCH_DATABASE": database,
+    }
+
+
+class Stand:
+    """One contestant, ready to be measured. `said` is what its driver says of itself.
+
+    label   the contestant in the results: its name, and its database where that is not the usual one
+
+    Entering it raises DriverFailed when the contestant cannot take part.
+    """
+
+    def __init__(self, name: str, command: list[str], postgres: PostgresServer, database: str = "postgres") -> None:
+        self.name = name
+        self.label = name if database == "postgres" else f"{name}-{database}"
+        self.command = command
+        self.database = database
+        self.postgres = postgres
+        self.said: dict[str, Any] = {}
+        self.running: list[subprocess.Popen[bytes]] = []
+        self.slowness: dict[str, int] = {}  # how many times the usual time a fill of a kind needs; learned
+        self._at_end = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as at_end:
+            self.directory = make_directory("delaytasks-bench-")
+            at_end.callback(shutil.rmtree, self.directory, ignore_errors=True)
+            self.redis: RedisServer = at_end.enter_context(benchmark_redis())
+            self.database_url = self.postgres.make_database(f"bench_{self.label.replace('-', '_')}")
+            self.env = environment(self.directory, self.database_url, self.redis.url(), self.database)
+            self.sink = Sink(self.directory / "sink")
+            self._start_driver()
+            at_end.callback(lambda: self.driver.close())
+            self._at_end = at_end.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._at_end.close()
+
+    def _start_driver(self) -> None:
+        driver = Driver(self.name, self.command, self.env, self.directory)
+        try:
+            self.said = driver.do("describe", seconds=60)
+            driver.do("setup", seconds=120)
+        except DriverFailed:
+            driver.close()
+            raise
+        self.driver = driver
+
+    def revive(self) -> None:
+        """Start the driver again if it has ended. Raises DriverFailed."""
+        if self.driver.is_gone:
+            self.driver.close()
+            self._start_driver()
+
+    def can(self, what: str) -> bool:
+        return what in self.said["can"]
+
+    def do(self, command: str, **fields: Any) -> dict[str, Any]:
+        """The driver's answer to a command of the contract. Raises DriverFailed."""
+        return self.driver.do(command, **fields)
+
+    def clear(self) -> None:
+        """Empty the contestant's stores and the sink."""
+        self.driver.do("clear")
+        self.sink.empty()
+
+    def analyze(self) -> None:
+        """What autovacuum would have done to tables that had not been empty a moment ago."""
+        if self.database == "postgres":
+            with self.postgres.connect(self.database_name, autocommit=True) as connection:
+                connection.execute("ANALYZE")
+
+    @property
+    def database_name(self) -> str:
+        return self.database_url.rpartition("/")[2]
+
+    # -- the workers ----------------------------------------------------------------------------
+
+    @contextmanager
+    def workers(self, count: int | None = None, warm: bool = True) -> Iterator[list[subprocess.Popen[bytes]]]:
+        """Inside the block its workers run, and have run jobs before; `count` of the worker commands, or all."""
+        commands = [*self.said["workers"][:count], *self.said.get("extra", [])]
+        for log in self.directory.glob("worker-*.log"):
+            log.unlink()
+        try:
+            for number, command in enumerate(commands):
+                log = self.directory / f"worker-{number}.log"
+                self.running.append(processes.start(command, self.env, self.directory, log))
+            if warm:
+                self.warm_up()
+            yield self.running
+            self.check_alive()
+        finally:
+            processes.stop_all(self.running)
+            self.running = []
+
+    def warm_up(self) -> None:
+        """Let jobs run until two processes have had some, or five times; then forget them. Raises DriverFailed."""
+        for _ in range(WARM_ROUNDS):
+            now = time.time()
+            self.do("fill", due=[now] * WARM_JOBS, kind="noop")
+            if not self.sink.await_count(WARM_JOBS, WARM_SECONDS):
+                raise DriverFailed(f"{self.label}: {self.sink.count()} of {WARM_JOBS} jobs ran.\n{self.report()}")
+            self.await_quiet()
+            both = self.sink.writers() > 1
+            self.sink.empty()
+            if both:
+                break
+
+    def await_quiet(self) -> bool:
+        """Whether all jobs have ended, as far as the contestant can tell."""
+        return quiet_when(lambda: not self.do("left").get("left"), QUIET_SECONDS)
+
+    def check_alive(self) -> None:
+        """Raises DriverFailed if a worker has ended by itself."""
+        ended = [process.args for process in self.running if process.poll() is not None]
+        if ended:
+            raise DriverFailed(f"{self.label}: ended by itself: {ended}.\n{self.report()}")
+
+    def pids(self) -> list[int]:
+        """All that runs of its workers, children included."""
+        return processes.of_sessions(process.pid for process in self.running)
+
+    def report(self) -> str:
+        """The end of each worker's log."""
+        return "\n".join(f"--- {log.name}\n{tail(log, 15)}" for log in sorted(self.directory.glob("worker-*.log")))

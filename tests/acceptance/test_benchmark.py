@@ -1,0 +1,45 @@
+"""What the benchmark asks of our own driver, it can do: figures that nobody takes would hide that it cannot."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.contestants import roster
+from benchmarks.drivers import Driver
+from benchmarks.stand import environment
+from tests.servers import RedisServer
+
+KINDS = {"burst": "noop"} | {f"burst.{kind}": kind for kind in ("update", "update-relaxed", "one-commit", "batch")}
+
+
+@pytest.fixture
+def driver(tmp_path: Path, database: str) -> Iterator[Driver]:
+    which = "postgres" if database.startswith("postgres") else "sqlite"
+    with RedisServer() as redis:
+        env = environment(tmp_path, database, redis.url(), which)
+        driver = Driver(roster.OURS, roster.found()[roster.OURS], env, tmp_path)
+        try:
+            yield driver
+        finally:
+            driver.close()
+
+
+def test_our_driver_schedules_cancels_and_forgets(driver: Driver) -> None:
+    driver.do("setup")
+    for how in ("one", "ten", "bulk"):
+        assert driver.do("schedule", how=how, count=20, delay=600.0)["seconds"] > 0
+        assert driver.do("left") == {"left": 20}
+        assert driver.do("cancel", how="bulk" if how == "bulk" else "one", count=5)["cancelled"] == 5
+        assert driver.do("left") == {"left": 15}
+        driver.do("clear")
+        assert driver.do("left") == {"left": 0}
+
+
+def test_each_form_of_our_burst_has_a_kind_that_can_be_filled(driver: Driver) -> None:
+    forms = [form for form in driver.do("describe")["can"] if form.startswith("burst")]
+    driver.do("setup")
+    for number, form in enumerate(forms):
+        driver.do("fill", due=[time.time() + 3600] * 3, kind=KINDS[form])
+        assert driver.do("left") == {"left": 3 * (number + 1)}
