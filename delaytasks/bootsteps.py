@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from billiard.process import current_process
 from celery import Celery, bootsteps, signals
 
-from . import conf, topics, ttr
+from . import beat, conf, topics, ttr
 from .stopping import begin, stop
 
 if TYPE_CHECKING:
@@ -43,25 +43,12 @@ def install(app: Celery) -> None:
     """Add delaytasks to a Celery app: `install(app)` in the project's celery.py is all that is needed."""
     app.steps["worker"].add(MoverStep)
     app.autodiscover_tasks(["delaytasks"])
-    app.on_after_finalize.connect(_add_beat_entries, weak=False)
+    app.on_after_finalize.connect(beat.add_entries, weak=False)
     signals.worker_shutting_down.connect(stop, weak=False)
     signals.worker_process_init.connect(_enforce_ttr, weak=False)
     signals.worker_init.connect(begin, weak=False)
     signals.worker_init.connect(_refuse_clashes, weak=False)
     signals.worker_init.connect(_outlive_the_broker, weak=False)
-
-
-def _add_beat_entries(sender: Celery, **_: Any) -> None:
-    settings = conf.get()
-    tick_seconds = settings.guard_tick_ms / 1000
-    entries = {
-        # The expiry is by the wall clocks of two hosts, and a pool may be busy when they come: it leaves room for both.
-        "delaytasks.move_due": (tick_seconds, max(tick_seconds * 2, 60)),
-        "delaytasks.sweep": (settings.sweep_seconds, max(settings.sweep_seconds * 4, 60)),
-    }
-    for name, (seconds, expires) in entries.items():
-        entry = {"task": name, "schedule": seconds, "options": {"expires": expires, "ignore_result": True}}
-        sender.conf.beat_schedule = {**(sender.conf.beat_schedule or {}), name: entry}
 
 
 def _enforce_ttr(**_: Any) -> None:

@@ -1,7 +1,7 @@
 """The mover: what is due becomes ready, and somebody is told. Next: mirror/lua/promote_due.lua, then worker.py.
 
-Two things call it: the Celery beat task move_due, each second, in any deployment; and a
-thread in each worker, which sleeps until the next due time. Any number may run, because the
+Two things call it: a thread in each worker, which sleeps until the next due time; and the
+Celery beat task move_due, each second while no such thread looks. Any number may run, because the
 script is atomic. A pass returns how long to rest, so a lost notification costs one guard
 tick and no more.
 """
@@ -53,12 +53,12 @@ class Mover:
 
     def _pass(self, places: Places) -> Promotion:
         now_ms, topics = self._now_ms(), self._topics()
-        promotion = places.promote_due(now_ms, topics)
-        waiting = promotion.topics
-        if not 0 <= now_ms - self._looked_ms < self._guard_tick_ms:  # a bell may have been lost; a clock set back
+        # Once a tick at all that is ready: a bell may have been lost. The clock may have been set back.
+        look = not 0 <= now_ms - self._looked_ms < self._guard_tick_ms
+        promotion = places.promote_due(now_ms, topics, look=look)
+        if look:
             self._looked_ms = now_ms
-            waiting = waiting | places.ready_counts(topics).keys()
-        for topic in sorted(waiting):
+        for topic in sorted(promotion.topics):
             self._ring_for(topic)
         return promotion
 

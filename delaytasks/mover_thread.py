@@ -1,11 +1,13 @@
 """The mover inside a Celery worker: a thread for millisecond precision without polling."""
 
 import logging
+import math
 import threading
+import time
 
 from django.db import DatabaseError, InterfaceError, connections
 
-from . import conf, engine, sweeper
+from . import beat, conf, engine, sweeper
 from .exceptions import MirrorDown
 from .mirror.index import Listener
 from .mover import Mover
@@ -22,6 +24,7 @@ class MoverThread(threading.Thread):
         self._stop_asked = threading.Event()
         self._listener: Listener | None = None
         self._movers: dict[str, Mover] = {}
+        self._guarded: dict[str, float] = {}  # alias -> when, by the monotonic clock
 
     def run(self) -> None:
         while not self._stop_asked.is_set():
@@ -35,14 +38,24 @@ class MoverThread(threading.Thread):
             if using not in self._movers:
                 self._movers[using] = new_mover(using)
             rest_ms = self._movers[using].move_due()
-            sweeper.guard(using)
-            return rest_ms
+            return min(rest_ms, self._guard(using))
         except (DatabaseError, InterfaceError) as error:
             logger.warning("mover: the database refused a pass, trying again: %s", error)
             connections[using].close()
         except Exception:
             logger.exception("mover: a pass failed, trying again")
         return conf.get().guard_tick_ms
+
+    def _guard(self, using: str) -> int:
+        """The guard, once a tick however many passes there are; in how many ms it is to come again."""
+        tick_ms, began = conf.get().guard_tick_ms, self._guarded.get(using, -math.inf)
+        if time.monotonic() - began >= tick_ms / 1000:
+            self._guarded[using] = began = time.monotonic()
+            sweeper.guard(using)
+            found = engine.mirror_of(using)
+            if found is not None:
+                found.say_moving(beat.handlers(), tick_ms * 3 // 2)  # beat sends its messages when that is over
+        return max(0, math.ceil(tick_ms - (time.monotonic() - began) * 1000))
 
     def _rest(self, ms: int) -> None:
         found = engine.mirror_of(engine.aliases()[0])  # all databases share the channel

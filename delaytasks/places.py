@@ -27,7 +27,7 @@ class Settlement(NamedTuple):
 
 
 class Promotion(NamedTuple):
-    topics: set[str]  # that got ready jobs
+    topics: set[str]  # that got ready jobs, or had some, if asked to look
     next_ms: int | None  # the next due time
     full: bool  # a batch was full: there is more
 
@@ -49,8 +49,11 @@ class Places(Protocol):
     def count(self, name: str, by: int = 1) -> None:
         """Add to a counter of the whole fleet. Never raises."""
 
-    def promote_due(self, now_ms: int, topics: Sequence[str]) -> Promotion:
-        """Make what is due ready, one batch. Raises MirrorDown, as all that follow."""
+    def promote_due(self, now_ms: int, topics: Sequence[str], *, look: bool = False) -> Promotion:
+        """Make what is due ready, one batch; `look` for ready jobs from before, too.
+
+        Raises MirrorDown, as all that follow.
+        """
 
     def reserve(self, topic: str, count: int, until_ms: int) -> list[int] | None:
         """Ids of the topic's oldest ready jobs; None: no index here, the claim looks by itself."""

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from datetime import timedelta
 
-from django.db import transaction
 from django.db.models import Q
 
 from . import conf, engine, statements, topics
@@ -22,15 +21,15 @@ from .exceptions import MirrorDown
 from .mirror.index import Mirror
 from .models import MirrorMark, Topic
 from .places import Entry
+from .recognition import TICK_EVERY_MS, forget, lost_data, mark, next_tick
 from .statements import Standing
 
 logger = logging.getLogger("delaytasks")
 PAGE = 500
 OVERDUE_AGE_MS = 500  # younger ones are most likely on their way
 PROBE_OVERLAP_MS = 2_000  # for what committed late
-PROBE_SECONDS = 0.3  # a guard's time for each of its two looks
+PROBE_SECONDS = 0.3  # a guard's time for each of its looks
 OVERLAP_MS = 300_000  # the feeder reads again what committed late, this far below its mark
-TICK_EVERY_MS = 10_000
 ALONE_MS = 15_000
 
 _noticed_outages: set[str] = set()
@@ -57,7 +56,8 @@ def guard(using: str) -> int:
     except MirrorDown:
         if using not in _noticed_outages:  # Redis misses this tick, so even one that comes back as it was is noticed
             _noticed_outages.add(using)
-            _tick(using)
+            forget(found)
+            next_tick(using)
         return 0
 
 
@@ -68,33 +68,9 @@ def _say_looked(using: str) -> None:
         return
     _said_looked[using] = time.monotonic()
     quiet = Q(looked_at=None) | Q(looked_at__lt=now - timedelta(milliseconds=TICK_EVERY_MS // 2))
-    MirrorMark.objects.using(using).filter(quiet, pk=_mark(using).pk).update(looked_at=now)
-
-
-# -- is it still the Redis that we filled? ------------------------------------------------------
-
-
-def lost_data(found: Mirror, using: str) -> bool:
-    """Whether Redis is another one, empty, rewound, or was away since it was last filled. Ticks on if not."""
-    mark = _mark(using)
-    if found.masters() != mark.masters or any(tick != mark.tick for tick in found.ticks()):
-        return True
-    if found.alone("tick", TICK_EVERY_MS):
-        found.write_tick(_tick(using))
-    return False
-
-
-def _mark(using: str) -> MirrorMark:
-    return MirrorMark.objects.using(using).get_or_create(pk=1)[0]
-
-
-def _tick(using: str) -> int:
-    """The next tick; the database knows it first, so a crash in between only costs a rebuild."""
-    with transaction.atomic(using):
-        mark = MirrorMark.objects.using(using).select_for_update().get_or_create(pk=1)[0]
-        mark.tick += 1
-        mark.save(update_fields=["tick"], using=using)
-    return mark.tick
+    rows = MirrorMark.objects.using(using)
+    if not rows.filter(quiet, pk=1).update(looked_at=now):  # another has just said so, or nobody ever did
+        rows.get_or_create(pk=1, defaults={"looked_at": now})
 
 
 def rebuild(using: str | None = None) -> int | None:
@@ -114,7 +90,7 @@ def rebuild(using: str | None = None) -> int | None:
         for page in window(using, 0, until_ms):
             added += _feed(found, page)
             found.still_alone("rebuild", ALONE_MS)
-        tick = _tick(using)
+        tick = next_tick(using)
         MirrorMark.objects.using(using).filter(pk=1).update(masters=masters, fed_until=from_ms(until_ms))
         found.write_tick(tick)
         found.count("rebuilt")
@@ -142,19 +118,20 @@ def _feed(found: Mirror, page: list[Standing]) -> int:
 def probe(found: Mirror, using: str) -> int:
     """Add what is overdue, held by nobody and not in the mirror; how many that were.
 
-    Two looks. What became overdue since the last one, all of it; and a round trip through
-    everything older, a part each time, so that a backlog that is correctly ready cannot hide one
+    A round trip through all of it, a part each time; and, unless that part was all, what became
+    overdue since the last look, so that a backlog that is correctly ready cannot hide one
     missing row for longer than the second in which it became overdue.
     """
     now_ms = engine.now_ms(using)
-    last_ms, *round_at = found.probe_cursor()
-    fresh, _ = _look(found, using, (max(last_ms - PROBE_OVERLAP_MS, 0), 0))
-    missing, reached = _look(found, using, (round_at[0], round_at[1]))
+    last_ms, *began = found.probe_cursor()
+    missing, reached = _look(found, using, (began[0], began[1]))
+    if (*began, *reached) != (0, 0, 0, 0):
+        missing += _look(found, using, (max(last_ms - PROBE_OVERLAP_MS, 0), 0))[0]
     found.probe_cursor((now_ms - OVERDUE_AGE_MS, *reached))
-    if fresh + missing:
-        found.count("repaired", fresh + missing)
-        logger.warning("mirror: %s overdue jobs were missing and are back", fresh + missing)
-    return fresh + missing
+    if missing:
+        found.count("repaired", missing)
+        logger.warning("mirror: %s overdue jobs were missing and are back", missing)
+    return missing
 
 
 def _look(found: Mirror, using: str, after: tuple[int, int]) -> tuple[int, tuple[int, int]]:
@@ -188,7 +165,7 @@ def sweep(using: str | None = None) -> dict[str, int]:
 def _audited(using: str) -> dict[str, int]:
     counts = audit(using)
     kept = {"at_ms": engine.now_ms(using), **counts}
-    MirrorMark.objects.using(using).filter(pk=_mark(using).pk).update(audit=kept)
+    MirrorMark.objects.using(using).filter(pk=mark(using).pk).update(audit=kept)
     return counts
 
 
@@ -202,12 +179,12 @@ def take_back_expired(using: str) -> int:
 
 def feed(found: Mirror, using: str) -> int:
     """Bring the next window of the horizon into the mirror; how many entries were new there. Raises MirrorDown."""
-    mark = _mark(using)
+    known = mark(using)
     now_ms = engine.now_ms(using)
     until_ms = now_ms + conf.get().horizon_ms
-    fed_ms = to_ms(mark.fed_until) if mark.fed_until else now_ms
+    fed_ms = to_ms(known.fed_until) if known.fed_until else now_ms
     added = sum(_feed(found, page) for page in window(using, fed_ms - OVERLAP_MS, until_ms))
-    MirrorMark.objects.using(using).filter(pk=mark.pk).update(fed_until=from_ms(until_ms))
+    MirrorMark.objects.using(using).filter(pk=known.pk).update(fed_until=from_ms(until_ms))
     return added
 
 

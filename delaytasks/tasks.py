@@ -14,6 +14,7 @@ from kombu.exceptions import OperationalError as BrokerDown
 
 from . import bulk, conf, engine, sweeper, topics, worker
 from .bells import Bells
+from .connecting import keeping_connections
 from .mover import Mover
 from .stopping import stopping
 
@@ -58,8 +59,9 @@ def _mover(using: str) -> Mover:
 
 
 @shared_task(name="delaytasks.move_due", ignore_result=True, acks_late=False)
+@keeping_connections
 def move_due() -> int:
-    """Each second, by beat: passes of the mover until nothing is due, and the guard's look at what it missed.
+    """By beat, each second while no mover's thread looks: passes until nothing is due, and the guard.
 
     Returns how many ms it might rest.
     """
@@ -75,6 +77,7 @@ def move_due() -> int:
 
 
 @shared_task(name="delaytasks.run_topic", ignore_result=True, acks_late=False)
+@keeping_connections
 def run_topic(topic: str, using: str | None = None) -> int:
     """Run what is ready of a topic; how many jobs were run."""
     using = engine.alias(using)
@@ -83,6 +86,7 @@ def run_topic(topic: str, using: str | None = None) -> int:
 
 
 @shared_task(name=bulk.TASK, ignore_result=True, acks_late=False)
+@keeping_connections
 def bulk_change(pk: int, using: str) -> None:
     """Some seconds of a change to many jobs; then the next."""
     try:
@@ -96,6 +100,7 @@ def bulk_change(pk: int, using: str) -> None:
 
 
 @shared_task(name="delaytasks.sweep", ignore_result=True, acks_late=False)
+@keeping_connections
 def sweep() -> dict[str, int]:
     """Every half minute, by beat: leases that ended, the horizon's next window, the audit, bulk changes."""
     done: Counter[str] = Counter()

@@ -28,7 +28,7 @@ class WithoutMirror:
     def count(self, name: str, by: int = 1) -> None:
         return None
 
-    def promote_due(self, now_ms: int, topics: Sequence[str]) -> Promotion:
+    def promote_due(self, now_ms: int, topics: Sequence[str], *, look: bool = False) -> Promotion:
         return Promotion(set(self.ready_counts(topics)), statements.next_due_ms(self._using), full=False)
 
     def reserve(self, topic: str, count: int, until_ms: int) -> None:

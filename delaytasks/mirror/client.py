@@ -20,16 +20,24 @@ from ..exceptions import MirrorDown
 PAUSES_SECONDS = (0.5, 1.0, 2.0, 3.0)  # how long a Redis that failed is left alone, growing
 
 
-def make(settings: Settings) -> Any:
+def make(settings: Settings, on_connect: Callable[[], None] = lambda: None) -> Any:
     """A client of the Redis that the settings name.
 
-    REDIS_URL   redis:// rediss:// unix://, or sentinel://[:password@]host:port,host:port/service/db
+    REDIS_URL    redis:// rediss:// unix://, or sentinel://[:password@]host:port,host:port/service/db
+    on_connect   called whenever a connection was made: behind it may be another Redis than before
     """
+
+    def connected(connection: Any) -> None:
+        if not settings.redis_cluster:  # whose client does this itself, and calls us beside it
+            connection.on_connect_check_health(check_health=False)  # that check would connect, and so on
+        on_connect()
+
     url = settings.redis_url or ""
     options: dict[str, Any] = {
         "socket_timeout": settings.redis_timeout_seconds,
         "socket_connect_timeout": settings.redis_timeout_seconds,
         "decode_responses": True,
+        "redis_connect_func": connected,
     }
     if url.startswith("sentinel://"):
         return _sentinel(url, options)
@@ -72,6 +80,10 @@ class Line:
         self._monotonic = monotonic
         self._until = 0.0
         self._failed = 0
+        self.connected = 0  # how often a connection was made
+
+    def note_connect(self) -> None:
+        self.connected += 1
 
     @property
     def down(self) -> bool:

@@ -24,12 +24,17 @@ class Mirror:
     def __init__(self, settings: Settings, using: str = "default") -> None:
         self.settings = settings
         self.keys = Keys(settings.prefix, using, settings.buckets)
-        self._line = clients.Line(lambda: clients.make(settings))
+        self._line = clients.Line(lambda: clients.make(settings, self._line.note_connect))
         self._scripts = Scripts()
 
     @property
     def down(self) -> bool:
         return self._line.down
+
+    @property
+    def connected(self) -> int:
+        """How often a connection to Redis was made; after another one it may be another Redis."""
+        return self._line.connected
 
     def close(self) -> None:
         self._line.close()
@@ -84,13 +89,16 @@ class Mirror:
 
     # -- asking: raises MirrorDown --------------------------------------------------------------
 
-    def promote_due(self, now_ms: int, topics: Sequence[str]) -> Promotion:
-        """Move what is due from delayed to ready, one batch per bucket. `topics` are those that are known here."""
+    def promote_due(self, now_ms: int, topics: Sequence[str], *, look: bool = False) -> Promotion:
+        """Move what is due from delayed to ready, one batch per bucket. `topics` are those that are known here.
+
+        look   the answer names those of `topics`, too, that had ready jobs before
+        """
         batch = self.settings.promote_limit
         calls = [
             (
                 [k.due(b), k.topics(b), k.aside(b), k.counters(b), *(k.ready(b, topic) for topic in topics)],
-                [now_ms, batch, k.ready_prefix(b), k.ready_channel, *topics],
+                [now_ms, batch, k.ready_prefix(b), k.ready_channel, int(look), *topics],
             )
             for k in [self.keys]
             for b in range(k.buckets)
@@ -265,6 +273,15 @@ class Mirror:
                 client.set(self.keys.tick(bucket), tick)
 
         self._line.ask(write)
+
+    def say_moving(self, handlers: str, for_ms: int) -> None:
+        """A mover's thread that knows these handlers looks, and will again within `for_ms`. Never raises."""
+        with suppress(MirrorDown):
+            self._line.ask(lambda c: c.set(self.keys.moving(handlers), 1, px=for_ms))
+
+    def moving_ms(self, handlers: str) -> int:
+        """For how long yet a mover's thread that knows these handlers is taken to look; 0: none does."""
+        return max(0, self._line.ask(lambda c: c.pttl(self.keys.moving(handlers))))
 
     def probe_cursor(self, new: tuple[int, int, int] | None = None) -> tuple[int, int, int]:
         """(up to when it looked at what became overdue, due ms and id where its round goes on) of the overdue probe.

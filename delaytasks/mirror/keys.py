@@ -58,6 +58,10 @@ class Keys:
         """The lock that lets only one process at a time do `what`."""
         return f"{self.tag(0)}:alone:{what}"
 
+    def moving(self, handlers: str) -> str:
+        """There as long as a mover's thread looks that knows these handlers."""
+        return f"{self.tag(0)}:moving:{handlers}"
+
     @property
     def probe(self) -> str:
         return f"{self.tag(0)}:probe"

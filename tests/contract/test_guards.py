@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from delaytasks import audit, cancel, metrics, mirror, reschedule, schedule, schedule_many, sweeper
+from delaytasks import audit, cancel, metrics, mirror, recognition, reschedule, schedule, schedule_many, sweeper
 from delaytasks.clock import from_ms
 from delaytasks.models import Job, MirrorMark
 from delaytasks.places import GONE, Entry, Settlement
@@ -59,7 +59,7 @@ def test_an_old_snapshot_is_noticed_and_runs_nothing_that_ended_and_nothing_earl
     db_clock.advance(seconds=6)
     stage.go()
     assert keys == ["ends"]
-    mirror.connect().write_tick(sweeper._tick("default"))  # the world went on
+    mirror.connect().write_tick(recognition.next_tick("default"))  # the world went on
     restore(saved)
     stage.guard()
     stage.go()
@@ -76,6 +76,7 @@ def test_another_redis_is_noticed_by_its_run_id(stage):
     stage.recorder("t")
     schedule("t", key="a", delay=60)
     MirrorMark.objects.update(masters={"single": "another/one"})
+    recognition._agreed.clear()  # it is asked every ten seconds
     client().delete(*[mirror.connect().keys.due(b) for b in range(4)])
     stage.guard()
     assert mirror.connect().due_count() == 1

@@ -85,12 +85,14 @@ class Bench:
         flat = [value for job, seen, new in settlements for value in (member(job, topic), topic, seen, new)]
         return self.call("settle", [self.due_key], [*self._head, *flat])
 
-    def promote(self, now: int = NOW, *, batch: int = 1000, known: Iterable[str] = (TOPIC,)) -> list[Any]:
+    def promote(
+        self, now: int = NOW, *, batch: int = 1000, known: Iterable[str] = (TOPIC,), look: bool = False
+    ) -> list[Any]:
         """The script's whole answer: moved, next head or -1, set aside, topics..."""
         k = self.keys
         topics = list(known)
         keys = [k.due(0), k.topics(0), k.aside(0), k.counters(0), *(k.ready(0, topic) for topic in topics)]
-        return self.call("promote_due", keys, [now, batch, k.ready_prefix(0), k.ready_channel, *topics])
+        return self.call("promote_due", keys, [now, batch, k.ready_prefix(0), k.ready_channel, int(look), *topics])
 
     def promotion(self, now: int = NOW, *, batch: int = 1000) -> Promotion:
         moved, head, _, *topics = self.promote(now, batch=batch)

@@ -53,6 +53,15 @@ def test_the_known_topics_are_matched_with_their_keys_whatever_their_order(bench
     assert [bench.where(job, topic) for job, topic in enumerate(names)] == [At("ready", NOW)] * 3
 
 
+def test_who_looks_is_told_of_known_topics_with_ready_jobs_from_before_each_once(bench: Bench) -> None:
+    bench.put(1, At("ready", NOW))
+    bench.put(2, At("due", NOW))
+    bench.put(3, At("ready", NOW), OTHER)
+    bench.put(4, At("ready", NOW), "seat.free")
+    assert sorted(bench.promote(known=[TOPIC, OTHER, "empty"], look=True)[3:]) == [TOPIC, OTHER]
+    assert bench.promote(known=[TOPIC, OTHER, "empty"]) == [0, -1, 0]
+
+
 def test_the_topics_that_ever_had_a_ready_job_are_remembered_for_the_audit(bench: Bench) -> None:
     bench.put(1, At("due", NOW), OTHER)
     bench.put(2, At("due", LATER))

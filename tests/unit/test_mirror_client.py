@@ -278,6 +278,21 @@ def test_a_cluster_that_does_not_answer_from_the_beginning_is_down_like_any_othe
     assert mirror.add([Entry(1, "order.close", 1)]) == 0
 
 
+def test_each_connection_is_counted_and_leads_to_the_database_of_the_url(redis_server) -> None:
+    mirror = Mirror(Settings(redis_url=redis_server.url(3)))
+    assert mirror.connected == 0
+    try:
+        assert mirror._line.ask(lambda client: client.client_info())["db"] == 3
+        mirror.due_count()
+        assert mirror.connected == 1
+        with redis_server.client() as client:
+            client.client_kill_filter(_type="normal")
+        mirror.due_count()
+        assert mirror.connected == 2
+    finally:
+        mirror.close()
+
+
 # One mirror per process
 
 

@@ -9,6 +9,7 @@ from django.conf import settings
 from delaytasks import clock, dialect, handler
 
 from .models import Effect
+from .tasks import backend
 
 FOREVER_SECONDS = 600
 
@@ -35,6 +36,13 @@ def mark(job):
 @handler("quick")
 def quick(job):
     effects_of(job)
+
+
+@handler("backend")
+def says_its_backend(job):
+    """The pid of its effect is the server's process behind the connection."""
+    effects_of(job)
+    Effect.objects.filter(job_id=job.id).update(pid=backend())
 
 
 @handler("steady")
