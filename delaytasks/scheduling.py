@@ -6,9 +6,9 @@ The mirror hears of them on commit. Changing a promise is in changing.py.
 import functools
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from itertools import islice
+from operator import itemgetter
 from typing import Any, Literal, NamedTuple, cast, get_args
 
 from django.db import transaction
@@ -26,6 +26,7 @@ from .states import Outcome
 
 OnConflict = Literal["reject", "keep", "replace"]
 CHUNK = 500
+_TOPIC_AND_KEY = itemgetter(0, 1)
 _RACES = 5  # a live job that ends between our statements makes us look again
 
 
@@ -110,8 +111,7 @@ def schedule_many(
     """
     using, mode, by = engine.alias(using), _checked_mode(on_conflict), check_actor(by)
     if isinstance(items, Sequence):  # can be read again, so a deadlock with another bulk is tried again
-        ahead = _ahead if isinstance(items, list | tuple) else iter  # what else it is may itself ask the database
-        return retried_once(lambda: _schedule_all(using, ahead(_chunks(items)), mode, by), using)
+        return retried_once(lambda: _schedule_all(using, _chunks(items), mode, by), using)
     return _schedule_all(using, _chunks(items), mode, by)
 
 
@@ -154,20 +154,6 @@ def _chunks(items: Iterable[Mapping[str, Any]]) -> Iterator[list[NewJob]]:
     rows = _checked(items)
     while chunk := list(islice(rows, CHUNK)):
         yield chunk
-
-
-def _ahead(chunks: Iterator[list[NewJob]]) -> Iterator[list[NewJob]]:
-    """The same, each one worked out while the database is busy with the one before it."""
-    first = next(chunks, [])
-    if len(first) < CHUNK:
-        yield from [first] if first else []
-        return
-    with ThreadPoolExecutor(1, "delaytasks-ahead") as thread:
-        coming: Future[list[NewJob]] = thread.submit(next, chunks, [])
-        yield first
-        while chunk := coming.result():
-            coming = thread.submit(next, chunks, [])
-            yield chunk
 
 
 def _check_known(using: str, topic: str) -> None:
@@ -214,12 +200,12 @@ def _place_together(using: str, rows: Sequence[NewJob], on_conflict: OnConflict,
     replaced = 0
     with transaction.atomic(using):
         for _ in range(_RACES):
-            inserted = statements.insert_new(using, sorted(waiting.values(), key=lambda row: row[:2]))  # one lock order
+            inserted = statements.insert_new(using, sorted(waiting.values(), key=_TOPIC_AND_KEY))  # one lock order
             placed += inserted
             _record_scheduled(using, inserted, by)
-            _drop(waiting, inserted)
-            if not waiting:
+            if len(inserted) == len(waiting):
                 break
+            _drop(waiting, inserted)
             live = statements.find_live(using, list(waiting))
             if live and on_conflict == "reject":
                 raise _is_live(next(iter(live.values())))

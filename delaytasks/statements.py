@@ -148,7 +148,7 @@ def insert_new(using: str, rows: Sequence[NewJob]) -> list[Placed]:
         WHERE true
         ON CONFLICT (topic, key) WHERE ended_at IS NULL DO NOTHING
         RETURNING id, topic, key, {d.to_ms("due_at")}, {d.to_ms("created_at")}"""
-    return [Placed(*row) for row in dialect.run(using, sql, params)]
+    return list(map(Placed._make, dialect.run(using, sql, params)))
 
 
 def _new_due(d: dialect.Dialect) -> str:

@@ -156,8 +156,10 @@ class Mirror:
         wait_ms = min(wait_ms, int(self.settings.redis_timeout_seconds * 500))  # well before the socket's timeout
         self._line.ask(lambda c: c.zadd(self.keys.lingering(crew), {token: now_ms + wait_ms}))
         woken = self._line.ask(lambda c: c.blpop([wake], timeout=wait_ms / 1000))
+        if woken:  # who woke us took us off the list
+            return woken[1]
         self._line.ask(lambda c: c.zrem(self.keys.lingering(crew), token))
-        return woken[1] if woken else None
+        return None
 
     def ready_counts(self, topics: Sequence[str]) -> dict[str, int]:
         """How many jobs are ready, for those of `topics` that have any."""
