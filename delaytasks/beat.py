@@ -4,6 +4,7 @@ Imported before Django's apps are loaded, as bootsteps.py.
 """
 
 import hashlib
+import logging
 from datetime import datetime
 from typing import Any
 
@@ -12,6 +13,8 @@ from celery.schedules import schedstate, schedule
 
 from . import conf, topics
 from .exceptions import MirrorDown
+
+logger = logging.getLogger("delaytasks")
 
 # Before, a beat looks at no other entry as long as the first in its queue says that it is not due.
 ENTRIES_IN_TURN = (5, 7)
@@ -39,6 +42,9 @@ def _moving_ms() -> int:
     try:
         return min(mirror.moving_ms(handlers()) if mirror else 0 for mirror in found)
     except MirrorDown:
+        return 0
+    except Exception:  # Celery would ask again after minutes; and a doubtful answer must be to send
+        logger.exception("beat: it could not be told whether a mover looks; its message is sent")
         return 0
 
 

@@ -56,7 +56,10 @@ def _put_back() -> None:
             continue
         connections[alias] = connection
         connection.close_if_unusable_or_obsolete()
-        connection.close_if_health_check_failed()  # if CONN_HEALTH_CHECKS asks for it
+        # Whatever CONN_HEALTH_CHECKS says: with Celery's new connection for each task nobody needed it in a worker.
+        connection.health_check_done = connection.connection is not None and connection.is_usable()
+        if not connection.health_check_done:
+            connection.close()
 
 
 def _lay_aside() -> None:

@@ -8,7 +8,7 @@ early than late.
 
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, ClassVar
 
@@ -118,7 +118,8 @@ class PostgreSQL(Dialect):
         And the text is the same for any number of rows but one, which the planner knows to be one.
         """
         if len(rows) == 1:
-            return "SELECT " + ", ".join(f"CAST(%s AS {kind})" for kind in kinds), list(rows[0])
+            values = [None if value is None else str(value) for value in rows[0]]  # a number's size would be a type
+            return "SELECT " + ", ".join(f"CAST(%s AS {kind})" for kind in kinds), values
         arrays = ", ".join(f"CAST(%s AS {kind}[])" for kind in kinds)
         columns = zip(*rows, strict=True)
         return f"SELECT * FROM unnest({arrays})", list(map(_array, kinds, columns))
@@ -129,19 +130,19 @@ class PostgreSQL(Dialect):
     def run(self, connection: BaseDatabaseWrapper, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
         """As a prepared statement: to plan it costs more than to do it.
 
-        Not where the project's DISABLE_SERVER_SIDE_CURSORS says that a pooler is between: the next statement may
-        reach another session there. And not while Django logs or wraps what is executed, which it could not see.
+        Not where the project's settings say that a pooler is between: the next statement may reach another session
+        there. And not while Django logs or wraps what is executed, which it could not see.
         """
-        seen = connection.queries_logged or connection.execute_wrappers
-        if seen or connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS"):
+        if connection.queries_logged or connection.execute_wrappers or _is_pooled(connection.settings_dict):
             return super().run(connection, sql, params)
         connection.validate_thread_sharing()
         connection.close_if_health_check_failed()
         connection.ensure_connection()  # which ends what an interrupt left, so it comes first
         connection.validate_no_broken_transaction()
         raw: Any = connection.connection
-        before, raw.prepare_threshold = raw.prepare_threshold, 0
+        before = raw.prepare_threshold
         try:
+            raw.prepare_threshold = 1  # the second time: what a connection asks only once is one round trip
             with connection.wrap_database_errors, _prepares()(raw) as cursor:
                 cursor.execute(f"{sql} -- {int(time.monotonic() / PLANNED_SECONDS)}", params)
                 return cursor.fetchall()
@@ -149,10 +150,20 @@ class PostgreSQL(Dialect):
             raw.prepare_threshold = before
 
 
+def _is_pooled(settings: Mapping[str, Any]) -> bool:
+    """Whether the project asks for what a pooler that gives out a session for each transaction needs."""
+    declined = settings.get("OPTIONS", {}).get("prepare_threshold", 0) is None
+    return declined or bool(settings.get("DISABLE_SERVER_SIDE_CURSORS"))
+
+
 def _array(kind: str, values: Sequence[Any]) -> str:
     """An array as PostgreSQL reads it, in a few passes over all of it: the driver takes each value by itself."""
+    if not values:
+        return "{}"
     if kind in ("bigint", "int", "smallint"):
         return "{" + ",".join(map(str, values)).replace("None", "NULL") + "}"
+    if None in values:
+        raise ValueError("A text in a table of the engine's is never NULL.")
     text = "\0".join(map(str, values))
     if text.count("\0") >= len(values):
         raise ValueError("PostgreSQL keeps no NUL in a text.")

@@ -2,8 +2,8 @@
 
 Zero rows changed means that somebody else was first. Statements over several rows lock in id
 order, so that they cannot lock each other out. A statement's text does not tell how many rows it
-is about, so that PostgreSQL plans it once; what it answers is small and typed. Reading for people
-is in querysets.py.
+is about, only whether it is one, so that PostgreSQL plans it once; what it answers is small and
+typed. Reading for people is in querysets.py.
 
 What names rows by id says nothing of ended_at: a live state implies it, and with stale statistics
 the planner would take the partial index of live rows for the smaller one and read all of it.

@@ -18,7 +18,7 @@ from typing import Any, TextIO
 
 from .exceptions import TTRExceeded
 
-SLACK_SECONDS = 1.0  # by which the watchdog may come later than asked for, so that it need not be set for each job
+SLACK_SECONDS = 1.0  # twice this the watchdog may come later than asked for, so that it need not be set for each job
 
 _enforced = False
 _watched = False
@@ -64,7 +64,7 @@ def _watch(seconds: float, file: TextIO) -> None:
 
 def _watch_no_more() -> None:
     global _watched_until
-    if _watched_until:
+    if _watched:  # whatever we believe: an interrupt may have come between arming it and knowing of it
         faulthandler.cancel_dump_traceback_later()
         _watched_until = 0.0
 

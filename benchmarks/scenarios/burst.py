@@ -6,6 +6,7 @@ no-op touches no database.
 
 import time
 
+from ..drivers import DriverFailed
 from ..filling import fill_ahead
 from ..plan import Form, Measured, Options
 from ..sink import lateness, per_second
@@ -23,7 +24,10 @@ def form(name: str, kind: str, needs: str, note: str) -> Form:
             stand.sink.await_count(options.jobs, until_due + AT_MOST_SECONDS, until_due + STALLED_SECONDS)
             stand.await_quiet()
             records = stand.sink.records()
-        return Measured(per_second(records, due), lateness(records, options.jobs))
+        found = lateness(records, options.jobs)
+        if found["missing"] or found["twice"]:  # who loses jobs would be done sooner
+            raise DriverFailed(f"{found['missing']:.0f} jobs did not run, {found['twice']:.0f} ran twice")
+        return Measured(per_second(records, due), found)
 
     return Form("burst", name, "jobs/s", measure, needs=needs, note=note)
 

@@ -158,8 +158,9 @@ class Mirror:
         woken = self._line.ask(lambda c: c.blpop([wake], timeout=wait_ms / 1000))
         if woken:  # who woke us took us off the list
             return woken[1]
-        self._line.ask(lambda c: c.zrem(self.keys.lingering(crew), token))
-        return None
+        if self._line.ask(lambda c: c.zrem(self.keys.lingering(crew), token)):
+            return None
+        return self._line.ask(lambda c: c.lpop(wake))  # woken in the moment in which it gave up
 
     def ready_counts(self, topics: Sequence[str]) -> dict[str, int]:
         """How many jobs are ready, for those of `topics` that have any."""

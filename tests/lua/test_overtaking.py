@@ -179,6 +179,30 @@ def test_of_a_quick_job_whose_lease_ends_before_the_claim_grace_the_mirror_hears
     assert places == (None, None)
 
 
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("then", [lambda: Snooze(1), lambda: (_ for _ in ()).throw(Retry("no", delay=1))])
+def test_a_quick_job_that_was_not_quick_and_goes_on_has_no_late_entry(mirror, db_clock, then: Any) -> None:
+    """Its entry became ready at the claim grace, and who reserved it in vain put it at the end of the lease."""
+
+    def outlive_the_grace() -> Any:
+        db_clock.advance(ms=conf.get().claim_grace_ms + 1)
+        mirror.promote_due(db_clock.now_ms, [TOPIC])
+        assert take(mirror, TOPIC, 5, using="default", worker="another") == []
+        return then()
+
+    handler(TOPIC, ttr=60, max_attempts=9)(lambda job: outlive_the_grace())
+    worker._paces[TOPIC] = worker.Pace(size=8)
+    try:
+        made = schedule(TOPIC, key="order:1", delay=0)
+        mirror.promote_due(db_clock.now_ms, [TOPIC])
+        worker.run_topic(TOPIC, using="default", worker="w", ring=lambda topic: None)
+    finally:
+        topics.forget(TOPIC)
+    due_ms = Job.objects.get(pk=made.pk).due_ms
+    assert due_ms == db_clock.now_ms + 1000
+    assert mirror.scores([(made.pk, TOPIC)]) == [(due_ms, None)]
+
+
 def fail() -> None:
     raise Retry("not today", delay=1)
 

@@ -1,6 +1,7 @@
 -- Reserve a topic's oldest ready jobs: put them back among the delayed until a moment soon.
 --
--- Who reserves claims them in the database next and then moves them to the end of the lease.
+-- Who reserves claims them in the database next and then moves them to the end of the lease, unless
+-- they are expected to be over before `until`.
 -- If it dies in between, the mover finds them again at `until`. Nothing is ever only in a hand.
 --
 -- KEYS[1]  zset    ready:<topic>: member -> ms

@@ -1,7 +1,8 @@
 -- Move entries later, or remove them, where their score is still the one that the caller saw.
 --
 -- A score that changed means that somebody moved the job meanwhile; then the entry stays as it
--- is: at worst too early, which costs one refused claim.
+-- is: at worst too early, which costs one refused claim. Only earlier it is moved even then: who
+-- reserved a job in vain put it at the end of a lease that its holder now gives up.
 --
 -- KEYS[1]  zset    due: member -> ms
 -- ARGV[1]  string  what the key of a ready zset begins with; the topic follows (same hash tag)
@@ -33,6 +34,9 @@ for i = 3, math.min(#ARGV, 4002), 4 do
     if new >= 0 then
       redis.call('ZADD', due, new, member)
     end
+    changed = changed + 1
+  elseif score and place == due and new >= 0 and new < score then
+    redis.call('ZADD', due, 'LT', new, member)
     changed = changed + 1
   end
 end
