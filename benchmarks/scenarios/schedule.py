@@ -7,7 +7,7 @@ DELAY_SECONDS = 600.0
 HOW = {
     "one": "one call per job, each in its own transaction",
     "ten": "ten jobs in one transaction",
-    "bulk": "a thousand jobs in one bulk call",
+    "bulk": "by its bulk call: a thousand jobs each, ours all at once",
 }
 
 
