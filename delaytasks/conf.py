@@ -13,6 +13,7 @@ from django.core.signals import setting_changed
 _KINDS: dict[type, tuple[type, ...]] = {int: (int,), float: (int, float), bool: (bool,), str: (str,)}
 _OPTIONAL: dict[str, tuple[type, ...]] = {
     "redis_url": (str, type(None)),
+    "lake": (str, type(None)),
     "autodiscover": (str, type(None)),
     "databases": (list, tuple, type(None)),
     "redact": (list, tuple),
@@ -45,6 +46,7 @@ class Settings:
     audit_seconds: int = 600
     mover_thread: bool = True  # a mover inside each Celery worker, for millisecond precision
     autodiscover: str | None = "timeouts"  # the module looked for in each app; None: import handlers yourself
+    lake: str | None = None  # the folder (a path or URI) of the data pipeline's files: the archive and the reports
     redact: Sequence[str] = (  # staff do not see a body's values under keys whose names contain one of these
         "password", "passwd", "passphrase", "secret", "token", "authorization", "authentication", "api_key",
         "access_key", "private_key", "credential", "cookie", "session_id", "card_number", "security_code", "cvv",

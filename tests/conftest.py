@@ -20,7 +20,10 @@ from django.db import connection, connections, transaction
 from tests.browsing import _chromium, browser, site, visitor  # noqa: F401  fixtures
 from tests.servers import PostgresServer, RedisServer
 
-LAYERS = ("unit", "contract", "api", "http", "lua", "property", "admin", "shop", "acceptance", "torture", "packaging")
+LAYERS = (
+    "unit", "contract", "api", "http", "lua", "property", "admin", "shop", "pipeline", "acceptance", "torture",
+    "packaging",
+)  # fmt: skip
 RUN_ONCE = ("unit", "packaging")  # only in the SQLite pass of `make test`
 BROWSED = "sqlite"  # what a browser shows is the same on each database; what is asked of it is tested on both
 HERE = Path(__file__).parent

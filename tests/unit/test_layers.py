@@ -20,6 +20,7 @@ OFFENCES = {
     "Only the mirror imports redis": ("mover.py", "import redis"),
     "Only the API imports the REST framework": ("worker.py", "import rest_framework"),
     "Only the pipeline imports Spark": ("worker.py", "import pyspark.sql"),
+    "The pipeline knows the states, and no Django": ("pipeline/run.py", "from django.conf import settings"),
     "The app does not know the project around it": ("conf.py", "from project import settings"),
 }
 

@@ -13,11 +13,11 @@ from django.db import DatabaseError, connections
 
 from ... import engine
 from ...exceptions import BadInput, DelaytasksError
-from ..verbs import changing, reading, running, tokens
+from ..verbs import changing, pipeline, reading, running, tokens
 from ..verbs.answer import Answer, Verb
 from ..verbs.arguments import USAGE
 
-VERBS: dict[str, Verb] = {**reading.VERBS, **changing.VERBS, **running.VERBS, **tokens.VERBS}
+VERBS: dict[str, Verb] = {**reading.VERBS, **changing.VERBS, **running.VERBS, **tokens.VERBS, **pipeline.VERBS}
 REFUSED = 1
 
 

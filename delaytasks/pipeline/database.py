@@ -1,0 +1,126 @@
+"""Where the operational tables are, as plain data that an executor can be told: no Django, no open connection."""
+
+import contextlib
+import fcntl
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+from urllib.parse import quote, urlencode
+
+PREFIX = "db."  # of the options that carry it into a Spark data source
+WAIT_SECONDS = 30  # for SQLite's one writer
+_LOCK = 5308  # of PostgreSQL's advisory locks: the pipeline's
+
+
+class Busy(Exception):
+    """Another run of the pipeline has this database: wait until it has ended."""
+
+
+class DatabaseAway(Exception):
+    """The database does not answer. Nothing was published; run it again when the database is back."""
+
+
+@dataclass(frozen=True)
+class Database:
+    """PostgreSQL or SQLite.
+
+    vendor   "postgresql" or "sqlite"
+    name     of the database; for SQLite the path of the file
+    """
+
+    vendor: str
+    name: str
+    host: str = ""
+    port: str = ""
+    user: str = ""
+    password: str = ""
+    libpq: str = ""  # other keywords of PostgreSQL's connections (sslmode, service, ...) as JSON
+
+    def __repr__(self) -> str:
+        return f"{self.vendor} {self.name}"  # never the password
+
+    def as_options(self) -> dict[str, str]:
+        """For a data source. Spark hides the value of an option whose name ends in `password`."""
+        return {PREFIX + name: value for name, value in asdict(self).items() if value}
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str]) -> "Database":
+        return cls(**{each.name: options.get(PREFIX + each.name, "") for each in fields(cls)})
+
+    @property
+    def uri(self) -> str:
+        """As ADBC drivers want it; read only."""
+        if self.vendor == "sqlite":
+            return f"file:{quote(self.name)}?mode=ro"
+        return f"postgresql:///?{urlencode(self._keywords(), quote_via=quote)}"
+
+    def _keywords(self) -> dict[str, str]:
+        about = {
+            "dbname": self.name,
+            "host": self.host,
+            "port": self.port,
+            "user": self.user,
+            "password": self.password,
+        }
+        return {name: value for name, value in about.items() if value} | json.loads(self.libpq or "{}")
+
+    @property
+    def mark(self) -> str:
+        """What stands for a parameter in a statement of connect()."""
+        return "?" if self.vendor == "sqlite" else "%s"
+
+    @contextlib.contextmanager
+    def connect(self) -> Iterator[Any]:
+        """A connection for small statements: psycopg's or sqlite3's. Commits at the end, rolls back on an error.
+
+        Raises DatabaseAway, also when the database goes away inside the block.
+        """
+        with self._connected() if self.vendor == "sqlite" else self._psycopg() as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[Any]:
+        try:
+            # Never makes a file: a wrong path is an error and not an empty database.
+            found = sqlite3.connect(f"file:{quote(self.name)}?mode=rw", uri=True, timeout=WAIT_SECONDS)
+            with contextlib.closing(found) as connection, connection:
+                yield connection
+        except sqlite3.OperationalError as error:
+            raise DatabaseAway(f"{self} does not answer: {error}.") from error
+
+    @contextlib.contextmanager
+    def _psycopg(self) -> Iterator[Any]:
+        import psycopg
+
+        try:
+            keywords: dict[str, Any] = self._keywords() | {"application_name": "delaytasks pipeline"}
+            with psycopg.connect(**keywords) as connection:
+                yield connection
+        except psycopg.OperationalError as error:
+            raise DatabaseAway(f"{self} does not answer: {error}.") from error
+
+    @contextlib.contextmanager
+    def alone(self, what: str) -> Iterator[None]:
+        """Inside the block no other run does the same to this database; a killed one blocks nobody. Raises Busy."""
+        with self._flock(what) if self.vendor == "sqlite" else self._advisory(what):
+            yield
+
+    @contextlib.contextmanager
+    def _flock(self, what: str) -> Iterator[None]:
+        with open(f"{self.name}.{what}.lock", "w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise Busy(f"Another {what} of {self} is running: wait until it has ended.") from error
+            yield
+
+    @contextlib.contextmanager
+    def _advisory(self, what: str) -> Iterator[None]:
+        with self.connect() as connection:
+            connection.autocommit = True  # no transaction stands open for as long as the run takes
+            asked = connection.execute("SELECT pg_try_advisory_lock(%s, hashtext(%s))", (_LOCK, what))
+            if not asked.fetchone()[0]:
+                raise Busy(f"Another {what} of {self} is running: wait until it has ended.")
+            yield

@@ -1,0 +1,57 @@
+"""What can be read of the database in parallel: each as a FROM, and the columns whose ranges are the parts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pyspark.sql.types import LongType, ShortType, StringType, StructField, StructType, TimestampType
+
+from . import schemas
+
+
+@dataclass(frozen=True)
+class Relation:
+    """columns   each with its type; in SQL it is `<alias>.<name>` unless `elsewhere` says otherwise
+    ranges       the expressions that are limited to a part's range; the ends are looked up for the first
+    key          the column that such a range is of
+    """
+
+    columns: StructType
+    alias: str
+    origin: str
+    ends: str
+    key: str
+    ranges: tuple[str, ...]
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
+
+    def sql(self, column: str) -> str:
+        return self.elsewhere.get(column, f'{self.alias}."{column}"')
+
+    def chosen(self, names: list[str] | None) -> StructType:
+        """The schema of these columns, in this order. Raises ValueError for one that there is not."""
+        unknown = sorted(set(names or ()) - set(self.columns.names))
+        if unknown:
+            raise ValueError(f"There is no column {', '.join(unknown)}; there are {', '.join(self.columns.names)}.")
+        return StructType([self.columns[name] for name in names]) if names else self.columns
+
+
+RELATIONS = {
+    "jobs": Relation(
+        schemas.JOBS, "j", "delaytasks_job AS j", "SELECT min(id), max(id) FROM delaytasks_job AS j", "id", ("j.id",)
+    ),
+    # Events in the order in which they happened, with their job's topic; null where the job is gone.
+    "events": Relation(
+        StructType([*schemas.EVENTS, StructField("topic", StringType(), True)]),
+        "e", "delaytasks_jobevent AS e", "SELECT min(id), max(id) FROM delaytasks_jobevent AS e", "id", ("e.id",),
+        {"topic": "(SELECT topic FROM delaytasks_job WHERE id = e.job_id)"},
+    ),
+    # Jobs with their events, job by job. Both are limited to a range, so that each is read by its own index.
+    "stories": Relation(
+        StructType([
+            *schemas.EVENTS, StructField("topic", StringType(), False), StructField("ended_at", TimestampType(), True),
+            StructField("state", ShortType(), False), StructField("story_id", LongType(), False),
+        ]),
+        "e", "delaytasks_job AS j JOIN delaytasks_jobevent AS e ON e.job_id = j.id",
+        "SELECT min(id), max(id) FROM delaytasks_job AS j", "story_id", ("j.id", "e.job_id"),
+        {"topic": "j.topic", "ended_at": "j.ended_at", "state": "j.state", "story_id": "j.id"},
+    ),
+}  # fmt: skip

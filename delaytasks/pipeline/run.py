@@ -1,0 +1,61 @@
+"""python -m delaytasks.pipeline.run QUESTION: one run, in a process of its own; no Java lives inside web or Celery.
+
+Settings come by the environment (settings.py). The last line of stdout is the answer as JSON: what the question
+answers, or {"error": ..., "message": ...}. Exit codes: 0 done; 1 refused, or something is wrong; 2 told wrongly.
+"""
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from .database import Busy, DatabaseAway
+from .java import JavaMissing
+from .lake import Lake, LakeError
+from .settings import BadSettings, Settings, taken_from
+
+QUESTIONS = ("report", "archive")
+DONE, REFUSED, USAGE = 0, 1, 2
+EXPECTED = (Busy, DatabaseAway, JavaMissing, LakeError)
+LINES = 12  # of what Spark said
+
+
+def main(arguments: list[str], environment: Any = os.environ) -> int:
+    try:
+        if arguments not in [[name] for name in QUESTIONS]:
+            raise BadSettings(f"Name one question: {', '.join(QUESTIONS)}.")
+        answer = ask(arguments[0], taken_from(environment))
+    except BadSettings as error:
+        return _answered(USAGE, _failure(error))
+    except EXPECTED as error:
+        return _answered(REFUSED, _failure(error))
+    except Exception as error:  # of Spark: its first lines say what, a page of Java follows
+        if not type(error).__module__.startswith(("pyspark", "py4j")):
+            raise
+        return _answered(REFUSED, {"error": type(error).__name__, "message": "\n".join(str(error).split("\n")[:LINES])})
+    return _answered(REFUSED if answer.get("refused") else DONE, answer)
+
+
+def ask(question: str, settings: Settings) -> dict[str, Any]:
+    """What the question answers. `refused` in it, if it is there, is a sentence that says what is wrong."""
+    from . import session
+
+    module = importlib.import_module(f"{__package__}.{question}")
+    with session.session(f"delaytasks {question}", master=settings.master, options=settings.spark) as spark:
+        answer: dict[str, Any] = module.run(spark, settings.database, Lake(settings.lake), **settings.wishes)
+    return answer
+
+
+def _failure(error: Exception) -> dict[str, Any]:
+    return {"error": type(error).__name__, "message": str(error)}
+
+
+def _answered(code: int, answer: Mapping[str, Any]) -> int:
+    print(json.dumps(answer), flush=True)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

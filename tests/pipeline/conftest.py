@@ -1,0 +1,78 @@
+"""One Spark session for all of these tests, and rows that are really committed: Spark reads them from elsewhere."""
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from delaytasks import clock, statements
+from delaytasks.management.verbs.pipeline import database_of
+from delaytasks.models import Job
+from delaytasks.pipeline.database import Database
+from delaytasks.pipeline.lake import Lake
+from delaytasks.statements import Event
+from delaytasks.states import ENDED, Outcome, State
+
+HERE = Path(__file__).parent
+SMALL = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g", "spark.log.level": "ERROR"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("pipeline"))  # one session, so one process
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    from delaytasks.pipeline import session
+
+    with session.session("tests", master="local[2]", options=SMALL) as spark:
+        yield spark
+
+
+@pytest.fixture
+def database(transactional_db: None) -> Database:
+    """The test's database as the pipeline is told of it."""
+    return Database(**database_of("default"))
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(str(tmp_path / "lake"))
+
+
+def at(text: str) -> datetime:
+    """An instant of 2030: "02-01 13:30"."""
+    return datetime.fromisoformat(f"2030-{text}").replace(tzinfo=UTC)
+
+
+def ms(text: str) -> int:
+    return clock.to_ms(at(text))
+
+
+@pytest.fixture
+def job(database: Database) -> Callable[..., Job]:
+    """Puts a row there as it stands, so that these tests need no worker."""
+
+    def make(key: str = "order:1", topic: str = "order.close", state: State = State.DELAYED, **columns: Any) -> Job:
+        due_at = columns.setdefault("due_at", at("02-01 12:00"))
+        if state in ENDED:
+            columns.setdefault("ended_at", due_at + timedelta(seconds=1))
+        if state is State.DEAD:
+            columns.setdefault("died_at", columns["ended_at"])
+        if state is State.RESERVED:
+            columns = {"attempt": 1, "lease_until": due_at, "reserved_at": due_at} | columns
+        columns = {"created_at": due_at - timedelta(hours=1), "ttr_ms": 60_000} | columns
+        return Job.objects.create(topic=topic, key=key, state=state, **columns)
+
+    return make
+
+
+def happened(job: Job, outcome: Outcome, when: datetime, *, late_ms: int = 0, attempt: int = 1, **more: Any) -> None:
+    """An event of an attempt that began `late_ms` after the due time and ended at `when`."""
+    due_ms = clock.to_ms(job.due_at)
+    begun = {"due_ms": due_ms, "reserved_ms": due_ms + late_ms} | more
+    statements.record("default", [Event(job.pk, outcome, attempt, done_ms=clock.to_ms(when), **begun)])
