@@ -1,4 +1,7 @@
-"""Job, JobEvent, Topic: the rows that are the truth. MirrorMark and BulkChange: what work in progress remembers."""
+"""Job, JobEvent, Topic: the rows that are the truth. MirrorMark and BulkChange: what work in progress remembers.
+
+TopicStat: what the data pipeline found, to look at; nothing is decided by it.
+"""
 
 from datetime import datetime
 from typing import Any, ClassVar, NoReturn
@@ -248,3 +251,30 @@ class BulkChange(models.Model):
 
     def __str__(self) -> str:
         return f"{self.operation} {self.total}"
+
+
+class TopicStat(models.Model):
+    """What happened to a topic in an hour. Written by the pipeline's report, each hour again until it is settled."""
+
+    topic = models.CharField(max_length=100)
+    hour_at = models.DateTimeField(help_text="the hour's beginning")
+    happened = models.BigIntegerField(help_text="events")
+    finished = models.BigIntegerField()
+    retried = models.BigIntegerField(help_text="attempts that failed or outlived their TTR, and are made again")
+    died = models.BigIntegerField()
+    cancelled = models.BigIntegerField()
+    snoozed = models.BigIntegerField()
+    begun = models.BigIntegerField(help_text="first attempts: those tell how late a job was")
+    late_p50_ms = models.BigIntegerField(null=True)
+    late_p95_ms = models.BigIntegerField(null=True)
+    late_p99_ms = models.BigIntegerField(null=True)
+    late_worst_ms = models.BigIntegerField(null=True)
+
+    class Meta:
+        default_permissions = ()  # staff see it where they see topics
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["topic", "hour_at"], name="delaytasks_topicstat_one"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.topic} {self.hour_at:%Y-%m-%d %H:00}"

@@ -81,6 +81,7 @@ DUE = _table(
     ("topic", StringType(), False),
     ("minute_at", TimestampType(), False),  # the minute's beginning
     ("due", LongType(), False),  # jobs
+    ("overdue", LongType(), False),  # jobs; in the first minute
 )
 
 # Beside a job's own columns in the archive: what its row must still look like to be pruned, and where it lies.

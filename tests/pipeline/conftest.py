@@ -16,7 +16,10 @@ from delaytasks.statements import Event
 from delaytasks.states import ENDED, Outcome, State
 
 HERE = Path(__file__).parent
-SMALL = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g", "spark.log.level": "ERROR"}
+SMALL = {  # a few rows: to make code quick takes longer than to run it slowly
+    "spark.sql.shuffle.partitions": "1", "spark.driver.memory": "1g", "spark.log.level": "ERROR",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC", "spark.sql.codegen.wholeStage": "false",
+}  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -6,7 +6,7 @@ import pytest
 from django.db import models
 from pyspark.sql import types
 
-from delaytasks.models import Job, JobEvent
+from delaytasks.models import Job, JobEvent, TopicStat
 from delaytasks.pipeline import schemas
 from delaytasks.pipeline.relations import RELATIONS
 
@@ -32,6 +32,11 @@ def test_a_table_has_the_models_columns_with_their_types_in_their_order(
     model: type[models.Model], schema: types.StructType
 ) -> None:
     assert [(each.name, each.dataType, each.nullable) for each in schema] == of_the_model(model)
+
+
+def test_the_columns_of_a_topics_hour_are_the_models() -> None:
+    stored = [each for each in of_the_model(TopicStat) if each[0] != "id"]
+    assert [(each.name, each.dataType, each.nullable) for each in schemas.TOPIC_STATS] == stored
 
 
 @pytest.mark.parametrize(("name", "model"), [("jobs", Job), ("events", JobEvent), ("stories", JobEvent)])

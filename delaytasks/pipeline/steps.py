@@ -1,0 +1,128 @@
+"""From events to what is told of a topic and an hour. Each step is a DataFrame from a DataFrame; times in ms."""
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from ..states import Outcome, State
+from . import schemas
+from .hours import HOUR_MS
+
+SHARES = {"late_p50_ms": 0.5, "late_p95_ms": 0.95, "late_p99_ms": 0.99}
+RETRIED = (Outcome.FAILED, Outcome.EXPIRED)
+OUTCOMES = {  # column -> what it counts
+    "finished": (Outcome.FINISHED,), "retried": RETRIED, "died": (Outcome.DEAD,),
+    "cancelled": (Outcome.CANCELLED,), "snoozed": (Outcome.SNOOZED,),
+}  # fmt: skip
+SUMS = ("happened", *OUTCOMES)
+
+
+def cut(ms: Column, digits: int) -> Column:
+    """A length of time to so many digits, cut."""
+    zeros = F.greatest(F.length(ms.cast("string")) - digits, F.lit(0))
+    unit = F.pow(F.lit(10), zeros).cast("long")
+    return ms - ms % unit
+
+
+def hour_ms() -> Column:
+    """The beginning of the hour in which an event happened. Needs done_ms."""
+    return F.col("done_ms") - F.col("done_ms") % HOUR_MS
+
+
+def counted(events: DataFrame) -> DataFrame:
+    """topic, hour_ms, outcome, late_ms (to three digits; null: not a first attempt) -> number, worst_ms.
+
+    Needs topic, outcome, attempt, due_ms, reserved_ms, done_ms. How late tells the first attempt: a later one may
+    have waited until the one before it gave up. Events whose topic is not known are left out.
+    """
+    first = (F.col("attempt") == 1) & F.col("reserved_ms").isNotNull()
+    late = F.when(first, F.greatest(F.col("reserved_ms") - F.col("due_ms"), F.lit(0)))
+    return (
+        events.where(F.col("topic").isNotNull())
+        .select(
+            "topic", (F.col("done_ms") - F.col("done_ms") % HOUR_MS).alias("hour_ms"), "outcome", late.alias("late")
+        )
+        .groupBy("topic", "hour_ms", "outcome", cut(F.col("late"), 3).alias("late_ms"))
+        .agg(F.count("*").alias("number"), F.max("late").alias("worst_ms"))
+    )
+
+
+def by_hour(counts: DataFrame) -> DataFrame:
+    """schemas.HOURS. Needs what counted() gives."""
+    by = ("topic", "hour_ms")
+    outcomes = counts.groupBy(*by).agg(
+        F.sum("number").alias("happened"),
+        *(F.sum(F.when(F.col("outcome").isin(*map(str, of)), F.col("number")).otherwise(0)).alias(name)
+          for name, of in OUTCOMES.items()),
+    )  # fmt: skip
+    late = counts.where(F.col("late_ms").isNotNull()).withColumnRenamed("late_ms", "ms")
+    late = late.groupBy(*by, "ms").agg(F.sum("number").alias("number"), F.max("worst_ms").alias("worst_ms"))
+    worst = late.groupBy(*by).agg(F.max("worst_ms").alias("late_worst_ms"))
+    parts = [percentiles(late, by), worst, kept(late, by)]
+    return _as(_joined(outcomes, parts, by).withColumn("hour_at", F.timestamp_millis("hour_ms")), schemas.HOURS.names)
+
+
+def percentiles(late: DataFrame, by: Sequence[str]) -> DataFrame:
+    """`by` -> begun, and the lateness that 50, 95 and 99 of a hundred did not exceed. Needs `by`, ms, number."""
+    among = Window.partitionBy(*by)
+    so_far = F.sum("number").over(among.orderBy("ms").rowsBetween(Window.unboundedPreceding, Window.currentRow))
+    ranked = late.select(
+        *by, "ms", "number", so_far.alias("so_far"), F.sum("number").over(among).alias("all")
+    )  # fmt: skip
+    shares = [
+        F.min(F.when(F.col("so_far") >= F.col("all") * share, F.col("ms"))).alias(name)
+        for name, share in SHARES.items()
+    ]
+    return ranked.groupBy(*by).agg(F.sum("number").alias("begun"), *shares)
+
+
+def kept(late: DataFrame, by: Sequence[str]) -> DataFrame:
+    """`by` -> late: how many were how late, to two digits, sorted. Needs `by`, ms, number."""
+    coarse = late.groupBy(*by, cut(F.col("ms"), 2).alias("ms")).agg(F.sum("number").alias("number"))
+    return coarse.groupBy(*by).agg(F.sort_array(F.collect_list(F.struct("ms", "number"))).alias("late"))
+
+
+def summed(hours: DataFrame, by: Sequence[str]) -> DataFrame:
+    """`by` -> what HOURS tells, of all its rows together; percentiles to two digits. Needs HOURS and `by`."""
+    sums = hours.groupBy(*by).agg(
+        *(F.sum(name).alias(name) for name in SUMS), F.max("late_worst_ms").alias("late_worst_ms")
+    )
+    late = hours.select(*by, F.explode("late").alias("each")).select(*by, "each.ms", "each.number")
+    late = late.groupBy(*by, "ms").agg(F.sum("number").alias("number"))
+    return _joined(sums, [percentiles(late, by)], by)
+
+
+def compared(hours: DataFrame) -> DataFrame:
+    """HOURS with `<column>_before`: the same topic and hour a week before; null where nothing happened then."""
+    names = [*SUMS, "begun", *SHARES]
+    week = F.expr("INTERVAL 7 DAYS")
+    before = hours.select(
+        "topic", (F.col("hour_at") + week).alias("hour_at"), *(F.col(name).alias(f"{name}_before") for name in names)
+    )
+    return hours.join(before, ["topic", "hour_at"], "left")
+
+
+def due_by_minute(jobs: DataFrame, now_ms: int, until_ms: int) -> DataFrame:
+    """schemas.DUE: what falls due up to until_ms; what is overdue is in the first minute.
+
+    Needs topic, state, due_at, ended_at. A reserved job has fallen due already.
+    """
+    now, until = (F.timestamp_millis(F.lit(ms)) for ms in (now_ms, until_ms))
+    live = F.col("ended_at").isNull() & (F.col("state") == int(State.DELAYED)) & (F.col("due_at") < until)
+    minute = F.date_trunc("minute", F.greatest(F.col("due_at"), now))
+    return (
+        jobs.where(live)
+        .groupBy("topic", minute.alias("minute_at"))
+        .agg(F.count_if(F.col("due_at") > now).alias("due"), F.count_if(F.col("due_at") <= now).alias("overdue"))
+    )
+
+
+def _joined(whole: DataFrame, parts: Sequence[DataFrame], by: Sequence[str]) -> DataFrame:
+    for part in parts:
+        whole = whole.join(part, [*by], "left")
+    return whole.withColumn("begun", F.coalesce("begun", F.lit(0)))
+
+
+def _as(frame: DataFrame, names: Sequence[str]) -> DataFrame:
+    return frame.withColumn("late", F.coalesce("late", F.array().cast(schemas.LATE))).select(*names)

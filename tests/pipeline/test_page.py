@@ -1,0 +1,80 @@
+"""A report's page: whole by itself, whatever the jobs are called, and with something to say when there is nothing."""
+
+import re
+from xml.etree import ElementTree
+
+from delaytasks.pipeline import charts, page
+from delaytasks.pipeline.herds import herds
+from delaytasks.pipeline.hours import HOUR_MS
+from delaytasks.pipeline.telling import Facts, Herd, Topic
+
+NOON = 1_893_499_200_000
+EVIL = "<script>alert('x')</script>"
+
+
+def facts(*, empty: bool = False) -> Facts:
+    day = {"happened": 120, "finished": 100, "retried": 7, "died": 2, "cancelled": 3, "snoozed": 4, "begun": 90,
+           "late_p50_ms": 4, "late_p95_ms": 1_500, "late_p99_ms": 120_000}  # fmt: skip
+    hours = [{} if empty or n % 5 == 0 else {**day, "finished": n} for n in range(168)]
+    minutes = [0 if empty else n % 7 for n in range(36 * 60)]
+    topic = Topic(EVIL, day, {"happened": 100}, tuple(range(24)), 40, 3)
+    found = [] if empty else [Herd(NOON + 600_000, 5_000, ((EVIL, 4_990),))]
+    return Facts(NOON, NOON, hours, hours[:3] + [{}] * 165, [] if empty else [topic], 0, NOON, minutes, found)
+
+
+def body(text: str) -> ElementTree.Element:
+    """The page's body, if it is well-formed."""
+    found = re.search(r"<body>.*</body>", text, re.S)
+    assert found
+    return ElementTree.fromstring(found[0].replace("<br>", "<br/>").replace("&nbsp;", " "))
+
+
+def test_the_page_is_well_formed_loads_nothing_and_runs_nothing() -> None:
+    text = page.html(facts())
+    charts_shown = body(text).findall(".//svg[@class='chart']")
+
+    assert len(charts_shown) == 4
+    assert all(each.get("aria-label") for each in charts_shown)
+    assert not re.search(r"<script|<link|<img|url\(|https?:|@import|src=", text)
+    assert "prefers-color-scheme: dark" in text
+
+
+def test_what_a_topic_is_called_is_text_and_nothing_else() -> None:
+    text = page.html(facts())
+    assert "&lt;script&gt;" in text
+    assert EVIL not in text
+
+
+def test_the_page_names_herds_changes_and_lengths_of_time() -> None:
+    words = " ".join(body(page.html(facts())).itertext())
+    assert "5,000" in words
+    assert "+20 % on a week before" in words
+    assert "1.5 s" in words
+    assert "2 min" in words
+    assert "herds are coming" in words
+
+
+def test_a_report_of_nothing_is_a_page_too() -> None:
+    assert "Herds" not in " ".join(body(page.html(facts(empty=True))).itertext())
+
+
+def test_a_herd_is_many_times_what_is_usual_around_it() -> None:
+    calm = [20] * 60
+    assert herds(calm) == []
+    assert herds([*calm[:30], 200, *calm[31:]]) == [30]
+    assert herds([0] * 30 + [99] + [0] * 30) == [], "few are no herd, however calm it is around them"
+    assert herds([0] * 30 + [100]) == [30]
+
+
+def test_the_grid_ends_with_a_round_number_above_the_highest() -> None:
+    assert [charts.nice(most) for most in (0, 3, 5, 61, 100, 101, 9_999)] == [4, 4, 6, 80, 100, 200, 10_000]
+
+
+def test_a_gap_breaks_a_line() -> None:
+    assert charts.path([1, None, 1, 1], 1).count("M") == 2
+    assert charts.path([1, None, 1, 1], 1).count("L") == 1
+
+
+def test_lengths_of_time_are_told_in_their_largest_unit() -> None:
+    assert [page.span(ms) for ms in (0, 999, 1_000, 90_000, HOUR_MS, 48 * HOUR_MS)] == [
+        "0 ms", "999 ms", "1 s", "1.5 min", "1 h", "2 d"]  # fmt: skip
