@@ -7,7 +7,7 @@ CELERY_BROKER_URL   default: REDIS_URL
 SECRET_KEY          default: var/secret_key, which `make run` writes; without either, a new one in each process
 HTTPS               1 in production, behind a proxy that speaks TLS: secure cookies, HSTS, a redirect for plain
                     http, and no start without a SECRET_KEY in the environment
-DEBUG, ALLOWED_HOSTS, TIME_ZONE, LOG_LEVEL, STATIC_ROOT, VAR_DIR, SHOP_...: see below
+DEBUG, ALLOWED_HOSTS, TIME_ZONE, LOG_LEVEL, STATIC_ROOT, VAR_DIR, LAKE, SHOP_...: see below
 """
 
 import math
@@ -148,6 +148,7 @@ DATABASES = {"default": database()}
 REDIS_URL = env("REDIS_URL")
 DELAYTASKS = {
     "REDIS_URL": REDIS_URL or None,
+    "LAKE": env("LAKE") or str(VAR / "lake"),  # of `manage.py delaytasks pipeline`
     # Taken by a service in another language, over HTTP: it writes to the customer and asks how it was.
     "TOPICS": {"review.ask": {"ttr": 30, "max_attempts": 5}},
 }

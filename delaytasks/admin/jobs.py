@@ -19,7 +19,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
-from .. import rights, topics, words
+from .. import archived, rights, topics, words
 from ..models import Job, JobEvent
 from ..states import MOVES, Outcome, State
 from . import drawing, filters, lateness, operate, shown, timeline
@@ -176,12 +176,22 @@ class JobAdmin(BulkActions):
         """The job, for those who may look. Raises PermissionDenied, and Http404 for one that is hidden or not there."""
         if not self.has_view_permission(request):  # asked first: whether a job is there is not for everybody
             raise PermissionDenied
-        job: Seen = super().get_object(request, object_id, from_field)
+        job: Seen = super().get_object(request, object_id, from_field) or self._archived(request, object_id)
         if job is None:
             raise Http404
         job.seen_at = shown.seen_at(request, job._state.db)
         lateness.note([job], job.seen_at)
         return job
+
+    def _archived(self, request: HttpRequest, object_id: str) -> Job | None:
+        """The job as the archive has it, with its archived_events, where its topic may be seen."""
+        number, using = number_of(object_id), self.get_queryset(request).db
+        story = None if number is None else archived.by_id(number, using)
+        if story is None or not rights.may_see(request.user, story.job.topic, using):
+            return None
+        job: Seen = story.job
+        job.archived_events = story.events
+        return story.job
 
     @admin.display(description=_("topic"))
     def linked_topic(self, job: Job) -> SafeString:
@@ -249,8 +259,12 @@ class JobAdmin(BulkActions):
     def _what_is(self, request: HttpRequest, job: Seen) -> dict[str, Any]:
         state = job.shown_state(job.seen_at)
         entries, more = timeline.of(job, job.seen_at)
-        context = {"timeline": entries, "timeline_more": more, "drawing": drawing.draw(state)}
-        return context | (self._what_can_be_done(job, state) if self.has_operate_permission(request) else {})
+        is_archived = hasattr(job, "archived_events")
+        context = {
+            "timeline": entries, "timeline_more": more, "drawing": drawing.draw(state), "archived": is_archived,
+        }  # fmt: skip
+        can_be_done = self.has_operate_permission(request) and not is_archived
+        return context | (self._what_can_be_done(job, state) if can_be_done else {})
 
     def _what_can_be_done(self, job: Job, state: State) -> dict[str, Any]:
         """The buttons, in words and by action; and what else their form asks for."""

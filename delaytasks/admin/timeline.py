@@ -36,13 +36,21 @@ class Entry(NamedTuple):
 
 def of(job: Job, now: datetime) -> tuple[list[Entry], bool]:
     """The timeline of `job`, and whether older events were left out."""
-    events = list(JobEvent.objects.using(job._state.db).newest_of(job.pk)[: NEWEST + 1])
+    events = _newest(job)
     entries = list(_running(job, now))
     for event in events[:NEWEST]:
         entries += _entries(event)
     if len(events) <= NEWEST and not any(event.outcome == Outcome.SCHEDULED for event in events):
         entries.append(Entry(job.created_at, "scheduled", _("scheduled"), []))
     return entries, len(events) > NEWEST
+
+
+def _newest(job: Job) -> list[JobEvent]:
+    """As many as are shown and one more; of a job from the archive those that came with it."""
+    told: list[JobEvent] | None = getattr(job, "archived_events", None)
+    if told is not None:
+        return told[: -NEWEST - 2 : -1]
+    return list(JobEvent.objects.using(job._state.db).newest_of(job.pk)[: NEWEST + 1])
 
 
 def _running(job: Job, now: datetime) -> Iterator[Entry]:

@@ -118,4 +118,6 @@ def _height(value: float, top: float) -> float:
 
 
 def _svg(name: str, inside: str) -> str:
-    return f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(name)}">{inside}</svg>'
+    """A chart that keeps its letters legible on a phone: it scrolls there."""
+    view = f'viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(name)}"'
+    return f'<div class="scroll"><svg class="chart" {view}>{inside}</svg></div>'

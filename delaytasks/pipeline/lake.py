@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 from pyarrow import fs
@@ -32,7 +32,8 @@ class Lake:
         if remote:
             self.files, self.base = fs.FileSystem.from_uri(root)
         else:
-            self.files, self.base = fs.LocalFileSystem(), os.path.abspath(urlsplit(root).path or root)
+            path = unquote(urlsplit(root).path) if root.startswith("file:") else root
+            self.files, self.base = fs.LocalFileSystem(), os.path.abspath(path)
         self.root = root
 
     def path(self, name: str) -> str:

@@ -48,7 +48,8 @@ def _tiles(facts: Facts) -> str:
     tiles.append((_number(overdue), "overdue now", "", ""))
     tiles.append((_number(len(facts.herds)), "herds are coming", "", "bad" if facts.herds else ""))
     items = "".join(
-        f'<li><b class="{css}">{number}</b>{said}<br><span class="quiet">{change or "&nbsp;"}</span></li>'
+        f'<li><b class="{css}">{number}</b>{said}<br>'
+        f'<span class="quiet">{f"{change} on a week before" if change else "&nbsp;"}</span></li>'
         for number, said, change, css in tiles
     )
     return f'<ul class="tiles">{items}</ul>'
@@ -81,7 +82,7 @@ def _due(facts: Facts) -> list[str]:
         chart = _bars_of(facts, bins, BIN, {place // BIN for place in herding}, "What falls due, by ten minutes")
         found += [f"<h2>What falls due in {len(later) // 60} hours, by {BIN} minutes</h2>", chart]
     if facts.herds:
-        head = "<tr><th>minute</th><th>jobs</th><th>most of them</th></tr>"
+        head = '<tr><th>minute</th><th>jobs</th><th class="words">most of them</th></tr>'
         rows = "".join(_herd(each) for each in facts.herds)
         found += ["<h2>Herds</h2>", f'<div class="scroll"><table>{head}{rows}</table></div>']
     return found
@@ -98,13 +99,14 @@ def _bars_of(facts: Facts, numbers: Sequence[int], width: int, herding: set[int]
 
 def _herd(each: Herd) -> str:
     whose = ", ".join(f"{escape(topic)} ({_number(number)})" for topic, number in each.topics)
-    return f"<tr><td>{_moment(each.minute_ms):%a %d %b %H:%M}</td><td>{_number(each.due)}</td><td>{whose}</td></tr>"
+    when = f"{_moment(each.minute_ms):%a %d %b %H:%M}"
+    return f'<tr><td>{when}</td><td>{_number(each.due)}</td><td class="words">{whose}</td></tr>'
 
 
 def _topics(facts: Facts) -> list[str]:
     head = "".join(f"<th>{each}</th>" for each in (
-        "topic", "24 hours", "happened", "week before", "finished", "retried", "died", "p50", "p95", "p99", "falls due",
-        "overdue"))  # fmt: skip
+        "topic", "24 hours", "happened", "on a week before", "finished", "retried", "died", "p50", "p95", "p99",
+        "falls due", "overdue"))  # fmt: skip
     rows = "".join(_topic(each) for each in facts.topics)
     more = f'<p class="quiet">{facts.more_topics} more topics.</p>' if facts.more_topics else ""
     return ["<h2>Topics in the last 24 hours</h2>",
@@ -144,10 +146,7 @@ def _label(facts: Facts, n: int) -> str:
 
 def _change(now: float, before: float) -> str:
     """Against the week before; empty where there is nothing to compare with."""
-    if not before:
-        return ""
-    change = round(100 * (now - before) / before)
-    return "as a week before" if change == 0 else f"{change:+,} % on a week before"
+    return f"{round(100 * (now - before) / before):+,} %" if before else ""
 
 
 def span(ms: float) -> str:

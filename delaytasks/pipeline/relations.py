@@ -38,6 +38,12 @@ RELATIONS = {
     "jobs": Relation(
         schemas.JOBS, "j", "delaytasks_job AS j", "SELECT min(id), max(id) FROM delaytasks_job AS j", "id", ("j.id",)
     ),
+    # The newest event as a sum, so that PostgreSQL does not look for it among everybody's, backwards.
+    "ended": Relation(
+        schemas.ARCHIVED_JOBS, "j", "delaytasks_job AS j", "SELECT min(id), max(id) FROM delaytasks_job AS j",
+        "id", ("j.id",),
+        {"last_event_id": "(SELECT coalesce(max(id + 0), 0) FROM delaytasks_jobevent WHERE job_id = j.id)"},
+    ),
     # Events in the order in which they happened, with their job's topic; null where the job is gone.
     "events": Relation(
         StructType([*schemas.EVENTS, StructField("topic", StringType(), True)]),
@@ -55,3 +61,9 @@ RELATIONS = {
         {"topic": "j.topic", "ended_at": "j.ended_at", "state": "j.state", "story_id": "j.id"},
     ),
 }  # fmt: skip
+
+
+def of_table(table: str, columns: StructType) -> Relation:
+    """Any table with a whole-number `id`. table: a name, with its schema's if need be."""
+    named = ".".join(f'"{part}"' for part in table.split("."))
+    return Relation(columns, "t", f"{named} AS t", f"SELECT min(id), max(id) FROM {named} AS t", "id", ("t.id",))

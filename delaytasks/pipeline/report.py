@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from . import hours, page, schemas, sinks, snapshot, sources, steps, telling
+from . import history, hours, page, schemas, sinks, snapshot, sources, steps, telling
 from .database import Database
 from .hours import HOUR_MS, Look, Wanted
 from .lake import Lake
@@ -37,7 +37,9 @@ def run(
         looks, settled_ms = hours.looks_of(before), before.get("settled_ms", 0)
         now, folder = hours.look(taken), lake.new_run("report")
         want = hours.wanted(taken, looks, settled_ms)
-        months = before.get("months", {}) | write_hours(spark, lake, folder, before, events(spark, taken, want), want)
+        months = before.get("months", {}) | write_hours(
+            spark, lake, folder, before, events(spark, taken, lake, want), want
+        )
         until_ms = taken.now_ms + ahead_hours * HOUR_MS
         jobs = sources.read(spark, taken, "jobs", ["topic", "state", "due_at", "ended_at"])
         write(steps.due_by_minute(jobs, taken.now_ms, until_ms).coalesce(1), lake, f"{folder}/due")
@@ -65,11 +67,10 @@ def _when(want: Wanted, now: Look) -> str | None:
     return datetime.fromtimestamp(first / 1000, UTC).isoformat() if first else None
 
 
-def events(spark: SparkSession, taken: snapshot.Snapshot, want: Wanted) -> DataFrame:
-    """The events of the hours that are wanted."""
-    found = sources.read(spark, taken, "events", COLUMNS).where(F.col("id") > want.above_id)
-    found = found.where(F.col("done_ms") >= min([want.since_ms, *want.before]))  # the database can tell
-    return found.where(_is_wanted(steps.hour_ms(), want))
+def events(spark: SparkSession, taken: snapshot.Snapshot, lake: Lake, want: Wanted) -> DataFrame:
+    """The events of the hours that are wanted, also of jobs that the archive has."""
+    found = history.events(spark, taken, lake, COLUMNS, min([want.since_ms, *want.before]))
+    return found.where(F.col("id") > want.above_id).where(_is_wanted(steps.hour_ms(), want))
 
 
 def worked_out(frame: DataFrame, want: Wanted) -> DataFrame:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from .comparing import Differs
 from .database import Busy, DatabaseAway
 from .java import JavaMissing
 from .lake import Lake, LakeError
@@ -18,7 +19,7 @@ from .settings import BadSettings, Settings, taken_from
 
 QUESTIONS = ("report", "archive")
 DONE, REFUSED, USAGE = 0, 1, 2
-EXPECTED = (Busy, DatabaseAway, JavaMissing, LakeError)
+EXPECTED = (Busy, DatabaseAway, Differs, JavaMissing, LakeError)
 LINES = 12  # of what Spark said
 
 

@@ -16,7 +16,7 @@ from pyspark.sql.types import StringType, StructType, TimestampType
 
 from . import pushdown
 from .database import Database
-from .relations import RELATIONS, Relation
+from .relations import RELATIONS, Relation, of_table
 from .snapshot import Snapshot, entering
 
 if TYPE_CHECKING:
@@ -40,12 +40,18 @@ def read(
     return spark.read.format(NAME).schema(schema).options(**about).load()
 
 
+def read_table(spark: SparkSession, snapshot: Snapshot, table: str, schema: StructType) -> DataFrame:
+    """The same of any table with a whole-number `id`."""
+    about = snapshot.database.as_options() | {"table": table, "snapshot": snapshot.name}
+    return spark.read.format(NAME).schema(schema).options(**about).load()
+
+
 def register(spark: SparkSession) -> None:
     spark.dataSource.register(TableSource)
 
 
 class TableSource(DataSource):
-    """`spark.read.format("delaytasks")`. Options: the database's, `relation`, `snapshot`, `rows`."""
+    """`spark.read.format("delaytasks")`. Options: the database's, `relation` or `table`, `snapshot`, `rows`."""
 
     @classmethod
     def name(cls) -> str:
@@ -55,8 +61,10 @@ class TableSource(DataSource):
         return RELATIONS[self.options["relation"]].columns
 
     def reader(self, schema: StructType) -> "TableReader":
+        table = self.options.get("table")
+        relation = of_table(table, schema) if table else RELATIONS[self.options["relation"]]
         return TableReader(
-            Database.from_options(self.options), RELATIONS[self.options["relation"]], schema,
+            Database.from_options(self.options), relation, schema,
             self.options.get("snapshot", ""), int(self.options.get("rows", RANGE_ROWS)),
         )  # fmt: skip
 

@@ -12,9 +12,9 @@ body { margin: 0 auto; padding: 1.5rem; max-width: 62rem; background: var(--pape
 h1 { font-size: 1.5rem; margin: 0; } h2 { font-size: 1.1rem; margin: 2rem 0 .4rem; }
 p { margin: .3rem 0; } .quiet { color: var(--quiet); }
 .tiles { display: flex; flex-wrap: wrap; gap: .7rem; margin: 1.2rem 0; padding: 0; list-style: none; }
-.tiles li { background: var(--card); border-radius: .5rem; padding: .6rem .9rem; flex: 1 1 8rem; }
+.tiles li { background: var(--card); border-radius: .5rem; padding: .6rem .9rem; flex: 1 1 7rem; }
 .tiles b { display: block; font-size: 1.4rem; } .bad { color: var(--died); }
-.chart { width: 100%; height: auto; display: block; } .grid { stroke: var(--rule); stroke-width: 1; }
+.chart { width: 100%; min-width: 38rem; height: auto; display: block; } .grid { stroke: var(--rule); stroke-width: 1; }
 .chart text { fill: var(--quiet); font-size: 11px; } .chart .y { text-anchor: end; }
 .chart path { fill: none; stroke-width: 1.6; }
 .finished { fill: var(--finished); } .retried { fill: var(--retried); } .cancelled { fill: var(--cancelled); }
@@ -24,8 +24,9 @@ p { margin: .3rem 0; } .quiet { color: var(--quiet); }
   stroke: var(--finished); stroke-width: 1.5; }
 .key span { margin-right: 1rem; } .key i { display: inline-block; width: .8rem; height: .8rem; margin-right: .35rem;
   border-radius: .15rem; vertical-align: -1px; }
-.scroll { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { padding: .3rem .6rem; text-align: right; border-bottom: 1px solid var(--rule); white-space: nowrap; }
+.scroll { overflow-x: auto; } .words { text-align: left; white-space: normal; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th, td { padding: .3rem .5rem; text-align: right; border-bottom: 1px solid var(--rule); white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; } th { color: var(--quiet); font-weight: 500; }
 @media print { body { max-width: none; } }
 """

@@ -103,7 +103,7 @@ def _topics(timed: DataFrame, due: DataFrame, end_ms: int) -> tuple[list[Topic],
     coming = due.groupBy("topic").agg(F.sum("due").alias("due"), F.sum("overdue").alias("overdue")).persist()
     names = told.select("topic").union(coming.select("topic")).distinct()
     today = told.where("which = 'day'").select("topic", "happened")
-    order = [F.desc_nulls_last("happened"), F.desc_nulls_last("due"), "topic"]
+    order = [F.desc_nulls_last("happened"), F.desc_nulls_last("due"), F.asc("topic")]
     most = names.join(today, "topic", "left").join(coming, "topic", "left").orderBy(*order)
     rows = most.limit(MOST_TOPICS).collect()
     chosen = [row.topic for row in rows]

@@ -18,7 +18,8 @@ from delaytasks.states import ENDED, Outcome, State
 HERE = Path(__file__).parent
 SMALL = {  # a few rows: to make code quick takes longer than to run it slowly
     "spark.sql.shuffle.partitions": "1", "spark.driver.memory": "1g", "spark.log.level": "ERROR",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC", "spark.sql.codegen.wholeStage": "false",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": "false",
 }  # fmt: skip
 
 

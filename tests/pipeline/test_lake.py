@@ -35,7 +35,8 @@ def test_a_damaged_document_is_named(lake: Lake) -> None:
         lake.document("archive.json")
 
 
-def test_spark_and_pyarrow_name_the_same_file(tmp_path: Path) -> None:
-    for root in (str(tmp_path), f"{tmp_path}/", tmp_path.as_uri()):
-        assert Lake(root).uri("a/b") == (tmp_path / "a" / "b").as_uri()
-        assert Lake(root).path("a/b") == str(tmp_path / "a" / "b")
+def test_spark_and_pyarrow_name_the_same_file_however_the_folder_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "a lake"
+    for root in (str(folder), f"{folder}/", folder.as_uri()):
+        assert Lake(root).path("a/b") == f"{folder}/a/b"
+        assert Lake(root).uri("a/b") == f"file://{folder}/a/b"

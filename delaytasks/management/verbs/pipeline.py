@@ -14,7 +14,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError, CommandParser
 from django.db import connections
 
-from ... import conf
+from ... import archived
 from . import arguments
 from .answer import Answer, Options, Verb
 
@@ -43,7 +43,11 @@ def _arguments(parser: CommandParser) -> None:
     for name, question in QUESTIONS.items():
         sub = questions.add_parser(name, help=question.help, description=question.help)
         question.arguments(sub)
-        sub.add_argument("--lake", metavar="FOLDER", help="where its files are, a path or URI (default: LAKE)")
+        sub.add_argument(
+            "--lake",
+            metavar="FOLDER",
+            help="a path or URI; each database has a folder in it (default: LAKE)",
+        )
         sub.add_argument(
             "--master", default="local[*]", help="Spark's: local[*], spark://..., yarn, k8s://..., sc://..."
         )
@@ -74,7 +78,7 @@ def ask(question: str, options: Options, using: str, wishes: dict[str, Any]) -> 
     from ...pipeline.database import Database
     from ...pipeline.settings import BadSettings, Settings
 
-    lake = options["lake"] or conf.get().lake
+    lake = archived.folder(using, options["lake"])
     if not lake:
         raise CommandError("Say where the files go: --lake FOLDER, or DELAYTASKS['LAKE'].", returncode=arguments.USAGE)
     try:
@@ -130,7 +134,50 @@ def _report(options: Options, using: str) -> Answer:
     return Answer(answer, text)
 
 
+# -- archive ------------------------------------------------------------------------------------
+
+
+def _archive_arguments(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--older-than-days", type=_days, default=30.0, metavar="DAYS", help="jobs that ended longer ago (default: 30)"
+    )
+    parser.add_argument("--dead", action="store_true", help="dead jobs too; nobody can retry them any more then")
+    parser.add_argument("--keep", action="store_true", help="write and compare, and leave the rows where they are")
+
+
+def _days(text: str) -> float:
+    try:
+        days = float(text)
+    except ValueError:
+        days = -1.0
+    if not 0 <= days <= 36_500:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of days from 0 to 36500")
+    return days
+
+
+def _archive(options: Options, using: str) -> Answer:
+    wishes = {
+        "older_than_days": options["older_than_days"], "dead": options["dead"], "prune": not options["keep"],
+    }  # fmt: skip
+    answer = ask("archive", options, using, wishes)
+    text = (
+        f"{answer['jobs']} jobs with {answer['events']} events archived in {answer['partitions']} partitions, "
+        f"{answer['pruned']} jobs pruned, in {answer['seconds']} s"
+    )
+    if answer["withdrawn"]:
+        text += f"\n{answer['withdrawn']} jobs changed meanwhile and stay"
+    if answer["left"]:
+        text += f"\n{answer['left']} jobs were locked: the next run prunes them"
+    return Answer(answer, text, answer.get("refused", ""))
+
+
 QUESTIONS: dict[str, Verb] = {
+    "archive": Verb(
+        "Ended jobs leave the tables for Parquet files: written, compared, published and then pruned. They stay "
+        "answerable: `show` and the admin look there for a job that is gone.",
+        _archive_arguments,
+        _archive,
+    ),
     "report": Verb(
         "What happened per topic and hour, how late, against last week, and what falls due: into the lake, TopicStat "
         "and a page. Only hours that may have changed are worked out.",

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from ... import clock, dialect, metrics, topics, words
+from ... import archived, clock, dialect, metrics, topics, words
 from ...models import Job, JobEvent, Topic
 from ...querysets import JobQuerySet
 from ...states import LIVE, State
@@ -99,13 +99,21 @@ def _show(options: Options, using: str) -> Answer:
     else:  # the live one or, when there is none, the newest; a retried job is live and older than others
         named = jobs.filter(topic=topic, key=key).order_by("-id")
         job = named.live().first() or named.first()
+    now = dialect.database_now(using)
     if job is None:
+        story = archived.by_id(job_id, using) if job_id is not None else archived.by_key(topic, key, using)
+        if story is not None:
+            return _told(story.job, story.events, now, is_archived=True)
         asked = f"number {job_id}" if job_id is not None else f"topic {topic!r} and key {key!r}"
         return Answer({"error": "not found"}, "not found", f"No job has the {asked}.")
-    now = dialect.database_now(using)
-    events = list(JobEvent.objects.using(using).filter(job_id=job.pk).order_by("id"))
+    return _told(job, list(JobEvent.objects.using(using).filter(job_id=job.pk).order_by("id")), now)
+
+
+def _told(job: Job, events: list[JobEvent], now: datetime, *, is_archived: bool = False) -> Answer:
     data = job_data(job, now) | {"body": job.body, "events": [event_data(event) for event in events]}
-    return Answer(data, "\n".join([*_facts(job, now), "", *_history(events)]))
+    where = ["It is in the archive; its row is gone.", ""] if is_archived else []
+    text = "\n".join([*where, *_facts(job, now), "", *_history(events)])
+    return Answer(data | {"archived": True} if is_archived else data, text)
 
 
 def _facts(job: Job, now: datetime) -> list[str]:

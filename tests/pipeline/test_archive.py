@@ -1,0 +1,287 @@
+"""The archive: what leaves the tables is in the lake, once, whatever is killed when; and is still answerable."""
+
+import dataclasses
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.core.management import call_command
+from pyspark.errors import PySparkException
+
+from delaytasks import dialect
+from delaytasks.models import Job, JobEvent, Topic, TopicStat
+from delaytasks.pipeline import archive, comparing, manifest, pruning, report, story
+from delaytasks.pipeline.comparing import Differs, Digest
+from delaytasks.pipeline.database import Busy, Database, DatabaseAway
+from delaytasks.pipeline.lake import Lake, LakeError
+from delaytasks.states import Outcome, State
+
+from .conftest import happened
+
+BODY = {"order": 7, "to": "Zoë 张"}
+
+
+class Killed(BaseException):
+    """As good as SIGKILL: nothing of ours catches it."""
+
+
+@pytest.fixture
+def ended(job: Callable[..., Job]) -> Callable[..., Job]:
+    """A job that ended so many days ago, with two events."""
+
+    def make(key: str, topic: str = "order.close", state: State = State.FINISHED, *, days: float = 40) -> Job:
+        now = dialect.database_now("default")
+        due_at = now - timedelta(days=days)
+        row = job(key, topic, state, due_at=due_at, body=BODY, error="line\nline", attempt=2, failures=1)
+        happened(row, Outcome.FAILED, due_at, late_ms=3)
+        happened(row, Outcome(State(state).word), row.ended_at, attempt=2, worker="w1", reason="so")
+        return row
+
+    return make
+
+
+def run(spark: Any, database: Database, lake: Lake, **wishes: Any) -> dict[str, int]:
+    answer = archive.run(spark, database, lake, **wishes)
+    return {name: answer[name] for name in ("jobs", "events", "partitions", "pruned", "left", "withdrawn")}
+
+
+def stored(spark: Any, lake: Lake) -> tuple[list[str], int]:
+    """Keys of the jobs, and the number of events, of all published runs together."""
+    keys, events = [], 0
+    for each in manifest.runs(lake):
+        jobs, told = comparing.written(spark, lake, each.folder)
+        keys += [row.key for row in jobs.collect() if row.id not in each.withdrawn]
+        events += sum(row.job_id not in each.withdrawn for row in told.select("job_id").collect())
+    return sorted(keys), events
+
+
+def standing() -> list[str]:
+    return sorted(Job.objects.values_list("key", flat=True))
+
+
+def test_jobs_that_ended_long_ago_leave_the_tables_and_their_story_stays_whole(
+    spark: Any, database: Database, lake: Lake, ended: Callable[..., Job], job: Callable[..., Job]
+) -> None:
+    old, cancelled = ended("order:1"), ended("refund:1", "refund.ask", State.CANCELLED, days=41)
+    events = list(JobEvent.objects.filter(job=old).order_by("id").values())
+    ended("order:2", days=1)
+    ended("order:3", state=State.DEAD)
+    job("order:4", due_at=dialect.database_now("default") - timedelta(days=60))
+
+    assert run(spark, database, lake) == {
+        "jobs": 2, "events": 4, "partitions": 2, "pruned": 2, "left": 0, "withdrawn": 0}  # fmt: skip
+    assert standing() == ["order:2", "order:3", "order:4"]
+    assert JobEvent.objects.count() == 4
+    found = story.by_id(lake, old.pk)
+    assert found is not None
+    assert {**found.job, "body": BODY} == {name: getattr(old, name) for name in found.job}
+    assert found.events == events
+    by_key = story.by_key(lake, "refund.ask", "refund:1")
+    assert by_key is not None
+    assert (by_key.job["id"], by_key.job["state"]) == (cancelled.pk, State.CANCELLED)
+    assert story.by_id(lake, 10**9) is None
+    assert story.by_key(lake, "order.close", "refund:1") is None
+    assert run(spark, database, lake, dead=True)["pruned"] == 1
+    assert standing() == ["order:2", "order:4"]
+
+
+@pytest.mark.parametrize("when", ["written", "published", "pruning"])
+def test_a_run_that_is_killed_and_run_again_loses_nothing_and_doubles_nothing(
+    spark: Any, database: Database, lake: Lake, ended: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    for n in range(4):
+        ended(f"order:{n}", days=40 + n % 2)
+    monkeypatch.setattr(pruning, "BATCH", 1)
+    real, batches = pruning.prune_batch, []
+
+    def second_dies(*args: Any) -> Any:
+        batches.append(args)
+        if len(batches) == 2:
+            raise Killed
+        return real(*args)
+
+    def dies(*args: Any) -> Any:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        if when == "written":
+            patched.setattr(manifest, "publish", dies)
+        elif when == "published":
+            patched.setattr(pruning, "prune", dies)
+        else:
+            patched.setattr(pruning, "prune_batch", second_dies)
+        with pytest.raises(Killed):
+            archive.run(spark, database, lake)
+    assert len(standing()) == (3 if when == "pruning" else 4)
+    assert len(lake.runs("archive")) == 1
+
+    run(spark, database, lake)
+
+    assert standing() == []
+    assert stored(spark, lake) == ([f"order:{n}" for n in range(4)], 8)
+    assert len(lake.runs("archive")) == len(manifest.runs(lake)) == 1
+    assert all(each.pruned_ms for each in manifest.runs(lake))
+
+
+def test_a_job_that_changed_after_it_was_written_stays_and_is_archived_anew_when_it_ends_again(
+    spark: Any, database: Database, lake: Lake, ended: Callable[..., Job]
+) -> None:
+    retried, commented, same = ended("order:1", state=State.DEAD), ended("order:2"), ended("order:3")
+    archive.run(spark, database, lake, dead=True, prune=False)
+    assert standing() == ["order:1", "order:2", "order:3"]
+    Job.objects.filter(pk=retried.pk).update(state=State.DELAYED, ended_at=None, died_at=None)
+    happened(commented, Outcome.RELEASED, dialect.database_now("default"))
+
+    assert run(spark, database, lake, dead=True) == {
+        "jobs": 1, "events": 3, "partitions": 1, "pruned": 2, "left": 0, "withdrawn": 2}  # fmt: skip
+    assert standing() == ["order:1"]
+    assert story.by_id(lake, retried.pk) is None
+    assert story.by_key(lake, "order.close", "order:1") is None
+    found = story.by_id(lake, commented.pk)
+    assert found is not None
+    assert len(found.events) == 3
+    assert stored(spark, lake) == (["order:2", "order:3"], 5)
+    assert same.pk
+
+
+def test_what_lies_otherwise_than_it_was_read_is_not_published_and_nothing_is_pruned(
+    spark: Any, database: Database, lake: Lake, ended: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended("order:1")
+    real = comparing.written
+
+    def without_events(*args: Any) -> Any:
+        jobs, events = real(*args)
+        return jobs, events.limit(1)
+
+    monkeypatch.setattr(comparing, "written", without_events)
+    with pytest.raises(Differs, match=r"order\.close of .*: 1 jobs and 1 events instead of 1 and 2"):
+        archive.run(spark, database, lake)
+
+    assert (standing(), manifest.runs(lake)) == (["order:1"], [])
+
+
+def test_a_checksum_sees_a_changed_value_a_swapped_null_and_no_other_order(spark: Any) -> None:
+    def of(*rows: tuple[Any, ...]) -> Any:
+        frame = spark.createDataFrame(list(rows), "a string, b string")
+        return frame.agg(comparing.checksum(frame)).first()[0]
+
+    assert of(("x", None), ("y", "z")) == of(("y", "z"), ("x", None))
+    assert len({of(("x", None)), of((None, "x")), of(("x", "x")), of(("x", None), ("x", None))}) == 4
+
+
+def test_partitions_that_differ_are_named_with_what_differs() -> None:
+    one = Digest(2, 3, "a/b", 1, 2)
+    comparing.compare({("t", "2030-02-01"): one}, {("t", "2030-02-01"): one})
+    with pytest.raises(Differs, match="other contents"):
+        comparing.compare({("t", "2030-02-01"): one}, {("t", "2030-02-01"): one._replace(digest="a/c")})
+    with pytest.raises(Differs, match="0 jobs and 0 events instead of 2 and 3"):
+        comparing.compare({("t", "2030-02-01"): one}, {})
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_job_that_somebody_holds_locked_is_left_to_the_next_run_which_archives_nothing_before(
+    spark: Any, database: Database, lake: Lake, ended: Callable[..., Job]
+) -> None:
+    locked, _free = ended("order:1"), ended("order:2")
+    with database.connect() as other:
+        other.execute("SELECT 1 FROM delaytasks_job WHERE id = %s FOR UPDATE", (locked.pk,))
+        assert run(spark, database, lake)["left"] == 1
+        ended("order:3")
+        refused = archive.run(spark, database, lake)
+        assert "still to be pruned" in refused["refused"]
+        assert len(manifest.runs(lake)) == 1
+    assert run(spark, database, lake)["pruned"] == 2
+    assert stored(spark, lake) == (["order:1", "order:2", "order:3"], 6)
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_database_that_goes_away_in_the_middle_leaves_nothing_published_and_the_next_run_does_it_all(
+    spark: Any, database: Database, lake: Lake, ended: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended("order:1")
+    real = archive._write
+
+    def after_the_snapshot_is_lost(*args: Any) -> None:
+        with database.connect() as other:
+            other.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'delaytasks pipeline'"
+                " AND state = 'idle in transaction'"
+            )
+        real(*args)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(archive, "_write", after_the_snapshot_is_lost)
+        with pytest.raises((PySparkException, DatabaseAway)):
+            archive.run(spark, database, lake)
+    assert (standing(), manifest.runs(lake)) == (["order:1"], [])
+    assert run(spark, database, lake)["pruned"] == 1
+
+
+def test_two_archives_at_once_are_one(spark: Any, database: Database, lake: Lake) -> None:
+    with database.alone("archive"), pytest.raises(Busy, match="Another archive"):
+        archive.run(spark, database, lake)
+
+
+def test_an_empty_archive_leaves_nothing_behind(spark: Any, database: Database, lake: Lake) -> None:
+    assert run(spark, database, lake)["jobs"] == 0
+    assert (manifest.runs(lake), lake.runs("archive")) == ([], [])
+
+
+def test_a_report_counts_what_was_archived_once_and_what_was_not_yet_pruned_once(
+    spark: Any, database: Database, lake: Lake, ended: Callable[..., Job]
+) -> None:
+    for key in ("order:1", "order:2"):
+        ended(key)
+    archive.run(spark, database, lake)
+    ended("order:3")
+    archive.run(spark, database, lake, prune=False)
+    ended("order:4")
+    report.run(spark, database, lake)
+
+    assert sum(each.happened for each in TopicStat.objects.all()) == 8
+
+
+def test_show_and_the_admin_tell_the_story_of_a_job_whose_row_is_gone(
+    spark: Any, database: Database, tmp_path: Path, settings: Any, ended: Callable[..., Job], capsys: Any,
+    admin_client: Any, client: Any,
+) -> None:  # fmt: skip
+    old = ended("order:1")
+    page = f"/admin/delaytasks/job/{old.pk}/change/"
+    archive.run(spark, database, Lake(f"{tmp_path}/default"))
+    assert admin_client.get(page).status_code == 404, "without a lake there is no such job"
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "LAKE": str(tmp_path)}
+
+    call_command("delaytasks", "show", str(old.pk))
+    said = capsys.readouterr().out
+    assert "It is in the archive" in said
+    assert "Zoë 张" in said
+    call_command("delaytasks", "show", "order.close", "order:1", "--json")
+    assert '"archived": true' in capsys.readouterr().out
+    shown = admin_client.get(page)
+    assert shown.status_code == 200
+    text = shown.content.decode()
+    assert "This job is in the archive." in text
+    assert "Zoë 张" in text
+    assert "What can be done now" not in text
+    assert 'id="dt-live"' not in text
+
+    staff = User.objects.create_user("staff", is_staff=True)
+    staff.user_permissions.add(Permission.objects.get(codename="view_job"))
+    client.force_login(staff)
+    assert client.get(page).status_code == 200
+    Topic.objects.update_or_create(name="order.close", defaults={"visible_to": [1]})
+    assert client.get(page).status_code == 404, "its topic is for others"
+
+
+def test_a_manifest_that_names_something_else_is_damaged(lake: Lake) -> None:
+    lake.publish(manifest.DOCUMENT, {"runs": [{"colour": 1}]})
+    with pytest.raises(LakeError, match="is damaged"):
+        story.by_id(lake, 1)
+    run_of_nothing = manifest.Run("archive/x", 0, 1, 0, 1, 1)
+    lake.publish(manifest.DOCUMENT, {"runs": [dataclasses.asdict(run_of_nothing)]})
+    with pytest.raises(LakeError, match=r"has no partitions\.json"):
+        story.by_id(lake, 1)
