@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from delaytasks import clock, statements
-from delaytasks.management.verbs.pipeline import database_of
+from delaytasks.management.verbs.pipeline.asking import database_of
 from delaytasks.models import Job
 from delaytasks.pipeline.database import Database
 from delaytasks.pipeline.lake import Lake

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from delaytasks.management.verbs.pipeline import database_of
+from delaytasks.management.verbs.pipeline.asking import database_of
 from delaytasks.pipeline import java, package, run
 from delaytasks.pipeline.database import Database
 from delaytasks.pipeline.settings import VARIABLE, Settings, taken_from

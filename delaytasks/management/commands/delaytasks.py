@@ -13,9 +13,10 @@ from django.db import DatabaseError, connections
 
 from ... import engine
 from ...exceptions import BadInput, DelaytasksError
-from ..verbs import changing, pipeline, reading, running, tokens
+from ..verbs import changing, reading, running, tokens
 from ..verbs.answer import Answer, Verb
 from ..verbs.arguments import USAGE
+from ..verbs.pipeline import verb as pipeline
 
 VERBS: dict[str, Verb] = {**reading.VERBS, **changing.VERBS, **running.VERBS, **tokens.VERBS, **pipeline.VERBS}
 REFUSED = 1

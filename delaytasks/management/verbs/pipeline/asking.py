@@ -1,0 +1,75 @@
+"""Asks Spark a question, in a process of its own; what a run is told, and what it answers."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import IO, Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import CommandError
+from django.db import connections
+
+from .... import archived
+from .. import arguments
+from ..answer import Options
+
+ROOT = Path(__file__).parents[4]
+MISSING = 'The pipeline needs Spark, which is an extra: pip install "delaytasks[pipeline]".'
+KEYWORDS = (  # of libpq that say how to reach and trust a server
+    "service", "passfile", "sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", "gssencmode", "connect_timeout",
+    "target_session_attrs", "channel_binding",
+)  # fmt: skip
+LINES = 20  # of what a run said before it died
+
+
+def database_of(using: str) -> dict[str, str]:
+    """How to reach an alias, as the pipeline's Database wants it."""
+    connection = connections[using]
+    given = connection.settings_dict
+    about = {name: str(given.get(name.upper()) or "") for name in ("name", "host", "port", "user", "password")}
+    if connection.vendor == "sqlite":
+        return {"vendor": "sqlite", "name": str(Path(about["name"]).absolute())}
+    extra = {name: str(value) for name, value in given.get("OPTIONS", {}).items() if name in KEYWORDS}
+    return about | {"vendor": connection.vendor, "libpq": json.dumps(extra) if extra else ""}
+
+
+def ask(question: str, options: Options, using: str, wishes: dict[str, Any]) -> dict[str, Any]:
+    """What a run answers. Raises CommandError with its sentence, and ImproperlyConfigured where it cannot begin."""
+    if any(importlib.util.find_spec(name) is None for name in ("pyspark", "pyarrow")):
+        raise ImproperlyConfigured(MISSING)
+    from ....pipeline.database import Database
+    from ....pipeline.settings import BadSettings, Settings
+
+    lake = archived.folder(using, options["lake"])
+    if not lake:
+        raise CommandError("Say where the files go: --lake FOLDER, or DELAYTASKS['LAKE'].", returncode=arguments.USAGE)
+    try:
+        settings = Settings(Database(**database_of(using)), lake, options["master"], dict(options["conf"]), wishes)
+    except BadSettings as error:
+        raise CommandError(str(error), returncode=arguments.USAGE) from error
+    return _answer_of(question, settings.environment())
+
+
+def _answer_of(question: str, environment: dict[str, str]) -> dict[str, Any]:
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    with tempfile.TemporaryFile() as said:
+        done = subprocess.run(
+            [sys.executable, "-m", "delaytasks.pipeline.run", question], stdout=subprocess.PIPE, stderr=said, text=True,
+            stdin=subprocess.DEVNULL, env={**os.environ, **environment, "PYTHONPATH": path}, check=False,
+        )  # fmt: skip
+        try:
+            answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        except (IndexError, ValueError):
+            raise CommandError(f"The run died ({done.returncode}). It said last:\n{_end(said)}") from None
+    if "error" in answer:
+        raise CommandError(answer["message"], returncode=done.returncode or 1)
+    return answer
+
+
+def _end(file: IO[bytes]) -> str:
+    file.seek(0)
+    return "\n".join(file.read().decode(errors="replace").splitlines()[-LINES:])

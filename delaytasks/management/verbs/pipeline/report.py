@@ -1,0 +1,39 @@
+"""pipeline report: what happened, how late, and what falls due."""
+
+import argparse
+from pathlib import Path
+
+from django.core.management.base import CommandParser
+
+from ..answer import Answer, Options, Verb
+from .asking import ask
+
+
+def _arguments(parser: CommandParser) -> None:
+    parser.add_argument("--html", metavar="FILE", default="", help="put the page there as well")
+    parser.add_argument(
+        "--ahead-hours", type=_hours, default=36, metavar="HOURS", help="how far what falls due is told (default: 36)"
+    )
+
+
+def _hours(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= 24 * 31):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 744")
+    return int(text)
+
+
+def _run(options: Options, using: str) -> Answer:
+    html = str(Path(options["html"]).absolute()) if options["html"] else ""
+    answer = ask("report", options, using, {"html": html, "ahead_hours": options["ahead_hours"]})
+    since = f"from {answer['since']} on" if answer["since"] else "from the beginning"
+    herds = f", {answer['herds']} herds are coming" if answer["herds"] else ""
+    text = f"{answer['rows']} rows of topics and hours {since}, in {answer['seconds']} s{herds}\n{answer['page']}"
+    return Answer(answer, text)
+
+
+VERB = Verb(
+    "What happened per topic and hour, how late, against last week, and what falls due: into the lake, TopicStat "
+    "and a page. Only hours that may have changed are worked out.",
+    _arguments,
+    _run,
+)
