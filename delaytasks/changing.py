@@ -11,13 +11,13 @@ from typing import NamedTuple, TypeVar
 
 from django.db import IntegrityError, transaction
 
-from . import engine, on_commit, signals, statements
+from . import dialect, engine, on_commit, signals, statements
 from .conflicts import retried_once
 from .exceptions import BadInput, KeyIsLive, MovedMeanwhile, NotDead, NotLive, Reserved
 from .models import Job
 from .places import Entry
 from .promises import Delay, check_actor, check_name, to_when
-from .statements import Event, Live
+from .statements import Cancelled, Event, Live
 from .states import Outcome, State
 
 Answer = TypeVar("Answer")
@@ -53,8 +53,11 @@ def cancel(topic: str, *, key: str, using: str | None = None, by: str = "", reas
     """
     using = engine.alias(using)
     check_name(topic, key)
-    return _atomically(
-        using, Who(by, reason), lambda who: _cancel(using, lambda: statements.find_latest(using, topic, key), who)
+    return _cancel(
+        using,
+        Who(by, reason),
+        lambda: statements.cancel_live(using, topic, key, actor=by, reason=reason),
+        lambda: statements.find_latest(using, topic, key),
     ).answer
 
 
@@ -73,21 +76,33 @@ class CalledOff(NamedTuple):
 def call_off(job_id: int, *, using: str | None = None, by: str = "", reason: str = "") -> CalledOff:
     """cancel_job() for who also has to say whose doing it was."""
     using = engine.alias(using)
-    return _atomically(
-        using, Who(by, reason), lambda who: _cancel(using, lambda: statements.find_by_id(using, job_id), who)
+    return _cancel(
+        using,
+        Who(by, reason),
+        lambda: statements.cancel_delayed(using, job_id, actor=by, reason=reason),
+        lambda: statements.find_by_id(using, job_id),
     )
 
 
-def _cancel(using: str, find: Callable[[], Live | None], who: Who) -> CalledOff:
+def _cancel(using: str, who: Who, change: Callable[[], Cancelled | None], find: Callable[[], Live | None]) -> CalledOff:
+    if dialect.of(using).writes_in_with:  # no transaction of our own: one statement is one
+        _check(who)
+        return retried_once(lambda: _called_off(using, change, find), using)
+    return _atomically(using, who, lambda _: _called_off(using, change, find))
+
+
+def _called_off(using: str, change: Callable[[], Cancelled | None], find: Callable[[], Live | None]) -> CalledOff:
     for _ in range(_RACES):
+        done = change()
+        if done is not None:
+            on_commit.remove(using, Entry(done.id, done.topic, done.due_ms))
+            on_commit.send(using, signals.job_cancelled, done.id)
+            return CalledOff(CancelResult.CANCELLED, mine=True)
         seen = find()
         if seen is None:
             return CalledOff(CancelResult.UNKNOWN)
         if seen.state != State.DELAYED:
             return CalledOff(_WHY_NOT_CANCELLED[seen.state])
-        for done in statements.cancel_delayed(using, [seen.id]):
-            _cancelled(using, seen.topic, done, who)
-            return CalledOff(CancelResult.CANCELLED, mine=True)
     return CalledOff(CancelResult.RUNNING)  # it was claimed each time, a moment before us
 
 
@@ -99,22 +114,19 @@ _WHY_NOT_CANCELLED = {
 }
 
 
-def _cancelled(using: str, topic: str, done: statements.Cancelled, who: Who) -> None:
-    event = Event(done.id, Outcome.CANCELLED, done.attempt, done.due_ms, done.done_ms, actor=who.by, reason=who.reason)
-    statements.record(using, [event])
-    on_commit.remove(using, Entry(done.id, topic, done.due_ms))
-    on_commit.send(using, signals.job_cancelled, done.id)
-
-
 def _atomically(using: str, who: Who, do: Callable[[Who], Answer]) -> Answer:
-    check_actor(who.by)
-    check_actor(who.reason, what="reason")
+    _check(who)
 
     def whole() -> Answer:
         with transaction.atomic(using):
             return do(who)
 
     return retried_once(whole, using)
+
+
+def _check(who: Who) -> None:
+    check_actor(who.by)
+    check_actor(who.reason, what="reason")
 
 
 # -- reschedule, run now, retry -----------------------------------------------------------------

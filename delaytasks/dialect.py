@@ -80,7 +80,7 @@ class Dialect:
     def run(self, connection: BaseDatabaseWrapper, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
         with connection.cursor() as c:
             c.execute(sql, params)
-            return c.fetchall()
+            return c.fetchall() if c.description else []
 
 
 class PostgreSQL(Dialect):
@@ -145,7 +145,7 @@ class PostgreSQL(Dialect):
             raw.prepare_threshold = 1  # the second time: what a connection asks only once is one round trip
             with connection.wrap_database_errors, _prepares()(raw) as cursor:
                 cursor.execute(f"{sql} -- {int(time.monotonic() / PLANNED_SECONDS)}", params)
-                return cursor.fetchall()
+                return cursor.fetchall() if cursor.description else []
         finally:
             raw.prepare_threshold = before
 

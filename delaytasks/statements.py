@@ -217,23 +217,43 @@ def _find(using: str, where: str, params: list[Any]) -> list[Live]:
 
 class Cancelled(NamedTuple):
     id: int
+    topic: str
     attempt: int
     due_ms: int
     done_ms: int
 
 
-def cancel_delayed(using: str, ids: Sequence[int]) -> list[Cancelled]:
-    """delayed/ready → cancelled; those that were."""
+def cancel_delayed(using: str, job_id: int, *, actor: str = "", reason: str = "") -> Cancelled | None:
+    """delayed/ready → cancelled, with an event; None if it is not delayed any more."""
+    return _cancel(using, "id = %s", [job_id], actor, reason)
+
+
+def cancel_live(using: str, topic: str, key: str, *, actor: str = "", reason: str = "") -> Cancelled | None:
+    """The same of the live job of (topic, key); None if there is none, or its handler is running."""
+    return _cancel(using, "topic = %s AND key = %s AND ended_at IS NULL", [topic, key], actor, reason)
+
+
+def _cancel(using: str, which: str, params: list[Any], actor: str, reason: str) -> Cancelled | None:
+    """One row at most, so that no order of locks is needed. Where WITH may write it is one statement, else two."""
     d = dialect.of(using)
-    these, params = d.among("id", ids)
-    sql = f"""
-        WITH seen AS MATERIALIZED (
-            SELECT id AS job_id FROM delaytasks_job
-            WHERE {these} AND state = {DELAYED} ORDER BY id {d.lock})
+    update = f"""
         UPDATE delaytasks_job SET state = {CANCELLED}, ended_at = {d.now}
-        FROM seen WHERE id = job_id AND state = {DELAYED}
-        RETURNING id, attempt, {d.to_ms("due_at")}, {d.to_ms("ended_at")}"""
-    return [Cancelled(*row) for row in dialect.run(using, sql, params)]
+        WHERE {which} AND state = {DELAYED}
+        RETURNING id, topic, attempt, {d.to_ms("due_at")} AS was_due_ms, {d.to_ms("ended_at")} AS now_ms"""
+    if d.writes_in_with:
+        sql = f"""
+            WITH ended AS ({update}), noted AS (
+                INSERT INTO delaytasks_jobevent ({_EVENT_COLUMNS})
+                SELECT id, '{Outcome.CANCELLED}', attempt, was_due_ms, now_ms, NULL, NULL, '',
+                    CAST(%s AS text), '', CAST(%s AS text) FROM ended)
+            SELECT * FROM ended"""
+        found = dialect.run(using, sql, [*params, actor, reason])
+        return Cancelled(*found[0]) if found else None
+    for done in map(Cancelled._make, dialect.run(using, update, params)):
+        event = Event(done.id, Outcome.CANCELLED, done.attempt, done.due_ms, done.done_ms)
+        record(using, [event._replace(actor=actor, reason=reason)])
+        return done
+    return None
 
 
 def move_delayed(using: str, job_id: int, *, due_ms: int | None, delay_ms: int | None) -> tuple[int, int] | None:
@@ -433,8 +453,7 @@ def record(using: str, events: Iterable[Event]) -> None:
     rows = list(events)
     for start in range(0, len(rows), _EVENTS):
         table, params = dialect.of(using).table(_EVENT_KINDS, rows[start : start + _EVENTS])
-        with dialect.cursor(using) as cursor:
-            cursor.execute(f"INSERT INTO delaytasks_jobevent ({_EVENT_COLUMNS}) {table}", params)
+        dialect.run(using, f"INSERT INTO delaytasks_jobevent ({_EVENT_COLUMNS}) {table}", params)
 
 
 def _standing(d: dialect.Dialect) -> str:

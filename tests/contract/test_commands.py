@@ -254,7 +254,7 @@ def some(db_clock: Any) -> dict[str, Job]:
     end(found["finished"], State.FINISHED)
     end(found["dead"], State.DEAD, "Traceback\nValueError: no such bank")
     reserve(found["reserved"])
-    statements.cancel_delayed("default", [found["cancelled"].pk])
+    statements.cancel_delayed("default", found["cancelled"].pk)
     return found
 
 

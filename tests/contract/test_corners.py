@@ -408,20 +408,21 @@ def test_who_did_it_is_checked_before_anything_is_written(stage, by):
 # -- truth of the answers -----------------------------------------------------------------------
 
 
-def test_a_cancel_answers_for_the_key_not_for_the_job_that_it_saw_first(stage, monkeypatch):
+def test_a_cancel_answers_for_the_key_not_for_the_job_that_it_missed(stage, monkeypatch):
     stage.recorder("t")
     schedule("t", key="a", delay=0)
-    real, raced = statements.cancel_delayed, []
+    real, raced = statements.cancel_live, []
 
-    def race(using, ids):
-        if not raced:  # between the look and the statement the job runs and schedules its own next one
-            raced.append(1)
-            (held,) = stage.take("t")
-            held.finish()
-            schedule("t", key="a", delay=60)
-        return real(using, ids)
+    def race(*args, **kwargs):
+        if raced:
+            return real(*args, **kwargs)
+        raced.append(stage.take("t")[0])  # the statement finds it running; then it ends and schedules its own next one
+        missed = real(*args, **kwargs)
+        raced[0].finish()
+        schedule("t", key="a", delay=60)
+        return missed
 
-    monkeypatch.setattr(statements, "cancel_delayed", race)
+    monkeypatch.setattr(statements, "cancel_live", race)
     assert cancel("t", key="a") is CancelResult.CANCELLED
     assert Job.objects.live().count() == 0
 

@@ -70,7 +70,8 @@ ASKED = {
     ),
     "expire": lambda ids: statements.expire("default", [(n, 1, 5) for n in ids], "over"),
     "renew": lambda ids: statements.renew_if_held("default", [(n, 1) for n in ids]),
-    "cancel by id": lambda ids: statements.cancel_delayed("default", ids),
+    "cancel by id": lambda ids: statements.cancel_delayed("default", ids[0]),
+    "cancel by key": lambda ids: statements.cancel_live("default", "t1", "k21"),
     "live by key": lambda ids: statements.find_live("default", [("t1", "k21"), ("t2", "k22")]),
     "latest by key": lambda ids: statements.find_latest("default", "t1", "k21"),
 }
