@@ -1,6 +1,7 @@
 """Reserve in the mirror, claim in the database: only the claim counts, and what it missed is put right."""
 
 import logging
+import time
 from collections.abc import Sequence
 
 from django.db import DatabaseError, transaction
@@ -34,19 +35,28 @@ def take(places: Places, topic: str, count: int, *, using: str, worker: str, qui
 
 def _take_once(places: Places, topic: str, count: int, using: str, worker: str, quick: bool) -> list[Attempt] | None:
     """What could be claimed; None if nothing was there to claim."""
-    until_ms = engine.now_ms(using) + conf.get().claim_grace_ms
-    ids = places.reserve(topic, count, until_ms)
-    if ids is None:
+    now_ms = engine.now_ms(using)
+    until_ms = now_ms + conf.get().claim_grace_ms
+    found = places.reserve(topic, count, now_ms, until_ms)
+    if found is None:
         claimed = _claim_without_mirror(using, topic, count, worker)
     else:
-        claimed = _claim(using, topic, ids, worker) if ids else []
-        _after_misses(places, topic, sorted(set(ids) - {c.id for c in claimed}), until_ms, using)
-    if not claimed and not ids:
+        _await(found.due_ms, using)
+        claimed = _claim(using, topic, found.ids, worker) if found.ids else []
+        _after_misses(places, topic, sorted(set(found.ids) - {c.id for c in claimed}), until_ms, using)
+    if not claimed and not (found and found.ids):
         return None
     held = [Attempt(c, using, worker) for c in claimed]
-    if ids is not None:
+    if found is not None:
         _settle_leases(places, held, until_ms, quick, using)
     return _bury_the_used_up(using, held)
+
+
+def _await(due_ms: int, using: str) -> None:
+    """Wait for what the mover moved early. Were it moved much too early, the claim would refuse it."""
+    early_ms = min(due_ms - engine.exact_ms(using), 2 * conf.get().ahead_ms)
+    if early_ms > 0:
+        time.sleep(early_ms / 1000)
 
 
 def _settle_leases(places: Places, held: Sequence[Attempt], seen_ms: int, quick: bool, using: str) -> None:

@@ -31,7 +31,7 @@ def from_ms(ms: int) -> datetime:
 
 
 class DatabaseClock:
-    """now_ms() by the database's clock without asking it each time.
+    """now_ms() by the database's clock without asking it each time; exact_ms() with its fraction.
 
     read_ms   asks the database; milliseconds, may be fractional. Called again every 15 s,
               three times in a row; the quickest answer is the most exact and wins.
@@ -44,11 +44,14 @@ class DatabaseClock:
         self._learned_ms: float | None = None
 
     def now_ms(self) -> int:
+        return int(self.exact_ms())
+
+    def exact_ms(self) -> float:
         mono_ms = self._monotonic() * 1000
         if self._learned_ms is None or mono_ms - self._learned_ms > REFRESH_MS:
             self.learn()
             mono_ms = self._monotonic() * 1000
-        return int(mono_ms + self._offset_ms)
+        return mono_ms + self._offset_ms
 
     def learn(self) -> None:
         offsets = []

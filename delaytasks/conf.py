@@ -20,6 +20,9 @@ _OPTIONAL: dict[str, tuple[type, ...]] = {
 }
 
 
+MOST_AHEAD_MS = 100  # who has been handed a job does nothing else until it is due
+
+
 @dataclass(frozen=True)
 class Settings:
     """What `DELAYTASKS = {...}` may hold, in capitals there: `BUCKETS`, `HORIZON_SECONDS`, ..."""
@@ -36,6 +39,7 @@ class Settings:
     promote_limit: int = 1000  # members moved from due to ready by one call
     batch_max: int = 200  # jobs claimed at once, at most; more was measured to be slower
     run_budget_seconds: float = 10.0  # how long one run_topic goes on before it rings for another
+    ahead_ms: int = 3  # how long before its due time a job is handed to who will claim it at that time; 0: not before
     linger_ms: int = 50  # how long a run_topic waits for the next ready job before it leaves; 0: not at all
     concurrency: int = 8  # run slots of a topic unless its handler or its Topic row says otherwise
     max_attempts: int = 5  # of topics without a handler here
@@ -69,8 +73,11 @@ class Settings:
                 raise ImproperlyConfigured(f"DELAYTASKS[{name.upper()!r}] must be more than 0.")
         if not all(isinstance(word, str) and any(map(str.isalnum, word)) for word in self.redact):
             raise ImproperlyConfigured("DELAYTASKS['REDACT'] must be a list of words; () hides nothing.")
-        if self.linger_ms < 0:
-            raise ImproperlyConfigured("DELAYTASKS['LINGER_MS'] must be 0 or more.")
+        for name in ("linger_ms", "ahead_ms"):
+            if getattr(self, name) < 0:
+                raise ImproperlyConfigured(f"DELAYTASKS[{name.upper()!r}] must be 0 or more.")
+        if self.ahead_ms > MOST_AHEAD_MS:
+            raise ImproperlyConfigured(f"DELAYTASKS['AHEAD_MS'] must be at most {MOST_AHEAD_MS}.")
         if self.promote_limit > 3000:  # a script unpacks two arguments a member onto Lua's stack of 8,000
             raise ImproperlyConfigured("DELAYTASKS['PROMOTE_LIMIT'] must be at most 3000.")
 

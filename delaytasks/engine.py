@@ -37,6 +37,11 @@ def now_ms(using: str) -> int:
     return clock(using).now_ms()
 
 
+def exact_ms(using: str) -> float:
+    """now_ms() with its fraction, for who waits for a moment."""
+    return dialect.now_ms(using) if dialect.fixed() else clock(using).exact_ms()
+
+
 @functools.cache
 def clock(using: str) -> DatabaseClock:
     return DatabaseClock(functools.partial(dialect.now_ms, using))

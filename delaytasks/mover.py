@@ -19,7 +19,7 @@ class Mover:
     """Moves what is due.
 
     places   where to look now: the mirror, or its stand-in while Redis is away
-    now_ms   the database's time in ms
+    now_ms   the database's time in ms, as exact as it gets
     topics   the topics that are known here
     ring     tells somebody that a topic has ready jobs
     """
@@ -27,7 +27,7 @@ class Mover:
     def __init__(
         self,
         places: Callable[[], Places],
-        now_ms: Callable[[], int],
+        now_ms: Callable[[], float],
         topics: Callable[[], Sequence[str]],
         ring: Callable[[str], None],
         guard_tick_ms: int,
@@ -39,7 +39,7 @@ class Mover:
         self._guard_tick_ms = guard_tick_ms
         self._looked_ms = 0
 
-    def move_due(self) -> int:
+    def move_due(self) -> float:
         """One pass; returns how many ms to rest: 0 if there is more to move at once."""
         try:
             promotion = self._pass(self._places())
@@ -52,7 +52,7 @@ class Mover:
         return max(0, min(promotion.next_ms - self._now_ms(), self._guard_tick_ms))
 
     def _pass(self, places: Places) -> Promotion:
-        now_ms, topics = self._now_ms(), self._topics()
+        now_ms, topics = int(self._now_ms()), self._topics()
         # Once a tick at all that is ready: a bell may have been lost. The clock may have been set back.
         look = not 0 <= now_ms - self._looked_ms < self._guard_tick_ms
         promotion = places.promote_due(now_ms, topics, look=look)

@@ -14,6 +14,7 @@ from .mover import Mover
 from .tasks import new_mover
 
 logger = logging.getLogger("delaytasks")
+SOCKETS_SECONDS = 0.001  # what a socket's timeout is rounded up to
 
 
 class MoverThread(threading.Thread):
@@ -33,7 +34,7 @@ class MoverThread(threading.Thread):
                 self._rest(rest_ms)
         connections.close_all()
 
-    def _pass(self, using: str) -> int:
+    def _pass(self, using: str) -> float:
         try:
             if using not in self._movers:
                 self._movers[using] = new_mover(using)
@@ -57,16 +58,26 @@ class MoverThread(threading.Thread):
                 found.say_moving(beat.handlers(), tick_ms * 3 // 2)  # beat sends its messages when that is over
         return max(0, math.ceil(tick_ms - (time.monotonic() - began) * 1000))
 
-    def _rest(self, ms: int) -> None:
+    def _rest(self, ms: float) -> None:
+        """Rest for so long, or until something earlier arrives."""
+        over = time.monotonic() + ms / 1000
+        if not self._listened(int(ms)):
+            self._stop_asked.wait(ms / 1000)
+        elif 0 < (left := over - time.monotonic()) < SOCKETS_SECONDS:
+            self._stop_asked.wait(left)
+
+    def _listened(self, ms: int) -> bool:
+        """Wait for a message for up to `ms`; False if nobody can be listened to."""
         found = engine.mirror_of(engine.aliases()[0])  # all databases share the channel
-        if found is not None and not found.down:
-            try:
-                self._listener = self._listener or found.listen()
-                self._listener.wait(ms)
-                return
-            except MirrorDown:
-                self._listener = None
-        self._stop_asked.wait(ms / 1000)
+        if found is None or found.down:
+            return False
+        try:
+            self._listener = self._listener or found.listen()
+            self._listener.wait(ms)
+        except MirrorDown:
+            self._listener = None
+            return False
+        return True
 
     def stop(self) -> None:
         self._stop_asked.set()

@@ -28,8 +28,15 @@ class Settlement(NamedTuple):
 
 class Promotion(NamedTuple):
     topics: set[str]  # that got ready jobs, or had some, if asked to look
-    next_ms: int | None  # the next due time
+    next_ms: int | None  # when there will be more
     full: bool  # a batch was full: there is more
+
+
+class Handful(NamedTuple):
+    """What was reserved. due_ms: when all of it is due; the mover may be a moment early, and then so is this."""
+
+    ids: list[int]
+    due_ms: int
 
 
 class Call(enum.IntEnum):
@@ -50,13 +57,13 @@ class Places(Protocol):
         """Add to a counter of the whole fleet. Never raises."""
 
     def promote_due(self, now_ms: int, topics: Sequence[str], *, look: bool = False) -> Promotion:
-        """Make what is due ready, one batch; `look` for ready jobs from before, too.
+        """Make what is due ready, or will be in AHEAD_MS, one batch; `look` for ready jobs from before, too.
 
         Raises MirrorDown, as all that follow.
         """
 
-    def reserve(self, topic: str, count: int, until_ms: int) -> list[int] | None:
-        """Ids of the topic's oldest ready jobs; None: no index here, the claim looks by itself."""
+    def reserve(self, topic: str, count: int, now_ms: int, until_ms: int) -> Handful | None:
+        """The topic's oldest ready jobs; None: no index here, the claim looks by itself."""
 
     def ready_counts(self, topics: Sequence[str]) -> dict[str, int]:
         """How many jobs are ready, for those of `topics` that have any (without a mirror: 1 for "some")."""

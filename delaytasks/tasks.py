@@ -46,7 +46,7 @@ def bells(using: str) -> Bells:
 def new_mover(using: str) -> Mover:
     return Mover(
         functools.partial(engine.places, using),
-        functools.partial(engine.now_ms, using),
+        functools.partial(engine.exact_ms, using),
         topics.handled,
         bells(using).ring,
         conf.get().guard_tick_ms,
@@ -60,7 +60,7 @@ def _mover(using: str) -> Mover:
 
 @shared_task(name="delaytasks.move_due", ignore_result=True, acks_late=False)
 @keeping_connections
-def move_due() -> int:
+def move_due() -> float:
     """By beat, each second while no mover's thread looks: passes until nothing is due, and the guard.
 
     Returns how many ms it might rest.

@@ -31,7 +31,7 @@ class WithoutMirror:
     def promote_due(self, now_ms: int, topics: Sequence[str], *, look: bool = False) -> Promotion:
         return Promotion(set(self.ready_counts(topics)), statements.next_due_ms(self._using), full=False)
 
-    def reserve(self, topic: str, count: int, until_ms: int) -> None:
+    def reserve(self, topic: str, count: int, now_ms: int, until_ms: int) -> None:
         return None
 
     def ready_counts(self, topics: Sequence[str]) -> dict[str, int]:

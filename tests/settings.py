@@ -5,6 +5,7 @@ DELAYTASKS_TEST_DB   sqlite (default) or postgres: the database of this pass. te
 """
 
 import os
+from typing import Any
 
 from project.settings import *
 
@@ -27,7 +28,10 @@ elif TEST_DB == "sqlite":
 else:
     raise ValueError(f"DELAYTASKS_TEST_DB={TEST_DB!r}: say sqlite or postgres.")
 
-DELAYTASKS = {"REDIS_URL": None}  # database only; the fixtures `mirror` and `places` say otherwise
+DELAYTASKS = dict[str, Any](
+    REDIS_URL=None,  # database only; the fixtures `mirror` and `places` say otherwise
+    AHEAD_MS=0,  # the clock of most tests stands still: what is early would be early for ever
+)
 CELERY_BROKER_URL = "memory://"  # nobody hears the bells; acceptance tests have real workers and a real broker
 CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..conf import Settings
 from ..exceptions import MirrorDown
-from ..places import Call, Entry, Promotion, Settlement
+from ..places import Call, Entry, Handful, Promotion, Settlement
 from . import client as clients
 from .keys import Keys, job_id_of, member
 from .scripts import Scripts
@@ -90,15 +90,15 @@ class Mirror:
     # -- asking: raises MirrorDown --------------------------------------------------------------
 
     def promote_due(self, now_ms: int, topics: Sequence[str], *, look: bool = False) -> Promotion:
-        """Move what is due from delayed to ready, one batch per bucket. `topics` are those that are known here.
+        """Move what is due in a moment from delayed to ready, a batch per bucket. `topics`: those that are known here.
 
         look   the answer names those of `topics`, too, that had ready jobs before
         """
-        batch = self.settings.promote_limit
+        batch, ahead_ms = self.settings.promote_limit, self.settings.ahead_ms
         calls = [
             (
                 [k.due(b), k.topics(b), k.aside(b), k.counters(b), *(k.ready(b, topic) for topic in topics)],
-                [now_ms, batch, k.ready_prefix(b), k.ready_channel, int(look), *topics],
+                [now_ms + ahead_ms, batch, k.ready_prefix(b), k.ready_channel, int(look), *topics],
             )
             for k in [self.keys]
             for b in range(k.buckets)
@@ -110,20 +110,23 @@ class Mirror:
         heads = [answer[1] for answer in answers if answer[1] >= 0]
         return Promotion(
             topics={topic for answer in answers for topic in answer[3:]},
-            next_ms=min(heads, default=None),
+            next_ms=min(heads) - ahead_ms if heads else None,
             full=any(answer[0] >= batch for answer in answers),
         )
 
-    def reserve(self, topic: str, count: int, until_ms: int) -> list[int]:
-        """Ids of up to `count` of the topic's oldest ready jobs, put back among the delayed until `until_ms`."""
-        ids: list[int] = []
-        for bucket in self._oldest_buckets(topic):
-            if len(ids) >= count:
+    def reserve(self, topic: str, count: int, now_ms: int, until_ms: int) -> Handful:
+        """Up to `count` of the topic's oldest ready jobs, put back among the delayed until `until_ms`."""
+        if not self.settings.redis_cluster:
+            return self._reserve(topic, range(self.keys.buckets), count, now_ms, until_ms)
+        found = Handful([], now_ms)
+        for bucket, oldest_ms in self._oldest_buckets(topic):  # a script of a Cluster's knows one slot
+            if len(found.ids) >= count or (found.ids and oldest_ms > found.due_ms):
                 break
-            ids += self._reserve(topic, bucket, count - len(ids), until_ms)
-        return ids
+            more = self._reserve(topic, [bucket], count - len(found.ids), found.due_ms, until_ms)
+            found = Handful(found.ids + more.ids, more.due_ms)
+        return found
 
-    def _oldest_buckets(self, topic: str) -> list[int]:
+    def _oldest_buckets(self, topic: str) -> list[tuple[int, float]]:
         def heads(client: Any) -> list[Any]:
             pipeline = client.pipeline(transaction=False)
             for bucket in range(self.keys.buckets):
@@ -131,12 +134,13 @@ class Mirror:
             return pipeline.execute()
 
         found = enumerate(self._line.ask(heads))
-        return [b for _, _, b in sorted((head[0][1], random.random(), b) for b, head in found if head)]
+        return [(b, at) for at, _, b in sorted((head[0][1], random.random(), b) for b, head in found if head)]
 
-    def _reserve(self, topic: str, bucket: int, count: int, until_ms: int) -> list[int]:
-        keys = [self.keys.ready(bucket, topic), self.keys.due(bucket)]
-        members = self._line.ask(lambda c: self._scripts.one(c, "reserve", keys, [count, until_ms]))
-        return [job_id_of(each) for each in members]
+    def _reserve(self, topic: str, buckets: Iterable[int], count: int, now_ms: int, until_ms: int) -> Handful:
+        keys = [key for b in buckets for key in (self.keys.ready(b, topic), self.keys.due(b))]
+        args = [count, until_ms, now_ms]
+        due_ms, *members = self._line.ask(lambda c: self._scripts.one(c, "reserve", keys, args))
+        return Handful([job_id_of(each) for each in members], int(due_ms))
 
     def take_slot(self, topic: str, token: str, now_ms: int, until_ms: int, limit: int) -> bool:
         """Take or renew a run slot of the topic; False if all are taken."""

@@ -152,7 +152,7 @@ def test_a_reserver_that_dies_before_its_claim_delays_the_job_by_the_grace_only(
     keys = stage.recorder("t", ttr=3600)
     schedule("t", key="a", delay=0)
     stage.mover.move_due()
-    mirror.connect().reserve("t", 10, db_clock.now_ms + 5_000)  # and dies
+    mirror.connect().reserve("t", 10, db_clock.now_ms, db_clock.now_ms + 5_000)  # and dies
     stage.rung.append("t")
     stage.go()
     assert keys == []

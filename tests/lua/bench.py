@@ -98,9 +98,17 @@ class Bench:
         moved, head, _, *topics = self.promote(now, batch=batch)
         return Promotion(set(topics), None if head < 0 else head, moved >= batch)
 
-    def reserve(self, count: int = 10, until: int = NOW + GRACE, *, topic: str = TOPIC) -> list[int]:
-        members = self.call("reserve", [self.keys.ready(0, topic), self.due_key], [count, until])
-        return [int(name.partition(":")[0]) for name in members]
+    def reserve(
+        self, count: int = 10, until: int = NOW + GRACE, *, now: int = NOW + GRACE, topic: str = TOPIC
+    ) -> list[int]:
+        return self.reserve_by(now, count, until, topic=topic)[1]
+
+    def reserve_by(
+        self, now: int, count: int = 10, until: int = NOW + GRACE, *, topic: str = TOPIC
+    ) -> tuple[int, list[int]]:
+        """When all of them are due, and which they are."""
+        due_ms, *members = self.call("reserve", [self.keys.ready(0, topic), self.due_key], [count, until, now])
+        return int(due_ms), [int(name.partition(":")[0]) for name in members]
 
     def take_slot(self, token: str, now: int = NOW, until: int = NOW + 30_000, *, limit: int = 1) -> int:
         return self.call("take_slot", [self.keys.slots(TOPIC), self.keys.bell(TOPIC)], [now, until, limit, token])

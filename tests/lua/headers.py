@@ -15,7 +15,9 @@ def problems(source: str) -> list[str]:
     """What is wrong with a script, one phrase each; an empty list if nothing is."""
     header, binding, rest = _parts(source)
     found = [
-        f"the header does not say {word}" for word in ("KEYS[1]", "ARGV[1]", "RETURN") if f"-- {word}" not in header
+        f"the header does not say {word}"
+        for word in ("KEYS[1]", "ARGV[1]", "RETURN")
+        if not any(f"-- {said}" in header for said in (word, word.replace("]", "...]")))
     ]
     found += _index_problems(header, binding, rest)
     if len(source.splitlines()) >= LINES_MAX:

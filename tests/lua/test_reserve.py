@@ -66,3 +66,11 @@ def test_the_dead_consumers_job_is_ready_again_when_its_grace_is_over(bench: Ben
     assert bench.where(1) == At("due", UNTIL)
     bench.promote(UNTIL)
     assert bench.reserve(until=UNTIL + GRACE) == [1]
+
+
+def test_what_is_due_is_reserved_without_what_is_due_later(bench: Bench) -> None:
+    for job, at in enumerate([NOW - 5, NOW, NOW + 1, NOW + 1, NOW + 2]):
+        bench.put(job, At("ready", at))
+    assert bench.reserve_by(NOW) == (NOW, [0, 1])
+    assert bench.reserve_by(NOW) == (NOW + 1, [2, 3]), "nothing is due: what is next, and when"
+    assert bench.where(4) == At("ready", NOW + 2)

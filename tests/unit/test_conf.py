@@ -41,8 +41,8 @@ def test_settings_cannot_be_changed_afterwards() -> None:
         ("buckets", "Did you mean 'BUCKETS'?"),
         ("REDIS", "Did you mean 'REDIS_URL'?"),
         ("HORIZON_MS", "Did you mean 'HORIZON_SECONDS'?"),
-        ("XYZZY", "Known keys: API_MAX_REQUEST_BYTES, "),
-        (7, "Known keys: API_MAX_REQUEST_BYTES, "),
+        ("XYZZY", "Known keys: AHEAD_MS, "),
+        (7, "Known keys: AHEAD_MS, "),
     ],
 )
 def test_an_unknown_key_is_refused_by_name_with_a_hint(key: object, hint: str) -> None:
@@ -52,7 +52,7 @@ def test_an_unknown_key_is_refused_by_name_with_a_hint(key: object, hint: str) -
     assert hint in str(refused.value)
 
 
-NEEDED = [name for name in NUMBERS if name not in ("LINGER_MS",)]
+NEEDED = [name for name in NUMBERS if name not in ("LINGER_MS", "AHEAD_MS")]
 
 
 @pytest.mark.parametrize("value", [0, -1, math.nan], ids=["zero", "negative", "nan"])
@@ -62,10 +62,16 @@ def test_a_number_that_must_be_more_than_zero_is_refused_by_name(name: str, valu
         from_dict({name: value})
 
 
-def test_a_linger_of_zero_is_allowed_and_means_not_at_all() -> None:
-    assert from_dict({"LINGER_MS": 0}).linger_ms == 0
-    with pytest.raises(ImproperlyConfigured, match=r"DELAYTASKS\['LINGER_MS'\]"):
-        from_dict({"LINGER_MS": -1})
+@pytest.mark.parametrize("name", ["LINGER_MS", "AHEAD_MS"])
+def test_zero_is_allowed_where_it_means_not_at_all(name: str) -> None:
+    assert getattr(from_dict({name: 0}), name.lower()) == 0
+    with pytest.raises(ImproperlyConfigured, match=rf"DELAYTASKS\['{name}'\]"):
+        from_dict({name: -1})
+
+
+def test_nobody_is_handed_a_job_so_early_that_he_waits_for_it_for_long() -> None:
+    with pytest.raises(ImproperlyConfigured, match=r"DELAYTASKS\['AHEAD_MS'\] must be at most 100"):
+        from_dict({"AHEAD_MS": 101})
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from delaytasks.conf import Settings
 from delaytasks.exceptions import MirrorDown
 from delaytasks.mirror import scripts
 from delaytasks.mirror.index import Mirror
-from delaytasks.places import GONE, Call, Entry, Places, Promotion, Settlement
+from delaytasks.places import GONE, Call, Entry, Handful, Places, Promotion, Settlement
 from delaytasks.without_mirror import WithoutMirror
 from tests.servers import free_port
 
@@ -25,7 +26,7 @@ TELLING: dict[str, tuple[list[Any], Any]] = {
 }
 ASKING: dict[str, list[Any]] = {
     "promote_due": [NOW, ["order.close"]],
-    "reserve": ["order.close", 10, NOW],
+    "reserve": ["order.close", 10, NOW, NOW],
     "ready_counts": [["order.close"]],
     "take_slot": ["order.close", "token", NOW, NOW + 1, 8],
     "call_runner": ["order.close", "crew", NOW, 8],
@@ -109,7 +110,7 @@ def test_more_entries_than_one_call_takes_are_told_in_several(mirror: Mirror) ->
 def test_what_is_reserved_from_several_buckets_never_exceeds_what_was_asked_for(mirror: Mirror) -> None:
     mirror.add(Entry(job, "order.close", NOW - job) for job in range(40))
     mirror.promote_due(NOW, ["order.close"])
-    found = [mirror.reserve("order.close", 7, NOW + 5000) for _ in range(7)]
+    found = [mirror.reserve("order.close", 7, NOW, NOW + 5000).ids for _ in range(7)]
     assert [len(ids) for ids in found] == [7, 7, 7, 7, 7, 5, 0]
     assert sorted(job for ids in found for job in ids) == list(range(40))
 
@@ -118,8 +119,26 @@ def test_what_is_reserved_from_several_buckets_never_exceeds_what_was_asked_for(
 def test_who_reserves_none_gets_none(mirror: Mirror, count: int) -> None:
     mirror.add([Entry(1, "order.close", NOW)])
     mirror.promote_due(NOW, ["order.close"])
-    assert mirror.reserve("order.close", count, NOW + 5000) == []
+    assert mirror.reserve("order.close", count, NOW, NOW + 5000).ids == []
     assert mirror.ready_counts(["order.close"]) == {"order.close": 1}
+
+
+def test_what_is_due_in_a_moment_is_handed_out_with_the_time_for_which_to_wait(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror, "settings", replace(mirror.settings, ahead_ms=3))
+    mirror.add([Entry(1, "a", NOW + 2), Entry(2, "a", NOW + 3), Entry(3, "a", NOW + 4)])
+    assert mirror.promote_due(NOW, ["a"]) == Promotion({"a"}, NOW + 1, full=False)
+    assert mirror.reserve("a", 9, NOW, NOW + 5000) == Handful([1], NOW + 2), "not those that are due even later"
+    assert mirror.reserve("a", 9, NOW, NOW + 5000) == Handful([2], NOW + 3)
+    assert mirror.reserve("a", 9, NOW, NOW + 5000) == Handful([], NOW)
+
+
+def test_what_is_due_is_not_kept_waiting_by_what_will_be(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirror, "settings", replace(mirror.settings, ahead_ms=3))
+    mirror.add([Entry(1, "a", NOW + 2), Entry(2, "a", NOW), Entry(3, "a", NOW - 1)])
+    mirror.promote_due(NOW, ["a"])
+    assert mirror.reserve("a", 9, NOW, NOW + 5000) == Handful([3, 2], NOW)
 
 
 def test_the_promotion_of_several_buckets_is_one_answer(mirror: Mirror) -> None:
