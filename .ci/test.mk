@@ -95,6 +95,12 @@ bench-compare: $(VENV)/.stamp-dev ## what has changed between two runs of `make 
 bench-admin: $(VENV)/.stamp-dev ## how long each page of the admin takes on five million jobs (10 min; PAGES="list board")
 	@$(VENV_PYTHON) -m benchmarks.admin_pages $(PAGES)
 
+.PHONY: bench-pipeline
+bench-pipeline: SIZES ?= 1 3 10
+bench-pipeline: QUESTIONS ?=
+bench-pipeline: $(VENV)/.stamp-bench ## the data pipeline as rows grow, beside DuckDB and PostgreSQL: SIZES="1 3 10" QUESTIONS="report archive"
+	@$(VENV_PYTHON) -m benchmarks.pipeline $(QUESTIONS) --sizes "$(SIZES)" $(ARGS)
+
 .PHONY: openapi
 openapi: $(VENV)/.stamp-dev ## write docs/openapi.yaml anew, from the code
 	@DJANGO_SETTINGS_MODULE=project.settings $(VENV_PYTHON) -m delaytasks.api > $(VENV)/openapi.yaml

@@ -14,7 +14,7 @@ SYNCS = 100
 BLOCK = b"\0" * 8192
 
 
-def described(directory: Path, postgres: PostgresServer, redis: RedisServer) -> dict[str, str]:
+def described(directory: Path, postgres: PostgresServer, redis: RedisServer | None = None) -> dict[str, str]:
     """Processor, memory, kernel, servers, disk: for people to read and for two runs to be told apart."""
     return {
         "processor": f"{processor()}, {len(os.sched_getaffinity(0))} cores",
@@ -22,7 +22,7 @@ def described(directory: Path, postgres: PostgresServer, redis: RedisServer) -> 
         "kernel": f"{platform.system()} {platform.release()}",
         "Python": platform.python_version(),
         "PostgreSQL": f"{number(postgres.version)}: {SAID['PostgreSQL']}",
-        "Redis": f"{number(redis.version)}: {SAID['Redis']}",
+        **({"Redis": f"{number(redis.version)}: {SAID['Redis']}"} if redis else {}),
         "disk": f"{fdatasync_us(directory):,.0f} µs for 8 KiB and fdatasync, median of {SYNCS}",
         "load before": f"{os.getloadavg()[0]:.2f}",
     }

@@ -14,9 +14,7 @@ from .lake import Lake
 from .manifest import Run
 
 BATCH = 300  # jobs of one transaction
-MOST_REST_SECONDS = (
-    0.5  # between two of them, during which nobody waits for our locks; as long as one took, at most this
-)
+MOST_REST_SECONDS = 0.5  # between two of them, when nobody waits for our locks; as long as one took, at most this
 
 
 class Kept(NamedTuple):
@@ -48,10 +46,11 @@ def prune(database: Database, lake: Lake, run: Run) -> Pruned:
     Raises DatabaseAway.
     """
     told = Pruned()
-    for batch in kept(lake, run):
-        began = time.monotonic()
-        told += prune_batch(database, batch)
-        time.sleep(min(time.monotonic() - began, MOST_REST_SECONDS))
+    with database.connect() as connection:  # one for all: a new one for each batch costs as much as the batch
+        for batch in kept(lake, run):
+            began = time.monotonic()
+            told += prune_batch(connection, database, batch)
+            time.sleep(min(time.monotonic() - began, MOST_REST_SECONDS))
     if not told.left:
         now_ms = int(datetime.now(UTC).timestamp() * 1000)
         manifest.publish(lake, replace(run, pruned_ms=now_ms, withdrawn=tuple(sorted(told.withdrawn))))
@@ -68,22 +67,22 @@ def kept(lake: Lake, run: Run) -> Iterator[list[Kept]]:
                     yield [Kept(**row) for row in batch.to_pylist()]
 
 
-def prune_batch(database: Database, batch: list[Kept]) -> Pruned:
+def prune_batch(connection: Any, database: Database, batch: list[Kept]) -> Pruned:
     """One transaction. A job goes if it ended when the archive says, and nothing has happened to it since."""
     wanted = {each.id: each for each in batch}
-    with database.connect() as connection:
-        if database.vendor == "sqlite":
-            connection.execute("BEGIN IMMEDIATE")
-        there = _ended(connection, database, sorted(wanted), lock=True)
-        newest = _newest_events(connection, database, sorted(there))
-        same = [
-            job_id for job_id, ended_at in there.items()
-            if ended_at == wanted[job_id].ended_at and newest.get(job_id, 0) == wanted[job_id].last_event_id
-        ]  # fmt: skip
-        if same:
-            connection.execute(f"DELETE FROM delaytasks_jobevent WHERE job_id IN ({_marks(database, same)})", same)
-            connection.execute(f"DELETE FROM delaytasks_job WHERE id IN ({_marks(database, same)})", same)
-        locked = _ended(connection, database, sorted(wanted.keys() - there.keys()), lock=False)
+    if database.vendor == "sqlite":
+        connection.execute("BEGIN IMMEDIATE")
+    there = _ended(connection, database, sorted(wanted), lock=True)
+    newest = _newest_events(connection, database, sorted(there))
+    same = [
+        job_id for job_id, ended_at in there.items()
+        if ended_at == wanted[job_id].ended_at and newest.get(job_id, 0) == wanted[job_id].last_event_id
+    ]  # fmt: skip
+    if same:
+        connection.execute(f"DELETE FROM delaytasks_jobevent WHERE job_id IN ({_marks(database, same)})", same)
+        connection.execute(f"DELETE FROM delaytasks_job WHERE id IN ({_marks(database, same)})", same)
+    locked = _ended(connection, database, sorted(wanted.keys() - there.keys()), lock=False)
+    connection.commit()
     return Pruned(len(same), len(locked), tuple(there.keys() - set(same)))
 
 

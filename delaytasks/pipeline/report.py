@@ -44,7 +44,9 @@ def run(
         jobs = sources.read(spark, taken, "jobs", ["topic", "state", "due_at", "ended_at"])
         write(steps.due_by_minute(jobs, taken.now_ms, until_ms).coalesce(1), lake, f"{folder}/due")
     rows = sinks.upsert_stats(database, worked_out(read_hours(spark, lake, months), want))
-    facts = telling.facts(read_hours(spark, lake, months), read_due(spark, lake, folder), now.taken_ms, until_ms)
+    # Small: in one part each, so that nothing is distributed, which would take longer than the rest.
+    told, due = (each.coalesce(1) for each in (read_hours(spark, lake, months), read_due(spark, lake, folder)))
+    facts = telling.facts(told, due, now.taken_ms, until_ms)
     text = page.html(facts).encode()
     lake.write(f"{folder}/report.html", text)
     document = {
@@ -85,7 +87,7 @@ def write_hours(
     spark: SparkSession, lake: Lake, folder: str, before: dict[str, Any], happened: DataFrame, want: Wanted
 ) -> dict[str, str]:
     """Months that changed -> where each now lies whole: what was worked out, and the other hours as they were."""
-    counts = steps.counted(happened).persist()
+    counts = steps.counted(happened).repartition("topic", "hour_ms").persist()  # what is made of it moves no row again
     try:
         new = steps.by_hour(counts)
         changed = {hours.month_of(row.hour_ms) for row in counts.select("hour_ms").distinct().collect()}

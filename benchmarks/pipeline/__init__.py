@@ -1,0 +1,1 @@
+"""How fast the data pipeline answers as rows grow, beside DuckDB and PostgreSQL itself."""

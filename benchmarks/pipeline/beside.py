@@ -1,0 +1,124 @@
+"""The same questions answered by PostgreSQL itself and by DuckDB that reads PostgreSQL, in one SQL for both.
+
+    python -m benchmarks.pipeline.beside postgres|duckdb QUESTION DATABASE OUT.parquet [NOW_MS]
+
+DATABASE is libpq's keywords; NOW_MS the moment that an audit is of. Exact percentiles. DuckDB reads through its
+postgres extension, with as many threads as there are cores; PostgreSQL has room to sort and a process for each core.
+"""
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+from pyarrow import parquet
+
+from .rows import TOPIC
+
+HOUR_MS = 3_600_000
+COUNTS = {
+    "finished": "'finished'", "retried": "'failed', 'expired'", "died": "'dead'", "cancelled": "'cancelled'",
+    "snoozed": "'snoozed'",
+}  # fmt: skip
+SHARES = {"late_p50_ms": "0.5", "late_p95_ms": "0.95", "late_p99_ms": "0.99"}
+
+REPORT = f"""
+    SELECT topic, hour_ms, count(*) AS happened,
+        {", ".join(f"count(*) FILTER (WHERE outcome IN ({of})) AS {name}" for name, of in COUNTS.items())},
+        count(late) AS begun,
+        {", ".join(f"percentile_disc({at}) WITHIN GROUP (ORDER BY late) AS {name}" for name, at in SHARES.items())},
+        max(late) AS late_worst_ms
+    FROM (
+        SELECT j.topic, e.done_ms - e.done_ms % {HOUR_MS} AS hour_ms, e.outcome,
+            CASE WHEN e.attempt = 1 AND e.reserved_ms IS NOT NULL THEN greatest(e.reserved_ms - e.due_ms, 0) END AS late
+        FROM delaytasks_jobevent AS e JOIN delaytasks_job AS j ON j.id = e.job_id
+    ) AS told
+    GROUP BY topic, hour_ms"""
+
+MS = "CAST(extract(epoch FROM {}) * 1000 AS bigint)".format
+
+# The classes of delaytasks.pipeline.classes, as far as the rows of rows.py can have them.
+AUDIT = f"""
+    WITH attempted AS (
+        SELECT job_id, count(*) FILTER (WHERE outcome = 'finished') AS finishes,
+            count(*) FILTER (WHERE reserved_ms < due_ms) AS early,
+            count(*) FILTER (WHERE outcome = 'rescheduled') AS moves, min(reserved_ms) AS first_ms,
+            max(CASE attempt WHEN 1 THEN reserved_ms - due_ms END) AS late_ms
+        FROM delaytasks_jobevent WHERE job_id IN (SELECT id FROM delaytasks_job WHERE topic = '{TOPIC}')
+        GROUP BY job_id
+    ), jobs AS (
+        SELECT key, count(*) AS jobs, count(*) FILTER (WHERE ended_at IS NULL) AS live,
+            min(CASE WHEN ended_at IS NULL THEN {MS("due_at")} END) AS overdue_ms,
+            sum(greatest(coalesce(finishes, 0), CASE state WHEN 4 THEN 1 ELSE 0 END)) AS finishes,
+            sum(early) AS early, coalesce(sum(moves), 0) AS moves, min(first_ms) AS first_ms, max(late_ms) AS late_ms,
+            max(CASE state WHEN 5 THEN {MS("ended_at")} END) AS cancelled_ms,
+            max(CASE state WHEN 6 THEN {MS("ended_at")} END) AS died_ms
+        FROM delaytasks_job AS j LEFT JOIN attempted AS a ON a.job_id = j.id WHERE topic = '{TOPIC}' GROUP BY key
+    ), orders AS (
+        SELECT 'order:' || id AS key, payment = 'later' AS promised, status = 'open' AS holds,
+            {MS("placed_at")} + 1800000 AS promised_ms
+        FROM bench_order
+    ), keys AS (
+        SELECT jobs.*, promised, holds, orders.key AS order_key, finishes = 0 AND live = 0 AS over,
+            CASE WHEN promised AND jobs = 1 AND moves = 0 THEN promised_ms END AS agreed_ms
+        FROM orders FULL JOIN jobs ON jobs.key = orders.key
+    )
+    SELECT class, count(*) AS keys FROM (
+        SELECT CASE WHEN jobs IS NULL AND promised THEN 'missing' WHEN jobs IS NULL THEN NULL
+            WHEN order_key IS NULL THEN 'orphan'
+            WHEN finishes > 1 OR live > 1 OR finishes > 0 AND live > 0 THEN 'twice'
+            WHEN over AND cancelled_ms > coalesce(died_ms, 0) AND holds THEN 'called_off'
+            WHEN over AND died_ms IS NOT NULL AND NOT coalesce(cancelled_ms > died_ms, false) THEN 'died'
+            WHEN early > 0 OR first_ms < agreed_ms - 1000 THEN 'early'
+            WHEN late_ms > 60000 OR overdue_ms < {{now_ms}} - 60000 OR first_ms > agreed_ms + 60000
+                OR live > 0 AND first_ms IS NULL AND agreed_ms < {{now_ms}} - 60000 THEN 'late'
+            WHEN live > 0 THEN 'open' ELSE 'kept' END AS class
+        FROM keys
+    ) AS classed WHERE class IS NOT NULL GROUP BY class"""
+
+QUESTIONS = {"report": REPORT, "audit": AUDIT}
+
+Rows = list[dict[str, Any]]
+
+
+def of_postgres(database: str, sql: str) -> Rows:
+    import psycopg
+    from psycopg.rows import dict_row
+
+    with psycopg.connect(database, row_factory=dict_row) as connection:
+        connection.execute("SET work_mem = '256MB'")
+        return connection.execute(sql).fetchall()
+
+
+def of_duckdb(database: str, sql: str) -> Rows:
+    import duckdb
+
+    with duckdb.connect() as connection:
+        connection.execute(f"LOAD '{extension()}'")
+        connection.execute(f"ATTACH '{database}' AS pg (TYPE postgres, READ_ONLY)")
+        connection.execute("USE pg")
+        answer = connection.execute(sql).to_arrow_table()
+    return list(answer.to_pylist())
+
+
+def extension() -> Path:
+    """The file of DuckDB's postgres extension, from its package: nothing is fetched."""
+    spec = importlib.util.find_spec("duckdb_extension_postgres_scanner")
+    if spec is None:
+        raise SystemExit("duckdb-extension-postgres-scanner is missing: pip install -r requirements-bench.txt")
+    folder = next(iter(spec.submodule_search_locations or ()))
+    return next(Path(folder).glob("extensions/*/*.duckdb_extension"))
+
+
+ENGINES: dict[str, Callable[[str, str], Rows]] = {"postgres": of_postgres, "duckdb": of_duckdb}
+
+
+def main(engine: str, question: str, database: str, out: str, now_ms: str = "") -> None:
+    rows = ENGINES[engine](database, QUESTIONS[question].replace("{now_ms}", now_ms))
+    parquet.write_table(pyarrow.Table.from_pylist(rows), out)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
