@@ -40,7 +40,7 @@ def run(
 ) -> dict[str, Any]:
     """{"jobs", "events", "partitions", "pruned", "left", "withdrawn", "seconds"}.
 
-    older_than_days  jobs that ended longer ago
+    older_than_days  jobs that ended longer ago; from one day on whole days (UTC), so that each is archived at once
     dead             dead ones too, which staff then cannot retry any more
     prune            False: they stay in the operational tables until a run that prunes
     left             jobs that were locked, and are pruned by the next run
@@ -59,7 +59,7 @@ def run(
             return _answer(None, 0, told, began) | {"refused": refused}
         states = (*ALWAYS, State.DEAD) if dead else ALWAYS
         with snapshot.taken(database) as taken:
-            written, partitions = write(spark, taken, lake, taken.now_ms - round(older_than_days * DAY_MS), states)
+            written, partitions = write(spark, taken, lake, before(taken.now_ms, older_than_days), states)
         if written and prune:  # the snapshot is gone: what is pruned can be vacuumed
             told += pruning.prune(database, lake, written)
     return _answer(written, partitions, told, began)
@@ -69,6 +69,15 @@ def _answer(written: Run | None, partitions: int, told: pruning.Pruned, began: f
     about = {"jobs": written.jobs, "events": written.events} if written else {"jobs": 0, "events": 0}
     return {**about, "partitions": partitions, "pruned": told.pruned, "left": told.left,
             "withdrawn": len(told.withdrawn), "seconds": round(time.monotonic() - began, 1)}  # fmt: skip
+
+
+def before(now_ms: int, days: float) -> int:
+    """Jobs that ended before this moment are older than so many days.
+
+    Half a day now and the other half tomorrow would be twice as many files for good.
+    """
+    moment = now_ms - round(days * DAY_MS)
+    return moment - moment % DAY_MS if days >= 1 else moment
 
 
 def clear(lake: Lake) -> None:

@@ -88,6 +88,19 @@ def test_jobs_that_ended_long_ago_leave_the_tables_and_their_story_stays_whole(
     assert standing() == ["order:2", "order:4"]
 
 
+def test_a_day_is_archived_whole_and_by_one_run_however_often_it_runs(
+    spark: Any, database: Database, lake: Lake, ended: Callable[..., Job]
+) -> None:
+    now = dialect.database_now("default")
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=30)
+    for key, moment in (("order:1", midnight - timedelta(seconds=3)), ("order:2", midnight)):
+        Job.objects.filter(pk=ended(key).pk).update(ended_at=moment)
+
+    assert run(spark, database, lake)["jobs"] == 1
+    assert standing() == ["order:2"]
+    assert archive.before(0, 0.5) == -archive.DAY_MS // 2
+
+
 @pytest.mark.parametrize("when", ["written", "published", "pruning"])
 def test_a_run_that_is_killed_and_run_again_loses_nothing_and_doubles_nothing(
     spark: Any, database: Database, lake: Lake, ended: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, when: str

@@ -10,8 +10,9 @@ from .asking import ask
 
 def _arguments(parser: CommandParser) -> None:
     parser.add_argument(
-        "--older-than-days", type=_days, default=30.0, metavar="DAYS", help="jobs that ended longer ago (default: 30)"
-    )
+        "--older-than-days", type=_days, default=30.0, metavar="DAYS",
+        help="jobs that ended longer ago: from 1 on whole days of UTC, so that a day is archived once (default: 30)",
+    )  # fmt: skip
     parser.add_argument("--dead", action="store_true", help="dead jobs too; nobody can retry them any more then")
     parser.add_argument("--keep", action="store_true", help="write and compare, and leave the rows where they are")
 

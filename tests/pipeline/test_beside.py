@@ -1,0 +1,40 @@
+"""What the benchmark measures beside the pipeline answers the same question: on rows that a person can count."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+from django.db import connection
+from pyarrow import parquet
+
+from benchmarks.pipeline import agreeing, beside, rows
+from delaytasks.pipeline import report
+from delaytasks.pipeline.database import Database
+from delaytasks.pipeline.lake import Lake
+
+
+@pytest.mark.only_on("postgresql")
+def test_the_report_and_the_sql_of_the_benchmark_agree_and_a_wrong_count_is_seen(
+    spark: Any, database: Database, lake: Lake, tmp_path: Path
+) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT setseed(0.3)")
+        cursor.execute(rows.MS)
+        cursor.execute(rows.JOBS % {"rows": 300, "jitter": 1})
+        cursor.execute(rows.EVENTS.replace("%%", "%"))
+        cursor.execute("DROP FUNCTION ms")
+    report.run(spark, database, lake)
+    keywords = f"host={database.host} user={database.user} dbname={database.name}"
+    found = beside.of_postgres(keywords, beside.REPORT)
+    parquet.write_table(pyarrow.Table.from_pylist(found), tmp_path / "theirs")
+
+    agreeing.reports(Path(lake.path("")), tmp_path / "theirs")
+
+    assert sum(each["happened"] for each in found) > 350
+    assert json.loads(Path(lake.path("report.json")).read_text())["months"]
+    found[0]["finished"] += 1
+    parquet.write_table(pyarrow.Table.from_pylist(found), tmp_path / "wrong")
+    with pytest.raises(agreeing.Disagree, match="finished"):
+        agreeing.reports(Path(lake.path("")), tmp_path / "wrong")
