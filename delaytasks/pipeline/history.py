@@ -16,7 +16,9 @@ DOUBT_MS = 3_600_000  # a run that was pruned so short before the snapshot may s
 
 def events(spark: SparkSession, taken: Snapshot, lake: Lake, columns: list[str], since_ms: int) -> DataFrame:
     """`columns` of the events that happened from since_ms on. Where the archive has what the tables have, theirs."""
-    standing = sources.read(spark, taken, "events", columns).where(F.col("done_ms") >= since_ms)
+    # All of them are read job by job, as to look up the topic of each event would take twice as long.
+    name = "events" if since_ms else "stories"
+    standing = sources.read(spark, taken, name, columns).where(F.col("done_ms") >= since_ms)
     runs = [run for run in manifest.runs(lake) if _may_have(lake, run, since_ms)]
     return reduce(
         DataFrame.unionByName, [_archived(spark, taken, lake, run, columns, since_ms) for run in runs], standing
