@@ -131,14 +131,16 @@ def _write(frame: DataFrame, lake: Lake, name: str, *order: str) -> None:
 
 def listed(lake: Lake, folder: str, expected: dict[tuple[str, str], Digest]) -> list[Partition]:
     """The partitions with their files, as they lie there."""
+    sizes = dict(lake.parquet(folder))
     files: dict[tuple[str, tuple[str, str]], list[str]] = {}
-    for path, _ in lake.parquet(folder):
+    for path in sizes:
         kind, topic, day = path.removeprefix(f"{folder}/").split("/")[:3]
         files.setdefault((kind, (topic.removeprefix("topic="), day.removeprefix("ended_on="))), []).append(path)
-    return [
-        Partition(
-            *name, each.jobs, each.events, each.digest, each.first_id, each.last_id,
-            tuple(files.get(("jobs", name), ())), tuple(files.get(("events", name), ())),
-        )
-        for name, each in sorted(expected.items())
-    ]  # fmt: skip
+    found = []
+    for name, each in sorted(expected.items()):
+        jobs, events = (tuple(files.get((kind, name), ())) for kind in ("jobs", "events"))
+        found.append(Partition(
+            *name, each.jobs, each.events, each.digest, each.first_id, each.last_id, jobs, events,
+            tuple(sizes[path] for path in (*jobs, *events)),
+        ))  # fmt: skip
+    return found

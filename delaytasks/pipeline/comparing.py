@@ -6,7 +6,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from . import schemas
+from . import manifest, schemas
 from .lake import Lake
 
 WHERE = (StructField("topic", StringType(), False), schemas.ARCHIVED_AT)
@@ -53,7 +53,8 @@ def checksum(frame: DataFrame) -> Column:
 
 
 def written(spark: SparkSession, lake: Lake, folder: str) -> tuple[DataFrame, DataFrame]:
-    """The jobs and events of a run, as they lie there."""
+    """The jobs and events of a run, as they lie there. Raises LakeError if that is not what its list names."""
+    manifest.check(lake, folder)
     jobs = StructType([*schemas.ARCHIVED_JOBS, schemas.ARCHIVED_AT])
     events = StructType([*schemas.EVENTS, *WHERE])
     return (

@@ -6,6 +6,7 @@
 Who reads goes by the documents and never by what lies in a folder.
 """
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
-from pyarrow import fs
+from pyarrow import ArrowInvalid, fs
 
 VERSION = 1  # of what is written here
 
@@ -99,6 +100,17 @@ class Lake:
         selector = fs.FileSelector(self.path(name), recursive=True, allow_not_found=True)
         found = [each for each in self.files.get_file_info(selector) if each.base_name.endswith(".parquet")]
         return sorted((each.path.removeprefix(self.path("")), each.size) for each in found)
+
+    @contextlib.contextmanager
+    def reading(self, name: str) -> Iterator[str]:
+        """The path of a file that a document names. Raises LakeError if it turns out inside to be gone or damaged."""
+        try:
+            yield self.path(name)
+        except (OSError, ArrowInvalid) as error:
+            raise LakeError(
+                f"{self.path(name)} is gone or damaged, though the archive names it: {str(error).splitlines()[0]} "
+                "Put it back from a copy."
+            ) from error
 
     # Durability: rows are deleted from the database only when what stands for them would outlive a power cut.
 

@@ -4,14 +4,16 @@ Read with pyarrow alone. A run is there when archive.json names it, and not befo
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, replace
+from itertools import chain, repeat
 from typing import Any
 
 from .lake import VERSION, Lake, LakeError
 
 DOCUMENT = "archive.json"
 PARTITIONS = "partitions.json"
+NAMED = 5  # partitions that a message names
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,7 @@ class Partition:
 
     digest   of the jobs and of their events: sums that do not depend on the order of rows
     files    paths below the lake
+    sizes    of the files in bytes: the jobs' and then the events'
     """
 
     topic: str
@@ -31,6 +34,7 @@ class Partition:
     last_id: int
     job_files: tuple[str, ...] = ()
     event_files: tuple[str, ...] = ()
+    sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -80,3 +84,36 @@ def partitions(lake: Lake, run: Run) -> Iterator[Partition]:
         raise LakeError(f"{lake.path(run.folder)} has no {PARTITIONS}, but {DOCUMENT} names it.")
     for each in found["partitions"]:
         yield Partition(**each)
+
+
+def check(lake: Lake, folder: str) -> None:
+    """Do nothing if every file is there that a run's list names, and no other. One without a list is still being made.
+
+    Who reads a whole folder would not notice that a file of it is gone. Raises LakeError, which names partitions.
+    """
+    listed = [Partition(**each) for each in lake.document(f"{folder}/{PARTITIONS}").get("partitions", ())]
+    if not listed:
+        return
+    there = dict(lake.parquet(folder))
+    wrong = {path: each for each in listed for path, size in _files(each) if size != there.pop(path, None)}
+    if wrong:
+        where = sorted({f"{each.topic} of {each.ended_on}" for each in wrong.values()})
+        raise LakeError(
+            f"The archive is not whole: {lake.path(min(wrong))}{_and_more(wrong)} ({', '.join(where[:NAMED])}): gone, "
+            "or of another size than was written. Put back a copy and run it again."
+        )
+    if there:
+        raise LakeError(
+            f"{lake.path(min(there))}{_and_more(there)}: there in a run of the archive whose {PARTITIONS} does not "
+            "name it. Take it out of there, or what is in it would be counted."
+        )
+
+
+def _files(each: Partition) -> Iterator[tuple[str, int]]:
+    """Each file and its size; -1 where the list tells none."""
+    named = (*each.job_files, *each.event_files)
+    return zip(named, chain(each.sizes, repeat(-1)), strict=False)
+
+
+def _and_more(paths: Collection[str]) -> str:
+    return f" and {len(paths) - 1} more files" if len(paths) > 1 else ""

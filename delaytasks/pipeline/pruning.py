@@ -61,7 +61,7 @@ def kept(lake: Lake, run: Run) -> Iterator[list[Kept]]:
     """The jobs of a run in batches, however large it is."""
     for partition in manifest.partitions(lake, run):
         for path in partition.job_files:
-            with lake.files.open_input_file(lake.path(path)) as file:
+            with lake.reading(path) as name, lake.files.open_input_file(name) as file:
                 found = parquet.ParquetFile(file)
                 for batch in found.iter_batches(BATCH, columns=list(Kept._fields)):
                     yield [Kept(**row) for row in batch.to_pylist()]

@@ -63,7 +63,8 @@ def _story(lake: Lake, partition: Partition, job: dict[str, Any]) -> Story:
 
 def _rows(lake: Lake, files: Iterable[str], filters: list[tuple[str, str, Any]]) -> Iterator[dict[str, Any]]:
     for path in files:
-        found = parquet.read_table(lake.path(path), filesystem=lake.files, filters=filters, partitioning=None)
+        with lake.reading(path) as name:
+            found = parquet.read_table(name, filesystem=lake.files, filters=filters, partitioning=None)
         for row in found.to_pylist():
             yield {name: _aware(value) for name, value in row.items()}
 

@@ -298,3 +298,43 @@ def test_a_manifest_that_names_something_else_is_damaged(lake: Lake) -> None:
     lake.publish(manifest.DOCUMENT, {"runs": [dataclasses.asdict(run_of_nothing)]})
     with pytest.raises(LakeError, match=r"has no partitions\.json"):
         story.by_id(lake, 1)
+
+
+def test_a_partition_of_which_half_is_there_is_named_by_whoever_reads_it_and_nothing_is_pruned_for_it(
+    spark: Any, database: Database, lake: Lake, ended: Callable[..., Job]
+) -> None:
+    old = ended("order:1")
+    archive.run(spark, database, lake, prune=False)
+    (partition,) = manifest.partitions(lake, *manifest.runs(lake))
+    jobs, events = (Path(lake.path(files[0])) for files in (partition.job_files, partition.event_files))
+    whole = jobs.read_bytes()
+
+    jobs.write_bytes(whole[: len(whole) // 2])
+    for read in (lambda: story.by_id(lake, old.pk), lambda: archive.run(spark, database, lake)):
+        with pytest.raises(LakeError, match=f"{jobs} is gone or damaged"):
+            read()
+    assert standing() == ["order:1"]
+    jobs.write_bytes(whole)
+
+    told = events.read_bytes()
+    where = rf"{events} \(order\.close of {partition.ended_on}\): gone, or of another size"
+    for spoil in (events.unlink, lambda: events.write_bytes(told[: len(told) // 2])):
+        spoil()
+        with pytest.raises(LakeError, match=where):
+            report.run(spark, database, lake)
+    events.write_bytes(told)
+
+    copy = events.with_name("part-copied.parquet")
+    copy.write_bytes(events.read_bytes())
+    with pytest.raises(LakeError, match=r"part-copied\.parquet: there in a run .* does not name it"):
+        report.run(spark, database, lake)
+    copy.unlink()
+    assert report.run(spark, database, lake)["rows"] >= 1
+
+
+def test_a_run_whose_partitions_were_written_by_a_newer_version_is_refused_by_its_files_name(lake: Lake) -> None:
+    newer = manifest.Run("archive/x", 0, 1, 0, 1, 1)
+    lake.publish(manifest.DOCUMENT, {"runs": [dataclasses.asdict(newer)]})
+    lake.write(f"archive/x/{manifest.PARTITIONS}", b'{"version": 2, "partitions": [{"colour": 1}]}')
+    with pytest.raises(LakeError, match=r"archive/x/partitions\.json was written by a newer delaytasks"):
+        story.by_id(lake, 1)
