@@ -6,6 +6,7 @@ from math import log10
 
 WIDTH, HEIGHT = 960, 220
 LEFT, RIGHT, TOP, BOTTOM = 56, 8, 10, 24
+LETTER = 7  # wide, at most
 STEPS = 4  # lines of the grid
 Points = Sequence[float | None]
 
@@ -83,11 +84,11 @@ def grid(top: float, unit: Callable[[float], str]) -> str:
 
 
 def axis(labels: Sequence[str]) -> str:
-    """Labels below; an empty one is not written."""
+    """Labels below; an empty one is not written, nor one that would be cut off at the right."""
     step = (WIDTH - LEFT - RIGHT) / max(1, len(labels))
     return "".join(
         f'<text class="x" x="{LEFT + n * step:.1f}" y="{HEIGHT - 6}">{escape(label)}</text>'
-        for n, label in enumerate(labels) if label
+        for n, label in enumerate(labels) if label and LEFT + n * step + LETTER * len(label) < WIDTH
     )  # fmt: skip
 
 

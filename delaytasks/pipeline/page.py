@@ -11,6 +11,8 @@ from .telling import MINUTE_MS, Facts, Herd, Numbers, Topic
 
 SOON = 120  # minutes that are shown one by one
 BIN = 10  # minutes of a bar in what comes later
+LABELS = 10  # below a chart, at most; so many minutes apart, at round times:
+APART = (5, 15, 30, 60, 120, 180, 240, 360, 720, 1_440, 2_880, 7_200)
 PARTS = (("finished", "finished"), ("retried", "retried"), ("cancelled", "cancelled"), ("snoozed", "snoozed"),
          ("died", "died"))  # fmt: skip
 LATE = (("late_p50_ms", "p50"), ("late_p95_ms", "p95"), ("late_p99_ms", "p99"))
@@ -76,10 +78,13 @@ def _due(facts: Facts) -> list[str]:
     soon, later = facts.minutes[:SOON], facts.minutes
     herding = {(each.minute_ms - facts.start_ms) // MINUTE_MS for each in facts.herds}
     found = ["<h2>What falls due in the next two hours, minute by minute</h2>",
-             _bars_of(facts, soon, 1, herding, "What falls due, minute by minute")]  # fmt: skip
+             _bars_of(facts.start_ms, soon, 1, herding, "What falls due, minute by minute")]  # fmt: skip
     if len(later) > SOON:
-        bins = [sum(later[at : at + BIN]) for at in range(0, len(later), BIN)]
-        chart = _bars_of(facts, bins, BIN, {place // BIN for place in herding}, "What falls due, by ten minutes")
+        ahead = facts.start_ms // MINUTE_MS % BIN  # bars begin at whole tens of minutes, the first with what is left
+        padded = [0] * ahead + list(later)
+        bins = [sum(padded[at : at + BIN]) for at in range(0, len(padded), BIN)]
+        herding = {(place + ahead) // BIN for place in herding}
+        chart = _bars_of(facts.start_ms - ahead * MINUTE_MS, bins, BIN, herding, "What falls due, by ten minutes")
         found += [f"<h2>What falls due in {len(later) // 60} hours, by {BIN} minutes</h2>", chart]
     if facts.herds:
         head = '<tr><th>minute</th><th>jobs</th><th class="words">most of them</th></tr>'
@@ -88,13 +93,20 @@ def _due(facts: Facts) -> list[str]:
     return found
 
 
-def _bars_of(facts: Facts, numbers: Sequence[int], width: int, herding: set[int], name: str) -> str:
+def _bars_of(start_ms: int, numbers: Sequence[int], width: int, herding: set[int], name: str) -> str:
+    """Bars of so many minutes from start_ms on; those that are or have herds in their colour."""
     calm = [0.0 if n in herding else float(number) for n, number in enumerate(numbers)]
     herd = [float(number) if n in herding else 0.0 for n, number in enumerate(numbers)]
-    at = [_moment(facts.start_ms + n * width * MINUTE_MS) for n in range(len(numbers))]
+    at = [_moment(start_ms + n * width * MINUTE_MS) for n in range(len(numbers))]
     says = [f"{when:%a %H:%M}: {_number(number)}" for when, number in zip(at, numbers, strict=True)]
-    labels = [f"{when:%H:%M}" if n % max(1, len(numbers) // 8) == 0 else "" for n, when in enumerate(at)]
+    apart = next(each for each in APART if len(numbers) * width <= each * LABELS or each == APART[-1])
+    labels = [_time(when) if (when.timestamp() // 60) % apart == 0 else "" for when in at]
     return charts.bars([("due", calm), ("herd", herd)], labels, says=says, name=name)
+
+
+def _time(when: datetime) -> str:
+    """Of the day; at its beginning which one it is."""
+    return f"{when:%H:%M}" if when.hour or when.minute else f"{when:%a %d}"
 
 
 def _herd(each: Herd) -> str:

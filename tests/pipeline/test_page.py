@@ -1,6 +1,7 @@
 """A report's page: whole by itself, whatever the jobs are called, and with something to say when there is nothing."""
 
 import re
+from dataclasses import replace
 from xml.etree import ElementTree
 
 from delaytasks.pipeline import charts, page
@@ -56,6 +57,17 @@ def test_the_page_names_herds_changes_and_lengths_of_time() -> None:
 
 def test_a_report_of_nothing_is_a_page_too() -> None:
     assert "Herds" not in " ".join(body(page.html(facts(empty=True))).itertext())
+
+
+def test_what_falls_due_is_labelled_at_round_times_whenever_it_was_read() -> None:
+    begun = replace(facts(), start_ms=NOON + 8 * 60_000, herds=[Herd(NOON + 61 * 60_000, 5_000, ())])
+    minutes, tens = body(page.html(begun)).findall(".//svg[@class='chart']")[2:]
+
+    assert [each.text for each in minutes.findall("text[@class='x']")][:2] == ["12:15", "12:30"]
+    assert [each.text for each in tens.findall("text[@class='x']")][:4] == ["12:00", "16:00", "20:00", "Wed 02"]
+    bars = {each.findtext("title"): each.find("rect") for each in tens.findall("g")}
+    assert bars["Tue 12:00: 1"].get("class") == "due", "of the first ten minutes only two are still to come"
+    assert bars["Tue 13:00: 33"].get("class") == "herd"
 
 
 def test_a_herd_is_many_times_what_is_usual_around_it() -> None:
