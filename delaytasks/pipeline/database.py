@@ -37,6 +37,7 @@ class Database:
     user: str = ""
     password: str = ""
     libpq: str = ""  # other keywords of PostgreSQL's connections (sslmode, service, ...) as JSON
+    jdbc: str = ""  # the class of a JDBC driver, where Spark is to read through one; see jdbc.py
 
     def __repr__(self) -> str:
         return f"{self.vendor} {self.name}"  # never the password

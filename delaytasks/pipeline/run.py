@@ -11,11 +11,12 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from .comparing import Differs
-from .database import Busy, DatabaseAway
-from .java import JavaMissing
-from .lake import Lake, LakeError
-from .settings import BadSettings, Settings, taken_from
+# By their whole names, as spark-submit runs this file by its path.
+from delaytasks.pipeline.comparing import Differs
+from delaytasks.pipeline.database import Busy, DatabaseAway
+from delaytasks.pipeline.java import JavaMissing
+from delaytasks.pipeline.lake import Lake, LakeError
+from delaytasks.pipeline.settings import BadSettings, Settings, taken_from
 
 QUESTIONS = ("report", "archive")
 DONE, REFUSED, USAGE = 0, 1, 2
@@ -41,9 +42,9 @@ def main(arguments: list[str], environment: Any = os.environ) -> int:
 
 def ask(question: str, settings: Settings) -> dict[str, Any]:
     """What the question answers. `refused` in it, if it is there, is a sentence that says what is wrong."""
-    from . import session
+    from delaytasks.pipeline import session
 
-    module = importlib.import_module(f"{__package__}.{question}")
+    module = importlib.import_module(f"delaytasks.pipeline.{question}")
     with session.session(f"delaytasks {question}", master=settings.master, options=settings.spark) as spark:
         answer: dict[str, Any] = module.run(spark, settings.database, Lake(settings.lake), **settings.wishes)
     return answer

@@ -30,6 +30,7 @@ LOCAL = {  # for local[*]: nothing listens beyond this machine
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "65536",  # topics times hours are more than its 128
 }
+SUBMITTED = "PYSPARK_GATEWAY_PORT"  # spark-submit tells its Python by it where its Java is
 
 
 @contextlib.contextmanager
@@ -42,19 +43,21 @@ def session(name: str, *, master: str = "local[*]", options: Mapping[str, str] |
     Raises JavaMissing where this process would have to start a Java and there is none.
     """
     builder = SparkSession.builder.appName(name)
+    submitted = SUBMITTED in os.environ
     if master.startswith("sc://"):
         builder = builder.remote(master)
     else:
-        _prepare_process(master)
+        if not submitted:
+            os.environ.update(environment(master))
         builder = builder.master(master)
-    local = LOCAL if master.startswith("local") else {}
-    for key, value in {**local, **(options or {}), **NEEDED}.items():
+    for key, value in {**chosen(master, options or {}), **NEEDED}.items():
         builder = builder.config(key, value)
     logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of each connection that it closes
     spark = builder.getOrCreate()
     try:
         with tempfile.TemporaryDirectory(prefix="delaytasks-package-") as folder:
-            if not master.startswith("local"):  # readers run on the executors: they get this package, and no more
+            # Readers run on the executors: they get this package, and no more. spark-submit has sent it already.
+            if not (submitted or master.startswith("local")):
                 spark.addArtifacts(str(package.zipped(Path(folder))), pyfile=True)
             sources.register(spark)
             yield spark
@@ -62,13 +65,17 @@ def session(name: str, *, master: str = "local[*]", options: Mapping[str, str] |
         spark.stop()
 
 
-def _prepare_process(master: str) -> None:
-    """What the Java and the Python workers that this process starts take from its environment."""
-    os.environ["JAVA_HOME"] = java.home()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    if master.startswith("local"):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+def chosen(master: str, options: Mapping[str, str]) -> dict[str, str]:
+    """Spark options of the site, with those of a laptop below them where the master is one."""
+    return {**(LOCAL if master.startswith("local") else {}), **options}
+
+
+def environment(master: str) -> dict[str, str]:
+    """What the Java that is started here, and Python workers, take from their environment. Raises JavaMissing."""
     # A data source is planned in a Python beside the driver, which must find this package: no zip gets there.
     paths = [str(package.ROOT.parent), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
+    wanted = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    if master.startswith("local"):
+        wanted["SPARK_LOCAL_IP"] = "127.0.0.1"
+    kept = {name: os.environ.get(name, value) for name, value in wanted.items()}
+    return kept | {"JAVA_HOME": java.home(), "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}

@@ -5,6 +5,7 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from . import jdbc
 from .database import Database
 
 VARIABLE = "DELAYTASKS_PIPELINE"
@@ -31,6 +32,8 @@ class Settings:
     def __post_init__(self) -> None:
         if self.database.vendor not in ("postgresql", "sqlite"):
             raise BadSettings(f"The pipeline reads PostgreSQL and SQLite, not {self.database.vendor}.")
+        if self.database.jdbc and (problem := jdbc.problem(self.database)):
+            raise BadSettings(problem)
         if self.database.vendor == "sqlite" and not self.master.startswith("local"):
             raise BadSettings(f"SQLite is one machine's file: {self.master} cannot read it, local[*] can.")
 

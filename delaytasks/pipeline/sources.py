@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StringType, StructType, TimestampType
 
-from . import pushdown
+from . import jdbc, pushdown
 from .database import Database
 from .relations import RELATIONS, Relation, of_table
 from .snapshot import Snapshot, entering
@@ -36,12 +36,16 @@ def read(
 ) -> DataFrame:
     """What the snapshot has of one of relations.RELATIONS. rows: ids of one range."""
     schema = RELATIONS[name].chosen(columns)
+    if snapshot.database.jdbc:
+        return jdbc.read(spark, snapshot, RELATIONS[name], schema, rows, MOST_RANGES)
     about = snapshot.database.as_options() | {"relation": name, "snapshot": snapshot.name, "rows": str(rows)}
     return spark.read.format(NAME).schema(schema).options(**about).load()
 
 
 def read_table(spark: SparkSession, snapshot: Snapshot, table: str, schema: StructType) -> DataFrame:
     """The same of any table with a whole-number `id`."""
+    if snapshot.database.jdbc:
+        return jdbc.read(spark, snapshot, of_table(table, schema), schema, RANGE_ROWS, MOST_RANGES)
     about = snapshot.database.as_options() | {"table": table, "snapshot": snapshot.name}
     return spark.read.format(NAME).schema(schema).options(**about).load()
 

@@ -4,7 +4,6 @@ import importlib.util
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import IO, Any
@@ -16,8 +15,8 @@ from django.db import connections
 from .... import archived
 from .. import arguments
 from ..answer import Options
+from . import starting
 
-ROOT = Path(__file__).parents[4]
 MISSING = 'The pipeline needs Spark, which is an extra: pip install "delaytasks[pipeline]".'
 KEYWORDS = (  # of libpq that say how to reach and trust a server
     "service", "passfile", "sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", "gssencmode", "connect_timeout",
@@ -48,18 +47,19 @@ def ask(question: str, options: Options, using: str, wishes: dict[str, Any]) -> 
     if not lake:
         raise CommandError("Say where the files go: --lake FOLDER, or DELAYTASKS['LAKE'].", returncode=arguments.USAGE)
     try:
-        settings = Settings(Database(**database_of(using)), lake, options["master"], dict(options["conf"]), wishes)
+        database = Database(**database_of(using), jdbc=options["jdbc_driver"])
+        settings = Settings(database, lake, options["master"], dict(options["conf"]), wishes)
     except BadSettings as error:
         raise CommandError(str(error), returncode=arguments.USAGE) from error
-    return _answer_of(question, settings.environment())
+    with starting.command(question, settings, submit=options["submit"]) as (command, environment):
+        return _answer_of(command, environment)
 
 
-def _answer_of(question: str, environment: dict[str, str]) -> dict[str, Any]:
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+def _answer_of(command: list[str], environment: dict[str, str]) -> dict[str, Any]:
     with tempfile.TemporaryFile() as said:
         done = subprocess.run(
-            [sys.executable, "-m", "delaytasks.pipeline.run", question], stdout=subprocess.PIPE, stderr=said, text=True,
-            stdin=subprocess.DEVNULL, env={**os.environ, **environment, "PYTHONPATH": path}, check=False,
+            command, stdout=subprocess.PIPE, stderr=said, text=True, stdin=subprocess.DEVNULL,
+            env={**os.environ, **environment}, check=False,
         )  # fmt: skip
         try:
             answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

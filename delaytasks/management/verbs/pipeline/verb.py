@@ -26,6 +26,15 @@ def _arguments(parser: CommandParser) -> None:
         sub.add_argument(
             "--conf", action="append", default=[], type=_option, metavar="NAME=VALUE", help="an option of Spark's"
         )
+        sub.add_argument(
+            "--jdbc-driver",
+            metavar="CLASS",
+            default="",
+            help="read through this driver, which --conf spark.jars=FILE brings: org.postgresql.Driver",
+        )
+        sub.add_argument(
+            "--submit", action="store_true", help="by spark-submit, of SPARK_HOME or of pyspark; in client mode"
+        )
         # Without a default of its own, which would take back what was said before the question.
         sub.add_argument(
             "--json", action="store_true", dest="as_json", default=argparse.SUPPRESS, help="one JSON document on stdout"

@@ -1,0 +1,42 @@
+"""How a run is started: as a Python process, or by spark-submit; with what it is told in its environment."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from django.core.management.base import CommandError
+
+from .. import arguments
+
+if TYPE_CHECKING:
+    from ....pipeline.settings import Settings
+
+ROOT = Path(__file__).parents[4]
+
+
+@contextmanager
+def command(question: str, settings: "Settings", *, submit: bool) -> Iterator[tuple[list[str], dict[str, str]]]:
+    """(the command line, what its environment has beside ours); both hold inside the block. Raises CommandError."""
+    if submit:
+        with tempfile.TemporaryDirectory(prefix="delaytasks-submit-") as folder:
+            yield _by_spark_submit(question, settings, Path(folder))
+        return
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    yield [sys.executable, "-m", "delaytasks.pipeline.run", question], settings.environment() | {"PYTHONPATH": path}
+
+
+def _by_spark_submit(question: str, settings: "Settings", folder: Path) -> tuple[list[str], dict[str, str]]:
+    from ....pipeline import submit
+    from ....pipeline.java import JavaMissing
+    from ....pipeline.settings import BadSettings
+
+    try:
+        return submit.command(question, settings, folder), submit.environment(settings) | settings.environment()
+    except BadSettings as error:
+        raise CommandError(str(error), returncode=arguments.USAGE) from error
+    except JavaMissing as error:
+        raise CommandError(str(error)) from error
