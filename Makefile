@@ -24,6 +24,10 @@ help: ## this list
 run: $(VENV)/.stamp ## start everything, play the shop in this terminal, stop everything on Ctrl-C
 	@exec $(VENV_PYTHON) -m project.run
 
+.PHONY: pipeline-demo
+pipeline-demo: $(VENV)/.stamp-pipeline ## a month of the shop archived, reported and audited by Spark, with faults to find: ORDERS=2000
+	@exec $(VENV_PYTHON) -m project.demo
+
 include .ci/test.mk
 
 ## The virtual environment
@@ -35,6 +39,11 @@ venv: $(VENV)/.stamp ## make .venv and install requirements.txt; done by itself 
 $(VENV)/.stamp: requirements.txt $(if $(shell $(VENV_PYTHON) -c 'print(1)' 2>/dev/null),,always)
 	@command -v $(PYTHON) >/dev/null || { echo "No $(PYTHON) was found: install Python 3.11, or name one with PYTHON=." >&2; exit 1; }
 	@$(PYTHON) project/venv.py $(VENV) requirements.txt
+	@touch $@
+
+# Spark and what it needs, half of it in one package; whoever does not ask for it need not have it.
+$(VENV)/.stamp-pipeline: requirements-pipeline.txt $(VENV)/.stamp
+	@$(PYTHON) project/venv.py $(VENV) requirements-pipeline.txt
 	@touch $@
 
 .PHONY: always

@@ -115,7 +115,7 @@ screenshots: $(VENV)/.stamp-dev ## take the README's pictures of a running shop,
 	@$(VENV_PYTHON) -m tests.screenshots
 
 # Made again when the requirements change, or when the environment was made anew.
-$(VENV)/.stamp-dev: requirements.txt requirements-dev.txt $(if $(shell $(VENV_PYTHON) -c 'print(1)' 2>/dev/null),,always)
+$(VENV)/.stamp-dev: requirements.txt requirements-pipeline.txt requirements-dev.txt $(if $(shell $(VENV_PYTHON) -c 'print(1)' 2>/dev/null),,always)
 	@$(PYTHON) project/venv.py $(VENV) requirements-dev.txt
 	@touch $@
 
