@@ -48,7 +48,8 @@ def _tiles(facts: Facts) -> str:
     ]  # fmt: skip
     tiles.append((_number(sum(facts.minutes)), f"fall due in {len(facts.minutes) // 60} h", "", ""))
     tiles.append((_number(overdue), "overdue now", "", ""))
-    tiles.append((_number(len(facts.herds)), "herds are coming", "", "bad" if facts.herds else ""))
+    coming = "herd is coming" if len(facts.herds) == 1 else "herds are coming"
+    tiles.append((_number(len(facts.herds)), coming, "", "bad" if facts.herds else ""))
     items = "".join(
         f'<li><b class="{css}">{number}</b>{said}<br>'
         f'<span class="quiet">{f"{change} on a week before" if change else "&nbsp;"}</span></li>'

@@ -52,7 +52,7 @@ def test_the_page_names_herds_changes_and_lengths_of_time() -> None:
     assert "+20 %" in words
     assert "1.5 s" in words
     assert "2 min" in words
-    assert "herds are coming" in words
+    assert "herd is coming" in words
 
 
 def test_a_report_of_nothing_is_a_page_too() -> None:

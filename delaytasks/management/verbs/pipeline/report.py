@@ -26,9 +26,13 @@ def _run(options: Options, using: str) -> Answer:
     html = str(Path(options["html"]).absolute()) if options["html"] else ""
     answer = ask("report", options, using, {"html": html, "ahead_hours": options["ahead_hours"]})
     since = f"from {answer['since']} on" if answer["since"] else "from the beginning"
-    herds = f", {answer['herds']} herds are coming" if answer["herds"] else ""
+    herds = f", {_herds(answer['herds'])}" if answer["herds"] else ""
     text = f"{answer['rows']} rows of topics and hours {since}, in {answer['seconds']} s{herds}\n{answer['page']}"
     return Answer(answer, text)
+
+
+def _herds(number: int) -> str:
+    return "1 herd is coming" if number == 1 else f"{number} herds are coming"
 
 
 VERB = Verb(
