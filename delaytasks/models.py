@@ -275,6 +275,9 @@ class TopicStat(models.Model):
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["topic", "hour_at"], name="delaytasks_topicstat_one"),
         ]
+        indexes: ClassVar = [
+            models.Index(fields=["hour_at"], name="delaytasks_topicstat_hour")
+        ]  # the last days, of all
 
     def __str__(self) -> str:
         return f"{self.topic} {self.hour_at:%Y-%m-%d %H:00}"

@@ -6,8 +6,8 @@ from typing import Any
 
 from django.db import DatabaseError
 
-from .. import engine, forecast, health, lasthour
-from . import boardcharts, boardtiles
+from .. import engine, forecast, health, lastdays, lasthour
+from . import boardcharts, boardpast, boardtiles
 from .boardtiles import Json, Place
 from .boardwords import clock_time, day_and_time, local
 
@@ -24,6 +24,7 @@ def of(using: str, only: Collection[str] | None, *, place: Place, topic: str = "
     standings = _if_possible(forecast.most_standings, using, only)
     hour = _if_possible(lasthour.last_hour, using)
     machinery = _if_possible(health.health, using)
+    past = _if_possible(lastdays.past, using)
     charts: Json = {
         boardcharts.MINUTES: minutes and boardcharts.due_chart(minutes, clock_time, every=10),
         boardcharts.HOURS: hours and boardcharts.due_chart(hours, day_and_time, every=3),
@@ -35,7 +36,10 @@ def of(using: str, only: Collection[str] | None, *, place: Place, topic: str = "
         *(boardtiles.hour_tiles(hour, only) if hour else ()),
         *(boardtiles.health_tiles(machinery) if machinery else ()),
     ]
-    return {"at": local(engine.now_ms(using)).strftime("%H:%M:%S"), "tiles": tiles, "charts": charts}
+    return {
+        "at": local(engine.now_ms(using)).strftime("%H:%M:%S"), "tiles": tiles, "charts": charts,
+        "past": None if past is None else boardpast.table(past, only, using),
+    }  # fmt: skip
 
 
 def _if_possible(ask: Callable[..., Any], *args: Any) -> Any:

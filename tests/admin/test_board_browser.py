@@ -10,10 +10,10 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from delaytasks import forecast, keeping, lasthour
+from delaytasks import forecast, keeping, lastdays, lasthour
 from delaytasks.admin import board, boardnumbers
-from delaytasks.models import Job, Topic
-from tests.browser import complaints, emulate, find, until
+from delaytasks.models import Job, Topic, TopicStat
+from tests.browser import complaints, emulate, find, find_all, until
 
 from .conftest import NOW, TOPIC, make_job
 
@@ -28,7 +28,7 @@ def _lively(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A board that asks often, and a server that keeps nothing."""
     monkeypatch.setattr(board, "EVERY_MS", EVERY_MS)
     monkeypatch.setattr(keeping, "WORTH", 0)
-    for module in (forecast, lasthour):
+    for module in (forecast, lastdays, lasthour):
         monkeypatch.setattr(module, "FRESH_SECONDS", 0)
     cache.clear()
     yield
@@ -196,3 +196,14 @@ def test_a_phone_shows_all_of_it_without_moving_sideways(browser, dark):
     assert min(widths) > 300  # one below the other
     canvases = "return [...document.querySelectorAll('.dt-plot .u-wrap')].map(each => each.clientWidth)"
     until(browser, lambda b: b.execute_script(canvases) == widths, "the charts to fit")
+
+
+def test_the_last_days_are_a_table_where_a_report_has_run_and_no_table_before(browser):
+    assert not find(browser, "#dt-past").is_displayed()
+    assert "No report" in find(browser, "#dt-past-note").text
+    numbers = dict.fromkeys(("finished", "retried", "died", "cancelled", "snoozed", "begun"), 0)
+    TopicStat.objects.create(topic="<b>bold</b>", hour_at=NOW - 60 * MINUTE, happened=7, late_p95_ms=40, **numbers)
+    until(browser, lambda b: find(b, "#dt-past").is_displayed(), "the table")
+    assert [cell.text for cell in find_all(browser, "#dt-past tbody tr > *")] == [
+        "<b>bold</b>", "7", "–", "40 ms", "7", "–", "40 ms"]  # fmt: skip
+    assert "1 h 0 min ago" in find(browser, "#dt-past-note").text

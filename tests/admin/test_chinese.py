@@ -17,7 +17,7 @@ from delaytasks.admin import bulk as admin_bulk
 from delaytasks.admin import history, operate
 from delaytasks.api import tokens
 from delaytasks.api.models import ServiceAccount, Token
-from delaytasks.models import BulkChange, Job, Topic
+from delaytasks.models import BulkChange, Job, Topic, TopicStat
 from delaytasks.states import Outcome, State
 from tests.foreign import english_in, in_chinese
 
@@ -343,6 +343,10 @@ def test_the_boards_numbers_are_in_chinese_whatever_there_is_to_tell(client, hea
         )
         make_event(job, Outcome.DEAD, attempt=1, done_ms=1_893_455_900_100)
     make_job("u:1", State.READY, topic="not.here")
+    numbers = dict.fromkeys(("finished", "retried", "died", "cancelled", "snoozed", "begun"), 0)
+    for days in (1, 7, 8):
+        hour_at = NOW - timedelta(days=days)
+        TopicStat.objects.create(topic=TOPIC, hour_at=hour_at, happened=7 + days, late_p95_ms=61_000, **numbers)
     Topic.objects.bulk_create([Topic(name=f"p.{n}", paused=True) for n in range(5)])
     for mirror in ("up", "down", "off"):
         for terms in (

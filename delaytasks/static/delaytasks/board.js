@@ -37,6 +37,32 @@
         });
     }
 
+    function line(cells, kinds) {
+        const row = document.createElement('tr');
+        cells.forEach((text, place) => {
+            const cell = make(kinds(place), text);
+            if (cell.tagName === 'TH') {
+                cell.scope = kinds === headings ? 'col' : 'row';
+            }
+            row.append(cell);
+        });
+        return row;
+    }
+    const headings = () => 'th';
+
+    function showPast(section, note, past) {
+        const told = JSON.stringify(past);
+        if (section.dataset.told === told) {
+            return; // so that what somebody marked stays marked
+        }
+        section.dataset.told = told;
+        section.hidden = !past?.rows.length;
+        write(note, past ? past.note : '');
+        section.querySelector('thead').replaceChildren(line(past ? past.head : [], headings));
+        const kinds = (place) => (place === 0 ? 'th' : 'td');
+        section.querySelector('tbody').replaceChildren(...(past ? past.rows : []).map((cells) => line(cells, kinds)));
+    }
+
     class Board {
         #page = document.querySelector('.dt-board');
         #colours = new Colours(this.#page);
@@ -131,6 +157,7 @@
                     chart.unknown(config.words.unknown);
                 }
             }
+            showPast(document.getElementById('dt-past'), document.getElementById('dt-past-note'), numbers.past);
         }
 
         #miss(text) {
