@@ -20,21 +20,40 @@ def events(spark: SparkSession, taken: Snapshot, lake: Lake, columns: list[str],
     name = "events" if since_ms else "stories"
     standing = sources.read(spark, taken, name, columns).where(F.col("done_ms") >= since_ms)
     runs = [run for run in manifest.runs(lake) if _may_have(lake, run, since_ms)]
-    return reduce(
-        DataFrame.unionByName, [_archived(spark, taken, lake, run, columns, since_ms) for run in runs], standing
-    )
+    archived = [_archived(spark, taken, lake, run).where(F.col("done_ms") >= since_ms) for run in runs]
+    return reduce(DataFrame.unionByName, [each.select(*columns) for each in archived], standing)
+
+
+def stories(spark: SparkSession, taken: Snapshot, lake: Lake, columns: list[str], topic: str) -> DataFrame:
+    """`columns` of the events of all jobs of a topic, `key` (the job's) among them."""
+    found = sources.read(spark, taken, "keyed", list(dict.fromkeys([*columns, "topic"])))
+    found = found.where(F.col("topic") == topic).select(*columns)
+    for run in manifest.runs(lake):
+        _, events = comparing.written(spark, lake, run.folder)
+        keys = _archived_jobs(spark, taken, lake, run).where(F.col("topic") == topic)
+        keys = keys.select(F.col("id").alias("job_id"), "key")
+        found = found.unionByName(events.where(F.col("topic") == topic).join(keys, "job_id").select(*columns))
+    return found
 
 
 def jobs(spark: SparkSession, taken: Snapshot, lake: Lake, columns: list[str]) -> DataFrame:
     """`columns` of every job that there is or was; `id` among them."""
     found = sources.read(spark, taken, "jobs", columns)
     for run in manifest.runs(lake):
-        archived, _ = comparing.written(spark, lake, run.folder)
-        archived = archived.where(~F.col("id").isin(*run.withdrawn))
-        if _in_doubt(taken, run):
-            archived = archived.join(sources.read(spark, taken, "jobs", ["id"]), "id", "left_anti")
-        found = found.unionByName(archived.select(*columns))
+        found = found.unionByName(_archived_jobs(spark, taken, lake, run).select(*columns))
     return found
+
+
+def _archived_jobs(spark: SparkSession, taken: Snapshot, lake: Lake, run: Run) -> DataFrame:
+    """The jobs of a run that the snapshot has not."""
+    archived, _ = comparing.written(spark, lake, run.folder)
+    archived = archived.where(~F.col("id").isin(*run.withdrawn))
+    return archived.join(_standing(spark, taken, run), "id", "left_anti") if _in_doubt(taken, run) else archived
+
+
+def _standing(spark: SparkSession, taken: Snapshot, run: Run) -> DataFrame:
+    """The ids that the snapshot has, of those that the run may have."""
+    return sources.read(spark, taken, "jobs", ["id"]).where(F.col("id").between(run.first_id, run.last_id))
 
 
 def _in_doubt(taken: Snapshot, run: Run) -> bool:
@@ -51,12 +70,10 @@ def _day(ms: int) -> str:
     return str((datetime.fromtimestamp(ms / 1000, UTC) - timedelta(days=1)).date())
 
 
-def _archived(
-    spark: SparkSession, taken: Snapshot, lake: Lake, run: Run, columns: list[str], since_ms: int
-) -> DataFrame:
+def _archived(spark: SparkSession, taken: Snapshot, lake: Lake, run: Run) -> DataFrame:
+    """The events of a run whose jobs the snapshot has not."""
     _, found = comparing.written(spark, lake, run.folder)
-    found = found.where((F.col("done_ms") >= since_ms) & ~F.col("job_id").isin(*run.withdrawn))
+    found = found.where(~F.col("job_id").isin(*run.withdrawn))
     if _in_doubt(taken, run):
-        standing = sources.read(spark, taken, "jobs", ["id"]).where(F.col("id").between(run.first_id, run.last_id))
-        found = found.join(standing.withColumnRenamed("id", "job_id"), "job_id", "left_anti")
-    return found.select(*columns)
+        found = found.join(_standing(spark, taken, run).withColumnRenamed("id", "job_id"), "job_id", "left_anti")
+    return found

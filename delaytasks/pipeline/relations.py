@@ -1,9 +1,18 @@
 """What can be read of the database in parallel: each as a FROM, and the columns whose ranges are the parts."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from pyspark.sql.types import LongType, ShortType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import (
+    DecimalType,
+    DoubleType,
+    LongType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from . import schemas
 
@@ -61,9 +70,22 @@ RELATIONS = {
         {"topic": "j.topic", "ended_at": "j.ended_at", "state": "j.state", "story_id": "j.id"},
     ),
 }  # fmt: skip
+_STORIES = RELATIONS["stories"]
+RELATIONS["keyed"] = replace(  # the same, with the job's key
+    _STORIES,
+    columns=StructType([*_STORIES.columns, StructField("key", StringType(), False)]),
+    elsewhere={**_STORIES.elsewhere, "key": "j.key"},
+)
 
 
 def of_table(table: str, columns: StructType) -> Relation:
-    """Any table with a whole-number `id`. table: a name, with its schema's if need be."""
+    """Any table with a whole-number `id`. table: a name, with its schema's if need be.
+
+    Texts are cast, as any type can be read as one; and numbers of which the drivers disagree: both give them as texts.
+    """
     named = ".".join(f'"{part}"' for part in table.split("."))
-    return Relation(columns, "t", f"{named} AS t", f"SELECT min(id), max(id) FROM {named} AS t", "id", ("t.id",))
+    cast = {
+        each.name: f'CAST(t."{each.name}" AS text)'
+        for each in columns if isinstance(each.dataType, StringType | DecimalType | DoubleType)
+    }  # fmt: skip
+    return Relation(columns, "t", f"{named} AS t", f"SELECT min(id), max(id) FROM {named} AS t", "id", ("t.id",), cast)

@@ -18,7 +18,7 @@ from delaytasks.pipeline.java import JavaMissing
 from delaytasks.pipeline.lake import Lake, LakeError
 from delaytasks.pipeline.settings import BadSettings, Settings, taken_from
 
-QUESTIONS = ("report", "archive")
+QUESTIONS = ("report", "archive", "audit")
 DONE, REFUSED, USAGE = 0, 1, 2
 EXPECTED = (Busy, DatabaseAway, Differs, JavaMissing, LakeError)
 LINES = 12  # of what Spark said

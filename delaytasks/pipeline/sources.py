@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
-from pyspark.sql.types import StringType, StructType, TimestampType
+from pyspark.sql.types import DateType, DecimalType, DoubleType, StringType, StructType, TimestampType
 
 from . import jdbc, pushdown
 from .database import Database
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 NAME = "delaytasks"
 RANGE_ROWS = 250_000  # ids of one range; more ranges than cores, so that an uneven one holds up nobody
 MOST_RANGES = 512
+NO_TEXT = "\0"  # what SQLite's driver gives in the place of a null among texts; no text of anybody's
+AS_TEXT = (StringType, TimestampType, DateType, DecimalType, DoubleType)  # how SQLite gives them
 BOUNDED = {  # an Arrow batch: memory does not grow with the table
     "postgresql": {"adbc.postgresql.batch_size_hint_bytes": 8 << 20},
     "sqlite": {"adbc.sqlite.query.batch_rows": 16_384},
@@ -125,12 +127,12 @@ class TableReader(DataSourceReader):
         """A column as the driver can give it.
 
         PostgreSQL's driver knows no jsonb. SQLite's tells a column's type by its first rows, so a text among them
-        must not be null; where a null is possible, _column() knows that an empty one is meant as null.
+        must not be null; where a null is possible, _column() knows which text is meant as null.
         """
         sql, kind = self.relation.sql(name), self.columns[name].dataType
         if self.database.vendor == "postgresql":
             return f"CAST({sql} AS text)" if name == "body" else sql
-        return f"coalesce({sql}, '')" if isinstance(kind, StringType | TimestampType) else sql
+        return f"coalesce({sql}, char(0))" if isinstance(kind, AS_TEXT) else sql
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[Any]:
@@ -159,12 +161,12 @@ def _as(batch: "pyarrow.RecordBatch", target: "pyarrow.Schema") -> "pyarrow.Reco
 
 
 def _column(values: Any, field: Any) -> Any:
-    """The values with the field's type. SQLite keeps instants as text, in UTC; and see _given() for empty texts."""
+    """The values with the field's type. SQLite keeps instants as text, in UTC; and see _given() for nulls."""
     import pyarrow
     from pyarrow import compute, types
 
     if types.is_string(values.type) and (field.nullable or types.is_timestamp(field.type)):
-        values = compute.if_else(compute.equal(values, ""), pyarrow.scalar(None, values.type), values)
+        values = compute.if_else(compute.equal(values, NO_TEXT), pyarrow.scalar(None, values.type), values)
     if values.type == field.type:
         return values
     if types.is_timestamp(field.type) and types.is_string(values.type):

@@ -36,10 +36,15 @@ def database_of(using: str) -> dict[str, str]:
     return about | {"vendor": connection.vendor, "libpq": json.dumps(extra) if extra else ""}
 
 
-def ask(question: str, options: Options, using: str, wishes: dict[str, Any]) -> dict[str, Any]:
-    """What a run answers. Raises CommandError with its sentence, and ImproperlyConfigured where it cannot begin."""
+def needs_spark() -> None:
+    """Raises ImproperlyConfigured where the extra is not installed."""
     if any(importlib.util.find_spec(name) is None for name in ("pyspark", "pyarrow")):
         raise ImproperlyConfigured(MISSING)
+
+
+def ask(question: str, options: Options, using: str, wishes: dict[str, Any]) -> dict[str, Any]:
+    """What a run answers. Raises CommandError with its sentence, and ImproperlyConfigured where it cannot begin."""
+    needs_spark()
     from ....pipeline.database import Database
     from ....pipeline.settings import BadSettings, Settings
 

@@ -5,9 +5,9 @@ import argparse
 from django.core.management.base import CommandParser
 
 from ..answer import Answer, Options, Verb
-from . import archive, report
+from . import archive, audit, report
 
-QUESTIONS: dict[str, Verb] = {"archive": archive.VERB, "report": report.VERB}
+QUESTIONS: dict[str, Verb] = {"archive": archive.VERB, "report": report.VERB, "audit": audit.VERB}
 
 
 def _arguments(parser: CommandParser) -> None:
