@@ -8,7 +8,8 @@ early than late.
 
 import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import datetime
 from typing import Any, ClassVar
 
@@ -77,7 +78,10 @@ class Dialect:
         """A condition: the column is one of these; and its parameters."""
         return f"{column} IN ({', '.join(['%s'] * len(ids))})", list(ids)
 
-    def run(self, connection: BaseDatabaseWrapper, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
+    def run(
+        self, connection: BaseDatabaseWrapper, sql: str, params: Sequence[Any], meanwhile: Callable[[], None] | None
+    ) -> list[tuple[Any, ...]]:
+        """What the statement answers. meanwhile: what may be done while it runs, if the driver can wait later."""
         with connection.cursor() as c:
             c.execute(sql, params)
             return c.fetchall() if c.description else []
@@ -127,14 +131,16 @@ class PostgreSQL(Dialect):
     def among(self, column: str, ids: Sequence[int]) -> tuple[str, list[Any]]:
         return f"{column} = ANY(CAST(%s AS bigint[]))", [_array("bigint", ids)]
 
-    def run(self, connection: BaseDatabaseWrapper, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
+    def run(
+        self, connection: BaseDatabaseWrapper, sql: str, params: Sequence[Any], meanwhile: Callable[[], None] | None
+    ) -> list[tuple[Any, ...]]:
         """As a prepared statement: to plan it costs more than to do it.
 
         Not where the project's settings say that a pooler is between: the next statement may reach another session
         there. And not while Django logs or wraps what is executed, which it could not see.
         """
         if connection.queries_logged or connection.execute_wrappers or _is_pooled(connection.settings_dict):
-            return super().run(connection, sql, params)
+            return super().run(connection, sql, params, meanwhile)
         connection.validate_thread_sharing()
         connection.close_if_health_check_failed()
         connection.ensure_connection()  # which ends what an interrupt left, so it comes first
@@ -143,8 +149,12 @@ class PostgreSQL(Dialect):
         before = raw.prepare_threshold
         try:
             raw.prepare_threshold = 1  # the second time: what a connection asks only once is one round trip
-            with connection.wrap_database_errors, _prepares()(raw) as cursor:
+            later = raw.pipeline() if meanwhile else nullcontext()  # only then execute() does not wait
+            with connection.wrap_database_errors, later, _prepares()(raw) as cursor:
                 cursor.execute(f"{sql} -- {int(time.monotonic() / PLANNED_SECONDS)}", params)
+                if meanwhile:
+                    meanwhile()
+                    return cursor.fetchall()
                 return cursor.fetchall() if cursor.description else []
         finally:
             raw.prepare_threshold = before
@@ -223,9 +233,14 @@ def cursor(using: str) -> CursorWrapper:
     return connections[using].cursor()
 
 
-def run(using: str, sql: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """The rows that a statement of the engine answers."""
-    return of(using).run(connections[using], sql, params)
+def run(
+    using: str, sql: str, params: Sequence[Any], meanwhile: Callable[[], None] | None = None
+) -> list[tuple[Any, ...]]:
+    """The rows that a statement of the engine answers.
+
+    meanwhile   something to do while the database is at it; it must not use the same database, and may not be called
+    """
+    return of(using).run(connections[using], sql, params, meanwhile)
 
 
 def lock_name(using: str, name: str) -> None:

@@ -5,7 +5,7 @@ The mirror hears of them on commit. Changing a promise is in changing.py.
 
 import functools
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from operator import itemgetter
@@ -64,7 +64,7 @@ def schedule(
     using = engine.alias(using)
     row = to_new_job(topic, key=key, delay=delay, due_at=due_at, body=body, ttr=ttr)
     _check_known(using, topic)
-    found = _place(using, [row], _checked_mode(on_conflict), check_actor(by))
+    found = _place(using, row, _checked_mode(on_conflict), check_actor(by))
     if found.placed:
         return _as_job(using, row, found.placed[0], is_new=not found.replaced)
     return Job.objects.using(using).get(pk=found.kept[0])
@@ -111,18 +111,39 @@ def schedule_many(
     """
     using, mode, by = engine.alias(using), _checked_mode(on_conflict), check_actor(by)
     if isinstance(items, Sequence):  # can be read again, so a deadlock with another bulk is tried again
-        return retried_once(lambda: _schedule_all(using, _chunks(items), mode, by), using)
-    return _schedule_all(using, _chunks(items), mode, by)
+        return retried_once(lambda: _schedule_all(using, Ahead(_chunks(items)), mode, by), using)
+    return _schedule_all(using, _chunks(items), mode, by)  # a generator may ask the same database for each item
 
 
-def _schedule_all(using: str, chunks: Iterable[list[NewJob]], mode: OnConflict, by: str) -> Scheduled:
+class Ahead(Iterator[list[NewJob]]):
+    """The chunks, of which the next one can be made while the database is at the one before."""
+
+    def __init__(self, chunks: Iterator[list[NewJob]]) -> None:
+        self._chunks = chunks
+        self._made: list[list[NewJob]] = []
+
+    def make(self) -> None:
+        if not self._made:
+            self._made.extend(islice(self._chunks, 1))
+
+    def __next__(self) -> list[NewJob]:
+        self.make()
+        if not self._made:
+            raise StopIteration
+        return self._made.pop()
+
+
+def _schedule_all(using: str, chunks: Iterator[list[NewJob]], mode: OnConflict, by: str) -> Scheduled:
     created = kept = replaced = position = 0
     known: set[str] = set()
+    make = chunks.make if isinstance(chunks, Ahead) else None
     with transaction.atomic(using):
         for chunk in chunks:
             _check_all_known(using, chunk, known, position)
             position += len(chunk)
-            found = _place(using, chunk, mode, by)
+            for row in chunk:
+                make_way(using, row.topic, row.key)
+            found = _place_all(using, chunk, mode, by, make)
             replaced += found.replaced
             kept += len(chunk) - found.created - found.replaced
             created += found.created
@@ -182,45 +203,52 @@ class _Found(NamedTuple):
     kept: list[int]  # ids
 
 
-def _place(using: str, rows: Sequence[NewJob], on_conflict: OnConflict, by: str) -> _Found:
-    for row in rows:
-        make_way(using, row.topic, row.key)
-    if len(rows) == 1 and not by:  # no transaction of our own: one statement is one
-        inserted = statements.insert_new(using, rows)
+def _place(using: str, row: NewJob, on_conflict: OnConflict, by: str) -> _Found:
+    make_way(using, row.topic, row.key)
+    if not by:  # no transaction of our own: one statement is one
+        inserted = statements.insert_new(using, [row])
         if inserted:
             return _announced(using, _Found(1, inserted, 0, []))
-    return retried_once(lambda: _place_together(using, rows, on_conflict, by), using)
+    return retried_once(lambda: _place_together(using, [row], on_conflict, by), using)
 
 
 def _place_together(using: str, rows: Sequence[NewJob], on_conflict: OnConflict, by: str) -> _Found:
+    with transaction.atomic(using):
+        return _place_all(using, rows, on_conflict, by)
+
+
+def _place_all(
+    using: str, rows: Sequence[NewJob], on_conflict: OnConflict, by: str, meanwhile: Callable[[], None] | None = None
+) -> _Found:
+    """In the caller's transaction. meanwhile: as for dialect.run()."""
     waiting = _once_each(rows, on_conflict)
     twice = len(rows) - len(waiting)
     placed: list[Placed] = []
     kept: list[int] = []
     replaced = 0
-    with transaction.atomic(using):
-        for _ in range(_RACES):
-            inserted = statements.insert_new(using, sorted(waiting.values(), key=_TOPIC_AND_KEY))  # one lock order
-            placed += inserted
-            _record_scheduled(using, inserted, by)
-            if len(inserted) == len(waiting):
-                break
-            _drop(waiting, inserted)
-            live = statements.find_live(using, list(waiting))
-            if live and on_conflict == "reject":
-                raise _is_live(next(iter(live.values())))
-            if live and on_conflict == "replace":
-                placed += _replace(using, live, waiting, by)
-                replaced += len(live)
-            kept += [found.id for found in live.values()] if on_conflict == "keep" else []
-            _drop(waiting, live.values())
-            if not waiting:
-                break
-        else:
-            topic, key = next(iter(waiting))
-            raise KeyIsLive(f"{topic} {key!r} changed {_RACES} times while it was being scheduled; try again.")
-        found = _Found(len(placed) - replaced, placed, replaced, kept)
-        _announced(using, found)
+    for _ in range(_RACES):
+        one_lock_order = sorted(waiting.values(), key=_TOPIC_AND_KEY)
+        inserted = statements.insert_new(using, one_lock_order, meanwhile)
+        placed += inserted
+        _record_scheduled(using, inserted, by)
+        if len(inserted) == len(waiting):
+            break
+        _drop(waiting, inserted)
+        live = statements.find_live(using, list(waiting))
+        if live and on_conflict == "reject":
+            raise _is_live(next(iter(live.values())))
+        if live and on_conflict == "replace":
+            placed += _replace(using, live, waiting, by)
+            replaced += len(live)
+        kept += [found.id for found in live.values()] if on_conflict == "keep" else []
+        _drop(waiting, live.values())
+        if not waiting:
+            break
+    else:
+        topic, key = next(iter(waiting))
+        raise KeyIsLive(f"{topic} {key!r} changed {_RACES} times while it was being scheduled; try again.")
+    found = _Found(len(placed) - replaced, placed, replaced, kept)
+    _announced(using, found)
     return found._replace(replaced=replaced + twice) if on_conflict == "replace" else found
 
 

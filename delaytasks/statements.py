@@ -10,7 +10,7 @@ the planner would take the partial index of live rows for the smaller one and re
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from . import dialect
@@ -136,8 +136,11 @@ class Event(NamedTuple):
 _NEW_KINDS = ["text", "text", "bigint", "bigint", "bigint", "text"]
 
 
-def insert_new(using: str, rows: Sequence[NewJob]) -> list[Placed]:
-    """What was inserted; a row whose (topic, key) is live is left out. A past due time becomes now."""
+def insert_new(using: str, rows: Sequence[NewJob], meanwhile: Callable[[], None] | None = None) -> list[Placed]:
+    """What was inserted; a row whose (topic, key) is live is left out. A past due time becomes now.
+
+    meanwhile   as for dialect.run()
+    """
     d = dialect.of(using)
     table, params = d.table(_NEW_KINDS, rows)
     sql = f"""
@@ -148,7 +151,7 @@ def insert_new(using: str, rows: Sequence[NewJob]) -> list[Placed]:
         WHERE true
         ON CONFLICT (topic, key) WHERE ended_at IS NULL DO NOTHING
         RETURNING id, topic, key, {d.to_ms("due_at")}, {d.to_ms("created_at")}"""
-    return list(map(Placed._make, dialect.run(using, sql, params)))
+    return list(map(Placed._make, dialect.run(using, sql, params, meanwhile)))
 
 
 def _new_due(d: dialect.Dialect) -> str:

@@ -157,16 +157,46 @@ def test_an_unknown_topic_is_refused_and_a_topic_row_or_a_setting_makes_it_known
     assert schedule("declared", key="a", delay=1).ttr_ms == 7000
 
 
+@pytest.mark.parametrize("kind", [list, iter], ids=["list", "generator"])
 @pytest.mark.parametrize("mode", ["reject", "keep", "replace"])
-def test_many_promises_are_made_in_chunks_and_counted(stage, mode):
+def test_many_promises_are_made_in_chunks_and_counted(stage, mode, kind):
     keys = stage.recorder("t", batch=100)
     topics_seen: list[int] = []
     stage.handler("many", batch=200)(lambda jobs: topics_seen.append(len(jobs)))
-    made = schedule_many(({"topic": "many", "key": f"k{n}", "delay": 0} for n in range(1201)), on_conflict=mode)
+    made = schedule_many(kind([{"topic": "many", "key": f"k{n}", "delay": 0} for n in range(1201)]), on_conflict=mode)
     assert made == Scheduled(created=1201, kept=0, replaced=0)
     stage.go(rounds=100)
     assert (sum(topics_seen), keys) == (1201, [])
     assert Job.objects.live().count() == 0
+
+
+@pytest.mark.parametrize("kind", [list, iter], ids=["list", "generator"])
+def test_many_are_all_or_none_also_where_a_later_chunk_is_refused(stage, kind):
+    stage.recorder("t")
+    schedule("t", key="live", delay=60)
+    items = [{"topic": "t", "key": f"k{n}", "delay": 60} for n in range(1200)]
+    with pytest.raises(BadDelay, match="Item 1100"):
+        schedule_many(kind([*items[:1100], {"topic": "t", "key": "bad", "delay": -1}]))
+    with pytest.raises(KeyIsLive, match="'live'"):
+        schedule_many(kind([*items[:700], {"topic": "t", "key": "live", "delay": 1}, *items[700:]]))
+    assert Job.objects.count() == 1
+    with transaction.atomic():
+        with pytest.raises(KeyIsLive):
+            schedule_many(kind([{"topic": "t", "key": "live", "delay": 1}]))
+        schedule("t", key="after", delay=1)  # the caller's transaction goes on
+    assert Job.objects.count() == 2
+
+
+@pytest.mark.only_on("postgresql")  # SQLite reads all of a query before it writes
+def test_a_generator_may_ask_the_same_database_for_each_of_many_items(stage):
+    stage.recorder("t")
+    schedule_many([{"topic": "t", "key": f"k{n}", "delay": 60} for n in range(1100)])
+    with transaction.atomic():
+        known = Job.objects.order_by("id").values_list("key", flat=True).iterator(chunk_size=100)
+        made = schedule_many(
+            {"topic": "t", "key": f"{key}/{Job.objects.get(key=key).pk}", "delay": 60} for key in known
+        )
+    assert made.created == 1100
 
 
 def test_many_keeps_replaces_or_refuses_what_is_live(stage):
