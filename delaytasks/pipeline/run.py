@@ -13,6 +13,7 @@ from typing import Any
 
 # By their whole names, as spark-submit runs this file by its path.
 from delaytasks.pipeline.comparing import Differs
+from delaytasks.pipeline.connect import ServerAway
 from delaytasks.pipeline.database import Busy, DatabaseAway
 from delaytasks.pipeline.java import JavaMissing
 from delaytasks.pipeline.lake import Lake, LakeError
@@ -20,7 +21,7 @@ from delaytasks.pipeline.settings import BadSettings, Settings, taken_from
 
 QUESTIONS = ("report", "archive", "audit")
 DONE, REFUSED, USAGE = 0, 1, 2
-EXPECTED = (Busy, DatabaseAway, Differs, JavaMissing, LakeError)
+EXPECTED = (Busy, DatabaseAway, Differs, JavaMissing, LakeError, ServerAway)
 LINES = 12  # of what Spark said
 
 

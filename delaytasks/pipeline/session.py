@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from . import java, package, sources
+from . import connect, java, package, sources
 
 # What the code relies on, wherever it runs. A site's own options come on top, but not over these.
 NEEDED = {
@@ -40,11 +40,12 @@ def session(name: str, *, master: str = "local[*]", options: Mapping[str, str] |
     master    local[*], spark://..., yarn, k8s://..., or sc://host:port for Spark Connect
     options   Spark options of the site
 
-    Raises JavaMissing where this process would have to start a Java and there is none.
+    Raises JavaMissing where this process would have to start a Java and there is none, and ServerAway.
     """
     builder = SparkSession.builder.appName(name)
     submitted = SUBMITTED in os.environ
-    if master.startswith("sc://"):
+    if master.startswith(connect.PREFIX):
+        connect.check(master)
         builder = builder.remote(master)
     else:
         if not submitted:

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import socket
 import stat
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from delaytasks.pipeline import package, run, submit
+from delaytasks.pipeline import connect, package, run, submit
 from delaytasks.pipeline.database import Database
 from delaytasks.pipeline.settings import BadSettings, Settings
 
@@ -59,6 +60,27 @@ def test_the_file_that_is_submitted_needs_nothing_of_the_app_but_the_zip(tmp_pat
 
     assert (done.returncode, done.stderr) == (run.USAGE, "")
     assert json.loads(done.stdout)["error"] == "BadSettings"
+
+
+def test_a_connect_server_that_is_not_there_is_said_at_once_and_without_the_token(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path
+) -> None:
+    def said(master: str) -> str:
+        assert run.main(["report"], Settings(SHOP, str(tmp_path), master).environment()) == run.REFUSED
+        answer = json.loads(capsys.readouterr().out)
+        assert answer["error"] == "ServerAway"
+        return answer["message"]
+
+    monkeypatch.setattr(connect.importlib.util, "find_spec", lambda name: None)
+    assert 'pip install "pyspark[connect]"' in said("sc://localhost")
+    monkeypatch.setattr(connect.importlib.util, "find_spec", lambda name: True)
+    with socket.socket() as bound:  # and not listening
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+        message = said(f"sc://127.0.0.1:{port}/;token=hush")
+    assert f"No Spark Connect server answers at 127.0.0.1:{port}" in message
+    assert "hush" not in message
+    assert "host:port was expected" in said("sc://localhost:many")
 
 
 def test_a_jdbc_driver_is_for_a_server_that_it_can_reach() -> None:
