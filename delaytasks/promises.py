@@ -1,38 +1,16 @@
-"""What callers ask for, checked: every bad input gets a clear exception before anything is written."""
+"""What callers ask for, checked by the rules: every bad input gets a clear exception before anything is written."""
 
-import json
-import re
 import time
 import unicodedata
 from datetime import datetime, timedelta
 from typing import Any
 
-from . import conf, topics
-from .clock import to_ms
-from .exceptions import BadBody, BadDelay, BadInput, BadKey, BodyTooLarge, NaiveDatetime, shown
+from . import conf, rules, topics
+from .exceptions import BadDelay, BadInput, shown
+from .rules import MAX_KEY, UNPRINTABLE, check_key
 from .statements import NewJob
 
 Delay = timedelta | float | int
-MAX_KEY = 255
-_TO_JSON = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
-# Strings, and all that is no bracket. A string that nothing closes matches as well, to the end: a pattern that could
-# fail there would be tried again from each quote, and a few kilobytes of them would keep a web process busy for hours.
-_BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[^][{}"]+', re.DOTALL)
-MAX_DEPTH = 100
-JSON_NULL: Any = object()  # as a body: JSON's null. None is no body, and kept as {}
-_UNPRINTABLE = {"Cc", "Cs", "Zl", "Zp"}
-
-
-def check_key(key: object) -> str:
-    """The key, if it is one. Raises BadKey."""
-    if not isinstance(key, str) or not key.strip():
-        raise BadKey(f"key is {shown(key)}: give 1 to {MAX_KEY} printable characters, for example 'order:1042'.")
-    if len(key) > MAX_KEY:
-        raise BadKey(f"key {key[:40]!r}... has {len(key)} characters; at most {MAX_KEY} are possible.")
-    if not key.isprintable() and (bad := next((c for c in key if unicodedata.category(c) in _UNPRINTABLE), None)):
-        raise BadKey(f"key {shown(key)} contains the control character {bad!r}; use printable characters.")
-    return key
 
 
 def check_name(topic: object, key: object) -> None:
@@ -43,7 +21,7 @@ def check_name(topic: object, key: object) -> None:
 
 def check_actor(by: object, *, what: str = "by") -> str:
     """The person's name for the event, or what they say why. Raises BadInput."""
-    if not isinstance(by, str) or len(by) > MAX_KEY or any(unicodedata.category(c) in _UNPRINTABLE for c in by):
+    if not isinstance(by, str) or len(by) > MAX_KEY or any(unicodedata.category(c) in UNPRINTABLE for c in by):
         asked = "the name of a person" if what == "by" else "a line"
         raise BadInput(f"{what} is {shown(by)}: give {asked}, up to {MAX_KEY} printable characters, or ''.")
     return by
@@ -51,35 +29,7 @@ def check_actor(by: object, *, what: str = "by") -> str:
 
 def to_body(body: Any) -> str:
     """The body as JSON text; None is {}, JSON_NULL is null. Raises BadBody, BodyTooLarge."""
-    if body is JSON_NULL:
-        return "null"
-    try:
-        text = _TO_JSON.encode({} if body is None else body)
-        size = len(text.encode())
-    except (TypeError, ValueError, RecursionError) as error:
-        raise BadBody(f"The body is not JSON: {error}. Use dicts, lists, strings, finite numbers, booleans.") from None
-    most = conf.get().max_body_bytes
-    if size > most:
-        raise BodyTooLarge(
-            f"The body has {size:,} bytes of JSON; at most {most:,} are allowed (MAX_BODY_BYTES). "
-            "Keep the data in your own table and put its id into the body."
-        )
-    if "u0000" in text and _NUL.search(text):
-        raise BadBody("The body contains the character NUL (\\u0000), which PostgreSQL cannot keep in JSON.")
-    if depth(text) > MAX_DEPTH:
-        raise BadBody(f"The body is nested deeper than {MAX_DEPTH} levels.")
-    return text
-
-
-def depth(text: str) -> int:
-    """How deep the JSON is nested. What one stack can write another may not be able to read."""
-    if text.count("[") + text.count("{") <= MAX_DEPTH:
-        return 0  # cannot be deeper: the common case costs nothing
-    depth = deepest = 0
-    for bracket in _BRACKETS.sub("", text):
-        depth += 1 if bracket in "[{" else -1
-        deepest = max(deepest, depth)
-    return deepest
+    return rules.to_body(body, max_bytes=conf.get().max_body_bytes)
 
 
 def to_when(delay: Delay | None, due_at: datetime | None) -> tuple[int | None, int | None]:
@@ -93,14 +43,7 @@ def to_when(delay: Delay | None, due_at: datetime | None) -> tuple[int | None, i
         return None, topics.to_delay_ms(delay, max_seconds=most)
     if not isinstance(due_at, datetime):
         raise BadDelay(f"due_at is {shown(due_at)}: give an aware datetime.")
-    if due_at.tzinfo is None or due_at.utcoffset() is None:
-        raise NaiveDatetime(
-            f"due_at {due_at.isoformat()} has no time zone: say which, for example with django.utils.timezone."
-        )
-    due_ms = to_ms(due_at)
-    if due_ms > (time.time() + most) * 1000:
-        raise BadDelay(f"due_at {due_at.isoformat()} is more than {most:,} seconds ahead (MAX_DELAY_SECONDS).")
-    return max(due_ms, 0), None
+    return rules.to_due_ms(due_at, now_ms=int(time.time() * 1000), max_seconds=most), None
 
 
 def to_new_job(

@@ -1,7 +1,5 @@
 """The registry of topics: which function handles which topic, and under what terms."""
 
-import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -9,41 +7,8 @@ from typing import Any
 
 from . import conf
 from .backoff import Backoff
-from .exceptions import BadDelay, BadInput, BadTopic, BadTTR, shown
-
-_TOPIC = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-MAX_TTR_MS = 7 * 86_400_000
-
-
-def check_topic(topic: object) -> str:
-    """The topic's name, if it is one. Raises BadTopic."""
-    if not isinstance(topic, str) or not _TOPIC.fullmatch(topic):
-        raise BadTopic(
-            f"{shown(topic)} is not a topic's name: use 1 to 100 of A-Z a-z 0-9 . _ -, "
-            "the first a letter or digit, for example 'order.close'."
-        )
-    return topic
-
-
-def to_delay_ms(delay: timedelta | float | int, *, max_seconds: float, what: str = "delay") -> int:
-    """Milliseconds of a delay given as timedelta or seconds, rounded up. Raises BadDelay."""
-    if isinstance(delay, bool) or not isinstance(delay, timedelta | int | float):
-        raise BadDelay(f"{what} is {shown(delay)}: give a timedelta or a number of seconds.")
-    seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
-    if not 0 <= seconds <= max_seconds:  # NaN fails this too
-        raise BadDelay(f"{what} is {shown(delay)}: it must be from 0 to {max_seconds:,.0f} seconds.")
-    return math.ceil(round(seconds * 1000, 3))
-
-
-def to_ttr_ms(ttr: timedelta | float | int) -> int:
-    """Milliseconds of a TTR given as timedelta or seconds. Raises BadTTR."""
-    try:
-        ms = to_delay_ms(ttr, max_seconds=MAX_TTR_MS / 1000, what="ttr")
-    except BadDelay as error:
-        raise BadTTR(str(error)) from None
-    if ms == 0:
-        raise BadTTR("ttr is 0: a job needs more than 0 seconds to run.")
-    return ms
+from .exceptions import BadInput
+from .rules import check_topic, to_delay_ms, to_ttr_ms
 
 
 @dataclass(frozen=True)

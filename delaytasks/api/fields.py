@@ -13,13 +13,13 @@ from typing import Any, ClassVar, NoReturn
 from drf_spectacular.extensions import OpenApiSerializerFieldExtension
 from rest_framework import serializers
 
-from .. import conf, promises, topics
+from .. import conf, rules, topics
 from ..exceptions import BadInput, shown
 
 MAX_ID = 2**63 - 1
 MAX_ATTEMPT = 2**31 - 1
 MAX_COUNT = 200  # jobs that one request may ask for; it gets no more than BATCH_MAX
-MAX_TTR_SECONDS = topics.MAX_TTR_MS // 1000
+MAX_TTR_SECONDS = rules.MAX_TTR_MS // 1000
 
 TOPIC_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 # What no text may hold. Lone surrogates are refused, too; a JSON Schema speaks of characters, and they are none.
@@ -123,8 +123,8 @@ def topic_field(**kwargs: Any) -> Checked:
 
 def key_field(**kwargs: Any) -> Checked:
     kwargs.setdefault("help_text", "The business name of the job, for example `order:1042`: one live job per topic.")
-    schema = {"minLength": 1, "maxLength": promises.MAX_KEY, "pattern": _KEY_PATTERN}
-    return Checked(promises.check_key, schema, **kwargs)
+    schema = {"minLength": 1, "maxLength": rules.MAX_KEY, "pattern": _KEY_PATTERN}
+    return Checked(rules.check_key, schema, **kwargs)
 
 
 class Whole(Described):

@@ -18,12 +18,12 @@ from rest_framework.parsers import BaseParser
 from rest_framework.request import Request
 from rest_framework.throttling import BaseThrottle
 
-from .. import promises
+from .. import rules
 from .access import Caller
 
 logger = logging.getLogger("delaytasks")
 WINDOW_SECONDS = 60
-MAX_DEPTH = promises.MAX_DEPTH + 10  # of a request: a job's body and what is around it
+MAX_DEPTH = rules.MAX_DEPTH + 10  # of a request: a job's body and what is around it
 PAUSE_SECONDS = 10.0  # a cache that failed is not asked again for so long: each question may cost its timeout
 ROUNDING = 1e-6  # of a request, or of a millisecond: nobody waits a second longer for a float's last digit
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -150,7 +150,7 @@ class JSONParser(BaseParser):
     def parse(self, stream: Any, media_type: str | None = None, parser_context: Mapping | None = None) -> Any:
         try:
             text = stream.read().decode()
-            if promises.depth(text) > MAX_DEPTH:  # before it is read: what one stack can read another may not write
+            if rules.depth(text) > MAX_DEPTH:  # before it is read: what one stack can read another may not write
                 raise ParseError(f"The request's body is nested deeper than {MAX_DEPTH} levels.")
             found = _decoder.decode(text)
             if _SURROGATE.search(text):

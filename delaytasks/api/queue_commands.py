@@ -11,7 +11,7 @@ from ..attempt import Attempt
 from ..changing import CancelResult
 from ..exceptions import LeaseLost
 from ..models import Job
-from ..promises import JSON_NULL
+from ..rules import JSON_NULL
 from ..states import State
 from . import acting, creating
 from .access import Right

@@ -1,11 +1,12 @@
-"""What executors import, as a zip: this package and the states that it knows. Nothing else of delaytasks goes along."""
+"""What executors import, as a zip: this package, the states and the rules. Nothing else of delaytasks goes along."""
 
 import hashlib
 import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-ALONG = ("__init__.py", "states.py", *(f"pipeline/{path.name}" for path in sorted(Path(__file__).parent.glob("*.py"))))
+PLAIN = ("__init__.py", "states.py", "rules.py", "exceptions.py", "clock.py")
+ALONG = (*PLAIN, *(f"pipeline/{path.name}" for path in sorted(Path(__file__).parent.glob("*.py"))))
 
 
 def zipped(folder: Path) -> Path:
