@@ -1,6 +1,6 @@
 """Job, JobEvent, Topic: the rows that are the truth. MirrorMark and BulkChange: what work in progress remembers.
 
-TopicStat: what the data pipeline found, to look at; nothing is decided by it.
+TopicStat: what the data pipeline found, to look at; nothing is decided by it. LoadChunk: what it has loaded.
 """
 
 from datetime import datetime
@@ -281,3 +281,33 @@ class TopicStat(models.Model):
 
     def __str__(self) -> str:
         return f"{self.topic} {self.hour_at:%Y-%m-%d %H:00}"
+
+
+class LoadChunk(models.Model):
+    """A part of a pipeline's load, written in the transaction that put its jobs there: so it is loaded once."""
+
+    run = models.CharField(max_length=100)
+    chunk = models.IntegerField()
+    stamp = models.CharField(max_length=32, help_text="of the run's files: the same run's name in another lake")
+    rows = models.IntegerField()
+    inserted = models.IntegerField()
+    kept = models.IntegerField(help_text="were live already, and stay as they are")
+    replaced = models.IntegerField()
+    refused = models.IntegerField(help_text="live already, or running; they are among the run's rejects")
+    low_id = models.BigIntegerField(null=True, help_text="of the jobs that were inserted")
+    high_id = models.BigIntegerField(null=True)
+    replaced_ids = models.JSONField(default=list, help_text="emptied when the mirror was told")
+    told = models.BooleanField(default=False, help_text="the mirror has what is within the horizon")
+    loaded_at = models.DateTimeField()
+
+    class Meta:
+        default_permissions = ()  # the answer of the load says it to people
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["run", "chunk"], name="delaytasks_loadchunk_once"),
+        ]
+        indexes: ClassVar = [
+            models.Index(fields=["id"], condition=Q(told=False), name="delaytasks_loadchunk_untold"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.run} {self.chunk}"

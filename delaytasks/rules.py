@@ -106,10 +106,18 @@ def to_due_ms(due_at: datetime, *, now_ms: int, max_seconds: float) -> int:
         raise NaiveDatetime(
             f"due_at {due_at.isoformat()} has no time zone: say which, for example with django.utils.timezone."
         )
-    return limited_due_ms(to_ms(due_at), now_ms=now_ms, max_seconds=max_seconds, said=due_at.isoformat())
-
-
-def limited_due_ms(due_ms: int, *, now_ms: int, max_seconds: float, said: str) -> int:
+    due_ms = to_ms(due_at)
     if due_ms > now_ms + max_seconds * 1000:
-        raise BadDelay(f"due_at {said} is more than {max_seconds:,} seconds ahead (MAX_DELAY_SECONDS).")
+        raise _too_far(due_at.isoformat(), max_seconds)
     return max(due_ms, 0)
+
+
+def limited_due_ms(due_ms: int, *, now_ms: int, max_seconds: float) -> int:
+    """The same of a due time that was worked out. Raises BadDelay."""
+    if due_ms > now_ms + max_seconds * 1000:
+        raise _too_far(f"{due_ms} ms since 1970", max_seconds)
+    return max(due_ms, 0)
+
+
+def _too_far(said: str, max_seconds: float) -> BadDelay:
+    return BadDelay(f"due_at {said} is more than {max_seconds:,} seconds ahead (MAX_DELAY_SECONDS).")

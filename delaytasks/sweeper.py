@@ -13,7 +13,7 @@ from datetime import timedelta
 
 from django.db.models import Q
 
-from . import conf, engine, statements, topics
+from . import conf, engine, loaded, statements, topics
 from .audit import audit
 from .clock import from_ms, to_ms
 from .endings import expire
@@ -153,7 +153,7 @@ def sweep(using: str | None = None) -> dict[str, int]:
     found = engine.mirror_of(using)
     if found is not None and not found.down:
         try:
-            done["fed"] = feed(found, using)
+            done["fed"] = feed(found, using) + loaded.tell(using)
             done["unhandled"] = _say_unhandled(found)
             if found.alone("audit", conf.get().audit_seconds * 1000):
                 done |= _audited(using)

@@ -92,6 +92,9 @@ class Lake:
         found = self.files.get_file_info(fs.FileSelector(self.path(question), allow_not_found=True))
         return sorted(f"{question}/{each.base_name}" for each in found if each.type == fs.FileType.Directory)
 
+    def has(self, name: str) -> bool:
+        return bool(self.files.get_file_info(self.path(name)).type != fs.FileType.NotFound)
+
     def remove(self, name: str) -> None:
         self.files.delete_dir(self.path(name))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from django.db import connection
 
-from delaytasks import clock, dialect, listing, statements
+from delaytasks import clock, dialect, listing, loaded, statements
 from delaytasks.states import State
 
 from .plans import Plan, explain, plans_of
@@ -72,6 +72,8 @@ ASKED = {
     "renew": lambda ids: statements.renew_if_held("default", [(n, 1) for n in ids]),
     "cancel by id": lambda ids: statements.cancel_delayed("default", ids[0]),
     "cancel by key": lambda ids: statements.cancel_live("default", "t1", "k21"),
+    "loaded, to be told": lambda ids: loaded._entries("default", now_ms() + 60_000, pk__gt=50_000, pk__lte=50_900),
+    "replaced by a load, to be told": lambda ids: loaded._entries("default", now_ms() + 60_000, pk__in=ids),
     "live by key": lambda ids: statements.find_live("default", [("t1", "k21"), ("t2", "k22")]),
     "latest by key": lambda ids: statements.find_latest("default", "t1", "k21"),
 }

@@ -80,3 +80,29 @@ def happened(job: Job, outcome: Outcome, when: datetime, *, late_ms: int = 0, at
     due_ms = clock.to_ms(job.due_at)
     begun = {"due_ms": due_ms, "reserved_ms": due_ms + late_ms} | more
     statements.record("default", [Event(job.pk, outcome, attempt, done_ms=clock.to_ms(when), **begun)])
+
+
+@pytest.fixture
+def chunk(lake: Lake) -> Callable[..., Any]:
+    """Writes a chunk of a load, with these keys."""
+    import pyarrow
+    from pyarrow import parquet
+
+    from delaytasks.pipeline import stages
+
+    def make(
+        *keys: str,
+        run: str = "r1",
+        number: int = 0,
+        due_ms: int = ms("02-01 12:00"),
+        body: str = '{"n":1}',
+        ttr_ms: int = 30_000,
+    ) -> Any:
+        rows = [{"topic": "order.close", "key": key, "due_ms": due_ms, "ttr_ms": ttr_ms, "body": body,
+                 "file": "orders.csv", "row": row} for row, key in enumerate(keys, 2)]  # fmt: skip
+        path = f"load/{run}/staged/{number}.parquet"
+        lake.files.create_dir(lake.path(f"load/{run}/staged"), recursive=True)
+        parquet.write_table(pyarrow.Table.from_pylist(rows), lake.path(path))
+        return stages.Chunk(number, path, len(rows))
+
+    return make

@@ -105,7 +105,7 @@ def test_a_machine_with_neither_is_told_what_to_install(monkeypatch: pytest.Monk
 def test_what_executors_get_is_enough_and_has_no_django(tmp_path: Path) -> None:
     path = package.zipped(tmp_path)
     program = (
-        "import json, sys; from delaytasks.pipeline import sources, run; "
+        "import json, sys; from delaytasks.pipeline import sources, run, load; "
         "print(json.dumps([sources.__file__, [m for m in sys.modules if m.split('.')[0] in ('django', 'celery')]]))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path,

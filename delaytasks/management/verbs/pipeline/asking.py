@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,6 +23,7 @@ KEYWORDS = (  # of libpq that say how to reach and trust a server
     "service", "passfile", "sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", "gssencmode", "connect_timeout",
     "target_session_attrs", "channel_binding",
 )  # fmt: skip
+Progress = Callable[[str], None]  # is told a sentence, or "" for no news to people
 LINES = 20  # of what a run said before it died
 
 
@@ -42,8 +44,13 @@ def needs_spark() -> None:
         raise ImproperlyConfigured(MISSING)
 
 
-def ask(question: str, options: Options, using: str, wishes: dict[str, Any]) -> dict[str, Any]:
-    """What a run answers. Raises CommandError with its sentence, and ImproperlyConfigured where it cannot begin."""
+def ask(
+    question: str, options: Options, using: str, wishes: dict[str, Any], progress: Progress = lambda text: None
+) -> dict[str, Any]:
+    """What a run answers; it may tell of its progress before.
+
+    Raises CommandError with its sentence, and ImproperlyConfigured where it cannot begin.
+    """
     needs_spark()
     from ....pipeline.database import Database
     from ....pipeline.settings import BadSettings, Settings
@@ -57,22 +64,37 @@ def ask(question: str, options: Options, using: str, wishes: dict[str, Any]) -> 
     except BadSettings as error:
         raise CommandError(str(error), returncode=arguments.USAGE) from error
     with starting.command(question, settings, submit=options["submit"]) as (command, environment):
-        return _answer_of(command, environment)
+        return _answer_of(command, environment, progress)
 
 
-def _answer_of(command: list[str], environment: dict[str, str]) -> dict[str, Any]:
-    with tempfile.TemporaryFile() as said:
-        done = subprocess.run(
+def _answer_of(command: list[str], environment: dict[str, str], progress: Progress) -> dict[str, Any]:
+    answer: dict[str, Any] = {}
+    with (
+        tempfile.TemporaryFile() as said,
+        subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=said, text=True, stdin=subprocess.DEVNULL,
-            env={**os.environ, **environment}, check=False,
-        )  # fmt: skip
-        try:
-            answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        except (IndexError, ValueError):
-            raise CommandError(f"The run died ({done.returncode}). It said last:\n{_end(said)}") from None
+            env={**os.environ, **environment},
+        ) as run,
+    ):  # fmt: skip
+        assert run.stdout is not None
+        for line in run.stdout:
+            answer = _document(line)
+            if "progress" in answer:
+                progress(answer["progress"])
+        run.wait()
+        if not answer or "progress" in answer:
+            raise CommandError(f"The run died ({run.returncode}). It said last:\n{_end(said)}")
     if "error" in answer:
-        raise CommandError(answer["message"], returncode=done.returncode or 1)
+        raise CommandError(answer["message"], returncode=run.returncode or 1)
     return answer
+
+
+def _document(line: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError:  # something else that Spark or a library printed
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _end(file: IO[bytes]) -> str:

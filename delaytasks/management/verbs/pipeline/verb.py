@@ -5,9 +5,11 @@ import argparse
 from django.core.management.base import CommandParser
 
 from ..answer import Answer, Options, Verb
-from . import archive, audit, report
+from . import archive, audit, load, report
 
-QUESTIONS: dict[str, Verb] = {"archive": archive.VERB, "report": report.VERB, "audit": audit.VERB}
+QUESTIONS: dict[str, Verb] = {
+    "archive": archive.VERB, "report": report.VERB, "audit": audit.VERB, "load": load.VERB,
+}  # fmt: skip
 
 
 def _arguments(parser: CommandParser) -> None:
