@@ -4,7 +4,7 @@ import contextlib
 import fcntl
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -78,50 +78,62 @@ class Database:
 
         Raises DatabaseAway, also when the database goes away inside the block.
         """
-        with self._connected() if self.vendor == "sqlite" else self._psycopg() as connection:
+        with self.answering(), self._sqlite() if self.vendor == "sqlite" else self._psycopg() as connection:
             yield connection
 
     @contextlib.contextmanager
-    def _connected(self) -> Iterator[Any]:
+    def answering(self) -> Iterator[None]:
+        """For the use of a connection outside its own block. Raises DatabaseAway when the database goes away inside."""
         try:
-            # Never makes a file: a wrong path is an error and not an empty database.
-            found = sqlite3.connect(f"file:{quote(self.name)}?mode=rw", uri=True, timeout=WAIT_SECONDS)
-            with contextlib.closing(found) as connection, connection:
-                yield connection
-        except sqlite3.OperationalError as error:
+            yield
+        except self._errors() as error:
             raise DatabaseAway(f"{self} does not answer: {error}.") from error
+
+    def _errors(self) -> type[Exception]:
+        if self.vendor == "sqlite":
+            return sqlite3.OperationalError
+        import psycopg
+
+        return psycopg.OperationalError
+
+    @contextlib.contextmanager
+    def _sqlite(self) -> Iterator[Any]:
+        # Never makes a file: a wrong path is an error and not an empty database.
+        found = sqlite3.connect(f"file:{quote(self.name)}?mode=rw", uri=True, timeout=WAIT_SECONDS)
+        with contextlib.closing(found) as connection, connection:
+            yield connection
 
     @contextlib.contextmanager
     def _psycopg(self) -> Iterator[Any]:
         import psycopg
 
-        try:
-            keywords: dict[str, Any] = self._keywords() | {"application_name": "delaytasks pipeline"}
-            with psycopg.connect(**keywords) as connection:
-                yield connection
-        except psycopg.OperationalError as error:
-            raise DatabaseAway(f"{self} does not answer: {error}.") from error
+        keywords: dict[str, Any] = self._keywords() | {"application_name": "delaytasks pipeline"}
+        with psycopg.connect(**keywords) as connection:
+            yield connection
 
     @contextlib.contextmanager
-    def alone(self, what: str) -> Iterator[None]:
-        """Inside the block no other run does the same to this database; a killed one blocks nobody. Raises Busy."""
-        with self._flock(what) if self.vendor == "sqlite" else self._advisory(what):
-            yield
+    def alone(self, what: str) -> Iterator[Callable[[], None]]:
+        """Inside the block no other run does the same to this database; a killed one blocks nobody. Raises Busy.
+
+        What the block gets is for runs that last: called, it raises DatabaseAway if that cannot be relied on any more.
+        """
+        with self._flock(what) if self.vendor == "sqlite" else self._advisory(what) as still:
+            yield still
 
     @contextlib.contextmanager
-    def _flock(self, what: str) -> Iterator[None]:
+    def _flock(self, what: str) -> Iterator[Callable[[], None]]:
         with open(f"{self.name}.{what}.lock", "w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 raise Busy(f"Another {what} of {self} is running: wait until it has ended.") from error
-            yield
+            yield lambda: None
 
     @contextlib.contextmanager
-    def _advisory(self, what: str) -> Iterator[None]:
+    def _advisory(self, what: str) -> Iterator[Callable[[], None]]:
         with self.connect() as connection:
             connection.autocommit = True  # no transaction stands open for as long as the run takes
             asked = connection.execute("SELECT pg_try_advisory_lock(%s, hashtext(%s))", (_LOCK, what))
             if not asked.fetchone()[0]:
                 raise Busy(f"Another {what} of {self} is running: wait until it has ended.")
-            yield
+            yield lambda: connection.execute("SELECT 1")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.types import DateType, DecimalType, DoubleType, StringType, StructType, TimestampType
 
 from . import jdbc, pushdown
@@ -73,6 +73,12 @@ class TableSource(DataSource):
             Database.from_options(self.options), relation, schema,
             self.options.get("snapshot", ""), int(self.options.get("rows", RANGE_ROWS)),
         )  # fmt: skip
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Of `events` alone. Options: `after`, the id to begin after, and `most`, how many events make a batch."""
+        from .following import EventReader  # which reads with what is here
+
+        return EventReader(self.reader(schema), int(self.options["after"]), int(self.options["most"]))
 
 
 @dataclass
