@@ -13,6 +13,7 @@ from typing import Any
 
 from .snapshot import Snapshot
 
+MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
 SLACK_MS = 300_000  # a statement that waited so long for its lock may begin to write after its own time
 MOST_LOOKS = 2_000  # of the past that are remembered; without one, more events are read than needed

@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 from html import escape
 
 from . import charts
-from .hours import HOUR_MS
+from .hours import HOUR_MS, MINUTE_MS
 from .style import CSS
-from .telling import MINUTE_MS, Facts, Herd, Numbers, Topic
+from .telling import Facts, Herd, Numbers, Topic
 
 SOON = 120  # minutes that are shown one by one
 BIN = 10  # minutes of a bar in what comes later

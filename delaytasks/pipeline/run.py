@@ -19,7 +19,7 @@ from delaytasks.pipeline.java import JavaMissing
 from delaytasks.pipeline.lake import Lake, LakeError
 from delaytasks.pipeline.settings import BadSettings, Settings, taken_from
 
-QUESTIONS = ("report", "archive", "audit", "load")
+QUESTIONS = ("report", "archive", "audit", "load", "stream")
 DONE, REFUSED, USAGE = 0, 1, 2
 EXPECTED = (Busy, DatabaseAway, Differs, JavaMissing, LakeError, ServerAway)
 LINES = 12  # of what Spark said

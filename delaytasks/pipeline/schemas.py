@@ -72,6 +72,19 @@ TOPIC_STATS = _table(
     ("late_worst_ms", LongType(), True),
 )
 
+# What happened to a topic in a minute: the same, and how it is counted up, batch by batch.
+MINUTES = StructType([
+    TOPIC_STATS["topic"], StructField("minute_at", TimestampType(), False), *TOPIC_STATS.fields[2:]
+])  # fmt: skip
+COUNTS = _table(
+    ("topic", StringType(), False),
+    ("minute_ms", LongType(), False),  # the minute's beginning
+    ("outcome", StringType(), False),
+    ("late_ms", LongType(), True),  # a length of time, cut to three digits; null: no first attempt
+    ("number", LongType(), False),  # events
+    ("worst_ms", LongType(), True),  # the longest of them, uncut
+)
+
 # How late first attempts were, cut to two digits, and how many: what percentiles of any span can be made of.
 LATE = ArrayType(_table(("ms", LongType(), False), ("number", LongType(), False)), containsNull=False)
 HOURS = StructType([*TOPIC_STATS, StructField("late", LATE, False)])

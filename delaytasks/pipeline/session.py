@@ -23,6 +23,7 @@ NEEDED = {
 }
 LOCAL = {  # for local[*]: nothing listens beyond this machine
     "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "2g",

@@ -5,17 +5,12 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from ..states import Outcome, State
+from ..states import State
 from . import schemas
-from .hours import HOUR_MS
+from .hours import HOUR_MS, MINUTE_MS
+from .outcomes import OUTCOMES, SHARES, SUMS
 
-SHARES = {"late_p50_ms": 0.5, "late_p95_ms": 0.95, "late_p99_ms": 0.99}
-RETRIED = (Outcome.FAILED, Outcome.EXPIRED)
-OUTCOMES = {  # column -> what it counts
-    "finished": (Outcome.FINISHED,), "retried": RETRIED, "died": (Outcome.DEAD,),
-    "cancelled": (Outcome.CANCELLED,), "snoozed": (Outcome.SNOOZED,),
-}  # fmt: skip
-SUMS = ("happened", *OUTCOMES)
+SPANS = {"hour_ms": HOUR_MS, "minute_ms": MINUTE_MS}  # name of the column -> its length
 
 
 def cut(ms: Column, digits: int) -> Column:
@@ -30,8 +25,10 @@ def hour_ms() -> Column:
     return F.col("done_ms") - F.col("done_ms") % HOUR_MS
 
 
-def counted(events: DataFrame) -> DataFrame:
+def counted(events: DataFrame, span: str = "hour_ms") -> DataFrame:
     """topic, hour_ms, outcome, late_ms (to three digits; null: not a first attempt) -> number, worst_ms.
+
+    span   one of SPANS: minute_ms instead of hour_ms
 
     Needs topic, outcome, attempt, due_ms, reserved_ms, done_ms. How late tells the first attempt: a later one may
     have waited until the one before it gave up. Events whose topic is not known are left out.
@@ -40,10 +37,8 @@ def counted(events: DataFrame) -> DataFrame:
     late = F.when(first, F.greatest(F.col("reserved_ms") - F.col("due_ms"), F.lit(0)))
     return (
         events.where(F.col("topic").isNotNull())
-        .select(
-            "topic", (F.col("done_ms") - F.col("done_ms") % HOUR_MS).alias("hour_ms"), "outcome", late.alias("late")
-        )
-        .groupBy("topic", "hour_ms", "outcome", cut(F.col("late"), 3).alias("late_ms"))
+        .select("topic", (F.col("done_ms") - F.col("done_ms") % SPANS[span]).alias(span), "outcome", late.alias("late"))
+        .groupBy("topic", span, "outcome", cut(F.col("late"), 3).alias("late_ms"))
         .agg(F.count("*").alias("number"), F.max("late").alias("worst_ms"))
     )
 
@@ -51,16 +46,38 @@ def counted(events: DataFrame) -> DataFrame:
 def by_hour(counts: DataFrame) -> DataFrame:
     """schemas.HOURS. Needs what counted() gives."""
     by = ("topic", "hour_ms")
+    whole = _joined(_told(counts, by), [kept(_lateness(counts, by), by)], by)
+    return _as(whole.withColumn("hour_at", F.timestamp_millis("hour_ms")), schemas.HOURS.names)
+
+
+def by_minute(counts: DataFrame) -> DataFrame:
+    """schemas.MINUTES. Needs what counted() gives of minutes, of any number of batches together."""
+    told = _told(counts, ("topic", "minute_ms"))
+    return told.withColumn("minute_at", F.timestamp_millis("minute_ms")).select(*schemas.MINUTES.names)
+
+
+def together(counts: DataFrame) -> DataFrame:
+    """What counted() would have given of all events at once. Needs what it gave of minutes, of parts of them."""
+    by = ("topic", "minute_ms", "outcome", "late_ms")
+    return counts.groupBy(*by).agg(F.sum("number").alias("number"), F.max("worst_ms").alias("worst_ms"))
+
+
+def _told(counts: DataFrame, by: Sequence[str]) -> DataFrame:
+    """`by` -> what happened, and how late first attempts were."""
     outcomes = counts.groupBy(*by).agg(
         F.sum("number").alias("happened"),
         *(F.sum(F.when(F.col("outcome").isin(*map(str, of)), F.col("number")).otherwise(0)).alias(name)
           for name, of in OUTCOMES.items()),
     )  # fmt: skip
-    late = counts.where(F.col("late_ms").isNotNull()).withColumnRenamed("late_ms", "ms")
-    late = late.groupBy(*by, "ms").agg(F.sum("number").alias("number"), F.max("worst_ms").alias("worst_ms"))
+    late = _lateness(counts, by)
     worst = late.groupBy(*by).agg(F.max("worst_ms").alias("late_worst_ms"))
-    parts = [percentiles(late, by), worst, kept(late, by)]
-    return _as(_joined(outcomes, parts, by).withColumn("hour_at", F.timestamp_millis("hour_ms")), schemas.HOURS.names)
+    return _joined(outcomes, [percentiles(late, by), worst], by)
+
+
+def _lateness(counts: DataFrame, by: Sequence[str]) -> DataFrame:
+    """`by`, ms -> number, worst_ms."""
+    late = counts.where(F.col("late_ms").isNotNull()).withColumnRenamed("late_ms", "ms")
+    return late.groupBy(*by, "ms").agg(F.sum("number").alias("number"), F.max("worst_ms").alias("worst_ms"))
 
 
 def percentiles(late: DataFrame, by: Sequence[str]) -> DataFrame:

@@ -9,10 +9,9 @@ from pyspark.sql import functions as F
 
 from . import steps
 from .herds import herds
-from .hours import HOUR_MS, hour_of
+from .hours import HOUR_MS, MINUTE_MS, hour_of
 
 DAYS = 7  # of the charts of hours, and how long before it is what is compared
-MINUTE_MS = 60_000
 MOST_TOPICS = 40  # in the table; the others are told together
 MOST_HERDS = 20
 NAMED = 3  # topics of a herd

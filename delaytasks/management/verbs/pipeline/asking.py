@@ -1,11 +1,14 @@
 """Asks Spark a question, in a process of its own; what a run is told, and what it answers."""
 
+import contextlib
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,6 +27,7 @@ KEYWORDS = (  # of libpq that say how to reach and trust a server
     "target_session_attrs", "channel_binding",
 )  # fmt: skip
 Progress = Callable[[str], None]  # is told a sentence, or "" for no news to people
+STOPPING = (signal.SIGTERM, signal.SIGINT)
 LINES = 20  # of what a run said before it died
 
 
@@ -38,6 +42,14 @@ def database_of(using: str) -> dict[str, str]:
     return about | {"vendor": connection.vendor, "libpq": json.dumps(extra) if extra else ""}
 
 
+def folder(options: Options, using: str) -> str:
+    """Where this database's files of the pipeline are. Raises CommandError if nobody said."""
+    found = archived.folder(using, options["lake"])
+    if not found:
+        raise CommandError("Say where the files go: --lake FOLDER, or DELAYTASKS['LAKE'].", returncode=arguments.USAGE)
+    return found
+
+
 def needs_spark() -> None:
     """Raises ImproperlyConfigured where the extra is not installed."""
     if any(importlib.util.find_spec(name) is None for name in ("pyspark", "pyarrow")):
@@ -45,9 +57,12 @@ def needs_spark() -> None:
 
 
 def ask(
-    question: str, options: Options, using: str, wishes: dict[str, Any], progress: Progress = lambda text: None
-) -> dict[str, Any]:
+    question: str, options: Options, using: str, wishes: dict[str, Any], progress: Progress = lambda text: None, *,
+    lasts: bool = False,
+) -> dict[str, Any]:  # fmt: skip
     """What a run answers; it may tell of its progress before.
+
+    lasts   it runs until it is told to stop: what it says meanwhile is for stderr, and signals are passed on to it
 
     Raises CommandError with its sentence, and ImproperlyConfigured where it cannot begin.
     """
@@ -55,26 +70,26 @@ def ask(
     from ....pipeline.database import Database
     from ....pipeline.settings import BadSettings, Settings
 
-    lake = archived.folder(using, options["lake"])
-    if not lake:
-        raise CommandError("Say where the files go: --lake FOLDER, or DELAYTASKS['LAKE'].", returncode=arguments.USAGE)
+    lake = folder(options, using)
     try:
         database = Database(**database_of(using), jdbc=options["jdbc_driver"])
         settings = Settings(database, lake, options["master"], dict(options["conf"]), wishes)
     except BadSettings as error:
         raise CommandError(str(error), returncode=arguments.USAGE) from error
     with starting.command(question, settings, submit=options["submit"]) as (command, environment):
-        return _answer_of(command, environment, progress)
+        return _answer_of(command, environment, progress, lasts)
 
 
-def _answer_of(command: list[str], environment: dict[str, str], progress: Progress) -> dict[str, Any]:
+def _answer_of(command: list[str], environment: dict[str, str], progress: Progress, lasts: bool) -> dict[str, Any]:
     answer: dict[str, Any] = {}
+    # In a session of its own Ctrl-C reaches the run by us alone, and not its Java as well.
     with (
         tempfile.TemporaryFile() as said,
         subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=said, text=True, stdin=subprocess.DEVNULL,
-            env={**os.environ, **environment},
+            command, stdout=subprocess.PIPE, stderr=None if lasts else said, text=True, stdin=subprocess.DEVNULL,
+            start_new_session=lasts, env={**os.environ, **environment},
         ) as run,
+        _passing_signals(run, lasts),
     ):  # fmt: skip
         assert run.stdout is not None
         for line in run.stdout:
@@ -83,7 +98,8 @@ def _answer_of(command: list[str], environment: dict[str, str], progress: Progre
                 progress(answer["progress"])
         run.wait()
         if not answer or "progress" in answer:
-            raise CommandError(f"The run died ({run.returncode}). It said last:\n{_end(said)}")
+            last = "What it said is above." if lasts else f"It said last:\n{_end(said)}"
+            raise CommandError(f"The run died ({run.returncode}). {last}")
     if "error" in answer:
         raise CommandError(answer["message"], returncode=run.returncode or 1)
     return answer
@@ -95,6 +111,20 @@ def _document(line: str) -> dict[str, Any]:
     except ValueError:  # something else that Spark or a library printed
         return {}
     return found if isinstance(found, dict) else {}
+
+
+@contextlib.contextmanager
+def _passing_signals(run: "subprocess.Popen[str]", wanted: bool) -> Iterator[None]:
+    """SIGTERM and Ctrl-C go on to a run that lasts, which then ends in order and answers."""
+    if not wanted or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {each: signal.signal(each, lambda number, _: run.send_signal(number)) for each in STOPPING}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 def _end(file: IO[bytes]) -> str:

@@ -5,10 +5,11 @@ import argparse
 from django.core.management.base import CommandParser
 
 from ..answer import Answer, Options, Verb
-from . import archive, audit, load, report
+from . import archive, audit, load, minutes, report, stream
 
 QUESTIONS: dict[str, Verb] = {
-    "archive": archive.VERB, "report": report.VERB, "audit": audit.VERB, "load": load.VERB,
+    "archive": archive.VERB, "report": report.VERB, "audit": audit.VERB, "load": load.VERB, "stream": stream.VERB,
+    "minutes": minutes.VERB,
 }  # fmt: skip
 
 

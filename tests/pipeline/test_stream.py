@@ -1,0 +1,336 @@
+"""The stream: events and minutes in the lake as they are committed, once, whatever is killed when."""
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from django.core.management import CommandError, call_command
+from pyspark.sql import functions as F
+
+from delaytasks import dialect
+from delaytasks.management.verbs.pipeline import asking
+from delaytasks.models import Job, JobEvent
+from delaytasks.pipeline import archive, folding, minutes, parts, schemas, sources, steps, stream, streamed
+from delaytasks.pipeline.batches import Batches
+from delaytasks.pipeline.database import Busy, Database, DatabaseAway
+from delaytasks.pipeline.folding import DAY_MS
+from delaytasks.pipeline.lake import VERSION, Lake, LakeError
+from delaytasks.pipeline.snapshot import Snapshot
+from delaytasks.pipeline.stream import OtherDatabase
+from delaytasks.pipeline.streamed import Part
+from delaytasks.states import Outcome, State
+
+from .conftest import at, happened, ms
+
+NOON = "02-01 12:00"
+
+
+class Killed(BaseException):
+    """As good as SIGKILL: nothing of ours catches it."""
+
+
+@pytest.fixture
+def batches(spark: Any, database: Database, lake: Lake) -> Callable[[], Batches]:
+    """What a run begins with, and what the tables have for it."""
+    return lambda: Batches(spark, database, lake)
+
+
+def take(made: Batches) -> Batches:
+    made.take(sources.read(made.spark, Snapshot(made.database, 0, 0, 0), "events"))
+    return made
+
+
+def ids(spark: Any, lake: Lake) -> list[int]:
+    folders = [part.folder for part in streamed.load(lake).parts]
+    return sorted(row.id for row in parts.read_events(spark, lake, *folders).collect()) if folders else []
+
+
+def there() -> list[int]:
+    return sorted(JobEvent.objects.values_list("id", flat=True))
+
+
+def told(lake: Lake) -> list[tuple[str, int, int, int | None]]:
+    return [(each["topic"], each["minute_ms"] - ms(NOON), each["happened"], each["late_p50_ms"])
+            for each in minutes.read(lake, 0)]  # fmt: skip
+
+
+def by_spark(spark: Any, lake: Lake) -> list[dict[str, Any]]:
+    counts = parts.read_counts(spark, lake, *(part.folder for part in streamed.load(lake).parts))
+    rows = steps.by_minute(counts).withColumn("minute_ms", F.unix_millis("minute_at")).orderBy("minute_ms", "topic")
+    return [row.asDict() for row in rows.drop("minute_at").collect()]
+
+
+# A run
+
+
+def test_a_stream_takes_each_event_once_however_often_it_is_started_and_stops_after_a_batch(
+    spark: Any, database: Database, lake: Lake, job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = job()
+    for n in range(5):
+        happened(row, Outcome.FINISHED, at(NOON) + timedelta(seconds=n), late_ms=n)
+    first = stream.run(spark, database, lake, once=True, most=2)
+    happened(row, Outcome.FAILED, at(NOON) + timedelta(minutes=1), late_ms=70)
+    real = Batches.take
+
+    def told_to_stop(self: Batches, *given: Any) -> None:
+        with pytest.raises(Busy, match="Another stream of"), database.alone("stream"):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+        real(self, *given)
+
+    monkeypatch.setattr(Batches, "take", told_to_stop)
+    second = stream.run(spark, database, lake, every_seconds=0.1)
+
+    assert [(each["events"], each["batches"]) for each in (first, second)] == [(5, 3), (1, 1)]
+    assert ids(spark, lake) == there()
+    assert second["to"] == there()[-1]
+    assert told(lake) == [("order.close", 0, 5, 2), ("order.close", 60_000, 1, 70)]
+
+
+def test_the_command_passes_on_what_it_is_told_to_a_run_that_lasts() -> None:
+    class Run:
+        told: ClassVar[list[int]] = []
+        send_signal = told.append
+
+    before = signal.getsignal(signal.SIGTERM)
+    with asking._passing_signals(Run(), True):
+        for each in (signal.SIGTERM, signal.SIGINT):
+            os.kill(os.getpid(), each)
+    assert Run.told == [signal.SIGTERM, signal.SIGINT]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_database_that_goes_away_is_a_sentence_and_nothing_is_lost(
+    spark: Any, database: Database, lake: Lake, job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened(job(), Outcome.FINISHED, at(NOON))
+    real = Batches.take
+
+    def disturbed(self: Batches, *given: Any) -> None:
+        real(self, *given)
+        with database.connect() as other:
+            other.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'delaytasks pipeline' "
+                "AND datname = current_database() AND pid <> pg_backend_pid()"
+            )
+
+    monkeypatch.setattr(Batches, "take", disturbed)
+    with pytest.raises(DatabaseAway, match="does not answer"):
+        stream.run(spark, database, lake, every_seconds=0.1)
+    assert ids(spark, lake) == there()
+
+
+# A batch
+
+
+def test_what_was_written_and_not_published_is_nothing_and_comes_again(
+    spark: Any, lake: Lake, job: Callable[..., Job], batches: Callable[[], Batches], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = job()
+    happened(row, Outcome.FINISHED, at(NOON))
+    take(batches())
+    happened(row, Outcome.FINISHED, at(NOON))
+    for step in ("publish", "event"):
+        with monkeypatch.context() as patched:
+            patched.setattr(streamed, step, lambda *given: (_ for _ in ()).throw(Killed()))
+            with pytest.raises(Killed):
+                take(batches())
+        assert (len(ids(spark, lake)), told(lake)[0][2]) == (1, 1)
+    assert len(lake.runs("stream")) == 3
+
+    again = batches()
+    streamed.clear(lake, again.state)
+    assert len(lake.runs("stream")) == 1
+    take(take(again))
+    assert ids(spark, lake) == there()
+    assert told(lake)[0][2] == 2
+
+
+def test_a_late_event_corrects_its_minute_and_spark_tells_what_is_told_without_it(
+    spark: Any, lake: Lake, job: Callable[..., Job], batches: Callable[[], Batches]
+) -> None:
+    row, other = job(), job("refund:1", topic="refund.ask")
+    for n in range(20):
+        happened(row, Outcome.FINISHED, at(NOON) + timedelta(seconds=n * 7), late_ms=n * 111)
+    happened(other, Outcome.CANCELLED, at(NOON), reserved_ms=None)
+    first = take(batches())
+    assert told(lake)[0] == ("order.close", 0, 9, 444)
+    happened(row, Outcome.EXPIRED, at(NOON), late_ms=99_999)
+    happened(row, Outcome.FINISHED, at(NOON), late_ms=1, attempt=2)
+    take(first)
+
+    found = minutes.read(lake, 0)
+    assert [(each["happened"], each["retried"], each["begun"], each["late_p99_ms"]) for each in found][:2] == [
+        (11, 1, 10, 99_900), (1, 0, 0, None)]  # fmt: skip
+    assert found[0]["late_worst_ms"] == 99_999
+    assert found == by_spark(spark, lake)
+    assert [{**each, "minute_at": 0, "minute_ms": 0} for each in found[:1]] == [
+        {name: found[0].get(name, 0) for name in schemas.MINUTES.names} | {"minute_at": 0, "minute_ms": 0}]  # fmt: skip
+    minute = minutes.read(lake, ms(NOON) + 60_000, ms(NOON) + 120_000, topic="order.close")
+    assert [each["minute_ms"] - ms(NOON) for each in minute] == [60_000]
+
+
+def test_two_streams_never_publish_over_each_other(
+    spark: Any, lake: Lake, job: Callable[..., Job], batches: Callable[[], Batches]
+) -> None:
+    happened(job(), Outcome.FINISHED, at(NOON))
+    one, two = batches(), batches()
+    take(one)
+    with pytest.raises(Busy, match=r"Another stream publishes to .*stream\.json \(revision 1, expected 0\)"):
+        take(two)
+    assert ids(spark, lake) == there()
+
+
+# What the archive took away
+
+
+def test_events_that_were_archived_before_they_were_read_come_from_the_archive(
+    spark: Any, database: Database, lake: Lake, job: Callable[..., Job], batches: Callable[[], Batches]
+) -> None:
+    long_ago = dialect.database_now("default") - timedelta(days=40)
+
+    def ended(*keys: str) -> list[int]:
+        """The events of jobs that the archive takes."""
+        for key in keys:
+            happened(job(key, state=State.FINISHED, due_at=long_ago), Outcome.FINISHED, long_ago)
+        return there()[-len(keys) :]
+
+    ended("order:0")
+    archive.run(spark, database, lake)  # before the stream first ran: the archive's alone
+    gone = ended("order:1", "order:2")
+    made = take(batches())
+    before = made.state
+    gone += ended("order:3", "order:4")
+    archive.run(spark, database, lake)
+    assert there() == []
+    again = batches()
+    stream.verify(database, lake, again.state)
+    stream.catch_up(spark, database, again)  # when it begins again, and the tables have nothing after it
+    assert ids(spark, lake) == gone
+    stream.verify(database, lake, batches().state)
+    stream.catch_up(spark, database, again)
+    assert again.batches == 1
+
+    lake.publish(streamed.DOCUMENT, asdict(before))
+    happened(job("order:9"), Outcome.SNOOZED, at(NOON))
+    take(made)  # while it runs: they come with the next event
+    assert (ids(spark, lake), made.batches) == ([*gone, *there()], 2)
+    with pytest.raises(OtherDatabase, match=r"neither there nor in the archive of this lake.*move stream\.json"):
+        stream.verify(database, Lake(f"{lake.root}/elsewhere"), again.state)
+
+
+# Folding
+
+
+def part(name: str, events: int, published_ms: int, batches: int = 1) -> Part:
+    return Part(name, events, 1, 2, published_ms, published_ms, published_ms, batches)
+
+
+def test_the_batches_of_a_day_that_is_over_are_folded_and_those_of_today_when_there_are_many() -> None:
+    now, full = 10 * DAY_MS + 5, folding.FULL_EVENTS
+    old = [part("a", 5, 8 * DAY_MS), part("b", full, 8 * DAY_MS + 1), part("c", 5, 8 * DAY_MS + 2, 60)]
+    today = [part(str(n), 5, 10 * DAY_MS + n) for n in range(folding.WAITING - 1)]
+
+    assert [each.folder for each in folding.chosen([*old, *today], now)] == ["a", "c"]
+    assert folding.chosen([part("a", 5, 8 * DAY_MS), part("b", 5, 9 * DAY_MS), *today[2:]], now) == []
+    many = [*today, part("x", folding.TINY_EVENTS, now), part("y", 5, now)]
+    assert [each.folder for each in folding.chosen(many, now)] == [*(each.folder for each in today), "y"]
+    large = [part(str(n), full - 1, 8 * DAY_MS) for n in range(4)]
+    assert len(folding.chosen(large, now)) == 2, "no fold is much larger than a full part"
+
+
+def test_a_fold_tells_the_same_with_fewer_files_and_the_old_ones_go_later(
+    spark: Any, lake: Lake, job: Callable[..., Job], batches: Callable[[], Batches], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folding, "WAITING", 3)
+    row, made = job(), batches()
+    for n in range(2):
+        happened(row, Outcome.FINISHED, at(NOON), late_ms=n)
+        take(made)
+    happened(row, Outcome.FINISHED, at(NOON), late_ms=5)
+    with monkeypatch.context() as patched:
+        patched.setattr(folding, "instead", lambda *given: (_ for _ in ()).throw(Killed()))
+        with pytest.raises(Killed):
+            take(made)
+    assert (len(made.state.parts), told(lake)) == (3, [("order.close", 0, 3, 1)])
+    assert take(batches()).state == made.state, "nothing new, so nothing to be done"
+    happened(row, Outcome.FINISHED, at(NOON), late_ms=6)
+    made = take(batches())
+
+    assert [(each.batches, each.events) for each in made.state.parts] == [(4, 4)]
+    assert (ids(spark, lake), told(lake)) == (there(), [("order.close", 0, 4, 1)])
+    assert len(lake.runs("stream")) == 6, "who reads the old ones is not disturbed"
+    monkeypatch.setattr(folding, "RETIRED_MS", -1)
+    made.keep_days = 1 / DAY_MS
+    happened(row, Outcome.FINISHED, dialect.database_now("default") - timedelta(days=1))
+    take(made)
+    assert ([each.events for each in made.state.parts], len(made.state.retired)) == ([4], 1)
+    streamed.clear(lake, made.state)
+    assert len(lake.runs("stream")) == 2
+    assert told(lake) == [("order.close", 0, 4, 1)], "what happened longer ago than it is kept is gone"
+
+
+# Bad input
+
+
+def test_a_lake_of_another_database_or_of_one_that_was_set_back_is_refused(
+    database: Database, lake: Lake, job: Callable[..., Job], batches: Callable[[], Batches]
+) -> None:
+    row = job()
+    happened(row, Outcome.FINISHED, at(NOON))
+    made = take(batches())
+    stream.verify(database, lake, made.state)
+    other = replace(made.state, newest={**made.state.newest, "done_ms": 1})
+    with pytest.raises(OtherDatabase, match="is another one there"):
+        stream.verify(database, lake, other)
+    JobEvent.objects.all()._raw_delete("default")
+    with pytest.raises(OtherDatabase, match="was set back, is another one"):
+        stream.verify(database, lake, made.state)
+
+
+def test_a_document_that_is_damaged_or_of_a_newer_version_is_named(lake: Lake) -> None:
+    lake.publish(streamed.DOCUMENT, {"version": VERSION + 1})
+    with pytest.raises(LakeError, match=r"stream\.json was written by a newer delaytasks"):
+        minutes.read(lake, 0)
+    lake.publish(streamed.DOCUMENT, {"colour": 1})
+    with pytest.raises(LakeError, match=r"stream\.json is damaged: .*colour"):
+        streamed.load(lake)
+
+
+# The minutes
+
+
+def test_minutes_are_shown_without_spark_or_the_database(
+    lake: Lake, job: Callable[..., Job], batches: Callable[[], Batches], capsys: Any
+) -> None:
+    asked = ["delaytasks", "pipeline", "minutes", "--lake", str(Path(lake.root).parent)]
+    root = Lake(f"{Path(lake.root).parent}/default")
+    call_command(*asked)
+    assert "There is nothing of a stream" in capsys.readouterr().out
+    happened(job(), Outcome.DEAD, dialect.database_now("default"), late_ms=3)
+    made = batches()
+    made.lake = root
+    take(made)
+    call_command(*asked)
+    shown = capsys.readouterr().out
+    assert "order.close" in shown
+    assert "The stream brought its last events" in shown
+    call_command(*asked, "--json", "--topic", "order.close", "--last", "2")
+    (found,) = json.loads(capsys.readouterr().out)["minutes"]
+    assert (found["died"], found["late_p95_ms"], found["late_worst_ms"]) == (1, 3, 3)
+    root.publish(streamed.DOCUMENT, {"version": VERSION + 1})
+    for words in ([], ["--last", "0"]):
+        with pytest.raises(CommandError):
+            call_command(*asked, *words)
+    with pytest.raises(CommandError), contextlib.redirect_stderr(None):
+        call_command("delaytasks", "pipeline", "stream", "--lake", lake.root, "--every", "never")
+    assert asdict(made.state)["revision"] == 1
