@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("delaytasks", "0007_topic_stat"),
+        ("delaytasks", "0008_topic_stat_hour"),
     ]
 
     operations = [
