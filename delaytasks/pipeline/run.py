@@ -37,7 +37,8 @@ def main(arguments: list[str], environment: Any = os.environ) -> int:
     except Exception as error:  # of Spark: its first lines say what, a page of Java follows
         if not type(error).__module__.startswith(("pyspark", "py4j")):
             raise
-        return _answered(REFUSED, {"error": type(error).__name__, "message": "\n".join(str(error).split("\n")[:LINES])})
+        said = [line for line in str(error).split("\n") if not line.startswith("\tat ")]
+        return _answered(REFUSED, {"error": type(error).__name__, "message": "\n".join(said[:LINES])})
     return _answered(REFUSED if answer.get("refused") else DONE, answer)
 
 
