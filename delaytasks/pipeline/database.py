@@ -131,9 +131,15 @@ class Database:
 
     @contextlib.contextmanager
     def _advisory(self, what: str) -> Iterator[Callable[[], None]]:
+        import psycopg
+
         with self.connect() as connection:
             connection.autocommit = True  # no transaction stands open for as long as the run takes
             asked = connection.execute("SELECT pg_try_advisory_lock(%s, hashtext(%s))", (_LOCK, what))
             if not asked.fetchone()[0]:
                 raise Busy(f"Another {what} of {self} is running: wait until it has ended.")
-            yield lambda: connection.execute("SELECT 1")
+            try:
+                yield lambda: connection.execute("SELECT 1")
+            finally:  # at once: the server notices a moment later that a connection was closed
+                with contextlib.suppress(psycopg.Error):
+                    connection.execute("SELECT pg_advisory_unlock_all()")

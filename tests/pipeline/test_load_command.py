@@ -41,7 +41,7 @@ def test_the_command_loads_in_a_process_of_its_own_and_what_is_due_soon_is_in_th
 
 
 def test_an_option_goes_before_the_mapping_file_and_what_is_wrong_is_a_usage_error(
-    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    database: Database, tmp_path: Path
 ) -> None:
     path = tmp_path / "m.toml"
     path.write_text('topic = "a"\ndelay = 30\n[body]\nx = "1"\n')
@@ -62,7 +62,7 @@ def test_an_option_goes_before_the_mapping_file_and_what_is_wrong_is_a_usage_err
             call_command(*COMMAND, *words, *lake)
 
 
-def test_the_answer_for_people_has_the_reasons_and_says_what_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_answer_for_people_has_the_reasons_and_says_what_was_there() -> None:
     answer = {"run": "r", "read": 10, "rejected": {"due": 2, "key": 1}, "rejects": "/lake/load/r/rejects",
               "inserted": 4, "replaced": 0, "kept": 3, "refused_live": 0, "before": 0, "seconds": 2.0,
               "rows_per_second": 3}  # fmt: skip
@@ -73,19 +73,16 @@ def test_the_answer_for_people_has_the_reasons_and_says_what_was_there(monkeypat
     assert load.text_of({**answer, "read": 0}) == "run r: there are no rows: nothing was loaded"
 
 
-def test_progress_comes_line_by_line_and_the_last_line_is_the_answer(
-    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_progress_comes_line_by_line_and_the_last_line_is_the_answer(tmp_path: Path) -> None:
     from delaytasks.management.verbs.pipeline import asking
 
     program = tmp_path / "python"
     program.write_text('#!/bin/sh\necho \'{"progress": "a"}\'\necho noise\necho \'{"progress": ""}\'\n$LAST\nexit 3\n')
     program.chmod(0o755)
-    monkeypatch.setattr(asking.sys, "executable", str(program))
     heard: list[str] = []
     ask: Callable[..., Any] = asking._answer_of
 
-    assert ask("load", {"LAST": 'echo {"read":1}'}, heard.append) == {"read": 1}
+    assert ask([str(program)], {"LAST": 'echo {"read":1}'}, heard.append, False) == {"read": 1}
     assert heard == ["a", ""]
     with pytest.raises(CommandError, match=r"The run died \(3\)"):
-        ask("load", {"LAST": "true"}, heard.append)
+        ask([str(program)], {"LAST": "true"}, heard.append, False)

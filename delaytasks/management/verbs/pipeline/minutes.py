@@ -48,11 +48,10 @@ def _run(options: Options, using: str) -> Answer:
             for each in found]  # fmt: skip
     text = table(["minute (UTC)", "topic", *NUMBERS], rows, right=[*NUMBERS]) if rows else "Nothing happened."
     if published_ms is None:
-        text = "There is no stream yet: manage.py delaytasks pipeline stream."
+        text = "There is nothing of a stream here: manage.py delaytasks pipeline stream."
     else:
-        text += (
-            f"\nThe stream brought its last events {words.relative(clock.from_ms(published_ms), clock.from_ms(now_ms))}"
-        )
+        ago = words.relative(clock.from_ms(published_ms), clock.from_ms(now_ms))
+        text += f"\nThe stream brought its last events {ago}."
     told = [{"minute_at": rfc3339_ms(each.pop("minute_ms")), **each} for each in found]
     return Answer({"published_at": rfc3339_ms(published_ms), "minutes": told}, text)
 
