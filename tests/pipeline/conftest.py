@@ -23,10 +23,22 @@ SMALL = {  # a few rows: to make code quick takes longer than to run it slowly
 }  # fmt: skip
 
 
+ON_BOTH = ("test_sources", "test_archive", "test_load_placing", "test_watermark", "test_command")
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All of them share one session, so one process. Most run in one pass: a run costs seconds.
+
+    What each database is asked in words of its own runs on both; steps that know no database, on the quicker one.
+    """
     for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("pipeline"))  # one session, so one process
+        if HERE not in item.path.parents:
+            continue
+        item.add_marker(pytest.mark.xdist_group("pipeline"))
+        if item.path.stem not in ON_BOTH and not item.get_closest_marker("only_on"):
+            asks = "database" in getattr(item, "fixturenames", ())
+            item.add_marker(pytest.mark.only_on("postgresql" if asks else "sqlite"))
 
 
 @pytest.fixture(scope="session")
