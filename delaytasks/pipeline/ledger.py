@@ -91,7 +91,7 @@ def _placed(database: Database, lake: Lake, run: Run, chunk: Chunk) -> str:
     try:
         place(database, lake, run, chunk)
     except (DatabaseAway, Overtaken, OSError) as error:
-        return str(error)
+        return " ".join(str(error).split())  # libpq says it in several lines
     return ""
 
 

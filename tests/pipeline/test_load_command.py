@@ -70,6 +70,9 @@ def test_the_answer_for_people_has_the_reasons_and_says_what_was_there() -> None
         "run r: 10 rows read, 3 rejected (2 due, 1 key)\n"
         "4 jobs scheduled, 3 live already and kept, in 2.0 s: 3 rows/s\n/lake/load/r/rejects"
     )
+    assert load.text_of({**answer, "refused": "Nothing was loaded."}) == (
+        "run r: 10 rows read, 3 rejected (2 due, 1 key)\n/lake/load/r/rejects"
+    )
     assert load.text_of({**answer, "read": 0}) == "run r: there are no rows: nothing was loaded"
 
 

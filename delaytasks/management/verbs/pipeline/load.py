@@ -155,6 +155,8 @@ def text_of(answer: dict[str, Any]) -> str:
         f"{', '.join(done)}{before}, in {answer['seconds']} s: {answer['rows_per_second']} rows/s",
         answer["rejects"],
     ]
+    if answer.get("refused"):  # which says what is loaded: nothing, or what a database that is away knows
+        del lines[1]
     return "\n".join(filter(None, lines))
 
 
