@@ -80,8 +80,7 @@ class Lines:
 
 
 def _each(root: str, path: str, width: int, encoding: str, delimiter: str) -> Iterator[tuple[Any, ...]]:
-    csv.field_size_limit(LONGEST)
-    number = 0
+    number, before = 0, csv.field_size_limit(LONGEST)  # of the whole process, which may be somebody else's, too
     nothing: tuple[None, ...] = (None,) * width
     try:
         with _opened(root, path, encoding) as text:
@@ -109,6 +108,8 @@ def _each(root: str, path: str, width: int, encoding: str, delimiter: str) -> It
                     yield path, number, None, None, None, *[value or None for value in row]
     except (OSError, UnicodeError) as error:
         yield path, number, FATAL[0], f"It cannot be read on: {error}.", None, *nothing
+    finally:
+        csv.field_size_limit(before)
 
 
 def _opened(root: str, path: str, encoding: str) -> io.TextIOWrapper:

@@ -61,6 +61,7 @@ JSON: dict[str, Any] = {  # a column that holds JSON, and hostile JSON of the sh
     "bulkchange.put_off": [],
     "bulkchange.outcomes": {"cancelled": 1, X: 1},
     "bulkchange.samples": {"cancelled": [[1, X, X]], X: [[1, X, X]]},
+    "loadchunk.replaced_ids": [1],
 }
 
 
