@@ -14,7 +14,7 @@ from django.db import connection, transaction
 from pyarrow import parquet
 
 import delaytasks
-from delaytasks import dialect, topics
+from delaytasks import dialect
 from delaytasks.management.verbs.pipeline import audit as verb
 from delaytasks.models import Job
 from delaytasks.pipeline import archive, audit, business, classes, snapshot
@@ -145,24 +145,21 @@ def test_each_order_is_in_the_class_that_names_what_became_of_its_promise(
 
 
 def test_rows_and_jobs_are_of_one_moment(
-    spark: Any, database: Database, lake: Lake, order: Any, job: Callable[..., Job]
+    spark: Any, database: Database, lake: Lake, order: Any, job: Callable[..., Job], settings: Any
 ) -> None:
     def place(number: int) -> None:
         with transaction.atomic():
             order(number, placed_at=dialect.database_now("default"))
             delaytasks.schedule("order.close", key=f"order:{number}", delay=1800)
 
-    topics.handler("order.close")(print)
-    try:
-        place(1)  # in the last moment before
-        with snapshot.taken(database) as taken:
-            place(2)
-            order(3)
-            with transaction.atomic():
-                Job.objects.filter(key="order:1")._raw_delete("default")
-            found = audit.classification(spark, taken, lake, rule()).collect()
-    finally:
-        topics.forget("order.close")
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "TOPICS": {"order.close": {}}}
+    place(1)  # in the last moment before
+    with snapshot.taken(database) as taken:
+        place(2)
+        order(3)
+        with transaction.atomic():
+            Job.objects.filter(key="order:1")._raw_delete("default")
+        found = audit.classification(spark, taken, lake, rule()).collect()
 
     assert [(row.key, row["class"]) for row in found] == [("order:1", "open")]
 
