@@ -16,6 +16,7 @@ from uuid import uuid4
 import pytest
 from django.conf import settings as django_settings
 from django.db import connection, connections, transaction
+from django.utils import translation
 
 from tests.browsing import _chromium, browser, site, visitor  # noqa: F401  fixtures
 from tests.servers import PostgresServer, RedisServer
@@ -88,6 +89,13 @@ def transactional_db(_emptied_tables: list[str], django_db_blocker: Any) -> Iter
             for table in _emptied_tables:
                 cursor.execute(f"DELETE FROM {connection.ops.quote_name(table)}")
         Topic.objects.bulk_create([Topic(name=name) for name in topics.handled()], ignore_conflicts=True)
+
+
+@pytest.fixture(autouse=True)
+def _own_language() -> Iterator[None]:
+    """A request in Chinese leaves its thread speaking Chinese; the next test is not to."""
+    yield
+    translation.deactivate()
 
 
 # The mirror
