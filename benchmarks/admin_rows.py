@@ -5,9 +5,9 @@ state, due in a year, in the next minutes and since hours; two herds; dead ones 
 ended, a twentieth of them in the last hour; and one job that asked its bank five thousand times.
 """
 
-from typing import Any
-
 from django.db import connection, transaction
+
+from .indexes import without_indexes
 
 LARGE, MIDDLE, SMALL, WHOLE = "load.large", "load.middle", "load.small", "load.whole"
 FEW, OLD, EMPTY, OTHERS = "load.few", "load.old", "load.empty", 30
@@ -78,7 +78,7 @@ def fill(rows: int) -> None:
     """Put so many jobs there, as migrate left the tables. Takes about a minute for each million."""
     with connection.cursor() as cursor:
         with transaction.atomic():
-            indexes = _without_indexes(cursor)
+            indexes = without_indexes(cursor)
             cursor.execute("SELECT setseed(0.42)")
             cursor.execute(_PATIENT, [MIDDLE, PATIENT])
             cursor.execute(_JOBS, {"rows": rows})
@@ -86,15 +86,3 @@ def fill(rows: int) -> None:
             for definition in indexes:
                 cursor.execute(definition)
         cursor.execute("VACUUM (ANALYZE, FREEZE)")
-
-
-def _without_indexes(cursor: Any) -> list[str]:
-    """Drop what is quicker built at the end; how to build it."""
-    cursor.execute(
-        "SELECT indexname, indexdef FROM pg_indexes WHERE tablename IN ('delaytasks_job', 'delaytasks_jobevent')"
-        " AND indexname NOT LIKE '%pkey'"
-    )
-    found = cursor.fetchall()
-    for name, _definition in found:
-        cursor.execute(f'DROP INDEX "{name}"')
-    return [definition for _name, definition in found]

@@ -149,12 +149,12 @@ class PostgreSQL(Dialect):
         before = raw.prepare_threshold
         try:
             raw.prepare_threshold = 1  # the second time: what a connection asks only once is one round trip
-            later = raw.pipeline() if meanwhile else nullcontext()  # only then execute() does not wait
+            later = raw.pipeline() if meanwhile and _sends_ahead() else nullcontext()  # else execute() waits
             with connection.wrap_database_errors, later, _prepares()(raw) as cursor:
                 cursor.execute(f"{sql} -- {int(time.monotonic() / PLANNED_SECONDS)}", params)
                 if meanwhile:
                     meanwhile()
-                    return cursor.fetchall()
+                    return cursor.fetchall()  # which waits; before it nothing is known of the answer
                 return cursor.fetchall() if cursor.description else []
         finally:
             raw.prepare_threshold = before
@@ -227,6 +227,14 @@ def _prepares() -> Any:
     from django.db.backends.postgresql.base import ServerBindingCursor  # imports psycopg, which SQLite does not need
 
     return ServerBindingCursor
+
+
+@functools.cache
+def _sends_ahead() -> bool:
+    """Whether the driver's libpq can send a statement and be asked for its answer later: from 14 on."""
+    from psycopg import Pipeline
+
+    return Pipeline.is_supported()
 
 
 def cursor(using: str) -> CursorWrapper:

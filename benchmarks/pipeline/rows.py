@@ -8,6 +8,8 @@ a hundred seconds, one in two thousand minutes.
 
 from typing import Any
 
+from ..indexes import without_indexes
+
 TOPIC = "order.close"
 BACK_DAYS, AHEAD_DAYS = 33, 3
 OLD_DAYS = 15  # half of the jobs ended longer ago
@@ -103,7 +105,7 @@ def fill(connection: Any, rows: int) -> None:
         cursor.execute(
             "TRUNCATE delaytasks_job, delaytasks_jobevent RESTART IDENTITY"
         )  # what follows needs no log then
-        indexes = _without_indexes(cursor)
+        indexes = without_indexes(cursor)
         cursor.execute("SET LOCAL work_mem = '256MB'")
         cursor.execute("SET LOCAL max_parallel_maintenance_workers = 2")
         cursor.execute("SELECT setseed(0.42)")
@@ -118,15 +120,3 @@ def fill(connection: Any, rows: int) -> None:
             cursor.execute(definition)
     connection.execute("VACUUM (ANALYZE, FREEZE)")
     connection.execute("CHECKPOINT")
-
-
-def _without_indexes(cursor: Any) -> list[str]:
-    """Drop what is quicker built at the end; how to build it."""
-    cursor.execute(
-        "SELECT indexname, indexdef FROM pg_indexes WHERE tablename IN ('delaytasks_job', 'delaytasks_jobevent')"
-        " AND indexname NOT LIKE '%pkey'"
-    )
-    found = cursor.fetchall()
-    for name, _definition in found:
-        cursor.execute(f'DROP INDEX "{name}"')
-    return [definition for _name, definition in found]

@@ -36,7 +36,9 @@ for _, bucket in ipairs(buckets) do
     entries[#entries + 1] = until_ms
     entries[#entries + 1] = member
   end
-  redis.call('ZREMRANGEBYRANK', bucket.ready, 0, #members - 1)
-  redis.call('ZADD', bucket.due, unpack(entries))
+  if #members > 0 then -- of none, the range would be all of them
+    redis.call('ZREMRANGEBYRANK', bucket.ready, 0, #members - 1)
+    redis.call('ZADD', bucket.due, unpack(entries))
+  end
 end
 return reserved
