@@ -67,6 +67,8 @@ TARGETS: Sequence[Target] = (
            against=Against("bullmq", "schedule", "bulk")),
     Target("schedule one at a time, against Procrastinate", "schedule", "one", at_least=1,
            against=Against("procrastinate", "schedule", "one")),
+    Target("schedule one at a time, due in a day, against Procrastinate", "schedule", "one-tomorrow", at_least=1,
+           against=Against("procrastinate", "schedule", "one-tomorrow")),
     Target("punctual at 200/s, p50", "punctual", "200", unit="ms", at_most=3),
     Target("punctual at 200/s, p99", "punctual", "200", "p99_ms", "ms", at_most=15),
     Target("punctual at 1,000/s, p99", "punctual", "1000", "p99_ms", "ms", at_most=60),

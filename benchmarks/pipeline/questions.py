@@ -1,5 +1,6 @@
 """What is asked of each size, in this order: by the project's own command, and of PostgreSQL and DuckDB beside it."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from benchmarks.results import Result
 
 from . import agreeing, rows
 from .beside import ENGINES
-from .measuring import Cost
+from .measuring import Cost, Failed
 from .place import Place
 
 OURS = "delaytasks"
@@ -87,7 +88,23 @@ def archive(place: Place) -> Iterator[Asked]:
     yield Asked(f"{form}, pruned", OURS, cost, moved)
 
 
-QUESTIONS: dict[str, Callable[[Place], Iterator[Asked]]] = {"report": report, "audit": audit, "archive": archive}
+def load(place: Place) -> Iterator[Asked]:
+    """Open orders of another system, due in a month. Raises measuring.Failed where other rows than the bad are left."""
+    folder = place.lake.with_suffix(".csvs")
+    exported = rows.export(folder, round(place.millions * 1_000_000))
+    mapping = ("--topic", rows.TOPIC, "--key", "order", "--due", "closes_at", "--body", "customer=customer")
+    cost, answer = place.asked("load", str(folder), *mapping)
+    found = answer["read"], answer["inserted"], sum(answer["rejected"].values())
+    bad = -(-exported // rows.BAD)
+    if found != (exported, exported - bad, bad):
+        raise Failed(f"Of {exported} rows, {bad} of them bad: read, loaded and rejected were {found}.")
+    yield Asked(f"{exported / 1_000_000:.2g} M rows to {size(place)}", OURS, cost, exported)
+    shutil.rmtree(folder)
+
+
+QUESTIONS: dict[str, Callable[[Place], Iterator[Asked]]] = {
+    "report": report, "audit": audit, "archive": archive, "load": load,
+}  # fmt: skip
 
 
 def size(place: Place) -> str:

@@ -6,6 +6,8 @@ one and a half for each job, in the order in which they happened. First attempts
 a hundred seconds, one in two thousand minutes.
 """
 
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from ..indexes import without_indexes
@@ -48,6 +50,9 @@ JOBS = f"""
             ) AS dice) AS thrown
         ) AS states
     ) AS jobs"""
+
+COMING, BAD = 10 / 3, 50  # to be loaded is a row for so many jobs; one in so many of them has no key
+FILE_ROWS = 250_000
 
 # An attempt that is not the last failed and was made again a minute later.
 EVENTS = f"""
@@ -120,3 +125,16 @@ def fill(connection: Any, rows: int) -> None:
             cursor.execute(definition)
     connection.execute("VACUUM (ANALYZE, FREEZE)")
     connection.execute("CHECKPOINT")
+
+
+def export(folder: Path, jobs: int) -> int:
+    """Write what another system would hand over beside so many jobs, as CSVs. How many rows that is."""
+    folder.mkdir()
+    rows, due_at = round(jobs / COMING), datetime.now(UTC) + timedelta(days=30)
+    for first in range(0, rows, FILE_ROWS):
+        with open(folder / f"orders-{first // FILE_ROWS:03}.csv", "w") as file:
+            file.write("order,customer,closes_at\n")
+            for n in range(first, min(first + FILE_ROWS, rows)):
+                name = "" if n % BAD == 0 else f"moved:{n}"
+                file.write(f"{name},c{n % 99_991},{due_at + timedelta(seconds=n % 86_400):%Y-%m-%dT%H:%M:%SZ}\n")
+    return rows

@@ -22,6 +22,10 @@ class DatabaseAway(Exception):
     """The database does not answer. Nothing was published; run it again when the database is back."""
 
 
+class NotAllowed(Exception):
+    """The database's user lacks a right. Nothing was published; grant it, and run it again."""
+
+
 @dataclass(frozen=True)
 class Database:
     """PostgreSQL or SQLite.
@@ -83,18 +87,25 @@ class Database:
 
     @contextlib.contextmanager
     def answering(self) -> Iterator[None]:
-        """For the use of a connection outside its own block. Raises DatabaseAway when the database goes away inside."""
+        """For the use of a connection outside its own block.
+
+        Raises DatabaseAway when the database goes away inside, and NotAllowed where a right is missing.
+        """
+        away, refused = self._errors()
         try:
             yield
-        except self._errors() as error:
+        except away as error:
             raise DatabaseAway(f"{self} does not answer: {error}.") from error
+        except refused as error:
+            raise NotAllowed(f"{self} refuses the user {self.user or 'that libpq chooses'}: {error}.") from error
 
-    def _errors(self) -> type[Exception]:
+    def _errors(self) -> tuple[type[Exception], tuple[type[Exception], ...]]:
+        """Of a database that is away, and of one that refuses."""
         if self.vendor == "sqlite":
-            return sqlite3.OperationalError
+            return sqlite3.OperationalError, ()
         import psycopg
 
-        return psycopg.OperationalError
+        return psycopg.OperationalError, (psycopg.errors.InsufficientPrivilege,)
 
     @contextlib.contextmanager
     def _sqlite(self) -> Iterator[Any]:

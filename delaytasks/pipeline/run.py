@@ -7,6 +7,7 @@ answers, or {"error": ..., "message": ...}. Exit codes: 0 done; 1 refused, or so
 import importlib
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -14,15 +15,21 @@ from typing import Any
 # By their whole names, as spark-submit runs this file by its path.
 from delaytasks.pipeline.comparing import Differs
 from delaytasks.pipeline.connect import ServerAway
-from delaytasks.pipeline.database import Busy, DatabaseAway
+from delaytasks.pipeline.database import Busy, DatabaseAway, NotAllowed
 from delaytasks.pipeline.java import JavaMissing
 from delaytasks.pipeline.lake import Lake, LakeError
 from delaytasks.pipeline.settings import BadSettings, Settings, taken_from
 
 QUESTIONS = ("report", "archive", "audit", "load", "stream")
 DONE, REFUSED, USAGE = 0, 1, 2
-EXPECTED = (Busy, DatabaseAway, Differs, JavaMissing, LakeError, ServerAway)
+EXPECTED = (Busy, DatabaseAway, Differs, JavaMissing, LakeError, NotAllowed, ServerAway)
 LINES = 12  # of what Spark said
+CAUSES = {  # in what Spark said -> what to do
+    r"permission denied for (?:table|view|sequence|schema|function) [^\s;.]+":
+        "The database refuses the pipeline's user: {}. Nothing was published; GRANT SELECT on it and run this again.",
+    r"(?<=ClassNotFoundException: )[\w.$]+|(?<=No suitable driver).*":
+        "Java has no class {}: name the jar that has it by --conf spark.jars=/path/to.jar.",
+}  # fmt: skip
 
 
 def main(arguments: list[str], environment: Any = os.environ) -> int:
@@ -37,8 +44,7 @@ def main(arguments: list[str], environment: Any = os.environ) -> int:
     except Exception as error:  # of Spark: its first lines say what, a page of Java follows
         if not type(error).__module__.startswith(("pyspark", "py4j")):
             raise
-        said = [line for line in str(error).split("\n") if not line.startswith("\tat ")]
-        return _answered(REFUSED, {"error": type(error).__name__, "message": "\n".join(said[:LINES])})
+        return _answered(REFUSED, {"error": type(error).__name__, "message": cause(str(error))})
     return _answered(REFUSED if answer.get("refused") else DONE, answer)
 
 
@@ -50,6 +56,14 @@ def ask(question: str, settings: Settings) -> dict[str, Any]:
     with session.session(f"delaytasks {question}", master=settings.master, options=settings.spark) as spark:
         answer: dict[str, Any] = module.run(spark, settings.database, Lake(settings.lake), **settings.wishes)
     return answer
+
+
+def cause(said: str) -> str:
+    """A sentence for what is known and its user's to mend; else the first lines of what Spark said."""
+    for pattern, sentence in CAUSES.items():
+        if found := re.search(pattern, said):
+            return sentence.format(found.group())
+    return "\n".join([line for line in said.split("\n") if not line.startswith("\tat ")][:LINES])
 
 
 def _failure(error: Exception) -> dict[str, Any]:

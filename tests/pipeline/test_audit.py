@@ -1,6 +1,7 @@
 """The audit: every row that should have a promise has exactly one, and what became of it has a name."""
 
 import json
+import shlex
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, timedelta
 from decimal import Decimal
@@ -16,8 +17,9 @@ from pyarrow import parquet
 import delaytasks
 from delaytasks import dialect
 from delaytasks.management.verbs.pipeline import audit as verb
-from delaytasks.models import Job
-from delaytasks.pipeline import archive, audit, business, classes, snapshot
+from delaytasks.management.verbs.pipeline import load as load_verb
+from delaytasks.models import Job, Topic
+from delaytasks.pipeline import archive, audit, business, classes, load, snapshot
 from delaytasks.pipeline.database import Database
 from delaytasks.pipeline.lake import Lake
 from delaytasks.pipeline.rules import BadRule, Rule, rules_of
@@ -303,12 +305,15 @@ delay_seconds = 60
 def test_the_command_says_what_is_wrong_and_how_to_schedule_what_is_missing(
     spark: Any, database: Database, job: Callable[..., Job], tmp_path: Path, capsys: Any, monkeypatch: Any
 ) -> None:
-    def ask(question: str, options: Any, using: str, wishes: Any) -> Any:
+    def ask(question: str, options: Any, using: str, wishes: Any, *progress: Any) -> Any:
         """In this process; test_command.py has one of its own."""
-        said = audit.run(spark, database, Lake(f"{options['lake']}/{using}"), **json.loads(json.dumps(wishes)))
+        run = {"audit": audit.run, "load": load.run}[question]
+        said = run(spark, database, Lake(f"{options['lake']}/{using}"), **json.loads(json.dumps(wishes)))
         return json.loads(json.dumps(said))
 
     monkeypatch.setattr(verb, "ask", ask)
+    monkeypatch.setattr(load_verb, "ask", ask)
+    Topic.objects.get_or_create(name="order.close")
     wrote(tmp_path / "orders.parquet", (1, at("02-01 11:59"), ""), (2, at("02-01 12:00"), ""))
     job("order:1")
     file = tmp_path / "audit.toml"
@@ -325,6 +330,13 @@ def test_the_command_says_what_is_wrong_and_how_to_schedule_what_is_missing(
     assert "missing        1  yes            order:2" in text
     assert f"manage.py delaytasks pipeline load {folder} --lake {tmp_path}/lake" in text
     assert [each.as_py() for each in parquet.read_table(folder)["key"]] == ["order:2"]
+
+    (line,) = [line for line in text.splitlines() if line.startswith("to schedule what is missing: manage.py ")]
+    call_command(*shlex.split(line.partition("manage.py ")[2]))
+    assert list(Job.objects.values_list("key", "due_at").order_by("key"))[1:] == [("order:2", at("02-01 12:01"))]
+    call_command(*said)  # nothing is wrong any more
+    assert "missing        0" in capsys.readouterr().out
+
     file.write_text(TOML.replace("60", "'soon'"))
     with pytest.raises(CommandError, match="delay_seconds: 'soon' was found; a whole number") as raised:
         call_command(*said)
