@@ -3,7 +3,7 @@
 from ..drivers import DriverFailed
 from ..plan import Form, Measured, Options
 from ..stand import Stand
-from .schedule import DELAY_SECONDS
+from .schedule import SOON
 
 HOW = {"one": "one call per job", "bulk": "all of them in one bulk call"}
 
@@ -11,9 +11,7 @@ HOW = {"one": "one call per job", "bulk": "all of them in one bulk call"}
 def form(how: str) -> Form:
     def measure(stand: Stand, options: Options) -> Measured:
         count = options.jobs // 4
-        stand.do(
-            "schedule", how="bulk" if stand.can("schedule.bulk") else "one", count=options.jobs, delay=DELAY_SECONDS
-        )
+        stand.do("schedule", how="bulk" if stand.can("schedule.bulk") else "one", count=options.jobs, delay=SOON)
         stand.analyze()
         answer = stand.do("cancel", how=how, count=count)
         if answer["cancelled"] != count:
