@@ -8,7 +8,7 @@ from typing import Any
 
 from django.db import connections, transaction
 
-from . import clock, engine, statements, ttr
+from . import clock, engine, statements, ttr, watching
 from .endings import Told, Verdict, conclude, one_commit
 from .exceptions import LeaseLost, Reserved
 from .places import Settlement
@@ -98,7 +98,7 @@ class Attempt:
 
     def still_held(self) -> bool:
         """Whether the row says that this attempt holds the job: its finish may have been rolled back to a savepoint."""
-        standing = next(iter(statements.stand(self.using, [self.id])), None)
+        standing = next(iter(watching.stand(self.using, [self.id])), None)
         return standing is not None and (standing.state, standing.attempt) == (State.RESERVED, self.attempt)
 
 

@@ -3,11 +3,11 @@
 import logging
 from typing import NamedTuple
 
-from . import conf, engine, statements
+from . import conf, engine, watching
 from .mirror.index import Mirror
 from .places import GONE, Entry, Settlement
-from .statements import Standing
 from .states import State
+from .watching import Standing
 
 logger = logging.getLogger("delaytasks")
 PAGE = 500
@@ -45,11 +45,11 @@ class _Suspect(NamedTuple):
 def _rows(found: Mirror, using: str, counts: dict[str, int], repair: bool) -> None:
     until_ms = engine.now_ms(using) + conf.get().horizon_ms - EDGE_MS
     after = (0, 0)
-    while page := statements.window(using, until_ms=until_ms, after=after, limit=PAGE):
+    while page := watching.window(using, until_ms=until_ms, after=after, limit=PAGE):
         after = (page[-1].due_ms, page[-1].id)
         counts["checked"] += len(page)
         suspects = _suspects(found, page)
-        again = statements.stand(using, [suspect.standing.id for suspect in suspects]) if suspects else []
+        again = watching.stand(using, [suspect.standing.id for suspect in suspects]) if suspects else []
         for suspect in _suspects(found, again):
             counts[suspect.kind] += 1
             if repair:
@@ -90,5 +90,5 @@ def _entries(found: Mirror, using: str, counts: dict[str, int], repair: bool) ->
 def _live(using: str, entries: list[Entry]) -> list[Standing]:
     if not entries:
         return []
-    standings = statements.stand(using, [e.id for e in entries])
+    standings = watching.stand(using, [e.id for e in entries])
     return [s for s in standings if s.state in (State.DELAYED, State.RESERVED)]

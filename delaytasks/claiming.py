@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 from django.db import DatabaseError, transaction
 
-from . import conf, engine, statements, topics
+from . import conf, engine, statements, topics, watching
 from .attempt import Attempt
 from .endings import EXPIRED, Verdict, conclude, expire
 from .exceptions import LeaseLost
 from .places import GONE, Places, Settlement
-from .statements import Claimed, Standing
+from .statements import Claimed
 from .states import Outcome, State
+from .watching import Standing
 
 logger = logging.getLogger("delaytasks")
 EXPIRED_AT_ONCE = 200
@@ -85,13 +86,13 @@ def _claim(using: str, topic: str, ids: Sequence[int], worker: str) -> list[Clai
 
 
 def _take_back(using: str, ids: Sequence[int]) -> int:
-    over = [s for s in statements.stand(using, ids) if s.lease_is_over]
+    over = [s for s in watching.stand(using, ids) if s.lease_is_over]
     return expire(using, over) if over else 0
 
 
 def _claim_without_mirror(using: str, topic: str, count: int, worker: str) -> list[Claimed]:
     claimed = statements.claim_due(using, topic, count, worker)
-    if not claimed and expire(using, statements.expired(using, after=(0, 0), limit=EXPIRED_AT_ONCE)):
+    if not claimed and expire(using, watching.expired(using, after=(0, 0), limit=EXPIRED_AT_ONCE)):
         claimed = statements.claim_due(using, topic, count, worker)
     return claimed
 
@@ -123,11 +124,11 @@ def settle_misses(places: Places, topic: str, ids: Sequence[int], seen_ms: int, 
     from this host's idea of now, so that a difference between the clocks cannot make us spin.
     Held by another: at the end of that lease. Due but locked by a transaction: a moment later.
     """
-    standings = {s.id: s for s in statements.stand(using, ids)}
+    standings = {s.id: s for s in watching.stand(using, ids)}
     over = {s.id for s in standings.values() if s.lease_is_over}
     if over:
         expire(using, [standings[job_id] for job_id in over])
-        standings |= {s.id: s for s in statements.stand(using, sorted(over))}
+        standings |= {s.id: s for s in watching.stand(using, sorted(over))}
     unknown = [job_id for job_id in ids if job_id not in standings or standings[job_id].topic != topic]
     if unknown:
         logger.error("mirror: jobs %s of topic %s are unknown to the database; removed", unknown, topic)

@@ -17,8 +17,9 @@ from .interrupted import forget_broken
 from .leftovers import guarded
 from .models import Job
 from .places import GONE, Settlement
-from .statements import Ending, Event, Standing
+from .statements import Ending, Event
 from .states import Outcome, State
+from .watching import Standing
 
 logger = logging.getLogger("delaytasks")
 EXPIRED = "Its TTR was over and nobody had finished it."

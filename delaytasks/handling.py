@@ -9,7 +9,7 @@ from typing import Any
 
 from django.db import DatabaseError, InterfaceError, connections
 
-from . import engine, statements
+from . import engine, watching
 from .attempt import Attempt, in_hand
 from .conflicts import retried_once
 from .endings import Told, Verdict, conclude, expire, one_commit, remove
@@ -199,7 +199,7 @@ class Handling:
     def expire_now(self, attempt: Attempt) -> None:
         """The handler was interrupted at its TTR: the lease is over, take the job back without waiting for a guard."""
         self.places.count("ttr_exceeded")
-        expire(self.using, statements.stand(self.using, [attempt.id]))
+        expire(self.using, watching.stand(self.using, [attempt.id]))
 
     def forget_broken(self) -> None:
         if not self.inside:

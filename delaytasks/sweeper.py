@@ -13,7 +13,7 @@ from datetime import timedelta
 
 from django.db.models import Q
 
-from . import conf, engine, loaded, statements, topics
+from . import conf, engine, loaded, topics, watching
 from .audit import audit
 from .clock import from_ms, to_ms
 from .endings import expire
@@ -22,7 +22,7 @@ from .mirror.index import Mirror
 from .models import MirrorMark, Topic
 from .places import Entry
 from .recognition import TICK_EVERY_MS, forget, lost_data, mark, next_tick
-from .statements import Standing
+from .watching import Standing
 
 logger = logging.getLogger("delaytasks")
 PAGE = 500
@@ -103,7 +103,7 @@ def rebuild(using: str | None = None) -> int | None:
 def window(using: str, after_ms: int, until_ms: int) -> Iterator[list[Standing]]:
     """The live jobs due from `after_ms` up to `until_ms`, oldest first, in pages."""
     after = (after_ms, 0)
-    while page := statements.window(using, until_ms=until_ms, after=after, limit=PAGE):
+    while page := watching.window(using, until_ms=until_ms, after=after, limit=PAGE):
         yield page
         after = (page[-1].due_ms, page[-1].id)
 
@@ -137,7 +137,7 @@ def probe(found: Mirror, using: str) -> int:
 def _look(found: Mirror, using: str, after: tuple[int, int]) -> tuple[int, tuple[int, int]]:
     """(how many were missing, where to go on): page by page as long as there is time; (0, 0) at the end."""
     missing, over = 0, time.monotonic() + PROBE_SECONDS
-    while page := statements.overdue(using, age_ms=OVERDUE_AGE_MS, after=after, limit=PAGE):
+    while page := watching.overdue(using, age_ms=OVERDUE_AGE_MS, after=after, limit=PAGE):
         missing += _feed(found, page)
         after = (page[-1].due_ms, page[-1].id)
         if len(page) < PAGE or time.monotonic() > over:
@@ -171,7 +171,7 @@ def _audited(using: str) -> dict[str, int]:
 
 def take_back_expired(using: str) -> int:
     after, taken = (0, 0), 0
-    while page := statements.expired(using, after=after, limit=PAGE):
+    while page := watching.expired(using, after=after, limit=PAGE):
         taken += expire(using, page)
         after = (page[-1].due_ms, page[-1].id)
     return taken

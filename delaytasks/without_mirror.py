@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from django.db import transaction
 
-from . import conf, statements
+from . import conf, watching
 from .models import Topic
 from .places import Call, Entry, Promotion, Settlement
 
@@ -29,13 +29,13 @@ class WithoutMirror:
         return None
 
     def promote_due(self, now_ms: int, topics: Sequence[str], *, look: bool = False) -> Promotion:
-        return Promotion(set(self.ready_counts(topics)), statements.next_due_ms(self._using), full=False)
+        return Promotion(set(self.ready_counts(topics)), watching.next_due_ms(self._using), full=False)
 
     def reserve(self, topic: str, count: int, now_ms: int, until_ms: int) -> None:
         return None
 
     def ready_counts(self, topics: Sequence[str]) -> dict[str, int]:
-        return {topic: 1 for topic in topics if statements.has_ready(self._using, topic)}
+        return {topic: 1 for topic in topics if watching.has_ready(self._using, topic)}
 
     def take_slot(self, topic: str, token: str, now_ms: int, until_ms: int, limit: int) -> bool:
         with transaction.atomic(self._using):

@@ -18,7 +18,7 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
-from delaytasks import clock, consuming, dialect, engine, schedule, statements, topics, worker
+from delaytasks import clock, consuming, dialect, engine, schedule, topics, watching, worker
 from project.shop.models import Order, Product
 from project.shop.play import DELIVERY, open_shop
 from project.shop.services import OutOfStock, TooLate, ask_refund, pay_order, place_order
@@ -120,7 +120,7 @@ class Month:
     def _step(self) -> bool:
         """Do what is next: what somebody does, or what falls due. False when that lies ahead of us."""
         coming = self._agenda[0][0] if self._agenda else self.end_ms + 1
-        due = statements.next_due_ms(USING)
+        due = watching.next_due_ms(USING)
         if min(coming, due or coming) > self.end_ms:
             return False
         if due is not None and due <= coming:
@@ -138,7 +138,7 @@ class Month:
 
     def _run_what_is_due(self) -> None:
         for topic in topics.handled():
-            if statements.has_ready(USING, topic):
+            if watching.has_ready(USING, topic):
                 self.did["jobs run"] += worker.run_topic(topic, using=USING, worker="shop@demo", ring=lambda _: None)
         self._ask_for_reviews()
 

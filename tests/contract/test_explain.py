@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from django.db import connection
 
-from delaytasks import clock, dialect, listing, loaded, statements
+from delaytasks import clock, dialect, listing, loaded, statements, watching
 from delaytasks.states import State
 
 from .plans import Plan, explain, plans_of
@@ -56,15 +56,15 @@ def now_ms() -> int:
 ASKED = {
     "claim by id": lambda ids: statements.claim("default", "t1", ids, "w"),
     "claim without a mirror": lambda ids: statements.claim_due("default", "t1", 50, "w"),
-    "overdue probe": lambda ids: statements.overdue("default", age_ms=500, after=(0, 0), limit=500),
-    "overdue probe, further on": lambda ids: statements.overdue(
+    "overdue probe": lambda ids: watching.overdue("default", age_ms=500, after=(0, 0), limit=500),
+    "overdue probe, further on": lambda ids: watching.overdue(
         "default", age_ms=500, after=(now_ms() - 1_000, 50), limit=500
     ),
-    "expired leases": lambda ids: statements.expired("default", after=(0, 0), limit=500),
-    "feeder": lambda ids: statements.window("default", until_ms=now_ms() + 60_000, after=(now_ms(), 0), limit=500),
-    "has a topic ready jobs": lambda ids: statements.has_ready("default", "t1"),
-    "next due time": lambda ids: statements.next_due_ms("default"),
-    "read back of misses": lambda ids: statements.stand("default", ids),
+    "expired leases": lambda ids: watching.expired("default", after=(0, 0), limit=500),
+    "feeder": lambda ids: watching.window("default", until_ms=now_ms() + 60_000, after=(now_ms(), 0), limit=500),
+    "has a topic ready jobs": lambda ids: watching.has_ready("default", "t1"),
+    "next due time": lambda ids: watching.next_due_ms("default"),
+    "read back of misses": lambda ids: watching.stand("default", ids),
     "end": lambda ids: statements.end_if_held(
         "default", [statements.Ending(n, 1, statements.FINISHED, None, 0, "") for n in ids]
     ),

@@ -12,8 +12,8 @@ from delaytasks import (
     cancel,
     endings,
     schedule,
-    statements,
     sweeper,
+    watching,
 )
 from delaytasks.backoff import Backoff
 from delaytasks.exceptions import LeaseLost, Reserved, TTRExceeded
@@ -311,7 +311,7 @@ def test_a_lease_renewed_at_the_last_moment_is_not_taken_back(stage, db_clock):
     schedule("t", key="a", delay=0)
     (held,) = stage.take("t")
     db_clock.advance(seconds=6)
-    seen_over = statements.stand("default", [held.id])
+    seen_over = watching.stand("default", [held.id])
     held.touch()  # between the look and the statement
     assert endings.expire("default", seen_over) == 0
     held.finish()
