@@ -16,6 +16,7 @@ p { margin: .3rem 0; } .quiet { color: var(--quiet); }
 .tiles b { display: block; font-size: 1.4rem; } .bad { color: var(--died); }
 .chart { width: 100%; min-width: 38rem; height: auto; display: block; } .grid { stroke: var(--rule); stroke-width: 1; }
 .chart text { fill: var(--quiet); font-size: 11px; } .chart .y { text-anchor: end; }
+.chart .x { text-anchor: middle; }
 .chart path { fill: none; stroke-width: 1.6; stroke-linecap: round; stroke-linejoin: round; }
 .finished { fill: var(--finished); } .retried { fill: var(--retried); } .cancelled { fill: var(--cancelled); }
 .snoozed { fill: var(--snoozed); } .died { fill: var(--died); } .due { fill: var(--due); } .herd { fill: var(--herd); }
