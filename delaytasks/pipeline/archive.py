@@ -12,11 +12,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ..states import State
-from . import comparing, manifest, pruning, snapshot, sources
+from . import comparing, identity, manifest, pruning, snapshot, sources
 from .comparing import Digest
 from .database import Database
 from .lake import Lake
-from .manifest import Partition, Run
+from .manifest import Archive, Partition, Run
 from .snapshot import Snapshot
 
 DAY_MS = 86_400_000
@@ -24,7 +24,6 @@ ALWAYS = (State.FINISHED, State.CANCELLED)
 FILE_ROWS = 2_000_000  # of one file, at most
 WRITING = {
     "compression": "zstd",
-    "maxRecordsPerFile": str(FILE_ROWS),
     "parquet.block.size": str(8 << 20),  # a job's story is looked up by a row group's least and greatest key
 }
 
@@ -48,20 +47,25 @@ def run(
     """  # fmt: skip
     began = time.monotonic()
     with database.alone("archive"):
-        clear(lake)
+        with database.connect() as connection:
+            archive = manifest.opened(lake, identity.of(database, connection))
+        clear(lake, archive)
         told = pruning.Pruned()
-        waiting = [each for each in manifest.runs(lake) if each.pruned_ms is None]
+        waiting = [each for each in archive.runs if each.pruned_ms is None]
         for each in waiting if prune else ():
-            told += pruning.prune(database, lake, each)
-        written: Run | None = None
+            archive, some = pruning.prune(database, lake, archive, each)
+            told += some
         if told.left or (waiting and not prune):
             refused = f"{told.left or 'Some'} jobs of the run before are still to be pruned: run it again."
             return _answer(None, 0, told, began) | {"refused": refused}
         states = (*ALWAYS, State.DEAD) if dead else ALWAYS
         with snapshot.taken(database) as taken:
             written, partitions = write(spark, taken, lake, before(taken.now_ms, older_than_days), states)
+        if written:
+            archive = manifest.publish(lake, archive, written)
         if written and prune:  # the snapshot is gone: what is pruned can be vacuumed
-            told += pruning.prune(database, lake, written)
+            _, some = pruning.prune(database, lake, archive, written)
+            told += some
     return _answer(written, partitions, told, began)
 
 
@@ -80,9 +84,9 @@ def before(now_ms: int, days: float) -> int:
     return moment - moment % DAY_MS if days >= 1 else moment
 
 
-def clear(lake: Lake) -> None:
+def clear(lake: Lake, archive: Archive) -> None:
     """Remove what was never published: what killed runs left."""
-    published = {each.folder for each in manifest.runs(lake)}
+    published = {each.folder for each in archive.runs}
     for folder in lake.runs("archive"):
         if folder not in published:
             lake.remove(folder)
@@ -91,9 +95,9 @@ def clear(lake: Lake) -> None:
 def write(
     spark: SparkSession, taken: Snapshot, lake: Lake, before_ms: int, states: tuple[State, ...]
 ) -> tuple[Run | None, int]:
-    """The published run and the number of its partitions; (None, 0) if there was nothing to archive.
+    """A run that is whole and on the disk, and the number of its partitions; (None, 0): there was nothing to archive.
 
-    Raises comparing.Differs; nothing is published then.
+    Raises comparing.Differs.
     """
     folder = lake.new_run("archive")
     jobs, events = (chosen(sources.read(spark, taken, name), before_ms, states) for name in ("ended", "stories"))
@@ -111,7 +115,6 @@ def write(
         sum(each.events for each in partitions), min(each.first_id for each in partitions),
         max(each.last_id for each in partitions),
     )  # fmt: skip
-    manifest.publish(lake, made)
     return made, len(partitions)
 
 
@@ -126,7 +129,7 @@ def _write(frame: DataFrame, lake: Lake, name: str, *order: str) -> None:
     """Each partition in as few files as it needs; sorted, so that one job is found without reading all of them."""
     by = ("topic", "ended_on")
     whole = frame.repartition(*by).sortWithinPartitions(*by, *order)
-    whole.write.options(**WRITING).partitionBy(*by).parquet(lake.uri(name))
+    whole.write.options(**WRITING, maxRecordsPerFile=FILE_ROWS).partitionBy(*by).parquet(lake.uri(name))
 
 
 def listed(lake: Lake, folder: str, expected: dict[tuple[str, str], Digest]) -> list[Partition]:

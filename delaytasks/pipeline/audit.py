@@ -122,7 +122,7 @@ def _place(lake: Lake, name: str) -> str:
 def classification(spark: SparkSession, taken: Snapshot, lake: Lake, rule: Rule) -> DataFrame:
     """CLASSED of every key that the rule's rows and the topic's jobs have. Raises BadRule."""
     rows = classes.expected(business.rows(spark, taken, rule), rule)
-    jobs = history.jobs(spark, taken, lake, classes.JOBS).where(F.col("topic") == rule.topic)
+    jobs = history.jobs(spark, taken, lake, classes.JOBS, rule.topic)
     events = history.stories(spark, taken, lake, classes.EVENTS, rule.topic)
     keys = classes.by_key(rows, classes.told_by_jobs(jobs), classes.told_by_events(events))
     return classes.classed(keys, rule, taken.now_ms)

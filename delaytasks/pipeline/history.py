@@ -19,7 +19,7 @@ def events(spark: SparkSession, taken: Snapshot, lake: Lake, columns: list[str],
     # All of them are read job by job, as to look up the topic of each event would take twice as long.
     name = "events" if since_ms else "stories"
     standing = sources.read(spark, taken, name, columns).where(F.col("done_ms") >= since_ms)
-    runs = [run for run in manifest.runs(lake) if _may_have(lake, run, since_ms)]
+    runs = [run for run in manifest.runs(lake, taken.identity) if _may_have(lake, run, since_ms)]
     archived = [_archived(spark, taken, lake, run).where(F.col("done_ms") >= since_ms) for run in runs]
     return reduce(DataFrame.unionByName, [each.select(*columns) for each in archived], standing)
 
@@ -28,7 +28,7 @@ def stories(spark: SparkSession, taken: Snapshot, lake: Lake, columns: list[str]
     """`columns` of the events of all jobs of a topic, `key` (the job's) among them."""
     found = sources.read(spark, taken, "keyed", list(dict.fromkeys([*columns, "topic"])))
     found = found.where(F.col("topic") == topic).select(*columns)
-    for run in manifest.runs(lake):
+    for run in _with_topic(taken, lake, topic):
         _, events = comparing.written(spark, lake, run.folder)
         keys = _archived_jobs(spark, taken, lake, run).where(F.col("topic") == topic)
         keys = keys.select(F.col("id").alias("job_id"), "key")
@@ -36,12 +36,18 @@ def stories(spark: SparkSession, taken: Snapshot, lake: Lake, columns: list[str]
     return found
 
 
-def jobs(spark: SparkSession, taken: Snapshot, lake: Lake, columns: list[str]) -> DataFrame:
-    """`columns` of every job that there is or was; `id` among them."""
+def jobs(spark: SparkSession, taken: Snapshot, lake: Lake, columns: list[str], topic: str) -> DataFrame:
+    """`columns` of every job of a topic that there is or was; `id` and `topic` among them."""
     found = sources.read(spark, taken, "jobs", columns)
-    for run in manifest.runs(lake):
+    for run in _with_topic(taken, lake, topic):
         found = found.unionByName(_archived_jobs(spark, taken, lake, run).select(*columns))
-    return found
+    return found.where(F.col("topic") == topic)
+
+
+def _with_topic(taken: Snapshot, lake: Lake, topic: str) -> list[Run]:
+    """The runs of the archive that have jobs of a topic: each costs a plan and a look at all of its files."""
+    found = manifest.runs(lake, taken.identity)
+    return [run for run in found if any(each.topic == topic for each in manifest.partitions(lake, run))]
 
 
 def _archived_jobs(spark: SparkSession, taken: Snapshot, lake: Lake, run: Run) -> DataFrame:

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
-from pyarrow import ArrowInvalid, fs
+from pyarrow import ArrowException, fs
 
 VERSION = 1  # of what is written here
 
@@ -51,15 +51,15 @@ class Lake:
         """A published document; an empty one if there is none yet. Raises LakeError: damaged, or of a newer version."""
         text = self._text(name)
         try:
-            found = {} if text is None else json.loads(text)
-        except ValueError as error:
+            found = {} if text is None else dict(json.loads(text))
+        except (ValueError, TypeError) as error:
             raise LakeError(f"{self.path(name)} is damaged: {error}.") from error
         if found.get("version", VERSION) > VERSION:
             raise LakeError(
                 f"{self.path(name)} was written by a newer delaytasks (its format is {found['version']}, this one "
                 f"knows up to {VERSION}): update delaytasks here."
             )
-        return dict(found)
+        return found
 
     def _text(self, name: str) -> bytes | None:
         if self.files.get_file_info(self.path(name)).type == fs.FileType.NotFound:
@@ -92,6 +92,11 @@ class Lake:
         found = self.files.get_file_info(fs.FileSelector(self.path(question), allow_not_found=True))
         return sorted(f"{question}/{each.base_name}" for each in found if each.type == fs.FileType.Directory)
 
+    def beside(self, question: str) -> list[str]:
+        """The files that lie beside the runs' folders."""
+        found = self.files.get_file_info(fs.FileSelector(self.path(question), allow_not_found=True))
+        return sorted(f"{question}/{each.base_name}" for each in found if each.type == fs.FileType.File)
+
     def has(self, name: str) -> bool:
         return bool(self.files.get_file_info(self.path(name)).type != fs.FileType.NotFound)
 
@@ -105,14 +110,14 @@ class Lake:
         return sorted((each.path.removeprefix(self.path("")), each.size) for each in found)
 
     @contextlib.contextmanager
-    def reading(self, name: str) -> Iterator[str]:
+    def reading(self, name: str, what: str) -> Iterator[str]:
         """The path of a file that a document names. Raises LakeError if it turns out inside to be gone or damaged."""
         try:
             yield self.path(name)
-        except (OSError, ArrowInvalid) as error:
+        except (OSError, ArrowException) as error:
             raise LakeError(
-                f"{self.path(name)} is gone or damaged, though the archive names it: {str(error).splitlines()[0]} "
-                "Put it back from a copy."
+                f"{self.path(name)} ({what}) is gone or damaged, though the archive names it: "
+                f"{str(error).splitlines()[0]} Put it back from a copy."
             ) from error
 
     # Durability: rows are deleted from the database only when what stands for them would outlive a power cut.

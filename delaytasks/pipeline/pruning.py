@@ -11,7 +11,7 @@ from pyarrow import parquet
 from . import manifest
 from .database import Database
 from .lake import Lake
-from .manifest import Run
+from .manifest import Archive, Run
 
 BATCH = 300  # jobs of one transaction
 MOST_REST_SECONDS = 0.5  # between two of them, when nobody waits for our locks; as long as one took, at most this
@@ -40,12 +40,13 @@ class Pruned:
         return Pruned(self.pruned + other.pruned, self.left + other.left, self.withdrawn + other.withdrawn)
 
 
-def prune(database: Database, lake: Lake, run: Run) -> Pruned:
-    """Prune a published run. It is said to be pruned when nothing is left; until then it can be begun again.
+def prune(database: Database, lake: Lake, archive: Archive, run: Run) -> tuple[Archive, Pruned]:
+    """Prune a published run; what is published then, and what was done.
 
-    Raises DatabaseAway.
+    It is said to be pruned when nothing is left; until then it can be begun again. Raises DatabaseAway, Busy.
     """
     told = Pruned()
+    manifest.mark(lake, run)
     with database.connect() as connection:  # one for all: a new one for each batch costs as much as the batch
         for batch in kept(lake, run):
             began = time.monotonic()
@@ -53,15 +54,16 @@ def prune(database: Database, lake: Lake, run: Run) -> Pruned:
             time.sleep(min(time.monotonic() - began, MOST_REST_SECONDS))
     if not told.left:
         now_ms = int(datetime.now(UTC).timestamp() * 1000)
-        manifest.publish(lake, replace(run, pruned_ms=now_ms, withdrawn=tuple(sorted(told.withdrawn))))
-    return told
+        gone = replace(run, pruned_ms=now_ms, withdrawn=tuple(sorted(told.withdrawn)))
+        archive = manifest.publish(lake, archive, gone)
+    return archive, told
 
 
 def kept(lake: Lake, run: Run) -> Iterator[list[Kept]]:
     """The jobs of a run in batches, however large it is."""
     for partition in manifest.partitions(lake, run):
         for path in partition.job_files:
-            with lake.reading(path) as name, lake.files.open_input_file(name) as file:
+            with lake.reading(path, str(partition)) as name, lake.files.open_input_file(name) as file:
                 found = parquet.ParquetFile(file)
                 for batch in found.iter_batches(BATCH, columns=list(Kept._fields)):
                     yield [Kept(**row) for row in batch.to_pylist()]

@@ -7,11 +7,13 @@ import contextlib
 import sqlite3
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from . import identity
 from .database import Database
+from .identity import Identity
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class Snapshot:
     xmin       every transaction numbered below has ended, and what it did is in the snapshot
     xmax       no transaction numbered from here on had begun to write
     name       PostgreSQL's exported snapshot; empty for a copy
+    identity   of the database itself, also where what is read is a copy
     """
 
     database: Database
@@ -28,6 +31,7 @@ class Snapshot:
     xmin: int
     xmax: int
     name: str = ""
+    identity: Identity = field(default_factory=dict)
 
     def ask(self, sql: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """The rows of a small question. `{}` in it stands for a parameter."""
@@ -63,12 +67,12 @@ def _exported(database: Database) -> Iterator[Snapshot]:
     with database.connect() as connection:
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")  # it holds as long as the run takes
-        row = connection.execute(
+        now_ms, xmin, xmax, name = connection.execute(
             "SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000 AS bigint), "
             "CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint), "
             "CAST(CAST(pg_snapshot_xmax(pg_current_snapshot()) AS text) AS bigint), pg_export_snapshot()"
         ).fetchone()
-        yield Snapshot(database, *row)
+        yield Snapshot(database, now_ms, xmin, xmax, name, identity.of(database, connection))
 
 
 @contextlib.contextmanager
@@ -83,4 +87,5 @@ def _copied(database: Database) -> Iterator[Snapshot]:
             source.execute("ROLLBACK")
             source.backup(target)
             target.execute("PRAGMA journal_mode = DELETE")  # a copy in WAL mode could not be read without writing
-        yield Snapshot(replace(database, name=str(copy)), now_ms, now_ms, now_ms)
+            whose = identity.of(database, source)
+        yield Snapshot(replace(database, name=str(copy)), now_ms, now_ms, now_ms, identity=whose)

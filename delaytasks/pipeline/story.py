@@ -29,7 +29,7 @@ def by_id(lake: Lake, job_id: int) -> Story | None:
             continue
         for partition in manifest.partitions(lake, run):
             if partition.first_id <= job_id <= partition.last_id:
-                for job in _rows(lake, partition.job_files, [("id", "=", job_id)]):
+                for job in _rows(lake, partition, partition.job_files, [("id", "=", job_id)]):
                     return _story(lake, partition, job)
     return None
 
@@ -40,7 +40,7 @@ def by_key(lake: Lake, topic: str, key: str) -> Story | None:
         found = [
             (job["ended_at"], job["id"], partition, job)
             for run, partition in partitions
-            for job in _rows(lake, partition.job_files, [("key", "=", key)])
+            for job in _rows(lake, partition, partition.job_files, [("key", "=", key)])
             if job["id"] not in run.withdrawn
         ]
         if found:
@@ -56,14 +56,17 @@ def _of_topic(lake: Lake, topic: str) -> list[tuple[Run, Partition]]:
 
 
 def _story(lake: Lake, partition: Partition, job: dict[str, Any]) -> Story:
-    events = sorted(_rows(lake, partition.event_files, [("job_id", "=", job["id"])]), key=lambda each: each["id"])
+    found = _rows(lake, partition, partition.event_files, [("job_id", "=", job["id"])])
+    events = sorted(found, key=lambda each: each["id"])
     del job["last_event_id"]
     return Story({**job, "topic": partition.topic, "body": json.loads(job["body"])}, events)
 
 
-def _rows(lake: Lake, files: Iterable[str], filters: list[tuple[str, str, Any]]) -> Iterator[dict[str, Any]]:
+def _rows(
+    lake: Lake, partition: Partition, files: Iterable[str], filters: list[tuple[str, str, Any]]
+) -> Iterator[dict[str, Any]]:
     for path in files:
-        with lake.reading(path) as name:
+        with lake.reading(path, str(partition)) as name:
             found = parquet.read_table(name, filesystem=lake.files, filters=filters, partitioning=None)
         for row in found.to_pylist():
             yield {name: _aware(value) for name, value in row.items()}

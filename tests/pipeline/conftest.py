@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from delaytasks import clock, statements
+from delaytasks import clock, dialect, statements
 from delaytasks.management.verbs.pipeline.asking import database_of
 from delaytasks.models import Job
 from delaytasks.pipeline.database import Database
@@ -15,6 +15,7 @@ from delaytasks.pipeline.lake import Lake
 from delaytasks.statements import Event
 from delaytasks.states import ENDED, Outcome, State
 
+BODY = {"order": 7, "to": "Zoë 张"}
 HERE = Path(__file__).parent
 SMALL = {  # a few rows: to make code quick takes longer than to run it slowly
     "spark.sql.shuffle.partitions": "1", "spark.driver.memory": "1g", "spark.log.level": "ERROR",
@@ -23,7 +24,7 @@ SMALL = {  # a few rows: to make code quick takes longer than to run it slowly
 }  # fmt: skip
 
 
-ON_BOTH = ("test_sources", "test_archive", "test_load_placing", "test_watermark", "test_command")
+ON_BOTH = ("test_sources", "test_archive", "test_load_placing", "test_watermark", "test_command", "test_archive_kept")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -92,6 +93,21 @@ def happened(job: Job, outcome: Outcome, when: datetime, *, late_ms: int = 0, at
     due_ms = clock.to_ms(job.due_at)
     begun = {"due_ms": due_ms, "reserved_ms": due_ms + late_ms} | more
     statements.record("default", [Event(job.pk, outcome, attempt, done_ms=clock.to_ms(when), **begun)])
+
+
+@pytest.fixture
+def ended(job: Callable[..., Job]) -> Callable[..., Job]:
+    """A job that ended so many days ago, with two events."""
+
+    def make(key: str, topic: str = "order.close", state: State = State.FINISHED, *, days: float = 40) -> Job:
+        now = dialect.database_now("default")
+        due_at = now - timedelta(days=days)
+        row = job(key, topic, state, due_at=due_at, body=BODY, error="line\nline", attempt=2, failures=1)
+        happened(row, Outcome.FAILED, due_at, late_ms=3)
+        happened(row, Outcome(State(state).word), row.ended_at, attempt=2, worker="w1", reason="so")
+        return row
+
+    return make
 
 
 @pytest.fixture

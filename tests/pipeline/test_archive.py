@@ -7,40 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Permission, User
-from django.core.management import call_command
 from pyspark.errors import PySparkException
 
 from delaytasks import dialect
-from delaytasks.models import Job, JobEvent, Topic, TopicStat
+from delaytasks.models import Job, JobEvent, TopicStat
 from delaytasks.pipeline import archive, comparing, manifest, pruning, report, story
 from delaytasks.pipeline.comparing import Differs, Digest
 from delaytasks.pipeline.database import Busy, Database, DatabaseAway
 from delaytasks.pipeline.lake import Lake, LakeError
 from delaytasks.states import Outcome, State
 
-from .conftest import happened
-
-BODY = {"order": 7, "to": "Zoë 张"}
+from .conftest import BODY, happened
 
 
 class Killed(BaseException):
     """As good as SIGKILL: nothing of ours catches it."""
-
-
-@pytest.fixture
-def ended(job: Callable[..., Job]) -> Callable[..., Job]:
-    """A job that ended so many days ago, with two events."""
-
-    def make(key: str, topic: str = "order.close", state: State = State.FINISHED, *, days: float = 40) -> Job:
-        now = dialect.database_now("default")
-        due_at = now - timedelta(days=days)
-        row = job(key, topic, state, due_at=due_at, body=BODY, error="line\nline", attempt=2, failures=1)
-        happened(row, Outcome.FAILED, due_at, late_ms=3)
-        happened(row, Outcome(State(state).word), row.ended_at, attempt=2, worker="w1", reason="so")
-        return row
-
-    return make
 
 
 def run(spark: Any, database: Database, lake: Lake, **wishes: Any) -> dict[str, int]:
@@ -101,42 +82,97 @@ def test_a_day_is_archived_whole_and_by_one_run_however_often_it_runs(
     assert archive.before(0, 0.5) == -archive.DAY_MS // 2
 
 
-@pytest.mark.parametrize("when", ["written", "published", "pruning"])
+def dies(*args: Any) -> Any:
+    raise Killed
+
+
+@pytest.mark.parametrize("when", ["written", "listed", "published", "pruning", "pruned"])
 def test_a_run_that_is_killed_and_run_again_loses_nothing_and_doubles_nothing(
     spark: Any, database: Database, lake: Lake, ended: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     for n in range(4):
         ended(f"order:{n}", days=40 + n % 2)
     monkeypatch.setattr(pruning, "BATCH", 1)
-    real, batches = pruning.prune_batch, []
+    publish, prune_batch, done = manifest.publish, pruning.prune_batch, []
 
-    def second_dies(*args: Any) -> Any:
-        batches.append(args)
-        if len(batches) == 2:
-            raise Killed
-        return real(*args)
+    def second(real: Any) -> Any:
+        def once(*args: Any) -> Any:
+            done.append(args)
+            return dies() if len(done) == 2 else real(*args)
 
-    def dies(*args: Any) -> Any:
-        raise Killed
+        return once
 
     with monkeypatch.context() as patched:
-        if when == "written":
-            patched.setattr(manifest, "publish", dies)
-        elif when == "published":
-            patched.setattr(pruning, "prune", dies)
-        else:
-            patched.setattr(pruning, "prune_batch", second_dies)
+        where: dict[str, tuple[Any, str, Any]] = {
+            "written": (manifest, "write_partitions", dies),
+            "listed": (manifest, "publish", dies),
+            "published": (pruning, "prune", dies),
+            "pruning": (pruning, "prune_batch", second(prune_batch)),
+            "pruned": (manifest, "publish", second(publish)),
+        }
+        patched.setattr(*where[when])
         with pytest.raises(Killed):
             archive.run(spark, database, lake)
-    assert len(standing()) == (3 if when == "pruning" else 4)
-    assert len(lake.runs("archive")) == 1
+    assert len(standing()) == {"pruning": 3, "pruned": 0}.get(when, 4)
+    (folder,) = lake.runs("archive")
+    assert lake.has(f"{folder}/{manifest.PARTITIONS}") is (when != "written")
+    assert len(manifest.runs(lake)) == (0 if when in ("written", "listed") else 1)
 
     run(spark, database, lake)
 
     assert standing() == []
     assert stored(spark, lake) == ([f"order:{n}" for n in range(4)], 8)
-    assert len(lake.runs("archive")) == len(manifest.runs(lake)) == 1
+    assert lake.runs("archive") == [each.folder for each in manifest.runs(lake)]
+    assert len(manifest.runs(lake)) == 1
     assert all(each.pruned_ms for each in manifest.runs(lake))
+
+
+def test_a_run_that_is_killed_while_it_removes_what_another_left_takes_nothing_that_is_published(
+    spark: Any, database: Database, lake: Lake, ended: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended("order:1")
+    archive.run(spark, database, lake)
+    ended("order:2")
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(manifest, "publish", dies)
+        archive.run(spark, database, lake)
+
+    def half(name: str) -> None:
+        lake.files.delete_file(lake.path(lake.parquet(name)[0][0]))
+        raise Killed
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(lake, "remove", half)
+        archive.run(spark, database, lake)
+    assert standing() == ["order:2"]
+
+    run(spark, database, lake)
+    assert stored(spark, lake) == (["order:1", "order:2"], 4)
+    assert lake.runs("archive") == [each.folder for each in manifest.runs(lake)]
+
+
+def test_a_topic_and_day_is_in_as_few_files_as_its_rows_need(
+    spark: Any, database: Database, lake: Lake, ended: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive, "FILE_ROWS", 4)
+    shuffled = spark.conf.get("spark.sql.shuffle.partitions")
+    spark.conf.set("spark.sql.shuffle.partitions", "3")
+    for n in range(3):
+        ended(f"order:{n}")
+        ended(f"refund:{n}", "refund.ask", days=41)
+    ended("refund:3", "refund.ask", days=41)
+    ended("refund:4", "refund.ask", days=41)
+    try:
+        archive.run(spark, database, lake)
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", shuffled)
+
+    files = {
+        each.topic: (len(each.job_files), len(each.event_files))
+        for each in manifest.partitions(lake, *manifest.runs(lake))
+    }
+    assert files == {"order.close": (1, 2), "refund.ask": (2, 3)}, "3 and 6 rows; 5 and 10"
+    assert stored(spark, lake)[1] == 16
 
 
 def test_a_job_that_changed_after_it_was_written_stays_and_is_archived_anew_when_it_ends_again(
@@ -174,7 +210,7 @@ def test_what_lies_otherwise_than_it_was_read_is_not_published_and_nothing_is_pr
     with pytest.raises(Differs, match=r"order\.close of .*: 1 jobs and 1 events instead of 1 and 2"):
         archive.run(spark, database, lake)
 
-    assert (standing(), manifest.runs(lake)) == (["order:1"], [])
+    assert (standing(), manifest.runs(lake)) == (["order:1"], ())
 
 
 def test_a_checksum_sees_a_changed_value_a_swapped_null_and_no_other_order(spark: Any) -> None:
@@ -230,7 +266,7 @@ def test_a_database_that_goes_away_in_the_middle_leaves_nothing_published_and_th
         patched.setattr(archive, "_write", after_the_snapshot_is_lost)
         with pytest.raises((PySparkException, DatabaseAway)):
             archive.run(spark, database, lake)
-    assert (standing(), manifest.runs(lake)) == (["order:1"], [])
+    assert (standing(), manifest.runs(lake)) == (["order:1"], ())
     assert run(spark, database, lake)["pruned"] == 1
 
 
@@ -241,7 +277,7 @@ def test_two_archives_at_once_are_one(spark: Any, database: Database, lake: Lake
 
 def test_an_empty_archive_leaves_nothing_behind(spark: Any, database: Database, lake: Lake) -> None:
     assert run(spark, database, lake)["jobs"] == 0
-    assert (manifest.runs(lake), lake.runs("archive")) == ([], [])
+    assert (manifest.runs(lake), lake.runs("archive")) == ((), [])
 
 
 def test_a_report_counts_what_was_archived_once_and_what_was_not_yet_pruned_once(
@@ -258,42 +294,11 @@ def test_a_report_counts_what_was_archived_once_and_what_was_not_yet_pruned_once
     assert sum(each.happened for each in TopicStat.objects.all()) == 8
 
 
-def test_show_and_the_admin_tell_the_story_of_a_job_whose_row_is_gone(
-    spark: Any, database: Database, tmp_path: Path, settings: Any, ended: Callable[..., Job], capsys: Any,
-    admin_client: Any, client: Any,
-) -> None:  # fmt: skip
-    old = ended("order:1")
-    page = f"/admin/delaytasks/job/{old.pk}/change/"
-    archive.run(spark, database, Lake(f"{tmp_path}/default"))
-    assert admin_client.get(page).status_code == 404, "without a lake there is no such job"
-    settings.DELAYTASKS = {**settings.DELAYTASKS, "LAKE": str(tmp_path)}
-
-    call_command("delaytasks", "show", str(old.pk))
-    said = capsys.readouterr().out
-    assert "It is in the archive" in said
-    assert "Zoë 张" in said
-    call_command("delaytasks", "show", "order.close", "order:1", "--json")
-    assert '"archived": true' in capsys.readouterr().out
-    shown = admin_client.get(page)
-    assert shown.status_code == 200
-    text = shown.content.decode()
-    assert "This job is in the archive." in text
-    assert "Zoë 张" in text
-    assert "What can be done now" not in text
-    assert 'id="dt-live"' not in text
-
-    staff = User.objects.create_user("staff", is_staff=True)
-    staff.user_permissions.add(Permission.objects.get(codename="view_job"))
-    client.force_login(staff)
-    assert client.get(page).status_code == 200
-    Topic.objects.update_or_create(name="order.close", defaults={"visible_to": [1]})
-    assert client.get(page).status_code == 404, "its topic is for others"
-
-
 def test_a_manifest_that_names_something_else_is_damaged(lake: Lake) -> None:
-    lake.publish(manifest.DOCUMENT, {"runs": [{"colour": 1}]})
-    with pytest.raises(LakeError, match="is damaged"):
-        story.by_id(lake, 1)
+    for told in ({"runs": [{"colour": 1}]}, {"runs": 3}, {"revision": 3}):
+        lake.publish(manifest.DOCUMENT, told)
+        with pytest.raises(LakeError, match="is damaged"):
+            story.by_id(lake, 1)
     run_of_nothing = manifest.Run("archive/x", 0, 1, 0, 1, 1)
     lake.publish(manifest.DOCUMENT, {"runs": [dataclasses.asdict(run_of_nothing)]})
     with pytest.raises(LakeError, match=r"has no partitions\.json"):
@@ -311,7 +316,7 @@ def test_a_partition_of_which_half_is_there_is_named_by_whoever_reads_it_and_not
 
     jobs.write_bytes(whole[: len(whole) // 2])
     for read in (lambda: story.by_id(lake, old.pk), lambda: archive.run(spark, database, lake)):
-        with pytest.raises(LakeError, match=f"{jobs} is gone or damaged"):
+        with pytest.raises(LakeError, match=rf"{jobs} \(order\.close of {partition.ended_on}\) is gone or damaged"):
             read()
     assert standing() == ["order:1"]
     jobs.write_bytes(whole)

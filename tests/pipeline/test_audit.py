@@ -19,7 +19,7 @@ from delaytasks import dialect
 from delaytasks.management.verbs.pipeline import audit as verb
 from delaytasks.management.verbs.pipeline import load as load_verb
 from delaytasks.models import Job, Topic
-from delaytasks.pipeline import archive, audit, business, classes, load, snapshot
+from delaytasks.pipeline import archive, audit, business, classes, comparing, history, load, manifest, snapshot
 from delaytasks.pipeline.database import Database
 from delaytasks.pipeline.lake import Lake
 from delaytasks.pipeline.rules import BadRule, Rule, rules_of
@@ -87,6 +87,23 @@ def promise(job: Callable[..., Job]) -> Callable[..., Job]:
 def counts(answer: dict[str, Any], place: int = 0) -> dict[str, int]:
     found = answer["rules"][place]["classes"].items()
     return {name: each["count"] for name, each in found if each["count"]}
+
+
+def test_an_audit_plans_nothing_for_a_run_of_the_archive_that_has_no_job_of_its_topic(
+    spark: Any, database: Database, lake: Lake, promise: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promise(1, topic="refund.ask")
+    archive.run(spark, database, lake, older_than_days=0)
+    promise(2)
+    archive.run(spark, database, lake, older_than_days=0)
+    promise(3)
+    real, planned = comparing.written, []
+    monkeypatch.setattr(comparing, "written", lambda *args: planned.append(args[2]) or real(*args))
+    with snapshot.taken(database) as taken:
+        jobs = history.jobs(spark, taken, lake, classes.JOBS, "order.close")
+        history.stories(spark, taken, lake, classes.EVENTS, "order.close")
+        assert sorted(row.key for row in jobs.collect()) == ["order:2", "order:3"]
+    assert set(planned) == {manifest.runs(lake)[1].folder}
 
 
 def test_each_order_is_in_the_class_that_names_what_became_of_its_promise(
