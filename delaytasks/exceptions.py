@@ -88,6 +88,10 @@ class MirrorDown(DelaytasksError):
     """Redis does not answer, or none is configured. The database goes on without it."""
 
 
+class ArchiveUnreadable(DelaytasksError):
+    """The archive may know the job, and cannot be read."""
+
+
 class TTRExceeded(BaseException):
     """The handler ran longer than its TTR.
 

@@ -3,13 +3,14 @@
 How a page of the list is found: walks.py. What is done to the selected ones or to all: bulk.py.
 """
 
+import logging
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import Http404, HttpRequest, JsonResponse
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.template.loader import render_to_string
 from django.urls import path
 from django.utils.formats import localize
@@ -19,7 +20,8 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
-from .. import archived, rights, topics, words
+from .. import rights, stories, topics, words
+from ..exceptions import ArchiveUnreadable
 from ..models import Job, JobEvent
 from ..states import MOVES, Outcome, State
 from . import drawing, filters, lateness, operate, shown, timeline
@@ -34,6 +36,13 @@ ACTIONS = {
     operate.RETRY: "retry_jobs",
     operate.CANCEL: "cancel_jobs",
 }
+
+
+logger = logging.getLogger("delaytasks")
+
+
+class Unreadable(Http404):
+    """Whether there is such a job only the archive can tell, and it cannot be read."""
 
 
 EVERY_MS = 3_000  # how often a live job's page asks whether it has changed
@@ -176,22 +185,35 @@ class JobAdmin(BulkActions):
         """The job, for those who may look. Raises PermissionDenied, and Http404 for one that is hidden or not there."""
         if not self.has_view_permission(request):  # asked first: whether a job is there is not for everybody
             raise PermissionDenied
-        job: Seen = super().get_object(request, object_id, from_field) or self._archived(request, object_id)
+        job: Seen = self._found(request, object_id)
         if job is None:
             raise Http404
         job.seen_at = shown.seen_at(request, job._state.db)
         lateness.note([job], job.seen_at)
         return job
 
-    def _archived(self, request: HttpRequest, object_id: str) -> Job | None:
-        """The job as the archive has it, with its archived_events, where its topic may be seen."""
-        number, using = number_of(object_id), self.get_queryset(request).db
-        story = None if number is None else archived.by_id(number, using)
-        if story is None or not rights.may_see(request.user, story.job.topic, using):
+    def _found(self, request: HttpRequest, object_id: str) -> Job | None:
+        """The job where its topic may be seen; with its archived_events if it is the archive that has it."""
+        number, jobs = number_of(object_id), self.get_queryset(request)
+        try:
+            story = None if number is None else stories.find(jobs, number)
+        except ArchiveUnreadable as error:
+            logger.error("%s", error)  # it names files, and maybe topics that are not for everybody
+            raise Unreadable from error
+        if story is None or not rights.may_see(request.user, story.job.topic, jobs.db):
             return None
-        job: Seen = story.job
-        job.archived_events = story.events
+        if story.archived is not None:
+            job: Seen = story.job
+            job.archived_events = story.archived
         return story.job
+
+    def change_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> HttpResponse:
+        try:
+            return super().change_view(request, object_id, *args, **kwargs)
+        except Unreadable:
+            said = _("Job %(number)s is not in the tables, and the archive cannot be read. The server's log says why.")
+            self.message_user(request, said % {"number": object_id}, messages.ERROR)
+            return HttpResponseRedirect(self._url("job_changelist"))
 
     @admin.display(description=_("topic"))
     def linked_topic(self, job: Job) -> SafeString:

@@ -41,5 +41,8 @@ def test_everything_else_works_without_spark_and_the_pipeline_says_what_to_insta
     assert shown.returncode == 0, shown.stderr
     unknown = manage(tmp_path, "delaytasks", "show", "order.close", "order:2")
     assert (unknown.returncode, "No job has the topic" in unknown.stderr) == (1, True), unknown.stderr
+    (tmp_path / "lake" / "default" / "archive").mkdir(parents=True)
+    perhaps = manage(tmp_path, "delaytasks", "show", "order.close", "order:2")
+    assert (perhaps.returncode, "pip install" in perhaps.stderr) == (1, True), perhaps.stderr
     asked = manage(tmp_path, "delaytasks", "pipeline", "report", "--lake", str(tmp_path))
     assert (asked.returncode, "delaytasks[pipeline]" in asked.stderr) == (1, True), asked.stderr

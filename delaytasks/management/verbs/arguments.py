@@ -28,6 +28,12 @@ def target_of(options: Options) -> tuple[int | None, str, str]:
     raise CommandError("Name the job by its number, or by its topic and its key.", returncode=USAGE)
 
 
+def lake(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--lake", metavar="FOLDER", help="a path or URI; each database has a folder in it (default: LAKE)"
+    )
+
+
 def when(parser: CommandParser) -> None:
     group = parser.add_mutually_exclusive_group(required=True)
     group.add_argument("--delay", type=seconds, metavar="SECONDS", help="due so many seconds from now")

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from ... import archived, clock, dialect, metrics, topics, words
+from ... import clock, dialect, metrics, stories, topics, words
 from ...models import Job, JobEvent, Topic
 from ...querysets import JobQuerySet
 from ...states import LIVE, State
@@ -91,25 +91,19 @@ def _among(options: Options, using: str) -> list[str]:
     return sorted({*topics.known(), *Topic.objects.using(using).values_list("name", flat=True)})
 
 
+def _show_arguments(parser: CommandParser) -> None:
+    arguments.target(parser)
+    arguments.lake(parser)
+
+
 def _show(options: Options, using: str) -> Answer:
     job_id, topic, key = arguments.target_of(options)
-    jobs = Job.objects.using(using)
-    if job_id is not None:
-        job = jobs.filter(pk=job_id).first()
-    else:  # the live one or, when there is none, the newest; a retried job is live and older than others
-        named = jobs.filter(topic=topic, key=key).order_by("-id")
-        job = named.live().first() or named.first()
-    now = dialect.database_now(using)
-    if job is None:
-        story = archived.by_id(job_id, using) if job_id is not None else archived.by_key(topic, key, using)
-        if story is not None:
-            return _told(story.job, story.events, now, is_archived=True)
+    story = stories.find(Job.objects.using(using).all(), job_id, topic, key, lake=options["lake"])
+    if story is None:
         asked = f"number {job_id}" if job_id is not None else f"topic {topic!r} and key {key!r}"
         return Answer({"error": "not found"}, "not found", f"No job has the {asked}.")
-    return _told(job, list(JobEvent.objects.using(using).filter(job_id=job.pk).order_by("id")), now)
-
-
-def _told(job: Job, events: list[JobEvent], now: datetime, *, is_archived: bool = False) -> Answer:
+    job, events, now = story.job, story.events, dialect.database_now(using)
+    is_archived = story.archived is not None
     data = job_data(job, now) | {"body": job.body, "events": [event_data(event) for event in events]}
     where = ["It is in the archive; its row is gone.", ""] if is_archived else []
     text = "\n".join([*where, *_facts(job, now), "", *_history(events)])
@@ -162,5 +156,5 @@ VERBS = {
         _list_arguments,
         _list,
     ),
-    "show": Verb("One job with everything that happened to it.", arguments.target, _show),
+    "show": Verb("One job with everything that happened to it, also when its row is gone.", _show_arguments, _show),
 }

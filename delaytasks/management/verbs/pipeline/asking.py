@@ -16,7 +16,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError
 from django.db import connections
 
-from .... import archived
+from .... import stories
 from .. import arguments
 from ..answer import Options
 from . import starting
@@ -44,7 +44,7 @@ def database_of(using: str) -> dict[str, str]:
 
 def folder(options: Options, using: str) -> str:
     """Where this database's files of the pipeline are. Raises CommandError if nobody said."""
-    found = archived.folder(using, options["lake"])
+    found = stories.folder(using, options["lake"])
     if not found:
         raise CommandError("Say where the files go: --lake FOLDER, or DELAYTASKS['LAKE'].", returncode=arguments.USAGE)
     return found

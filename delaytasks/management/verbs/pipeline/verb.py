@@ -4,6 +4,7 @@ import argparse
 
 from django.core.management.base import CommandParser
 
+from .. import arguments
 from ..answer import Answer, Options, Verb
 from . import archive, audit, load, minutes, report, stream
 
@@ -18,11 +19,7 @@ def _arguments(parser: CommandParser) -> None:
     for name, question in QUESTIONS.items():
         sub = questions.add_parser(name, help=question.help, description=question.help)
         question.arguments(sub)
-        sub.add_argument(
-            "--lake",
-            metavar="FOLDER",
-            help="a path or URI; each database has a folder in it (default: LAKE)",
-        )
+        arguments.lake(sub)
         sub.add_argument(
             "--master", default="local[*]", help="Spark's: local[*], spark://..., yarn, k8s://..., sc://..."
         )
