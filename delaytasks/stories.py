@@ -1,6 +1,7 @@
 """A job's whole story, wherever it lives now: in the tables or, when its row is gone, in the archive."""
 
 import os
+from datetime import UTC
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -41,7 +42,8 @@ def find(
     standing = _standing(jobs, job_id, topic, key)
     if standing and (job_id is not None or standing.ended_at is None):
         return Story(standing)
-    archived = _archived(folder(jobs.db, lake), jobs.db, job_id, topic, key)
+    since = str(standing.ended_at.astimezone(UTC).date()) if standing and standing.ended_at else ""
+    archived = _archived(folder(jobs.db, lake), jobs.db, job_id, topic, key, since)
     if standing and not (archived and _ended(archived.job) > _ended(standing)):
         return Story(standing)
     return archived
@@ -64,7 +66,7 @@ def _ended(job: Job) -> tuple[object, int]:
     return job.ended_at, job.pk
 
 
-def _archived(root: str | None, using: str, job_id: int | None, topic: str, key: str) -> Story | None:
+def _archived(root: str | None, using: str, job_id: int | None, topic: str, key: str, since: str) -> Story | None:
     if root is None:
         return None
     try:
@@ -77,7 +79,7 @@ def _archived(root: str | None, using: str, job_id: int | None, topic: str, key:
         ) from error
     try:
         where = lake.Lake(root)
-        found = story.by_key(where, topic, key) if job_id is None else story.by_id(where, job_id)
+        found = story.by_key(where, topic, key, since) if job_id is None else story.by_id(where, job_id)
     except (lake.LakeError, OSError, ValueError) as error:
         raise ArchiveUnreadable(f"The archive cannot be read: {error}") from error
     if found is None:

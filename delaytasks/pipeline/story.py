@@ -34,9 +34,12 @@ def by_id(lake: Lake, job_id: int) -> Story | None:
     return None
 
 
-def by_key(lake: Lake, topic: str, key: str) -> Story | None:
-    """The story of the job that had this topic and key and ended last. Raises LakeError."""
-    for _, partitions in groupby(_of_topic(lake, topic), key=lambda pair: pair[1].ended_on):
+def by_key(lake: Lake, topic: str, key: str, since: str = "") -> Story | None:
+    """The story of the job that had this topic and key and ended last. Raises LakeError.
+
+    since   a day (UTC, as ISO 8601 has it): none that ended before
+    """
+    for _, partitions in groupby(_of_topic(lake, topic, since), key=lambda pair: pair[1].ended_on):
         found = [
             (job["ended_at"], job["id"], partition, job)
             for run, partition in partitions
@@ -49,10 +52,11 @@ def by_key(lake: Lake, topic: str, key: str) -> Story | None:
     return None
 
 
-def _of_topic(lake: Lake, topic: str) -> list[tuple[Run, Partition]]:
+def _of_topic(lake: Lake, topic: str, since: str) -> list[tuple[Run, Partition]]:
     """The topic's partitions, the newest day first."""
     found = [(run, each) for run in manifest.runs(lake) for each in manifest.partitions(lake, run)]
-    return sorted((pair for pair in found if pair[1].topic == topic), key=lambda pair: pair[1].ended_on, reverse=True)
+    found = [pair for pair in found if pair[1].topic == topic and pair[1].ended_on >= since]
+    return sorted(found, key=lambda pair: pair[1].ended_on, reverse=True)
 
 
 def _story(lake: Lake, partition: Partition, job: dict[str, Any]) -> Story:

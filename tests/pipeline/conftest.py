@@ -24,7 +24,15 @@ SMALL = {  # a few rows: to make code quick takes longer than to run it slowly
 }  # fmt: skip
 
 
-ON_BOTH = ("test_sources", "test_archive", "test_load_placing", "test_watermark", "test_command", "test_archive_kept")
+ON_BOTH = (
+    "test_sources",
+    "test_archive",
+    "test_load_placing",
+    "test_watermark",
+    "test_command",
+    "test_archive_kept",
+    "test_story",
+)
 
 
 @pytest.hookimpl(tryfirst=True)

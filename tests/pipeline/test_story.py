@@ -90,12 +90,15 @@ def test_of_several_jobs_with_a_key_the_live_one_is_told_and_else_the_one_that_e
     assert shown() == (newest.pk, False)
     archive.run(spark, database, lake)
     assert shown() == (newest.pk, True)
-    live = job("order:1", due_at=dialect.database_now("default"))
-    assert shown() == (live.pk, False)
-
     found = story.by_key(lake, "order.close", "order:1")
     assert found is not None
     assert (found.job["id"], len(found.events)) == (newest.pk, 2)
+    late = ended("order:1", days=20)
+    for file in Path(lake.path("archive")).rglob("*.parquet"):
+        file.write_bytes(b"")
+    assert shown() == (late.pk, False), "and no file was read that cannot have a later one"
+    live = job("order:1", due_at=dialect.database_now("default"))
+    assert shown() == (live.pk, False)
 
 
 def test_an_archive_that_cannot_be_read_is_told_and_is_no_job_that_is_not_there(
