@@ -12,11 +12,19 @@ Points = Sequence[float | None]
 
 
 def bars(
-    stacks: Sequence[tuple[str, Sequence[float]]], labels: Sequence[str], *, says: Sequence[str], name: str
+    stacks: Sequence[tuple[str, Sequence[float]]],
+    labels: Sequence[str],
+    *,
+    says: Sequence[str],
+    name: str,
+    top: float = 0,
 ) -> str:
-    """Bars, one per label, of parts one upon the other. stacks: (css class, values); says: each bar in words."""
+    """Bars, one per label, of parts one upon the other. stacks: (css class, values); says: each bar in words.
+
+    top   of the grid, where something higher is laid over them
+    """
     totals = [sum(values) for values in zip(*(values for _, values in stacks), strict=True)]
-    top = nice(max(totals, default=0))
+    top = top or nice(max(totals, default=0))
     width = (WIDTH - LEFT - RIGHT) / max(1, len(totals))
     found = []
     for n, whole in enumerate(says):

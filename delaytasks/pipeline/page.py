@@ -40,14 +40,13 @@ def _tiles(facts: Facts) -> str:
     def total(hours: Sequence[Numbers], name: str) -> int:
         return sum(each.get(name, 0) for each in hours[-24:])
 
-    overdue = sum(each.overdue for each in facts.topics)
     tiles = [
         (_number(total(facts.hours, name)), said, _change(total(facts.hours, name), total(facts.before, name)), bad)
         for name, said, bad in (("finished", "finished in 24 h", ""), ("retried", "attempts retried", ""),
                                 ("died", "died", "bad" if total(facts.hours, "died") else ""))
     ]  # fmt: skip
     tiles.append((_number(sum(facts.minutes)), f"fall due in {len(facts.minutes) // 60} h", "", ""))
-    tiles.append((_number(overdue), "overdue now", "", ""))
+    tiles.append((_number(facts.overdue), "overdue now", "", ""))
     coming = "herd is coming" if len(facts.herds) == 1 else "herds are coming"
     tiles.append((_number(len(facts.herds)), coming, "", "bad" if facts.herds else ""))
     items = "".join(
@@ -63,9 +62,12 @@ def _happened(facts: Facts) -> list[str]:
     says = [f"{_label(facts, n)}: " + ", ".join(f"{_number(each.get(name, 0))} {name}" for name, _ in PARTS)
             for n, each in enumerate(facts.hours)]  # fmt: skip
     before = [float(sum(each.get(name, 0) for name, _ in PARTS)) if each else None for each in facts.before]
-    top = charts.nice(max((sum(values) for values in zip(*(v for _, v in stacks), strict=True)), default=0))
-    chart = charts.bars(stacks, _days(facts), says=says, name="What happened in each hour of the last seven days")
-    chart = charts.over(chart, charts.outline([None if v is None else min(v, top) for v in before], top, "before"))
+    totals = [sum(values) for values in zip(*(v for _, v in stacks), strict=True)]
+    top = charts.nice(max([*totals, *(v for v in before if v is not None)], default=0))
+    chart = charts.bars(
+        stacks, _days(facts), says=says, name="What happened in each hour of the last seven days", top=top
+    )
+    chart = charts.over(chart, charts.outline(before, top, "before"))
     return ["<h2>What happened, by the hour</h2>", _key([name for name, _ in PARTS], before=True), chart]
 
 

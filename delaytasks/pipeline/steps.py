@@ -110,16 +110,6 @@ def summed(hours: DataFrame, by: Sequence[str]) -> DataFrame:
     return _joined(sums, [percentiles(late, by)], by)
 
 
-def compared(hours: DataFrame) -> DataFrame:
-    """HOURS with `<column>_before`: the same topic and hour a week before; null where nothing happened then."""
-    names = [*SUMS, "begun", *SHARES]
-    week = F.expr("INTERVAL 7 DAYS")
-    before = hours.select(
-        "topic", (F.col("hour_at") + week).alias("hour_at"), *(F.col(name).alias(f"{name}_before") for name in names)
-    )
-    return hours.join(before, ["topic", "hour_at"], "left")
-
-
 def due_by_minute(jobs: DataFrame, now_ms: int, until_ms: int) -> DataFrame:
     """schemas.DUE: what falls due up to until_ms; what is overdue is in the first minute.
 

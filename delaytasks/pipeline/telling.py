@@ -12,7 +12,7 @@ from .herds import herds
 from .hours import HOUR_MS, MINUTE_MS, hour_of
 
 DAYS = 7  # of the charts of hours, and how long before it is what is compared
-MOST_TOPICS = 40  # in the table; the others are told together
+MOST_TOPICS = 40  # in the table; of the others it tells how many there are
 MOST_HERDS = 20
 NAMED = 3  # topics of a herd
 Numbers = dict[str, Any]  # the columns of HOURS that are numbers
@@ -41,6 +41,7 @@ class Facts:
     hours    per hour of the last week: what happened in all topics; empty: nothing
     before   the same, a week before
     minutes  jobs that fall due, minute by minute from start_ms on
+    overdue  jobs of all topics, those beyond the table too
     """
 
     taken_ms: int
@@ -51,33 +52,40 @@ class Facts:
     more_topics: int
     start_ms: int
     minutes: list[int]
+    overdue: int
     herds: list[Herd] = field(default_factory=list)
 
 
+def first_ms(now_ms: int) -> int:
+    """The beginning of what is told of: earlier hours are not needed."""
+    return hour_of(now_ms) - 2 * DAYS * 24 * HOUR_MS
+
+
 def facts(hours: DataFrame, due: DataFrame, now_ms: int, until_ms: int) -> Facts:
-    """Needs HOURS and DUE."""
+    """Needs HOURS, from first_ms() on, and DUE."""
     end_ms, start_ms = hour_of(now_ms), now_ms - now_ms % MINUTE_MS
-    first_ms = end_ms - 2 * DAYS * 24 * HOUR_MS
     timed = hours.withColumn("hour_ms", F.unix_millis("hour_at"))
-    timed = timed.where((F.col("hour_ms") >= first_ms) & (F.col("hour_ms") < end_ms))
+    timed = timed.where((F.col("hour_ms") >= first_ms(now_ms)) & (F.col("hour_ms") < end_ms))
     each = [_numbers(row) for row in steps.summed(timed, ["hour_ms"]).collect()]
     by_hour = {numbers.pop("hour_ms"): numbers for numbers in each}
-    series = [by_hour.get(ms, {}) for ms in range(first_ms, end_ms, HOUR_MS)]
-    minutes = _minutes(due, start_ms, until_ms)
+    series = [by_hour.get(ms, {}) for ms in range(first_ms(now_ms), end_ms, HOUR_MS)]
+    minutes, overdue = _minutes(due, start_ms, until_ms)
     topics, more = _topics(timed, due, end_ms)
     half = DAYS * 24
     found = _herds(due, minutes, start_ms)
-    return Facts(now_ms, end_ms, series[half:], series[:half], topics, more, start_ms, minutes, found)
+    return Facts(now_ms, end_ms, series[half:], series[:half], topics, more, start_ms, minutes, overdue, found)
 
 
 def _numbers(row: Any) -> Numbers:
     return {name: value for name, value in row.asDict().items() if value is not None}
 
 
-def _minutes(due: DataFrame, start_ms: int, until_ms: int) -> list[int]:
-    rows = due.groupBy(F.unix_millis("minute_at").alias("ms")).agg(F.sum("due").alias("due")).collect()
+def _minutes(due: DataFrame, start_ms: int, until_ms: int) -> tuple[list[int], int]:
+    """What falls due, minute by minute, and how many jobs are overdue."""
+    sums = (F.sum(name).alias(name) for name in ("due", "overdue"))
+    rows = due.groupBy(F.unix_millis("minute_at").alias("ms")).agg(*sums).collect()
     numbers = {row.ms: row.due for row in rows}
-    return [numbers.get(ms, 0) for ms in range(start_ms, until_ms, MINUTE_MS)]
+    return [numbers.get(ms, 0) for ms in range(start_ms, until_ms, MINUTE_MS)], sum(row.overdue for row in rows)
 
 
 def _herds(due: DataFrame, minutes: Sequence[int], start_ms: int) -> list[Herd]:

@@ -20,7 +20,7 @@ def facts(*, empty: bool = False) -> Facts:
     minutes = [0 if empty else n % 7 for n in range(36 * 60)]
     topic = Topic(EVIL, day, {"happened": 100}, tuple(range(24)), 40, 3)
     found = [] if empty else [Herd(NOON + 600_000, 5_000, ((EVIL, 4_990),))]
-    return Facts(NOON, NOON, hours, hours[:3] + [{}] * 165, [] if empty else [topic], 0, NOON, minutes, found)
+    return Facts(NOON, NOON, hours, hours[:3] + [{}] * 165, [] if empty else [topic], 0, NOON, minutes, 12, found)
 
 
 def body(text: str) -> ElementTree.Element:
@@ -53,6 +53,21 @@ def test_the_page_names_herds_changes_and_lengths_of_time() -> None:
     assert "1.5 s" in words
     assert "2 min" in words
     assert "herd is coming" in words
+
+
+def test_the_week_before_is_drawn_whole_where_it_was_more() -> None:
+    told = facts()
+    more = replace(told, before=[{**told.hours[1], "finished": 1_000}, *told.before[1:]])
+    chart = body(page.html(more)).findall(".//svg[@class='chart']")[0]
+    assert [each.text for each in chart.findall("text[@class='y']")][-1] == "2000"
+    outline = chart.find("path[@class='before']").get("d")
+    assert outline.startswith(charts.path([1_016], 2_000).split(" ")[0][:1])
+    assert f" {charts._y(1_016, 2_000):.1f}" in outline
+
+
+def test_what_is_overdue_is_told_of_all_topics_and_not_of_those_in_the_table() -> None:
+    words = " ".join(body(page.html(facts())).itertext())
+    assert "12 overdue now" in re.sub(r"\s+", " ", words)
 
 
 def test_a_report_of_nothing_is_a_page_too() -> None:

@@ -63,17 +63,6 @@ def test_hours_together_tell_what_their_events_together_would(spark: Any) -> Non
     assert (row.happened, row.begun, row.late_p50_ms, row.late_p95_ms, row.late_worst_ms) == (100, 100, 49, 94, 99)
 
 
-def test_an_hour_is_compared_with_the_same_one_a_week_before(spark: Any) -> None:
-    week = 7 * 24 * 3_600_000
-    rows = [event(Outcome.FINISHED, 8)] * 3 + [event(Outcome.FINISHED, 4, done=NOON - week)] * 2
-    rows += [event(Outcome.FINISHED, 4, topic="refund.ask", done=NOON - week)]
-    hours = steps.by_hour(steps.counted(spark.createDataFrame(rows, EVENTS)))
-    found = steps.compared(hours).where(F.col("hour_at") == at("02-01 12:00")).collect()
-
-    assert [(row.topic, row.finished, row.finished_before, row.late_p95_ms_before) for row in found] == [
-        ("order.close", 3, 2, 4)]  # fmt: skip
-
-
 def test_what_falls_due_is_told_by_the_minute_and_what_is_overdue_with_the_first(spark: Any) -> None:
     delayed, reserved, finished = int(State.DELAYED), int(State.RESERVED), int(State.FINISHED)
     rows = [
