@@ -45,6 +45,7 @@ def run(
     declared = rules_of(file, rules)
     for rule in declared:
         business.understood(spark, rule)
+    lake.document(DOCUMENT)  # one that is refused is refused now, and not when the work is done
     folder = lake.new_run("audit")
     with database.alone("audit"):
         with _removed_unless_done(lake, folder), snapshot.taken(database) as taken:

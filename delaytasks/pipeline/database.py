@@ -133,7 +133,15 @@ class Database:
 
     @contextlib.contextmanager
     def _flock(self, what: str) -> Iterator[Callable[[], None]]:
-        with open(f"{self.name}.{what}.lock", "w") as file:
+        path = f"{self.name}.{what}.lock"
+        with contextlib.ExitStack() as stack:
+            try:
+                file = stack.enter_context(open(path, "w"))
+            except OSError as error:
+                raise NotAllowed(
+                    f"{path} cannot be written ({error.strerror}): a run keeps others of its kind away by a file "
+                    "beside the database's own. Give this user the right to write in that folder, and run it again."
+                ) from error
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:

@@ -25,13 +25,22 @@ class LakeError(Exception):
 
 
 class Lake:
-    """root   a path, or a URI that both Spark and pyarrow know: file:, s3:, gs:, hdfs:"""
+    """root   a path, or a URI that both Spark and pyarrow know: file:, s3:, gs:, hdfs:
+
+    Raises LakeError for one that pyarrow does not know.
+    """
 
     def __init__(self, root: str) -> None:
         remote = bool(urlsplit(root).scheme) and not root.startswith("file:")
         self.scheme = urlsplit(root).scheme if remote else "file"
         if remote:
-            self.files, self.base = fs.FileSystem.from_uri(root)
+            try:
+                self.files, self.base = fs.FileSystem.from_uri(root)
+            except (ArrowInvalid, OSError) as error:
+                raise LakeError(
+                    f"The lake cannot be opened: {error}. Name a folder, or a URI that both Spark and pyarrow know "
+                    "(file:, s3:, gs:, hdfs:)."
+                ) from error
         else:
             path = unquote(urlsplit(root).path) if root.startswith("file:") else root
             self.files, self.base = fs.LocalFileSystem(), os.path.abspath(path)

@@ -7,12 +7,14 @@ answers, or {"error": ..., "message": ...}. Exit codes: 0 done; 1 refused, or so
 import importlib
 import json
 import os
-import re
 import sys
 from collections.abc import Mapping
 from typing import Any
 
+from pyarrow import ArrowInvalid
+
 # By their whole names, as spark-submit runs this file by its path.
+from delaytasks.pipeline import causes
 from delaytasks.pipeline.comparing import Differs
 from delaytasks.pipeline.connect import ServerAway
 from delaytasks.pipeline.database import Busy, DatabaseAway, NotAllowed
@@ -23,13 +25,6 @@ from delaytasks.pipeline.settings import BadSettings, Settings, taken_from
 QUESTIONS = ("report", "archive", "audit", "load", "stream")
 DONE, REFUSED, USAGE = 0, 1, 2
 EXPECTED = (Busy, DatabaseAway, Differs, JavaMissing, LakeError, NotAllowed, ServerAway)
-LINES = 12  # of what Spark said
-CAUSES = {  # in what Spark said -> what to do
-    r"permission denied for (?:table|view|sequence|schema|function) [^\s;.]+":
-        "The database refuses the pipeline's user: {}. Nothing was published; GRANT SELECT on it and run this again.",
-    r"(?<=ClassNotFoundException: )[\w.$]+|(?<=No suitable driver).*":
-        "Java has no class {}: name the jar that has it by --conf spark.jars=/path/to.jar.",
-}  # fmt: skip
 
 
 def main(arguments: list[str], environment: Any = os.environ) -> int:
@@ -41,10 +36,13 @@ def main(arguments: list[str], environment: Any = os.environ) -> int:
         return _answered(USAGE, _failure(error))
     except EXPECTED as error:
         return _answered(REFUSED, _failure(error))
+    except (OSError, ArrowInvalid) as error:
+        return _answered(REFUSED, {"error": type(error).__name__, "message": causes.of_files(error)})
     except Exception as error:  # of Spark: its first lines say what, a page of Java follows
-        if not type(error).__module__.startswith(("pyspark", "py4j")):
+        if not (type(error).__module__.startswith(("pyspark", "py4j")) or causes.away(str(error))):
             raise
-        return _answered(REFUSED, {"error": type(error).__name__, "message": cause(str(error))})
+        name, sentence = causes.told(error)
+        return _answered(REFUSED, {"error": name, "message": sentence})
     return _answered(REFUSED if answer.get("refused") else DONE, answer)
 
 
@@ -52,18 +50,10 @@ def ask(question: str, settings: Settings) -> dict[str, Any]:
     """What the question answers. `refused` in it, if it is there, is a sentence that says what is wrong."""
     from delaytasks.pipeline import session
 
-    module = importlib.import_module(f"delaytasks.pipeline.{question}")
+    module, lake = importlib.import_module(f"delaytasks.pipeline.{question}"), Lake(settings.lake)
     with session.session(f"delaytasks {question}", master=settings.master, options=settings.spark) as spark:
-        answer: dict[str, Any] = module.run(spark, settings.database, Lake(settings.lake), **settings.wishes)
+        answer: dict[str, Any] = module.run(spark, settings.database, lake, **settings.wishes)
     return answer
-
-
-def cause(said: str) -> str:
-    """A sentence for what is known and its user's to mend; else the first lines of what Spark said."""
-    for pattern, sentence in CAUSES.items():
-        if found := re.search(pattern, said):
-            return sentence.format(found.group())
-    return "\n".join([line for line in said.split("\n") if not line.startswith("\tat ")][:LINES])
 
 
 def _failure(error: Exception) -> dict[str, Any]:

@@ -52,19 +52,21 @@ def session(name: str, *, master: str = "local[*]", options: Mapping[str, str] |
         if not submitted:
             os.environ.update(environment(master))
         builder = builder.master(master)
-    for key, value in {**chosen(master, options or {}), **NEEDED}.items():
-        builder = builder.config(key, value)
     logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of each connection that it closes
-    spark = builder.getOrCreate()
-    try:
-        with tempfile.TemporaryDirectory(prefix="delaytasks-package-") as folder:
+    with tempfile.TemporaryDirectory(prefix="delaytasks-session-") as folder:
+        # Spark makes the folder of its own tables, of which there are none, where it was started.
+        own = {"spark.sql.warehouse.dir": f"file://{folder}/warehouse"} if master.startswith("local") else {}
+        for key, value in {**own, **chosen(master, options or {}), **NEEDED}.items():
+            builder = builder.config(key, value)
+        spark = builder.getOrCreate()
+        try:
             # Readers run on the executors: they get this package, and no more. spark-submit has sent it already.
             if not (submitted or master.startswith("local")):
                 spark.addArtifacts(str(package.zipped(Path(folder))), pyfile=True)
             sources.register(spark)
             yield spark
-    finally:
-        spark.stop()
+        finally:
+            spark.stop()
 
 
 def chosen(master: str, options: Mapping[str, str]) -> dict[str, str]:

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from . import following, sources, story, streamed
+from . import causes, following, sources, story, streamed
 from .batches import Batches
 from .database import Database, DatabaseAway
 from .lake import Lake, LakeError
@@ -199,8 +199,8 @@ def translated(database: Database, guarded: Guarded) -> Iterator[None]:
         for kind in (NoWatermark, DatabaseAway):
             if found := re.search(rf"{re.escape(kind.__module__)}\.{kind.__name__}: (.*)", text):
                 raise kind(found[1]) from error
-        if found := re.search(r"OperationalError: (.*)", text):
-            raise DatabaseAway(f"{database} went away: {found[1]}") from error
+        if why := causes.away(text):
+            raise DatabaseAway(f"{database} went away: {why}.") from error
         with database.connect():  # raises, if that is what is wrong
             pass
         raise

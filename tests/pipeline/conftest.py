@@ -1,11 +1,13 @@
 """One Spark session for all of these tests, and rows that are really committed: Spark reads them from elsewhere."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import connection
 
 from delaytasks import clock, dialect, statements
 from delaytasks.management.verbs.pipeline.asking import database_of
@@ -45,7 +47,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if HERE not in item.path.parents:
             continue
         item.add_marker(pytest.mark.xdist_group("pipeline"))
-        if item.path.stem not in ON_BOTH and not item.get_closest_marker("only_on"):
+        chosen = item.get_closest_marker("only_on") or item.get_closest_marker("on_both")
+        if item.path.stem not in ON_BOTH and not chosen:
             asks = "database" in getattr(item, "fixturenames", ())
             item.add_marker(pytest.mark.only_on("postgresql" if asks else "sqlite"))
 
@@ -62,6 +65,18 @@ def spark() -> Iterator[Any]:
 def database(transactional_db: None) -> Database:
     """The test's database as the pipeline is told of it."""
     return Database(**database_of("default"))
+
+
+@pytest.fixture
+def reader(database: Database) -> Iterator[Database]:
+    """PostgreSQL as a user has it who may read, and nothing else."""
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE ROLE delaytasks_reader LOGIN")
+        cursor.execute("GRANT SELECT ON ALL TABLES IN SCHEMA public TO delaytasks_reader")
+    yield replace(database, user="delaytasks_reader", password="")
+    with connection.cursor() as cursor:
+        cursor.execute("DROP OWNED BY delaytasks_reader")
+        cursor.execute("DROP ROLE delaytasks_reader")
 
 
 @pytest.fixture

@@ -20,8 +20,10 @@ CONF = [word for name, value in SMALL.items() for word in ("--conf", f"{name}={v
 
 
 def test_the_command_archives_in_a_process_of_its_own_and_answers_in_json(
-    database: Database, job: Callable[..., Job], tmp_path: Path, capfd: Any
+    database: Database, job: Callable[..., Job], tmp_path: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
     job("order:1", state=State.FINISHED, due_at=dialect.database_now("default") - timedelta(days=3))
     call_command("delaytasks", "pipeline", "archive", "--lake", str(tmp_path), "--older-than-days", "2",
                  "--master", "local[1]", "--json", *CONF)  # fmt: skip
@@ -30,6 +32,7 @@ def test_the_command_archives_in_a_process_of_its_own_and_answers_in_json(
     assert (answer["jobs"], answer["pruned"]) == (1, 1)
     assert not Job.objects.exists()
     assert (tmp_path / "default" / "archive.json").exists()
+    assert [*(tmp_path / "here").iterdir()] == [], "a run leaves nothing where it was started"
 
 
 def test_what_a_run_refuses_is_the_commands_sentence(database: Database, tmp_path: Path) -> None:
@@ -50,3 +53,7 @@ def test_bad_options_are_usage_errors(tmp_path: Path) -> None:
             call_command("delaytasks", "pipeline", "report", "--lake", str(tmp_path), *words)
     with pytest.raises(CommandError):
         call_command("delaytasks", "pipeline", "archive", "--lake", str(tmp_path), "--older-than-days", "nan")
+    for page, problem in ((tmp_path / "no" / "x.html", "has no folder"), (tmp_path, "is a folder")):
+        with pytest.raises(CommandError, match=f"--html: {page} {problem}: name a file") as raised:
+            call_command("delaytasks", "pipeline", "report", "--lake", str(tmp_path), "--html", str(page))
+        assert raised.value.returncode == 2

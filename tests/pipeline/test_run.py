@@ -2,16 +2,19 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from pyarrow import ArrowInvalid
 
 from delaytasks.management.verbs.pipeline.asking import database_of
 from delaytasks.pipeline import java, package, run
-from delaytasks.pipeline.database import Database
+from delaytasks.pipeline.database import Database, NotAllowed
 from delaytasks.pipeline.settings import VARIABLE, Settings, taken_from
 
 SHOP = Database("postgresql", "shop", host="db", user="me", password="hush", libpq='{"sslmode": "verify-full"}')
@@ -48,6 +51,41 @@ def test_bad_settings_are_a_usage_error_with_a_sentence(said: str | None, why: s
 def test_an_unknown_question_is_refused_with_those_there_are(capsys: Any) -> None:
     assert run.main(["predict"], Settings(SHOP, "/lake").environment()) == run.USAGE
     assert "report, archive" in json.loads(capsys.readouterr().out)["message"]
+
+
+def test_a_lake_that_cannot_be_opened_and_a_file_that_cannot_be_used_are_sentences(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    def answered(lake: str = "/lake") -> tuple[int, str]:
+        return run.main(["report"], Settings(SHOP, lake).environment()), json.loads(capsys.readouterr().out)["message"]
+
+    code, message = answered("foo://x/y")
+    assert (code, message.partition(": ")[0]) == (run.REFUSED, "The lake cannot be opened")
+    assert "foo://x/y" in message
+    assert message.endswith("that both Spark and pyarrow know (file:, s3:, gs:, hdfs:).")
+    for error, words in {
+        OSError(28, "No space left on device", "/lake/x"): "A file cannot be used: .*'/lake/x'. Make room there",
+        ArrowInvalid("no URI"): "A file cannot be used: no URI. Make room there",
+        ConnectionRefusedError(
+            111, "Connection refused"
+        ): "does not answer any more: .*Connection refused. Run it again",
+    }.items():
+        monkeypatch.setattr(run, "ask", Mock(side_effect=error))
+        code, message = answered()
+        assert code == run.REFUSED
+        assert re.search(words, message), message
+    monkeypatch.setattr(run, "ask", Mock(side_effect=KeyError("a mistake of ours")))
+    with pytest.raises(KeyError):
+        answered()
+
+
+def test_a_folder_in_which_sqlites_lock_cannot_be_put_is_named(tmp_path: Path) -> None:
+    gone = Database("sqlite", f"{tmp_path}/gone/db.sqlite3")
+    with (
+        pytest.raises(NotAllowed, match=r"gone/db\.sqlite3\.report\.lock cannot be written .*right to write"),
+        gone.alone("report"),
+    ):
+        pass
 
 
 def test_djangos_database_is_told_with_its_keywords_of_trust(settings: Any) -> None:

@@ -1,10 +1,12 @@
 """pipeline report: what happened, how late, and what falls due."""
 
 import argparse
+import os
 from pathlib import Path
 
-from django.core.management.base import CommandParser
+from django.core.management.base import CommandError, CommandParser
 
+from .. import arguments
 from ..answer import Answer, Options, Verb
 from .asking import ask
 
@@ -23,12 +25,21 @@ def _hours(text: str) -> int:
 
 
 def _run(options: Options, using: str) -> Answer:
-    html = str(Path(options["html"]).absolute()) if options["html"] else ""
+    html = _writable(Path(options["html"]).absolute()) if options["html"] else ""
     answer = ask("report", options, using, {"html": html, "ahead_hours": options["ahead_hours"]})
     since = f"from {answer['since']} on" if answer["since"] else "from the beginning"
     herds = f", {_herds(answer['herds'])}" if answer["herds"] else ""
     text = f"{answer['rows']} rows of topics and hours {since}, in {answer['seconds']} s{herds}\n{answer['page']}"
     return Answer(answer, text)
+
+
+def _writable(file: Path) -> str:
+    """Raises CommandError now, and not when the report is made."""
+    if file.is_dir() or not os.access(file.parent, os.W_OK):
+        problem = "is a folder" if file.is_dir() else "cannot be written" if file.parent.is_dir() else "has no folder"
+        said = f"--html: {file} {problem}: name a file in a folder that is there."
+        raise CommandError(said, returncode=arguments.USAGE)
+    return str(file)
 
 
 def _herds(number: int) -> str:
