@@ -17,6 +17,9 @@ MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
 SLACK_MS = 300_000  # a statement that waited so long for its lock may begin to write after its own time
 MOST_LOOKS = 2_000  # of the past that are remembered; without one, more events are read than needed
+LATE = "SELECT DISTINCT done_ms / 3600000 FROM delaytasks_jobevent WHERE id > {} AND done_ms < {}"
+# By the number of the row's own transaction, of which PostgreSQL keeps 32 bits: so far back or less, as seen from {}.
+UNSEEN = " AND (CAST({} AS bigint) - CAST(CAST(xmin AS text) AS bigint)) & 4294967295 <= {}"
 
 
 @dataclass(frozen=True)
@@ -71,16 +74,33 @@ def settled(looks: list[Look], now: Look) -> int:
     return hour_of(max(ended) - SLACK_MS) if ended else 0
 
 
-def wanted(snapshot: Snapshot, looks: list[Look], settled_ms: int) -> Wanted:
-    """What has to be worked out, if hours before settled_ms were settled when the last look was worked out."""
+def wanted(snapshot: Snapshot, looks: list[Look], settled_ms: int, archived: Iterable[int] = ()) -> Wanted:
+    """What has to be worked out, if hours before settled_ms were settled when the last look was worked out.
+
+    archived   hours of events that the last look did not see, and that the archive has
+    """
     if not looks:
         return Wanted(0, (), 0)
-    late = snapshot.ask(
-        "SELECT DISTINCT done_ms / 3600000 FROM delaytasks_jobevent WHERE id > {} AND done_ms < {}",
-        [looks[-1].max_id, settled_ms],
-    )
-    before = tuple(sorted(hour * HOUR_MS for (hour,) in late))
+    before = tuple(sorted({*_late(snapshot, looks, settled_ms), *archived}))
     return Wanted(settled_ms, before, above(looks, min([settled_ms, *before])))
+
+
+def _late(snapshot: Snapshot, looks: list[Look], settled_ms: int) -> list[int]:
+    """The hours before settled_ms of events that the last look did not see."""
+    sql, params = LATE, [seen(snapshot, looks, settled_ms), settled_ms]
+    if snapshot.database.vendor != "sqlite" and snapshot.xmax >= looks[-1].xmin:  # a database that moved counts anew
+        # Below ids that it saw there may be some whose transactions were open: an import's, with old times.
+        sql, params = LATE + UNSEEN, [*params, snapshot.xmax, snapshot.xmax - looks[-1].xmin]
+    return [hour * HOUR_MS for (hour,) in snapshot.ask(sql, params)]
+
+
+def seen(snapshot: Snapshot, looks: list[Look], settled_ms: int) -> int:
+    """An id up to which the last look saw every event.
+
+    SQLite's one writer commits an id before the next is handed out. Elsewhere it is one that was handed out so long
+    before hours were settled that its transaction, which may have begun to write after it had the id, has ended too.
+    """
+    return looks[-1].max_id if snapshot.database.vendor == "sqlite" else above(looks, settled_ms)
 
 
 def above(looks: list[Look], hour_ms: int) -> int:

@@ -3,14 +3,16 @@
 import pytest
 
 from delaytasks.pipeline import hours
+from delaytasks.pipeline.database import Database
 from delaytasks.pipeline.hours import HOUR_MS, SLACK_MS, Look, Wanted
 
 
 class Told:
     """A snapshot that answers which hours have late events."""
 
-    def __init__(self, *late_hours: int) -> None:
-        self.late_hours = late_hours
+    def __init__(self, *late_hours: int, vendor: str = "sqlite", xmax: int = 1) -> None:
+        self.late_hours, self.xmax = late_hours, xmax
+        self.database = Database(vendor, "shop")
 
     def ask(self, sql: str, params: list[int]) -> list[tuple[int]]:
         self.asked = params
@@ -49,6 +51,22 @@ def test_an_event_that_arrives_late_has_its_hour_worked_out_again() -> None:
     want = hours.wanted(Told(4), looks, 10 * HOUR_MS)
     assert want == Wanted(10 * HOUR_MS, (4 * HOUR_MS,), 20)
     assert [want.has(n * HOUR_MS) for n in (3, 4, 5, 10, 11)] == [False, True, False, True, True]
+
+
+def test_an_event_of_the_archive_that_no_look_saw_has_its_hour_worked_out_again() -> None:
+    looks = [look(2.5, 20, xmin=1, xmax=1), look(10.5, 100, xmin=1, xmax=1)]
+    want = hours.wanted(Told(4), looks, 10 * HOUR_MS, [3 * HOUR_MS, 4 * HOUR_MS])
+    assert want == Wanted(10 * HOUR_MS, (3 * HOUR_MS, 4 * HOUR_MS), 20)
+
+
+def test_what_was_open_at_the_last_look_is_told_by_its_transaction_and_not_by_its_id() -> None:
+    looks = [look(8.5, 80, xmin=1, xmax=1), look(10.5, 100, xmin=600, xmax=650)]
+    told = Told(vendor="postgresql", xmax=700)
+    hours.wanted(told, looks, 10 * HOUR_MS)
+    assert told.asked == [80, 10 * HOUR_MS, 700, 100], "ids that were handed out when hours were not settled; from 600"
+    moved = Told(vendor="postgresql", xmax=500)
+    hours.wanted(moved, looks, 10 * HOUR_MS)
+    assert moved.asked == [80, 10 * HOUR_MS], "a database that was moved counts its transactions anew"
 
 
 def test_all_is_read_where_no_look_is_old_enough() -> None:

@@ -10,9 +10,10 @@ import pytest
 
 from delaytasks import clock, dialect
 from delaytasks.models import Job, TopicStat
-from delaytasks.pipeline import hours, report
+from delaytasks.pipeline import archive, hours, months, report, run
 from delaytasks.pipeline.database import Database
-from delaytasks.pipeline.lake import Lake
+from delaytasks.pipeline.lake import VERSION, Lake, LakeError
+from delaytasks.pipeline.settings import Settings
 from delaytasks.states import Outcome, State
 
 from .conftest import happened
@@ -32,17 +33,22 @@ def stats() -> list[tuple[str, Any, int, int | None]]:
 def past(job: Callable[..., Job]) -> Callable[..., None]:
     """Something that happened, so long before this hour."""
 
-    def happens(outcome: Outcome = Outcome.FINISHED, *, late_ms: int = 5, topic: str = "order.close", **span: float):
+    def happens(
+        outcome: Outcome = Outcome.FINISHED, *, late_ms: int = 5, topic: str = "order.close",
+        state: State = State.FINISHED, **span: float,
+    ) -> None:  # fmt: skip
         due_at = ago(**span)
-        row = job(f"order:{Job.objects.count()}", topic=topic, state=State.FINISHED, due_at=due_at)
+        row = job(f"order:{Job.objects.count()}", topic=topic, state=state, due_at=due_at)
         happened(row, outcome, due_at + timedelta(seconds=1), late_ms=late_ms)
 
     return happens
 
 
+@pytest.mark.on_both
 def test_a_report_fills_the_table_writes_a_page_and_works_out_only_what_may_have_changed(
     spark: Any, database: Database, lake: Lake, past: Callable[..., None], job: Callable[..., Job], tmp_path: Path
 ) -> None:
+    past(Outcome.DEAD, state=State.DEAD, days=100)  # which the archive leaves there
     past(hours=50)
     past(hours=50, late_ms=7)
     past(hours=2, topic="refund.ask")
@@ -50,31 +56,46 @@ def test_a_report_fills_the_table_writes_a_page_and_works_out_only_what_may_have
         job(f"herd:{n}", due_at=ago(hours=-5))
     first = report.run(spark, database, lake, html=str(tmp_path / "mail.html"))
 
-    assert (first["since"], first["rows"], first["herds"]) == (None, 2, 1)
-    assert sorted(stats()) == [
+    assert (first["since"], first["rows"], first["herds"]) == (None, 3, 1)
+    assert sorted(stats())[1:] == [
         ("order.close", ago(hours=50), 2, 5), ("refund.ask", ago(hours=2), 1, 5)]  # fmt: skip
     assert "order.close (120)" in (tmp_path / "mail.html").read_text()
 
     TopicStat.objects.filter(topic="order.close").update(finished=77)  # what is not worked out again stays
     past(hours=0, late_ms=9)
     past(hours=30, late_ms=1_000)  # arrives late, in an hour that was settled
+    past(days=40, late_ms=2)  # the same, and leaves for the archive before a report sees it
+    assert archive.run(spark, database, lake, older_than_days=39)["pruned"] == 1
+    old = months.since(lake.document(report.DOCUMENT), 0)[hours.month_of(clock.to_ms(ago(days=100)))]
+    ((lost, _),) = lake.parquet(old)
+    whole = Path(lake.path(lost)).read_bytes()
+    Path(lake.path(lost)).unlink()  # a month of which nothing is worked out or shown is not read
     second = report.run(spark, database, lake)
 
-    assert (second["rows"], second["since"]) == (2, ago(hours=30).isoformat())
-    assert sorted(stats()) == [
+    assert (second["rows"], second["since"]) == (3, ago(days=40).isoformat())
+    assert sorted(stats())[1:] == [
+        ("order.close", ago(days=40), 1, 2),
         ("order.close", ago(hours=50), 77, 5), ("order.close", ago(hours=30), 1, 1_000),
         ("order.close", ago(hours=0), 1, 9), ("refund.ask", ago(hours=2), 1, 5),
     ]  # fmt: skip
-    months = lake.document(report.DOCUMENT)["months"]
-    kept = report.read_hours(spark, lake, months)
-    assert kept.count() == 4, "the lake has every hour once"
-    assert kept.selectExpr("sum(happened)").first()[0] == 5
+    document = lake.document(report.DOCUMENT)
+    for damaged in (None, whole[:-1]):
+        if damaged:
+            Path(lake.path(lost)).write_bytes(damaged)
+        with pytest.raises(LakeError, match=f"{lost} is gone, or not as it was written.*remove report.json"):
+            months.read(spark, lake, document, document["months"])
+    Path(lake.path(lost)).write_bytes(whole)
+    kept = months.read(spark, lake, document, document["months"])
+    assert kept.count() == 6, "the lake has every hour once"
+    assert kept.selectExpr("sum(happened)").first()[0] == 7
 
 
 def test_a_report_that_was_killed_before_its_end_is_made_good_by_the_next(
     spark: Any, database: Database, lake: Lake, past: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     past(hours=1)
+    on_disk: list[str] = []
+    publish = Lake.publish
     with monkeypatch.context() as patched:
         patched.setattr(report.page, "html", lambda facts: 1 / 0)  # the table is written, nothing is published
         with pytest.raises(ZeroDivisionError):
@@ -82,7 +103,14 @@ def test_a_report_that_was_killed_before_its_end_is_made_good_by_the_next(
     assert (len(stats()), lake.document(report.DOCUMENT), len(lake.runs("report"))) == (1, {}, 1)
 
     past(hours=1)
+    synced: set[str] = set()
+    monkeypatch.setattr(Lake, "_sync", lambda self, path: synced.add(path))
+    monkeypatch.setattr(Lake, "publish", lambda self, *given: (on_disk.extend(synced), publish(self, *given)))
     again = report.run(spark, database, lake)
+
+    files = {lake.path(path) for path, _ in lake.parquet("report")}
+    assert files
+    assert files <= set(on_disk), "before a document names them"
 
     assert [(finished, topic) for topic, _, finished, _ in stats()] == [(2, "order.close")]
     assert [f"{folder}/report.html" for folder in lake.runs("report")] == [
@@ -97,22 +125,67 @@ def test_a_report_of_an_empty_database_is_a_page(spark: Any, database: Database,
     assert "Timeouts" in Path(answer["page"]).read_text()
 
 
+INSERTED = """
+    INSERT INTO delaytasks_jobevent (id, job_id, outcome, attempt, due_ms, reserved_ms, done_ms, worker, actor, error,
+    reason) VALUES (%s, %s, 'finished', 2, %s, %s, %s, '', '', '', '')"""
+NEXT = "SELECT nextval(pg_get_serial_sequence('delaytasks_jobevent', 'id'))"
+
+
 @pytest.mark.only_on("postgresql")
-def test_an_event_whose_transaction_is_open_while_the_report_runs_is_in_the_next(
+def test_events_whose_transactions_end_after_a_report_correct_their_hours_in_the_next_whatever_their_ids(
     spark: Any, database: Database, lake: Lake, past: Callable[..., None]
 ) -> None:
-    past(hours=3)
-    row = Job.objects.get()
-    done_ms = clock.to_ms(ago(hours=3)) + 2_000
-    with database.connect() as other:
-        other.execute(
-            "INSERT INTO delaytasks_jobevent (job_id, outcome, attempt, due_ms, reserved_ms, done_ms, worker, actor,"
-            " error, reason) VALUES (%s, 'finished', 2, %s, %s, %s, '', '', '', '')",
-            (row.pk, done_ms, done_ms, done_ms),
-        )
-        past(hours=2)
-        report.run(spark, database, lake)
-        assert hours.hour_of(done_ms) >= lake.document(report.DOCUMENT)["settled_ms"]
+    past(hours=2)
     report.run(spark, database, lake)
+    job_id = Job.objects.get().pk
 
-    assert sorted(finished for _, _, finished, _ in stats()) == [1, 2]
+    def insert(connection: Any, number: int, **span: float) -> None:
+        done_ms = clock.to_ms(ago(**span)) + 2_000
+        connection.execute(INSERTED, (number, job_id, done_ms, done_ms, done_ms))
+
+    with database.connect() as history, database.connect() as slow:
+        insert(history, history.execute(NEXT).fetchone()[0], days=40)
+        (number,) = slow.execute(NEXT).fetchone()
+        slow.commit()  # it has an id, and has not begun to write
+        past(hours=0)  # which has a greater one
+        second = report.run(spark, database, lake)
+        insert(slow, number, days=50)
+    third = report.run(spark, database, lake)
+
+    assert (second["rows"], third["rows"], third["since"]) == (1, 3, ago(days=50).isoformat())
+    assert [hour_at for _, hour_at, _, _ in sorted(stats())] == [
+        ago(days=50), ago(days=40), ago(hours=2), ago(hours=0)]  # fmt: skip
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_database_that_goes_away_under_the_readers_is_a_sentence_and_nothing_is_published(
+    spark: Any, database: Database, lake: Lake, past: Callable[..., None], monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    past(hours=1)
+    real = report.events
+
+    def disturbed(*given: Any) -> Any:
+        found = real(*given)
+        with database.connect() as other:
+            other.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'delaytasks pipeline' "
+                "AND datname = current_database() AND pid <> pg_backend_pid()"
+            )
+        return found
+
+    monkeypatch.setattr(report, "events", disturbed)
+    monkeypatch.setattr(run, "ask", lambda *given: report.run(spark, database, lake))
+    code = run.main(["report"], Settings(database, lake.root).environment())
+
+    answer = json.loads(capsys.readouterr().out)
+    assert (code, answer["error"]) == (run.REFUSED, "DatabaseAway")
+    assert answer["message"].startswith("The database went away: invalid snapshot identifier")
+    assert answer["message"].endswith("Nothing was published; run it again when the database is back.")
+    assert (lake.document(report.DOCUMENT), stats()) == ({}, [])
+
+
+def test_a_document_of_a_newer_format_is_refused(spark: Any, database: Database, lake: Lake) -> None:
+    lake.publish(report.DOCUMENT, {"version": VERSION + 1})
+    with pytest.raises(LakeError, match=r"report\.json was written by a newer delaytasks"):
+        report.run(spark, database, lake)
+    assert lake.runs("report") == []
