@@ -1,10 +1,20 @@
 """Which hours a report works out: all that may have changed, and no others."""
 
+from collections.abc import Callable
+from datetime import timedelta
+
 import pytest
 
-from delaytasks.pipeline import hours
+from delaytasks import clock, dialect
+from delaytasks.models import Job, JobEvent
+from delaytasks.pipeline import hours, snapshot
 from delaytasks.pipeline.database import Database
 from delaytasks.pipeline.hours import HOUR_MS, SLACK_MS, Look, Wanted
+from delaytasks.states import Outcome
+
+from .conftest import happened
+
+NEXT = "SELECT nextval(pg_get_serial_sequence('delaytasks_jobevent', 'id'))"
 
 
 class Told:
@@ -67,6 +77,31 @@ def test_what_was_open_at_the_last_look_is_told_by_its_transaction_and_not_by_it
     moved = Told(vendor="postgresql", xmax=500)
     hours.wanted(moved, looks, 10 * HOUR_MS)
     assert moved.asked == [80, 10 * HOUR_MS], "a database that was moved counts its transactions anew"
+
+
+@pytest.mark.only_on("postgresql")
+def test_an_id_that_was_handed_out_before_a_look_to_who_began_to_write_after_it_is_found_and_nothing_else(
+    database: Database, job: Callable[..., Job]
+) -> None:
+    def looked() -> Look:
+        with snapshot.taken(database) as taken:
+            return hours.look(taken)
+
+    row, long_ago = job(), dialect.database_now("default") - timedelta(days=40)
+    happened(row, Outcome.FINISHED, long_ago)
+    looks = [looked()]
+    with database.connect() as slow:
+        (number,) = slow.execute(NEXT).fetchone()
+    happened(row, Outcome.FINISHED, long_ago + timedelta(hours=1))
+    looks.append(looked())
+    assert looks[-1].max_id > number
+    late_ms = clock.to_ms(long_ago + timedelta(hours=2))
+    late = JobEvent(id=number, job=row, outcome="finished", attempt=1, due_ms=late_ms, done_ms=late_ms)
+    JobEvent.objects.bulk_create([late])
+    with snapshot.taken(database) as taken:
+        want = hours.wanted(taken, looks, hours.settled(looks[:-1], looks[-1]))
+
+    assert want.before == (hours.hour_of(late_ms),)
 
 
 def test_all_is_read_where_no_look_is_old_enough() -> None:
