@@ -32,7 +32,7 @@ def _tell(found: Mirror, using: str, chunk: LoadChunk) -> int:
     until_ms = int(engine.now_ms(using)) + conf.get().horizon_ms + OVERLAP_MS
     added = sum(found.feed(page) for page in _inserted(using, chunk, until_ms))
     for page in _replaced(using, chunk, until_ms):
-        added += found.add(page, mark=True)
+        added += found.feed(page, mark=True)
     LoadChunk.objects.using(using).filter(pk=chunk.pk).update(told=True, replaced_ids=[])
     return added
 

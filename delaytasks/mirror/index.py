@@ -48,9 +48,9 @@ class Mirror:
         """
         return sum(self._told("add", self._by_bucket(entries, [str(int(mark))])))
 
-    def feed(self, entries: Iterable[Entry]) -> int:
+    def feed(self, entries: Iterable[Entry], *, mark: bool = False) -> int:
         """add() for the guards, which must know: raises MirrorDown."""
-        calls = self._by_bucket(entries, ["0"])
+        calls = self._by_bucket(entries, [str(int(mark))])
         return sum(self._line.ask(lambda c: self._scripts.many(c, "add", calls))) if calls else 0
 
     def settle(self, settlements: Iterable[Settlement]) -> int:

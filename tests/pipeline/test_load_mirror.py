@@ -8,6 +8,7 @@ import pytest
 
 from delaytasks import conf, dialect, engine, loaded, sweeper
 from delaytasks.clock import from_ms, to_ms
+from delaytasks.exceptions import MirrorDown
 from delaytasks.models import Job, LoadChunk
 from delaytasks.pipeline.database import Database
 from delaytasks.pipeline.lake import Lake
@@ -107,6 +108,22 @@ def test_a_job_that_nobody_told_of_is_late_by_no_more_than_the_guard(
 
     assert sweeper.probe(found, "default") == 1, "it became due half a second ago"
     assert set(in_mirror()) == set(ids("a"))
+
+
+def test_a_replaced_job_that_redis_was_not_there_for_stays_to_be_told(
+    fed: int,
+    database: Database,
+    lake: Lake,
+    chunk: Callable[..., Chunk],
+    job: Callable[..., Job],
+    redis_server: Any,
+) -> None:
+    row = job("a", due_at=from_ms(fed) + timedelta(days=2))
+    assert place(database, lake, Run("r", "s", "replace"), chunk("a", due_ms=fed + 60_000))
+    redis_server.stop()
+    with pytest.raises(MirrorDown):
+        loaded.tell("default")
+    assert LoadChunk.objects.filter(told=False).get().replaced_ids == [row.pk]
 
 
 def test_while_redis_is_away_it_stays_to_be_told_and_without_one_nothing_is_asked(
