@@ -63,6 +63,7 @@ class Database:
 
     def _keywords(self) -> dict[str, str]:
         about = {
+            "client_encoding": "UTF8",  # of what is sent and read here, whatever PGCLIENTENCODING says
             "dbname": self.name,
             "host": self.host,
             "port": self.port,
@@ -75,6 +76,15 @@ class Database:
     def mark(self) -> str:
         """What stands for a parameter in a statement of connect()."""
         return "?" if self.vendor == "sqlite" else "%s"
+
+    @property
+    def error(self) -> type[Exception]:
+        """What its driver raises, whatever is wrong."""
+        if self.vendor == "sqlite":
+            return sqlite3.Error
+        import psycopg
+
+        return psycopg.Error
 
     @contextlib.contextmanager
     def connect(self) -> Iterator[Any]:
@@ -105,7 +115,8 @@ class Database:
             return sqlite3.OperationalError, ()
         import psycopg
 
-        return psycopg.OperationalError, (psycopg.errors.InsufficientPrivilege,)
+        errors = psycopg.errors
+        return psycopg.OperationalError, (errors.InsufficientPrivilege, errors.ReadOnlySqlTransaction)
 
     @contextlib.contextmanager
     def _sqlite(self) -> Iterator[Any]:
@@ -157,8 +168,13 @@ class Database:
             asked = connection.execute("SELECT pg_try_advisory_lock(%s, hashtext(%s))", (_LOCK, what))
             if not asked.fetchone()[0]:
                 raise Busy(f"Another {what} of {self} is running: wait until it has ended.")
+
+            def still() -> None:
+                with self.answering():
+                    connection.execute("SELECT 1")
+
             try:
-                yield lambda: connection.execute("SELECT 1")
+                yield still
             finally:  # at once: the server notices a moment later that a connection was closed
                 with contextlib.suppress(psycopg.Error):
                     connection.execute("SELECT pg_advisory_unlock_all()")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from .database import Database, DatabaseAway
-from .lake import Lake
+from .database import Database, DatabaseAway, NotAllowed
+from .lake import Lake, LakeError
 from .placing import place
 from .progress import say
 from .stages import Chunk, Overtaken, Run
@@ -18,6 +18,10 @@ from .stages import Chunk, Overtaken, Run
 if TYPE_CHECKING:
     import pyarrow
 
+NEEDS = (
+    "A load needs the primary server, SELECT, INSERT and UPDATE on delaytasks_job, delaytasks_jobevent and "
+    "delaytasks_loadchunk, and TEMPORARY on the database."
+)
 LOOK_SECONDS = 0.5
 SAY_SECONDS = 3.0
 NOW_MS = {
@@ -90,9 +94,15 @@ def _placed(database: Database, lake: Lake, run: Run, chunk: Chunk) -> str:
     """What went wrong, as a sentence; it is not raised, as Spark would put a page of its own around it."""
     try:
         place(database, lake, run, chunk)
-    except (DatabaseAway, Overtaken, OSError) as error:
-        return " ".join(str(error).split())  # libpq says it in several lines
-    return ""
+    except NotAllowed as error:
+        told = f"{error} {NEEDS}"
+    except (DatabaseAway, LakeError) as error:
+        told = str(error)
+    except (Overtaken, OSError, database.error) as error:
+        told = f"Chunk {chunk.number} could not be loaded: {error}."
+    else:
+        return ""
+    return " ".join(told.split())  # libpq says it in several lines
 
 
 class Watch:

@@ -9,20 +9,22 @@ So a chunk is loaded once, whoever is killed when: its row of the ledger is ther
 """
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
-from pyarrow import parquet
+from pyarrow import ArrowInvalid, RecordBatch, parquet
 
 from .database import Database
-from .lake import Lake
+from .lake import Lake, LakeError
 from .stages import STAGED, Chunk, Overtaken, Placed, PostgreSQL, Run, SQLite, Stage
 
 MODES = ("reject", "keep", "replace")
+ROWS = 500  # in memory at once, of a chunk: each may have a body of MAX_BODY_BYTES
 RACES = 5  # a live job that ends between our statements makes us look again
 
 
 def place(database: Database, lake: Lake, run: Run, chunk: Chunk) -> bool:
-    """Whether it was done now; False: the ledger has it already. Raises DatabaseAway."""
+    """Whether it was done now; False: the ledger has it already. Raises DatabaseAway, NotAllowed, LakeError."""
     for attempt in range(RACES):
         try:
             return _place(database, lake, run, chunk)
@@ -33,18 +35,33 @@ def place(database: Database, lake: Lake, run: Run, chunk: Chunk) -> bool:
 
 
 def _place(database: Database, lake: Lake, run: Run, chunk: Chunk) -> bool:
-    with lake.files.open_input_file(lake.path(chunk.path)) as file:
-        rows = parquet.read_table(file, columns=list(STAGED))
     with database.connect() as connection:
         stage = (SQLite if database.vendor == "sqlite" else PostgreSQL)(connection, run.by)
         if not stage.claims(run, chunk):
             return False
-        stage.fill(rows)
+        stage.fill(_batches(lake, chunk))
         placed = placed_of(stage, run.mode, chunk.rows)
-        if placed.refused:
-            lake.write(f"{run.folder}/rejects/live-{chunk.number:06}.json", _as_lines(placed.refused))
+        _write_refused(lake, f"{run.folder}/rejects/live-{chunk.number:06}.json", placed)
         stage.note(run, chunk, placed)
     return True
+
+
+def _batches(lake: Lake, chunk: Chunk) -> Iterator[RecordBatch]:
+    path = lake.path(chunk.path)
+    try:
+        with lake.files.open_input_file(path) as file:
+            for batch in parquet.ParquetFile(file).iter_batches(ROWS, columns=list(STAGED)):
+                yield batch.select(list(STAGED))
+    except (OSError, ArrowInvalid, KeyError) as error:
+        raise LakeError(f"{path}, a chunk of this run, is gone, damaged or of another version: {error}.") from error
+
+
+def _write_refused(lake: Lake, path: str, placed: Placed) -> None:
+    """Before the commit, so that no row is refused unsaid. What a try before said, and did not commit, goes."""
+    if placed.refused:
+        lake.write(path, _as_lines(placed.refused))
+    elif lake.has(path):
+        lake.files.delete_file(lake.path(path))
 
 
 def placed_of(stage: "Stage", mode: str, rows: int) -> Placed:

@@ -36,16 +36,17 @@ if TYPE_CHECKING:
 
 GOOD, REJECT = "chunk", "reject"
 PROMISE = ("topic", "key", "due_ms", "ttr_ms", "body")
-NUMBERS = ("due_ms", "ttr_ms", "row")
+NUMBERS = ("due_ms", "ttr_ms", "spread_ms", "row")
 SCREENED = StructType([
     StructField(name, LongType() if name in NUMBERS else StringType())
-    for name in ("kind", *PROMISE, "file", "row", "reason", "message", "raw")
+    for name in ("kind", *PROMISE, "spread_ms", "file", "row", "reason", "message", "raw")
 ])  # fmt: skip
-NOTHING = (None,) * len(PROMISE)
-READ = (  # of what mapping.mapped() gives
-    FILE, ROW, PROBLEM, MESSAGE, "topic", "key", "due_us", "due", "delay", "ttr", "ttr_ms", "body",
+NOTHING = (None,) * (len(PROMISE) + 1)
+READ = (  # of what mapping.mapped() and spread() give
+    FILE, ROW, PROBLEM, MESSAGE, "topic", "key", "due_us", "due", "delay", "ttr", "ttr_ms", "body", "spread_ms",
 )  # fmt: skip
 DAY = len("2030-01-31")
+NAMED = 20  # topics that a reject names
 
 
 _FROM_JSON = json.JSONDecoder().decode
@@ -81,20 +82,19 @@ class Limits:
 
 
 def screened(rows: DataFrame, limits: Limits) -> DataFrame:
-    """SCREENED of what mapping.mapped() gives: GOOD rows, each topic and key once, and REJECTs. In no order."""
+    """SCREENED of what mapped() and spread() give: GOOD rows, each topic and key once, and REJECTs; in no order."""
     order = [F.col(name).desc() if limits.last_counts else F.col(name) for name in (FILE, ROW)]
     together = rows.repartition("topic", "key").sortWithinPartitions("topic", "key", *order)
     return together.mapInArrow(partial(_screen, limits), SCREENED)
 
 
-def spread(rows: DataFrame, now_ms: int, over_ms: int) -> DataFrame:
-    """due_ms later by what topic and key say, the same in each run: from 0 up to over_ms. What is overdue, from now.
+def spread(rows: DataFrame, over_ms: int) -> DataFrame:
+    """Adds spread_ms: how much later it is to be, by what topic and key say, the same in each run. Below over_ms.
 
-    Needs topic, key, due_ms.
+    Needs topic, key. It is added when a row is loaded, as what is overdue then is to be spread from then on.
     """
-    offset = F.pmod(F.xxhash64("topic", "key"), F.lit(over_ms))
-    due = F.when(F.col("due_ms").isNotNull(), F.greatest(F.col("due_ms"), F.lit(now_ms)) + offset)
-    return rows.withColumn("due_ms", due)
+    offset = F.pmod(F.xxhash64("topic", "key"), F.lit(over_ms)) if over_ms else F.lit(0)
+    return rows.withColumn("spread_ms", offset.cast("long"))
 
 
 def _screen(limits: Limits, batches: Iterator["pyarrow.RecordBatch"]) -> Iterator["pyarrow.RecordBatch"]:
@@ -123,20 +123,29 @@ class Judge:
     """Judges rows that come sorted by topic and key, one after the other."""
 
     limits: Limits
+    known: str = field(init=False)  # topics, for people
     last: tuple[str, str] | None = None  # topic and key of the last good row
     place: tuple[str, int] = ("", 0)
     ttrs: dict[tuple[str, str | None, str | None], int] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        names = sorted(self.limits.topics)
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        self.known = (", ".join(names[:NAMED]) or "none") + more
+
     def judged(
         self, file: str, number: int, problem: str | None, message: str | None, topic: str | None, key: str | None,
         due_us: int | None, due: str | None, delay: str | None, ttr: str | None, ttr_ms: str | None, body: str | None,
+        spread_ms: int,
     ) -> tuple[Any, ...]:  # fmt: skip
         """SCREENED of a row with the columns READ, but its raw."""
         if problem is not None:
             return (REJECT, *NOTHING, file, number, problem, message)
         try:
             name = self.name(topic, key)
-            promise = (*name, self.due_ms(due_us, due, delay), self.ttr_ms(name[0], ttr, ttr_ms), self.body(body))
+            due_ms = self.due_ms(due_us, due, delay)
+            self.check_spread(due_ms, spread_ms)
+            promise = (*name, due_ms, self.ttr_ms(name[0], ttr, ttr_ms), self.body(body), spread_ms)
             if self.last == name:
                 raise NotOnce(f"{topic} {key!r} is in {self.where()} as well, which is the one that counts.")
         except BadInput as error:
@@ -151,8 +160,9 @@ class Judge:
         if topic is not None and topic in self.limits.topics:
             return topic, rules.check_key(key)
         rules.check_topic(topic)
-        known = ", ".join(sorted(self.limits.topics)) or "none"
-        raise UnknownTopic(f"Topic {topic!r} is unknown: no handler, setting or Topic row names it. Known: {known}.")
+        raise UnknownTopic(
+            f"Topic {topic!r} is unknown: no handler, setting or Topic row names it. Known: {self.known}."
+        )
 
     def due_ms(self, micros: int | None, text: str | None, delay: str | None) -> int:
         about = {"now_ms": self.limits.now_ms, "max_seconds": self.limits.max_delay_seconds}
@@ -162,6 +172,14 @@ class Judge:
         if delay is not None:
             ms += rules.to_delay_ms(_number("delay", delay, BadDelay), max_seconds=self.limits.max_delay_seconds)
         return rules.limited_due_ms(ms, **about)
+
+    def check_spread(self, due_ms: int, spread_ms: int) -> None:
+        most = self.limits.max_delay_seconds
+        if max(due_ms, self.limits.now_ms) + spread_ms > self.limits.now_ms + most * 1000:
+            raise BadDelay(
+                f"With {spread_ms} ms for the spread (--spread) the due time, {due_ms} ms since 1970, is more than "
+                f"{most:,} seconds ahead (MAX_DELAY_SECONDS)."
+            )
 
     def ttr_ms(self, topic: str, seconds: str | None, ms: str | None) -> int:
         asked = (topic, seconds, ms)

@@ -1,18 +1,18 @@
 """What of a chunk is still to be placed: a temporary table, and the statements that empty it, of each database."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from pyarrow import Table, csv
+from pyarrow import RecordBatch, csv
 
 from ..states import State
 
 DELAYED, RESERVED = int(State.DELAYED), int(State.RESERVED)
-STAGED = {
-    "topic": "text", "key": "text", "due_ms": "bigint", "ttr_ms": "bigint", "body": "text", "file": "text",
-    "row": "bigint",
+STAGED = {  # of a chunk's columns
+    "topic": "text", "key": "text", "due_ms": "bigint", "spread_ms": "bigint", "ttr_ms": "bigint", "body": "text",
+    "file": "text", "row": "bigint",
 }  # fmt: skip
 JOB = "topic, key, state, due_at, ttr_ms, body, created_at, attempt, failures, worker, error"
 EVENT = "job_id, outcome, attempt, due_ms, done_ms, reserved_ms, next_due_ms, worker, actor, error, reason"
@@ -70,7 +70,7 @@ class Stage:
 
     mark: ClassVar[str]
     now: ClassVar[str]
-    due: ClassVar[str]  # of a row s: a past time is now
+    due: ClassVar[str]  # of a row s: a past time is now, and then comes its part of the spread
     body: ClassVar[str] = "s.body"
 
     def __init__(self, connection: Any, by: str) -> None:
@@ -95,7 +95,8 @@ class Stage:
              placed.high_id, json.dumps(placed.replaced_ids), run.name, chunk.number),
         )  # fmt: skip
 
-    def fill(self, rows: Table) -> None:
+    def fill(self, batches: Iterable[RecordBatch]) -> None:
+        """With the columns STAGED."""
         raise NotImplementedError
 
     def insert(self) -> tuple[int, int, int]:
@@ -133,15 +134,19 @@ class Stage:
 class PostgreSQL(Stage):
     mark = "%s"
     now = "date_trunc('milliseconds', statement_timestamp())"
-    due = f"GREATEST(TIMESTAMPTZ 'epoch' + s.due_ms * interval '1 millisecond', {now})"
+    due = (
+        f"GREATEST(TIMESTAMPTZ 'epoch' + s.due_ms * interval '1 millisecond', {now})"
+        " + s.spread_ms * interval '1 millisecond'"
+    )
     body = "CAST(s.body AS jsonb)"
     MS = "CAST(extract(epoch FROM {}) * 1000 AS bigint)"
 
-    def fill(self, rows: Table) -> None:
+    def fill(self, batches: Iterable[RecordBatch]) -> None:
         columns = ", ".join(f'"{name}" {kind}' for name, kind in STAGED.items())
         self.connection.execute(f"CREATE TEMPORARY TABLE load_stage ({columns}) ON COMMIT DROP")
         with self.connection.cursor().copy("COPY load_stage FROM STDIN (FORMAT csv)") as copy:
-            csv.write_csv(rows, _Sink(copy), csv.WriteOptions(include_header=False, batch_size=10_000))
+            for batch in batches:
+                csv.write_csv(batch, _Sink(copy), csv.WriteOptions(include_header=False))
         self.connection.execute("ANALYZE load_stage")
 
     def insert(self) -> tuple[int, int, int]:
@@ -216,19 +221,20 @@ class _Sink:
 class SQLite(Stage):
     mark = "?"
     now = "replace(strftime('%Y-%m-%d %H:%M:%f000', 'now'), '.000000', '')"
-    due = f"max(replace(strftime('%Y-%m-%d %H:%M:%f000', s.due_ms / 1000.0, 'unixepoch'), '.000000', ''), {now})"
     MS = "(CAST(strftime('%s', {0}) AS INTEGER) * 1000 + CAST(substr(strftime('%f', {0}), 4) AS INTEGER))"
+    DUE_MS = "(max(s.due_ms, " + MS.format("'now'") + ") + s.spread_ms)"
+    due = f"replace(strftime('%Y-%m-%d %H:%M:%f000', {DUE_MS} / 1000.0, 'unixepoch'), '.000000', '')"
     last = 0  # id before the insert: one writer, so what is greater is ours
 
     def claims(self, run: Run, chunk: Chunk) -> bool:
         self.connection.execute("BEGIN IMMEDIATE")
         return super().claims(run, chunk)
 
-    def fill(self, rows: Table) -> None:
+    def fill(self, batches: Iterable[RecordBatch]) -> None:
         columns = ", ".join(f'"{name}" {kind}' for name, kind in STAGED.items())
         self.connection.execute(f"CREATE TEMPORARY TABLE load_stage ({columns}, PRIMARY KEY (topic, key))")
         marks = ", ".join("?" * len(STAGED))
-        for batch in rows.to_batches(max_chunksize=10_000):
+        for batch in batches:
             values = zip(*batch.to_pydict().values(), strict=True)
             self.connection.executemany(f"INSERT INTO load_stage VALUES ({marks})", values)
 

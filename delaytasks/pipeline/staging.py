@@ -27,9 +27,8 @@ def stage(
     if rows is None:
         return EMPTY
     say(f"reading {source}")
-    judged = screening.screened(mapping.mapped(rows, terms, source), limits)
-    if spread_ms:
-        judged = screening.spread(judged, limits.now_ms, spread_ms)
+    mapped = mapping.mapped(rows, terms, source).transform(screening.spread, spread_ms)
+    judged = screening.screened(mapped, limits)
     whole = judged.write.option("maxRecordsPerFile", CHUNK_ROWS).option("compression", "zstd").partitionBy("kind")
     try:
         whole.parquet(lake.uri(f"{folder}/staged"))

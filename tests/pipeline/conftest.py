@@ -148,9 +148,11 @@ def chunk(lake: Lake) -> Callable[..., Any]:
         due_ms: int = ms("02-01 12:00"),
         body: str = '{"n":1}',
         ttr_ms: int = 30_000,
+        spread_ms: int = 0,
     ) -> Any:
         rows = [{"topic": "order.close", "key": key, "due_ms": due_ms, "ttr_ms": ttr_ms, "body": body,
-                 "file": "orders.csv", "row": row} for row, key in enumerate(keys, 2)]  # fmt: skip
+                 "spread_ms": spread_ms, "file": "orders.csv", "row": row}
+                for row, key in enumerate(keys, 2)]  # fmt: skip
         path = f"load/{run}/staged/{number}.parquet"
         lake.files.create_dir(lake.path(f"load/{run}/staged"), recursive=True)
         parquet.write_table(pyarrow.Table.from_pylist(rows), lake.path(path))

@@ -1,14 +1,17 @@
 """A chunk in the job table: once, whoever is killed when; and as schedule() would have put it there. No Spark."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
+import pyarrow
 import pytest
 from django.db import transaction
+from pyarrow import parquet
 
 from delaytasks import dialect, scheduling
 from delaytasks.models import Job, JobEvent, LoadChunk
+from delaytasks.pipeline import ledger, placing
 from delaytasks.pipeline.database import Database, DatabaseAway
 from delaytasks.pipeline.lake import Lake
 from delaytasks.pipeline.ledger import Ledger
@@ -70,6 +73,77 @@ def test_a_past_due_time_is_now_and_who_asked_is_an_event(
     known = JobEvent.objects.get(job__key="c")
     assert (event.attempt, event.reserved_ms, event.worker, event.error, event.reason) == (
         known.attempt, known.reserved_ms, known.worker, known.error, known.reason)  # fmt: skip
+
+
+def test_the_spread_counts_from_when_a_row_is_loaded_so_that_what_was_overdue_by_then_does_not_come_at_once(
+    database: Database, lake: Lake, chunk: Callable[..., Chunk]
+) -> None:
+    assert place(database, lake, RUN, chunk("a", due_ms=5, spread_ms=90_000))
+    assert place(database, lake, RUN, chunk("b", number=1, spread_ms=1_500))
+    late, early = Job.objects.get(key="a"), Job.objects.get(key="b")
+    assert late.due_at == late.created_at + timedelta(seconds=90)
+    assert early.due_ms == LATER + 1_500
+
+    before = dialect.now_ms("default")
+    assert place(database, lake, Run("r2", "stamp", "replace"), chunk("a", due_ms=5, spread_ms=3_000))
+    late.refresh_from_db()
+    assert before + 3_000 <= late.due_ms <= dialect.now_ms("default") + 3_000
+
+
+def test_a_chunk_is_in_memory_by_a_few_rows_at_once(
+    database: Database, lake: Lake, chunk: Callable[..., Chunk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = SQLite if database.vendor == "sqlite" else PostgreSQL
+    real, sizes = stage.fill, list[int]()
+
+    def noting(self: Any, batches: Any) -> None:
+        def each() -> Iterator[Any]:
+            for batch in batches:
+                sizes.append(batch.num_rows)
+                yield batch
+
+        real(self, each())
+
+    monkeypatch.setattr(stage, "fill", noting)
+    monkeypatch.setattr(placing, "ROWS", 2)
+    assert place(database, lake, RUN, chunk("a", "b", "c", "d", "e"))
+    assert (sizes, counts()) == ([2, 2, 1], (5, 5, 0, 0, 0))
+
+
+def test_rows_that_a_try_refused_and_did_not_commit_are_no_rejects_if_the_next_one_loads_them(
+    database: Database, lake: Lake, chunk: Callable[..., Chunk], job: Callable[..., Job], monkeypatch: Any
+) -> None:
+    stage, made = SQLite if database.vendor == "sqlite" else PostgreSQL, chunk("a", "b")
+    live = job("a")
+
+    def dies(*args: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(stage, "note", dies)
+        place(database, lake, RUN, made)
+    assert rejects(lake) == [(2, "a", "live")]
+    Job.objects.filter(pk=live.pk).update(state=State.CANCELLED, ended_at=at("01-01 00:00"))
+    assert place(database, lake, RUN, made)
+    assert (rejects(lake), counts()) == ([], (2, 2, 0, 0, 0))
+
+
+def test_a_chunk_that_is_gone_or_is_none_is_named_and_nothing_of_it_is_loaded(
+    database: Database, lake: Lake, chunk: Callable[..., Chunk]
+) -> None:
+    made = chunk("a")
+    path = lake.path(made.path)
+    kept = lake.files.open_input_stream(path).read()
+    lake.files.delete_file(path)
+    assert f"{path}, a chunk of this run, is gone" in ledger._placed(database, lake, RUN, made)
+    lake.write(made.path, kept[:-3])
+    assert f"{path}, a chunk of this run, is gone, damaged" in ledger._placed(database, lake, RUN, made)
+    parquet.write_table(pyarrow.table({"topic": ["order.close"], "key": ["a"]}), path)
+    assert "of another version" in ledger._placed(database, lake, RUN, made)
+    assert not LoadChunk.objects.exists()
+    lake.write(made.path, kept)
+    assert ledger._placed(database, lake, RUN, made) == ""
+    assert Job.objects.count() == 1
 
 
 def test_a_live_key_is_refused_kept_or_replaced_as_schedule_does(

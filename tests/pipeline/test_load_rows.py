@@ -16,12 +16,12 @@ NOW = datetime.now(UTC)
 DUE = "2030-01-31T09:00:00.1234+01:00"
 LIMITS = Limits({"order.close": 30_000, "order.remind": 60_000}, clock.to_ms(NOW), 10 * 366 * 86_400, 65_536)
 ROW = dict.fromkeys(("__problem", "__message", "__text", "due_us", "delay", "ttr", "ttr_ms", "body"))
-ROW |= {"__file": "orders.csv", "__row": 7, "topic": "order.close", "key": "order:7", "due": DUE}
+ROW |= {"__file": "orders.csv", "__row": 7, "topic": "order.close", "key": "order:7", "due": DUE, "spread_ms": 0}
 NUL = chr(0)
 
 
 def judged(judge: Judge, **columns: Any) -> dict[str, Any]:
-    names = ("kind", *PROMISE, "file", "row", "reason", "message")
+    names = ("kind", *PROMISE, "spread_ms", "file", "row", "reason", "message")
     row = {**ROW, **columns}
     return dict(zip(names, judge.judged(*(row[name] for name in READ)), strict=True))
 
@@ -34,7 +34,7 @@ def test_a_good_row_is_a_promise_and_a_bad_one_keeps_its_place_its_reason_and_wh
     good = judged(judge(), body='{"order":  7}', ttr="1.5")
     assert good == {
         "kind": "chunk", "topic": "order.close", "key": "order:7", "due_ms": 1_896_076_800_124, "ttr_ms": 1500,
-        "body": '{"order":7}', "file": "orders.csv", "row": 7, "reason": None, "message": None,
+        "body": '{"order":7}', "spread_ms": 0, "file": "orders.csv", "row": 7, "reason": None, "message": None,
     }  # fmt: skip
     bad = judged(judge(), key=None)
     assert (bad["kind"], bad["reason"], bad["file"], bad["row"]) == ("reject", "key", "orders.csv", 7)
@@ -115,6 +115,12 @@ def test_each_reject_has_a_word_to_count_it_by_and_a_sentence(row: dict[str, Any
     assert re.search(said, found["message"])
 
 
+def test_a_reject_names_some_topics_however_many_there_are() -> None:
+    many = {f"topic.{n:04}": 60_000 for n in range(5000)}
+    said = judged(judge(topics=many), topic="order.close")["message"]
+    assert (len(said) < 500, said.endswith("topic.0019 and 4980 more.")) == (True, True)
+
+
 def test_a_local_time_is_of_the_zone_that_is_said_and_never_guessed() -> None:
     berlin = judge(zone="Europe/Berlin")
     assert judged(berlin, due="2030-07-01 12:00")["due_ms"] == clock.to_ms(datetime(2030, 7, 1, 10, tzinfo=UTC))
@@ -137,6 +143,16 @@ def test_a_delay_is_counted_from_its_instant_and_the_sum_has_the_limit() -> None
     long = str(10 * 366 * 86_400 - 1)
     assert judged(judge(), delay=long)["reason"] == "due"
     assert judged(judge(), due="2020-01-31T08:00", delay="60")["reason"] == "no zone"
+
+
+def test_a_row_whose_part_of_the_spread_would_bring_it_past_the_limit_is_rejected() -> None:
+    limit = {"max_delay_seconds": 3600}
+    nearly = datetime.fromtimestamp(LIMITS.now_ms / 1000 + 3590, UTC).isoformat()
+    assert judged(judge(**limit), due=nearly, spread_ms=9_000)["kind"] == "chunk"
+    assert judged(judge(**limit), due="1999-01-01T00:00Z", spread_ms=3_600_000)["kind"] == "chunk"
+    found = judged(judge(**limit), due=nearly, spread_ms=11_000)
+    assert (found["reason"], found["spread_ms"]) == ("due", None)
+    assert "With 11000 ms for the spread (--spread)" in found["message"]
 
 
 def test_of_rows_with_the_same_topic_and_key_the_first_good_one_counts_and_the_others_name_it() -> None:
