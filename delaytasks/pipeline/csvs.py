@@ -7,6 +7,7 @@ spreadsheet does: the header is row 1. An empty value is null.
 import csv
 import io
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .lake import Lake
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     import pyarrow
 
 BATCH = 10_000  # rows
-LONGEST = 16 << 20  # characters of a value
+BATCH_CHARACTERS = 16 << 20  # a batch that has as many ends
+LONGEST = 16 << 20  # characters of a row
 FATAL = ("file", "quote")  # problems after which nothing is known of what follows in the file
 SHOWN = 65_536  # characters of a row that is none, among the rejects
 COLUMNS, ENCODING = "columns", "encoding"
@@ -37,7 +39,7 @@ def header_of_all(root: str, paths: Sequence[str], encoding: str, delimiter: str
 def _header(root: str, path: str, encoding: str, delimiter: str) -> list[str]:
     try:
         with _opened(root, path, encoding) as text:
-            names = next(csv.reader(text, delimiter=delimiter, strict=True), [])
+            names = next(csv.reader(Lines(text), delimiter=delimiter, strict=True), [])
     except LookupError:
         raise BadSettings(f"There is no encoding {encoding!r}.") from None
     except (UnicodeError, OSError, csv.Error) as error:
@@ -55,24 +57,43 @@ def _header(root: str, path: str, encoding: str, delimiter: str) -> list[str]:
 def rows(root: str, path: str, names: Sequence[str], encoding: str, delimiter: str) -> Iterator["pyarrow.RecordBatch"]:
     """Batches with these names, ABOUT first. What cannot be read at all is a row with a FATAL problem."""
     batch: list[tuple[Any, ...]] = []
+    characters = 0
     for row in _each(root, path, len(names) - len(ABOUT), encoding, delimiter):
         batch.append(row)
-        if len(batch) == BATCH:
+        characters += sum(len(value) for value in row[len(ABOUT) - 1 :] if value)
+        if len(batch) == BATCH or characters >= BATCH_CHARACTERS:
             yield _as_batch(batch, names)
-            batch = []
+            batch, characters = [], 0
     yield _as_batch(batch, names)
 
 
+class LineTooLong(csv.Error):
+    """A line of more than LONGEST characters: what would hold it in memory stops there."""
+
+
+class NeverClosed(csv.Error):
+    """A quoted value goes over more than LONGEST characters."""
+
+
 class Lines:
-    """The lines of a text; and those since the last row, for its rejects."""
+    """The lines of a text; and those since the last row, for its rejects. Raises csv.Error: too long."""
 
     def __init__(self, text: io.TextIOWrapper) -> None:
-        self.text, self.since = text, list[str]()
+        self.text, self.since, self.length = text, list[str](), 0
 
     def __iter__(self) -> Iterator[str]:
-        for line in self.text:
+        for line in iter(partial(self.text.readline, LONGEST + 1), ""):
             self.since.append(line)
+            self.length += len(line)
+            if len(line) > LONGEST:
+                raise LineTooLong(f"has a line of more than {LONGEST:,} characters")
+            if self.length > LONGEST:
+                raise NeverClosed(f"opens a quote that is not closed within {LONGEST:,} characters")
             yield line
+
+    def begin_row(self) -> None:
+        self.since.clear()
+        self.length = 0
 
     def taken(self) -> str:
         """What the last row was read from."""
@@ -87,18 +108,18 @@ def _each(root: str, path: str, width: int, encoding: str, delimiter: str) -> It
             lines = Lines(text)
             reader = csv.reader(lines, delimiter=delimiter, strict=True)
             while True:
-                lines.since.clear()
+                lines.begin_row()
                 number += 1
                 try:
                     row = next(reader)
                 except StopIteration:
                     return
                 except csv.Error as error:
-                    lost = str(error).startswith(("unexpected end", "field larger"))
-                    said = "opens a quote that is never closed" if lost else f"is no row of a CSV: {error}"
-                    yield (path, number, FATAL[1] if lost else COLUMNS, f"Row {number} {said}.",
-                           _legible(lines.taken()), *nothing)  # fmt: skip
-                    continue
+                    kind, said = _told(error)
+                    yield path, number, kind, f"Row {number} {said}.", _legible(lines.taken()), *nothing
+                    if kind == COLUMNS:
+                        continue
+                    return
                 if number == 1 or not row:
                     continue
                 if len(row) != width:
@@ -110,6 +131,17 @@ def _each(root: str, path: str, width: int, encoding: str, delimiter: str) -> It
         yield path, number, FATAL[0], f"It cannot be read on: {error}.", None, *nothing
     finally:
         csv.field_size_limit(before)
+
+
+def _told(error: csv.Error) -> tuple[str, str]:
+    """(problem, what a row does that is none)."""
+    if isinstance(error, LineTooLong):
+        return FATAL[0], str(error)
+    if isinstance(error, NeverClosed):
+        return FATAL[1], str(error)
+    if str(error).startswith("unexpected end"):
+        return FATAL[1], "opens a quote that is never closed"
+    return COLUMNS, f"is no row of a CSV: {error}"
 
 
 def _opened(root: str, path: str, encoding: str) -> io.TextIOWrapper:

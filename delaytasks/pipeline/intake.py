@@ -22,7 +22,10 @@ from .settings import BadSettings
 if TYPE_CHECKING:
     import pyarrow
 
-KINDS = {".csv": "csv", ".csv.gz": "csv", ".tsv": "csv", ".parquet": "parquet", ".pq": "parquet"}
+KINDS = {
+    ".csv": "csv", ".csv.gz": "csv", ".tsv": "csv", ".tsv.gz": "csv", ".parquet": "parquet", ".pq": "parquet",
+}  # fmt: skip
+TABS = (".tsv", ".tsv.gz")
 ABOUT_SCHEMA = [StructField(name, LongType() if name == ROW else StringType()) for name in ABOUT]
 MOST_TASKS = 512
 
@@ -43,8 +46,8 @@ class Source:
     delimiter: str = ","
 
 
-def look(root: str, *, kind: str = "", encoding: str = "utf-8", delimiter: str = ",") -> Source:
-    """What lies there. Raises BadSettings: nothing does, or nothing that can be told."""
+def look(root: str, *, kind: str = "", encoding: str = "utf-8", delimiter: str = "") -> Source:
+    """What lies there. Raises BadSettings: nothing does, or nothing that can be told. delimiter "": by the names."""
     place = Lake(root)
     info = place.files.get_file_info(place.base)
     if info.type == fs.FileType.NotFound:
@@ -60,7 +63,15 @@ def look(root: str, *, kind: str = "", encoding: str = "utf-8", delimiter: str =
     full = [each for each in found if each.size]
     paths = tuple(sorted(each.path for each in full))
     identity = tuple(sorted((each.path, each.size, each.mtime_ns or 0) for each in found))
+    delimiter = delimiter or _delimiter_of(root, [each.path for each in found])
     return Source(root, kind or next(iter(kinds), "parquet"), paths, identity, encoding, delimiter)
+
+
+def _delimiter_of(root: str, paths: list[str]) -> str:
+    found = {"\t" if path.lower().endswith(TABS) else "," for path in paths}
+    if len(found) > 1:
+        raise BadSettings(f"{root} has files that end in .tsv and others: say --delimiter, or load them one by one.")
+    return next(iter(found), ",")
 
 
 def _below(place: Lake) -> list[Any]:

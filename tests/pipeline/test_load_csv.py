@@ -52,6 +52,38 @@ def test_a_quote_that_is_never_closed_is_told_by_the_row_that_opens_it(tmp_path:
     assert "Row 3 opens a quote" in rows[1]["__message"]
 
 
+def test_memory_ends_with_a_row_however_long_lines_and_values_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(csvs, "LONGEST", 40)
+    rows = read(tmp_path / "orders.csv", b"id,note\n1,a\n2," + b"b" * 60 + b"\n3,c\n")
+    assert (good(rows), rows[1]["__problem"]) == ([(2, "1", "a")], "file")
+    assert rows[1]["__message"] == "Row 3 has a line of more than 40 characters."
+    assert rows[1]["__text"].startswith("2,bbb")
+    rows = read(tmp_path / "orders.csv", b'id,note\n1,"a\n' + b"line of it\n" * 9)
+    assert [(row["__problem"], row["__message"]) for row in rows] == [
+        ("quote", "Row 2 opens a quote that is not closed within 40 characters.")]  # fmt: skip
+    with pytest.raises(BadSettings, match=r"header of .* cannot be read as utf-8: has a line of more than 40"):
+        read(tmp_path / "orders.csv", b"id," * 20)
+
+    monkeypatch.undo()
+    monkeypatch.setattr(csvs, "BATCH_CHARACTERS", 100)
+    path = tmp_path / "wide.csv"
+    path.write_text("id,note\n" + "".join(f"{n},{'x' * 40}\n" for n in range(10)))
+    batches = csvs.rows(str(tmp_path), str(path), [*ABOUT, "id", "note"], "utf-8", ",")
+    assert [batch.num_rows for batch in batches] == [3, 3, 3, 1]
+
+
+def test_tabs_part_the_columns_of_a_tsv_unless_something_else_is_said(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("id\tnote\n1\ta,b\n")
+    assert intake.look(str(tmp_path)).delimiter == "\t"
+    assert intake.look(str(tmp_path / "a.tsv"), delimiter=";").delimiter == ";"
+    (tmp_path / "b.csv").write_text("id,note\n1,a\n")
+    assert intake.look(str(tmp_path / "b.csv")).delimiter == ","
+    with pytest.raises(BadSettings, match=r"end in \.tsv and others: say --delimiter"):
+        intake.look(str(tmp_path))
+
+
 def test_a_file_that_breaks_off_is_told_by_the_row_after_which_it_does(tmp_path: Path) -> None:
     path = tmp_path / "orders.csv.gz"
     whole = b"id,note\n" + b"".join(b"%d,%d\n" % (n, n * 7919) for n in range(60_000))

@@ -52,7 +52,9 @@ def _arguments(parser: CommandParser) -> None:
     parser.add_argument("--run", default="", dest="name", metavar="ID", help="go on with this run, or name a new one")
     parser.add_argument("--format", choices=("csv", "parquet"), default="", help="where names do not tell it")
     parser.add_argument("--encoding", default="utf-8", help="of a CSV (default: utf-8)")
-    parser.add_argument("--delimiter", default=",", type=_delimiter, help="of a CSV: a character, or tab (default: ,)")
+    parser.add_argument(
+        "--delimiter", type=_delimiter, help="of a CSV: a character, or tab (default: a comma; of .tsv a tab)"
+    )
     parser.add_argument("--by", default="", help="who asks: kept in an event of each job (default: no event)")
 
 
@@ -114,7 +116,9 @@ def wishes_of(options: Options, using: str) -> dict[str, Any]:
             "topics": known_topics(using), "max_delay_seconds": settings.max_delay_seconds,
             "max_body_bytes": settings.max_body_bytes, "zone": options["zone"] or "",
         },
-        "reading": {"kind": options["format"], "encoding": options["encoding"], "delimiter": options["delimiter"]},
+        "reading": {
+            "kind": options["format"], "encoding": options["encoding"], "delimiter": options["delimiter"] or "",
+        },
         "spread_seconds": options["spread"], "on_conflict": options["on_conflict"],
         "most_rejects": options["most_rejects"], "by": check_actor(options["by"]),
     }  # fmt: skip
