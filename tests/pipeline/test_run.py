@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,18 @@ def test_a_run_is_told_by_its_environment_and_takes_the_secret_out_of_it() -> No
     assert taken_from(environment) == settings
     assert environment == {}
     assert "hush" not in repr(settings)
+
+
+def test_what_is_too_long_for_a_variable_is_in_a_file_for_us_alone_which_the_run_takes_away(tmp_path: Path) -> None:
+    settings = Settings(SHOP, "/lake", wishes={"topics": {f"topic.{n:050}": 60_000 for n in range(3000)}})
+    environment = settings.environment(tmp_path)
+
+    assert max(map(len, environment.values())) < 500
+    (path,) = tmp_path.iterdir()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert taken_from(environment) == settings
+    assert list(tmp_path.iterdir()) == []
+    assert run.main(["report"], {VARIABLE: f"@{path}"}) == run.USAGE
 
 
 @pytest.mark.parametrize(

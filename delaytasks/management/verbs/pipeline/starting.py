@@ -21,12 +21,14 @@ ROOT = Path(__file__).parents[4]
 @contextmanager
 def command(question: str, settings: "Settings", *, submit: bool) -> Iterator[tuple[list[str], dict[str, str]]]:
     """(the command line, what its environment has beside ours); both hold inside the block. Raises CommandError."""
-    if submit:
-        with tempfile.TemporaryDirectory(prefix="delaytasks-submit-") as folder:
-            yield _by_spark_submit(question, settings, Path(folder))
-        return
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    yield [sys.executable, "-m", "delaytasks.pipeline.run", question], settings.environment() | {"PYTHONPATH": path}
+    with tempfile.TemporaryDirectory(prefix="delaytasks-run-") as folder:
+        told = settings.environment(Path(folder))
+        if submit:
+            command, environment = _by_spark_submit(question, settings, Path(folder))
+            yield command, environment | told
+            return
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+        yield [sys.executable, "-m", "delaytasks.pipeline.run", question], told | {"PYTHONPATH": path}
 
 
 def _by_spark_submit(question: str, settings: "Settings", folder: Path) -> tuple[list[str], dict[str, str]]:
@@ -35,7 +37,7 @@ def _by_spark_submit(question: str, settings: "Settings", folder: Path) -> tuple
     from ....pipeline.settings import BadSettings
 
     try:
-        return submit.command(question, settings, folder), submit.environment(settings) | settings.environment()
+        return submit.command(question, settings, folder), submit.environment(settings)
     except BadSettings as error:
         raise CommandError(str(error), returncode=arguments.USAGE) from error
     except JavaMissing as error:
