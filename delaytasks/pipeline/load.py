@@ -10,7 +10,7 @@ of the ledger. So a run that is killed anywhere goes on when it is run again wit
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
@@ -18,7 +18,7 @@ from uuid import uuid4
 from pyspark.sql import DataFrame, SparkSession
 
 from . import intake, querying, staging
-from .database import Database
+from .database import Database, DatabaseAway
 from .intake import Source
 from .lake import Lake, LakeError
 from .ledger import Ledger, Totals, put_chunks
@@ -62,7 +62,7 @@ def run(
     by              who asks, for an event of each job
     """
     began = time.monotonic()
-    load = Load(spark, database, lake, _named(name, lake), on_conflict, by)
+    name = _named(name, lake)
     asked = {
         "source": source, "query": query, "mapping": dict(mapping), "zone": limits.get("zone", ""),
         "spread_seconds": spread_seconds, "on_conflict": _checked_mode(on_conflict), "by": by,
@@ -72,8 +72,9 @@ def run(
     if bool(source) == bool(query):
         raise BadSettings("Say what to load: a file or folder, or --query SQL.")
     found = intake.look(source, **(reading or {})) if source else None
-    with database.alone("load"):
-        say(f"run {load.name}")
+    with database.alone("load") as still:
+        load = Load(spark, database, lake, still, name, on_conflict, by)
+        say(f"run {name}")
         asked["files"] = [list(each) for each in found.identity] if found else []
         load.begin(asked)
         if not load.document:
@@ -126,10 +127,17 @@ class Share:
 
 
 class Load:
-    """A run: its folder, its document, and where it stands by the ledger."""
+    """A run: its folder, its document, and where it stands by the ledger.
 
-    def __init__(self, spark: SparkSession, database: Database, lake: Lake, name: str, mode: str, by: str) -> None:
-        self.spark, self.database, self.lake, self.name, self.mode, self.by = spark, database, lake, name, mode, by
+    still   raises DatabaseAway where another load may have begun meanwhile; asked before what would take its files away
+    """
+
+    def __init__(
+        self, spark: SparkSession, database: Database, lake: Lake, still: Callable[[], None], name: str, mode: str,
+        by: str,
+    ) -> None:  # fmt: skip
+        self.spark, self.database, self.lake, self.still = spark, database, lake, still
+        self.name, self.mode, self.by = name, mode, by
         self.folder, self.rejects = f"load/{name}", f"load/{name}/rejects"
         self.document: dict[str, Any] = {}
         self.before = self.after = Totals()
@@ -157,6 +165,7 @@ class Load:
     def stage(self, source: Source | None, query: str, terms: Terms, limits: Mapping[str, Any], spread_ms: int) -> None:
         """Write the chunks and the rejects, and publish which there are."""
         if self.folder in self.lake.runs("load"):
+            self.still()
             self.lake.remove(self.folder)  # of a run that was killed before it put anything anywhere
         now_ms = Ledger(self.database, self.name).now_ms()
         about = Limits(**limits, now_ms=now_ms, last_counts=self.mode == "replace")
@@ -170,6 +179,7 @@ class Load:
         shown = source.root if query == "" else "The query's answer"
         found = staging.stage(self.lake, self.folder, rows, terms, about, spread_ms, shown)
         self.document = {"asked": self.asked, "stamp": uuid4().hex, "began_ms": now_ms, **found}
+        self.still()
         self.lake.publish(f"{self.folder}/run.json", self.document)
 
     def put(self) -> str:
@@ -178,12 +188,16 @@ class Load:
             return ""
         run = Run(self.name, self.document["stamp"], self.mode, self.by)
         chunks = [Chunk(*each) for each in self.document["chunks"]]
-        told = put_chunks(self.spark, self.database, self.lake, run, chunks)
-        self.after = Ledger(self.database, self.name).totals() if not told else self.before
+        try:
+            self.still()
+            told = put_chunks(self.spark, self.database, self.lake, run, chunks)
+            self.after = Ledger(self.database, self.name).totals() if not told else self.before
+        except DatabaseAway as error:
+            told = str(error)
         if told:
             return (
-                f"{told} What is loaded stays, and is not loaded twice: when the database is back, say the same "
-                f"again with --run {self.name}."
+                f"{told} What is loaded stays, and is not loaded twice: when that is mended, say the same again with "
+                f"--run {self.name}."
             )
         self.document["finished"] = datetime.now(UTC).isoformat()
         self.lake.publish(f"{self.folder}/run.json", self.document)

@@ -14,7 +14,7 @@ from pyarrow import parquet
 from delaytasks import dialect
 from delaytasks.models import Job, LoadChunk
 from delaytasks.pipeline import ledger, load, staging
-from delaytasks.pipeline.database import Database, DatabaseAway
+from delaytasks.pipeline.database import Busy, Database, DatabaseAway
 from delaytasks.pipeline.lake import Lake, LakeError
 from delaytasks.pipeline.settings import BadSettings
 from delaytasks.states import State
@@ -137,8 +137,8 @@ def test_a_run_that_is_killed_goes_on_where_it_stopped_and_doubles_nothing(
         loaded(source, name="r")
 
 
-def test_a_run_goes_on_after_the_database_was_away(
-    loaded: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_goes_on_after_the_database_was_away_or_a_chunk_of_its_files_was(
+    loaded: Callable[..., dict[str, Any]], lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = promises(tmp_path / "missing", promise("order:1"))
 
@@ -150,7 +150,66 @@ def test_a_run_goes_on_after_the_database_was_away(
         refused = loaded(source, name="r")
     assert "shop does not answer: gone. What is loaded stays" in refused["refused"]
     assert "--run r" in refused["refused"]
+
+    (path,) = Path(lake.path("load/r/staged")).rglob("*.parquet")
+    path.rename(tmp_path / "moved")
+    refused = loaded(source, name="r")
+    assert f"{path}, a chunk of this run, is gone" in refused["refused"]
+    assert "when that is mended, say the same again with --run r" in refused["refused"]
+    (tmp_path / "moved").rename(path)
+    document = lake.document("load/r/run.json")
+    lake.publish("load/r/run.json", {**document, "version": 99})
+    with pytest.raises(LakeError, match=r"run\.json was written by a newer delaytasks \(its format is 99"):
+        loaded(source, name="r")
+    lake.publish("load/r/run.json", document)
     assert loaded(source, name="r")["inserted"] == 1
+
+
+def test_a_load_is_alone_and_one_that_may_not_be_any_more_publishes_nothing(
+    loaded: Callable[..., dict[str, Any]], database: Database, lake: Lake, tmp_path: Path, monkeypatch: Any
+) -> None:
+    source = promises(tmp_path / "missing", promise("order:1"))
+    with database.alone("load"), pytest.raises(Busy, match="Another load of"):
+        loaded(source)
+    real = staging.stage
+
+    def loses_its_lock(*args: Any) -> Any:
+        found = real(*args)
+        with database.connect() as other:
+            other.execute("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'")
+        return found
+
+    monkeypatch.setattr(staging, "stage", loses_its_lock)
+    with pytest.raises(DatabaseAway, match="does not answer"):
+        loaded(source, name="r")
+    assert not lake.has("load/r/run.json")
+    assert not Job.objects.exists()
+
+
+def test_files_of_other_encodings_or_of_nothing_topics_by_row_intervals_and_live_jobs_that_are_kept(
+    loaded: Callable[..., dict[str, Any]], job: Callable[..., Job], tmp_path: Path
+) -> None:
+    path, empty = tmp_path / "orders.tsv", tmp_path / "empty.csv"
+    rows = [("close", "1", "a"), ("remind", "2", "b"), ("close", "3\0", "c"), ("close", "4", "\0"), ("close", "5", "d")]
+    lines = ["kind\tid\tnote", *("\t".join(row) for row in rows)]
+    path.write_text("\n".join(lines), encoding="utf-16")
+    empty.touch()
+    live = job("order:5", due_at=at("03-01 00:00"))
+    mapping = {"topic_from": "concat('order.', kind)", "key": "concat('order:', id)", "body": {"note": "note"},
+               "since": "'2030-02-01T12:00Z'", "delay": "interval '1 00:30:00.5' day to second"}  # fmt: skip
+
+    assert (loaded(empty)["read"], LoadChunk.objects.count()) == (0, 0)
+    with pytest.raises(BadSettings, match=r"header of .*orders\.tsv cannot be read as utf-8: \\xff\\xfe"):
+        loaded(path, mapping)
+    reading = {"kind": "", "encoding": "utf-16", "delimiter": ""}
+    answer = loaded(path, mapping, reading=reading, on_conflict="keep", most_rejects="2")
+    assert (answer["inserted"], answer["kept"], answer["rejected"]) == (2, 1, {"body": 1, "key": 1})
+    due_at = at("02-02 12:30") + timedelta(milliseconds=500)
+    assert list(Job.objects.exclude(pk=live.pk).order_by("key").values_list("topic", "key", "due_at")) == [
+        ("order.close", "order:1", due_at), ("order.remind", "order:2", due_at)]  # fmt: skip
+    live.refresh_from_db()
+    assert live.due_at == at("03-01 00:00")
+    assert [each["row"] for each in rejects(answer)] == [4, 5]
 
 
 def test_missing_promises_of_an_audit_are_loaded_as_they_are_and_a_live_one_is_refused(

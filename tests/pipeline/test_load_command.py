@@ -1,43 +1,119 @@
 """manage.py delaytasks pipeline load: what it is told, what it tells the mirror, and what it says."""
 
 import json
+import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import connection
 
 from delaytasks import dialect, engine
-from delaytasks.management.verbs.pipeline import load
+from delaytasks.management.verbs.pipeline import asking, load
 from delaytasks.models import Job, LoadChunk, Topic
 from delaytasks.pipeline.database import Database
+from delaytasks.pipeline.lake import Lake
+from delaytasks.pipeline.placing import place
+from delaytasks.pipeline.stages import Chunk, PostgreSQL, Run
+from tests.servers import wait_until
 
 from .test_command import CONF
 
 COMMAND = ("delaytasks", "pipeline", "load")
 
 
-def test_the_command_loads_in_a_process_of_its_own_and_what_is_due_soon_is_in_the_mirror(
-    with_redis: dict[str, Any], database: Database, tmp_path: Path, capfd: Any
-) -> None:
-    Topic.objects.create(name="mail.send")
-    due = dialect.database_now("default").isoformat()
-    (tmp_path / "mails.csv").write_text(f"id;at\n1;{due}\n2;2030-02-01T12:00+01:00\n3;2030-02-01\n")
-    (tmp_path / "mails.toml").write_text('topic = "mail.gone"\nkey = "id"\n[body]\nid = "id"\n')
-    call_command(*COMMAND, str(tmp_path / "mails.csv"), "--lake", str(tmp_path / "lake"), "--mapping",
-                 str(tmp_path / "mails.toml"), "--topic", "mail.send", "--due", "at", "--delimiter", ";",
-                 "--most-rejects", "40%", "--run", "mails", "--master", "local[1]", "--json", *CONF)  # fmt: skip
-    said = capfd.readouterr()
-    answer = json.loads(said.out)
+ANSWER = {"run": "r", "read": 10, "rejected": {"due": 2, "key": 1}, "rejects": "/lake/load/r/rejects", "inserted": 4,
+          "replaced": 0, "kept": 3, "refused_live": 0, "before": 0, "seconds": 2.0, "rows_per_second": 3}  # fmt: skip
 
-    assert (answer["run"], answer["read"], answer["inserted"], answer["rejected"]) == ("mails", 3, 2, {"due": 1})
-    assert list(Job.objects.order_by("key").values_list("topic", "key", "body")) == [
-        ("mail.send", "1", {"id": "1"}), ("mail.send", "2", {"id": "2"})]  # fmt: skip
-    assert "3 rows read: 2 to load, 1 rejected" in said.err
-    entries = [entry.id for page in engine.mirror_of("default").entries() for entry in page]
-    assert entries == [Job.objects.get(key="1").pk]
+
+def test_a_connection_that_ended_while_the_run_worked_takes_nothing_from_its_answer(
+    with_redis: dict[str, Any], database: Database, lake: Lake, chunk: Callable[..., Chunk], capfd: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    assert place(database, lake, Run("r", "stamp", "reject"), chunk("a", due_ms=int(dialect.now_ms("default"))))
+
+    def ask(question: str, options: Any, using: str, wishes: Any, progress: Callable[[str], None]) -> dict[str, Any]:
+        with connection.cursor() as cursor, database.connect() as other:
+            cursor.execute("SELECT pg_backend_pid()")
+            other.execute("SELECT pg_terminate_backend(%s)", cursor.fetchone())
+        progress("half of it")
+        assert not LoadChunk.objects.get().told
+        return ANSWER
+
+    monkeypatch.setattr(load, "ask", ask)
+    call_command(*COMMAND, "orders.csv", "--lake", "/lake")
+    said = capfd.readouterr()
+    assert "half of it" in said.err
+    assert "4 jobs scheduled, 3 live already and kept" in said.out
     assert LoadChunk.objects.get().told
+
+
+def test_a_run_that_is_killed_goes_on_by_its_name_with_nothing_doubled_or_lost_and_what_is_due_soon_in_the_mirror(
+    with_redis: dict[str, Any], database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    """One of its chunks waits for a transaction of ours, others are loaded: then it is killed."""
+    Topic.objects.create(name="mail.send")
+    Topic.objects.bulk_create(Topic(name=f"more.{n:055}") for n in range(2500))  # more than a variable can tell
+    keys, soon = [f"{n:02}" for n in range(60)], dialect.database_now("default").isoformat()
+    lines = [f"{key};{'2030-02-01T12:00+01:00' if int(key) else soon}" for key in keys]
+    (tmp_path / "mails.csv").write_text("\n".join(["id;at", *lines, "60;2030-02-01", ""]))
+    (tmp_path / "mails.toml").write_text('topic = "mail.gone"\nkey = "id"\n[body]\nid = "id"\n')
+    words = [*COMMAND, str(tmp_path / "mails.csv"), "--lake", str(tmp_path / "lake"), "--mapping",
+             str(tmp_path / "mails.toml"), "--topic", "mail.send", "--due", "at", "--delimiter", ";", "--run", "mails",
+             "--master", "local[2]", *CONF, "--conf", "spark.sql.shuffle.partitions=6",
+             "--conf", "spark.sql.adaptive.enabled=false", "--json"]  # fmt: skip
+    started: list[subprocess.Popen[str]] = []
+
+    class Noted(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            started.append(self)
+
+    def kills() -> None:
+        with database.connect() as watcher:
+            watcher.autocommit = True
+            try:
+                wait_until(lambda: watcher.execute(WAITS).fetchone()[0], seconds=100, what="a chunk that waits for us")
+            finally:
+                started[0].kill()
+
+    with monkeypatch.context() as patched, database.connect() as ours, ThreadPoolExecutor(1) as beside:
+        patched.setattr(asking.subprocess, "Popen", Noted)
+        assert PostgreSQL(ours, "").claims(Run("mails", "ours", "reject"), Chunk(1, "", 1))
+        killing = beside.submit(kills)
+        with pytest.raises(CommandError, match=r"The run died \(-9\)"):
+            call_command(*words)
+        killing.result()
+        ours.rollback()
+    wait_until(lambda: not backends(), seconds=30, what="the end of what the dead run had asked the database")
+    before = Job.objects.count()
+    assert 0 < before < len(keys)
+    assert "61 rows read: 60 to load, 1 rejected" in capfd.readouterr().err
+
+    call_command(*words)
+    answer = json.loads(capfd.readouterr().out)
+    assert (answer["run"], answer["before"], answer["inserted"], answer["refused_live"], answer["rejected"]) == (
+        "mails", before, 60, 0, {"due": 1})  # fmt: skip
+    assert list(Job.objects.order_by("key").values_list("topic", "key", "body")) == [
+        ("mail.send", key, {"id": key}) for key in keys]  # fmt: skip
+    told = json.loads((tmp_path / "lake/default/load/mails/run.json").read_text())
+    assert LoadChunk.objects.filter(told=True).count() == len(told["chunks"]) > 2
+    entries = [entry.id for page in engine.mirror_of("default").entries() for entry in page]
+    assert entries == [Job.objects.get(key="00").pk]
+
+
+WAITS = """
+    SELECT EXISTS (SELECT FROM delaytasks_loadchunk) AND EXISTS (SELECT FROM pg_stat_activity
+        WHERE application_name = 'delaytasks pipeline' AND wait_event_type = 'Lock')"""
+
+
+def backends() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'delaytasks pipeline'")
+        return int(cursor.fetchone()[0])
 
 
 def test_an_option_goes_before_the_mapping_file_and_what_is_wrong_is_a_usage_error(
@@ -63,22 +139,17 @@ def test_an_option_goes_before_the_mapping_file_and_what_is_wrong_is_a_usage_err
 
 
 def test_the_answer_for_people_has_the_reasons_and_says_what_was_there() -> None:
-    answer = {"run": "r", "read": 10, "rejected": {"due": 2, "key": 1}, "rejects": "/lake/load/r/rejects",
-              "inserted": 4, "replaced": 0, "kept": 3, "refused_live": 0, "before": 0, "seconds": 2.0,
-              "rows_per_second": 3}  # fmt: skip
-    assert load.text_of(answer) == (
+    assert load.text_of(ANSWER) == (
         "run r: 10 rows read, 3 rejected (2 due, 1 key)\n"
         "4 jobs scheduled, 3 live already and kept, in 2.0 s: 3 rows/s\n/lake/load/r/rejects"
     )
-    assert load.text_of({**answer, "refused": "Nothing was loaded."}) == (
+    assert load.text_of({**ANSWER, "refused": "Nothing was loaded."}) == (
         "run r: 10 rows read, 3 rejected (2 due, 1 key)\n/lake/load/r/rejects"
     )
-    assert load.text_of({**answer, "read": 0}) == "run r: there are no rows: nothing was loaded"
+    assert load.text_of({**ANSWER, "read": 0}) == "run r: there are no rows: nothing was loaded"
 
 
 def test_progress_comes_line_by_line_and_the_last_line_is_the_answer(tmp_path: Path) -> None:
-    from delaytasks.management.verbs.pipeline import asking
-
     program = tmp_path / "python"
     program.write_text('#!/bin/sh\necho \'{"progress": "a"}\'\necho noise\necho \'{"progress": ""}\'\n$LAST\nexit 3\n')
     program.chmod(0o755)

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
 from django.core.management.base import CommandError, CommandParser
+from django.db import Error, connections
 
 from .... import conf, loaded, topics
 from ....exceptions import MirrorDown
@@ -138,11 +139,16 @@ def _run(options: Options, using: str) -> Answer:
 
 
 def tell(using: str) -> None:
-    """What is loaded and due soon is in the mirror at once. Where Redis does not answer, the guards see to it."""
+    """What is loaded and due soon is in the mirror at once. Where something does not answer, the guards see to it.
+
+    A run may take hours, in which a server closes connections that do nothing: what it answers is not lost by that.
+    """
     try:
         loaded.tell(using)
     except MirrorDown:
         pass
+    except Error:
+        connections[using].close()
 
 
 def text_of(answer: dict[str, Any]) -> str:
