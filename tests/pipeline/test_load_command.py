@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -66,6 +67,7 @@ def test_a_run_that_is_killed_goes_on_by_its_name_with_nothing_doubled_or_lost_a
              "--master", "local[2]", *CONF, "--conf", "spark.sql.shuffle.partitions=6",
              "--conf", "spark.sql.adaptive.enabled=false", "--json"]  # fmt: skip
     started: list[subprocess.Popen[str]] = []
+    over = Event()
 
     class Noted(subprocess.Popen):  # type: ignore[type-arg]
         def __init__(self, *args: Any, **options: Any) -> None:
@@ -76,16 +78,21 @@ def test_a_run_that_is_killed_goes_on_by_its_name_with_nothing_doubled_or_lost_a
         with database.connect() as watcher:
             watcher.autocommit = True
             try:
-                wait_until(lambda: watcher.execute(WAITS).fetchone()[0], seconds=100, what="a chunk that waits for us")
+                wait_until(lambda: over.is_set() or watcher.execute(WAITS).fetchone()[0], seconds=100,
+                           what="a chunk that waits for us")  # fmt: skip
             finally:
-                started[0].kill()
+                for each in started:
+                    each.kill()
 
     with monkeypatch.context() as patched, database.connect() as ours, ThreadPoolExecutor(1) as beside:
         patched.setattr(asking.subprocess, "Popen", Noted)
         assert PostgreSQL(ours, "").claims(Run("mails", "ours", "reject"), Chunk(1, "", 1))
         killing = beside.submit(kills)
-        with pytest.raises(CommandError, match=r"The run died \(-9\)"):
-            call_command(*words)
+        try:
+            with pytest.raises(CommandError, match=r"The run died \(-9\)"):
+                call_command(*words)
+        finally:
+            over.set()
         killing.result()
         ours.rollback()
     wait_until(lambda: not backends(), seconds=30, what="the end of what the dead run had asked the database")
