@@ -25,7 +25,7 @@ class Batches:
         self.events = self.batches = self.folds = 0
         if not self.state.revision:  # what was pruned before it first ran is the archive's alone
             pruned = {run.folder: 0 for run in manifest.runs(lake) if run.pruned_ms is not None}
-            self.state = replace(self.state, archive=pruned)
+            self._replace(replace(self.state, archive=pruned))  # before a part can be there that it does not name
 
     def take(self, frame: DataFrame, upto: int = 0) -> None:
         """Publish the events of a frame, and those that the archive took away before they could be read.
@@ -80,7 +80,7 @@ class Batches:
     def _archive(self) -> dict[str, int]:
         """Each of the archive's runs -> the id of the last event that it has."""
         known, runs = self.state.archive, manifest.runs(self.lake)
-        return {run.folder: known[run.folder] if run.folder in known else last_event(self.lake, run) for run in runs}
+        return {run.folder: known[run.folder] if run.folder in known else ends(self.lake, run)[1] for run in runs}
 
     def _archived(self, run: Run, folder: str, upto: int) -> DataFrame:
         _, found = comparing.written(self.spark, self.lake, run.folder)
@@ -88,14 +88,21 @@ class Batches:
         found = found.where((F.col("id") > self.state.to) & (F.col("id") <= upto)).join(there, "id", "left_anti")
         return found.select(*parts.EVENTS.names)
 
-    def last_archived(self) -> int:
-        return max(self._archive().values(), default=0)
+    def unread(self) -> tuple[int, int] | None:
+        """The first and the last id between which the archive has events that were not read; None if it has none.
+
+        Raises LakeError.
+        """
+        archive = self._archive()
+        found = [ends(self.lake, run) for run in manifest.runs(self.lake) if archive[run.folder] > self.state.to]
+        return (min(first for first, _ in found), max(last for _, last in found)) if found else None
 
 
-def last_event(lake: Lake, run: Run) -> int:
-    """The id of the last event in a run of the archive; 0 if it has none."""
+def ends(lake: Lake, run: Run) -> tuple[int, int]:
+    """The ids of the first and the last event in a run of the archive; 0 if it has none. Raises LakeError."""
     files = [path for each in manifest.partitions(lake, run) for path in each.event_files]
-    return max((streamed.bounds(streamed.footer(lake, path), "id")[1] for path in files), default=0)
+    found = [streamed.bounds(streamed.footer(lake, path), "id") for path in files]
+    return min((first for first, _ in found), default=0), max((last for _, last in found), default=0)
 
 
 def now_ms() -> int:

@@ -50,7 +50,9 @@ def _until_full(parts: Iterable[Part]) -> list[Part]:
 
 
 def folded(spark: SparkSession, lake: Lake, parts: Sequence[Part]) -> Part:
-    """One part, written, that tells what these do. Raises comparing.Differs."""
+    """One part, written, that tells what these do. Raises comparing.Differs, and LakeError if one is not whole."""
+    for each in parts:
+        streamed.check(lake, each)
     folder, folders = lake.new_run("stream"), [each.folder for each in parts]
     expected = sum(each.events for each in parts)
     number = -(-expected // FILE_EVENTS)

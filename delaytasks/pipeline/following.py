@@ -1,8 +1,8 @@
 """Events as they are written: what Spark asks a streaming source for. Read in the same parts as everything else."""
 
 import sys
-import time
 from collections.abc import Iterator, Sequence
+from time import monotonic as clock
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -43,7 +43,7 @@ class EventReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.table, self.after, self.most = table, after, most
         self.watermark = Watermark(table.database)
         self.end: int | None = None  # where this run stops; None: it goes on
-        self._held_since: float | None = None
+        self._held, self._held_since = 0, 0.0  # the oldest id that is waited for, and since when it is
 
     def initialOffset(self) -> Offset:
         return {"to": self.after}
@@ -77,11 +77,15 @@ class EventReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def _complain(self, after_seconds: float) -> None:
-        """Say who holds the stream up, if somebody does, and has for so long."""
-        held, now = bool(self.watermark.holders), time.monotonic()
-        self._held_since = (self._held_since or now) if held else None
-        if self._held_since is not None and now - self._held_since >= after_seconds:
-            who = ", ".join(sorted(self.watermark.holders))
+        """Say who holds the stream up, if it has waited for the same id for so long.
+
+        Somebody inserts at almost any moment where there is much to do, and holds up nothing by that.
+        """
+        (oldest, holders), now = self.watermark.held_up, clock()
+        if oldest != self._held:
+            self._held, self._held_since = oldest, now
+        if holders and now - self._held_since >= after_seconds:
+            who = ", ".join(sorted(holders))
             print(f"delaytasks stream: waits for open transactions that insert events ({who})", file=sys.stderr)
             self._held_since = now
 

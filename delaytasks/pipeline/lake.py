@@ -119,13 +119,16 @@ class Lake:
         return sorted((each.path.removeprefix(self.path("")), each.size) for each in found)
 
     @contextlib.contextmanager
-    def reading(self, name: str, what: str) -> Iterator[str]:
-        """The path of a file that a document names. Raises LakeError if it turns out inside to be gone or damaged."""
+    def reading(self, name: str, what: str = "") -> Iterator[str]:
+        """The path of a file that a document names. Raises LakeError if it turns out inside to be gone or damaged.
+
+        what   it is of, for the sentence: an archived topic and day
+        """
         try:
             yield self.path(name)
         except (OSError, ArrowException) as error:
             raise LakeError(
-                f"{self.path(name)} ({what}) is gone or damaged, though the archive names it: "
+                f"{self.path(name)}{f' ({what})' if what else ''} is gone or damaged, though the lake names it: "
                 f"{str(error).splitlines()[0]} Put it back from a copy."
             ) from error
 

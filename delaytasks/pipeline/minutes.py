@@ -12,7 +12,7 @@ import pyarrow
 from pyarrow import parquet
 
 from . import streamed
-from .lake import Lake
+from .lake import Lake, LakeError
 from .outcomes import OUTCOMES, SHARES, SUMS
 from .streamed import Part
 
@@ -33,7 +33,7 @@ def read(lake: Lake, since_ms: int, until_ms: int | None = None, topic: str | No
     for _ in range(LOOKS - 1):
         try:
             return _read(lake, since_ms, until_ms, topic)
-        except FileNotFoundError:
+        except LakeError:
             continue
     return _read(lake, since_ms, until_ms, topic)
 
@@ -48,11 +48,13 @@ def _read(lake: Lake, since_ms: int, until_ms: int | None, topic: str | None) ->
     limits += [("minute_ms", "<", until_ms)] if until_ms is not None else []
     limits += [("topic", "=", topic)] if topic is not None else []
     files = [path for part in streamed.load(lake).parts if _may_have(part, since_ms, until_ms)
-             for path, _ in lake.parquet(f"{part.folder}/minutes")]  # fmt: skip
-    tables = [parquet.read_table(lake.path(path), filesystem=lake.files, filters=limits, partitioning=None)
-              for path in files]  # fmt: skip
-    counts = pyarrow.concat_tables([COUNTS.empty_table(), *(each.cast(COUNTS) for each in tables)])
-    return told(counts)
+             for path in streamed.files(lake, part, "minutes")]  # fmt: skip
+    return told(pyarrow.concat_tables([COUNTS.empty_table(), *(_counts(lake, path, limits) for path in files)]))
+
+
+def _counts(lake: Lake, path: str, limits: list[tuple[str, str, Any]]) -> pyarrow.Table:
+    with lake.reading(path) as name:
+        return parquet.read_table(name, filesystem=lake.files, filters=limits, partitioning=None).cast(COUNTS)
 
 
 def _may_have(part: Part, since_ms: int, until_ms: int | None) -> bool:

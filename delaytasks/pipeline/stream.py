@@ -5,9 +5,7 @@ and once (batches.py). The position is in what is published, so a run that was k
 """
 
 import contextlib
-import os
 import re
-import signal
 import tempfile
 import threading
 import time
@@ -26,13 +24,15 @@ from .database import Database, DatabaseAway
 from .lake import Lake, LakeError
 from .settings import BadSettings
 from .snapshot import Snapshot
-from .watermark import ANEW, NoWatermark, Watermark
+from .stopping import Over, stop_signals
+from .streamed import ANEW
+from .watermark import NoWatermark, Watermark
 
 MOST = 250_000  # events of a batch: what bounds the memory when it catches up
 LOOK_SECONDS = 1  # between two looks whether to stop
-HELD_SECONDS = 30.0  # between two looks whether nobody else has begun
 STOP_SECONDS = 600.0  # for the last batch
 ITEM = "SELECT job_id, outcome, done_ms FROM delaytasks_jobevent WHERE id = {}"
+NEXT = "SELECT min(id) FROM delaytasks_jobevent WHERE id > {}"
 
 
 class Stopping(Exception):
@@ -53,6 +53,7 @@ def run(
     once: bool = False,
     keep_days: float = 0,
     most: int = MOST,
+    parent: int | None = None,
 ) -> dict[str, Any]:
     """{"events", "batches", "folds", "to", "seconds"}, when it was told to stop: by SIGTERM, SIGINT, its parent's end.
 
@@ -61,6 +62,7 @@ def run(
     once           it takes what there is and ends; open transactions are waited for, a minute at most
     keep_days      how long what it wrote is kept; 0: for ever
     most           events of one batch
+    parent         the id of the process that started this one and whose end is to end it; None: nobody's
 
     Raises DatabaseAway when the database goes away: nothing is lost or doubled when it is started again.
     """  # fmt: skip
@@ -71,19 +73,14 @@ def run(
         batches = Batches(spark, database, lake, keep_days=keep_days)
         verify(database, lake, batches.state)
         streamed.clear(lake, batches.state)
-        catch_up(spark, database, batches)
         guarded = Guarded(batches)
-        with tempfile.TemporaryDirectory(prefix="delaytasks-stream-") as folder, translated(database, guarded):
-            frame = following.read(spark, database, after=batches.state.to, most=most)
-            trigger = (
-                {"availableNow": True} if once else {"processingTime": f"{round(every_seconds * 1000)} milliseconds"}
-            )
-            query = (
-                frame.writeStream.foreachBatch(guarded)
-                .option("checkpointLocation", f"file://{folder}/checkpoint").trigger(**trigger).start()
-            )  # fmt: skip
-            end = None if for_seconds is None else began + for_seconds
-            watch(query, guarded, told, still, end)
+        over = Over(told, still, parent, None if for_seconds is None else began + for_seconds)
+        with translated(database, guarded):
+            catch_up(spark, database, batches, most, over)
+            if not over():
+                frame = following.read(spark, database, after=batches.state.to, most=most)
+                every = f"{round(every_seconds * 1000)} milliseconds"
+                follow(frame, guarded, over, {"availableNow": True} if once else {"processingTime": every})
     return {"events": batches.events, "batches": batches.batches, "folds": batches.folds, "to": batches.state.to,
             "seconds": round(time.monotonic() - began, 1)}  # fmt: skip
 
@@ -114,37 +111,21 @@ class Guarded:
             self._turn.release()
 
 
-def watch(
-    query: StreamingQuery, guarded: Guarded, told: threading.Event, still: Callable[[], None], end: float | None
-) -> None:
-    """Return when the query has ended, or was stopped after a batch because it was told to or the time is over."""
-    parent, held = os.getppid(), time.monotonic()
+def follow(frame: DataFrame, guarded: Guarded, over: Over, trigger: dict[str, Any]) -> None:
+    """Return when all has been read that a trigger asks for, or after a batch when it is over."""
+    with tempfile.TemporaryDirectory(prefix="delaytasks-stream-") as folder:
+        about = frame.writeStream.foreachBatch(guarded).option("checkpointLocation", f"file://{folder}/checkpoint")
+        watch(about.trigger(**trigger).start(), guarded, over)
+
+
+def watch(query: StreamingQuery, guarded: Guarded, over: Over) -> None:
+    """Return when the query has ended, or was stopped after a batch because it is over."""
     try:
-        while not query.awaitTermination(LOOK_SECONDS):
-            now = time.monotonic()
-            if told.is_set() or os.getppid() != parent or (end is not None and now >= end):
-                break
-            if now - held > HELD_SECONDS:
-                still()
-                held = now
+        while not query.awaitTermination(LOOK_SECONDS) and not over():
+            pass
     finally:
         guarded.stop()
         query.stop()
-
-
-@contextlib.contextmanager
-def stop_signals() -> Iterator[threading.Event]:
-    """An event that SIGTERM and SIGINT set. Only a process's main thread hears signals."""
-    told = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield told
-        return
-    before = {each: signal.signal(each, lambda *_: told.set()) for each in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield told
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
 
 
 # Whether it may go on
@@ -169,19 +150,28 @@ def verify(database: Database, lake: Lake, state: streamed.Streamed) -> None:
         )
 
 
-def catch_up(spark: SparkSession, database: Database, batches: Batches) -> None:
-    """Take what was archived since the last run before it could be read, if the tables have nothing after it."""
-    last = batches.last_archived()
-    if last <= batches.state.to:
+def catch_up(spark: SparkSession, database: Database, batches: Batches, most: int, over: Callable[[], bool]) -> None:
+    """Take what was archived since the last run before it could be read, with what the tables have in between.
+
+    most   ids of one batch, and so events: a stream that was down for weeks takes no more memory for it
+    over   asked before each batch whether to stop; the next run goes on there
+
+    What is not settled yet is left to the query. Raises LakeError and DatabaseAway.
+    """
+    unread = batches.unread()
+    if unread is None:
         return
-    watermark = Watermark(database)
-    try:
-        if watermark.settled(following.LAST_PATIENCE_SECONDS) < last:
+    with contextlib.closing(Watermark(database)) as watermark:
+        last = min(unread[1], watermark.settled(following.LAST_PATIENCE_SECONDS))
+        watermark.secure()
+    snapshot = Snapshot(replace(database, jdbc=""), 0, 0, 0)  # as the query will read
+    table, ((there,),) = sources.read(spark, snapshot, "events"), snapshot.ask(NEXT, [batches.state.to])
+    first = max(batches.state.to + 1, min(unread[0], there or unread[0]))
+    for low in range(first, last + 1, most):
+        if over():
             return
-    finally:
-        watermark.close()
-    table = sources.read(spark, Snapshot(replace(database, jdbc=""), 0, 0, 0), "events")  # as the query will read
-    batches.take(table.where((F.col("id") > batches.state.to) & (F.col("id") <= last)), last)
+        end = min(low + most - 1, last)
+        batches.take(table.where(F.col("id") <= end), end)
 
 
 # What went wrong, in a sentence

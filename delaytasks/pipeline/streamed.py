@@ -18,7 +18,8 @@ from pyarrow import parquet
 from .database import Busy
 from .lake import Lake, LakeError
 
-DOCUMENT = "stream.json"
+DOCUMENT, FOLDER = "stream.json", "stream"
+ANEW = "To begin anew from what is in the tables, move stream.json and the folder stream/ out of the lake."
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,16 @@ class Streamed:
 
 
 def load(lake: Lake) -> Streamed:
-    """What is published. Raises LakeError."""
+    """What is published. Raises LakeError: also where there are parts, and the document that names them is not there.
+
+    The document is there before the first part is. Without it nobody knows which parts are true, nor how far they go.
+    """
     document = lake.document(DOCUMENT)
+    if not document and (lost := lake.runs(FOLDER)):
+        raise LakeError(
+            f"{lake.path(DOCUMENT)} is missing, but {lake.path(FOLDER)} has {len(lost)} folders of parts. "
+            "Nothing was touched: put it back from a copy. " + ANEW
+        )
     document.pop("version", None)
     try:
         return Streamed(**{**document, "parts": tuple(Part(**each) for each in document.get("parts", ()))})
@@ -82,7 +91,7 @@ def publish(lake: Lake, streamed: Streamed) -> None:
 
 def clear(lake: Lake, streamed: Streamed) -> None:
     """Remove what was never published, or is not used any more."""
-    for folder in lake.runs("stream"):
+    for folder in lake.runs(FOLDER):
         if folder not in streamed.folders:
             lake.remove(folder)
 
@@ -105,8 +114,32 @@ def measured(lake: Lake, folder: str, published_ms: int) -> Part | None:
 
 
 def footer(lake: Lake, path: str) -> Any:
-    with lake.files.open_input_file(lake.path(path)) as file:
+    """Raises LakeError if the file is gone or damaged."""
+    with lake.reading(path) as name, lake.files.open_input_file(name) as file:
         return parquet.read_metadata(file)
+
+
+def files(lake: Lake, part: Part, kind: str) -> list[str]:
+    """The paths below the lake of a part's `events` or `minutes`. Raises LakeError if it has none: each part has."""
+    found = [path for path, _ in lake.parquet(f"{part.folder}/{kind}")]
+    if not found:
+        raise LakeError(
+            f"{lake.path(part.folder)}/{kind} is gone, though {DOCUMENT} names it ({part.events} events). Put it back "
+            "from a copy."
+        )
+    return found
+
+
+def check(lake: Lake, part: Part) -> None:
+    """Do nothing if a part has what it had when it was published. Raises LakeError."""
+    for path in files(lake, part, "minutes"):
+        footer(lake, path)
+    found = sum(footer(lake, path).num_rows for path in files(lake, part, "events"))
+    if found != part.events:
+        raise LakeError(
+            f"{lake.path(part.folder)}/events has {found} events, but {DOCUMENT} says {part.events}. Put it back from "
+            "a copy."
+        )
 
 
 def bounds(found: Any, column: str) -> tuple[int, int]:
@@ -118,11 +151,12 @@ def bounds(found: Any, column: str) -> tuple[int, int]:
 
 def event(lake: Lake, part: Part, event_id: int) -> dict[str, Any]:
     """One event of a part. Raises LakeError if it has none of that id."""
-    for path, _ in lake.parquet(f"{part.folder}/events"):
-        found = parquet.read_table(
-            lake.path(path), filesystem=lake.files, filters=[("id", "=", event_id)], partitioning=None,
-            columns=["id", "job_id", "outcome", "done_ms"],
-        ).to_pylist()  # fmt: skip
+    for path in files(lake, part, "events"):
+        with lake.reading(path) as name:
+            found = parquet.read_table(
+                name, filesystem=lake.files, filters=[("id", "=", event_id)], partitioning=None,
+                columns=["id", "job_id", "outcome", "done_ms"],
+            ).to_pylist()  # fmt: skip
         if found:
             return dict(found[0])
     raise LakeError(f"{lake.path(part.folder)} has no event {event_id}.")

@@ -11,9 +11,9 @@ from typing import Any
 
 from .database import Database
 from .lake import LakeError
+from .streamed import ANEW
 
 TABLE = "delaytasks_jobevent"
-ANEW = "To begin anew from what is in the tables, move stream.json and the folder stream/ out of the lake."
 SHORTEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.01, 0.5  # between looks at those who are still there
 MOST_WAITING = 64  # candidates; among more of them the one before the newest is forgotten
 SEQUENCE = """
@@ -72,6 +72,7 @@ class Watermark:
         self._connection: Any = None
         self._settling = Settling()
         self._last = ""  # the question for the id that was handed out last
+        self._wanted = 0  # as far as settled() would have come if nobody had been writing
 
     def settled(self, patience_seconds: float = 0.0, *, above: int = 0) -> int:
         """An id up to which nothing can be added, and which does not go back.
@@ -83,6 +84,7 @@ class Watermark:
         """
         deadline = time.monotonic() + patience_seconds
         wanted, found = self._look()
+        self._wanted = wanted
         if wanted < above:
             raise NoWatermark(
                 f"The stream has read up to event {above}, but {self.database} has handed out ids up to {wanted} only: "
@@ -96,9 +98,10 @@ class Watermark:
         return found
 
     @property
-    def holders(self) -> set[str]:
-        """Who held up the oldest id at the last look; none: nobody."""
-        return self._settling.waiting[0][1] if self._settling.waiting else set()
+    def held_up(self) -> tuple[int, set[str]]:
+        """Which id is the oldest that the last settled() waited for in vain, and for whom; (0, nobody) if for none."""
+        oldest, holders = self._settling.waiting[0] if self._settling.waiting else (0, set())
+        return (oldest, holders) if oldest <= self._wanted else (0, set())
 
     def newest(self, above: int, limit: int, upto: int) -> int:
         """The id of the `limit`th event above an id, or of the last one up to `upto`; `above` if there is none.
@@ -113,13 +116,17 @@ class Watermark:
         )[0][0]
         if found is None:
             return above
+        self.secure()
+        return int(found)
+
+    def secure(self) -> None:
+        """Return when what can be seen now would be there after a crash, too."""
         if self.database.vendor == "postgresql":
             # A commit that did not wait for the disk is visible before it is safe. One that does wait takes the log
             # before it along, and to a standby as well where the server is set up so.
             with self.database.answering(), self._connection.transaction():
                 self._connection.execute("SET LOCAL synchronous_commit = on")
                 self._connection.execute("SELECT pg_logical_emit_message(true, 'delaytasks', '')")
-        return int(found)
 
     def close(self) -> None:
         self._connection = None

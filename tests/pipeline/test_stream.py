@@ -10,14 +10,16 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pyarrow
 import pytest
 from django.core.management import CommandError, call_command
+from pyarrow import parquet
 from pyspark.sql import functions as F
 
 from delaytasks import dialect
 from delaytasks.management.verbs.pipeline import asking
 from delaytasks.models import Job, JobEvent
-from delaytasks.pipeline import archive, folding, minutes, parts, schemas, sources, steps, stream, streamed
+from delaytasks.pipeline import archive, folding, manifest, minutes, parts, schemas, sources, steps, stream, streamed
 from delaytasks.pipeline.batches import Batches
 from delaytasks.pipeline.database import Busy, Database, DatabaseAway
 from delaytasks.pipeline.folding import DAY_MS
@@ -95,6 +97,28 @@ def test_a_stream_takes_each_event_once_however_often_it_is_started_and_stops_af
     assert told(lake) == [("order.close", 0, 5, 2), ("order.close", 60_000, 1, 70)]
 
 
+@pytest.mark.only_on("sqlite")
+def test_a_stream_of_sqlite_has_what_the_table_has_and_none_without_its_parent(
+    spark: Any, database: Database, lake: Lake, job: Callable[..., Job]
+) -> None:
+    row = job()
+    happened(row, Outcome.CANCELLED, at(NOON), attempt=0, reserved_ms=None, actor="Ann")
+    for n in range(4):
+        happened(row, Outcome.FAILED, at(NOON), late_ms=n, attempt=n + 1, error="no\tmoney", worker="w-1")
+
+    orphan = stream.run(spark, database, lake, every_seconds=0.1, parent=os.getppid() + 1)
+    assert (orphan["events"], there()[0] > 0) == (0, True)
+    done = stream.run(spark, database, lake, once=True, most=3, parent=os.getppid())
+    happened(row, Outcome.FINISHED, at(NOON), late_ms=9)
+    again = stream.run(spark, database, lake, once=True)
+
+    assert [(each["events"], each["batches"]) for each in (done, again)] == [(5, 2), (1, 1)]
+    found = parts.read_events(spark, lake, *(part.folder for part in streamed.load(lake).parts))
+    names = [name for name in found.columns if name != "topic"]
+    assert sorted(tuple(each) for each in found.select(names).collect()) == sorted(JobEvent.objects.values_list(*names))
+    assert told(lake) == [("order.close", 0, 6, 0)]
+
+
 def test_the_command_passes_on_what_it_is_told_to_a_run_that_lasts() -> None:
     class Run:
         told: ClassVar[list[int]] = []
@@ -137,15 +161,22 @@ def test_what_was_written_and_not_published_is_nothing_and_comes_again(
 ) -> None:
     row = job()
     happened(row, Outcome.FINISHED, at(NOON))
-    take(batches())
-    happened(row, Outcome.FINISHED, at(NOON))
-    for step in ("publish", "event"):
+
+    def killed_at(step: str) -> None:
+        made = batches()
         with monkeypatch.context() as patched:
             patched.setattr(streamed, step, lambda *given: (_ for _ in ()).throw(Killed()))
             with pytest.raises(Killed):
-                take(batches())
+                take(made)
+
+    killed_at("publish")  # the first batch of all
+    assert told(lake) == []
+    take(batches())
+    happened(row, Outcome.FINISHED, at(NOON))
+    for step in ("publish", "event"):
+        killed_at(step)
         assert (len(ids(spark, lake)), told(lake)[0][2]) == (1, 1)
-    assert len(lake.runs("stream")) == 3
+    assert len(lake.runs("stream")) == 4
 
     again = batches()
     streamed.clear(lake, again.state)
@@ -185,7 +216,7 @@ def test_two_streams_never_publish_over_each_other(
     happened(job(), Outcome.FINISHED, at(NOON))
     one, two = batches(), batches()
     take(one)
-    with pytest.raises(Busy, match=r"Another stream publishes to .*stream\.json \(revision 1, expected 0\)"):
+    with pytest.raises(Busy, match=r"Another stream publishes to .*stream\.json \(revision 2, expected 1\)"):
         take(two)
     assert ids(spark, lake) == there()
 
@@ -209,21 +240,32 @@ def test_events_that_were_archived_before_they_were_read_come_from_the_archive(
     gone = ended("order:1", "order:2")
     made = take(batches())
     before = made.state
-    gone += ended("order:3", "order:4")
+    gone += ended("order:3")
+    happened(job("order:8"), Outcome.SNOOZED, at(NOON))
+    (kept,) = there()[-1:]
+    gone += ended("order:4")
     archive.run(spark, database, lake)
-    assert there() == []
+    assert there() == [kept]
+
+    lost = next((Path(lake.root) / manifest.runs(lake)[-1].folder).glob("events/*/*/*.parquet"))
+    away = lost.rename(f"{lost}.away")
+    with pytest.raises(LakeError, match=f"{lost.name} is gone or damaged"):
+        batches().unread()
+    away.rename(lost)
     again = batches()
     stream.verify(database, lake, again.state)
-    stream.catch_up(spark, database, again)  # when it begins again, and the tables have nothing after it
-    assert ids(spark, lake) == gone
+    stream.catch_up(spark, database, again, 2, lambda: again.batches == 1)  # when it begins again; told to stop
+    assert ids(spark, lake) == [*gone[:-1], kept], "two ids at once, and one of them the tables still have"
+    stream.catch_up(spark, database, again, 2, lambda: False)
+    assert (ids(spark, lake), again.batches) == (sorted([*gone, kept]), 2)
     stream.verify(database, lake, batches().state)
-    stream.catch_up(spark, database, again)
-    assert again.batches == 1
+    stream.catch_up(spark, database, again, 2, lambda: False)
+    assert again.batches == 2
 
     lake.publish(streamed.DOCUMENT, asdict(before))
     happened(job("order:9"), Outcome.SNOOZED, at(NOON))
     take(made)  # while it runs: they come with the next event
-    assert (ids(spark, lake), made.batches) == ([*gone, *there()], 2)
+    assert (ids(spark, lake), made.batches) == (sorted([*gone, *there()]), 2)
     with pytest.raises(OtherDatabase, match=r"neither there nor in the archive of this lake.*move stream\.json"):
         stream.verify(database, Lake(f"{lake.root}/elsewhere"), again.state)
 
@@ -306,20 +348,67 @@ def test_a_document_that_is_damaged_or_of_a_newer_version_is_named(lake: Lake) -
         streamed.load(lake)
 
 
+def test_parts_without_the_document_that_names_them_are_refused_and_left_alone(lake: Lake, spark: Any) -> None:
+    lake.files.create_dir(lake.path("stream/20300101T000000-1/events"))
+    for ask in (lambda: minutes.read(lake, 0), lambda: Batches(spark, Database("sqlite", "none"), lake)):
+        with pytest.raises(LakeError, match=r"stream\.json is missing, but .*/stream has 1 folders.*move stream\.json"):
+            ask()
+    assert lake.runs("stream") == ["stream/20300101T000000-1"]
+
+
+@pytest.fixture
+def three(lake: Lake) -> Part:
+    """A part with three events, published; as Spark would have written it."""
+    folder = "stream/20300201T120000-1"
+    made = part(folder, 3, ms(NOON))
+    counts = [{"topic": "order.close", "minute_ms": ms(NOON), "outcome": "finished", "late_ms": n, "number": 1,
+               "worst_ms": n} for n in range(3)]  # fmt: skip
+    for kind, rows in (("minutes", counts), ("events", [{"id": n, "done_ms": ms(NOON)} for n in range(3)])):
+        lake.files.create_dir(lake.path(f"{folder}/{kind}"))
+        parquet.write_table(pyarrow.Table.from_pylist(rows), lake.path(f"{folder}/{kind}/a.parquet"))
+    lake.publish(streamed.DOCUMENT, asdict(streamed.Streamed(revision=1, to=2, parts=(made,))))
+    return made
+
+
+@pytest.mark.parametrize("damage", ["gone", "empty", "cut", "another"])
+def test_a_part_that_is_gone_or_damaged_is_refused_by_its_name_and_never_told_as_less(
+    lake: Lake, three: Part, damage: str, spark: Any
+) -> None:
+    assert told(lake) == [("order.close", 0, 3, 1)]
+    streamed.check(lake, three)
+
+    for kind in ("minutes", "events"):
+        file = Path(lake.path(f"{three.folder}/{kind}/a.parquet"))
+        whole = file.read_bytes()
+        if damage == "gone":
+            file.unlink()
+        else:
+            file.write_bytes(
+                {"empty": b"", "cut": whole[:-20], "another": whole[:40] + b"x" * (len(whole) - 40)}[damage]
+            )
+        with pytest.raises(LakeError, match=rf"{three.folder}/{kind}.* though .* names it.*Put it back from a copy"):
+            folding.folded(spark, lake, [three])
+        if kind == "minutes":
+            with pytest.raises(LakeError, match=rf"{three.folder}/minutes.*Put it back"):
+                minutes.read(lake, 0)
+        file.write_bytes(whole)
+    parquet.write_table(pyarrow.table({"id": [0], "done_ms": [0]}), file)
+    with pytest.raises(LakeError, match=r"has 1 events, but stream\.json says 3"):
+        streamed.check(lake, three)
+
+
 # The minutes
 
 
 def test_minutes_are_shown_without_spark_or_the_database(
-    lake: Lake, job: Callable[..., Job], batches: Callable[[], Batches], capsys: Any
+    spark: Any, database: Database, lake: Lake, job: Callable[..., Job], capsys: Any
 ) -> None:
     asked = ["delaytasks", "pipeline", "minutes", "--lake", str(Path(lake.root).parent)]
     root = Lake(f"{Path(lake.root).parent}/default")
     call_command(*asked)
     assert "There is nothing of a stream" in capsys.readouterr().out
     happened(job(), Outcome.DEAD, dialect.database_now("default"), late_ms=3)
-    made = batches()
-    made.lake = root
-    take(made)
+    made = take(Batches(spark, database, root))
     call_command(*asked)
     shown = capsys.readouterr().out
     assert "order.close" in shown
@@ -333,4 +422,4 @@ def test_minutes_are_shown_without_spark_or_the_database(
             call_command(*asked, *words)
     with pytest.raises(CommandError), contextlib.redirect_stderr(None):
         call_command("delaytasks", "pipeline", "stream", "--lake", lake.root, "--every", "never")
-    assert asdict(made.state)["revision"] == 1
+    assert made.state.revision == 2

@@ -1,6 +1,7 @@
 """pipeline stream: events to the lake and to minutes, as they are committed."""
 
 import argparse
+import os
 
 from django.core.management.base import CommandParser
 
@@ -39,7 +40,7 @@ def _number(text: str, of: str, least: float, most: float) -> float:
 def _run(options: Options, using: str) -> Answer:
     wishes = {
         "every_seconds": options["every"], "for_seconds": options["for_seconds"], "once": options["once"],
-        "keep_days": options["keep_days"],
+        "keep_days": options["keep_days"], "parent": None if options["submit"] else os.getpid(),
     }  # fmt: skip
     answer = ask("stream", options, using, wishes, lasts=True)
     text = f"{answer['events']} events in {answer['batches']} batches, up to {answer['to']}, in {answer['seconds']} s"
