@@ -36,7 +36,7 @@ class Lake:
         if remote:
             try:
                 self.files, self.base = fs.FileSystem.from_uri(root)
-            except (ArrowInvalid, OSError) as error:
+            except (ArrowException, OSError) as error:
                 raise LakeError(
                     f"The lake cannot be opened: {error}. Name a folder, or a URI that both Spark and pyarrow know "
                     "(file:, s3:, gs:, hdfs:)."

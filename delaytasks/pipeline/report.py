@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from . import comparing, history, hours, manifest, months, page, schemas, sinks, snapshot, sources, steps, telling
-from .batches import last_event
+from .batches import ends
 from .database import Database
 from .hours import HOUR_MS, Look, Wanted
 from .lake import Lake
@@ -87,7 +87,7 @@ def archived_late(
     seen, since_ms = hours.seen(taken, looks, settled_ms), looks[-1].taken_ms - history.DOUBT_MS
     found = set()
     for run in manifest.runs(lake):
-        if run.published_ms > since_ms and last_event(lake, run) > seen:
+        if run.published_ms > since_ms and ends(lake, run)[1] > seen:
             _, events = comparing.written(spark, lake, run.folder)
             late = events.where((F.col("id") > seen) & (F.col("done_ms") < settled_ms))
             found |= {row.hour_ms for row in late.select(steps.hour_ms().alias("hour_ms")).distinct().collect()}
