@@ -33,7 +33,6 @@ ON_BOTH = (
     "test_watermark",
     "test_command",
     "test_archive_kept",
-    "test_story",
 )
 
 

@@ -12,4 +12,3 @@ def test_the_folder_that_spark_makes_for_tables_is_not_where_a_run_was_started(s
 
     assert warehouse.is_dir()
     assert Path(tempfile.gettempdir()) in warehouse.parents
-    assert not Path("spark-warehouse").exists()
