@@ -122,6 +122,8 @@ def _of_engine(error: ours.DelaytasksError) -> Problem | None:
         return Problem(400, kind, title, str(error))
     if isinstance(error, _BY_STATE):
         return Problem(409, kind, title, str(error))
+    if isinstance(error, ours.ArchiveUnreadable):
+        return _unavailable("The archive of what has ended cannot be read at the moment.")
     return None
 
 
