@@ -1,4 +1,4 @@
-"""One Spark session for all of these tests, and rows that are really committed: Spark reads them from elsewhere."""
+"""One Spark session for the tests that ask for it, and rows that are committed: Spark reads them from elsewhere."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -22,33 +22,29 @@ HERE = Path(__file__).parent
 SMALL = {  # a few rows: to make code quick takes longer than to run it slowly
     "spark.sql.shuffle.partitions": "1", "spark.driver.memory": "1g", "spark.log.level": "ERROR",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }  # fmt: skip
 
 
-ON_BOTH = (
-    "test_sources",
-    "test_archive",
-    "test_load_placing",
-    "test_watermark",
-    "test_command",
-    "test_archive_kept",
-)
+ON_BOTH = ("test_sources", "test_load_placing", "test_watermark")
+ABOUT_THE_LAKE = ("test_archive", "test_archive_kept", "test_story")  # but for those of them that say otherwise
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All of them share one session, so one process. Most run in one pass: a run costs seconds.
+    """Those that ask for the session share it, so one process. Most run in one pass: a run costs seconds.
 
-    What each database is asked in words of its own runs on both; steps that know no database, on the quicker one.
+    What each database is asked in words of its own runs on both; what knows no database, on the quicker one.
     """
     for item in items:
         if HERE not in item.path.parents:
             continue
-        item.add_marker(pytest.mark.xdist_group("pipeline"))
+        asked_for = getattr(item, "fixturenames", ())
+        if "spark" in asked_for:
+            item.add_marker(pytest.mark.xdist_group("pipeline"))
         chosen = item.get_closest_marker("only_on") or item.get_closest_marker("on_both")
         if item.path.stem not in ON_BOTH and not chosen:
-            asks = "database" in getattr(item, "fixturenames", ())
+            asks = "database" in asked_for and item.path.stem not in ABOUT_THE_LAKE
             item.add_marker(pytest.mark.only_on("postgresql" if asks else "sqlite"))
 
 

@@ -43,6 +43,7 @@ def standing() -> list[str]:
     return sorted(Job.objects.values_list("key", flat=True))
 
 
+@pytest.mark.on_both
 def test_jobs_that_ended_long_ago_leave_the_tables_and_their_story_stays_whole(
     spark: Any, database: Database, lake: Lake, ended: Callable[..., Job], job: Callable[..., Job]
 ) -> None:
@@ -86,6 +87,7 @@ def dies(*args: Any) -> Any:
     raise Killed
 
 
+@pytest.mark.on_both
 @pytest.mark.parametrize("when", ["written", "listed", "published", "pruning", "pruned"])
 def test_a_run_that_is_killed_and_run_again_loses_nothing_and_doubles_nothing(
     spark: Any, database: Database, lake: Lake, ended: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, when: str
@@ -175,6 +177,7 @@ def test_a_topic_and_day_is_in_as_few_files_as_its_rows_need(
     assert stored(spark, lake)[1] == 16
 
 
+@pytest.mark.on_both
 def test_a_job_that_changed_after_it_was_written_stays_and_is_archived_anew_when_it_ends_again(
     spark: Any, database: Database, lake: Lake, ended: Callable[..., Job]
 ) -> None:
@@ -270,6 +273,7 @@ def test_a_database_that_goes_away_in_the_middle_leaves_nothing_published_and_th
     assert run(spark, database, lake)["pruned"] == 1
 
 
+@pytest.mark.on_both
 def test_two_archives_at_once_are_one(spark: Any, database: Database, lake: Lake) -> None:
     with database.alone("archive"), pytest.raises(Busy, match="Another archive"):
         archive.run(spark, database, lake)

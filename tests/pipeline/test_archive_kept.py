@@ -64,6 +64,7 @@ def test_an_archive_whose_document_is_gone_is_refused_by_all_who_ask_it_and_is_w
     assert keys(spark, lake) == ["order:1", "order:2"]
 
 
+@pytest.mark.on_both
 def test_an_older_document_is_refused_where_rows_are_gone_for_a_run_that_it_does_not_name(
     spark: Any, database: Database, lake: Lake, ended: Callable[..., Job]
 ) -> None:
@@ -92,6 +93,7 @@ def test_an_older_document_is_refused_where_rows_are_gone_for_a_run_that_it_does
     assert keys(spark, lake) == ["order:1", "order:2", "order:3"]
 
 
+@pytest.mark.on_both
 def test_another_databases_archive_is_refused_with_what_to_write_if_it_is_the_same_one(
     spark: Any, database: Database, lake: Lake, ended: Callable[..., Job]
 ) -> None:

@@ -16,6 +16,7 @@ from delaytasks.states import State
 
 from .conftest import SMALL
 
+pytestmark = pytest.mark.only_on("sqlite")  # on PostgreSQL there are a cluster's runs, and those that are killed
 CONF = [word for name, value in SMALL.items() for word in ("--conf", f"{name}={value}")]
 
 

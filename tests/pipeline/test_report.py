@@ -90,6 +90,7 @@ def test_a_report_fills_the_table_writes_a_page_and_works_out_only_what_may_have
     assert kept.selectExpr("sum(happened)").first()[0] == 7
 
 
+@pytest.mark.only_on("sqlite")
 def test_a_report_that_was_killed_before_its_end_is_made_good_by_the_next(
     spark: Any, database: Database, lake: Lake, past: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +118,7 @@ def test_a_report_that_was_killed_before_its_end_is_made_good_by_the_next(
         again["page"].removeprefix(f"{lake.path('')}")]  # fmt: skip
 
 
+@pytest.mark.only_on("sqlite")
 def test_a_report_of_an_empty_database_is_a_page(spark: Any, database: Database, lake: Lake) -> None:
     answer = report.run(spark, database, lake)
 

@@ -103,7 +103,7 @@ class Command:
         assert self.process.wait(30) == 1
 
 
-def test_a_stream_that_is_killed_twice_has_each_committed_event_once(
+def test_a_stream_that_is_killed_has_each_committed_event_once(
     database: Database, postgres_server: PostgresServer, job: Callable[..., Job], tmp_path: Path
 ) -> None:
     lake = Lake(str(tmp_path / "lake" / "default"))
@@ -117,11 +117,7 @@ def test_a_stream_that_is_killed_twice_has_each_committed_event_once(
         first = Command(postgres_server, tmp_path, "--every", "0.3")
         first.wait_for(half, "a batch to be half written")
         first.kill_the_run()
-        was = streamed.load(lake)
-        assert was.parts
-        second = Command(postgres_server, tmp_path, "--every", "0.3")
-        second.wait_for(lambda: streamed.load(lake).revision > was.revision + 1, "two more batches")
-        second.kill_the_run()
+        assert streamed.load(lake).parts
     last = Command(postgres_server, tmp_path, "--once")
     assert last.process.wait(START_SECONDS) == 0, tail(last.log)
 
