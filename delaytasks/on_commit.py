@@ -9,7 +9,7 @@ from . import conf, engine
 from .models import Job
 from .places import GONE, Entry, Settlement
 
-OVERLAP_MS = 300_000  # beyond the horizon; the feeder reads as far back below its mark
+OVERLAP_MS = 300_000  # what is told reaches this far beyond the horizon; the feeder reads as far back below its mark
 
 
 def enter(using: str, entries: Iterable[Entry], *, mark: bool) -> None:

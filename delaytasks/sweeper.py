@@ -20,6 +20,7 @@ from .endings import expire
 from .exceptions import MirrorDown
 from .mirror.index import Mirror
 from .models import MirrorMark, Topic
+from .on_commit import OVERLAP_MS  # the feeder reads again what committed late, this far below its mark
 from .places import Entry
 from .recognition import TICK_EVERY_MS, forget, lost_data, mark, next_tick
 from .watching import Standing
@@ -29,7 +30,6 @@ PAGE = 500
 OVERDUE_AGE_MS = 500  # younger ones are most likely on their way
 PROBE_OVERLAP_MS = 2_000  # for what committed late
 PROBE_SECONDS = 0.3  # a guard's time for each of its looks
-OVERLAP_MS = 300_000  # the feeder reads again what committed late, this far below its mark
 ALONE_MS = 15_000
 
 _noticed_outages: set[str] = set()

@@ -200,9 +200,8 @@ class Run:
             first = False
             group = self.renew(left[:together])
             if len(group) > 1 and not self.handling.run_together(group):
-                together = self.pace.size = (
-                    1  # one bad job is to hurt no other; what there is no time for is given back
-                )
+                # One bad job is to hurt no other; what there is no time for is given back.
+                together = self.pace.size = 1
                 continue
             if len(group) == 1:
                 self.handling.run_one(group[0])

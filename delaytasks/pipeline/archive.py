@@ -46,7 +46,7 @@ def run(
     withdrawn        jobs that changed after they were written: they stay
     """  # fmt: skip
     began = time.monotonic()
-    with database.alone("archive"):
+    with database.alone("archive") as still:
         with database.connect() as connection:
             archive = manifest.opened(lake, identity.of(database, connection))
         clear(lake, archive)
@@ -56,12 +56,14 @@ def run(
             archive, some = pruning.prune(database, lake, archive, each)
             told += some
         if told.left or (waiting and not prune):
-            refused = f"{told.left or 'Some'} jobs of the run before are still to be pruned: run it again."
+            again = "run it again" if prune else "run it without --keep"
+            refused = f"{told.left or 'Some'} jobs of the run before are still to be pruned: {again}."
             return _answer(None, 0, told, began) | {"refused": refused}
         states = (*ALWAYS, State.DEAD) if dead else ALWAYS
         with snapshot.taken(database) as taken:
             written, partitions = write(spark, taken, lake, before(taken.now_ms, older_than_days), states)
         if written:
+            still()  # or another run may have removed the files, which it took for left behind
             archive = manifest.publish(lake, archive, written)
         if written and prune:  # the snapshot is gone: what is pruned can be vacuumed
             _, some = pruning.prune(database, lake, archive, written)

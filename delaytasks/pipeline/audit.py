@@ -47,13 +47,14 @@ def run(
         business.understood(spark, rule)
     lake.document(DOCUMENT)  # one that is refused is refused now, and not when the work is done
     folder = lake.new_run("audit")
-    with database.alone("audit"):
+    with database.alone("audit") as still:
         with _removed_unless_done(lake, folder), snapshot.taken(database) as taken:
             found = [
                 _one(spark, taken, lake, rule, f"{folder}/{number}") for number, rule in enumerate(declared, 1)
             ]  # fmt: skip
             document = {"folder": folder, "as_of": _instant(taken.now_ms), "rules": found}
             lake.settle(folder)
+            still()
         _publish(lake, document)
     places = [
         {**each, "folder": _place(lake, each["folder"]), "missing": each["missing"] and _place(lake, each["missing"])}

@@ -2,10 +2,14 @@
 
 import re
 
+from .database import ABSENT
+
 LINES = 12  # of what Spark said
 CAUSES = {  # in what Spark said -> what to do
     r"permission denied for (?:table|view|sequence|schema|function) [^\s;.]+":
         "The database refuses the pipeline's user: {}. Nothing was published; GRANT SELECT on it and run this again.",
+    r'(?:relation|column) "?[\w.]+"? does not exist':
+        f"The database has not what the pipeline reads: {{}}. {ABSENT}",
     r"(?<=ClassNotFoundException: )[\w.$]+|(?<=No suitable driver).*":
         "Java has no class {}: name the jar that has it by --conf spark.jars=/path/to.jar.",
     r"No space left on device|Read-only file system|Mkdirs failed to create \S+|\S+ \(Permission denied\)"

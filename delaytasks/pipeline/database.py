@@ -23,7 +23,10 @@ class DatabaseAway(Exception):
 
 
 class NotAllowed(Exception):
-    """The database's user lacks a right. Nothing was published; grant it, and run it again."""
+    """The database's user lacks a right, or sees no tables of ours. Nothing was published; mend it and run it again."""
+
+
+ABSENT = "Run manage.py migrate, or name the tables' schema by the alias' OPTIONS (-c search_path=...)."
 
 
 @dataclass(frozen=True)
@@ -101,22 +104,25 @@ class Database:
 
         Raises DatabaseAway when the database goes away inside, and NotAllowed where a right is missing.
         """
-        away, refused = self._errors()
+        away, refused, absent = self._errors()
         try:
             yield
         except away as error:
             raise DatabaseAway(f"{self} does not answer: {error}.") from error
         except refused as error:
             raise NotAllowed(f"{self} refuses the user {self.user or 'that libpq chooses'}: {error}.") from error
+        except absent as error:
+            raise NotAllowed(f"{self}: {str(error).splitlines()[0]}. {ABSENT}") from error
 
-    def _errors(self) -> tuple[type[Exception], tuple[type[Exception], ...]]:
-        """Of a database that is away, and of one that refuses."""
+    def _errors(self) -> tuple[type[Exception], tuple[type[Exception], ...], tuple[type[Exception], ...]]:
+        """Of a database that is away, of one that refuses, and of one that has no such tables."""
         if self.vendor == "sqlite":
-            return sqlite3.OperationalError, ()
+            return sqlite3.OperationalError, (), ()
         import psycopg
 
         errors = psycopg.errors
-        return psycopg.OperationalError, (errors.InsufficientPrivilege, errors.ReadOnlySqlTransaction)
+        refused = (errors.InsufficientPrivilege, errors.ReadOnlySqlTransaction)
+        return psycopg.OperationalError, refused, (errors.UndefinedTable, errors.UndefinedColumn)
 
     @contextlib.contextmanager
     def _sqlite(self) -> Iterator[Any]:
@@ -137,7 +143,8 @@ class Database:
     def alone(self, what: str) -> Iterator[Callable[[], None]]:
         """Inside the block no other run does the same to this database; a killed one blocks nobody. Raises Busy.
 
-        What the block gets is for runs that last: called, it raises DatabaseAway if that cannot be relied on any more.
+        What the block gets is called before what another run's beginning would spoil, like naming files that it
+        would have removed: it raises DatabaseAway if the database cannot be relied on to keep others away any more.
         """
         with self._flock(what) if self.vendor == "sqlite" else self._advisory(what) as still:
             yield still
@@ -165,6 +172,8 @@ class Database:
 
         with self.connect() as connection:
             connection.autocommit = True  # no transaction stands open for as long as the run takes
+            if connection.info.server_version >= 140_000:  # it says nothing meanwhile, and would be ended for it
+                connection.execute("SET idle_session_timeout = 0")
             asked = connection.execute("SELECT pg_try_advisory_lock(%s, hashtext(%s))", (_LOCK, what))
             if not asked.fetchone()[0]:
                 raise Busy(f"Another {what} of {self} is running: wait until it has ended.")

@@ -10,15 +10,15 @@ Identity = Mapping[str, str]
 
 
 def of(database: Database, connection: Any) -> dict[str, str]:
-    """vendor, name, and for PostgreSQL the number of its cluster where the user may read it; SQLite's name is its path.
+    """vendor, name; SQLite's is its path. For PostgreSQL the schema, and the cluster's number where it may be read.
 
     The number is another one after dump and restore and after pg_upgrade, and the same one in a physical copy.
     """
     if database.vendor == "sqlite":
         return {"vendor": "sqlite", "name": os.path.realpath(database.name)}
-    sql = "SELECT current_database(), has_function_privilege('pg_control_system()', 'execute')"
-    name, readable = connection.execute(sql).fetchone()
-    found = {"vendor": "postgresql", "name": str(name)}
+    sql = "SELECT current_database(), current_schema(), has_function_privilege('pg_control_system()', 'execute')"
+    name, schema, readable = connection.execute(sql).fetchone()
+    found = {"vendor": "postgresql", "name": str(name), "schema": str(schema)}
     if readable:
         row = connection.execute("SELECT system_identifier FROM pg_control_system()").fetchone()
         found["system"] = str(row[0])
@@ -31,5 +31,5 @@ def differ(one: Identity, other: Identity) -> bool:
 
 
 def words(identity: Identity) -> str:
-    system = f" of system {identity['system']}" if "system" in identity else ""
-    return f"{identity['vendor']} {identity['name']}{system}"
+    more = [f", {name} {identity[name]}" for name in ("schema", "system") if name in identity]
+    return f"{identity['vendor']} {identity['name']}{''.join(more)}"

@@ -20,7 +20,7 @@ FETCHED = 5_000  # rows that a reader has at once; without a number the driver w
 PORT = "5432"
 KEYWORDS = {  # of libpq -> what the driver calls them
     "sslmode": "sslmode", "sslrootcert": "sslrootcert", "sslcert": "sslcert", "sslkey": "sslkey",
-    "connect_timeout": "connectTimeout", "gssencmode": "gssEncMode",
+    "connect_timeout": "connectTimeout", "gssencmode": "gssEncMode", "options": "options",
 }  # fmt: skip
 
 

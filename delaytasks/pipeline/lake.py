@@ -1,7 +1,9 @@
 """The folder of the pipeline's files, on a disk or in an object store. Read with pyarrow alone, without Spark.
 
-    archive.json, report.json    what there is: each published last, at once, by a rename
-    archive/<run>/, report/<run>/    what a run wrote; one that no document names is a killed run's and means nothing
+    archive.json, report.json, audit.json, stream.json    what there is: each published last, at once, by a rename
+    archive/<run>/, report/<run>/, audit/<run>/, stream/<part>/    what a run wrote; one that no document names is a
+                                          killed run's and means nothing
+    load/<run>/run.json                   the same for a load, which has a document of its own
 
 Who reads goes by the documents and never by what lies in a folder.
 """
@@ -44,7 +46,7 @@ class Lake:
         else:
             path = unquote(urlsplit(root).path) if root.startswith("file:") else root
             self.files, self.base = fs.LocalFileSystem(), os.path.abspath(path)
-        self.root = root
+        self.root = root if remote else self.base  # an executor is in another folder
 
     def path(self, name: str) -> str:
         """As pyarrow names it."""

@@ -8,6 +8,7 @@ Nothing is put into the table before the chunks are published, and each is put t
 of the ledger. So a run that is killed anywhere goes on when it is run again with its name, and doubles nothing.
 """
 
+import math
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -49,7 +50,8 @@ def run(
     most_rejects: str = MOST_REJECTS,
     by: str = "",
 ) -> dict[str, Any]:
-    """{"run", "read", "rejected", "rejects", "inserted", "replaced", "kept", "refused", "seconds", "rows_per_second"}.
+    """{"run", "read", "rejected", "rejects", "inserted", "replaced", "kept", "refused_live", "before", "seconds",
+    "rows_per_second"}, and "refused", a sentence, if something was.
 
     source, query   a path or URI; or SQL for the jobs' own database. One of them
     mapping         see mapping.Terms
@@ -107,7 +109,7 @@ class Share:
             self.number, self.percent = float(number), bool(percent)
         except ValueError:
             self.number = -1
-        if self.number < 0 or not (text == f"{number}%" or number.isdecimal()):
+        if not 0 <= self.number < math.inf or not (text == f"{number}%" or number.isdecimal()):
             raise BadSettings(f"--most-rejects is {text!r}: give a number of rows, or a share such as 5%.")
         self.text = text
 

@@ -43,8 +43,10 @@ class Pruned:
 def prune(database: Database, lake: Lake, archive: Archive, run: Run) -> tuple[Archive, Pruned]:
     """Prune a published run; what is published then, and what was done.
 
-    It is said to be pruned when nothing is left; until then it can be begun again. Raises DatabaseAway, Busy.
+    It is said to be pruned when nothing is left; until then it can be begun again. Raises DatabaseAway, Busy, and
+    LakeError where a file of it is gone or was changed since it was compared, maybe long ago: no row goes then.
     """
+    manifest.check(lake, run.folder)
     told = Pruned()
     manifest.mark(lake, run)
     with database.connect() as connection:  # one for all: a new one for each batch costs as much as the batch

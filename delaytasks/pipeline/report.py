@@ -5,7 +5,7 @@ next run does what was left: the document that says what there is comes last.
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -28,13 +28,21 @@ COLUMNS = ["id", "topic", "outcome", "attempt", "due_ms", "reserved_ms", "done_m
 def run(
     spark: SparkSession, database: Database, lake: Lake, *, ahead_hours: int = 36, html: str = ""
 ) -> dict[str, Any]:
-    """{"page", "hours", "rows", "since", "seconds", "herds"} of a new report.
+    """{"page", "rows", "since", "seconds", "herds"} of a new report.
 
     ahead_hours   how far what falls due is told
     html          where the page is put as well
     """
     began = time.monotonic()
-    with database.alone("report"), snapshot.taken(database) as taken:
+    with database.alone("report") as still:
+        answer = _made(spark, database, lake, ahead_hours, html, still)
+    return answer | {"seconds": round(time.monotonic() - began, 1)}
+
+
+def _made(
+    spark: SparkSession, database: Database, lake: Lake, ahead_hours: int, html: str, still: Callable[[], None]
+) -> dict[str, Any]:
+    with snapshot.taken(database) as taken:
         before = lake.document(DOCUMENT)
         looks, settled_ms = hours.looks_of(before), before.get("settled_ms", 0)
         now, folder = hours.look(taken), lake.new_run("report")
@@ -49,6 +57,7 @@ def run(
         **months.told(lake, before, new), "page": f"{folder}/report.html", "due": f"{folder}/due",
     }  # fmt: skip
     worked_out = months.read(spark, lake, document, months.changed(document, want))
+    still()  # or another report may have begun, and would be told an older state of the hours than its own
     rows = sinks.upsert_stats(database, worked_out.where(_is_wanted(F.unix_millis("hour_at"), want)))
     # Small: in one part each, so that nothing is distributed, which would take longer than the rest.
     last = months.read(spark, lake, document, months.since(document, telling.first_ms(now.taken_ms))).coalesce(1)
@@ -56,14 +65,12 @@ def run(
     text = page.html(facts).encode()
     lake.write(f"{folder}/report.html", text)
     lake.settle(folder)
+    still()
     lake.publish(DOCUMENT, document)
     clear(lake, [before, document])
     if html:
         Path(html).write_bytes(text)
-    return {
-        "page": html or lake.path(document["page"]), "rows": rows, "since": _when(want), "herds": len(facts.herds),
-        "seconds": round(time.monotonic() - began, 1),
-    }  # fmt: skip
+    return {"page": html or lake.path(document["page"]), "rows": rows, "since": _when(want), "herds": len(facts.herds)}
 
 
 def _when(want: Wanted) -> str | None:

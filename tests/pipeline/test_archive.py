@@ -273,6 +273,36 @@ def test_a_database_that_goes_away_in_the_middle_leaves_nothing_published_and_th
     assert run(spark, database, lake)["pruned"] == 1
 
 
+@pytest.mark.only_on("postgresql")
+def test_a_run_that_keeps_no_other_away_any_more_publishes_nothing(
+    spark: Any, database: Database, lake: Lake, ended: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one, which began meanwhile, has taken its files for left behind."""
+    ended("order:1")
+    real = manifest.write_partitions
+
+    def after_the_lock_is_lost(*args: Any) -> None:
+        with database.connect() as other:
+            other.execute("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'")
+        real(*args)
+
+    monkeypatch.setattr(manifest, "write_partitions", after_the_lock_is_lost)
+    with pytest.raises(DatabaseAway):
+        archive.run(spark, database, lake)
+    assert (standing(), manifest.runs(lake)) == (["order:1"], ())
+
+
+def test_what_was_kept_is_pruned_by_the_next_run_unless_that_keeps_it_too(
+    spark: Any, database: Database, lake: Lake, ended: Callable[..., Job]
+) -> None:
+    ended("order:1")
+    for jobs, refused in ((1, ""), (0, "run it without --keep")):
+        told = archive.run(spark, database, lake, prune=False)
+        assert (told["jobs"], refused in told.get("refused", "")) == (jobs, True)
+    assert standing() == ["order:1"]
+    assert run(spark, database, lake)["pruned"] == 1
+
+
 @pytest.mark.on_both
 def test_two_archives_at_once_are_one(spark: Any, database: Database, lake: Lake) -> None:
     with database.alone("archive"), pytest.raises(Busy, match="Another archive"):
@@ -319,9 +349,11 @@ def test_a_partition_of_which_half_is_there_is_named_by_whoever_reads_it_and_not
     whole = jobs.read_bytes()
 
     jobs.write_bytes(whole[: len(whole) // 2])
-    for read in (lambda: story.by_id(lake, old.pk), lambda: archive.run(spark, database, lake)):
-        with pytest.raises(LakeError, match=rf"{jobs} \(order\.close of {partition.ended_on}\) is gone or damaged"):
-            read()
+    where = rf"{jobs} \(order\.close of {partition.ended_on}\)"
+    with pytest.raises(LakeError, match=f"{where} is gone or damaged"):
+        story.by_id(lake, old.pk)
+    with pytest.raises(LakeError, match=f"{where}: gone, or of another size"):
+        archive.run(spark, database, lake)
     assert standing() == ["order:1"]
     jobs.write_bytes(whole)
 
@@ -329,8 +361,10 @@ def test_a_partition_of_which_half_is_there_is_named_by_whoever_reads_it_and_not
     where = rf"{events} \(order\.close of {partition.ended_on}\): gone, or of another size"
     for spoil in (events.unlink, lambda: events.write_bytes(told[: len(told) // 2])):
         spoil()
-        with pytest.raises(LakeError, match=where):
-            report.run(spark, database, lake)
+        for ask in (report.run, archive.run):
+            with pytest.raises(LakeError, match=where):
+                ask(spark, database, lake)
+    assert standing() == ["order:1"]
     events.write_bytes(told)
 
     copy = events.with_name("part-copied.parquet")

@@ -147,7 +147,7 @@ def test_a_database_is_known_without_the_number_of_its_cluster_where_that_may_no
             cursor.execute("GRANT EXECUTE ON FUNCTION pg_control_system() TO PUBLIC")
             cursor.execute(f"DROP ROLE {READER}")
 
-    assert sorted(all_of_it) == ["name", "system", "vendor"]
+    assert sorted(all_of_it) == ["name", "schema", "system", "vendor"]
     assert all_of_it == {**some_of_it, "system": all_of_it["system"]}
     assert not identity.differ(all_of_it, some_of_it)
     assert identity.differ({**all_of_it, "system": "1"}, all_of_it)
@@ -158,5 +158,5 @@ def test_what_is_learned_of_the_database_later_is_kept_with_what_was_known(lake:
     manifest.opened(lake, {"vendor": "postgresql", "name": "shop", "system": "7"})
     found = manifest.opened(lake, {"vendor": "postgresql", "name": "shop"})
     assert (found.revision, found.database) == (2, {"vendor": "postgresql", "name": "shop", "system": "7"})
-    with pytest.raises(LakeError, match="postgresql shop of system 7; this one is postgresql shop of system 8"):
+    with pytest.raises(LakeError, match="postgresql shop, system 7; this one is postgresql shop, system 8"):
         manifest.opened(lake, {"vendor": "postgresql", "name": "shop", "system": "8"})

@@ -307,6 +307,9 @@ def test_what_cannot_be_loaded_is_told_in_a_sentence(
     ):
         with pytest.raises(BadSettings, match=why):
             loaded(source, mapping)
+    for most in ("nan%", "inf%", "-1", "1.5"):
+        with pytest.raises(BadSettings, match=f"--most-rejects is '{most}'"):
+            loaded(path, {"due": "'2030-02-01T12:00Z'"}, most_rejects=most)
     quoted = loaded(path, {"due": "'2030-02-01T12:00Z'"}, most_rejects="100%")
     assert "Row 2 opens a quote that is never closed. What follows there cannot be told" in quoted["refused"]
     assert not Job.objects.exists()

@@ -11,7 +11,7 @@ import pytest
 from delaytasks import clock, dialect
 from delaytasks.models import Job, TopicStat
 from delaytasks.pipeline import archive, hours, months, report, run
-from delaytasks.pipeline.database import Database
+from delaytasks.pipeline.database import Busy, Database
 from delaytasks.pipeline.lake import VERSION, Lake, LakeError
 from delaytasks.pipeline.settings import Settings
 from delaytasks.states import Outcome, State
@@ -119,7 +119,14 @@ def test_a_report_that_was_killed_before_its_end_is_made_good_by_the_next(
 
 
 @pytest.mark.only_on("sqlite")
-def test_a_report_of_an_empty_database_is_a_page(spark: Any, database: Database, lake: Lake) -> None:
+def test_a_report_of_an_empty_database_is_a_page_and_no_other_begins_before_it_is_published(
+    spark: Any, database: Database, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def clear(*_: Any) -> None:
+        with pytest.raises(Busy), database.alone("report"):
+            pass
+
+    monkeypatch.setattr(report, "clear", clear)
     answer = report.run(spark, database, lake)
 
     assert (answer["rows"], answer["herds"]) == (0, 0)

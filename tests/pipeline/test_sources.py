@@ -1,18 +1,23 @@
 """Reading the operational tables: whole, in parts, as of one moment, and no more than was asked for."""
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from django.db import connection
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import EqualTo, GreaterThan, In, IsNull, LessThan, StringContains
 
+from delaytasks.management.verbs.pipeline.asking import database_of
 from delaytasks.models import Job
-from delaytasks.pipeline import pushdown, snapshot, sources
-from delaytasks.pipeline.database import Busy, Database, DatabaseAway
+from delaytasks.pipeline import causes, identity, pushdown, snapshot, sources
+from delaytasks.pipeline.database import Busy, Database, DatabaseAway, NotAllowed
 from delaytasks.pipeline.relations import RELATIONS
 from delaytasks.states import Outcome, State
+from tests.servers import wait_until
 
 from .conftest import at, happened
 
@@ -129,6 +134,52 @@ def test_one_run_at_a_time_has_the_database(database: Database) -> None:
             pass
     with database.alone("archive"):
         pass
+
+
+@pytest.fixture
+def tenant(database: Database) -> Iterator[Database]:
+    """The same database by an alias whose OPTIONS name a schema, in which there is a table of jobs alone."""
+    options = {"options": "-c search_path=tenant"}
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE SCHEMA tenant CREATE TABLE delaytasks_job (LIKE public.delaytasks_job)")
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setitem(connection.settings_dict, "OPTIONS", options)
+            yield Database(**database_of("default"))
+        cursor.execute("DROP SCHEMA tenant CASCADE")
+
+
+@pytest.mark.only_on("postgresql")
+def test_tables_are_those_of_the_schema_that_the_alias_names_and_one_that_has_none_is_told(
+    spark: Any, database: Database, tenant: Database, job: Callable[..., Job]
+) -> None:
+    job("order:1")
+    counts = [sources.read(spark, snapshot.Snapshot(each, 0, 0, 0), "jobs").count() for each in (database, tenant)]
+    assert counts == [1, 0]
+    with database.connect() as one, tenant.connect() as other:
+        assert identity.differ(identity.of(database, one), identity.of(tenant, other))
+    with pytest.raises(PySparkException) as raised:
+        sources.read(spark, snapshot.Snapshot(tenant, 0, 0, 0), "events").count()
+    missing = r'relation "delaytasks_jobevent" does not exist\. Run manage\.py migrate, or name the tables\' schema'
+    assert re.search(missing, causes.told(raised.value)[1])
+    with pytest.raises(NotAllowed, match=missing), tenant.connect() as connected:
+        connected.execute("SELECT FROM delaytasks_jobevent")
+
+
+@pytest.mark.only_on("postgresql")
+def test_who_keeps_others_away_may_say_nothing_for_longer_than_others_may(reader: Database) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER ROLE delaytasks_reader SET idle_session_timeout = 200")
+    with reader.alone("load") as still, reader.connect() as other:
+        other.autocommit = True
+        (pid,) = other.execute("SELECT pg_backend_pid()").fetchone()
+        wait_until(lambda: pid not in backends(), seconds=10, what="the end of one that says nothing")
+        still()
+
+
+def backends() -> set[int]:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pid FROM pg_stat_activity")
+        return {pid for (pid,) in cursor.fetchall()}
 
 
 def test_a_database_that_is_not_there_is_named_without_its_password(tmp_path: Any) -> None:

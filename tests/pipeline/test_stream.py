@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow
 import pytest
@@ -119,16 +119,19 @@ def test_a_stream_of_sqlite_has_what_the_table_has_and_none_without_its_parent(
     assert told(lake) == [("order.close", 0, 6, 0)]
 
 
-def test_the_command_passes_on_what_it_is_told_to_a_run_that_lasts() -> None:
+@pytest.mark.parametrize("which", [(signal.SIGTERM, signal.SIGINT), (signal.SIGTERM,)])
+def test_the_command_passes_on_what_it_is_told_to_its_run(which: tuple[signal.Signals, ...]) -> None:
     class Run:
-        told: ClassVar[list[int]] = []
-        send_signal = told.append
+        def __init__(self) -> None:
+            self.told: list[int] = []
+            self.send_signal = self.told.append
 
+    run: Any = Run()
     before = signal.getsignal(signal.SIGTERM)
-    with asking._passing_signals(Run(), True):
-        for each in (signal.SIGTERM, signal.SIGINT):
+    with asking._passing_signals(run, which):
+        for each in which:
             os.kill(os.getpid(), each)
-    assert Run.told == [signal.SIGTERM, signal.SIGINT]
+    assert tuple(run.told) == which
     assert signal.getsignal(signal.SIGTERM) is before
 
 

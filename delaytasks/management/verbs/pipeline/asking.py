@@ -8,7 +8,7 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,12 +22,11 @@ from ..answer import Options
 from . import starting
 
 MISSING = 'The pipeline needs Spark, which is an extra: pip install "delaytasks[pipeline]".'
-KEYWORDS = (  # of libpq that say how to reach and trust a server
+KEYWORDS = (  # of libpq that say how to reach and trust a server, and (options) which schema the tables are in
     "service", "passfile", "sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", "gssencmode", "connect_timeout",
-    "target_session_attrs", "channel_binding",
+    "target_session_attrs", "channel_binding", "options",
 )  # fmt: skip
 Progress = Callable[[str], None]  # is told a sentence, or "" for no news to people
-STOPPING = (signal.SIGTERM, signal.SIGINT)
 LINES = 20  # of what a run said before it died
 
 
@@ -62,7 +61,7 @@ def ask(
 ) -> dict[str, Any]:  # fmt: skip
     """What a run answers; it may tell of its progress before.
 
-    lasts   it runs until it is told to stop: what it says meanwhile is for stderr, and signals are passed on to it
+    lasts   it runs until it is told to stop: what it says meanwhile is for stderr, and Ctrl-C is passed on like SIGTERM
 
     Raises CommandError with its sentence, and ImproperlyConfigured where it cannot begin.
     """
@@ -82,14 +81,14 @@ def ask(
 
 def _answer_of(command: list[str], environment: dict[str, str], progress: Progress, lasts: bool) -> dict[str, Any]:
     answer: dict[str, Any] = {}
-    # In a session of its own Ctrl-C reaches the run by us alone, and not its Java as well.
+    # In a session of its own Ctrl-C reaches the run by us alone, and not its Java as well. Else a terminal tells both.
     with (
         tempfile.TemporaryFile() as said,
         subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=None if lasts else said, text=True, stdin=subprocess.DEVNULL,
             start_new_session=lasts, env={**os.environ, **environment},
         ) as run,
-        _passing_signals(run, lasts),
+        _passing_signals(run, (signal.SIGTERM, signal.SIGINT) if lasts else (signal.SIGTERM,)),
     ):  # fmt: skip
         assert run.stdout is not None
         for line in run.stdout:
@@ -114,12 +113,12 @@ def _document(line: str) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _passing_signals(run: "subprocess.Popen[str]", wanted: bool) -> Iterator[None]:
-    """SIGTERM and Ctrl-C go on to a run that lasts, which then ends in order and answers."""
-    if not wanted or threading.current_thread() is not threading.main_thread():
+def _passing_signals(run: "subprocess.Popen[str]", which: Iterable[signal.Signals]) -> Iterator[None]:
+    """These go on to the run, which ends; one that lasts does so in order, and answers."""
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {each: signal.signal(each, lambda number, _: run.send_signal(number)) for each in STOPPING}
+    before = {each: signal.signal(each, lambda number, _: run.send_signal(number)) for each in which}
     try:
         yield
     finally:
