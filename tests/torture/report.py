@@ -19,6 +19,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "promises.md"
 BEGINS, ENDS = "<!-- measured: begins -->", "<!-- measured: ends -->"
 DATABASES = {"postgres": "PostgreSQL", "sqlite": "SQLite"}
 AT_ONCE = "two or three of them at once, at random"
+WHY_LENGTH = 300  # characters of what went wrong in a trial
 
 
 def line(verdict: Verdict) -> str:
@@ -58,14 +59,15 @@ def read(files: Iterable[Path]) -> list[dict[str, Any]]:
 
 
 def section(runs: Sequence[dict[str, Any]]) -> str:
-    """What was seen in these runs: when and where, and a row for each fault there is."""
+    """What was seen in these runs: when and where, a row for each fault there is, and why a trial failed."""
     trials = [trial | {"database": run["database"]} for run in runs for trial in run["trials"]]
     about = [f"- {_about(run)}" for run in runs]
     head = ["fault", "runs", "jobs", "attempts", "no answer", *KINDS, "late: half", "99%", "worst ms"]
     rows = [_row(name, [t for t in trials if t["faults"] == [name]]) for name in load_all()]
     together = [trial for trial in trials if len(trial["faults"]) > 1]
     total = [_row(AT_ONCE, together), _row("all of it", trials)]
-    lines = [*about, "", _cells(head), "|" + "---|" * len(head), *rows, *total]
+    failed = [_failed(trial) for trial in trials if _ran(trial) and trial["trouble"]]
+    lines = [*about, "", _cells(head), "|" + "---|" * len(head), *rows, *total, *(["", *failed] if failed else [])]
     return "\n".join(lines) + "\n"
 
 
@@ -75,8 +77,18 @@ def _about(run: dict[str, Any]) -> str:
     )
 
 
+def _ran(trial: Trial) -> bool:
+    return not trial["trouble"].startswith(NOT_RUN)
+
+
+def _failed(trial: Trial) -> str:
+    """The first line of its trouble, as an item of a list."""
+    why = " ".join(trial["trouble"].split("\n")[0].split())
+    return f"- failed on {DATABASES[trial['database']]}: {' + '.join(trial['faults'])}: {why[:WHY_LENGTH]}"
+
+
 def _row(name: str, trials: Sequence[Trial]) -> str:
-    ran = [trial for trial in trials if not trial["trouble"].startswith(NOT_RUN)]
+    ran = [trial for trial in trials if _ran(trial)]
     if not ran:
         return _cells([name, "not run", *[""] * (len(KINDS) + 6)])
     on = Counter(trial["database"] for trial in ran)

@@ -60,6 +60,17 @@ def test_a_trial_that_went_wrong_says_so_in_its_line_and_in_its_row(tmp_path: Pa
     assert row_of(name, section)[0] == "1 SQLite; 1 failed"
 
 
+def test_below_the_table_stands_the_first_line_of_why_a_trial_failed(tmp_path: Path) -> None:
+    one, two, *_ = load_all()
+    failed = verdict(one, two, trouble="beat ended. OSError: no room\nTraceback")
+    missing = Verdict([one], trouble="NOT RUN: there is no rabbitmq-server here")
+    section = report.write([failed, missing, verdict(one)], tmp_path, seed=1, database="postgres").read_text()
+    table, _, below = section.rpartition("|\n")
+    assert below == f"\n- failed on PostgreSQL: {one} + {two}: beat ended. OSError: no room\n"
+    assert row_of("all of it", f"{table}|")[0] == "2 PostgreSQL; 1 failed"
+    assert report.write([verdict(one)], tmp_path, seed=1, database="postgres").read_text().endswith("|\n")
+
+
 def test_other_files_beside_the_runs_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text(json.dumps([1, 2]))
     report.write([verdict("one")], tmp_path, seed=1, database="sqlite")

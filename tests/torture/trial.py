@@ -35,7 +35,7 @@ class Verdict:
     late_ms: dict[str, int] = field(default_factory=dict)  # p50, p99, max of first attempts
     seconds: float = 0
     violations: list[checker.Violation] = field(default_factory=list)
-    trouble: str = ""  # the fault itself could not be done, or ended a process that it did not touch
+    trouble: str = ""  # the fault could not be done, or ended a process that it did not touch; its first line says what
 
     @property
     def ran(self) -> bool:
@@ -83,7 +83,7 @@ def run(
     connection.close()  # the fault may have broken it
     arena.until_quiet(_live, seconds=QUIET_SECONDS)
     found, verdict.violations = _mended(arena, mended_seconds)
-    verdict.trouble += _ended(arena, started, faults)
+    verdict.trouble = _ended(arena, started, faults) + verdict.trouble
     arena.seen.update(map(_identity, verdict.violations))
     _count(verdict, [entry for entry in found.entries if entry["at"] >= began_ns])
     verdict.seconds = round(time.monotonic() - began, 1)
@@ -97,8 +97,8 @@ def _inflict(arena: Arena, faults: Sequence[Fault]) -> str:
     def one(fault: Fault) -> None:
         try:
             fault.inflict(arena)
-        except Exception:
-            trouble.append(f"{fault.name}: {traceback.format_exc()}")
+        except Exception as error:
+            trouble.append(f"{fault.name}: {type(error).__name__}: {error}\n{traceback.format_exc()}")
         finally:
             connection.close()
 
