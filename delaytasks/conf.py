@@ -50,7 +50,7 @@ class Settings:
     audit_seconds: int = 600
     mover_thread: bool = True  # a mover inside each Celery worker, for millisecond precision
     autodiscover: str | None = "timeouts"  # the module looked for in each app; None: import handlers yourself
-    lake: str | None = None  # the folder (a path or URI) of the data pipeline's files: the archive and the reports
+    lake: str | None = None  # the data pipeline's folder (a path or URI): archive, reports, audits, loads, stream
     redact: Sequence[str] = (  # staff do not see a body's values under keys whose names contain one of these
         "password", "passwd", "passphrase", "secret", "token", "authorization", "authentication", "api_key",
         "access_key", "private_key", "credential", "cookie", "session_id", "card_number", "security_code", "cvv",
