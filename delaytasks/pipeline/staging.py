@@ -36,13 +36,30 @@ def stage(
         if not (error.getSqlState() or "").startswith(BAD_DATA):
             raise
         said = str(error).split("\n")[0].strip()
-        raise BadSettings(f"The mapping fails for a row, and nothing was loaded: {said}") from error
+        where = _first_with(rows, _value(error)) or "a row"
+        raise BadSettings(f"The mapping fails for {where}, and nothing was loaded: {said}") from error
     rejected = _rejected(judged, lake, folder)
     lake.settle(folder)
     chunks = _chunks(lake, f"{folder}/staged/kind={GOOD}")
     good, bad = sum(each[2] for each in chunks), sum(each["rows"] for each in rejected.values())
     say(f"{good + bad} rows read: {good} to load, {bad} rejected")
     return {"read": good + bad, "rejected": rejected, "chunks": chunks}
+
+
+def _value(error: PySparkException) -> str:
+    """The text that an expression could not do with; empty if Spark does not tell."""
+    told = (error.getMessageParameters() or {}).get("expression", "")
+    return told[1:-1] if told.startswith("'") and told.endswith("'") else ""
+
+
+def _first_with(rows: DataFrame, value: str) -> str:
+    """Where the first row is that has this value in a column as it was read; empty if none has."""
+    columns = [F.col(f"`{name}`").cast("string") for name in rows.columns if name not in mapping.ABOUT]
+    if not value or not columns:
+        return ""
+    about = F.struct(F.col(mapping.FILE).alias("file"), F.col(mapping.ROW).alias("row"))
+    first = rows.where(F.lit(value).isin(*columns)).agg(F.min(about)).first()
+    return _where(first[0]) if first and first[0] else ""
 
 
 def _chunks(lake: Lake, folder: str) -> list[list[Any]]:
