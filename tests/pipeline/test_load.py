@@ -13,7 +13,7 @@ from pyarrow import parquet
 
 from delaytasks import dialect
 from delaytasks.models import Job, LoadChunk
-from delaytasks.pipeline import ledger, load, staging
+from delaytasks.pipeline import ledger, load, querying, staging
 from delaytasks.pipeline.database import Busy, Database, DatabaseAway
 from delaytasks.pipeline.lake import Lake, LakeError
 from delaytasks.pipeline.settings import BadSettings
@@ -69,6 +69,7 @@ def promise(key: str, due_at: datetime = NOON, topic: str = "order.close") -> di
     return {"topic": topic, "key": key, "due_at": due_at}
 
 
+@pytest.mark.on_both
 def test_a_csv_becomes_jobs_by_a_mapping_and_its_bad_rows_are_written_down(
     loaded: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -104,6 +105,7 @@ def test_a_csv_becomes_jobs_by_a_mapping_and_its_bad_rows_are_written_down(
         loaded(path, MAPPING, name="r", zone="Europe/Paris")
 
 
+@pytest.mark.on_both
 def test_a_run_that_is_killed_goes_on_where_it_stopped_and_doubles_nothing(
     loaded: Callable[..., dict[str, Any]], lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +139,7 @@ def test_a_run_that_is_killed_goes_on_where_it_stopped_and_doubles_nothing(
         loaded(source, name="r")
 
 
+@pytest.mark.on_both
 def test_a_run_goes_on_after_the_database_was_away_or_a_chunk_of_its_files_was(
     loaded: Callable[..., dict[str, Any]], lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,9 +261,11 @@ def test_a_herd_is_spread_by_key_never_earlier_and_what_is_overdue_from_now_on(
     assert {key: due[key] for key in keys()} == dict(Job.objects.values_list("key", "due_at"))
 
 
+@pytest.mark.on_both
 def test_a_query_of_the_jobs_own_database_is_loaded_and_only_reads(
-    loaded: Callable[..., dict[str, Any]], job: Callable[..., Job], database: Database
+    loaded: Callable[..., dict[str, Any]], job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(querying, "BATCH", 1)
     for n in range(3):
         job(f"order:{n}", state=State.FINISHED, body={"n": n})
     mapping = {"topic": "order.remind", "key": "replace(key, 'order', 'again')", "due": "ended_at", "body_from": "body"}
