@@ -19,11 +19,12 @@ from .relations import Relation
 
 _ORDERED = {GreaterThan: ">", GreaterThanOrEqual: ">=", LessThan: "<", LessThanOrEqual: "<="}
 _COMPARED = {EqualTo: "=", **_ORDERED}
+_OTHER_THERE = "body"  # PostgreSQL's jsonb arrives as text, and there compares as what it says
 
 
 def condition(each: Filter, relation: Relation, vendor: str) -> str | None:
     (name, *nested) = getattr(each, "attribute", ("",))
-    if nested or name not in relation.columns.names:
+    if nested or name == _OTHER_THERE or name not in relation.columns.names:
         return None
     sql = relation.sql(name)
     if isinstance(each, IsNull | IsNotNull):

@@ -124,6 +124,7 @@ def test_only_what_the_database_means_as_spark_does_is_asked_of_it() -> None:
     assert said(EqualTo(("id",), None)) is None
     assert said(StringContains(("topic",), "a")) is None
     assert said(EqualTo(("body", "order"), 1)) is None
+    assert said(EqualTo(("body",), '{"order":1}')) is None, "a jsonb is equal however its text is spaced"
 
 
 def test_one_run_at_a_time_has_the_database(database: Database) -> None:
