@@ -11,8 +11,9 @@ Who reads goes by the documents and never by what lies in a folder.
 import contextlib
 import json
 import os
+import re
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
@@ -20,6 +21,7 @@ from uuid import uuid4
 from pyarrow import ArrowException, fs
 
 VERSION = 1  # of what is written here
+SURELY_KILLED = timedelta(hours=1)  # a writer that has not come to its rename by then: it takes seconds
 
 
 class LakeError(Exception):
@@ -81,6 +83,7 @@ class Lake:
     def publish(self, name: str, document: dict[str, Any]) -> None:
         """Put a document in the place of the one before, at once and for good: readers see the one or the other."""
         self.write(name, json.dumps({"version": VERSION, **document}, indent=1).encode())
+        self._forget_halves(name)
 
     def write(self, name: str, data: bytes) -> None:
         """The same for any file."""
@@ -91,6 +94,16 @@ class Lake:
         self._sync(half)
         self.files.move(half, self.path(name))
         self._sync(os.path.dirname(self.path(name)))
+
+    def _forget_halves(self, name: str) -> None:
+        """Remove what killed writers of this document left. It is worth no error: the next one tries again."""
+        folder, document = os.path.split(self.path(name))
+        half = re.compile(re.escape(document) + r"\.[0-9a-f]{32}\.tmp")
+        before = datetime.now(UTC) - SURELY_KILLED
+        with contextlib.suppress(OSError, ArrowException):
+            for each in self.files.get_file_info(fs.FileSelector(folder)):
+                if half.fullmatch(each.base_name) and each.mtime is not None and each.mtime < before:
+                    self.files.delete_file(each.path)
 
     # Runs
 

@@ -1,5 +1,7 @@
 """The folder of the pipeline's files: what is published is whole, and what is not means nothing."""
 
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,32 @@ def test_a_published_document_replaces_the_one_before_and_leaves_nothing_else(la
 
     assert lake.document("archive.json") == {"version": VERSION, "runs": [1, 2]}
     assert [path.name for path in Path(lake.root).iterdir()] == ["archive.json"]
+
+
+def test_what_killed_writers_left_goes_with_the_next_publish_but_never_what_another_may_be_writing(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def dies(name: str, hours_ago: float) -> str:
+        before = set(Path(lake.root).glob("*"))
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(lake, "_sync", killed)
+            lake.publish(name, {})
+        (left,) = set(Path(lake.root).glob("*")) - before
+        os.utime(left, (time.time() - hours_ago * 3600,) * 2)
+        return left.name
+
+    dies("archive.json", 1.1)
+    dies("archive.json", 50)
+    young, others = dies("archive.json", 0.9), dies("report.json", 50)
+    somebodys = Path(lake.root) / "archive.json.mine.tmp"
+    somebodys.touch()
+    os.utime(somebodys, (0, 0))
+
+    lake.publish("archive.json", {"runs": [1]})
+    assert {path.name for path in Path(lake.root).iterdir()} == {"archive.json", young, others, somebodys.name}
 
 
 def test_files_of_a_newer_version_are_refused(lake: Lake) -> None:
