@@ -1,6 +1,6 @@
 """How long the pipeline's questions take as rows grow, and what they cost beside PostgreSQL itself and DuckDB.
 
-    python -m benchmarks.pipeline [QUESTION ...] [--sizes "1 3 10"] [--repeats 1] [--conf NAME=VALUE] [--out var/bench]
+    python -m benchmarks.pipeline [QUESTION ...] [--sizes "1 3 10"] [--conf NAME=VALUE] [--out var/bench]
 
 Starts a PostgreSQL of its own and fills it with so many million jobs, one and a half times as many events, and orders.
 Each question is asked as people ask it: `manage.py delaytasks pipeline`, from its start to its end. The others' answers
