@@ -60,12 +60,12 @@ def _described(database: Database, sql: str) -> list[str]:
     """Each column as it is selected. Raises BadSettings: the query is refused, or a name is there twice."""
     import psycopg
 
-    try:
-        with database.connect() as connection:
-            connection.execute("SET TRANSACTION READ ONLY")
+    with database.connect() as connection:
+        connection.execute("SET TRANSACTION READ ONLY")
+        try:
             found = connection.execute(f"SELECT * FROM (\n{sql}\n) AS asked LIMIT 0", prepare=False).description
-    except psycopg.Error as error:
-        raise BadSettings(f"The query was refused: {str(error).splitlines()[0]}.") from error
+        except (psycopg.ProgrammingError, psycopg.DataError, psycopg.NotSupportedError) as error:
+            raise BadSettings(f"The query was refused: {str(error).splitlines()[0]}.") from error
     names = [each.name for each in found]
     _once_each(names)
     quoted = ['"' + name.replace('"', '""') + '"' for name in names]

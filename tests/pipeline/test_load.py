@@ -80,7 +80,9 @@ def test_a_csv_becomes_jobs_by_a_mapping_and_its_bad_rows_are_written_down(
 
     with pytest.raises(BadSettings, match=r"key asks for order_id, which .*orders\.csv does not have; it has id, shop"):
         loaded(path, {**MAPPING, "key": "order_id"})
-    with pytest.raises(BadSettings, match=r"fails for row 102 of .*orders\.csv, and nothing was loaded: .*'soon'.*try_cast"):
+    with pytest.raises(
+        BadSettings, match=r"fails for row 102 of .*orders\.csv, and nothing was loaded: .*'soon'.*try_cast"
+    ):
         loaded(path, {**MAPPING, "delay": "minutes * 60"})
     refused = loaded(path, MAPPING, name="r", most_rejects="2", zone="Europe/Berlin")
     assert "4 of 104 rows were rejected, more than 2" in refused["refused"]
