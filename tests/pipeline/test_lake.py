@@ -63,8 +63,12 @@ def test_a_damaged_document_is_named(lake: Lake) -> None:
         lake.document("archive.json")
 
 
-def test_spark_and_pyarrow_name_the_same_file_however_the_folder_is_named(tmp_path: Path) -> None:
+def test_spark_and_pyarrow_name_the_same_file_however_the_folder_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "a lake"
     for root in (str(folder), f"{folder}/", folder.as_uri()):
         assert Lake(root).path("a/b") == f"{folder}/a/b"
         assert Lake(root).uri("a/b") == f"file://{folder}/a/b"
+    monkeypatch.chdir(tmp_path)
+    assert Lake("a lake").root == str(folder), "an executor makes a lake of it, and is in another folder"
