@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow
 from pyarrow import parquet
 
-from .database import Database, DatabaseAway
+from .database import WAIT_SECONDS, Database, DatabaseAway
 from .lake import Lake
 from .progress import say
 from .settings import BadSettings
@@ -19,6 +19,9 @@ BATCH = 50_000  # rows
 # PostgreSQL's types that Arrow and Spark have too: boolean, bigint, smallint, integer, text, real, double precision,
 # char, varchar, date, timestamp, timestamptz. Others are read as texts.
 TYPES = (16, 20, 21, 23, 25, 700, 701, 1042, 1043, 1082, 1114, 1184)
+# SQLite's.
+READING = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE)
+AWAY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR)
 
 
 def copy(database: Database, sql: str, lake: Lake, folder: str) -> None:
@@ -84,7 +87,8 @@ def _once_each(names: list[str]) -> None:
 def _of_sqlite(database: Database, sql: str) -> Iterator[pyarrow.RecordBatch]:
     """All columns as texts: SQLite's have no types."""
     try:
-        with closing(sqlite3.connect(database.uri, uri=True)) as connection:
+        with closing(sqlite3.connect(database.uri, uri=True, timeout=WAIT_SECONDS)) as connection:
+            connection.set_authorizer(_reads)
             cursor = connection.execute(sql)
             names = [each[0] for each in cursor.description or ()]
             _once_each(names)
@@ -93,7 +97,14 @@ def _of_sqlite(database: Database, sql: str) -> Iterator[pyarrow.RecordBatch]:
             while rows := cursor.fetchmany(BATCH):
                 yield pyarrow.RecordBatch.from_pylist([_texts(names, row) for row in rows], schema=schema)
     except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in AWAY:
+            raise DatabaseAway(f"{database} does not answer: {error}.") from error
         raise BadSettings(f"The query was refused: {error}.") from error
+
+
+def _reads(action: int, *_: Any) -> int:
+    """A file that is opened read only could still be copied to another (VACUUM INTO) or have one attached."""
+    return sqlite3.SQLITE_OK if action in READING else sqlite3.SQLITE_DENY
 
 
 def _texts(names: list[str], row: tuple[Any, ...]) -> dict[str, str | None]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from queue import Queue
@@ -287,6 +288,18 @@ def test_a_query_of_the_jobs_own_database_is_loaded_and_only_reads(
         with pytest.raises(BadSettings, match=r"The query"):
             loaded(query=wrong, mapping=mapping)
     assert Job.objects.count() == 5
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_query_of_sqlite_makes_no_file_and_one_that_is_away_is_told(
+    database: Database, lake: Lake, tmp_path: Path
+) -> None:
+    for wrong in (f"VACUUM INTO '{tmp_path}/copy'", f"ATTACH '{tmp_path}/new' AS other", "PRAGMA user_version"):
+        with pytest.raises(BadSettings, match="The query was refused"):
+            querying.copy(database, wrong, lake, "load/r/asked")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(DatabaseAway, match="gone does not answer: unable to open"):
+        querying.copy(replace(database, name=f"{tmp_path}/gone"), "SELECT 1", lake, "load/r/asked")
 
 
 def test_what_cannot_be_loaded_is_told_in_a_sentence(
