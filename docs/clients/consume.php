@@ -137,7 +137,10 @@ function consume(string $topic): void
             }
         } catch (Later $later) {
             say("resting: {$later->getMessage()}");
-            usleep((int) ($later->seconds * (1 + lcg_value() / 5) * 1e6));
+            $until = microtime(true) + $later->seconds * (1 + lcg_value() / 5);
+            while (!$stopping && ($rest = $until - microtime(true)) > 0) {
+                usleep((int) (min($rest, 1) * 1e6)); // a signal that came just before it does not cut it short
+            }
         }
     }
     say('stopped');
