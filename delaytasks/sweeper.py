@@ -51,8 +51,10 @@ def guard(using: str) -> int:
             _noticed_outages.discard(using)
             return probe(found, using)
         logger.warning("mirror: Redis is new, empty, rewound, or was away")
-        # Another may be at it for long, or have died at it: what is overdue does not wait for that.
-        return probe(found, using) if rebuild(using) is None else 0
+        if rebuild(using) is None:  # another is at it for long, or has died at it: what is overdue does not wait
+            return probe(found, using)
+        _noticed_outages.discard(using)  # the next one may begin before anybody has looked again
+        return 0
     except MirrorDown:
         if using not in _noticed_outages:  # Redis misses this tick, so even one that comes back as it was is noticed
             _noticed_outages.add(using)

@@ -77,6 +77,16 @@ def test_an_outage_that_broke_no_connection_is_noticed_by_the_guard_after_it(sta
     assert rebuilt() == before + 1
 
 
+def test_an_outage_just_after_the_mirror_was_filled_again_for_another_is_noticed_as_well(stage):
+    line, before = mirror.connect()._line, rebuilt()
+    for times in (1, 2):
+        line._until = math.inf
+        stage.guard()
+        line._until = 0.0
+        stage.guard()
+        assert rebuilt() == before + times
+
+
 def test_an_outage_that_another_process_saw_is_noticed_when_the_database_is_asked_again(stage):
     stage.guard()
     before = rebuilt()
