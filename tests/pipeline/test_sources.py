@@ -169,7 +169,7 @@ def test_tables_are_those_of_the_schema_that_the_alias_names_and_one_that_has_no
 @pytest.mark.only_on("postgresql")
 def test_who_keeps_others_away_may_say_nothing_for_longer_than_others_may(reader: Database) -> None:
     with connection.cursor() as cursor:
-        cursor.execute("ALTER ROLE delaytasks_reader SET idle_session_timeout = 200")
+        cursor.execute("ALTER ROLE delaytasks_reader SET idle_session_timeout = 2000")
     with reader.alone("load") as still, reader.connect() as other:
         other.autocommit = True
         (pid,) = other.execute("SELECT pg_backend_pid()").fetchone()
