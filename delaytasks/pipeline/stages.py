@@ -1,5 +1,6 @@
 """What of a chunk is still to be placed: a temporary table, and the statements that empty it, of each database."""
 
+import abc
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -65,7 +66,7 @@ def _said(reason: str, job_id: int) -> str:
     return running if reason == "running" else f"Job {job_id} has this topic and key and is live."
 
 
-class Stage:
+class Stage(abc.ABC):
     """A table of a connection's own, with the rows of a chunk that are still to be placed."""
 
     mark: ClassVar[str]
@@ -95,21 +96,21 @@ class Stage:
              placed.high_id, json.dumps(placed.replaced_ids), run.name, chunk.number),
         )  # fmt: skip
 
+    @abc.abstractmethod
     def fill(self, batches: Iterable[RecordBatch]) -> None:
         """With the columns STAGED."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def insert(self) -> tuple[int, int, int]:
         """(how many were inserted, the least id, the greatest): what is not live. They leave the stage."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def drop_live(self) -> int:
         """How many were live, and have left the stage."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def replace(self) -> list[int]:
         """delayed/ready -> delayed: ids of the live jobs that took the new terms. Their rows leave the stage."""
-        raise NotImplementedError
 
     def refuse(self, *, only_reserved: bool) -> Iterator[tuple[Any, ...]]:
         """Rows that are live, or whose handler is running. They leave the stage."""

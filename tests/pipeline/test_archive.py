@@ -250,23 +250,25 @@ def test_a_job_that_somebody_holds_locked_is_left_to_the_next_run_which_archives
     assert stored(spark, lake) == (["order:1", "order:2", "order:3"], 6)
 
 
+def after_losing(which: str, database: Database, real: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, but before it the server ends these connections."""
+
+    def done(*args: Any) -> Any:
+        with database.connect() as other:
+            other.execute(f"SELECT pg_terminate_backend(pid) FROM {which}")
+        return real(*args)
+
+    return done
+
+
 @pytest.mark.only_on("postgresql")
 def test_a_database_that_goes_away_in_the_middle_leaves_nothing_published_and_the_next_run_does_it_all(
     spark: Any, database: Database, lake: Lake, ended: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended("order:1")
-    real = archive._write
-
-    def after_the_snapshot_is_lost(*args: Any) -> None:
-        with database.connect() as other:
-            other.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'delaytasks pipeline'"
-                " AND state = 'idle in transaction'"
-            )
-        real(*args)
-
+    snapshots = "pg_stat_activity WHERE application_name = 'delaytasks pipeline' AND state = 'idle in transaction'"
     with monkeypatch.context() as patched:
-        patched.setattr(archive, "_write", after_the_snapshot_is_lost)
+        patched.setattr(archive, "_write", after_losing(snapshots, database, archive._write))
         with pytest.raises((PySparkException, DatabaseAway)):
             archive.run(spark, database, lake)
     assert (standing(), manifest.runs(lake)) == (["order:1"], ())
@@ -279,14 +281,8 @@ def test_a_run_that_keeps_no_other_away_any_more_publishes_nothing(
 ) -> None:
     """Another one, which began meanwhile, has taken its files for left behind."""
     ended("order:1")
-    real = manifest.write_partitions
-
-    def after_the_lock_is_lost(*args: Any) -> None:
-        with database.connect() as other:
-            other.execute("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'")
-        real(*args)
-
-    monkeypatch.setattr(manifest, "write_partitions", after_the_lock_is_lost)
+    locks = "pg_locks WHERE locktype = 'advisory'"
+    monkeypatch.setattr(manifest, "write_partitions", after_losing(locks, database, manifest.write_partitions))
     with pytest.raises(DatabaseAway):
         archive.run(spark, database, lake)
     assert (standing(), manifest.runs(lake)) == (["order:1"], ())

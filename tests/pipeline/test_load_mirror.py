@@ -80,18 +80,18 @@ def test_what_a_dead_command_did_not_tell_the_sweep_tells(
     assert set(in_mirror()) == set(ids(*keys))
 
 
-def test_a_replaced_job_is_at_its_new_time_if_that_is_earlier_and_its_ids_are_forgotten(
-    fed: int,
-    database: Database,
-    lake: Lake,
-    chunk: Callable[..., Chunk],
-    job: Callable[..., Job],
-) -> None:
+@pytest.fixture
+def moved(fed: int, database: Database, lake: Lake, chunk: Callable[..., Chunk], job: Callable[..., Job]) -> Job:
+    """A job of the day after tomorrow that a load has made one of the next minute, and told nobody."""
     row = job("a", due_at=from_ms(fed) + timedelta(days=2))
     assert place(database, lake, Run("r", "s", "replace"), chunk("a", due_ms=fed + 60_000))
+    return row
+
+
+def test_a_replaced_job_is_at_its_new_time_if_that_is_earlier_and_its_ids_are_forgotten(fed: int, moved: Job) -> None:
     loaded.tell("default")
 
-    assert in_mirror() == {row.pk: fed + 60_000}
+    assert in_mirror() == {moved.pk: fed + 60_000}
     assert LoadChunk.objects.get().replaced_ids == []
 
 
@@ -110,20 +110,11 @@ def test_a_job_that_nobody_told_of_is_late_by_no_more_than_the_guard(
     assert set(in_mirror()) == set(ids("a"))
 
 
-def test_a_replaced_job_that_redis_was_not_there_for_stays_to_be_told(
-    fed: int,
-    database: Database,
-    lake: Lake,
-    chunk: Callable[..., Chunk],
-    job: Callable[..., Job],
-    redis_server: Any,
-) -> None:
-    row = job("a", due_at=from_ms(fed) + timedelta(days=2))
-    assert place(database, lake, Run("r", "s", "replace"), chunk("a", due_ms=fed + 60_000))
+def test_a_replaced_job_that_redis_was_not_there_for_stays_to_be_told(moved: Job, redis_server: Any) -> None:
     redis_server.stop()
     with pytest.raises(MirrorDown):
         loaded.tell("default")
-    assert LoadChunk.objects.filter(told=False).get().replaced_ids == [row.pk]
+    assert LoadChunk.objects.filter(told=False).get().replaced_ids == [moved.pk]
 
 
 def test_while_redis_is_away_it_stays_to_be_told_and_without_one_nothing_is_asked(

@@ -175,6 +175,8 @@ def test_who_keeps_others_away_may_say_nothing_for_longer_than_others_may(reader
         (pid,) = other.execute("SELECT pg_backend_pid()").fetchone()
         wait_until(lambda: pid not in backends(), seconds=10, what="the end of one that says nothing")
         still()
+        with pytest.raises(Busy), reader.alone("load"):
+            pass
 
 
 def backends() -> set[int]:
