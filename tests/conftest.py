@@ -102,7 +102,20 @@ def _own_language() -> Iterator[None]:
 
 
 @pytest.fixture
-def with_redis(redis_server: RedisServer, settings: Any) -> Iterator[dict[str, Any]]:
+def _nobody_listens() -> None:
+    """Ends the thread that a consumer's test left listening: it would connect to the next test's Redis, too."""
+    from delaytasks import waiting
+
+    listening = waiting.room("default")._thread
+    if listening is not None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(waiting, "STAYS_SECONDS", 0.0)
+            listening.join(10)
+        assert not listening.is_alive(), "somebody still waits for a job"
+
+
+@pytest.fixture
+def with_redis(_nobody_listens: None, redis_server: RedisServer, settings: Any) -> Iterator[dict[str, Any]]:
     """DELAYTASKS with a Redis and a prefix of its own. Never leaves a key behind."""
     if not redis_server.process or redis_server.process.poll() is not None:
         redis_server.start()  # the test before stopped it

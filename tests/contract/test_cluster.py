@@ -25,7 +25,7 @@ def cluster() -> Iterator[list[RedisServer]]:
 
 
 @pytest.fixture
-def with_redis(cluster, settings) -> Iterator[dict]:
+def with_redis(_nobody_listens, cluster, settings) -> Iterator[dict]:
     """In place of the single Redis: the same tests' engine, on the cluster."""
     settings.DELAYTASKS = {**settings.DELAYTASKS, "REDIS_URL": cluster[0].url(), "REDIS_CLUSTER": True}
     yield settings.DELAYTASKS

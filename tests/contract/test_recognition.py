@@ -7,7 +7,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from delaytasks import health, metrics, mirror, recognition, schedule, sweeper, waiting
+from delaytasks import health, metrics, mirror, recognition, schedule, sweeper
 from delaytasks.models import MirrorMark
 from delaytasks.places import GONE, Settlement
 from tests.servers import RedisServer
@@ -22,12 +22,7 @@ def let_ten_seconds_pass() -> None:
 
 
 @pytest.fixture
-def snapshots(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[RedisServer]:
-    """A Redis that only the test asks: another's failed question while it restarts would count it as down."""
-    ears = waiting.room("default")._thread  # a test of consumers may have left it listening
-    if ears is not None:
-        monkeypatch.setattr(waiting, "STAYS_SECONDS", 0.0)
-        ears.join()
+def snapshots(redis_server: RedisServer) -> Iterator[RedisServer]:
     yield redis_server
     redis_server.forget_snapshot()
     redis_server.restart()
