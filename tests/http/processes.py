@@ -24,7 +24,9 @@ def _status(pid: int) -> dict[str, str]:
 def connections_counter(world: World, pid: int) -> Callable[[], int]:
     """Counts the connections that the process has to the database: beyond those of now, where others have some, too."""
     if connection.vendor == "sqlite":
-        return lambda: _open_files(pid, str(world.directory / "db.sqlite3"))
+        # The log, of which each connection has its own: SQLite keeps the database's file open, for the next connection,
+        # after one has closed it, as long as the process has any other.
+        return lambda: _open_files(pid, str(world.directory / "db.sqlite3-wal"))
     before = _sessions()
     return lambda: _sessions() - before
 
