@@ -1,5 +1,6 @@
 """What PostgreSQL does for the list of jobs: an index and its order, and a bounded number of rows."""
 
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlencode
@@ -36,16 +37,9 @@ def topic_of(number: int) -> str:
     return RARE if number % 200 == 1 or number < 20 else HIDDEN if number % 10 == 9 else TOPIC
 
 
-@pytest.fixture
-def large(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """20,000 jobs: most of them pending, some overdue, some ended; one topic large, one rare, one for few eyes.
-
-    What a page looks at is as small beside them as it is beside millions.
-    """
-    monkeypatch.setattr(walks, "ROUNDS", (200, 400))
-    monkeypatch.setattr(walks, "FAR", 800)
-    monkeypatch.setattr(walks, "SMALL", 500)
-    Topic.objects.bulk_create([Topic(name=RARE), Topic(name=HIDDEN)])
+@pytest.fixture(scope="module")
+def _table(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+    """20,000 jobs: most of them pending, some overdue, some ended; one topic large, one rare, one for few eyes."""
     rows = []
     for n in range(ROWS):
         state = state_of(n)
@@ -56,9 +50,22 @@ def large(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
                 ended_at=ended, died_at=NOW if state is State.DEAD else None, ttr_ms=1000, created_at=NOW,
             )
         )  # fmt: skip
-    Job.objects.bulk_create(rows, batch_size=2000)
-    with connection.cursor() as cursor:
-        cursor.execute("ANALYZE delaytasks_job")
+    with django_db_blocker.unblock():
+        Job.objects.bulk_create(rows, batch_size=2000)
+        with connection.cursor() as cursor:
+            cursor.execute("ANALYZE delaytasks_job")
+        yield
+        with connection.cursor() as cursor:
+            cursor.execute("TRUNCATE delaytasks_job, delaytasks_jobevent")
+
+
+@pytest.fixture
+def large(_table: None, db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a page looks at is as small beside the table as it is beside millions."""
+    monkeypatch.setattr(walks, "ROUNDS", (200, 400))
+    monkeypatch.setattr(walks, "FAR", 800)
+    monkeypatch.setattr(walks, "SMALL", 500)
+    Topic.objects.bulk_create([Topic(name=RARE), Topic(name=HIDDEN)])
 
 
 def asked_of_jobs(client: Any, address: str, query: dict[str, str] | None = None) -> list[Plan]:
