@@ -26,6 +26,7 @@ from tests.servers import wait_until
 
 from .conftest import EVERYTHING
 
+pytestmark = pytest.mark.only_on("sqlite")  # the rest of tests/http asks both of them
 EXAMPLES = ROOT / "docs" / "clients"
 LANGUAGES = {
     "python": ([sys.executable, "consume.py"], ""),

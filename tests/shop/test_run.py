@@ -14,6 +14,7 @@ from project.preflight import any_port
 from project.run import BASE
 
 pytestmark = [
+    pytest.mark.only_on("sqlite"),  # it chooses its database itself, the same one in each pass
     pytest.mark.xdist_group("make-run"),  # many processes each: one after the other
     pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for leftovers in Linux's /proc"),
 ]

@@ -13,6 +13,7 @@ from project import preflight
 from project.preflight import CannotRun
 from project.supervise import Part, Stopped, Supervisor, config
 
+pytestmark = pytest.mark.only_on("sqlite")  # no part of it has a database
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 
 
