@@ -129,7 +129,7 @@ def test_a_poll_ends_with_an_empty_answer_when_its_time_is_over(api, topic):
 
     assert answer.status == 200
     assert answer.data == {"jobs": []}
-    assert 1 <= answer.at - begun < 2.5
+    assert 1 <= answer.at - begun < 10
 
 
 def test_a_paused_topic_gives_nothing_and_its_resumption_wakes_who_waits(api, topic):

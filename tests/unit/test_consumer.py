@@ -311,7 +311,7 @@ def test_a_finish_is_not_told_again_after_the_lease(client: Client, fake: FakeQu
         for at, given in fake.received
         if given["command"] == "finish" and (given["id"], given["attempt"]) == ("a", 1)
     ]
-    assert max(first) - fake.times("pop")[0] <= 0.6
+    assert max(first) - fake.times("pop")[0] <= 2  # it is refused, and would be told again, for longer
 
 
 def test_it_rests_longer_each_time_while_the_server_is_away(client: Client, fake: FakeQueue) -> None:
