@@ -144,7 +144,8 @@ class PostgreSQL(Dialect):
         connection.validate_thread_sharing()
         connection.close_if_health_check_failed()
         connection.ensure_connection()  # which ends what an interrupt left, so it comes first
-        connection.validate_no_broken_transaction()
+        if not connection.closed_in_transaction:  # of which the driver says what it is
+            connection.validate_no_broken_transaction()
         raw: Any = connection.connection
         before = raw.prepare_threshold
         try:

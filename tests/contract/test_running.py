@@ -230,6 +230,7 @@ def test_a_handler_that_closes_the_database_connection_fails_and_the_worker_goes
     schedule("u", key="b", delay=0)
     stage.go()
     assert state_of("a") == "dead"
+    assert "closed" in Job.objects.get(key="a").error.splitlines()[-1], "it says what was wrong"
     assert keys == ["b"]
 
 
