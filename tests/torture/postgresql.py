@@ -13,7 +13,7 @@ from tests.servers import PostgresServer
 
 from .arena import Arena
 
-JOBS, EVENTS = "delaytasks_job", "delaytasks_jobevent"
+JOBS, EFFECTS = "delaytasks_job", "torture_effect"
 
 
 class SmallFiles(PostgresServer):

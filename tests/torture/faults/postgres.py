@@ -11,7 +11,7 @@ from tests.servers import wait_until
 
 from .. import postgresql
 from ..arena import Arena
-from ..postgresql import EVENTS, JOBS
+from ..postgresql import EFFECTS, JOBS
 from ..terms import TTR_SECONDS
 from . import fault
 
@@ -72,17 +72,23 @@ def serializable(arena: Arena) -> None:
 def deadlock(arena: Arena) -> None:
     """A foreign session takes locks in the other order, and is so patient that the engine is the victim.
 
-    Who ends an attempt holds the job's row and then wants to write its event.
+    Who ends an attempt has written the handler's effect, and then wants the job's row. Again until it has happened:
+    an attempt must be between the two.
     """
     with postgresql.connect(arena) as ours:
         before = _deadlocks(ours)
         ours.execute(f"SET deadlock_timeout = '{PATIENT_SECONDS + 1}s'")
         ours.execute(f"SET lock_timeout = '{PATIENT_SECONDS}s'")
-        with contextlib.suppress(psycopg.errors.LockNotAvailable), ours.transaction():
-            ours.execute(f"LOCK TABLE {EVENTS} IN SHARE MODE")
-            arena.hold(0.3)
-            ours.execute(f"SELECT id FROM {JOBS} WHERE ended_at IS NULL ORDER BY id FOR UPDATE")
-        wait_until(lambda: _deadlocks(ours) > before, seconds=10, what="a deadlock to be counted")
+
+        def happened() -> bool:
+            with contextlib.suppress(psycopg.errors.LockNotAvailable), ours.transaction():
+                ours.execute(f"SELECT id FROM {JOBS} WHERE ended_at IS NULL ORDER BY id FOR UPDATE")
+                arena.hold(0.3)
+                ours.execute(f"LOCK TABLE {EFFECTS} IN SHARE MODE")
+            arena.hold(1)  # the victim has counted it
+            return _deadlocks(ours) > before
+
+        wait_until(happened, seconds=30, what="a deadlock to be counted")
 
 
 def _deadlocks(ours: psycopg.Connection) -> int:
