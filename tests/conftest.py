@@ -17,6 +17,7 @@ import pytest
 from django.conf import settings as django_settings
 from django.db import connection, connections, transaction
 from django.utils import translation
+from hypothesis import settings as hypothesis_settings
 
 from tests.browsing import _chromium, browser, site, visitor  # noqa: F401  fixtures
 from tests.servers import PostgresServer, RedisServer
@@ -116,9 +117,7 @@ def _nobody_listens() -> None:
 
 @pytest.fixture
 def with_redis(_nobody_listens: None, redis_server: RedisServer, settings: Any) -> Iterator[dict[str, Any]]:
-    """DELAYTASKS with a Redis and a prefix of its own. Never leaves a key behind."""
-    if not redis_server.process or redis_server.process.poll() is not None:
-        redis_server.start()  # the test before stopped it
+    """DELAYTASKS with a Redis and a prefix of its own. Never leaves a key behind, nor a Redis that is stopped."""
     prefix = f"t{uuid4().hex[:12]}"
     settings.DELAYTASKS = {**settings.DELAYTASKS, "REDIS_URL": redis_server.url(), "PREFIX": prefix}
     yield settings.DELAYTASKS
@@ -127,11 +126,12 @@ def with_redis(_nobody_listens: None, redis_server: RedisServer, settings: Any) 
     found = connect()
     if found is not None:
         found.close()
-    if redis_server.process and redis_server.process.poll() is None:
-        client = redis_server.client()
-        for key in client.scan_iter(f"*{prefix}*", count=10_000):
-            client.delete(key)
-        client.close()
+    if not redis_server.process or redis_server.process.poll() is not None:
+        redis_server.start()
+    client = redis_server.client()
+    for key in client.scan_iter(f"*{prefix}*", count=10_000):
+        client.delete(key)
+    client.close()
 
 
 @pytest.fixture
@@ -191,6 +191,9 @@ def db_clock() -> Iterator[SettableClock]:
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[used_servers] = set()
     config.stash[not_run] = set()
+    # How long an example takes says more about the machine than about what is tested.
+    hypothesis_settings.register_profile("unhurried", parent=hypothesis_settings(), deadline=None)
+    hypothesis_settings.load_profile("unhurried")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
