@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.conf import settings as django_settings
+from django.core.cache import cache
 from django.test import override_settings
 
 if TYPE_CHECKING:  # selenium is imported by those who need it
@@ -48,6 +49,7 @@ def visitor(_chromium: Chrome, site: str, transactional_db: None) -> Iterator[Ch
     """A browser that nobody has used before, on this site. At the end its console has nothing to complain about."""
     from tests.browser import complaints, emulate
 
+    cache.clear()  # the site is in this process: the board would show what it counted a moment ago for another test
     _chromium.get(site + "/static/shop/icon.svg")
     _chromium.delete_all_cookies()
     _chromium.execute_script("localStorage.clear(); sessionStorage.clear()")
