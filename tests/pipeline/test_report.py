@@ -1,8 +1,9 @@
 """The report from the job tables to TopicStat and the page: what is worked out, and what is worked out again."""
 
+import functools
 import json
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,21 @@ from delaytasks.states import Outcome, State
 from .conftest import happened
 
 
-def ago(**span: float) -> Any:
-    """So long before the beginning of this hour, by the database."""
-    now = dialect.database_now("default")
-    return now.replace(minute=0, second=0, microsecond=0) - timedelta(**span)
+@functools.cache
+def this_hour() -> datetime:
+    """When it began, by the database."""
+    return dialect.database_now("default").replace(minute=0, second=0, microsecond=0)
+
+
+@pytest.fixture(autouse=True)
+def _one_hour() -> None:
+    """Also of a test in which the next one begins."""
+    this_hour.cache_clear()
+
+
+def ago(**span: float) -> datetime:
+    """So long before the beginning of this hour."""
+    return this_hour() - timedelta(**span)
 
 
 def stats() -> list[tuple[str, Any, int, int | None]]:
