@@ -33,7 +33,7 @@ def test_an_unpaid_order_closes_and_gives_its_stock_back_and_a_paid_one_does_not
     assert world.outcomes(paid.key) == [("cancelled", 0)]
     assert world.outcomes(unpaid.key) == [("finished", 1)]
     event = Job.objects.get(key=unpaid.key).events.get()
-    assert 0 <= event.late_ms < 1000  # the machine may be busy; an idle one is late by milliseconds
+    assert 0 <= event.late_ms < 3000  # the machine may be busy; an idle one is late by milliseconds
 
 
 def test_an_order_that_is_paid_while_it_waits_stays_open_to_nobody_else(world: World, settings) -> None:

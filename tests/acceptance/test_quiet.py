@@ -69,7 +69,7 @@ def test_beat_is_silent_while_a_movers_thread_looks_and_is_the_guard_when_the_la
     os.killpg(worker.pid, signal.SIGKILL)
     died = time.monotonic()
     world.until(lambda: sent(beat, MOVE_DUE), seconds=5, what="beat to send")
-    assert time.monotonic() - died < 2.5
+    assert time.monotonic() - died < 4
     schedule("quick", key="k", delay=0.5)
     world.until(lambda: world.ended(1, state=State.FINISHED), seconds=6, what="the job to run")
     (effect,) = world.effects("quick")

@@ -17,7 +17,8 @@ TOPICS = ("a.one", "a.two", "b.one")
 
 
 @pytest.fixture(autouse=True)
-def _topics(settings: Any, stage: Stage) -> None:
+def _topics(settings: Any, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "PAGE_SECONDS", 600)
     settings.DELAYTASKS = {**settings.DELAYTASKS, "TOPICS": {name: {} for name in TOPICS}}
 
 

@@ -329,7 +329,7 @@ def test_a_job_that_becomes_ready_in_the_moment_of_a_stop_is_handled_or_free_at_
         handled: list[str] = []
         running = Running(client, topic, lambda job, h=handled: h.append(job.id))
         until(lambda r=running: r.consumer._polls._waiting, "a poll")
-        stopper = threading.Timer(number * 0.002, running.consumer.stop)
+        stopper = threading.Timer(number * 0.005, running.consumer.stop)
         stopper.start()
         client.add(topic, f"{topic}:{number}", delay=0, ttr=2)
         stopper.join()

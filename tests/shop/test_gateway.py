@@ -32,7 +32,9 @@ def test_a_hanging_gateway_costs_the_timeout_and_no_more(stand_in, settings):
     settings.SHOP_GATEWAY_TIMEOUT_SECONDS = 0.05
     reference = reference_with((HANG, PENDING, SETTLED))
 
-    assert [gateway.ask(reference) for _ in range(3)] == [PENDING, PENDING, SETTLED]
+    assert gateway.ask(reference) == PENDING
+    settings.SHOP_GATEWAY_TIMEOUT_SECONDS = 5
+    assert [gateway.ask(reference) for _ in range(2)] == [PENDING, SETTLED]
 
 
 @pytest.mark.parametrize("content", [b"", b"no JSON", b"[]", b"{}", b'{"state": 7}', b'{"state": "maybe"}', b"\xff"])

@@ -239,7 +239,7 @@ def test_a_refund_tells_how_often_the_gateway_was_asked_and_when_it_is_asked_aga
 ):
     settings.SHOP_REFUND_LADDER_SECONDS = [5, 30]
     Refund.objects.update(reference=reference_with((PENDING, SETTLED)))
-    assert "The gateway is asked about the refund. The next question is in 0:05." in card(client, mine)
+    assert re.search(r"The gateway is asked about the refund\. The next question is in 0:0[54]\.", card(client, mine))
 
     run_now("refund.check", refund.key)
     run("refund.check")
@@ -369,7 +369,7 @@ def test_each_change_is_sent_with_the_html_of_what_changed(client, mine, tea, st
     pay_order(mine.pk)
     assert 'data-state="paid"' in news()[f"order-{mine.pk}"]
     reschedule("order.close", other.key, delay=60)
-    assert "1:00" in news()[f"order-{other.pk}"]
+    assert re.search("1:00|0:59", news()[f"order-{other.pk}"])
     services.ask_refund(mine.pk)
     assert 'data-state="pending"' in news()[f"order-{mine.pk}"]
     Refund.objects.update(reference=reference_with((SETTLED,)))

@@ -196,13 +196,13 @@ def test_the_heartbeat_keeps_a_job_for_longer_than_its_ttr(client: Client, fake:
 
 
 def test_without_a_heartbeat_a_late_finish_is_refused(client: Client, fake: FakeQueue) -> None:
-    fake.put("a", ttr=0.2)
+    fake.put("a", ttr=1)
     attempts: list[Job] = []
 
     def handle(job: Job) -> None:
         attempts.append(job)
         if job.attempt == 1:
-            job.lost.wait(0.4)
+            job.lost.wait(1.5)
 
     with consuming(client, handle, heartbeat=False):
         state(fake, "a")
@@ -279,8 +279,8 @@ def test_a_handler_that_runs_too_long_is_touched_no_more_and_its_job_is_taken_ba
         if job.attempt == 1:
             go.wait(20)
 
-    fake.put("a", ttr=0.3)
-    with consuming(client, handle, threads=2, longest_seconds=0.5):
+    fake.put("a", ttr=1)
+    with consuming(client, handle, threads=2, longest_seconds=1.5):
         state(fake, "a")
         assert [job.attempt for job in attempts] == [1, 2]
         until(attempts[0].lost.is_set, "the first to be told")

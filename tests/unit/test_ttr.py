@@ -288,14 +288,14 @@ with ttr.limit(20):
 """
 
 
-def run_in_a_process_of_its_own(handler: str) -> tuple[int, str, str, float]:
-    """Exit status, output, errors and seconds of a child whose watchdog gives a grace of 0.2 s."""
+def run_in_a_process_of_its_own(handler: str, *, grace: float = 0.2) -> tuple[int, str, str, float]:
+    """Exit status, output, errors and seconds of a child whose watchdog gives that many seconds of grace."""
     program = (
         "import ctypes, signal, time\n"
         "from delaytasks import ttr\n"
         "from delaytasks.exceptions import TTRExceeded\n"
         "def deaf(): time.sleep(20)\n"
-        f"ttr.enforce(watchdog=True, grace_seconds=0.2)\n{handler}"
+        f"ttr.enforce(watchdog=True, grace_seconds={grace})\n{handler}"
     )
     began = time.monotonic()
     done = subprocess.run(
@@ -306,7 +306,7 @@ def run_in_a_process_of_its_own(handler: str) -> tuple[int, str, str, float]:
 
 
 def test_a_handler_that_listens_keeps_its_process() -> None:
-    status, said, errors, _ = run_in_a_process_of_its_own(LISTENS)
+    status, said, errors, _ = run_in_a_process_of_its_own(LISTENS, grace=10)
     assert (status, said.split(), errors) == (0, ["interrupted", "alive"], "")
 
 
