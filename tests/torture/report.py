@@ -13,7 +13,7 @@ from .checker import KINDS
 from .faults import load_all
 from .trial import NOT_RUN, Verdict
 
-Trial = dict[str, Any]  # a Verdict as it lies in the file, with the database that it was on
+Trial = dict[str, Any]  # a Verdict as it lies in the file
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "promises.md"
 BEGINS, ENDS = "<!-- measured: begins -->", "<!-- measured: ends -->"
@@ -59,21 +59,27 @@ def read(files: Iterable[Path]) -> list[dict[str, Any]]:
 
 
 def section(runs: Sequence[dict[str, Any]]) -> str:
-    """What was seen in these runs: when and where, a row for each fault there is, and why a trial failed."""
-    trials = [trial | {"database": run["database"]} for run in runs for trial in run["trials"]]
-    about = [f"- {_about(run)}" for run in runs]
+    """What was seen in these runs, a table for each: how late a job is says more about its database than its fault."""
+    return "\n".join(map(_table, runs))
+
+
+def _table(run: dict[str, Any]) -> str:
+    """When and where, a row for each fault there is, and why a trial failed."""
+    trials = run["trials"]
     head = ["fault", "runs", "jobs", "attempts", "no answer", *KINDS, "late: half", "99%", "worst ms"]
-    rows = [_row(name, [t for t in trials if t["faults"] == [name]]) for name in load_all()]
+    known = [fault.name for fault in load_all().values() if run["database"] in fault.databases]
+    rows = [_row(name, [t for t in trials if t["faults"] == [name]]) for name in known]
     together = [trial for trial in trials if len(trial["faults"]) > 1]
     total = [_row(AT_ONCE, together), _row("all of it", trials)]
     failed = [_failed(trial) for trial in trials if _ran(trial) and trial["trouble"]]
-    lines = [*about, "", _cells(head), "|" + "---|" * len(head), *rows, *total, *(["", *failed] if failed else [])]
+    lines = [_about(run), "", _cells(head), "|" + "---|" * len(head), *rows, *total, *(["", *failed] if failed else [])]
     return "\n".join(lines) + "\n"
 
 
 def _about(run: dict[str, Any]) -> str:
     return (
-        f"{DATABASES[run['database']]}, {run['day']}, seed {run['seed']}: {len(run['trials'])} trials; {run['machine']}"
+        f"**{DATABASES[run['database']]}**, {run['day']}, seed {run['seed']}: {len(run['trials'])} trials; "
+        f"{run['machine']}"
     )
 
 
@@ -84,15 +90,13 @@ def _ran(trial: Trial) -> bool:
 def _failed(trial: Trial) -> str:
     """The first line of its trouble, as an item of a list."""
     why = " ".join(trial["trouble"].split("\n")[0].split())
-    return f"- failed on {DATABASES[trial['database']]}: {' + '.join(trial['faults'])}: {why[:WHY_LENGTH]}"
+    return f"- failed: {' + '.join(trial['faults'])}: {why[:WHY_LENGTH]}"
 
 
 def _row(name: str, trials: Sequence[Trial]) -> str:
     ran = [trial for trial in trials if _ran(trial)]
     if not ran:
         return _cells([name, "not run", *[""] * (len(KINDS) + 6)])
-    on = Counter(trial["database"] for trial in ran)
-    runs = ", ".join(f"{on[database]} {word}" for database, word in DATABASES.items() if on[database])
     broken = Counter(violation["kind"] for trial in ran for violation in trial["violations"])
     failed = sum(bool(trial["trouble"]) for trial in ran)
     worst = [max(trial["late_ms"].get(cut, 0) for trial in ran) for cut in ("p50", "p99", "max")]
@@ -100,7 +104,7 @@ def _row(name: str, trials: Sequence[Trial]) -> str:
     return _cells(
         [
             name,
-            runs + (f"; {failed} failed" if failed else ""),
+            f"{len(ran)}; {failed} failed" if failed else len(ran),
             *counts,
             *(_seen(broken[kind]) for kind in KINDS),
             *worst,
