@@ -6,6 +6,7 @@ not use it with an index, and a statement that waited for a lock had better thin
 early than late.
 """
 
+import abc
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +36,7 @@ def fixed() -> bool:
     return _fixed_now_ms is not None
 
 
-class Dialect:
+class Dialect(abc.ABC):
     real_now: ClassVar[str]
     lock: ClassVar[str]  # waits for the row
     skip_locked: ClassVar[str]  # passes the row by
@@ -47,21 +48,25 @@ class Dialect:
     def now(self) -> str:
         return self.real_now if _fixed_now_ms is None else self.literal(_fixed_now_ms)
 
+    @abc.abstractmethod
     def literal(self, ms: int) -> str:
-        raise NotImplementedError
+        """This instant, spelled out."""
 
+    @abc.abstractmethod
     def moment(self, ms: int) -> Any:
         """A query parameter that is this instant."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def plus_ms(self, moment: str, ms: str) -> str:
-        raise NotImplementedError
+        """The moment so many milliseconds later."""
 
+    @abc.abstractmethod
     def from_ms(self, ms: str) -> str:
-        raise NotImplementedError
+        """Milliseconds since 1970 as a column has its instants."""
 
+    @abc.abstractmethod
     def to_ms(self, moment: str) -> str:
-        raise NotImplementedError
+        """A column's instant in milliseconds since 1970."""
 
     def as_moment(self, value: str) -> str:
         return value
