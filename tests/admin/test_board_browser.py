@@ -30,7 +30,6 @@ def _lively(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(keeping, "WORTH", 0)
     for module in (forecast, lastdays, lasthour):
         monkeypatch.setattr(module, "FRESH_SECONDS", 0)
-    cache.clear()
     yield
     cache.clear()
 

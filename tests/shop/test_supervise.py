@@ -4,7 +4,6 @@ import configparser
 import os
 import signal
 import sys
-import time
 from threading import Event
 
 import pytest
@@ -12,16 +11,10 @@ import pytest
 from project import preflight
 from project.preflight import CannotRun
 from project.supervise import Part, Stopped, Supervisor, config
+from tests.servers import wait_until
 
 pytestmark = pytest.mark.only_on("sqlite")  # no part of it has a database
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
-
-
-def wait_until(done, seconds=30):
-    deadline = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -72,7 +65,7 @@ def test_what_ends_is_started_again_and_told(supervise):
     first = pid_of(supervisor, "sleeper")
 
     os.kill(first, signal.SIGKILL)
-    wait_until(lambda: supervisor.look(said.append) or said)
+    wait_until(lambda: supervisor.look(said.append) or said, seconds=30, what="a part to be missed")
 
     assert "The sleeper part had ended and was started again" in said[0]
     assert pid_of(supervisor, "sleeper") != first
@@ -100,7 +93,7 @@ def test_a_supervisor_that_was_killed_leaves_no_process_either(supervise):
         supervisor.look(lambda sentence: None)
     supervisor.stop(Event())
 
-    wait_until(lambda: is_gone(pid))
+    wait_until(lambda: is_gone(pid), seconds=30, what="the part to end")
 
 
 def test_a_part_that_does_not_come_up_is_named_with_the_end_of_its_log(supervise, monkeypatch):
