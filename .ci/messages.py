@@ -1,8 +1,8 @@
-"""Keeps the translations up to date with the sources: `make messages`. Needs nothing but pip's Babel.
+"""Update the translations from the sources: `make messages`. Needs Babel, not GNU gettext.
 
-For each folder with a locale/ in it: what the sources say for people goes into each django.po, where new
-texts wait empty for their translation and those that nobody says any more are dropped; then each django.mo
-is compiled. A text in two catalogues is taken from the app that INSTALLED_APPS has first.
+For each folder with a locale/: extract the translatable texts into each django.po, add new ones with an empty
+translation, remove unused ones, and compile django.mo. If two catalogues have the same text, the translation comes
+from the app that is first in INSTALLED_APPS. Exits with 1 if a translation is missing.
 """
 
 import io
@@ -22,11 +22,11 @@ from babel.messages.mofile import write_mo  # noqa: E402
 from babel.messages.pofile import read_po, write_po  # noqa: E402
 from django.utils.translation.template import templatize  # noqa: E402
 
-SOURCES = {  # where a catalogue is: whose words are in it
+SOURCES = {  # folder of a catalogue -> folders with its sources
     "delaytasks": ("delaytasks",),
     "project/shop": ("project", "templates"),
 }
-KEYWORDS: dict = {  # which argument is what: None, the first one; (n, "c"), the context
+KEYWORDS: dict = {  # function -> positions of its texts; None: the first argument; (n, "c"): the context
     "_": None, "gettext": None, "gettext_lazy": None, "gettext_noop": None,
     "ngettext": (1, 2), "ngettext_lazy": (1, 2),
     "pgettext": ((1, "c"), 2), "pgettext_lazy": ((1, "c"), 2), "npgettext": ((1, "c"), 2, 3),
@@ -35,36 +35,36 @@ HEADER = ("Language", "MIME-Version", "Content-Type", "Content-Transfer-Encoding
 
 
 class Undated(Catalog):
-    """A catalogue whose header says nothing of days and tools, so that the same texts make the same files."""
+    """A catalogue without dates and tool versions in its header, so that the output is reproducible."""
 
     def _get_mime_headers(self) -> list:
-        return [each for each in Catalog._get_mime_headers(self) if each[0] in HEADER]
+        return [header for header in Catalog._get_mime_headers(self) if header[0] in HEADER]
 
     mime_headers = property(_get_mime_headers, Catalog._set_mime_headers)
 
 
 def catalogues() -> Iterator[tuple[Path, str]]:
-    """Each django.po, and the folder that it is for."""
+    """Yield each django.po with its folder."""
     for folder in SOURCES:
         for po in sorted((ROOT / folder / "locale").glob("*/LC_MESSAGES/django.po")):
             yield po, folder
 
 
 def extracted(folder: str) -> Catalog:
-    """What is said to people by the sources of this folder's catalogue. No translations."""
-    found = Catalog()
+    """Return a catalogue of the texts in a folder's sources, without translations."""
+    template = Catalog()
     for source in SOURCES[folder]:
         for path in sorted((ROOT / source).rglob("*")):
             if path.suffix in (".py", ".html") and "migrations" not in path.parts:
-                for _line, said, _comments, context in _texts(path):
-                    found.add(said, locations=[(str(path.relative_to(ROOT)), 1)], context=context)
-    return found
+                for _line, text, _comments, context in _texts(path):
+                    template.add(text, locations=[(str(path.relative_to(ROOT)), 1)], context=context)
+    return template
 
 
 def _texts(path: Path) -> Iterator[tuple]:
     text = path.read_text()
     if path.suffix == ".html":
-        # As Python, one statement to a line and no indentation: a tokenizer wants no more.
+        # Convert the template to Python: one statement per line, no indentation.
         text = "\n".join(line.lstrip() for line in templatize(text, origin=str(path)).splitlines())
     yield from extract("python", io.BytesIO(text.encode()), keywords=KEYWORDS, options={"encoding": "utf-8"})
 
@@ -77,7 +77,7 @@ def read(po: Path) -> Catalog:
 
 
 def updated(po: Path, folder: str) -> Catalog:
-    """The catalogue as the sources want it, with the translations that it has."""
+    """Return the catalogue updated from the sources; existing translations are kept."""
     stored = read(po)
     template = extracted(folder)
     stored.update(template, no_fuzzy_matching=True, update_header_comment=False)
@@ -104,7 +104,7 @@ def main() -> int:
         catalogue = updated(po, folder)
         po.write_bytes(as_po(catalogue))
         po.with_suffix(".mo").write_bytes(as_mo(catalogue))
-        missing = sum(1 for each in catalogue if each.id and not (each.string and all([*each.string])))
+        missing = sum(1 for message in catalogue if message.id and not (message.string and all([*message.string])))
         print(f"{po.relative_to(ROOT)}: {len(catalogue)} texts, {missing} without a translation")
         empty += missing
     return 1 if empty else 0

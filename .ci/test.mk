@@ -1,125 +1,178 @@
 # Checks and tests. Included by the Makefile, which names the interpreter and the virtual environment.
 
-## Test (ARGS="-k order" chooses among the tests)
+## Test (ARGS="-k order" selects tests)
 
-# Two workers: more of them disturb each other's timing on a small machine. PYTEST_WORKERS=0 for a debugger.
+# Two workers: more would disturb each other's timing on a small machine. Use PYTEST_WORKERS=0 with a debugger.
 PYTEST_WORKERS ?= 2
+# Where the environment forbids bytecode, each of the hundreds of processes of a run would compile everything anew.
+export PYTHONDONTWRITEBYTECODE :=
 PYTEST = $(VENV_PYTHON) -m pytest -n $(PYTEST_WORKERS) --max-worker-restart=0
-# What touches a database runs on each of them; unit and packaging run once.
-DATABASE_LAYERS = $(filter-out tests/unit/ tests/packaging/ tests/__pycache__/,$(wildcard tests/*/))
+# tests/conftest.py decides which tests run on which database: SQL on both, pages on SQLite, processes on PostgreSQL.
+PRODUCT = -m "not tools"
+# Folders that `make test-quick` skips: pages, processes, Spark, and tests that start servers.
+SLOW_FOLDERS = acceptance admin api deploy http packaging pipeline project property server tools torture
 
 .PHONY: check
-check: lint types layers audit test ## all that CI runs: linters, types, import layers, advisories, tests
+check: lint types layers audit-if-possible docs test ## everything that CI runs: linters, types, import layers, advisories, documents, tests
+	@if [ -e $(VENV)/.audit-not-run ]; then echo "PASSED, but NOT RUN: the audit of dependencies. Run make audit with a network." >&2; fi
 
 .PHONY: test
-test: $(VENV)/.stamp-dev ## all tests: everything on SQLite, then what touches a database on PostgreSQL
+test: $(VENV)/.stamp-dev ## all product tests: on SQLite, then those about the database or real processes on PostgreSQL
 	@failed=0; \
-	DELAYTASKS_TEST_DB=sqlite $(PYTEST) $(ARGS) || failed=1; \
-	DELAYTASKS_TEST_DB=postgres $(PYTEST) $(DATABASE_LAYERS) $(ARGS) || failed=1; \
+	DELAYTASKS_TEST_DB=sqlite $(PYTEST) $(PRODUCT) $(ARGS) || failed=1; \
+	DELAYTASKS_TEST_DB=postgres $(PYTEST) $(PRODUCT) $(ARGS) || failed=1; \
+	exit $$failed
+
+.PHONY: test-quick
+test-quick: $(VENV)/.stamp-dev ## the engine's tests on SQLite, in less than two minutes
+	DELAYTASKS_TEST_DB=sqlite $(PYTEST) $(PRODUCT) $(addprefix --ignore=tests/,$(SLOW_FOLDERS)) $(ARGS)
+
+.PHONY: test-tools
+test-tools: $(VENV)/.stamp-dev ## before a release: tests of the torture tool and the benchmarks, and long variants, on both databases
+	@failed=0; \
+	DELAYTASKS_TEST_DB=sqlite $(PYTEST) -m tools $(ARGS) || failed=1; \
+	DELAYTASKS_TEST_DB=postgres $(PYTEST) -m tools $(ARGS) || failed=1; \
 	exit $$failed
 
 .PHONY: test-sqlite
-test-sqlite: $(VENV)/.stamp-dev ## all tests, on SQLite alone
-	DELAYTASKS_TEST_DB=sqlite $(PYTEST) $(ARGS)
+test-sqlite: $(VENV)/.stamp-dev ## the product tests on SQLite
+	DELAYTASKS_TEST_DB=sqlite $(PYTEST) $(PRODUCT) $(ARGS)
 
 .PHONY: test-postgres
-test-postgres: $(VENV)/.stamp-dev ## what touches a database, on PostgreSQL alone
-	DELAYTASKS_TEST_DB=postgres $(PYTEST) $(DATABASE_LAYERS) $(ARGS)
+test-postgres: $(VENV)/.stamp-dev ## the product tests on PostgreSQL
+	DELAYTASKS_TEST_DB=postgres $(PYTEST) $(PRODUCT) $(ARGS)
 
 .PHONY: acceptance-test
-acceptance-test: $(VENV)/.stamp-dev ## real beat and worker processes: kills, outages, bursts
+acceptance-test: $(VENV)/.stamp-dev ## tests with real beat and worker processes: kills, outages, bursts
 	$(PYTEST) tests/acceptance $(ARGS)
 
-# The figures in docs/promises.md: run it on both databases, on a machine with nothing else to do, then `make promises`.
+# The figures in docs/explanation/promises.md: run it on both databases, on an idle machine, then `make promises`.
 .PHONY: torture
 torture: MINUTES ?= 20
 torture: SEED ?= 1
 torture: DATABASE ?= postgres
-torture: $(VENV)/.stamp-dev ## an installation hurt in every way, then at random: MINUTES=20 SEED=1 DATABASE=postgres
+torture: $(VENV)/.stamp-dev ## inject every fault, then random ones, into an installation: MINUTES=20 SEED=1 DATABASE=postgres
 	$(VENV_PYTHON) -m tests.torture --minutes $(MINUTES) --seed $(SEED) --database $(DATABASE) --report var/torture $(ARGS)
 
 .PHONY: load
-load: $(VENV)/.stamp-dev ## a million jobs pending, a hundred thousand due in the same second: ARGS="--due 10000"
+load: $(VENV)/.stamp-dev ## load test: a million pending jobs, 100,000 of them due in one second: ARGS="--due 10000"
 	$(VENV_PYTHON) -m tests.torture.load $(ARGS)
+
+.PHONY: same-rows
+same-rows: $(VENV)/.stamp-dev ## play 500 random histories in the test kit and with real workers, and compare: ARGS="--histories 50 --unit 2"
+	$(VENV_PYTHON) -m tests.torture.same_rows $(ARGS)
 
 .PHONY: soak
 soak: MINUTES ?= 30
 soak: SEED ?= 1
-soak: $(VENV)/.stamp-dev ## work with a fault each 20 s, and nothing grows beyond its bound: MINUTES=30 SEED=1
+soak: $(VENV)/.stamp-dev ## soak test: a fault every 20 s while resource usage stays bounded: MINUTES=30 SEED=1
 	$(VENV_PYTHON) -m tests.torture.soak --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
 .PHONY: promises
-promises: $(VENV)/.stamp-dev ## write what the last `make torture` of each database saw into docs/promises.md
+promises: $(VENV)/.stamp-dev ## write the results of the last `make torture` of each database into docs/explanation/promises.md
 	$(VENV_PYTHON) -m tests.torture --publish var/torture/*.json
 
 .PHONY: wheel-test
-wheel-test: $(VENV)/.stamp-dev ## a wheel from this tree, installed into a bare project elsewhere
+wheel-test: $(VENV)/.stamp-dev ## build a wheel and install it into an empty project
 	$(PYTEST) tests/packaging $(ARGS)
 
 .PHONY: lint
-lint: $(VENV)/.stamp-dev ## ruff's rules and its format
+lint: $(VENV)/.stamp-dev ## run ruff: rules and format
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
 
 .PHONY: format
-format: $(VENV)/.stamp-dev ## put right what ruff can put right by itself
+format: $(VENV)/.stamp-dev ## apply ruff's automatic fixes and format
 	$(VENV)/bin/ruff check --fix
 	$(VENV)/bin/ruff format
 
 .PHONY: types
-types: $(VENV)/.stamp-dev ## mypy
+types: $(VENV)/.stamp-dev ## run mypy
 	$(VENV)/bin/mypy
 
 .PHONY: layers
-layers: $(VENV)/.stamp-dev ## imports point down
+layers: $(VENV)/.stamp-dev ## check that imports follow the layers
 	$(VENV)/bin/lint-imports --no-logo --no-cache
 
 .PHONY: audit
-audit: $(VENV)/.stamp-dev ## advisories against anything that is installed; needs a network, says so loudly without
+audit: $(VENV)/.stamp-dev ## check installed packages for known vulnerabilities; fails without a network (error 3)
 	@$(VENV_PYTHON) .ci/audit.py
 
-# It wants a machine with nothing else to do. How long it takes is said at the end of its report.
+# For `make check`: a build without a network goes on, and its last line says what was not run.
+.PHONY: audit-if-possible
+audit-if-possible: $(VENV)/.stamp-dev
+	@rm -f $(VENV)/.audit-not-run; $(VENV_PYTHON) .ci/audit.py || { [ $$? -eq 3 ] && touch $(VENV)/.audit-not-run; }
+
+# Needs an idle machine. The end of the report says how long it took.
 .PHONY: bench
 bench: SCENARIOS ?=
 bench: DATABASE ?= both
-bench: $(VENV)/.stamp-bench ## against the peers, in the same run: SCENARIOS="burst cancel" DATABASE=both ARGS="--jobs 2000 --only celery"
+bench: $(VENV)/.stamp-bench ## benchmark against other queues in one run: SCENARIOS="burst cancel" DATABASE=both ARGS="--jobs 2000 --only celery"
 	$(VENV_PYTHON) -m benchmarks $(SCENARIOS) --database $(DATABASE) $(ARGS)
 
 .PHONY: bench-compare
 bench-compare: OLD ?= var/bench/previous.json
 bench-compare: NEW ?= var/bench/last.json
-bench-compare: $(VENV)/.stamp-dev ## what has changed between two runs of `make bench`: OLD=file.json NEW=file.json
+bench-compare: $(VENV)/.stamp-dev ## compare two runs of `make bench`: OLD=file.json NEW=file.json
 	@$(VENV_PYTHON) -m benchmarks.compare $(OLD) $(NEW)
 
 .PHONY: bench-admin
-bench-admin: $(VENV)/.stamp-dev ## how long each page of the admin takes on five million jobs (10 min; PAGES="list board")
+bench-admin: $(VENV)/.stamp-dev ## time each admin page on five million jobs (10 min; PAGES="list board")
 	@$(VENV_PYTHON) -m benchmarks.admin_pages $(PAGES)
 
 .PHONY: bench-pipeline
 bench-pipeline: SIZES ?= 1 3 10
 bench-pipeline: QUESTIONS ?=
-bench-pipeline: $(VENV)/.stamp-bench ## the data pipeline as rows grow, beside DuckDB and PostgreSQL: SIZES="1 3 10" QUESTIONS="report archive"
+bench-pipeline: $(VENV)/.stamp-bench ## time the data pipeline against DuckDB and PostgreSQL: SIZES="1 3 10" QUESTIONS="report archive"
 	@$(VENV_PYTHON) -m benchmarks.pipeline $(QUESTIONS) --sizes "$(SIZES)" $(ARGS)
 
+.PHONY: alerts
+alerts: ## check the alert rules for Prometheus and run their unit tests; needs promtool (Debian: prometheus)
+	@command -v promtool >/dev/null || { echo "promtool was not found: install Debian's package prometheus." >&2; exit 1; }
+	promtool check config deploy/prometheus/prometheus.yml
+	promtool test rules deploy/prometheus/alerts_test.yml
+
+.PHONY: release
+release: $(VENV)/.stamp-dev ## build sdist, wheel, SBOM and hashes of the commit into dist/
+	@$(VENV_PYTHON) .ci/release.py
+
 .PHONY: openapi
-openapi: $(VENV)/.stamp-dev ## write docs/openapi.yaml anew, from the code
+openapi: $(VENV)/.stamp-dev ## generate docs/openapi.yaml
 	@DJANGO_SETTINGS_MODULE=project.settings $(VENV_PYTHON) -m delaytasks.api > $(VENV)/openapi.yaml
 	@mv $(VENV)/openapi.yaml docs/openapi.yaml
 
+.PHONY: lifecycle
+lifecycle: $(VENV)/.stamp-dev ## generate docs/lifecycle.md from the table of state transitions
+	@$(VENV_PYTHON) .ci/lifecycle.py > docs/lifecycle.md
+
+.PHONY: reference
+reference: $(VENV)/.stamp-dev ## write the generated pages of docs/reference/ anew, from the code
+	@$(VENV_PYTHON) .ci/reference.py
+
+.PHONY: docs
+docs: $(VENV)/.stamp-docs ## the documents as a site in var/docs; fails on a broken link or reference
+	$(VENV)/bin/sphinx-build -q -W --keep-going -n -b html docs var/docs
+	@echo "The site is in var/docs/index.html."
+
 .PHONY: messages
-messages: $(VENV)/.stamp-dev ## bring the translations up to date with the sources, and compile them
+messages: $(VENV)/.stamp-dev ## update the translations from the sources and compile them
 	@$(VENV_PYTHON) .ci/messages.py
 
 .PHONY: screenshots
-screenshots: $(VENV)/.stamp-dev ## take the README's pictures of a running shop, into docs/images or OUT=folder; needs Chromium
-	@$(VENV_PYTHON) -m tests.screenshots
+screenshots: $(VENV)/.stamp-dev ## take the README's screenshots, into docs/images or OUT=folder; needs Chromium
+	@$(VENV_PYTHON) -m tests.tools.screenshots
 
-# Made again when the requirements change, or when the environment was made anew.
+# Rebuilt when the requirements or the environment change.
 $(VENV)/.stamp-dev: requirements.txt requirements-pipeline.txt requirements-dev.txt $(if $(shell $(VENV_PYTHON) -c 'print(1)' 2>/dev/null),,always)
-	@$(PYTHON) project/venv.py $(VENV) requirements-dev.txt
+	@$(PYTHON) .ci/venv.py $(VENV) requirements-dev.txt
 	@touch $@
 
-# The peers' packages; whoever does not compare need not have them.
+# Packages of the queues to compare with; installed only for the benchmarks.
 $(VENV)/.stamp-bench: requirements-bench.txt $(VENV)/.stamp-dev
-	@$(PYTHON) project/venv.py $(VENV) requirements-bench.txt
+	@$(PYTHON) .ci/venv.py $(VENV) requirements-bench.txt
+	@touch $@
+
+# Sphinx and its theme, for `make docs`.
+$(VENV)/.stamp-docs: requirements-docs.txt $(VENV)/.stamp-dev
+	@$(PYTHON) .ci/venv.py $(VENV) requirements-docs.txt
 	@touch $@

@@ -1,1 +1,1 @@
-"""How fast it is, measured beside others in the same run: `make bench`, or `python -m benchmarks`."""
+"""Benchmarks against other queues in the same run: `make bench` or `python -m benchmarks`."""

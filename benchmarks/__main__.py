@@ -1,10 +1,10 @@
-"""How fast it is, beside others: starts the servers, measures everybody in turn, writes the tables and the charts.
+"""Benchmark delaytasks against other queues: start servers, measure each in turn, write tables and charts.
 
     python -m benchmarks [SCENARIO ...] [--only NAME,NAME] [--forms NAME,NAME] [--repeats 3] [--jobs 20000]
                          [--database postgres|sqlite|both] [--out var/bench]
 
-Writes last.json (the one before it becomes previous.json), report.md and bench-*.svg into the folder, and prints the
-report. A run that is broken off keeps what it has. Needs requirements-bench.txt; who cannot be started is left out.
+Writes last.json (the previous one becomes previous.json), report.md and bench-*.svg to the folder and prints the
+report. An interrupted run keeps its figures. Needs requirements-bench.txt; contestants that do not start are skipped.
 """
 
 import argparse
@@ -14,68 +14,75 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.servers import PostgresServer, ServerMissing
+from tests.support.servers import PostgresServer, ServerMissing
 
 from . import machine, report, scenarios
 from .contestants import roster
 from .drivers import DriverFailed
-from .plan import USUAL_JOBS, Form, Options
+from .plan import DEFAULT_JOBS, Form, Options
 from .results import Result
-from .rounds import Run, say
+from .rounds import Run, log
 from .servers import benchmark_postgres
-from .stand import Stand
+from .stand import Testbed
 
 DATABASES = {"postgres": ["postgres"], "sqlite": ["sqlite"], "both": ["postgres", "sqlite"]}
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("scenario", nargs="*", help=f"of {', '.join(scenarios.NAMES)}; default: all")
-    parser.add_argument("--only", default="", help="contestants, separated by commas; default: all that can be started")
-    parser.add_argument("--forms", default="", help="forms, separated by commas; default: all of the scenarios")
+    parser.add_argument("scenario", nargs="*", help=f"one or more of {', '.join(scenarios.NAMES)}; default: all")
+    parser.add_argument("--only", default="", help="comma-separated contestants; default: all that start")
+    parser.add_argument("--forms", default="", help="comma-separated forms; default: all forms of the scenarios")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--jobs", type=int, default=USUAL_JOBS, help="of a full scenario; the others are scaled by it")
     parser.add_argument(
-        "--database", choices=DATABASES, default="postgres", help="of our own column; both: two columns"
+        "--jobs",
+        type=int,
+        default=DEFAULT_JOBS,
+        help="number of jobs in a full scenario; other scenarios are scaled accordingly",
+    )
+    parser.add_argument(
+        "--database", choices=DATABASES, default="postgres", help="database of delaytasks; both: measure it on each"
     )
     parser.add_argument("--out", type=Path, default=Path("var/bench"))
-    found = parser.parse_args()
-    unknown = set(found.scenario) - set(scenarios.NAMES)
+    args = parser.parse_args()
+    unknown = set(args.scenario) - set(scenarios.NAMES)
     if unknown:
-        parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(scenarios.NAMES)}")
-    return found
+        parser.error(f"unknown scenario {', '.join(sorted(unknown))}: use {', '.join(scenarios.NAMES)}")
+    return args
 
 
 def chosen_forms(names: list[str], only: str, result: Result) -> list[list[Form]]:
-    """The forms of each scenario that is there."""
-    found = []
+    """Return the chosen forms of each scenario that exists."""
+    chosen = []
     for name in names or scenarios.NAMES:
-        if scenarios.is_there(name):
+        if scenarios.exists(name):
             forms = scenarios.forms_of(name)
-            found.append([form for form in forms if not only or form.name in only.split(",")])
+            chosen.append([form for form in forms if not only or form.name in only.split(",")])
         else:
-            result.notes.append(f"Scenario {name} is not there.")
-    return found
+            result.notes.append(f"Scenario {name} does not exist.")
+    return chosen
 
 
-def open_stands(args: argparse.Namespace, postgres: PostgresServer, at_end: ExitStack, result: Result) -> list[Stand]:
-    """Everybody who can take part; who cannot is left out with a note."""
-    stands = []
-    for name, command in roster.found().items():
+def open_testbeds(
+    args: argparse.Namespace, postgres: PostgresServer, at_end: ExitStack, result: Result
+) -> list[Testbed]:
+    """Start a testbed for each contestant. Skip those that fail, with a note in the result."""
+    testbeds = []
+    for name, command in roster.contestants().items():
         if args.only and name not in args.only.split(","):
             continue
         for database in DATABASES[args.database] if name == roster.OURS else ["postgres"]:
-            stand = Stand(name, command, postgres, database)
+            testbed = Testbed(name, command, postgres, database)
             try:
-                at_end.enter_context(stand)
+                at_end.enter_context(testbed)
             except DriverFailed as error:
-                result.notes.append(f"{stand.label} is left out: {str(error).splitlines()[0]}")
-                say(f"{stand.label} is left out: {error}")
+                result.notes.append(f"{testbed.label} is skipped: {str(error).splitlines()[0]}")
+                log(f"{testbed.label} is skipped: {error}")
                 continue
-            stands.append(stand)
-            result.versions[stand.label] = stand.said["version"]
-            result.said[stand.label] = {key: stand.said[key] for key in ("name", "configuration")}
-    return stands
+            testbeds.append(testbed)
+            result.versions[testbed.label] = testbed.info["version"]
+            result.said[testbed.label] = {key: testbed.info[key] for key in ("name", "configuration")}
+    return testbeds
 
 
 def measure(args: argparse.Namespace, result: Result, unfinished: Path) -> None:
@@ -85,22 +92,22 @@ def measure(args: argparse.Namespace, result: Result, unfinished: Path) -> None:
     result.settings = {"jobs": args.jobs, "repeats": args.repeats}
     with ExitStack() as at_end:
         postgres = at_end.enter_context(benchmark_postgres())
-        stands = open_stands(args, postgres, at_end, result)
-        if not stands:
-            raise SystemExit("Nobody is there to be measured.")
-        result.machine = machine.described(stands[0].directory, postgres, stands[0].redis)
+        testbeds = open_testbeds(args, postgres, at_end, result)
+        if not testbeds:
+            raise SystemExit("No contestant could be started.")
+        result.machine = machine.describe(testbeds[0].directory, postgres, testbeds[0].redis)
 
         def save() -> None:
             result.seconds = time.monotonic() - begun
             result.save(unfinished)
 
-        run = Run(stands, options, result, save)
-        for each in forms:
-            run.scenario(each)
+        run = Run(testbeds, options, result, save)
+        for scenario_forms in forms:
+            run.scenario(scenario_forms)
 
 
 def publish(result: Result, out: Path) -> None:
-    """The result, with the one before it beside it, and its report."""
+    """Save the result and its report; keep the previous result."""
     last = out / "last.json"
     if last.exists():
         last.replace(out / "previous.json")
@@ -111,13 +118,13 @@ def publish(result: Result, out: Path) -> None:
     print(text)
 
 
-def broken_off(*_: object) -> None:
+def interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
 def main() -> int:
     args, result = arguments(), Result()
-    signal.signal(signal.SIGTERM, broken_off)  # so that nothing stays behind
+    signal.signal(signal.SIGTERM, interrupt)  # clean up as on Ctrl-C
     unfinished = args.out / "unfinished.json"
     try:
         measure(args, result, unfinished)
@@ -125,7 +132,7 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        result.notes.append("The run was broken off.")
+        result.notes.append("The run was interrupted.")
     if result.figures:
         publish(result, args.out)
     unfinished.unlink(missing_ok=True)

@@ -1,17 +1,17 @@
-"""How long each page of the admin takes on five million jobs, and how many queries it costs.
+"""Measure the time and number of queries of each admin page on five million jobs.
 
     python -m benchmarks.admin_pages                    (make bench-admin)
     ROWS=200000 REPEATS=5 python -m benchmarks.admin_pages list board
 
-Starts a PostgreSQL of its own (requirements-dev.txt) and fills it: some minutes and 7 GB in TMPDIR. With DATABASE_URL
-it fills that database unless it has jobs already; it must be one to throw away, as bulk changes are begun in it and
-its topics become visible to some groups only. The names of pages, or parts of names, choose among them.
+Starts its own PostgreSQL (requirements-dev.txt) and fills it, which takes some minutes and 7 GB in TMPDIR. With
+DATABASE_URL it uses that database and fills it unless it has jobs. Use a disposable one: the benchmark starts bulk
+changes and restricts topics to groups. Arguments select pages by parts of their names.
 
-Three people ask: one who sees all, one who sees one topic with 4 % of the jobs, and one who sees all topics but the
-largest. Each page is asked for in this process, from the address to the last byte of HTML; first once without the
-clock, then REPEATS times, all pages in turn. *computing* is what the dearest of the three costs at the median, here
-and in PostgreSQL together: about what a page takes where nothing else is at work. It ends with what took more than
-300 ms at the median, and then with exit code 1. What is normal: docs/staff.md.
+Three users request each page: one sees all topics, one sees a single topic with 4 % of the jobs, and one sees all
+topics but the largest. Requests run in this process: once to warm up, then REPEATS times, all pages in turn.
+*computing* is the median CPU time of the slowest user, in this process and PostgreSQL together: about the time of a
+page on an idle machine. The end of the report lists pages above 300 ms at the median; the exit code is then 1.
+docs/explanation/admin-performance.md has reference results.
 """
 
 import itertools
@@ -34,11 +34,11 @@ import django
 
 ROWS = int(os.environ.get("ROWS", "5_000_000"))
 REPEATS = int(os.environ.get("REPEATS", "15"))
-MOST_MS = 300
-PIECES_SECONDS = 10  # of working at a bulk change
+MAX_MS = 300
+BULK_SECONDS = 10  # run time of a bulk change
 LIST, TOPICS, CHANGES = "/admin/delaytasks/job/", "/admin/delaytasks/topic/", "/admin/delaytasks/bulkchange/"
 ALL, BOARD = f"{LIST}all/", "/admin/delaytasks/board/"
-PEOPLE = ("all", "one", "most")
+USERS = ("all", "one", "most")
 HEAD = (
     "page",
     "queries",
@@ -48,11 +48,15 @@ HEAD = (
 
 
 class Page(NamedTuple):
-    """What is asked for: an address, or what a client is told to do."""
+    """A page to measure.
+
+    request   requests the page with a test client
+    context   prepares the state of the cache
+    """
 
     name: str
-    ask: Callable[[Any], Any]
-    around: Callable[[], Any] = ExitStack  # in which state of the cache
+    request: Callable[[Any], Any]
+    context: Callable[[], Any] = ExitStack
 
 
 # The database
@@ -60,22 +64,22 @@ class Page(NamedTuple):
 
 @contextmanager
 def database() -> Iterator[str]:
-    """The URL of a filled one."""
-    given = os.environ.get("DATABASE_URL")
+    """Yield the URL of a filled database."""
+    url = os.environ.get("DATABASE_URL")
     with ExitStack() as at_end:
-        if not given:
-            from tests.servers import PostgresServer
+        if not url:
+            from tests.support.servers import PostgresServer
 
-            # The server's own defaults for what is asked of it; a commit is a commit.
+            # PostgreSQL's defaults: every commit is durable.
             options = {"fsync": "on", "full_page_writes": "on", "synchronous_commit": "on", "shared_buffers": "1GB"}
             server = at_end.enter_context(PostgresServer(maintenance_work_mem="512MB", max_wal_size="4GB", **options))
-            given = server.make_database("admin_pages")
-        os.environ.update(DATABASE_URL=given, CELERY_BROKER_URL="memory://")
-        logging.disable(logging.WARNING)  # what is not there for somebody is meant so
+            url = server.make_database("admin_pages")
+        os.environ.update(DATABASE_URL=url, CELERY_BROKER_URL="memory://")
+        logging.disable(logging.WARNING)  # 404 responses are expected
         os.environ.setdefault("DJANGO_SETTINGS_MODULE", "project.settings")
         django.setup()
         prepare()
-        yield given
+        yield url
 
 
 def prepare() -> None:
@@ -91,32 +95,32 @@ def prepare() -> None:
         print(f"{ROWS:,} jobs in {time.monotonic() - begun:.0f} s", file=sys.stderr)
 
 
-def people() -> dict[str, Any]:
-    """Their clients; the topics have the groups that make the difference."""
+def make_clients() -> dict[str, Any]:
+    """Return a client for each user; restrict the topics to their groups."""
     from django.contrib.auth.models import Group, Permission, User
     from django.test import Client
 
     from benchmarks import admin_rows
-    from delaytasks import topics
+    from delaytasks import handlers
     from delaytasks.models import Job, Topic
 
-    names = {admin_rows.EMPTY, *topics.known(), *(f"load.shop.{n:02}" for n in range(admin_rows.OTHERS))}
+    names = {admin_rows.EMPTY, *handlers.known(), *(f"load.shop.{n:02}" for n in range(admin_rows.OTHERS))}
     names |= {admin_rows.LARGE, admin_rows.MIDDLE, admin_rows.SMALL, admin_rows.WHOLE, admin_rows.FEW, admin_rows.OLD}
     Topic.objects.bulk_create([Topic(name=name) for name in names], ignore_conflicts=True)
     groups = {who: Group.objects.get_or_create(name=who)[0] for who in ("one", "most", "nobody")}
     Topic.objects.update(visible_to=[groups["most"].pk])
     Topic.objects.filter(name=admin_rows.LARGE).update(visible_to=[groups["nobody"].pk])
     Topic.objects.filter(name=admin_rows.SMALL).update(visible_to=[groups["one"].pk, groups["most"].pk])
-    assert Job.objects.filter(topic=admin_rows.LARGE).exists(), "these jobs are not this benchmark's"
-    found = {}
-    for who in PEOPLE:
+    assert Job.objects.filter(topic=admin_rows.LARGE).exists(), "this database was not filled by this benchmark"
+    clients = {}
+    for who in USERS:
         user, _ = User.objects.get_or_create(username=who, defaults={"is_staff": True, "is_superuser": who == "all"})
         if who != "all":
             user.groups.set([groups[who]])
             user.user_permissions.set(Permission.objects.filter(codename__in=["view_job", "operate_job", "view_topic"]))
-        found[who] = Client(SERVER_NAME="localhost")
-        found[who].force_login(user)
-    return found
+        clients[who] = Client(SERVER_NAME="localhost")
+        clients[who].force_login(user)
+    return clients
 
 
 # The pages
@@ -144,7 +148,7 @@ def list_pages() -> Iterator[Page]:
         queries += [{"topic": topic}, {"topic": topic, "state": "live"}, {"topic": topic, "state": "finished"}]
     middle = ROWS // 2
     queries += [{"q": text} for text in (f"order:{middle}", f"order:{str(middle)[:3]}", "o", str(middle), "nothing")]
-    queries += [  # what no index answers
+    queries += [  # without a matching index
         {"state": "cancelled", "topic": LARGE}, {"state": "cancelled", "topic": SMALL},
         {"state": "reserved", "o": "-4"}, {"state": "reserved", "topic": FEW}, {"state": "reserved", "due": "today"},
         {"state": "dead", "topic": SMALL},
@@ -157,25 +161,26 @@ def list_pages() -> Iterator[Page]:
 
 
 def further_pages() -> Iterator[Page]:
-    """Pages behind the first one, each from a position: of the middle of the table, of a due time far ahead."""
+    """Pages after the first one: from the middle of the table and from a distant due time."""
     from delaytasks import clock
-    from delaytasks.admin import cursors, walks
+    from delaytasks.db.pagination import Cursor, encode
+    from delaytasks.db.scans import DUE, NEWEST
 
     later = clock.to_ms(django.utils.timezone.now()) + 200 * 86_400_000
     yield Page("list, page 2", second_page)
     for back in (False, True):
-        way = "before" if back else "behind"
-        newest = cursors.write(walks.NEW, [ROWS // 2], back=back)
-        yield Page(f"list, {way} the middle", at(LIST, p=newest))
-        yield Page(f"list state=cancelled, {way} the middle", at(LIST, p=newest, state="cancelled"))
+        direction = "before" if back else "after"
+        newest = encode(NEWEST, Cursor([ROWS // 2], backwards=back))
+        yield Page(f"list, {direction} the middle", at(LIST, p=newest))
+        yield Page(f"list state=cancelled, {direction} the middle", at(LIST, p=newest, state="cancelled"))
         yield Page(
-            f"list state=live, {way} 200 days",
-            at(LIST, p=cursors.write(walks.DUE, [later, 1], back=back), state="live"),
+            f"list state=live, {direction} 200 days",
+            at(LIST, p=encode(DUE, Cursor([later, 1], backwards=back)), state="live"),
         )
 
 
 def second_page(client: Any) -> Any:
-    """What the first page links to; the first page is not on the clock."""
+    """Request the second page. The first page, which links to it, is loaded once and not measured."""
     if not hasattr(client, "second_page"):
         first = client.get(LIST)
         client.second_page = LIST + re.search(r'href="(\?p=[^"]+)"', first.content.decode())[1]  # type: ignore[index]
@@ -203,16 +208,16 @@ def topic_pages() -> Iterator[Page]:
 
     yield Page("admin index", at("/admin/"))
     yield Page("board", at(BOARD))
-    for name, around in (("nothing kept", forgotten), ("numbers renewed", grown_old), ("numbers kept", ExitStack)):
-        yield Page(f"board's numbers, {name}", at(f"{BOARD}numbers/"), around)
-        yield Page(f"board's numbers of a topic, {name}", at(f"{BOARD}numbers/", topic=SMALL), around)
-        yield Page(f"topics, {name}", at(TOPICS), around)
+    for name, context in (("empty cache", empty_cache), ("stale cache", stale_cache), ("warm cache", ExitStack)):
+        yield Page(f"board's numbers, {name}", at(f"{BOARD}numbers/"), context)
+        yield Page(f"board's numbers of a topic, {name}", at(f"{BOARD}numbers/", topic=SMALL), context)
+        yield Page(f"topics, {name}", at(TOPICS), context)
         for topic in (LARGE, SMALL, EMPTY):
-            yield Page(f"topic {topic}, {name}", at(f"{TOPICS}{topic}/change/"), around)
+            yield Page(f"topic {topic}, {name}", at(f"{TOPICS}{topic}/change/"), context)
 
 
 @contextmanager
-def forgotten() -> Iterator[None]:
+def empty_cache() -> Iterator[None]:
     from django.core.cache import cache
 
     cache.clear()
@@ -220,17 +225,17 @@ def forgotten() -> Iterator[None]:
 
 
 @contextmanager
-def grown_old() -> Iterator[None]:
-    """As after the seconds for which numbers are kept: they are worked out anew, with what is known of before."""
-    from delaytasks import keeping
+def stale_cache() -> Iterator[None]:
+    """Make all cached numbers expired, so that they are recalculated from the previous ones."""
+    from delaytasks.monitoring import cache
 
-    kept = keeping.get
+    get = cache.get
 
-    def old(name: str) -> Any:
-        found = kept(name)
-        return found and (0.0, 0.0, found[2])
+    def get_expired(name: str, kind: Any) -> Any:
+        entry = get(name, kind)
+        return entry and (0.0, 0.0, entry[2])
 
-    with mock.patch.object(keeping, "get", old):
+    with mock.patch.object(cache, "get", get_expired):
         yield
 
 
@@ -246,27 +251,27 @@ def bulk_pages() -> Iterator[Page]:
     ]  # fmt: skip
     for query in queries:
         yield Page(f"bulk {urlencode(query, safe=':')}", at(ALL, **query))
-    yield Page("bulk begun, state=dead", confirm)
-    change = BulkChange.objects.order_by("-total").first() or begun()
+    yield Page("bulk start, state=dead", confirm)
+    change = BulkChange.objects.order_by("-total").first() or start_change()
     yield Page("bulk changes", at(CHANGES))
     yield Page("bulk change", at(f"{CHANGES}{change.pk}/change/"))
     yield Page("bulk progress", at(f"{CHANGES}{change.pk}/progress/"))
 
 
 def confirm(client: Any) -> Any:
-    """Press the button of the page for all dead jobs."""
+    """Submit the form for all dead jobs."""
     data = {"what": "retry", "shown": "100000", "once": uuid4().hex, "unit": "hours", "amount": "", "reason": ""}
     return client.post(f"{ALL}?state=dead", data)
 
 
-def begun(total: int = 90_000) -> Any:
-    """A change as it is begun, to live jobs of many topics."""
+def start_change(total: int = 90_000) -> Any:
+    """Start a bulk change of live jobs."""
     from benchmarks.admin_rows import SMALL
-    from delaytasks import bulk
+    from delaytasks.bulk import changes
     from delaytasks.models import Job
 
     ids = list(Job.objects.live().filter(topic=SMALL).values_list("pk", flat=True)[: min(total, ROWS // 50)])
-    return bulk.start("postpone", ids, by="all", delay_ms=1000, wish={"topics": {SMALL: len(ids)}})
+    return changes.start("postpone", ids, by="all", delay_ms=1000, selection={"topics": {SMALL: len(ids)}})
 
 
 # Measuring
@@ -274,8 +279,8 @@ def begun(total: int = 90_000) -> Any:
 
 class Times:
     def __init__(self) -> None:
-        self.ms: dict[str, list[float]] = {who: [] for who in PEOPLE}
-        self.computing: dict[str, list[float]] = {who: [] for who in PEOPLE}
+        self.ms: dict[str, list[float]] = {who: [] for who in USERS}
+        self.computing: dict[str, list[float]] = {who: [] for who in USERS}
         self.queries = 0
 
     def median(self) -> float:
@@ -297,38 +302,38 @@ class Times:
 
 
 def measure(chosen: list[Page], clients: dict[str, Any]) -> dict[str, Times]:
-    found = {page.name: Times() for page in chosen}
-    turns = list(itertools.product(chosen, PEOPLE))
+    times = {page.name: Times() for page in chosen}
+    turns = list(itertools.product(chosen, USERS))
     refused = set()
     for page, who in turns:
-        with page.around():
-            if not answered(page.ask(clients[who])):  # a job or topic that is not theirs to see
+        with page.context():
+            if not succeeded(page.request(clients[who])):  # a job or topic that this user cannot see
                 assert who != "all", page.name
                 refused.add((page.name, who))
-        found[page.name].queries = max(found[page.name].queries, queries(page, clients[who]))
+        times[page.name].queries = max(times[page.name].queries, queries(page, clients[who]))
     for _ in range(REPEATS):
         for page, who in turns:
             if (page.name, who) not in refused:
                 taken, computed = timed(page, clients[who])
-                found[page.name].ms[who].append(taken)
-                found[page.name].computing[who].append(computed)
-    return found
+                times[page.name].ms[who].append(taken)
+                times[page.name].computing[who].append(computed)
+    return times
 
 
-def answered(response: Any) -> bool:
+def succeeded(response: Any) -> bool:
     return response.status_code == 200 or response.headers.get("Location", "").startswith(CHANGES)
 
 
 def timed(page: Page, client: Any) -> tuple[float, float]:
-    """ms by the clock, and ms of computing."""
-    with page.around():
+    """Return the elapsed time and the CPU time, in ms."""
+    with page.context():
         before, start = computed_ms(), time.perf_counter()
-        page.ask(client)
+        page.request(client)
         return (time.perf_counter() - start) * 1000, computed_ms() - before
 
 
 def computed_ms() -> float:
-    """So far by this process and by its connection's, if that is on this machine."""
+    """Return the CPU time so far of this process and of its PostgreSQL backend, if that is on this machine, in ms."""
     from django.db import connection
 
     connection.ensure_connection()
@@ -344,21 +349,21 @@ def queries(page: Page, client: Any) -> int:
     from django.db import connection
     from django.test.utils import CaptureQueriesContext
 
-    with page.around(), CaptureQueriesContext(connection) as captured:
-        page.ask(client)
-    return sum(not each["sql"].startswith(("BEGIN", "COMMIT", "ROLLBACK")) for each in captured.captured_queries)
+    with page.context(), CaptureQueriesContext(connection) as captured:
+        page.request(client)
+    return sum(not query["sql"].startswith(("BEGIN", "COMMIT", "ROLLBACK")) for query in captured.captured_queries)
 
 
 def bulk_speed() -> str:
-    """How many jobs a second one worker changes."""
-    from delaytasks import bulk
+    """Return how many jobs per second one worker changes."""
+    from delaytasks.bulk import changes
 
-    change = begun()
+    change = start_change()
     start = time.monotonic()
-    bulk.work(change.pk, using="default", seconds=PIECES_SECONDS)
-    spent = time.monotonic() - start
+    changes.work(change.pk, using="default", seconds=BULK_SECONDS)
+    seconds = time.monotonic() - start
     change.refresh_from_db()
-    return f"A bulk change: {change.position / spent:,.0f} jobs a second by one worker ({change.outcomes})."
+    return f"A bulk change: {change.position / seconds:,.0f} jobs per second with one worker ({change.outcomes})."
 
 
 def conditions() -> str:
@@ -377,27 +382,27 @@ def conditions() -> str:
     return (
         f"{jobs:,} jobs, {size}; PostgreSQL {version} with {buffers} of buffers, Django {django.__version__},"
         f" Python {platform.python_version()}; {os.cpu_count()} cores of {model},"
-        f" on average {os.getloadavg()[1]:.1f} programs at work before; {REPEATS} repeats; ms"
+        f" load average {os.getloadavg()[1]:.1f} before; {REPEATS} repeats; ms"
     )
 
 
-def main(wanted: list[str]) -> int:
+def main(names: list[str]) -> int:
     with database():
-        clients = people()
-        chosen = [page for page in pages() if not wanted or any(part in page.name for part in wanted)]
+        clients = make_clients()
+        chosen = [page for page in pages() if not names or any(part in page.name for part in names)]
         print(conditions(), file=sys.stderr)
-        found = measure(chosen, clients)
+        results = measure(chosen, clients)
         print(f"| {' | '.join(HEAD)} |\n{'|---' * len(HEAD)}|")
-        for name, times in found.items():
+        for name, times in results.items():
             print(f"| {' | '.join([name, *times.cells()])} |")
-        if not wanted or "bulk speed" in wanted:
+        if not names or "bulk speed" in names:
             print(f"\n{bulk_speed()}")
-        return verdict(found)
+        return verdict(results)
 
 
-def verdict(found: dict[str, Times]) -> int:
-    slow = [f"{name} ({times.median():.0f} ms)" for name, times in found.items() if times.median() > MOST_MS]
-    print(f"\nOver {MOST_MS} ms at the median: {', '.join(slow) or 'none'}.")
+def verdict(results: dict[str, Times]) -> int:
+    slow = [f"{name} ({times.median():.0f} ms)" for name, times in results.items() if times.median() > MAX_MS]
+    print(f"\nOver {MAX_MS} ms at the median: {', '.join(slow) or 'none'}.")
     return 1 if slow else 0
 
 

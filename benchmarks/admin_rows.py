@@ -1,8 +1,8 @@
-"""Five million jobs to look at, put into PostgreSQL directly: what benchmarks.admin_pages reads.
+"""Insert five million jobs into PostgreSQL for benchmarks.admin_pages.
 
-Topics from 80 % of all jobs down to none, among them many small ones and one that had its jobs long ago; jobs in every
-state, due in a year, in the next minutes and since hours; two herds; dead ones with tracebacks; an event for each that
-ended, a twentieth of them in the last hour; and one job that asked its bank five thousand times.
+Topics have from 80 % of all jobs down to none; many are small, and one has only old jobs. Jobs are in every state,
+overdue for hours or due from the next minutes to a year ahead, with two spikes. Dead jobs have tracebacks. Each ended
+job has an event, 5 % of them in the last hour. One job has 5,000 attempts.
 """
 
 from django.db import connection, transaction
@@ -11,7 +11,7 @@ from .indexes import without_indexes
 
 LARGE, MIDDLE, SMALL, WHOLE = "load.large", "load.middle", "load.small", "load.whole"
 FEW, OLD, EMPTY, OTHERS = "load.few", "load.old", "load.empty", 30
-PATIENT = "patient"  # the key of the one with so many events
+PATIENT = "patient"  # key of the job with 5,000 attempts
 
 _JOBS = f"""
     INSERT INTO delaytasks_job (topic, key, state, due_at, ttr_ms, attempt, failures, body, created_at, reserved_at,
@@ -75,7 +75,7 @@ _PATIENT = """
 
 
 def fill(rows: int) -> None:
-    """Put so many jobs there, as migrate left the tables. Takes about a minute for each million."""
+    """Insert this many jobs into empty tables. Takes about a minute per million."""
     with connection.cursor() as cursor:
         with transaction.atomic():
             indexes = without_indexes(cursor)

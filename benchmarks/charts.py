@@ -1,4 +1,4 @@
-"""Bar charts as SVG with real text, readable on a light page and on a dark one. Nothing but the standard library."""
+"""Bar charts as SVG with real text, for light and dark pages. Uses only the standard library."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Chart:
-    """Bars of one unit; the first is on top."""
+    """Bars of one unit, from top to bottom."""
 
     file: str
     title: str
@@ -49,16 +49,16 @@ class Chart:
 
 
 def of_scenario(name: str, figures: Sequence[Figure]) -> list[Chart]:
-    """A chart for each unit of a scenario, the best bar on top."""
-    found = []
+    """Return a chart for each unit of a scenario, the best bar on top."""
+    result = []
     units = list(dict.fromkeys((figure.unit, figure.better) for figure in figures))
     for number, (unit, better) in enumerate(units):
         shown = [figure for figure in figures if (figure.unit, figure.better) == (unit, better)]
         bars = sorted((_bar(figure) for figure in shown), key=lambda bar: bar.value, reverse=better == "more")
         suffix = f"-{number + 1}" if number else ""
-        note = f"{unit}, {better} is better; the thin line is from the least to the most of the repeats"
-        found.append(Chart(f"bench-{name}{suffix}.svg", f"{name}, {unit}", note, bars))
-    return found
+        note = f"{unit}, {better} is better; the thin line is the range of the repeats"
+        result.append(Chart(f"bench-{name}{suffix}.svg", f"{name}, {unit}", note, bars))
+    return result
 
 
 def _bar(figure: Figure) -> Bar:
@@ -67,26 +67,26 @@ def _bar(figure: Figure) -> Bar:
 
 
 def svg(chart: Chart) -> str:
-    """The whole file. Its title and description are text, for those who cannot see it."""
+    """Return the SVG file, with a title and a description for screen readers."""
     height = TOP + len(chart.bars) * (BAR + GAP) + BOTTOM
-    most = max((bar.high for bar in chart.bars), default=0.0) or 1.0
-    described = "; ".join(f"{bar.label}: {number(bar.value)}" for bar in chart.bars)
+    maximum = max((bar.high for bar in chart.bars), default=0.0) or 1.0
+    description = "; ".join(f"{bar.label}: {number(bar.value)}" for bar in chart.bars)
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"',
         '  role="img" aria-labelledby="title desc">',
         f'<title id="title">{escape(chart.title)}</title>',
-        f'<desc id="desc">{escape(described)}</desc>',
+        f'<desc id="desc">{escape(description)}</desc>',
         f"<style>{STYLE}</style>",
         f'<text class="title" x="12" y="24">{escape(chart.title)}</text>',
         f'<text class="note" x="12" y="43">{escape(chart.note)}</text>',
     ]
     for position, bar in enumerate(chart.bars):
-        lines += _drawn(bar, TOP + position * (BAR + GAP), (WIDTH - LEFT - RIGHT) / most)
+        lines += _draw_bar(bar, TOP + position * (BAR + GAP), (WIDTH - LEFT - RIGHT) / maximum)
     lines.append(f'<line class="axis" x1="{LEFT}" x2="{LEFT}" y1="{TOP - 4}" y2="{height - BOTTOM}"/>')
     return "\n".join([*lines, "</svg>", ""])
 
 
-def _drawn(bar: Bar, y: float, scale: float) -> list[str]:
+def _draw_bar(bar: Bar, y: float, scale: float) -> list[str]:
     middle, text_y = y + BAR / 2, y + BAR / 2 + 4.5
     width, low, high = (max(0.0, number) * scale for number in (bar.value, bar.low, bar.high))
     kind = "ours" if bar.ours else "bar"

@@ -1,19 +1,19 @@
-"""What has changed between two result files: `python -m benchmarks.compare OLD NEW`, or `make bench-compare`."""
+"""Compare two result files: `python -m benchmarks.compare OLD NEW` or `make bench-compare`."""
 
 import math
 import sys
 from pathlib import Path
 
-from .report import shown, table
+from .report import format_number, table
 from .results import Figure, Result, load, ratio
 
-ALONE = 0.15  # how far two figures of one repeat each may lie apart on a machine that is doing nothing else
-PASSING = {"disk", "load before"}  # of the machine: never the same twice
+SINGLE_SPREAD = 0.15  # assumed spread of a figure with one repeat, on an idle machine
+VOLATILE = {"disk", "load before"}  # differ between any two runs
 HEAD = ("scenario", "form", "contestant", "unit", "old", "new", "new / old", "")
 
 
 def verdict(old: Figure, new: Figure) -> str:
-    """ "better", "worse", or "" when it is within what the repeats of one run differ by."""
+    """Return "better" or "worse", or "" if the spreads of the repeats overlap."""
     if not old.values or not new.values or math.isnan(old.median) or math.isnan(new.median):
         return ""
     low, high = spread(old)
@@ -24,33 +24,33 @@ def verdict(old: Figure, new: Figure) -> str:
 
 
 def spread(figure: Figure) -> tuple[float, float]:
-    """From the least to the most of the repeats; of one alone, what is usual around it."""
+    """Return the range of the repeats; for one repeat, SINGLE_SPREAD around it."""
     if len(figure.values) == 1:
-        return figure.median * (1 - ALONE), figure.median * (1 + ALONE)
+        return figure.median * (1 - SINGLE_SPREAD), figure.median * (1 + SINGLE_SPREAD)
     return min(figure.values), max(figure.values)
 
 
 def rows(old: Result, new: Result) -> list[list[str]]:
-    """A row for each figure that both have, in the order of the new one."""
-    found = []
+    """Return a row for each figure in both results, in the order of the new one."""
+    result = []
     for figure in new.figures:
         before = old.find(figure.scenario, figure.form, figure.contestant)
         if before is not None and before.unit == figure.unit:
             name = [figure.scenario, figure.form, figure.contestant, figure.unit]
             times = ratio(figure.median, before.median)
-            numbers = [shown(before.median), shown(figure.median), shown(times)]
-            found.append([*name, *numbers, verdict(before, figure)])
-    return found
+            numbers = [format_number(before.median), format_number(figure.median), format_number(times)]
+            result.append([*name, *numbers, verdict(before, figure)])
+    return result
 
 
 def differences(old: Result, new: Result) -> list[str]:
-    """What else is not the same: the machine, versions, settings."""
-    found: list[str] = []
-    for what in ("machine", "versions", "settings"):
-        before, now = getattr(old, what), getattr(new, what)
-        both = [name for name in before if name in now and before[name] != now[name] and name not in PASSING]
-        found += [f"{what}, {name}: {before[name]} → {now[name]}" for name in both]
-    return found
+    """Return the differences in machine, versions and settings."""
+    lines: list[str] = []
+    for attribute in ("machine", "versions", "settings"):
+        before, now = getattr(old, attribute), getattr(new, attribute)
+        changed = [name for name in before if name in now and before[name] != now[name] and name not in VOLATILE]
+        lines += [f"{attribute}, {name}: {before[name]} → {now[name]}" for name in changed]
+    return lines
 
 
 def main(arguments: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""A contestant's driver: a process that answers each line of JSON with one."""
+"""A contestant's driver: a process that reads JSON lines and answers each with one line."""
 
 import json
 import os
@@ -10,22 +10,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.servers import die_with_parent, stop_process, tail
+from tests.support.servers import die_with_parent, stop_process, tail
 
-ANSWER_SECONDS = 600.0  # a million jobs may be on their way
+ANSWER_SECONDS = 600.0  # enough for a command with a million jobs
 
 
 class DriverFailed(Exception):
-    """A driver said that it could not, ended, or was silent for too long."""
+    """A driver returned an error, exited or did not answer in time."""
 
 
 class Driver:
-    """A running driver. Its log is a file; what it says on stdout is for us alone."""
+    """A running driver. Answers come on standard output; standard error goes to a log file."""
 
     def __init__(self, name: str, command: list[str], env: Mapping[str, str], directory: Path) -> None:
         self.name = name
         self.log = directory / "driver.log"
-        self._waiting = b""
+        self._buffer = b""
         try:
             with self.log.open("ab") as log:
                 self.process = subprocess.Popen(
@@ -36,15 +36,15 @@ class Driver:
             raise DriverFailed(f"{name}'s driver does not start: {error}.") from None
 
     def do(self, command: str, seconds: float = ANSWER_SECONDS, **fields: Any) -> dict[str, Any]:
-        """The driver's answer. Raises DriverFailed."""
+        """Send a command and return the answer. Raises DriverFailed."""
         line = json.dumps({"do": command, **fields}) + "\n"
         stdin = self.process.stdin
         assert stdin is not None
         try:
             stdin.write(line.encode())
             stdin.flush()
-        except (OSError, ValueError):  # the pipe is broken, or closed
-            raise self._failed(f"is gone before {command}") from None
+        except (OSError, ValueError):  # broken or closed pipe
+            raise self._failed(f"exited before {command}") from None
         answer = json.loads(self._line(command, seconds))
         if "error" in answer:
             raise DriverFailed(f"{self.name}: {answer['error']}")
@@ -54,37 +54,37 @@ class Driver:
         stdout = self.process.stdout
         assert stdout is not None
         deadline = time.monotonic() + seconds
-        while b"\n" not in self._waiting:
+        while b"\n" not in self._buffer:
             ready, _, _ = select.select([stdout], [], [], max(0.0, deadline - time.monotonic()))
             if not ready:
-                self.process.kill()  # or its answer would be taken for that to a later question
+                self.process.kill()  # a late answer would be mistaken for that of the next command
                 self.process.wait()
                 raise self._failed(f"did not answer {command} in {seconds:g} s")
             data = os.read(stdout.fileno(), 65_536)
             if not data:
-                raise self._failed(f"ended during {command}")
-            self._waiting += data
-        line, _, self._waiting = self._waiting.partition(b"\n")
+                raise self._failed(f"exited during {command}")
+            self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\n")
         return line
 
-    def _failed(self, what: str) -> DriverFailed:
-        return DriverFailed(f"{self.name}'s driver {what}. Its log ends:\n{tail(self.log, 15)}")
+    def _failed(self, problem: str) -> DriverFailed:
+        return DriverFailed(f"{self.name}'s driver {problem}. The end of its log:\n{tail(self.log, 15)}")
 
     @property
-    def is_gone(self) -> bool:
+    def has_exited(self) -> bool:
         return self.process.poll() is not None
 
     def close(self) -> None:
-        """Say goodbye; end it if it stays."""
-        if not self.is_gone:
+        """Ask the driver to exit; stop it if it does not."""
+        if not self.has_exited:
             try:
                 self.do("bye", seconds=5)
             except DriverFailed:
-                pass  # it is ended below, whatever it said
+                pass  # it is stopped below in any case
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
             try:
                 pipe.close()
             except OSError:
-                pass  # what was still to be written has nobody to read it
+                pass  # unsent data; the reader is gone
         stop_process(self.process, seconds=5)

@@ -1,40 +1,40 @@
-"""Giving a contestant its jobs in good time before the first of them is due."""
+"""Schedule a contestant's jobs before the first one is due."""
 
 import math
 import time
 from collections.abc import Callable, Sequence
 
 from .drivers import DriverFailed
-from .stand import Stand
+from .stand import Testbed
 
-TRIES = 4
-LEAST_LEAD_SECONDS = 3.0
-FILLED_PER_SECOND = 2_500  # by the slowest of them, while its workers run
-REST_SECONDS = 1.0  # between the end of a fill and the first due time
+ATTEMPTS = 4
+MIN_LEAD_SECONDS = 3.0
+FILL_RATE = 2_500  # jobs per second of the slowest contestant, while its workers run
+MARGIN_SECONDS = 1.0  # between the end of a fill and the first due time
 
 
-def fill_ahead(stand: Stand, kind: str, count: int, due_times: Callable[[float], Sequence[float]]) -> float:
-    """Fill the jobs that `due_times(start)` names, all before `start`; the start. Begins again if it took too long.
+def fill_ahead(testbed: Testbed, kind: str, count: int, due_times: Callable[[float], Sequence[float]]) -> float:
+    """Schedule the jobs of `due_times(start)` before `start`; return `start`. If that takes too long, try again later.
 
-    due_times   the due time of each job, given the unix time, a whole second, from which on jobs may be due
+    due_times   returns the due time of each job; `start` is the earliest one, in whole seconds of unix time
 
-    Raises DriverFailed if the contestant cannot do it in several times what was left to it.
+    Raises DriverFailed if the contestant is too slow in every attempt.
     """
-    lead = (LEAST_LEAD_SECONDS + count / FILLED_PER_SECOND) * stand.slowness.get(kind, 1)
-    for _ in range(TRIES):
+    lead = (MIN_LEAD_SECONDS + count / FILL_RATE) * testbed.slowness.get(kind, 1)
+    for _ in range(ATTEMPTS):
         start = float(math.ceil(time.time() + lead))
-        stand.do("fill", due=list(due_times(start)), kind=kind)
-        if time.time() < start - REST_SECONDS / 2:
-            stand.analyze()
+        testbed.do("fill", due=list(due_times(start)), kind=kind)
+        if time.time() < start - MARGIN_SECONDS / 2:
+            testbed.analyze()
             return start
         lead *= 2
-        stand.slowness[kind] = stand.slowness.get(kind, 1) * 2  # it begins earlier from now on
-        _let_run(stand, count)
-    raise DriverFailed(f"{stand.label}: {count} jobs of kind {kind} could not be filled in {lead / 2:.0f} s.")
+        testbed.slowness[kind] = testbed.slowness.get(kind, 1) * 2  # later fills of this kind start earlier
+        _discard(testbed, count)
+    raise DriverFailed(f"{testbed.label}: {count} jobs of kind {kind} could not be filled in {lead / 2:.0f} s.")
 
 
-def _let_run(stand: Stand, count: int) -> None:
-    """A fill that came too late: its jobs run, and are forgotten."""
-    stand.sink.await_count(count, 600, stalled=60)
-    stand.await_quiet()
-    stand.clear()
+def _discard(testbed: Testbed, count: int) -> None:
+    """Let the jobs of a late fill run and remove them."""
+    testbed.sink.await_count(count, 600, stalled=60)
+    testbed.await_quiet()
+    testbed.clear()

@@ -1,15 +1,15 @@
-"""Indexes of the job tables, which are quicker built when the rows are there."""
+"""Drop and recreate the indexes of the job tables around a bulk insert."""
 
 from typing import Any
 
 
 def without_indexes(cursor: Any) -> list[str]:
-    """Drop what is quicker built at the end; how to build it."""
+    """Drop all indexes but the primary keys; return the statements that recreate them."""
     cursor.execute(
         "SELECT indexname, indexdef FROM pg_indexes WHERE tablename IN ('delaytasks_job', 'delaytasks_jobevent')"
         " AND indexname NOT LIKE '%pkey'"
     )
-    found = cursor.fetchall()
-    for name, _definition in found:
+    indexes = cursor.fetchall()
+    for name, _definition in indexes:
         cursor.execute(f'DROP INDEX "{name}"')
-    return [definition for _name, definition in found]
+    return [definition for _name, definition in indexes]

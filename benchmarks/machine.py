@@ -1,35 +1,35 @@
-"""What the figures were measured on."""
+"""Describe the machine and servers of a run."""
 
 import os
 import platform
 import time
 from pathlib import Path
 
-from tests.servers import PostgresServer, RedisServer
+from tests.support.servers import PostgresServer, RedisServer
 
 from .results import median
-from .servers import SAID
+from .servers import DESCRIPTIONS
 
 SYNCS = 100
 BLOCK = b"\0" * 8192
 
 
-def described(directory: Path, postgres: PostgresServer, redis: RedisServer | None = None) -> dict[str, str]:
-    """Processor, memory, kernel, servers, disk: for people to read and for two runs to be told apart."""
+def describe(directory: Path, postgres: PostgresServer, redis: RedisServer | None = None) -> dict[str, str]:
+    """Return processor, memory, kernel, servers and disk, for the report and for the comparison of two runs."""
     return {
         "processor": f"{processor()}, {len(os.sched_getaffinity(0))} cores",
         "memory": f"{memory_gib():.0f} GiB",
         "kernel": f"{platform.system()} {platform.release()}",
         "Python": platform.python_version(),
-        "PostgreSQL": f"{number(postgres.version)}: {SAID['PostgreSQL']}",
-        **({"Redis": f"{number(redis.version)}: {SAID['Redis']}"} if redis else {}),
+        "PostgreSQL": f"{number(postgres.version)}: {DESCRIPTIONS['PostgreSQL']}",
+        **({"Redis": f"{number(redis.version)}: {DESCRIPTIONS['Redis']}"} if redis else {}),
         "disk": f"{fdatasync_us(directory):,.0f} µs for 8 KiB and fdatasync, median of {SYNCS}",
         "load before": f"{os.getloadavg()[0]:.2f}",
     }
 
 
 def number(version: str) -> str:
-    """ "PostgreSQL 16.14 (/where/it/lies)": 16.14."""
+    """Return "16.14" for "PostgreSQL 16.14 (/path)"."""
     return version.partition(" (")[0].partition(" ")[2]
 
 
@@ -45,7 +45,7 @@ def memory_gib() -> float:
 
 
 def fdatasync_us(directory: Path) -> float:
-    """Microseconds until 8 KiB more of a file are on the disk, as a commit's are."""
+    """Return the microseconds to append 8 KiB to a file and sync it, as a commit does."""
     path = directory / "fdatasync"
     taken = []
     with path.open("wb", buffering=0) as file:
@@ -59,5 +59,5 @@ def fdatasync_us(directory: Path) -> float:
 
 
 def _lines(path: str) -> list[str]:
-    found = Path(path)
-    return found.read_text(errors="replace").splitlines() if found.exists() else []
+    file = Path(path)
+    return file.read_text(errors="replace").splitlines() if file.exists() else []

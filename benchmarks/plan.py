@@ -1,4 +1,4 @@
-"""What a scenario says of itself: its forms, each measured once per repeat and contestant."""
+"""The forms of a scenario. Each form is measured once per repeat and contestant."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .stand import Stand
+    from .stand import Testbed
 
-USUAL_JOBS = 20_000
+DEFAULT_JOBS = 20_000
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the caller asked for; `database` is that of the stand that is being measured."""
+    """The options of a run; `database` is that of the contestant being measured."""
 
-    jobs: int = USUAL_JOBS
+    jobs: int = DEFAULT_JOBS
     repeats: int = 3
     database: str = "postgres"
 
-    def scaled(self, usual: int) -> int:
-        """A number that is `usual` in a full run, smaller where --jobs is."""
-        return max(1, round(usual * self.jobs / USUAL_JOBS))
+    def scaled(self, full: int) -> int:
+        """Scale a number of a full run by --jobs."""
+        return max(1, round(full * self.jobs / DEFAULT_JOBS))
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One figure of one repeat. `form`, `unit` and `better` replace the Form's where a measure has several."""
+    """One figure of one repeat. `form`, `unit` and `better` override those of the Form if it has several figures."""
 
     value: float
     more: Mapping[str, float] = field(default_factory=dict)
@@ -36,18 +36,18 @@ class Measured:
     better: str = ""
 
 
-Measure = Callable[["Stand", Options], Measured | Sequence[Measured]]
+Measure = Callable[["Testbed", Options], Measured | Sequence[Measured]]
 
 
 @dataclass(frozen=True)
 class Form:
-    """One way to do a scenario.
+    """One variant of a scenario.
 
-    needs       what a contestant's `can` must hold; "" means nothing beyond being there
-    only        contestants by name; () means all
-    better      "more" or "less": which of two values is the better one
-    repeats     instead of --repeats, for what is costly
-    databases   on which of them our own column is measured
+    needs       a feature that the contestant must list in `can`; "" for none
+    only        names of contestants; () for all
+    better      "more" or "less"
+    repeats     overrides --repeats, for expensive forms
+    databases   databases on which delaytasks is measured
     """
 
     scenario: str
@@ -62,10 +62,10 @@ class Form:
     databases: tuple[str, ...] = ("postgres", "sqlite")
 
     def fits(self, contestant: str, can: Collection[str], database: str) -> bool:
-        """Whether this contestant is measured in this form."""
+        """Return whether this contestant is measured in this form."""
         named = not self.only or contestant in self.only
         return named and (not self.needs or self.needs in can) and database in self.databases
 
     def runs(self, repeat: int, repeats: int) -> bool:
-        """Whether repeat number `repeat`, from 0, includes this form."""
+        """Return whether this repeat, counted from 0, includes this form."""
         return repeat < min(repeats, self.repeats or repeats)

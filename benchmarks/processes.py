@@ -1,4 +1,4 @@
-"""Worker processes: each the leader of a session of its own, so that all that comes of it can be found and ended."""
+"""Worker processes. Each leads its own session, so that all its children can be found and stopped."""
 
 import os
 import signal
@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from tests.servers import die_with_parent, stop_process
+from tests.support.servers import die_with_parent, stop_process
 
 STOP_SECONDS = 10
 
@@ -20,7 +20,7 @@ def start(command: list[str], env: Mapping[str, str], directory: Path, log: Path
 
 
 def stop_all(running: Iterable[subprocess.Popen[bytes]]) -> None:
-    """Ask all of them at once, as a supervisor does; then end what is left of their groups."""
+    """Send SIGTERM to all, as a supervisor does, and wait; then kill what is left of their process groups."""
     running = list(running)
     for process in running:
         if process.poll() is None:
@@ -30,7 +30,7 @@ def stop_all(running: Iterable[subprocess.Popen[bytes]]) -> None:
         try:
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:
-            pass  # nothing of the group is left
+            pass  # the group has no processes left
 
 
 def _await(process: subprocess.Popen[bytes]) -> None:
@@ -41,13 +41,13 @@ def _await(process: subprocess.Popen[bytes]) -> None:
 
 
 def of_sessions(leaders: Iterable[int]) -> list[int]:
-    """The pids of all processes in the sessions of these leaders, themselves included. Linux."""
-    wanted = set(leaders)
-    return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _session(pid) in wanted]
+    """Return the process ids in the sessions of these leaders, including their own. Linux only."""
+    sessions = set(leaders)
+    return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _session(pid) in sessions]
 
 
 def _session(pid: int) -> int | None:
     try:
         return os.getsid(pid)
     except OSError:
-        return None  # it has ended meanwhile
+        return None  # the process has exited

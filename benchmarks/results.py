@@ -1,4 +1,4 @@
-"""Figures, and the file that keeps them: what was measured, on what, with which versions."""
+"""The figures of a run and their file, with the machine and the versions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass
 class Figure:
-    """One number of the benchmark, once per repeat. `more` has the numbers beside it, each once per repeat."""
+    """One number of the benchmark with a value per repeat. `more` has additional numbers, also per repeat."""
 
     scenario: str
     form: str
@@ -28,7 +28,7 @@ class Figure:
         return median(self.values)
 
     def number(self, name: str) -> float:
-        """The median of the value itself, or of one of the numbers beside it; NaN if there is none."""
+        """Return the median of the value or of an additional number; NaN if there is none."""
         return self.median if name == "value" else median(self.more.get(name, []))
 
     def numbers(self, name: str) -> list[float]:
@@ -42,35 +42,35 @@ class Figure:
 
 @dataclass
 class Result:
-    """A run. `said` is each contestant's own description; `notes` are lines for people."""
+    """A run. `said` has the drivers' descriptions of the contestants, `notes` has lines for the report."""
 
     machine: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     said: dict[str, dict[str, str]] = field(default_factory=dict)
-    forms: dict[str, str] = field(default_factory=dict)  # "scenario form": what it is, for people
+    forms: dict[str, str] = field(default_factory=dict)  # "scenario form" -> description
     figures: list[Figure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
 
     def find(self, scenario: str, form: str, contestant: str) -> Figure | None:
-        wanted = (scenario, form, contestant)
-        return next((each for each in self.figures if (each.scenario, each.form, each.contestant) == wanted), None)
+        name = (scenario, form, contestant)
+        return next((item for item in self.figures if (item.scenario, item.form, item.contestant) == name), None)
 
     def figure(self, scenario: str, form: str, contestant: str, unit: str, better: str) -> Figure:
-        """The figure of that name, made if it is new."""
-        found = self.find(scenario, form, contestant)
-        if found is None:
-            found = Figure(scenario, form, contestant, unit, better)
-            self.figures.append(found)
-        return found
+        """Return the figure with this name; create it if it is new."""
+        figure = self.find(scenario, form, contestant)
+        if figure is None:
+            figure = Figure(scenario, form, contestant, unit, better)
+            self.figures.append(figure)
+        return figure
 
     def save(self, path: Path) -> None:
-        """Write all of it; whoever reads sees the old file or the new one."""
+        """Write the file atomically."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        half = path.with_suffix(".half")
-        half.write_text(json.dumps(asdict(self), indent=1) + "\n")
-        half.replace(path)
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(asdict(self), indent=1) + "\n")
+        partial.replace(path)
 
 
 def load(path: Path) -> Result:
@@ -80,28 +80,30 @@ def load(path: Path) -> Result:
 
 
 def merged(results: Iterable[Result]) -> Result:
-    """Several runs as one, for a report: of a figure that two of them have, the last one counts."""
-    whole = Result()
+    """Merge several runs for a report. The last one wins if several have the same figure."""
+    total = Result()
     for result in results:
-        new = {(each.scenario, each.form, each.contestant) for each in result.figures}
-        whole.figures = [each for each in whole.figures if (each.scenario, each.form, each.contestant) not in new]
-        whole.figures += result.figures
-        whole.machine |= result.machine
-        whole.versions |= result.versions
-        whole.said |= result.said
-        whole.forms |= result.forms
-        whole.settings |= result.settings
-        whole.notes += [note for note in result.notes if note not in whole.notes]
-        whole.seconds += result.seconds
-    return whole
+        new = {(figure.scenario, figure.form, figure.contestant) for figure in result.figures}
+        total.figures = [
+            figure for figure in total.figures if (figure.scenario, figure.form, figure.contestant) not in new
+        ]
+        total.figures += result.figures
+        total.machine |= result.machine
+        total.versions |= result.versions
+        total.said |= result.said
+        total.forms |= result.forms
+        total.settings |= result.settings
+        total.notes += [note for note in result.notes if note not in total.notes]
+        total.seconds += result.seconds
+    return total
 
 
 def median(values: list[float]) -> float:
-    """NaN of none."""
+    """Return the median without NaN values; NaN if there are no others."""
     numbers = [value for value in values if not math.isnan(value)]
     return statistics.median(numbers) if numbers else math.nan
 
 
 def ratio(a: float, b: float) -> float:
-    """a / b; NaN where that says nothing."""
+    """Return a / b; NaN if it is undefined."""
     return a / b if b and not math.isnan(a) else math.nan

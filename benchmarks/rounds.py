@@ -1,4 +1,4 @@
-"""The order of a run: in each round each form, and in each form each contestant in turn."""
+"""The order of measurements: rounds, in each round all forms, in each form all contestants."""
 
 import math
 import sys
@@ -8,62 +8,64 @@ from dataclasses import replace
 
 from .drivers import DriverFailed
 from .plan import Form, Measured, Options
-from .report import shown
+from .report import format_number
 from .results import Result
-from .stand import Stand
+from .stand import Testbed
 
-FAILURES = 2  # of one contestant in one form; then it is not asked again
+MAX_FAILURES = 2  # of one contestant in one form; it is then skipped
 
 
 class Run:
-    """Takes the figures of all stands and puts them into `result`; `save` is called after each."""
+    """Measures all contestants, adds the figures to `result` and calls `save` after each."""
 
-    def __init__(self, stands: Sequence[Stand], options: Options, result: Result, save: Callable[[], None]) -> None:
-        self.stands, self.options, self.result, self.save = stands, options, result, save
+    def __init__(self, testbeds: Sequence[Testbed], options: Options, result: Result, save: Callable[[], None]) -> None:
+        self.testbeds, self.options, self.result, self.save = testbeds, options, result, save
         self.failed: dict[tuple[str, str, str], int] = {}
 
     def scenario(self, forms: Sequence[Form]) -> None:
-        """All rounds of one scenario."""
+        """Run all rounds of one scenario."""
         for repeat in range(self.options.repeats):
             for form in forms:
-                for stand in self._turn(form, repeat):
-                    self.figure(form, stand, repeat)
+                for testbed in self._turn(form, repeat):
+                    self.figure(form, testbed, repeat)
 
-    def _turn(self, form: Form, repeat: int) -> list[Stand]:
+    def _turn(self, form: Form, repeat: int) -> list[Testbed]:
         if not form.runs(repeat, self.options.repeats):
             return []
-        fits = [stand for stand in self.stands if form.fits(stand.name, stand.said["can"], stand.database)]
+        fits = [testbed for testbed in self.testbeds if form.fits(testbed.name, testbed.info["can"], testbed.database)]
         first = repeat % len(fits) if fits else 0
-        return fits[first:] + fits[:first]  # nobody is always the first, or behind the same
+        return fits[first:] + fits[:first]  # rotate, so that no contestant always runs first or after the same one
 
-    def figure(self, form: Form, stand: Stand, repeat: int) -> None:
-        """One figure; a contestant that fails is noted, and the others go on."""
-        name = (form.scenario, form.name, stand.label)
-        if self.failed.get(name, 0) >= FAILURES:
+    def figure(self, form: Form, testbed: Testbed, repeat: int) -> None:
+        """Measure one figure. If the contestant fails, add a note and continue."""
+        name = (form.scenario, form.name, testbed.label)
+        if self.failed.get(name, 0) >= MAX_FAILURES:
             return
         begun = time.monotonic()
         try:
-            stand.revive()
-            stand.clear()
-            measured = form.measure(stand, replace(self.options, database=stand.database))
+            testbed.revive()
+            testbed.clear()
+            measured = form.measure(testbed, replace(self.options, database=testbed.database))
         except DriverFailed as error:
             self.failed[name] = self.failed.get(name, 0) + 1
             self.result.notes.append(f"{form.scenario} {form.name}, round {repeat + 1}: {str(error).splitlines()[0]}")
-            say(f"{' '.join(name)}: {error}")
+            log(f"{' '.join(name)}: {error}")
         else:
-            for each in [measured] if isinstance(measured, Measured) else measured:
-                self._keep(form, stand, each, f"round {repeat + 1}, {time.monotonic() - begun:.0f} s")
+            for figure in [measured] if isinstance(measured, Measured) else measured:
+                self._add(form, testbed, figure, f"round {repeat + 1}, {time.monotonic() - begun:.0f} s")
         self.save()
 
-    def _keep(self, form: Form, stand: Stand, each: Measured, when: str) -> None:
-        name, unit = each.form or form.name, each.unit or form.unit
-        figure = self.result.figure(form.scenario, name, stand.label, unit, each.better or form.better)
-        figure.add(each.value, dict(each.more))
+    def _add(self, form: Form, testbed: Testbed, measured: Measured, when: str) -> None:
+        name, unit = measured.form or form.name, measured.unit or form.unit
+        figure = self.result.figure(form.scenario, name, testbed.label, unit, measured.better or form.better)
+        figure.add(measured.value, dict(measured.more))
         if form.note:
             self.result.forms[f"{form.scenario} {form.name}"] = form.note
-        more = ", ".join(f"{name} {shown(number)}" for name, number in each.more.items() if not math.isnan(number))
-        say(f"{form.scenario} {name}, {stand.label}: {shown(each.value)} {unit} ({when}{'; ' * bool(more)}{more})")
+        numbers = {name: number for name, number in measured.more.items() if not math.isnan(number)}
+        more = "".join(f"; {name} {format_number(number)}" for name, number in numbers.items())
+        value = format_number(measured.value)
+        log(f"{form.scenario} {name}, {testbed.label}: {value} {unit} ({when}{more})")
 
 
-def say(line: str) -> None:
+def log(line: str) -> None:
     print(line, file=sys.stderr, flush=True)

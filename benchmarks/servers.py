@@ -1,8 +1,8 @@
-"""The servers of a benchmark: as production has them, with every commit on the disk."""
+"""The servers of a benchmark, configured as in production with durable commits."""
 
-from tests.servers import PostgresServer, RedisServer
+from tests.support.servers import PostgresServer, RedisServer
 
-# Room for writes without a checkpoint in the middle of a figure; nothing that a crash could lose.
+# Large enough to avoid a checkpoint during a measurement; fully durable.
 POSTGRES = {
     "fsync": "on",
     "full_page_writes": "on",
@@ -12,20 +12,20 @@ POSTGRES = {
     "checkpoint_timeout": "15min",
     "max_connections": "200",
 }
-# Several contestants keep their only truth here; ours does not need it, and gets the same.
+# Several contestants store jobs only in Redis; delaytasks does not, but gets the same settings.
 REDIS = {"appendonly": "yes", "appendfsync": "everysec", "save": ""}
 
-SAID = {
+DESCRIPTIONS = {
     "PostgreSQL": ", ".join(f"{name} {value}" for name, value in POSTGRES.items()),
     "Redis": "appendonly yes, appendfsync everysec, no snapshots, noeviction: the same for all",
 }
 
 
 def benchmark_postgres(**options: str) -> PostgresServer:
-    """A PostgreSQL that is not started yet; `options` replace ours."""
+    """Return a PostgreSQL that is not started yet; `options` override POSTGRES."""
     return PostgresServer(**(POSTGRES | options))
 
 
 def benchmark_redis(**options: str) -> RedisServer:
-    """A Redis that is not started yet; `options` replace ours."""
+    """Return a Redis that is not started yet; `options` override REDIS."""
     return RedisServer(**(REDIS | options))

@@ -1,4 +1,4 @@
-"""A contestant's stand: its database, its Redis, its driver, and its workers while a figure is taken."""
+"""The testbed of a contestant: its database, Redis, driver and workers."""
 
 import os
 import shutil
@@ -9,12 +9,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from tests.servers import PostgresServer, RedisServer, make_directory, tail
+from tests.support.servers import PostgresServer, RedisServer, make_directory, tail
 
 from . import processes
 from .drivers import Driver, DriverFailed
 from .servers import benchmark_redis
-from .sink import Sink, quiet_when
+from .sink import Sink, wait_until_done
 
 ROOT = Path(__file__).parents[1]
 WARM_JOBS = 200
@@ -24,9 +24,9 @@ QUIET_SECONDS = 10.0
 
 
 def environment(directory: Path, postgres_url: str, redis_url: str, database: str) -> dict[str, str]:
-    """What a driver and its workers see: nothing of the caller's own configuration but what is named BENCH_..."""
-    given = {name: value for name, value in os.environ.items() if name.startswith("BENCH_")}
-    return given | {
+    """Return the environment of a driver and its workers. Of the caller's own, only BENCH_... variables are passed."""
+    inherited = {name: value for name, value in os.environ.items() if name.startswith("BENCH_")}
+    return inherited | {
         "PATH": os.environ.get("PATH", os.defpath),
         "HOME": str(directory),
         "LANG": "C.UTF-8",
@@ -40,12 +40,13 @@ def environment(directory: Path, postgres_url: str, redis_url: str, database: st
     }
 
 
-class Stand:
-    """One contestant, ready to be measured. `said` is what its driver says of itself.
+class Testbed:
+    """A contestant, ready to be measured.
 
-    label   the contestant in the results: its name, and its database where that is not the usual one
+    info    the driver's description of the contestant
+    label   the contestant in the results: its name, with the database if that is not PostgreSQL
 
-    Entering it raises DriverFailed when the contestant cannot take part.
+    Entering the context raises DriverFailed if the contestant cannot take part.
     """
 
     def __init__(self, name: str, command: list[str], postgres: PostgresServer, database: str = "postgres") -> None:
@@ -54,9 +55,9 @@ class Stand:
         self.command = command
         self.database = database
         self.postgres = postgres
-        self.said: dict[str, Any] = {}
+        self.info: dict[str, Any] = {}
         self.running: list[subprocess.Popen[bytes]] = []
-        self.slowness: dict[str, int] = {}  # how many times the usual time a fill of a kind needs; learned
+        self.slowness: dict[str, int] = {}  # kind of fill -> factor on the expected duration, learned from late fills
         self._at_end = ExitStack()
 
     def __enter__(self) -> Self:
@@ -78,7 +79,7 @@ class Stand:
     def _start_driver(self) -> None:
         driver = Driver(self.name, self.command, self.env, self.directory)
         try:
-            self.said = driver.do("describe", seconds=60)
+            self.info = driver.do("describe", seconds=60)
             driver.do("setup", seconds=120)
         except DriverFailed:
             driver.close()
@@ -86,16 +87,16 @@ class Stand:
         self.driver = driver
 
     def revive(self) -> None:
-        """Start the driver again if it has ended. Raises DriverFailed."""
-        if self.driver.is_gone:
+        """Restart the driver if it has exited. Raises DriverFailed."""
+        if self.driver.has_exited:
             self.driver.close()
             self._start_driver()
 
-    def can(self, what: str) -> bool:
-        return what in self.said["can"]
+    def can(self, feature: str) -> bool:
+        return feature in self.info["can"]
 
     def do(self, command: str, **fields: Any) -> dict[str, Any]:
-        """The driver's answer to a command of the contract. Raises DriverFailed."""
+        """Send a command to the driver and return the answer. Raises DriverFailed."""
         return self.driver.do(command, **fields)
 
     def clear(self) -> None:
@@ -104,7 +105,7 @@ class Stand:
         self.sink.empty()
 
     def analyze(self) -> None:
-        """What autovacuum would have done to tables that had not been empty a moment ago."""
+        """Analyze the tables, as autovacuum would have done with older data."""
         if self.database == "postgres":
             with self.postgres.connect(self.database_name, autocommit=True) as connection:
                 connection.execute("ANALYZE")
@@ -117,8 +118,8 @@ class Stand:
 
     @contextmanager
     def workers(self, count: int | None = None, warm: bool = True) -> Iterator[list[subprocess.Popen[bytes]]]:
-        """Inside the block its workers run, and have run jobs before; `count` of the worker commands, or all."""
-        commands = [*self.said["workers"][:count], *self.said.get("extra", [])]
+        """Run the workers inside the block, warmed up. `count` limits the worker commands."""
+        commands = [*self.info["workers"][:count], *self.info.get("extra", [])]
         for log in self.directory.glob("worker-*.log"):
             log.unlink()
         try:
@@ -134,32 +135,32 @@ class Stand:
             self.running = []
 
     def warm_up(self) -> None:
-        """Let jobs run until two processes have had some, or five times; then forget them. Raises DriverFailed."""
+        """Run jobs until two processes have had some, in at most WARM_ROUNDS rounds. Raises DriverFailed."""
         for _ in range(WARM_ROUNDS):
             now = time.time()
             self.do("fill", due=[now] * WARM_JOBS, kind="noop")
             if not self.sink.await_count(WARM_JOBS, WARM_SECONDS):
                 raise DriverFailed(f"{self.label}: {self.sink.count()} of {WARM_JOBS} jobs ran.\n{self.report()}")
             self.await_quiet()
-            both = self.sink.writers() > 1
+            both_warm = self.sink.writers() > 1
             self.sink.empty()
-            if both:
+            if both_warm:
                 break
 
     def await_quiet(self) -> bool:
-        """Whether all jobs have ended, as far as the contestant can tell."""
-        return quiet_when(lambda: not self.do("left").get("left"), QUIET_SECONDS)
+        """Wait until no job is left, as far as the contestant can tell; return whether that succeeded."""
+        return wait_until_done(lambda: not self.do("left").get("left"), QUIET_SECONDS)
 
     def check_alive(self) -> None:
-        """Raises DriverFailed if a worker has ended by itself."""
-        ended = [process.args for process in self.running if process.poll() is not None]
-        if ended:
-            raise DriverFailed(f"{self.label}: ended by itself: {ended}.\n{self.report()}")
+        """Raise DriverFailed if a worker has exited."""
+        exited = [process.args for process in self.running if process.poll() is not None]
+        if exited:
+            raise DriverFailed(f"{self.label}: workers exited: {exited}.\n{self.report()}")
 
     def pids(self) -> list[int]:
-        """All that runs of its workers, children included."""
+        """Return the process ids of the workers and their children."""
         return processes.of_sessions(process.pid for process in self.running)
 
     def report(self) -> str:
-        """The end of each worker's log."""
+        """Return the end of each worker's log."""
         return "\n".join(f"--- {log.name}\n{tail(log, 15)}" for log in sorted(self.directory.glob("worker-*.log")))

@@ -1,4 +1,4 @@
-"""What has to be reached, as data: each target against the figures of one run."""
+"""The performance targets, and their evaluation against the figures of a run."""
 
 import math
 from collections.abc import Sequence
@@ -18,13 +18,14 @@ class Against(NamedTuple):
 
 @dataclass(frozen=True)
 class Target:
-    """One bound on one number of ours, or on how many times it is another figure.
+    """A bound on a number of delaytasks, or on its ratio to another figure.
 
-    number    "value", or the name of a number beside it
-    at_least  or at_most: the bound; against: then it is on our number divided by that one's
+    number     "value" or the name of an additional number
+    at_least   the lower bound; or at_most, the upper bound
+    against    if set, the bound applies to our number divided by this one
     """
 
-    says: str
+    description: str
     scenario: str
     form: str
     number: str = "value"
@@ -42,7 +43,7 @@ class Target:
 
 
 class Judged(NamedTuple):
-    """A target with what was measured; `met` is None where a figure is missing."""
+    """A target and its measurement; `met` is None if a figure is missing."""
 
     target: Target
     measured: float
@@ -75,7 +76,7 @@ TARGETS: Sequence[Target] = (
     Target("never early, at 200/s", "punctual", "200", "early", "jobs", at_most=0),
     Target("never early, at 1,000/s", "punctual", "1000", "early", "jobs", at_most=0),
     Target("100,000 pending for a week: Redis", "pending", "week.100k", unit="bytes/job", at_most=0),
-    # A worker's memory moves by some pages whatever it does: a byte for each job would be something.
+    # A worker's memory always varies by some pages; a byte per job would be significant.
     Target("100,000 pending for a week: workers", "pending", "week.100k", "worker_bytes", "bytes/job", at_most=1),
     Target("1,000,000 pending for a week: Redis", "pending", "week.1m", unit="bytes/job", at_most=0),
     Target("1,000,000 pending for a week: workers", "pending", "week.1m", "worker_bytes", "bytes/job", at_most=1),
@@ -92,7 +93,7 @@ TARGETS: Sequence[Target] = (
 
 
 def judge(target: Target, result: Result) -> Judged:
-    """What was measured, and whether it is enough."""
+    """Compare a target with the result."""
     measured = _measured(target, result)
     if math.isnan(measured):
         return Judged(target, measured, None)
@@ -114,7 +115,7 @@ def _measured(target: Target, result: Result) -> float:
 
 
 def worst(numbers: Sequence[float]) -> float:
-    """The most of all repeats: one early job is one too many."""
+    """Return the maximum of all repeats: no job may ever be early."""
     return max(numbers, default=math.nan)
 
 

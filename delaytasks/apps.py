@@ -1,12 +1,13 @@
-"""The Django app."""
+"""The Django app configuration."""
 
 from typing import Any
 
 from django.apps import AppConfig
 from django.apps import apps as global_apps
 from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import request_started
 from django.db import router
-from django.db.models.signals import post_migrate
+from django.db.models.signals import post_delete, post_migrate, post_save
 from django.utils.module_loading import autodiscover_modules
 from django.utils.translation import gettext_lazy as _
 
@@ -17,26 +18,83 @@ class DelaytasksConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register the system checks and find the handlers. Touches no database, no Redis and no network."""
-        from . import checks, conf  # noqa: F401  importing the checks registers them
+        """Register the system checks and import the handlers. Needs no database, no Redis and no network."""
+        from . import checks, conf, handlers  # noqa: F401  importing the checks registers them
+        from .calendars import registry
+        from .db import calendar_days
+        from .inbox import checks as inbox_checks  # noqa: F401
+        from .jobs import audit_log, series
+        from .jobs.cancellation import connect_deletes
+        from .maintenance import passes
+        from .timeouts import checks as timeout_checks  # noqa: F401
+        from .timeouts import receivers, retained  # noqa: F401  importing the latter keeps jobs from the retention
 
-        post_migrate.connect(_make_topic_rows, sender=self, dispatch_uid="delaytasks.topics")
+        request_started.connect(audit_log.reset_source, dispatch_uid="delaytasks.jobs.audit_log")
+        handlers.call_through(_call_handler)
+        series.start_through(_start_series)
+        passes[:] = [_make_firings, _drain_marks, _reconcile]  # a test that changes INSTALLED_APPS comes here again
+        registry.read_stored_days_by(calendar_days.stored_days)
+        for signal in (post_save, post_delete):
+            signal.connect(calendar_days.forget, sender="delaytasks.CalendarDay", dispatch_uid="delaytasks.calendars")
+        connect_deletes()  # of the handlers that are defined already; later ones are connected at once
+        post_migrate.connect(_make_topic_rows, sender=self, dispatch_uid="delaytasks.handlers")
+        post_migrate.connect(_reinstall_triggers, sender=self, dispatch_uid="delaytasks.timeouts")
         try:
             module = conf.get().autodiscover
         except ImproperlyConfigured:
-            return  # the check delaytasks.E001 says it better than a traceback here
+            return  # reported by the check delaytasks.E001
         if module:
             autodiscover_modules(module)
+        receivers.connect_all()
+
+
+def _call_handler(handler: Any, argument: Any) -> Any:
+    from .recurrence import begin  # imported late: it loads the mirror
+
+    return begin.call(handler, argument)
+
+
+def _make_firings(using: str) -> None:
+    from .recurrence import maker, series
+
+    maker.pass_if_rested(using)
+    series.pass_if_rested(using)
+
+
+def _start_series(using: str, new: Any) -> Any:
+    from .recurrence import series
+
+    return series.start(using, new)
+
+
+def _drain_marks(using: str) -> None:
+    from .timeouts.triggers import marks
+
+    marks.drain_for_a_while(using)
+
+
+def _reinstall_triggers(*, using: str, **_kwargs: Any) -> None:
+    """Install again the triggers of declared timeouts that migrations of any app have dropped or made outdated."""
+    from .timeouts.triggers import installation
+
+    installation.reinstall(using)
+
+
+def _reconcile(using: str) -> None:
+    from .timeouts import declarations, reconcile
+
+    if declarations.registered():
+        reconcile.step_all(using)
 
 
 def _make_topic_rows(*, using: str, apps: Any = global_apps, **_kwargs: Any) -> None:
-    """A Topic row for each handled topic, so that staff see it and can pause it before its first job."""
-    from . import topics
+    """Create a Topic row for each topic with a handler, so that staff can pause the topic before its first job."""
+    from . import handlers
 
     try:
         model = apps.get_model("delaytasks", "Topic")
-    except LookupError:  # migrated back to before there was one
+    except LookupError:  # migrated back to a state without the model
         return
     if router.allow_migrate_model(using, model):
-        rows = [model(name=name) for name in topics.handled()]
+        rows = [model(name=name) for name in handlers.handled()]
         model._default_manager.using(using).bulk_create(rows, ignore_conflicts=True)

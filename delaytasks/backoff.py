@@ -1,4 +1,4 @@
-"""How long to wait before a failed job is tried again: exponential, capped, with jitter."""
+"""Retry delays: exponential, capped, with jitter."""
 
 import random
 from dataclasses import dataclass
@@ -7,9 +7,11 @@ from math import inf
 
 @dataclass(frozen=True)
 class Backoff:
-    """A topic's retry delays: base × factor^(failures − 1), at most `cap_seconds`, spread by ± `jitter`.
+    """Retry delays of a topic: base × factor^(failures − 1), at most `cap_seconds`, ± `jitter`.
 
-    jitter   0.0 to 1.0: the share of the delay that is random. Never makes a delay negative.
+    jitter   0.0 to 1.0: the largest random change, as a share of the delay
+
+    A delay is at least one millisecond.
     """
 
     base_seconds: float = 5.0
@@ -24,10 +26,15 @@ class Backoff:
             raise ValueError(f"Backoff needs a jitter from 0 to 1; got {self}")
 
     def delay_ms(self, failures: int, *, rng: random.Random | None = None) -> int:
-        """Milliseconds to wait after the `failures`-th failure (1 is the first)."""
+        """Return the delay in milliseconds after this number of failures, which counts from 1."""
         try:
             seconds = min(self.base_seconds * self.factor ** (max(failures, 1) - 1), self.cap_seconds)
         except OverflowError:
             seconds = self.cap_seconds
         spread = (rng or random).uniform(-self.jitter, self.jitter)
         return max(1, round(seconds * (1 + spread) * 1000))
+
+
+# Of handlers that choose none: 5 s, 10 s, 20 s and so on, at most 6 h. The 24 retries of the default max_attempts, 25,
+# take 3.2 days, so that a job outlives an outage from Friday evening to Monday morning.
+DEFAULT_BACKOFF = Backoff(cap_seconds=6 * 3600.0)

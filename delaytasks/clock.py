@@ -1,10 +1,9 @@
-"""The one clock: the database's, in milliseconds since 1970.
+"""The database's clock, in milliseconds since 1970.
 
-A statement asks the database itself what time it is. Where no statement is at hand (the
-mover), "now" is this host's monotonic clock plus an offset learned from the database. The
-offset is always taken on the low side (the reply is assumed to be instantly old), so this
-clock is never ahead of the database's: a job is perhaps looked at a fraction of a
-millisecond late, never early.
+SQL statements use the database's time directly. Code outside a statement, such as the mover, uses this
+host's monotonic clock plus a measured offset. The offset leaves out the time that the database's answer took
+to arrive, so this clock is never ahead of the database's: jobs may be a fraction of a millisecond late, but
+are never early.
 """
 
 import time
@@ -18,49 +17,63 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def to_ms(moment: datetime) -> int:
-    """Milliseconds since 1970 of an aware datetime, rounded up, so that nothing becomes earlier."""
+    """Convert an aware datetime to milliseconds since 1970, rounded up so that no job runs early."""
     delta = moment - _EPOCH
     microseconds = (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
     return -(-microseconds // 1000)
 
 
 def from_ms(ms: int) -> datetime:
-    """The aware datetime (UTC) of milliseconds since 1970, exact to the millisecond."""
-    seconds, rest = divmod(ms, 1000)
-    return datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest * 1000)
+    """Convert milliseconds since 1970 to an aware datetime in UTC, without rounding."""
+    seconds, milliseconds = divmod(ms, 1000)
+    return datetime.fromtimestamp(seconds, UTC).replace(microsecond=milliseconds * 1000)
+
+
+def to_seconds(ms: int) -> int | float:
+    """Convert milliseconds to seconds, as an int if they are whole."""
+    return ms // 1000 if ms % 1000 == 0 else ms / 1000
 
 
 class DatabaseClock:
-    """now_ms() by the database's clock without asking it each time; exact_ms() with its fraction.
+    """The database's time, computed from this host's monotonic clock instead of a query each time.
 
-    read_ms   asks the database; milliseconds, may be fractional. Called again every 15 s,
-              three times in a row; the quickest answer is the most exact and wins.
+    read_ms   queries the database's time, in ms since 1970, which may be fractional. Called three times
+              in a row, every 15 s; the fastest answer is used, because it is the most exact
     """
 
     def __init__(self, read_ms: Callable[[], float], monotonic: Callable[[], float] = time.monotonic) -> None:
         self._read_ms = read_ms
         self._monotonic = monotonic
         self._offset_ms = 0.0
-        self._learned_ms: float | None = None
+        self._measured_ms: float | None = None
 
     def now_ms(self) -> int:
+        """Return the database's time in whole milliseconds since 1970, rounded down."""
         return int(self.exact_ms())
 
+    def last_known_ms(self) -> int:
+        """Return the time as now_ms() does, but never with a query. Raises RuntimeError before the first query."""
+        if self._measured_ms is None:
+            raise RuntimeError("The database's time was never read.")
+        return int(self._monotonic() * 1000 + self._offset_ms)
+
     def exact_ms(self) -> float:
+        """Return the database's time in milliseconds since 1970, with a fraction."""
         mono_ms = self._monotonic() * 1000
-        if self._learned_ms is None or mono_ms - self._learned_ms > REFRESH_MS:
+        if self._measured_ms is None or mono_ms - self._measured_ms > REFRESH_MS:
             self.learn()
             mono_ms = self._monotonic() * 1000
         return mono_ms + self._offset_ms
 
     def learn(self) -> None:
+        """Measure the offset between this host's monotonic clock and the database's clock."""
         offsets = []
         for _ in range(SAMPLES):
             read_ms = self._read_ms()
             offsets.append(read_ms - self._monotonic() * 1000)
         self._offset_ms = max(offsets)
-        self._learned_ms = self._monotonic() * 1000
+        self._measured_ms = self._monotonic() * 1000
 
     def skew_ms(self) -> int:
-        """How far this host's wall clock is ahead of the database's (negative: behind). For metrics only."""
+        """Return by how many ms this host's wall clock is ahead of the database's; negative: behind. For metrics."""
         return round(time.time() * 1000 - self.now_ms())

@@ -1,95 +1,146 @@
-"""Settings: one dict `DELAYTASKS`, documented defaults, unknown keys refused by name."""
+"""The `DELAYTASKS` setting: keys, defaults and validation."""
 
 import difflib
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from datetime import timedelta
 from typing import Any
 
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
-_KINDS: dict[type, tuple[type, ...]] = {int: (int,), float: (int, float), bool: (bool,), str: (str,)}
+_TYPES: dict[type, tuple[type, ...]] = {int: (int,), float: (int, float), bool: (bool,), str: (str,)}
 _OPTIONAL: dict[str, tuple[type, ...]] = {
     "redis_url": (str, type(None)),
     "lake": (str, type(None)),
     "autodiscover": (str, type(None)),
+    "runbook_url": (str, type(None)),
     "databases": (list, tuple, type(None)),
     "redact": (list, tuple),
 }
 
 
-MOST_AHEAD_MS = 100  # who has been handed a job does nothing else until it is due
+ALL_TOPICS = "*"  # in RETENTION: the topics without an age of their own
+RETENTION_OPTIONS = ("ended", "dead")
+MOST_AHEAD_MS = 100  # a worker does nothing else between receiving a job early and its due time
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What `DELAYTASKS = {...}` may hold, in capitals there: `BUCKETS`, `HORIZON_SECONDS`, ..."""
+    """The settings with their defaults; the keys of `DELAYTASKS` are these names in capitals: `BUCKETS`, ..."""
 
-    databases: Sequence[str] | None = None  # aliases whose jobs are run; None: where the router writes Job
-    redis_url: str | None = None  # None: database only, slower and still correct
+    databases: Sequence[str] | None = None  # aliases whose jobs are run; None: the database to which Job is routed
+    redis_url: str | None = None  # None: only the database is used, which is correct but slower
     redis_cluster: bool = False  # the URL names one node of a Redis Cluster
     redis_timeout_seconds: float = 1.0  # a Redis that takes longer counts as down
-    prefix: str = "delaytasks"  # of every key in Redis
-    buckets: int = 4  # shards of the mirror; each one slot of a Redis Cluster
-    horizon_seconds: int = 3600  # jobs due later than this are rows only
-    claim_grace_ms: int = 5000  # between reserving in the mirror and claiming in the database
-    guard_tick_ms: int = 1000  # the longest rest of a mover and the period of the guards
-    promote_limit: int = 1000  # members moved from due to ready by one call
-    batch_max: int = 200  # jobs claimed at once, at most; more was measured to be slower
-    run_budget_seconds: float = 10.0  # how long one run_topic goes on before it rings for another
-    ahead_ms: int = 3  # how long before its due time a job is handed to who will claim it at that time; 0: not before
-    linger_ms: int = 50  # how long a run_topic waits for the next ready job before it leaves; 0: not at all
+    prefix: str = "delaytasks"  # the beginning of all keys in Redis
+    buckets: int = 4  # shards of the mirror; each is one slot of a Redis Cluster
+    horizon_seconds: int = 3600  # jobs due later than this are not in the mirror yet
+    claim_grace_ms: int = 5000  # the time allowed between reserving in the mirror and claiming in the database
+    lease_seconds: int = 30  # how long a worker may give no sign of life before its jobs are taken back
+    guard_tick_ms: int = 1000  # interval between two guards, and the longest sleep of a mover
+    promote_limit: int = 1000  # jobs moved from due to ready in one call
+    batch_max: int = 200  # the most jobs claimed in one statement; more was measured to be slower
+    run_budget_seconds: float = 10.0  # how long one run_topic task runs before it sends the next
+    ahead_ms: int = 3  # how long before its due time a worker may receive a job, to claim it on time; 0: never
+    linger_ms: int = 50  # how long a run_topic task waits for the next ready job before it ends; 0: not at all
     concurrency: int = 8  # run slots of a topic unless its handler or its Topic row says otherwise
-    max_attempts: int = 5  # of topics without a handler here
+    max_attempts: int = 25  # for topics without a handler in the process
     max_body_bytes: int = 65_536
     max_delay_seconds: int = 10 * 366 * 86_400
-    ttr_grace_seconds: float = 5.0  # after the TTR interrupt, before the watchdog ends a deaf process
+    ttr_grace_seconds: float = 5.0  # from the TTR interrupt until the watchdog kills a process that ignores it
     sweep_seconds: int = 30
     audit_seconds: int = 600
-    mover_thread: bool = True  # a mover inside each Celery worker, for millisecond precision
-    autodiscover: str | None = "timeouts"  # the module looked for in each app; None: import handlers yourself
+    reconcile_seconds: int = 300  # interval between two passes over the rows of each declared timeout
+    health_ready_seconds: int = 300  # health checks fail when a job has been ready for so long and none has claimed it
+    metrics_port: int = 0  # each worker serves its metrics for Prometheus on this port; 0: not at all
+    opentelemetry: bool = False  # spans of scheduling and of attempts; see docs/howto/opentelemetry.md
+    runbook_url: str | None = None  # address of your copy of docs/howto/runbook.md; the board links to its sections
+    mover_thread: bool = True  # run a mover in each Celery worker, for millisecond precision
+    autodiscover: str | None = "timeouts"  # module of each app that has handlers; None: import them yourself
     lake: str | None = None  # the data pipeline's folder (a path or URI): archive, reports, audits, loads, stream
-    redact: Sequence[str] = (  # staff do not see a body's values under keys whose names contain one of these
-        "password", "passwd", "passphrase", "secret", "token", "authorization", "authentication", "api_key",
-        "access_key", "private_key", "credential", "cookie", "session_id", "card_number", "security_code", "cvv",
-        "cvc", "iban",
+    # topic or "*" -> {"ended": age, "dead": age}: how long finished and cancelled jobs, and dead jobs, are kept after
+    # their end, as timedelta; None: forever. Without it the sweep deletes no jobs
+    retention: Mapping[str, Mapping[str, timedelta | None]] = field(default_factory=dict)
+    redact: Sequence[str] = (  # staff do not see the values of a body's keys that contain one of these words
+        "password", "passwd", "pwd", "passphrase", "passcode", "secret", "token", "auth", "oauth", "authorization",
+        "authentication", "jwt", "otp", "pin", "api_key", "access_key", "private_key", "signature", "credential",
+        "cookie", "session", "dsn", "card_number", "account_number", "security_code", "cvv", "cvc", "iban", "ssn",
     )  # fmt: skip
-    api_rate_per_minute: int = 6000  # requests of one token or person, unless its token says otherwise
-    api_max_request_bytes: int = 4_194_304  # of one request's body, unless its token says otherwise
-    api_max_wait_seconds: float = 60.0  # how long a consumer's request may wait for a job
-    topics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # topics that have no handler in Python
+    api_rate_per_minute: int = 6000  # per token or user; a token may have its own limit
+    api_max_request_bytes: int = 4_194_304  # a token may have its own limit
+    api_bytes_per_minute: int = 268_435_456  # of request bodies, per token or user
+    api_max_live_jobs: int = 1_000_000  # of each token's own; a token may have its own limit
+    api_max_wait_seconds: float = 60.0  # the longest that a consumer's request may wait for a job
+    topics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # topics without a handler in Python
+    # name -> URL, or dict of options, of the brokers to which delaytasks.forwarding sends; see docs/howto/forward.md
+    brokers: Mapping[str, str | Mapping[str, Any]] = field(default_factory=dict)
+    # name -> options of delaytasks.inbox.Inbox: where messages are taken from; see docs/howto/inbox.md
+    inboxes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    inbox_retention_days: int = 14  # how long a repeated message of an inbox is recognized
 
     def __post_init__(self) -> None:
         self._check_types()
         for name in (
-            "redis_timeout_seconds", "buckets", "horizon_seconds", "claim_grace_ms", "guard_tick_ms",
+            "redis_timeout_seconds", "buckets", "horizon_seconds", "claim_grace_ms", "lease_seconds", "guard_tick_ms",
             "promote_limit", "batch_max", "run_budget_seconds", "concurrency", "max_attempts",
             "max_body_bytes", "max_delay_seconds", "ttr_grace_seconds", "sweep_seconds", "audit_seconds",
-            "api_rate_per_minute", "api_max_request_bytes", "api_max_wait_seconds",
+            "reconcile_seconds",
+            "health_ready_seconds", "api_rate_per_minute", "api_max_request_bytes", "api_bytes_per_minute",
+            "api_max_live_jobs", "api_max_wait_seconds", "inbox_retention_days",
         ):  # fmt: skip
             if not getattr(self, name) > 0:
                 raise ImproperlyConfigured(f"DELAYTASKS[{name.upper()!r}] must be more than 0.")
         if not all(isinstance(word, str) and any(map(str.isalnum, word)) for word in self.redact):
-            raise ImproperlyConfigured("DELAYTASKS['REDACT'] must be a list of words; () hides nothing.")
-        for name in ("linger_ms", "ahead_ms"):
+            raise ImproperlyConfigured("DELAYTASKS['REDACT'] must be a list of words; use () to hide nothing.")
+        self._check_retention()
+        self._check_brokers()
+        for name in ("linger_ms", "ahead_ms", "metrics_port"):
             if getattr(self, name) < 0:
                 raise ImproperlyConfigured(f"DELAYTASKS[{name.upper()!r}] must be 0 or more.")
         if self.ahead_ms > MOST_AHEAD_MS:
             raise ImproperlyConfigured(f"DELAYTASKS['AHEAD_MS'] must be at most {MOST_AHEAD_MS}.")
-        if self.promote_limit > 3000:  # a script unpacks two arguments a member onto Lua's stack of 8,000
+        if self.promote_limit > 3000:  # a script unpacks two arguments per job onto Lua's stack of 8,000
             raise ImproperlyConfigured("DELAYTASKS['PROMOTE_LIMIT'] must be at most 3000.")
 
     def _check_types(self) -> None:
-        for each in fields(self):
-            value, default = getattr(self, each.name), each.default
-            kinds = _OPTIONAL.get(each.name) or _KINDS.get(type(default), (Mapping,))
-            if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-                wanted = " or ".join(kind.__name__ for kind in kinds)
+        for field_ in fields(self):
+            value, default = getattr(self, field_.name), field_.default
+            types = _OPTIONAL.get(field_.name) or _TYPES.get(type(default), (Mapping,))
+            if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+                allowed = " or ".join(each.__name__ for each in types)
+                shown = f"a {type(value).__name__}" if field_.name == "brokers" else f"{value!r:.80}"  # no password
                 raise ImproperlyConfigured(
-                    f"DELAYTASKS[{each.name.upper()!r}] is {value!r:.80}, of the wrong type: it must be {wanted}."
+                    f"DELAYTASKS[{field_.name.upper()!r}] is {shown}, of the wrong type: it must be {allowed}."
                 )
+
+    def _check_brokers(self) -> None:
+        for name, broker in self.brokers.items():
+            if not isinstance(broker, str | Mapping) or not broker:  # the message must not show a password
+                raise ImproperlyConfigured(
+                    f"DELAYTASKS['BROKERS'][{name!r}] is a {type(broker).__name__}; give a URL or a dict of options."
+                )
+
+    def _check_retention(self) -> None:
+        for topic, options in self.retention.items():
+            if not isinstance(options, Mapping) or not options:
+                raise ImproperlyConfigured(
+                    f"DELAYTASKS['RETENTION'][{topic!r}] is {options!r:.80}; it must be a dict such as "
+                    '{"ended": timedelta(days=30), "dead": timedelta(days=180)}.'
+                )
+            for option, age in options.items():
+                if option not in RETENTION_OPTIONS:
+                    known = ", ".join(map(repr, RETENTION_OPTIONS))
+                    raise ImproperlyConfigured(
+                        f"DELAYTASKS['RETENTION'][{topic!r}] has an unknown key {option!r}. Known keys: {known}."
+                    )
+                if age is not None and not (isinstance(age, timedelta) and age >= timedelta(0)):
+                    raise ImproperlyConfigured(
+                        f"DELAYTASKS['RETENTION'][{topic!r}][{option!r}] is {age!r:.80}; it must be a timedelta of 0 "
+                        "or more, or None to keep the jobs forever."
+                    )
 
     @property
     def horizon_ms(self) -> int:
@@ -97,27 +148,35 @@ class Settings:
 
 
 def from_dict(given: Mapping[str, Any]) -> Settings:
-    """The frozen settings of a `DELAYTASKS` dict. Raises ImproperlyConfigured that names what is wrong."""
+    """Return the settings of a `DELAYTASKS` dict. Raises ImproperlyConfigured, which names the wrong key."""
     if not isinstance(given, Mapping):
         raise ImproperlyConfigured(f"DELAYTASKS is {given!r:.80}; it must be a dict.")
     known = {f.name.upper(): f.name for f in fields(Settings)}
     for key in given:
         if key not in known:
-            near = difflib.get_close_matches(str(key).upper(), known, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else f" Known keys: {', '.join(sorted(known))}."
+            matches = difflib.get_close_matches(str(key).upper(), known, n=1)
+            hint = f" Did you mean {matches[0]!r}?" if matches else f" Known keys: {', '.join(sorted(known))}."
             raise ImproperlyConfigured(f"DELAYTASKS has an unknown key {key!r}.{hint}")
     return Settings(**{known[key]: value for key, value in given.items()})
 
 
 @functools.cache
 def get() -> Settings:
-    """The settings in force. Read once; read again when a test overrides DELAYTASKS."""
+    """Return the current settings, cached until setting_changed is sent for DELAYTASKS, as by override_settings()."""
     return from_dict(getattr(django_settings, "DELAYTASKS", {}))
 
 
-def _forget(*, setting: str, **_: object) -> None:
+def get_if_valid() -> Settings | None:
+    """Return the current settings, or None if they are invalid. For system checks: E001 reports the error."""
+    try:
+        return get()
+    except ImproperlyConfigured:
+        return None
+
+
+def _clear_cache(*, setting: str, **_: object) -> None:
     if setting == "DELAYTASKS":
         get.cache_clear()
 
 
-setting_changed.connect(_forget, dispatch_uid="delaytasks.conf")
+setting_changed.connect(_clear_cache, dispatch_uid="delaytasks.conf")

@@ -1,8 +1,27 @@
-"""Everything delaytasks raises on purpose. A message says what was asked, what was found and what to do."""
+"""The exceptions of delaytasks. Each message says what was asked, what was found and what to do.
+
+    DelaytasksError              base of all but TTRExceeded
+        BadInput                 an argument is wrong; also a ValueError. Nothing was written
+            UnknownTopic, BadTopic, BadKey, BadDelay, NaiveDatetime, BadTTR, BadBody, BodyTooLarge, BadCursor,
+            BadTimeZone, BadCalendar, NoOpenHours, BadSchedule, ScheduleExists
+        KeyIsLive, NotLive, NotDead, Reserved, MovedMeanwhile    the job's state does not allow the change
+        LeaseLost, TransactionLeftOpen                           a handler's attempt went wrong
+        MirrorDown, ArchiveUnreadable                            Redis or the archive is not available
+    TTRExceeded                  a BaseException that interrupts a handler
+
+The first line of an exception's docstring is its default message.
+"""
+
+__all__ = [
+    "ArchiveUnreadable", "BadBody", "BadCalendar", "BadCursor", "BadDelay", "BadInput", "BadKey", "BadSchedule",
+    "BadTTR", "BadTimeZone", "BadTopic", "BodyTooLarge", "DelaytasksError", "KeyIsLive", "LeaseLost", "MirrorDown",
+    "MovedMeanwhile", "NaiveDatetime", "NoOpenHours", "NotDead", "NotLive", "Reserved", "ScheduleExists",
+    "TTRExceeded", "TransactionLeftOpen", "UnknownTopic",
+]  # fmt: skip
 
 
-def shown(value: object) -> str:
-    """A short repr of a value for a message; an integer of thousands of digits cannot be printed."""
+def short_repr(value: object) -> str:
+    """Return a short repr of a value for a message. repr() raises for an integer of thousands of digits."""
     try:
         return f"{value!r:.120}"
     except (ValueError, RecursionError):
@@ -13,87 +32,188 @@ class DelaytasksError(Exception):
     """Base of every exception of this package."""
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(message or (self.__doc__ or "").strip())
+        super().__init__(message or (self.__doc__ or "").strip().partition("\n")[0])
 
 
 class BadInput(DelaytasksError, ValueError):
-    """What was asked cannot be done as it stands; nothing was written."""
+    """An argument is wrong; nothing was written.
+
+    Base of the exceptions about arguments. Raised itself for on_conflict, using, by and reason.
+    """
 
 
 class NaiveDatetime(BadInput):
-    """A due time needs a time zone."""
+    """A due time needs a time zone.
+
+    Raised by schedule(), schedule_many() and reschedule().
+    """
 
 
 class BadDelay(BadInput):
-    """Give exactly one of delay and due_at, within the range."""
+    """Give exactly one of delay and due_at, within the range.
+
+    From 0 to MAX_DELAY_SECONDS. Raised by schedule(), schedule_many() and reschedule(). Also by Snooze and
+    Retry, where the limit is 366 days.
+    """
 
 
 class BadBody(BadInput):
-    """The body is not JSON that every database can keep."""
+    """The body is not JSON that every database can store.
+
+    Infinite numbers, NaN, NUL characters and more than 100 levels of nesting are refused too. Raised by
+    schedule() and schedule_many().
+    """
 
 
 class BodyTooLarge(BadBody):
-    """The body is larger than MAX_BODY_BYTES."""
+    """The body is larger than MAX_BODY_BYTES.
+
+    Raised by schedule() and schedule_many().
+    """
 
 
 class BadKey(BadInput):
-    """A key is 1 to 255 printable characters."""
+    """A key is 1 to 255 printable characters.
+
+    Raised by each function that takes a key.
+    """
 
 
 class BadTTR(BadInput):
-    """A TTR is more than 0 seconds and at most seven days."""
+    """A TTR is more than 0 seconds and at most seven days.
+
+    Raised by handler(), schedule() and schedule_many().
+    """
 
 
 class BadCursor(BadInput):
-    """The cursor is not one that a page of this list gave."""
+    """The cursor is not from a page of this list.
+
+    Raised by the lists of the HTTP API, the commands and the admin.
+    """
+
+
+class BadTimeZone(BadInput):
+    """A time zone is an IANA name, such as 'Europe/Berlin'.
+
+    Raised by Calendar and recurring(), and where staff define schedules.
+    """
+
+
+class BadCalendar(BadInput):
+    """The definition of a calendar is wrong.
+
+    Raised by Calendar, and where staff enter open hours.
+    """
+
+
+class NoOpenHours(BadInput):
+    """The calendar has no such opening, closing or working time within 20 years.
+
+    Raised by the methods of Calendar.
+    """
+
+
+class BadSchedule(BadInput):
+    """The times of a schedule are wrong, or it would never run.
+
+    Raised by recurring(), and where staff define schedules.
+    """
+
+    range_problem = ""  # of a range to backfill: "backwards", "future" or "long"
+
+
+class ScheduleExists(BadSchedule):
+    """There is a schedule of this name already.
+
+    Raised where schedules are created, such as POST /api/schedules/.
+    """
 
 
 class UnknownTopic(BadInput):
-    """No handler, no setting and no Topic row knows this topic."""
+    """No handler, no setting and no Topic row knows this topic.
+
+    Raised by schedule(), schedule_many() and cancel().
+    """
 
 
 class BadTopic(BadInput):
-    """A topic's name is 1 to 100 of A-Z a-z 0-9 . _ - and begins with a letter or digit."""
+    """A topic's name is 1 to 100 of A-Z a-z 0-9 . _ - and begins with a letter or digit.
+
+    Raised by handler() and by each function that takes a topic.
+    """
 
 
 class KeyIsLive(DelaytasksError):
-    """A live job with this topic and key exists and on_conflict is "reject"."""
+    """A live job with this topic and key exists and on_conflict is "reject".
+
+    Raised by schedule() and schedule_many(), and by retry_dead() if a later job has the key.
+    """
+
+    may_pass = False  # True: other transactions changed the key's job in each try; another call may succeed
 
 
 class NotLive(DelaytasksError):
-    """No live job has this topic and key."""
+    """No live job has this topic and key.
+
+    It finished, was cancelled, is dead or never existed. Raised by reschedule() and run_now().
+    """
 
 
 class NotDead(DelaytasksError):
-    """Only a dead job can be retried."""
+    """Only a dead job can be retried.
+
+    Raised by retry_dead().
+    """
 
 
 class Reserved(DelaytasksError):
-    """The job is reserved: its handler is running."""
+    """The job is reserved: its handler is running.
+
+    Raised by reschedule(), run_now() and schedule(on_conflict="replace"). Also where a handler with
+    atomic=False schedules its own key outside `with job.finishing():`.
+    """
 
 
 class MovedMeanwhile(DelaytasksError):
-    """The job is not due any more when its caller saw that it was: somebody has moved it."""
+    """The job's due time has changed since the caller read it.
+
+    Raised by a postponement in the admin or over HTTP.
+    """
 
 
 class LeaseLost(DelaytasksError):
-    """This attempt no longer holds the job: its TTR passed, or somebody else ended it."""
+    """This attempt no longer holds the job: it exceeded its TTR, or the job was ended elsewhere.
+
+    Raised by RunningJob.touch() and RunningJob.finishing(), and when a handler finishes too late, whose
+    transaction is then rolled back. A handler should not catch it.
+    """
 
 
 class TransactionLeftOpen(DelaytasksError):
-    """A handler began a transaction and did not end it: it was rolled back."""
+    """The handler left a transaction open; it was rolled back.
+
+    The attempt counts as failed.
+    """
 
 
 class MirrorDown(DelaytasksError):
-    """Redis does not answer, or none is configured. The database goes on without it."""
+    """Redis does not answer or is not configured; the database is used instead.
+
+    Never raised by schedule(), cancel() and the other public functions.
+    """
 
 
 class ArchiveUnreadable(DelaytasksError):
-    """The archive may know the job, and cannot be read."""
+    """The archive that may contain the job cannot be read.
+
+    Raised on reading the history of a job whose row may have been archived.
+    """
 
 
 class TTRExceeded(BaseException):
     """The handler ran longer than its TTR.
 
-    Not an Exception, so that `except Exception` in a handler does not swallow it.
+    Raised inside the handler, at any point. Not an Exception, so that `except Exception` in a handler does not
+    catch it. Do not catch it.
     """

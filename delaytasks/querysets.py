@@ -1,19 +1,80 @@
-"""Reading jobs, for people. What changes a job is in statements.py."""
+"""QuerySets and functions that read jobs, events and topics. The statements that change jobs are in db/transitions/.
 
+The functions import the models when they are called, so that the modules that use them can be imported before
+the app registry is ready.
+"""
+
+from collections.abc import Collection, Iterator
 from datetime import datetime
-from typing import Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from django.db import connections, models
+from django.apps import apps
+from django.core.exceptions import ValidationError
+from django.db import connections, models, router
 
 from .states import STORED_LIVE, State
 
+if TYPE_CHECKING:
+    from .models import Job
+
+
+def find_job(using: str, job_id: int) -> "Job | None":
+    """Return the job with this id, or None if there is none."""
+    from .models import Job
+
+    return Job.objects.using(using).filter(pk=job_id).first()
+
+
+def get_job(using: str, job_id: int) -> "Job":
+    """Return the job with this id. Raises Job.DoesNotExist."""
+    from .models import Job
+
+    return Job.objects.using(using).get(pk=job_id)
+
+
+def get_jobs(using: str, job_ids: Collection[int]) -> "dict[int, Job]":
+    """Return the jobs with these ids as {id: job}, without those that do not exist."""
+    from .models import Job
+
+    return Job.objects.using(using).in_bulk(list(job_ids)) if job_ids else {}
+
+
+def has_topic_row(using: str, topic: str) -> bool:
+    from .models import Topic
+
+    return Topic.objects.using(using).filter(name=topic).exists()
+
+
+def find_subject(using: str, label: str | None, pk: str | None) -> Any:
+    """Return the subject of a job of the database `using`, read by its base manager.
+
+    Return None if there is no subject, or if its row or its model no longer exists. The row is read from the job's
+    database if the model's table is there, otherwise from the router's database for writes.
+    """
+    if label is None or pk is None:
+        return None
+    try:
+        model = apps.get_model(label)
+        alias = using if router.allow_migrate_model(using, model) else router.db_for_write(model)
+        return model._base_manager.using(alias).filter(pk=pk).first()
+    except (LookupError, ValueError, ValidationError):  # the model is gone, or its primary key has another type now
+        return None
+
+
+# The columns of a job that a list of jobs does not read.
+LARGE_COLUMNS = ("body", "again_body", "error")
+
 
 class JobQuerySet(models.QuerySet):
+    if TYPE_CHECKING:  # so that type checkers without Django's stubs know what it contains
+
+        def __iter__(self) -> Iterator["Job"]: ...  # type: ignore[override]
+
     def live(self) -> "JobQuerySet":
         return self.filter(ended_at__isnull=True)
 
     def in_state(self, state: State, now: datetime) -> "JobQuerySet":
-        """Jobs in `state` as people see it at `now` (aware): delayed and ready are told apart by the due time."""
+        """Return the jobs that are in `state` at `now` (aware). A stored delayed job is ready once it is due."""
         if state is State.READY:
             return self.live().filter(state=State.DELAYED, due_at__lte=now)
         if state is State.DELAYED:
@@ -28,30 +89,29 @@ class JobQuerySet(models.QuerySet):
         return self.live().filter(due_at__lte=now)
 
     def key_starts(self, prefix: str, *, topics: list[str] | None = None) -> "JobQuerySet":
-        """Jobs, live and ended, whose key begins with `prefix`.
+        """Return live and ended jobs whose key starts with `prefix`.
 
-        topics   the topics to look in; the index leads with the topic, so naming them keeps this
-                 fast among millions of rows. None asks for those that the Topic table has.
+        topics   the topics to search; None: all topics of the Topic table. The query names topics because
+                 the index starts with the topic: so it is fast among millions of rows
         """
-        found = self
         if topics is None:
-            from .models import Topic  # the model of this queryset lives there
+            from .models import Topic  # here, because the models import this module
 
             topics = list(Topic.objects.using(self.db).values_list("name", flat=True))
-        found = found.filter(topic__in=topics)
+        jobs = self.filter(topic__in=topics)
         if connections[self.db].vendor == "sqlite":  # LIKE cannot use an index there; a range can
-            return found.filter(key__gte=prefix, key__lt=prefix + "\U0010ffff")
-        return found.filter(key__startswith=prefix)
+            return jobs.filter(key__gte=prefix, key__lt=prefix + "\U0010ffff")
+        return jobs.filter(key__startswith=prefix)
 
 
 class EventQuerySet(models.QuerySet):
     def newest_of(self, job_id: int) -> Self:
-        """The events of a job, newest first."""
-        # Not by the bare id: to find fifty of many, PostgreSQL would read its index backwards past everybody's events.
+        """Return the events of a job, newest first."""
+        # Not ordered by the bare id: PostgreSQL would scan the primary key backwards through the events of all jobs.
         return self.filter(job_id=job_id).order_by((models.F("id") + 0).desc())
 
     def update(self, **kwargs: Any) -> NoReturn:
         raise TypeError("JobEvent is append-only.")
 
     def delete(self) -> NoReturn:
-        raise TypeError("JobEvent is append-only: it goes only with its job.")
+        raise TypeError("JobEvent is append-only: it is deleted only with its job.")

@@ -1,36 +1,112 @@
-"""A job's body without its secrets, which are known by the names of their keys."""
+"""Hide secrets in a job's body, recognized by the names of their keys and by their form."""
 
-from collections.abc import Sequence
+import json
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 HIDDEN = "••••••"
+SHORT = 4  # letters; a longer word is also found inside other words: "token" in "refreshtokens"
+# {"name": "password", "value": "x"}: the key that has the name, and the keys that have the value.
+NAME_KEYS = frozenset({"name", "key", "field", "header", "param", "parameter", "variable", "property", "attribute"})
+VALUE_KEYS = frozenset({"value", "values", "val", "content", "data", "text", "string", "default"})
+_CAMEL_CASE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_WORD = re.compile(r"[^\W\d_]+")
+# Each repetition is bounded, so that no text takes more than linear time.
+# User and password, also if the password has an unescaped "/", "?", "#" or "@".
+_URL_CREDENTIALS = re.compile(r"(?<=://)(?:[^\s/?#]{1,512}|[^\s/?#@:[]{0,512}:(?!\d{1,5}\b)[^\s@]{1,512})@")
+_SCHEME = re.compile(r"\b((?:bearer|basic|digest|negotiate)\s+)[\w.~+/=-]{8,}", re.IGNORECASE)
+_JWT = re.compile(r"\beyJ[\w-]{5,}\.eyJ[\w-]{5,}\.[\w-]*")
+_NAME = re.compile(r"""(?<![\w.-])[\w.\[\]-]{1,64}["']?\s{0,4}(?:=|:(?!//))\s{0,4}""")
+_VALUE = re.compile(
+    r"""(?P<quote>["'])[^"'\n]*["']?|(?:(?:bearer|basic|digest|negotiate)\s+)?[^\s&;,"']+""", re.IGNORECASE
+)
 
 
 def redacted(value: Any, words: Sequence[str]) -> Any:
-    """JSON data in which the value of every key that contains one of `words` is hidden, at any depth.
+    """Return a copy of JSON data without its secrets, at any depth. Without words, nothing is hidden.
 
-    Case, underscores, hyphens and spaces do not matter: "api_key" hides X-API-Key and apiKey. A
-    value that is empty stays, as it says that there is no secret.
+    These are hidden:
+
+    - the value of a key whose name has one of `words`. Case and separators do not matter: "api_key" hides X-API-Key
+      and apiKey. A word of up to four letters must be a whole word of the name: "pin" hides userPin and PIN_2, but not
+      shipping. A longer word may be a part of another one.
+    - the value of a pair: {"name": "password", "value": ...}, ["password", ...], and "password=..." in a text
+    - user and password in a URL, JSON Web Tokens, and what follows "Bearer" in a text
+
+    JSON inside a string is treated in the same way. Empty values stay visible: they show that there is no secret.
     """
-    plain = [each for each in map(_plain, words) if each]
-    return _redacted(value, plain)
+    normalized = frozenset(each for each in map(_normalized, words) if each)
+    return _redacted(value, normalized) if normalized else value
 
 
-def _redacted(value: Any, words: Sequence[str]) -> Any:
+def _redacted(value: Any, words: frozenset[str]) -> Any:
     if isinstance(value, dict):
-        return {
-            key: HIDDEN if each not in (None, "", [], {}) and _is_secret(key, words) else _redacted(each, words)
-            for key, each in value.items()
-        }
+        return _redacted_dict(value, words)
     if isinstance(value, list):
+        if len(value) == 2 and isinstance(value[0], str) and _is_secret(value[0], words):
+            return [value[0], _hidden(value[1])]
         return [_redacted(each, words) for each in value]
-    return value
+    return _redacted_text(value, words) if isinstance(value, str) else value
 
 
-def _is_secret(key: str, words: Sequence[str]) -> bool:
-    plain = _plain(key)
-    return any(word in plain for word in words)
+def _redacted_dict(value: dict[str, Any], words: frozenset[str]) -> dict[str, Any]:
+    names = (each for key, each in value.items() if isinstance(each, str) and _normalized(key) in NAME_KEYS)
+    is_pair = any(_is_secret(name, words) for name in names)
+    return {
+        key: _hidden(each)
+        if _is_secret(key, words) or (is_pair and _normalized(key) in VALUE_KEYS)
+        else _redacted(each, words)
+        for key, each in value.items()
+    }
 
 
-def _plain(name: str) -> str:
-    return "".join(character for character in name.casefold() if character.isalnum())
+def _hidden(value: Any) -> Any:
+    return value if value in (None, "", [], {}) else HIDDEN
+
+
+def _redacted_text(text: str, words: frozenset[str]) -> str:
+    if text.lstrip()[:1] in ("{", "[", '"'):
+        try:
+            inner = json.loads(text)
+            shown = _redacted(inner, words)
+        except RecursionError:
+            return HIDDEN
+        except ValueError:
+            pass  # not JSON
+        else:
+            return text if shown == inner else json.dumps(shown, ensure_ascii=False)
+    text = _redacted_pairs(_URL_CREDENTIALS.sub(f"{HIDDEN}@", text), words)
+    return _JWT.sub(HIDDEN, _SCHEME.sub(rf"\1{HIDDEN}", text))
+
+
+def _redacted_pairs(text: str, words: frozenset[str]) -> str:
+    """Hide the values of "name=value" and "name: value"."""
+    parts, done = [], 0
+    for name in _NAME.finditer(text):
+        if name.start() < done or not _is_secret(name[0], words):
+            continue
+        if value := _VALUE.match(text, name.end()):
+            quote = value["quote"] or ""
+            parts += [text[done : name.end()], quote, HIDDEN, quote]
+            done = value.end()
+    return "".join([*parts, text[done:]])
+
+
+def _is_secret(name: str, words: frozenset[str]) -> bool:
+    normalized = _normalized(name)
+    if any(word in normalized for word in words if len(word) > SHORT):
+        return True
+    return not words.isdisjoint(_words_of(name))
+
+
+def _words_of(name: str) -> Iterator[str]:
+    """Yield the words of a name in lower case, also without a plural s: "userPINs" has user, pins and pin."""
+    for word in _WORD.findall(_CAMEL_CASE.sub(" ", unicodedata.normalize("NFKC", name))):
+        yield word.casefold()
+        yield word.casefold().removesuffix("s")
+
+
+def _normalized(name: str) -> str:
+    return "".join(each for each in unicodedata.normalize("NFKC", name).casefold() if each.isalnum())

@@ -1,15 +1,69 @@
-"""Django signals, sent after commit and robustly: a receiver that raises is logged, never felt by the queue.
+"""The seven Django signals of delaytasks.
 
-Every signal carries `job` (a delaytasks.models.Job or the attempt that a handler saw; both have
-id, topic, key, attempt and due_at). The sender is the topic's name.
+    @receiver(job_dead)
+    def page_on_call(sender: str, job: RunningJob | Job, error: str, **kwargs: Any) -> None: ...
+
+Common to all signals:
+
+sender   str, the topic's name. Compare it inside the receiver: connect(sender=...) never matches a topic,
+         because Django compares senders by identity
+job      a RunningJob, or the row (delaytasks.models.Job). Both have id, topic, key, body, attempt,
+         failures, due_at and created_at
+error    str, in job_failed and job_dead only: the last line of the job's stored error
+
+Signals are sent after the commit, in the thread that made the change, with send_robust(): if a receiver raises, Django
+logs the exception. They are never sent after a rollback. A signal may be missing, because a process that is killed
+after the commit sends nothing. To see every change, read the job's events (delaytasks.models.JobEvent).
 """
 
 from django.dispatch import Signal
 
+__all__ = [
+    "job_cancelled", "job_dead", "job_failed", "job_finished", "job_rescheduled", "job_scheduled", "job_snoozed",
+]  # fmt: skip
+
 job_scheduled = Signal()
+"""A job was scheduled (in Python, by a command or over HTTP), replaced, or scheduled again while it was running.
+
+job   the row as it is after the commit
+
+Not sent for the rows of `pipeline load`. For a replaced job, job_rescheduled is not sent as well.
+"""
+
 job_rescheduled = Signal()
+"""A job's due time was changed: by reschedule(), run_now(), retry_dead() or a postponement by staff.
+
+job   the row as it is after the commit
+"""
+
 job_cancelled = Signal()
+"""A job was cancelled, by cancel() or by a bulk change. Not sent by a cancel() that changed nothing.
+
+job   the row as it is after the commit
+"""
+
 job_finished = Signal()
+"""A job has finished: its handler returned, or its consumer finished it over HTTP.
+
+job   RunningJob
+"""
+
 job_snoozed = Signal()
-job_failed = Signal()  # also carries error: str, the last line of the traceback
-job_dead = Signal()  # also carries error: str
+"""A handler returned a Snooze: the job will run again.
+
+job   RunningJob; its due_at is that of the ended attempt, not the next one
+"""
+
+job_failed = Signal()
+"""An attempt failed and the job will run again: its handler or consumer failed, or it exceeded its TTR.
+
+job     RunningJob; the row as it is after the commit if the TTR was exceeded
+error   str
+"""
+
+job_dead = Signal()
+"""A job is dead: its failures are used up, or its consumer buried it. job_failed is not sent for the same attempt.
+
+job     RunningJob; the row as it is after the commit if the TTR was exceeded
+error   str
+"""

@@ -1,8 +1,7 @@
-"""The states of a job and the moves between them: the one list that everything else is tested against.
+"""The states of a job and the allowed moves between them.
 
-`READY` is a fact of time and never written: a row stored as `DELAYED` whose due time has
-passed is ready. The database's CHECK constraint, the admin's filter and docs/lifecycle.md
-are generated from this module or tested to agree with it.
+`READY` is never stored: a row stored as `DELAYED` is ready when its due time has passed. The database's CHECK
+constraint, the admin's filter and docs/lifecycle.md are generated from this module or tested against it.
 """
 
 from enum import IntEnum, StrEnum
@@ -29,16 +28,16 @@ ENDED = tuple(state for state in State if state not in LIVE)
 
 
 def shown(stored: int, *, due_ms: int, now_ms: int) -> State:
-    """The state as people see it: a delayed job whose due time has passed is ready."""
+    """Return the state to display: READY for a delayed job whose due time has passed, otherwise the stored state."""
     if stored == State.DELAYED and due_ms <= now_ms:
         return State.READY
     return State(stored)
 
 
 class Outcome(StrEnum):
-    """What a row of JobEvent says happened."""
+    """The kinds of a job's events; stored in JobEvent.outcome."""
 
-    SCHEDULED = "scheduled"  # only where the promise was made in somebody's name
+    SCHEDULED = "scheduled"  # only if a person or a token scheduled it
     FINISHED = "finished"
     FAILED = "failed"
     SNOOZED = "snoozed"
@@ -46,6 +45,7 @@ class Outcome(StrEnum):
     EXPIRED = "expired"
     RESCHEDULED = "rescheduled"
     CANCELLED = "cancelled"
+    SKIPPED = "skipped"
     RETRIED = "retried"
     DEAD = "dead"
 
@@ -53,27 +53,38 @@ class Outcome(StrEnum):
 class Move(NamedTuple):
     before: State
     after: State
-    outcome: Outcome | None  # the JobEvent it leaves; None where nothing is written or only the attempt begins
+    outcome: Outcome | None  # of the JobEvent of this move; None: no event is written
     why: str
 
 
 MOVES = (
     Move(State.DELAYED, State.READY, None, "its due time passes; nothing is written"),
     Move(State.READY, State.RESERVED, None, "a worker or a consumer claims it: attempt + 1, the lease begins"),
-    Move(State.RESERVED, State.FINISHED, Outcome.FINISHED, "its holder finishes it"),
-    Move(State.RESERVED, State.DELAYED, Outcome.SNOOZED, "the handler asks to be called again later"),
-    Move(State.RESERVED, State.DELAYED, Outcome.FAILED, "the handler raised: retry after the backoff"),
-    Move(State.RESERVED, State.READY, Outcome.RELEASED, "its holder gives it back"),
-    Move(State.RESERVED, State.DELAYED, Outcome.RELEASED, "its consumer gives it back for later"),
-    Move(State.RESERVED, State.READY, Outcome.EXPIRED, "its TTR is over and nobody finished it"),
+    Move(State.RESERVED, State.FINISHED, Outcome.FINISHED, "its handler or consumer finishes it"),
+    Move(State.RESERVED, State.DELAYED, Outcome.SNOOZED, "the handler returns a Snooze"),
+    Move(State.RESERVED, State.DELAYED, Outcome.FAILED, "the attempt fails: retry after the backoff"),
+    Move(State.RESERVED, State.READY, Outcome.RELEASED, "its worker or consumer releases it"),
+    Move(State.RESERVED, State.DELAYED, Outcome.RELEASED, "its consumer releases it with a delay"),
+    Move(State.RESERVED, State.READY, Outcome.EXPIRED, "its TTR ends, or its worker dies, before it is finished"),
+    Move(
+        State.RESERVED, State.DELAYED, Outcome.EXPIRED, "the same happens to the next attempt: retry after the backoff"
+    ),
+    Move(State.RESERVED, State.READY, None, "its worker hands it back before its handler is called"),
+    Move(State.RESERVED, State.DELAYED, None, "the row of its declared timeout is locked: its worker tries it again"),
+    Move(State.RESERVED, State.DELAYED, Outcome.RESCHEDULED, "the row of its declared timeout has another time now"),
+    Move(
+        State.RESERVED, State.CANCELLED, Outcome.SKIPPED, "its handler returns a Skip, or it expires before it begins"
+    ),
     Move(State.RESERVED, State.DEAD, Outcome.DEAD, "max_attempts failures, or its consumer buries it"),
-    Move(State.DELAYED, State.CANCELLED, Outcome.CANCELLED, "called off"),
-    Move(State.READY, State.CANCELLED, Outcome.CANCELLED, "called off at the last moment"),
-    Move(State.DELAYED, State.DELAYED, Outcome.RESCHEDULED, "moved to another due time, or replaced"),
+    Move(State.DELAYED, State.CANCELLED, Outcome.CANCELLED, "cancelled before its due time"),
+    Move(State.READY, State.CANCELLED, Outcome.CANCELLED, "cancelled before it is claimed"),
+    Move(State.DELAYED, State.DELAYED, Outcome.RESCHEDULED, "rescheduled or replaced"),
     Move(State.DELAYED, State.READY, Outcome.RESCHEDULED, "run now"),
-    Move(State.READY, State.DELAYED, Outcome.RESCHEDULED, "postponed before anybody claimed it"),
-    Move(State.READY, State.READY, Outcome.RESCHEDULED, "run now, or replaced, when it is ready already"),
-    Move(State.DEAD, State.READY, Outcome.RETRIED, "staff retry it: failures start at 0 again"),
+    Move(State.READY, State.DELAYED, Outcome.RESCHEDULED, "postponed before it is claimed"),
+    Move(State.READY, State.READY, Outcome.RESCHEDULED, "run now or replaced while it is ready"),
+    Move(State.RESERVED, State.CANCELLED, Outcome.CANCELLED, "cancelled with running='fence': its effects are undone"),
+    Move(State.DEAD, State.CANCELLED, Outcome.CANCELLED, "cancelled instead of retried"),
+    Move(State.DEAD, State.READY, Outcome.RETRIED, "staff retry it; its failures are 0 again"),
 )
 
 

@@ -1,112 +1,143 @@
-"""The Celery tasks. A message is a bell: it says that a topic has ready jobs, and may be lost or doubled."""
+"""The Celery tasks."""
 
-import functools
 import logging
-import os
-import socket
 import time
 import traceback
 from collections import Counter
+from collections.abc import Callable
+from typing import TypeVar
 
 from celery import shared_task
-from django.db import InterfaceError, OperationalError
+from django.db import InterfaceError, OperationalError, connections
 from kombu.exceptions import OperationalError as BrokerDown
 
-from . import bulk, conf, engine, sweeper, topics, worker
-from .bells import Bells
-from .connecting import keeping_connections
-from .mover import Mover
-from .stopping import stopping
+from . import conf, databases
+from .bulk import changes
+from .celery.connections import keep_connections
+from .celery.shutdown import stopping
+from .maintenance import retention
+from .maintenance.guard import guard
+from .maintenance.sweep import record_sweep
+from .maintenance.sweep import sweep as run_sweep
+from .worker import runner
+from .worker.dispatch import dispatcher, mover
+from .worker.process_name import process_name
+from .worker.sender import RUN_TOPIC, sender
 
 logger = logging.getLogger("delaytasks")
-BELL_EXPIRES_SECONDS = 60
+Returned = TypeVar("Returned")
+SEND_SECONDS = 1.0  # how long a task waits for its messages to be sent: this process may end after the task
 
 
-BROKER_PAUSE_SECONDS = 2
-_broker_left_alone_until = 0.0
-
-
-def ring(using: str, topic: str, queue: str | None) -> None:
-    """Send the bell. A broker that does not answer is left alone for a moment; then the mover rings again."""
-    global _broker_left_alone_until
-    if time.monotonic() < _broker_left_alone_until:
-        return
-    try:
-        run_topic.apply_async((topic, using), queue=queue, expires=BELL_EXPIRES_SECONDS, retry=False)
-    except (BrokerDown, OSError) as error:
-        _broker_left_alone_until = time.monotonic() + BROKER_PAUSE_SECONDS
-        logger.warning("the bell for topic %s was not sent, the mover rings again: %s", topic, error)
-
-
-@functools.cache
-def bells(using: str) -> Bells:
-    return Bells(using, functools.partial(ring, using))
-
-
-def new_mover(using: str) -> Mover:
-    return Mover(
-        functools.partial(engine.places, using),
-        functools.partial(engine.exact_ms, using),
-        topics.handled,
-        bells(using).ring,
-        conf.get().guard_tick_ms,
-    )
-
-
-@functools.cache
-def _mover(using: str) -> Mover:
-    return new_mover(using)
+def _on_each_database(function: Callable[[str], Returned]) -> list[Returned]:
+    """Return function(using) of each database. If a database fails, the others are served, then the error is raised."""
+    results, errors = [], []
+    for using in databases.aliases():
+        try:
+            results.append(function(using))
+        except Exception as error:
+            logger.warning("database %s failed; the task goes on with the others: %s", using, error)
+            connections[using].close_if_unusable_or_obsolete()
+            errors.append(error)
+    if errors:
+        raise errors[0]
+    return results
 
 
 @shared_task(name="delaytasks.move_due", ignore_result=True, acks_late=False)
-@keeping_connections
+@keep_connections
 def move_due() -> float:
-    """By beat, each second while no mover's thread looks: passes until nothing is due, and the guard.
+    """Make due jobs ready and run the guard, on each database. Return the milliseconds to rest until the next pass.
 
-    Returns how many ms it might rest.
+    Ends after GUARD_TICK_MS on a database even if more jobs are due. Sent by beat each second while no mover thread
+    runs.
     """
-    rests = []
-    for using in engine.aliases():
-        over = time.monotonic() + conf.get().guard_tick_ms / 1000
-        rest_ms = _mover(using).move_due()
-        while rest_ms == 0 and time.monotonic() < over:
-            rest_ms = _mover(using).move_due()
-        sweeper.guard(using)
-        rests.append(rest_ms)
-    return min(rests)
-
-
-@shared_task(name="delaytasks.run_topic", ignore_result=True, acks_late=False)
-@keeping_connections
-def run_topic(topic: str, using: str | None = None) -> int:
-    """Run what is ready of a topic; how many jobs were run."""
-    using = engine.alias(using)
-    name = f"{socket.gethostname()}:{os.getpid()}"
-    return worker.run_topic(topic, using=using, worker=name, ring=bells(using).ring, stopping=stopping)
-
-
-@shared_task(name=bulk.TASK, ignore_result=True, acks_late=False)
-@keeping_connections
-def bulk_change(pk: int, using: str) -> None:
-    """Some seconds of a change to many jobs; then the next."""
     try:
-        if bulk.work(pk, using=using):
-            bulk.send(pk, using)
+        return min(_on_each_database(_move_due))
+    finally:
+        sender().wait_until_sent(SEND_SECONDS)
+
+
+def _move_due(using: str) -> float:
+    deadline = time.monotonic() + conf.get().guard_tick_ms / 1000
+    rest_ms = mover(using).move_due()
+    while rest_ms == 0 and time.monotonic() < deadline:
+        rest_ms = mover(using).move_due()
+    guard(using)
+    return rest_ms
+
+
+@shared_task(name=RUN_TOPIC, ignore_result=True, acks_late=False)
+@keep_connections
+def run_topic(topic: str, using: str | None = None) -> int:
+    """Run the ready jobs of a topic. Return the number of jobs that were run."""
+    using = databases.alias(using)
+    try:
+        return runner.run_topic(
+            topic, using=using, worker=process_name(), dispatch_topic=dispatcher(using).dispatch, stopping=stopping
+        )
+    finally:
+        sender().wait_until_sent(SEND_SECONDS)
+
+
+@shared_task(name=changes.TASK, ignore_result=True, acks_late=False)
+@keep_connections
+def bulk_change(pk: int, using: str) -> None:
+    """Process part of a bulk change for about five seconds, then send a task for the rest, if any."""
+    try:
+        if changes.work(pk, using=using):
+            changes.send(pk, using)
     except (OperationalError, InterfaceError):
-        raise  # the database was away or busy: the sweep sends it again
+        raise  # the database is down or busy: the sweep sends the message again
     except Exception:
-        bulk.fail(pk, traceback.format_exc(), using=using)
+        changes.fail(pk, traceback.format_exc(), using=using)
         raise
 
 
 @shared_task(name="delaytasks.sweep", ignore_result=True, acks_late=False)
-@keeping_connections
+@keep_connections
 def sweep() -> dict[str, int]:
-    """Every half minute, by beat: leases that ended, the horizon's next window, the audit, bulk changes."""
-    done: Counter[str] = Counter()
-    for using in engine.aliases():
-        done.update(sweeper.sweep(using))
-        for pk in bulk.stalled(using):
-            bulk.send(pk, using)
-        bulk.prune(using)
-    return dict(done)
+    """Run the sweep on each database, and resend the tasks of stalled bulk changes. Return the sweep's counts by name.
+
+    Also deletes old bulk changes. Sent by beat every SWEEP_SECONDS.
+    """
+    totals: Counter[str] = Counter()
+    for counts in _on_each_database(_sweep):
+        totals.update(counts)
+    return dict(totals)
+
+
+def _sweep(using: str) -> dict[str, int]:
+    counts = run_sweep(using)
+    record_sweep(using)
+    _continue_pruning(using, 0.0, databases.now_ms(using) + conf.get().sweep_seconds * 1000)
+    for pk in changes.stalled(using):
+        changes.send(pk, using)
+    changes.prune(using)
+    return counts
+
+
+@shared_task(name="delaytasks.prune", ignore_result=True, acks_late=False)
+@keep_connections
+def prune(using: str, until_ms: int) -> dict[str, int]:
+    """Do one step of the retention, and send the task for the next step. Return the numbers of deleted rows.
+
+    until_ms   no further step is sent from this time on, because the next sweep begins anew; in ms since 1970
+    """
+    began = time.monotonic()
+    counts = retention.step(using)
+    _continue_pruning(using, (time.monotonic() - began) * retention.PAUSE_PER_STEP_SECOND, until_ms)
+    return counts
+
+
+def _continue_pruning(using: str, pause_seconds: float, until_ms: int) -> None:
+    """Send the task for the next step of the retention, if one is useful before `until_ms`.
+
+    If the broker does not answer, the next sweep goes on.
+    """
+    if databases.now_ms(using) + pause_seconds * 1000 >= until_ms or not retention.is_unfinished(using):
+        return
+    try:
+        prune.apply_async((using, until_ms), countdown=pause_seconds, expires=60, retry=False)
+    except (BrokerDown, OSError) as error:
+        logger.warning("the next step of the retention was not sent to a worker; the next sweep goes on: %s", error)

@@ -1,4 +1,4 @@
-"""The example project. Celery's app is imported here, so that shared tasks find it in every process."""
+"""The example project. Imports the Celery app so that shared tasks find it in every process."""
 
 from .celery import app as celery_app
 

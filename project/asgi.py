@@ -3,10 +3,20 @@
 import os
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "project.settings")
-os.environ["SERVED_BY"] = "asgi"  # the settings, which nobody has read yet, choose how connections are kept
+os.environ["SERVED_BY"] = "asgi"  # settings.py then pools connections to PostgreSQL
 
 from django.core.asgi import get_asgi_application
 
-from delaytasks.api.bodies import BodyLimit
+from delaytasks.api.middleware import BodyLimit
 
-application = BodyLimit(get_asgi_application(), most=16 * 1024 * 1024)
+
+def make_application() -> BodyLimit:
+    django_application = get_asgi_application()
+    from delaytasks.api.fast_path.application import FastPath  # imports models: after Django has loaded the apps
+
+    # reject_nul looks at addresses and cookies: those that FastPath serves are fixed, and no cookie is read.
+    fast_path = FastPath(django_application, bypassed=["project.middleware.reject_nul"])
+    return BodyLimit(fast_path, most=16 * 1024 * 1024)
+
+
+application = make_application()

@@ -4,7 +4,7 @@ import os
 
 from celery import Celery
 
-from delaytasks.bootsteps import install
+from delaytasks.celery import install
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "project.settings")
 

@@ -1,12 +1,13 @@
-"""Settings of the example project. Everything that differs between two machines comes from the environment.
+"""Settings of the example project. Everything specific to a machine comes from environment variables.
 
 DATABASE_URL        default: SQLite in var/db.sqlite3; `postgres://user:password@host/name` for PostgreSQL
-DATABASE_POOL_SIZE  connections to PostgreSQL that one ASGI process has at most; default: 10
-REDIS_URL           the mirror and the cache; without it the database is asked instead: slower, still correct
+DATABASE_POOL_SIZE  maximum number of PostgreSQL connections per ASGI process; default: 10
+REDIS_URL           Redis for the mirror and the cache; without it due jobs come from the database, which is slower
 CELERY_BROKER_URL   default: REDIS_URL
-SECRET_KEY          default: var/secret_key, which `make run` writes; without either, a new one in each process
-HTTPS               1 in production, behind a proxy that speaks TLS: secure cookies, HSTS, a redirect for plain
-                    http, and no start without a SECRET_KEY in the environment
+SECRET_KEY          default: the content of var/secret_key, which `make run` writes, or a random key per process
+HTTPS               1 in production behind a TLS proxy: secure cookies, HSTS, a redirect from http to https;
+                    requires SECRET_KEY in the environment
+METRICS_PORT        port of each worker's metrics for Prometheus; the web process then serves its own at /metrics
 DEBUG, ALLOWED_HOSTS, TIME_ZONE, LOG_LEVEL, STATIC_ROOT, VAR_DIR, LAKE, SHOP_...: see below
 """
 
@@ -23,18 +24,18 @@ VAR = Path(os.environ.get("VAR_DIR") or BASE_DIR / "var")
 
 
 def env(name: str, default: str = "") -> str:
-    """The variable's text; `default` when it is unset or empty."""
+    """Return an environment variable, or `default` if it is unset or empty."""
     return os.environ.get(name) or default
 
 
 def secret_key() -> str:
-    kept = VAR / "secret_key"
-    return env("SECRET_KEY") or (kept.read_text().strip() if kept.exists() else "") or get_random_secret_key()
+    path = VAR / "secret_key"
+    return env("SECRET_KEY") or (path.read_text().strip() if path.exists() else "") or get_random_secret_key()
 
 
 HTTPS = env("HTTPS").lower() in {"1", "true", "yes", "on"}
 if HTTPS and not env("SECRET_KEY"):
-    raise ImproperlyConfigured("HTTPS=1 is for production, which takes its SECRET_KEY from the environment.")
+    raise ImproperlyConfigured("HTTPS=1 requires SECRET_KEY in the environment.")
 SECRET_KEY = secret_key()
 DEBUG = env("DEBUG").lower() in {"1", "true", "yes", "on"}
 ALLOWED_HOSTS = env("ALLOWED_HOSTS", "localhost,127.0.0.1,[::1]").split(",")
@@ -56,11 +57,11 @@ INSTALLED_APPS = [
     "project.shop",
 ]
 
-# Each of them can run in the event loop: one that cannot would hold a thread for every poll that waits.
+# All of these are async-capable. A synchronous middleware would hold a thread for each waiting long poll.
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "servestatic.middleware.ServeStaticMiddleware",
-    "project.nul.no_nul",
+    "project.middleware.reject_nul",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.locale.LocaleMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -71,9 +72,9 @@ MIDDLEWARE = [
 ]
 
 if HTTPS:
-    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")  # the proxy must set it, whatever its caller sent
+    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")  # the proxy must overwrite this header
     SECURE_SSL_REDIRECT = True
-    SECURE_REDIRECT_EXEMPT = [r"^api/health/$"]  # asked from within, past the proxy
+    SECURE_REDIRECT_EXEMPT = [r"^(api/health/|livez|readyz|metrics)$"]  # probes do not go through the proxy
     SECURE_HSTS_SECONDS = 31_536_000
     SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = True
     SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = LANGUAGE_COOKIE_SECURE = True
@@ -97,8 +98,8 @@ TEMPLATES = [
 ]
 
 
-def number(name: str, default: str) -> int:
-    """A whole number above 0."""
+def positive_int(name: str, default: str) -> int:
+    """Return an environment variable as an integer above 0. Raises ImproperlyConfigured."""
     text = env(name, default)
     if not (text.isascii() and text.isdigit() and int(text) > 0):
         raise ImproperlyConfigured(f"{name}={text} is not a whole number above 0.")
@@ -106,41 +107,41 @@ def number(name: str, default: str) -> int:
 
 
 def database() -> dict:
-    """The default database. SQLite gets what several processes on one file need."""
+    """Return the settings of the default database, for SQLite with options for concurrent processes."""
     config: dict = {"ENGINE": "django.db.backends.sqlite3", "NAME": VAR / "db.sqlite3"}
     if env("DATABASE_URL"):
         try:
             config = dict(dj_database_url.parse(env("DATABASE_URL")))
         except ValueError as error:
-            raise ImproperlyConfigured("DATABASE_URL is not like postgres://user:password@host/name.") from error
+            raise ImproperlyConfigured("DATABASE_URL must look like postgres://user:password@host/name.") from error
     if config["ENGINE"] == "django.db.backends.sqlite3":
-        # IMMEDIATE: a transaction that reads first and writes later cannot be refused half way.
-        # WAL: readers do not wait for the writer. NORMAL: no fsync for each commit, safe with WAL but for power loss.
+        # IMMEDIATE: take the write lock at BEGIN; a later lock upgrade could fail in mid-transaction.
+        # WAL: readers do not wait for the writer. NORMAL: no fsync per commit; only a power loss can lose commits.
         config["OPTIONS"] = {
             "timeout": 5,
             "transaction_mode": "IMMEDIATE",
             "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
         } | config.get("OPTIONS", {})
-    return config | kept_connections(config)
+    return config | persistent_connections(config)
 
 
-def kept_connections(config: dict) -> dict:
-    """How connections outlive a request: with their thread, or in a pool where no thread outlives it.
+def persistent_connections(config: dict) -> dict:
+    """Return the options that keep connections open between requests: per thread under WSGI, pooled under ASGI.
 
-    Django gives each ASGI request a thread of its own: a connection that stayed open with it would never be used
-    again. A file is opened anew in less than a millisecond; to PostgreSQL the whole process shares a pool.
+    Django runs each ASGI request in a new thread, so a connection kept per thread would never be reused. On
+    PostgreSQL the process shares a pool; on SQLite a new connection takes less than a millisecond.
     """
     if env("SERVED_BY") != "asgi":
         return {"CONN_MAX_AGE": 600, "CONN_HEALTH_CHECKS": True}
-    kept = {"CONN_MAX_AGE": 0, "CONN_HEALTH_CHECKS": True}
+    options = {"CONN_MAX_AGE": 0, "CONN_HEALTH_CHECKS": True}
     if config["ENGINE"] == "django.db.backends.postgresql":
-        size = number("DATABASE_POOL_SIZE", "10")
-        # Whoever gets none in time is told so while somebody is still there to hear it.
-        # A pool that keeps trying doubles its rest each time: a web process would be away twice as long as its
-        # database. One that gives up soon tries again when the next request comes.
+        size = positive_int("DATABASE_POOL_SIZE", "10")
+        # timeout: fail a request while its client still waits for the response.
+        # reconnect_timeout: a pool doubles its delay after each failed attempt, so a web process could stay down
+        # twice as long as its database. A pool that gives up early reconnects at the next request.
         pool = {"min_size": min(2, size), "max_size": size, "timeout": 10, "reconnect_timeout": 2}
-        kept["OPTIONS"] = config.get("OPTIONS", {}) | {"pool": pool}
-    return kept
+        options["OPTIONS"] = config.get("OPTIONS", {}) | {"pool": pool}
+    return options
 
 
 DATABASES = {"default": database()}
@@ -148,15 +149,17 @@ DATABASES = {"default": database()}
 REDIS_URL = env("REDIS_URL")
 DELAYTASKS = {
     "REDIS_URL": REDIS_URL or None,
-    "LAKE": env("LAKE") or str(VAR / "lake"),  # of `manage.py delaytasks pipeline`
-    # Taken by a service in another language, over HTTP: it writes to the customer and asks how it was.
+    "LAKE": env("LAKE") or str(VAR / "lake"),  # archive of `manage.py delaytasks pipeline`
+    # Workers serve metrics for Prometheus on this port, and the web process at /metrics; needs prometheus-client.
+    "METRICS_PORT": positive_int("METRICS_PORT", "0") if env("METRICS_PORT") else 0,
+    # A service in another language, which asks customers for reviews, consumes this topic over HTTP.
     "TOPICS": {"review.ask": {"ttr": 30, "max_attempts": 5}},
 }
 
 
 def cache(url: str) -> dict:
-    """Where requests are counted for the rate limits: one place for all web processes, if there is a Redis."""
-    if not url.startswith(("redis://", "rediss://", "unix://")):  # Django's cache does not speak Sentinel
+    """Return the settings of the cache for rate limits. Without Redis, each process counts its own requests."""
+    if not url.startswith(("redis://", "rediss://", "unix://")):  # Django's Redis cache does not support Sentinel
         return {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
     return {
         "BACKEND": "django.core.cache.backends.redis.RedisCache",
@@ -169,15 +172,15 @@ def cache(url: str) -> dict:
 CACHES = {"default": cache(REDIS_URL)}
 
 CELERY_BROKER_URL = env("CELERY_BROKER_URL", REDIS_URL)
-if CELERY_BROKER_URL.startswith("unix://"):  # redis-py and kombu spell a unix socket differently
+if CELERY_BROKER_URL.startswith("unix://"):  # kombu and redis-py use different schemes for unix sockets
     CELERY_BROKER_URL = "redis+socket://" + CELERY_BROKER_URL.removeprefix("unix://")
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
-CELERY_BROKER_CONNECTION_MAX_RETRIES = None  # an outage of the broker is waited out, however long it takes
+CELERY_BROKER_CONNECTION_MAX_RETRIES = None  # retry for as long as the broker is down
 CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = False
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_RESULT_BACKEND = None
 CELERY_TIMEZONE = "UTC"
-CELERY_WORKER_HIJACK_ROOT_LOGGER = False  # LOGGING below is for the workers, too
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False  # workers use LOGGING below as well
 
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": f"django.contrib.auth.password_validation.{name}"}
@@ -189,17 +192,17 @@ AUTH_PASSWORD_VALIDATORS = [
     )
 ]
 
-# As the browser asks, or as somebody chose in the header of the shop or the admin (a cookie).
+# The language comes from a cookie, set in the header of the shop or the admin, or from Accept-Language.
 LANGUAGE_CODE = "en"
-LANGUAGES = [("en", "English"), ("zh-hans", "简体中文")]  # each in its own words: it is chosen by who reads it
+LANGUAGES = [("en", "English"), ("zh-hans", "简体中文")]  # each name in its own language
 LANGUAGE_COOKIE_SAMESITE, LANGUAGE_COOKIE_HTTPONLY = "Lax", True
 USE_I18N = True
 USE_TZ = True
 TIME_ZONE = env("TIME_ZONE", "UTC")
 
 STATIC_URL = "static/"
-STATIC_ROOT = env("STATIC_ROOT") or None  # set it and run collectstatic where files are to be collected once
-SERVESTATIC_USE_FINDERS = not STATIC_ROOT  # otherwise they are served from where the apps keep them
+STATIC_ROOT = env("STATIC_ROOT") or None  # to serve collected files, set it and run collectstatic
+SERVESTATIC_USE_FINDERS = not STATIC_ROOT  # without STATIC_ROOT, serve files from the apps
 
 LOGGING = {
     "version": 1,
@@ -207,25 +210,30 @@ LOGGING = {
     "formatters": {"line": {"format": "%(asctime)s %(levelname)-7s %(name)s: %(message)s"}},
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["console"], "level": env("LOG_LEVEL", "INFO")},
-    # Two lines for each message, every second: what the engine itself has to say would drown in them.
+    # At INFO these loggers write two lines per task. Tasks run every second, so all other messages would be hidden.
     "loggers": {name: {"level": "WARNING"} for name in ("celery.worker.strategy", "celery.app.trace")},
 }
 
 
-def seconds(name: str, default: str) -> list[float]:
-    """One or more lengths of time, separated by commas."""
+def durations(name: str, default: str) -> list[float]:
+    """Return an environment variable as a list of seconds; commas separate them. Raises ImproperlyConfigured."""
     try:
-        found = [float(part) for part in env(name, default).split(",")]
+        seconds = [float(part) for part in env(name, default).split(",")]
     except ValueError:
-        found = [math.nan]
-    if not all(0 < part < math.inf for part in found):
+        seconds = [math.nan]
+    if not all(0 < part < math.inf for part in seconds):
         raise ImproperlyConfigured(f"{name}={env(name)} is not a number of seconds above 0.")
-    return found
+    return seconds
 
 
-# The example business, project/shop/. `make run` shortens these, so that there is something to see.
-SHOP_PAY_WITHIN_SECONDS = seconds("SHOP_PAY_WITHIN_SECONDS", "1800")[0]
-SHOP_REFUND_LADDER_SECONDS = seconds("SHOP_REFUND_LADDER_SECONDS", "5,30,120,600,1800,7200")
-SHOP_REFUND_GIVE_UP_SECONDS = seconds("SHOP_REFUND_GIVE_UP_SECONDS", "259200")[0]
+# The example shop in project/shop/. `make run` sets shorter times.
+SHOP_PAY_WITHIN_SECONDS = durations("SHOP_PAY_WITHIN_SECONDS", "1800")[0]
+SHOP_REFUND_LADDER_SECONDS = durations("SHOP_REFUND_LADDER_SECONDS", "5,30,120,600,1800,7200")
+SHOP_REFUND_GIVE_UP_SECONDS = durations("SHOP_REFUND_GIVE_UP_SECONDS", "259200")[0]
+SHOP_CHARGE_AFTER_SECONDS = durations("SHOP_CHARGE_AFTER_SECONDS", "600")[0]
+SHOP_CART_REMINDER_SECONDS = durations("SHOP_CART_REMINDER_SECONDS", "1200")[0]
+SHOP_LESSON_REMINDER_SECONDS = durations("SHOP_LESSON_REMINDER_SECONDS", "900")[0]
+SHOP_REVIEW_AFTER_SECONDS = durations("SHOP_REVIEW_AFTER_SECONDS", "3600")[0]
+SHOP_ABSENCE_SECONDS = durations("SHOP_ABSENCE_SECONDS", "1296000")[0]
 SHOP_GATEWAY_URL = env("SHOP_GATEWAY_URL", "http://127.0.0.1:8399")
-SHOP_GATEWAY_TIMEOUT_SECONDS = seconds("SHOP_GATEWAY_TIMEOUT_SECONDS", "5")[0]
+SHOP_GATEWAY_TIMEOUT_SECONDS = durations("SHOP_GATEWAY_TIMEOUT_SECONDS", "5")[0]

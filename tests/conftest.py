@@ -1,10 +1,10 @@
-"""What every test can ask for, and the summary that says at the end what a run consisted of.
+"""Shared fixtures, the choice of tests for each database, and a summary of what ran.
 
-A layer is a directory under tests/. One run of pytest has one database: SQLite unless
-DELAYTASKS_TEST_DB=postgres. `make test` makes both passes. Servers start when the first test
-asks for them, one set per process, and are stopped at the end.
+One run of pytest uses one database: SQLite unless DELAYTASKS_TEST_DB=postgres. `make test` makes both passes.
+Servers start when the first test needs them, one set per process, and are stopped at the end.
 """
 
+import logging
 import shutil
 import sqlite3
 from collections import defaultdict
@@ -19,19 +19,27 @@ from django.db import connection, connections, transaction
 from django.utils import translation
 from hypothesis import settings as hypothesis_settings
 
-from tests.browsing import _chromium, browser, site, visitor  # noqa: F401  fixtures
-from tests.servers import PostgresServer, RedisServer
+from tests.support.browser_fixtures import _chromium, browser, site, visitor  # noqa: F401  fixtures
+from tests.support.servers import PostgresServer, RedisServer
+from tests.support.spans import spans  # noqa: F401  fixture
+from tests.support.stage import stage, ttr_state  # noqa: F401  fixtures
 
-LAYERS = (
-    "unit", "contract", "api", "http", "lua", "property", "admin", "shop", "pipeline", "acceptance", "torture",
-    "packaging",
-)  # fmt: skip
-RUN_ONCE = ("unit", "packaging")  # only in the SQLite pass of `make test`
-BROWSED = "sqlite"  # what a browser shows is the same on each database; what is asked of it is tested on both
+pytest_plugins = ["delaytasks.testing.plugin"]  # installed, pytest finds it by itself
+
+BOTH = ("sqlite", "postgresql")
+QUICKER = ("sqlite",)
+PRODUCTION = ("postgresql",)
+# Folders whose tests run on one database, unless marked on_both: pages, and rooms that use the engine's functions, on
+# the quicker one; real processes on the one that is used in production.
+ABOVE_SQL = ("admin", "api", "project", "recurrence", "testing")
+PROCESSES = ("acceptance", "server")
+DATABASE_FIXTURES = {"db", "transactional_db", "django_db_setup", "database_server"}
+# Folders whose single tests take seconds. They run first, so that short tests keep all workers busy at the end.
+SLOW = ("packaging", "acceptance", "server", "pipeline")
 HERE = Path(__file__).parent
 
 used_servers = pytest.StashKey[set[str]]()
-not_run = pytest.StashKey[set[str]]()  # what this machine could not run, and what to do; said at the end
+not_run = pytest.StashKey[set[str]]()  # what this machine could not run and what to install; shown at the end
 
 
 # Servers
@@ -39,7 +47,7 @@ not_run = pytest.StashKey[set[str]]()  # what this machine could not run, and wh
 
 @pytest.fixture(scope="session")
 def redis_server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
-    """The session's Redis. Tests keep apart by PREFIX; a test that flushes or stops it disturbs nobody."""
+    """The session's Redis. Each test uses its own PREFIX; a test that flushes or stops it disturbs no other test."""
     with RedisServer() as server:
         request.config.stash[used_servers].add(server.version)
         yield server
@@ -54,14 +62,20 @@ def postgres_server(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
 
 
 @pytest.fixture(scope="session")
+def database_server(request: pytest.FixtureRequest) -> PostgresServer | None:
+    """The PostgreSQL of this pass, for additional databases; None in the SQLite pass."""
+    return request.getfixturevalue("postgres_server") if connection.vendor == "postgresql" else None
+
+
+@pytest.fixture(scope="session")
 def django_db_modify_db_settings(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Points Django's test database at this process's own server or file."""
+    """Use this process's own server or file for Django's test database."""
     database = connections.settings["default"]
     if connections["default"].vendor == "postgresql":
         database.update(request.getfixturevalue("postgres_server").settings)
         database["TEST"]["NAME"] = "test_delaytasks"
     else:
-        # A file: threads must meet in it as they do in production, and a shared in-memory database locks differently.
+        # A file, as in production: a shared in-memory database locks differently.
         database["TEST"]["NAME"] = str(tmp_path_factory.mktemp("database") / "test.sqlite3")
         request.config.stash[used_servers].add(f"SQLite {sqlite3.sqlite_version} (Python's)")
 
@@ -75,57 +89,78 @@ def _emptied_tables(django_db_setup: None, django_db_blocker: Any) -> list[str]:
 
 
 @pytest.fixture
-def transactional_db(_emptied_tables: list[str], django_db_blocker: Any) -> Iterator[None]:
-    """As pytest-django's: tests commit, and the next one finds the tables as migrate left them.
+def db(request: pytest.FixtureRequest) -> None:
+    """pytest-django's `db`, or our `transactional_db` in a test that commits: theirs flushes all tables again."""
+    request.getfixturevalue("transactional_db" if "transactional_db" in request.fixturenames else "db")
 
-    Emptied by DELETE. TRUNCATE, content types and permissions anew would take longer than most tests.
+
+@pytest.fixture
+def transactional_db(_emptied_tables: list[str], django_db_blocker: Any) -> Iterator[None]:
+    """Let tests commit, and reset the tables afterwards, as pytest-django does.
+
+    With DELETE: TRUNCATE and new content types and permissions would take longer than most tests.
     """
-    from delaytasks import topics
+    from delaytasks import handlers
     from delaytasks.models import Topic
 
     with django_db_blocker.unblock():
         yield
         connection.close_if_unusable_or_obsolete()  # a test may have killed it
-        with transaction.atomic(), connection.cursor() as cursor:  # the foreign keys are looked at when it commits
-            for table in _emptied_tables:
-                cursor.execute(f"DELETE FROM {connection.ops.quote_name(table)}")
-        Topic.objects.bulk_create([Topic(name=name) for name in topics.handled()], ignore_conflicts=True)
+        statements = [f"DELETE FROM {connection.ops.quote_name(table)}" for table in _emptied_tables]
+        with transaction.atomic(), connection.cursor() as cursor:  # foreign keys are checked at the commit
+            for statement in statements if connection.vendor == "sqlite" else ["; ".join(statements)]:
+                cursor.execute(statement)
+        Topic.objects.bulk_create([Topic(name=name) for name in handlers.handled()], ignore_conflicts=True)
 
 
 @pytest.fixture(autouse=True)
 def _own_language() -> Iterator[None]:
-    """A request in Chinese leaves its thread speaking Chinese; the next test is not to."""
+    """Reset the thread's language, which a request in Chinese changes."""
     yield
     translation.deactivate()
+
+
+@pytest.fixture(autouse=True)
+def _own_log_format(request: pytest.FixtureRequest) -> None:
+    """Keep PySpark's loggers from replacing the formatter of pytest's handlers, for all later tests.
+
+    pytest adds its handlers to each logger that does not propagate, and PySpark's class formats what is added to it.
+    """
+    for logger in logging.root.manager.loggerDict.values():
+        if isinstance(logger, logging.Logger) and type(logger).__name__ == "PySparkLogger":
+            logger.propagate = True
+    plugin: Any = request.config.pluginmanager.get_plugin("logging-plugin")
+    for handler in (plugin.caplog_handler, plugin.report_handler):
+        handler.setFormatter(plugin.formatter)
 
 
 # The mirror
 
 
 @pytest.fixture
-def _nobody_listens() -> None:
-    """Ends the thread that a consumer's test left listening: it would connect to the next test's Redis, too."""
-    from delaytasks import waiting
+def _no_listener() -> None:
+    """End the listener thread of an earlier consumer test, which would connect to this test's Redis."""
+    from delaytasks.api import notifier
 
-    listening = waiting.room("default")._thread
+    listening = notifier.waiting_consumers("default")._thread
     if listening is not None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(waiting, "STAYS_SECONDS", 0.0)
+            patch.setattr(notifier, "IDLE_SECONDS", 0.0)
             listening.join(10)
-        assert not listening.is_alive(), "somebody still waits for a job"
+        assert not listening.is_alive(), "a long poll still waits for a job"
 
 
 @pytest.fixture
-def with_redis(_nobody_listens: None, redis_server: RedisServer, settings: Any) -> Iterator[dict[str, Any]]:
-    """DELAYTASKS with a Redis and a prefix of its own. Never leaves a key behind, nor a Redis that is stopped."""
+def with_redis(_no_listener: None, redis_server: RedisServer, settings: Any) -> Iterator[dict[str, Any]]:
+    """DELAYTASKS with a Redis and a prefix of its own. Afterwards its keys are deleted and Redis is running."""
     prefix = f"t{uuid4().hex[:12]}"
     settings.DELAYTASKS = {**settings.DELAYTASKS, "REDIS_URL": redis_server.url(), "PREFIX": prefix}
     yield settings.DELAYTASKS
     from delaytasks.mirror import connect
 
-    found = connect()
-    if found is not None:
-        found.close()
+    connected = connect()
+    if connected is not None:
+        connected.close()
     if not redis_server.process or redis_server.process.poll() is not None:
         redis_server.start()
     client = redis_server.client()
@@ -143,46 +178,47 @@ def mirror(with_redis: dict[str, Any]) -> Any:
 
 
 @pytest.fixture(params=["mirror", "no-mirror"])
-def places(request: pytest.FixtureRequest, settings: Any) -> Any:
-    """Where due jobs are looked for: once the mirror, once the database alone."""
+def due_index(request: pytest.FixtureRequest, settings: Any) -> Any:
+    """The due-job index: the mirror, and the database without a mirror."""
     if request.param == "mirror":
         request.getfixturevalue("with_redis")
     else:
         settings.DELAYTASKS = {**settings.DELAYTASKS, "REDIS_URL": None}
-    from delaytasks import engine
+    from delaytasks import databases, mirror
 
-    return engine.places(engine.alias())
+    return mirror.choose(databases.alias())
 
 
 # The clock
 
 
 class SettableClock:
-    """The database's time, standing still until it is told to go on."""
+    """The database's time, which changes only by set() and advance()."""
 
     def __init__(self, now_ms: int) -> None:
         self.set(now_ms)
 
     def set(self, now_ms: int) -> None:
-        from delaytasks import dialect
+        from delaytasks.db import dialects
 
         self.now_ms = now_ms
-        dialect.set_clock(now_ms)
+        dialects.set_clock(now_ms)
 
     def advance(self, *, ms: int = 0, seconds: float = 0) -> int:
-        """The new time in ms."""
+        """Advance the time. Return the new time in ms."""
         self.set(self.now_ms + ms + round(seconds * 1000))
         return self.now_ms
 
 
 @pytest.fixture
 def db_clock() -> Iterator[SettableClock]:
-    """Every statement of this process sees this clock's time: 2030-01-01 00:00 UTC until it is moved."""
-    from delaytasks import dialect, engine
+    """The time of every statement of this process: 2030-01-01 00:00 UTC until it is changed."""
+    from delaytasks import databases
+    from delaytasks.db import dialects
 
     yield SettableClock(1_893_456_000_000)
-    dialect.set_clock(None)
-    engine.clock.cache_clear()  # what asked for the skew has learned this time, and would believe it for 15 s
+    dialects.set_clock(None)
+    databases.clock.cache_clear()  # DatabaseClock has learned this time and would use it for 15 s
 
 
 # Which tests run in which pass
@@ -191,24 +227,35 @@ def db_clock() -> Iterator[SettableClock]:
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[used_servers] = set()
     config.stash[not_run] = set()
-    # How long an example takes says more about the machine than about what is tested.
+    # No deadline: the duration of an example depends on the machine.
     hypothesis_settings.register_profile("unhurried", parent=hypothesis_settings(), deadline=None)
     hypothesis_settings.load_profile("unhurried")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what is meant for the other database's pass. It is not skipped: `make test` makes both passes."""
+    """Deselect tests of the other database's pass. They are not skipped: `make test` makes both passes."""
     vendor = "postgresql" if django_settings.TEST_DB == "postgres" else "sqlite"
-    elsewhere = []
-    for item in items:
-        marker = item.get_closest_marker("only_on")
-        if marker and layer_of(item.nodeid) in RUN_ONCE:
-            raise pytest.UsageError(f"{item.nodeid}: only_on() is for layers that run on both databases.")
-        if (marker and marker.args != (vendor,)) or (in_browser(item) and vendor != BROWSED):
-            elsewhere.append(item)
-    if elsewhere:
-        config.hook.pytest_deselected(items=elsewhere)
-        items[:] = [item for item in items if item not in elsewhere]
+    other_pass = {item for item in items if vendor not in databases_of(item)}
+    if other_pass:
+        config.hook.pytest_deselected(items=list(other_pass))
+        items[:] = [item for item in items if item not in other_pass]
+    items.sort(key=lambda item: folder_of(item.nodeid) not in SLOW)
+
+
+def databases_of(item: pytest.Item) -> tuple[str, ...]:
+    """Return the databases on which this test runs: by its closest marker, or by its folder and fixtures."""
+    for marker in item.iter_markers():
+        if marker.name in ("only_on", "on_both"):
+            return marker.args or BOTH
+    folder = folder_of(item.nodeid)
+    if folder in PROCESSES:
+        return PRODUCTION
+    return BOTH if uses_database(item) and folder not in ABOVE_SQL and not in_browser(item) else QUICKER
+
+
+def uses_database(item: pytest.Item) -> bool:
+    fixtures = getattr(item, "fixturenames", ())
+    return item.get_closest_marker("django_db") is not None or not DATABASE_FIXTURES.isdisjoint(fixtures)
 
 
 def in_browser(item: pytest.Item) -> bool:
@@ -216,24 +263,25 @@ def in_browser(item: pytest.Item) -> bool:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A machine without a browser, and without root to install one, runs all the rest; the end says so loudly."""
+    """Skip browser tests on a machine without a browser; the summary says so."""
     missing = [name for name in ("chromium", "chromedriver") if shutil.which(name) is None] if in_browser(item) else []
     if missing:
-        cure = "install Debian's chromium and chromium-driver"
-        item.config.stash[not_run].add(f"the tests in a browser, as this machine has no {missing[0]}: {cure}")
-        pytest.skip(f"there is no {missing[0]} here: {cure}")
+        remedy = "install Debian's chromium and chromium-driver"
+        item.config.stash[not_run].add(f"browser tests, because {missing[0]} is not installed: {remedy}")
+        pytest.skip(f"{missing[0]} is not installed: {remedy}")
 
 
 # What ran
 
 
-def layer_of(nodeid: str) -> str:
+def folder_of(nodeid: str) -> str:
+    """Return the folder of a test below tests/; "tests" for a test directly in it."""
     parts = Path(nodeid.split("::")[0]).parts
-    return parts[1] if len(parts) > 2 and parts[0] == HERE.name else "other"
+    return parts[1] if len(parts) > 2 and parts[0] == HERE.name else HERE.name
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A worker of xdist tells the controller which servers it had, and what it could not run."""
+    """Report servers and missing programs from an xdist worker to the controller."""
     if hasattr(session.config, "workeroutput"):
         servers: set[str] = session.config.stash[used_servers]
         missing: set[str] = session.config.stash[not_run]
@@ -252,16 +300,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     failed: defaultdict[str, set[str]] = defaultdict(set)
     for outcome in ("passed", "failed", "error", "skipped", "xfailed"):
         for report in terminalreporter.stats.get(outcome, ()):
-            ran[layer_of(report.nodeid)].add(report.nodeid)
+            ran[folder_of(report.nodeid)].add(report.nodeid)
             if outcome in ("failed", "error"):
-                failed[layer_of(report.nodeid)].add(report.nodeid)
-    terminalreporter.section(f"what ran on {django_settings.TEST_DB}")
-    for layer in sorted(ran, key=lambda name: (LAYERS.index(name) if name in LAYERS else len(LAYERS), name)):
-        bad = f", {len(failed[layer])} failed" if failed[layer] else ""
-        terminalreporter.write_line(f"{layer:<11} {len(ran[layer]):>5} tests{bad}")
+                failed[folder_of(report.nodeid)].add(report.nodeid)
+    terminalreporter.section(f"tests on {django_settings.TEST_DB}")
+    for folder in sorted(ran):
+        bad = f", {len(failed[folder])} failed" if failed[folder] else ""
+        terminalreporter.write_line(f"{folder:<11} {len(ran[folder]):>5} tests{bad}")
     servers: set[str] = config.stash[used_servers]
     for server in sorted(servers):
         terminalreporter.write_line(server)
     missing: set[str] = config.stash[not_run]
-    for what in sorted(missing):
-        terminalreporter.write_line(f"NOT RUN: {what}", yellow=True, bold=True)
+    for reason in sorted(missing):
+        terminalreporter.write_line(f"NOT RUN: {reason}", yellow=True, bold=True)

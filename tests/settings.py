@@ -21,15 +21,18 @@ elif TEST_DB == "sqlite":
             "OPTIONS": {
                 "transaction_mode": "IMMEDIATE",
                 "timeout": 5,
-                "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL",
+                "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF",  # nothing outlives the tests
             },
         }
     }
 else:
     raise ValueError(f"DELAYTASKS_TEST_DB={TEST_DB!r}: say sqlite or postgres.")
 
+INSTALLED_APPS = [*INSTALLED_APPS, "delaytasks.django_tasks"]  # its tests set TASKS
+INSTALLED_APPS += ["tests.timeouts.app"]  # models to declare timeouts on
+
 DELAYTASKS = dict[str, Any](
-    REDIS_URL=None,  # database only; the fixtures `mirror` and `places` say otherwise
+    REDIS_URL=None,  # database only; the fixtures `mirror` and `due_index` say otherwise
     AHEAD_MS=0,  # the clock of most tests stands still: what is early would be early for ever
 )
 CELERY_BROKER_URL = "memory://"  # nobody hears the bells; acceptance tests have real workers and a real broker
@@ -39,3 +42,5 @@ STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.InMemoryStorage"},
     "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
 }
+# Each test client makes the middlewares anew, and this one would look for every static file of every app each time.
+SERVESTATIC_USE_FINDERS = SERVESTATIC_USE_STATIC_ROOT = False  # the fixture `static_files` says otherwise

@@ -1,1 +1,1 @@
-"""Who takes part in the benchmark: each NAME_driver.py is a program of its own, spoken to as lines.py describes."""
+"""The contestants of the benchmark. Each NAME_driver.py is a program with the protocol of lines.py."""

@@ -14,9 +14,9 @@ from benchmarks.contestants.beanstalkd_server import FSYNC_MS, Beanstalkd
 from benchmarks.contestants.lines import serve, timed
 
 CONFIGURATION = (
-    f"binlog on, fsync every {FSYNC_MS} ms (its default: a crash of the machine loses that much); two processes of one"
-    " job at a time; a delay is whole seconds and rounded up here, so most of its lateness is that rounding and its"
-    " burst is spread over a second, a lower bound; has no bulk call"
+    f"binlog on, fsync every {FSYNC_MS} ms (its default: a system crash loses that much); two processes with one"
+    " job at a time; delays are whole seconds, rounded up here, which causes most of its lateness and spreads its"
+    " burst over a second (a lower bound); no bulk call"
 )
 CAN = ["schedule.one", "burst", "burst.update", "punctual", "pending", "cancel.one"]
 
@@ -71,7 +71,7 @@ def left() -> dict[str, Any]:
 
 
 def clear() -> None:
-    """Empty by a new start, as quick for a million jobs as for one. No worker's connection outlives it."""
+    """Restart beanstalkd empty, which takes the same time for any number of jobs. Closes all connections."""
     global client
     if server.pid and not left()["left"]:
         return

@@ -1,4 +1,4 @@
-"""The beanstalkd of its driver: a child process with a binlog, on a loopback port."""
+"""beanstalkd as a child process of its driver, with a binlog, on a loopback port."""
 
 import os
 import shutil
@@ -7,7 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from tests.servers import die_with_parent, free_port, stop_process
+from tests.support.servers import die_with_parent, free_port, stop_process
 
 FSYNC_MS = 50  # beanstalkd's own default
 START_SECONDS = 10
@@ -15,14 +15,14 @@ LARGEST_JOB = 65535
 
 
 class Missing(Exception):
-    """beanstalkd is not installed; its Debian package has that name."""
+    """beanstalkd is not installed: install the Debian package beanstalkd."""
 
     def __str__(self) -> str:
         return self.__doc__ or ""
 
 
 class Beanstalkd:
-    """Listens on 127.0.0.1:`port`, the same one after each start; `pid` is its process."""
+    """A server on 127.0.0.1:`port`; the port stays the same after each start."""
 
     def __init__(self) -> None:
         self.port = free_port()
@@ -30,7 +30,7 @@ class Beanstalkd:
 
     @staticmethod
     def version() -> str:
-        """Its name and number, as it says them. Raises Missing."""
+        """Return its name and version. Raises Missing."""
         return subprocess.run([_binary(), "-v"], capture_output=True, text=True, check=True).stdout.strip()
 
     @property
@@ -38,7 +38,7 @@ class Beanstalkd:
         return self._process.pid if self._process else None
 
     def start_empty(self) -> None:
-        """Return when it answers; jobs of an earlier start are gone. Raises TimeoutError, Missing."""
+        """Start without earlier jobs; return when it accepts connections. Raises TimeoutError, Missing."""
         self.stop()
         binlog = Path(os.environ["BENCH_DIR"], "binlog")
         shutil.rmtree(binlog, ignore_errors=True)
@@ -61,11 +61,11 @@ class Beanstalkd:
                 time.sleep(0.02)
             else:
                 return
-        raise TimeoutError(f"beanstalkd does not answer on port {self.port}")
+        raise TimeoutError(f"beanstalkd does not accept connections on port {self.port}")
 
 
 def _binary() -> str:
-    found = shutil.which("beanstalkd")
-    if not found:
+    path = shutil.which("beanstalkd")
+    if not path:
         raise Missing
-    return found
+    return path

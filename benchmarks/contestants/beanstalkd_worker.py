@@ -1,4 +1,4 @@
-"""A worker of beanstalkd: `python -m benchmarks.contestants.beanstalkd_worker PORT`. Reserve, run, delete."""
+"""Reserve, run and delete jobs of beanstalkd: `python -m benchmarks.contestants.beanstalkd_worker PORT`."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""BullMQ on Redis: installs what bullmq/package-lock.json names into var/bullmq and becomes node with its driver."""
+"""BullMQ on Redis: install the packages of bullmq/package-lock.json to var/bullmq, then exec node with its driver."""
 
 import hashlib
 import os
@@ -12,17 +12,17 @@ from benchmarks.contestants.lines import serve
 
 SOURCES = Path(__file__).parent / "bullmq"
 FOLDER = Path(__file__).parents[2] / "var" / "bullmq"
-# `install` and not `ci`, which refuses a lock that was made where some platforms' optional packages were not on offer.
-# The one install script that there is would compile what comes compiled.
+# Not `npm ci`, which refuses a lock file without the optional packages of some platforms.
+# --ignore-scripts: the only install script would compile a package that comes precompiled.
 NPM = ["npm", "install", "--ignore-scripts", "--no-audit", "--no-fund"]
 
 
 class Missing(Exception):
-    """BullMQ needs node and npm, and npm a registry that it reaches."""
+    """BullMQ needs node, npm and access to an npm registry."""
 
 
 def install() -> None:
-    """Lay out FOLDER; npm runs only when the lock has changed. Raises Missing."""
+    """Prepare FOLDER. Runs npm only if the lock file has changed. Raises Missing."""
     if not (shutil.which("node") and shutil.which("npm")):
         raise Missing(Missing.__doc__)
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -37,12 +37,12 @@ def install() -> None:
 
 
 def _npm() -> None:
-    home = pwd.getpwuid(os.getuid()).pw_dir  # npm's own configuration lies there, and HOME may be a scratch folder
+    home = pwd.getpwuid(os.getuid()).pw_dir  # npm's configuration is there; HOME may be a temporary folder
     env = os.environ | {"HOME": home}
-    done = subprocess.run(NPM, cwd=FOLDER, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    sys.stderr.write(done.stderr)
-    if done.returncode:
-        raise Missing(f"{Missing.__doc__} `{' '.join(NPM)}` ended with {done.returncode}.")
+    completed = subprocess.run(NPM, cwd=FOLDER, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    sys.stderr.write(completed.stderr)
+    if completed.returncode:
+        raise Missing(f"{Missing.__doc__} `{' '.join(NPM)}` exited with {completed.returncode}.")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Celery's application: what its two worker processes and its driver import."""
+"""The Celery app, imported by the worker processes and the driver."""
 
 import os
 
@@ -10,7 +10,7 @@ QUEUE = "celery"
 
 app = Celery("bench", broker=os.environ["BENCH_REDIS"])
 app.conf.update(
-    # Longer than the longest countdown of a benchmark: with the default of an hour, Redis hands jobs out twice.
+    # Longer than any countdown of a benchmark: with the default of an hour, Redis delivers jobs twice.
     broker_transport_options={"visibility_timeout": 12 * 3600},
     task_ignore_result=True,
     task_acks_late=False,

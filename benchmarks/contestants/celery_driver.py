@@ -14,10 +14,10 @@ from benchmarks.contestants.celery_app import QUEUE, app, noop, update
 from benchmarks.contestants.lines import serve, timed
 
 CONFIGURATION = (
-    "prefork with 2 processes; no result backend; acknowledged before the handler (Celery's default, its faster choice:"
-    " a killed worker loses what it runs); visibility_timeout 12 h, as it must exceed the longest countdown;"
+    "prefork with 2 processes; no result backend; early acknowledgement (Celery's default, the faster choice:"
+    " a killed worker loses its jobs); visibility_timeout 12 h, as it must exceed the longest countdown;"
     " prefetch 4 per process (default; jobs with an ETA are fetched beyond it); bulk is group(); cancelling is a"
-    " broadcast to the running workers, and its figure the time to send it"
+    " broadcast to the running workers, measured is the time to send it"
 )
 CAN = ["schedule.one", "schedule.bulk", "burst", "burst.update", "punctual", "pending", "cancel.one", "cancel.bulk"]
 GROUP = 1000
@@ -81,14 +81,14 @@ def cancel(how: str, count: int) -> dict[str, Any]:
 
 
 def left() -> dict[str, Any]:
-    """What waits in the queue, and what workers hold: fetched and not yet begun."""
+    """Return the number of jobs in the queue and of those prefetched by workers."""
     with app.connection_for_read() as connection:
         client = connection.default_channel.client
         return {"left": client.llen(QUEUE) + client.hlen("unacked")}
 
 
 def clear() -> None:
-    """Empty the queue. Its binding stays, as producers declare it only once."""
+    """Empty the queue but keep its binding, which producers declare only once."""
     with app.connection_for_write() as connection:
         connection.default_channel.client.delete(QUEUE, "unacked", "unacked_index")
 

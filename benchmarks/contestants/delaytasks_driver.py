@@ -1,7 +1,7 @@
 """delaytasks in the example project: PostgreSQL or SQLite, the Redis mirror, beat, a worker with two prefork children.
 
-What it schedules goes through the public functions; bulk cancelling is the change that staff make to a selection,
-worked through here as a worker's task does it.
+Jobs are scheduled with the public functions. Bulk cancelling is a bulk change as staff make it, applied in this process
+as a worker's task does.
 """
 
 import os
@@ -26,13 +26,14 @@ from benchmarks.contestants import rows  # noqa: E402
 from benchmarks.contestants.lines import Command, chunks, serve, timed  # noqa: E402
 from benchmarks.contestants.ours.settings import REDIS_URL, SQLITE  # noqa: E402
 from benchmarks.contestants.ours.timeouts import TOPICS  # noqa: E402
-from delaytasks import bulk, cancel, schedule, schedule_many  # noqa: E402
+from delaytasks import cancel, schedule, schedule_many  # noqa: E402
+from delaytasks.bulk import changes  # noqa: E402
 from delaytasks.models import BulkChange, Job, JobEvent, MirrorMark  # noqa: E402
 
 ON_DISK = "WAL, synchronous NORMAL" if SQLITE else "synchronous_commit on for each claim and finish"
 CONFIGURATION = (
     f"{'SQLite' if SQLITE else 'PostgreSQL'}, {ON_DISK}; Redis mirror; hiredis; one worker with 2 prefork children and"
-    " the mover's thread, and beat; the settings are the defaults; a row for each job and an event for each attempt"
+    " the mover thread, and beat; default settings; a row per job and an event per attempt"
 )
 CAN = ["schedule.one", "schedule.ten", "schedule.bulk", "cancel.one", "cancel.bulk", "punctual", "pending"]
 CAN += ["burst", "burst.update", "burst.one-commit", "burst.batch"]
@@ -82,8 +83,8 @@ def _new_run(count: int) -> list[str]:
     return [f"bench:{run}:{n}" for n in range(count)]
 
 
-# This function is what `schedule` in the contract is called; the product's own is `schedule` above.
-def make(how: str, count: int, delay: float) -> dict[str, Any]:
+# The protocol's `schedule` command; the name `schedule` is the product's function.
+def schedule_jobs(how: str, count: int, delay: float) -> dict[str, Any]:
     global scheduled
     scheduled = _new_run(count)
     topic = TOPICS["noop"]
@@ -93,9 +94,9 @@ def make(how: str, count: int, delay: float) -> dict[str, Any]:
             for item in items:
                 schedule(**item)
         elif how == "ten":
-            for few in chunks(items, TEN):
+            for chunk in chunks(items, TEN):
                 with transaction.atomic():
-                    for item in few:
+                    for item in chunk:
                         schedule(**item)
         else:
             schedule_many(items)
@@ -109,7 +110,7 @@ def fill(due: list[float], kind: str = "noop") -> dict[str, Any]:
 
     def items() -> Iterator[dict[str, Any]]:
         for n, (key, at) in enumerate(zip(keys, due, strict=True)):
-            due_ms = -(-at * 1000 // 1)  # whole milliseconds, not before the instant that is asked for
+            due_ms = -(-at * 1000 // 1)  # rounded up to milliseconds
             body = {"n": n, "due": int(due_ms) * 1000}
             yield {
                 "topic": TOPICS[kind],
@@ -118,10 +119,10 @@ def fill(due: list[float], kind: str = "noop") -> dict[str, Any]:
                 "body": body,
             }
 
-    wanted = list(items())
+    jobs = list(items())
     with timed() as answer:
-        for many in chunks(wanted, BULK):
-            schedule_many(many)
+        for chunk in chunks(jobs, BULK):
+            schedule_many(chunk)
     return answer
 
 
@@ -134,15 +135,15 @@ def _make_rows(count: int) -> None:
         cursor.executemany("INSERT INTO bench_row (id, n) VALUES (%s, 0)", [(n,) for n in range(count)])
 
 
-def call_off(how: str, count: int) -> dict[str, Any]:
+def cancel_jobs(how: str, count: int) -> dict[str, Any]:
     keys = scheduled[:count]
     ids = list(Job.objects.filter(topic=TOPICS["noop"], key__in=keys).order_by("id").values_list("id", flat=True))
     with timed() as answer:
         if how == "one":
             cancelled = sum(cancel(TOPICS["noop"], key=key) == "cancelled" for key in keys)
         else:
-            change = bulk.start(BulkChange.Operation.CANCEL, ids, by="benchmark")
-            while bulk.work(change.pk, using="default"):
+            change = changes.start(BulkChange.Operation.CANCEL, ids, by="benchmark")
+            while changes.work(change.pk, using="default"):
                 pass
             change.refresh_from_db()
             cancelled = change.outcomes.get("cancelled", 0)
@@ -154,7 +155,7 @@ def left() -> dict[str, Any]:
 
 
 def clear() -> None:
-    """As after the migrations: no job, no event, nothing remembered, an empty Redis."""
+    """Reset to the state after the migrations: empty tables and an empty Redis."""
     tables = [model._meta.db_table for model in (Job, JobEvent, BulkChange)]
     with connection.cursor() as cursor:
         if SQLITE:
@@ -169,4 +170,4 @@ def clear() -> None:
 
 if __name__ == "__main__":
     commands: dict[str, Command] = {"describe": describe, "setup": setup, "left": left, "clear": clear}
-    serve(commands | {"schedule": make, "fill": fill, "cancel": call_off})
+    serve(commands | {"schedule": schedule_jobs, "fill": fill, "cancel": cancel_jobs})

@@ -1,4 +1,4 @@
-"""Huey's application: what its consumer and its driver import."""
+"""The Huey app, imported by the consumer and the driver."""
 
 import os
 

@@ -14,9 +14,9 @@ from benchmarks.contestants.huey_app import huey, noop, update
 from benchmarks.contestants.lines import serve, timed
 
 CONFIGURATION = (
-    "RedisHuey without results, consumer -k process -w 2 with the shortest scheduler interval, 1 s (a due job waits"
-    " half of it on average); has no bulk call; schedule() only appends to the queue, the consumer sorts it in later;"
-    " a job that a killed worker was running is lost"
+    "RedisHuey without results, consumer -k process -w 2 with the shortest scheduler interval, 1 s (on average a"
+    " due job waits half of it); no bulk call; schedule() only appends to the queue, the consumer sorts it later;"
+    " a killed worker loses its job"
 )
 CAN = ["schedule.one", "burst", "burst.update", "punctual", "pending", "cancel.one"]
 CONSUMER = ["-m", "huey.bin.huey_consumer", "benchmarks.contestants.huey_app.huey"]
@@ -42,7 +42,7 @@ def setup() -> None:
 
 
 def schedule(how: str, count: int, delay: float) -> dict[str, Any]:
-    ids = [str(uuid4()) for _ in range(count)]  # as huey makes them, which without results does not tell them
+    ids = [str(uuid4()) for _ in range(count)]  # as huey creates them; without results it does not return them
     with timed() as answer:
         for n, job in enumerate(ids):
             noop.schedule((n, 0), delay=delay, id=job)

@@ -1,4 +1,4 @@
-"""The way a driver is spoken to: one JSON object per line, each answered by one line of JSON."""
+"""The protocol of the drivers: one JSON object per line, each answered with one line of JSON."""
 
 import json
 import os
@@ -13,10 +13,10 @@ Command = Callable[..., dict[str, Any] | None]
 
 
 def serve(commands: dict[str, Command]) -> None:
-    """Answer commands from standard input until `bye` or its end.
+    """Answer commands from standard input until `bye` or end of file.
 
-    {"do": "fill", "due": [...]} becomes commands["fill"](due=[...]). What a command raises is answered as `error`, with
-    the traceback on standard error; whatever a library prints goes there too.
+    {"do": "fill", "due": [...]} calls commands["fill"](due=[...]). An exception is answered as `error`; its traceback
+    and all other output of the process go to standard error.
     """
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
@@ -40,7 +40,7 @@ def _answer(commands: dict[str, Command], name: str, arguments: dict[str, Any]) 
 
 @contextmanager
 def timed() -> Iterator[dict[str, Any]]:
-    """An answer whose `seconds` is how long the block took."""
+    """Yield an answer; its `seconds` is set to the duration of the block."""
     answer: dict[str, Any] = {}
     begun = time.perf_counter()
     yield answer

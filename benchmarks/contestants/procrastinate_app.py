@@ -1,4 +1,4 @@
-"""Procrastinate's application: what its two worker processes and its driver import."""
+"""The Procrastinate app, imported by the worker processes and the driver."""
 
 import os
 
@@ -18,5 +18,5 @@ async def noop(n: int, due: int) -> None:
 @app.task
 async def update(n: int, due: int) -> None:
     sink.ran(n, due)
-    async with connector.pool.connection() as connection:  # its block is one transaction
+    async with connector.pool.connection() as connection:  # one transaction
         await connection.execute(rows.UPDATE, [n])

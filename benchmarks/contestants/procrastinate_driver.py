@@ -1,4 +1,4 @@
-"""Procrastinate on PostgreSQL: `defer` and `batch_defer`, and two workers of ten jobs at a time."""
+"""Procrastinate on PostgreSQL: `defer` and `batch_defer`, and two workers with concurrency 10."""
 
 import logging
 import os
@@ -15,9 +15,9 @@ from benchmarks.contestants.lines import chunks, serve, timed
 from benchmarks.contestants.procrastinate_app import app, noop, update
 
 CONFIGURATION = (
-    "two workers with concurrency 10, async tasks, listening and polling every 0.2 s (its default of 5 s would wait"
-    " for a due job that long); finished jobs are kept (default); deferred synchronously on one psycopg connection"
-    " (`connection=`, quicker than its pool and its Django connector); bulk is batch_defer in thousands, which takes"
+    "two workers with concurrency 10, async tasks, listening and polling every 0.2 s (with its default of 5 s a"
+    " due job would wait that long); finished jobs are kept (default); deferred synchronously on one psycopg connection"
+    " (`connection=`, faster than its pool and its Django connector); bulk is batch_defer with 1,000 jobs, which takes"
     " one due time per call"
 )
 CAN = ["schedule.one", "schedule.ten", "schedule.bulk", "burst", "burst.update", "punctual", "pending", "cancel.one"]
@@ -44,7 +44,7 @@ def describe() -> dict[str, Any]:
 def setup() -> None:
     app.open()
     app.schema_manager.apply_schema()
-    schedule("one", 20, 600)  # psycopg prepares a statement that it sees for the fifth time
+    schedule("one", 20, 600)  # psycopg prepares a statement at its fifth use
     clear()
 
 
@@ -82,7 +82,7 @@ SCHEDULE = {"one": _one, "ten": _ten, "bulk": _bulk}
 
 
 def fill(due: list[float], kind: str = "noop") -> dict[str, Any]:
-    """Below `batch_defer`, whose jobs would all be due at the same time."""
+    """Use the job manager directly: jobs of one `batch_defer` all have the same due time."""
     if kind == "update":
         rows.make(len(due))
     task = update if kind == "update" else noop
@@ -100,8 +100,8 @@ def _job(task: Any, n: int, at: float) -> Job:
 
 def cancel(how: str, count: int) -> dict[str, Any]:
     with timed() as answer:
-        done = [app.job_manager.cancel_job_by_id(job, connection=connection) for job in scheduled[:count]]
-    return answer | {"cancelled": sum(done)}
+        results = [app.job_manager.cancel_job_by_id(job, connection=connection) for job in scheduled[:count]]
+    return answer | {"cancelled": sum(results)}
 
 
 def left() -> dict[str, Any]:
@@ -114,5 +114,5 @@ def clear() -> None:
 
 
 if __name__ == "__main__":
-    logging.disable(logging.INFO)  # a line for each job deferred
+    logging.disable(logging.INFO)  # one line per deferred job
     serve({f.__name__: f for f in (describe, setup, schedule, fill, cancel, left, clear)})

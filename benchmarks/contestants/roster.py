@@ -1,4 +1,4 @@
-"""Which contestants there are, by the names of their driver files."""
+"""Find the contestants by the names of their driver files."""
 
 import shutil
 import sys
@@ -8,8 +8,8 @@ HERE = Path(__file__).parent
 OURS = "delaytasks"
 
 
-def found() -> dict[str, list[str]]:
-    """Each contestant's command, ours first. One in JavaScript is left out where there is no node."""
+def contestants() -> dict[str, list[str]]:
+    """Return the command of each contestant's driver, with delaytasks first."""
     node = shutil.which("node") or "node"
     drivers: dict[str, list[str]] = {}
     for file in sorted(HERE.glob("*_driver.*")):
@@ -18,4 +18,4 @@ def found() -> dict[str, list[str]]:
             drivers[name] = [sys.executable, "-m", f"benchmarks.contestants.{file.stem}"]
         elif file.suffix in (".js", ".mjs", ".cjs"):
             drivers.setdefault(name, [node, str(file)])
-    return dict(sorted(drivers.items(), key=lambda each: (each[0] != OURS, each[0])))
+    return dict(sorted(drivers.items(), key=lambda item: (item[0] != OURS, item[0])))

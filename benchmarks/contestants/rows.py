@@ -1,7 +1,7 @@
-"""The row that the handler of kind "update" changes: the same table, statement and transaction for every contestant.
+"""The row that an "update" handler changes: the same table, statement and transaction for every contestant.
 
-A synchronous handler changes it through Django, as ours does and as a Django team would. No contestant pays for a new
-connection for each job: nothing closes it here, which Celery would do after every task of a Django project.
+Synchronous handlers use Django, as delaytasks does. The connection stays open between jobs for all contestants; in a
+Django project, Celery would close it after every task.
 """
 
 import os
@@ -15,7 +15,7 @@ UPDATE = "UPDATE bench_row SET n = n + 1 WHERE id = %s"
 
 
 def make(count: int) -> None:
-    """A table of `count` rows with the ids 0 to count - 1, vacuumed as it would be in daily use."""
+    """Fill the table with the ids 0 to count - 1 and vacuum it, as autovacuum would."""
     with psycopg.connect(os.environ["BENCH_POSTGRES"], autocommit=True) as connection:
         connection.execute("CREATE TABLE IF NOT EXISTS bench_row (id bigint PRIMARY KEY, n bigint NOT NULL)")
         connection.execute("TRUNCATE bench_row")
@@ -24,7 +24,7 @@ def make(count: int) -> None:
 
 
 def touch(row: int) -> None:
-    """Add one to a row, in a transaction that is durable on return. The connection stays open with its process."""
+    """Add one to a row in a durable transaction. The connection stays open."""
     if not settings.configured:
         settings.configure(DATABASES={"default": dj_database_url.parse(os.environ["BENCH_POSTGRES"])})
         django.setup()

@@ -1,7 +1,7 @@
-"""Where a handler says that it ran: 24 bytes per job in a file of its process. Pure standard library.
+"""Record that a handler ran: 24 bytes per job, in a file per process. Uses only the standard library.
 
-A record is three little-endian 64-bit integers: the job's number, when it was due and when its handler started, both
-in microseconds of the wall clock. Records are appended by one write(2), so a killed worker leaves no half of one.
+A record is three little-endian 64-bit integers: the job's number, its due time and the start of its handler, both in
+microseconds of the wall clock. Records are appended with one write(2), so a killed worker leaves no partial record.
 """
 
 import os
@@ -12,22 +12,22 @@ from pathlib import Path
 
 RECORD = struct.Struct("<qqq")
 
-_open: tuple[int, int] = (0, -1)  # whose file it is, and its descriptor: a forked child opens one of its own
+_open: tuple[int, int] = (0, -1)  # (process id, file descriptor); a forked child opens its own file
 
 
 def ran(n: int, due_us: int) -> None:
-    """Record that the handler of job `n` starts now. One write."""
+    """Record that the handler of job `n` starts now, with one write."""
     os.write(_descriptor(), RECORD.pack(n, due_us, time.time_ns() // 1000))
 
 
 def ran_all(jobs: Iterable[tuple[int, int]]) -> None:
-    """Record that the handler of all these (number, due_us) starts now. One write."""
+    """Record that the handler of these (number, due_us) starts now, with one write."""
     now_us = time.time_ns() // 1000
     os.write(_descriptor(), b"".join(RECORD.pack(n, due_us, now_us) for n, due_us in jobs))
 
 
 def records(folder: Path) -> Iterator[tuple[int, int, int]]:
-    """All (number, due_us, start_us) that any process has written so far."""
+    """Yield (number, due_us, start_us) of all records written so far."""
     for path in folder.glob("*.bin"):
         data = path.read_bytes()
         yield from RECORD.iter_unpack(data[: len(data) // RECORD.size * RECORD.size])

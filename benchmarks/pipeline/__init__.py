@@ -1,1 +1,1 @@
-"""How fast the data pipeline answers as rows grow, beside DuckDB and PostgreSQL itself."""
+"""Benchmarks of the data pipeline by number of rows, against DuckDB and PostgreSQL."""

@@ -1,9 +1,9 @@
-"""The same questions answered by PostgreSQL itself and by DuckDB that reads PostgreSQL, in one SQL for both.
+"""Run the same report and audit with PostgreSQL and with DuckDB reading PostgreSQL, with the same SQL.
 
     python -m benchmarks.pipeline.beside postgres|duckdb QUESTION DATABASE OUT.parquet [NOW_MS]
 
-DATABASE is libpq's keywords; NOW_MS the moment that an audit is of. Exact percentiles. DuckDB reads through its
-postgres extension, with as many threads as there are cores; PostgreSQL has room to sort and a process for each core.
+DATABASE is a libpq connection string, NOW_MS the time of the audit. Percentiles are exact. DuckDB uses its postgres
+extension with a thread per core; PostgreSQL sorts in memory, with a process per core.
 """
 
 import importlib.util
@@ -39,7 +39,7 @@ REPORT = f"""
 
 MS = "CAST(extract(epoch FROM {}) * 1000 AS bigint)".format
 
-# The classes of delaytasks.pipeline.classes, as far as the rows of rows.py can have them.
+# The classes of delaytasks.pipeline.transforms.promises that occur in the data of rows.py.
 AUDIT = f"""
     WITH attempted AS (
         SELECT job_id, count(*) FILTER (WHERE outcome = 'finished') AS finishes,
@@ -104,7 +104,7 @@ def of_duckdb(database: str, sql: str) -> Rows:
 
 
 def extension() -> Path:
-    """The file of DuckDB's postgres extension, from its package: nothing is fetched."""
+    """Return the path of DuckDB's postgres extension in its package; nothing is downloaded."""
     spec = importlib.util.find_spec("duckdb_extension_postgres_scanner")
     if spec is None:
         raise SystemExit("duckdb-extension-postgres-scanner is missing: pip install -r requirements-bench.txt")

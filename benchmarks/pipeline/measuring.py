@@ -1,4 +1,4 @@
-"""What a command costs: how long it took, how much it computed, and the most memory that it and its children had."""
+"""Measure a command: elapsed time, CPU time and peak memory, including its children."""
 
 import os
 import subprocess
@@ -13,26 +13,28 @@ from typing import IO
 
 from benchmarks.processes import of_sessions, stop_all
 
-SAMPLE_SECONDS = 0.5  # a look takes 30 ms of a core
-LINES = 20  # of what a command said before it failed
+SAMPLE_SECONDS = 0.5  # a sample takes 30 ms of CPU time
+MAX_LINES = 20  # of a failed command's output
 ROOT = Path(__file__).parents[2]
 
 
 class Failed(Exception):
-    """A command that is measured did not succeed."""
+    """A measured command failed."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """seconds    on the wall
-    computing  seconds of a core, of all processes together: about what others at work on the machine do not change
-    peak_mib   of proportional memory (PSS): what processes share counts once
+    """The cost and output of a command.
+
+    seconds     elapsed time
+    computing   CPU seconds of all processes; mostly independent of other load on the machine
+    peak_mib    peak of proportional memory (PSS), which counts shared memory once
     """
 
     seconds: float
     computing: float
     peak_mib: float
-    said: str
+    output: str
 
 
 def run(
@@ -42,28 +44,30 @@ def run(
     codes: Sequence[int] = (0,),
     server_too: bool = False,
 ) -> Cost:  # fmt: skip
-    """What `python ARGUMENTS` costs, with what these servers (the pids that others come from) compute meanwhile. Linux.
+    """Run and measure `python ARGUMENTS`, including the CPU time of these servers (parent process ids). Linux only.
 
-    codes        with which it may end
-    server_too   whether the servers' memory counts as well
+    codes        accepted exit codes
+    server_too   include the servers' memory
 
     Raises Failed.
     """
-    with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as errors:
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         begun = time.monotonic()
         process = subprocess.Popen(
-            [sys.executable, *arguments], cwd=ROOT, env={**os.environ, **env}, stdin=subprocess.DEVNULL, stdout=said,
+            [sys.executable, *arguments], cwd=ROOT, env={**os.environ, **env}, stdin=subprocess.DEVNULL, stdout=output,
             stderr=errors, start_new_session=True,
         )  # fmt: skip
         try:
             with Sampler(process.pid, servers, server_too) as sampler:
                 code = process.wait()
         finally:
-            stop_all([process])  # with all that it started, also where we are ended
+            stop_all([process])  # with all its children, also if this process is interrupted
         seconds = time.monotonic() - begun
-        texts = [_text(each) for each in (said, errors)]
+        texts = [_text(file) for file in (output, errors)]
     if code not in codes:
-        raise Failed(f"{' '.join(arguments)} ended with {code}:\n" + "\n".join("".join(texts).splitlines()[-LINES:]))
+        raise Failed(
+            f"{' '.join(arguments)} exited with {code}:\n" + "\n".join("".join(texts).splitlines()[-MAX_LINES:])
+        )
     return Cost(seconds, sampler.computing, sampler.peak_mib, texts[0])
 
 
@@ -73,39 +77,39 @@ def _text(file: IO[str]) -> str:
 
 
 class Sampler:
-    """Looks at the processes of whole sessions twice a second, inside its block."""
+    """Samples the processes of a session and of the servers twice per second inside its block."""
 
     def __init__(self, leader: int, servers: Sequence[int], server_too: bool) -> None:
         self.leader, self.servers, self.server_too = leader, servers, server_too
         self.peak_mib = 0.0
-        self.ticks: dict[int, int] = {}  # of each process that there was
+        self.ticks: dict[int, int] = {}  # by process id, also of exited processes
         self.before = {pid: cpu_ticks(pid) for pid in with_children(servers)}
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
 
     def __enter__(self) -> "Sampler":
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._over.set()
+        self._stopped.set()
         self._thread.join()
 
-    def _look(self) -> None:
-        while not self._over.wait(SAMPLE_SECONDS):
+    def _sample(self) -> None:
+        while not self._stopped.wait(SAMPLE_SECONDS):
             own, servers = of_sessions([self.leader]), with_children(self.servers)
             self.peak_mib = max(self.peak_mib, sum(map(pss_mib, own + servers if self.server_too else own)))
             self.ticks |= {pid: ticks for pid in own + servers if (ticks := cpu_ticks(pid))}
 
     @property
     def computing(self) -> float:
-        """Seconds. What a process did after the last look at it is missing."""
+        """CPU seconds, without those of a process after its last sample."""
         ticks = sum(ticks - self.before.get(pid, 0) for pid, ticks in self.ticks.items())
         return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def with_children(pids: Sequence[int]) -> list[int]:
-    """PostgreSQL's backends have a session each, and all one parent."""
+    """Return these processes and their direct children, such as PostgreSQL's backends."""
     return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if pid in pids or parent(pid) in pids]
 
 
@@ -114,12 +118,12 @@ def parent(pid: int) -> int:
 
 
 def cpu_ticks(pid: int) -> int:
-    """User's and system's, of all its threads; 0 of a process that has ended."""
+    """Return user and system time of all threads; 0 for an exited process."""
     return sum(map(int, _stat(pid)[11:13]))
 
 
 def _stat(pid: int) -> list[str]:
-    """From the state on; [] of a process that has ended."""
+    """Return the fields from the state on; [] for an exited process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
     except OSError:
@@ -127,11 +131,11 @@ def _stat(pid: int) -> list[str]:
 
 
 def pss_mib(pid: int) -> float:
-    """0 of a process that has ended."""
+    """Return the memory; 0 for an exited process."""
     try:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
                 return int(line.split()[1]) / 1024
     except OSError:
-        pass  # it has ended meanwhile
+        pass  # the process has exited
     return 0.0

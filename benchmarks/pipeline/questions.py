@@ -1,4 +1,4 @@
-"""What is asked of each size, in this order: by the project's own command, and of PostgreSQL and DuckDB beside it."""
+"""The measured questions, in this order: each with the pipeline's command, some with PostgreSQL and DuckDB."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -12,10 +12,10 @@ from benchmarks.results import Result
 from . import agreeing, rows
 from .beside import ENGINES
 from .measuring import Cost, Failed
-from .place import Place
+from .place import BenchmarkDatabase
 
 OURS = "delaytasks"
-AFRESH = 10_000  # events between two reports
+NEW_EVENTS = 10_000  # between two reports
 RULE = f"""[[rule]]
 name = "orders"
 topic = "{rows.TOPIC}"
@@ -30,15 +30,15 @@ holds = "status = 'open'"
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What one of them took for a question. rows: that it had to look at."""
+class Measurement:
+    """The cost of a question for one contestant. `rows` is the number of rows it reads."""
 
     form: str
     contestant: str
     cost: Cost
     rows: int
 
-    def note(self, question: str, result: Result) -> None:
+    def add_to(self, result: Result, question: str) -> None:
         figure = result.figure(question, self.form, self.contestant, "s", "less")
         figure.add(self.cost.seconds, {
             "rows_per_second": self.rows / self.cost.seconds, "computing_s": self.cost.computing,
@@ -46,77 +46,77 @@ class Asked:
         })  # fmt: skip
 
 
-def report(place: Place) -> Iterator[Asked]:
-    """The first, and after some new events the next; then the whole of it by the others, and whether they agree."""
-    events = count(place, "delaytasks_jobevent")
-    cost, _ = place.asked("report")
-    yield Asked(size(place), OURS, cost, events)
-    place.sql(f"""
+def report(database: BenchmarkDatabase) -> Iterator[Measurement]:
+    """A full report, one after new events, and the full report of the other engines, which must agree."""
+    events = count(database, "delaytasks_jobevent")
+    cost, _ = database.run_command("report")
+    yield Measurement(size(database), OURS, cost, events)
+    database.sql(f"""
         INSERT INTO delaytasks_jobevent (job_id, outcome, attempt, due_ms, done_ms, worker, actor, error, reason)
         SELECT id, 'rescheduled', 0, ms(due_at), ms(clock_timestamp()), '', 'anna', '', ''
-        FROM delaytasks_job WHERE ended_at IS NULL LIMIT {AFRESH}""")
-    cost, _ = place.asked("report")
-    yield Asked(f"{size(place)}, again", OURS, cost, events)
+        FROM delaytasks_job WHERE ended_at IS NULL LIMIT {NEW_EVENTS}""")
+    cost, _ = database.run_command("report")
+    yield Measurement(f"{size(database)}, again", OURS, cost, events)
     for engine in ENGINES:
-        out = place.lake.with_suffix(f".{engine}.parquet")
-        yield Asked(size(place), engine, place.beside(engine, "report", out), events)
-        agreeing.reports(place.lake / "default", out)
+        out = database.lake.with_suffix(f".{engine}.parquet")
+        yield Measurement(size(database), engine, database.run_engine(engine, "report", out), events)
+        agreeing.reports(database.lake / "default", out)
 
 
-def audit(place: Place) -> Iterator[Asked]:
-    """Orders against promises. Planted faults make the command end with 1."""
-    file = place.lake.with_suffix(".toml")
+def audit(database: BenchmarkDatabase) -> Iterator[Measurement]:
+    """An audit of orders against jobs. Planted faults make the command exit with 1."""
+    file = database.lake.with_suffix(".toml")
     file.write_text(RULE)
-    looked_at = sum(count(place, table) for table in ("delaytasks_job", "delaytasks_jobevent", "bench_order"))
-    cost, answer = place.asked("audit", "--rule", str(file), codes=(1,))
-    yield Asked(size(place), OURS, cost, looked_at)
+    row_count = sum(count(database, table) for table in ("delaytasks_job", "delaytasks_jobevent", "bench_order"))
+    cost, answer = database.run_command("audit", "--rule", str(file), codes=(1,))
+    yield Measurement(size(database), OURS, cost, row_count)
     now_ms = str(round(datetime.fromisoformat(answer["as_of"]).timestamp() * 1000))
     for engine in ENGINES:
-        out = place.lake.with_suffix(f".{engine}.parquet")
-        yield Asked(size(place), engine, place.beside(engine, "audit", out, now_ms), looked_at)
+        out = database.lake.with_suffix(f".{engine}.parquet")
+        yield Measurement(size(database), engine, database.run_engine(engine, "audit", out, now_ms), row_count)
         agreeing.audits(answer, out)
 
 
-def archive(place: Place) -> Iterator[Asked]:
-    """What ended in the older half: first written and compared, then pruned."""
+def archive(database: BenchmarkDatabase) -> Iterator[Measurement]:
+    """Archive the older half: first written and verified, then pruned."""
     days = ("--older-than-days", str(rows.OLD_DAYS))
-    cost, answer = place.asked("archive", *days, "--keep")
+    cost, answer = database.run_command("archive", *days, "--keep")
     moved = answer["jobs"] + answer["events"]
-    form = f"{answer['jobs'] / 1_000_000:.2g} M of {size(place)}"
-    yield Asked(f"{form}, written", OURS, cost, moved)
-    cost, answer = place.asked("archive", *days)
-    yield Asked(f"{form}, pruned", OURS, cost, moved)
+    form = f"{answer['jobs'] / 1_000_000:.2g} M of {size(database)}"
+    yield Measurement(f"{form}, written", OURS, cost, moved)
+    cost, answer = database.run_command("archive", *days)
+    yield Measurement(f"{form}, pruned", OURS, cost, moved)
 
 
-def load(place: Place) -> Iterator[Asked]:
-    """Open orders of another system, due in a month. Raises measuring.Failed where other rows than the bad are left."""
-    folder = place.lake.with_suffix(".csvs")
-    exported = rows.export(folder, round(place.millions * 1_000_000))
+def load(database: BenchmarkDatabase) -> Iterator[Measurement]:
+    """Load open orders of another system. Raises measuring.Failed unless exactly the invalid rows are rejected."""
+    folder = database.lake.with_suffix(".csvs")
+    exported = rows.export(folder, round(database.millions * 1_000_000))
     mapping = ("--topic", rows.TOPIC, "--key", "order", "--due", "closes_at", "--body", "customer=customer")
-    cost, answer = place.asked("load", str(folder), *mapping)
-    found = answer["read"], answer["inserted"], sum(answer["rejected"].values())
+    cost, answer = database.run_command("load", str(folder), *mapping)
+    counts = answer["read"], answer["inserted"], sum(answer["rejected"].values())
     bad = -(-exported // rows.BAD)
-    if found != (exported, exported - bad, bad):
-        raise Failed(f"Of {exported} rows, {bad} of them bad: read, loaded and rejected were {found}.")
-    yield Asked(f"{exported / 1_000_000:.2g} M rows to {size(place)}", OURS, cost, exported)
+    if counts != (exported, exported - bad, bad):
+        raise Failed(f"Of {exported} rows, {bad} of them invalid: read, loaded and rejected were {counts}.")
+    yield Measurement(f"{exported / 1_000_000:.2g} M rows to {size(database)}", OURS, cost, exported)
     shutil.rmtree(folder)
 
 
-QUESTIONS: dict[str, Callable[[Place], Iterator[Asked]]] = {
+QUESTIONS: dict[str, Callable[[BenchmarkDatabase], Iterator[Measurement]]] = {
     "report": report, "audit": audit, "archive": archive, "load": load,
 }  # fmt: skip
 
 
-def size(place: Place) -> str:
-    return f"{place.millions:g} M jobs"
+def size(database: BenchmarkDatabase) -> str:
+    return f"{database.millions:g} M jobs"
 
 
-def count(place: Place, table: str) -> int:
-    return int(place.sql(f"SELECT count(*) FROM {table}")[0])
+def count(database: BenchmarkDatabase, table: str) -> int:
+    return int(database.sql(f"SELECT count(*) FROM {table}")[0])
 
 
-def forget(place: Place) -> None:
-    """Remove what the others wrote."""
-    for path in place.lake.parent.glob(f"{place.lake.name}.*"):
+def remove_output(database: BenchmarkDatabase) -> None:
+    """Remove the output of the other engines."""
+    for path in database.lake.parent.glob(f"{database.lake.name}.*"):
         with suppress(OSError):
             Path(path).unlink()

@@ -1,9 +1,9 @@
-"""A month of jobs with their events and the orders they are about, put into PostgreSQL directly.
+"""Insert a month of jobs, events and orders into PostgreSQL.
 
-Fifty topics, half of all jobs in the first; due from 33 days ago to three days from now, so that one half ended more
-than 15 days ago; finished, cancelled and dead ones; one to three attempts; an event for each attempt or change, about
-one and a half for each job, in the order in which they happened. First attempts began some milliseconds late, one in
-a hundred seconds, one in two thousand minutes.
+There are 50 topics; the first has half of all jobs. Jobs are due from 33 days ago to 3 days ahead, so that half of them
+ended more than 15 days ago. They are finished, cancelled or dead after one to three attempts. Each attempt or change
+has an event, about 1.5 per job, in chronological order. First attempts began some milliseconds late, one in 100 some
+seconds and one in 2,000 some minutes.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -16,7 +16,7 @@ TOPIC = "order.close"
 BACK_DAYS, AHEAD_DAYS = 33, 3
 OLD_DAYS = 15  # half of the jobs ended longer ago
 RETRY_MS = 60_000
-ORPHANS, MISSING, CALLED_OFF, TWICE_EACH, EARLY = 10_007, 1_000, 5_003, 20_011, 30_011  # one in so many
+ORPHANS, MISSING, CALLED_OFF, TWICE_EACH, EARLY = 10_007, 1_000, 5_003, 20_011, 30_011  # one in this many jobs
 
 JOBS = f"""
     INSERT INTO delaytasks_job (id, topic, key, state, due_at, ttr_ms, attempt, failures, body, created_at, reserved_at,
@@ -54,7 +54,7 @@ JOBS = f"""
 COMING, BAD = 10 / 3, 50  # to be loaded is a row for so many jobs; one in so many of them has no key
 FILE_ROWS = 250_000
 
-# An attempt that is not the last failed and was made again a minute later.
+# Every attempt but the last one failed and was retried a minute later.
 EVENTS = f"""
     INSERT INTO delaytasks_jobevent (job_id, outcome, attempt, due_ms, reserved_ms, done_ms, next_due_ms, worker, actor,
                                      error, reason)
@@ -74,8 +74,8 @@ EVENTS = f"""
         FROM delaytasks_job, generate_series(1, attempt) AS k WHERE state IN (4, 6)
     ) AS events ORDER BY done_ms"""
 
-# An order for each job, which is to be closed by order.close if it is paid later. Of the promises some have no order,
-# some orders no promise, and some were called off though the order is not paid.
+# An order for each job; order.close closes those with payment "later". As planted faults, some jobs have no order, some
+# orders have no job, and some jobs were cancelled although the order is unpaid.
 ORDERS = f"""
     INSERT INTO bench_order (id, payment, status, placed_at)
     SELECT id, CASE topic WHEN '{TOPIC}' THEN 'later' ELSE 'now' END,
@@ -86,7 +86,7 @@ ORDERS = f"""
     SELECT %(rows)s + n, 'later', 'open', now() - n * interval '1 ms' - interval '2 days'
     FROM generate_series(1, %(rows)s / {MISSING}) AS n"""
 
-# A second job under the same key, which ran as well.
+# A second job with the same key, which also ran.
 TWICE = f"""
     INSERT INTO delaytasks_job (id, topic, key, state, due_at, ttr_ms, attempt, failures, body, created_at, reserved_at,
                                 ended_at, worker, error)
@@ -105,11 +105,10 @@ MS = """
 
 
 def fill(connection: Any, rows: int) -> None:
-    """Put so many jobs into a database that migrate has just made. Less than a minute for each million."""
+    """Insert this many jobs into a newly migrated database. Takes less than a minute per million."""
     with connection.transaction(), connection.cursor() as cursor:
-        cursor.execute(
-            "TRUNCATE delaytasks_job, delaytasks_jobevent RESTART IDENTITY"
-        )  # what follows needs no log then
+        # With wal_level minimal, rows inserted after a TRUNCATE in the same transaction need no WAL.
+        cursor.execute("TRUNCATE delaytasks_job, delaytasks_jobevent RESTART IDENTITY")
         indexes = without_indexes(cursor)
         cursor.execute("SET LOCAL work_mem = '256MB'")
         cursor.execute("SET LOCAL max_parallel_maintenance_workers = 2")
@@ -128,7 +127,7 @@ def fill(connection: Any, rows: int) -> None:
 
 
 def export(folder: Path, jobs: int) -> int:
-    """Write what another system would hand over beside so many jobs, as CSVs. How many rows that is."""
+    """Write CSV files with open orders of another system; return the number of rows."""
     folder.mkdir()
     rows, due_at = round(jobs / COMING), datetime.now(UTC) + timedelta(days=30)
     for first in range(0, rows, FILE_ROWS):

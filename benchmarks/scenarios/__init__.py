@@ -1,4 +1,4 @@
-"""What is measured. Each module lists its FORMS; it is imported when it is asked for."""
+"""The scenarios. Each module lists its FORMS and is imported on demand."""
 
 from importlib import import_module
 from importlib.util import find_spec
@@ -8,10 +8,10 @@ from ..plan import Form
 NAMES = ("schedule", "burst", "punctual", "pending", "cancel", "http", "scale", "idle")
 
 
-def is_there(name: str) -> bool:
+def exists(name: str) -> bool:
     return find_spec(f"{__name__}.{name}") is not None
 
 
 def forms_of(name: str) -> list[Form]:
-    """The forms of one scenario. Raises ModuleNotFoundError."""
+    """Return the forms of a scenario. Raises ModuleNotFoundError."""
     return import_module(f"{__name__}.{name}").FORMS

@@ -1,60 +1,63 @@
-"""Jobs per second that are scheduled over HTTP: one uvicorn with the project, caller and servers on one machine."""
+"""Jobs per second scheduled over HTTP: one uvicorn with the project, clients and servers on one machine."""
 
 import http.client
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from project.parts import answers_http, web
-from tests.servers import free_port, tail
+from project.run.programs import answers_http, web
+from tests.support.servers import free_port, tail
 
 from .. import processes
 from ..drivers import DriverFailed
 from ..plan import Form, Measured, Options
-from ..stand import Stand
+from ..stand import Testbed
 from .ourselves import inside
 
 OURS = "delaytasks"
 DELAY_SECONDS = 600
 BULK = 1000
 CALLERS = 8
-WARM = 100  # requests that nobody counts
+WARMUP = 100  # requests that are not counted
 START_SECONDS = 60.0
+LOAD_SECONDS = 8
 
 
-class Caller:
-    """One connection that stays open, with one token."""
+class Client:
+    """One persistent connection with one token."""
 
     def __init__(self, port: int, secret: str) -> None:
         self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         self.headers = {"Authorization": f"Bearer {secret}", "Content-Type": "application/json"}
 
     def post(self, path: str, body: Any) -> None:
-        """Raises DriverFailed if it was not done."""
+        """Send a request. Raises DriverFailed if it fails."""
         self.connection.request("POST", f"/api/{path}", json.dumps(body), self.headers)
-        answer = self.connection.getresponse()
-        text = answer.read()
-        if answer.status not in (200, 201) or b'"success":false' in text.replace(b" ", b""):
-            raise DriverFailed(f"POST {path}: {answer.status} {text[:200]!r}")
+        response = self.connection.getresponse()
+        text = response.read()
+        if response.status not in (200, 201) or b'"success":false' in text.replace(b" ", b""):
+            raise DriverFailed(f"POST {path}: {response.status} {text[:200]!r}")
 
 
 @contextmanager
-def served(stand: Stand) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The port of a web process that answers, and the token that inside.py made."""
+def served(testbed: Testbed) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Run a web process; yield its port and the token that inside.py created."""
     port = free_port()
-    with inside(stand) as ours:
+    with inside(testbed) as ours:
         access = ours.do("token")
-    log = stand.directory / "web.log"
-    env = stand.env | {"DJANGO_SETTINGS_MODULE": "benchmarks.contestants.ours.settings", "SERVED_BY": "asgi"}
-    process = processes.start(web(port).command, env, stand.directory, log)
+    log = testbed.directory / "web.log"
+    env = testbed.env | {"DJANGO_SETTINGS_MODULE": "benchmarks.contestants.ours.settings", "SERVED_BY": "asgi"}
+    process = processes.start(web(port, http="auto").command, env, testbed.directory, log)
     try:
         deadline = time.monotonic() + START_SECONDS
         while not answers_http(port, "/api/health/"):
             if process.poll() is not None or time.monotonic() > deadline:
-                raise DriverFailed(f"The web process does not answer.\n{tail(log, 15)}")
+                raise DriverFailed(f"The web process does not respond.\n{tail(log, 15)}")
             time.sleep(0.1)
         yield port, access
     finally:
@@ -73,33 +76,33 @@ def command(topic: str, numbers: Sequence[int], bulk: int) -> tuple[str, Any]:
 
 
 def form(name: str, make: Any, note: str, *, bulk: int = 1, callers: int = 1, share: int = 10) -> Form:
-    """share   only one job of so many: one at a time, 20,000 would take minutes"""
+    """Return a form. `share` divides the number of jobs: 20,000 single requests would take minutes."""
 
-    def measure(stand: Stand, options: Options) -> Measured:
+    def measure(testbed: Testbed, options: Options) -> Measured:
         count = max(callers, options.jobs // share)
-        with served(stand) as (port, access):
-            opened = [Caller(port, access["secret"]) for _ in range(callers)]
-            _time(opened, [make(access["topic"], [n], 1) for n in range(count, count + WARM)])
+        with served(testbed) as (port, access):
+            clients = [Client(port, access["secret"]) for _ in range(callers)]
+            _time(clients, [make(access["topic"], [n], 1) for n in range(count, count + WARMUP)])
             calls = [make(access["topic"], range(at, min(at + bulk, count)), bulk) for at in range(0, count, bulk)]
-            seconds = _time(opened, calls)
+            seconds = _time(clients, calls)
         return Measured(count / seconds, {"jobs": count, "callers": callers})
 
     return Form("http", name, "jobs/s", measure, only=(OURS,), note=note)
 
 
-def _time(callers: Sequence[Caller], calls: Sequence[tuple[str, Any]]) -> float:
-    """Seconds until all calls are answered, each caller making its share of them one after the other."""
+def _time(clients: Sequence[Client], calls: Sequence[tuple[str, Any]]) -> float:
+    """Return the seconds until all calls are answered. Each client makes its share of them sequentially."""
     failed: list[Exception] = []
 
-    def work(caller: Caller, share: Sequence[tuple[str, Any]]) -> None:
+    def work(client: Client, share: Sequence[tuple[str, Any]]) -> None:
         try:
             for path, body in share:
-                caller.post(path, body)
+                client.post(path, body)
         except Exception as error:
             failed.append(error)
 
-    step = len(callers)
-    threads = [threading.Thread(target=work, args=(each, calls[n::step])) for n, each in enumerate(callers)]
+    step = len(clients)
+    threads = [threading.Thread(target=work, args=(client, calls[n::step])) for n, client in enumerate(clients)]
     begun = time.perf_counter()
     for thread in threads:
         thread.start()
@@ -110,9 +113,32 @@ def _time(callers: Sequence[Caller], calls: Sequence[tuple[str, Any]]) -> float:
     return time.perf_counter() - begun
 
 
+def load(name: str, kind: str, connections: int, note: str) -> Form:
+    """Return a form with many connections at once, each of which waits for its answer; see http_load.py."""
+
+    def measure(testbed: Testbed, options: Options) -> Measured:
+        with ExitStack() as at_end:
+            port, access = at_end.enter_context(served(testbed))
+            if kind == "cycle":  # its mover makes the added jobs ready
+                at_end.enter_context(testbed.workers(1, warm=False))
+            command = [sys.executable, "-m", "benchmarks.http_load", str(port), access["secret"], access["unhandled"]]
+            command += [kind, str(connections), str(LOAD_SECONDS)]
+            done = subprocess.run(command, env=testbed.env, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise DriverFailed(f"The load failed: {done.stderr[-500:]}")
+        answer = json.loads(done.stdout)
+        return Measured(
+            answer["per_second"], {"connections": connections, "p50 ms": answer["p50_ms"], "p99 ms": answer["p99_ms"]}
+        )
+
+    return Form("http", name, "rounds/s" if kind == "cycle" else "jobs/s", measure, only=(OURS,), note=note)
+
+
 FORMS = [
-    form("one", rest, "POST /jobs/, one job per request, one caller after the other"),
-    form("one.8", rest, "the same, eight callers at once", callers=CALLERS),
-    form("add", command, "the command protocol's add, one caller after the other"),
+    form("one", rest, "POST /jobs/, one job per request, one client"),
+    form("one.8", rest, "the same with eight clients", callers=CALLERS),
+    form("add", command, "the command protocol's add, one client"),
     form("bulk", rest, "POST /jobs/ with a thousand jobs per request", bulk=BULK, share=1),
+    load("add.64", "add", 64, "the command protocol's add, 64 connections at once"),
+    load("cycle.64", "cycle", 64, "add, pop and finish, 64 connections at once"),
 ]

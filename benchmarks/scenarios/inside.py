@@ -1,6 +1,6 @@
-"""Commands that look at the engine from within: rows by SQL, the mirror filled by the guards, the mover, the claim.
+"""Commands that use the engine's internals: insert rows with SQL, rebuild the mirror, run the mover, claim jobs.
 
-Started by ourselves.py with the environment of a driver, and spoken to as one: a JSON object per line.
+Started by ourselves.py with the environment of a driver and the same protocol: a JSON object per line.
 """
 
 import itertools
@@ -20,91 +20,94 @@ from django.db import connection, connections  # noqa: E402
 
 from benchmarks.contestants.lines import Command, serve, timed  # noqa: E402
 from benchmarks.contestants.ours.timeouts import TOPICS  # noqa: E402
-from delaytasks import conf, engine, sweeper, topics  # noqa: E402
-from delaytasks.claiming import take  # noqa: E402
-from delaytasks.mirror.index import Mirror  # noqa: E402
-from delaytasks.mover import Mover  # noqa: E402
-from delaytasks.places import Entry  # noqa: E402
+from delaytasks import conf, databases, handlers, mirror  # noqa: E402
+from delaytasks.maintenance import feed  # noqa: E402
+from delaytasks.mirror.base import Entry  # noqa: E402
+from delaytasks.mirror.redis.index import Mirror  # noqa: E402
+from delaytasks.worker.claim import take  # noqa: E402
+from delaytasks.worker.mover import Mover  # noqa: E402
 
 from . import rows  # noqa: E402
 
 USING = "default"
 BATCH = 200
-UNMEASURED = 3  # batches at the start: plans, scripts, connections
-numbers = itertools.count(10**12)  # ids of entries that no row stands behind
+WARMUP_BATCHES = 3  # not measured: query plans, scripts and connections are new
+numbers = itertools.count(10**12)  # ids of mirror entries without a row
 PAGE = 1000
 
 
-def mirror() -> Mirror:
-    found = engine.mirror_of(USING)
-    assert found is not None
-    return found
+def redis_mirror() -> Mirror:
+    index = mirror.connect(USING)
+    assert index is not None
+    return index
 
 
 def pending(count: int, first_seconds: float, last_seconds: float) -> dict[str, Any]:
-    """`count` jobs due at random from first_seconds to last_seconds from now, as rows; the mirror knows nothing yet."""
+    """Insert `count` jobs due at random between two offsets from now. Does not update the mirror."""
     with timed() as answer:
         rows.pending(count, TOPICS["noop"], first_seconds, last_seconds)
     return answer
 
 
 def backlog(count: int, due: int) -> dict[str, Any]:
-    """`count` rows: `due` that were made together, as many made at all times, and the rest due within a week."""
+    """Insert `count` jobs: `due` adjacent due ones, as many scattered due ones, the others due within a week."""
     with timed() as answer:
         rows.backlog(count, due, together=TOPICS["noop"], scattered=TOPICS["one-commit"], later=TOPICS["update"])
     return answer
 
 
 def rebuild() -> dict[str, Any]:
-    """The mirror filled from the rows, by the product's own rebuild."""
+    """Rebuild the mirror from the rows."""
     with timed() as answer:
-        added = sweeper.rebuild(USING)
+        added = feed.rebuild(USING)
     return answer | {"added": added}
 
 
 def promote(count: int) -> dict[str, Any]:
-    """The mover's loop over `count` entries that are due, beside all that is in the mirror already."""
-    found = mirror()
-    due_ms = engine.now_ms(USING) - count  # a millisecond each
+    """Add `count` due entries to the mirror and let the mover's loop promote them."""
+    index = redis_mirror()
+    due_ms = databases.now_ms(USING) - count  # one per millisecond
     for start in range(0, count, PAGE):
         page = range(start, min(count, start + PAGE))
-        found.feed(Entry(next(numbers), TOPICS["batch"], due_ms + n) for n in page)
-    rung: Callable[[str], None] = lambda topic: None  # noqa: E731
-    mover = Mover(lambda: found, lambda: engine.now_ms(USING), topics.handled, rung, conf.get().guard_tick_ms)
-    before = found.counters().get("promoted", 0)
+        index.feed(Entry(next(numbers), TOPICS["batch"], due_ms + n) for n in page)
+    ignore: Callable[[str], None] = lambda topic: None  # noqa: E731
+    mover = Mover(lambda: index, lambda: databases.now_ms(USING), handlers.handled, ignore, conf.get().guard_tick_ms)
+    before = index.counters().get("promoted", 0)
     with timed() as answer:
         while mover.move_due() == 0:
             pass
-    return answer | {"moved": found.counters()["promoted"] - before}
+    return answer | {"moved": index.counters()["promoted"] - before}
 
 
 def claim(kind: str) -> dict[str, Any]:
-    """All that is ready of a kind, reserved and claimed in batches; the median microseconds per job."""
-    found, batches = mirror(), []
+    """Reserve and claim all ready jobs of a kind in batches; return the microseconds per job."""
+    index, batches = redis_mirror(), []
     while True:
         begun = time.perf_counter()
-        held = take(found, TOPICS[kind], BATCH, using=USING, worker="benchmark", quick=True)
-        if not held:
+        jobs = take(index, TOPICS[kind], BATCH, using=USING, worker="benchmark", quick=True)
+        if not jobs:
             break
-        batches.append((len(held), (time.perf_counter() - begun) / len(held) * 1_000_000))
-    whole = [us for size, us in batches if size == BATCH][UNMEASURED:]
-    costs = whole or [us for _, us in batches] or [0.0]
+        batches.append((len(jobs), (time.perf_counter() - begun) / len(jobs) * 1_000_000))
+    full_batches = [us for size, us in batches if size == BATCH][WARMUP_BATCHES:]
+    costs = full_batches or [us for _, us in batches] or [0.0]
     claimed = sum(size for size, _ in batches)
     return {"claimed": claimed, "us": statistics.median(costs), "mean_us": statistics.fmean(costs)}
 
 
 def token() -> dict[str, Any]:
-    """The secret of a new token that may schedule everything, as often as it likes."""
+    """Create a token that may schedule every topic, without a rate limit; return its secret."""
     from delaytasks.api.models import Grant, ServiceAccount, Token
+    from delaytasks.models import Topic
 
     account = ServiceAccount.objects.create(name=f"bench-{uuid4().hex[:8]}")
-    made, secret = Token.objects.create_key(name="benchmark", account=account, rate_per_minute=100_000_000)
-    Grant.objects.create(token=made, topic="*", produce=True)
-    return {"secret": secret, "topic": TOPICS["noop"]}
+    token, secret = Token.objects.create_key(name="benchmark", account=account, rate_per_minute=100_000_000)
+    Grant.objects.create(token=token, topic="*", produce=True, consume=True)
+    unhandled, _ = Topic.objects.get_or_create(name="bench.http")  # for consumers over HTTP: no worker runs its jobs
+    return {"secret": secret, "topic": TOPICS["noop"], "unhandled": unhandled.name}
 
 
 def settle() -> dict[str, Any]:
-    """What autovacuum and the checkpointer would have done by now: statistics, and all pages on the disk."""
+    """Vacuum, analyze and checkpoint, as the server would have done with older data."""
     with timed() as answer, connection.cursor() as cursor:
         cursor.execute("VACUUM (ANALYZE) delaytasks_job")
         cursor.execute("CHECKPOINT")

@@ -1,4 +1,4 @@
-"""A process of our own project, beside the driver, for what only delaytasks has: see inside.py."""
+"""Run inside.py: a second process of the measured project for scenarios that only delaytasks has."""
 
 import json
 import sys
@@ -9,20 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from ..drivers import Driver
-from ..stand import Stand
+from ..stand import Testbed
 
 COMMAND = [sys.executable, "-m", "benchmarks.scenarios.inside"]
 
 
 @contextmanager
-def inside(stand: Stand, *, redis_url: str = "", **settings: Any) -> Iterator[Driver]:
-    """A process of the contestant's project on its servers, which knows the commands of inside.py.
+def inside(testbed: Testbed, *, redis_url: str = "", **settings: Any) -> Iterator[Driver]:
+    """Run inside.py on the contestant's servers.
 
-    redis_url   another Redis than the stand's
-    settings    of delaytasks, in capitals, that replace the measured project's
+    redis_url   replaces the testbed's Redis
+    settings    delaytasks settings that override those of the measured project
     """
-    env = stand.env | ({"BENCH_REDIS": redis_url} if redis_url else {}) | _given(settings)
-    with tempfile.TemporaryDirectory(dir=stand.directory) as directory:
+    env = testbed.env | ({"BENCH_REDIS": redis_url} if redis_url else {}) | _as_env(settings)
+    with tempfile.TemporaryDirectory(dir=testbed.directory) as directory:
         driver = Driver("inside", COMMAND, env, Path(directory))
         try:
             yield driver
@@ -31,15 +31,15 @@ def inside(stand: Stand, *, redis_url: str = "", **settings: Any) -> Iterator[Dr
 
 
 @contextmanager
-def with_settings(stand: Stand, **settings: Any) -> Iterator[None]:
-    """Inside the block the stand's workers start with these settings of delaytasks."""
-    before = stand.env
-    stand.env = before | _given(settings)
+def with_settings(testbed: Testbed, **settings: Any) -> Iterator[None]:
+    """Start the testbed's workers with these delaytasks settings inside the block."""
+    env = testbed.env
+    testbed.env = env | _as_env(settings)
     try:
         yield
     finally:
-        stand.env = before
+        testbed.env = env
 
 
-def _given(settings: dict[str, Any]) -> dict[str, str]:
+def _as_env(settings: dict[str, Any]) -> dict[str, str]:
     return {"BENCH_DELAYTASKS": json.dumps(settings)} if settings else {}

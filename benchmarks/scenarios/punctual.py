@@ -1,34 +1,34 @@
-"""Jobs due at random instants for half a minute, scheduled before: how late each of them starts."""
+"""Jobs due at random times within 30 seconds, scheduled in advance: how late each one starts."""
 
 import random
 import time
 
 from ..filling import fill_ahead
-from ..plan import USUAL_JOBS, Form, Measured, Options
+from ..plan import DEFAULT_JOBS, Form, Measured, Options
 from ..sink import lateness
-from ..stand import Stand
+from ..stand import Testbed
 
 SECONDS = 30.0
-LEAST_SECONDS = 3.0
-LATEST_SECONDS = 120.0
+MIN_SECONDS = 3.0
+TIMEOUT_SECONDS = 120.0
 STALLED_SECONDS = 30.0
 UNIT = "ms late, p50"
-SEED = 7  # the same instants for all
+SEED = 7  # the same times for all contestants
 
 
 def form(rate: int) -> Form:
-    def measure(stand: Stand, options: Options) -> Measured:
-        seconds = max(LEAST_SECONDS, SECONDS * min(1.0, options.jobs / USUAL_JOBS))
-        chosen = random.Random(SEED)
-        offsets = sorted(chosen.uniform(0, seconds) for _ in range(round(rate * seconds)))
+    def measure(testbed: Testbed, options: Options) -> Measured:
+        seconds = max(MIN_SECONDS, SECONDS * min(1.0, options.jobs / DEFAULT_JOBS))
+        rng = random.Random(SEED)
+        offsets = sorted(rng.uniform(0, seconds) for _ in range(round(rate * seconds)))
         count = len(offsets)
-        with stand.workers():
-            start = fill_ahead(stand, "noop", count, lambda start: [start + offset for offset in offsets])
+        with testbed.workers():
+            start = fill_ahead(testbed, "noop", count, lambda start: [start + offset for offset in offsets])
             until_end = max(0.0, start + seconds - time.time())
-            stand.sink.await_count(count, until_end + LATEST_SECONDS, until_end + STALLED_SECONDS)
-            stand.await_quiet()
-            found = lateness(stand.sink.records(), count)
-        return Measured(found.pop("p50_ms"), found)
+            testbed.sink.await_count(count, until_end + TIMEOUT_SECONDS, until_end + STALLED_SECONDS)
+            testbed.await_quiet()
+            numbers = lateness(testbed.sink.records(), count)
+        return Measured(numbers.pop("p50_ms"), numbers)
 
     note = f"{rate} due per second"
     return Form("punctual", str(rate), UNIT, measure, needs="punctual", better="less", note=note)

@@ -1,4 +1,4 @@
-"""Very many rows by SQL. PostgreSQL only. Imported where Django is set up: see inside.py."""
+"""Insert many rows with SQL. PostgreSQL only; needs Django to be set up, see inside.py."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,23 +7,23 @@ from django.db import connection, transaction
 
 from delaytasks.states import State
 
-REBUILT_FROM = 50_000  # rows from which it is quicker to make the indexes anew
+REBUILT_FROM = 50_000  # from this number of rows on, rebuilding the indexes is faster
 WEEK_SECONDS = 7 * 86_400
-LATER_SECONDS = 600  # what is not due is not due for so long
+LATER_SECONDS = 600  # minimum delay of jobs that are not due
 COLUMNS = "(topic, key, state, due_at, ttr_ms, attempt, failures, body, created_at, worker, error)"
 
 
 def pending(count: int, topic: str, first_seconds: float, last_seconds: float) -> None:
-    """`count` delayed jobs of a topic, due at random between two moments from now."""
+    """Insert `count` delayed jobs of a topic, due at random between two offsets from now."""
     due = "clock_timestamp() + (%s + random() * %s) * interval '1 second'"
     _insert(count, "%s", due, [topic], [first_seconds, last_seconds - first_seconds])
 
 
 def backlog(count: int, due: int, *, together: str, scattered: str, later: str) -> None:
-    """`count` delayed jobs: `due` neighbours that are due, as many that are due and lie anywhere in a half, the rest.
+    """Insert `count` delayed jobs: `due` adjacent due rows, as many due rows scattered over one half, and others.
 
-    The rest is due at random within a week. Neighbours are what a fixed delay makes of an hour's orders: they were
-    scheduled together and fall due together. The others are what random delays make of them.
+    The others are due at random within a week. Adjacent rows are the result of a fixed delay: jobs scheduled together
+    are due together. Scattered rows are the result of random delays.
     """
     half = count // 2
     stride = max(1, half // due)
@@ -50,16 +50,16 @@ def _insert(count: int, topic: str, due: str, of_topic: list[str], of_due: list[
 
 @contextmanager
 def _indexes_afterwards(count: int) -> Iterator[None]:
-    """Inside the block the table has its primary key alone, if many rows come; after it, every index again."""
+    """For many rows, drop all indexes but the primary key and recreate them after the block."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT indexname, indexdef FROM pg_indexes WHERE tablename = 'delaytasks_job'"
             " AND indexname NOT LIKE '%%pkey' AND schemaname = current_schema()",
             [],
         )
-        made = cursor.fetchall() if count >= REBUILT_FROM else []
-        for name, _ in made:
+        indexes = cursor.fetchall() if count >= REBUILT_FROM else []
+        for name, _ in indexes:
             cursor.execute(f'DROP INDEX "{name}"')
         yield
-        for _, definition in made:
+        for _, definition in indexes:
             cursor.execute(definition)

@@ -1,4 +1,4 @@
-"""What processes cost, read from /proc: processor seconds, those of ended children included, and memory. Linux."""
+"""CPU time and memory of processes, read from /proc. CPU time includes exited children. Linux only."""
 
 import os
 import time
@@ -10,26 +10,26 @@ KIB = 1024
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """What these processes, and those of their children that have ended, have used so far."""
+    """Return the CPU seconds used so far by these processes and their exited children."""
     return sum(sum(map(int, fields[11:15])) for fields in map(_stat, pids) if fields) / TICKS
 
 
-def family(pid: int) -> list[int]:
-    """A process and all that it started, and so on, as far as they still run."""
-    parents = {each: int(fields[1]) for each in _pids() if (fields := _stat(each))}
-    found = [pid]
-    for each in found:  # grows meanwhile
-        found += [child for child, parent in parents.items() if parent == each]
-    return found
+def process_tree(pid: int) -> list[int]:
+    """Return the ids of a process and all its running descendants."""
+    parents = {process: int(fields[1]) for process in _pids() if (fields := _stat(process))}
+    tree = [pid]
+    for process in tree:  # grows during the iteration
+        tree += [child for child, parent in parents.items() if parent == process]
+    return tree
 
 
 def pss_bytes(pids: Iterable[int]) -> int:
-    """Their memory; what several share is divided among them."""
+    """Return their memory; shared memory is divided among its users."""
     return sum(map(_pss, pids))
 
 
-def settled(read: Callable[[], int], within: int, seconds: float = 20.0) -> int:
-    """What `read()` answers once it has moved by no more than `within` for two seconds, or after `seconds`."""
+def wait_until_stable(read: Callable[[], int], within: int, seconds: float = 20.0) -> int:
+    """Return `read()` once it changes by at most `within` in two seconds, or after `seconds`."""
     deadline, last = time.monotonic() + seconds, read()
     while time.monotonic() < deadline:
         time.sleep(2)
@@ -45,7 +45,7 @@ def _pids() -> list[int]:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat behind the name, from the state on; [] if the process has ended."""
+    """Return the fields of /proc/PID/stat after the name, from the state on; [] if the process has exited."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -57,5 +57,5 @@ def _pss(pid: int) -> int:
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
-        return 0  # it has ended meanwhile
+        return 0  # the process has exited
     return next((int(line.split()[1]) * KIB for line in lines if line.startswith("Pss:")), 0)

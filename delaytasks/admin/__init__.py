@@ -1,8 +1,10 @@
-"""The admin: a board to leave open, jobs to act on, bulk changes to follow, topics to pause.
+"""The admin: the board, jobs, bulk changes, topics, schedules and calendars. Loaded by admin.autodiscover()."""
 
-Found by Django's autodiscovery.
-"""
+from . import jobs, topics
+from .bulk import changes as bulk_changes
+from .dashboard import admin as dashboard
+from .recurrence import calendar_days, schedules
+from .service_levels.mixin import SlaMixin
+from .subjects import TimeoutsMixin
 
-from . import board, bulkchanges, jobs, topics
-
-__all__ = ["board", "bulkchanges", "jobs", "topics"]
+__all__ = ["SlaMixin", "TimeoutsMixin", "bulk_changes", "calendar_days", "dashboard", "jobs", "schedules", "topics"]

@@ -1,4 +1,4 @@
-"""The changelist of jobs: pages that go on from a position, in an order that an index has, and never a COUNT."""
+"""The changelist of jobs: keyset pagination in an order that an index provides, without a COUNT."""
 
 from typing import Any
 
@@ -11,179 +11,184 @@ from django.http import HttpRequest
 from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
 
-from .. import rights
+from .. import permissions
+from ..db import pagination
+from ..db.pagination import Cursor, Page
+from ..db.scans import DUE, KEY, NEWEST, JobFilter, Order, Position
 from ..exceptions import BadCursor
-from ..models import Job
-from . import cursors, filters, lateness, shown, walks
+from ..querysets import LARGE_COLUMNS
+from ..states import State
+from . import display, filters, lateness
 
-ERROR_TAIL = 400  # characters of the error that a list needs
-PAGE_VARS = (PAGE_VAR,)  # what in an address only says which page
+ERROR_TAIL = 400  # the list reads only so many characters, from the end of each error
+PAGE_VARS = (PAGE_VAR,)  # URL parameters that only select the page
 MAX_ID = 2**63 - 1
-FEW = 200
+MAX_COUNT = 200
 
 
-def number_of(text: str) -> int | None:
-    """The job number that `text` is, or None."""
+def parse_id(text: str) -> int | None:
+    """Return the ID in `text`, or None if `text` is not a valid ID."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= MAX_ID else None
 
 
-class FirstFew(Paginator):
-    """Pages of what matches, as far as people look; beyond that nothing is counted. Not for the list: it has walks."""
+class LimitedPaginator(Paginator):
+    """A paginator that counts at most MAX_COUNT rows, for autocomplete fields. The list of jobs does not use it."""
 
     object_list: Any
 
     @cached_property
     def count(self) -> int:
-        return len(self.object_list.values_list("pk")[:FEW])
+        return len(self.object_list.values_list("pk")[:MAX_COUNT])
 
 
 class JobChangeList(ChangeList):
-    """Newest first; live jobs by due time; what is searched for by key.
+    """The list of jobs. Live jobs are in order of due time, search results in order of key, others newest first.
 
-    `queryset` is all that matches, for actions. What the page shows is found by walks.py, which is quick
-    however many match, and fetched by number.
+    `queryset` contains all matches, for actions. db/pagination.py finds the ids of the jobs on the page, which is fast
+    regardless of the number of matches.
     """
 
     model_admin: Any
 
     def get_ordering(self, request: HttpRequest, queryset: Any) -> list[str | Combinable]:
-        walk = self._walk(request)
-        columns = walk.columns if walk.name == "due" else ("id",)
-        return [f"-{column}" if walk.down else column for column in columns]
+        order = self._order(request)
+        columns = order.columns if order.name == "due" else ("id",)
+        return [f"-{column}" if order.descending else column for column in columns]
 
     def get_results(self, request: HttpRequest) -> None:
         self.list_per_page = min(self.list_per_page, getattr(request, "_delaytasks_rows", self.list_per_page))
-        self._find(request)
-        now = shown.seen_at(request, self.queryset.db)
+        self._load_page(request)
+        now = display.request_time(request, self.queryset.db)
         self.result_list = self._fetch()
         for job in self.result_list:
             job.seen_at = now
-        lateness.note(self.result_list, now)
-        # Django's templates offer "select all N" and "N results" where these differ: nobody counted, so they do not.
+        lateness.annotate(self.result_list, now)
+        # Django's templates show "select all N" and "N results" if these counts differ. The matches were not counted.
         self.result_count = self.full_result_count = len(self.result_list)
         self.show_full_result_count = False
         self.show_admin_actions = bool(self.result_list)
         self.can_show_all = self.multi_page = False
         self.paginator = Paginator(self.result_list, self.list_per_page)
-        self.zone_notice = shown.zone_notice(request)
+        self.zone_notice = display.zone_notice(request)
 
-    # Which jobs
+    # The filter
 
-    def wish(self, request: HttpRequest) -> walks.Wish | None:
-        """What all its pages together show; None: nothing."""
+    def job_filter(self, request: HttpRequest) -> JobFilter | None:
+        """Return the filter of the list, or None if no job can match."""
         if self.queryset.query.is_empty():
             return None
-        wish = self._wish(request, self._walk(request))
-        return None if wish.topics == () else wish  # else the cursor to the next page would tell what is hidden
+        job_filter = self._filter(request, self._order(request))
+        return None if job_filter.topics == () else job_filter  # otherwise a cursor could reveal hidden jobs
 
-    def _walk(self, request: HttpRequest) -> walks.Walk:
-        column, down = self._sort()
+    def _order(self, request: HttpRequest) -> Order:
+        column, descending = self._sort()
         if self.query.strip() or (column == "linked_key" and request.GET.get("topic") is not None):
-            return walks.KEY._replace(down=down and column == "linked_key")
-        if filters.in_due_order(request):
-            return walks.DUE._replace(down=down)
-        return walks.NEW
+            return KEY._replace(descending=descending and column == "linked_key")
+        return DUE._replace(descending=descending) if filters.in_due_order(request) else NEWEST
 
     def _sort(self) -> tuple[str, bool]:
-        """(the column that a click on a heading chose, whether downwards); what was typed there may be anything."""
-        asked = self.params.get(ORDER_VAR, "").partition(".")[0]
-        number = number_of(asked.removeprefix("-"))
-        known = number is not None and number < len(self.list_display)
-        return (str(self.list_display[number]) if known else ""), asked.startswith("-")  # type: ignore[index]
+        """Return (column to sort by, whether descending). The column is "" without a valid URL parameter."""
+        value = self.params.get(ORDER_VAR, "").partition(".")[0]
+        index = parse_id(value.removeprefix("-"))
+        is_known = index is not None and index < len(self.list_display)
+        return (str(self.list_display[index]) if is_known else ""), value.startswith("-")  # type: ignore[index]
 
-    def _wish(self, request: HttpRequest, walk: walks.Walk) -> walks.Wish:
+    def _filter(self, request: HttpRequest, order: Order) -> JobFilter:
         user, using, topic = request.user, self.queryset.db, request.GET.get("topic")
         if topic is None:
-            topics = rights.visible_topics(user, using)
+            topics = permissions.visible_topics(user, using)
         else:
-            topics = [topic] if rights.may_see(user, topic, using) else []
-        if topics is None and walk.name == "key":
-            topics = rights.known_topics(user, using)
-        due = filters.window(request, using) or filters.Window()
-        return walks.Wish(
-            shown.seen_at(request, using),
-            "live" if request.GET.get("due") and not request.GET.get("state") else request.GET.get("state", ""),
+            topics = [topic] if permissions.can_see_topic(user, topic, using) else []
+        if topics is None and order.name == "key":
+            topics = permissions.known_topics(user, using)
+        (due_from, due_until), state = filters.due_range(request, using), request.GET.get("state", "")
+        return JobFilter(
+            display.request_time(request, using),
             None if topics is None else tuple(topics),
-            self.query.strip(),
-            due.after,
-            due.until,
+            state=State[state.upper()] if state not in ("", filters.LIVE_VALUE) else None,
+            live=state == filters.LIVE_VALUE or (not state and bool(request.GET.get("due"))),
+            key_prefix=self.query.strip(),
+            due_from=due_from,
+            due_until=due_until,
         )
 
-    def _find(self, request: HttpRequest) -> None:
-        """The numbers of the page's jobs, and the links to the pages around it."""
-        self.next_url = self.previous_url = self.first_url = self.further_url = self.by_key_url = ""
-        self.short, self.ids = False, []
-        walk, wish = self._walk(request), self.wish(request)
-        if wish is None:  # a filter that leaves nothing
+    def _load_page(self, request: HttpRequest) -> None:
+        """Set the ids of the page's jobs and the links to other pages."""
+        self.next_url = self.previous_url = self.first_url = self.continue_url = self.by_key_url = ""
+        self.is_partial, self.ids = False, []
+        order, job_filter = self._order(request), self.job_filter(request)
+        if job_filter is None:
             return
-        start, back = self._start(request, walk)
-        found = self._look(walk, wish, start, back)
-        if back and found.end is None and len(found.positions) < self.list_per_page:
-            first = self._look(walk, wish, None, False)
-            if len(first.positions) >= len(found.positions):  # the beginning is reached: better a full page of it
-                found, start, back = first, None, False
-        self.ids = found.ids[::-1] if back else found.ids
-        self._link(request, walk, found, start, back)
-        number = number_of(wish.prefix)
-        if start is None and number is not None:
-            self._put_first(number)
+        start = self._start(request, order)
+        page = self._page(order, job_filter, start)
+        if start.backwards and page.end is None and len(page.positions) < self.list_per_page:
+            first = self._page(order, job_filter, Cursor())
+            if len(first.positions) >= len(page.positions):  # the beginning of the list is reached: show a full page
+                page, start = first, Cursor()
+        self.ids = page.ids[::-1] if start.backwards else page.ids
+        self._set_links(request, order, page, start)
+        job_id = parse_id(job_filter.key_prefix)
+        if start.after is None and job_id is not None:
+            self._put_first(job_id)
 
-    def _look(self, walk: walks.Walk, wish: walks.Wish, start: walks.Position | None, back: bool) -> walks.Found:
-        return walks.find(self.queryset.db, walk.reverse if back else walk, wish, start, self.list_per_page)
+    def _page(self, order: Order, job_filter: JobFilter, start: Cursor) -> Page:
+        direction = order.reverse if start.backwards else order
+        return pagination.find(self.queryset.db, direction, job_filter, start.after, self.list_per_page)
 
-    def _start(self, request: HttpRequest, walk: walks.Walk) -> tuple[walks.Position | None, bool]:
+    def _start(self, request: HttpRequest, order: Order) -> Cursor:
         cursor = request.GET.get(PAGE_VAR)
         if not cursor:
-            return None, False
+            return Cursor()
         try:
-            return cursors.read(cursor, walk)
+            return pagination.decode(cursor, order)
         except BadCursor:
-            messages.warning(request, _("The address names no page of this list. This is the first one."))
-            return None, False
+            messages.warning(request, _("The page in the URL is not valid. Showing the first page."))
+            return Cursor()
 
-    def _put_first(self, number: int) -> None:
-        """A number that is searched for may be a job's own."""
-        if self.queryset.filter(pk=number).exists():
-            self.ids = [number, *(each for each in self.ids if each != number)]
+    def _put_first(self, job_id: int) -> None:
+        """Put the job with this ID first on the page if it exists: a search term may be a job ID."""
+        if self.queryset.filter(pk=job_id).exists():
+            self.ids = [job_id, *(each for each in self.ids if each != job_id)]
 
     def _fetch(self) -> list[Any]:
-        """The jobs of these numbers, in their order; one that was pruned a moment ago is left out."""
-        # A body may hold 64 KiB and an error a traceback: a hundred of them are not for a list.
-        jobs = self.root_queryset.defer("body", "error").annotate(error_tail=Right("error", ERROR_TAIL))
-        by_number: dict[int, Job] = jobs.in_bulk(self.ids) if self.ids else {}
-        return [by_number[number] for number in self.ids if number in by_number]
+        # A body may have 64 KiB and an error a whole traceback: too much for a list of a hundred jobs.
+        jobs = self.root_queryset.defer(*LARGE_COLUMNS).annotate(error_tail=Right("error", ERROR_TAIL))
+        return pagination.fetch(jobs, self.ids)
 
-    # Where to go from here
+    # Links
 
-    def _link(
-        self, request: HttpRequest, walk: walks.Walk, found: walks.Found, start: walks.Position | None, back: bool
-    ) -> None:
-        first, last = self._ends(walk, found, start, back)
-        forward, backward = (last, found.end) if back else (found.end, first if start else None)
+    def _set_links(self, request: HttpRequest, order: Order, page: Page, start: Cursor) -> None:
+        first, last = self._first_and_last(order, page, start)
+        if start.backwards:
+            forward, backward = last, page.end
+        else:
+            forward, backward = page.end, first if start.after else None
         if forward is not None:
-            self.next_url = self._page_url(cursors.write(walk, forward))
+            self.next_url = self._page_url(order, Cursor(forward))
         if backward is not None:
-            self.previous_url = self._page_url(cursors.write(walk, backward, back=True))
-        if start is not None:
+            self.previous_url = self._page_url(order, Cursor(backward, backwards=True))
+        if start.after is not None:
             self.first_url = self.get_query_string(remove=[PAGE_VAR])
-        if found.end is not None and len(found.positions) < self.list_per_page:  # it looked at enough and paused
-            self.short, self.further_url = True, self.previous_url if back else self.next_url
-            if walk.name == "new" and request.GET.get("topic") is not None:
+        if page.end is not None and len(page.positions) < self.list_per_page:  # the search stopped at its row limit
+            self.is_partial, self.continue_url = True, self.previous_url if start.backwards else self.next_url
+            if order == NEWEST and request.GET.get("topic") is not None:
                 column = list(self.list_display).index("linked_key")
                 self.by_key_url = self.get_query_string({ORDER_VAR: str(column)})
 
-    def _ends(
-        self, walk: walks.Walk, found: walks.Found, start: walks.Position | None, back: bool
-    ) -> tuple[walks.Position | None, walks.Position | None]:
-        """The positions of the page's first and last row; an empty page stands where it began."""
-        if found.positions:
-            ends = (found.positions[0], found.positions[-1])
-            return ends[::-1] if back else ends
-        if start is None:
-            return None, None
-        # One beside it, so that the row at `start` is seen again by whoever turns round here.
-        beside = [*start[:-1], max(start[-1] + (1 if walk.down == back else -1), 0)]
-        return beside, beside
+    def _first_and_last(self, order: Order, page: Page, start: Cursor) -> tuple[Position | None, Position | None]:
+        """Return the positions of the first and the last row.
 
-    def _page_url(self, cursor: str) -> str:
-        return self.get_query_string({PAGE_VAR: cursor})
+        For an empty page, both are the position where it starts, or None if it starts at the beginning of the list.
+        """
+        if page.positions:
+            ends = (page.positions[0], page.positions[-1])
+            return ends[::-1] if start.backwards else ends
+        if start.after is None:
+            return None, None
+        # Move the position by one ID, so that the page in the other direction includes the row at the position.
+        *values, pk = start.after
+        position = [*values, max(pk + (1 if order.descending == start.backwards else -1), 0)]
+        return position, position
+
+    def _page_url(self, order: Order, cursor: Cursor) -> str:
+        return self.get_query_string({PAGE_VAR: pagination.encode(order, cursor)})

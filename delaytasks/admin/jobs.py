@@ -1,13 +1,15 @@
-"""Jobs in the admin: to look at, and to change by their moves. Never to edit, add or delete.
+"""Jobs in the admin: read-only, apart from actions that move them to another state. No adding, editing or deleting.
 
-How a page of the list is found: walks.py. What is done to the selected ones or to all: bulk.py.
+changelist.py finds a page of the list. bulk/ applies an action to the selected jobs or to all that match.
 """
 
 import logging
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, ClassVar
 
 from django.contrib import admin, messages
+from django.contrib.admin.utils import flatten_fieldsets
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
@@ -20,53 +22,70 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
-from .. import rights, stories, topics, words
+from .. import formatting, handlers, permissions
 from ..exceptions import ArchiveUnreadable
+from ..jobs import history
 from ..models import Job, JobEvent
+from ..polling.poll import deadline_of
 from ..states import MOVES, Outcome, State
-from . import drawing, filters, lateness, operate, shown, timeline
-from .bulk import BulkActions
-from .bulkforms import LABELS, UNITS
-from .changelist import FirstFew, JobChangeList, number_of
+from . import display, filters, job_actions, lateness, state_diagram, subjects, timeline
+from .bulk.actions import BulkActions
+from .bulk.forms import LABELS, UNITS
+from .changelist import JobChangeList, LimitedPaginator, parse_id
 
-Seen = Any  # a Job with what a page adds to it: seen_at and, in the list, error_tail instead of error, and late_ms
+DisplayedJob = Any  # a Job with seen_at, late_ms and, on its page, viewer; in the list with error_tail instead of error
 ACTIONS = {
-    operate.POSTPONE: "postpone_jobs",
-    operate.RUN_NOW: "run_jobs_now",
-    operate.RETRY: "retry_jobs",
-    operate.CANCEL: "cancel_jobs",
+    job_actions.POSTPONE: "postpone_jobs",
+    job_actions.RUN_NOW: "run_jobs_now",
+    job_actions.RETRY: "retry_jobs",
+    job_actions.CANCEL: "cancel_jobs",
 }
 
 
 logger = logging.getLogger("delaytasks")
 
 
-class Unreadable(Http404):
-    """Whether there is such a job only the archive can tell, and it cannot be read."""
+class ArchiveUnavailable(Http404):
+    """The job is not in the database, and the archive cannot be read."""
 
 
-EVERY_MS = 3_000  # how often a live job's page asks whether it has changed
+POLL_MS = 3_000  # polling interval of a live job's page
 
 
-def _mark(job: Seen) -> str:
-    """Another one whenever the job's page would tell something else."""
+def _version(job: DisplayedJob) -> str:
+    """Return a version tag that changes whenever the contents of the job's page change."""
     last = JobEvent.objects.using(job._state.db).newest_of(job.pk).values_list("pk", flat=True)
     state = job.shown_state(job.seen_at).word
-    return f"{state}.{job.attempt}.{job.failures}.{job.due_ms}.{last.first() or 0}"
+    again = job.again_due_at.timestamp() if job.again and job.again_due_at else ""
+    return f"{state}.{job.attempt}.{job.failures}.{job.due_ms}.{again}.{last.first() or 0}"
 
 
-def possible(state: State) -> list[operate.Operation]:
-    """What people can do to a job in this state, by the table of moves; to make ready what is ready is nothing."""
+def possible_operations(state: State) -> list[job_actions.Operation]:
+    """Return the operations that the table of moves allows in this state, and that succeed here.
+
+    A ready job cannot be made ready. A running job can be cancelled only with running="fence", which is for code, and
+    moved only by its declared timeout.
+    """
+    if state is State.RESERVED:
+        return []
     moves = {(move.after, move.outcome) for move in MOVES if move.before is state}
     if state is State.READY:
         moves.discard((State.READY, Outcome.RESCHEDULED))
-    asked = {
-        operate.POSTPONE: (State.DELAYED, Outcome.RESCHEDULED),
-        operate.RUN_NOW: (State.READY, Outcome.RESCHEDULED),
-        operate.RETRY: (State.READY, Outcome.RETRIED),
-        operate.CANCEL: (State.CANCELLED, Outcome.CANCELLED),
+    moves_by_operation = {
+        job_actions.POSTPONE: (State.DELAYED, Outcome.RESCHEDULED),
+        job_actions.RUN_NOW: (State.READY, Outcome.RESCHEDULED),
+        job_actions.RETRY: (State.READY, Outcome.RETRIED),
+        job_actions.CANCEL: (State.CANCELLED, Outcome.CANCELLED),
     }
-    return [operation for operation, move in asked.items() if move in moves]
+    return [operation for operation, move in moves_by_operation.items() if move in moves]
+
+
+def _topic_rules(job: DisplayedJob) -> permissions.TopicRules:
+    """Return the rules of the job's topic, read once for a page."""
+    if not hasattr(job, "topic_rules"):
+        job.topic_rules = permissions.topic_rules(job._state.db or "default", job.topic)
+    rules: permissions.TopicRules = job.topic_rules
+    return rules
 
 
 @admin.register(Job)
@@ -75,29 +94,47 @@ class JobAdmin(BulkActions):
     list_display_links = ("linked_key",)
     list_filter = (filters.StateFilter, filters.TopicFilter, filters.DueFilter)
     search_fields = ("key",)
-    search_help_text = _("The beginning of a key, for example order:1042, or a job's number.")
+    search_help_text = _("The beginning of a key, for example order:1042, or a job ID.")
     list_per_page = 100
     show_full_result_count = False
-    show_facets = admin.ShowFacets.NEVER  # they would count jobs, filter by filter
+    show_facets = admin.ShowFacets.NEVER  # facets would count all jobs, once per filter choice
     fieldsets: ClassVar = [
-        (None, {"fields": ("shown_state", "linked_topic", "key", "due", "late", "time_to_run", "pretty_body")}),
-        (_("Attempts"), {"fields": ("attempt", "shown_failures", "reserved", "lease", "worker", "whole_error")}),
-        (_("Life"), {"fields": ("id", "scheduled", "ended")}),
+        (
+            None,
+            {
+                "fields": (
+                    "shown_state",
+                    "linked_topic",
+                    "key",
+                    "linked_subject",
+                    "due",
+                    "late",
+                    "time_to_run",
+                    "pretty_body",
+                )
+            },
+        ),
+        (
+            _("Attempts"),
+            {"fields": ("attempt", "shown_failures", "reserved", "lease", "next_run", "worker", "full_error")},
+        ),
+        (_("Lifecycle"), {"fields": ("id", "scheduled", "ended")}),
     ]
     readonly_fields = (
-        "id", "shown_state", "linked_topic", "key", "due", "late", "time_to_run", "pretty_body", "attempt",
-        "shown_failures", "reserved", "lease", "worker", "whole_error", "scheduled", "ended",
+        "id", "shown_state", "linked_topic", "key", "linked_subject", "due", "late", "time_to_run", "pretty_body",
+        "attempt", "shown_failures", "reserved", "lease", "next_run", "worker", "full_error", "scheduled", "ended",
+        "expires", "polled",
     )  # fmt: skip
 
     class Media:
         css: ClassVar = {"all": ["delaytasks/admin.css", "delaytasks/bulk.css"]}
         js: ClassVar = ["delaytasks/times.js", "delaytasks/cards.js", "delaytasks/job.js"]
 
-    # Who may do what: look, with Django's permission and where rights.py lets them; change anything, nobody;
-    # operate, as BulkActions says.
+    # Viewing needs Django's permission, and permissions.py limits the topics. Nobody may edit. BulkActions decides
+    # who may operate.
 
     def has_view_permission(self, request: HttpRequest, obj: Job | None = None) -> bool:
-        return request.user.has_perm("delaytasks.view_job")  # Django would take the right to change for it, too
+        return request.user.has_perm("delaytasks.view_job")  # Django would also accept change_job
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -109,17 +146,17 @@ class JobAdmin(BulkActions):
         return False
 
     def get_queryset(self, request: HttpRequest) -> QuerySet:
-        return rights.visible(super().get_queryset(request), request.user)
+        return permissions.visible_jobs(super().get_queryset(request), request.user)
 
-    # The list.
+    # The list
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
-        """The list; whoever sends it an action needs the right to operate. Raises PermissionDenied."""
+        """Return the list. Raises PermissionDenied for an action if the user may not operate on jobs."""
         if request.method == "POST" and not self.has_operate_permission(request):
             raise PermissionDenied
         return super().changelist_view(request, extra_context)
 
-    paginator = FirstFew
+    paginator = LimitedPaginator
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[JobChangeList]:
         return JobChangeList
@@ -131,37 +168,37 @@ class JobAdmin(BulkActions):
         return ("due", *by_key) if filters.in_due_order(request) else by_key
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
-        """The filters and nothing else: any other lookup in the address may read every job."""
+        """Return whether `lookup` is one of the filters: any other lookup in the URL may read every job."""
         return lookup in {spec.parameter_name for spec in self.list_filter}
 
     def get_search_results(self, request: HttpRequest, queryset: QuerySet, search_term: str) -> tuple[QuerySet, bool]:
-        if not queryset.ordered:  # for a field of somebody's form that finds a job while they type
+        if not queryset.ordered:  # called by an autocomplete field of another admin
             queryset = queryset.order_by("topic", "key", "id")
         prefix = search_term.strip()
         if not prefix:
             return queryset, False
-        chosen = request.GET.get("topic")
-        among = [chosen] if chosen else rights.known_topics(request.user, queryset.db)
-        found = queryset & Job.objects.using(queryset.db).key_starts(prefix, topics=among)
-        number = number_of(prefix)
-        return found if number is None else queryset.filter(pk=number) | found, False
+        topic = request.GET.get("topic")
+        topics = [topic] if topic else permissions.known_topics(request.user, queryset.db)
+        by_key = queryset & Job.objects.using(queryset.db).key_starts(prefix, topics=topics)
+        job_id = parse_id(prefix)
+        return by_key if job_id is None else queryset.filter(pk=job_id) | by_key, False
 
     @admin.display(description=_("state"))
-    def shown_state(self, job: Seen) -> SafeString:
-        return shown.state(job.shown_state(job.seen_at))
+    def shown_state(self, job: DisplayedJob) -> SafeString:
+        return display.state(job.shown_state(job.seen_at))
 
     @admin.display(description=_("key"), ordering="key")
     def linked_key(self, job: Job) -> str:
         return job.key
 
     @admin.display(description=_("due"), ordering="due_at")
-    def due(self, job: Seen) -> SafeString | str:
+    def due(self, job: DisplayedJob) -> SafeString | str:
         live = job.ended_at is None
-        return shown.moment(job.due_at, job.seen_at if live else None, ms=not hasattr(job, "error_tail"))
+        return display.moment(job.due_at, job.seen_at if live else None, ms=not hasattr(job, "error_tail"))
 
     @admin.display(description=_("late"))
-    def late(self, job: Seen) -> SafeString | str:
-        return shown.late(job.late_ms, overdue=job.shown_state(job.seen_at) is State.READY)
+    def late(self, job: DisplayedJob) -> SafeString | str:
+        return display.late(job.late_ms, overdue=job.shown_state(job.seen_at) is State.READY)
 
     @admin.display(description=_("attempt"))
     def attempts(self, job: Job) -> SafeString | int:
@@ -171,48 +208,61 @@ class JobAdmin(BulkActions):
         return format_html('{} <span class="dt-relative">{}</span>', job.attempt, failed)
 
     @admin.display(description=_("last error"))
-    def last_error(self, job: Seen) -> SafeString | str:
-        line = words.one_line(words.error(job.error_tail))
+    def last_error(self, job: DisplayedJob) -> SafeString | str:
+        line = formatting.last_line(formatting.error(job.error_tail))
         return format_html('<span class="dt-one-line" title="{}">{}</span>', line, line) if line else ""
 
-    # The page of one job.
+    # The page of one job
+
+    def get_fieldsets(self, request: HttpRequest, obj: DisplayedJob | None = None) -> Any:
+        """Return the fields, and those that only some jobs have: an expiry, a polling ladder."""
+        timing, attempts, lifecycle = super().get_fieldsets(request, obj)
+        if obj is None:
+            return [timing, attempts, lifecycle]
+        expires = () if handlers.expires_ms(obj.topic, obj.expires_ms) is None else ("expires",)
+        polled = () if deadline_of(obj) is None else ("polled",)
+        return [
+            (timing[0], {"fields": (*timing[1]["fields"][:-1], *expires, "pretty_body")}),
+            (attempts[0], {"fields": (*polled, *attempts[1]["fields"])}),
+            lifecycle,
+        ]
 
     def get_urls(self) -> list[Any]:
         view = self.admin_site.admin_view(self.now_view)
         return [path("<path:object_id>/now/", view, name="delaytasks_job_now"), *super().get_urls()]
 
-    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Seen:
-        """The job, for those who may look. Raises PermissionDenied, and Http404 for one that is hidden or not there."""
-        if not self.has_view_permission(request):  # asked first: whether a job is there is not for everybody
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> DisplayedJob:
+        """Return the job. Raises PermissionDenied, and Http404 if the job is hidden or does not exist."""
+        if not self.has_view_permission(request):  # first, so that the response does not reveal whether the job exists
             raise PermissionDenied
-        job: Seen = self._found(request, object_id)
+        job: DisplayedJob = self._find_job(request, object_id)
         if job is None:
             raise Http404
-        job.seen_at = shown.seen_at(request, job._state.db)
-        lateness.note([job], job.seen_at)
+        job.seen_at, job.viewer = display.request_time(request, job._state.db), request.user
+        lateness.annotate([job], job.seen_at)
         return job
 
-    def _found(self, request: HttpRequest, object_id: str) -> Job | None:
-        """The job where its topic may be seen; with its archived_events if it is the archive that has it."""
-        number, jobs = number_of(object_id), self.get_queryset(request)
+    def _find_job(self, request: HttpRequest, object_id: str) -> Job | None:
+        """Return the job, or None if it does not exist or is hidden. A job from the archive has archived_events."""
+        job_id, jobs = parse_id(object_id), self.get_queryset(request)
         try:
-            story = None if number is None else stories.find(jobs, number)
+            story = None if job_id is None else history.find(jobs, job_id)
         except ArchiveUnreadable as error:
-            logger.error("%s", error)  # it names files, and maybe topics that are not for everybody
-            raise Unreadable from error
-        if story is None or not rights.may_see(request.user, story.job.topic, jobs.db):
+            logger.error("%s", error)  # the error is not shown to the user: it names files and maybe hidden topics
+            raise ArchiveUnavailable from error
+        if story is None or not permissions.can_see_topic(request.user, story.job.topic, jobs.db):
             return None
         if story.archived is not None:
-            job: Seen = story.job
+            job: DisplayedJob = story.job
             job.archived_events = story.archived
         return story.job
 
     def change_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> HttpResponse:
         try:
             return super().change_view(request, object_id, *args, **kwargs)
-        except Unreadable:
-            said = _("Job %(number)s is not in the tables, and the archive cannot be read. The server's log says why.")
-            self.message_user(request, said % {"number": object_id}, messages.ERROR)
+        except ArchiveUnavailable:
+            message = _("Job %(number)s is not in the database, and the archive cannot be read. See the server's log.")
+            self.message_user(request, message % {"number": object_id}, messages.ERROR)
             return HttpResponseRedirect(self._url("job_changelist"))
 
     @admin.display(description=_("topic"))
@@ -220,85 +270,108 @@ class JobAdmin(BulkActions):
         address = self._url("job_changelist")
         return format_html('<a href="{}?{}">{}</a>', address, urlencode({"topic": job.topic}), job.topic)
 
+    @admin.display(description=_("subject"))
+    def linked_subject(self, job: DisplayedJob) -> SafeString | str:
+        return subjects.link(job, self.admin_site, job.viewer)
+
     @admin.display(description=_("time to run"))
     def time_to_run(self, job: Job) -> str:
-        return words.span(job.ttr_ms)
+        return formatting.duration(job.ttr_ms)
+
+    @admin.display(description=_("expires"))
+    def expires(self, job: DisplayedJob) -> SafeString | str:
+        expires_ms = handlers.expires_ms(job.topic, job.expires_ms)
+        moment = None if expires_ms is None else job.due_at + timedelta(milliseconds=expires_ms)
+        return display.moment(moment, job.seen_at if job.ended_at is None else None, ms=True)
+
+    @admin.display(description=_("polls"))
+    def polled(self, job: DisplayedJob) -> SafeString:
+        deadline = display.moment(deadline_of(job), job.seen_at if job.ended_at is None else None, ms=True)
+        return format_html('{} <span class="dt-relative">{}</span> {}', job.polls, _("gives up:"), deadline)
 
     @admin.display(description=_("body"))
-    def pretty_body(self, job: Job) -> SafeString:
-        return shown.pretty_json(job.body)
+    def pretty_body(self, job: DisplayedJob) -> SafeString:
+        return display.pretty_json(job.body, hidden=_topic_rules(job).hides_bodies)
 
     @admin.display(description=_("failures"))
     def shown_failures(self, job: Job) -> str:
-        return _("%(count)d of %(most)d") % {"count": job.failures, "most": topics.max_attempts(job.topic)}
+        return _("%(count)d of %(most)d") % {"count": job.failures, "most": handlers.max_attempts(job.topic)}
 
     @admin.display(description=pgettext_lazy("when", "reserved"))
-    def reserved(self, job: Seen) -> SafeString | str:
-        return shown.moment(job.reserved_at, job.seen_at, ms=True)
+    def reserved(self, job: DisplayedJob) -> SafeString | str:
+        return display.moment(job.reserved_at, job.seen_at, ms=True)
 
     @admin.display(description=_("lease until"))
-    def lease(self, job: Seen) -> SafeString | str:
-        return shown.moment(job.lease_until, job.seen_at, ms=True)
+    def lease(self, job: DisplayedJob) -> SafeString | str:
+        return display.moment(job.lease_until, job.seen_at, ms=True)
+
+    @admin.display(description=_("runs again at"))
+    def next_run(self, job: DisplayedJob) -> SafeString | str:
+        return display.moment(job.again_due_at if job.again else None, job.seen_at, ms=True)
 
     @admin.display(description=_("last error"))
-    def whole_error(self, job: Job) -> SafeString | str:
-        return shown.error(job.error)
+    def full_error(self, job: Job) -> SafeString | str:
+        return display.error(job.error)
 
     @admin.display(description=pgettext_lazy("when", "scheduled"))
-    def scheduled(self, job: Seen) -> SafeString | str:
-        return shown.moment(job.created_at, job.seen_at, ms=True)
+    def scheduled(self, job: DisplayedJob) -> SafeString | str:
+        return display.moment(job.created_at, job.seen_at, ms=True)
 
     @admin.display(description=_("ended"))
-    def ended(self, job: Seen) -> SafeString | str:
-        return shown.moment(job.ended_at, job.seen_at, ms=True)
+    def ended(self, job: DisplayedJob) -> SafeString | str:
+        return display.moment(job.ended_at, job.seen_at, ms=True)
 
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        job: Seen = context["original"]
-        context |= self._what_is(request, job) | {"zone_notice": shown.zone_notice(request)}
-        if job.ended_at is None:  # its page follows it
-            context |= {"mark": _mark(job), "every_ms": str(EVERY_MS)}
+        job: DisplayedJob = context["original"]
+        context |= self._state_context(request, job) | {"zone_notice": display.zone_notice(request)}
+        if job.ended_at is None:  # the page of a live job polls for changes
+            context |= {"mark": _version(job), "every_ms": str(POLL_MS)}
         return super().render_change_form(request, context, *args, **kwargs)
 
     def now_view(self, request: HttpRequest, object_id: str) -> JsonResponse:
-        """What a job's page asks again and again: how the job is now, in HTML, if that is not what the page shows."""
+        """Return the job's state as HTML fragments, or only its version tag if the page is current."""
         job = self.get_object(request, object_id)
-        found: dict[str, Any] = {"mark": _mark(job), "live": job.ended_at is None}
-        if found["mark"] != request.GET.get("mark"):
+        result: dict[str, Any] = {"mark": _version(job), "live": job.ended_at is None}
+        if result["mark"] != request.GET.get("mark"):
             request.current_app = self.admin_site.name
-            context = self._what_is(request, job) | {"original": job, "opts": self.opts}
-            found |= {
-                "says": drawing.in_words(job.shown_state(job.seen_at)),
+            context = self._state_context(request, job) | {"original": job, "opts": self.opts}
+            result |= {
+                "says": state_diagram.describe(job.shown_state(job.seen_at)),
                 "now": render_to_string("admin/delaytasks/job/now.html", context, request),
                 "timeline": render_to_string("admin/delaytasks/job/timeline.html", context, request),
-                "fields": {name: self._field(name, job) for name in self.readonly_fields},
+                "fields": {
+                    name: self._field(name, job) for name in flatten_fieldsets(self.get_fieldsets(request, job))
+                },
             }
-        return JsonResponse(found)
+        return JsonResponse(result)
 
-    def _field(self, name: str, job: Seen) -> str:
-        tell: Callable[[Seen], Any] | None = getattr(self, name, None)
-        return conditional_escape(localize(tell(job) if tell else getattr(job, name)))
+    def _field(self, name: str, job: DisplayedJob) -> str:
+        method: Callable[[DisplayedJob], Any] | None = getattr(self, name, None)
+        return conditional_escape(localize(method(job) if method else getattr(job, name)))
 
-    def _what_is(self, request: HttpRequest, job: Seen) -> dict[str, Any]:
+    def _state_context(self, request: HttpRequest, job: DisplayedJob) -> dict[str, Any]:
         state = job.shown_state(job.seen_at)
-        entries, more = timeline.of(job, job.seen_at)
+        entries, more = timeline.build(job, job.seen_at)
         is_archived = hasattr(job, "archived_events")
         context = {
-            "timeline": entries, "timeline_more": more, "drawing": drawing.draw(state), "archived": is_archived,
+            "timeline": entries, "timeline_more": more, "drawing": state_diagram.draw(state), "archived": is_archived,
         }  # fmt: skip
-        can_be_done = self.has_operate_permission(request) and not is_archived
-        return context | (self._what_can_be_done(job, state) if can_be_done else {})
+        can_operate = self.has_operate_permission(request) and not is_archived
+        return context | (self._action_context(job, state) if can_operate else {})
 
-    def _what_can_be_done(self, job: Job, state: State) -> dict[str, Any]:
-        """The buttons, in words and by action; and what else their form asks for."""
-        doable, using = possible(state), job._state.db or "default"
+    def _action_context(self, job: DisplayedJob, state: State) -> dict[str, Any]:
+        """Return the template context of the form for actions. Each button is (action, label)."""
+        operations, using = possible_operations(state), job._state.db or "default"
         live = Job.objects.using(using).live().filter(topic=job.topic, key=job.key) if state is State.DEAD else None
-        in_the_way = live.only("pk").first() if live is not None else None
-        if in_the_way is not None:
-            doable.remove(operate.RETRY)
+        blocking_job = live.only("pk").first() if live is not None else None
+        if blocking_job is not None:
+            operations.remove(job_actions.RETRY)
         return {
-            "buttons": [(ACTIONS[each], LABELS[each]) for each in doable if each != operate.POSTPONE],
-            "postpone": (ACTIONS[operate.POSTPONE], LABELS[operate.POSTPONE]) if operate.POSTPONE in doable else None,
-            "in_the_way": in_the_way,
+            "buttons": [(ACTIONS[each], LABELS[each]) for each in operations if each != job_actions.POSTPONE],
+            "postpone": (ACTIONS[job_actions.POSTPONE], LABELS[job_actions.POSTPONE])
+            if job_actions.POSTPONE in operations
+            else None,
+            "blocking_job": blocking_job,
             "units": UNITS,
-            "asks_reason": bool(doable) and job.topic in rights.asking(using),
+            "asks_reason": bool(operations) and _topic_rules(job).requires_reason,
         }

@@ -1,4 +1,4 @@
-"""How late a job is: how long it has been overdue, or how long after its due time its last attempt began."""
+"""The lateness of jobs: from the due time until now, or until the start of the last attempt."""
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
@@ -9,28 +9,28 @@ from django.db.models import F
 from ..models import Job, JobEvent
 from ..states import State
 
-MOST_ATTEMPTS = 50  # a job that asks a bank every ten minutes has thousands of events: a list does not read these
-SLOW_MS, STUCK_MS = 5_000, 60_000  # what waits longer is worth a look; so long, something is wrong
+MAX_ATTEMPTS = 50  # no lookup of events for jobs with more: a job retried every ten minutes may have thousands
+SLOW_MS, STUCK_MS = 5_000, 60_000  # after such a wait, a job is marked with a warning or an error
 _MS = timedelta(milliseconds=1)
 
 
-def note(jobs: Iterable[Any], now: datetime) -> None:
-    """Set late_ms on each job: milliseconds, or None where nothing is late yet or it cannot be told cheaply.
+def annotate(jobs: Iterable[Any], now: datetime) -> None:
+    """Set late_ms on each job: milliseconds, or None if the job is not late or its lateness would be expensive to find.
 
-    Costs one query if a job waits for another attempt, for its due time is the next one's already.
+    Uses one query for all jobs that wait for a retry, because their rows have the due time of the next attempt already.
     """
     waiting = []
     for job in jobs:
-        job.late_ms = _by_its_row(job, now)
-        if job.late_ms is None and job.state == State.DELAYED and 0 < job.attempt <= MOST_ATTEMPTS:
+        job.late_ms = _from_row(job, now)
+        if job.late_ms is None and job.state == State.DELAYED and 0 < job.attempt <= MAX_ATTEMPTS:
             waiting.append(job)
     if waiting:
-        late = _last_attempts(waiting)
+        late = _from_events(waiting)
         for job in waiting:
             job.late_ms = late.get(job.pk)
 
 
-def _by_its_row(job: Job, now: datetime) -> int | None:
+def _from_row(job: Job, now: datetime) -> int | None:
     state = job.shown_state(now)
     if state is State.READY:
         return (now - job.due_at) // _MS
@@ -40,7 +40,7 @@ def _by_its_row(job: Job, now: datetime) -> int | None:
     return None
 
 
-def _last_attempts(jobs: list[Any]) -> dict[int, int | None]:
+def _from_events(jobs: list[Any]) -> dict[int, int | None]:
     events = JobEvent.objects.using(jobs[0]._state.db).filter(
         job_id__in=[job.pk for job in jobs], attempt=F("job__attempt"), reserved_ms__isnull=False
     )

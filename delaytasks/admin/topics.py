@@ -1,4 +1,4 @@
-"""Topics in the admin: how each one stands, and what staff can change about it while it runs."""
+"""Topics in the admin: their numbers, and the settings that staff can change at runtime."""
 
 from typing import Any, ClassVar
 
@@ -15,36 +15,38 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from .. import bells, rights, stafflog, topics, words
+from .. import admin_log, formatting, handlers, permissions
+from ..admin_log import Action
 from ..models import Job, Topic
-from . import shown, topicnumbers
-from .boardwords import number
-from .history import ToldHistory
-from .topicform import SETTINGS, PauseForm, TopicForm, checked_reason, group_names
+from ..worker import dispatch
+from . import display, topic_columns
+from .dashboard.labels import number
+from .log_entries import TranslatedHistoryAdmin
+from .topic_form import SETTINGS, PauseForm, TopicForm, checked_reason, group_names
 
-Seen = Any  # a Topic with what a page adds to it: numbers (topicnumbers.Numbers)
+DisplayedTopic = Any  # a Topic with stats (topic_columns.TopicStats)
 LIVE = ("delayed", "ready", "oldest_ready", "reserved", "dead", "throughput", "lateness")
 
 
 class TopicChangeList(ChangeList):
-    """The topics of a page, with the numbers of all of them asked for at once."""
+    """The list of topics. Fetches the statistics of all topics on a page at once."""
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
         self.result_list = list(self.result_list)
         if may_see_jobs(request):
-            topicnumbers.note(self.result_list, self.queryset.db)
+            topic_columns.annotate(self.result_list, self.queryset.db)
 
 
 def may_see_jobs(request: HttpRequest) -> bool:
-    """Whether the numbers are for this person: they tell of jobs."""
-    return rights.views(request.user)
+    """Return whether the user may see statistics about jobs."""
+    return permissions.can_view(request.user)
 
 
 @admin.register(Topic)
-class TopicAdmin(ToldHistory):
+class TopicAdmin(TranslatedHistoryAdmin):
     form = TopicForm
-    list_display: tuple[str, ...] = ("name", "standing", *LIVE, "run_slots", "handler_name")
+    list_display: tuple[str, ...] = ("name", "state_label", *LIVE, "run_slots", "handler_name")
     list_per_page = 100
     search_fields = ("name",)
     ordering = ("name",)
@@ -53,19 +55,20 @@ class TopicAdmin(ToldHistory):
     action_form = PauseForm
     readonly_fields = (
         *LIVE, "last_hour", "jobs", "handler_path", "handler_text", "policy", "run_slots", "shown_to",
+        "held_since", "held_why",
     )  # fmt: skip
 
     class Media:
         css: ClassVar = {"all": ["delaytasks/admin.css", "delaytasks/topics.css"]}
         js: ClassVar = ["delaytasks/cards.js"]
 
-    # Who may see what.
+    # Permissions
 
     def get_queryset(self, request: HttpRequest) -> QuerySet:
-        found = super().get_queryset(request)
-        if rights.visible_topics(request.user, found.db) is None:
-            return found
-        return found.filter(name__in=rights.topic_rows(request.user, found.db))
+        queryset = super().get_queryset(request)
+        if permissions.visible_topics(request.user, queryset.db) is None:
+            return queryset
+        return queryset.filter(name__in=permissions.topic_rows(request.user, queryset.db))
 
     def get_list_display(self, request: HttpRequest) -> tuple[str, ...]:
         return tuple(name for name in self.list_display if name not in LIVE or may_see_jobs(request))
@@ -84,83 +87,88 @@ class TopicAdmin(ToldHistory):
     def get_fieldsets(self, request: HttpRequest, obj: Topic | None = None) -> Any:
         if obj is None:
             return [(None, {"fields": ("name", *SETTINGS)})]
-        changes = self.has_change_permission(request, obj)
-        settings = ("paused", "reason", *SETTINGS[1:]) if changes else (*SETTINGS[:-1], "shown_to")
+        can_change = self.has_change_permission(request, obj)
+        settings = ("paused", "reason", *SETTINGS[1:]) if can_change else (*SETTINGS[:-1], "shown_to")
         live = [
             (_("Now"), {"fields": ("delayed", "ready", "oldest_ready", "reserved", "dead", "jobs")}),
             (_("The last hour"), {"fields": ("last_hour", "lateness")}),
         ]
+        held = ("held_since", "held_why") if obj.held_since is not None else ()
         return [
-            (None, {"fields": ("name", *settings)}),
+            (None, {"fields": ("name", *held, *settings)}),
             *(live if may_see_jobs(request) else ()),
             (_("Handler"), {"fields": ("handler_path", "handler_text", "policy", "run_slots")}),
         ]
 
     def has_delete_permission(self, request: HttpRequest, obj: Topic | None = None) -> bool:
-        """A topic that has a handler or ever had a job stays: its jobs are found through its row."""
-        if obj is not None and (topics.find(obj.name) or Job.objects.filter(topic=obj.name).exists()):
+        """Return False for a topic with a handler or any job: the list of jobs needs the topic's row."""
+        if obj is not None and (handlers.find(obj.name) or Job.objects.filter(topic=obj.name).exists()):
             return False
         return super().has_delete_permission(request, obj)
 
-    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Seen:
-        topic: Seen = super().get_object(request, object_id, from_field)
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> DisplayedTopic:
+        topic: DisplayedTopic = super().get_object(request, object_id, from_field)
         if topic is not None and may_see_jobs(request):
-            topicnumbers.note([topic], topic._state.db)
+            topic_columns.annotate([topic], topic._state.db)
         return topic
 
-    # How it stands.
+    # Statistics
 
     @admin.display(description=_("state"), ordering="paused")
-    def standing(self, topic: Topic) -> SafeString:
-        return shown.labelled("paused", _("paused")) if topic.paused else shown.labelled("running", _("running"))
+    def state_label(self, topic: Topic) -> SafeString:
+        if topic.paused:
+            return display.labelled("paused", _("paused"))
+        if topic.held_since is not None:
+            return display.labelled("paused", _("held"))
+        return display.labelled("running", _("running"))
 
     @admin.display(description=_("delayed"))
-    def delayed(self, topic: Seen) -> SafeString:
-        return self._linked(topic, "delayed", number(topic.numbers.now.delayed))
+    def delayed(self, topic: DisplayedTopic) -> SafeString:
+        return self._linked(topic, "delayed", number(topic.stats.now.delayed))
 
     @admin.display(description=_("ready"))
-    def ready(self, topic: Seen) -> SafeString:
-        return self._linked(topic, "ready", number(topic.numbers.now.ready))
+    def ready(self, topic: DisplayedTopic) -> SafeString:
+        return self._linked(topic, "ready", number(topic.stats.now.ready))
 
     @admin.display(description=_("reserved"))
-    def reserved(self, topic: Seen) -> SafeString:
-        return self._linked(topic, "reserved", f"{topic.numbers.now.reserved:,}")
+    def reserved(self, topic: DisplayedTopic) -> SafeString:
+        return self._linked(topic, "reserved", f"{topic.stats.now.reserved:,}")
 
     @admin.display(description=_("dead"))
-    def dead(self, topic: Seen) -> SafeString:
-        return self._linked(topic, "dead", number(topic.numbers.now.dead))
+    def dead(self, topic: DisplayedTopic) -> SafeString:
+        return self._linked(topic, "dead", number(topic.stats.now.dead))
 
     @admin.display(description=_("oldest"))
-    def oldest_ready(self, topic: Seen) -> SafeString | str:
-        return topicnumbers.oldest(topic.numbers.now)
+    def oldest_ready(self, topic: DisplayedTopic) -> SafeString | str:
+        return topic_columns.oldest(topic.stats.now)
 
     @admin.display(description=_("per minute"))
-    def throughput(self, topic: Seen) -> str:
-        return topicnumbers.throughput(topic.numbers)
+    def throughput(self, topic: DisplayedTopic) -> str:
+        return topic_columns.throughput(topic.stats)
 
     @admin.display(description=_("late, p50 / p99"))
-    def lateness(self, topic: Seen) -> str:
-        return topicnumbers.lateness(topic.numbers)
+    def lateness(self, topic: DisplayedTopic) -> str:
+        return topic_columns.lateness(topic.stats)
 
     @admin.display(description=_("what happened"))
-    def last_hour(self, topic: Seen) -> str:
-        return topicnumbers.last_hour(topic.numbers)
+    def last_hour(self, topic: DisplayedTopic) -> str:
+        return topic_columns.last_hour(topic.stats)
 
     @admin.display(description=_("jobs"))
     def jobs(self, topic: Topic) -> SafeString:
         return self._linked(topic, "live", _("live jobs"))
 
     def _linked(self, topic: Topic, state: str, text: Any) -> SafeString:
-        """The text as a link to the jobs that it speaks of."""
+        """Return the text as a link to the topic's jobs in this state."""
         address = reverse("admin:delaytasks_job_changelist", current_app=self.admin_site.name)
         return format_html('<a href="{}?{}">{}</a>', address, urlencode({"state": state, "topic": topic.name}), text)
 
-    # What runs it.
+    # The handler
 
     @admin.display(description=_("handler"))
     def handler_name(self, topic: Topic) -> Any:
-        """Its name and what it does in a line; unfolded all that its author wrote, and what happens when it fails."""
-        name, text = topicnumbers.handler_name(topic.name), topicnumbers.docstring(topic.name)
+        """Return a <details> element: the handler's name and summary; unfolded, its docstring and the retry policy."""
+        name, text = topic_columns.handler_name(topic.name), topic_columns.docstring(topic.name)
         return format_html(
             '<details class="dt-details dt-handler"><summary>{} <span class="dt-quiet">{}</span></summary>'
             '<div class="dt-doc">{}</div></details>',
@@ -171,26 +179,26 @@ class TopicAdmin(ToldHistory):
 
     @admin.display(description=_("handler"))
     def handler_path(self, topic: Topic) -> Any:
-        return topicnumbers.handler_name(topic.name)
+        return topic_columns.handler_name(topic.name)
 
     @admin.display(description=_("what it does"))
     def handler_text(self, topic: Topic) -> SafeString | str:
-        text = topicnumbers.docstring(topic.name)
-        return format_html('<div class="dt-doc">{}</div>', text) if text else shown.EMPTY
+        text = topic_columns.docstring(topic.name)
+        return format_html('<div class="dt-doc">{}</div>', text) if text else display.EMPTY
 
     @admin.display(description=_("when an attempt fails"))
     def policy(self, topic: Topic) -> str:
-        return " ".join(topicnumbers.policy(topic.name))
+        return " ".join(topic_columns.policy(topic.name))
 
     @admin.display(description=_("run slots"))
     def run_slots(self, topic: Topic) -> str:
-        return topicnumbers.run_slots(topic)
+        return topic_columns.run_slots(topic)
 
     @admin.display(description=_("visible to"))
     def shown_to(self, topic: Topic) -> Any:
-        return words.listed(group_names(topic.visible_to)) or _("everybody who may see jobs")
+        return formatting.join(group_names(topic.visible_to)) or _("everyone who may view jobs")
 
-    # Actions.
+    # Actions
 
     @admin.action(permissions=["change"], description=_("Pause"))
     def pause(self, request: HttpRequest, queryset: QuerySet) -> None:
@@ -201,39 +209,46 @@ class TopicAdmin(ToldHistory):
         self._set_paused(request, queryset, False)
 
     def _set_paused(self, request: HttpRequest, queryset: QuerySet, paused: bool) -> None:
-        before = list(queryset.filter(paused=not paused))
+        topics = list(queryset.filter(paused=not paused))
         try:
-            reason = _reason(request, [topic.name for topic in before if topic.ask_reason])
+            reason = _reason(request, [topic.name for topic in topics if topic.ask_reason])
         except ValidationError as error:
             self.message_user(request, " ".join(error.messages), messages.ERROR)
             return
-        changed = [topic for topic in before if _became(topic, paused)]
+        changed = [topic for topic in topics if _update_paused(topic, paused)]
         for topic in changed:
-            self.log_change(request, topic, stafflog.said("Paused" if paused else "Resumed", reason))
-        bells.forget_terms()  # others learn of it within a second; this process, at once
-        done = (
+            topic.audit_before = self.audited_state(topic)
+            topic.paused = paused
+            self.log_change(
+                request, topic, admin_log.entry_message(Action.PAUSED if paused else Action.RESUMED, reason)
+            )
+        dispatch.forget_topic_settings()  # this process sees the change now, others within a second
+        text = (
             ngettext("%(n)d topic paused", "%(n)d topics paused", len(changed))
             if paused
             else ngettext("%(n)d topic resumed", "%(n)d topics resumed", len(changed))
         )
         level = messages.SUCCESS if changed else messages.WARNING
-        self.message_user(request, done % {"n": len(changed)}, level)
+        self.message_user(request, text % {"n": len(changed)}, level)
 
-    # A page that is saved.
+    # Saving
+
+    def audited_state(self, obj: Topic) -> dict[str, Any]:
+        return {name: getattr(obj, name) for name in SETTINGS}
 
     def save_model(self, request: HttpRequest, obj: Topic, form: Any, change: bool) -> None:
-        """What the person changed, and not what the page had of the rest: others write this row, the engine too."""
+        """Save only the fields that the user changed: other users and the engine may have updated the row since."""
         if not change:
             super().save_model(request, obj, form, change)
             return
         obj.save(update_fields=[name for name in form.changed_settings if name != "paused"])
-        if "paused" in form.changed_settings and _became(obj, obj.paused):
-            what = "Paused" if obj.paused else "Resumed"
-            super().log_change(request, obj, stafflog.said(what, form.cleaned_data["reason"]))
-            bells.forget_terms()
+        if "paused" in form.changed_settings and _update_paused(obj, obj.paused):
+            action = Action.PAUSED if obj.paused else Action.RESUMED
+            super().log_change(request, obj, admin_log.entry_message(action, form.cleaned_data["reason"]))
+            dispatch.forget_topic_settings()
 
     def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:
-        """What else was changed: the pause has an entry of its own, with its reason."""
+        """Return the message of a change without `paused`, which has a log entry of its own, with the reason."""
         if not add:
             form.changed_data = [name for name in form.changed_settings if name != "paused"]
         return super().construct_change_message(request, form, formsets, add)
@@ -242,18 +257,18 @@ class TopicAdmin(ToldHistory):
         return super().log_change(request, obj, message) if message else None
 
 
-def _became(topic: Topic, paused: bool) -> bool:
-    """Pause or resume it; False if it is so by now."""
+def _update_paused(topic: Topic, paused: bool) -> bool:
+    """Pause or resume a topic. Return False if it was already paused or already running."""
     rows = Topic.objects.using(router.db_for_write(Topic)).filter(pk=topic.pk, paused=not paused)
     return bool(rows.update(paused=paused))
 
 
-def _reason(request: HttpRequest, asking: list[str]) -> str:
-    """Why, as it was written beside the action. Raises ValidationError, also without one if these topics ask for it."""
+def _reason(request: HttpRequest, need_reason: list[str]) -> str:
+    """Return the reason from the action form. Raises ValidationError if it is invalid, or empty but required."""
     reason = checked_reason(next(filter(None, request.POST.getlist("reason")), ""))
-    if asking and not reason:
+    if need_reason and not reason:
         raise ValidationError(
-            _("A reason is asked for by %(topics)s. Nothing was changed: write it beside the action."),
-            params={"topics": words.listed(asking)},
+            _("A reason is required by %(topics)s. Nothing was changed. Enter a reason next to the action."),
+            params={"topics": formatting.join(need_reason)},
         )
     return reason

@@ -1,1 +1,1 @@
-"""The HTTP side, an app of its own: leave it out of INSTALLED_APPS and nothing of it is imported."""
+"""The HTTP API: an optional Django app. Nothing of it is imported unless it is in INSTALLED_APPS."""

@@ -1,4 +1,4 @@
-"""Writes the OpenAPI document: DJANGO_SETTINGS_MODULE=... python -m delaytasks.api > docs/openapi.yaml"""
+"""Write the OpenAPI document: DJANGO_SETTINGS_MODULE=... python -m delaytasks.api > docs/openapi.yaml"""
 
 import sys
 
@@ -7,7 +7,7 @@ import django
 
 def main() -> None:
     django.setup()
-    from .schema import as_yaml  # the views need the apps
+    from .schema.document import as_yaml  # the views need the apps
 
     sys.stdout.write(as_yaml())
 

@@ -1,4 +1,4 @@
-"""Who may call: service accounts, their tokens, and what each token may do with which topics."""
+"""Service accounts, their tokens, and the topics and rights granted to each token."""
 
 import re
 from typing import Any, ClassVar
@@ -11,18 +11,20 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 from rest_framework_api_key.models import AbstractAPIKey, BaseAPIKeyManager
 
+from .access.token_cache import AnnouncingManager, AnnouncingQuerySet
+
 EVERY_TOPIC = "*"
-RIGHTS = {"produce": _("produce"), "consume": _("consume"), "manage": _("manage")}
+RIGHTS = {"submit": _("submit"), "produce": _("produce"), "consume": _("consume"), "manage": _("manage")}
 _PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(\.\*)?")
-# No "@" and no "/": in Job.worker an account can then be taken neither for a Celery worker (celery@host)
-# nor for another account's consumer (account/consumer).
+# No "@" and no "/": in Job.worker an account name cannot be mistaken for a Celery worker (celery@host)
+# or for another account's consumer (account/consumer).
 account_name = RegexValidator(
     r"\A[A-Za-z0-9][A-Za-z0-9._-]*\Z", _("Use A-Z a-z 0-9 . _ -, the first a letter or digit.")
 )
 
 
 def check_pattern(pattern: str) -> None:
-    """Whether a grant can be for this: a topic's name, "order.*", or "*". Raises ValidationError."""
+    """Validate the topic of a grant: a name, "order.*", or "*". Raises ValidationError."""
     if pattern != EVERY_TOPIC and not (len(pattern) <= 100 and _PATTERN.fullmatch(pattern)):
         raise ValidationError(
             _("%(pattern)s is neither a topic's name (order.close), nor a prefix (order.*), nor * for every topic."),
@@ -32,7 +34,7 @@ def check_pattern(pattern: str) -> None:
 
 
 def matches(pattern: str, topic: str) -> bool:
-    """Whether a grant for `pattern` is one for `topic`. "order.*" is for "order.close", not for "orders" or "order"."""
+    """Return whether a grant for `pattern` covers `topic`. "order.*" covers "order.close", not "orders" or "order"."""
     if pattern == EVERY_TOPIC:
         return True
     if pattern.endswith(".*"):
@@ -41,7 +43,7 @@ def matches(pattern: str, topic: str) -> bool:
 
 
 class ServiceAccount(models.Model):
-    """A program that calls over HTTP. What it does is kept under its name; its tokens say what it may do."""
+    """A program that uses the API. Events record its name; its tokens hold its rights."""
 
     name = models.CharField(
         _("name"), max_length=100, unique=True, validators=[account_name], help_text=_("kept with every job it changes")
@@ -49,6 +51,8 @@ class ServiceAccount(models.Model):
     active = models.BooleanField(_("active"), default=True, help_text=_("if not, none of its tokens is accepted"))
     note = models.TextField(_("note"), blank=True, default="", help_text=_("whose it is, and whom to ask"))
     created_at = models.DateTimeField(_("made"), default=timezone.now, editable=False)
+
+    objects: ClassVar[Any] = AnnouncingManager()
 
     class Meta:
         verbose_name = _("service account")
@@ -60,26 +64,29 @@ class ServiceAccount(models.Model):
 
 
 class TokenManager(BaseAPIKeyManager):
-    """Makes tokens; the library's keys, but for their row's id."""
+    """The library's key manager, with an integer primary key."""
+
+    def get_queryset(self) -> models.QuerySet:
+        return AnnouncingQuerySet(self.model, using=self._db)
 
     def assign_key(self, obj: Any) -> str:
-        """Give a new token its prefix and hash; the secret, which is stored nowhere."""
+        """Set prefix and hash of a new token. Return the secret, which is not stored."""
         secret: str = super().assign_key(obj)
-        obj.pk = None  # not the library's prefix.hash: a row's id is in addresses and logs
+        obj.pk = None  # an integer instead of the library's prefix.hash, because ids appear in URLs and logs
         return secret
 
     def usable(self) -> models.QuerySet:
-        """Tokens that are accepted now, on the write database: a replica may not know of a revocation yet."""
+        """Return the tokens that are valid now, from the write database: a replica may lag behind a revocation."""
         unexpired = Q(expiry_date__isnull=True) | Q(expiry_date__gt=timezone.now())
-        found = self.using(router.db_for_write(self.model)).filter(unexpired, revoked=False, account__active=True)
-        return found.select_related("account")
+        tokens = self.using(router.db_for_write(self.model)).filter(unexpired, revoked=False, account__active=True)
+        return tokens.select_related("account")
 
 
 class Token(AbstractAPIKey):
-    """A secret that a service account shows. Only its hash is kept; revoking it cannot be undone."""
+    """A secret of a service account. Only its hash is stored. Revoking it is final."""
 
     id = models.BigAutoField(primary_key=True)  # type: ignore[assignment]
-    # The library's fields in our words; a version of it with other texts then asks for no migration here.
+    # The library's fields with our own texts, so that changes to the library's texts need no migration here.
     name = models.CharField(_("name"), max_length=50, help_text=_("what it is for, or where it is kept"))
     revoked = models.BooleanField(_("revoked"), default=False, help_text=_("at once, and it cannot be undone"))
     expiry_date = models.DateTimeField(
@@ -96,7 +103,14 @@ class Token(AbstractAPIKey):
         _("largest request in bytes"), null=True, blank=True, validators=[MinValueValidator(1)],
         help_text=_("empty: as API_MAX_REQUEST_BYTES says"),
     )  # fmt: skip
+    max_live_jobs = models.PositiveIntegerField(
+        _("live jobs at most"), null=True, blank=True, validators=[MinValueValidator(1)],
+        help_text=_("empty: as API_MAX_LIVE_JOBS says"),
+    )  # fmt: skip
     last_used_at = models.DateTimeField(_("last used"), null=True, editable=False, help_text=_("to the minute"))
+    created_by = models.CharField(_("created by"), max_length=255, default="", db_default="", editable=False)
+    revoked_by = models.CharField(_("revoked by"), max_length=255, default="", db_default="", editable=False)
+    revoked_at = models.DateTimeField(_("revoked at"), null=True, editable=False)
 
     objects: ClassVar[Any] = TokenManager()
 
@@ -104,21 +118,27 @@ class Token(AbstractAPIKey):
         abstract = False
         verbose_name = _("token")  # type: ignore[assignment]
         verbose_name_plural = _("tokens")  # type: ignore[assignment]
+        permissions: ClassVar = [("grant_consume", "Can grant tokens the right to consume")]
 
     def __str__(self) -> str:
         return f"{self.prefix} ({self.name})"
 
 
 class Grant(models.Model):
-    """What a token may do with one topic, or with all under a prefix. Any right lets it read, too."""
+    """The rights of a token on one topic, or on all topics with a prefix. All but `submit` include reading."""
 
     token = models.ForeignKey(Token, models.CASCADE, related_name="grants")
     topic = models.CharField(
         _("topic"), max_length=100, validators=[check_pattern], help_text=_("order.close, order.* or *")
     )
+    submit = models.BooleanField(
+        _("submit"), default=False, db_default=False, help_text=_("create jobs, without seeing any")
+    )
     produce = models.BooleanField(_("produce"), default=False, help_text=_("create, cancel, postpone"))
     consume = models.BooleanField(_("consume"), default=False, help_text=_("reserve and finish"))
     manage = models.BooleanField(_("manage"), default=False, help_text=_("cancel, postpone, run now, retry, pause"))
+
+    objects: ClassVar[Any] = AnnouncingManager()
 
     class Meta:
         verbose_name = _("grant")
@@ -127,9 +147,9 @@ class Grant(models.Model):
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["token", "topic"], name="delaytasks_api_grant_one_per_topic"),
             models.CheckConstraint(
-                condition=Q(produce=True) | Q(consume=True) | Q(manage=True),
+                condition=Q(submit=True) | Q(produce=True) | Q(consume=True) | Q(manage=True),
                 name="delaytasks_api_grant_of_something",
-                violation_error_message=_("Grant at least one of produce, consume, manage."),
+                violation_error_message=_("Grant at least one of submit, produce, consume, manage."),
             ),
         ]
 
@@ -139,5 +159,5 @@ class Grant(models.Model):
 
     @property
     def rights(self) -> list[str]:
-        """The words of what it gives: ["produce", "consume"]."""
+        """Names of the granted rights: ["produce", "consume"]."""
         return [right for right in RIGHTS if getattr(self, right)]

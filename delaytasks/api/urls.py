@@ -1,14 +1,16 @@
-"""The addresses of the HTTP side. Mount them where you like: path("api/", include("delaytasks.api.urls"))."""
+"""URLs of the HTTP API. Mount them anywhere: path("api/", include("delaytasks.api.urls"))."""
 
 from django.urls import path, re_path, register_converter
 from django.urls.converters import StringConverter
 
-from . import consumers, health, jobs, queue, schema, topics
-from .fields import TOPIC_PATTERN
+from .queue_protocol import views
+from .schema import document
+from .serializers.fields import TOPIC_PATTERN
+from .views import consumers, health, jobs, schedules, topics
 
 
 class TopicConverter(StringConverter):
-    """A topic's name; anything else is no address here."""
+    """Match a valid name of a topic or of a schedule; other names give 404."""
 
     regex = TOPIC_PATTERN.strip("^$")
 
@@ -16,7 +18,7 @@ class TopicConverter(StringConverter):
 register_converter(TopicConverter, "delaytasks_topic")
 app_name = "delaytasks_api"
 urlpatterns = [
-    path("queue/", queue.QueueView.as_view(), name="queue"),
+    path("queue/", views.QueueView.as_view(), name="queue"),
     path("jobs/", jobs.JobsView.as_view(), name="jobs"),
     path("jobs/<int:job_id>/", jobs.JobView.as_view(), name="job"),
     path("jobs/<int:job_id>/cancel/", jobs.CancelView.as_view(), name="cancel"),
@@ -32,8 +34,15 @@ urlpatterns = [
     path("topics/<delaytasks_topic:topic>/pause/", topics.PauseView.as_view(), name="pause"),
     path("topics/<delaytasks_topic:topic>/resume/", topics.ResumeView.as_view(), name="resume"),
     path("topics/<delaytasks_topic:topic>/reserve/", consumers.ReserveView.as_view(), name="reserve"),
+    path("schedules/", schedules.SchedulesView.as_view(), name="schedules"),
+    path("schedules/<delaytasks_topic:schedule>/", schedules.ScheduleView.as_view(), name="schedule"),
+    path("schedules/<delaytasks_topic:schedule>/pause/", schedules.PauseView.as_view(), name="pause-schedule"),
+    path("schedules/<delaytasks_topic:schedule>/resume/", schedules.ResumeView.as_view(), name="resume-schedule"),
+    path("schedules/<delaytasks_topic:schedule>/run-now/", schedules.RunNowView.as_view(), name="run-schedule"),
+    path("schedules/<delaytasks_topic:schedule>/next/", schedules.NextView.as_view(), name="next-runs"),
+    path("schedules/<delaytasks_topic:schedule>/backfill/", schedules.BackfillView.as_view(), name="backfill"),
     path("health/", health.HealthView.as_view(), name="health"),
-    path("schema/", schema.SchemaView.as_view(), name="schema"),
-    path("docs/", schema.DocsView.as_view(), name="docs"),
-    re_path("", jobs.NowhereView.as_view(), name="nowhere"),
+    path("schema/", document.SchemaView.as_view(), name="schema"),
+    path("docs/", document.DocsView.as_view(), name="docs"),
+    re_path("", jobs.NotFoundView.as_view(), name="nowhere"),
 ]

@@ -1,31 +1,55 @@
-"""The mirror: a disposable Redis index of due times. Only this package imports redis and spells a key.
+"""The mirror: an index of due times in Redis. It is disposable; the database can rebuild it at any time.
 
-It says when to look, never what is true. A job is in at most one place of it, a bucket's due
-zset or its topic's ready zset, and its entry may be early, never late.
+The mirror tells only when to read the database; the database alone decides whether a job is due. A job has at most
+one entry, in its bucket's due zset or in its topic's ready zset. The entry's score may be earlier than the due time,
+never later. Without Redis, or while it is down, the database is used instead (database.py). Only modules in redis/
+import redis and contain names of keys.
 """
 
-import functools
 from typing import TYPE_CHECKING
 
 from .. import conf
 
 if TYPE_CHECKING:
-    from .index import Mirror
+    from .base import DueIndex
+    from .redis.index import Mirror
 
-__all__ = ["connect"]
+__all__ = ["choose", "connect", "writable"]
+
+_mirrors: dict[str, "Mirror"] = {}  # by alias; never evicted, because each has a connection and a circuit breaker
 
 
 def connect(using: str = "default") -> "Mirror | None":
-    """The mirror of a database's jobs by the settings in force; None if no REDIS_URL is configured.
+    """Return the mirror of a database's jobs, even if it is down, or None if no REDIS_URL is configured.
 
-    One per process, settings and alias. Connects when it is first used.
+    There is one mirror per process, settings object and alias. It connects to Redis on first use.
     """
     settings = conf.get()
-    return _mirror(id(settings), using) if settings.redis_url else None
+    if not settings.redis_url:
+        return None
+    mirror = _mirrors.get(using)
+    if mirror is None or mirror.settings is not settings:
+        from .redis.index import Mirror  # imported late: importing redis takes 100 ms
+
+        mirror = _mirrors[using] = Mirror(settings, using)
+    return mirror
 
 
-@functools.lru_cache(maxsize=8)
-def _mirror(_: int, using: str) -> "Mirror":
-    from .index import Mirror  # not before it is needed: importing redis takes 100 ms
+def choose(using: str) -> "DueIndex":
+    """Return the index to read: the mirror, or the database while Redis is down or not configured."""
+    mirror = connect(using)
+    return _database(using) if mirror is None or mirror.down else mirror
 
-    return Mirror(conf.get(), using)
+
+def writable(using: str) -> "DueIndex":
+    """Return the index to write: the mirror, even while it is down, because it then logs every lost write.
+
+    If Redis is not configured, return the database's index, whose writes do nothing.
+    """
+    return connect(using) or _database(using)
+
+
+def _database(using: str) -> "DueIndex":
+    from .database import DatabaseIndex  # imported late: it needs the models
+
+    return DatabaseIndex(using)

@@ -1,4 +1,5 @@
-"""The data pipeline: questions about jobs that grow past one machine, answered by Spark.
+"""The data pipeline: Spark applications for tasks about jobs that would be too large for the database alone.
 
-Stands beside the rest: it knows the states and its own schemas, and nothing of Django. Start at run.py.
+The package does not import Django. From delaytasks it imports only the plain modules states, validators, exceptions
+and clock. Start reading at __main__.py.
 """

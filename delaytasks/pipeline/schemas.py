@@ -1,9 +1,8 @@
-"""The tables of the pipeline, each column with its unit. Tested against the Django models, so that neither drifts."""
+"""Schemas of the pipeline's tables, with the unit of each column. Tests compare them with the Django models."""
 
 from pyspark.sql.types import (
     ArrayType,
     DataType,
-    DateType,
     IntegerType,
     LongType,
     ShortType,
@@ -15,11 +14,11 @@ from pyspark.sql.types import (
 
 
 def _table(*columns: tuple[str, DataType, bool]) -> StructType:
-    """Columns by name, type, and whether they may be null."""
+    """Build a schema from (name, type, nullable) of each column."""
     return StructType([StructField(name, kind, nullable) for name, kind, nullable in columns])
 
 
-# A job as the operational table has it. Times are instants (UTC), kept to the millisecond.
+# A row of the job table. Times are UTC, to the millisecond.
 JOBS = _table(
     ("id", LongType(), False),
     ("topic", StringType(), False),
@@ -33,70 +32,77 @@ JOBS = _table(
     ("created_at", TimestampType(), False),
     ("reserved_at", TimestampType(), True),
     ("lease_until", TimestampType(), True),
-    ("ended_at", TimestampType(), True),  # null: live
+    ("ended_at", TimestampType(), True),  # null: the job is live
     ("died_at", TimestampType(), True),
     ("worker", StringType(), False),
-    ("error", StringType(), False),
+    ("error", StringType(), False),  # text or an outcomes.ErrorCode; older rows: a sentence of FORMER_ERRORS
+    ("subject_label", StringType(), True),  # the model of the job's subject; null: no subject
+    ("subject_pk", StringType(), True),  # its primary key, as text
 )
 
-# What happened to a job, one row per outcome or change.
+# A row of the event table: one outcome or change of a job.
 EVENTS = _table(
     ("id", LongType(), False),
     ("job_id", LongType(), False),
     ("outcome", StringType(), False),  # states.Outcome
     ("attempt", IntegerType(), False),
-    ("due_ms", LongType(), False),  # ms since 1970, as all *_ms here that are not a length of time
+    ("due_ms", LongType(), False),  # milliseconds since 1970, like every *_ms in this module that is not a duration
     ("reserved_ms", LongType(), True),  # null: no attempt began
     ("done_ms", LongType(), False),
     ("next_due_ms", LongType(), True),
     ("worker", StringType(), False),
     ("actor", StringType(), False),
-    ("error", StringType(), False),
+    ("error", StringType(), False),  # as in JOBS
     ("reason", StringType(), False),
 )
 
-# What happened to a topic in an hour.
+# Statistics of a topic in an hour.
 TOPIC_STATS = _table(
     ("topic", StringType(), False),
-    ("hour_at", TimestampType(), False),  # the hour's beginning
-    ("happened", LongType(), False),  # events
+    ("hour_at", TimestampType(), False),  # start of the hour
+    ("happened", LongType(), False),  # number of events
     ("finished", LongType(), False),
-    ("retried", LongType(), False),  # attempts that failed or outlived their TTR, and are made again
+    ("retried", LongType(), False),  # attempts that failed or exceeded their TTR and are retried
     ("died", LongType(), False),
     ("cancelled", LongType(), False),
     ("snoozed", LongType(), False),
-    ("begun", LongType(), False),  # first attempts: those tell how late a job was
-    ("late_p50_ms", LongType(), True),  # a length of time, of first attempts; null: none began
+    ("begun", LongType(), False),  # number of first attempts; lateness is measured on these
+    ("late_p50_ms", LongType(), True),  # a duration; null: no first attempt
     ("late_p95_ms", LongType(), True),
     ("late_p99_ms", LongType(), True),
     ("late_worst_ms", LongType(), True),
 )
 
-# What happened to a topic in a minute: the same, and how it is counted up, batch by batch.
+# MINUTES: statistics of a topic in a minute. COUNTS: event counts of one batch, from which MINUTES are computed.
 MINUTES = StructType([
     TOPIC_STATS["topic"], StructField("minute_at", TimestampType(), False), *TOPIC_STATS.fields[2:]
 ])  # fmt: skip
 COUNTS = _table(
     ("topic", StringType(), False),
-    ("minute_ms", LongType(), False),  # the minute's beginning
+    ("minute_ms", LongType(), False),  # start of the minute
     ("outcome", StringType(), False),
-    ("late_ms", LongType(), True),  # a length of time, cut to three digits; null: no first attempt
-    ("number", LongType(), False),  # events
-    ("worst_ms", LongType(), True),  # the longest of them, uncut
+    ("late_ms", LongType(), True),  # duration, rounded down to three digits; null: no first attempt
+    ("number", LongType(), False),  # number of events
+    ("worst_ms", LongType(), True),  # the longest lateness of these events, not rounded; null: no first attempt
 )
 
-# How late first attempts were, cut to two digits, and how many: what percentiles of any span can be made of.
+# Histogram of the lateness of first attempts, rounded down to two digits. The percentiles of a longer period can be
+# computed from the histograms of its hours.
 LATE = ArrayType(_table(("ms", LongType(), False), ("number", LongType(), False)), containsNull=False)
 HOURS = StructType([*TOPIC_STATS, StructField("late", LATE, False)])
+REPORTED_HOURS = StructType([*HOURS, StructField("month", StringType(), False)])  # month: "2030-02", in UTC
 
-# What is going to fall due.
+# Jobs that will fall due, per topic and minute.
 DUE = _table(
     ("topic", StringType(), False),
-    ("minute_at", TimestampType(), False),  # the minute's beginning
-    ("due", LongType(), False),  # jobs
-    ("overdue", LongType(), False),  # jobs; in the first minute
+    ("minute_at", TimestampType(), False),  # start of the minute
+    ("due", LongType(), False),  # number of jobs
+    ("overdue", LongType(), False),  # number of overdue jobs; all of them are counted in the first minute
 )
 
-# Beside a job's own columns in the archive: what its row must still look like to be pruned, and where it lies.
-ARCHIVED_JOBS = StructType([*JOBS, StructField("last_event_id", LongType(), False)])  # 0: it has none
-ARCHIVED_AT = StructField("ended_on", DateType(), False)  # the day of ended_at, in UTC
+# Rows of the archive's tables. last_event_id is the job's last event at the time of archiving: the job is pruned only
+# if it has no later event. run is the number of the archive's run; null in files that were converted.
+_RUN = StructField("run", LongType(), True)
+ENDED_JOBS = StructType([*JOBS, StructField("last_event_id", LongType(), False)])  # 0: no event
+ARCHIVED_JOBS = StructType([*ENDED_JOBS, _RUN])
+ARCHIVED_EVENTS = StructType([*EVENTS, JOBS["topic"], _RUN])

@@ -1,9 +1,9 @@
-"""Adds and handles jobs with Python 3.11 and delaytasks/client.py, which may be copied beside this file.
+"""Add and handle jobs with Python 3.11 and delaytasks/client.py, which may be copied beside this file.
 
-    python consume.py add order:1042 3    promises a job that is due in one second, and is three seconds of work
-    python consume.py                     handles what is due, until SIGTERM or Ctrl-C
+    python consume.py add order:1042 3    adds a job that is due in one second and takes three seconds
+    python consume.py                     handles due jobs until SIGTERM or Ctrl-C
 
-DELAYTASKS_URL=https://tasks.example.com/api/queue/, DELAYTASKS_TOKEN and TOPIC are in the environment.
+Set DELAYTASKS_URL (https://tasks.example.com/api/queue/), DELAYTASKS_TOKEN and TOPIC in the environment.
 """
 
 import logging
@@ -12,7 +12,7 @@ import sys
 
 try:
     from delaytasks.client import Client, Consumer, Job
-except ModuleNotFoundError:  # client.py lies beside this file
+except ModuleNotFoundError:  # client.py was copied beside this file
     from client import Client, Consumer, Job
 
 client = Client(os.environ["DELAYTASKS_URL"], os.environ["DELAYTASKS_TOKEN"])
@@ -20,10 +20,10 @@ topic = os.environ["TOPIC"]
 
 
 def handle(job: Job) -> None:
-    """The work. It may be done twice, so doing it twice must do no harm. What it raises is kept with the job."""
+    """Do the work. It may run twice, so make it idempotent. Errors are stored with the job."""
     print(f"began with {job.id}, attempt {job.attempt}", flush=True)
     if job.lost.wait(job.body["seconds"]):
-        return  # not ours any more: somebody else may have begun with it
+        return  # lease lost: another consumer may have the job
     print(f"did the work of {job.id}", flush=True)
 
 
@@ -34,6 +34,6 @@ if sys.argv[1:2] == ["add"]:
 else:
     logging.basicConfig(format="%(message)s")
     print(f"waiting for {topic}", flush=True)
-    left = Consumer(client, topic, handle, threads=4).run()
+    unfinished = Consumer(client, topic, handle, threads=4).run()
     print("stopped", flush=True)
-    sys.exit(1 if left else 0)
+    sys.exit(1 if unfinished else 0)

@@ -1,7 +1,7 @@
-"""`make pipeline-demo`: a month of the shop, some faults done to it, and what the data pipeline says about both.
+"""`make pipeline-demo`: simulate a month of the shop, plant faults, and run the data pipeline on it.
 
-Needs no Java on the machine, no server and no browser. ORDERS=2000 says how many, VAR_DIR where it all lies. The exit
-code is 0 only if the audit found every fault that was planted, by name, and nothing else.
+Needs no installed Java, no server and no browser. ORDERS (default: 2000) is the number of orders; all files are
+written to VAR_DIR. The exit code is 0 if the audit found exactly the planted faults.
 """
 
 import json
@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,143 +25,157 @@ if TYPE_CHECKING:
 BASE = Path(__file__).resolve().parents[2]
 RULE = BASE / "project" / "shop" / "audit.toml"
 ARCHIVED_DAYS = 10
-LEAST_ORDERS = 200  # fewer have no faults to choose
+MIN_ORDERS = 200  # fewer would not have enough closed orders for the faults
 SEED = 7
-QUIET = {"LOG_LEVEL": "ERROR", "DJANGO_SETTINGS_MODULE": "project.settings"}
-OTHERS = ("DATABASE_URL", "REDIS_URL", "CELERY_BROKER_URL", "LAKE", "HTTPS")  # the demo touches nobody's tables
+ENVIRONMENT = {"LOG_LEVEL": "ERROR", "DJANGO_SETTINGS_MODULE": "project.settings"}
+REMOVED_VARIABLES = (
+    "DATABASE_URL",
+    "REDIS_URL",
+    "CELERY_BROKER_URL",
+    "LAKE",
+    "HTTPS",
+)  # the demo uses only its own database
 
 
 class Failed(Exception):
-    """The demo cannot go on; the message says why."""
+    """The demo cannot continue. The message is the reason."""
 
 
-def say(sentence: str) -> None:
-    print(sentence, flush=True)
+def echo(line: str) -> None:
+    print(line, flush=True)
 
 
 def main() -> int:
     began = time.monotonic()
     try:
-        orders, folder = wishes()
+        orders, folder = read_options()
         prepare(folder)
-        live(orders)
-        planted = break_promises()
-        return judge(planted, *ask(folder), time.monotonic() - began)
+        simulate(orders)
+        planted = plant_faults()
+        return compare(planted, *run_pipeline(folder), time.monotonic() - began)
     except Failed as error:
         print(error, file=sys.stderr)
         return 1
 
 
-def wishes() -> tuple[int, Path]:
-    """How many orders, and the folder. Raises Failed."""
+def read_options() -> tuple[int, Path]:
+    """Return the number of orders and the folder for all files, from environment variables. Raises Failed."""
     text = os.environ.get("ORDERS") or "2000"
-    if not (text.isascii() and text.isdigit() and int(text) >= LEAST_ORDERS):
-        raise Failed(f"ORDERS={text} is not a whole number from {LEAST_ORDERS} on.")
+    if not (text.isascii() and text.isdigit() and int(text) >= MIN_ORDERS):
+        raise Failed(f"ORDERS={text} is not valid: use a whole number of at least {MIN_ORDERS}.")
     return int(text), Path(os.environ.get("VAR_DIR") or BASE / "var").resolve() / "pipeline-demo"
 
 
 def prepare(folder: Path) -> None:
-    """An empty shop of the demo's own."""
+    """Create the demo's own, empty shop."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    for name in OTHERS:
+    for name in REMOVED_VARIABLES:
         os.environ.pop(name, None)
-    os.environ.update(QUIET, VAR_DIR=str(folder))
+    os.environ.update(ENVIRONMENT, VAR_DIR=str(folder))
     import django
     from django.core.management import call_command
 
     django.setup()
     call_command("migrate", verbosity=0)
+    call_command("delaytasks", "timeouts", "apply", "--overdue", "run", stdout=StringIO())
 
 
-def live(orders: int) -> None:
+def simulate(orders: int) -> None:
     from .month import DAYS, Month
 
-    say(f"The shop lives through {DAYS} days with {orders:,} orders, by a clock that is set:")
+    echo(f"Simulating {DAYS} days of the shop with {orders:,} orders:")
     with gateway():
-        Month(orders, random.Random(SEED), say).live()
+        Month(orders, random.Random(SEED), echo).run()
 
 
 @contextmanager
 def gateway() -> Iterator[None]:
-    """The payment gateway's stand-in, on loopback; one that hangs is not waited for."""
+    """Run the fake payment gateway on loopback, without delays."""
     from django.conf import settings
 
-    from project.shop.gateway import Gateway
+    from project.shop.gateway import FakeGateway
 
-    with Gateway(hang_seconds=0, quiet=True) as server:
+    with FakeGateway(hang_seconds=0, quiet=True) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         settings.SHOP_GATEWAY_URL = server.url
         yield
         server.shutdown()
 
 
-def break_promises() -> "list[Fault]":
+def plant_faults() -> "list[Fault]":
     from .faults import plant
 
     planted = plant(random.Random(SEED), ARCHIVED_DAYS)
-    say(f"\nThen {len(planted)} of its promises are broken, by SQL:")
-    for each in planted:
-        say(f"  {each.key:<12} {each.what}")
+    echo(f"\nPlanting {len(planted)} faults with SQL:")
+    for fault in planted:
+        echo(f"  {fault.key:<12} {fault.description}")
     return planted
 
 
-def ask(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the report and the audit answer; the archive comes before them. Raises Failed."""
+def run_pipeline(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Run the archive, the report and the audit. Return the results of the report and the audit. Raises Failed."""
     from .month import catch_up
 
     page = str(folder / "report.html")
     with gateway():
         catch_up()
-    say("\nWhat is older leaves the tables for the archive:")
-    found = manage("archive", "--older-than-days", str(ARCHIVED_DAYS))
-    say(f"  {found['pruned']:,} jobs with {found['events']:,} events, in {found['partitions']} partitions")
-    say("\nThe report, over the tables and the archive:")
+    echo("\nMoving older jobs to the archive:")
+    archive = manage("archive", "--older-than-days", str(ARCHIVED_DAYS))
+    echo(f"  {archive['pruned']:,} jobs with {archive['events']:,} events, in {archive['partitions']} partitions")
+    echo("\nReport on the tables and the archive:")
     report = manage("report", "--html", page)
-    say(f"  {report['rows']:,} rows of topics and hours; herds that are coming: {report['herds']}")
-    say("\nThe audit, by the rules in project/shop/audit.toml:")
-    return report, manage("audit", "--rule", str(RULE), may_refuse=True)
+    echo(f"  {report['rows']:,} rows by topic and hour; upcoming spikes: {report['herds']}")
+    echo("\nAudit with the rules in project/shop/audit.toml:")
+    return report, manage("audit", "--rule", str(RULE), may_fail=True)
 
 
-def manage(question: str, *words: str, may_refuse: bool = False) -> dict[str, Any]:
-    """The answer of manage.py. Raises Failed."""
-    shown = ["manage.py", "delaytasks", "pipeline", question, *words]
-    say(f"  $ {shlex.join(os.path.relpath(each, BASE) if os.path.isabs(each) else each for each in shown)}")
-    command = [sys.executable, str(BASE / "manage.py"), *shown[1:], "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def manage(subcommand: str, *args: str, may_fail: bool = False) -> dict[str, Any]:
+    """Run `manage.py delaytasks pipeline` and return its JSON result.
+
+    Raises Failed if there is no JSON result, or if the exit code is not 0 and `may_fail` is False.
+    """
+    arguments = ["manage.py", "delaytasks", "pipeline", subcommand, *args]
+    echo(f"  $ {shlex.join(os.path.relpath(arg, BASE) if os.path.isabs(arg) else arg for arg in arguments)}")
+    command = [sys.executable, str(BASE / "manage.py"), *arguments[1:], "--json"]
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
-        answer: dict[str, Any] = json.loads(done.stdout)
+        result: dict[str, Any] = json.loads(completed.stdout)
     except ValueError:
-        raise Failed(f"It did not answer ({done.returncode}): {done.stderr.strip()}") from None
-    if done.returncode and not may_refuse:
-        raise Failed(done.stderr.strip())
-    return answer
+        raise Failed(f"The command failed ({completed.returncode}): {completed.stderr.strip()}") from None
+    if completed.returncode and not may_fail:
+        raise Failed(completed.stderr.strip())
+    return result
 
 
-def judge(planted: "list[Fault]", report: dict[str, Any], audit: dict[str, Any], seconds: float) -> int:
-    """0 if what was found is what was planted."""
-    wanted = {(each.found_as, each.key) for each in planted}
-    found = set(found_by(audit))
-    for name, key in sorted(wanted | found):
-        met = "found" if (name, key) in wanted & found else "NOT FOUND" if (name, key) in wanted else "NOT PLANTED"
-        say(f"  {name:<11} {key:<12} {met}")
-    good = sum(each["classes"]["kept"]["count"] + each["classes"]["open"]["count"] for each in audit["rules"])
-    say(f"  {len(wanted & found)} of {len(wanted)} planted faults were found, {len(found - wanted)} others; "
-        f"{good:,} promises are as they should be")  # fmt: skip
-    say(f"\nThe report: {report['page']}")
-    say(f"All of it took {seconds:.0f} s.")
-    return 0 if found == wanted else 1
+def compare(planted: "list[Fault]", report: dict[str, Any], audit: dict[str, Any], seconds: float) -> int:
+    """Print which faults the audit found. Return 0 if they are exactly the planted ones, else 1."""
+    expected = {(fault.audit_class, fault.key) for fault in planted}
+    found = set(violations(audit))
+    for name, key in sorted(expected | found):
+        status = (
+            "found" if (name, key) in expected & found else "NOT FOUND" if (name, key) in expected else "NOT PLANTED"
+        )
+        echo(f"  {name:<11} {key:<12} {status}")
+    correct = sum(rule["classes"]["kept"]["count"] + rule["classes"]["open"]["count"] for rule in audit["rules"])
+    echo(f"  {len(expected & found)} of {len(expected)} planted faults found, {len(found - expected)} others; "
+         f"{correct:,} jobs are correct")  # fmt: skip
+    echo(f"\nReport: {report['page']}")
+    echo(f"Total time: {seconds:.0f} s.")
+    return 0 if found == expected else 1
 
 
-def found_by(audit: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """(class, key) of what the audit says must not be. Raises Failed where it names only some."""
+def violations(audit: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield (class, key) of each violation. Raises Failed if the audit lists only a sample of a class."""
     for rule in audit["rules"]:
-        for name, each in rule["classes"].items():
-            if not each["must_be_empty"]:
+        for name, result in rule["classes"].items():
+            if not result["must_be_empty"]:
                 continue
-            if each["count"] > len(each["samples"]):
-                raise Failed(f"{rule['name']}: {each['count']} {name}, which are more than the audit names.")
-            yield from ((name, sample["key"]) for sample in each["samples"])
+            if result["count"] > len(result["samples"]):
+                raise Failed(
+                    f"{rule['name']}: {result['count']} {name}, but the audit lists only {len(result['samples'])}."
+                )
+            yield from ((name, sample["key"]) for sample in result["samples"])
 
 
 if __name__ == "__main__":

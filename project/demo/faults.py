@@ -1,7 +1,7 @@
-"""What can go wrong with a promise, done to the demo's tables by SQL: the audit must find each, by name.
+"""Faults for the audit to find, written to the demo's tables with SQL.
 
-Nothing of this can happen through the engine: its statements are guarded. It stands for the rest of the world, such as
-a restored backup, a script that was run by hand, or a clock that jumped.
+The engine's guarded statements cannot cause these faults. They stand for faults with external causes, such as a
+restored backup, a script run by hand or a clock that jumped.
 """
 
 import random
@@ -22,14 +22,14 @@ EARLY_MS = 10 * 60_000
 
 
 class Fault(NamedTuple):
-    """found_as   the class in which an audit must find the key"""
+    """A fault and the audit class that must contain its key."""
 
-    found_as: str
+    audit_class: str
     key: str
-    what: str
+    description: str
 
 
-class Closed(NamedTuple):
+class ClosedOrder(NamedTuple):
     """An order that was closed unpaid, and its job."""
 
     order_id: int
@@ -38,70 +38,72 @@ class Closed(NamedTuple):
 
 
 def plant(rng: random.Random, archived_days: int) -> list[Fault]:
-    """Do each twice: to an order whose job the archive is going to take, and to one whose job it leaves."""
+    """Plant each fault twice: once for a job that will be archived, once for a job that stays in the tables."""
     boundary = timezone.now() - timedelta(days=archived_days)
     jobs = Job.objects.filter(topic=TOPIC, state=State.FINISHED)
     ages = (jobs.filter(ended_at__lt=boundary - timedelta(days=1)), jobs.filter(ended_at__gt=boundary))
     planted = []
     with transaction.atomic():
-        for those in ages:
-            keys = dict(those.values_list("key", "pk"))
+        for group in ages:
+            keys = dict(group.values_list("key", "pk"))
             closed = [
-                each for each in Order.objects.filter(state=Order.State.CLOSED).order_by("pk") if each.key in keys
+                order for order in Order.objects.filter(state=Order.State.CLOSED).order_by("pk") if order.key in keys
             ]
-            for (found_as, (what, plant_one)), order in zip(KINDS.items(), rng.sample(closed, len(KINDS)), strict=True):
-                plant_one(Closed(order.pk, order.key, keys[order.key]))
-                planted.append(Fault(found_as, order.key, what))
+            for (audit_class, (description, plant_one)), order in zip(
+                KINDS.items(), rng.sample(closed, len(KINDS)), strict=True
+            ):
+                plant_one(ClosedOrder(order.pk, order.key, keys[order.key]))
+                planted.append(Fault(audit_class, order.key, description))
     return planted
 
 
-def _missing(it: Closed) -> None:
-    _sql("DELETE FROM delaytasks_jobevent WHERE job_id = %s", it.job_id)
-    _sql("DELETE FROM delaytasks_job WHERE id = %s", it.job_id)
+def _missing(order: ClosedOrder) -> None:
+    _sql("DELETE FROM delaytasks_jobevent WHERE job_id = %s", order.job_id)
+    _sql("DELETE FROM delaytasks_job WHERE id = %s", order.job_id)
 
 
-def _orphan(it: Closed) -> None:
-    _sql("DELETE FROM shop_orderline WHERE order_id = %s", it.order_id)
-    _sql("DELETE FROM shop_order WHERE id = %s", it.order_id)
+def _orphan(order: ClosedOrder) -> None:
+    _sql("DELETE FROM shop_orderline WHERE order_id = %s", order.order_id)
+    _sql("DELETE FROM shop_order WHERE id = %s", order.order_id)
 
 
-def _twice(it: Closed) -> None:
+def _twice(order: ClosedOrder) -> None:
     _sql(
         "INSERT INTO delaytasks_jobevent (job_id, outcome, attempt, due_ms, reserved_ms, done_ms, worker, actor, error)"
         " SELECT job_id, outcome, attempt + 1, due_ms, reserved_ms + 900, done_ms + 900, worker, actor, error"
         " FROM delaytasks_jobevent WHERE job_id = %s",
-        it.job_id,
+        order.job_id,
     )
 
 
-def _called_off(it: Closed) -> None:
-    """As if its close had been cancelled and nobody had paid: it stays open for ever."""
-    _sql("UPDATE delaytasks_job SET state = %s, attempt = 0 WHERE id = %s", int(State.CANCELLED), it.job_id)
+def _cancelled(order: ClosedOrder) -> None:
+    """Change the rows as if the close of the unpaid order had been cancelled, so that the order is still open."""
+    _sql("UPDATE delaytasks_job SET state = %s, attempt = 0 WHERE id = %s", int(State.CANCELLED), order.job_id)
     _sql(
         "UPDATE delaytasks_jobevent SET outcome = 'cancelled', attempt = 0, reserved_ms = NULL WHERE job_id = %s",
-        it.job_id,
+        order.job_id,
     )
-    _sql("UPDATE shop_order SET state = 'open', closed_at = NULL WHERE id = %s", it.order_id)
+    _sql("UPDATE shop_order SET state = 'open', closed_at = NULL WHERE id = %s", order.order_id)
 
 
-def _early(it: Closed) -> None:
-    _moved(it, -EARLY_MS)
+def _early(order: ClosedOrder) -> None:
+    _shift(order, -EARLY_MS)
 
 
-def _late(it: Closed) -> None:
-    _moved(it, LATE_MS)
+def _late(order: ClosedOrder) -> None:
+    _shift(order, LATE_MS)
 
 
-def _moved(it: Closed, ms: int) -> None:
-    """As if it had begun and ended so much later than it did."""
-    by = timedelta(milliseconds=ms)
-    for job in Job.objects.filter(pk=it.job_id):
+def _shift(order: ClosedOrder, ms: int) -> None:
+    """Move the start and the end of the order's job by `ms` milliseconds."""
+    shift = timedelta(milliseconds=ms)
+    for job in Job.objects.filter(pk=order.job_id):
         assert job.ended_at is not None
-        Job.objects.filter(pk=it.job_id).update(ended_at=job.ended_at + by)
-        Order.objects.filter(pk=it.order_id).update(closed_at=job.ended_at + by)
+        Job.objects.filter(pk=order.job_id).update(ended_at=job.ended_at + shift)
+        Order.objects.filter(pk=order.order_id).update(closed_at=job.ended_at + shift)
     _sql(
         "UPDATE delaytasks_jobevent SET reserved_ms = reserved_ms + %s, done_ms = done_ms + %s WHERE job_id = %s",
-        ms, ms, it.job_id,
+        ms, ms, order.job_id,
     )  # fmt: skip
 
 
@@ -110,11 +112,11 @@ def _sql(statement: str, *params: Any) -> None:
         cursor.execute(statement, params)
 
 
-KINDS: dict[str, tuple[str, Callable[[Closed], None]]] = {
-    "missing": ("its job is gone, as if it had never been promised", _missing),
-    "orphan": ("the order is gone, its job is not", _orphan),
-    "twice": ("its job has run twice", _twice),
-    "called_off": ("its job was called off, and nobody has paid", _called_off),
-    "early": ("its job began ten minutes too early", _early),
-    "late": ("its job began 45 minutes too late", _late),
+KINDS: dict[str, tuple[str, Callable[[ClosedOrder], None]]] = {
+    "missing": ("the job is deleted", _missing),
+    "orphan": ("the order is deleted, its job is not", _orphan),
+    "twice": ("the job ran twice", _twice),
+    "called_off": ("the job was cancelled, but the order is unpaid", _cancelled),
+    "early": ("the job began 10 minutes early", _early),
+    "late": ("the job began 45 minutes late", _late),
 }

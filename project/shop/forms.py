@@ -1,34 +1,34 @@
-"""What the storefront accepts."""
+"""Forms of the storefront."""
 
 from datetime import timedelta
 
 from django import forms
 from django.conf import settings
 
-from delaytasks import words
+from delaytasks import formatting
 
 from .models import Product
 
-MOST = 20  # of one product, in one order
-OFFERED_SECONDS = (120.0, 900.0)  # beside the shop's own rule: time enough to look at the job before it runs
+MAX_QUANTITY = 20  # of one product, in one order
+EXTRA_CHOICES_SECONDS = (120.0, 900.0)  # long enough to inspect the job before it runs
 
 
-def times_to_pay() -> list[tuple[str, str]]:
-    """The lengths of time that an order can be kept for, shortest first: (seconds as text, words)."""
-    offered = sorted({settings.SHOP_PAY_WITHIN_SECONDS, *OFFERED_SECONDS})
-    return [(f"{seconds:g}", words.span(int(seconds * 1000))) for seconds in offered]
+def payment_time_choices() -> list[tuple[str, str]]:
+    """Return the times to pay that a visitor can choose, shortest first, as (seconds, label)."""
+    choices = sorted({settings.SHOP_PAY_WITHIN_SECONDS, *EXTRA_CHOICES_SECONDS})
+    return [(f"{seconds:g}", formatting.duration(int(seconds * 1000))) for seconds in choices]
 
 
-def chosen_time(wish: str | None) -> str:
-    """`wish` if it is offered, else the shop's own rule."""
-    own = f"{settings.SHOP_PAY_WITHIN_SECONDS:g}"
-    return wish if wish in dict(times_to_pay()) else own
+def valid_payment_time(seconds: str | None) -> str:
+    """Return `seconds` if it is one of the choices, otherwise SHOP_PAY_WITHIN_SECONDS."""
+    default = f"{settings.SHOP_PAY_WITHIN_SECONDS:g}"
+    return seconds if seconds in dict(payment_time_choices()) else default
 
 
 class OrderForm(forms.Form):
     product = forms.ModelChoiceField(Product.objects.all())
-    quantity = forms.IntegerField(min_value=1, max_value=MOST)
-    keep = forms.ChoiceField(choices=times_to_pay)
+    quantity = forms.IntegerField(min_value=1, max_value=MAX_QUANTITY)
+    keep = forms.ChoiceField(choices=payment_time_choices)
 
     def pay_within(self) -> timedelta:
         return timedelta(seconds=float(self.cleaned_data["keep"]))

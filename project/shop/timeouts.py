@@ -1,42 +1,143 @@
-"""What happens when time is up: the handlers of the shop. Copy from here.
+"""The shop's timeout handlers, as examples for your own.
 
-order.close    runs inside a transaction together with the job's own finish: whatever is killed
-               when, the order is closed and its stock given back exactly once.
-refund.check   talks to somebody else's server, so no transaction is open while it waits; its
-               last part, under job.finishing(), is one commit again.
+order.close    is declared: each open order has a job that is due at its pay_by. No code schedules or cancels it;
+               paying the order cancels it. It runs in one transaction with the job's finish: the order is closed and
+               its stock returned exactly once, even if a process is killed at any point.
+refund.check   asks an external server again and again, after the delays of a ladder, until it has decided. No
+               transaction is open during the call; the result is committed together with the finish, under
+               job.finishing(). After SHOP_REFUND_GIVE_UP_SECONDS staff review the refund.
+
+The others are declared too, each to show something else:
+
+order.charge      the condition follows a foreign key: only customers with a stored card are charged.
+order.review      a null field: an order has this job only after its delivery.
+lesson.remind     a time before the field's; a lesson that begins sooner when it is saved is not announced any more.
+customer.absent   once per absence: a declaration fires once for each time in the field.
+cart.remind       ordering a cart deletes its row, and thereby cancels the job.
+seller.remind     the length is a field as well, so that it may differ from row to row.
+device.tell       due at the field's time itself; an external call, without a transaction, that is retried twice.
+
+tickets.py has the service level of tickets.
 """
 
+from datetime import timedelta
+
 from django.conf import settings
+from django.db.models import Q
 from django.utils import timezone
 
-from delaytasks import Snooze, handler
+from delaytasks import RunningJob, poll, timeout
+from delaytasks.backoff import Backoff
 
-from . import gateway
-from .models import Order, Refund
-
-
-@handler("order.close", ttr=30)
-def close_unpaid_order(job):
-    """Close the order unless it was paid. A payment that holds the row lock is waited for, and wins."""
-    order = Order.objects.select_for_update().get(pk=job.body["order"])
-    if order.state == Order.State.OPEN:
-        order.close()
+from . import gateway, tickets  # noqa: F401  importing the latter registers its declarations
+from .models import Cart, Customer, Device, Lesson, Message, Order, Refund, Seller
+from .services import pay_order
 
 
-@handler("refund.check", ttr=30, atomic=False)
-def check_refund(job):
-    """Ask the gateway about the refund; again and again, on a ladder, until it knows or its time is over."""
+@timeout(Order, on="pay_by", while_=Q(state=Order.State.OPEN), topic="order.close", ttr=30)
+def close_unpaid_order(order: Order, job: RunningJob) -> None:
+    """Close an order that is not paid in time. The row is locked, and the condition was tested again."""
+    order.close()
+
+
+def leave_refund_to_staff(job: RunningJob) -> None:
+    """Mark a refund as in need of review, in one transaction with the end of its check."""
+    Refund.objects.get(pk=job.body["refund"]).end(Refund.State.NEEDS_REVIEW)
+
+
+@poll(
+    "refund.check",
+    every=settings.SHOP_REFUND_LADDER_SECONDS[1:] or settings.SHOP_REFUND_LADDER_SECONDS,  # the first: request_refund()
+    until=settings.SHOP_REFUND_GIVE_UP_SECONDS,
+    on_give_up=leave_refund_to_staff,
+    ttr=30,
+    atomic=False,
+)
+def check_refund(job: RunningJob) -> bool:
+    """Ask the gateway for the state of the refund. Return whether the gateway has decided."""
     refund = Refund.objects.get(pk=job.body["refund"])
-    state = Refund.State(gateway.ask(refund.reference))  # waits for a few seconds at most, well below the TTR
+    state = Refund.State(gateway.get_refund_state(refund.reference))  # takes a few seconds at most, far below the TTR
     if state == Refund.State.PENDING:
-        if timezone.now() < refund.ask_until:
-            return Snooze(next_rung(job.attempt))
-        state = Refund.State.NEEDS_A_PERSON
+        return False
     with job.finishing():
         refund.end(state)
+    return True
 
 
-def next_rung(attempt):
-    """Seconds until the gateway is asked again: a little longer each time, then always the last rung."""
-    ladder = settings.SHOP_REFUND_LADDER_SECONDS
-    return ladder[min(attempt, len(ladder) - 1)]
+@timeout(
+    Order,
+    on="created_at",
+    after=timedelta(seconds=settings.SHOP_CHARGE_AFTER_SECONDS),
+    while_=Q(state=Order.State.OPEN) & ~Q(customer__card=""),
+    topic="order.charge",
+)
+def charge_stored_card(order: Order, job: RunningJob) -> None:
+    """Pay an order with the customer's stored card. This also cancels its close."""
+    pay_order(order.pk)
+
+
+@timeout(
+    Order,
+    on="delivered_at",
+    after=timedelta(seconds=settings.SHOP_REVIEW_AFTER_SECONDS),
+    while_=Q(state=Order.State.PAID),
+    topic="order.review",
+)
+def ask_for_review(order: Order, job: RunningJob) -> None:
+    """Ask the customer for a review, except after a refund: a condition cannot look at the rows that refer to a row."""
+    if not order.refunds.exists():
+        Message.send(Message.Kind.REVIEW, job.key, [order.customer.email])
+
+
+@timeout(
+    Lesson,
+    on="starts_at",
+    before=timedelta(seconds=settings.SHOP_LESSON_REMINDER_SECONDS),
+    while_=Q(cancelled=False),
+    if_past="skip",
+    topic="lesson.remind",
+)
+def remind_class(lesson: Lesson, job: RunningJob) -> None:
+    """Remind each student of a lesson."""
+    Message.send(Message.Kind.LESSON, job.key, lesson.students.order_by("pk").values_list("email", flat=True))
+
+
+@timeout(Customer, on="seen_at", after=timedelta(seconds=settings.SHOP_ABSENCE_SECONDS), topic="customer.absent")
+def write_to_absent_member(customer: Customer, job: RunningJob) -> None:
+    Message.send(Message.Kind.ABSENCE, job.key, [customer.email])
+
+
+@timeout(
+    Cart,
+    on="changed_at",
+    after=timedelta(seconds=settings.SHOP_CART_REMINDER_SECONDS),
+    while_=~Q(customer__phone=""),
+    topic="cart.remind",
+)
+def remind_of_cart(cart: Cart, job: RunningJob) -> None:
+    Message.send(Message.Kind.CART, job.key, [cart.customer.phone])
+
+
+@timeout(Seller, on="offered_at", after="remind_after", topic="seller.remind")
+def remind_seller(seller: Seller, job: RunningJob) -> None:
+    Message.send(Message.Kind.OFFER, job.key, [seller.email])
+
+
+@timeout(
+    Device,
+    on="command_at",
+    if_past=timedelta(minutes=5),  # a device that was set for an earlier time is left alone
+    topic="device.tell",
+    ttr=30,
+    atomic=False,
+    max_attempts=3,
+    backoff=Backoff(base_seconds=2),
+)
+def tell_device(device: Device, job: RunningJob) -> None:
+    """Tell a device its command. One that does not answer is tried again twice; then the job is dead.
+
+    A crash between the call and the commit tells it again.
+    """
+    device.tell()  # takes a few seconds at most, far below the TTR
+    with job.finishing():
+        Device.objects.filter(pk=device.pk).update(told_at=timezone.now())

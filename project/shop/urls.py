@@ -1,4 +1,4 @@
-"""The storefront's addresses."""
+"""URLs of the storefront."""
 
 from django.urls import path
 
@@ -10,5 +10,5 @@ urlpatterns = [
     path("now/", views.now, name="now"),
     path("orders/", views.place, name="place"),
     path("orders/<int:order_id>/pay/", views.pay, name="pay"),
-    path("orders/<int:order_id>/refund/", views.ask_back, name="ask_back"),
+    path("orders/<int:order_id>/refund/", views.request_refund, name="request_refund"),
 ]

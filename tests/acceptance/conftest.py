@@ -1,37 +1,32 @@
-"""Real processes. Each test has a Redis and a database of its own; a failure shows what the processes last said."""
+"""Real processes. Each test has its own Redis and database; a failure report shows the processes' last output."""
 
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db import connection
 
-from tests.servers import PostgresServer, RedisServer
+from tests.support.servers import PostgresServer, RedisServer
 
-from .databases import copied, make_template
-from .world import World
+from ..support.databases import copied, make_template
+from ..support.installation import World
 
 _world = pytest.StashKey[World]()
 
 
 @pytest.fixture(scope="session")
-def server(request: pytest.FixtureRequest) -> PostgresServer | None:
-    """The PostgreSQL of this pass; None in the pass over SQLite."""
-    return request.getfixturevalue("postgres_server") if connection.vendor == "postgresql" else None
-
-
-@pytest.fixture(scope="session")
-def template(server: PostgresServer | None, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A migrated database that each test gets a copy of."""
-    return make_template("acceptance", tmp_path_factory.mktemp("template"), server)
+def template(database_server: PostgresServer | None, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A migrated database; each test gets a copy of it."""
+    return make_template("acceptance", tmp_path_factory.mktemp("template"), database_server)
 
 
 @pytest.fixture
-def database(server: PostgresServer | None, template: str, tmp_path: Path, django_db_blocker: Any) -> Iterator[str]:
-    """The URL of this test's own database; Django's default connection leads to it meanwhile."""
+def database(
+    database_server: PostgresServer | None, template: str, tmp_path: Path, django_db_blocker: Any
+) -> Iterator[str]:
+    """The URL of this test's database, which is Django's default database meanwhile."""
     name = f"world_{tmp_path.parent.name}_{tmp_path.name}"
-    with django_db_blocker.unblock(), copied(template, name, tmp_path, server) as url:
+    with django_db_blocker.unblock(), copied(template, name, tmp_path, database_server) as url:
         yield url
 
 

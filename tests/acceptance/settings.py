@@ -1,4 +1,4 @@
-"""The settings of the beat and worker processes: the project's, with the handlers of the tests beside the shop's."""
+"""Settings of the beat and worker processes: the project's, with the tests' handlers."""
 
 import json
 import os
@@ -6,4 +6,8 @@ import os
 from project.settings import *
 
 INSTALLED_APPS = [*INSTALLED_APPS, "tests.acceptance.app"]
-DELAYTASKS = {**DELAYTASKS, "TTR_GRACE_SECONDS": 1.0, **json.loads(os.environ.get("DELAYTASKS_OF_A_TEST", "{}"))}
+DELAYTASKS = {**DELAYTASKS, "TTR_GRACE_SECONDS": 1.0, **json.loads(os.environ.get("DELAYTASKS_OVERRIDES", "{}"))}
+if "POOLED" in os.environ:
+    DATABASES["default"]["DISABLE_SERVER_SIDE_CURSORS"] = True  # as Django asks for in transaction mode
+if "PREFETCH" in os.environ:
+    CELERY_WORKER_DISABLE_PREFETCH = False

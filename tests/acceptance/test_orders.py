@@ -1,17 +1,27 @@
-"""The product's first sentence, end to end: an order that nobody pays closes itself; a paid one does not."""
+"""End to end: an unpaid order is closed in time; a paid one is not."""
 
 from decimal import Decimal
+
+import pytest
+from django.core.management import call_command
 
 from delaytasks.models import Job
 from delaytasks.states import State
 from project.shop.models import Customer, Order, Product
 from project.shop.services import pay_order, place_order
 
-from .world import World
+from ..support.installation import World
 
 
-def test_an_unpaid_order_closes_and_gives_its_stock_back_and_a_paid_one_does_not(world: World, settings) -> None:
-    settings.SHOP_PAY_WITHIN_SECONDS = 2
+@pytest.fixture(autouse=True)
+def _applied(world: World) -> None:
+    """The shop's declared timeouts are in force, as after a deployment."""
+    call_command("delaytasks", "timeouts", "apply", verbosity=0)
+
+
+@pytest.mark.on_both
+def test_an_unpaid_order_is_closed_and_its_stock_returned_and_a_paid_one_is_not(world: World, settings) -> None:
+    settings.SHOP_PAY_WITHIN_SECONDS = 5
     customer = Customer.objects.create(name="Ada", email="ada@example.com")
     product = Product.objects.create(name="Clock", price=Decimal("12.50"), stock=10)
     world.start_all()
@@ -33,11 +43,11 @@ def test_an_unpaid_order_closes_and_gives_its_stock_back_and_a_paid_one_does_not
     assert world.outcomes(paid.key) == [("cancelled", 0)]
     assert world.outcomes(unpaid.key) == [("finished", 1)]
     event = Job.objects.get(key=unpaid.key).events.get()
-    assert 0 <= event.late_ms < 3000  # the machine may be busy; an idle one is late by milliseconds
+    assert 0 <= event.late_ms < 15_000  # milliseconds on an idle machine; this one may be busy
 
 
-def test_an_order_that_is_paid_while_it_waits_stays_open_to_nobody_else(world: World, settings) -> None:
-    settings.SHOP_PAY_WITHIN_SECONDS = 2
+def test_of_many_orders_exactly_the_unpaid_ones_are_closed(world: World, settings) -> None:
+    settings.SHOP_PAY_WITHIN_SECONDS = 5
     customer = Customer.objects.create(name="Ada", email="ada@example.com")
     product = Product.objects.create(name="Clock", price=Decimal("12.50"), stock=100)
     world.start_all()

@@ -1,4 +1,4 @@
-"""Rows to look at: jobs in every state, put there directly, so that these tests need no worker."""
+"""Fixtures: jobs in every state, created directly, so that these tests need no worker."""
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -8,14 +8,15 @@ import pytest
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 
-from delaytasks import statements, topics
+from delaytasks import handlers
 from delaytasks.clock import to_ms
+from delaytasks.db import transitions
+from delaytasks.db.transitions import Event
 from delaytasks.models import Job, Topic
-from delaytasks.statements import Event
 from delaytasks.states import ENDED, Outcome, State
 
 TOPIC = "test.close"
-NOW = datetime(2030, 1, 1, tzinfo=UTC)  # what db_clock begins with
+NOW = datetime(2030, 1, 1, tzinfo=UTC)  # the initial time of db_clock
 
 
 def close_order(job: object) -> None:
@@ -27,15 +28,15 @@ def close_order(job: object) -> None:
 
 @pytest.fixture(autouse=True)
 def _topic(db: None, db_clock: Any) -> Iterator[None]:
-    """A handled topic with its row, and a database clock that stands at NOW."""
-    topics.handler(TOPIC, ttr=60, max_attempts=3)(close_order)
+    """A handled topic with its row, and a database clock set to NOW."""
+    handlers.handler(TOPIC, ttr=60, max_attempts=3)(close_order)
     Topic.objects.get_or_create(name=TOPIC)
     yield
-    topics.forget(TOPIC)
+    handlers.forget(TOPIC)
 
 
 def make_job(key: str, state: State = State.DELAYED, *, due: timedelta = timedelta(hours=1), **columns: Any) -> Job:
-    """A row in `state` (READY: delayed and overdue), due `due` from NOW."""
+    """Create a job in `state` (READY: delayed and overdue), due `due` after NOW."""
     if state is State.READY:
         state, due = State.DELAYED, -abs(due)
     if state is State.RESERVED:
@@ -55,7 +56,7 @@ def make_job(key: str, state: State = State.DELAYED, *, due: timedelta = timedel
 def make_event(job: Job, outcome: Outcome, **columns: Any) -> None:
     due_ms = to_ms(job.due_at)
     defaults = {"attempt": job.attempt, "due_ms": due_ms, "done_ms": due_ms + 500}
-    statements.record("default", [Event(job_id=job.pk, outcome=outcome, **defaults | columns)])
+    transitions.record("default", [Event(job_id=job.pk, outcome=outcome, **defaults | columns)])
 
 
 @pytest.fixture
@@ -66,7 +67,7 @@ def one_of_each() -> dict[State, Job]:
 
 @pytest.fixture
 def staff(db: None) -> Callable[..., Client]:
-    """A client of a staff user with these permissions and no others; its user is .user."""
+    """Create a client of a staff user with only these permissions; .user is the user."""
 
     def make(*permissions: str) -> Client:
         user = User.objects.create_user(f"anna{User.objects.count()}", password="x", is_staff=True)

@@ -1,4 +1,4 @@
-"""A bulk change in the admin: how far it is, what became of its jobs, stopping it, and the list of all changes."""
+"""Bulk changes in the admin: progress, results, stopping, continuing, and the list of changes."""
 
 import re
 from datetime import timedelta
@@ -13,7 +13,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from delaytasks import bulk
+from delaytasks.bulk import changes
 from delaytasks.models import BulkChange, Job
 from delaytasks.states import State
 
@@ -24,13 +24,15 @@ CHANGES = "/admin/delaytasks/bulkchange/"
 
 @pytest.fixture(autouse=True)
 def _no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk, "send", lambda pk, using: None)
+    monkeypatch.setattr(changes, "send", lambda pk, using: None)
 
 
 def started(count: int = 3, operation: str = "cancel", **terms: Any) -> BulkChange:
-    wish = {"filters": {"state": "live", "q": "order:"}, "topics": {TOPIC: count}, "shown": count}
+    selection = {"filters": {"state": "live", "q": "order:"}, "topics": {TOPIC: count}, "shown": count}
     jobs = [make_job(f"order:{n}") for n in range(count)]
-    return bulk.start(operation, [job.pk for job in jobs], by="anna", wish=terms.pop("wish", wish), **terms)
+    return changes.start(
+        operation, [job.pk for job in jobs], by="anna", selection=terms.pop("selection", selection), **terms
+    )
 
 
 def page_of(client: Client, change: BulkChange) -> Any:
@@ -49,7 +51,7 @@ def text_of(response: Any) -> str:
 
 
 def worked(change: BulkChange) -> BulkChange:
-    while bulk.work(change.pk, using="default"):
+    while changes.work(change.pk, using="default"):
         pass
     change.refresh_from_db()
     return change
@@ -58,7 +60,7 @@ def worked(change: BulkChange) -> BulkChange:
 # One change
 
 
-def test_the_page_says_what_was_asked_for(admin_client):
+def test_the_page_shows_the_request(admin_client):
     change = started(3, "postpone", delay_ms=5_400_000, reason="bank closed")
     text = text_of(page_of(admin_client, change))
     assert "Postpone 3 jobs by 90 minutes" in text
@@ -66,35 +68,35 @@ def test_the_page_says_what_was_asked_for(admin_client):
     assert "Why bank closed" in text
     assert "State live (not ended)" in text
     assert "Search order:" in text
-    assert f"Topics among them {TOPIC} 3" in text
+    assert f"By topic {TOPIC} 3" in text
 
 
 @pytest.mark.parametrize(
-    ("ms", "said"),
+    ("ms", "text"),
     [(1000, "1 second"), (1500, "1.5 seconds"), (90_000, "90 seconds"), (3_600_000, "1 hour"),
      (5_400_000, "90 minutes"), (129_600_000, "36 hours"), (86_400_000, "1 day"), (60_001, "60.001 seconds")],
 )  # fmt: skip
-def test_by_how_much_is_told_exactly(admin_client, ms, said):
-    assert f"by {said} |" in text_of(page_of(admin_client, started(1, "postpone", delay_ms=ms)))
+def test_the_delay_is_shown_exactly(admin_client, ms, text):
+    assert f"by {text} |" in text_of(page_of(admin_client, started(1, "postpone", delay_ms=ms)))
 
 
-def test_how_far_it_is_and_what_became_of_each(admin_client, monkeypatch):
-    monkeypatch.setattr(bulk, "PIECE", 4)
+def test_the_progress_and_the_results_are_shown(admin_client, monkeypatch):
+    monkeypatch.setattr(changes, "BATCH_SIZE", 4)
     running, gone = make_job("run:1", State.RESERVED), make_job("gone:1")
     waiting = [make_job(f"order:{n}") for n in range(30)]
     ids = [running.pk, gone.pk, *(job.pk for job in waiting)]
     Job.objects.filter(pk=gone.pk).delete()
-    change = bulk.start("cancel", ids, by="anna")
-    bulk.work(change.pk, using="default", seconds=0)
+    change = changes.start("cancel", ids, by="anna")
+    changes.work(change.pk, using="default", seconds=0)
     half = progress_of(admin_client, change)
     assert (half["position"], half["total"], half["under_way"]) == (4, 32, True)
     assert half["done"] == "4 of 32 jobs"
-    assert half["says"].startswith("Under way.")
+    assert half["says"].startswith("In progress.")
     worked(change)
     whole = progress_of(admin_client, change)
-    assert (whole["position"], whole["under_way"], whole["says"]) == (32, False, "Done. 32 jobs were looked at.")
-    said = {each["word"]: (each["count"], each["rest"]) for each in whole["outcomes"]}
-    assert said == {"cancelled": ("30", "and 10 more"), "already running": ("1", ""), "no longer there": ("1", "")}
+    assert (whole["position"], whole["under_way"], whole["says"]) == (32, False, "Done. 32 jobs were processed.")
+    results = {each["word"]: (each["count"], each["rest"]) for each in whole["outcomes"]}
+    assert results == {"cancelled": ("30", "and 10 more"), "already running": ("1", ""), "no longer there": ("1", "")}
     assert whole["outcomes"][0]["word"] == "cancelled"
     by_word = {each["word"]: each["jobs"] for each in whole["outcomes"]}
     assert by_word["already running"] == [
@@ -103,7 +105,7 @@ def test_how_far_it_is_and_what_became_of_each(admin_client, monkeypatch):
     assert by_word["no longer there"] == [{"text": f"job {gone.pk}", "title": "", "url": ""}]
 
 
-def test_the_page_without_scripts_has_all_of_it_too(admin_client):
+def test_the_page_is_complete_without_scripts(admin_client):
     change = started(30)
     first = change.ids[0]
     page = page_of(admin_client, worked(change))
@@ -115,40 +117,38 @@ def test_the_page_without_scripts_has_all_of_it_too(admin_client):
         page.content.decode()
     )
     assert "<script>" not in page.content.decode(), "no inline script"
-    assert "http-equiv" not in page.content.decode(), "nothing is left to be waited for"
+    assert "http-equiv" not in page.content.decode(), "no refresh after the end"
 
 
-def test_a_change_under_way_is_shown_anew_without_scripts_and_can_be_stopped(admin_client):
+def test_a_running_change_refreshes_without_scripts_and_can_be_stopped(admin_client):
     page = page_of(admin_client, started()).content.decode()
     assert '<noscript><meta http-equiv="refresh" content="3"></noscript>' in page
     assert "Reload" in page
     assert "/stop/" in page
 
 
-def test_it_is_said_honestly_that_nobody_has_begun(admin_client):
+def test_the_page_says_that_no_worker_has_started(admin_client):
     change = started()
     assert progress_of(admin_client, change)["says"] == "Waiting for a worker."
     BulkChange.objects.update(created_at=NOW - timedelta(seconds=70))
-    assert progress_of(admin_client, change)["says"].startswith(
-        "Waiting for a worker: for more than 1 min none has begun."
-    )
+    assert progress_of(admin_client, change)["says"].startswith("Waiting for a worker for more than 1 min.")
 
 
-def test_it_is_said_honestly_that_nobody_goes_on(admin_client):
+def test_the_page_says_that_there_is_no_progress(admin_client):
     change = started()
     BulkChange.objects.update(state="running", worked_at=NOW - timedelta(seconds=40), position=1)
-    assert progress_of(admin_client, change)["says"].startswith("Nobody has gone on with it for more than 40 s.")
+    assert progress_of(admin_client, change)["says"].startswith("No progress for more than 40 s.")
 
 
-def test_a_change_that_failed_says_why_and_what_was_left(admin_client):
+def test_a_failed_change_shows_the_error_and_the_unprocessed_jobs(admin_client):
     change = started()
-    bulk.fail(change.pk, "Traceback:\n  File x\nZeroDivisionError: <b>", using="default")
+    changes.fail(change.pk, "Traceback:\n  File x\nZeroDivisionError: <b>", using="default")
     page = page_of(admin_client, change)
-    assert "It failed. 3 jobs were left as they are." in text_of(page)
+    assert "Failed. 3 jobs were not processed." in text_of(page)
     assert "ZeroDivisionError: &lt;b&gt;" in page.content.decode()
 
 
-def test_an_outcome_that_has_no_word_is_shown_as_it_stands_and_escaped(admin_client):
+def test_an_unknown_result_is_shown_escaped(admin_client):
     change = started(1)
     BulkChange.objects.update(outcomes={"<i>odd</i>": 1}, samples={"<i>odd</i>": [[1, "<t>", "<k>"]]}, state="done")
     page = page_of(admin_client, change).content.decode()
@@ -156,7 +156,8 @@ def test_an_outcome_that_has_no_word_is_shown_as_it_stands_and_escaped(admin_cli
     assert not {"<i>odd", "<t>", "<k>"} & set(re.findall(r"<\w+>(?:odd)?", page))
 
 
-def test_following_a_change_costs_few_queries_and_never_reads_its_numbers(admin_client):
+@pytest.mark.on_both
+def test_polling_the_progress_needs_few_queries_and_never_reads_the_ids(admin_client):
     change = started()
     with CaptureQueriesContext(connection) as captured:
         progress_of(admin_client, change)
@@ -165,85 +166,89 @@ def test_following_a_change_costs_few_queries_and_never_reads_its_numbers(admin_
     assert not [sql for sql in sent if '"ids"' in sql]
 
 
+@pytest.mark.on_both
 @pytest.mark.parametrize("number", ["0", "999999", "9" * 30, "x", "-1", "1.5"])
 @pytest.mark.parametrize("part", ["change", "progress"])
-def test_a_change_that_there_is_not_is_not_found(admin_client, number, part):
+def test_an_unknown_change_is_not_found(admin_client, number, part):
     assert admin_client.get(f"{CHANGES}{number}/{part}/").status_code == 404
 
 
 # Stopping
 
 
-def test_stopping_leaves_the_rest_and_says_so(admin_client, monkeypatch):
-    monkeypatch.setattr(bulk, "PIECE", 2)
+def test_stopping_leaves_the_remaining_jobs_unchanged(admin_client, monkeypatch):
+    monkeypatch.setattr(changes, "BATCH_SIZE", 2)
     change = started(5)
-    bulk.work(change.pk, using="default", seconds=0)
+    changes.work(change.pk, using="default", seconds=0)
     answer = admin_client.post(f"{CHANGES}{change.pk}/stop/")
     assert answer["Location"] == f"{CHANGES}{change.pk}/change/"
     text = text_of(admin_client.get(answer["Location"]))
-    assert "Stopped. 3 jobs were left as they are." in text
+    assert "Stopped. 3 jobs were not processed." in text
     assert "2 of 5 jobs" in text
-    assert not bulk.work(change.pk, using="default")
+    assert not changes.work(change.pk, using="default")
     assert Job.objects.filter(state=State.DELAYED).count() == 3
     entry = LogEntry.objects.get(content_type__model="bulkchange")
     assert (entry.user.username, entry.object_id, entry.change_message) == ("admin", str(change.pk), "Stopped.")
 
 
-def test_stopping_what_has_ended_says_so(admin_client):
+def test_stopping_an_ended_change_has_a_message(admin_client):
     change = worked(started())
     answer = admin_client.post(f"{CHANGES}{change.pk}/stop/")
-    assert [str(each) for each in get_messages(answer.wsgi_request)] == ["Not stopped: it had ended before."]
+    assert [str(each) for each in get_messages(answer.wsgi_request)] == ["Not stopped: the change had already ended."]
     change.refresh_from_db()
     assert change.state == "done"
     assert not LogEntry.objects.filter(content_type__model="bulkchange").exists()
     assert "/stop/" not in page_of(admin_client, change).content.decode()
 
 
-def test_a_mere_visit_stops_nothing(admin_client):
+def test_a_get_request_stops_nothing(admin_client):
     change = started()
     assert admin_client.get(f"{CHANGES}{change.pk}/stop/").status_code == 405
     change.refresh_from_db()
     assert change.state == "waiting"
 
 
-# Going on
+# Continuing
 
 
-def test_what_was_stopped_goes_on_where_it_was_and_the_log_says_who_wanted_it(admin_client, monkeypatch):
-    monkeypatch.setattr(bulk, "PIECE", 2)
+def test_a_stopped_change_continues_and_the_log_has_the_user(admin_client, monkeypatch):
+    monkeypatch.setattr(changes, "BATCH_SIZE", 2)
     change = started(5)
-    bulk.work(change.pk, using="default", seconds=0)
-    assert "/go-on/" not in page_of(admin_client, change).content.decode(), "it is under way"
+    changes.work(change.pk, using="default", seconds=0)
+    assert "/go-on/" not in page_of(admin_client, change).content.decode(), "it is in progress"
     admin_client.post(f"{CHANGES}{change.pk}/stop/")
     assert "/go-on/" in page_of(admin_client, change).content.decode()
     answer = admin_client.post(f"{CHANGES}{change.pk}/go-on/")
     assert answer["Location"] == f"{CHANGES}{change.pk}/change/"
-    assert [str(each) for each in get_messages(answer.wsgi_request)][-1] == "It goes on where it was."
+    assert [str(each) for each in get_messages(answer.wsgi_request)][-1] == "The change continues where it stopped."
     assert progress_of(admin_client, change)["says"] == "Waiting for a worker."
     assert worked(change).outcomes == {"cancelled": 5}
-    told = LogEntry.objects.filter(content_type__model="bulkchange").order_by("pk")
-    assert list(told.values_list("user__username", "change_message")) == [("admin", "Stopped."), ("admin", "Went on.")]
+    entries = LogEntry.objects.filter(content_type__model="bulkchange").order_by("pk")
+    assert list(entries.values_list("user__username", "change_message")) == [
+        ("admin", "Stopped."),
+        ("admin", "Went on."),
+    ]
 
 
-def test_a_change_that_failed_goes_on(admin_client):
+def test_a_failed_change_can_be_continued(admin_client):
     change = started(2)
-    bulk.fail(change.pk, "ZeroDivisionError", using="default")
+    changes.fail(change.pk, "ZeroDivisionError", using="default")
     admin_client.post(f"{CHANGES}{change.pk}/go-on/")
     assert "ZeroDivisionError" not in page_of(admin_client, change).content.decode()
     assert worked(change).outcomes == {"cancelled": 2}
 
 
-def test_nothing_is_gone_on_with_twice_by_a_mere_visit_or_where_nothing_is_left(admin_client):
+def test_a_change_is_not_continued_twice_or_by_get_or_without_remaining_jobs(admin_client):
     change = worked(started(2))
     assert "/go-on/" not in page_of(admin_client, change).content.decode()
     answer = admin_client.post(f"{CHANGES}{change.pk}/go-on/")
-    said = [str(each) for each in get_messages(answer.wsgi_request)]
-    assert said == ["It does not go on: it is under way, or nothing of it is left."]
+    texts = [str(each) for each in get_messages(answer.wsgi_request)]
+    assert texts == ["Not continued: the change is in progress or has no jobs left."]
     assert admin_client.get(f"{CHANGES}{change.pk}/go-on/").status_code == 405
     assert not LogEntry.objects.filter(change_message="Went on.").exists()
 
 
-def test_an_error_of_one_job_has_a_word_and_its_type(admin_client):
+def test_the_error_of_one_job_is_shown_with_its_type(admin_client):
     change = started(1)
     BulkChange.objects.update(
         outcomes={"error: ValueError": 1}, samples={"error: ValueError": [[1, TOPIC, "k"]]}, state="done", position=1
@@ -251,27 +256,27 @@ def test_an_error_of_one_job_has_a_word_and_its_type(admin_client):
     assert "failed: ValueError 1" in text_of(page_of(admin_client, change))
 
 
-def test_what_somebody_else_holds_is_said_to_be_tried_again(admin_client):
+def test_locked_jobs_are_reported_as_being_retried(admin_client):
     change = started(3)
     BulkChange.objects.update(state="running", worked_at=NOW, position=1, put_off=change.ids[1:])
-    assert progress_of(admin_client, change)["says"].startswith("2 jobs are left. Somebody else is changing them")
+    assert progress_of(admin_client, change)["says"].startswith("2 jobs are left. Other transactions have locked them")
 
 
-def test_the_clock_is_the_databases_and_not_the_web_hosts(admin_client, db_clock):
+def test_times_use_the_clock_of_the_database(admin_client, db_clock):
     change = started()
     assert change.created_at == NOW
     db_clock.advance(seconds=70)
-    assert progress_of(admin_client, change)["says"].startswith("Waiting for a worker: for more than 1 min")
+    assert progress_of(admin_client, change)["says"].startswith("Waiting for a worker for more than 1 min")
 
 
-def test_django_keeps_no_rights_to_bulk_changes_that_would_mean_nothing():
+def test_bulk_changes_have_no_meaningless_permissions():
     assert not Permission.objects.filter(content_type__model="bulkchange").exists()
 
 
 # All changes
 
 
-def test_the_list_has_them_newest_first(admin_client):
+def test_the_list_is_ordered_newest_first(admin_client):
     older = worked(started(2))
     Job.objects.all().delete()
     newer = started(3, "retry", reason="bank is back")
@@ -283,14 +288,15 @@ def test_the_list_has_them_newest_first(admin_client):
     assert "bank is back" in text
 
 
-def test_the_list_never_reads_which_jobs(admin_client):
+@pytest.mark.on_both
+def test_the_list_never_reads_the_ids_of_jobs(admin_client):
     started()
     with CaptureQueriesContext(connection) as captured:
         admin_client.get(CHANGES)
     assert not [each["sql"] for each in captured.captured_queries if '"ids"' in each["sql"]]
 
 
-def test_changes_are_neither_added_nor_deleted_nor_edited_here(admin_client):
+def test_changes_cannot_be_added_deleted_or_edited(admin_client):
     change = started()
     assert admin_client.get(f"{CHANGES}add/").status_code == 403
     assert admin_client.post(f"{CHANGES}{change.pk}/delete/", {"post": "yes"}).status_code == 403
@@ -299,8 +305,8 @@ def test_changes_are_neither_added_nor_deleted_nor_edited_here(admin_client):
     assert change.operation == "cancel"
 
 
-def test_a_change_that_was_begun_elsewhere_is_shown_too(admin_client):
+def test_a_change_that_was_not_started_in_the_admin_is_shown(admin_client):
     job = make_job("order:1", due=timedelta(hours=2))
-    change = worked(bulk.start("run_now", [job.pk], by="a script"))
+    change = worked(changes.start("run_now", [job.pk], by="a script"))
     assert "made ready 1" in text_of(page_of(admin_client, change))
     assert Job.objects.get().due_at == NOW

@@ -1,4 +1,4 @@
-"""The staff's side in Chinese: no page of it has a word of English left, whatever it has to tell."""
+"""The admin in Chinese: no page contains untranslated English."""
 
 import json
 from collections.abc import Iterator
@@ -12,21 +12,24 @@ from django.test import Client
 from django.utils import timezone
 from django.utils.translation import override
 
-from delaytasks import bulk, consuming, endings, health, topics, words
-from delaytasks.admin import bulk as admin_bulk
-from delaytasks.admin import history, operate
-from delaytasks.api import tokens
+from delaytasks import formatting, handlers
+from delaytasks.admin import log_entries
+from delaytasks.admin.bulk import actions as admin_bulk
+from delaytasks.api.access import tokens
 from delaytasks.api.models import ServiceAccount, Token
+from delaytasks.bulk import changes as bulk
 from delaytasks.models import BulkChange, Job, Topic, TopicStat
+from delaytasks.monitoring import health
+from delaytasks.outcomes import FORMER_ERRORS, FORMER_RESULTS, ErrorCode, Result
 from delaytasks.states import Outcome, State
-from tests.foreign import english_in, in_chinese
+from tests.support.untranslated import english_in, in_chinese
 
 from .conftest import NOW, TOPIC, make_event, make_job
 
 JOBS, CHANGES, TOPICS = "/admin/delaytasks/job/", "/admin/delaytasks/bulkchange/", "/admin/delaytasks/topic/"
 BOARD, TOKENS = "/admin/delaytasks/board/", "/admin/delaytasks_api/token/"
 ACCOUNTS = "/admin/delaytasks_api/serviceaccount/"
-KNOWN = {"close", "test"}  # the handler of conftest.py and its topic
+KNOWN = {"close", "test"}  # the names of the handler and its topic in conftest.py
 TRACEBACK = 'Traceback (most recent call last):\n  File "x.py", line 1\nE: 银行没有回答'
 
 
@@ -36,11 +39,11 @@ def close(job: object) -> None:
 
 @pytest.fixture(autouse=True)
 def _quiet(monkeypatch: pytest.MonkeyPatch, _topic: None) -> Iterator[None]:
-    """No worker takes a bulk change, no page has another's numbers, and the handler says what it does in Chinese."""
+    """Send no bulk change to a worker, cache no statistics, and use a handler with a Chinese docstring."""
     monkeypatch.setattr(bulk, "send", lambda pk, using: None)
-    topics.forget(TOPIC)
-    topics.handler(TOPIC, ttr=60, max_attempts=3)(close)
-    Topic.objects.exclude(name=TOPIC).delete()  # the shop's handlers say in English what they do
+    handlers.forget(TOPIC)
+    handlers.handler(TOPIC, ttr=60, max_attempts=3)(close)
+    Topic.objects.exclude(name=TOPIC).delete()  # the docstrings of the shop's handlers are English
     cache.clear()
     yield
     cache.clear()
@@ -57,18 +60,20 @@ def left(response: Any) -> list[str]:
 
 
 def press(client: Client, action: str, *jobs: Job, **fields: Any) -> Any:
-    """An action of the list, with these jobs selected, and the page that follows."""
+    """Submit an action of the list for these jobs; return the resulting page."""
     chosen = {"action": action, "_selected_action": [job.pk for job in jobs], "index": "0"}
+    if action in ("cancel_jobs", "run_jobs_now"):
+        chosen["confirmed"] = "1"
     return client.post(JOBS, chosen | fields, follow=True)
 
 
 def make_jobs() -> list[Job]:
-    """Each state, with what there is to say of it: failures, errors, bodies."""
+    """Create a job in each state, with failures, errors and bodies."""
     jobs = [make_job(f"o:{n}", state, body={"订单": n}) for n, state in enumerate(State)]
     failed = {"attempt": 2, "failures": 1, "reserved_at": NOW - timedelta(seconds=2), "error": TRACEBACK}
     jobs.append(make_job("o:11", **failed))
-    jobs.append(make_job("o:12", State.DEAD, attempt=3, failures=3, error=endings.EXPIRED, reserved_at=NOW))
-    jobs.append(make_job("o:13", State.READY, due=timedelta(days=3), error=consuming.BURIED))
+    jobs.append(make_job("o:12", State.DEAD, attempt=3, failures=3, error=ErrorCode.TIMED_OUT, reserved_at=NOW))
+    jobs.append(make_job("o:13", State.READY, due=timedelta(days=3), error=ErrorCode.BURIED))
     return jobs
 
 
@@ -84,16 +89,17 @@ def test_the_list_of_jobs_is_in_chinese(client, query):
     assert left(client.get(f"{JOBS}?{query}", follow=True)) == []
 
 
-def test_a_page_of_the_list_that_goes_on_or_has_paused_is_in_chinese(client, monkeypatch):
-    from delaytasks.admin import jobs, walks
+def test_full_and_partial_pages_of_the_list_are_in_chinese(client, monkeypatch):
+    from delaytasks.admin import jobs
+    from delaytasks.db import pagination
 
     for n in range(6):
         make_job(f"o:{n}")
     monkeypatch.setattr(jobs.JobAdmin, "list_per_page", 2)
     assert left(client.get(f"{JOBS}?state=live")) == []
-    monkeypatch.setattr(walks, "ROUNDS", (2,))
-    monkeypatch.setattr(walks, "FAR", 2)
-    monkeypatch.setattr(walks, "SMALL", 2)
+    monkeypatch.setattr(pagination, "ROUNDS", (2,))
+    monkeypatch.setattr(pagination, "ROUND_BY_ID", 2)
+    monkeypatch.setattr(pagination, "SMALL_TOPIC", 2)
     page = client.get(f"{JOBS}?state=cancelled&topic={TOPIC}")
     assert "查找在此暂停" in page.content.decode()
     assert left(page) == []
@@ -104,19 +110,19 @@ def test_a_jobs_page_is_in_chinese_in_every_state(client):
         assert left(client.get(f"{JOBS}{job.pk}/change/")) == [], job.key
 
 
-def test_the_story_of_a_job_is_in_chinese_whatever_happened(client):
+def test_the_timeline_of_a_job_is_in_chinese_for_every_event(client):
     job = make_job("o:1", State.DEAD, attempt=2, error=TRACEBACK)
     for outcome in Outcome:
         make_event(job, outcome, reserved_ms=1, next_due_ms=2, worker="w1", actor="安娜", reason="银行关门")
-    make_event(job, Outcome.EXPIRED, error=endings.EXPIRED)
-    make_event(job, Outcome.DEAD, error=consuming.BURIED)
+    for error in (*ErrorCode, *FORMER_ERRORS):
+        make_event(job, Outcome.EXPIRED, error=error)
     make_event(job, Outcome.FAILED, error=TRACEBACK)
     page = client.get(f"{JOBS}{job.pk}/change/")
     assert left(page) == []
-    assert all(str(word) in page.content.decode() for word in words.OUTCOMES.values())
+    assert all(str(word) in page.content.decode() for word in formatting.OUTCOMES.values())
 
 
-def test_a_dead_job_whose_key_is_live_again_and_a_long_story_are_in_chinese(client, monkeypatch):
+def test_a_dead_job_with_a_live_key_and_a_long_timeline_are_in_chinese(client, monkeypatch):
     from delaytasks.admin import timeline
 
     monkeypatch.setattr(timeline, "NEWEST", 1)
@@ -128,23 +134,23 @@ def test_a_dead_job_whose_key_is_live_again_and_a_long_story_are_in_chinese(clie
     assert left(client.get(f"{JOBS}{job.pk}/change/")) == []
 
 
-def test_what_the_engine_writes_into_a_job_can_be_told_in_chinese():
+def test_errors_of_the_engine_are_translated():
     with override("zh-hans"):
-        assert words.error(endings.EXPIRED) != endings.EXPIRED
-        assert words.error(consuming.BURIED) != consuming.BURIED
-        assert words.error(TRACEBACK) == TRACEBACK
+        for sentence, code in FORMER_ERRORS.items():
+            assert formatting.error(sentence) == formatting.error(code) not in (sentence, code)
+        assert formatting.error(TRACEBACK) == TRACEBACK
 
 
 # -- changes ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("action", ["cancel_jobs", "postpone_jobs", "run_jobs_now", "retry_jobs"])
-def test_what_an_action_did_and_what_it_did_not_is_told_in_chinese(client, action):
+def test_the_messages_of_an_action_are_in_chinese(client, action):
     jobs = make_jobs()
     running = make_job("o:20", State.RESERVED)
-    said = press(client, action, *jobs, running, amount="2", unit="hours", reason="银行关门")
-    assert said.context["messages"]
-    assert left(said) == []
+    response = press(client, action, *jobs, running, amount="2", unit="hours", reason="银行关门")
+    assert response.context["messages"]
+    assert left(response) == []
 
 
 def test_a_message_that_names_some_of_many_is_in_chinese(client):
@@ -153,14 +159,14 @@ def test_a_message_that_names_some_of_many_is_in_chinese(client):
 
 
 @pytest.mark.parametrize("fields", [{}, {"amount": "", "confirmed": "1"}, {"amount": "-1"}, {"amount": "1e9"}])
-def test_the_page_that_asks_by_how_much_is_in_chinese(client, fields):
+def test_the_confirmation_page_of_selected_jobs_is_in_chinese(client, fields):
     Topic.objects.update(ask_reason=True)
     page = press(client, "postpone_jobs", *make_jobs(), **fields)
     assert "推迟多久" in page.content.decode()
     assert left(page) == []
 
 
-def test_an_action_on_nothing_is_refused_in_chinese(client):
+def test_an_action_without_selected_jobs_is_refused_in_chinese(client):
     make_jobs()
     assert left(press(client, "cancel_jobs")) == []
     assert left(press(client, "")) == []
@@ -170,7 +176,7 @@ def all_page(client: Client, query: str, **fields: Any) -> Any:
     return client.post(f"{JOBS}all/?{query}", fields) if fields else client.get(f"{JOBS}all/?{query}")
 
 
-def test_the_page_about_all_that_match_is_in_chinese(client, monkeypatch):
+def test_the_confirmation_page_of_all_matches_is_in_chinese(client, monkeypatch):
     make_jobs()
     Topic.objects.update(ask_reason=True)
     queries = (
@@ -193,47 +199,53 @@ def test_the_page_about_all_that_match_is_in_chinese(client, monkeypatch):
         make_job(f"o:1{n:02}")
     assert "之前显示 0 个" in all_page(client, "q=o", what="cancel", reason="停", shown="0").content.decode()
     assert left(all_page(client, "q=o", what="cancel", reason="停", shown="0")) == []
-    monkeypatch.setattr(bulk, "MOST", 2)
+    monkeypatch.setattr(bulk, "MAX_JOBS", 2)
     assert left(all_page(client, "q=o")) == []
 
 
 def changes() -> Iterator[BulkChange]:
-    """A bulk change in each of its states, with each outcome."""
+    """Yield a bulk change in each state, with each result."""
     jobs = make_jobs()
-    wish = {"filters": {"state": "live", "topic": TOPIC, "due": "hour", "q": "o"}, "topics": {TOPIC: 9}, "shown": 5}
+    selection = {
+        "filters": {"state": "live", "topic": TOPIC, "due": "hour", "q": "o"},
+        "topics": {TOPIC: 9},
+        "shown": 5,
+    }
     for operation in BulkChange.Operation:
         terms = {"delay_ms": 5_400_000} if operation == BulkChange.Operation.POSTPONE else {}
-        yield bulk.start(operation, [job.pk for job in jobs], by="安娜", reason="银行关门", wish=wish, **terms)
-    every = dict.fromkeys((*operate.WORDS,), 25)
+        yield bulk.start(
+            operation, [job.pk for job in jobs], by="安娜", reason="银行关门", selection=selection, **terms
+        )
+    every = dict.fromkeys((*Result, *FORMER_RESULTS), 25)
     samples = {word: [[jobs[0].pk, TOPIC, "o:1"], [99, "", ""]] for word in every}
     long_ago = timezone.now() - timedelta(minutes=3)
     for state in BulkChange.State:
-        change = bulk.start("cancel", [job.pk for job in jobs], by="安娜", wish=wish)
-        terms = {"error": TRACEBACK} if state == BulkChange.State.FAILED else {}
+        change = bulk.start("cancel", [job.pk for job in jobs], by="安娜", selection=selection)
+        terms = {"error": ErrorCode.NOT_ALLOWED} if state == BulkChange.State.FAILED else {}
         BulkChange.objects.filter(pk=change.pk).update(
             state=state, outcomes=every, samples=samples, position=3, created_at=long_ago, worked_at=long_ago, **terms
         )
         yield change
-    change = bulk.start("cancel", [job.pk for job in jobs], by="安娜", wish=wish)
+    change = bulk.start("cancel", [job.pk for job in jobs], by="安娜", selection=selection)
     BulkChange.objects.filter(pk=change.pk).update(state="running", worked_at=timezone.now())
     yield change
 
 
-def test_bulk_changes_are_followed_in_chinese(client):
+def test_the_pages_of_bulk_changes_are_in_chinese(client):
     for change in changes():
         assert left(client.get(f"{CHANGES}{change.pk}/change/")) == []
         assert left(client.get(f"{CHANGES}{change.pk}/progress/")) == []
     assert left(client.get(CHANGES)) == []
 
 
-def test_stopping_a_bulk_change_is_answered_in_chinese(client):
+def test_the_message_after_stopping_a_bulk_change_is_in_chinese(client):
     change = bulk.start("cancel", [make_job("o:1").pk], by="安娜")
     stop = f"{CHANGES}{change.pk}/stop/"
     assert left(client.post(stop, follow=True)) == []
     assert left(client.post(stop, follow=True)) == []
 
 
-def test_a_change_that_was_confirmed_before_is_told_in_chinese(client, monkeypatch):
+def test_the_message_about_a_double_submission_is_in_chinese(client, monkeypatch):
     monkeypatch.setattr(admin_bulk, "AT_ONCE", 1)
     make_job("o:1")
     terms = {"what": "cancel", "shown": "1", "once": "abc"}
@@ -259,7 +271,7 @@ def test_topics_are_in_chinese(client):
     assert left(client.get(f"{TOPICS}b.c/delete/")) == []
 
 
-def test_a_topic_for_those_who_may_only_look_is_in_chinese(staff):
+def test_a_read_only_topic_page_is_in_chinese(staff):
     client = staff("delaytasks.view_topic", "delaytasks.view_job")
     client.defaults["HTTP_ACCEPT_LANGUAGE"] = "zh-CN"
     User.objects.update(username="安娜")
@@ -268,24 +280,24 @@ def test_a_topic_for_those_who_may_only_look_is_in_chinese(staff):
 
 
 @pytest.mark.parametrize("retries", [{"max_attempts": 1}, {"max_attempts": 12}, {"max_attempts": 3}])
-def test_how_a_topic_retries_is_told_in_chinese(client, retries):
-    topics.forget(TOPIC)
-    topics.handler(TOPIC, ttr=60, **retries)(close)
+def test_the_retry_policy_is_in_chinese(client, retries):
+    handlers.forget(TOPIC)
+    handlers.handler(TOPIC, ttr=60, **retries)(close)
     assert left(client.get(f"{TOPICS}{TOPIC}/change/")) == []
 
 
 @pytest.mark.parametrize("action", ["pause", "resume"])
-def test_pausing_and_resuming_is_answered_and_remembered_in_chinese(client, action):
+def test_messages_and_log_entries_of_pausing_are_in_chinese(client, action):
     Topic.objects.update(paused=action == "resume")
     done = client.post(TOPICS, {"action": action, "_selected_action": [TOPIC], "index": "0"}, follow=True)
     assert left(done) == []
     assert left(client.get(f"{TOPICS}{TOPIC}/history/")) == []
 
 
-# -- what the log says, whoever wrote it --------------------------------------------------------
+# -- log entries of all users --------------------------------------------------------
 
 
-def test_what_was_done_in_english_is_remembered_in_chinese(client, admin_client):
+def test_log_entries_written_in_english_are_shown_in_chinese(client, admin_client):
     User.objects.filter(username="admin").update(username="本")
     job = make_job("o:1")
     for reason in ("", "银行关门"):
@@ -298,7 +310,7 @@ def test_what_was_done_in_english_is_remembered_in_chinese(client, admin_client)
     assert "已取消：银行关门" in page.content.decode()
 
 
-def test_every_field_that_staff_change_is_named_in_chinese_in_the_log(client, admin_client):
+def test_log_entries_name_changed_fields_in_chinese(client, admin_client):
     User.objects.filter(username="admin").update(username="本")
     group = Group.objects.create(name="财务")
     fields = {"paused": "on", "concurrency": "3", "ask_reason": "on", "visible_to": [group.pk]}
@@ -306,10 +318,10 @@ def test_every_field_that_staff_change_is_named_in_chinese_in_the_log(client, ad
     assert left(client.get(f"{TOPICS}{TOPIC}/history/")) == []
 
 
-def test_a_log_entry_that_is_none_of_ours_stands_as_it_is():
+def test_a_log_entry_of_other_origin_is_unchanged():
     with override("zh-hans"):
-        assert history.in_words("Something else: x") == "Something else: x"
-        assert history.in_words("Cancelled.") == "已取消。"
+        assert log_entries.translate("Something else: x") == "Something else: x"
+        assert log_entries.translate("Cancelled.") == "已取消。"
 
 
 # -- the board ----------------------------------------------------------------------------------
@@ -329,7 +341,7 @@ def test_the_board_is_in_chinese(client):
     assert left(client.get(f"{BOARD}numbers/")) == []
 
 
-def test_the_boards_numbers_are_in_chinese_whatever_there_is_to_tell(client, health_of):
+def test_all_texts_of_the_board_are_in_chinese(client, health_of):
     for n in range(60):
         make_job(f"h:{n}", due=timedelta(minutes=20))
     for job in make_jobs():
@@ -350,11 +362,11 @@ def test_the_boards_numbers_are_in_chinese_whatever_there_is_to_tell(client, hea
     Topic.objects.bulk_create([Topic(name=f"p.{n}", paused=True) for n in range(5)])
     for mirror in ("up", "down", "off"):
         for terms in (
-            {"differences": 0, "audited_ms": 5, "checked": 9},
-            {"differences": 2, "audited_ms": 5, "checked": 9},
-            {"audited_ms": None, "repaired": 3, "rebuilt": 4},
+            {"differences": 0, "audit_age_ms": 5, "checked": 9},
+            {"differences": 2, "audit_age_ms": 5, "checked": 9},
+            {"audit_age_ms": None, "repaired": 3, "rebuilt": 4},
         ):
-            for looked in ({"looked_ms": None}, {"looked_ms": 5_000_000}, {"looked_ms": 5}):
+            for looked in ({"heartbeat_age_ms": None}, {"heartbeat_age_ms": 5_000_000}, {"heartbeat_age_ms": 5}):
                 health_of(mirror=mirror, **terms, **looked)
                 assert left(client.get(f"{BOARD}numbers/")) == []
 
@@ -363,8 +375,8 @@ def test_the_boards_numbers_are_in_chinese_whatever_there_is_to_tell(client, hea
 
 
 def test_tokens_and_accounts_are_in_chinese(client):
-    token, _secret = tokens.make("a1", {"produce": ["o.c"], "consume": ["o.*"], "manage": ["*"]}, name="n1")
-    other, _secret = tokens.make("a1", {"produce": ["o.c"]}, name="n2", expires_days=-1)
+    token, _secret = tokens.create("a1", {"produce": ["o.c"], "consume": ["o.*"], "manage": ["*"]}, name="n1")
+    other, _secret = tokens.create("a1", {"produce": ["o.c"]}, name="n2", expires_days=-1)
     for number, each in enumerate((token, other)):
         Token.objects.filter(pk=each.pk).update(prefix=f"p{number}")
     account = token.account
@@ -386,17 +398,17 @@ def test_tokens_and_accounts_are_in_chinese(client):
     assert left(client.get(TOKENS)) == []
 
 
-def test_what_is_wrong_with_a_token_is_told_in_chinese(client):
+def test_errors_of_the_token_form_are_in_chinese(client):
     inline = {"grants-TOTAL_FORMS": "2", "grants-INITIAL_FORMS": "0"}
     bad = {"grants-0-topic": "o c", "grants-0-produce": "on", "grants-1-topic": "o.c"}
     assert left(client.post(f"{TOKENS}add/", inline | bad | {"rate_per_minute": "0"})) == []
     assert left(client.post(f"{ACCOUNTS}add/", {"name": "a b"})) == []
 
 
-# -- the rest -----------------------------------------------------------------------------------
+# -- other pages -----------------------------------------------------------------------------------
 
 
-def test_the_index_and_what_was_done_last_are_in_chinese(client):
+def test_the_index_and_recent_actions_are_in_chinese(client):
     job = make_job("o:1")
     press(client, "cancel_jobs", job)
     assert left(client.get("/admin/")) == []
@@ -404,7 +416,7 @@ def test_the_index_and_what_was_done_last_are_in_chinese(client):
     assert left(client.get("/admin/delaytasks_api/")) == []
 
 
-def test_a_language_can_be_chosen_in_the_admin_and_stays_chosen(admin_client):
+def test_a_language_chosen_in_the_admin_is_kept(admin_client):
     page = admin_client.get(JOBS).content.decode()
     assert 'value="zh-hans" lang="zh-hans">简体中文</button>' in page
     chosen = admin_client.post("/i18n/setlang/", {"language": "zh-hans", "next": JOBS}, follow=True)
@@ -413,13 +425,13 @@ def test_a_language_can_be_chosen_in_the_admin_and_stays_chosen(admin_client):
     assert "Jobs" in admin_client.post("/i18n/setlang/", {"language": "en", "next": JOBS}, follow=True).content.decode()
 
 
-def test_programs_are_answered_in_english_whatever_they_accept(client):
+def test_api_responses_are_in_english_regardless_of_accept_language(client):
     answer = client.post("/api/jobs/", json.dumps({"topic": 3}), content_type="application/json")
     assert answer["Content-Language"] == "en"
     assert answer.content.decode().isascii()
 
 
-def test_an_english_word_that_is_left_would_be_found(client, monkeypatch):
-    monkeypatch.setitem(words.STATES, State.DELAYED, "delayed")
+def test_the_check_finds_english_words(client, monkeypatch):
+    monkeypatch.setitem(formatting.STATES, State.DELAYED, "delayed")
     make_job("o:1")
     assert set(left(client.get(JOBS))) == {"delayed"}

@@ -1,4 +1,4 @@
-"""Cancel, run now and retry: each selected job gets its own truthful answer."""
+"""Cancel, run now and retry: each selected job gets its own result."""
 
 import json
 from typing import Any
@@ -8,8 +8,8 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.messages import get_messages
 from django.test import Client
 
-from delaytasks import changing
 from delaytasks.exceptions import Reserved
+from delaytasks.jobs import control
 from delaytasks.models import Job, JobEvent
 from delaytasks.states import Outcome, State
 
@@ -20,9 +20,10 @@ ACTIONS = ("cancel_jobs", "run_jobs_now", "retry_jobs")
 
 
 def act(client: Client, action: str, *jobs: Job, query: str = "", **data: Any) -> list[tuple[str, str]]:
-    """(level, text) of each message that the person sees."""
+    """Submit an action; return (level, text) of each message."""
     response = client.post(
-        LIST + query, {"action": action, "_selected_action": [job.pk for job in jobs], "index": "0"} | data
+        LIST + query,
+        {"action": action, "_selected_action": [job.pk for job in jobs], "index": "0", "confirmed": "1"} | data,
     )
     assert response.status_code == 302, response
     return [(message.level_tag, message.message) for message in get_messages(response.wsgi_request)]
@@ -32,42 +33,44 @@ def state_of(job: Job) -> State:
     return State(Job.objects.get(pk=job.pk).state)
 
 
-def test_cancel_tells_what_became_of_each_job(admin_client, one_of_each):
+def test_cancel_reports_the_result_of_each_job(admin_client, one_of_each):
     more = [make_job("order:1"), make_job("order:2")]
-    said = act(admin_client, "cancel_jobs", *one_of_each.values(), *more)
-    assert said == [
-        ("success", "cancelled 4"),
+    answers = act(admin_client, "cancel_jobs", *one_of_each.values(), *more)
+    assert answers == [
+        ("success", "cancelled 5"),
         (
             "warning",
             (
                 "not cancelled: already running 1 (one:reserved); already finished 1 (one:finished); "
-                "already cancelled 1 (one:cancelled); dead 1 (one:dead)"
+                "already cancelled 1 (one:cancelled)"
             ),
         ),
     ]
-    assert [state_of(job) for job in (*more, one_of_each[State.READY])] == [State.CANCELLED] * 3
+    assert [state_of(job) for job in (*more, one_of_each[State.READY], one_of_each[State.DEAD])] == [
+        State.CANCELLED
+    ] * 4
     assert state_of(one_of_each[State.RESERVED]) is State.RESERVED
 
 
-def test_run_now_tells_what_became_of_each_job(admin_client, one_of_each):
-    said = act(admin_client, "run_jobs_now", *one_of_each.values())
-    assert said[0] == ("success", "made ready 1")
-    assert said[1][0] == "warning"
-    assert "already ready 1 (one:ready)" in said[1][1]
-    assert "already running 1 (one:reserved)" in said[1][1]
-    assert "already finished 1 (one:finished)" in said[1][1]
-    assert "already cancelled 1 (one:cancelled)" in said[1][1]
-    assert "dead 1 (one:dead)" in said[1][1]
+def test_run_now_reports_the_result_of_each_job(admin_client, one_of_each):
+    answers = act(admin_client, "run_jobs_now", *one_of_each.values())
+    assert answers[0][1].startswith("made ready 1, due at ")
+    assert answers[1][0] == "warning"
+    assert "already ready 1 (one:ready)" in answers[1][1]
+    assert "already running 1 (one:reserved)" in answers[1][1]
+    assert "already finished 1 (one:finished)" in answers[1][1]
+    assert "already cancelled 1 (one:cancelled)" in answers[1][1]
+    assert "dead 1 (one:dead)" in answers[1][1]
 
 
-def test_retry_tells_what_became_of_each_job(admin_client, one_of_each):
-    said = act(admin_client, "retry_jobs", *one_of_each.values())
-    assert said[0] == ("success", "retried 1")
-    assert "not dead 5 (" in said[1][1]
+def test_retry_reports_the_result_of_each_job(admin_client, one_of_each):
+    answers = act(admin_client, "retry_jobs", *one_of_each.values())
+    assert answers[0] == ("success", "retried 1")
+    assert "not dead 5 (" in answers[1][1]
     assert state_of(one_of_each[State.DEAD]) is State.DELAYED
 
 
-def test_a_dead_job_whose_key_is_live_again_is_not_retried(admin_client):
+def test_a_dead_job_with_a_live_key_is_not_retried(admin_client):
     dead = make_job("order:1", State.DEAD)
     make_job("order:1")
     assert act(admin_client, "retry_jobs", dead) == [
@@ -76,27 +79,29 @@ def test_a_dead_job_whose_key_is_live_again_is_not_retried(admin_client):
     assert state_of(dead) is State.DEAD
 
 
-def test_the_event_names_the_person(admin_client):
+def test_the_event_has_the_user(admin_client):
     job = make_job("order:1")
     act(admin_client, "cancel_jobs", job)
     event = JobEvent.objects.get(job=job)
     assert (event.outcome, event.actor) == (Outcome.CANCELLED, "admin")
 
 
-def test_the_admins_log_has_an_entry_for_each_changed_job_and_no_other(admin_client, one_of_each):
+def test_the_admin_log_has_an_entry_for_each_changed_job_only(admin_client, one_of_each):
     act(admin_client, "cancel_jobs", *one_of_each.values())
     entries = LogEntry.objects.filter(content_type__model="job")
     assert {entry.object_id for entry in entries} == {
-        str(one_of_each[state].pk) for state in (State.DELAYED, State.READY)
+        str(one_of_each[state].pk) for state in (State.DELAYED, State.READY, State.DEAD)
     }
-    assert {entry.object_repr for entry in entries} == {f"{TOPIC} one:delayed", f"{TOPIC} one:ready"}
+    assert {entry.object_repr for entry in entries} == {
+        f"{TOPIC} one:delayed", f"{TOPIC} one:ready", f"{TOPIC} one:dead",
+    }  # fmt: skip
     assert all("Cancelled" in json.loads(entry.change_message)[0] if entry.change_message.startswith("[")
                else "Cancelled" in entry.change_message for entry in entries)  # fmt: skip
 
 
 def test_one_refusal_does_not_undo_the_others(admin_client, monkeypatch):
     jobs = [make_job(f"order:{n}") for n in range(3)]
-    real = changing.run_job_now
+    real = control.run_job_now
 
     def half_way(job_id: int, **kwargs: Any) -> Job:
         moved = real(job_id, **kwargs)
@@ -104,41 +109,43 @@ def test_one_refusal_does_not_undo_the_others(admin_client, monkeypatch):
             raise Reserved
         return moved
 
-    monkeypatch.setattr(changing, "run_job_now", half_way)
-    said = act(admin_client, "run_jobs_now", *jobs)
-    assert said == [("success", "made ready 2"), ("warning", "not made ready: already running 1 (order:1)")]
+    monkeypatch.setattr(control, "run_job_now", half_way)
+    answers = act(admin_client, "run_jobs_now", *jobs)
+    assert answers[0][1].startswith("made ready 2, due at ")
+    assert answers[1] == ("warning", "not made ready: already running 1 (order:1)")
     moved = set(JobEvent.objects.values_list("job_id", flat=True))
-    assert moved == {jobs[0].pk, jobs[2].pk}, "what the refused one had begun is gone, the others stay"
+    assert moved == {jobs[0].pk, jobs[2].pk}, "only the refused job is rolled back"
 
 
-def test_a_selected_job_that_left_the_filter_is_answered_for_all_the_same(admin_client):
-    job = make_job("order:1", State.RESERVED)  # the person saw it under "ready"
+def test_a_selected_job_that_left_the_filter_gets_a_result(admin_client):
+    job = make_job("order:1", State.RESERVED)  # it was listed as "ready"
     assert act(admin_client, "cancel_jobs", job, query="?state=ready") == [
         ("warning", "not cancelled: already running 1 (order:1)")
     ]
 
 
-def test_all_that_match_are_never_acted_on(admin_client):
+def test_select_across_is_ignored(admin_client):
     chosen, bystander = make_job("order:1"), make_job("order:2")
     act(admin_client, "cancel_jobs", chosen, select_across="1")
     assert state_of(bystander) is State.DELAYED
 
 
-def test_a_job_that_is_gone_and_numbers_that_are_none_are_no_reason_to_fall_over(admin_client):
+@pytest.mark.on_both
+def test_missing_jobs_and_invalid_ids_cause_no_error(admin_client):
     response = admin_client.post(
         LIST, {"action": "cancel_jobs", "_selected_action": ["999999", "x", str(2**70), "-1"], "index": "0"}
     )
     assert [str(m) for m in get_messages(response.wsgi_request)] == ["not cancelled: no longer there 1 (999999)"]
 
 
-def test_a_long_list_of_refused_jobs_is_cut(admin_client):
+def test_a_long_list_of_refused_jobs_is_truncated(admin_client):
     jobs = [make_job(f"order:{n:02}", State.RESERVED) for n in range(13)]
     ((_, text),) = act(admin_client, "cancel_jobs", *jobs)
     assert "already running 13 (order:00, " in text
     assert "order:09 and 3 more)" in text
 
 
-def test_a_hostile_key_is_escaped_in_the_answer(admin_client):
+def test_a_hostile_key_is_escaped_in_the_message(admin_client):
     job = make_job("<script>alert(1)</script>", State.RESERVED)
     page = admin_client.post(LIST, {"action": "cancel_jobs", "_selected_action": [job.pk]}, follow=True)
     assert "&lt;script&gt;alert(1)" in page.content.decode()
@@ -146,7 +153,7 @@ def test_a_hostile_key_is_escaped_in_the_answer(admin_client):
 
 
 @pytest.mark.parametrize("action", ACTIONS)
-def test_who_may_only_look_cannot_operate(staff, action):
+def test_users_who_may_only_view_cannot_operate(staff, action):
     client = staff("delaytasks.view_job")
     job = make_job("order:1", State.DEAD if action == "retry_jobs" else State.DELAYED)
     before = job.state
@@ -156,7 +163,7 @@ def test_who_may_only_look_cannot_operate(staff, action):
 
 
 @pytest.mark.parametrize("action", ACTIONS)
-def test_operate_job_is_what_it_takes(staff, action):
+def test_the_operate_job_permission_is_sufficient(staff, action):
     client = staff("delaytasks.view_job", "delaytasks.operate_job")
     job = make_job("order:1", State.DEAD if action == "retry_jobs" else State.DELAYED)
     ((level, _),) = act(client, action, job)
@@ -164,16 +171,18 @@ def test_operate_job_is_what_it_takes(staff, action):
     assert JobEvent.objects.get(job=job).actor == client.user.get_username()
 
 
-def test_nothing_happens_on_a_mere_visit(admin_client):
+def test_a_get_request_changes_nothing(admin_client):
     job = make_job("order:1")
     admin_client.get(LIST, {"action": "cancel_jobs", "_selected_action": job.pk})
     assert state_of(job) is State.DELAYED
 
 
-def test_a_button_of_the_jobs_page_acts_and_comes_back_to_it(admin_client):
+def test_a_button_of_the_job_page_acts_and_returns_to_it(admin_client):
     job = make_job("order:1")
     page = f"{LIST}{job.pk}/change/"
     assert 'value="cancel_jobs"' in admin_client.get(page).content.decode()
-    response = admin_client.post(LIST, {"action": "cancel_jobs", "_selected_action": job.pk, "index": 0, "_job": 1})
+    response = admin_client.post(
+        LIST, {"action": "cancel_jobs", "_selected_action": job.pk, "index": 0, "_job": 1, "confirmed": 1}
+    )
     assert response["Location"] == page
     assert state_of(job) is State.CANCELLED

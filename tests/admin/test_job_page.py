@@ -1,4 +1,4 @@
-"""The page of one job: everything about it, read-only, and what happened as a timeline."""
+"""The page of a job: its fields, read-only, and its timeline."""
 
 import re
 from datetime import timedelta
@@ -12,8 +12,8 @@ from django.contrib.messages import get_messages
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from delaytasks import words
-from delaytasks.admin import drawing
+from delaytasks import formatting
+from delaytasks.admin import state_diagram
 from delaytasks.admin.timeline import NEWEST
 from delaytasks.clock import to_ms
 from delaytasks.models import Job, JobEvent, Topic
@@ -36,7 +36,7 @@ def page_of(client: Any, job: Job) -> str:
 
 
 def timeline(client: Any, job: Job) -> list[str]:
-    """The text of each entry, newest first."""
+    """Return the text of each entry, newest first."""
     part = page_of(client, job).partition('<ol class="dt-timeline"')[2].partition("</ol>")[0]
     entries = re.findall(r"<li.*?</li>", part, re.DOTALL)
     return [re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", entry))).strip() for entry in entries]
@@ -48,7 +48,7 @@ def test_the_page_shows_the_body_as_readable_json(admin_client):
     assert {'  "order": 1', '  "who": "Ünal"', "    2"} <= {line.rstrip(",") for line in lines}
 
 
-def test_the_page_has_no_field_of_the_job_to_fill_in(admin_client):
+def test_the_page_has_no_editable_fields(admin_client):
     page = page_of(admin_client, make_job("order:1"))
     content = page.partition('id="content-main"')[2]
     assert set(re.findall(r'<input type="(\w+)"', content)) <= {"hidden"}
@@ -56,7 +56,7 @@ def test_the_page_has_no_field_of_the_job_to_fill_in(admin_client):
     assert 'name="_save"' not in content
 
 
-def test_the_timeline_tells_what_happened_newest_first(admin_client):
+def test_the_timeline_shows_events_newest_first(admin_client):
     job = make_job("order:1", State.FINISHED, attempt=2, failures=1)
     due_ms = to_ms(job.due_at)
     make_event(
@@ -82,7 +82,7 @@ def test_the_timeline_tells_what_happened_newest_first(admin_client):
     assert scheduled == "2029-12-31 22:00:00.000 scheduled"
 
 
-def test_what_is_long_is_told_in_minutes_too(admin_client):
+def test_long_durations_are_also_shown_in_minutes(admin_client):
     job = make_job("order:1", State.FINISHED, attempt=1)
     due_ms = to_ms(job.due_at)
     make_event(job, Outcome.FINISHED, reserved_ms=due_ms + 90_000, done_ms=due_ms + 7_290_000)
@@ -91,7 +91,7 @@ def test_what_is_long_is_told_in_minutes_too(admin_client):
     assert reserved.endswith("90,000 ms late (1 min)")
 
 
-def test_a_promise_made_in_somebodys_name_says_whose(admin_client):
+def test_a_job_scheduled_by_a_user_shows_the_user(admin_client):
     job = make_job("order:1")
     make_event(job, Outcome.SCHEDULED, done_ms=to_ms(job.created_at), actor="shop")
     assert timeline(admin_client, job) == ["2029-12-31 22:00:00.000 scheduled by shop"]
@@ -106,13 +106,13 @@ def test_a_traceback_is_folded(admin_client):
     assert page.count("no such &lt;bank&gt;</summary>") == 2
 
 
-def test_a_running_job_says_who_runs_it_and_for_how_long_it_may(admin_client):
+def test_a_running_job_shows_its_worker_and_lease(admin_client):
     job = make_job("order:1", State.RESERVED, due=timedelta(milliseconds=7))
     entry = timeline(admin_client, job)[0]
     assert entry == "2030-01-01 00:00:00.000 reserved attempt 1 · by w1 · 7 ms late · its lease ends in 1 min"
 
 
-def test_a_long_history_is_cut_at_its_old_end(admin_client):
+def test_a_long_timeline_omits_the_oldest_events(admin_client):
     job = make_job("order:1")
     for number in range(NEWEST + 5):
         make_event(job, Outcome.SNOOZED, attempt=number)
@@ -130,53 +130,55 @@ BUTTONS = {
     State.RESERVED: set(),
     State.FINISHED: set(),
     State.CANCELLED: set(),
-    State.DEAD: {"retry_jobs"},
+    State.DEAD: {"retry_jobs", "cancel_jobs"},
 }
 
 
 @pytest.mark.parametrize("state", list(State))
-def test_the_page_offers_what_can_succeed_in_its_state(admin_client, one_of_each, state):
+def test_the_page_offers_operations_that_can_succeed_in_its_state(admin_client, one_of_each, state):
     assert buttons_of(page_of(admin_client, one_of_each[state])) == BUTTONS[state]
 
 
 @pytest.mark.parametrize("state", list(State))
-def test_what_the_page_offers_succeeds_and_what_it_does_not_is_refused(admin_client, state):
+def test_offered_operations_succeed_and_others_are_refused(admin_client, state):
     for number, action in enumerate(sorted(set().union(*BUTTONS.values()))):
         if (state, action) == (State.READY, "run_jobs_now"):
-            continue  # it is not refused; it would change nothing
+            continue  # not refused, but it changes nothing
         job = make_job(f"try:{number}", state)
         ((level, _text),) = press(admin_client, job, action, amount="2", unit="hours")
         assert level == ("success" if action in BUTTONS[state] else "warning"), action
 
 
 def press(client: Any, job: Job, action: str, **fields: str) -> list[tuple[str, str]]:
-    """(level, text) of each message after a button of the job's page was pressed."""
-    client.cookies.pop("messages", None)  # of the press before
+    """Press a button of the job's page; return (level, text) of each message."""
+    client.cookies.pop("messages", None)  # from previous requests
     response = client.post(
-        "/admin/delaytasks/job/", {"action": action, "_selected_action": job.pk, "index": 0, "_job": 1} | fields
+        "/admin/delaytasks/job/",
+        {"action": action, "_selected_action": job.pk, "index": 0, "_job": 1, "confirmed": 1} | fields,
     )
     assert response.status_code == 302
     assert response["Location"] == address(job)
     return [(message.level_tag, message.message) for message in get_messages(response.wsgi_request)]
 
 
-def test_a_dead_job_whose_key_is_live_again_offers_no_retry_and_says_why(admin_client):
+def test_a_dead_job_with_a_live_key_offers_no_retry_and_says_why(admin_client):
     dead = make_job("order:1", State.DEAD)
     live = make_job("order:1")
     page = page_of(admin_client, dead)
-    assert buttons_of(page) == set()
+    assert buttons_of(page) == {"cancel_jobs"}
     assert f'<a href="{address(live)}">job {live.pk}</a>' in page
 
 
-def test_a_job_is_postponed_from_its_due_time_by_what_the_form_says(admin_client):
+def test_a_job_is_postponed_from_its_due_time_by_the_delay_in_the_form(admin_client):
     job = make_job("order:1")
     assert 'name="amount"' in page_of(admin_client, job)
-    assert press(admin_client, job, "postpone_jobs", amount="90", unit="minutes") == [("success", "postponed 1")]
+    [(level, text)] = press(admin_client, job, "postpone_jobs", amount="90", unit="minutes")
+    assert (level, text.partition(",")[0]) == ("success", "postponed 1")
     job.refresh_from_db()
     assert job.due_at == NOW + timedelta(hours=2, minutes=30)
 
 
-def test_who_may_only_look_is_offered_nothing(staff):
+def test_users_who_may_only_view_get_no_buttons(staff):
     page = page_of(staff("delaytasks.view_job"), make_job("order:1"))
     assert 'name="action"' not in page
     assert 'name="reason"' not in page
@@ -186,7 +188,7 @@ def test_who_may_only_look_is_offered_nothing(staff):
 # Reasons
 
 
-def test_a_reason_that_was_given_is_kept_and_shown(admin_client):
+def test_a_reason_is_stored_and_shown(admin_client):
     job = make_job("order:1")
     press(admin_client, job, "cancel_jobs", reason="the customer called")
     event = JobEvent.objects.get(job=job)
@@ -195,7 +197,7 @@ def test_a_reason_that_was_given_is_kept_and_shown(admin_client):
     assert "Reason: the customer called" in timeline(admin_client, job)[0]
 
 
-def test_no_reason_is_needed_unless_the_topic_asks_for_one(admin_client):
+def test_a_reason_is_optional_unless_the_topic_requires_one(admin_client):
     job = make_job("order:1")
     page = page_of(admin_client, job)
     assert "required" not in page.partition('id="dt-reason"')[2].partition(">")[0]
@@ -205,24 +207,24 @@ def test_no_reason_is_needed_unless_the_topic_asks_for_one(admin_client):
 
 
 @pytest.mark.parametrize("reason", [None, "", "   "])
-def test_a_topic_that_asks_for_a_reason_gets_one(admin_client, reason):
+def test_a_topic_that_requires_a_reason_gets_one(admin_client, reason):
     Topic.objects.filter(name=TOPIC).update(ask_reason=True)
     job = make_job("order:1")
     page = page_of(admin_client, job)
     assert "required" in page.partition('id="dt-reason"')[2].partition(">")[0]
-    assert "This topic asks for one." in page
+    assert "This topic requires one." in page
     fields = {} if reason is None else {"reason": reason}
     answer = admin_client.post(
         "/admin/delaytasks/job/", {"action": "cancel_jobs", "_selected_action": job.pk, "index": 0, "_job": 1} | fields
     )
     job.refresh_from_db()
     assert job.state == State.DELAYED
-    assert answer.status_code == 200, "it is asked for"
+    assert answer.status_code == 200, "the form is shown again"
     assert press(admin_client, job, "cancel_jobs", reason="fraud") == [("success", "cancelled 1")]
 
 
 @pytest.mark.parametrize("reason", ["x" * 256, "a\x07b", "a\nb"])
-def test_a_reason_that_cannot_be_kept_changes_nothing(admin_client, reason):
+def test_an_invalid_reason_changes_nothing(admin_client, reason):
     job = make_job("order:1")
     admin_client.post(
         "/admin/delaytasks/job/",
@@ -255,21 +257,21 @@ SECRET = "4111-secret-value"
     ],
     ids=str,
 )
-def test_what_a_keys_name_says_is_secret_is_not_shown(admin_client, body):
+def test_values_of_secret_looking_keys_are_not_shown(admin_client, body):
     page = page_of(admin_client, make_job("order:1", body=body))
     assert SECRET not in page
     assert HIDDEN in page
 
 
-def test_what_is_not_secret_is_shown(admin_client):
-    body = {"order": 1042, "author": "Anna", "pin_code": "shown", "tokens": [], "password": None, "secret": ""}
+def test_other_values_are_shown(admin_client):
+    body = {"order": 1042, "author": "Anna", "pinned": "shown", "tokens": [], "password": None, "secret": ""}
     page = unescape(page_of(admin_client, make_job("order:1", body=body)))
-    for line in ('"order": 1042', '"author": "Anna"', '"pin_code": "shown"', '"tokens": []', '"password": null'):
+    for line in ('"order": 1042', '"author": "Anna"', '"pinned": "shown"', '"tokens": []', '"password": null'):
         assert line in page
     assert HIDDEN not in page
 
 
-def test_the_settings_say_which_names_are_secret(admin_client, settings):
+def test_the_settings_define_the_secret_names(admin_client, settings):
     settings.DELAYTASKS = {**settings.DELAYTASKS, "REDACT": ["Kunden-Nr"]}
     body = {"kundennr": SECRET, "KUNDEN_NR": SECRET, "password": "shown"}
     page = page_of(admin_client, make_job("order:1", body=body))
@@ -277,14 +279,14 @@ def test_the_settings_say_which_names_are_secret(admin_client, settings):
     assert "shown" in page
 
 
-def test_a_body_is_kept_as_it_is(admin_client):
+def test_the_stored_body_is_not_redacted(admin_client):
     job = make_job("order:1", body={"token": SECRET})
     page_of(admin_client, job)
     job.refresh_from_db()
     assert job.body == {"token": SECRET}
 
 
-def test_a_body_of_any_shape_can_be_looked_at(admin_client):
+def test_a_body_of_any_shape_can_be_displayed(admin_client):
     deep: Any = SECRET
     for _ in range(99):
         deep = [deep]
@@ -292,11 +294,32 @@ def test_a_body_of_any_shape_can_be_looked_at(admin_client):
         page_of(admin_client, make_job(f"order:{number}", body=body))
 
 
-# The drawing
+def test_the_page_says_when_a_running_job_runs_again(admin_client):
+    job = make_job("order:1", State.RESERVED)
+    version = mark_of(admin_client, job)
+    Job.objects.update(again=True, again_due_at=NOW + timedelta(minutes=5), again_ttr_ms=1000, again_body={})
+    page = page_of(admin_client, job)
+    field = page.partition('class="form-row field-next_run"')[2].partition("field-worker")[0]
+    assert "Runs again at:" in field
+    assert (NOW + timedelta(minutes=5)).isoformat()[:19] in field
+    assert mark_of(admin_client, job) != version, "an open page is updated"
+
+
+def mark_of(client: Any, job: Job) -> str:
+    return client.get(f"/admin/delaytasks/job/{job.pk}/now/").json()["mark"]
+
+
+def test_the_event_of_a_next_run_does_not_hide_when_the_job_was_scheduled(admin_client):
+    job = make_job("order:1", State.RESERVED)
+    make_event(job, Outcome.SCHEDULED, actor="alice")
+    assert sum(entry.count("scheduled") for entry in timeline(admin_client, job)) == 2
+
+
+# The diagram
 
 
 @pytest.mark.parametrize("state", list(State))
-def test_the_drawing_has_every_move_and_marks_where_the_job_is(admin_client, one_of_each, state):
+def test_the_diagram_has_every_move_and_marks_the_current_state(admin_client, one_of_each, state):
     page = page_of(admin_client, one_of_each[state])
     svg = ElementTree.fromstring(re.search(r'<svg class="dt-life".*?</svg>', page, re.DOTALL)[0])
     arrows = {arrow.get("data-move"): arrow for arrow in svg.iter("g") if "dt-arrow" in arrow.get("class")}
@@ -305,49 +328,49 @@ def test_the_drawing_has_every_move_and_marks_where_the_job_is(admin_client, one
         f"{move.before.word}-{move.after.word}" for move in MOVES if move.before is state
     }
     nodes = {node.find("text").text: node for node in svg.iter("g") if "dt-node" in node.get("class")}
-    assert set(nodes) == {str(words.STATES[each]) for each in State}
+    assert set(nodes) == {str(formatting.STATES[each]) for each in State}
     assert [name for name, node in nodes.items() if "dt-here" in node.get("class")] == [state.word]
 
 
-def test_every_state_has_a_place_in_the_drawing():
-    assert set(drawing.PLACES) == set(State)
-    assert len(set(drawing.PLACES.values())) == len(State)
+def test_every_state_has_a_position_in_the_diagram():
+    assert set(state_diagram.POSITIONS) == set(State)
+    assert len(set(state_diagram.POSITIONS.values())) == len(State)
 
 
-def test_the_drawing_can_be_read_out(admin_client, one_of_each):
+def test_the_diagram_has_a_text_alternative(admin_client, one_of_each):
     page = page_of(admin_client, one_of_each[State.READY])
     assert 'role="img" aria-labelledby="dt-life-title dt-life-text"' in page
     assert '<desc id="dt-life-text">This job is ready. It can become reserved, cancelled, delayed.</desc>' in page
-    assert "This job is finished. That is where it ends." in page_of(admin_client, one_of_each[State.FINISHED])
+    assert "This job is finished. This is a final state." in page_of(admin_client, one_of_each[State.FINISHED])
 
 
-def test_nothing_of_the_drawing_lies_outside_of_it_and_its_arrows_touch_their_boxes():
+def test_the_diagram_fits_its_view_box_and_its_arrows_touch_the_boxes():
     for before, after in {(move.before, move.after) for move in MOVES}:
-        start, control, end = drawing._route(before, after)
+        start, control, end = state_diagram._route(before, after)
         assert on_the_edge(start, before)
         assert on_the_edge(end, after)
         for t in (0, 0.25, 0.5, 0.75, 1):
             x, y = (
                 (1 - t) ** 2 * a + 2 * t * (1 - t) * c + t * t * b for a, c, b in zip(start, control, end, strict=True)
             )
-            assert 2 <= x <= drawing.WIDTH - 2, f"{before.word} to {after.word}"
-            assert 2 <= y <= drawing.HEIGHT - 2, f"{before.word} to {after.word}"
+            assert 2 <= x <= state_diagram.WIDTH - 2, f"{before.word} to {after.word}"
+            assert 2 <= y <= state_diagram.HEIGHT - 2, f"{before.word} to {after.word}"
     for state in State:
-        x, y = drawing._middle(state)
-        assert 46 < x < drawing.WIDTH - 46
-        assert 17 < y < drawing.HEIGHT - 17
+        x, y = state_diagram._centre(state)
+        assert 46 < x < state_diagram.WIDTH - 46
+        assert 17 < y < state_diagram.HEIGHT - 17
 
 
 def on_the_edge(point: Any, state: State) -> bool:
-    middle = drawing._middle(state)
+    middle = state_diagram._centre(state)
     dx, dy = abs(point.x - middle.x) - 46, abs(point.y - middle.y) - 17
     return max(dx, dy) == pytest.approx(0, abs=0.01)
 
 
-# And everything else
+# Other
 
 
-def test_nothing_that_is_stored_becomes_html(admin_client):
+def test_stored_values_are_escaped(admin_client):
     hostile = "<script>alert(1)</script>"
     job = make_job(hostile, State.RESERVED, topic=hostile, body={hostile: hostile}, error=hostile, worker=hostile)
     make_event(
@@ -357,23 +380,26 @@ def test_nothing_that_is_stored_becomes_html(admin_client):
     assert "<script>alert" not in admin_client.get(f"/admin/delaytasks/job/{job.pk}/history/").content.decode()
 
 
-def test_a_page_costs_a_handful_of_queries(admin_client):
+@pytest.mark.on_both
+def test_a_page_needs_few_queries(admin_client):
     job = make_job("order:1")
     for _ in range(20):
         make_event(job, Outcome.SNOOZED)
+    page_of(admin_client, job)  # fills Django's cache of content types
     with CaptureQueriesContext(connection) as captured:
         page_of(admin_client, job)
     reads = [query["sql"] for query in captured.captured_queries if "SAVEPOINT" not in query["sql"]]
-    assert len(reads) <= 7, "session, user, topics, the job, the time, its events, who asks for a reason"
+    assert len(reads) <= 7, "session, user, topics, job, time, events, rules of the topic"
 
 
+@pytest.mark.on_both
 @pytest.mark.parametrize("number", ["999999", "nonsense", str(2**63), "0"])
-def test_a_job_that_is_not_there_is_not_found(admin_client, number):
+def test_an_unknown_job_is_not_found(admin_client, number):
     for page in ("change", "history", "delete"):
         assert admin_client.get(f"/admin/delaytasks/job/{number}/{page}/").status_code == 404
 
 
-def test_the_failures_are_told_against_what_the_topic_allows(admin_client):
+def test_failures_are_shown_with_the_maximum_of_the_topic(admin_client):
     assert "1 of 3" in page_of(admin_client, make_job("order:1", attempt=1, failures=1))
 
 

@@ -1,4 +1,4 @@
-"""Topics: how each one stands, pause one, give it run slots, see its handler."""
+"""Topics in the admin: statistics, handler, pausing, run slots and visibility."""
 
 import re
 from collections.abc import Iterator
@@ -12,8 +12,8 @@ from django.core.cache import cache
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from delaytasks import topics
-from delaytasks.admin.topicform import TopicForm
+from delaytasks import handlers
+from delaytasks.admin.topic_form import TopicForm
 from delaytasks.backoff import Backoff
 from delaytasks.clock import to_ms
 from delaytasks.models import Topic
@@ -38,7 +38,7 @@ def topic() -> Topic:
 
 
 def page_of(client) -> dict[str, Any]:
-    """What a browser that has the topic's page open sends when it is saved as it is."""
+    """Return the form data that a browser would send for the unchanged page."""
     form = client.get(PAGE).context["adminform"].form
     sent: dict[str, Any] = {}
     for box in form:
@@ -47,8 +47,8 @@ def page_of(client) -> dict[str, Any]:
     return {name: "on" if value is True else value for name, value in sent.items() if value not in empty}
 
 
-def said() -> list[str]:
-    """What Django's log says of the topic, oldest first."""
+def log_messages() -> list[str]:
+    """Return the entries of the topic in Django's log, oldest first."""
     return [entry.get_change_message() for entry in LogEntry.objects.filter(object_id=TOPIC).order_by("pk")]
 
 
@@ -58,15 +58,15 @@ def test_the_list_names_the_handler(admin_client):
     assert "dt-running" in page
 
 
-def test_a_row_tells_what_the_handler_does_and_what_happens_when_it_fails(admin_client):
-    """In the row itself, where a keyboard and a finger reach it, and not in a tooltip."""
+def test_a_row_shows_the_handlers_docstring_and_retry_policy(admin_client):
+    """In the row itself, so that keyboards and touch screens can reach it, not in a tooltip."""
     page = admin_client.get(LIST).content.decode()
     ((summary, unfolded),) = re.findall(
         r'<summary>(close_order.*?)</summary><div class="dt-doc">(.*?)</div>', page, re.S
     )
     assert "Close an order that nobody paid." in summary
     assert "Its stock goes back on sale." in unfolded
-    assert "After 3 that failed it is dead." in unfolded
+    assert "The job is dead after 3 failed attempts." in unfolded
     assert "title=" not in summary
 
 
@@ -85,45 +85,45 @@ def test_a_topic_is_paused_and_resumed(admin_client):
     assert LogEntry.objects.filter(object_id=TOPIC).count() == 2
 
 
-def test_pausing_what_is_paused_says_that_nothing_changed(admin_client):
+def test_pausing_a_paused_topic_reports_no_change(admin_client):
     Topic.objects.filter(name=TOPIC).update(paused=True)
     page = admin_client.post(LIST, {"action": "pause", "_selected_action": [TOPIC]}, follow=True)
     assert "0 topics paused" in page.content.decode()
     assert not LogEntry.objects.exists()
 
 
-def test_pausing_does_not_touch_what_the_engine_keeps_in_the_row(admin_client):
+def test_pausing_does_not_overwrite_columns_of_the_engine(admin_client):
     Topic.objects.filter(name=TOPIC).update(slots={"token": 1})
     admin_client.post(LIST, {"action": "pause", "_selected_action": [TOPIC]})
     assert topic().slots == {"token": 1}
 
 
-def test_run_slots_are_given_on_the_page(admin_client):
+def test_run_slots_can_be_set_on_the_page(admin_client):
     admin_client.post(PAGE, {"concurrency": "3"})
     assert topic().concurrency == 3
     admin_client.post(PAGE, page_of(admin_client) | {"concurrency": ""})
     assert topic().concurrency is None
 
 
-def test_no_run_slots_are_refused_with_advice(admin_client):
+def test_zero_run_slots_are_refused_with_advice(admin_client):
     page = admin_client.post(PAGE, {"concurrency": "0"})
-    assert "pause the topic instead" in page.content.decode()
+    assert "Pause the topic instead" in page.content.decode()
 
 
-def test_a_topic_keeps_its_name(admin_client):
+def test_a_topic_cannot_be_renamed(admin_client):
     admin_client.post(PAGE, {"name": "test.renamed", "concurrency": "2"})
     assert topic().concurrency == 2
     assert not Topic.objects.filter(name="test.renamed").exists()
 
 
-def test_a_new_topic_is_made_with_a_name_that_can_be_one(admin_client):
+def test_a_new_topic_needs_a_valid_name(admin_client):
     page = admin_client.post(ADD, {"name": "no spaces"})
-    assert "is not a topic" in page.content.decode()
+    assert "is not a valid topic name" in page.content.decode()
     admin_client.post(ADD, {"name": "mail.send"})
     assert Topic.objects.filter(name="mail.send").exists()
 
 
-def test_a_topic_with_a_handler_or_with_jobs_stays(admin_client):
+def test_a_topic_with_a_handler_or_jobs_cannot_be_deleted(admin_client):
     Topic.objects.create(name="mail.send")
     Topic.objects.create(name="mail.unused")
     make_job("mail:1", topic="mail.send")
@@ -136,8 +136,9 @@ def test_a_topic_with_a_handler_or_with_jobs_stays(admin_client):
     assert not Topic.objects.filter(name="mail.unused").exists()
 
 
-def test_the_list_asks_nothing_per_topic(admin_client):
-    def asked() -> int:
+@pytest.mark.on_both
+def test_the_list_needs_no_query_per_topic(admin_client):
+    def query_count() -> int:
         cache.clear()
         with CaptureQueriesContext(connection) as captured:
             assert admin_client.get(LIST).status_code == 200
@@ -145,15 +146,15 @@ def test_the_list_asks_nothing_per_topic(admin_client):
 
     job = make_job("a", State.READY)
     make_event(job, Outcome.FINISHED, reserved_ms=to_ms(job.due_at), attempt=1, done_ms=to_ms(NOW))
-    before = asked()
+    before = query_count()
     for number in range(40):
         Topic.objects.create(name=f"mail.n{number}")
         make_job(f"b{number}", State.READY, topic=f"mail.n{number}")
-    assert asked() == before
+    assert query_count() == before
     assert before <= 30
 
 
-def test_who_may_only_look_cannot_pause(staff):
+def test_users_who_may_only_view_cannot_pause(staff):
     client = staff("delaytasks.view_topic")
     assert client.get(LIST).status_code == 200
     client.post(LIST, {"action": "pause", "_selected_action": [TOPIC]})
@@ -166,11 +167,11 @@ def test_a_hostile_name_is_escaped(admin_client, name):
     assert "<script>alert(1)" not in admin_client.get(LIST).content.decode()
 
 
-# -- how it stands ------------------------------------------------------------------------------
+# -- statistics ------------------------------------------------------------------------------
 
 
 def cells_of(client, name: str) -> dict[str, str]:
-    """The text of each cell of a topic's row."""
+    """Return the text of each cell of a topic's row."""
     rows = re.findall(r"<tr>(.*?)</tr>", client.get(LIST).content.decode(), re.S)
     (row,) = [row for row in rows if f"{name}/change/" in row]
     cells = re.findall(r'<t[dh] class="field-(\w+)[^>]*>(.*?)</t[dh]>', row, re.S)
@@ -194,7 +195,7 @@ def test_each_row_has_its_live_numbers(admin_client):
     assert cells_of(admin_client, "mail.send")["ready"] == "0"
 
 
-def test_what_waits_too_long_is_marked(admin_client):
+def test_long_waiting_times_are_marked(admin_client):
     make_job("waits", State.READY, due=timedelta(seconds=59))
     assert "dt-overdue" not in admin_client.get(LIST).content.decode()
     cache.clear()
@@ -202,7 +203,7 @@ def test_what_waits_too_long_is_marked(admin_client):
     assert "dt-overdue" in admin_client.get(LIST).content.decode()
 
 
-def test_each_number_leads_to_the_jobs_that_it_counts(admin_client):
+def test_each_number_links_to_its_jobs(admin_client):
     make_job("waits", State.READY)
     make_job("later")
     page = admin_client.get(LIST).content.decode()
@@ -213,7 +214,7 @@ def test_each_number_leads_to_the_jobs_that_it_counts(admin_client):
         assert [job.key for job in listed] == [key]
 
 
-def test_the_page_says_what_happened_in_the_last_hour(admin_client):
+def test_the_page_shows_the_outcomes_of_the_last_hour(admin_client):
     job = make_job("a", State.FINISHED)
     for outcome in (Outcome.FINISHED, Outcome.FINISHED, Outcome.FAILED):
         make_event(job, outcome, attempt=1, due_ms=to_ms(NOW), reserved_ms=to_ms(NOW) + 7, done_ms=to_ms(NOW) + 9)
@@ -222,7 +223,7 @@ def test_the_page_says_what_happened_in_the_last_hour(admin_client):
     assert "7 ms / 7 ms" in page
 
 
-def test_whoever_may_not_see_jobs_sees_no_numbers_of_them(staff):
+def test_users_who_may_not_view_jobs_see_no_statistics(staff):
     make_job("a", State.READY)
     client = staff("delaytasks.view_topic")
     assert "ready" not in cells_of(client, TOPIC)
@@ -232,7 +233,7 @@ def test_whoever_may_not_see_jobs_sees_no_numbers_of_them(staff):
     assert "Close an order that nobody paid." in page
 
 
-def test_a_topic_that_somebody_may_not_see_is_neither_listed_nor_found(staff):
+def test_a_hidden_topic_is_neither_listed_nor_found(staff):
     mine = Group.objects.create(name="Support")
     Topic.objects.create(name="secret.topic", visible_to=[mine.pk + 1])
     Topic.objects.create(name="our.topic", visible_to=[mine.pk])
@@ -241,57 +242,60 @@ def test_a_topic_that_somebody_may_not_see_is_neither_listed_nor_found(staff):
     page = client.get(LIST).content.decode()
     assert "secret.topic" not in page
     assert "our.topic" in page
-    assert client.get(f"{LIST}secret.topic/change/").status_code == 302  # as for one that does not exist
+    assert client.get(f"{LIST}secret.topic/change/").status_code == 302  # as for an unknown topic
     client.post(LIST, {"action": "pause", "_selected_action": ["secret.topic"]})
     assert not Topic.objects.get(name="secret.topic").paused
 
 
-# -- what runs it -------------------------------------------------------------------------------
+# -- handler -------------------------------------------------------------------------------
 
 
-AGAIN = "After one that failed it is tried again after"
+RETRIED = "A failed attempt is retried after"
 
 
 @pytest.mark.parametrize(
-    ("terms", "said"),
+    ("terms", "text"),
     [
-        ({"ttr": 60, "max_attempts": 3}, f"An attempt may take 1 min. {AGAIN} 5 s, 10 s. "),
+        ({"ttr": 60, "max_attempts": 3}, f"An attempt may take 1 min. {RETRIED} 5 s, 10 s. "),
         (
             {"ttr": 60, "max_attempts": 3},
-            " Each of these times is up to 20 % shorter or longer. After 3 that failed it",
+            " Each delay varies by up to 20 %. The job is dead after 3",
         ),
-        ({"max_attempts": 9}, f"{AGAIN} 5 s, 10 s, 20 s, 40 s, 1 min and so on, at most 1 h 0 min. "),
-        ({"max_attempts": 3, "backoff": Backoff(1, 2, 60, 0)}, f"{AGAIN} 1 s, 2 s. After 3 that failed it is dead."),
-        ({"max_attempts": 1}, "An attempt may take 1 min. One that fails or takes longer makes the job dead."),
+        ({"max_attempts": 9}, f"{RETRIED} 5 s, 10 s, 20 s, 40 s, 1 min and so on, at most 6 h 0 min. "),
+        (
+            {"max_attempts": 3, "backoff": Backoff(1, 2, 60, 0)},
+            f"{RETRIED} 1 s, 2 s. The job is dead after 3 failed attempts.",
+        ),
+        ({"max_attempts": 1}, "An attempt may take 1 min. If it fails or takes longer, the job is dead."),
     ],
 )
-def test_its_retry_policy_is_told_in_words(admin_client, terms, said):
-    topics.forget(TOPIC)
-    topics.handler(TOPIC, **terms)(close_order)
-    assert said in admin_client.get(PAGE).content.decode()
+def test_the_retry_policy_is_described(admin_client, terms, text):
+    handlers.forget(TOPIC)
+    handlers.handler(TOPIC, **terms)(close_order)
+    assert text in admin_client.get(PAGE).content.decode()
 
 
-def test_the_policy_of_a_topic_that_is_handled_elsewhere(admin_client, settings):
+def test_the_policy_of_a_topic_with_consumers(admin_client, settings):
     settings.DELAYTASKS = {**settings.DELAYTASKS, "TOPICS": {"mail.send": {"ttr": 30, "max_attempts": 4}}}
     Topic.objects.create(name="mail.send")
     page = admin_client.get(f"{LIST}mail.send/change/").content.decode()
     assert "in the settings" in page
     assert (
-        "An attempt may take 30 s. After one that failed, whoever took it says when it is tried again. "
-        "After 4 that failed it is dead."
+        "An attempt may take 30 s. The consumer decides when a failed attempt is retried. "
+        "The job is dead after 4 failed attempts."
     ) in page
 
 
-def test_run_slots_that_staff_gave_are_told_beside_the_handlers_own(admin_client):
+def test_run_slots_set_by_staff_are_shown_with_those_of_the_handler(admin_client):
     assert cells_of(admin_client, TOPIC)["run_slots"] == "8"
     Topic.objects.filter(name=TOPIC).update(concurrency=2)
     assert cells_of(admin_client, TOPIC)["run_slots"] == "2 instead of 8"
 
 
-# -- what staff can change ----------------------------------------------------------------------
+# -- settings ----------------------------------------------------------------------
 
 
-def test_groups_are_ticked_that_may_see_it(admin_client):
+def test_the_groups_that_see_the_topic_are_checkboxes(admin_client):
     support, finance = Group.objects.create(name="Support"), Group.objects.create(name="Finance")
     admin_client.post(PAGE, {"visible_to": [str(support.pk), str(finance.pk)]})
     assert sorted(topic().visible_to) == sorted([support.pk, finance.pk])
@@ -301,54 +305,54 @@ def test_groups_are_ticked_that_may_see_it(admin_client):
     assert topic().visible_to == []
 
 
-def test_a_group_that_does_not_exist_cannot_be_ticked(admin_client):
+def test_an_unknown_group_cannot_be_selected(admin_client):
     page = admin_client.post(PAGE, {"visible_to": ["999"]})
     assert "999 is not one of the available choices" in page.content.decode()
     assert topic().visible_to == []
 
 
-def test_saving_does_not_open_a_topic_whose_group_is_gone(admin_client):
+def test_saving_does_not_open_a_topic_with_a_deleted_group(admin_client):
     Topic.objects.filter(name=TOPIC).update(visible_to=[999])
     page = admin_client.get(PAGE)
-    assert "a group that is gone (999)" in page.content.decode()
+    assert "deleted group (999)" in page.content.decode()
     sent = page.context["adminform"].form.initial["visible_to"]
     admin_client.post(PAGE, {"concurrency": "3", "visible_to": [str(pk) for pk in sent]})
     assert (topic().concurrency, topic().visible_to) == (3, [999])
 
 
-def test_whoever_may_only_look_reads_the_names_of_the_groups(staff):
+def test_users_who_may_only_view_see_the_names_of_the_groups(staff):
     support = Group.objects.create(name="Support")
     Topic.objects.filter(name=TOPIC).update(visible_to=[support.pk])
     client = staff("delaytasks.view_topic")
     client.user.groups.add(support)
     page = client.get(PAGE).content.decode()
     assert "Support" in page
-    assert "everybody who may see jobs" not in page
+    assert "everyone who may view jobs" not in page
 
 
-def test_a_reason_can_be_asked_for(admin_client):
+def test_a_reason_can_be_required(admin_client):
     admin_client.post(PAGE, {"ask_reason": "on"})
     assert topic().ask_reason
 
 
-def test_pausing_on_its_page_is_logged_too(admin_client):
+def test_pausing_on_the_page_is_logged(admin_client):
     admin_client.post(PAGE, page_of(admin_client) | {"paused": "on", "reason": "The bank is down."})
     assert topic().paused
     admin_client.post(PAGE, page_of(admin_client) | {"paused": "", "concurrency": "3"})
     assert not topic().paused
-    assert said() == ["Paused: The bank is down.", "Resumed.", "Changed Concurrency."]
+    assert log_messages() == ["Paused: The bank is down.", "Resumed.", "Changed Concurrency."]
 
 
-def test_a_page_that_is_saved_as_it_was_changes_nothing_and_is_not_logged(admin_client):
+def test_saving_an_unchanged_page_changes_and_logs_nothing(admin_client):
     Topic.objects.filter(name=TOPIC).update(paused=True, concurrency=3)
     admin_client.post(PAGE, page_of(admin_client))
     assert (topic().paused, topic().concurrency) == (True, 3)
-    assert said() == []
+    assert log_messages() == []
 
 
 @pytest.mark.parametrize("paused", [True, False])
-def test_a_page_that_was_open_for_long_takes_back_nothing_that_others_did(admin_client, paused):
-    """Somebody pauses or resumes it meanwhile, and the engine keeps its run slots in the same row."""
+def test_saving_an_old_page_does_not_revert_changes_of_others(admin_client, paused):
+    """Another user pauses or resumes the topic in the meantime, and the engine updates the same row."""
     support = Group.objects.create(name="Support")
     Topic.objects.filter(name=TOPIC).update(paused=not paused)
     page = page_of(admin_client)
@@ -359,10 +363,10 @@ def test_a_page_that_was_open_for_long_takes_back_nothing_that_others_did(admin_
     found = topic()
     assert (found.paused, found.concurrency, found.visible_to, found.slots) == (paused, 5, [support.pk], {"token": 1})
     assert found.ask_reason
-    assert said() == ["Changed Ask for a reason."]
+    assert log_messages() == ["Changed Ask for a reason."]
 
 
-def test_what_the_engine_writes_while_a_page_is_saved_is_kept(admin_client, monkeypatch):
+def test_changes_of_the_engine_during_saving_are_kept(admin_client, monkeypatch):
     def clean(form):
         Topic.objects.filter(name=TOPIC).update(slots={"token": 1})
         return form.cleaned_data
@@ -372,82 +376,84 @@ def test_what_the_engine_writes_while_a_page_is_saved_is_kept(admin_client, monk
     assert (topic().concurrency, topic().slots) == (3, {"token": 1})
 
 
-def test_who_pauses_what_was_paused_meanwhile_is_not_the_one_who_did_it(admin_client):
+def test_pausing_an_already_paused_topic_is_not_logged(admin_client):
     page = page_of(admin_client)
     Topic.objects.filter(name=TOPIC).update(paused=True)
     admin_client.post(PAGE, page | {"paused": "on"})
     assert topic().paused
-    assert said() == []
+    assert log_messages() == []
 
 
-# -- why it is paused ---------------------------------------------------------------------------
+# -- reasons ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("action", ["pause", "resume"])
-def test_a_pause_from_the_list_needs_a_reason_where_the_topic_asks_for_one(admin_client, action):
+def test_pausing_from_the_list_requires_a_reason_if_the_topic_does(admin_client, action):
     Topic.objects.filter(name=TOPIC).update(ask_reason=True, paused=action == "resume")
     form = {"action": action, "_selected_action": [TOPIC]}
     page = admin_client.post(LIST, form, follow=True).content.decode()
-    assert f"A reason is asked for by {TOPIC}. Nothing was changed" in page
+    assert f"A reason is required by {TOPIC}. Nothing was changed" in page
     assert topic().paused is (action == "resume")
     admin_client.post(LIST, form | {"reason": "The bank is down."})
     assert topic().paused is (action == "pause")
-    assert said() == [f"{action.title()}d: The bank is down."]
+    assert log_messages() == [f"{action.title()}d: The bank is down."]
 
 
-def test_a_reason_may_be_given_where_nobody_asks(admin_client):
+def test_an_optional_reason_is_stored(admin_client):
     admin_client.post(LIST, {"action": "pause", "_selected_action": [TOPIC], "reason": "  The bank is down. "})
-    assert said() == ["Paused: The bank is down."]
+    assert log_messages() == ["Paused: The bank is down."]
 
 
 @pytest.mark.parametrize("reason", ["two\nlines", "x" * 256])
-def test_a_reason_that_cannot_be_kept_is_refused_and_nothing_is_done(admin_client, reason):
+def test_an_invalid_reason_is_refused_and_nothing_is_changed(admin_client, reason):
     page = admin_client.post(LIST, {"action": "pause", "_selected_action": [TOPIC], "reason": reason}, follow=True)
-    assert "One line of at most 255 printable characters" in page.content.decode()
+    assert "Enter one line of at most 255 printable characters" in page.content.decode()
     page = admin_client.post(PAGE, page_of(admin_client) | {"paused": "on", "reason": reason})
     assert page.context["adminform"].form.errors.keys() == {"reason"}
     assert not topic().paused
 
 
-def test_the_page_asks_for_the_reason_too_and_only_for_a_pause(admin_client):
+def test_the_page_requires_a_reason_for_pausing_only(admin_client):
     Topic.objects.filter(name=TOPIC).update(ask_reason=True)
     page = admin_client.post(PAGE, page_of(admin_client) | {"paused": "on"})
-    assert "say why it is paused or resumed" in page.content.decode()
-    admin_client.post(PAGE, page_of(admin_client) | {"paused": "on", "ask_reason": ""})  # not by asking no more
+    assert "enter why it is paused or resumed" in page.content.decode()
+    admin_client.post(
+        PAGE, page_of(admin_client) | {"paused": "on", "ask_reason": ""}
+    )  # switching the requirement off does not help
     assert not topic().paused
     admin_client.post(PAGE, page_of(admin_client) | {"concurrency": "3"})
     admin_client.post(PAGE, page_of(admin_client) | {"paused": "on", "reason": "The bank is down."})
     assert (topic().concurrency, topic().paused) == (3, True)
 
 
-# -- who may make one ---------------------------------------------------------------------------
+# -- adding topics ---------------------------------------------------------------------------
 
 
 @pytest.fixture
 def limited(staff):
-    """Who may add topics, and does not see every one."""
+    """A user who may add topics, but does not see every topic."""
     Topic.objects.create(name="secret.topic", visible_to=[999])
     return staff("delaytasks.view_topic", "delaytasks.add_topic", "delaytasks.view_job")
 
 
-def test_whether_a_hidden_topic_is_there_cannot_be_tried_out(limited):
+def test_the_form_does_not_reveal_whether_a_hidden_topic_exists(limited):
     answers = {
         name: limited.post(ADD, {"name": name}).content.decode().replace(name, "?").partition("<form id")[2]
         for name in ("secret.topic", "other.topic")
     }
-    errors = {name: re.findall(r"You do not see every topic[^<]*", page) for name, page in answers.items()}
+    errors = {name: re.findall(r"You may not see every topic[^<]*", page) for name, page in answers.items()}
     assert errors["secret.topic"] == errors["other.topic"] != []
     assert "already exists" not in answers["secret.topic"]
 
 
-def test_jobs_that_are_for_those_who_see_all_do_not_become_visible_by_making_their_topic(limited):
+def test_adding_a_topic_does_not_reveal_jobs_of_unknown_topics(limited):
     make_job("stray:1", topic="test.unknown")
     limited.post(ADD, {"name": "test.unknown"})
     assert not Topic.objects.filter(name="test.unknown").exists()
     assert b"stray:1" not in limited.get("/admin/delaytasks/job/").content
 
 
-def test_a_handled_topic_that_is_for_everybody_may_be_given_its_row(limited):
+def test_a_visible_handled_topic_can_be_added(limited):
     Topic.objects.filter(name=TOPIC).delete()
     limited.post(ADD, {"name": TOPIC})
     assert Topic.objects.filter(name=TOPIC).exists()

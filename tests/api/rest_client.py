@@ -1,4 +1,4 @@
-"""REST as a caller has it: data in, data out. Every answer has to be one that the OpenAPI document knows."""
+"""A client of the REST API. Each response must conform to the OpenAPI document."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -7,7 +7,7 @@ from urllib.parse import unquote
 from django.http import HttpResponse
 
 from delaytasks.models import JobEvent
-from tests.api.documented import check_answer, check_taken
+from tests.api.schema_checks import check_accepted, check_response
 
 T0 = datetime(2030, 1, 1, tzinfo=UTC)  # what db_clock begins with
 TOPICS = {"mail.send": {"ttr": 30, "max_attempts": 3}, "mail.print": {}, "sms.send": {}}
@@ -15,12 +15,12 @@ NO_JOB = 9_000_000_000
 
 
 def at(seconds: float) -> str:
-    """The time so many seconds after db_clock's beginning, as answers write it."""
+    """Format the time `seconds` after the start of db_clock as in responses."""
     return (T0 + timedelta(seconds=seconds)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class Rest:
-    """rest.get("jobs/7/") -> the data of a 200; rest.post("jobs/7/finish/", {...}, status=409) -> of a problem."""
+    """rest.get("jobs/7/") returns the data of a 200, rest.post("jobs/7/finish/", {...}, status=409) of a problem."""
 
     def __init__(self, client: Any) -> None:
         self.client = client
@@ -34,13 +34,23 @@ class Rest:
         address = f"/api/{path}"
         read = self._read("POST", address, self.client.post(address, data, **headers), status)
         if status < 400 and not isinstance(data, bytes):
-            check_taken("POST", address, data)
+            check_accepted("POST", address, data)
         return read
+
+    def patch(self, path: str, data: Any, status: int = 200) -> Any:
+        address = f"/api/{path}"
+        read = self._read("PATCH", address, self.client.request("PATCH", address, data), status)
+        if status < 400:
+            check_accepted("PATCH", address, data)
+        return read
+
+    def delete(self, path: str, status: int = 200) -> Any:
+        return self._read("DELETE", f"/api/{path}", self.client.request("DELETE", f"/api/{path}"), status)
 
     def _read(self, method: str, address: str, answer: HttpResponse, status: int) -> Any:
         self.last = answer
         assert answer.status_code == status, answer.content
-        check_answer(method, unquote(address.partition("?")[0]), answer)
+        check_response(method, unquote(address.partition("?")[0]), answer)
         problem = status >= 400
         assert answer.headers["Content-Type"] == ("application/problem+json" if problem else "application/json")
         data = answer.json()  # type: ignore[attr-defined]
@@ -58,8 +68,8 @@ class Rest:
         made: dict[str, Any] = self.post("jobs/", {"topic": "mail.send", "key": key} | terms, 201)
         return made
 
-    def take(self, topic: str = "mail.send", **wish: Any) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.post(f"topics/{topic}/reserve/", wish)["jobs"]
+    def take(self, topic: str = "mail.send", **terms: Any) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.post(f"topics/{topic}/reserve/", terms)["jobs"]
         return found
 
     def state(self, job_id: int) -> str:
@@ -68,11 +78,11 @@ class Rest:
 
 
 def fields(problem: dict[str, Any]) -> list[str]:
-    """The fields that a problem names."""
+    """Return the fields named by a problem."""
     return [each["field"] for each in problem["errors"]]
 
 
 def events(job_id: int) -> list[tuple[str, str]]:
-    """(outcome, actor) of a job's events."""
+    """Return (outcome, actor) of a job's events."""
     found = JobEvent.objects.filter(job_id=job_id).order_by("id").values_list("outcome", "actor")
     return [(outcome, actor.partition(" (token ")[0]) for outcome, actor in found]

@@ -1,4 +1,4 @@
-"""Staff over HTTP: with Django's session they see, do and leave behind what they would in the admin, and no more."""
+"""Staff over HTTP: the same visibility, permissions and log entries as in the admin."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,10 +7,10 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Group
 
-from delaytasks import scheduling
+from delaytasks.jobs import schedule
 from delaytasks.models import Job, JobEvent, Topic
 from delaytasks.redaction import HIDDEN
-from tests.api.queue.conftest import QueueClient
+from tests.api.queue_protocol.conftest import QueueClient
 from tests.api.rest_client import TOPICS, Rest, fields
 
 VIEW, OPERATE, MANAGE = "delaytasks.view_job", "delaytasks.operate_job", "delaytasks.change_topic"
@@ -19,16 +19,16 @@ WHY = "They paid by phone."
 
 @pytest.fixture(autouse=True)
 def _jobs(rest_topics: None, db_clock: Any) -> None:
-    """mail.send is for everybody, sms.send for one group; each has a job, with something secret in its body."""
+    """mail.send is visible to all staff, sms.send to one group; each has a job with a secret in its body."""
     Topic.objects.create(name="mail.send")
     Topic.objects.create(name="sms.send", visible_to=[Group.objects.create(name="Mobile").pk])
     for topic in ("mail.send", "sms.send"):
-        scheduling.schedule(topic, key=f"{topic}:1", delay=60, body={"to": "anna", "password": "hunter2"})
+        schedule.schedule(topic, key=f"{topic}:1", delay=60, body={"to": "anna", "password": "hunter2"})
 
 
 @pytest.fixture
 def anna(staff_api: Callable[..., Any]) -> Rest:
-    """Who may do everything, with topics that everybody may see."""
+    """A client with all permissions, for topics that all staff see."""
     return Rest(staff_api(VIEW, OPERATE, MANAGE))
 
 
@@ -37,18 +37,18 @@ def job_of(topic: str) -> Job:
 
 
 def logged() -> list[tuple[str, str]]:
-    """(who, what) of every entry in Django's log, oldest first."""
+    """Return (user, message) of each entry in Django's log, oldest first."""
     return list(LogEntry.objects.order_by("pk").values_list("user__username", "change_message"))
 
 
-def ask_for_reasons() -> None:
+def require_reasons() -> None:
     Topic.objects.filter(name="mail.send").update(ask_reason=True)
 
 
 # -- what they see ------------------------------------------------------------------------------
 
 
-def test_a_topic_for_others_answers_as_one_that_does_not_exist(anna: Rest) -> None:
+def test_hidden_topic_is_answered_like_a_missing_one(anna: Rest) -> None:
     hidden = job_of("sms.send").pk
     for path in ("", "cancel/", "reschedule/", "run-now/", "retry/"):
         call = anna.post if path else anna.get
@@ -64,12 +64,12 @@ def test_a_topic_for_others_answers_as_one_that_does_not_exist(anna: Rest) -> No
     assert logged() == []
 
 
-def test_lists_leave_out_what_is_for_others(anna: Rest) -> None:
+def test_lists_leave_out_hidden_topics(anna: Rest) -> None:
     assert [job["key"] for job in anna.get("jobs/")["results"]] == ["mail.send:1"]
     assert {"mail.print", "mail.send"} == {topic["name"] for topic in anna.get("topics/")["results"]} & set(TOPICS)
 
 
-def test_the_queue_knows_nothing_of_what_is_for_others(anna: Rest) -> None:
+def test_queue_protocol_hides_hidden_topics(anna: Rest) -> None:
     queue = QueueClient(anna.client)
     for command in ("peek", "delete"):
         assert "unknown" in queue(command, id="sms.send:1")["error"]
@@ -78,7 +78,7 @@ def test_the_queue_knows_nothing_of_what_is_for_others(anna: Rest) -> None:
 
 
 @pytest.mark.parametrize("who", ["member", "superuser"])
-def test_members_of_the_group_and_superusers_see_it(staff_api: Callable[..., Any], who: str) -> None:
+def test_group_members_and_superusers_see_a_restricted_topic(staff_api: Callable[..., Any], who: str) -> None:
     client = staff_api(VIEW, OPERATE)
     if who == "member":
         client.user.groups.add(Group.objects.get())
@@ -89,7 +89,7 @@ def test_members_of_the_group_and_superusers_see_it(staff_api: Callable[..., Any
     Rest(client).post(f"jobs/{job_of('sms.send').pk}/cancel/")
 
 
-def test_who_may_operate_and_not_look_can_do_neither(staff_api: Callable[..., Any]) -> None:
+def test_operate_permission_without_view_permission_grants_nothing(staff_api: Callable[..., Any]) -> None:
     rest, job_id = Rest(staff_api(OPERATE)), job_of("mail.send").pk
     assert rest.get("jobs/")["results"] == []
     rest.get(f"jobs/{job_id}/", 404)
@@ -97,7 +97,7 @@ def test_who_may_operate_and_not_look_can_do_neither(staff_api: Callable[..., An
     assert job_of("mail.send").ended_at is None
 
 
-def test_secrets_in_a_body_are_shown_to_programs_alone(
+def test_secrets_in_a_body_are_shown_to_tokens_only(
     anna: Rest, make_token: Callable[..., str], api: Callable[..., Any]
 ) -> None:
     job_id, seen = job_of("mail.send").pk, {"to": "anna", "password": HIDDEN}
@@ -125,7 +125,7 @@ def test_secrets_in_a_body_are_shown_to_programs_alone(
     ],
 )
 @pytest.mark.parametrize("why", ["", WHY])
-def test_a_change_is_in_the_story_and_in_the_log(
+def test_change_by_staff_is_in_the_events_and_in_the_log(
     anna: Rest, action: str, data: dict[str, Any], word: str, why: str
 ) -> None:
     job, name = job_of("mail.send"), anna.client.user.username
@@ -139,7 +139,7 @@ def test_a_change_is_in_the_story_and_in_the_log(
     assert (entry.object_id, entry.object_repr) == (str(job.pk), str(job))
 
 
-def test_what_did_not_happen_is_not_logged(anna: Rest) -> None:
+def test_refused_change_is_not_logged(anna: Rest) -> None:
     job_id = job_of("mail.send").pk
     anna.post(f"jobs/{job_id}/retry/", status=409)
     anna.post(f"jobs/{job_id}/cancel/")
@@ -148,7 +148,7 @@ def test_what_did_not_happen_is_not_logged(anna: Rest) -> None:
     assert [what for _who, what in logged()] == ["Cancelled."]
 
 
-def test_a_change_whose_entry_cannot_be_written_does_not_happen(anna: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_change_is_rolled_back_if_its_log_entry_cannot_be_written(anna: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*args: Any, **kwargs: Any) -> None:
         raise RuntimeError("no log")
 
@@ -160,8 +160,8 @@ def test_a_change_whose_entry_cannot_be_written_does_not_happen(anna: Rest, monk
     assert not Topic.objects.get(name="mail.send").paused
 
 
-def test_what_programs_do_is_in_the_story_alone(make_token: Callable[..., str], api: Callable[..., Any]) -> None:
-    ask_for_reasons()
+def test_change_by_a_token_is_in_the_events_only(make_token: Callable[..., str], api: Callable[..., Any]) -> None:
+    require_reasons()
     rest, job_id = Rest(api(make_token(topics={"mail.*": "manage"}))), job_of("mail.send").pk
     rest.post(f"jobs/{job_id}/run-now/")
     rest.post(f"jobs/{job_id}/cancel/", {"reason": WHY})
@@ -170,7 +170,7 @@ def test_what_programs_do_is_in_the_story_alone(make_token: Callable[..., str], 
     assert logged() == []
 
 
-def test_jobs_that_staff_make_are_logged_and_those_that_were_kept_are_not(anna: Rest) -> None:
+def test_created_jobs_are_logged_and_kept_ones_are_not(anna: Rest) -> None:
     name, terms = anna.client.user.username, {"topic": "mail.send", "delay_seconds": 9}
     anna.post("jobs/", {**terms, "key": "new"}, 201)
     anna.post("jobs/", {**terms, "key": "new", "on_conflict": "keep"})
@@ -180,7 +180,7 @@ def test_jobs_that_staff_make_are_logged_and_those_that_were_kept_are_not(anna: 
 
 
 @pytest.mark.parametrize(("mode", "said"), [("keep", ["Scheduled."]), ("replace", ["Scheduled.", "Replaced."])])
-def test_of_many_jobs_those_are_logged_that_were_made_or_replaced(anna: Rest, mode: str, said: list[str]) -> None:
+def test_bulk_logs_created_and_replaced_jobs(anna: Rest, mode: str, said: list[str]) -> None:
     jobs = [{"topic": "mail.send", "key": key, "delay_seconds": 9} for key in ("new", "mail.send:1")]
     anna.post("jobs/", {"jobs": jobs, "on_conflict": mode}, 201)
     assert [what for _who, what in logged()] == said
@@ -199,8 +199,8 @@ def test_a_pause_is_logged_with_its_reason(anna: Rest) -> None:
 
 
 @pytest.mark.parametrize("action", ["cancel", "reschedule", "run-now", "retry"])
-def test_a_change_without_a_reason_is_refused_where_the_topic_asks_for_one(anna: Rest, action: str) -> None:
-    ask_for_reasons()
+def test_change_without_a_required_reason_is_refused(anna: Rest, action: str) -> None:
+    require_reasons()
     data = {"delay_seconds": 5} if action == "reschedule" else None
     problem = anna.post(f"jobs/{job_of('mail.send').pk}/{action}/", data, 400)
     assert fields(problem) == ["reason"]
@@ -208,22 +208,22 @@ def test_a_change_without_a_reason_is_refused_where_the_topic_asks_for_one(anna:
     assert logged() == []
 
 
-def test_with_a_reason_it_is_done(anna: Rest) -> None:
-    ask_for_reasons()
+def test_change_with_the_required_reason_succeeds(anna: Rest) -> None:
+    require_reasons()
     anna.post(f"jobs/{job_of('mail.send').pk}/cancel/", {"reason": WHY})
     assert logged() == [(anna.client.user.username, f"Cancelled: {WHY}")]
 
 
-def test_the_queue_asks_for_the_reason_too(anna: Rest) -> None:
-    ask_for_reasons()
+def test_queue_protocol_requires_the_reason_too(anna: Rest) -> None:
+    require_reasons()
     queue = QueueClient(anna.client)
     assert "reason" in queue.refused(400, "delete", id="mail.send:1")["error"]
     assert queue("delete", id="mail.send:1", reason=WHY)["value"] == "cancelled"
     assert logged() == [(anna.client.user.username, f"Cancelled: {WHY}")]
 
 
-def test_nobody_gets_round_the_reason_by_replacing_the_job(anna: Rest) -> None:
-    ask_for_reasons()
+def test_replacing_a_job_does_not_bypass_the_required_reason(anna: Rest) -> None:
+    require_reasons()
     job = {"topic": "mail.send", "key": "mail.send:1", "delay_seconds": 9}
     for data in ({**job, "on_conflict": "replace"}, {"jobs": [job], "on_conflict": "replace"}):
         assert fields(anna.post("jobs/", data, 400)) == ["on_conflict"]
@@ -232,8 +232,8 @@ def test_nobody_gets_round_the_reason_by_replacing_the_job(anna: Rest) -> None:
     assert not JobEvent.objects.exists()
 
 
-def test_a_pause_needs_the_reason_too(anna: Rest) -> None:
-    ask_for_reasons()
+def test_pause_requires_the_reason_too(anna: Rest) -> None:
+    require_reasons()
     assert fields(anna.post("topics/mail.send/pause/", {}, 400)) == ["reason"]
     assert not Topic.objects.get(name="mail.send").paused
     anna.post("topics/mail.send/pause/", {"reason": WHY})
@@ -241,6 +241,7 @@ def test_a_pause_needs_the_reason_too(anna: Rest) -> None:
     assert Topic.objects.get(name="mail.send").paused
 
 
+@pytest.mark.on_both
 @pytest.mark.parametrize("reason", ["two\nlines", "x" * 256, 5, None, "\x00"])
-def test_a_reason_is_one_line_of_text(anna: Rest, reason: Any) -> None:
+def test_reason_must_be_one_line_of_text(anna: Rest, reason: Any) -> None:
     assert fields(anna.post(f"jobs/{job_of('mail.send').pk}/cancel/", {"reason": reason}, 400)) == ["reason"]

@@ -1,4 +1,4 @@
-"""Tokens are made, listed and revoked: by the command and in the admin."""
+"""Create, list and revoke tokens, with the command and in the admin."""
 
 import json
 import re
@@ -17,13 +17,13 @@ from django.db import IntegrityError, transaction
 from django.urls import reverse
 from django.utils import timezone
 
-from delaytasks.api import tokens
+from delaytasks.api.access import tokens
 from delaytasks.api.apps import ApiConfig
 from delaytasks.api.checks import check_shared_cache
 from delaytasks.api.models import Grant, ServiceAccount, Token
 from delaytasks.models import Topic
 
-pytestmark = pytest.mark.urls("tests.api.urls_for_access")
+pytestmark = pytest.mark.urls("tests.api.urls_for_permissions")
 
 
 def run(*args: str) -> str:
@@ -39,7 +39,7 @@ def refused(*args: str) -> CommandError:
 
 
 def made(*args: str) -> str:
-    """The secret of a token that the command made."""
+    """Create a token with the command and return its secret."""
     secret: str = json.loads(run("make", "--account", "php-shop", *args, "--json"))["secret"]
     return secret
 
@@ -47,7 +47,7 @@ def made(*args: str) -> str:
 # The rows
 
 
-def test_the_secret_is_kept_nowhere(make_token: Any) -> None:
+def test_secret_is_not_stored(make_token: Any) -> None:
     secret = make_token()
     prefix, _, rest = secret.partition(".")
     row = Token.objects.values().get()
@@ -56,7 +56,7 @@ def test_the_secret_is_kept_nowhere(make_token: Any) -> None:
     assert not any(rest in str(value) for value in row.values())
 
 
-def test_a_tokens_number_tells_nothing_of_its_hash(make_token: Any) -> None:
+def test_token_id_does_not_reveal_the_hash(make_token: Any) -> None:
     make_token()
     assert isinstance(Token.objects.get().pk, int)
 
@@ -72,14 +72,14 @@ def test_a_revoked_token_stays_revoked(make_token: Any) -> None:
 @pytest.mark.parametrize(
     "pattern", ["", "orders*", "*.close", "order.*.late", "order close", "**", ".*", "é.*", "a" * 101]
 )
-def test_a_grant_is_for_a_topic_a_prefix_or_everything(pattern: str, make_token: Any) -> None:
+def test_grant_topic_is_a_name_a_prefix_or_a_star(pattern: str, make_token: Any) -> None:
     make_token(topics={})
     with pytest.raises(ValidationError) as caught:
         Grant(token=Token.objects.get(), topic=pattern, consume=True).full_clean()
     assert set(caught.value.message_dict) == {"topic"}
 
 
-def test_a_grant_of_nothing_is_none(make_token: Any) -> None:
+def test_grant_without_rights_is_invalid(make_token: Any) -> None:
     make_token(topics={})
     with pytest.raises(ValidationError, match="at least one"):
         Grant(token=Token.objects.get(), topic="order.close").full_clean()
@@ -88,7 +88,7 @@ def test_a_grant_of_nothing_is_none(make_token: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["celery@host", "php/shop", "", "php shop", "-php", "php\n", "x" * 101])
-def test_an_accounts_name_cannot_be_taken_for_a_worker_or_a_consumer(name: str) -> None:
+def test_account_name_cannot_look_like_a_worker_or_a_consumer(name: str) -> None:
     with pytest.raises(ValidationError):
         ServiceAccount(name=name).full_clean()
 
@@ -96,7 +96,7 @@ def test_an_accounts_name_cannot_be_taken_for_a_worker_or_a_consumer(name: str) 
 # The command
 
 
-def test_a_made_token_may_what_was_said(api: Any) -> None:
+def test_created_token_has_the_given_rights(api: Any) -> None:
     client = api(made("--produce", "order.*", "--consume", "order.*", "--manage", "refund.check"))
     for right, topic, status in (
         ("produce", "order.close", 200),
@@ -116,13 +116,13 @@ def test_the_secret_is_shown_once_with_an_example() -> None:
     assert secret[1].partition(".")[2] not in run("list") + run("list", "--json")
 
 
-def test_an_account_is_made_once() -> None:
+def test_account_is_created_once() -> None:
     made("--produce", "order.close")
     made("--produce", "order.close")
     assert ServiceAccount.objects.get().tokens.count() == 2
 
 
-def test_a_token_has_the_terms_that_were_said() -> None:
+def test_created_token_has_the_given_options() -> None:
     made("--produce", "order.close", "--expires-days", "1.5", "--rate-per-minute", "7", "--name", "web-1")
     token = Token.objects.get()
     assert (token.rate_per_minute, token.name) == (7, "web-1")
@@ -132,7 +132,7 @@ def test_a_token_has_the_terms_that_were_said() -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["make", "--account", "php-shop"], "Grant something"),
+        (["make", "--account", "php-shop"], "Give at least one of"),
         (["make", "--account", "php shop", "--produce", "order.close"], "name: "),
         (["make", "--account", "php-shop", "--produce", "order*"], "'order*'"),
         (["make", "--account", "php-shop", "--produce", "*", "--name", "x" * 51], "name: "),
@@ -140,7 +140,7 @@ def test_a_token_has_the_terms_that_were_said() -> None:
         (["revoke", "abcdefgh", "--account", "a"], "PREFIX"),
     ],
 )
-def test_what_was_said_wrongly_is_named_and_nothing_is_made(args: list[str], said: str) -> None:
+def test_invalid_input_is_named_and_nothing_is_created(args: list[str], said: str) -> None:
     error = refused(*args)
     assert said in str(error)
     assert error.returncode == 2
@@ -157,7 +157,7 @@ def test_what_was_said_wrongly_is_named_and_nothing_is_made(args: list[str], sai
         (["--account", "a", "--produce", "*", "--rate-per-minute", "0"], "'0' is not a whole number"),
     ],
 )
-def test_an_argument_that_cannot_be_is_named(args: list[str], said: str) -> None:
+def test_invalid_argument_is_named(args: list[str], said: str) -> None:
     assert said in str(refused("make", *args))
     assert not ServiceAccount.objects.exists()
 
@@ -169,7 +169,7 @@ def test_an_inactive_account_gets_no_token() -> None:
     assert error.returncode == 2
 
 
-def test_the_list_shows_who_may_what_and_who_is_still_let_in(make_token: Any) -> None:
+def test_token_list_shows_grants_and_status(make_token: Any) -> None:
     make_token("php-shop", topics={"order.*": "produce consume"})
     make_token("old-shop", topics={"*": "manage"}, revoked=True)
     make_token("late-shop", expiry_date=timezone.now() - timedelta(days=1))
@@ -185,7 +185,7 @@ def test_the_list_shows_who_may_what_and_who_is_still_let_in(make_token: Any) ->
     assert run("list", "--account", "nobody") == "No tokens.\n"
 
 
-def test_json_may_be_asked_for_before_or_after_the_inner_verb() -> None:
+def test_json_option_is_accepted_before_and_after_the_inner_verb() -> None:
     assert json.loads(run("--json", "list")) == json.loads(run("list", "--json")) == []
 
 
@@ -203,12 +203,12 @@ def test_all_tokens_of_an_account_are_revoked_at_once(make_token: Any, api: Any)
     assert [api(each).get("/probe/").status_code for each in (mine, also_mine, other)] == [401, 401, 200]
 
 
-def test_revoking_what_is_not_there_or_revoked_already_says_so(make_token: Any) -> None:
+def test_revoking_missing_or_revoked_tokens_says_so(make_token: Any) -> None:
     error = refused("revoke", "abcdefgh")
-    assert (str(error), error.returncode) == ("No token has the prefix 'abcdefgh'.", 1)
+    assert (str(error), error.returncode) == ("There is no token with the prefix 'abcdefgh'.", 1)
     make_token("php-shop", revoked=True)
     error = refused("revoke", "--account", "php-shop")
-    assert (str(error), error.returncode) == ("What has the account 'php-shop' is revoked already.", 1)
+    assert (str(error), error.returncode) == ("All tokens with the account 'php-shop' are revoked already.", 1)
 
 
 def test_without_the_app_the_command_says_what_to_install(monkeypatch: Any) -> None:
@@ -219,7 +219,7 @@ def test_without_the_app_the_command_says_what_to_install(monkeypatch: Any) -> N
         assert error.returncode == 1
 
 
-def test_the_command_imports_nothing_of_the_http_side() -> None:
+def test_command_does_not_import_the_api() -> None:
     code = (
         "import sys, django\n"
         "from django.conf import settings\n"
@@ -232,16 +232,18 @@ def test_the_command_imports_nothing_of_the_http_side() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_a_missing_app_of_the_library_is_named(monkeypatch: Any) -> None:
+def test_missing_library_app_is_named(monkeypatch: Any) -> None:
     monkeypatch.setattr(apps, "is_installed", lambda name: name != "rest_framework_api_key")
-    with pytest.raises(ImproperlyConfigured, match=r"delaytasks\.api needs rest_framework_api_key in INSTALLED_APPS"):
+    with pytest.raises(
+        ImproperlyConfigured, match=r"delaytasks\.api requires rest_framework_api_key in INSTALLED_APPS"
+    ):
         ApiConfig.create("delaytasks.api").import_models()
 
 
 @pytest.mark.parametrize(
     ("backend", "warned"), [("locmem.LocMemCache", True), ("dummy.DummyCache", True), ("redis.RedisCache", False)]
 )
-def test_a_cache_that_others_do_not_see_is_warned_of(backend: str, warned: bool, settings: Any) -> None:
+def test_unshared_cache_gives_a_warning(backend: str, warned: bool, settings: Any) -> None:
     settings.CACHES = {"default": {"BACKEND": f"django.core.cache.backends.{backend}", "LOCATION": "redis://x"}}
     assert [message.id for message in check_shared_cache()] == (["delaytasks.W011"] if warned else [])
 
@@ -249,12 +251,16 @@ def test_a_cache_that_others_do_not_see_is_warned_of(backend: str, warned: bool,
 # The admin
 
 ADMIN = pytest.mark.urls("project.urls")
-MANAGES = tuple(f"delaytasks_api.{verb}_token" for verb in ("view", "add", "change"))
+MANAGES = (
+    *(f"delaytasks_api.{verb}_token" for verb in ("view", "add", "change")),
+    "delaytasks_api.grant_consume", "delaytasks.view_job", "delaytasks.operate_job", "delaytasks.change_topic",
+    "delaytasks.add_schedule", "delaytasks.change_schedule", "delaytasks.delete_schedule",
+)  # fmt: skip
 ACCOUNTS = tuple(f"delaytasks_api.{verb}_serviceaccount" for verb in ("view", "add", "change"))
 
 
 def token_form(account: ServiceAccount, *grants: tuple[str, str], first: int = 0, **fields: str) -> dict[str, str]:
-    """What a browser sends from a token's page."""
+    """Return the form data of a token's page."""
     data = {"account": str(account.pk), "name": "web-1", "expiry_date_0": "", "expiry_date_1": ""} | fields
     data |= {"grants-TOTAL_FORMS": str(len(grants)), "grants-INITIAL_FORMS": str(first)}
     for number, (topic, right) in enumerate(grants):
@@ -263,13 +269,13 @@ def token_form(account: ServiceAccount, *grants: tuple[str, str], first: int = 0
 
 
 @ADMIN
-def test_a_token_made_in_the_admin_shows_its_secret_once(staff_api: Any, api: Any) -> None:
+def test_token_created_in_the_admin_shows_its_secret_once(staff_api: Any, api: Any) -> None:
     browser = staff_api(*MANAGES, *ACCOUNTS).client
     form = token_form(ServiceAccount.objects.create(name="php-shop"), ("order.*", "consume"))
-    page = browser.post(reverse("admin:delaytasks_api_token_add"), form, follow=True)
+    page = browser.post(reverse("admin:delaytasks_api_token_add"), form)
     (secret,) = re.findall(r"<code>(\w{8}\.\w{32})</code>", page.content.decode())
-    assert tokens.every().get().prefix == secret.partition(".")[0]
-    from delaytasks.api.access import find_token
+    assert tokens.list_tokens().get().prefix == secret.partition(".")[0]
+    from delaytasks.api.access.permissions import find_token
 
     assert find_token(secret)
     assert secret not in browser.get(reverse("admin:delaytasks_api_token_changelist")).content.decode()
@@ -289,8 +295,9 @@ def test_the_admin_never_shows_the_hash(staff_api: Any, make_token: Any) -> None
         assert token.hashed_key.partition("$$")[2] not in page.content.decode()
 
 
+@pytest.mark.on_both
 @ADMIN
-def test_the_list_in_the_admin_costs_the_same_however_many_there_are(
+def test_admin_list_of_tokens_needs_a_constant_number_of_queries(
     staff_api: Any, make_token: Any, django_assert_max_num_queries: Any
 ) -> None:
     for number in range(10):
@@ -302,7 +309,7 @@ def test_the_list_in_the_admin_costs_the_same_however_many_there_are(
 
 
 @ADMIN
-def test_tokens_are_revoked_in_the_admin_and_it_is_logged(staff_api: Any, make_token: Any) -> None:
+def test_revoking_tokens_in_the_admin_is_logged(staff_api: Any, make_token: Any) -> None:
     make_token()
     make_token(revoked=True)
     browser = staff_api(*MANAGES).client
@@ -314,7 +321,7 @@ def test_tokens_are_revoked_in_the_admin_and_it_is_logged(staff_api: Any, make_t
 
 
 @ADMIN
-def test_who_may_only_look_revokes_and_changes_nothing(staff_api: Any, make_token: Any) -> None:
+def test_view_permission_does_not_allow_revoking_or_changing(staff_api: Any, make_token: Any) -> None:
     make_token()
     token = Token.objects.get()
     browser = staff_api("delaytasks_api.view_token").client
@@ -330,7 +337,7 @@ def test_who_may_only_look_revokes_and_changes_nothing(staff_api: Any, make_toke
 
 
 @ADMIN
-def test_who_may_change_a_token_may_change_its_grants(staff_api: Any, make_token: Any) -> None:
+def test_permission_to_change_a_token_includes_its_grants(staff_api: Any, make_token: Any) -> None:
     make_token(topics={"order.*": "consume"})
     token = Token.objects.get()
     browser = staff_api(*MANAGES).client
@@ -344,7 +351,7 @@ def test_who_may_change_a_token_may_change_its_grants(staff_api: Any, make_token
 
 @pytest.fixture
 def limited(staff_api: Any) -> Any:
-    """Who manages tokens, and does not see secret.topic."""
+    """A client of a user who manages tokens and does not see secret.topic."""
     Topic.objects.create(name="secret.topic", visible_to=[999])
     Topic.objects.create(name="open.topic")
     return staff_api(*MANAGES, *ACCOUNTS, "delaytasks_api.delete_token").client
@@ -356,8 +363,8 @@ def limited(staff_api: Any) -> Any:
     [("*", False), ("secret.*", False), ("open.*", False), ("secret.topic", False), ("no.such", False),
      ("open.topic", True)],
 )  # fmt: skip
-def test_nobody_grants_what_they_cannot_see(limited: Any, topic: str, granted: bool) -> None:
-    """A prefix is refused alike whether something hidden has it or not: the answer tells nothing."""
+def test_users_cannot_grant_hidden_topics(limited: Any, topic: str, granted: bool) -> None:
+    """A prefix is always refused, so that the response does not reveal hidden topics."""
     form = token_form(ServiceAccount.objects.create(name="php-shop"), (topic, "manage"))
     page = limited.post(reverse("admin:delaytasks_api_token_add"), form)
     assert Token.objects.exists() is granted
@@ -366,22 +373,25 @@ def test_nobody_grants_what_they_cannot_see(limited: Any, topic: str, granted: b
 
 
 @ADMIN
-def test_a_grant_of_what_is_hidden_may_be_left_or_taken_away_and_not_widened(limited: Any, make_token: Any) -> None:
-    make_token(topics={"secret.topic": "consume"})
-    token, grant = Token.objects.get(), Grant.objects.get()
+def test_grant_of_a_hidden_topic_is_neither_shown_nor_changed(limited: Any, make_token: Any) -> None:
+    make_token(topics={"secret.topic": "consume", "open.topic": "consume"})
+    token = Token.objects.get()
+    hidden, seen = Grant.objects.get(topic="secret.topic"), Grant.objects.get(topic="open.topic")
     address = reverse("admin:delaytasks_api_token_change", args=[token.pk])
-    own = {"grants-0-id": str(grant.pk), "grants-0-token": str(token.pk)}
-    same = token_form(token.account, ("secret.topic", "consume"), first=1) | own
-    limited.post(address, same | {"grants-0-manage": "on"})
-    assert Grant.objects.get().rights == ["consume"]
-    assert limited.post(address, same | {"name": "web-2"}).status_code == 302
+    assert "secret.topic" not in limited.get(address).content.decode()
+    for grant in (seen, hidden):
+        own = {"grants-0-id": str(grant.pk), "grants-0-token": str(token.pk), "grants-0-manage": "on"}
+        limited.post(address, token_form(token.account, (grant.topic, "consume"), first=1) | own)
+        limited.post(
+            address, token_form(token.account, (grant.topic, "consume"), first=1) | own | {"grants-0-DELETE": "1"}
+        )
+    assert [(grant.topic, grant.rights) for grant in Grant.objects.all()] == [("secret.topic", ["consume"])]
+    limited.post(address, token_form(token.account, name="web-2"))
     assert Token.objects.get().name == "web-2"
-    limited.post(address, same | {"grants-0-DELETE": "on"})
-    assert not Grant.objects.exists()
 
 
 @ADMIN
-def test_who_sees_every_topic_grants_any(limited: Any, staff_api: Any) -> None:
+def test_users_who_see_every_topic_can_grant_any(limited: Any, staff_api: Any) -> None:
     client = staff_api(*MANAGES, *ACCOUNTS)
     client.user.is_superuser = True
     client.user.save()
@@ -410,7 +420,7 @@ def test_a_token_revoked_while_its_page_is_saved_stays_revoked(
 
 
 @ADMIN
-def test_an_account_keeps_its_name(staff_api: Any, make_token: Any) -> None:
+def test_account_name_cannot_be_changed(staff_api: Any, make_token: Any) -> None:
     make_token("php-shop")
     account = ServiceAccount.objects.get()
     address = reverse("admin:delaytasks_api_serviceaccount_change", args=[account.pk])

@@ -1,4 +1,4 @@
-"""One Spark session for the tests that ask for it, and rows that are committed: Spark reads them from elsewhere."""
+"""One Spark session for the tests that use it, and committed rows: Spark reads over its own connections."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from delaytasks import clock, dialect, statements
-from delaytasks.management.verbs.pipeline.asking import database_of
+from delaytasks import clock
+from delaytasks.db import dialects, transitions
+from delaytasks.db.transitions import Event
+from delaytasks.management.subcommands.pipeline.process import database_of
 from delaytasks.models import Job
-from delaytasks.pipeline.database import Database
-from delaytasks.pipeline.lake import Lake
-from delaytasks.statements import Event
+from delaytasks.pipeline.sources.database import Database
+from delaytasks.pipeline.tables.lake import Lake
 from delaytasks.states import ENDED, Outcome, State
 
 BODY = {"order": 7, "to": "Zoë 张"}
@@ -26,15 +27,11 @@ SMALL = {  # a few rows: to make code quick takes longer than to run it slowly
 }  # fmt: skip
 
 
-ON_BOTH = ("test_sources", "test_load_placing", "test_watermark")
-ABOUT_THE_LAKE = ("test_archive", "test_archive_kept", "test_story")  # but for those of them that say otherwise
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those that ask for the session share it, so one process. Most run in one pass: a run costs seconds.
+    """Group the tests that share the Spark session in one process, and choose the database of each test.
 
-    What each database is asked in words of its own runs on both; what knows no database, on the quicker one.
+    Unless a marker says otherwise, what reads a database runs on PostgreSQL, and the rest on SQLite.
     """
     for item in items:
         if HERE not in item.path.parents:
@@ -43,14 +40,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "spark" in asked_for:
             item.add_marker(pytest.mark.xdist_group("pipeline"))
         chosen = item.get_closest_marker("only_on") or item.get_closest_marker("on_both")
-        if item.path.stem not in ON_BOTH and not chosen:
-            asks = "database" in asked_for and item.path.stem not in ABOUT_THE_LAKE
-            item.add_marker(pytest.mark.only_on("postgresql" if asks else "sqlite"))
+        if not chosen:
+            item.add_marker(pytest.mark.only_on("postgresql" if "database" in asked_for else "sqlite"))
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    from delaytasks.pipeline import session
+    from delaytasks.pipeline.spark import session
 
     with session.session("tests", master="local[2]", options=SMALL) as spark:
         yield spark
@@ -58,13 +54,13 @@ def spark() -> Iterator[Any]:
 
 @pytest.fixture
 def database(transactional_db: None) -> Database:
-    """The test's database as the pipeline is told of it."""
+    """The test's database as the pipeline's settings have it."""
     return Database(**database_of("default"))
 
 
 @pytest.fixture
 def reader(database: Database) -> Iterator[Database]:
-    """PostgreSQL as a user has it who may read, and nothing else."""
+    """PostgreSQL for a user with SELECT only."""
     with connection.cursor() as cursor:
         cursor.execute("CREATE ROLE delaytasks_reader LOGIN")
         cursor.execute("GRANT SELECT ON ALL TABLES IN SCHEMA public TO delaytasks_reader")
@@ -80,7 +76,7 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def at(text: str) -> datetime:
-    """An instant of 2030: "02-01 13:30"."""
+    """Return a time in 2030: "02-01 13:30"."""
     return datetime.fromisoformat(f"2030-{text}").replace(tzinfo=UTC)
 
 
@@ -90,7 +86,7 @@ def ms(text: str) -> int:
 
 @pytest.fixture
 def job(database: Database) -> Callable[..., Job]:
-    """Puts a row there as it stands, so that these tests need no worker."""
+    """Insert a row in the given state, without a worker."""
 
     def make(key: str = "order:1", topic: str = "order.close", state: State = State.DELAYED, **columns: Any) -> Job:
         due_at = columns.setdefault("due_at", at("02-01 12:00"))
@@ -107,18 +103,18 @@ def job(database: Database) -> Callable[..., Job]:
 
 
 def happened(job: Job, outcome: Outcome, when: datetime, *, late_ms: int = 0, attempt: int = 1, **more: Any) -> None:
-    """An event of an attempt that began `late_ms` after the due time and ended at `when`."""
+    """Add an event of an attempt that began `late_ms` after the due time and ended at `when`."""
     due_ms = clock.to_ms(job.due_at)
     begun = {"due_ms": due_ms, "reserved_ms": due_ms + late_ms} | more
-    statements.record("default", [Event(job.pk, outcome, attempt, done_ms=clock.to_ms(when), **begun)])
+    transitions.record("default", [Event(job.pk, outcome, attempt, done_ms=clock.to_ms(when), **begun)])
 
 
 @pytest.fixture
 def ended(job: Callable[..., Job]) -> Callable[..., Job]:
-    """A job that ended so many days ago, with two events."""
+    """Add a job that ended this many days ago, with two events."""
 
     def make(key: str, topic: str = "order.close", state: State = State.FINISHED, *, days: float = 40) -> Job:
-        now = dialect.database_now("default")
+        now = dialects.database_now("default")
         due_at = now - timedelta(days=days)
         row = job(key, topic, state, due_at=due_at, body=BODY, error="line\nline", attempt=2, failures=1)
         happened(row, Outcome.FAILED, due_at, late_ms=3)
@@ -130,11 +126,11 @@ def ended(job: Callable[..., Job]) -> Callable[..., Job]:
 
 @pytest.fixture
 def chunk(lake: Lake) -> Callable[..., Any]:
-    """Writes a chunk of a load, with these keys."""
+    """Write a chunk of a load with these keys."""
     import pyarrow
     from pyarrow import parquet
 
-    from delaytasks.pipeline import stages
+    from delaytasks.pipeline.sinks import jobs
 
     def make(
         *keys: str,
@@ -151,6 +147,6 @@ def chunk(lake: Lake) -> Callable[..., Any]:
         path = f"load/{run}/staged/{number}.parquet"
         lake.files.create_dir(lake.path(f"load/{run}/staged"), recursive=True)
         parquet.write_table(pyarrow.Table.from_pylist(rows), lake.path(path))
-        return stages.Chunk(number, path, len(rows))
+        return jobs.Chunk(number, path, len(rows))
 
     return make

@@ -1,5 +1,6 @@
-"""manage.py delaytasks pipeline: a run in a process of its own, on the test's database."""
+"""manage.py delaytasks pipeline: a run in its own process, on the test's database."""
 
+import contextlib
 import json
 from collections.abc import Callable
 from datetime import timedelta
@@ -9,21 +10,25 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from delaytasks import dialect
+from delaytasks.db import dialects
+from delaytasks.management.subcommands.pipeline import submission
 from delaytasks.models import Job
-from delaytasks.pipeline.database import Database
+from delaytasks.pipeline import exit_codes
+from delaytasks.pipeline.exit_codes import ExitCode
+from delaytasks.pipeline.sources.database import Database
 from delaytasks.states import State
 
 from .conftest import SMALL
 
 pytestmark = pytest.mark.only_on("sqlite")  # on PostgreSQL there are a cluster's runs, and those that are killed
+ANSWER = {"jobs": 0, "events": 0, "partitions": 0, "pruned": 0, "left": 0, "withdrawn": 0, "seconds": 0}
 CONF = [word for name, value in SMALL.items() for word in ("--conf", f"{name}={value}")]
 
 
-def test_the_command_archives_in_a_process_of_its_own_and_answers_in_json(
+def test_the_command_archives_in_its_own_process_and_answers_in_json(
     database: Database, job: Callable[..., Job], tmp_path: Path, capfd: Any
 ) -> None:
-    job("order:1", state=State.FINISHED, due_at=dialect.database_now("default") - timedelta(days=3))
+    job("order:1", state=State.FINISHED, due_at=dialects.database_now("default") - timedelta(days=3))
     call_command("delaytasks", "pipeline", "archive", "--lake", str(tmp_path), "--older-than-days", "2",
                  "--master", "local[1]", "--json", *CONF)  # fmt: skip
     answer = json.loads(capfd.readouterr().out)
@@ -33,10 +38,39 @@ def test_the_command_archives_in_a_process_of_its_own_and_answers_in_json(
     assert (tmp_path / "default" / "archive.json").exists()
 
 
-def test_what_a_run_refuses_is_the_commands_sentence(database: Database, tmp_path: Path) -> None:
-    with database.alone("archive"), pytest.raises(CommandError, match="Another archive of") as raised:
+def test_a_refusal_of_the_run_is_the_commands_message(database: Database, tmp_path: Path) -> None:
+    with database.lock("archive"), pytest.raises(CommandError, match="Another archive of") as raised:
         call_command("delaytasks", "pipeline", "archive", "--lake", str(tmp_path), "--master", "local[1]", *CONF)
-    assert raised.value.returncode == 1
+    assert raised.value.returncode == ExitCode.COULD_NOT_RUN
+
+
+def test_dead_runs_and_bugs_do_not_have_the_exit_code_for_faults(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def code(*program: str) -> int:
+        monkeypatch.setattr(submission, "command", lambda *_, **__: contextlib.nullcontext((program, {})))
+        with pytest.raises(CommandError) as raised:
+            call_command("delaytasks", "pipeline", "archive", "--lake", str(tmp_path))
+        return raised.value.returncode
+
+    assert code("sh", "-c", "kill -9 $$") == ExitCode.COULD_NOT_RUN
+    assert code("sh", "-c", "exit 1") == ExitCode.COULD_NOT_RUN
+    assert code("echo", "{}") == ExitCode.COULD_NOT_RUN  # an answer that the command cannot tell
+    assert code("echo", json.dumps(ANSWER | {"refused": "Later."})) == ExitCode.FAULTS
+    assert code("echo", json.dumps(ANSWER | {"refused": "Later.", "exit_code": 3})) == ExitCode.COULD_NOT_RUN
+
+
+def test_each_application_documents_its_exit_codes(capsys: Any) -> None:
+    for question in ("report", "archive", "audit", "load", "stream", "minutes"):
+        with pytest.raises(SystemExit):
+            call_command("delaytasks", "pipeline", question, "--help")
+        assert " ".join(exit_codes.HELP.split()) in " ".join(capsys.readouterr().out.split())
+
+
+def test_minutes_of_a_missing_lake_are_an_error(database: Database, tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match=f"The lake {tmp_path}/gone does not exist. Mount it") as raised:
+        call_command("delaytasks", "pipeline", "minutes", "--lake", f"{tmp_path}/gone")
+    assert raised.value.returncode == ExitCode.COULD_NOT_RUN
 
 
 def test_without_a_lake_the_command_asks_for_one(database: Database) -> None:
@@ -52,6 +86,6 @@ def test_bad_options_are_usage_errors(tmp_path: Path) -> None:
     with pytest.raises(CommandError):
         call_command("delaytasks", "pipeline", "archive", "--lake", str(tmp_path), "--older-than-days", "nan")
     for page, problem in ((tmp_path / "no" / "x.html", "has no folder"), (tmp_path, "is a folder")):
-        with pytest.raises(CommandError, match=f"--html: {page} {problem}: name a file") as raised:
+        with pytest.raises(CommandError, match=f"--html: {page} {problem}: give a file") as raised:
             call_command("delaytasks", "pipeline", "report", "--lake", str(tmp_path), "--html", str(page))
         assert raised.value.returncode == 2

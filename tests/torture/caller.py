@@ -1,6 +1,6 @@
-"""A program that keeps making promises and changing them: `python -m tests.torture.caller NAME SEED PER_SECOND`.
+"""A program that schedules and changes jobs: `python -m tests.torture.caller NAME SEED PER_SECOND`.
 
-Runs until it is told to stop (SIGTERM), or is killed. What it asks and hears goes into the ledger; no error ends it.
+Runs until SIGTERM. Its requests and their answers go into the ledger; no error ends it.
 """
 
 import os
@@ -28,7 +28,7 @@ stopping = threading.Event()
 
 
 class Undone(Exception):
-    """Rolls the caller's own transaction back."""
+    """Roll back the caller's transaction."""
 
 
 class Caller:
@@ -41,11 +41,11 @@ class Caller:
             self.replace: 5, self.run_now: 4,
         }  # fmt: skip
 
-    def do_something(self) -> None:
-        (what,) = self.random.choices(list(self.choices), list(self.choices.values()))
-        what()
+    def call(self) -> None:
+        (action,) = self.random.choices(list(self.choices), list(self.choices.values()))
+        action()
 
-    def witnessed(
+    def logged(
         self,
         op: str,
         topic: str,
@@ -55,7 +55,7 @@ class Caller:
         job: int | None = None,
         delay: float | None = None,
     ) -> None:
-        """Ask, do, and write down what came back. A database or a mirror that is away is an answer that is broken."""
+        """Log the request, make the call and log its answer; "broken" if the database or the mirror is down."""
         n = self._name()
         self.ledger.write("asks", n=n, op=op, topic=topic, key=key, delay_ms=_ms(delay))
         said, found = "broken", job
@@ -78,20 +78,20 @@ class Caller:
         return f"{self.name}-{os.getpid()}-{self.count}"
 
     def _remember(self, topic: str, key: str, job: int | None) -> None:
-        """From now on the key is this job's. None: nobody can say whose."""
+        """Remember the job of the key; None: unknown, so forget the key."""
         older = [one for one in self.recent if one[:2] == (topic, key)]
         for one in older:
             self.recent.remove(one)
         if job is not None:
             self.recent.append((topic, key, job))
 
-    # What it asks for
+    # Calls
 
     def schedule(self) -> None:
         from delaytasks import schedule
 
         topic, key, delay = self._new()
-        self.witnessed(
+        self.logged(
             "schedule", topic, key, lambda: schedule(topic, key=key, delay=delay, body={"key": key}), delay=delay
         )
 
@@ -105,27 +105,27 @@ class Caller:
                 schedule(topic, key=key, delay=delay)
                 raise Undone
 
-        self.witnessed("rolled back", topic, key, undone, delay=delay)
+        self.logged("rolled back", topic, key, undone, delay=delay)
 
     def schedule_many(self) -> None:
         from delaytasks import schedule_many
 
         items = [self._new() for _ in range(20)]
-        asked = [self._name() for _ in items]
+        numbers = [self._name() for _ in items]
         entries = (
-            {"n": n, "topic": t, "key": k, "delay_ms": _ms(d)} for n, (t, k, d) in zip(asked, items, strict=True)
+            {"n": n, "topic": t, "key": k, "delay_ms": _ms(d)} for n, (t, k, d) in zip(numbers, items, strict=True)
         )
-        self.ledger.write("asks", *entries, op="schedule", group=asked[0])
+        self.ledger.write("asks", *entries, op="schedule", group=numbers[0])
         try:
             schedule_many([{"topic": topic, "key": key, "delay": delay} for topic, key, delay in items])
         except DatabaseError as error:
-            self._answer_all(asked, "broken", str(error)[:200])
+            self._answer_all(numbers, "broken", str(error)[:200])
             connection.close()
         else:
-            self._answer_all(asked, "scheduled", "")
+            self._answer_all(numbers, "scheduled", "")
 
-    def _answer_all(self, asked: list[str], said: str, why: str) -> None:
-        answers = ({"n": n, "said": said, "why": why} for n in asked)
+    def _answer_all(self, numbers: list[str], said: str, why: str) -> None:
+        answers = ({"n": n, "said": said, "why": why} for n in numbers)
         self.ledger.write("answers", *answers, job=None, due_ms=None)
 
     def cancel(self) -> None:
@@ -145,7 +145,7 @@ class Caller:
         self._change("run now", lambda topic, key: run_now(topic, key), delay=0)
 
     def replace(self) -> None:
-        """What is live is moved; what has ended gets a successor under its key."""
+        """Move a live job; schedule a new one under the key of an ended job."""
         from delaytasks import schedule
 
         delay = self._delay()
@@ -159,7 +159,7 @@ class Caller:
         if not self.recent:
             return
         topic, key, job = self.random.choice(self.recent)
-        self.witnessed(op, topic, key, lambda: call(topic, key), job=None if again else job, delay=delay)
+        self.logged(op, topic, key, lambda: call(topic, key), job=None if again else job, delay=delay)
 
     def _new(self) -> tuple[str, str, float]:
         (topic,) = self.random.choices(list(TOPICS), list(TOPICS.values()))
@@ -174,7 +174,7 @@ def _ms(delay: float | None) -> int | None:
 
 
 def _read(answer: Any, job: int | None) -> tuple[str, int | None, int | None]:
-    """(said, job, due in ms) of what a call returned: a Job or a CancelResult."""
+    """Return (said, job, due in ms) for the result of a call: a Job or a CancelResult."""
     if isinstance(answer, str):
         return str(answer), job, None
     return ("scheduled" if answer.is_new else "moved"), answer.id, answer.due_ms
@@ -190,10 +190,10 @@ def main(name: str, seed: str, per_second: str) -> None:
     django.setup()
     caller = Caller(name, int(seed), Ledger(Path(os.environ["TORTURE_LEDGER"]), f"caller-{name}"))
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
-    rest = 1 / float(per_second)
+    interval = 1 / float(per_second)
     print("calling", flush=True)
-    while not stopping.wait(rest):
-        caller.do_something()
+    while not stopping.wait(interval):
+        caller.call()
 
 
 if __name__ == "__main__":

@@ -1,17 +1,17 @@
-"""Says which promises were broken, and for which jobs: the ledger against what the system holds at the end.
+"""Find broken promises: compare the ledger with the state of the system at the end.
 
-Pure: it reads an Evidence and nothing else, so that it can be tried on forged ones. Each rule is a promise, and
-yields the reasons why a job broke it:
+Pure: it reads only an Evidence, so that it can be tested on forged ones. Each rule is a promise and yields the
+reasons why a job broke it:
 
-lost                  promised, and neither ended as it should nor live
-early                 begun before its due time: by the database's clock, and by one that nobody sets
-effect twice          the effect in the database is there more than once
-ran after cancelled   its caller heard "cancelled", and something of it happened all the same
-lost fence            two attempts held it, or ended it, or one that did not end it left its effect
-untrue answer         what its caller heard cannot have been so
-stuck                 live, overdue for longer than it has been quiet, and nobody looks at it
-drift                 the mirror and the rows disagree. An entry that is too early is none: it costs a refused claim
-phantom               a job that nobody made
+lost                  scheduled, but neither live nor ended as it should
+early                 started before its due time, by the database's clock or by a clock that is never set
+effect twice          the effect in the database exists more than once
+ran after cancelled   its caller was told "cancelled", but it ran or left an effect
+lost fence            two attempts held or ended it, or an attempt that did not finish it left an effect
+untrue answer         what its caller was told cannot have been true
+stuck                 live and overdue for longer than the quiet time
+drift                 the mirror and the rows disagree. An entry that is too early is allowed: it costs a refused claim
+phantom               a job that no caller scheduled
 """
 
 from collections import Counter, defaultdict
@@ -19,119 +19,124 @@ from collections.abc import Callable, Iterator
 
 from delaytasks.states import Outcome, State
 
-from . import stories
+from . import job_histories
+from .constants import most_attempts
 from .evidence import Evidence, Place, Row
+from .job_histories import JobHistory, Request, Violation
 from .ledger import Entry
-from .stories import Story, Told, Violation
-from .terms import most_attempts
 
 LIVE = (State.DELAYED, State.RESERVED)
-OUTSIDE_ONLY = "torture.http"  # topics that begin so have consumers, which leave nothing in the database
-ENDS_ATTEMPT = (  # each attempt has exactly one event of these, unless it still holds its job
+OUTSIDE_ONLY = "torture.http"  # prefix of topics with HTTP consumers, which leave no effect in the database
+ENDS_ATTEMPT = (  # each attempt has exactly one of these events, unless it still holds its job
     Outcome.FINISHED, Outcome.FAILED, Outcome.SNOOZED, Outcome.RELEASED, Outcome.EXPIRED, Outcome.DEAD,
 )  # fmt: skip
-ROUNDING_NS = 10_000_000  # the database's clock counts whole ms, and may be slewed a little against the ledger's
-READING_MS = 1_000  # the two clocks are read one after the other, and the machine is busy
+ROUNDING_NS = 10_000_000  # the database's clock has whole ms and may drift a little from the ledger's
+READING_MS = 1_000  # tolerance: the two clocks are read one after the other on a busy machine
 
 
 def check(evidence: Evidence, *, quiet_ms: int = 15_000) -> list[Violation]:
-    """Every violation. `quiet_ms` is how long nobody has been at fault: what is overdue by more than that, is stuck."""
-    known, found = stories.read(evidence)
-    for story in known.values():
+    """Return every violation.
+
+    quiet_ms   time since the last fault; a job overdue by more than that is stuck
+    """
+    known, found = job_histories.read(evidence)
+    for history in known.values():
         for kind, rule in RULES.items():
-            found += [story.breach(kind, why) for why in rule(story)]
-        found += [story.breach("untrue answer", why) for why in _untrue_answer(story, evidence)]
-        found += [story.breach("stuck", why) for why in _stuck(story, evidence, quiet_ms)]
-    return found + list(_halves(evidence)) + list(_drift(evidence, known, quiet_ms))
+            found += [history.breach(kind, why) for why in rule(history)]
+        found += [history.breach("untrue answer", why) for why in _untrue_answer(history, evidence)]
+        found += [history.breach("stuck", why) for why in _stuck(history, evidence, quiet_ms)]
+    return found + list(_partial_calls(evidence)) + list(_drift(evidence, known, quiet_ms))
 
 
 # Lost
 
 
-def _lost(story: Story) -> Iterator[str]:
-    row = story.row
+def _lost(history: JobHistory) -> Iterator[str]:
+    row = history.row
     if row is None:
-        if story.begun or story.effects or any(told.said == "scheduled" for told in story.told):
-            yield "it was promised, and there is no row"
+        if history.begun or history.effects or any(request.said == "scheduled" for request in history.requests):
+            yield "it was scheduled, but there is no row"
         return
     if row.state == State.FINISHED:
-        yield from _finished_for_nothing(story, row)
-    elif story.finishes:
-        yield f"its consumer heard that it had finished it, and it is {State(row.state).word}"
-    if row.state == State.CANCELLED and not any(t.op == "cancel" and t.may_have_changed for t in story.told):
-        yield "it is cancelled, and nobody asked for that"
+        yield from _finished_for_nothing(history, row)
+    elif history.finishes:
+        yield f"its consumer was told that it had finished, but it is {State(row.state).word}"
+    if row.state == State.CANCELLED and not any(t.op == "cancel" and t.may_have_changed for t in history.requests):
+        yield "it is cancelled, but no caller cancelled it"
     if row.state == State.DEAD and row.failures < most_attempts(row.topic):
         yield f"it is dead after {row.failures} failures of {most_attempts(row.topic)}"
-    failed = sum(event.outcome in (Outcome.FAILED, Outcome.EXPIRED, Outcome.DEAD) for event in story.events)
+    failed = sum(event.outcome in (Outcome.FAILED, Outcome.EXPIRED, Outcome.DEAD) for event in history.events)
     if row.failures > failed:
-        yield f"{row.failures} failures are held against it, and {failed} events say so"
+        yield f"it has {row.failures} failures, but {failed} events of a failure"
 
 
-def _finished_for_nothing(story: Story, row: Row) -> Iterator[str]:
-    """It is finished: is there what finishing it stands for?"""
-    if not (story.outside if row.topic.startswith(OUTSIDE_ONLY) else story.effects):
-        yield "it is finished, and its effect is not there"
-    if not any(event.outcome == Outcome.FINISHED for event in story.events):
-        yield "it is finished, and no event says so"
-    elif not any(begin["attempt"] == row.attempt for begin in story.begun):
-        yield f"attempt {row.attempt} finished it, and nobody saw it begin"
+def _finished_for_nothing(history: JobHistory, row: Row) -> Iterator[str]:
+    """Check that a finished job has its effect, its event and a started attempt."""
+    if not (history.outside if row.topic.startswith(OUTSIDE_ONLY) else history.effects):
+        yield "it is finished, but its effect is missing"
+    if not any(event.outcome == Outcome.FINISHED for event in history.events):
+        yield "it is finished, but the event is missing"
+    elif not any(begin["attempt"] == row.attempt for begin in history.begun):
+        yield f"attempt {row.attempt} finished it, but never started"
 
 
-def _halves(evidence: Evidence) -> Iterator[Violation]:
-    """What was asked for together and is there in part."""
+def _partial_calls(evidence: Evidence) -> Iterator[Violation]:
+    """Find calls that scheduled several jobs of which only some exist."""
     keys = {(row.topic, row.key) for row in evidence.rows}
     groups = defaultdict(list)
     for entry in evidence.entries:
         if entry["kind"] == "asks" and entry.get("group"):
             groups[entry["group"]].append((entry["topic"], entry["key"]))
-    for asked in groups.values():
-        missing = [one for one in asked if one not in keys]
-        if missing and len(missing) < len(asked):
+    for jobs in groups.values():
+        missing = [job for job in jobs if job not in keys]
+        if missing and len(missing) < len(jobs):
             topic, key = missing[0]
-            yield Violation("lost", topic, key, None, f"{len(missing)} of {len(asked)} jobs of one call are not there")
+            yield Violation("lost", topic, key, None, f"{len(missing)} of {len(jobs)} jobs of one call are missing")
 
 
 # Early
 
 
-def _early(story: Story) -> Iterator[str]:
-    for begin in story.begun:
+def _early(history: JobHistory) -> Iterator[str]:
+    for begin in history.begun:
         if begin["now_ms"] < begin["due_ms"]:
-            yield f"attempt {begin['attempt']} began {begin['due_ms'] - begin['now_ms']} ms before what the row said"
-        yield from _before_it_was_told(story.told, begin)
-        waited_for = _waited_for(story, begin["attempt"])
-        if waited_for is not None and begin["now_ms"] < waited_for:
-            yield f"attempt {begin['attempt']} began {waited_for - begin['now_ms']} ms before it was to be tried again"
-    for event in story.events:
+            early_ms = begin["due_ms"] - begin["now_ms"]
+            yield f"attempt {begin['attempt']} started {early_ms} ms before the due time of the row"
+        yield from _before_the_answers(history.requests, begin)
+        retry_ms = _retry_due_ms(history, begin["attempt"])
+        if retry_ms is not None and begin["now_ms"] < retry_ms:
+            yield f"attempt {begin['attempt']} started {retry_ms - begin['now_ms']} ms before its retry was due"
+    for event in history.events:
         if event.outcome in ENDS_ATTEMPT and event.reserved_ms is not None and event.reserved_ms < event.due_ms:
             yield f"attempt {event.attempt} was reserved {event.due_ms - event.reserved_ms} ms before its due time"
 
 
-def _waited_for(story: Story, attempt: int) -> int | None:
-    """When the job was due that this attempt reserved, by the last event before it."""
-    before = [event for event in story.events if event.attempt == attempt - 1 and event.next_due_ms is not None]
+def _retry_due_ms(history: JobHistory, attempt: int) -> int | None:
+    """Return the due time of this attempt according to the event of the attempt before it."""
+    before = [event for event in history.events if event.attempt == attempt - 1 and event.next_due_ms is not None]
     return before[-1].next_due_ms if before else None
 
 
-def _before_it_was_told(told: list[Told], begin: Entry) -> Iterator[str]:
-    """By the due times that its callers heard, and by the delays that they asked for."""
-    due_ms = _earliest(told, begin["at"], lambda t: t.due_ms, known=True)
+def _before_the_answers(requests: list[Request], begin: Entry) -> Iterator[str]:
+    """Compare with the due times that callers were told and with the delays that they requested."""
+    due_ms = _earliest(requests, begin["at"], lambda t: t.due_ms, known=True)
     if due_ms is not None and begin["now_ms"] < due_ms:
-        yield f"attempt {begin['attempt']} began {due_ms - begin['now_ms']} ms before what its caller was told"
-    not_before = _earliest(told, begin["at"], lambda t: t.not_before, known=False)
+        early_ms = due_ms - begin["now_ms"]
+        yield f"attempt {begin['attempt']} started {early_ms} ms before the due time that its caller was told"
+    not_before = _earliest(requests, begin["at"], lambda t: t.not_before, known=False)
     if not_before is not None and begin["at"] < not_before - ROUNDING_NS:
-        early_ms = (not_before - begin["at"]) / 1e6
-        yield f"attempt {begin['attempt']} began {early_ms:.0f} ms before the delay that was asked for was over"
+        early_ms = round((not_before - begin["at"]) / 1e6)
+        yield f"attempt {begin['attempt']} started {early_ms} ms before the requested delay was over"
 
 
-def _earliest(told: list[Told], before: int, of: Callable[[Told], int | None], *, known: bool) -> int | None:
-    """The earliest of what may have held at `before`, by what callers asked and heard. None: nobody can say.
+def _earliest(requests: list[Request], before: int, of: Callable[[Request], int | None], *, known: bool) -> int | None:
+    """Return the earliest value that may have been valid at `before`; None if it is unknown.
 
-    known   only if one of them was answered by then; otherwise the row's own due time is the witness
+    known   return None if no change was answered by then; the row's own due time is checked instead
 
-    The last change that was answered before anything later was asked holds, and with it whatever was under way.
+    Valid are the last change that was answered before any later request, and all requests still under way.
     """
-    made = [t for t in told if t.op != "cancel" and t.may_have_changed and t.asked_at < before]
+    made = [t for t in requests if t.op != "cancel" and t.may_have_changed and t.asked_at < before]
     settled = [t for t in made if t.changed and t.answered_at is not None and t.answered_at < before]
     if known and not settled:
         return None
@@ -140,85 +145,89 @@ def _earliest(told: list[Told], before: int, of: Callable[[Told], int | None], *
     return None if None in possible else min((each for each in possible if each is not None), default=None)
 
 
-# Once, and by whom
+# Effects and attempts
 
 
-def _effect_twice(story: Story) -> Iterator[str]:
-    if len(story.effects) > 1:
-        yield f"its effect is there {len(story.effects)} times, of attempts {[e.attempt for e in story.effects]}"
+def _effect_twice(history: JobHistory) -> Iterator[str]:
+    if len(history.effects) > 1:
+        yield f"its effect exists {len(history.effects)} times, of attempts {[e.attempt for e in history.effects]}"
 
 
-def _ran_after_cancelled(story: Story) -> Iterator[str]:
-    row = story.row
-    cancelled = [event.attempt for event in story.events if event.outcome == Outcome.CANCELLED]
-    said = [told.answered_at for told in story.told if told.said == "cancelled" and told.answered_at is not None]
-    if row and row.state != State.CANCELLED and (said or cancelled):
-        who = "its caller heard that it was cancelled" if said else "an event says that it was cancelled"
-        yield f"{who}, and it is {State(row.state).word}"
-    heard_at, last = min(said, default=None), min(cancelled, default=None)
+def _ran_after_cancelled(history: JobHistory) -> Iterator[str]:
+    row = history.row
+    cancelled = [event.attempt for event in history.events if event.outcome == Outcome.CANCELLED]
+    answers = [
+        request.answered_at
+        for request in history.requests
+        if request.said == "cancelled" and request.answered_at is not None
+    ]
+    if row and row.state != State.CANCELLED and (answers or cancelled):
+        source = "its caller was told that it was cancelled" if answers else "an event says that it was cancelled"
+        yield f"{source}, but it is {State(row.state).word}"
+    heard_at, last = min(answers, default=None), min(cancelled, default=None)
     late = [
         begin["attempt"]
-        for begin in story.begun
+        for begin in history.begun
         if (heard_at is not None and begin["at"] > heard_at) or (last is not None and begin["attempt"] > last)
     ]
     if late:
-        yield f"attempts {late} began after it was cancelled"
-    if story.effects and (said or cancelled or (row and row.state == State.CANCELLED)):
-        yield "it was cancelled, and its effect is there"
+        yield f"attempts {late} started after it was cancelled"
+    if history.effects and (answers or cancelled or (row and row.state == State.CANCELLED)):
+        yield "it was cancelled, but its effect exists"
     if row and row.state == State.CANCELLED and not cancelled:
-        yield "it is cancelled, and no event says when"
+        yield "it is cancelled, but the event is missing"
 
 
-def _lost_fence(story: Story) -> Iterator[str]:
-    finished = [event.attempt for event in story.events if event.outcome == Outcome.FINISHED]
-    heard = {finish["attempt"] for finish in story.finishes}
+def _lost_fence(history: JobHistory) -> Iterator[str]:
+    finished = [event.attempt for event in history.events if event.outcome == Outcome.FINISHED]
+    heard = {finish["attempt"] for finish in history.finishes}
     if len(finished) > 1:
         yield f"it was finished by attempts {finished}"
     if finished and heard - set(finished):
-        yield f"consumers heard that attempts {sorted(heard)} finished it; the events say {finished}"
-    if story.row and finished and story.row.state != State.FINISHED:
-        yield f"attempt {finished[-1]} finished it, and it is {State(story.row.state).word}"
-    if story.row and finished and finished[-1] != story.row.attempt:
-        yield f"attempt {finished[-1]} finished it after attempt {story.row.attempt} had begun"
-    strangers = [effect.attempt for effect in story.effects if effect.attempt not in finished]
-    if strangers and not (story.row and story.row.state == State.CANCELLED):
-        yield f"there is an effect of attempts {strangers}, and attempts {finished} finished it"
-    yield from _two_holders(story)
-    yield from _attempts_without_an_end(story)
+        yield f"consumers were told that attempts {sorted(heard)} finished it, but the events say {finished}"
+    if history.row and finished and history.row.state != State.FINISHED:
+        yield f"attempt {finished[-1]} finished it, but it is {State(history.row.state).word}"
+    if history.row and finished and finished[-1] != history.row.attempt:
+        yield f"attempt {finished[-1]} finished it after attempt {history.row.attempt} had started"
+    others = [effect.attempt for effect in history.effects if effect.attempt not in finished]
+    if others and not (history.row and history.row.state == State.CANCELLED):
+        yield f"there is an effect of attempts {others}, but attempts {finished} finished it"
+    yield from _two_holders(history)
+    yield from _attempts_without_an_end(history)
 
 
-def _two_holders(story: Story) -> Iterator[str]:
-    """A worker may begin an attempt again, after a conflict or out of a batch that failed; nobody else may."""
+def _two_holders(history: JobHistory) -> Iterator[str]:
+    """Only the same worker thread may start an attempt again: after a conflict, or from a batch that failed."""
     holders = defaultdict(list)
-    for begin in story.begun:
+    for begin in history.begun:
         holders[begin["attempt"]].append(f"{begin['pid']}/{begin['thread']}")
     for attempt, threads in holders.items():
         if len(set(threads)) > 1:
             yield f"attempt {attempt} was handed out to {' and '.join(sorted(set(threads)))}"
-        elif len(threads) > 1 and story.topic.startswith(OUTSIDE_ONLY):
+        elif len(threads) > 1 and history.topic.startswith(OUTSIDE_ONLY):
             yield f"attempt {attempt} was handed out {len(threads)} times"
-    known = story.row.attempt if story.row else None
+    known = history.row.attempt if history.row else None
     if known is not None and holders and max(holders) > known:
-        yield f"attempt {max(holders)} began, and the row knows of {known}"
+        yield f"attempt {max(holders)} started, but the last attempt of the row is {known}"
 
 
-def _attempts_without_an_end(story: Story) -> Iterator[str]:
-    row = story.row
+def _attempts_without_an_end(history: JobHistory) -> Iterator[str]:
+    row = history.row
     if row is None:
         return
-    ends = Counter(event.attempt for event in story.events if event.outcome in ENDS_ATTEMPT)
+    ends = Counter(event.attempt for event in history.events if event.outcome in ENDS_ATTEMPT)
     twice = [attempt for attempt, times in sorted(ends.items()) if times > 1]
     if twice:
         yield f"attempts {twice} ended more than once"
     held = {row.attempt} if row.state == State.RESERVED else set()
     open_ended = set(range(1, row.attempt + 1)) - ends.keys() - held
     if open_ended:
-        yield f"attempts {sorted(open_ended)} were reserved, and no event says how they ended"
+        yield f"attempts {sorted(open_ended)} were reserved, but have no event of their end"
     if held & ends.keys():
-        yield f"attempt {row.attempt} has ended, and still holds it"
+        yield f"attempt {row.attempt} has ended, but still holds the lease"
 
 
-RULES: dict[str, Callable[[Story], Iterator[str]]] = {
+RULES: dict[str, Callable[[JobHistory], Iterator[str]]] = {
     "lost": _lost,
     "early": _early,
     "effect twice": _effect_twice,
@@ -228,98 +237,106 @@ RULES: dict[str, Callable[[Story], Iterator[str]]] = {
 KINDS = (*RULES, "untrue answer", "stuck", "drift", "phantom")
 
 
-# What callers heard
+# Answers to callers
 
 
-def _untrue_answer(story: Story, evidence: Evidence) -> Iterator[str]:
-    row = story.row
+def _untrue_answer(history: JobHistory, evidence: Evidence) -> Iterator[str]:
+    row = history.row
     if row is None:
         return
-    for told in story.told:
-        heard = f"its caller heard {told.why or told.said!r}"
-        if told.said == "unknown":
-            yield f"{heard}, and there is a row"
-        elif told.said == "already finished" or told.why == "NotLive":
-            ended = (State.FINISHED, State.DEAD) if told.said == "already finished" else tuple(set(State) - set(LIVE))
+    for request in history.requests:
+        heard = f"its caller was told {request.why or request.said!r}"
+        if request.said == "unknown":
+            yield f"{heard}, but there is a row"
+        elif request.said == "already finished" or request.why == "NotLive":
+            ended = (
+                (State.FINISHED, State.DEAD) if request.said == "already finished" else tuple(set(State) - set(LIVE))
+            )
             if row.state not in ended:
-                yield f"{heard}, and it is {State(row.state).word}"
-        elif (told.said == "running" or told.why == "Reserved") and not _was_reserved(story, row, told, evidence):
-            yield f"{heard}, and nobody held it at that time"
-    yield from _moved_in_vain(story, row)
+                yield f"{heard}, but it is {State(row.state).word}"
+        elif (request.said == "running" or request.why == "Reserved") and not _was_reserved(
+            history, row, request, evidence
+        ):
+            yield f"{heard}, but no attempt held it at that time"
+    yield from _wrong_due_time(history, row)
 
 
-def _moved_in_vain(story: Story, row: Row) -> Iterator[str]:
-    """The first attempt is for the due time that was heard last, where it is certain which that was."""
-    first = next((begin for begin in story.begun if begin["attempt"] == 1), None)
+def _wrong_due_time(history: JobHistory, row: Row) -> Iterator[str]:
+    """Compare the first attempt's due time with the last one that callers were told, if its order is certain."""
+    first = next((begin for begin in history.begun if begin["attempt"] == 1), None)
     if first is None and (row.attempt or row.state != State.DELAYED):
         return
     until = None if first is None else first["at"]
-    made = [t for t in story.told if t.op != "cancel" and t.may_have_changed and (until is None or t.asked_at < until)]
+    made = [
+        t for t in history.requests if t.op != "cancel" and t.may_have_changed and (until is None or t.asked_at < until)
+    ]
     if not made or not all(t.changed and t.answered_at and (until is None or t.answered_at < until) for t in made):
         return
-    heard_ms = max(made, key=lambda told: told.asked_at).due_ms
+    told_ms = max(made, key=lambda request: request.asked_at).due_ms
     due_ms = row.due_ms if first is None else first["due_ms"]
-    if heard_ms is not None and (heard_ms < due_ms or (first is None and heard_ms > due_ms)):  # else it is early
-        yield f"its caller heard a due time that is {abs(heard_ms - due_ms)} ms from what it was given"
+    if told_ms is not None and (
+        told_ms < due_ms or (first is None and told_ms > due_ms)
+    ):  # otherwise the rule `early` reports it
+        yield f"its caller was told a due time that differs by {abs(told_ms - due_ms)} ms from the real one"
 
 
-def _was_reserved(story: Story, row: Row, told: Told, evidence: Evidence) -> bool:
-    """Whether an attempt held the job at some moment between question and answer."""
+def _was_reserved(history: JobHistory, row: Row, request: Request, evidence: Evidence) -> bool:
+    """Return whether an attempt held the job at any moment between request and answer."""
     if row.state == State.RESERVED:
-        return True  # since when, the row does not tell
-    asked_ms = _by_the_database(told.asked_at, evidence) - READING_MS
-    answered_ms = _by_the_database(told.answered_at or evidence.at, evidence) + READING_MS
-    held = [e for e in story.events if e.outcome in ENDS_ATTEMPT and e.reserved_ms is not None]
+        return True  # the row does not say since when
+    asked_ms = _database_ms(request.asked_at, evidence) - READING_MS
+    answered_ms = _database_ms(request.answered_at or evidence.at, evidence) + READING_MS
+    held = [e for e in history.events if e.outcome in ENDS_ATTEMPT and e.reserved_ms is not None]
     return any(e.reserved_ms <= answered_ms and e.done_ms >= asked_ms for e in held if e.reserved_ms is not None)
 
 
-def _by_the_database(at: int, evidence: Evidence) -> int:
+def _database_ms(at: int, evidence: Evidence) -> int:
     return evidence.now_ms - (evidence.at - at) // 1_000_000
 
 
-# What is still there
+# The state at the end
 
 
-def _stuck(story: Story, evidence: Evidence, quiet_ms: int) -> Iterator[str]:
-    row = story.row
+def _stuck(history: JobHistory, evidence: Evidence, quiet_ms: int) -> Iterator[str]:
+    row = history.row
     if row is None or row.state not in LIVE:
         return
     since_ms = row.lease_ms if row.state == State.RESERVED else row.due_ms
     if since_ms is not None and since_ms < evidence.now_ms - quiet_ms:
         what = "its lease ended" if row.state == State.RESERVED else "it was due"
-        yield f"{what} {evidence.now_ms - since_ms} ms ago, and nobody looks at it"
+        yield f"{what} {evidence.now_ms - since_ms} ms ago, and it was not taken"
     if row.state == State.RESERVED and (row.lease_ms or 0) > evidence.now_ms + row.ttr_ms:
-        yield f"it is held for longer than its TTR of {row.ttr_ms} ms"
+        yield f"its lease is longer than its TTR of {row.ttr_ms} ms"
 
 
-def _drift(evidence: Evidence, known: dict[int, Story], quiet_ms: int) -> Iterator[Violation]:
+def _drift(evidence: Evidence, known: dict[int, JobHistory], quiet_ms: int) -> Iterator[Violation]:
     if evidence.places is None:
         return
     places = defaultdict(list)
     for place in evidence.places:
         places[place.job].append(place)
     for job, found in places.items():
-        story = known.get(job) or Story(job, found[0].topic)
-        yield from (story.breach("drift", why) for why in _misplaced(story.row, found))
-    fed_ms = evidence.now_ms + evidence.horizon_ms - quiet_ms  # the last of the horizon may be on its way
-    for story in known.values():
-        row = story.row
+        history = known.get(job) or JobHistory(job, found[0].topic)
+        yield from (history.breach("drift", why) for why in _misplaced(history.row, found))
+    fed_ms = evidence.now_ms + evidence.horizon_ms - quiet_ms  # jobs at the end of the horizon may not be fed yet
+    for history in known.values():
+        row = history.row
         if row is not None and row.state in LIVE and row.id not in places and row.due_ms < fed_ms:
-            yield story.breach("drift", "it is live, and the mirror does not hold it")
+            yield history.breach("drift", "it is live, but not in the mirror")
 
 
 def _misplaced(row: Row | None, found: list[Place]) -> Iterator[str]:
     if len(found) > 1:
         yield f"it is in {len(found)} places of the mirror"
     if row is None or row.state not in LIVE:
-        yield "the mirror holds it, and it is not live"
+        yield "it is in the mirror, but not live"
         return
-    strange = sorted({place.topic for place in found} - {row.topic})
-    if strange:
-        yield f"the mirror has it under {', '.join(strange)}"
+    other_topics = sorted({place.topic for place in found} - {row.topic})
+    if other_topics:
+        yield f"the mirror has it under {', '.join(other_topics)}"
     late_ms = min((0 if place.ready else place.score) for place in found) - _look_at_ms(row)
     if late_ms > 0:
-        yield f"the mirror looks {late_ms} ms too late"
+        yield f"its entry in the mirror is {late_ms} ms too late"
 
 
 def _look_at_ms(row: Row) -> int:

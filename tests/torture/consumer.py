@@ -1,6 +1,6 @@
-"""A consumer over HTTP, with the client that the product ships: `python -m tests.torture.consumer URL TOKEN`.
+"""An HTTP consumer that uses the shipped client: `python -m tests.torture.consumer URL TOKEN`.
 
-Runs until it is told to stop (SIGTERM), or is killed. It reads the database's clock as a witness, nothing else.
+Runs until SIGTERM. From the database it reads only the clock, for the ledger.
 """
 
 import logging
@@ -23,8 +23,8 @@ WORK_SECONDS = 0.05
 LEDGER = Ledger(Path(os.environ.get("TORTURE_LEDGER", ".")), "consumer")
 
 
-class Witnessed(Client):
-    """Writes down that it heard of a finish."""
+class RecordingClient(Client):
+    """A client that logs each successful finish."""
 
     def finish(self, job: Job) -> None:
         super().finish(job)
@@ -36,25 +36,25 @@ def main(url: str, token: str) -> None:
     logging.basicConfig(level=logging.INFO)
 
     def work(job: Job) -> None:
-        about = {"job": job.number, "topic": TOPIC, "key": job.id, "attempt": job.attempt}
+        fields = {"job": job.number, "topic": TOPIC, "key": job.id, "attempt": job.attempt}
         due_ms = round(job.due_at.timestamp() * 1000)
-        LEDGER.write("begins", **about, due_ms=due_ms, now_ms=_now_ms(due_ms))
-        LEDGER.write("outside", **about)
+        LEDGER.write("begins", **fields, due_ms=due_ms, now_ms=_now_ms(due_ms))
+        LEDGER.write("outside", **fields)
         time.sleep(WORK_SECONDS)
         LEDGER.write("ends", job=job.number, attempt=job.attempt, how="returned")
 
     print("consuming", flush=True)
-    Consumer(Witnessed(url, token), TOPIC, work, threads=2).run()
+    Consumer(RecordingClient(url, token), TOPIC, work, threads=2).run()
 
 
-def _now_ms(otherwise: int) -> int:
-    """By the database's clock; `otherwise` where the database is away: then there is no witness."""
-    from delaytasks import dialect
+def _now_ms(default: int) -> int:
+    """Return the database's time, or `default` while the database is down."""
+    from delaytasks.db import dialects
 
     try:
-        return int(dialect.now_ms("default"))
+        return int(dialects.now_ms("default"))
     except DatabaseError:
-        return otherwise
+        return default
     finally:
         connection.close()
 

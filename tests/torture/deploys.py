@@ -1,4 +1,4 @@
-"""What a deploy does to an arena: other code, another environment, worker after worker."""
+"""Rolling deploys in an arena: new code or another environment, one worker after the other."""
 
 import signal
 from pathlib import Path
@@ -7,24 +7,24 @@ from typing import Any
 
 import delaytasks
 from delaytasks import schedule_many
-from tests.servers import wait_until
+from tests.support.servers import wait_until
 
-from .arena import Arena
+from .constants import TTR_SECONDS
+from .environment import Arena
 from .ledger import Ledger
-from .terms import TTR_SECONDS
 
-STOPS_SECONDS = 40  # a warm shutdown and the supervisor's look
+STOPS_SECONDS = 40  # for a warm shutdown and the restart by the supervisor
 NEW_COUNTER = "promoted_by_new_code"
 COUNTS = "redis.call('HINCRBY', counters, 'promoted', moved)"
-CHANGES = {  # file of the app: (what is there, what the new code has instead)
-    "mirror/lua/promote_due.lua": (COUNTS, f"{COUNTS}\n  {COUNTS.replace('promoted', NEW_COUNTER)}"),
-    "mirror/lua/reserve.lua": ("-- RETURN", "-- The script of another day.\n-- RETURN"),
+CHANGES = {  # file of the app: (text, its replacement in the new code)
+    "mirror/redis/lua/promote_due.lua": (COUNTS, f"{COUNTS}\n  {COUNTS.replace('promoted', NEW_COUNTER)}"),
+    "mirror/redis/lua/reserve.lua": ("-- RETURN", "-- A newer version.\n-- RETURN"),
 }
 NEW_COLUMN = '\n\nJob.add_to_class("extra", models.IntegerField(null=True))\n'
 
 
 def new_code(arena: Arena) -> dict[str, str]:
-    """What to add to a process's environment so that it runs a changed app: two scripts, and a column of the jobs'."""
+    """Return environment variables for a process to run a changed app: two scripts and a new column of Job."""
     tree = arena.directory / "new"
     if not tree.exists():
         app = tree / "delaytasks"
@@ -39,7 +39,7 @@ def new_code(arena: Arena) -> dict[str, str]:
 
 
 def deploy(arena: Arena, *names: str, **env: str) -> None:
-    """Replace workers (all, unless named) one by one by such with this environment, each ready before the next goes."""
+    """Restart workers (default: all) one by one with this environment; each is ready before the next stops."""
     for name in names or [name for name in arena.crew if name.startswith("worker")]:
         arena.env_of[name] = env
         one, before = arena.crew[name], arena.crew[name].process
@@ -49,10 +49,10 @@ def deploy(arena: Arena, *names: str, **env: str) -> None:
 
 
 def promise(arena: Arena, topic: str, keys: list[str], body: Any = None) -> None:
-    """Due within a second, and written down."""
+    """Schedule jobs due within a second, and log them."""
     ledger = Ledger(arena.ledger, "deploy")
-    asked = [{"n": key, "key": key} for key in keys]
-    ledger.write("asks", *asked, op="schedule", topic=topic, delay_ms=None, group=keys[0])
+    entries = [{"n": key, "key": key} for key in keys]
+    ledger.write("asks", *entries, op="schedule", topic=topic, delay_ms=None, group=keys[0])
     schedule_many(
         [
             {"topic": topic, "key": k, "delay": i / len(keys), "ttr": TTR_SECONDS, "body": body}

@@ -1,4 +1,4 @@
-"""What the system itself holds at the end, as plain data for the checker: rows, events, effects, the mirror."""
+"""The state of the system at the end as plain data for the checker: rows, events, effects, mirror."""
 
 import contextlib
 from collections.abc import Iterator
@@ -8,9 +8,10 @@ from typing import Any
 
 from django.db import connection
 
-from delaytasks import clock, conf, dialect
-from delaytasks.mirror import client
-from delaytasks.mirror.keys import Keys
+from delaytasks import clock, conf
+from delaytasks.db import dialects
+from delaytasks.mirror.redis import client
+from delaytasks.mirror.redis.keys import Keys
 from delaytasks.models import Job, JobEvent
 
 from . import ledger
@@ -44,7 +45,7 @@ class Happened:
 
 @dataclass
 class Effect:
-    """What an attempt left in the database, in the commit of its finish."""
+    """A row that an attempt wrote in the transaction of its finish."""
 
     job: int
     attempt: int
@@ -53,7 +54,7 @@ class Effect:
 
 @dataclass
 class Place:
-    """An entry of the mirror. Of a `due` entry the score is when it will be looked at; of a ready one it was."""
+    """An entry of the mirror. The score is its time in `due`; for a ready entry, the time it had there."""
 
     job: int
     topic: str
@@ -68,20 +69,20 @@ class Evidence:
     events: list[Happened] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
     places: list[Place] | None = None  # None: there is no mirror
-    now_ms: int = 0  # by the database's clock, when it was collected
-    at: int = 0  # the same moment by the ledger's
-    horizon_ms: int = 3_600_000  # what is due later need not be in the mirror
+    now_ms: int = 0  # the database's clock at the collection
+    at: int = 0  # the same moment by the ledger's clock
+    horizon_ms: int = 3_600_000  # jobs due later need not be in the mirror
 
 
 def collect(directory: Path) -> Evidence:
-    """Everything there is. `directory` holds the ledger; rows come through Django's default connection."""
+    """Read the ledger in `directory`, the default database and the mirror."""
     return Evidence(
         entries=ledger.read(directory),
         rows=_rows(),
         events=_events(),
         effects=_effects(),
         places=_places(),
-        now_ms=int(dialect.now_ms("default")),
+        now_ms=int(dialects.now_ms("default")),
         at=ledger.now_ns(),
         horizon_ms=conf.get().horizon_ms,
     )
@@ -113,7 +114,7 @@ def _effects() -> list[Effect]:
 
 
 def _places() -> list[Place] | None:
-    """Read with a client of its own, straight from the sorted sets."""
+    """Read the sorted sets directly, with a client of its own."""
     settings = conf.get()
     if not settings.redis_url:
         return None

@@ -1,4 +1,4 @@
-"""Kinds of installation for faults that need one of their own: name -> how to set it up."""
+"""Kinds of installation for faults that need a special one: name -> context manager."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -8,20 +8,20 @@ from typing import Any
 
 from django.test.utils import override_settings
 
-from tests.cluster import Cluster
+from tests.support.rabbitmq import RabbitServer
+from tests.support.redis_cluster import Cluster
 
-from .arena import DURABLE, Arena, arena
-from .clocks import OFF_SECONDS, Dial, WrongRedis, sweep_up, wrong_by
+from .environment import DURABLE, Arena, arena
+from .faketime import OFF_SECONDS, Dial, WrongRedis, sweep_up, wrong_by
 from .postgresql import SmallFiles
 from .proxy import Proxy
-from .rabbit import RabbitServer
 
-NODE_TIMEOUT_MS = "1500"  # after so long without a sign of life the Cluster gives a master up
+NODE_TIMEOUT_MS = "1500"  # after which the Cluster fails over a silent master
 
 
 @contextlib.contextmanager
 def proxied(directory: Path, database: str) -> Iterator[Arena]:
-    """Every process reaches Redis through a Proxy; the witness reads it directly."""
+    """All processes reach Redis through a Proxy; the checker reads it directly."""
     with arena(directory, database=database) as there, Proxy(there.redis.port) as there.proxy:
         url = f"redis://127.0.0.1:{there.proxy.port}/0"
         there.env |= {"REDIS_URL": url, "CELERY_BROKER_URL": url}
@@ -30,7 +30,7 @@ def proxied(directory: Path, database: str) -> Iterator[Arena]:
 
 @contextlib.contextmanager
 def clustered(directory: Path, database: str) -> Iterator[Arena]:
-    """The mirror is a Redis Cluster of three masters and three replicas; the broker is a Redis beside it."""
+    """The mirror is a Redis Cluster of three masters and three replicas; the broker is a separate Redis."""
     with (
         Cluster(replicas=True, cluster_node_timeout=NODE_TIMEOUT_MS) as cluster,
         arena(directory, database=database) as there,
@@ -43,7 +43,7 @@ def clustered(directory: Path, database: str) -> Iterator[Arena]:
 
 @contextlib.contextmanager
 def by_amqp(directory: Path, database: str) -> Iterator[Arena]:
-    """RabbitMQ carries the bells; Redis is the mirror alone."""
+    """RabbitMQ is the broker; Redis is only the mirror."""
     with RabbitServer() as rabbit, arena(directory, database=database) as there:
         there.broker = rabbit
         there.env |= {"CELERY_BROKER_URL": rabbit.url()}
@@ -51,17 +51,17 @@ def by_amqp(directory: Path, database: str) -> Iterator[Arena]:
 
 
 @contextlib.contextmanager
-def faked(directory: Path, database: str, **terms: Any) -> Iterator[Arena]:
-    """For processes under libfaketime."""
+def faked(directory: Path, database: str, **options: Any) -> Iterator[Arena]:
+    """Set up an installation with processes under libfaketime."""
     try:
-        with arena(directory, database=database, **terms) as there:
+        with arena(directory, database=database, **options) as there:
             yield there
     finally:
         sweep_up()
 
 
 def skewed(seconds: int) -> Callable[[Path, str], AbstractContextManager[Arena]]:
-    """The clocks of all that is not a server are so far ahead of the servers', or behind."""
+    """All processes but the servers have clocks ahead by `seconds`; negative: behind."""
 
     @contextlib.contextmanager
     def installation(directory: Path, database: str) -> Iterator[Arena]:
@@ -74,7 +74,7 @@ def skewed(seconds: int) -> Callable[[Path, str], AbstractContextManager[Arena]]
 
 @contextlib.contextmanager
 def apart(directory: Path, database: str) -> Iterator[Arena]:
-    """One worker's clock is ahead, the other's behind; beat's and everybody else's are right."""
+    """One worker's clock is ahead, the other's behind; all other clocks are correct."""
     with faked(directory, database) as there:
         there.env_of["worker1"] = wrong_by(OFF_SECONDS, there.env)
         there.env_of["worker2"] = wrong_by(-OFF_SECONDS, there.env)
@@ -95,14 +95,14 @@ def small_files(directory: Path, database: str) -> Iterator[Arena]:
 
 @contextlib.contextmanager
 def deploys(directory: Path, database: str) -> Iterator[Arena]:
-    """An ordinary one, which nobody hurts otherwise: what a deploy wastes is counted."""
+    """An ordinary installation without other faults, because wasted attempts are counted."""
     with arena(directory, database=database) as there:
         yield there
 
 
 @contextlib.contextmanager
 def jumping(directory: Path, database: str) -> Iterator[Arena]:
-    """The clocks are right until somebody turns the dial."""
+    """The clocks are correct until the dial is turned."""
     with faked(directory, database) as there:
         there.dial = Dial(directory)
         there.env |= there.dial.wrong(there.env)
@@ -111,7 +111,7 @@ def jumping(directory: Path, database: str) -> Iterator[Arena]:
 
 @contextlib.contextmanager
 def threads(directory: Path, database: str) -> Iterator[Arena]:
-    """Workers with pools of threads: no handler is interrupted, and the fence alone keeps the late ones out."""
+    """Workers with thread pools: handlers are not interrupted, only the fencing token refuses late ones."""
     with arena(directory, database=database) as there:
         there.populate(pool="threads")
         yield there

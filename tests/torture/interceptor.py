@@ -1,4 +1,4 @@
-"""Takes every message between whoever rings and the workers, on the real queue of a real broker."""
+"""Intercept all messages between senders and workers on the queue of a real broker."""
 
 import asyncio
 import contextlib
@@ -11,15 +11,15 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 QUEUE = "celery"
-PAST_US = "celery\x06\x163"  # kombu's list for the next priority: workers take from it, and we do not
-# Redis serves who has waited longest. A worker asks anew every second; so many of us have waited for longer.
-HANDS = 50
+NEXT_PRIORITY = "celery\x06\x163"  # kombu's list for the next priority, which only workers consume
+# Redis serves the client that has waited longest. Workers reconnect every second; these have waited longer.
+READERS = 50
 
-Deliver = Callable[[float], list[float]]  # when it came -> when to deliver it, for each copy; by time.monotonic()
+Deliver = Callable[[float], list[float]]  # arrival time -> delivery time of each copy; by time.monotonic()
 
 
 class Interceptor:
-    """While it runs, each message is delivered as `deliver` says. What it holds at the end is delivered then."""
+    """Delivers each message at the times that `deliver` returns; the rest when it ends."""
 
     def __init__(self, url: str, deliver: Deliver) -> None:
         self._url, self._deliver = url, deliver
@@ -28,13 +28,13 @@ class Interceptor:
 
     async def run(self, over: threading.Event) -> None:
         async with Redis.from_url(self._url) as redis:
-            hands = [asyncio.create_task(self._take(redis)) for _ in range(HANDS)]
+            readers = [asyncio.create_task(self._take(redis)) for _ in range(READERS)]
             while not over.is_set():
                 await self._pass_on(redis, until=time.monotonic())
                 await asyncio.sleep(0.02)
-            for hand in hands:
-                hand.cancel()
-            await asyncio.gather(*hands, return_exceptions=True)
+            for reader in readers:
+                reader.cancel()
+            await asyncio.gather(*readers, return_exceptions=True)
             await self._pass_on(redis, until=float("inf"))
 
     async def _take(self, redis: Any) -> None:
@@ -44,16 +44,16 @@ class Interceptor:
             self._held += [(at, found[1]) for at in self._deliver(time.monotonic())]
 
     async def _pass_on(self, redis: Any, *, until: float) -> None:
-        ripe = [message for at, message in self._held if at <= until]
+        due = [message for at, message in self._held if at <= until]
         self._held = [(at, message) for at, message in self._held if at > until]
-        for message in ripe:
-            with contextlib.suppress(RedisError):  # lost as well, then
-                await redis.lpush(PAST_US, message)
+        for message in due:
+            with contextlib.suppress(RedisError):  # the message is lost, like the others
+                await redis.lpush(NEXT_PRIORITY, message)
 
 
 @contextlib.contextmanager
 def intercepted(url: str, deliver: Deliver) -> Iterator[Interceptor]:
-    """Inside the block all messages of the broker at `url` go through an Interceptor."""
+    """Send all messages of the broker at `url` through an Interceptor inside the block."""
     interceptor, over = Interceptor(url, deliver), threading.Event()
     thread = threading.Thread(target=lambda: asyncio.run(interceptor.run(over)), name="interceptor", daemon=True)
     thread.start()

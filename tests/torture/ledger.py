@@ -1,21 +1,21 @@
-"""The witness: what was asked and answered, and what began and ended, written down by whoever saw it.
+"""A log of requests, answers and attempts, written by the processes that make or see them.
 
-One file per process, a JSON line per entry, each synced to the disk before its writer goes on. What an entry
-says happened has happened; what an entry says was *asked* may have happened or not until its answer is there.
+One file per process, one JSON line per entry, each synced to disk before its writer continues. An entry proves
+that its event happened; a request without an answer may or may not have taken effect.
 
 kind      fields besides `at` (CLOCK_BOOTTIME in ns, the same for all processes here), `pid` and `thread`
-asks      n, op, topic, key, delay_ms | None   a call that is about to be made; n is unique in the ledger. With
-                                             `group`: one of several that one call asks for, all or none
-answers   n, said, job, due_ms | None          its answer, written after the commit; said: see below
-begins    job, topic, key, attempt, due_ms, now_ms   the first thing a handler does; now_ms by the database's clock
-ends      job, attempt, how                    the last thing a handler does itself: its effects may yet be refused
-outside   job, topic, attempt                  an effect outside the database, in the file itself
-finishes  job, attempt                         a consumer heard that this attempt finished the job
+asks      n, op, topic, key, delay_ms | None   a call about to be made; n is unique in the ledger. With `group`:
+                                             one of several jobs of one call, all or none
+answers   n, said, job, due_ms | None          the answer, written after the commit; said: see below
+begins    job, topic, key, attempt, due_ms, now_ms   the first act of a handler; now_ms by the database's clock
+ends      job, attempt, how                    the last act of a handler; its effects may still be rolled back
+outside   job, topic, attempt                  an effect outside the database: this entry itself
+finishes  job, attempt                         a consumer was told that this attempt finished the job
 
-`op` is one of: schedule (also to replace), rolled back (scheduled, and the caller's own transaction given up),
+`op` is one of: schedule (also to replace), rolled back (scheduled in a transaction that the caller rolls back),
 cancel, move, run now. `said` is one of: scheduled, moved, cancelled, running, already finished, unknown, refused
-(nothing was changed; `why` names the exception), rolled back, broken (no answer came: it may have happened or not).
-Whoever makes a job asks here first, a handler too: a job that nobody asked for is a phantom.
+(nothing was changed; `why` names the exception), rolled back, broken (no answer; it may have taken effect or not).
+Each scheduled job is entered here first, also by handlers: a job without an entry is a phantom.
 """
 
 import json
@@ -30,12 +30,12 @@ Entry = dict[str, Any]
 
 
 def now_ns() -> int:
-    """A clock that all processes of this machine share and that nobody sets: not the database's, not the wall's."""
+    """Read a clock that all processes of this machine share and that is never set, unlike wall clocks."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 class Ledger:
-    """One process's pages. A forked child that writes opens pages of its own."""
+    """The file of one process. A forked child that writes opens its own."""
 
     def __init__(self, directory: Path, name: str) -> None:
         self.directory, self.name = directory, name
@@ -43,9 +43,9 @@ class Ledger:
         self._file = -1
 
     def write(self, kind: str, *entries: Entry, **fields: Any) -> None:
-        """Return when the entry, or all of `entries`, is on the disk. Several threads may write: it is one write."""
-        seen = {"kind": kind, "at": now_ns(), "pid": os.getpid(), "thread": threading.get_native_id()}
-        lines = [json.dumps({**seen, **entry, **fields}) for entry in entries or ({},)]
+        """Write the entry, or all of `entries`, in one write; return when they are on disk. Thread-safe."""
+        common = {"kind": kind, "at": now_ns(), "pid": os.getpid(), "thread": threading.get_native_id()}
+        lines = [json.dumps({**common, **entry, **fields}) for entry in entries or ({},)]
         os.write(self._page(), "".join(line + "\n" for line in lines).encode())
         os.fsync(self._page())
 
@@ -58,19 +58,18 @@ class Ledger:
 
 
 def read(directory: Path) -> list[Entry]:
-    """Every entry of every process, the oldest first.
+    """Return the entries of all processes, the oldest first.
 
-    The last line of a page may be torn, as its writer may have been killed in it: such an entry never was. A line
-    that is no JSON in the middle raises ValueError: then the witness itself is broken.
+    An incomplete last line is ignored: its writer was killed. An invalid line before it raises ValueError.
     """
     entries = [entry for page in sorted(directory.glob("*.ledger")) for entry in _entries(page)]
     return sorted(entries, key=lambda entry: entry["at"])
 
 
 def _entries(page: Path) -> Iterator[Entry]:
-    *lines, _torn = page.read_bytes().split(b"\n")
+    *lines, _incomplete = page.read_bytes().split(b"\n")
     for number, line in enumerate(lines, 1):
         try:
             yield json.loads(line)
         except ValueError as error:
-            raise ValueError(f"{page.name}, line {number} is no entry: {line[:100]!r}") from error
+            raise ValueError(f"{page.name}, line {number} is not an entry: {line[:100]!r}") from error

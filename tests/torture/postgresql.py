@@ -1,4 +1,4 @@
-"""What faults do to the arena's PostgreSQL: as its superuser, from outside the system."""
+"""Operations of faults on the arena's PostgreSQL, as its superuser."""
 
 import contextlib
 import os
@@ -9,39 +9,39 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-from tests.servers import PostgresServer
+from tests.support.servers import PostgresServer
 
-from .arena import Arena
+from .environment import Arena
 
 JOBS, EFFECTS = "delaytasks_job", "torture_effect"
 
 
 class SmallFiles(PostgresServer):
-    """A PostgreSQL whose log is in files of 1 MB, so that a limit to the size of files can be a tight one."""
+    """A PostgreSQL with WAL files of 1 MB, so that the limit of file sizes can be small."""
 
     initdb = ("--wal-segsize=1",)
 
 
 def server(arena: Arena) -> PostgresServer:
-    assert arena.postgres is not None, "this arena is over SQLite"
+    assert arena.postgres is not None, "this arena uses SQLite"
     return arena.postgres
 
 
 def connect(arena: Arena, **options: object) -> psycopg.Connection:
-    """A connection of our own to the jobs' database. `autocommit` unless told."""
+    """Open a connection to the jobs' database; autocommit by default."""
     database = urlsplit(arena.database_url).path.lstrip("/")
     return server(arena).connect(database, **{"autocommit": True} | options)
 
 
 def end_connections(ours: psycopg.Connection) -> int:
-    """End everybody else's connection to the jobs' database; how many there were."""
+    """End all other connections to the jobs' database; return their number."""
     others = "datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
     return len(ours.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}").fetchall())
 
 
 @contextlib.contextmanager
-def everybody_has(arena: Arena, setting: str, value: str) -> Iterator[None]:
-    """Inside the block each new connection to the database has this setting. Connections are ended at both ends."""
+def setting_for_all(arena: Arena, setting: str, value: str) -> Iterator[None]:
+    """Give all connections to the database this setting inside the block. Ends open connections before and after."""
     with connect(arena) as ours:
         (database,) = ours.execute("SELECT current_database()").fetchone() or ("",)
         ours.execute(f"ALTER DATABASE {database} SET {setting} = '{value}'")
@@ -54,7 +54,7 @@ def everybody_has(arena: Arena, setting: str, value: str) -> Iterator[None]:
 
 
 def processes(arena: Arena) -> list[int]:
-    """The pids of the server: the postmaster first, then its children."""
+    """Return the pids of the server: the postmaster first, then its children."""
     process = server(arena).process
     assert process is not None
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
@@ -68,14 +68,14 @@ def signal_all(arena: Arena, how: int) -> None:
 
 
 def limit_files(arena: Arena, most: str) -> None:
-    """No file of the server's grows beyond so many bytes, or "unlimited"; connections made later inherit it."""
+    """Limit the size of the server's files to `most` bytes or "unlimited"; new connections inherit the limit."""
     for pid in processes(arena):
-        command = ["prlimit", f"--pid={pid}", f"--fsize={most}:"]  # as the server's own user, who may
+        command = ["prlimit", f"--pid={pid}", f"--fsize={most}:"]  # as the server's user, who has permission
         subprocess.run(command, check=False, capture_output=True, **server(arena).identity)
 
 
 def fill_up(arena: Arena, bytes_wanted: int) -> None:
-    """Let the table of jobs be at least so large, with copies of jobs that have ended, of a topic of nobody's."""
+    """Enlarge the job table to `bytes_wanted` with copies of ended jobs under a topic of their own."""
     with connect(arena) as ours:
         found = ours.execute(
             "SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped", [JOBS]

@@ -1,7 +1,7 @@
-"""A client that makes jobs in bulk over HTTP: `python -m tests.torture.producer NAME URL TOKEN TOPIC AT_ONCE REST`.
+"""A client that creates jobs in bulk over HTTP: `python -m tests.torture.producer NAME URL TOKEN TOPIC AT_ONCE REST`.
 
-Each request promises AT_ONCE jobs, all or none; between two it rests for REST seconds. An answer that does not come
-leaves open which.
+Each request creates AT_ONCE jobs, all or none, with REST seconds between requests. Without an answer it is unknown
+whether they were created.
 """
 
 import http.client
@@ -16,12 +16,12 @@ from urllib.parse import urlsplit
 from .ledger import Ledger
 
 DELAY_SECONDS = 1.0
-AWAY_SECONDS = 0.5  # the least rest while the web process is away
+DOWN_SECONDS = 0.5  # the shortest pause while the web process is down
 stopping = threading.Event()
 
 
 def post(url: str, token: str, items: list[dict]) -> int:
-    """The status. Raises OSError or HTTPException when no answer came."""
+    """Post the jobs and return the status. Raises OSError or HTTPException without an answer."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=15)
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
@@ -35,12 +35,12 @@ def post(url: str, token: str, items: list[dict]) -> int:
 
 
 def promise(ledger: Ledger, group: str, at_once: int, topic: str, url: str, token: str) -> str:
-    """What was said to one request; its entries are in the ledger before and after."""
+    """Send one request, logged before and after; return what was answered."""
     keys = [f"{group}-{i}" for i in range(at_once)]
     delays = [DELAY_SECONDS + i / at_once for i in range(at_once)]
     items = [{"topic": topic, "key": k, "delay_seconds": seconds} for k, seconds in zip(keys, delays, strict=True)]
-    asked = ({"n": k, "key": k, "delay_ms": int(seconds * 1000)} for k, seconds in zip(keys, delays, strict=True))
-    ledger.write("asks", *asked, op="schedule", topic=topic, group=group)
+    entries = ({"n": k, "key": k, "delay_ms": int(seconds * 1000)} for k, seconds in zip(keys, delays, strict=True))
+    ledger.write("asks", *entries, op="schedule", topic=topic, group=group)
     try:
         status = post(url, token, items)
         said = "scheduled" if status < 300 else "refused" if status < 500 else "broken"
@@ -59,7 +59,7 @@ def main(name: str, url: str, token: str, topic: str, at_once: str, rest_seconds
     while not stopping.is_set():
         number += 1
         said = promise(ledger, f"http-{name}-{os.getpid()}-{number}", int(at_once), topic, url, token)
-        stopping.wait(float(rest_seconds) if said == "scheduled" else max(AWAY_SECONDS, float(rest_seconds)))
+        stopping.wait(float(rest_seconds) if said == "scheduled" else max(DOWN_SECONDS, float(rest_seconds)))
 
 
 if __name__ == "__main__":

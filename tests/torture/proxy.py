@@ -1,4 +1,4 @@
-"""A network that can be hurt: a TCP proxy of our own between the processes and a server on loopback."""
+"""A TCP proxy between the processes and a server on loopback, for network faults."""
 
 import asyncio
 import contextlib
@@ -6,18 +6,18 @@ import threading
 from collections.abc import Callable
 from typing import Self
 
-from tests.servers import free_port
+from tests.support.servers import free_port
 
 CHUNK = 65_536
 
 
 class Proxy:
-    """Passes bytes to the server at `port`, and back, until told otherwise.
+    """Forwards bytes to the server at `port` and back.
 
-    cut_after      how many bytes of the next reply to pass before the connection is cut; None: do not cut it
-    swallows       replies go nowhere: the server has done what it was told, and nobody hears of it
-    delay_seconds  how long each piece is held up, in either direction
-    refuses        new connections are closed at once, and those that are open are cut
+    cut_after      bytes of the next reply to forward before the connection is cut; None: do not cut
+    swallows       drop replies: the server has done the work, but the client gets no answer
+    delay_seconds  delay of each chunk, in either direction
+    refuses        close new connections at once, and cut open ones
     """
 
     def __init__(self, port: int) -> None:
@@ -69,8 +69,8 @@ class Proxy:
                     return
                 there, back = await asyncio.open_connection("127.0.0.1", self._upstream)
                 self._hold(back, stack)
-                ways = [self._pass(reader, back, reply=False), self._pass(there, writer, reply=True)]
-                tasks = [asyncio.create_task(way) for way in ways]
+                directions = [self._pass(reader, back, reply=False), self._pass(there, writer, reply=True)]
+                tasks = [asyncio.create_task(direction) for direction in directions]
                 self._passing |= set(tasks)
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 for task in tasks:
@@ -79,7 +79,7 @@ class Proxy:
                 self._passing -= set(tasks)
 
     def _hold(self, writer: asyncio.StreamWriter, stack: contextlib.AsyncExitStack) -> None:
-        """Abort it when the stack is left: both ends see a connection that is gone, not closed in order."""
+        """Abort the connection when the stack is closed, so that both ends see it broken, not closed."""
         self._open.add(writer)
         stack.callback(writer.transport.abort)
         stack.callback(self._open.discard, writer)

@@ -1,4 +1,4 @@
-"""What the trials showed: a line for each while they run, a file for machines and a table for people at the end."""
+"""Reports of trials: a line for each while they run; at the end a JSON file and a Markdown table."""
 
 import json
 import os
@@ -13,28 +13,28 @@ from .checker import KINDS
 from .faults import load_all
 from .trial import NOT_RUN, Verdict
 
-Trial = dict[str, Any]  # a Verdict as it lies in the file
+Trial = dict[str, Any]  # a Verdict as stored in the file
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "promises.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "explanation" / "promises.md"
 BEGINS, ENDS = "<!-- measured: begins -->", "<!-- measured: ends -->"
 DATABASES = {"postgres": "PostgreSQL", "sqlite": "SQLite"}
 AT_ONCE = "two or three of them at once, at random"
-WHY_LENGTH = 300  # characters of what went wrong in a trial
+WHY_LENGTH = 300  # characters of a trial's error
 
 
 def line(verdict: Verdict) -> str:
-    """A trial in a line; what was broken, below it."""
+    """Format a trial as one line, followed by its violations."""
     late = ", ".join(f"{name} {ms} ms" for name, ms in verdict.late_ms.items())
     counts = f"{verdict.jobs} jobs, {verdict.broken} calls without an answer, late {late}; {verdict.seconds} s"
     head = "ok     " if verdict.ok else "not run" if not verdict.ran else "BROKEN "
-    seen = [f"        {v.kind}: {v.topic} {v.key} (job {v.job}): {v.why}" for v in verdict.violations[:10]]
+    details = [f"        {v.kind}: {v.topic} {v.key} (job {v.job}): {v.why}" for v in verdict.violations[:10]]
     if verdict.trouble:
-        seen.append(f"        {verdict.trouble}")
-    return "\n".join([f"{head} {' + '.join(verdict.faults)}: {counts}", *seen])
+        details.append(f"        {verdict.trouble}")
+    return "\n".join([f"{head} {' + '.join(verdict.faults)}: {counts}", *details])
 
 
 def write(verdicts: Sequence[Verdict], folder: Path, *, seed: int, database: str) -> Path:
-    """The report for people, about every run in the folder: one of each database stays there until the next."""
+    """Write the run as JSON, and a report of all runs in the folder: the latest one of each database."""
     folder.mkdir(parents=True, exist_ok=True)
     facts = {"database": database, "seed": seed, "day": f"{datetime.now(UTC):%Y-%m-%d}", "machine": _machine()}
     run = facts | {"trials": [verdict.as_dict() for verdict in verdicts]}
@@ -50,21 +50,21 @@ def _machine() -> str:
 
 
 def read(files: Iterable[Path]) -> list[dict[str, Any]]:
-    """The runs in these files; other files of JSON are left alone."""
-    found = [json.loads(file.read_text()) for file in files]
-    return [run for run in found if isinstance(run, dict) and "trials" in run]
+    """Return the runs in these files; other JSON files are ignored."""
+    contents = [json.loads(file.read_text()) for file in files]
+    return [run for run in contents if isinstance(run, dict) and "trials" in run]
 
 
 # The table
 
 
 def section(runs: Sequence[dict[str, Any]]) -> str:
-    """What was seen in these runs, a table for each: how late a job is says more about its database than its fault."""
+    """Return a table for each run. Databases are kept apart, because lateness depends on the database."""
     return "\n".join(map(_table, runs))
 
 
 def _table(run: dict[str, Any]) -> str:
-    """When and where, a row for each fault there is, and why a trial failed."""
+    """Return the facts of the run, a row for each fault, and the errors of failed trials."""
     trials = run["trials"]
     head = ["fault", "runs", "jobs", "attempts", "no answer", *KINDS, "late: half", "99%", "worst ms"]
     known = [fault.name for fault in load_all().values() if run["database"] in fault.databases]
@@ -88,7 +88,7 @@ def _ran(trial: Trial) -> bool:
 
 
 def _failed(trial: Trial) -> str:
-    """The first line of its trouble, as an item of a list."""
+    """Return the first line of the trial's error as a list item."""
     why = " ".join(trial["trouble"].split("\n")[0].split())
     return f"- failed: {' + '.join(trial['faults'])}: {why[:WHY_LENGTH]}"
 
@@ -106,13 +106,13 @@ def _row(name: str, trials: Sequence[Trial]) -> str:
             name,
             f"{len(ran)}; {failed} failed" if failed else len(ran),
             *counts,
-            *(_seen(broken[kind]) for kind in KINDS),
+            *(_count(broken[kind]) for kind in KINDS),
             *worst,
         ]
     )
 
 
-def _seen(times: int) -> str:
+def _count(times: int) -> str:
     return f"**{times}**" if times else "0"
 
 
@@ -121,14 +121,14 @@ def _cells(cells: Sequence[Any]) -> str:
 
 
 def put_into(document: str, section: str) -> str:
-    """The document with another section between its two marks. Raises ValueError if it has none."""
-    before, _, rest = document.partition(BEGINS)
-    _, mark, after = rest.partition(ENDS)
+    """Replace the section between the two marks of the document. Raises ValueError if it has none."""
+    before, _, remainder = document.partition(BEGINS)
+    _, mark, after = remainder.partition(ENDS)
     if not mark:
         raise ValueError(f"There is no {BEGINS} ... {ENDS} in the document.")
     return f"{before}{BEGINS}\n\n{section}\n{mark}{after}"
 
 
 def publish(files: Iterable[Path]) -> None:
-    """Write what these runs saw into docs/promises.md."""
+    """Write what these runs saw into docs/explanation/promises.md."""
     DOCUMENT.write_text(put_into(DOCUMENT.read_text(), section(read(files))))

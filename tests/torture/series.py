@@ -1,4 +1,4 @@
-"""A series of trials: each fault by itself, then combinations, each kind of installation once."""
+"""A series of trials: each fault alone, then combinations; each kind of installation is set up once."""
 
 import random
 import shutil
@@ -7,19 +7,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from . import trial
-from .arena import Arena, arena
+from .environment import Arena, arena
 from .faults import Fault
 from .installations import INSTALLATIONS
 from .trial import NOT_RUN, Verdict
 
-AT_ONCE = 3  # faults of a combination, at most
+AT_ONCE = 3  # the most faults of a combination
 
 
 def run(
     faults: Sequence[Fault], directory: Path, database: str, chance: random.Random, minutes: float
 ) -> Iterator[Verdict]:
-    """A verdict for each trial, as it is there."""
-    until = time.monotonic() + minutes * 60
+    """Yield the verdict of each trial."""
+    deadline = time.monotonic() + minutes * 60
     plain = [fault for fault in faults if not fault.alone]
     for kind in dict.fromkeys(fault.arena for fault in faults if fault.alone):
         special = [fault for fault in faults if fault.arena == kind]
@@ -32,12 +32,12 @@ def run(
     if plain:
         with arena(directory / "plain", database=database) as there:
             yield from _trials(there, [[fault] for fault in chance.sample(plain, len(plain))], chance)
-            while time.monotonic() < until and len(plain) > 1:
+            while time.monotonic() < deadline and len(plain) > 1:
                 yield from _trials(there, [combination(plain, chance)], chance)
 
 
 def combination(faults: Sequence[Fault], chance: random.Random) -> list[Fault]:
-    """Two or three faults that do not use the same parts."""
+    """Choose two or three faults that use different parts."""
     chosen: list[Fault] = []
     for fault in chance.sample(faults, len(faults)):
         if len(chosen) < AT_ONCE and not any(fault.uses & other.uses for other in chosen):

@@ -1,15 +1,15 @@
-"""The settings of every process of a trial: the project's, with the handlers and the patience of the tests."""
+"""Settings of all processes of a trial: the project's, with the handlers and the timeouts of the tests."""
 
 import os
 
 from project.settings import *
-from tests.torture.terms import MOST_ATTEMPTS, TTR_SECONDS
+from tests.torture.constants import MOST_ATTEMPTS, TTR_SECONDS
 
 INSTALLED_APPS = [*INSTALLED_APPS, "tests.torture.app"]
 MIRROR_URL = os.environ.get("MIRROR_URL") or REDIS_URL
 DELAYTASKS = {
     **DELAYTASKS,
-    # With a name, so that a fault finds its connections among the broker's and the cache's.
+    # The client name lets faults find these connections among those of the broker and the cache.
     "REDIS_URL": f"{MIRROR_URL}?client_name=mirror" if MIRROR_URL.startswith("redis://") else MIRROR_URL or None,
     "REDIS_CLUSTER": bool(os.environ.get("MIRROR_CLUSTER")),
     "TTR_GRACE_SECONDS": 1.0,

@@ -1,8 +1,8 @@
-"""Hours of work with a fault each twenty seconds, and nothing grows: `python -m tests.torture.soak --help`.
+"""Run for hours with a fault every 20 seconds and check that nothing grows: `python -m tests.torture.soak --help`.
 
-Each minute it is measured what every part takes up. What the first minutes took is the measure of what comes after.
-Ended jobs and their events grow by design: to prune them is the archive's. What must not grow is in BOUNDS. Exit
-status 1 if something outgrew its bound or a promise was broken.
+The resources of each process are measured every minute and compared with the first minutes. Ended jobs and their
+events grow by design: archiving prunes them. BOUNDS lists what must not grow. Exit status 1 if a resource outgrew
+its bound or a promise was broken.
 """
 
 import argparse
@@ -20,11 +20,11 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
 
 MIB = 1024 * 1024
 LIVE_INDEXES = ("delaytasks_job_live_due", "delaytasks_job_topic_due", "delaytasks_job_one_live")
-# By how much the median of the last samples may be above that of the first.
+# The largest allowed difference between the medians of the last and of the first samples.
 BOUNDS = {
     "rss web": 40 * MIB,
     "rss worker main": 25 * MIB,
-    "rss worker child": 100 * MIB,  # the handler that eats memory may have been there last
+    "rss worker child": 100 * MIB,  # the handler that allocates much memory may have run last
     "rss beat": 15 * MIB,
     "rss consumer": 20 * MIB,
     "files web": 20,
@@ -35,81 +35,83 @@ BOUNDS = {
     "connections": 10,
     "redis keys": 100,
     "redis bytes": 10 * MIB,
-    # A B-tree gives no page back but takes its empty ones again: after a vacuum it is to live in what it has.
+    # A B-tree returns no pages but reuses empty ones: after a vacuum it should not grow.
     **{f"bytes {name}": 1 * MIB for name in LIVE_INDEXES},
 }
-LAST = 5  # samples, so that one in the middle of a fault is not taken for growth
+LAST = 5  # samples, so that one taken during a fault does not count as growth
 PARTS = ("web", "worker main", "worker child", "beat", "consumer")
 Sample = dict[str, int]
 
 
 def sample(arena: Any) -> Sample:
-    """What every part takes up now: of several processes of a part, the largest."""
-    from . import measuring
+    """Measure the resources of each part; for several processes of a part, the largest."""
+    from . import resource_usage
 
-    measuring.ask("VACUUM delaytasks_job")
-    found: Sample = {}
-    those = measuring.pids(arena)
+    resource_usage.query("VACUUM delaytasks_job")
+    measured: Sample = {}
+    pids = resource_usage.pids(arena)
     for part in PARTS:
-        found[f"rss {part}"] = max(map(measuring.resident, those.get(part, [])), default=0)
-        found[f"files {part}"] = max(map(measuring.files, those.get(part, [])), default=0)
-    found["connections"] = measuring.sessions()
-    found |= measuring.redis_takes(arena)
-    found |= {f"bytes {name}": size for name, size in measuring.sizes().items()}
+        measured[f"rss {part}"] = max(map(resource_usage.resident, pids.get(part, [])), default=0)
+        measured[f"files {part}"] = max(map(resource_usage.files, pids.get(part, [])), default=0)
+    measured["connections"] = resource_usage.sessions()
+    measured |= resource_usage.redis_usage(arena)
+    measured |= {f"bytes {name}": size for name, size in resource_usage.sizes().items()}
     for name, where in {"live": "ended_at IS NULL", "ended": "ended_at IS NOT NULL"}.items():
-        found[f"rows {name}"] = sum(n for (n,) in measuring.ask(f"SELECT count(*) FROM delaytasks_job WHERE {where}"))
-    return found
+        measured[f"rows {name}"] = sum(
+            n for (n,) in resource_usage.query(f"SELECT count(*) FROM delaytasks_job WHERE {where}")
+        )
+    return measured
 
 
 def growth(samples: Sequence[Sample], settle: int) -> dict[str, tuple[int, int]]:
-    """The medians of the first `settle` samples and of the last, for everything that has a bound.
+    """Return the medians of the first `settle` samples and of the last, for each name in BOUNDS.
 
-    A sample of what was away at that moment, a 0, does not count.
+    A sample of 0, taken while a process was down, does not count.
     """
-    found = {}
+    medians = {}
     for name in BOUNDS:
         first = [each[name] for each in samples[:settle] if each.get(name)]
         last = [each[name] for each in samples[settle:][-LAST:] if each.get(name)]
         if first and last:
-            found[name] = (statistics.median_high(first), statistics.median_low(last))
-    return found
+            medians[name] = (statistics.median_high(first), statistics.median_low(last))
+    return medians
 
 
 def outgrown(samples: Sequence[Sample], settle: int) -> list[str]:
-    """What grew beyond its bound, one sentence each; and what was never measured."""
-    found = growth(samples, settle)
-    grew = [f"{n} was {a}, and is {b}" for n, (a, b) in found.items() if b > a + BOUNDS[n]]
-    return grew + [f"{name} was not measured" for name in BOUNDS if name not in found]
+    """Return a sentence for each resource that outgrew its bound or was never measured."""
+    medians = growth(samples, settle)
+    grew = [f"{n} was {a}, and is {b}" for n, (a, b) in medians.items() if b > a + BOUNDS[n]]
+    return grew + [f"{name} was not measured" for name in BOUNDS if name not in medians]
 
 
-def go_on(arena: Any, faults: Sequence[Any], chance: random.Random, asked: argparse.Namespace) -> Any:
-    """Samples, as they are taken. A fault each `every` seconds until the time is over."""
+def run_faults(arena: Any, faults: Sequence[Any], chance: random.Random, options: argparse.Namespace) -> Any:
+    """Inject a fault every `every` seconds until the time is over; yield samples and errors."""
     from . import trial
 
-    until, next_sample = time.monotonic() + asked.minutes * 60, time.monotonic() + asked.sample_seconds
-    while time.monotonic() < until:
+    deadline, next_sample = time.monotonic() + options.minutes * 60, time.monotonic() + options.sample_seconds
+    while time.monotonic() < deadline:
         began = time.monotonic()
         fault = chance.choice(faults)
         trouble = trial._inflict(arena, [fault])
         print(f"{fault.name}; {time.monotonic() - began:.0f} s {trouble}".rstrip(), flush=True)
-        arena.hold(max(1.0, began + asked.every - time.monotonic()))
+        arena.hold(max(1.0, began + options.every - time.monotonic()))
         if time.monotonic() >= next_sample:
-            next_sample = time.monotonic() + asked.sample_seconds
+            next_sample = time.monotonic() + options.sample_seconds
             yield sample(arena), trouble
 
 
-def wrong_at_the_end(arena: Any) -> list[str]:
-    """What the checker finds once everything has ended."""
+def violations_at_the_end(arena: Any) -> list[str]:
+    """Return what the checker finds after all jobs have ended."""
     from . import trial
 
     arena.unload()
     arena.until_quiet(trial._live, seconds=2 * trial.QUIET_SECONDS)
-    _, wrong = trial._mended(arena, trial.MENDED_SECONDS)
-    return [f"{v.kind}: {v.topic} {v.key} (job {v.job}): {v.why}" for v in wrong]
+    _, violations = trial._mended(arena, trial.MENDED_SECONDS)
+    return [f"{v.kind}: {v.topic} {v.key} (job {v.job}): {v.why}" for v in violations]
 
 
 def line(taken: Sample) -> str:
-    """A sample in a line."""
+    """Format a sample as one line."""
     rss = ", ".join(f"{part} {taken[f'rss {part}'] // MIB}/{taken[f'files {part}']}" for part in PARTS)
     index = taken.get("bytes delaytasks_job_live_due", 0) // 1024
     return (
@@ -119,50 +121,50 @@ def line(taken: Sample) -> str:
     )
 
 
-def run(arena: Any, asked: argparse.Namespace) -> list[str]:
-    """What was wrong, one sentence each. Prints as it goes."""
-    from . import measuring
+def run(arena: Any, options: argparse.Namespace) -> list[str]:
+    """Run the soak test, print the samples and return a sentence for each problem."""
+    from . import resource_usage
     from .faults import load_all
 
     faults = [f for f in load_all().values() if not f.alone and "postgres" in f.databases]
-    chance, samples, broken = random.Random(asked.seed), [], []
-    if (vacuums := measuring.ask("SHOW autovacuum")) != [("on",)]:
+    chance, samples, broken = random.Random(options.seed), [], []
+    if (vacuums := resource_usage.query("SHOW autovacuum")) != [("on",)]:
         broken.append(f"autovacuum is {vacuums}")
-    arena.load(seed=asked.seed, per_second=asked.per_second)
-    for taken, trouble in go_on(arena, faults, chance, asked):
+    arena.load(seed=options.seed, per_second=options.per_second)
+    for taken, trouble in run_faults(arena, faults, chance, options):
         samples.append(taken)
         print(line(taken), flush=True)
         broken += [trouble] if trouble else []
-    broken += outgrown(samples, round(asked.settle * 60 / asked.sample_seconds)) + wrong_at_the_end(arena)
+    broken += outgrown(samples, round(options.settle * 60 / options.sample_seconds)) + violations_at_the_end(arena)
     print(f"\n{'':34} {'first':>12} {'last':>12} {'may grow by':>12}")
-    for name, (first, last) in growth(samples, round(asked.settle * 60 / asked.sample_seconds)).items():
+    for name, (first, last) in growth(samples, round(options.settle * 60 / options.sample_seconds)).items():
         print(f"{name:34} {first:12} {last:12} {BOUNDS[name]:12}")
     for name, size in sorted(samples[-1].items()) if samples else ():
         if name.startswith("bytes delaytasks") and name not in BOUNDS:
-            print(f"{name:34} {samples[0].get(name, 0):12} {size:12}   (grows with what has ended)")
+            print(f"{name:34} {samples[0].get(name, 0):12} {size:12}   (grows with ended jobs)")
     return broken
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.torture.soak", description=__doc__.split("\n")[0])
     parser.add_argument("--minutes", type=float, default=30)
-    parser.add_argument("--settle", type=float, default=5, help="minutes of the beginning that are the measure")
+    parser.add_argument("--settle", type=float, default=5, help="minutes at the beginning to compare with")
     parser.add_argument("--sample-seconds", type=float, default=60)
-    parser.add_argument("--every", type=float, default=20, help="seconds from fault to fault")
-    parser.add_argument("--per-second", type=float, default=10, help="what each caller asks for")
+    parser.add_argument("--every", type=float, default=20, help="seconds between faults")
+    parser.add_argument("--per-second", type=float, default=10, help="calls per second of each caller")
     parser.add_argument("--seed", type=int, default=1)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     os.environ["DELAYTASKS_TEST_DB"] = "postgres"
     import django
 
     django.setup()
-    from .arena import arena
+    from .environment import arena
 
     directory = Path(tempfile.mkdtemp(prefix="soak-"))
     print(f"Logs and ledger: {directory}", flush=True)
-    with arena(directory) as there:
-        there.populate()
-        broken = run(there, asked)
+    with arena(directory) as installation:
+        installation.populate()
+        broken = run(installation, options)
     print("\n".join(f"BROKEN  {each}" for each in broken) or "Nothing grew, and every promise was kept.")
     return 1 if broken else 0
 

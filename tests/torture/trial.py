@@ -1,4 +1,4 @@
-"""One trial: load, one or more faults in the middle of it, quiet, and the checker's verdict."""
+"""One trial: load, one or more faults under load, quiet, and the checker's verdict."""
 
 import statistics
 import time
@@ -14,32 +14,32 @@ from django.db import connection
 from delaytasks.models import Job
 
 from . import checker, evidence, ledger
-from .arena import Arena
+from .environment import Arena
 from .faults import Fault
 
 WARM_SECONDS, AFTER_SECONDS = 2.0, 3.0
-QUIET_SECONDS = 60.0  # in which everything that is due has to end
-MENDED_SECONDS = 30.0  # in which the mirror has to agree with the rows again
-NOT_RUN = "NOT RUN"  # so begins the trouble of a fault that this machine cannot have
-FAR_SECONDS = 120  # what is due later than this is not waited for
-# They outlive their trials: a server that a fault started dies with the thread that started it.
-_hands = ThreadPoolExecutor(thread_name_prefix="fault")
+QUIET_SECONDS = 60.0  # the time in which all due jobs have to end
+MENDED_SECONDS = 30.0  # the time in which the mirror has to agree with the rows again
+NOT_RUN = "NOT RUN"  # prefix of `trouble` for a fault that this machine does not support
+FAR_SECONDS = 120  # jobs due later than this are not waited for
+# Threads outlive the trials: a server started by a fault dies with the thread that started it.
+_threads = ThreadPoolExecutor(thread_name_prefix="fault")
 
 
 @dataclass
 class Verdict:
     faults: list[str]
-    jobs: int = 0  # promised in this trial
+    jobs: int = 0  # scheduled in this trial
     begun: int = 0
-    broken: int = 0  # calls whose caller got no answer
+    broken: int = 0  # calls without an answer
     late_ms: dict[str, int] = field(default_factory=dict)  # p50, p99, max of first attempts
     seconds: float = 0
     violations: list[checker.Violation] = field(default_factory=list)
-    trouble: str = ""  # the fault could not be done, or ended a process that it did not touch; its first line says what
+    trouble: str = ""  # why the fault failed, or which process ended that it does not use; a summary in the first line
 
     @property
     def ran(self) -> bool:
-        """False: this machine cannot have the fault."""
+        """False: this machine does not support the fault."""
         return not self.trouble.startswith(NOT_RUN)
 
     @property
@@ -63,21 +63,21 @@ def run(
     in_turn: bool = False,
     mended_seconds: float = MENDED_SECONDS,
 ) -> Verdict:
-    """Put load on the arena, inflict the faults, wait for quiet, and check everything that ever was there.
+    """Put load on the arena, inject the faults, wait for quiet, and check all jobs of the arena.
 
-    seconds          how long the load lasts at least
-    in_turn          one fault after the other; otherwise all at once
-    mended_seconds   how long what is wrong may take to be put right, once it is quiet
+    seconds          the least duration of the load
+    in_turn          inject the faults one after the other; otherwise all at once
+    mended_seconds   how long violations may take to be repaired after the quiet
 
-    What an earlier trial in this arena has seen already is not said again.
+    Violations reported by an earlier trial in this arena are not reported again.
     """
     began, began_ns = time.monotonic(), ledger.now_ns()
     verdict = Verdict([fault.name for fault in faults])
     started = {name: one.starts for name, one in arena.crew.items()}
     arena.load(seed=seed, per_second=per_second)
     arena.hold(WARM_SECONDS)
-    for together in [[fault] for fault in faults] if in_turn else [faults]:
-        verdict.trouble += _inflict(arena, together)
+    for group in [[fault] for fault in faults] if in_turn else [faults]:
+        verdict.trouble += _inflict(arena, group)
     arena.hold(max(AFTER_SECONDS, began + seconds - time.monotonic()))
     arena.unload()
     connection.close()  # the fault may have broken it
@@ -91,7 +91,7 @@ def run(
 
 
 def _inflict(arena: Arena, faults: Sequence[Fault]) -> str:
-    """Do them all at once; what could not be done."""
+    """Inject all faults at once; return the errors of those that failed."""
     trouble: list[str] = []
 
     def one(fault: Fault) -> None:
@@ -102,23 +102,23 @@ def _inflict(arena: Arena, faults: Sequence[Fault]) -> str:
         finally:
             connection.close()
 
-    list(_hands.map(one, faults))
+    list(_threads.map(one, faults))
     return "\n".join(trouble)
 
 
 def _ended(arena: Arena, started: dict[str, int], faults: Sequence[Fault]) -> str:
-    """Who ended that no fault had in its hands. A supervisor starts it again, but it should have waited."""
-    hurt = {kind for fault in faults for kind in fault.uses}
+    """Return which processes ended although no fault uses them; they should have survived."""
+    used = {kind for fault in faults for kind in fault.uses}
     ended = [
         name
         for name, one in arena.crew.items()
-        if one.starts > started.get(name, one.starts) and name.rstrip("0123456789") not in hurt
+        if one.starts > started.get(name, one.starts) and name.rstrip("0123456789") not in used
     ]
     return f"{', '.join(ended)} ended. " if ended else ""
 
 
 def _live() -> int:
-    """How many jobs are to end soon and have not. A database that is not back yet counts as one."""
+    """Return the number of live jobs due soon; 1 while the database is down."""
     try:
         with connection.cursor() as cursor:
             cursor.execute(
@@ -137,18 +137,18 @@ def _soon() -> Any:
 
 
 def _mended(arena: Arena, seconds: float) -> tuple[evidence.Evidence, list[checker.Violation]]:
-    """What there is, and what is wrong with it and was not seen before, when nothing is or the time is over."""
-    over = time.monotonic() + seconds
+    """Collect and check until there is no new violation or the time is over; return the last result."""
+    deadline = time.monotonic() + seconds
     while True:
         found = evidence.collect(arena.ledger)
-        wrong = [each for each in checker.check(found) if _identity(each) not in arena.seen]
-        if not wrong or time.monotonic() > over:
-            return found, wrong
+        violations = [each for each in checker.check(found) if _identity(each) not in arena.seen]
+        if not violations or time.monotonic() > deadline:
+            return found, violations
         arena.hold(0.5)
 
 
 def _identity(violation: checker.Violation) -> tuple[Any, ...]:
-    return violation[:4]  # how late it is changes from look to look
+    return violation[:4]  # without `why`: the lateness in it changes
 
 
 def _count(verdict: Verdict, entries: list[ledger.Entry]) -> None:

@@ -1,4 +1,4 @@
-// BullMQ on Redis: add({delay}), addBulk, and two worker processes. Spoken to in lines of JSON, as lines.py describes.
+// BullMQ on Redis: add({delay}), addBulk, and two worker processes. Uses the protocol of lines.py.
 import { readFileSync } from "node:fs";
 import { createInterface } from "node:readline";
 import { fileURLToPath } from "node:url";
@@ -8,9 +8,8 @@ import { connection, QUEUE } from "./queue.mjs";
 
 const BULK = 1000;
 const CONFIGURATION =
-  "two worker processes with concurrency 50, ioredis, removeOnComplete; addBulk in thousands; its delays are whole" +
-  " milliseconds, and so are the due times it is given here; has no bulk call to cancel: many remove() at once," +
-  " a thousand at a time, stand for it";
+  "two worker processes with concurrency 50, ioredis, removeOnComplete; addBulk with 1,000 jobs; delays and the due" +
+  " times given here are whole milliseconds; no bulk call to cancel: 1,000 concurrent remove() calls are used instead";
 const OPTIONS = { removeOnComplete: true };
 
 const queue = new Queue(QUEUE, { connection, defaultJobOptions: OPTIONS });
@@ -73,13 +72,13 @@ async function addBulk(jobs) {
 
 async function fill({ due, kind = "noop" }) {
   if (kind !== "noop") {
-    throw new Error(`no handler of kind ${kind}`);
+    throw new Error(`no handler for kind ${kind}`);
   }
   const timestamp = Date.now();
   return timed(() => addBulk(due.map((at, n) => dueAt(at, n, timestamp))));
 }
 
-// The delay counts from the job's timestamp, which is given so that the milliseconds until addBulk do not add to it.
+// The delay counts from the job's timestamp. It is set explicitly, or the time until addBulk would add to the delay.
 function dueAt(at, n, timestamp) {
   const dueMs = Math.ceil(at * 1000);
   return { name: "noop", data: { n, due: dueMs * 1000 }, opts: { timestamp, delay: Math.max(0, dueMs - timestamp) } };

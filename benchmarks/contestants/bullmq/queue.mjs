@@ -1,3 +1,3 @@
-// What the driver and the workers of BullMQ share.
+// Shared by BullMQ's driver and workers.
 export const QUEUE = "bench";
 export const connection = { url: process.env.BENCH_REDIS, maxRetriesPerRequest: null };

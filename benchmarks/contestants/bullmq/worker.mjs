@@ -1,4 +1,4 @@
-// One worker process of BullMQ: writes a record per job into the sink, as sink.py does.
+// A BullMQ worker process. Writes a record per job to the sink, as sink.py does.
 import { openSync, writeSync } from "node:fs";
 import { join } from "node:path";
 import { Worker } from "bullmq";
@@ -7,7 +7,7 @@ import { connection, QUEUE } from "./queue.mjs";
 const CONCURRENCY = 50;
 const sink = openSync(join(process.env.BENCH_SINK, `${process.pid}.bin`), "a");
 
-// Date.now() is whole milliseconds: rounded down, a job that is on time would look early.
+// Date.now() rounds down to milliseconds, so a punctual job would look early.
 const nowMicroseconds = () => Math.floor((performance.timeOrigin + performance.now()) * 1000);
 
 async function ran({ data: { n, due } }) {

@@ -1,1 +1,1 @@
-"""The measured Django project: the example project with handlers that do as little as the form of a burst wants."""
+"""The measured Django project: the example project with minimal handlers for each form of a burst."""

@@ -1,6 +1,6 @@
-"""The example project's settings in production, on the database and the Redis of a benchmark.
+"""The example project's settings with the database and Redis of a benchmark.
 
-BENCH_DELAYTASKS   JSON, settings of delaytasks that replace ours: {"BUCKETS": 1}
+BENCH_DELAYTASKS   delaytasks settings to override, as JSON: {"BUCKETS": 1}
 """
 
 import json
@@ -12,11 +12,13 @@ os.environ["DATABASE_URL"] = (
 )
 os.environ["REDIS_URL"] = os.environ["BENCH_REDIS"]
 os.environ["VAR_DIR"] = os.environ["BENCH_DIR"]
-os.environ.setdefault("SECRET_KEY", "of a benchmark")  # the same in each process
+os.environ.setdefault("SECRET_KEY", "benchmark")  # the same in each process
 
 from project.settings import *  # noqa: E402, F403
-from project.settings import DELAYTASKS as OF_THE_PROJECT  # noqa: E402
-from project.settings import INSTALLED_APPS as APPS_OF_THE_PROJECT  # noqa: E402
+from project.settings import DELAYTASKS as PROJECT_DELAYTASKS  # noqa: E402
+from project.settings import INSTALLED_APPS as PROJECT_APPS  # noqa: E402
 
-INSTALLED_APPS = [*APPS_OF_THE_PROJECT, "benchmarks.contestants.ours"]
-DELAYTASKS = OF_THE_PROJECT | json.loads(os.environ.get("BENCH_DELAYTASKS") or "{}")
+INSTALLED_APPS = [*PROJECT_APPS, "benchmarks.contestants.ours"]
+if not SQLITE:  # as docs/howto/deploy.md recommends without a pooler
+    DATABASES["default"].setdefault("OPTIONS", {})["prepare_threshold"] = 1  # noqa: F405
+DELAYTASKS = PROJECT_DELAYTASKS | json.loads(os.environ.get("BENCH_DELAYTASKS") or "{}")

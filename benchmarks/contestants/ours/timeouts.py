@@ -1,4 +1,4 @@
-"""A handler for each form: all of them say when they started; that is all, or one UPDATE of a row of their own."""
+"""A handler for each form. Each one records its start; some also update a row."""
 
 from typing import Any
 

@@ -1,31 +1,45 @@
-"""manage.py delaytasks <verb>: what the admin can do and more, for a shell and for scripts.
+"""manage.py delaytasks <verb>: manage jobs and tokens from a shell or a script.
 
-Exit codes: 0 done; 1 refused, not found, or something is wrong; 2 the command was given wrongly.
+Exit codes: 0 success; 1 refused, not found, or a problem was found; 2 usage error. `pipeline` has its own exit codes:
+delaytasks/pipeline/exit_codes.py.
 """
 
 import json
+import traceback
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError, CommandParser, no_translations
+from django.core.management.base import BaseCommand, CommandError, CommandParser, SystemCheckError, no_translations
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import DatabaseError, connections
 
-from ... import engine
+from ... import databases
 from ...exceptions import BadInput, DelaytasksError
-from ..verbs import changing, reading, running, tokens
-from ..verbs.answer import Answer, Verb
-from ..verbs.arguments import USAGE
-from ..verbs.pipeline import verb as pipeline
+from ...jobs import audit_log
+from ..subcommands import audit_log as audit_subcommands
+from ..subcommands import inbox, jobs, maintenance, queries, schedules, timeouts, tokens
+from ..subcommands.arguments import USAGE
+from ..subcommands.output import Answer, Verb
+from ..subcommands.pipeline import command as pipeline
 
-VERBS: dict[str, Verb] = {**reading.VERBS, **changing.VERBS, **running.VERBS, **tokens.VERBS, **pipeline.VERBS}
+VERBS: dict[str, Verb] = {
+    **queries.VERBS,
+    **jobs.VERBS,
+    **schedules.VERBS,
+    **timeouts.VERBS,
+    **maintenance.VERBS,
+    **tokens.VERBS,
+    **inbox.VERBS,
+    **audit_subcommands.VERBS,
+    **pipeline.VERBS,
+}
 REFUSED = 1
 
 
 class Command(BaseCommand):
     help = (
-        "Look at jobs and change them. Exit codes: 0 done; 1 refused, not found, or something is wrong; "
-        "2 the command was given wrongly."
+        "Show and change jobs. Exit codes: 0 success; 1 refused, not found, or a problem was found; 2 usage error. "
+        "`pipeline` has its own exit codes: see its --help."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -33,27 +47,42 @@ class Command(BaseCommand):
         for name, verb in VERBS.items():
             sub = verbs.add_parser(name, help=verb.help, description=verb.help)
             verb.arguments(sub)
-            sub.add_argument("--json", action="store_true", dest="as_json", help="one JSON document on stdout")
+            sub.add_argument("--json", action="store_true", dest="as_json", help="write one JSON document to stdout")
             sub.add_argument(
                 "--database",
                 choices=tuple(connections),
-                help="where the jobs are (default: where the router writes them)",
+                help="database alias of the jobs (default: the router's database for writes)",
             )
+
+    def execute(self, *args: Any, **options: Any) -> str | None:
+        try:
+            return super().execute(*args, **options)
+        except SystemCheckError as error:
+            error.returncode = VERBS[options["verb"]].failure
+            raise
 
     @no_translations
     def handle(self, *args: Any, **options: Any) -> None:
-        as_json = options["as_json"]
+        as_json, verb = options["as_json"], VERBS[options["verb"]]
         try:
-            answer = VERBS[options["verb"]].run(options, engine.alias(options["database"]))
+            with audit_log.source(audit_log.command_source(options["verb"])):
+                answer = verb.run(options, databases.alias(options["database"]))
         except DelaytasksError as error:
             if as_json:
                 self._write_json({"error": type(error).__name__, "message": str(error)})
-            code = USAGE if isinstance(error, BadInput) else REFUSED
+            code = USAGE if isinstance(error, BadInput) else verb.failure
             raise CommandError(str(error), returncode=code) from error
         except (ImproperlyConfigured, DatabaseError) as error:
             if as_json:
                 self._write_json({"error": type(error).__name__, "message": str(error)})
-            raise CommandError(_first_aid(error), returncode=REFUSED) from error
+            raise CommandError(_message(error), returncode=verb.failure) from error
+        except CommandError:
+            raise
+        except Exception as error:
+            if verb.failure == REFUSED:
+                raise
+            traceback.print_exc()  # else Python would exit with 1, which means that faults were found
+            raise CommandError(f"{type(error).__name__}: {error}", returncode=verb.failure) from error
         self._write(answer, as_json)
 
     def _write(self, answer: Answer, as_json: bool) -> None:
@@ -62,13 +91,13 @@ class Command(BaseCommand):
         else:
             self.stdout.write(answer.text)
         if answer.refused:
-            raise CommandError(answer.refused, returncode=REFUSED)
+            raise CommandError(answer.refused, returncode=answer.code)
 
     def _write_json(self, data: Any) -> None:
         self.stdout.write(json.dumps(data, ensure_ascii=False, cls=DjangoJSONEncoder))
 
 
-def _first_aid(error: Exception) -> str:
+def _message(error: Exception) -> str:
     if isinstance(error, DatabaseError):
-        return f"The database refused: {error}. Is it there, and was `manage.py migrate` run?"
+        return f"Database error: {error}. Check that the database is running and that `manage.py migrate` was run."
     return str(error)

@@ -1,20 +1,20 @@
-/* The board: asks for its numbers every few seconds and shows them. All words and numbers come from the server.
+/* The board: fetches its numbers every few seconds and shows them. The server formats all texts and numbers.
 
-   It rests while nobody looks, goes on by itself after an error and says how old its numbers are. */
+   It pauses while the page is hidden, retries after an error and shows the age of its numbers. */
 'use strict';
 {
-    const PATIENCE_MS = 15000;
-    const LONGEST_PAUSE_MS = 60000;
+    const TIMEOUT_MS = 15000;
+    const MAX_PAUSE_MS = 60000;
     const {Chart, Colours, make, write} = delaytasksCharts;
 
     function showTiles(list, tiles) {
-        const wanted = new Set(tiles.map((tile) => tile.name));
+        const names = new Set(tiles.map((tile) => tile.name));
         for (const item of [...list.children]) {
-            if (!wanted.has(item.dataset.name)) {
+            if (!names.has(item.dataset.name)) {
                 item.remove();
             }
         }
-        tiles.forEach((tile, place) => {
+        tiles.forEach((tile, index) => {
             let item = list.querySelector(`[data-name="${tile.name}"]`);
             if (!item) {
                 item = make('li', '', 'dt-tile');
@@ -22,14 +22,14 @@
                 item.append(make('span', '', 'dt-tile-label'), make(tile.url ? 'a' : 'span', '', 'dt-tile-value'));
                 item.append(make('span', '', 'dt-tile-said'), make('span', '', 'dt-tile-note'));
             }
-            if (list.children[place] !== item) {
-                list.insertBefore(item, list.children[place] || null);
+            if (list.children[index] !== item) {
+                list.insertBefore(item, list.children[index] || null);
             }
-            const [label, value, said, note] = item.children;
+            const [label, value, level, note] = item.children;
             item.dataset.level = tile.level;
             write(label, tile.label);
             write(value, tile.value);
-            write(said, tile.said);
+            write(level, tile.said);
             write(note, tile.notes.join(' · '));
             if (tile.url) {
                 value.href = tile.url;
@@ -37,12 +37,12 @@
         });
     }
 
-    function line(cells, kinds) {
+    function tableRow(cells, tagOf) {
         const row = document.createElement('tr');
-        cells.forEach((text, place) => {
-            const cell = make(kinds(place), text);
+        cells.forEach((text, index) => {
+            const cell = make(tagOf(index), text);
             if (cell.tagName === 'TH') {
-                cell.scope = kinds === headings ? 'col' : 'row';
+                cell.scope = tagOf === headings ? 'col' : 'row';
             }
             row.append(cell);
         });
@@ -50,17 +50,17 @@
     }
     const headings = () => 'th';
 
-    function showPast(section, note, past) {
-        const told = JSON.stringify(past);
-        if (section.dataset.told === told) {
-            return; // so that what somebody marked stays marked
+    function showTable(section, note, table) {
+        const json = JSON.stringify(table);
+        if (section.dataset.shown === json) {
+            return; // keeps the selection of text
         }
-        section.dataset.told = told;
-        section.hidden = !past?.rows.length;
-        write(note, past ? past.note : '');
-        section.querySelector('thead').replaceChildren(line(past ? past.head : [], headings));
-        const kinds = (place) => (place === 0 ? 'th' : 'td');
-        section.querySelector('tbody').replaceChildren(...(past ? past.rows : []).map((cells) => line(cells, kinds)));
+        section.dataset.shown = json;
+        section.hidden = !table?.rows.length;
+        write(note, table ? table.note : '');
+        section.querySelector('thead').replaceChildren(tableRow(table ? table.head : [], headings));
+        const tagOf = (index) => (index === 0 ? 'th' : 'td');
+        section.querySelector('tbody').replaceChildren(...(table ? table.rows : []).map((cells) => tableRow(cells, tagOf)));
     }
 
     class Board {
@@ -70,10 +70,10 @@
         #topic = document.getElementById('dt-topic');
         #stop = document.getElementById('dt-board-stop');
         #at = '';
-        #failed = 0;
-        #standing = false;
+        #failures = 0;
+        #stopped = false;
         #timer = 0;
-        #asking = null;
+        #request = null;
 
         constructor() {
             for (const section of this.#page.querySelectorAll('.dt-chart')) {
@@ -81,74 +81,74 @@
             }
             this.#colours.onChange(() => this.#charts.forEach((chart) => chart.redraw()));
             this.#topic.form.addEventListener('submit', (event) => event.preventDefault());
-            this.#topic.addEventListener('change', () => this.#choose());
-            this.#stop.addEventListener('click', () => this.#standStill());
-            document.addEventListener('visibilitychange', () => this.#goOn());
-            window.addEventListener('online', () => this.#goOn());
-            this.#ask();
+            this.#topic.addEventListener('change', () => this.#selectTopic());
+            this.#stop.addEventListener('click', () => this.#toggle());
+            document.addEventListener('visibilitychange', () => this.#resume());
+            window.addEventListener('online', () => this.#resume());
+            this.#fetch();
         }
 
-        #choose() {
+        #selectTopic() {
             const query = this.#topic.value ? `?${new URLSearchParams({topic: this.#topic.value})}` : location.pathname;
             history.replaceState(null, '', query);
-            this.#ask();
+            this.#fetch();
         }
 
-        #standStill() {
-            this.#standing = !this.#standing;
-            write(this.#stop, this.#standing ? config.words.go : config.words.stop);
-            this.#sayWhen();
-            this.#goOn();
+        #toggle() {
+            this.#stopped = !this.#stopped;
+            write(this.#stop, this.#stopped ? config.words.go : config.words.stop);
+            this.#showTime();
+            this.#resume();
         }
 
-        #goOn() {
-            if (document.hidden || this.#standing) {
+        #resume() {
+            if (document.hidden || this.#stopped) {
                 clearTimeout(this.#timer);
-                this.#asking?.abort();
+                this.#request?.abort();
             } else {
-                this.#ask();
+                this.#fetch();
             }
         }
 
-        async #ask() {
+        async #fetch() {
             clearTimeout(this.#timer);
-            this.#asking?.abort();
-            const asking = this.#asking = new AbortController();
+            this.#request?.abort();
+            const request = this.#request = new AbortController();
             const query = this.#topic.value ? `?${new URLSearchParams({topic: this.#topic.value})}` : '';
             try {
-                const answer = await fetch(config.url + query, {
+                const response = await fetch(config.url + query, {
                     headers: {Accept: 'application/json'},
                     cache: 'no-store',
-                    signal: AbortSignal.any([asking.signal, AbortSignal.timeout(PATIENCE_MS)]),
+                    signal: AbortSignal.any([request.signal, AbortSignal.timeout(TIMEOUT_MS)]),
                 });
-                if (this.#at && (answer.redirected || [401, 403, 404].includes(answer.status))) {
-                    location.reload(); // the server says better than we could what has become of the right to look
+                if (this.#at && (response.redirected || [401, 403, 404].includes(response.status))) {
+                    location.reload(); // the server shows the login page or the reason
                     return;
                 }
-                if (!answer.ok) {
-                    this.#miss(config.words.failed.replace('{status}', answer.status));
+                if (!response.ok) {
+                    this.#showError(config.words.failed.replace('{status}', response.status));
                 } else {
-                    this.#show(await answer.json());
+                    this.#show(await response.json());
                 }
             } catch (error) {
-                if (asking.signal.aborted) {
-                    return; // asked again meanwhile, or nobody wants to know any more
+                if (request.signal.aborted) {
+                    return; // replaced by a newer request, or the page is hidden
                 }
                 console.warn(error);
-                this.#miss(this.#at ? config.words.lost : config.words.never);
+                this.#showError(this.#at ? config.words.lost : config.words.never);
             }
-            if (!document.hidden && !this.#standing) {
-                const pause = Math.min(config.every_ms * 2 ** Math.max(0, this.#failed - 1), LONGEST_PAUSE_MS);
-                this.#timer = setTimeout(() => this.#ask(), pause);
+            if (!document.hidden && !this.#stopped) {
+                const pause = Math.min(config.every_ms * 2 ** Math.max(0, this.#failures - 1), MAX_PAUSE_MS);
+                this.#timer = setTimeout(() => this.#fetch(), pause);
             }
         }
 
         #show(numbers) {
-            this.#failed = 0;
+            this.#failures = 0;
             this.#at = numbers.at;
             this.#page.dataset.state = 'fresh';
             write(document.getElementById('dt-board-error'), '');
-            this.#sayWhen();
+            this.#showTime();
             showTiles(document.getElementById('dt-tiles'), numbers.tiles);
             for (const [name, chart] of this.#charts) {
                 if (numbers.charts[name]) {
@@ -157,17 +157,19 @@
                     chart.unknown(config.words.unknown);
                 }
             }
-            showPast(document.getElementById('dt-past'), document.getElementById('dt-past-note'), numbers.past);
+            for (const name of ['past', 'schedules']) {
+                showTable(document.getElementById(`dt-${name}`), document.getElementById(`dt-${name}-note`), numbers[name]);
+            }
         }
 
-        #miss(text) {
-            this.#failed += 1;
+        #showError(text) {
+            this.#failures += 1;
             this.#page.dataset.state = 'old';
             write(document.getElementById('dt-board-error'), text.replace('{time}', this.#at || '–'));
         }
 
-        #sayWhen() {
-            const text = this.#standing ? config.words.stopped : config.words.updated;
+        #showTime() {
+            const text = this.#stopped ? config.words.stopped : config.words.updated;
             write(document.getElementById('dt-board-updated'), this.#at ? text.replace('{time}', this.#at) : '');
         }
     }

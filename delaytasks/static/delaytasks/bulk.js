@@ -1,9 +1,9 @@
-// The page that asks what to do with many jobs, and the page that shows how far it is. Both work without this.
+// The confirmation page and the progress page of a bulk change. Both work without this script.
 'use strict';
 {
-    const PATIENCE_MS = 10000;
+    const TIMEOUT_MS = 10000;
 
-    // A button that is pressed twice means once. Whoever comes back to the page may press it again.
+    // Ignore a second click. After going back to the page, the form can be submitted again.
     for (const form of document.querySelectorAll('form.dt-bulk-form')) {
         form.addEventListener('submit', (event) => {
             if (form.dataset.sent) {
@@ -13,13 +13,13 @@
         });
         window.addEventListener('pageshow', () => {
             delete form.dataset.sent;
-            nameWhatIsMeant(form);
+            updateTitle(form);
         });
-        form.addEventListener('change', () => nameWhatIsMeant(form));
+        form.addEventListener('change', () => updateTitle(form));
     }
 
-    // The button says what it will do: "Cancel 2,000 jobs".
-    function nameWhatIsMeant(form) {
+    // The heading and the button say what will be done: "Cancel 2,000 jobs".
+    function updateTitle(form) {
         const chosen = form.querySelector('.dt-radio input:checked');
         if (chosen) {
             const question = chosen.closest('.dt-radio').dataset.question;
@@ -30,38 +30,38 @@
 
     const change = document.getElementById('dt-change');
     if (change && document.getElementById('dt-stop')) {
-        follow();
+        poll();
     }
 
-    async function follow() {
+    async function poll() {
         for (;;) {
-            await rest();
+            await pause();
             try {
-                const answer = await fetch(change.dataset.url, {
+                const response = await fetch(change.dataset.url, {
                     headers: {Accept: 'application/json'},
                     cache: 'no-store',
-                    signal: AbortSignal.timeout(PATIENCE_MS),
+                    signal: AbortSignal.timeout(TIMEOUT_MS),
                 });
-                if (answer.redirected || [401, 403, 404].includes(answer.status)) {
-                    window.location.reload(); // the server says better than we could what has become of the right to look
+                if (response.redirected || [401, 403, 404].includes(response.status)) {
+                    window.location.reload(); // the server shows the login page or the reason
                     return;
                 }
-                if (!answer.ok) {
-                    throw new Error(answer.status);
+                if (!response.ok) {
+                    throw new Error(response.status);
                 }
-                const progress = await answer.json();
+                const progress = await response.json();
                 show(progress);
                 if (!progress.under_way) {
                     return;
                 }
             } catch {
-                say(change.dataset.lost);
+                showStatus(change.dataset.lost);
             }
         }
     }
 
-    // For a moment, and as long as nobody looks.
-    async function rest() {
+    // Waits for the polling interval, and until the page is visible.
+    async function pause() {
         await new Promise((done) => setTimeout(done, Number(change.dataset.everyMs)));
         while (document.hidden) {
             await new Promise((done) => document.addEventListener('visibilitychange', done, {once: true}));
@@ -74,24 +74,24 @@
         bar.textContent = progress.done;
         document.getElementById('dt-done').textContent = progress.done;
         change.dataset.state = progress.state;
-        for (const [place, outcome] of progress.outcomes.entries()) {
-            showOutcome(outcome, place);
+        for (const [index, outcome] of progress.outcomes.entries()) {
+            showOutcome(outcome, index);
         }
         document.getElementById('dt-outcomes').hidden = progress.outcomes.length === 0;
         if (!progress.under_way) {
             removeStop();
         }
         if (['failed', 'stopped'].includes(progress.state)) {
-            window.location.reload(); // for the button to go on, and the error, whole and folded
+            window.location.reload(); // shows the button to continue, and the error
         }
-        say(progress.says);
+        showStatus(progress.says);
     }
 
-    // A screen reader reads out what changes here: so it changes only where there is something new to say.
-    function say(text) {
-        const says = document.getElementById('dt-says');
-        if (says.textContent !== text) {
-            says.textContent = text;
+    // Screen readers announce each change of this text, so it is only set if it differs.
+    function showStatus(text) {
+        const status = document.getElementById('dt-says');
+        if (status.textContent !== text) {
+            status.textContent = text;
         }
     }
 
@@ -103,15 +103,15 @@
         stop.remove();
     }
 
-    // In place: a link that somebody has just reached by keyboard stays where it is.
-    function showOutcome(outcome, place) {
+    // Updates rows in place, so that a focused link keeps the focus.
+    function showOutcome(outcome, index) {
         const body = document.querySelector('#dt-outcomes tbody');
         let row = Array.from(body.rows).find((each) => each.dataset.outcome === outcome.outcome);
         if (!row) {
             row = newRow(outcome);
         }
-        if (body.rows[place] !== row) {
-            body.insertBefore(row, body.rows[place] || null);
+        if (body.rows[index] !== row) {
+            body.insertBefore(row, body.rows[index] || null);
         }
         row.querySelector('.dt-number').textContent = outcome.count;
         row.querySelector('.dt-quiet').textContent = outcome.rest;

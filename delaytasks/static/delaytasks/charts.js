@@ -1,8 +1,8 @@
-/* Charts that go on: drawn by uPlot, in the colours of the page, each a table too. board.js feeds them. */
+/* Live charts, drawn by uPlot in the colours of the page, each with a table. board.js provides the data. */
 'use strict';
 
 const delaytasksCharts = (() => {
-    const CUT_AT = 4; // times the highest bar that is no herd
+    const CUT_AT = 4; // times the highest bar that is not a herd
     const INTEGERS = [...Array(12).keys()].flatMap((power) => [1, 2, 5].map((digit) => digit * 10 ** power));
 
     const make = (name, text = '', className = '') => {
@@ -12,36 +12,35 @@ const delaytasksCharts = (() => {
         return element;
     };
 
-    // Changes an element's text only if it is another one: whoever reads or selects it is not disturbed.
+    // Sets the text only if it differs: keeps selections, and screen readers stay silent.
     const write = (element, text) => {
         if (element.textContent !== text) {
             element.textContent = text;
         }
     };
 
-    /* The colours of the page, for the canvas: what light-dark() and the admin's variables come to is asked of
-       an element that has them. */
+    /* The colours of the page, for the canvas. A probe element resolves light-dark() and the admin's variables. */
     class Colours {
         #board;
-        #known = new Map();
+        #cache = new Map();
 
         constructor(board) {
             this.#board = board;
         }
 
         of(name) {
-            if (!this.#known.has(name)) {
+            if (!this.#cache.has(name)) {
                 const probe = make('span', '', `dt-probe dt-c-${name}`);
                 this.#board.append(probe);
-                this.#known.set(name, getComputedStyle(probe).color);
+                this.#cache.set(name, getComputedStyle(probe).color);
                 probe.remove();
             }
-            return this.#known.get(name);
+            return this.#cache.get(name);
         }
 
         onChange(redraw) {
             const changed = () => {
-                this.#known.clear();
+                this.#cache.clear();
                 redraw();
             };
             new MutationObserver(changed).observe(document.documentElement, {attributeFilter: ['data-theme', 'class']});
@@ -55,7 +54,7 @@ const delaytasksCharts = (() => {
         #words;
         #plot;
         #tip;
-        #tall;
+        #fullHeight;
         #graph = null;
         #shape = '';
         #data = null;
@@ -66,8 +65,8 @@ const delaytasksCharts = (() => {
             this.#words = words;
             this.#plot = section.querySelector('.dt-plot');
             this.#tip = section.querySelector('.dt-tip');
-            this.#tall = section.querySelector('.dt-tall input');
-            this.#tall?.addEventListener('change', () => this.#graph?.setData(this.#columns()));
+            this.#fullHeight = section.querySelector('.dt-tall input');
+            this.#fullHeight?.addEventListener('change', () => this.#graph?.setData(this.#columns()));
             new ResizeObserver(() => this.#graph?.setSize(this.#size())).observe(this.#plot);
             section.querySelector('details').addEventListener('toggle', () => this.#table());
         }
@@ -79,8 +78,8 @@ const delaytasksCharts = (() => {
             this.#legend();
             this.#news();
             this.#table();
-            if (this.#tall) {
-                this.#tall.closest('.dt-tall').hidden = !data.herds.length;
+            if (this.#fullHeight) {
+                this.#fullHeight.closest('.dt-tall').hidden = !data.herds.length;
             }
             const shape = `${data.labels.length} ${data.series.map((each) => each.name)}`;
             if (shape !== this.#shape) {
@@ -89,7 +88,7 @@ const delaytasksCharts = (() => {
                 this.#shape = shape;
             } else {
                 this.#graph.setData(this.#columns());
-                this.#graph.redraw(true, true); // the times on the axis are others, even where its ends are the same
+                this.#graph.redraw(true, true); // the labels of the axis change even if its range does not
             }
             this.#point();
         }
@@ -102,8 +101,8 @@ const delaytasksCharts = (() => {
             this.#graph?.redraw();
         }
 
-        #find(what) {
-            return this.#section.querySelector(what);
+        #find(selector) {
+            return this.#section.querySelector(selector);
         }
 
         #size() {
@@ -114,28 +113,28 @@ const delaytasksCharts = (() => {
             return 'ladder' in this.#data;
         }
 
-        // What uPlot draws, the first column being the places on the x axis.
+        // The columns for uPlot; the first has the positions on the x axis.
         #columns() {
             const {series, labels, herds} = this.#data;
-            const places = labels.map((_, place) => place);
+            const positions = labels.map((_, index) => index);
             if (this.#isLines) {
                 const atLeastOne = (ms) => (ms === null ? null : Math.max(ms, 1)); // the scale has no 0
-                return [places, ...series.map((each) => each.values.map(atLeastOne)).reverse()];
+                return [positions, ...series.map((each) => each.values.map(atLeastOne)).reverse()];
             }
             if (herds) {
-                const marked = new Set(herds.map(([place]) => place));
-                const those = (wanted) => series[0].values.map((n, place) => (marked.has(place) === wanted ? n : null));
-                return [places, those(false), those(true)];
+                const marked = new Set(herds.map(([index]) => index));
+                const select = (isHerd) => series[0].values.map((n, index) => (marked.has(index) === isHerd ? n : null));
+                return [positions, select(false), select(true)];
             }
-            return [places, ...this.#stacked()];
+            return [positions, ...this.#stacked()];
         }
 
-        // Bars that stand on each other: the highest is drawn first, and the lower ones over it.
+        // Stacked bars: the sums are drawn first, the lower bars over them.
         #stacked() {
             const sums = [];
             for (const {values} of this.#data.series) {
                 const below = sums.at(-1);
-                sums.push(values.map((n, place) => n + (below ? below[place] : 0)));
+                sums.push(values.map((n, index) => n + (below ? below[index] : 0)));
             }
             return sums.reverse();
         }
@@ -143,10 +142,10 @@ const delaytasksCharts = (() => {
         #drawn() {
             const names = this.#data.herds ? ['due', 'herd'] : this.#data.series.map(({name}) => name).reverse();
             if (this.#isLines) {
-                return names.map((name, place) => ({
+                return names.map((name, index) => ({
                     stroke: () => this.#colours.of(name),
-                    width: place === 0 ? 1 : 2,
-                    dash: place === 0 ? [4, 3] : undefined,
+                    width: index === 0 ? 1 : 2,
+                    dash: index === 0 ? [4, 3] : undefined,
                     points: {size: 5, fill: () => this.#colours.of(name)},
                 }));
             }
@@ -180,17 +179,17 @@ const delaytasksCharts = (() => {
                     x: {time: false, range: () => [-0.6, this.#data.labels.length - 0.4]},
                     y: this.#isLines
                         ? {distr: 3, range: (graph, low, high) => [1, Math.max(100, (high || 1) * 2)]}
-                        : {range: (graph, low, high) => [0, Math.max(4, this.#top(high || 0)) * 1.15]},
+                        : {range: (graph, low, high) => [0, Math.max(4, this.#scaleEnd(high || 0)) * 1.15]},
                 },
                 axes: [
                     {
                         stroke: text, font, size: 28, gap: 4, grid: {show: false}, ticks: {...line, size: 4},
-                        splits: (graph) => this.#ticks(graph).map(([place]) => place),
+                        splits: (graph) => this.#ticks(graph).map(([index]) => index),
                         values: (graph) => this.#ticks(graph).map(([, label]) => label),
                     },
                     {
                         stroke: text, font, gap: 4, grid: line, ticks: {show: false}, space: 32,
-                        size: (graph, values) => this.#widest(graph, font, values),
+                        size: (graph, values) => this.#axisWidth(graph, font, values),
                         ...(this.#isLines ? ladder : numbers),
                     },
                 ],
@@ -199,47 +198,47 @@ const delaytasksCharts = (() => {
             };
         }
 
-        // Where the scale ends: a herd would leave nothing to see of all else, so it is cut unless it may be tall.
-        #top(highest) {
+        // The end of the scale. Herds are cut, as they would dwarf all other bars, unless full height is selected.
+        #scaleEnd(highest) {
             const {herds = [], series} = this.#data;
-            const marked = new Set(herds.map(([place]) => place));
-            const usual = Math.max(...series[0].values.filter((_, place) => !marked.has(place)), 0);
-            const cut = herds.length && usual && !this.#tall?.checked ? Math.max(CUT_AT * usual, 10) : Infinity;
+            const marked = new Set(herds.map(([index]) => index));
+            const usual = Math.max(...series[0].values.filter((_, index) => !marked.has(index)), 0);
+            const cut = herds.length && usual && !this.#fullHeight?.checked ? Math.max(CUT_AT * usual, 10) : Infinity;
             return Math.min(highest, cut);
         }
 
-        // The times on the axis that have room beside each other.
+        // The labels of the axis that fit without overlap.
         #ticks(graph) {
             const room = 46 * this.#data.labels.length / (graph.over.clientWidth || this.#plot.clientWidth);
             let next = -Infinity;
-            return this.#data.ticks.filter(([place]) => place >= next && (next = place + room));
+            return this.#data.ticks.filter(([index]) => index >= next && (next = index + room));
         }
 
         #steps() {
             return this.#data.ladder.map(([ms]) => ms);
         }
 
-        #widest(graph, font, values) {
+        #axisWidth(graph, font, values) {
             graph.ctx.font = font;
             return Math.ceil(Math.max(24, ...(values || []).map((text) => graph.ctx.measureText(text).width))) + 12;
         }
 
-        // Numbers above the herds, a plus above what was not counted to its end; none over another.
+        // Draws numbers above herds and a plus above incomplete counts, without overlaps.
         #mark(graph, font) {
             const {herds = [], more = [], series} = this.#data;
-            const labelled = new Map([...more.map((place) => [place, '+']), ...herds]);
+            const labelled = new Map([...more.map((index) => [index, '+']), ...herds]);
             const {ctx, bbox: {left, top, width}} = graph;
             ctx.save();
             ctx.font = font.replace('12px', `600 ${12 * devicePixelRatio}px`);
             ctx.textAlign = 'center';
             const taken = [];
             const byHeight = [...labelled].sort(([a], [b]) => series[0].values[b] - series[0].values[a]);
-            for (const [place, text] of byHeight) {
+            for (const [index, text] of byHeight) {
                 const half = ctx.measureText(text).width / 2;
-                const middle = graph.valToPos(place, 'x', true);
+                const middle = graph.valToPos(index, 'x', true);
                 const x = Math.min(Math.max(middle, left + half), left + width - half);
-                const y = Math.max(graph.valToPos(series[0].values[place], 'y', true), top + 16 * devicePixelRatio);
-                if (series[0].values[place] > graph.scales.y.max) {
+                const y = Math.max(graph.valToPos(series[0].values[index], 'y', true), top + 16 * devicePixelRatio);
+                if (series[0].values[index] > graph.scales.y.max) {
                     this.#cut(graph, middle, y);
                 }
                 if (!taken.some(([from, to]) => x - half < to && x + half > from)) {
@@ -251,7 +250,7 @@ const delaytasksCharts = (() => {
             ctx.restore();
         }
 
-        // A bar that goes on beyond the scale ends below its number, and is torn.
+        // A bar beyond the scale ends below its number, with a jagged cut.
         #cut(graph, x, y) {
             const {ctx, bbox: {top, width}} = graph;
             const half = width / this.#data.labels.length / 2;
@@ -266,20 +265,20 @@ const delaytasksCharts = (() => {
             ctx.fill();
         }
 
-        // What is under the pointer, in words.
+        // The tooltip of the position under the pointer.
         #point() {
-            const place = this.#graph?.cursor.idx;
-            this.#tip.hidden = place === null || place === undefined || place >= this.#data.labels.length;
+            const index = this.#graph?.cursor.idx;
+            this.#tip.hidden = index === null || index === undefined || index >= this.#data.labels.length;
             if (this.#tip.hidden) {
                 return;
             }
             const {labels, series, texts, remarks = {}} = this.#data;
-            const lines = series.map((each, n) => make('div', `${each.label}: ${texts[n][place] || '–'}`));
-            if (remarks[place]) {
-                lines.push(make('div', remarks[place]));
+            const lines = series.map((each, n) => make('div', `${each.label}: ${texts[n][index] || '–'}`));
+            if (remarks[index]) {
+                lines.push(make('div', remarks[index]));
             }
-            this.#tip.replaceChildren(make('strong', labels[place]), ...lines);
-            const x = this.#graph.over.offsetLeft + this.#graph.valToPos(place, 'x');
+            this.#tip.replaceChildren(make('strong', labels[index]), ...lines);
+            const x = this.#graph.over.offsetLeft + this.#graph.valToPos(index, 'x');
             const onTheRight = x < this.#plot.clientWidth / 2;
             this.#tip.style.insetInlineStart = onTheRight ? `${x + 12}px` : 'auto';
             this.#tip.style.insetInlineEnd = onTheRight ? 'auto' : `${this.#plot.clientWidth - x + 12}px`;
@@ -298,9 +297,9 @@ const delaytasksCharts = (() => {
 
         #news() {
             const news = this.#find('.dt-news');
-            const said = this.#data.news || [];
-            if ([...news.children].map((each) => each.textContent).join('\n') !== said.join('\n')) {
-                news.replaceChildren(...said.map((text) => make('li', text)));
+            const texts = this.#data.news || [];
+            if ([...news.children].map((each) => each.textContent).join('\n') !== texts.join('\n')) {
+                news.replaceChildren(...texts.map((text) => make('li', text)));
             }
         }
 
@@ -310,30 +309,30 @@ const delaytasksCharts = (() => {
             }
             const {labels, series, texts, remarks} = this.#data;
             const heads = [this.#words.time, ...series.map((each) => each.label), ...(remarks ? [this.#words.remark] : [])];
-            const rows = labels.map((label, place) => [
-                label, ...texts.map((column) => column[place]), ...(remarks ? [remarks[place] || ''] : []),
+            const rows = labels.map((label, index) => [
+                label, ...texts.map((column) => column[index]), ...(remarks ? [remarks[index] || ''] : []),
             ]);
             fill(this.#find('thead'), [heads], 'th');
             fill(this.#find('tbody'), rows, 'td');
         }
     }
 
-    // Rows of cells, changed where they are: the place in a long table is not lost.
+    // Updates the rows in place, to keep the scroll position of a long table.
     function fill(body, rows, name) {
         while (body.rows.length > rows.length) {
             body.deleteRow(-1);
         }
         rows.forEach((texts, n) => {
             const row = body.rows[n] || body.insertRow();
-            texts.forEach((text, place) => {
-                if (!row.cells[place]) {
-                    const cell = make(place === 0 ? 'th' : name);
+            texts.forEach((text, index) => {
+                if (!row.cells[index]) {
+                    const cell = make(index === 0 ? 'th' : name);
                     if (cell.tagName === 'TH') {
                         cell.scope = name === 'th' ? 'col' : 'row';
                     }
                     row.append(cell);
                 }
-                write(row.cells[place], text);
+                write(row.cells[index], text);
             });
         });
     }

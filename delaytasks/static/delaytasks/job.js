@@ -1,49 +1,49 @@
-// A live job's page follows the job: when it has changed elsewhere the page shows it as it is now.
-// Nothing that somebody has typed and no place that somebody has reached by keyboard is taken away: then it only says so.
+// Polls for changes of a live job and updates its page.
+// If the user has typed something or has the focus in a changed part, the page only shows a message.
 'use strict';
 document.addEventListener('DOMContentLoaded', () => {
-    const PATIENCE_MS = 10000;
-    const says = document.getElementById('dt-live');
-    if (says) {
-        follow();
+    const TIMEOUT_MS = 10000;
+    const status = document.getElementById('dt-live');
+    if (status) {
+        poll();
     }
 
-    async function follow() {
+    async function poll() {
         for (let live = true; live;) {
-            await rest();
+            await pause();
             try {
-                const address = `${says.dataset.url}?${new URLSearchParams({mark: says.dataset.mark})}`;
-                const answer = await fetch(address, {
+                const url = `${status.dataset.url}?${new URLSearchParams({mark: status.dataset.mark})}`;
+                const response = await fetch(url, {
                     headers: {Accept: 'application/json'},
                     cache: 'no-store',
-                    signal: AbortSignal.timeout(PATIENCE_MS),
+                    signal: AbortSignal.timeout(TIMEOUT_MS),
                 });
-                if (answer.redirected || [401, 403, 404].includes(answer.status)) {
-                    sayThatItChanged(); // the server says better than we could what has become of the right to look
+                if (response.redirected || [401, 403, 404].includes(response.status)) {
+                    showChanged(); // after a reload the server shows the login page or the reason
                     return;
                 }
-                if (answer.ok) {
-                    const job = await answer.json();
+                if (response.ok) {
+                    const job = await response.json();
                     live = job.live;
                     if ('now' in job && !show(job)) {
                         return;
                     }
                 }
             } catch {
-                // The server is away: it is asked again.
+                // The server is not reachable: try again.
             }
         }
     }
 
-    // For a moment, and as long as nobody looks.
-    async function rest() {
-        await new Promise((done) => setTimeout(done, Number(says.dataset.everyMs)));
+    // Waits for the polling interval, and until the page is visible.
+    async function pause() {
+        await new Promise((done) => setTimeout(done, Number(status.dataset.everyMs)));
         while (document.hidden) {
             await new Promise((done) => document.addEventListener('visibilitychange', done, {once: true}));
         }
     }
 
-    // Whether it could be shown.
+    // Updates the page. Returns false if that would disturb the user.
     function show(job) {
         const parts = new Map([[document.getElementById('dt-now'), job.now]]);
         parts.set(document.getElementById('dt-timeline'), job.timeline);
@@ -53,59 +53,59 @@ document.addEventListener('DOMContentLoaded', () => {
                 parts.set(field, text);
             }
         }
-        if (somethingWasTyped() || [...parts.keys()].some((part) => part.contains(document.activeElement))) {
-            sayThatItChanged();
+        if (hasInput() || [...parts.keys()].some((part) => part.contains(document.activeElement))) {
+            showChanged();
             return false;
         }
-        const open = unfolded();
+        const open = openDetails();
         parts.forEach((text, part) => {
-            part.innerHTML = text; // it comes from our own templates, which escape what is stored
+            part.innerHTML = text; // from our own templates, which escape stored values
         });
-        unfold(open);
+        restoreDetails(open);
         document.dispatchEvent(new Event('delaytasks:shown'));
-        says.dataset.mark = job.mark;
-        says.textContent = job.says;
+        status.dataset.mark = job.mark;
+        status.textContent = job.says;
         return true;
     }
 
-    // Times aside, which stand there in another zone than the server's.
+    // Ignores times, which the page shows in another zone than the server.
     function sameText(field, text) {
         const other = document.createElement('template');
         other.innerHTML = text;
-        const bare = (node) => {
+        const textWithoutTimes = (node) => {
             const copy = node.cloneNode(true);
             copy.querySelectorAll('time').forEach((time) => time.replaceWith(time.dateTime));
             return copy.textContent.trim();
         };
-        return bare(field) === bare(other.content);
+        return textWithoutTimes(field) === textWithoutTimes(other.content);
     }
 
-    function somethingWasTyped() {
+    function hasInput() {
         return [...document.querySelectorAll('.dt-act input:not([type=hidden]), .dt-act option')].some((each) =>
             each.tagName === 'OPTION' ? each.selected !== each.defaultSelected : each.value !== each.defaultValue);
     }
 
-    // What happened is only ever added to, at the top: so an entry is known by its place from the bottom.
+    // Entries are only added at the top, so the index from the bottom identifies an entry.
     const entries = () => [...document.querySelectorAll('#dt-timeline li')].reverse();
 
-    function unfolded() {
+    function openDetails() {
         return entries().map((entry) => entry.querySelector('details')?.open);
     }
 
-    function unfold(open) {
-        entries().forEach((entry, place) => {
-            const folded = entry.querySelector('details');
-            if (folded && open[place]) {
-                folded.open = true;
+    function restoreDetails(open) {
+        entries().forEach((entry, index) => {
+            const details = entry.querySelector('details');
+            if (details && open[index]) {
+                details.open = true;
             }
         });
     }
 
-    function sayThatItChanged() {
+    function showChanged() {
         const link = document.createElement('a');
         link.href = '';
-        link.textContent = says.dataset.reload;
-        says.classList.replace('visually-hidden', 'dt-changed');
-        says.replaceChildren(says.dataset.changed, ' ', link);
+        link.textContent = status.dataset.reload;
+        status.classList.replace('visually-hidden', 'dt-changed');
+        status.replaceChildren(status.dataset.changed, ' ', link);
     }
 });

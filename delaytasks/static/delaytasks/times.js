@@ -1,19 +1,19 @@
-/* Shows a page's times in the browser's time zone. Their titles keep what the server said, with its zone.
+/* Shows times in the browser's time zone. The titles keep the server's times, with the zone.
 
-   Without this script, or where the project chose a zone for each person, the server's times stand.
-   The cookie tells the server which zone "today" is meant in. */
+   Without this script, or if the project activates a zone per user, the server's times remain.
+   The cookie tells the server in which zone "today" is. */
 "use strict";
 
 {
-    const two = (number) => String(number).padStart(2, "0");
+    const twoDigits = (number) => String(number).padStart(2, "0");
 
     const local = (moment, milliseconds) => {
-        const date = `${moment.getFullYear()}-${two(moment.getMonth() + 1)}-${two(moment.getDate())}`;
-        const time = [moment.getHours(), moment.getMinutes(), moment.getSeconds()].map(two).join(":");
+        const date = `${moment.getFullYear()}-${twoDigits(moment.getMonth() + 1)}-${twoDigits(moment.getDate())}`;
+        const time = [moment.getHours(), moment.getMinutes(), moment.getSeconds()].map(twoDigits).join(":");
         return `${date} ${time}${milliseconds ? `.${String(moment.getMilliseconds()).padStart(3, "0")}` : ""}`;
     };
 
-    const remember = (name, zone, path) => {
+    const setCookie = (name, zone, path) => {
         const secure = location.protocol === "https:" ? "; secure" : "";
         document.cookie = `${name}=${zone}; path=${path}; max-age=31536000; samesite=lax${secure}`;
     };
@@ -24,7 +24,7 @@
         if (!notice || !/^[\w+\/-]+$/.test(zone || "")) {
             return;
         }
-        remember(notice.dataset.cookie, zone, notice.dataset.path);
+        setCookie(notice.dataset.cookie, zone, notice.dataset.path);
         for (const element of document.querySelectorAll("time.dt-time")) {
             element.textContent = local(new Date(element.dateTime), element.textContent.includes("."));
         }
@@ -32,5 +32,5 @@
     };
 
     document.addEventListener("DOMContentLoaded", show);
-    document.addEventListener("delaytasks:shown", show); // a script has put other times on the page
+    document.addEventListener("delaytasks:shown", show); // a script added times to the page
 }

@@ -1,1 +1,1 @@
-"""A Django app whose handlers leave a row for each time they ran, and misbehave on request."""
+"""A Django app whose handlers store a row per run, and some of which misbehave."""

@@ -2,7 +2,7 @@ from django.db import models
 
 
 class Effect(models.Model):
-    """What a handler did, once per call that was committed."""
+    """One committed run of a handler."""
 
     job_id = models.BigIntegerField()
     topic = models.CharField(max_length=100)

@@ -1,12 +1,15 @@
-"""Handlers: `quick` does what it is told; the others hang, overrun their TTR or do not listen."""
+"""Handlers: `quick` is well behaved; others hang, exceed their TTR or ignore the interrupt."""
 
 import os
+import signal
 import time
+from datetime import timedelta
 from pathlib import Path
 
 from django.conf import settings
 
-from delaytasks import clock, dialect, handler
+from delaytasks import clock, handler, poll
+from delaytasks.db import dialects
 
 from .models import Effect
 from .tasks import backend
@@ -14,8 +17,8 @@ from .tasks import backend
 FOREVER_SECONDS = 600
 
 
-def effects_of(*jobs):
-    now_ms = int(dialect.now_ms("default"))
+def store_effects(*jobs):
+    now_ms = int(dialects.now_ms("default"))
     Effect.objects.bulk_create(
         Effect(
             job_id=job.id, topic=job.topic, key=job.key, attempt=job.attempt,
@@ -26,43 +29,43 @@ def effects_of(*jobs):
 
 
 def mark(job):
-    """A file that says which process is at which attempt: outside the transaction, so it stays when that is gone."""
-    found = Path(settings.VAR) / f"{job.topic}-{job.key}-{job.attempt}"
-    half = found.with_suffix(".half")
+    """Write a file with the pid of this attempt's process. Unlike a row, it survives a rollback."""
+    path = Path(settings.VAR) / f"{job.topic}-{job.key}-{job.attempt}"
+    half = path.with_suffix(".half")
     half.write_text(str(os.getpid()))
-    half.rename(found)
+    half.rename(path)
 
 
 @handler("quick")
 def quick(job):
-    effects_of(job)
+    store_effects(job)
 
 
 @handler("backend")
-def says_its_backend(job):
-    """The pid of its effect is the server's process behind the connection."""
-    effects_of(job)
+def store_backend(job):
+    """Store an effect whose pid is the database server's process."""
+    store_effects(job)
     Effect.objects.filter(job_id=job.id).update(pid=backend())
 
 
 @handler("steady")
 def steady(job):
-    """Takes its time, as work does."""
-    effects_of(job)
+    """Take some time."""
+    store_effects(job)
     mark(job)
     time.sleep(0.05)
 
 
 @handler("batched", batch=50)
 def batched(jobs):
-    effects_of(*jobs)
+    store_effects(*jobs)
     mark(jobs[0])
     time.sleep(0.2)
 
 
 @handler("hangs-once")
 def hangs_once(job):
-    effects_of(job)
+    store_effects(job)
     mark(job)
     if job.attempt == 1:
         time.sleep(FOREVER_SECONDS)
@@ -70,43 +73,96 @@ def hangs_once(job):
 
 @handler("overruns-once")
 def overruns_once(job):
-    effects_of(job)
+    store_effects(job)
     mark(job)
     if job.attempt == 1:
         try:
             time.sleep(FOREVER_SECONDS)
-        except Exception:  # as careless handlers have; the interrupt is not an Exception
+        except Exception:  # the interrupt is not an Exception
             pass
 
 
-def do_not_listen():
+def ignore_interrupts():
     while True:
         try:
             time.sleep(FOREVER_SECONDS)
-        except BaseException:  # what no handler should do
+        except BaseException:  # no handler should do this
             pass
 
 
 @handler("deaf-once")
 def deaf_once(job):
-    effects_of(job)
+    store_effects(job)
     mark(job)
     if job.attempt == 1:
-        do_not_listen()
+        ignore_interrupts()
 
 
 @handler("deaf", max_attempts=2)
 def deaf(job):
-    effects_of(job)
+    store_effects(job)
     mark(job)
-    do_not_listen()
+    ignore_interrupts()
+
+
+@handler("neighbours", max_attempts=2)
+def neighbours(job):
+    """The job `killer` kills its process; `slow` waits for the test."""
+    if job.key == "killer":
+        mark(job)
+        os.kill(os.getpid(), signal.SIGKILL)
+    while job.key == "slow" and not (Path(settings.VAR) / "resume").exists():
+        mark(job)
+        time.sleep(0.02)
+    store_effects(job)
 
 
 @handler("late-finisher", atomic=False)
 def late_finisher(job):
-    """The first attempt comes back when the test says so, and tries to finish what is no longer its own."""
+    """The first attempt waits for the test, then tries to finish a job that it no longer holds."""
     mark(job)
-    while job.attempt == 1 and not (Path(settings.VAR) / "come-back").exists():
+    while job.attempt == 1 and not (Path(settings.VAR) / "resume").exists():
         time.sleep(0.02)
     with job.finishing():
-        effects_of(job)
+        store_effects(job)
+
+
+@poll("polled", every=["300ms", "500ms", "1h"], until=timedelta(days=1))
+def polled(job):
+    """The second attempt kills its process; the third poll settles the question."""
+    store_effects(job)
+    if job.attempt == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return job.polls == 2
+
+
+def give_up(job):
+    """Kill the process in the first of two attempts to give up."""
+    store_effects(job)
+    mark(job)
+    if job.attempt == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@poll("gives-up", every=["1h"], until="1s", on_give_up=give_up, atomic=False)
+def never_settled(job):
+    return False
+
+
+@handler("takes-seconds", concurrency=8)
+def takes_seconds(job):
+    """Take as long as the test says."""
+    resume = Path(settings.VAR) / "resume"
+    while not resume.exists():
+        time.sleep(0.05)
+
+
+@handler("touches", ttr=2)
+def touches(job):
+    """Run for longer than the TTR, and touch the job all the time."""
+    mark(job)
+    resume = Path(settings.VAR) / "resume"
+    while not resume.exists():
+        time.sleep(0.05)
+        job.touch()
+    store_effects(job)

@@ -1,4 +1,4 @@
-"""Schedules a job, lets a mover and a worker pass find it through Redis, and looks at it in the admin."""
+"""Schedule a job, run it through the mirror with a mover and a worker pass, and view it in the admin."""
 
 import os
 from pathlib import Path
@@ -17,19 +17,19 @@ def run_a_job() -> None:
     from delaytasks.models import Job
     from delaytasks.states import State
 
-    places = mirror.connect()
+    index = mirror.connect()
     schedule("lesson.remind", key="lesson:7", delay=0, body={"lesson": 7})
-    assert places.due_count() == 1, "the mirror was not told"
+    assert index.due_count() == 1, "the job is not in the mirror"
     tasks.move_due.apply(throw=True)
-    assert places.due_count() == 0
-    assert places.ready_counts(["lesson.remind"]) == {"lesson.remind": 1}
+    assert index.due_count() == 0
+    assert index.ready_counts(["lesson.remind"]) == {"lesson.remind": 1}
     tasks.run_topic.apply(args=["lesson.remind"], throw=True)
     assert seen == [7]
     assert Job.objects.get().state == State.FINISHED
-    assert places.ready_counts(["lesson.remind"]) == {}
+    assert index.ready_counts(["lesson.remind"]) == {}
 
 
-def look_at_it() -> None:
+def view_in_the_admin() -> None:
     from django.contrib.auth.models import User
     from django.test import Client
 
@@ -45,5 +45,5 @@ def look_at_it() -> None:
 
 django.setup()
 run_a_job()
-look_at_it()
+view_in_the_admin()
 print("all went well")

@@ -1,7 +1,7 @@
-"""Handlers that a deploy brings, takes away or changes: which code this is, the environment says.
+"""Handlers that a deploy adds, removes or changes, depending on the environment.
 
-TORTURE_WITHOUT   a topic that this code has no handler of
-TORTURE_BODY      "new": this code knows bodies of the new shape alone
+TORTURE_WITHOUT   a topic without a handler in this version of the code
+TORTURE_BODY      "new": this version only accepts bodies of the new format
 """
 
 import os
@@ -9,21 +9,21 @@ from typing import Any
 
 from delaytasks import handler
 
-from ..terms import BODY, BODY_ATTEMPTS, LEAVING, TTR_SECONDS
-from .timeouts import KEEPS_TRYING, QUICKLY, leave_effects, witnessed
+from ..constants import BODY, BODY_ATTEMPTS, LEAVING, TTR_SECONDS
+from .timeouts import KEEPS_TRYING, QUICKLY, leave_effects, logged
 
 if os.environ.get("TORTURE_WITHOUT") != LEAVING:
 
     @handler(LEAVING, ttr=TTR_SECONDS, **KEEPS_TRYING)
-    @witnessed
+    @logged
     def leaving(job: Any) -> None:
         leave_effects(job)
 
 
 @handler(BODY, ttr=TTR_SECONDS, max_attempts=BODY_ATTEMPTS, backoff=QUICKLY)
-@witnessed
+@logged
 def body(job: Any) -> None:
-    """Jobs of before the deploy say "order" where those of today say "order_id"."""
+    """Old bodies have the key "order", new ones "order_id"."""
     leave_effects(job)
     if os.environ.get("TORTURE_BODY") == "new":
         assert job.body["order_id"]

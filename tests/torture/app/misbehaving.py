@@ -1,6 +1,6 @@
-"""Handlers that misbehave; manners.py says how their jobs end. Each makes its effect first, as far as it may.
+"""Handlers that misbehave; misbehaviours.py defines how their jobs must end. Each leaves its effect first if it can.
 
-A job's body says when: at each attempt, or at the first alone.
+A job's body decides when: at each attempt, or only at the first.
 """
 
 import functools
@@ -19,37 +19,37 @@ from django.db import DatabaseError, connection, transaction
 
 from delaytasks import Snooze, cancel, handler, schedule
 
-from .. import manners
-from .timeouts import LEDGER, QUICKLY, leave_effects, witnessed
+from .. import misbehaviours
+from .timeouts import LEDGER, QUICKLY, leave_effects, logged
 
 FOREVER_SECONDS = 600
 MEMORY_BYTES = 300_000_000
 LIVES_ON_SECONDS = 3
 GENERATIONS = 3
-STOP = object()  # returned by what is not to come to the fenced last part
+STOP = object()  # returned to skip finishing()
 
 
 def misbehaves(name: str) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:
-    """Make a handler of the decorated function, which is called with the job when it is to misbehave."""
-    manner = manners.MANNERS[name]
+    """Register the decorated function as a handler; it is called when the job should misbehave."""
+    manner = misbehaviours.MANNERS[name]
 
     def register(work: Callable[[Any], Any]) -> Callable[[Any], Any]:
         @handler(
-            manner.topic, ttr=manner.ttr_seconds, max_attempts=manners.ATTEMPTS, backoff=QUICKLY,
+            manner.topic, ttr=manner.ttr_seconds, max_attempts=misbehaviours.ATTEMPTS, backoff=QUICKLY,
             atomic=manner.atomic, concurrency=manner.slots,
         )  # fmt: skip
-        @witnessed
+        @logged
         @functools.wraps(work)
         def act(job: Any) -> Any:
             if manner.atomic:
                 leave_effects(job)
-            answer = work(job) if job.body["always"] or job.attempt == 1 else None
-            if answer is STOP:
+            result = work(job) if job.body["always"] or job.attempt == 1 else None
+            if result is STOP:
                 return None
             if not manner.atomic:
                 with job.finishing():
                     leave_effects(job)
-            return answer
+            return result
 
         return work
 
@@ -118,18 +118,18 @@ def sleeps(job: Any) -> None:
 
 @misbehaves("queries")
 def queries(job: Any) -> None:
-    """Inside the database, where no interrupt of Python's is heard."""
+    """Wait in the database, where Python cannot interrupt it."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_sleep(%s)", [FOREVER_SECONDS])
 
 
 @misbehaves("lingers")
 def lingers(job: Any) -> None:
-    """Comes back, and leaves something to be done on commit that does not."""
+    """Return, but leave an on_commit callback that does not."""
     transaction.on_commit(lambda: time.sleep(FOREVER_SECONDS))
 
 
-def do_not_listen() -> None:
+def ignore_interrupts() -> None:
     while True:
         try:
             time.sleep(FOREVER_SECONDS)
@@ -139,21 +139,21 @@ def do_not_listen() -> None:
 
 @misbehaves("deaf")
 def deaf(job: Any) -> None:
-    do_not_listen()
+    ignore_interrupts()
 
 
 @misbehaves("unalarmed")
 def unalarmed(job: Any) -> None:
     signal.alarm(0)
     signal.signal(signal.SIGALRM, signal.SIG_IGN)
-    do_not_listen()
+    ignore_interrupts()
 
 
 # -- forks --------------------------------------------------------------------------------------
 
 
 def in_child(work: Callable[[], Any]) -> None:
-    """Do something in a child, which then comes back from here as the parent does, once it has ended."""
+    """Run `work` in a forked child that returns from here too; the parent returns after the child has ended."""
     pid = os.fork()
     if pid:
         os.waitpid(pid, 0)
@@ -178,13 +178,13 @@ def fork_exits(job: Any) -> None:
 
 @misbehaves("fork-works")
 def fork_works(job: Any) -> None:
-    """In the parent's transaction, as it thinks."""
+    """The child writes in what looks like the parent's transaction."""
     in_child(lambda: leave_effects(job))
 
 
 @misbehaves("fork-outside")
 def fork_outside(job: Any) -> None:
-    """Both come back to the fenced last part: the child first."""
+    """Child and parent both reach finishing(), the child first."""
     in_child(lambda: None)
 
 
@@ -196,14 +196,14 @@ def fork_lives_on(job: Any) -> None:
 
 @misbehaves("fork-orphan")
 def fork_orphan(job: Any) -> None:
-    """The parent dies with its transaction open; the child has inherited the socket that it goes over."""
+    """The parent dies with an open transaction whose socket the child has inherited."""
     if os.fork() == 0:
         time.sleep(LIVES_ON_SECONDS)
     else:
         os._exit(1)
 
 
-# -- eats memory --------------------------------------------------------------------------------
+# -- allocates too much memory --------------------------------------------------------------------------------
 
 
 @misbehaves("memory")
@@ -211,10 +211,10 @@ def memory(job: Any) -> None:
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MEMORY_BYTES, before[1]))
-    eaten = []
+    chunks = []
     try:
         while True:
-            eaten.append(b"x" * 1_000_000)
+            chunks.append(b"x" * 1_000_000)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
 
@@ -256,31 +256,31 @@ def absurd(job: Any) -> Snooze:
     return Snooze(1e300)
 
 
-# -- has to do with itself ----------------------------------------------------------------------
+# -- changes its own job ----------------------------------------------------------------------
 
 
 @misbehaves("again")
 def again(job: Any) -> None:
-    """The next one under its own key, in the same commit; three generations."""
+    """Schedule the next job under its own key in the same transaction; three generations."""
     generation = job.body.get("generation", 1)
     if generation == GENERATIONS:
         return
     n = f"again-{job.id}-{job.attempt}-{time.monotonic_ns()}"
     LEDGER.write("asks", n=n, op="schedule", topic=job.topic, key=job.key, delay_ms=100)
     body = {**job.body, "always": True, "generation": generation + 1}
-    made = schedule(job.topic, key=job.key, delay=0.1, body=body)
-    transaction.on_commit(lambda: LEDGER.write("answers", n=n, said="scheduled", job=made.id, due_ms=made.due_ms))
+    new = schedule(job.topic, key=job.key, delay=0.1, body=body)
+    transaction.on_commit(lambda: LEDGER.write("answers", n=n, said="scheduled", job=new.id, due_ms=new.due_ms))
 
 
 @misbehaves("cancels")
 def cancels(job: Any) -> None:
     n = f"cancels-{job.id}-{job.attempt}-{time.monotonic_ns()}"
     LEDGER.write("asks", n=n, op="cancel", topic=job.topic, key=job.key, delay_ms=None)
-    said = cancel(job.topic, key=job.key)
-    LEDGER.write("answers", n=n, said=str(said), job=job.id, due_ms=None)
+    answer = cancel(job.topic, key=job.key)
+    LEDGER.write("answers", n=n, said=str(answer), job=job.id, due_ms=None)
 
 
-# -- and its database ---------------------------------------------------------------------------
+# -- breaks its database connection ---------------------------------------------------------------------------
 
 
 @misbehaves("close")
@@ -292,7 +292,7 @@ def close(job: Any) -> None:
 @misbehaves("close-raw")
 @misbehaves("close-raw-outside")
 def close_raw(job: Any) -> None:
-    """Behind Django's back."""
+    """Close it without Django's knowledge."""
     connection.ensure_connection()
     connection.connection.close()
 
@@ -372,7 +372,7 @@ def ignores_alarm(job: Any) -> None:
 
 @misbehaves("directory")
 def directory(job: Any) -> None:
-    """Into one that is not there any more."""
+    """Change to a directory that no longer exists."""
     with tempfile.TemporaryDirectory() as there:
         os.chdir(there)
 

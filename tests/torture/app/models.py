@@ -2,7 +2,7 @@ from django.db import models
 
 
 class Effect(models.Model):
-    """What an attempt did, in the commit of its finish. No constraint: that it is there once is to be shown."""
+    """A row written by an attempt in the transaction of its finish. Not unique: duplicates must be visible."""
 
     job_id = models.BigIntegerField()
     attempt = models.IntegerField()

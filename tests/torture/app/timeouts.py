@@ -1,4 +1,4 @@
-"""Handlers that behave: each begins and ends before a witness. What misbehaves is in misbehaving.py."""
+"""Handlers that behave, each logged in the ledger. The others are in misbehaving.py."""
 
 import functools
 import os
@@ -8,11 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from delaytasks import Snooze, clock, dialect, handler
+from delaytasks import Snooze, clock, handler
 from delaytasks.backoff import Backoff
+from delaytasks.db import dialects
 
+from ..constants import MOST_ATTEMPTS, TTR_SECONDS
 from ..ledger import Ledger
-from ..terms import MOST_ATTEMPTS, TTR_SECONDS
 from .models import Effect
 
 LEDGER = Ledger(Path(os.environ.get("TORTURE_LEDGER", ".")), "handlers")
@@ -20,84 +21,84 @@ QUICKLY = Backoff(base_seconds=0.5, factor=1.5, cap_seconds=3)
 KEEPS_TRYING: dict[str, Any] = {"max_attempts": MOST_ATTEMPTS, "backoff": QUICKLY}
 
 
-def witnessed(work: Callable[..., Any]) -> Callable[..., Any]:
-    """The handler, with an entry in the ledger before and after; a batch is one entry for each of its jobs."""
+def logged(work: Callable[..., Any]) -> Callable[..., Any]:
+    """Write an entry to the ledger before and after the handler, for each job of a batch."""
 
     @functools.wraps(work)
-    def seen(given: Any) -> Any:
-        jobs = given if isinstance(given, list) else [given]
-        now_ms = int(dialect.now_ms("default"))
-        LEDGER.write("begins", *({**_about(job), "due_ms": clock.to_ms(job.due_at)} for job in jobs), now_ms=now_ms)
-        answer = work(given)
-        LEDGER.write("ends", *({"job": job.id, "attempt": job.attempt} for job in jobs), how=type(answer).__name__)
-        return answer
+    def wrapper(argument: Any) -> Any:
+        jobs = argument if isinstance(argument, list) else [argument]
+        now_ms = int(dialects.now_ms("default"))
+        LEDGER.write("begins", *({**_fields(job), "due_ms": clock.to_ms(job.due_at)} for job in jobs), now_ms=now_ms)
+        result = work(argument)
+        LEDGER.write("ends", *({"job": job.id, "attempt": job.attempt} for job in jobs), how=type(result).__name__)
+        return result
 
-    return seen
+    return wrapper
 
 
-def _about(job: Any) -> dict[str, Any]:
+def _fields(job: Any) -> dict[str, Any]:
     return {"job": job.id, "topic": job.topic, "key": job.key, "attempt": job.attempt}
 
 
 def leave_effects(*jobs: Any) -> None:
-    now_ms = int(dialect.now_ms("default"))
+    now_ms = int(dialects.now_ms("default"))
     Effect.objects.bulk_create(Effect(job_id=job.id, attempt=job.attempt, at_ms=now_ms) for job in jobs)
 
 
 def share(job: Any, parts: int) -> int:
-    """0 to parts - 1, the same for a key at every attempt."""
+    """Return a number from 0 to parts - 1 that depends only on the key."""
     return zlib.crc32(job.key.encode()) % parts
 
 
 @handler("torture.once", ttr=TTR_SECONDS, **KEEPS_TRYING)
-@witnessed
+@logged
 def once(job: Any) -> None:
     leave_effects(job)
 
 
 @handler("torture.slow", ttr=TTR_SECONDS, **KEEPS_TRYING)
-@witnessed
+@logged
 def slow(job: Any) -> None:
-    """Takes its time, so that a fault finds it at work, with its effect half made."""
+    """Slow, so that faults happen between its effect and its commit."""
     leave_effects(job)
     time.sleep(0.1 + share(job, 8) / 10)
 
 
 @handler("torture.batch", ttr=TTR_SECONDS, batch=50, **KEEPS_TRYING)
-@witnessed
+@logged
 def batch(jobs: list[Any]) -> None:
     leave_effects(*jobs)
 
 
 @handler("torture.together", ttr=TTR_SECONDS, one_commit=True, **KEEPS_TRYING)
-@witnessed
+@logged
 def together(job: Any) -> None:
-    """One commit for a batch of single jobs. Some fail at first: then all of the batch run again one by one."""
+    """Single jobs that share a commit. Some fail at first; then all of them run again one by one."""
     leave_effects(job)
     if share(job, 20) == 0 and job.attempt == 1:
         raise RuntimeError("not at the first attempt")
 
 
 @handler("torture.relaxed", ttr=TTR_SECONDS, relaxed_commit=True, **KEEPS_TRYING)
-@witnessed
+@logged
 def relaxed(job: Any) -> None:
-    """Its finish does not wait for the disk; effect and finish are one commit all the same."""
+    """The commit does not wait for the disk; effect and finish are still one transaction."""
     leave_effects(job)
 
 
 @handler("torture.flaky", ttr=TTR_SECONDS, **KEEPS_TRYING)
-@witnessed
+@logged
 def flaky(job: Any) -> None:
-    """Fails after its effect was made, which has to go with it."""
+    """Fail after the effect, which must be rolled back."""
     leave_effects(job)
     if share(job, 2) == 0 and job.attempt == 1:
         raise RuntimeError("not at the first attempt")
 
 
 @handler("torture.snooze", ttr=TTR_SECONDS, **KEEPS_TRYING)
-@witnessed
+@logged
 def snooze(job: Any) -> Snooze | None:
-    """Asks again once, and then is done."""
+    """Snooze once, then finish."""
     if job.attempt == 1:
         return Snooze(0.7)
     leave_effects(job)
@@ -105,13 +106,13 @@ def snooze(job: Any) -> Snooze | None:
 
 
 @handler("torture.outside", ttr=TTR_SECONDS, atomic=False, **KEEPS_TRYING)
-@witnessed
+@logged
 def outside(job: Any) -> None:
-    """An effect outside the database, which may come twice; and one in the fenced last part, which may not."""
+    """Leave an effect outside the database, which may happen twice, and one in finishing(), which may not."""
     LEDGER.write("outside", job=job.id, topic=job.topic, attempt=job.attempt)
     time.sleep(share(job, 5) / 10)
     with job.finishing():
         leave_effects(job)
 
 
-from . import deployed, misbehaving  # noqa: E402,F401  autodiscovery looks for this module alone
+from . import deployed, misbehaving  # noqa: E402,F401  autodiscovery imports only this module

@@ -1,4 +1,4 @@
-"""Python finds this at its start where libfaketime is at work: it refuses time.sleep's way of sleeping (EINVAL)."""
+"""Loaded by Python at its start under libfaketime, where time.sleep() fails with EINVAL."""
 
 import select
 import time

@@ -1,6 +1,6 @@
-"""The faults, each a function that hurts an Arena and, where it lasts, heals it again before it returns.
+"""The faults: functions that break something in an Arena and repair it, if necessary, before they return.
 
-`uses` names the parts that a fault needs for itself: two faults that use the same are not done at once.
+`uses` names the parts that a fault needs exclusively: faults that use the same part never run together.
 """
 
 import importlib
@@ -8,18 +8,18 @@ import pkgutil
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ..arena import Arena
+from ..environment import Arena
 
 Inflict = Callable[[Arena], None]
 
 
 class Fault(NamedTuple):
-    name: str  # a sentence's subject: "Redis is flushed"
-    area: str  # the module it is in
+    name: str  # a clause: "Redis is flushed"
+    area: str  # its module
     inflict: Inflict
     uses: frozenset[str]
     needs: tuple[str, ...]  # programs that must be on PATH
-    arena: str  # which kind of installation it needs; "plain" ones share one
+    arena: str  # the kind of installation; all "plain" faults share one
     databases: tuple[str, ...]
     quick: bool  # part of the short run
 
@@ -40,7 +40,7 @@ def fault(
     databases: tuple[str, ...] = ("postgres", "sqlite"),
     quick: bool = False,
 ) -> Callable[[Inflict], Inflict]:
-    """Register the decorated function; `uses` is words separated by blanks."""
+    """Register the decorated function; `uses` is a list of words separated by blanks."""
 
     def register(inflict: Inflict) -> Inflict:
         assert name not in FAULTS, name
@@ -52,7 +52,7 @@ def fault(
 
 
 def load_all() -> dict[str, Fault]:
-    """Every fault of every module here, by name."""
+    """Import all modules here; return the faults by name."""
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")
     return FAULTS

@@ -1,18 +1,18 @@
-"""Clocks that are wrong, each in an installation of its own. The database's is true: it is the one clock.
+"""Wrong clocks, each in an installation of its own. The database's clock is correct.
 
-Over SQLite the database's clock is the host's own, so these are for PostgreSQL alone.
+With SQLite the database's clock is the host's, so these faults are only for PostgreSQL.
 """
 
 import contextlib
 import time
 
-from ..arena import Arena
-from ..clocks import OFF_SECONDS
+from ..environment import Arena
+from ..faketime import OFF_SECONDS
 from . import fault
 
 POSTGRES, FAKETIME = ("postgres",), ("faketime",)
 LASTS_SECONDS = 8
-ABOUT_MS = 2_000
+TOLERANCE_MS = 2_000
 
 
 @fault("the hosts' clocks are 30 s ahead", arena="ahead", needs=FAKETIME, databases=POSTGRES)
@@ -29,7 +29,7 @@ def behind(arena: Arena) -> None:
 
 @fault("one worker's clock is 30 s ahead and another's behind", arena="apart", needs=FAKETIME, databases=POSTGRES)
 def apart(arena: Arena) -> None:
-    """A minute between them: as long as a bell is good for."""
+    """A minute apart: as long as a run_topic message is valid."""
     assert_skewed(arena, 0)
     arena.hold(LASTS_SECONDS)
 
@@ -53,7 +53,7 @@ def jump_back(arena: Arena) -> None:
 
 
 def jump(arena: Arena, seconds: int) -> None:
-    """There, and home again: that is a jump the other way."""
+    """Jump, and jump back."""
     try:
         arena.dial.turn(seconds)
         arena.hold(LASTS_SECONDS / 2)
@@ -64,6 +64,6 @@ def jump(arena: Arena, seconds: int) -> None:
 
 
 def assert_skewed(arena: Arena, seconds: int) -> None:
-    """The fault is there: the system itself says how far its host's clock is ahead of the database's."""
+    """Check that the fault is active, by the skew that the system reports."""
     skew_ms = arena.stats()["skew_ms"]
-    assert abs(skew_ms - seconds * 1000) < ABOUT_MS, skew_ms
+    assert abs(skew_ms - seconds * 1000) < TOLERANCE_MS, skew_ms

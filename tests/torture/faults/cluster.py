@@ -1,17 +1,17 @@
-"""The mirror's Redis Cluster: masters that go, and replicas that take over."""
+"""The mirror's Redis Cluster: failing masters and failover to replicas."""
 
 import contextlib
 import signal
 from collections.abc import Iterator
 
-from tests.cluster import Cluster
-from tests.servers import RedisServer
+from tests.support.redis_cluster import Cluster
+from tests.support.servers import RedisServer
 
-from ..arena import Arena
+from ..environment import Arena
 from . import fault
 
 DOWN_SECONDS = 1
-LACKS_SECONDS = 2.0
+BEHIND_SECONDS = 2.0
 
 
 @fault("a master of the Cluster is killed", uses="redis", arena="cluster")
@@ -22,16 +22,16 @@ def kill_master(arena: Arena) -> None:
 
 @fault("a master of the Cluster is killed and its replica lacks the last writes", uses="redis", arena="cluster")
 def kill_master_ahead(arena: Arena) -> None:
-    """The replica is stopped and its link cut, so that what is written next never leaves the master."""
+    """Stop the replica and cut its link, so that later writes stay on the master."""
     master = arena.cluster.masters()[0]
     replica = arena.cluster.replica_of(master)
     assert replica.process is not None
     replica.process.send_signal(signal.SIGSTOP)
     try:
         with master.client() as client:
-            client.client_kill_filter(_type="slave")  # the word that redis-py knows for a replica
+            client.client_kill_filter(_type="slave")  # redis-py's word for a replica
             written = client.info("replication")["master_repl_offset"]
-            arena.hold(LACKS_SECONDS)
+            arena.hold(BEHIND_SECONDS)
             assert client.info("replication")["master_repl_offset"] > written, "Nothing was written meanwhile."
         master.stop(signal.SIGKILL)
     finally:
@@ -51,7 +51,7 @@ def hand_over(arena: Arena) -> None:
 
 @fault("a master of the Cluster is stopped until its replica took over, and goes on", uses="redis", arena="cluster")
 def stop_master(arena: Arena) -> None:
-    """It wakes up as what it was, and for a moment there are two."""
+    """The old master wakes up as a master, so for a moment there are two."""
     master = arena.cluster.masters()[0]
     replica = arena.cluster.replica_of(master)
     assert master.process is not None
@@ -66,7 +66,7 @@ def stop_master(arena: Arena) -> None:
 
 @contextlib.contextmanager
 def _killed(cluster: Cluster, master: RedisServer, replica: RedisServer | None = None) -> Iterator[None]:
-    """Dead it is inside the block, and its replica is master; afterwards it is back as that one's replica."""
+    """Kill the master; inside the block its replica is master; afterwards it is back as a replica."""
     replica = replica or cluster.replica_of(master)
     master.stop(signal.SIGKILL)
     try:

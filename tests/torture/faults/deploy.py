@@ -1,4 +1,4 @@
-"""Deploys under load: old and new code side by side, and what they no longer or not yet know of each other."""
+"""Deploys under load: old and new code side by side, missing handlers and old bodies."""
 
 import time
 
@@ -8,12 +8,12 @@ from django.db.models import Q, QuerySet
 from delaytasks import retry_dead
 from delaytasks.models import Job, JobEvent
 from delaytasks.states import Outcome, State
-from tests.servers import wait_until
+from tests.support.servers import wait_until
 
-from ..arena import Arena
+from ..constants import BODY, BODY_ATTEMPTS, LEAVING, TTR_SECONDS
 from ..deploys import NEW_COUNTER, deploy, new_code, promise
+from ..environment import Arena
 from ..postgresql import JOBS
-from ..terms import BODY, BODY_ATTEMPTS, LEAVING, TTR_SECONDS
 from . import fault
 
 TOGETHER_SECONDS = 5
@@ -23,19 +23,19 @@ MANY = 20
 
 @fault("old and new code run at once", uses="worker", arena="deploys")
 def side_by_side(arena: Arena) -> None:
-    """The new code brings other scripts and a column, which is added while all work."""
+    """The new code has changed scripts and a new column, which is added while everything runs."""
     add_column()
     try:
         deploy(arena, "worker2", **new_code(arena))
         arena.hold(TOGETHER_SECONDS)
-        assert arena.stats()["counters"].get(NEW_COUNTER), "the new code has moved nothing"
+        assert arena.stats()["counters"].get(NEW_COUNTER), "the new code has moved no job"
     finally:
         deploy(arena, "worker2")
 
 
 @fault("all workers are replaced by new code, one by one", uses="worker", arena="deploys", quick=True)
 def rolling(arena: Arena) -> None:
-    """And back. No attempt is wasted: what a worker has begun it ends, what it only holds it gives back."""
+    """And back to the old code. No attempt is wasted: workers finish running jobs and release reserved ones."""
     add_column()
     last = JobEvent.objects.order_by("-id").values_list("id", flat=True).first() or 0
     try:
@@ -48,7 +48,7 @@ def rolling(arena: Arena) -> None:
 
 @fault("a topic's handler is not there any more", uses="worker", arena="deploys")
 def without_handler(arena: Arena) -> None:
-    """Its jobs stay ready, whoever asks is told so, and they run when the handler is back."""
+    """Its jobs stay ready, the stats report it, and they run when the handler is back."""
     keys = names("leaving")
     jobs = Job.objects.filter(topic=LEAVING, key__in=keys)
     arena.env["TORTURE_WITHOUT"] = LEAVING
@@ -65,7 +65,7 @@ def without_handler(arena: Arena) -> None:
 
 @fault("bodies are of an older version of the handler", uses="worker", arena="deploys")
 def old_bodies(arena: Arena) -> None:
-    """They fail until they are dead, with the traceback, beside new ones that do not wait; then both are known."""
+    """Old bodies fail until dead, with a traceback; new ones run at once. Then old ones are retried successfully."""
     old, new = names("old"), names("new")
     olds, news = (Job.objects.filter(topic=BODY, key__in=keys) for keys in (old, new))
     arena.env["TORTURE_BODY"] = "new"
@@ -75,7 +75,7 @@ def old_bodies(arena: Arena) -> None:
         promise(arena, BODY, new, {"order_id": 7})
         await_state(news, State.FINISHED)
         await_state(olds, State.DEAD)
-        assert_told_why(olds)
+        assert_tracebacks(olds)
     finally:
         del arena.env["TORTURE_BODY"]
         deploy(arena)
@@ -86,7 +86,7 @@ def old_bodies(arena: Arena) -> None:
 
 
 def add_column() -> None:
-    """A migration that is additive first, as its SQL would be."""
+    """Run the SQL of an additive migration."""
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT * FROM {JOBS} LIMIT 0")
         if "extra" not in {column[0] for column in cursor.description}:
@@ -105,14 +105,14 @@ def await_state(jobs: QuerySet[Job], state: State) -> None:
 
 
 def says_unhandled(arena: Arena) -> bool:
-    found = arena.stats()
-    topic = found["topics"][LEAVING]
-    return topic["ready"] == MANY and not topic["handled"] and found["counters"].get("unhandled", 0) >= MANY
+    stats = arena.stats()
+    topic = stats["topics"][LEAVING]
+    return topic["ready"] == MANY and not topic["handled"] and stats["counters"].get("unhandled", 0) >= MANY
 
 
-def assert_told_why(jobs: QuerySet[Job]) -> None:
+def assert_tracebacks(jobs: QuerySet[Job]) -> None:
     for job in jobs:
-        failed = JobEvent.objects.filter(job=job).exclude(error="")  # it may have been handed back in between
+        failed = JobEvent.objects.filter(job=job).exclude(error="")  # it may have been released in between
         traces = list(failed.order_by("id").values_list("outcome", "error"))
         assert [outcome for outcome, _ in traces] == [Outcome.FAILED] * (BODY_ATTEMPTS - 1) + [Outcome.DEAD], traces
         assert all("Traceback" in trace and "KeyError: 'order_id'" in trace for _, trace in traces), traces
@@ -121,10 +121,8 @@ def assert_told_why(jobs: QuerySet[Job]) -> None:
 
 def assert_nothing_wasted(events: QuerySet[JobEvent]) -> None:
     expired = list(events.filter(outcome=Outcome.EXPIRED).values_list("job_id", "attempt", "error"))
-    assert not expired, f"attempts were wasted: {expired}"
+    assert not expired, f"attempts expired: {expired}"
     released = set(events.filter(outcome=Outcome.RELEASED).values_list("job_id", flat=True))
     for job in Job.objects.filter(pk__in=released):
         failed = JobEvent.objects.filter(job=job, outcome=Outcome.FAILED).count()
-        assert job.failures == failed, (
-            f"{job} was handed back, and {job.failures - failed} failures are held against it"
-        )
+        assert job.failures == failed, f"{job} was released, but has {job.failures - failed} failures too many"

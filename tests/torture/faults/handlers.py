@@ -1,4 +1,4 @@
-"""Handlers that misbehave, beside a steady load of others that behave. Their jobs end as manners.py says."""
+"""Handlers that misbehave, under a steady load of others. Their jobs end as defined in misbehaviours.py."""
 
 import time
 from collections.abc import Callable
@@ -9,32 +9,32 @@ from django.db import connection
 from delaytasks import schedule_many
 from delaytasks.models import Job
 from delaytasks.states import State
-from tests.servers import wait_until
+from tests.support.servers import wait_until
 
-from ..arena import Arena
+from ..constants import TTR_SECONDS
+from ..environment import Arena
 from ..ledger import Ledger
-from ..manners import FAMILIES, Manner
-from ..terms import TTR_SECONDS
+from ..misbehaviours import FAMILIES, Manner
 from . import fault
 
 ENDS_SECONDS = 120  # a dozen processes end and are replaced, one after the other; a busy machine takes seconds for each
-IDLE_SECONDS = 2 * TTR_SECONDS  # no transaction of a worker has a reason to be older
-MORE_BYTES = 100_000_000  # by which a process may have grown when it is over
+IDLE_SECONDS = 2 * TTR_SECONDS  # the largest age of a worker's transaction
+MORE_BYTES = 100_000_000  # allowed growth of a process
 
 
 def misbehaves(family: str, name: str, *, quick: bool = False) -> None:
-    """Register the fault: jobs of these topics are scheduled, and end as they should."""
+    """Register a fault that schedules jobs of these topics and checks how they end."""
 
     @fault(f"a handler {name}", uses="handlers", quick=quick)
     def inflict(arena: Arena) -> None:
-        for manner, keys in [(manner, _promise(arena, manner)) for manner in _here(family)]:
+        for manner, keys in [(manner, _promise(arena, manner)) for manner in _manners(family)]:
             _await_ends(manner, keys)
-        _await(lambda: _old_transactions(arena), "no transaction of a handler is open still")
+        _await(lambda: _old_transactions(arena), "all transactions of handlers are closed")
         if family == "memory":
-            _await(lambda: _grown(arena), "its memory is back")
+            _await(lambda: _grown(arena), "its memory is freed")
 
 
-def _here(family: str) -> list[Manner]:
+def _manners(family: str) -> list[Manner]:
     vendor = "postgres" if connection.vendor == "postgresql" else "sqlite"
     return [manner for manner in FAMILIES[family] if vendor in manner.databases]
 
@@ -64,17 +64,17 @@ def _await_ends(manner: Manner, keys: list[str]) -> None:
     wait_until(lambda: not jobs.filter(ended_at=None).exists(), seconds=ENDS_SECONDS, what=f"{manner.topic} to end")
     for job in jobs.all():
         dies = bool(manner.error) and "always" in job.key
-        said = f"{job} is {State(job.state).word} after {job.attempt} attempts: {job.error}"
-        assert (job.state == State.DEAD) is dies, said
-        assert not dies or manner.error in job.error, said
+        outcome = f"{job} is {State(job.state).word} after {job.attempt} attempts: {job.error}"
+        assert (job.state == State.DEAD) is dies, outcome
+        assert not dies or manner.error in job.error, outcome
 
 
-def _await(wrong: Callable[[], object], what: str) -> None:
-    wait_until(lambda: not wrong(), seconds=IDLE_SECONDS, what=lambda: f"{what}: {wrong()}")
+def _await(problems: Callable[[], object], what: str) -> None:
+    wait_until(lambda: not problems(), seconds=IDLE_SECONDS, what=lambda: f"{what}: {problems()}")
 
 
 def _old_transactions(arena: Arena) -> list[tuple]:
-    """What holds locks, or keeps dead rows from being cleaned away, and is not at work."""
+    """Return old transactions, which hold locks or prevent vacuum."""
     if connection.vendor != "postgresql":
         return []
     with connection.cursor() as cursor:
@@ -88,7 +88,7 @@ def _old_transactions(arena: Arena) -> list[tuple]:
 
 
 def _grown(arena: Arena) -> dict[int, int]:
-    """The children that hold much more than their main process, in bytes."""
+    """Return the children that use much more memory than their main process, in bytes."""
     found = {}
     for worker in arena.those("worker"):
         usual = _rss(worker.pid)
@@ -97,7 +97,7 @@ def _grown(arena: Arena) -> dict[int, int]:
 
 
 def _rss(pid: int) -> int:
-    """Bytes; 0 if it has ended."""
+    """Return the resident bytes of a process; 0 if it has ended."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
     except (FileNotFoundError, ProcessLookupError):

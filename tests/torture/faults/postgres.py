@@ -1,4 +1,4 @@
-"""The database that crashes, hangs, refuses, collides and is full; it keeps what it has committed."""
+"""A database that crashes, hangs, refuses transactions or is full, but keeps committed data."""
 
 import contextlib
 import signal
@@ -7,20 +7,20 @@ import sqlite3
 import psycopg
 
 from delaytasks.models import Job
-from tests.servers import wait_until
+from tests.support.servers import wait_until
 
 from .. import postgresql
-from ..arena import Arena
+from ..constants import TTR_SECONDS
+from ..environment import Arena
 from ..postgresql import EFFECTS, JOBS
-from ..terms import TTR_SECONDS
 from . import fault
 
 POSTGRES = ("postgres",)
 LASTS_SECONDS = 5
 LOCKED_SECONDS = 3
 FILE_BYTES = 1_048_576
-PATIENT_SECONDS = 4  # others notice a deadlock after one
-WAITS_SECONDS = 5  # the timeout in the project's settings
+DEADLOCK_SECONDS = 4  # other sessions detect a deadlock after 1 s
+WAITS_SECONDS = 5  # SQLite's timeout in the project's settings
 
 
 @fault("PostgreSQL ends every connection, several times", uses="postgres", databases=POSTGRES, quick=True)
@@ -33,7 +33,7 @@ def end_connections(arena: Arena) -> None:
 
 @fault("PostgreSQL crashes and recovers", uses="postgres", databases=POSTGRES, quick=True)
 def crash(arena: Arena) -> None:
-    """An immediate shutdown: nothing is written any more, and the log is replayed at the start."""
+    """An immediate shutdown; the WAL is replayed at the start."""
     server = postgresql.server(arena)
     server.stop(signal.SIGQUIT)
     try:
@@ -44,7 +44,7 @@ def crash(arena: Arena) -> None:
 
 @fault("PostgreSQL hangs for longer than the TTR", uses="postgres", databases=POSTGRES)
 def hang(arena: Arena) -> None:
-    """Its processes are stopped: connections are open, can be made, and nobody answers."""
+    """Stop its processes: connections stay open and can be made, but get no answer."""
     postgresql.signal_all(arena, signal.SIGSTOP)
     try:
         arena.hold(TTR_SECONDS + 2)
@@ -52,40 +52,40 @@ def hang(arena: Arena) -> None:
         postgresql.signal_all(arena, signal.SIGCONT)
 
 
-# Transactions that are refused
+# Refused transactions
 
 
 @fault("PostgreSQL isolates by repeatable read", uses="postgres", databases=POSTGRES)
 def repeatable_read(arena: Arena) -> None:
-    """Who meets another's change is refused with a serialization failure (40001)."""
-    with postgresql.everybody_has(arena, "default_transaction_isolation", "repeatable read"):
+    """Concurrent changes fail with a serialization failure (40001)."""
+    with postgresql.setting_for_all(arena, "default_transaction_isolation", "repeatable read"):
         arena.hold(LASTS_SECONDS)
 
 
 @fault("PostgreSQL isolates by serializable", uses="postgres", databases=POSTGRES)
 def serializable(arena: Arena) -> None:
-    with postgresql.everybody_has(arena, "default_transaction_isolation", "serializable"):
+    with postgresql.setting_for_all(arena, "default_transaction_isolation", "serializable"):
         arena.hold(LASTS_SECONDS)
 
 
 @fault("somebody deadlocks with the engine", uses="postgres", databases=POSTGRES)
 def deadlock(arena: Arena) -> None:
-    """A foreign session takes locks in the other order, and is so patient that the engine is the victim.
+    """Take locks in the other order, with a long deadlock timeout, so that the engine is the victim.
 
-    Who ends an attempt has written the handler's effect, and then wants the job's row. Again until it has happened:
-    an attempt must be between the two.
+    An attempt writes the handler's effect, then updates the job's row. Repeated until a deadlock is counted, because an
+    attempt must be between the two.
     """
     with postgresql.connect(arena) as ours:
         before = _deadlocks(ours)
-        ours.execute(f"SET deadlock_timeout = '{PATIENT_SECONDS + 1}s'")
-        ours.execute(f"SET lock_timeout = '{PATIENT_SECONDS}s'")
+        ours.execute(f"SET deadlock_timeout = '{DEADLOCK_SECONDS + 1}s'")
+        ours.execute(f"SET lock_timeout = '{DEADLOCK_SECONDS}s'")
 
         def happened() -> bool:
             with contextlib.suppress(psycopg.errors.LockNotAvailable), ours.transaction():
                 ours.execute(f"SELECT id FROM {JOBS} WHERE ended_at IS NULL ORDER BY id FOR UPDATE")
                 arena.hold(0.3)
                 ours.execute(f"LOCK TABLE {EFFECTS} IN SHARE MODE")
-            arena.hold(1)  # the victim has counted it
+            arena.hold(1)  # until the victim has counted it
             return _deadlocks(ours) > before
 
         wait_until(happened, seconds=30, what="a deadlock to be counted")
@@ -112,8 +112,8 @@ def hold_table(arena: Arena) -> None:
 
 @fault("statements are cancelled after 20 ms", uses="postgres", databases=POSTGRES)
 def statement_timeout(arena: Arena) -> None:
-    """With the rows of live jobs held for a while, so that whoever waits is cancelled, too."""
-    with postgresql.everybody_has(arena, "statement_timeout", "20ms"):
+    """Also lock the rows of live jobs for a while, so that waiting statements are cancelled too."""
+    with postgresql.setting_for_all(arena, "statement_timeout", "20ms"):
         with postgresql.connect(arena) as ours, ours.transaction():
             ours.execute("SET LOCAL statement_timeout = 0")
             ours.execute(f"SELECT id FROM {JOBS} WHERE ended_at IS NULL ORDER BY id FOR UPDATE")
@@ -123,7 +123,7 @@ def statement_timeout(arena: Arena) -> None:
 
 @fault("PostgreSQL's disk is full", arena="small files", needs=("prlimit",), databases=POSTGRES)
 def disk_full(arena: Arena) -> None:
-    """Imitated without a disk: no file may grow beyond 1 MB, and the table of jobs has come so far. The log goes on."""
+    """Simulated by a limit of 1 MB per file, which the job table has reached. The WAL still grows."""
     wait_until(Job.objects.exclude(ended_at=None).exists, seconds=10, what="a job to have ended")
     postgresql.fill_up(arena, FILE_BYTES)
     postgresql.limit_files(arena, str(FILE_BYTES))
@@ -131,7 +131,7 @@ def disk_full(arena: Arena) -> None:
         arena.hold(LASTS_SECONDS)
     finally:
         postgresql.limit_files(arena, "unlimited")
-    assert "File too large" in postgresql.server(arena).log.read_text(errors="replace"), "it was large enough"
+    assert "File too large" in postgresql.server(arena).log.read_text(errors="replace"), "the limit was not reached"
 
 
 # SQLite

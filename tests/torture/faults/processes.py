@@ -1,18 +1,18 @@
-"""Processes that are killed or stopped, at whatever they are doing."""
+"""Processes that are killed or stopped at random moments."""
 
 import os
 import random
 import signal
 
-from tests.servers import wait_until
+from tests.support.servers import wait_until
 
 from .. import connections
-from ..arena import Arena
-from ..terms import TTR_SECONDS
+from ..constants import TTR_SECONDS
+from ..environment import Arena
 from . import fault
 
-BULK = 1000  # two statements for the jobs, two for their events: half of them could be there
-KILLED_AT = (3, 2, 4)  # which of these
+BULK = 1000  # jobs; inserted with two statements, and their events with two more
+KILLED_AT = (3, 2, 4)  # the statement at which the process is killed
 chance = random.Random(0)
 
 
@@ -44,7 +44,7 @@ def kill_beat(arena: Arena) -> None:
 
 @fault("a worker is stopped for longer than the TTR and goes on", uses="worker", quick=True)
 def stop_worker(arena: Arena) -> None:
-    """The late finisher: its leases are over when it wakes up, and others have its jobs."""
+    """A late finisher: when it wakes up, its leases are over and other workers have its jobs."""
     worker = chance.choice(arena.those("worker"))
     worker.signal(signal.SIGSTOP, children=True)
     arena.hold(TTR_SECONDS + 2)
@@ -53,7 +53,7 @@ def stop_worker(arena: Arena) -> None:
 
 @fault("a worker with a pool of threads is stopped for longer than the TTR, and again", uses="worker", arena="threads")
 def stop_threads(arena: Arena) -> None:
-    """Nobody interrupts its handlers when they wake up: what they finish too late is refused by the fence alone."""
+    """Its handlers are not interrupted; only the fencing token refuses their late finishes."""
     for _ in range(2):
         stop_worker(arena)
         arena.hold(2)
@@ -69,7 +69,7 @@ def kill_threads(arena: Arena) -> None:
 
 @fault("the web process is killed in the middle of a bulk create", uses="web", quick=True)
 def kill_web(arena: Arena) -> None:
-    """On PostgreSQL at a certain one of its statements, otherwise somewhere between question and answer."""
+    """On PostgreSQL at a given statement, otherwise at a random moment before the answer."""
     web = arena.crew["web"]
     producer = arena.enlist_producer("bulk", at_once=BULK, rest_seconds=0, topic="torture.batch")
     try:
@@ -78,7 +78,7 @@ def kill_web(arena: Arena) -> None:
             if arena.postgres:
                 connections.await_writing(arena, web.pid, statements)
             else:
-                _await_bulk(arena, _asked(arena))
+                _await_bulk(arena, _ledger_size(arena))
                 arena.hold(chance.uniform(0, 0.3))
             web.signal(signal.SIGKILL)
             web.process.popen.wait()
@@ -88,17 +88,17 @@ def kill_web(arena: Arena) -> None:
 
 
 def _await_bulk(arena: Arena, before: int) -> None:
-    wait_until(lambda: _asked(arena) > before, seconds=30, what="another bulk create")
+    wait_until(lambda: _ledger_size(arena) > before, seconds=30, what="another bulk create")
 
 
-def _asked(arena: Arena) -> int:
-    """How much the producer has written down: more with each question."""
+def _ledger_size(arena: Arena) -> int:
+    """Return the size of the producer's ledger, which grows with each request."""
     return sum(page.stat().st_size for page in arena.ledger.glob("producer-bulk-*.ledger"))
 
 
 @fault("the web process is killed", uses="web")
 def kill_web_once(arena: Arena) -> None:
-    """Polls are open in it, and finishes may be on their way."""
+    """While long polls are open and finishes are under way."""
     arena.crew["web"].signal(signal.SIGKILL)
     arena.hold(0.5)
     arena.await_ready("web")
@@ -106,7 +106,7 @@ def kill_web_once(arena: Arena) -> None:
 
 @fault("an HTTP consumer is killed", uses="consumer", quick=True)
 def kill_consumer(arena: Arena) -> None:
-    """With jobs in hand: they come back when their TTR is over."""
+    """While it runs jobs, which come back after their TTR."""
     for _ in range(3):
         chance.choice(arena.those("consumer")).signal(signal.SIGKILL)
         arena.hold(1)
@@ -114,7 +114,7 @@ def kill_consumer(arena: Arena) -> None:
 
 @fault("an HTTP consumer is stopped for longer than the TTR and goes on", uses="consumer")
 def stop_consumer(arena: Arena) -> None:
-    """The late finisher over HTTP."""
+    """A late finisher over HTTP."""
     consumer = chance.choice(arena.those("consumer"))
     consumer.signal(signal.SIGSTOP)
     try:
@@ -123,7 +123,7 @@ def stop_consumer(arena: Arena) -> None:
         consumer.signal(signal.SIGCONT)
 
 
-# The mover's thread
+# The mover thread
 
 
 @fault("the movers' connections to PostgreSQL are cut, several times", uses="", databases=("postgres",))

@@ -1,16 +1,16 @@
-"""The Redis that is mirror and broker at once: emptied, killed, rewound, stopped, full."""
+"""Faults of the Redis that is both mirror and broker: emptied, killed, rewound, stopped, full."""
 
 import contextlib
 import signal
 from collections.abc import Iterator
 
-from ..arena import Arena
+from ..environment import Arena
 from . import fault
 
 STOPPED_SECONDS = 10
 DOWN_SECONDS = 2
 FULL_SECONDS = 5
-ENDS_SECONDS = 3  # in which jobs end that a snapshot holds still
+ENDS_SECONDS = 3  # the time for jobs in the snapshot to end
 
 
 @fault("Redis is flushed", uses="redis broker", quick=True)
@@ -26,14 +26,14 @@ def restart_empty(arena: Arena) -> None:
 
 @fault("Redis is killed and comes back at once, empty", uses="redis broker")
 def restart_at_once(arena: Arena) -> None:
-    """So quickly that hardly anybody saw it away: its run id alone says that it is another one."""
+    """So quickly that few clients notice; only its run id has changed."""
     with _killed(arena):
         pass
 
 
 @fault("Redis comes back with an old snapshot", uses="redis broker", quick=True)
 def rewind(arena: Arena) -> None:
-    """It remembers jobs that ended since, run slots that were given back and bells that were answered."""
+    """The snapshot contains ended jobs, released run slots and consumed messages."""
     arena.redis.snapshot()
     try:
         arena.hold(ENDS_SECONDS)
@@ -45,7 +45,7 @@ def rewind(arena: Arena) -> None:
 
 @fault("Redis is stopped for ten seconds and goes on", uses="redis broker")
 def stop(arena: Arena) -> None:
-    """It comes back as it was: nothing tells that it missed what was written meanwhile."""
+    """It comes back unchanged: nothing shows that it missed writes."""
     process = arena.redis.process
     assert process is not None
     process.send_signal(signal.SIGSTOP)
@@ -57,7 +57,7 @@ def stop(arena: Arena) -> None:
 
 @fault("Redis is out of memory for a while", uses="redis broker")
 def fill_up(arena: Arena) -> None:
-    """It reads and removes, and refuses what would need memory, of the mirror and of the broker."""
+    """It refuses commands that need memory, of the mirror and of the broker."""
     with contextlib.closing(arena.redis.client()) as client:
         client.config_set("maxmemory", "1")
         try:
@@ -68,7 +68,7 @@ def fill_up(arena: Arena) -> None:
 
 @contextlib.contextmanager
 def _killed(arena: Arena) -> Iterator[None]:
-    """Inside the block Redis is dead; after it, up again with what its last snapshot held, or empty."""
+    """Kill Redis; after the block it is up again with its last snapshot, or empty."""
     arena.redis.stop(signal.SIGKILL)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Forged evidence, each with one breach of one promise, or with something that is allowed and looks like a breach."""
+"""Forged evidence with one breach of one promise, or with something allowed that looks like a breach."""
 
 import importlib
 import pkgutil
@@ -22,7 +22,7 @@ SOUND: list[Build] = []
 
 
 def breach(kind: str, why: str, *, job: int | None = 1) -> Callable[[Build], Build]:
-    """What the decorated function forges is this violation, of this job, and no other."""
+    """Register a function whose evidence has exactly this violation of this job."""
 
     def register(build: Build) -> Build:
         BREACHES.append(Breach(kind, why, job, build))
@@ -32,12 +32,12 @@ def breach(kind: str, why: str, *, job: int | None = 1) -> Callable[[Build], Bui
 
 
 def sound(build: Build) -> Build:
-    """What the decorated function forges is no violation."""
+    """Register a function whose evidence has no violation."""
     SOUND.append(build)
     return build
 
 
 def load_all() -> None:
-    """Fill BREACHES and SOUND from every module here."""
+    """Import every module here, which fills BREACHES and SOUND."""
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")

@@ -1,15 +1,15 @@
-"""What looks like a breach and is none."""
+"""Allowed histories that look like a breach."""
 
 from delaytasks.states import Outcome, State
 
-from ..terms import MOST_ATTEMPTS
+from ..constants import MOST_ATTEMPTS
 from . import sound
 from .forge import ENDS_MS, Forge
 
 
 @sound
 def nothing_else(forge: Forge) -> None:
-    """The jobs that every forged evidence has."""
+    """Only the jobs that all forged evidence has."""
 
 
 @sound
@@ -21,24 +21,24 @@ def a_cancel_without_an_answer_that_took_effect(forge: Forge) -> None:
 
 
 @sound
-def a_cancel_without_an_answer_that_took_none(forge: Forge) -> None:
+def a_cancel_without_an_answer_that_took_no_effect(forge: Forge) -> None:
     forge.done(1)
     forge.asks("cancel", 1, 500)
 
 
 @sound
-def a_promise_without_an_answer_that_is_not_there(forge: Forge) -> None:
+def a_schedule_without_an_answer_and_without_a_job(forge: Forge) -> None:
     forge.asks("schedule", 1, 0)
 
 
 @sound
-def a_promise_whose_answer_was_lost_and_that_is_there(forge: Forge) -> None:
+def a_schedule_without_an_answer_and_with_a_job(forge: Forge) -> None:
     forge.promised(1, said="broken")
     forge.finished(1)
 
 
 @sound
-def an_effect_outside_that_came_twice(forge: Forge) -> None:
+def an_outside_effect_that_happened_twice(forge: Forge) -> None:
     forge.promised(1, topic="torture.http")
     forge.attempt_over_http(1, 1_000, Outcome.EXPIRED)
     forge.attempt_over_http(1, 6_000, Outcome.FINISHED, attempt=2)
@@ -73,7 +73,7 @@ def a_retry_that_was_moved_forward(forge: Forge) -> None:
 
 
 @sound
-def attempts_whose_process_was_killed_before_the_handler_began(forge: Forge) -> None:
+def an_attempt_whose_process_was_killed_before_the_handler_started(forge: Forge) -> None:
     forge.promised(1)
     forge.event(1, Outcome.EXPIRED, attempt=1, reserved=1_000, done=5_000, next_due=1_000)
     forge.finished(1, attempt=2, ms=5_100)
@@ -89,7 +89,7 @@ def a_key_that_was_used_again(forge: Forge) -> None:
 
 
 @sound
-def a_job_that_was_replaced_and_so_comes_later(forge: Forge) -> None:
+def a_job_that_was_replaced_by_a_later_one(forge: Forge) -> None:
     forge.promised(1)
     n = forge.asks("schedule", 1, 500, delay_ms=2_500)
     forge.answers(n, "moved", 502, 1, due=3_000)
@@ -99,7 +99,7 @@ def a_job_that_was_replaced_and_so_comes_later(forge: Forge) -> None:
 
 @sound
 def a_move_that_is_under_way_while_the_job_begins(forge: Forge) -> None:
-    """Its answer comes when the job has begun: until then it may be due when it was before."""
+    """Its answer comes after the job has started; until then the old due time may be valid."""
     forge.promised(1)
     n = forge.asks("move", 1, 990, delay_ms=5_000)
     forge.finished(1)
@@ -123,7 +123,7 @@ def a_batch_that_failed_and_ran_again_one_by_one(forge: Forge) -> None:
 def a_job_that_was_cancelled_after_a_failed_attempt(forge: Forge) -> None:
     forge.promised(1)
     forge.attempt(1, 1_000, Outcome.FAILED, next_due=2_000)
-    forge.told("cancel", 1, 1_500, "cancelled")
+    forge.request("cancel", 1, 1_500, "cancelled")
     forge.event(1, Outcome.CANCELLED, attempt=1, due=2_000, done=1_501)
     forge.row(1, State.CANCELLED, attempt=1, due=2_000, failures=1)
 
@@ -131,15 +131,15 @@ def a_job_that_was_cancelled_after_a_failed_attempt(forge: Forge) -> None:
 @sound
 def a_job_that_was_cancelled_twice(forge: Forge) -> None:
     forge.cancelled(1)
-    forge.told("cancel", 1, 600, "cancelled")
+    forge.request("cancel", 1, 600, "cancelled")
 
 
 @sound
-def a_cancel_of_a_job_at_work_and_of_one_that_is_over(forge: Forge) -> None:
+def a_cancel_of_a_running_job_and_of_an_ended_one(forge: Forge) -> None:
     forge.done(1)
-    forge.told("cancel", 1, 1_010, "running")
-    forge.told("cancel", 1, 1_500, "already finished")
-    forge.told("move", 1, 1_600, "refused", why="NotLive")
+    forge.request("cancel", 1, 1_010, "running")
+    forge.request("cancel", 1, 1_500, "already finished")
+    forge.request("move", 1, 1_600, "refused", why="NotLive")
 
 
 @sound
@@ -164,7 +164,7 @@ def a_ready_entry_of_a_job_that_was_moved_later(forge: Forge) -> None:
 
 
 @sound
-def a_job_beyond_the_horizon_that_the_mirror_does_not_hold(forge: Forge) -> None:
+def a_job_beyond_the_horizon_that_is_not_in_the_mirror(forge: Forge) -> None:
     forge.pending(1, due=ENDS_MS + 3_600_001)
     forge.evidence.places.pop()  # type: ignore[union-attr]
 
@@ -175,13 +175,13 @@ def no_mirror_at_all(forge: Forge) -> None:
 
 
 @sound
-def a_bulk_of_which_nothing_is_there(forge: Forge) -> None:
+def a_bulk_call_without_any_job(forge: Forge) -> None:
     for job in (1, 2):
         forge.asks("schedule", job, 0, group="together")
 
 
 @sound
-def a_bulk_that_is_there_although_its_answer_was_lost(forge: Forge) -> None:
+def a_bulk_call_without_an_answer_and_with_its_jobs(forge: Forge) -> None:
     for job in (1, 2):
         forge.answers(forge.asks("schedule", job, 0, delay_ms=1_000, group="together"), "broken", 500)
         forge.finished(job)

@@ -1,4 +1,4 @@
-"""What begins before its due time."""
+"""Attempts that start before the due time."""
 
 from delaytasks.states import Outcome
 
@@ -6,43 +6,43 @@ from . import breach
 from .forge import BEGAN_MS, Forge
 
 
-@breach("early", "attempt 1 began 10 ms before what the row said")
+@breach("early", "attempt 1 started 10 ms before the due time of the row")
 def before_the_rows_due_time(forge: Forge) -> None:
-    forge.told("schedule", 1, 0, "scheduled")
+    forge.request("schedule", 1, 0, "scheduled")
     forge.finished(1)
     next(e for e in forge.evidence.entries if e["kind"] == "begins" and e["job"] == 1)["now_ms"] -= 15
 
 
-@breach("early", "attempt 1 began 495 ms before what its caller was told")
-def before_what_was_told(forge: Forge) -> None:
-    forge.told("schedule", 1, 0, "scheduled", due=1_000)
+@breach("early", "attempt 1 started 495 ms before the due time that its caller was told")
+def before_the_due_time_in_the_answer(forge: Forge) -> None:
+    forge.request("schedule", 1, 0, "scheduled", due=1_000)
     forge.finished(1, due=500)
 
 
-@breach("early", "attempt 2 began 895 ms before what its caller was told")
-def a_move_that_is_forgotten_by_the_next_attempt(forge: Forge) -> None:
-    forge.told("schedule", 1, 0, "scheduled", due=1_000)
+@breach("early", "attempt 2 started 895 ms before the due time that its caller was told")
+def a_move_that_the_next_attempt_ignores(forge: Forge) -> None:
+    forge.request("schedule", 1, 0, "scheduled", due=1_000)
     forge.attempt(1, 1_000, Outcome.FAILED, next_due=2_100)
-    forge.told("move", 1, 1_500, "moved", due=3_000)
+    forge.request("move", 1, 1_500, "moved", due=3_000)
     forge.finished(1, attempt=2, due=2_100)
 
 
-@breach("early", "attempt 1 began 495 ms before the delay that was asked for was over")
-def before_the_delay_by_a_clock_that_nobody_sets(forge: Forge) -> None:
+@breach("early", "attempt 1 started 495 ms before the requested delay was over")
+def before_the_delay_by_the_ledgers_clock(forge: Forge) -> None:
     n = forge.asks("schedule", 1, 0, delay_ms=1_000)
     forge.answers(n, "scheduled", 2, 1, due=500)
     forge.finished(1, due=500)
 
 
-@breach("early", "attempt 1 began 495 ms before the delay that was asked for was over")
-def before_the_delay_of_one_of_a_bulk(forge: Forge) -> None:
+@breach("early", "attempt 1 started 495 ms before the requested delay was over")
+def before_the_delay_of_a_job_of_a_bulk_call(forge: Forge) -> None:
     n = forge.asks("schedule", 1, 0, delay_ms=1_000, group="together")
     forge.answers(n, "scheduled", 2)
     forge.finished(1, due=500)
 
 
-@breach("early", "attempt 2 began 995 ms before it was to be tried again")
-def a_retry_before_its_time(forge: Forge) -> None:
+@breach("early", "attempt 2 started 995 ms before its retry was due")
+def a_retry_before_its_due_time(forge: Forge) -> None:
     forge.promised(1)
     forge.attempt(1, 1_000, Outcome.FAILED, next_due=3_000)
     forge.finished(1, attempt=2, due=2_000)

@@ -1,6 +1,6 @@
-"""Forged evidence, for the tests of the checker: `Forge()` tells of a few jobs that went as they should.
+"""Forged evidence for the tests of the checker.
 
-Its clocks agree: `ms` after the beginning is BEGAN_MS + ms by the database's, and ms * 1e6 by the ledger's.
+The clocks agree: `ms` after the start is BEGAN_MS + ms by the database's clock and ms * 1e6 by the ledger's.
 """
 
 from dataclasses import replace
@@ -18,13 +18,13 @@ TOPIC = "torture.once"
 
 
 class Forge:
-    """Every method appends; `ms` is when, `job` its id, and its key is k and the id."""
+    """Builds evidence. `ms` is the time, `job` the id; the key is "k" and the id."""
 
     def __init__(self) -> None:
         self.evidence = Evidence(places=[], now_ms=BEGAN_MS + ENDS_MS, at=ENDS_MS * 1_000_000)
-        self.asked = 0
+        self.requests = 0
 
-    # What the ledger says
+    # The ledger
 
     def write(self, kind: str, ms: int, **fields: Any) -> Entry:
         entry = {"kind": kind, "at": ms * 1_000_000, "pid": 1, "thread": 1} | fields
@@ -32,8 +32,8 @@ class Forge:
         return entry
 
     def asks(self, op: str, job: int, ms: int, *, topic: str = TOPIC, delay_ms: int | None = None, **more: Any) -> str:
-        self.asked += 1
-        n = f"n{self.asked}"
+        self.requests += 1
+        n = f"n{self.requests}"
         self.write("asks", ms, n=n, op=op, topic=topic, key=f"k{job}", delay_ms=delay_ms, **more)
         return n
 
@@ -42,22 +42,22 @@ class Forge:
     ) -> None:
         self.write("answers", ms, n=n, said=said, job=job, due_ms=None if due is None else BEGAN_MS + due, why=why)
 
-    def told(self, op: str, job: int, ms: int, said: str, *, due: int | None = None, **more: Any) -> None:
-        """A question, and 2 ms later its answer."""
+    def request(self, op: str, job: int, ms: int, said: str, *, due: int | None = None, **more: Any) -> None:
+        """A request, answered 2 ms later."""
         self.answers(self.asks(op, job, ms, topic=more.pop("topic", TOPIC)), said, ms + 2, job, due=due, **more)
 
     def promised(self, job: int, *, due: int = 1_000, topic: str = TOPIC, said: str = "scheduled") -> None:
-        """Asked for at 0, answered at 2."""
+        """Scheduled at 0, answered at 2."""
         n = self.asks("schedule", job, 0, topic=topic, delay_ms=due)
         self.answers(n, said, 2, None if said != "scheduled" else job, due=due if said == "scheduled" else None)
 
     def begins(
         self, job: int, ms: int, *, attempt: int = 1, due: int = 1_000, topic: str = TOPIC, pid: int = 7
     ) -> Entry:
-        about = {"job": job, "topic": topic, "key": f"k{job}", "attempt": attempt}
-        return self.write("begins", ms, **about, due_ms=BEGAN_MS + due, now_ms=BEGAN_MS + ms, pid=pid)
+        fields = {"job": job, "topic": topic, "key": f"k{job}", "attempt": attempt}
+        return self.write("begins", ms, **fields, due_ms=BEGAN_MS + due, now_ms=BEGAN_MS + ms, pid=pid)
 
-    # What the system says
+    # The system
 
     def row(
         self, job: int, state: State, *, attempt: int = 0, due: int = 1_000, topic: str = TOPIC, **more: Any
@@ -84,13 +84,13 @@ class Forge:
         assert places is not None
         places.append(Place(job, topic, ready, BEGAN_MS + ms))
 
-    # Whole stories that are sound
+    # Whole histories without a violation
 
     def attempt(
         self, job: int, ms: int, outcome: Outcome, *, attempt: int = 1, due: int = 1_000, next_due: int | None = None,
         pid: int = 7,
     ) -> None:  # fmt: skip
-        """Reserved at ms, begun 5 later, ended 20 later."""
+        """Reserved at ms, started 5 ms later, ended 20 ms later."""
         self.begins(job, ms + 5, attempt=attempt, due=due, pid=pid)
         self.event(job, outcome, attempt=attempt, due=due, reserved=ms, done=ms + 20, next_due=next_due)
 
@@ -100,14 +100,14 @@ class Forge:
         self.event(job, outcome, attempt=attempt, due=due, reserved=ms, done=ms + 20)
 
     def finished(self, job: int, *, due: int = 1_000, attempt: int = 1, ms: int | None = None) -> None:
-        """Its last attempt, with effect, event and row."""
+        """The last attempt with effect, event and row."""
         ms = due if ms is None else ms
         self.attempt(job, ms, Outcome.FINISHED, attempt=attempt, due=due)
         self.effect(job, attempt=attempt, ms=ms + 15)
         self.row(job, State.FINISHED, attempt=attempt, due=due)
 
     def done(self, job: int = 1) -> None:
-        """Promised and finished by its first attempt."""
+        """Scheduled, and finished by its first attempt."""
         self.promised(job)
         self.finished(job)
 
@@ -121,20 +121,20 @@ class Forge:
         self.row(job, State.FINISHED, attempt=1, topic="torture.http")
 
     def cancelled(self, job: int) -> None:
-        """Promised, and called off before it was due."""
+        """Scheduled, and cancelled before its due time."""
         self.promised(job)
-        self.told("cancel", job, 500, "cancelled")
+        self.request("cancel", job, 500, "cancelled")
         self.event(job, Outcome.CANCELLED, done=501)
         self.row(job, State.CANCELLED)
 
     def pending(self, job: int, *, due: int = ENDS_MS + 60_000) -> None:
-        """Promised for later, and in the mirror."""
+        """Scheduled for later, and in the mirror."""
         self.promised(job, due=due)
         self.row(job, State.DELAYED, due=due)
         self.place(job, due)
 
     def held(self, job: int, *, lease: int = ENDS_MS + 2_000) -> None:
-        """At work now."""
+        """Running now."""
         self.promised(job, due=ENDS_MS - 2_000)
         self.begins(job, ENDS_MS - 1_995, due=ENDS_MS - 2_000)
         self.row(job, State.RESERVED, attempt=1, due=ENDS_MS - 2_000, lease_ms=BEGAN_MS + lease)

@@ -1,36 +1,36 @@
-"""Promises that are not kept: what is not there, or ended as nobody asked."""
+"""Jobs that are missing or ended wrongly."""
 
 from delaytasks.states import Outcome, State
 
-from ..terms import MOST_ATTEMPTS
+from ..constants import MOST_ATTEMPTS
 from . import breach
 from .forge import ENDS_MS, Forge
 
 
-@breach("lost", "it was promised, and there is no row")
+@breach("lost", "it was scheduled, but there is no row")
 def no_row(forge: Forge) -> None:
     forge.promised(1)
 
 
-@breach("lost", "it was promised, and there is no row")
+@breach("lost", "it was scheduled, but there is no row")
 def a_row_that_is_deleted_after_it_ran(forge: Forge) -> None:
     forge.promised(1)
     forge.begins(1, 1_005)
 
 
-@breach("lost", "it was promised, and there is no row", job=None)
-def no_row_for_one_of_a_bulk_whose_answer_names_no_job(forge: Forge) -> None:
+@breach("lost", "it was scheduled, but there is no row", job=None)
+def no_row_for_a_job_of_a_bulk_call(forge: Forge) -> None:
     forge.answers(forge.asks("schedule", 1, 0), "scheduled", 2)
 
 
-@breach("lost", "it is finished, and its effect is not there")
+@breach("lost", "it is finished, but its effect is missing")
 def no_effect(forge: Forge) -> None:
     forge.promised(1)
     forge.attempt(1, 1_000, Outcome.FINISHED)
     forge.row(1, State.FINISHED, attempt=1)
 
 
-@breach("lost", "it is finished, and its effect is not there")
+@breach("lost", "it is finished, but its effect is missing")
 def no_effect_of_a_consumer(forge: Forge) -> None:
     forge.promised(1, topic="torture.http")
     forge.begins(1, 1_005, topic="torture.http")
@@ -38,7 +38,7 @@ def no_effect_of_a_consumer(forge: Forge) -> None:
     forge.row(1, State.FINISHED, attempt=1, topic="torture.http")
 
 
-@breach("lost", "it is finished, and no event says so")
+@breach("lost", "it is finished, but the event is missing")
 def finished_by_an_attempt_that_expired(forge: Forge) -> None:
     forge.consumed(1)
     forge.evidence.entries = [entry for entry in forge.evidence.entries if entry["kind"] != "finishes"]
@@ -46,16 +46,16 @@ def finished_by_an_attempt_that_expired(forge: Forge) -> None:
     forge.event(1, Outcome.EXPIRED, attempt=1, reserved=1_000)
 
 
-@breach("lost", "attempt 1 finished it, and nobody saw it begin")
-def finished_and_never_run(forge: Forge) -> None:
+@breach("lost", "attempt 1 finished it, but never started")
+def finished_but_never_run(forge: Forge) -> None:
     forge.promised(1)
     forge.event(1, Outcome.FINISHED, attempt=1, reserved=1_000)
     forge.effect(1)
     forge.row(1, State.FINISHED, attempt=1)
 
 
-@breach("lost", "its consumer heard that it had finished it, and it is delayed")
-def a_consumers_finish_that_is_undone(forge: Forge) -> None:
+@breach("lost", "its consumer was told that it had finished, but it is delayed")
+def a_consumers_finish_that_was_lost(forge: Forge) -> None:
     forge.promised(1, topic="torture.http", due=ENDS_MS - 100)
     forge.attempt_over_http(1, ENDS_MS - 90, Outcome.EXPIRED, due=ENDS_MS - 100)
     forge.write("finishes", ENDS_MS - 80, job=1, attempt=1)
@@ -63,18 +63,18 @@ def a_consumers_finish_that_is_undone(forge: Forge) -> None:
     forge.place(1, ENDS_MS - 100, topic="torture.http")
 
 
-@breach("lost", "it is cancelled, and nobody asked for that")
+@breach("lost", "it is cancelled, but no caller cancelled it")
 def cancelled_by_itself(forge: Forge) -> None:
     forge.promised(1)
     forge.event(1, Outcome.CANCELLED, done=501)
     forge.row(1, State.CANCELLED)
 
 
-@breach("lost", "it is cancelled, and nobody asked for that")
-def cancelled_although_the_cancel_was_answered_otherwise(forge: Forge) -> None:
+@breach("lost", "it is cancelled, but no caller cancelled it")
+def cancelled_although_the_answer_was_running(forge: Forge) -> None:
     forge.promised(1)
     forge.attempt(1, 1_000, Outcome.FAILED, next_due=3_000)
-    forge.told("cancel", 1, 1_010, "running")
+    forge.request("cancel", 1, 1_010, "running")
     forge.event(1, Outcome.CANCELLED, attempt=1, done=1_030)
     forge.row(1, State.CANCELLED, attempt=1)
 
@@ -86,7 +86,7 @@ def given_up_too_soon(forge: Forge) -> None:
     forge.row(1, State.DEAD, attempt=1, failures=1)
 
 
-@breach("lost", "2 failures are held against it, and 1 events say so")
+@breach("lost", "it has 2 failures, but 1 events of a failure")
 def a_snooze_that_costs_a_failure(forge: Forge) -> None:
     forge.promised(1)
     forge.attempt(1, 1_000, Outcome.SNOOZED, next_due=2_000)
@@ -95,8 +95,8 @@ def a_snooze_that_costs_a_failure(forge: Forge) -> None:
     forge.evidence.rows[-1].failures = 2
 
 
-@breach("lost", "1 of 3 jobs of one call are not there", job=None)
-def a_half_of_a_bulk(forge: Forge) -> None:
+@breach("lost", "1 of 3 jobs of one call are missing", job=None)
+def a_part_of_a_bulk_call(forge: Forge) -> None:
     for job in (1, 2, 3):
         forge.asks("schedule", job, 0, group="together")
     forge.finished(2)

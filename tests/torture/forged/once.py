@@ -1,4 +1,4 @@
-"""What happens twice, after it was called off, or by whom it should not."""
+"""Attempts and effects that happen twice, after a cancel, or by the wrong attempt."""
 
 from delaytasks.states import Outcome, State
 
@@ -6,40 +6,40 @@ from . import breach
 from .forge import ENDS_MS, Forge
 
 
-@breach("effect twice", "its effect is there 2 times, of attempts [1, 1]")
-def an_effect_that_is_there_twice(forge: Forge) -> None:
+@breach("effect twice", "its effect exists 2 times, of attempts [1, 1]")
+def two_effects(forge: Forge) -> None:
     forge.done(1)
     forge.effect(1)
 
 
-@breach("ran after cancelled", "its caller heard that it was cancelled, and it is finished")
-def finished_although_it_was_said_to_be_cancelled(forge: Forge) -> None:
+@breach("ran after cancelled", "its caller was told that it was cancelled, but it is finished")
+def finished_although_the_answer_was_cancelled(forge: Forge) -> None:
     forge.consumed(1)
-    forge.told("cancel", 1, 1_100, "cancelled", topic="torture.http")
+    forge.request("cancel", 1, 1_100, "cancelled", topic="torture.http")
 
 
-@breach("ran after cancelled", "its caller heard that it was cancelled, and it is delayed")
+@breach("ran after cancelled", "its caller was told that it was cancelled, but it is delayed")
 def a_cancel_that_is_undone(forge: Forge) -> None:
     forge.pending(1)
-    forge.told("cancel", 1, 500, "cancelled")
+    forge.request("cancel", 1, 500, "cancelled")
 
 
-@breach("ran after cancelled", "an event says that it was cancelled, and it is delayed")
-def a_cancel_whose_event_alone_is_there(forge: Forge) -> None:
+@breach("ran after cancelled", "an event says that it was cancelled, but it is delayed")
+def a_cancel_with_only_its_event(forge: Forge) -> None:
     forge.pending(1)
     forge.asks("cancel", 1, 500)
     forge.event(1, Outcome.CANCELLED, done=501)
 
 
-@breach("ran after cancelled", "attempts [1] began after it was cancelled")
-def begun_after_its_caller_had_heard(forge: Forge) -> None:
+@breach("ran after cancelled", "attempts [1] started after it was cancelled")
+def started_after_the_answer_to_a_cancel(forge: Forge) -> None:
     forge.cancelled(1)
     forge.attempt(1, 1_000, Outcome.EXPIRED)
     forge.evidence.rows[-1].attempt = 1
 
 
-@breach("ran after cancelled", "attempts [2] began after it was cancelled")
-def begun_after_a_cancel_that_was_never_answered(forge: Forge) -> None:
+@breach("ran after cancelled", "attempts [2] started after it was cancelled")
+def started_after_a_cancel_without_an_answer(forge: Forge) -> None:
     forge.promised(1)
     forge.attempt(1, 1_000, Outcome.FAILED, next_due=1_500)
     forge.asks("cancel", 1, 1_100)
@@ -48,16 +48,16 @@ def begun_after_a_cancel_that_was_never_answered(forge: Forge) -> None:
     forge.row(1, State.CANCELLED, attempt=2)
 
 
-@breach("ran after cancelled", "it was cancelled, and its effect is there")
-def an_effect_of_what_was_cancelled(forge: Forge) -> None:
+@breach("ran after cancelled", "it was cancelled, but its effect exists")
+def an_effect_of_a_cancelled_job(forge: Forge) -> None:
     forge.cancelled(1)
     forge.effect(1)
 
 
-@breach("ran after cancelled", "it is cancelled, and no event says when")
+@breach("ran after cancelled", "it is cancelled, but the event is missing")
 def a_cancel_without_its_event(forge: Forge) -> None:
     forge.promised(1)
-    forge.told("cancel", 1, 500, "cancelled")
+    forge.request("cancel", 1, 500, "cancelled")
     forge.row(1, State.CANCELLED)
 
 
@@ -68,8 +68,8 @@ def two_finishes(forge: Forge) -> None:
     forge.finished(1, attempt=2, ms=6_000)
 
 
-@breach("lost fence", "consumers heard that attempts [1] finished it; the events say [2]")
-def a_late_finisher_over_http_that_was_told_that_all_is_well(forge: Forge) -> None:
+@breach("lost fence", "consumers were told that attempts [1] finished it, but the events say [2]")
+def a_late_finisher_over_http_that_was_accepted(forge: Forge) -> None:
     forge.promised(1, topic="torture.http")
     forge.attempt_over_http(1, 1_000, Outcome.EXPIRED)
     forge.attempt_over_http(1, 6_000, Outcome.FINISHED, attempt=2)
@@ -77,7 +77,7 @@ def a_late_finisher_over_http_that_was_told_that_all_is_well(forge: Forge) -> No
     forge.row(1, State.FINISHED, attempt=2, topic="torture.http")
 
 
-@breach("lost fence", "attempt 1 finished it, and it is delayed")
+@breach("lost fence", "attempt 1 finished it, but it is delayed")
 def a_finish_that_is_undone(forge: Forge) -> None:
     forge.pending(1, due=ENDS_MS - 100)
     forge.attempt(1, ENDS_MS - 100, Outcome.FINISHED, due=ENDS_MS - 100)
@@ -85,8 +85,8 @@ def a_finish_that_is_undone(forge: Forge) -> None:
     forge.evidence.rows[-1].attempt = 1
 
 
-@breach("lost fence", "attempt 1 finished it after attempt 2 had begun")
-def a_late_finisher_that_is_let_in(forge: Forge) -> None:
+@breach("lost fence", "attempt 1 finished it after attempt 2 had started")
+def a_late_finisher_that_was_accepted(forge: Forge) -> None:
     forge.promised(1)
     forge.attempt(1, 1_000, Outcome.FINISHED)
     forge.attempt(1, 6_000, Outcome.EXPIRED, attempt=2)
@@ -94,7 +94,7 @@ def a_late_finisher_that_is_let_in(forge: Forge) -> None:
     forge.row(1, State.FINISHED, attempt=2)
 
 
-@breach("lost fence", "there is an effect of attempts [1], and attempts [2] finished it")
+@breach("lost fence", "there is an effect of attempts [1], but attempts [2] finished it")
 def an_effect_of_the_wrong_attempt(forge: Forge) -> None:
     forge.promised(1)
     forge.attempt(1, 1_000, Outcome.EXPIRED)
@@ -103,7 +103,7 @@ def an_effect_of_the_wrong_attempt(forge: Forge) -> None:
     forge.row(1, State.FINISHED, attempt=2)
 
 
-@breach("lost fence", "there is an effect of attempts [1], and attempts [] finished it")
+@breach("lost fence", "there is an effect of attempts [1], but attempts [] finished it")
 def an_effect_of_a_failed_attempt(forge: Forge) -> None:
     forge.pending(1, due=ENDS_MS + 500)
     forge.attempt(1, ENDS_MS - 1_000, Outcome.FAILED, due=ENDS_MS - 1_000, next_due=ENDS_MS + 500)
@@ -132,8 +132,8 @@ def one_attempt_twice_for_a_thread_of_a_consumer(forge: Forge) -> None:
     forge.begins(1, 1_006, topic="torture.http")
 
 
-@breach("lost fence", "attempt 2 began, and the row knows of 1")
-def an_attempt_that_the_row_forgot(forge: Forge) -> None:
+@breach("lost fence", "attempt 2 started, but the last attempt of the row is 1")
+def an_attempt_that_the_row_does_not_count(forge: Forge) -> None:
     forge.done(1)
     forge.begins(1, 6_000, attempt=2)
 
@@ -144,13 +144,13 @@ def two_ends_of_one_attempt(forge: Forge) -> None:
     forge.event(1, Outcome.EXPIRED, attempt=1, reserved=1_000, done=6_000)
 
 
-@breach("lost fence", "attempts [1] were reserved, and no event says how they ended")
+@breach("lost fence", "attempts [1] were reserved, but have no event of their end")
 def an_attempt_without_an_end(forge: Forge) -> None:
     forge.pending(1)
     forge.evidence.rows[-1].attempt = 1
 
 
-@breach("lost fence", "attempt 1 has ended, and still holds it")
+@breach("lost fence", "attempt 1 has ended, but still holds the lease")
 def a_lease_that_outlives_its_attempt(forge: Forge) -> None:
     forge.held(1)
     forge.event(1, Outcome.RELEASED, attempt=1, due=ENDS_MS - 2_000, reserved=ENDS_MS - 2_000, done=ENDS_MS - 1_000)

@@ -1,43 +1,44 @@
-// The storefront, alive: countdowns by the server's clock, and whatever changed since the last look.
+// Live updates of the storefront: countdowns by the server's clock, and polling for changes.
 //
-// The server makes all the HTML; here is no word for people. A card that is shown is replaced only
-// when its data-version has changed, so that nobody loses his place. While the tab is hidden, nothing
-// is asked and nothing ticks. Without this file the page works by its forms and links.
+// The server renders all HTML, so this file contains no texts. A card is replaced only when its data-version
+// changes; the visitor keeps focus and scroll position. A hidden tab neither polls nor ticks. Without this
+// file, the page works with forms and links.
 "use strict";
 
 const TICK_MS = 200;
-const SOON_MS = 500; // between two looks while something that is over waits for its worker,
-const SOON_LOOKS = 20; // this often; a topic may be paused, or no worker may be there
-const OPEN_MS = 2000; // while something counts down
-const IDLE_MS = 10000;
-const GIVE_UP_MS = 10000;
+const EXPIRED_POLL_MS = 500; // while an expired countdown waits for its worker
+const MAX_EXPIRED_POLLS = 20; // then poll slower: its topic may be paused or no worker running
+const ACTIVE_POLL_MS = 2000; // during a countdown
+const IDLE_POLL_MS = 10000;
+const MAX_BACKOFF_MS = 30000;
+const REQUEST_TIMEOUT_MS = 10000;
 
 const page = document.body;
 const offline = document.querySelector(".offline");
-const said = document.getElementById("said");
+const announcement = document.getElementById("announcement");
 
 let version = page.dataset.version;
-// performance.now() is not moved by whoever sets the clock of this machine.
+// performance.now() is independent of changes to the local clock.
 let clock = { server: Number(page.dataset.now), local: performance.now(), roundTrip: Infinity };
-let looks = 0; // in a row, at something that is over
+let expiredPolls = 0; // consecutive polls with an expired countdown
 let failures = 0;
 let timer;
 let ticker;
-let asking; // the AbortController of the look that is on its way
+let pending; // the AbortController of the current request
 
 const serverNow = () => clock.server + performance.now() - clock.local;
 
-// The answer was made somewhere between question and answer: half a round trip is the error at most.
+// The server read its clock between request and response, so the error is at most half a round trip.
 function setClock(server, sent, received) {
   const roundTrip = received - sent;
   const age = received - clock.local;
-  if (roundTrip > clock.roundTrip && age < 30000) return; // what is known is more exact, and still fresh
+  if (roundTrip > clock.roundTrip && age < 30000) return; // the current value is more exact and recent enough
   clock = { server, local: sent + roundTrip / 2, roundTrip };
 }
 
 // Countdowns
 
-function asClock(ms) {
+function formatTime(ms) {
   const seconds = Math.ceil(ms / 1000);
   const two = (number) => String(number).padStart(2, "0");
   const minutes = Math.floor(seconds / 60) % 60;
@@ -47,117 +48,116 @@ function asClock(ms) {
 
 function tick() {
   const now = serverNow();
-  let justOver = false;
+  let newlyExpired = false;
   for (const card of document.querySelectorAll("[data-due]")) {
-    const left = Math.max(0, Number(card.dataset.due) - now);
-    const text = asClock(left);
-    const shown = card.querySelector(".clock");
-    if (shown.textContent !== text) shown.textContent = text;
+    const remaining = Math.max(0, Number(card.dataset.due) - now);
+    const text = formatTime(remaining);
+    const label = card.querySelector(".clock");
+    if (label.textContent !== text) label.textContent = text;
     const bar = card.querySelector("progress");
-    if (bar) bar.value = left;
-    const over = left === 0;
-    if (over && !("over" in card.dataset)) justOver = true;
-    card.toggleAttribute("data-over", over);
+    if (bar) bar.value = remaining;
+    const expired = remaining === 0;
+    if (expired && !("expired" in card.dataset)) newlyExpired = true;
+    card.toggleAttribute("data-expired", expired);
   }
-  if (justOver && !asking) {
-    looks = 0;
-    look();
+  if (newlyExpired && !pending) {
+    expiredPolls = 0;
+    poll();
   }
 }
 
-// What changed
+// Updates
 
-function fragment(html) {
+function parse(html) {
   const template = document.createElement("template");
   template.innerHTML = html;
   return template.content.firstElementChild;
 }
 
-// The element that shows this version: the one that is there, or a new one in its place, with the focus if it had it.
-function upToDate(id, newVersion, html) {
+// Return the element in this version: the existing one, or a new one in its place that takes over the focus.
+function update(id, newVersion, html) {
   const old = document.getElementById(id);
   if (old && old.dataset.version === newVersion) return old;
-  const fresh = fragment(html);
+  const fresh = parse(html);
   if (!old) return fresh;
   const focused = old.contains(document.activeElement) ? document.activeElement.id : null;
   old.replaceWith(fresh);
   if (old.dataset.state !== fresh.dataset.state) {
     fresh.classList.add("changed");
-    if (fresh.closest("#mine")) said.textContent = fresh.dataset.said;
+    if (fresh.closest("#mine")) announcement.textContent = fresh.dataset.announcement;
   }
   if (focused !== null) (document.getElementById(focused) || fresh).focus({ preventScroll: true });
   return fresh;
 }
 
-function show(answer) {
-  for (const piece of answer.pieces) upToDate(...piece);
-  for (const [id, items] of Object.entries(answer.lists)) {
+function render(data) {
+  for (const piece of data.pieces) update(...piece);
+  for (const [id, items] of Object.entries(data.lists)) {
     const list = document.getElementById(id);
-    const shown = items.map((item) => upToDate(...item));
-    for (const gone of [...list.children].filter((child) => !shown.includes(child))) gone.remove();
-    shown.forEach((card, place) => {
-      if (list.children[place] !== card) list.insertBefore(card, list.children[place] || null);
+    const cards = items.map((item) => update(...item));
+    for (const removed of [...list.children].filter((child) => !cards.includes(child))) removed.remove();
+    cards.forEach((card, index) => {
+      if (list.children[index] !== card) list.insertBefore(card, list.children[index] || null);
     });
   }
-  version = answer.version;
+  version = data.version;
 }
 
-async function look() {
+async function poll() {
   clearTimeout(timer);
   if (document.hidden) return;
-  asking?.abort();
-  const mine = (asking = new AbortController());
-  const giveUp = setTimeout(() => mine.abort(), GIVE_UP_MS);
+  pending?.abort();
+  const controller = (pending = new AbortController());
+  const timeout = setTimeout(() => controller.abort(), REQUEST_TIMEOUT_MS);
   const sent = performance.now();
   try {
-    const url = `${page.dataset.address}?since=${encodeURIComponent(version)}`;
-    const response = await fetch(url, { signal: mine.signal, cache: "no-store" });
+    const url = `${page.dataset.url}?since=${encodeURIComponent(version)}`;
+    const response = await fetch(url, { signal: controller.signal, cache: "no-store" });
     if (!response.ok) throw new Error(response.statusText);
-    const answer = await response.json();
-    setClock(answer.now, sent, performance.now());
-    if (answer.lists) show(answer);
+    const data = await response.json();
+    setClock(data.now, sent, performance.now());
+    if (data.lists) render(data);
     failures = 0;
   } catch {
-    if (asking === mine && !document.hidden) failures += 1; // otherwise it was we who gave up
+    if (pending === controller && !document.hidden) failures += 1; // do not count requests that this script aborted
   } finally {
-    clearTimeout(giveUp);
+    clearTimeout(timeout);
   }
-  if (asking !== mine) return; // another look has taken over
-  asking = null;
+  if (pending !== controller) return; // superseded by another request
+  pending = null;
   offline.hidden = failures < 2;
   tick();
-  if (!asking) timer = setTimeout(look, pause());
+  if (!pending) timer = setTimeout(poll, nextPollMs());
 }
 
-// How long to rest until the next look, in ms.
-function pause() {
-  if (failures) return Math.min(30000, OPEN_MS * 2 ** (failures - 1));
-  looks = document.querySelector("[data-over]") ? looks + 1 : 0;
-  if (looks && looks <= SOON_LOOKS) return SOON_MS;
-  return document.querySelector("[data-due]") ? OPEN_MS : IDLE_MS;
+function nextPollMs() {
+  if (failures) return Math.min(MAX_BACKOFF_MS, ACTIVE_POLL_MS * 2 ** (failures - 1));
+  expiredPolls = document.querySelector("[data-expired]") ? expiredPolls + 1 : 0;
+  if (expiredPolls && expiredPolls <= MAX_EXPIRED_POLLS) return EXPIRED_POLL_MS;
+  return document.querySelector("[data-due]") ? ACTIVE_POLL_MS : IDLE_POLL_MS;
 }
 
-// When
+// Events
 
-function wake() {
+function onVisibilityChange() {
   clearInterval(ticker);
   if (document.hidden) {
     clearTimeout(timer);
-    asking?.abort();
+    pending?.abort();
     return;
   }
   ticker = setInterval(tick, TICK_MS);
-  clock.roundTrip = Infinity; // this machine may have slept
-  look();
+  clock.roundTrip = Infinity; // the machine may have been suspended: accept the next server time
+  poll();
 }
 
-document.addEventListener("visibilitychange", wake);
-addEventListener("pageshow", (event) => event.persisted && location.reload()); // "back" shows the old page, sent forms and all
+document.addEventListener("visibilitychange", onVisibilityChange);
+addEventListener("pageshow", (event) => event.persisted && location.reload()); // "back" restores a page with submitted forms
 
-// A second click orders nothing twice.
+// Prevent a double click from submitting a form twice.
 document.addEventListener("submit", (event) => {
   if (event.target.dataset.sent) event.preventDefault();
   event.target.dataset.sent = "yes";
 });
 
-wake();
+onVisibilityChange();

@@ -2,7 +2,7 @@ import os
 
 from celery import Celery
 
-from delaytasks.bootsteps import install
+from delaytasks.celery.bootsteps import install
 
 app = Celery("elsewhere", broker=os.environ.get("BARE_BROKER_URL", "memory://"))
 install(app)

@@ -1,4 +1,4 @@
-"""A project that somebody else has: the least that Django needs, and delaytasks."""
+"""A minimal Django project with delaytasks."""
 
 import os
 from pathlib import Path

@@ -1,0 +1,182 @@
+"""The board's tiles: a number with notes and a level (ok, warning, error)."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any
+
+from django.utils.http import urlencode
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from ... import conf
+from ...db.counts import NOTHING, Count, total
+from ...monitoring import health, last_hour, readiness
+from ...monitoring.forecast import Forecast, TopicStatus, TopicStatuses
+from ...monitoring.last_hour import EventCounts, LastHour
+from ...states import Outcome
+from ..lateness import SLOW_MS, STUCK_MS
+from .labels import MAX_NAMES, names, number, span, topic_counts
+
+Json = dict[str, Any]
+ViewUrl = Callable[..., str]
+OK, WARNING, ERROR, PLAIN = "ok", "look", "bad", ""
+AUDITS_MISSED = 3  # after this many missed audits, it is unknown whether the mirror is correct
+MAX_FAILED_RATIO = 0.1  # failed attempts of all attempts; a higher ratio is a warning
+
+
+def tile(name: str, label: str, value: str, *notes: str, level: str = PLAIN, url: str = "") -> Json:
+    level_text = {OK: "", PLAIN: "", WARNING: _("needs attention"), ERROR: _("problem")}[level]
+    return {
+        "name": name, "label": label, "value": value, "url": url, "notes": [n for n in notes if n],
+        "level": level, "said": level_text,
+    }  # fmt: skip
+
+
+def due_tiles(minutes: Forecast, hours: Forecast) -> Iterator[Json]:
+    note = _("%(number)s in the next 24 hours") % {"number": number(hours.sum)}
+    yield tile("due", _("Due in the next hour"), number(minutes.sum), note)
+
+
+# -- current state ------------------------------------------------------------------------------------
+
+
+def status_tiles(all_statuses: TopicStatuses, view_url: ViewUrl, topic: str = "") -> Iterator[Json]:
+    statuses = all_statuses.topics
+    scope = "" if all_statuses.complete else _("of %(n)d topics: there are more") % {"n": len(statuses)}
+
+    def jobs(state: str) -> str:
+        query = {"state": state} | ({"topic": topic} if topic else {})
+        return f"{view_url('admin:delaytasks_job_changelist')}?{urlencode(query)}"
+
+    def sum_of(counts: Iterable[Count]) -> str:
+        return number(total([*counts, Count(0, all_statuses.complete)]))
+
+    ready = sum_of(each.ready for each in statuses.values())
+    level, notes = _waiting(statuses, all_statuses.complete)
+    yield tile("ready", _("Due and waiting"), ready, *notes, scope, level=level, url=jobs("ready"))
+    running = sum_of(Count(each.reserved) for each in statuses.values())
+    yield tile("reserved", _("Running"), running, scope, url=jobs("reserved"))
+    dead = sum_of(each.dead for each in statuses.values())
+    yield tile("dead", _("Dead, not retried yet"), dead, *_top_topics(statuses, "dead"), scope, url=jobs("dead"))
+    paused = [name for name, each in statuses.items() if each.paused]
+    if paused:
+        topics, many = view_url("admin:delaytasks_topic_changelist"), number(Count(len(paused), all_statuses.complete))
+        yield tile("paused", _("Paused topics"), many, names(paused), scope, level=WARNING, url=topics)
+
+
+def _waiting(statuses: dict[str, TopicStatus], complete: bool) -> tuple[str, list[str]]:
+    """Return the level and the notes of the tile of waiting jobs."""
+    waiting = {name: each for name, each in statuses.items() if each.oldest_ready_ms is not None}
+    oldest = max((each.oldest_ready_ms or 0 for each in waiting.values()), default=None)
+    stuck = max((each.oldest_ready_ms or 0 for each in waiting.values() if not each.paused), default=0)
+    unknown = [name for name, each in waiting.items() if not each.known]
+    notes = [_("the oldest for %(span)s") % {"span": span(oldest)}] if oldest is not None else []
+    if oldest is None and complete:
+        notes = [_("nothing is overdue")]
+    if stuck >= STUCK_MS:
+        notes.append(_("add workers, or see why none takes these jobs"))
+    if unknown:
+        notes.append(_("no handler here for %(topics)s") % {"topics": names(unknown)})
+    return (ERROR if stuck >= STUCK_MS else WARNING if stuck >= SLOW_MS or unknown else OK), notes
+
+
+def _top_topics(statuses: dict[str, TopicStatus], state: str) -> list[str]:
+    """Return a note with the topics that have the most jobs in this state; [] if no topic has any."""
+    most = sorted(statuses.items(), key=lambda pair: -getattr(pair[1], state).number)
+    with_any = [(name, getattr(each, state)) for name, each in most if getattr(each, state) != NOTHING]
+    return [topic_counts(with_any[:MAX_NAMES])] if with_any else []
+
+
+def health_tiles(status: health.Health) -> Iterator[Json]:
+    yield _mover_tile(status)
+    yield _beat_tile(status)
+    notes = [_audit_note(status)] if status.mirror == "up" else [_("due jobs are read from the database")]
+    if status.mirror == "up" and status.repaired:
+        many = ngettext("%(n)s missed job was put back", "%(n)s missed jobs were put back", status.repaired)
+        notes.append(many % {"n": number(status.repaired)})
+    if status.rebuilt > 1:  # the first rebuild is the initial fill
+        notes.append(_("rebuilt %(n)s times") % {"n": number(status.rebuilt - 1)})
+    is_recent = status.audit_age_ms is None or status.audit_age_ms <= AUDITS_MISSED * conf.get().audit_seconds * 1000
+    up = OK if is_recent and not status.differences else WARNING
+    level = {"up": up, "read_only": ERROR, "down": ERROR, "off": PLAIN}[status.mirror]
+    value = {"up": _("up"), "read_only": _("read-only"), "down": _("down"), "off": _("off")}[status.mirror]
+    if status.mirror == "down":
+        notes.append(_("start Redis; until then jobs are up to a second late"))
+    if status.mirror == "read_only":
+        notes.append(_("see why Redis refuses writes; until it accepts them jobs are up to a second late"))
+    yield tile("mirror", _("Mirror"), value, *notes, level=level, url=_runbook("mirror", level))
+
+
+def _runbook(check: str, level: str) -> str:
+    """Return the address of the runbook's section for a tile that needs attention, if RUNBOOK_URL is set."""
+    return readiness.runbook(check) if level in (WARNING, ERROR) and conf.get().runbook_url else ""
+
+
+def _mover_tile(status: health.Health) -> Json:
+    if status.heartbeat_age_ms is None:
+        notes = [_("no beat or worker has checked for due jobs yet"), _("start a worker")]
+        return tile("mover", _("Mover"), _("none yet"), *notes, level=ERROR, url=_runbook("mover", ERROR))
+    checked = _("last check %(span)s ago") % {"span": span(status.heartbeat_age_ms)}
+    if status.moving:
+        return tile("mover", _("Mover"), _("alive"), checked, level=OK)
+    url = _runbook("mover", ERROR)
+    return tile("mover", _("Mover"), _("silent"), checked, _("restart a worker"), level=ERROR, url=url)
+
+
+def _beat_tile(status: health.Health) -> Json:
+    """Return the tile of Celery's beat: whether a worker has run the sweep that beat sends."""
+    if readiness.is_sweeping(status):
+        checked = _("last sweep %(span)s ago") % {"span": span(status.sweep_age_ms)}
+        return tile("beat", _("Beat"), _("alive"), checked, level=OK)
+    if status.sweep_age_ms is None:
+        value, notes = _("none yet"), [_("no worker has run the sweep yet")]
+    else:
+        value, notes = _("silent"), [_("last sweep %(span)s ago") % {"span": span(status.sweep_age_ms)}]
+    notes.append(_("start beat, or see whether all workers are busy"))
+    return tile("beat", _("Beat"), value, *notes, level=ERROR, url=_runbook("beat", ERROR))
+
+
+def _audit_note(status: health.Health) -> str:
+    if status.audit_age_ms is None:
+        return _("not yet compared with the database")
+    agreed = ngettext(
+        "agreed with the database on %(checked)s job %(span)s ago",
+        "agreed with the database on %(checked)s jobs %(span)s ago",
+        status.checked,
+    )
+    text = _("%(found)s of %(checked)s differed, repaired %(span)s ago") if status.differences else agreed
+    return text % {
+        "found": number(status.differences), "checked": number(status.checked), "span": span(status.audit_age_ms),
+    }  # fmt: skip
+
+
+# -- last hour -----------------------------------------------------------------------------------
+
+
+def hour_tiles(hour: LastHour, topics: Collection[str] | None) -> Iterator[Json]:
+    """Yield the tiles of the last hour. If not all of it was counted, the tile "finished" has a note."""
+    per_topic = hour.topics(topics)
+    tally = last_hour.total(per_topic.values())
+    minutes = hour.minutes_counted
+    finished, died = tally.outcomes[Outcome.FINISHED], tally.outcomes[Outcome.DEAD]
+    rate = _("%(number)s a minute") % {"number": f"{finished / minutes:,.1f}"}
+    known = "" if hour.complete else _("of the last %(n)d minutes only: too many events to count") % {"n": minutes}
+    yield tile("finished", _("Finished, last hour"), number(finished), rate, known)
+    yield _late_tile(tally)
+    failed = sum(tally.outcomes[outcome] for outcome in (Outcome.FAILED, Outcome.EXPIRED))
+    level = WARNING if failed > MAX_FAILED_RATIO * (failed + finished) else PLAIN
+    expired = _("%(number)s exceeded their TTR") % {"number": number(tally.outcomes[Outcome.EXPIRED])}
+    yield tile("wrong", _("Failed attempts, last hour"), number(failed), expired, level=level)
+    most = sorted(per_topic.items(), key=lambda pair: -pair[1].outcomes[Outcome.DEAD])
+    by_topic = [(name, Count(each.outcomes[Outcome.DEAD])) for name, each in most if each.outcomes[Outcome.DEAD]]
+    yield tile(
+        "died", _("Died, last hour"), number(died), topic_counts(by_topic[:MAX_NAMES]), level=ERROR if died else OK
+    )
+
+
+def _late_tile(tally: EventCounts) -> Json:
+    p50, p99 = tally.late_ms(0.5), tally.late_ms(0.99)
+    if p50 is None or p99 is None:
+        return tile("late", _("Late, p99 of the last hour"), "–", _("no job was started"))
+    level = ERROR if p99 >= STUCK_MS else WARNING if p99 >= SLOW_MS else OK
+    half = _("p50 %(half)s, the worst %(worst)s") % {"half": span(p50), "worst": span(tally.worst_ms)}
+    return tile("late", _("Late, p99 of the last hour"), span(p99), half, level=level)

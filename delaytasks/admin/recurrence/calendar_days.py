@@ -1,0 +1,113 @@
+"""Exceptions of calendars in the admin, below the picture of a year."""
+
+from collections.abc import Callable
+from datetime import date
+from typing import Any, ClassVar
+from urllib.parse import urlencode
+
+from django import forms
+from django.contrib import admin
+from django.core.exceptions import ValidationError
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from ...calendars import registry
+from ...calendars.opening_hours import parse_windows
+from ...exceptions import BadCalendar
+from ...models import CalendarDay
+from ..log_entries import TranslatedHistoryAdmin
+from . import year as picture
+
+
+class CalendarDayForm(forms.ModelForm):
+    """The form of an exception. The calendars to choose from are those of the code."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if "calendar" in self.fields:  # absent if the page is read-only
+            names = {*registry.editable(), *filter(None, [self.instance.calendar])}
+            self.fields["calendar"] = forms.ChoiceField(
+                label=self.fields["calendar"].label, choices=[(name, name) for name in sorted(names)],
+                help_text=self.fields["calendar"].help_text,
+            )  # fmt: skip
+
+    def clean_hours(self) -> str:
+        """Return the hours in their normal form, such as "09:00-12:00,13:00-17:00"."""
+        try:
+            return ",".join(map(str, parse_windows(self.cleaned_data["hours"])))
+        except BadCalendar as error:
+            raise ValidationError(
+                _("%(hours)s are not open hours. Write, for example, 09:00-12:00,13:00-17:00; leave empty for closed."),
+                params={"hours": self.cleaned_data["hours"]},
+            ) from error
+
+
+class CalendarFilter(admin.SimpleListFilter):
+    title = _("calendar")
+    parameter_name = "calendar"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        stored = CalendarDay.objects.values_list("calendar", flat=True).distinct().order_by("calendar")
+        return [(name, name) for name in sorted({*registry.editable(), *stored})]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet) -> QuerySet:
+        return queryset if self.value() is None else queryset.filter(calendar=self.value())
+
+
+@admin.register(CalendarDay)
+class CalendarDayAdmin(TranslatedHistoryAdmin):
+    form = CalendarDayForm
+    list_display = ("day", "calendar", "hours", "note")
+    list_filter = (CalendarFilter,)
+    date_hierarchy = None
+    ordering = ("-day", "calendar")
+    search_fields = ("note",)
+    list_per_page = 100
+    show_facets = admin.ShowFacets.NEVER
+    change_list_template = "admin/delaytasks/calendarday/change_list.html"
+
+    class Media:
+        css: ClassVar = {"all": ["delaytasks/admin.css", "delaytasks/calendar.css"]}
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """Show the list with the year that ?year= names; the other parameters are the list's own."""
+        query = request.GET.copy()
+        years = query.pop("year", [])
+        request.GET = query  # type: ignore[assignment]
+        return super().changelist_view(request, (extra_context or {}) | self._year(request, years))
+
+    def _year(self, request: HttpRequest, years: list[str]) -> dict[str, Any]:
+        names = registry.editable()
+        name = request.GET.get("calendar") or (names[0] if names else "")
+        calendar = registry.find(name)
+        if calendar is None:
+            return {"calendar_names": names}
+        text = years[-1] if years else ""
+        shown = int(text) if text.isascii() and text.isdigit() and len(text) == 4 else timezone.localdate().year
+        shown = min(max(shown, picture.EARLIEST), picture.LATEST)
+        context = {"calendar": calendar, "calendar_names": names, "year": shown, "labels": picture.LABELS,
+                   "earlier": self._year_url(name, shown - 1), "later": self._year_url(name, shown + 1)}  # fmt: skip
+        try:
+            return context | {"months": picture.months_of(calendar, shown, self._url_of(request, name))}
+        except BadCalendar as error:
+            return context | {"calendar_error": str(error)}
+
+    def _year_url(self, name: str, year: int) -> str:
+        return "?" + urlencode({"calendar": name, "year": year})
+
+    def _url_of(self, request: HttpRequest, name: str) -> Callable[[date], str]:
+        """Return a function of the URL where the user adds or changes the exception of a day."""
+        rows = CalendarDay.objects.filter(calendar=name).values_list("day", "pk")
+        stored = dict(rows) if self.has_view_or_change_permission(request) else {}
+        site, may_add = self.admin_site.name, self.has_add_permission(request)
+        add_url = reverse("admin:delaytasks_calendarday_add", current_app=site)
+
+        def url_of(day: date) -> str:
+            if day in stored:
+                return reverse("admin:delaytasks_calendarday_change", args=[stored[day]], current_app=site)
+            return f"{add_url}?{urlencode({'calendar': name, 'day': day.isoformat()})}" if may_add else ""
+
+        return url_of

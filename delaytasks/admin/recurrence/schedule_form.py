@@ -1,0 +1,115 @@
+"""The form of a schedule in the admin, and the next runs of times that are not saved yet."""
+
+from datetime import datetime, timedelta, tzinfo
+from typing import Any
+
+from django import forms
+from django.contrib.admin.widgets import AdminSplitDateTime
+from django.core.exceptions import ValidationError
+from django.utils.translation import gettext_lazy as _
+
+from ... import clock, databases
+from ...calendars.wall_time import to_zone
+from ...exceptions import DelaytasksError
+from ...models import Schedule
+from ...recurrence import schedules
+from ...recurrence.definition import Definition
+
+TIMES = ("tz", "cron", "every", "rrule", "delay", "period", "repeat", "start_at", "gap", "overlap")
+FIELDS: tuple[str, ...] = (
+    "name",
+    "topic",
+    "body",
+    "tz",
+    "cron",
+    "rrule",
+    "repeat",
+    "gap",
+    "overlap",
+    "missed",
+    "running",
+)
+POLICIES = ("missed", "within", "running")
+SECONDS = {"every": _("every, in seconds"), "delay": _("delay, in seconds"), "period": _("period, in seconds"),
+           "within": _("begin within, in seconds"), "ttr": _("TTR, in seconds")}  # fmt: skip
+
+
+class ScheduleForm(forms.ModelForm):
+    """The form of a schedule. Durations are entered in seconds."""
+
+    every = forms.FloatField(label=SECONDS["every"], required=False, min_value=0.1)
+    delay = forms.FloatField(label=SECONDS["delay"], required=False, min_value=0)
+    period = forms.FloatField(label=SECONDS["period"], required=False, min_value=0.1)
+    within = forms.FloatField(label=SECONDS["within"], required=False, min_value=0,
+                              help_text=_("what begins later is skipped; empty: no limit"))  # fmt: skip
+    ttr = forms.FloatField(label=SECONDS["ttr"], required=False, min_value=0.001)
+    start_at = forms.SplitDateTimeField(
+        label=_("start"), required=False, widget=AdminSplitDateTime(),
+        help_text=_("empty: now; the beginning of every, delay and period, and of a recurrence rule"),
+    )  # fmt: skip
+
+    class Meta:
+        model = Schedule
+        fields = FIELDS
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for name in SECONDS:
+            ms = getattr(self.instance, f"{name}_ms", None)
+            self.initial.setdefault(name, None if ms is None else ms / 1000)
+        if self.instance.pk is None:
+            self.initial.setdefault("repeat", 0)
+
+    def clean(self) -> dict[str, Any]:
+        """Check the definition as a whole. Keep it as `definition`."""
+        values: dict[str, Any] = super().clean() or self.cleaned_data
+        if self.errors:
+            return values
+        durations: dict[str, Any] = {
+            name: None if values[name] is None else timedelta(seconds=values[name]) for name in SECONDS
+        }
+        same = {name: values[name] for name in FIELDS if name in values}
+        same["name"] = values.get("name") or self.instance.name
+        same["topic"] = values.get("topic") or self.instance.topic
+        same["body"] = {} if values.get("body") is None else values["body"]
+        try:
+            self.definition = Definition(start=values["start_at"], **durations, **same)
+        except DelaytasksError as error:
+            raise ValidationError(str(error)) from error
+        return values
+
+
+class TimesForm(ScheduleForm):
+    """The times alone."""
+
+    class Meta(ScheduleForm.Meta):
+        fields = ("tz", "cron", "rrule", "repeat", "gap", "overlap")
+
+
+def next_lines(row: Schedule, count: int) -> list[str]:
+    """Return the next runs in the schedule's own zone, or why there are none."""
+    try:
+        zone = to_zone(row.tz)
+        firings = schedules.next_firings(row, count)
+    except DelaytasksError as error:
+        return [str(error)]
+    return [local_text(firing.due, zone) for firing in firings]
+
+
+def local_text(moment: datetime, zone: tzinfo) -> str:
+    """Return what clocks in the zone show, with the zone's abbreviation: "2030-01-01 02:30:00 CET"."""
+    return moment.astimezone(zone).strftime("%Y-%m-%d %H:%M:%S %Z")
+
+
+def preview_lines(data: Any) -> list[str]:
+    """Return the next ten runs of the times that a form has, or what is wrong with them. Stores nothing."""
+    form = TimesForm(data, instance=Schedule(name="preview", topic="preview", body={}))
+    if not form.is_valid():
+        fields = {name: field.label for name, field in form.fields.items()}
+        return [
+            f"{fields[name]}: {message}" if name in fields else str(message)
+            for name, messages in form.errors.items()
+            for message in messages
+        ]
+    start = form.definition.start or clock.from_ms(databases.now_ms("default"))
+    return next_lines(Schedule(**form.definition.columns(), start_at=start), 10)

@@ -1,0 +1,126 @@
+"""Forms for topics in the admin."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from django import forms
+from django.contrib.admin.helpers import ActionForm
+from django.contrib.auth.models import Group
+from django.core.exceptions import ValidationError
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from .. import databases, handlers, permissions
+from ..exceptions import BadInput, BadTopic, short_repr
+from ..jobs.inputs import check_actor
+
+SETTINGS = ("paused", "concurrency", "ask_reason", "hide_bodies", "keep_bodies", "visible_to")
+
+
+def group_names(stored: Iterable[Any]) -> list[str]:
+    """Return the names of the groups with these ids, and a placeholder for each deleted group."""
+    names = _groups() if stored else {}
+    return [names.get(str(pk), (pk, _("deleted group (%(id)s)") % {"id": pk}))[1] for pk in stored]
+
+
+def _groups() -> dict[str, tuple[Any, str]]:
+    """Return {ID as text: (ID, name)} of all groups."""
+    return {str(pk): (pk, name) for pk, name in Group.objects.order_by("name").values_list("pk", "name")}
+
+
+class PauseForm(ActionForm):
+    """The action form of the list of topics, with a field for the reason."""
+
+    reason = forms.CharField(label=gettext_lazy("Reason:"), required=False, widget=forms.TextInput(attrs={"size": 30}))
+
+
+def checked_reason(text: str) -> str:
+    """Return the reason if it is valid. Raises ValidationError."""
+    try:
+        return check_actor(text.strip(), what="reason")
+    except BadInput as error:
+        raise ValidationError(_("Enter one line of at most 255 printable characters.")) from error
+
+
+class TopicForm(forms.ModelForm):
+    """The form of a topic. Only the changed fields are saved: the page may be older than the row.
+
+    user   the user who submits it; set by TopicAdmin
+    """
+
+    user: Any = None
+    reason = forms.CharField(
+        label=gettext_lazy("Reason"), required=False, widget=forms.TextInput(attrs={"class": "vTextField"}),
+        help_text=gettext_lazy("Why the topic is paused or resumed. Stored in the history."),
+    )  # fmt: skip
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if "visible_to" in self.fields:  # absent if the page is read-only
+            self.fields["visible_to"] = self._checkboxes(self.fields["visible_to"])
+        for name in self.fields.keys() & set(SETTINGS):
+            self.fields[name].show_hidden_initial = not self.instance._state.adding  # to detect changes
+
+    def _checkboxes(self, field: forms.Field) -> forms.Field:
+        """Return a field with a checkbox per group. Stored groups that were deleted are included.
+
+        Without the deleted groups, saving the form could make the topic visible to everyone.
+        """
+        stored = self.instance.visible_to if isinstance(self.instance.visible_to, list) else []
+        groups = _groups()
+        stored_groups = {str(pk): (pk, name) for pk, name in zip(stored, group_names(stored), strict=True)}
+        known = groups | {value: each for value, each in stored_groups.items() if value not in groups}
+        return forms.TypedMultipleChoiceField(
+            choices=[(value, name) for value, (_pk, name) in known.items()],
+            coerce=lambda value: known[value][0],
+            required=False,
+            label=field.label,
+            help_text=_(
+                "Members of these groups see the topic's jobs. If none is ticked, all who may view jobs see them."
+            ),
+            widget=forms.CheckboxSelectMultiple,
+        )
+
+    def clean_name(self) -> str:
+        try:
+            name = handlers.check_topic(self.cleaned_data["name"])
+        except BadTopic as error:
+            raise ValidationError(
+                _(
+                    "%(name)s is not a valid topic name: use 1 to 100 of A-Z a-z 0-9 . _ -, "
+                    "starting with a letter or digit, for example 'order.close'."
+                ),
+                params={"name": short_repr(self.cleaned_data["name"])},
+            ) from error
+
+        if not permissions.can_see_topic(self.user, name, databases.alias()):
+            # The same message for hidden and unknown topics, so that it does not reveal which exist.
+            text = _("You may not see every topic. You can add a topic that has a handler here and is visible to you.")
+            raise ValidationError(text)
+        return name
+
+    def clean_reason(self) -> str:
+        return checked_reason(self.cleaned_data["reason"])
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean() or {}
+        is_required = self.instance.ask_reason and "paused" in self.changed_data
+        if (
+            is_required
+            and not self.instance._state.adding
+            and not cleaned.get("reason")
+            and "reason" not in self.errors
+        ):
+            self.add_error("reason", _("This topic requires a reason: enter why it is paused or resumed."))
+        return cleaned
+
+    @property
+    def changed_settings(self) -> list[str]:
+        """The names of the changed columns; the reason is not a column."""
+        return [name for name in self.changed_data if name != "reason"]
+
+    def clean_concurrency(self) -> int | None:
+        slots = self.cleaned_data["concurrency"]
+        if slots == 0:
+            raise ValidationError(_("Without run slots no job would run. Pause the topic instead."))
+        return slots

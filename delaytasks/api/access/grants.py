@@ -1,0 +1,46 @@
+"""The rights that a user may grant to a token: at most those that the user has."""
+
+from collections.abc import Collection
+from typing import Any
+
+from django.utils.translation import gettext as _
+
+from ... import databases, permissions
+from ..models import EVERY_TOPIC
+from .permissions import ScheduleRight
+
+CONSUME = "delaytasks_api.grant_consume"
+
+
+def is_pattern(topic: str) -> bool:
+    """Return whether a grant for this topic covers other topics, too: "*" or "order.*"."""
+    return topic == EVERY_TOPIC or topic.endswith(".*")
+
+
+def sees(user: Any, topic: str) -> bool:
+    """Return whether the user may know of the topic of a grant. A pattern may cover hidden topics, now or later."""
+    if not (permissions.can_view(user) or user.has_perm("delaytasks.view_topic")):
+        return False
+    limit = permissions.visible_topics(user, databases.alias())
+    return limit is None or topic in limit
+
+
+def problem(user: Any, topic: str, rights: Collection[str]) -> str:
+    """Return why the user may not grant these rights on the topic, or "".
+
+    The user must see the topic and its jobs. To grant "submit" or "produce", the user must be allowed to operate jobs;
+    for "manage", to change topics as well, because a manager pauses them; for "consume", which shows bodies with their
+    secrets, the user needs the permission grant_consume. All but "submit" need the permissions on schedules that they
+    include: "produce" to add, change and delete them, "manage" to change and delete, "consume" to view them.
+    """
+    if not permissions.can_view(user) or not sees(user, topic):
+        return _("You do not see every topic. Grant topics that you see, by their full names.")
+    if not permissions.can_operate(user) and {"submit", "produce", "manage"} & set(rights):
+        return _("You may not change jobs, so you cannot grant it.")
+    if "manage" in rights and not permissions.can_manage(user):
+        return _("You may not pause topics, so you cannot grant to manage them.")
+    if "consume" in rights and not user.has_perm(CONSUME):
+        return _("Consumers read bodies with their secrets. You may not grant that.")
+    if not all(each.allows(user) for each in ScheduleRight if each.is_of(rights)):
+        return _("You lack permissions on schedules that this right includes.")
+    return ""

@@ -1,0 +1,190 @@
+"""Add the jobs of concurrent requests with one statement, and cancel those that `delete` names with another."""
+
+import logging
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from django.db import transaction
+
+from ... import handlers, permissions, signals
+from ...db import groups, transitions
+from ...db.groups import Added, Cancel, Done, NewRow
+from ...db.transitions import JobRow, NewJob
+from ...jobs import audit_log, on_commit
+from ...mirror.base import Entry
+from ...models import Topic
+from ...states import State
+from ..access.permissions import Right
+from .lanes import FallBack
+
+logger = logging.getLogger("delaytasks")
+LOCK_WAIT_MS = 20  # a key in somebody's open transaction must not hold the group
+ROUNDS = 3  # repetitions for rows whose live job changed during the statement
+
+
+class Add(NamedTuple):
+    """A job to add for a caller.
+
+    mode     on_conflict: with "keep" a live job with this key is kept, with "again" too, and if it is running it runs
+             once more; otherwise the answer is FallBack then
+    caller   an authenticated caller with the right to produce on the topic
+    unique   the key may be live in no other topic that the caller sees
+    """
+
+    job: NewJob
+    mode: str
+    caller: Any
+    unique: bool
+
+
+def add_group(using: str, adds: Sequence[Add]) -> list[Added | FallBack]:
+    """Add each job. The answer is what was done: created, kept, again; FallBack for everything else."""
+    answers: list[Added | FallBack] = [FallBack() for _ in adds]
+    remaining = dict(enumerate(adds))
+    for number in range(ROUNDS):
+        try:
+            _add_round(using, remaining, answers)
+        except Exception as error:
+            if number == 0:
+                raise
+            logger.debug("%s adds are left to the ordinary path: %r", len(remaining), error)
+            break  # earlier rounds are committed: their answers stand
+        if not remaining:
+            break
+    return answers
+
+
+def _add_round(using: str, remaining: dict[int, Add], answers: list[Added | FallBack]) -> None:
+    with transaction.atomic(using):
+        unique = [add.job.key for add in remaining.values() if add.unique]
+        groups.begin(using, LOCK_WAIT_MS, unique)
+        possible = _possible(using, remaining)
+        _read_hidden_topics(using, possible.values())
+        rows = [NewRow(add.job, add.mode, add.caller.signature, add.caller.producer or "") for add in possible.values()]
+        added = dict(zip(possible, groups.add_each(using, rows), strict=True))
+        _notify(using, [(remaining[n], row) for n, row in added.items()])
+    for n in list(remaining):
+        if n not in added or added[n].done is not Done.REPEAT:
+            del remaining[n]
+        if n in added and added[n].done in (Done.CREATED, Done.KEPT, Done.AGAIN):
+            answers[n] = added[n]
+
+
+def _read_hidden_topics(using: str, adds: Iterable[Add]) -> None:
+    """Read for all callers at once which topics' bodies they may not see: the answer to POST /jobs/ shows the body."""
+    callers = [add.caller for add in adds if not add.unique and not add.caller.may(Right.CONSUME, add.job.topic)]
+    if callers:
+        hidden = permissions.topics_hiding_bodies(using)
+        for caller in callers:
+            caller._hidden_topics = hidden
+
+
+def _possible(using: str, adds: dict[int, Add]) -> dict[int, Add]:
+    """Return the adds whose topic is known and whose key is not live in another topic that the caller sees."""
+    known = known_topics(using, [None if add.unique else add.job.topic for add in adds.values()])
+    elsewhere = {
+        n: [(topic, add.job.key) for topic in known if topic != add.job.topic and add.caller.sees(topic)]
+        for n, add in adds.items()
+        if add.unique
+    }
+    pairs = sorted({pair for of_one in elsewhere.values() for pair in of_one})
+    live = transitions.find_live(using, pairs) if pairs else {}
+    return {
+        n: add
+        for n, add in adds.items()
+        if add.job.topic in known and not any(pair in live for pair in elsewhere.get(n, ()))
+    }
+
+
+def known_topics(using: str, asked: Iterable[str | None]) -> set[str]:
+    """Return the topics that have a handler, a setting or a row.
+
+    asked   the topics that matter, or None for all of them; the rows are read only if they are needed
+    """
+    known = set(handlers.known())
+    if known.issuperset(asked):
+        return known
+    return known.union(Topic.objects.using(using).values_list("name", flat=True))
+
+
+def visible(topic: str | None, caller: Any, known: set[str]) -> list[str]:
+    """Return the topics in which a key is searched: the given one if it is known, or those that the caller sees."""
+    return [each for each in known if caller.sees(each)] if topic is None else [topic] if topic in known else []
+
+
+def _notify(using: str, added: Sequence[tuple[Add, Added]]) -> None:
+    """Tell the mirror and the signals' receivers on commit."""
+    entries = [Entry(row.id, add.job.topic, row.due_ms) for add, row in added if row.done is Done.CREATED]
+    if entries:
+        on_commit.add_to_mirror(using, entries, mark=False)
+    if signals.job_scheduled.receivers:
+        for _, row in added:
+            if row.done in (Done.CREATED, Done.AGAIN):
+                on_commit.send_signal(using, signals.job_scheduled, row.id)
+
+
+# -- delete -------------------------------------------------------------------------------------
+
+
+class Delete(NamedTuple):
+    """A job to cancel for a caller, by its key.
+
+    topic    None: any topic that the caller sees
+    rights   the caller needs one of them
+    """
+
+    key: str
+    topic: str | None
+    caller: Any
+    rights: Any
+    reason: str
+
+
+def delete_group(using: str, deletes: Sequence[Delete]) -> list[bool | FallBack]:
+    """Cancel each job that is live, waits and is the only one with its key. The answer is True, else FallBack."""
+    with transaction.atomic(using):
+        groups.begin(using, LOCK_WAIT_MS)
+        known = known_topics(using, [each.topic for each in deletes])
+        topics = [visible(each.topic, each.caller, known) for each in deletes]
+        pairs = {(topic, each.key) for each, among in zip(deletes, topics, strict=True) for topic in among}
+        live = transitions.find_live(using, sorted(pairs)) if pairs else {}
+        rows = [
+            _only([live[topic, each.key] for topic in among if (topic, each.key) in live], each)
+            for each, among in zip(deletes, topics, strict=True)
+        ]
+        cancels = {
+            row.id: Cancel(row.id, each.caller.signature, each.reason)
+            for row, each in zip(rows, deletes, strict=True)
+            if row is not None
+        }
+        cancelled = groups.cancel_each(using, list(cancels.values()))
+        _write_audit(using, zip(rows, deletes, strict=True), cancelled)
+        on_commit.remove_from_mirror(using, *(Entry(c.id, c.topic, c.due_ms) for c in cancelled.values()))
+        for job_id in cancelled:
+            on_commit.send_signal(using, signals.job_cancelled, job_id)
+    return [True if row is not None and row.id in cancelled else FallBack() for row in rows]
+
+
+def _write_audit(using: str, pairs: Iterable[tuple[JobRow | None, Delete]], cancelled: Collection[int]) -> None:
+    """Write an entry to the audit log for each cancelled job, as Caller.log() does for one."""
+    entries = {
+        row.id: audit_log.entry(
+            "job.cancelled",
+            each.caller.signature,
+            f"job {row.id}",
+            topic=row.topic,
+            name=row.key,
+            reason=each.reason,
+            source=each.caller.source,
+        )
+        for row, each in pairs
+        if row is not None and row.id in cancelled
+    }
+    audit_log.record(using, entries.values())
+
+
+def _only(live: Sequence[JobRow], delete: Delete) -> JobRow | None:
+    """Return the job if there is exactly one, which waits and which the caller may cancel."""
+    if len(live) != 1 or live[0].state != State.DELAYED or not delete.caller.may(delete.rights, live[0].topic):
+        return None
+    return live[0]

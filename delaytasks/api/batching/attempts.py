@@ -1,0 +1,173 @@
+"""Finish the attempts of concurrent requests with one statement, and reserve jobs for many consumers with another."""
+
+import itertools
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from django.db import InterfaceError, OperationalError, connections, transaction
+
+from ...db import groups, transitions
+from ...db.retries import is_retryable
+from ...db.transitions import AttemptRow, Ending
+from ...jobs.again import schedule_next
+from ...states import Outcome, State
+from ...worker import leases
+from ...worker.attempt import RunningJob
+from ...worker.completion import Completion, notify
+from ..access import receipts
+from ..access.permissions import Right
+from .adds import LOCK_WAIT_MS, known_topics, visible
+from .lanes import FallBack
+
+logger = logging.getLogger("delaytasks")
+
+
+class Finish(NamedTuple):
+    """An attempt to finish for a caller: by the job's id, by its key, or by both.
+
+    topic     of the key; None: any topic that the caller sees
+    attempt   None: the attempt that the caller holds
+    receipt   of the reservation; None: the caller's account must have made it
+    """
+
+    caller: Any
+    id: int | None = None
+    key: str | None = None
+    topic: str | None = None
+    attempt: int | None = None
+    receipt: str | None = None
+
+
+def finish_group(using: str, finishes: Sequence[Finish]) -> list[bool | FallBack]:
+    """Finish each attempt that its caller holds. The answer is True, else FallBack."""
+    with transaction.atomic(using):
+        groups.begin(using, LOCK_WAIT_MS)
+        held = _find_held(using, finishes)
+        ending = {job.id: job for job in held if job is not None}
+        ended = (
+            transitions.end_if_held(using, [_ending(job) for job in ending.values()], in_time=True) if ending else {}
+        )
+        completed = [
+            (Completion(job, Outcome.FINISHED), ended[job.id].due_ms) for job in ending.values() if job.id in ended
+        ]
+        schedule_next(using, [job_id for job_id, each in ended.items() if each.again])
+        if completed:
+            transaction.on_commit(lambda: notify(using, completed), using=using, robust=True)
+    done = [job is not None and job is ending[job.id] and job.id in ended for job in held]
+    return [True if each else FallBack() for each in done]
+
+
+def _ending(job: RunningJob) -> Ending:
+    return Ending(
+        job.id, job.attempt, int(State.FINISHED), None, 0, "", Outcome.FINISHED, job.due_ms, job.reserved_ms,
+        job.worker, job.actor, "",
+    )  # fmt: skip
+
+
+def _find_held(using: str, finishes: Sequence[Finish]) -> list[RunningJob | None]:
+    """Return the job of each finish, or None if its caller does not hold exactly one such job."""
+    by_key = [each for each in finishes if each.key is not None]
+    known = known_topics(using, [each.topic for each in by_key])
+    topics = [[] if each.key is None else visible(each.topic, each.caller, known) for each in finishes]
+    ids = sorted({each.id for each in finishes if each.id is not None and each.key is None})
+    pairs = {(topic, str(each.key)) for each, among in zip(finishes, topics, strict=True) for topic in among}
+    rows = groups.find_attempts(using, ids, sorted(pairs))
+    by_id = {row.claimed.id: row for row in rows}
+    by_pair = {(row.claimed.topic, row.claimed.key): row for row in rows}
+    found: list[RunningJob | None] = []
+    for each, among in zip(finishes, topics, strict=True):
+        by_name = [by_pair.get((topic, str(each.key))) for topic in among]
+        candidates = [by_id.get(each.id or 0)] if each.key is None else by_name
+        mine = [row for row in candidates if row is not None and _holds(each, row)]
+        found.append(_running(using, mine[0], each.caller.signature) if len(mine) == 1 else None)
+    return found
+
+
+def _holds(finish: Finish, row: AttemptRow) -> bool:
+    """Return whether the caller may finish this attempt, and proves that it holds it."""
+    job, name = row.claimed, finish.caller.name
+    if finish.receipt is None:
+        has_proof = row.worker == name or row.worker.startswith(f"{name}/")
+    else:
+        has_proof = receipts.is_valid(finish.receipt, job.id, job.attempt, job.reserved_ms)
+    is_meant = finish.id in (None, job.id) and row.held_by(job.attempt if finish.attempt is None else finish.attempt)
+    return has_proof and is_meant and bool(finish.caller.may(Right.CONSUME, job.topic))
+
+
+def _running(using: str, row: AttemptRow, actor: str) -> RunningJob:
+    held = RunningJob(row.claimed, using, row.worker)
+    held.actor = actor
+    return held
+
+
+# -- reserve ------------------------------------------------------------------------------------
+
+
+class Reserve(NamedTuple):
+    """Jobs to reserve for a consumer.
+
+    most     largest number of jobs
+    worker   stored in Job.worker: the name of the caller's account, or account/consumer
+    """
+
+    topic: str
+    most: int
+    worker: str
+
+
+def reserve_group(using: str, reserves: Sequence[Reserve]) -> list[list[RunningJob] | Exception]:
+    """Reserve ready jobs for each consumer; those who asked first get them first. A list is empty if none is left.
+
+    The topics are independent: if one fails, the answer to its consumers is an exception.
+    """
+    answers: list[list[RunningJob] | Exception] = [[] for _ in reserves]
+    for topic in dict.fromkeys(each.topic for each in reserves):
+        asked = {n: each for n, each in enumerate(reserves) if each.topic == topic}
+        try:
+            dealt: Mapping[int, list[RunningJob] | Exception] = _reserve_of_topic(using, topic, asked)
+        except (OperationalError, InterfaceError) as error:
+            dealt = {n: FallBack() if is_retryable(error) else error for n in asked}
+        except Exception as error:
+            logger.warning("%s: consumers are served one by one: %r", topic, error)
+            dealt = {n: FallBack() for n in asked}
+        for n, jobs in dealt.items():
+            answers[n] = jobs
+    return answers
+
+
+def _reserve_of_topic(using: str, topic: str, asked: Mapping[int, Reserve]) -> dict[int, list[RunningJob]]:
+    with transaction.atomic(using):  # or else an error would leave jobs reserved for nobody
+        dealt = _deal(using, topic, asked)
+        workers = {job.id: job.worker for jobs in dealt.values() for job in jobs}
+        if set(workers.values()) - {next(iter(asked.values())).worker}:
+            groups.assign_workers(using, workers)
+    return dealt
+
+
+def _deal(using: str, topic: str, asked: Mapping[int, Reserve]) -> dict[int, list[RunningJob]]:
+    """Deal ready jobs until each consumer has one, or none is left. All are claimed in the name of one of them."""
+    dealt: dict[int, list[RunningJob]] = {n: [] for n in asked}
+    name = next(iter(asked.values())).worker
+    while waiting := [n for n in asked if not dealt[n]]:
+        jobs = iter(leases.reserve(topic, sum(asked[n].most for n in waiting), using=using, worker=name))
+        for n in waiting:
+            dealt[n] = list(itertools.islice(jobs, asked[n].most))
+            for job in dealt[n]:
+                job.worker = asked[n].worker
+        if not dealt[waiting[0]]:
+            break
+    return dealt
+
+
+def release(using: str, jobs: Sequence[RunningJob], by: str) -> list[Exception]:
+    """Release jobs whose consumer is gone. Return the errors; those jobs are taken back after their TTR."""
+    errors = []
+    for job in jobs:
+        try:
+            leases.release(job.id, job.attempt, using=using, by=by)
+        except Exception as error:
+            errors.append(error)
+    for connection in connections.all(initialized_only=True):
+        connection.close()
+    return errors

@@ -1,0 +1,209 @@
+"""A lane: one thread that does the work of many concurrent requests in groups.
+
+The thread takes whatever has arrived, does it as one group, answers each request, and looks again. So a single request
+waits for nobody, and under load the groups grow by themselves. docs/decisions/0022-group-commit-over-http.md has the
+rules and their reasons.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
+
+from django.db import InterfaceError, InternalError, OperationalError, connections
+
+from ...db.retries import is_retryable, waited_too_long
+
+logger = logging.getLogger("delaytasks")
+MAX_GROUP = 200  # items; larger groups were measured to be slower
+MAX_QUEUED_BYTES = 16 * 1024 * 1024  # of requests that wait in one lane
+MAX_SHARE_BYTES = MAX_QUEUED_BYTES // 2  # of one caller's requests: no caller alone fills the lane for the others
+CLOSE_SECONDS = 1.0  # an idle lane closes its database connection
+CONNECTION_SECONDS = 60.0  # a busy lane opens a new one
+CHECK_SECONDS = 0.1  # a connection that was not used for so long is checked first
+IDLE_SECONDS = 60.0  # an idle lane ends its thread
+
+
+class LaneFull(Exception):
+    """Too many bytes of requests wait already, of all callers or of this one."""
+
+
+class FallBack(Exception):
+    """The lane did nothing for this item: serve the request on the ordinary path, which also explains refusals."""
+
+
+class Item(NamedTuple):
+    """One request in a lane.
+
+    work     what to do, as the lane's function takes it
+    share    the queue of this caller: the lane takes one item of each in turn
+    name     two items with the same name are never in one group; None: no such rule
+    size     bytes of the request
+    """
+
+    work: Any
+    share: str
+    name: Hashable
+    size: int
+    loop: asyncio.AbstractEventLoop
+    future: "asyncio.Future[Any]"
+
+
+class Lane:
+    """Run submitted items in groups on one thread.
+
+    do_group   function of a list of `work`; returns an answer for each: a value, or an exception for the caller to
+               raise. If it raises, it must have done nothing
+    """
+
+    def __init__(self, name: str, do_group: Callable[[list[Any]], Sequence[Any]]) -> None:
+        self._name, self._do_group = name, do_group
+        self._queues: dict[str, deque[Item]] = {}  # in the order of their next turns
+        self._bytes = 0
+        self._share_bytes: Counter[str] = Counter()  # by share
+        self._arrived = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._connected_until = self._used_at = 0.0
+
+    async def submit(self, work: Any, *, share: str, name: Hashable = None, size: int = 0) -> Any:
+        """Return the answer for one item. Raises LaneFull, FallBack, or the exception that is the item's answer."""
+        loop = asyncio.get_running_loop()
+        item = Item(work, share, name, size, loop, loop.create_future())
+        with self._arrived:
+            if self._bytes + size > MAX_QUEUED_BYTES or self._share_bytes[share] + size > MAX_SHARE_BYTES:
+                raise LaneFull
+            self._bytes += size
+            self._share_bytes[share] += size
+            self._queues.setdefault(share, deque()).append(item)
+            self._ensure_thread()
+            self._arrived.notify()
+        return await item.future
+
+    def _ensure_thread(self) -> None:
+        if self._thread is None or not self._thread.is_alive():  # threads do not survive a fork
+            self._thread = threading.Thread(target=self._run, name=f"delaytasks-{self._name}", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while group := self._next_group():
+                _resolve(group, self._answers(group))
+        finally:
+            connections.close_all()
+
+    def _next_group(self) -> list[Item]:
+        """Wait for items and return a group. An empty group means that the thread must end."""
+        with self._arrived:
+            while self._wait():
+                if group := self._take():
+                    return group
+            self._thread = None
+            return []
+
+    def _wait(self) -> bool:
+        """Wait until there are items. Return False after IDLE_SECONDS without any."""
+        if not self._arrived.wait_for(lambda: self._queues, CLOSE_SECONDS):
+            connections.close_all()
+            self._arrived.wait_for(lambda: self._queues, IDLE_SECONDS)
+        return bool(self._queues)
+
+    def _take(self) -> list[Item]:
+        """Take up to MAX_GROUP items, one of each share in turn, and no two with the same name."""
+        group: list[Item] = []
+        names: set[Hashable] = set()
+        turns = deque(self._queues)
+        while turns and len(group) < MAX_GROUP:
+            share = turns.popleft()
+            queue = self._queues[share]
+            if queue[0].name is not None and queue[0].name in names:
+                continue  # it and what its caller sent after it wait for the next group
+            item = queue.popleft()
+            self._bytes -= item.size
+            self._share_bytes[share] -= item.size
+            names.add(item.name)
+            if queue:
+                self._queues[share] = self._queues.pop(share)  # at the end: the others are first next time
+                turns.append(share)
+            else:
+                del self._queues[share], self._share_bytes[share]
+            if not item.future.cancelled():  # its client is gone, and nothing was begun
+                group.append(item)
+        return group
+
+    def _answers(self, group: Sequence[Item]) -> Sequence[Any]:
+        """Do a group. If it fails, do its items one by one, so that one bad item fails no other."""
+        try:
+            return self._do([item.work for item in group])
+        except (OperationalError, InterfaceError) as error:
+            if not (is_retryable(error) or waited_too_long(error)):
+                return [error] * len(group)  # no database: the answers are the same one by one
+            return [FallBack()] if len(group) == 1 else self._one_by_one(group)
+        except Exception as error:
+            if len(group) == 1:
+                logger.debug("%s: left to the ordinary path: %r", self._name, error)
+                return [FallBack()]
+            return self._one_by_one(group)
+
+    def _one_by_one(self, group: Sequence[Item]) -> list[Any]:
+        return [answer for item in group for answer in self._answers([item])]
+
+    def _do(self, works: list[Any]) -> Sequence[Any]:
+        self._check_connections()
+        try:
+            answers = self._do_group(works)
+        except InternalError:  # for example, the server is a read-only standby now
+            self._connected_until = 0.0
+            raise
+        finally:
+            _return_pooled()
+            self._used_at = time.monotonic()
+        assert len(answers) == len(works)
+        return answers
+
+    def _check_connections(self) -> None:
+        """Close connections that are broken, or as old as CONNECTION_SECONDS.
+
+        CONN_MAX_AGE does not apply: with 0, Django's default, each group would connect again.
+        """
+        now = time.monotonic()
+        if now >= self._connected_until:
+            connections.close_all()
+            self._connected_until = now + CONNECTION_SECONDS
+        for connection in connections.all(initialized_only=True):
+            connection.close_at = None
+            connection.close_if_unusable_or_obsolete()
+            idle = connection.connection is not None and now - self._used_at > CHECK_SECONDS
+            if idle and not connection.is_usable():
+                connection.close()
+
+
+def _return_pooled() -> None:
+    """Return the connections that a pool has lent: kept here, they would be missing for the views."""
+    for connection in connections.all(initialized_only=True):
+        if getattr(connection, "pool", None):
+            connection.close()
+
+
+def _resolve(group: Sequence[Item], answers: Sequence[Any]) -> None:
+    """Answer the items, with one call for each event loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Item, Any]]] = {}
+    for item, answer in zip(group, answers, strict=True):
+        by_loop.setdefault(item.loop, []).append((item, answer))
+    for loop, pairs in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_set_results, pairs)
+        except RuntimeError:  # the loop has ended, and with it the requests
+            logger.debug("%s requests ended before their answers.", len(pairs))
+
+
+def _set_results(pairs: Sequence[tuple[Item, Any]]) -> None:
+    for item, answer in pairs:
+        if item.future.done():  # its client is gone
+            continue
+        if isinstance(answer, Exception):
+            item.future.set_exception(answer)
+        else:
+            item.future.set_result(answer)

@@ -1,0 +1,289 @@
+"""FastPath: an ASGI application in front of Django's that serves the API's hot endpoints itself.
+
+It authenticates before it reads a body, reads no more than the address allows, and serves what it can without Django's
+middleware and views. Everything else goes to Django unchanged, and so does every request that is invalid or refused.
+It answers errors of the server itself, such as a lost database or a full lane.
+"""
+
+import asyncio
+import functools
+import io
+import logging
+import re
+import sys
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.db import connections
+from django.http.request import split_domain_port, validate_host
+from django.urls import NoReverseMatch, reverse
+from rest_framework.exceptions import ParseError
+
+from ... import conf, databases, tracing
+from ...jobs import audit_log
+from .. import exceptions
+from ..access.permissions import SCHEME, TokenCaller
+from ..access.throttling import COUNTED
+from ..batching.lanes import FallBack, LaneFull
+from ..limits import portions
+from ..limits.lengths import declared_length
+from ..limits.parsers import JSONParser, body_limit
+from ..middleware import closing
+from ..queue_protocol.commands import envelope
+from ..serializers.fields import TOPIC_PATTERN
+from . import bodies, callers, endpoints
+from .bodies import Body, Receive
+from .endpoints import Call, Endpoint
+from .responses import Reply, Send, from_problem, send_reply
+
+logger = logging.getLogger("delaytasks")
+_parser = JSONParser()
+MEDIA_TYPES = ("application/json", "application/json;charset=utf-8", "application/json; charset=utf-8")
+
+
+class Route(NamedTuple):
+    """A hot endpoint: the address below the API's, its function, and the methods that the address allows."""
+
+    pattern: re.Pattern[str]
+    endpoint: Endpoint
+    allow: bytes
+
+
+ROUTES = [
+    Route(re.compile("queue/"), endpoints.queue, b"POST"),
+    Route(re.compile("jobs/"), endpoints.create, b"GET, POST, HEAD"),
+    Route(re.compile("jobs/([0-9]{1,19})/finish/"), endpoints.finish, b"POST"),
+    Route(re.compile(f"topics/({TOPIC_PATTERN.strip('^$')})/reserve/"), endpoints.reserve, b"POST"),
+]
+
+
+class FastPath:
+    """Serve the API's hot endpoints for callers with a token; pass on everything else.
+
+    application   Django's ASGI application, in which delaytasks.api.urls is mounted
+    bypassed      middleware of the site that these requests need not pass, named as in MIDDLEWARE
+
+    Requests that it serves itself do not pass the middleware. Of Django's settings they obey ALLOWED_HOSTS,
+    SECURE_SSL_REDIRECT and DISALLOWED_USER_AGENTS. If MIDDLEWARE has an entry that is neither Django's nor in
+    `bypassed`, Django serves all requests: the entry may be there to refuse some of them.
+    """
+
+    def __init__(self, application: Any, *, bypassed: Iterable[str] = ()) -> None:
+        self.application = application
+        self._bypassed = frozenset(bypassed)
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope.get("root_path") or settings.FORCE_SCRIPT_NAME:
+            return await self.application(scope, receive, send)
+        prefix = api_prefix(settings.ROOT_URLCONF)
+        if prefix is None or not scope["path"].startswith(prefix):
+            return await self.application(scope, receive, send)
+        return await self._serve_api(scope, receive, send, scope["path"][len(prefix) :])
+
+    async def _serve_api(self, scope: Any, receive: Receive, send: Send, path: str) -> None:
+        if await _in_test_transaction():
+            return await self.application(scope, receive, send)
+        headers = _joined(scope["headers"])
+        secret = _secret(headers)
+        caller = None if secret is None else await _find_caller(secret)
+        limit = body_limit(caller, bulk=path == "jobs/")[0] if caller else conf.get().api_max_request_bytes
+        length = declared_length(headers.get("content-length", ""))
+        is_stranger = caller is None and (secret is not None or not _has_session(headers))
+        if is_stranger or length > limit:  # the view refuses it without its body
+            unread = Body()
+            unread.is_complete = length == 0 and "transfer-encoding" not in headers
+            return await self._pass_on(scope, unread, receive, send)
+        try:
+            async with bodies.received(receive, limit) as body:
+                reply = None
+                # A larger body would keep the event loop from other requests while it is parsed.
+                is_hot = caller is not None and scope["method"] == "POST" and body.size <= min(limit, bodies.IN_MEMORY)
+                route = _find_route(path) if is_hot else None
+                may_bypass = not unknown_middleware(tuple(settings.MIDDLEWARE), self._bypassed)
+                if caller and secret and route and may_bypass and _is_ordinary(scope, headers):
+                    with tracing.continuing(headers):
+                        reply = await _serve(scope, route, caller, secret, body, receive)
+                if reply is None or route is None:
+                    return await self._pass_on(scope, body, receive, send)
+        except bodies.Disconnected:
+            return None
+        return await send_reply(send, reply, route.allow)
+
+    async def _pass_on(self, scope: Any, body: Body, receive: Receive, send: Send) -> None:
+        await self.application(scope, body.replay(receive), send if body.is_complete else closing(receive, send))
+
+
+async def _find_caller(secret: str) -> TokenCaller | None:
+    """Return the caller, or None. Also None if the database does not answer: the view then says so."""
+    try:
+        return await callers.find(secret)
+    except Exception as error:
+        logger.debug("The token could not be looked up: %r", error)
+        return None
+
+
+async def _serve(
+    scope: Any, route: "Found", caller: TokenCaller, secret: str, body: Body, receive: Receive
+) -> Reply | None:
+    """Return the reply of the endpoint, or None if the ordinary path must serve the request."""
+    data: Any = None
+    try:
+        if not await _count(caller, body.size):
+            return None
+        scope[COUNTED] = True
+        if not caller.is_current():
+            return None
+        caller.source = _source(scope)
+        data = _parser.parse(io.BytesIO(body.read()))
+        call = Call(caller, databases.alias(), data, body.size, secret)
+        serving = route.endpoint(call, *route.arguments)
+        return await (_unless_gone(serving, receive) if endpoints.reserves(route.endpoint, data) else serving)
+    except bodies.Disconnected:
+        raise
+    except (FallBack, ParseError):
+        return None
+    except LaneFull:
+        problem = exceptions.unavailable("Too many requests wait to be written at the moment.")
+    except Exception as error:
+        found = exceptions.classify(error)
+        problem = exceptions.internal_error(error, {}) if found is None else found
+    if route.endpoint is endpoints.queue:
+        sent_id = data["id"] if isinstance(data, dict) and isinstance(data.get("id"), str) else ""
+        return Reply(envelope(sent_id, error=problem.detail), problem.status, problem.headers)
+    return from_problem(problem)
+
+
+def _source(scope: Any) -> audit_log.Source:
+    """Return the source of the request, for the audit log, as audit_log.source_of() does."""
+    address = scope["client"][0] if scope.get("client") else ""
+    return audit_log.Source(str(address), f"{scope['method']} {scope['path']}")
+
+
+async def _count(caller: TokenCaller, size: int) -> bool:
+    """Count the request and its bytes. Return False if that exceeds a limit: the view then says so."""
+    if portions.take_counted(caller, size):
+        return True
+    return await sync_to_async(_count_in_cache, thread_sensitive=False)(caller, size)
+
+
+def _count_in_cache(caller: TokenCaller, size: int) -> bool:
+    return portions.take_bytes(caller, size) is None and portions.take_request(caller) is None
+
+
+async def _unless_gone(serving: Coroutine[Any, Any, Reply], receive: Receive) -> Reply:
+    """Return the reply. Raises Disconnected, and cancels the endpoint, if the client goes away before."""
+    reply = asyncio.ensure_future(serving)
+    gone = asyncio.ensure_future(receive())  # the body is complete: the next message says that the client is gone
+    try:
+        await asyncio.wait((reply, gone), return_when=asyncio.FIRST_COMPLETED)
+        if gone.done() and reply.done() and reply.exception() is None:
+            reply.result().lost()
+        if gone.done():
+            raise bodies.Disconnected
+        return await reply
+    finally:
+        gone.cancel()
+        reply.cancel()
+
+
+# -- what a request is --------------------------------------------------------------------------
+
+
+class Found(NamedTuple):
+    endpoint: Endpoint
+    arguments: tuple[str, ...]
+    allow: bytes
+
+
+def _find_route(path: str) -> Found | None:
+    for route in ROUTES:
+        match = route.pattern.fullmatch(path)
+        if match:
+            return Found(route.endpoint, match.groups(), route.allow)
+    return None
+
+
+KNOWN_MIDDLEWARE = ("django.", "servestatic.", "whitenoise.")
+
+
+@functools.lru_cache(maxsize=8)
+def unknown_middleware(installed: tuple[str, ...], bypassed: frozenset[str]) -> list[str]:
+    """Return the middleware that a request must pass. Logs it once, because it makes the API slower."""
+    unknown = [name for name in installed if not name.startswith(KNOWN_MIDDLEWARE) and name not in bypassed]
+    if unknown:
+        logger.warning(
+            "FastPath leaves all requests to Django, because they must pass %s. If the API's requests need not pass "
+            "it, write FastPath(application, bypassed=%r).", ", ".join(unknown), unknown,
+        )  # fmt: skip
+    return unknown
+
+
+@functools.lru_cache(maxsize=8)
+def api_prefix(_urlconf: str) -> str | None:
+    """Return the path below which the API is mounted, for example "/api/", or None if it is not mounted."""
+    try:
+        return reverse("delaytasks_api:queue").removesuffix("queue/")
+    except NoReverseMatch:
+        return None
+
+
+def _joined(sent: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Return the headers; the values of a repeated one are joined, as Django does."""
+    headers: dict[str, str] = {}
+    for raw_name, raw_value in sent:
+        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+        headers[name] = f"{headers[name]},{value}" if name in headers else value
+    return headers
+
+
+def _secret(headers: Mapping[str, str]) -> str | None:
+    """Return the token of `Authorization: Bearer <token>`, or None without such a header."""
+    scheme, _, secret = headers.get("authorization", "").partition(" ")
+    return secret.strip() if scheme.lower() == SCHEME.lower() else None
+
+
+def _has_session(headers: Mapping[str, str]) -> bool:
+    """Return whether the request may be of staff: it has a session cookie, valid or not."""
+    return f"{settings.SESSION_COOKIE_NAME}=" in headers.get("cookie", "")
+
+
+def _is_ordinary(scope: Any, headers: Mapping[str, str]) -> bool:
+    """Return whether Django's middleware would pass the request on: its media type, host and scheme are accepted."""
+    media_type = headers.get("content-type", "").lower()
+    if media_type not in MEDIA_TYPES:
+        return False
+    if settings.DISALLOWED_USER_AGENTS:
+        return False
+    forwarded = headers.get("x-forwarded-host") if settings.USE_X_FORWARDED_HOST else None
+    host = headers.get("host", "") if forwarded is None else forwarded
+    return _is_allowed(host, tuple(settings.ALLOWED_HOSTS)) and _is_secure(scope, headers)
+
+
+@functools.lru_cache(maxsize=128)
+def _is_allowed(host: str, allowed: tuple[str, ...]) -> bool:
+    domain, _ = split_domain_port(host)
+    return bool(domain) and validate_host(domain, allowed)
+
+
+def _is_secure(scope: Any, headers: Mapping[str, str]) -> bool:
+    """Return whether the request came over HTTPS, or need not. The proxy's header decides if it is there."""
+    if not settings.SECURE_SSL_REDIRECT:
+        return True
+    header: Any = settings.SECURE_PROXY_SSL_HEADER
+    name, secure = header or ("", "")
+    header = headers.get(name.removeprefix("HTTP_").replace("_", "-").lower()) if name else None
+    return bool(scope["scheme"] == "https" if header is None else header.partition(",")[0].strip() == secure)
+
+
+async def _in_test_transaction() -> bool:
+    """Return whether a test's transaction is open, in which other connections would not see its rows."""
+    state = getattr(sys.modules.get("django.test.utils"), "_TestState", None)
+    if not hasattr(state, "saved_data"):  # no test is running
+        return False
+    return await sync_to_async(_in_transaction, thread_sensitive=True)()
+
+
+def _in_transaction() -> bool:
+    return any(connection.in_atomic_block for connection in connections.all(initialized_only=True))

@@ -1,0 +1,88 @@
+"""Read a request's body with a limit, and hand it to another application."""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+Message = Mapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+CHUNK = 256 * 1024
+IN_MEMORY = 64 * 1024  # of an unfinished body; the rest is in a temporary file
+
+
+class Disconnected(Exception):
+    """The client went away before its body was complete."""
+
+
+class Body:
+    """The body of a request, or its beginning if it is longer than the limit."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.is_complete = False
+        self._file: Any = None
+        self._bytes = b""
+
+    def add(self, data: bytes) -> None:
+        self.size += len(data)
+        if self._file is None and self.size <= IN_MEMORY:
+            self._bytes += data
+            return
+        if self._file is None:
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115  closed by close()
+            self._file.write(self._bytes)
+            self._bytes = b""
+        self._file.write(data)
+
+    def read(self) -> bytes:
+        """Return the whole body."""
+        if self._file is None:
+            return self._bytes
+        self._file.seek(0)
+        return bytes(self._file.read())
+
+    @property
+    def is_in_memory(self) -> bool:
+        return self._file is None
+
+    def replay(self, receive: Receive) -> Receive:
+        """Return a function that receives this body and, if it is complete, then what `receive` receives."""
+        left = self.size
+        if self._file is not None:
+            self._file.seek(0)
+
+        async def replayed() -> Message:
+            nonlocal left
+            if left < 0 and not self.is_complete:
+                await asyncio.Future()  # nothing: closing() receives the rest
+            if left < 0:
+                while (message := await receive())["type"] == "http.request":
+                    pass  # the empty body of a request that declared none, and was not read
+                return message
+            data = self._bytes if self._file is None else self._file.read(CHUNK)
+            left = left - len(data) or -1
+            return {"type": "http.request", "body": data, "more_body": left > 0}
+
+        return replayed
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+@asynccontextmanager
+async def received(receive: Receive, limit: int) -> AsyncIterator[Body]:
+    """Receive a body, at most `limit` bytes and one chunk. Raises Disconnected."""
+    body = Body()
+    try:
+        while body.size <= limit and not body.is_complete:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise Disconnected
+            body.add(message.get("body", b""))
+            body.is_complete = not message.get("more_body", False)
+        yield body
+    finally:
+        body.close()

@@ -1,0 +1,344 @@
+"""The endpoints that producers and consumers call most, for callers with a token.
+
+Each function returns the reply to a valid request that succeeds. For everything else it raises FallBack, and the view
+of the same address answers: so validation, refusals and their texts exist once.
+"""
+
+import asyncio
+import functools
+import json
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, NamedTuple
+
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.db import connections
+from django.urls import reverse
+
+from ... import conf, handlers, tracing
+from ...clock import from_ms, to_seconds
+from ...db.groups import Added, Done
+from ...db.transitions import NewJob
+from ...exceptions import BadInput
+from ...jobs import inputs
+from ...models import Topic
+from ...states import State
+from ...validators import JSON_NULL
+from ...worker.attempt import RunningJob
+from .. import notifier
+from ..access import receipts
+from ..access.permissions import CREATE, Right, TokenCaller
+from ..batching import adds, attempts
+from ..batching.adds import Add, Delete
+from ..batching.attempts import Finish, Reserve
+from ..batching.lanes import FallBack, Lane
+from ..exceptions import ProblemError
+from ..limits import live_jobs
+from ..queue_protocol.commands import COMMANDS, _popped_list, _popped_one, envelope
+from ..serializers.fields import MAX_ID, rfc3339
+from ..serializers.requests import HeldSerializer, NewJobSerializer, ReserveSerializer
+from . import callers
+from .readers import Reader
+from .responses import Reply
+
+TOPICS_SECONDS = 1.0  # how long a topic that only a row knows stays known
+
+
+class Call(NamedTuple):
+    """A request to one of these endpoints.
+
+    data     the parsed body
+    size     of the body, in bytes
+    secret   the caller's token, to check it again after a wait
+    """
+
+    caller: TokenCaller
+    using: str
+    data: Mapping[str, Any]
+    size: int
+    secret: str
+
+
+Endpoint = Callable[..., Coroutine[Any, Any, Reply]]
+
+
+def reserves(endpoint: Endpoint, data: Any) -> bool:
+    """Return whether the request reserves jobs, which must be released if the client disconnects."""
+    return endpoint is reserve or (endpoint is queue and isinstance(data, dict) and data.get("command") == "pop")
+
+
+@functools.cache
+def reader(serializer: Any) -> Reader:
+    return Reader(serializer)
+
+
+def _read(serializer: Any, data: Any) -> dict[str, Any]:
+    fields = reader(serializer).read(data) if isinstance(data, dict) else None
+    if fields is None:
+        raise FallBack
+    return fields
+
+
+@functools.cache
+def lane(name: str, using: str) -> Lane:
+    """Return this process's lane: "add", "delete", "finish" or "reserve"."""
+    do_group: Any = {
+        "add": adds.add_group, "delete": adds.delete_group, "finish": attempts.finish_group,
+        "reserve": attempts.reserve_group,
+    }[name]  # fmt: skip
+    return Lane(f"{name}-{using}", functools.partial(do_group, using))
+
+
+# -- the queue protocol -------------------------------------------------------------------------
+
+
+async def queue(call: Call) -> Reply:
+    """POST /queue/: one command."""
+    name = call.data.get("command") if isinstance(call.data, dict) else None
+    command = _COMMANDS.get(name) if isinstance(name, str) else None
+    if command is None or not isinstance(name, str):
+        raise FallBack
+    fields = _read(COMMANDS[name].request, call.data)
+    if "topic" in fields and not call.caller.may(COMMANDS[name].rights, fields["topic"]):
+        raise FallBack
+    return await command(call, fields)
+
+
+async def _add_command(call: Call, fields: dict[str, Any]) -> Reply:
+    _require_create(call, fields["topic"], fields["on_conflict"])
+    body = JSON_NULL if fields["body"] is None else fields["body"]
+    job = _new_job(fields["topic"], fields["id"], None, fields["delay"], fields["TTR"], fields.get("expires"), body)
+    added = await _add(call, job, mode=fields["on_conflict"], unique=True)
+    due_at = rfc3339(from_ms(added.due_ms))
+    return Reply(envelope(fields["id"], due_at=due_at, result=added.done.value))
+
+
+def _require_create(call: Call, topic: str, on_conflict: str) -> None:
+    """Raise FallBack unless the caller may create a job with this on_conflict."""
+    if not call.caller.may(CREATE if on_conflict == "reject" else Right.PRODUCE, topic):
+        raise FallBack
+
+
+def _new_job(topic: str, key: str, due_at: Any, delay: Any, ttr: Any, expires: Any, body: Any) -> NewJob:
+    try:
+        return inputs.to_new_job(topic, key=key, due_at=due_at, delay=delay, ttr=ttr, expires=expires, body=body)
+    except BadInput:
+        raise FallBack from None
+
+
+async def _take(call: Call) -> None:
+    """Count a new live job. Raises FallBack if there are too many: the view accepts the job if its key is live."""
+    try:
+        if not live_jobs.take_counted(call.caller, 1):
+            await sync_to_async(live_jobs.take_in_thread, thread_sensitive=False)(call.caller, 1, call.using)
+    except ProblemError:
+        raise FallBack from None
+
+
+async def _add(call: Call, job: NewJob, *, mode: str, unique: bool) -> Added:
+    await _take(call)
+    pair = job.key if unique else (job.topic, job.key)
+    with tracing.scheduling(job.topic) as span:
+        add = Add(job._replace(trace_context=span.context), mode, call.caller, unique)
+        try:
+            added: Added = await lane("add", call.using).submit(
+                add, share=call.caller.identity, name=pair, size=call.size
+            )
+        except FallBack:
+            span.passed_on()
+            raise
+        span.scheduled(added.id)
+        return added
+
+
+async def _finish_command(call: Call, fields: dict[str, Any]) -> Reply:
+    if "job" in fields and "attempt" not in fields:
+        raise FallBack
+    given = (fields.get(name) for name in ("topic", "attempt", "receipt"))
+    finish = Finish(call.caller, fields.get("job"), fields["id"], *given)
+    await lane("finish", call.using).submit(finish, share=call.caller.identity, size=call.size)
+    return Reply(envelope(fields["id"]))
+
+
+async def _delete_command(call: Call, fields: dict[str, Any]) -> Reply:
+    delete = Delete(fields["id"], fields.get("topic"), call.caller, COMMANDS["delete"].rights, fields["reason"])
+    await lane("delete", call.using).submit(delete, share=call.caller.identity, size=call.size)
+    return Reply(envelope(fields["id"], "cancelled"))
+
+
+async def _pop_command(call: Call, fields: dict[str, Any]) -> Reply:
+    await _require_known(fields["topic"], call.using)
+    jobs = await _reserve(call, fields["topic"], fields.get("count", 1), fields["wait"], fields["consumer"])
+    show = _popped_list if "count" in fields else _popped_one
+    return Reply(show(jobs) if jobs else envelope(), lost=functools.partial(release, call, jobs))
+
+
+_COMMANDS: Mapping[str, Any] = {
+    "add": _add_command, "pop": _pop_command, "finish": _finish_command, "delete": _delete_command,
+}  # fmt: skip
+
+
+# -- REST ---------------------------------------------------------------------------------------
+
+
+async def create(call: Call) -> Reply:
+    """POST /jobs/ with one job that is not live yet."""
+    if not isinstance(call.data, dict) or "jobs" in call.data:
+        raise FallBack
+    fields = _read(NewJobSerializer, call.data)
+    _require_create(call, fields["topic"], fields["on_conflict"])
+    job = _new_job(
+        fields["topic"], fields["key"], fields.get("due_at"), fields.get("delay_seconds"), fields.get("ttr_seconds"),
+        fields.get("expires_seconds"), fields.get("body"),
+    )  # fmt: skip
+    added = await _add(call, job, mode="reject", unique=False)
+    location = f"{_jobs_path(settings.ROOT_URLCONF)}{added.id}/"
+    return Reply(_new_job_data(job, added, call), 201, {"Location": location})
+
+
+@functools.lru_cache(maxsize=8)
+def _jobs_path(_urlconf: str) -> str:
+    """Return the path of /jobs/. To reverse each job's own address took a quarter of the time of a request."""
+    return reverse("delaytasks_api:jobs")
+
+
+def _new_job_data(job: NewJob, added: Added, call: Call) -> dict[str, Any]:
+    """Return the data of a job that was just created, as MadeJobSerializer does."""
+    ready = added.due_ms <= added.stored_ms
+    return {
+        "id": added.id,
+        "topic": job.topic,
+        "key": job.key,
+        "state": (State.READY if ready else State.DELAYED).word,
+        "due_at": rfc3339(from_ms(added.due_ms)),
+        "ttr_seconds": to_seconds(job.ttr_ms),
+        "expires_seconds": None if job.expires_ms is None else to_seconds(job.expires_ms),
+        "attempt": 0,
+        "failures": 0,
+        "body": call.caller.shown_body(json.loads(job.body), job.topic),
+        "created_at": rfc3339(from_ms(added.stored_ms)),
+        "reserved_at": None,
+        "lease_until": None,
+        "ended_at": None,
+        "worker": "",
+        "error": "",
+        "error_code": None,
+        "result": Done.CREATED.value,
+    }
+
+
+async def finish(call: Call, job_id: str) -> Reply:
+    """POST /jobs/<id>/finish/."""
+    fields = _read(HeldSerializer, call.data)
+    if int(job_id) > MAX_ID:
+        raise FallBack
+    held = Finish(call.caller, id=int(job_id), attempt=fields["attempt"], receipt=fields.get("receipt"))
+    await lane("finish", call.using).submit(held, share=call.caller.identity, size=call.size)
+    return Reply({"state": State.FINISHED.word})
+
+
+async def reserve(call: Call, topic: str) -> Reply:
+    """POST /topics/<topic>/reserve/."""
+    if not call.caller.may(Right.CONSUME, topic):
+        raise FallBack
+    fields = _read(ReserveSerializer, call.data)
+    await _require_known(topic, call.using)
+    jobs = await _reserve(call, topic, fields["count"], fields["wait_seconds"], fields["consumer"])
+    return Reply({"jobs": [_attempt_data(job) for job in jobs]}, lost=functools.partial(release, call, jobs))
+
+
+def _attempt_data(job: RunningJob) -> dict[str, Any]:
+    """Return the data of a reserved job, as AttemptSerializer does."""
+    return {
+        "id": job.id,
+        "topic": job.topic,
+        "key": job.key,
+        "attempt": job.attempt,
+        "receipt": receipts.make(job.id, job.attempt, job.reserved_ms),
+        "failures": job.failures,
+        "body": job.body,
+        "ttr_seconds": to_seconds(job.ttr_ms),
+        "due_at": rfc3339(job.due_at),
+        "deadline": rfc3339(job.deadline),
+        "late_ms": job.reserved_ms - job.due_ms,
+    }
+
+
+# -- reserving ----------------------------------------------------------------------------------
+
+_known_until: dict[tuple[str, str], float] = {}
+
+
+async def _require_known(topic: str, using: str) -> None:
+    """Raise FallBack for an unknown topic."""
+    if topic in handlers.known() or _known_until.get((using, topic), 0) > time.monotonic():
+        return
+    if not await sync_to_async(_has_row, thread_sensitive=False)(topic, using):
+        raise FallBack
+    _known_until[using, topic] = time.monotonic() + TOPICS_SECONDS
+
+
+def _has_row(topic: str, using: str) -> bool:
+    try:
+        return Topic.objects.using(using).filter(name=topic).exists()
+    finally:
+        connections[using].close()
+
+
+async def _reserve(call: Call, topic: str, count: int, wait: float, consumer: str) -> list[RunningJob]:
+    """Reserve up to `count` jobs, at once or as soon as there are any; [] if there are none in time.
+
+    If the request is cancelled, because its client is gone, the jobs are released.
+    """
+    ask = Reserve(topic, min(count, conf.get().batch_max), call.caller.worker(consumer))
+    seconds = min(wait, conf.get().api_max_wait_seconds)
+    if seconds <= 0:
+        return await _ask(call, ask)
+    deadline = time.monotonic() + seconds
+    consumers = notifier.waiting_consumers(call.using)
+    waiter = consumers.join(topic)
+    wake_unused = False  # woken, but has not tried to reserve since
+    try:
+        while not (jobs := await _ask(call, ask)):
+            wake_unused = False
+            if not await waiter.wait_for_wake(deadline - time.monotonic()):
+                return []
+            wake_unused = True
+            await _check_again(call, topic)
+            consumers.rejoin(waiter)
+        wake_unused = False
+        return jobs
+    finally:
+        consumers.leave(waiter)
+        if wake_unused:
+            consumers.wake(topic, 1)
+
+
+async def _ask(call: Call, ask: Reserve) -> list[RunningJob]:
+    submitted = lane("reserve", call.using).submit(ask, share=call.caller.identity, size=call.size)
+    asked = asyncio.ensure_future(submitted)
+    try:
+        return list(await asyncio.shield(asked))
+    except asyncio.CancelledError:
+        asked.add_done_callback(functools.partial(_release_late, call))
+        raise
+
+
+def _release_late(call: Call, asked: "asyncio.Future[list[RunningJob]]") -> None:
+    """Release the jobs that were reserved for a client that has disconnected."""
+    if not asked.cancelled() and asked.exception() is None and asked.result():
+        release(call, asked.result())
+
+
+def release(call: Call, jobs: list[RunningJob]) -> None:
+    """Release jobs whose client is gone, in a thread."""
+    by = call.caller.signature
+    asyncio.get_running_loop().run_in_executor(None, attempts.release, call.using, jobs, by)
+
+
+async def _check_again(call: Call, topic: str) -> None:
+    """Check the caller after a wait: the token or its rights may have been revoked."""
+    caller = await callers.find_again(call.secret)
+    if caller is None or not caller.may(Right.CONSUME, topic):
+        raise FallBack

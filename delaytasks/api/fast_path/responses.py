@@ -1,0 +1,41 @@
+"""Responses without REST framework's machinery, equal to those of the views."""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
+
+from ..exceptions import MEDIA_TYPE, Problem
+
+Send = Callable[[Mapping[str, Any]], Awaitable[None]]
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_COMMON = [(b"cache-control", b"no-store"), (b"content-language", b"en"), (b"x-content-type-options", b"nosniff")]
+
+
+class Reply(NamedTuple):
+    """The response to a request.
+
+    lost   called if the client is gone before it is sent
+    """
+
+    data: Mapping[str, Any]
+    status: int = 200
+    headers: Mapping[str, str] = {}
+    media_type: str = "application/json"
+    lost: Callable[[], Any] = lambda: None
+
+
+def from_problem(problem: Problem) -> Reply:
+    return Reply(problem.data, problem.status, problem.headers, MEDIA_TYPE)
+
+
+async def send_reply(send: Send, reply: Reply, allow: bytes) -> None:
+    """Send the reply. `allow` is the value of the header Allow."""
+    # As REST framework's renderer: these two end a line in JavaScript, though not in JSON.
+    text = _encode(reply.data).replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    body = text.encode()
+    headers = [
+        (b"content-type", reply.media_type.encode()), (b"content-length", b"%d" % len(body)), (b"allow", allow),
+        *_COMMON, *((name.lower().encode(), value.encode("latin-1")) for name, value in reply.headers.items()),
+    ]  # fmt: skip
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

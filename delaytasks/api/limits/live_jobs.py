@@ -1,0 +1,177 @@
+"""Limit the live jobs of each token, without a count per request.
+
+Each job that is created over HTTP stores the prefix of its token (Job.producer). A process counts a token's live jobs,
+reading at most as many index entries as the limit allows, and then admits a portion of what is left without another
+count: 1/20 of it, or 1/1,000 of the limit if that is more. So the true number can exceed the limit, by at most 1/20 of
+it for each further web process, plus the jobs of requests that are in progress in the others, and of single requests
+in this one. A refusal holds for RECOUNT_SECONDS: jobs that end meanwhile do not shorten it.
+Jobs that a schedule makes later count for the token that created the schedule, but are not refused.
+"""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+from weakref import WeakValueDictionary
+
+from django.db import connections
+
+from ...models import Job
+from ..access.permissions import Caller
+from ..exceptions import Problem, ProblemError
+
+PARTS = 20  # a portion is this part of what is left below the limit,
+LEAST_PARTS = 1_000  # or this part of the limit: near it, not each request may count everything
+KEPT_SECONDS = 60.0  # then the jobs are counted again
+RECOUNT_SECONDS = 5.0  # a refused caller's jobs are not counted again before
+MAX_KNOWN = 10_000
+
+
+class _Count(NamedTuple):
+    """The live jobs of a token.
+
+    limit   of live jobs at that time
+    room    how many more the limit allowed at that time, without those that requests were about to create
+    left    of the portion of this process
+    """
+
+    at: float
+    limit: int
+    room: int
+    left: int
+
+
+_counts: dict[str, _Count] = {}  # by producer
+_pending: Counter[str] = Counter()  # by producer: jobs of requests of this process that are in progress
+_lock = threading.Lock()
+_counting: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()  # one count at a time for each producer
+
+
+def now() -> float:
+    return time.monotonic()
+
+
+@contextmanager
+def taken(caller: Caller, number: int, using: str, *, count_new: Callable[[], int] | None = None) -> Iterator[None]:
+    """Count so many new jobs of this caller, which the block creates. Raises ProblemError, as take().
+
+    A count that begins before the end of the block allows for them.
+
+    count_new   returns how many of the jobs will be new. It is called only if the limit refuses all of them
+    """
+    number = _take_new(caller, number, using, count_new) if caller.producer is not None and number else 0
+    try:
+        yield
+    finally:
+        if number:
+            _release(str(caller.producer), number)
+
+
+def _take_new(caller: Caller, number: int, using: str, count_new: Callable[[], int] | None) -> int:
+    """Take the jobs, or at least the new ones among them, as pending. Return how many were taken."""
+    try:
+        take(caller, number, using, pending=True)
+    except ProblemError:
+        new = number if count_new is None else count_new()
+        if new >= number:
+            raise
+        if new:
+            take(caller, new, using, pending=True)
+        return new
+    return number
+
+
+def _release(producer: str, number: int) -> None:
+    with _lock:
+        _pending[producer] -= number
+        if _pending[producer] <= 0:
+            del _pending[producer]
+
+
+def take_counted(caller: Caller, number: int, *, pending: bool = False) -> bool:
+    """Count so many new jobs if that needs no query. Return whether they were counted. Raises ProblemError, as take.
+
+    pending   they are counted as pending as well
+    """
+    if caller.producer is None:
+        return True
+    if number > caller.max_live_jobs:
+        raise _too_large(caller.max_live_jobs, number)
+    with _lock:
+        count = _counts.get(caller.producer)
+        if count is None or count.limit != caller.max_live_jobs or now() - count.at >= KEPT_SECONDS:
+            return False
+        if number <= count.left:
+            _counts[caller.producer] = count._replace(left=count.left - number)
+            _pending.update({caller.producer: number} if pending else {})
+            return True
+        if number <= count.room or now() - count.at >= RECOUNT_SECONDS:
+            return False
+    raise _too_many(count, number)
+
+
+def take(caller: Caller, number: int, using: str, *, pending: bool = False) -> None:
+    """Count so many new jobs of this caller, before they are created. Raises ProblemError with status 429.
+
+    The request may then keep or replace a live job instead of creating one: the next count corrects that.
+    """
+    if take_counted(caller, number, pending=pending):
+        return
+    with _lock:
+        counting = _counting.setdefault(str(caller.producer), threading.Lock())
+    with counting:
+        if take_counted(caller, number, pending=pending):  # another thread has counted meanwhile
+            return
+        count = _count(caller, number, using, pending)
+    if number > count.room:
+        raise _too_many(count, number)
+
+
+def _count(caller: Caller, number: int, using: str, pending: bool) -> _Count:
+    """Count the live jobs, and keep the count with a portion from which so many jobs are taken already."""
+    producer, begun, limit = str(caller.producer), now(), caller.max_live_jobs
+    with _lock:
+        others = _pending[producer]  # before the query: those committed meanwhile count twice rather than never
+    room = max(limit - others - _live(producer, limit, using), 0)
+    portion = max(room // PARTS, min(room, limit // LEAST_PARTS))
+    count = _Count(begun, limit, room, max(portion - number, 0))
+    with _lock:
+        if len(_counts) >= MAX_KNOWN:
+            _counts.clear()
+        _counts[producer] = count
+        _pending.update({producer: number} if pending and number <= room else {})
+    return count
+
+
+def _live(producer: str, most: int, using: str) -> int:
+    return int(Job.objects.using(using).filter(producer=producer, ended_at__isnull=True)[:most].count())
+
+
+def take_in_thread(caller: Caller, number: int, using: str) -> None:
+    """Do as take(), in a thread without a connection of its own."""
+    try:
+        take(caller, number, using)
+    finally:
+        connections[using].close()
+
+
+def _too_large(limit: int, number: int) -> ProblemError:
+    detail = f"The token may have at most {limit:,} live jobs: {number:,} in one request are refused. Send fewer."
+    return ProblemError(Problem(429, "too-many-live-jobs", "Too many live jobs.", detail))
+
+
+def _too_many(count: _Count, number: int) -> ProblemError:
+    seconds = max(1, round(count.at + RECOUNT_SECONDS - now()))
+    live = f"The token has {count.limit - count.room:,} live jobs, and at most {count.limit:,} are allowed"
+    detail = f"{live}: {number:,} more cannot be created. Retry in {seconds} s, when jobs have ended."
+    headers = {"Retry-After": str(seconds)}
+    return ProblemError(Problem(429, "too-many-live-jobs", "Too many live jobs.", detail, headers=headers))
+
+
+def forget() -> None:
+    """Forget the counts of this process."""
+    with _lock:
+        _counts.clear()
+        _pending.clear()

@@ -1,0 +1,103 @@
+"""Cancel, postpone, run now and retry many jobs with one statement each. jobs/control.py changes single jobs.
+
+The functions run in the caller's transaction. They change only the jobs that are in the required state, lock them in
+id order, and record one event for each. The mirror is updated once, on commit. Each function returns the ids of the
+jobs that it has changed; apply.py finds out why the others were not changed.
+"""
+
+from collections.abc import Sequence
+
+from django.db import IntegrityError, transaction
+from django.dispatch import Signal
+
+from .. import signals
+from ..db import dialects, transitions
+from ..db.transitions import Event, JobRow
+from ..jobs import on_commit
+from ..jobs.control import Origin
+from ..jobs.inputs import to_when
+from ..mirror.base import Entry
+from ..states import Outcome, State
+
+DELAYED, CANCELLED, DEAD = int(State.DELAYED), int(State.CANCELLED), int(State.DEAD)
+Moved = list[tuple[JobRow, int, int]]  # (row before the change, its new due time, time of the change), in ms since 1970
+
+
+def lock_free(using: str, ids: Sequence[int], state: State) -> set[int]:
+    """Lock the jobs in this state that no other transaction has locked. Return the ids of the locked jobs."""
+    return {row.id for row in transitions.lock_in_state(using, ids, int(state), wait=False)}
+
+
+def cancel(using: str, ids: Sequence[int], origin: Origin) -> set[int]:
+    """delayed/ready → cancelled. Return the ids of the cancelled jobs."""
+    moved = _move(using, ids, DELAYED, f"state = {CANCELLED}, ended_at = {dialects.get_dialect(using).now}")
+    events = (Event(row.id, Outcome.CANCELLED, row.attempt, due_ms, now_ms) for row, due_ms, now_ms in moved)
+    transitions.record(using, (event._replace(actor=origin.by, reason=origin.reason) for event in events))
+    on_commit.remove_from_mirror(using, *(Entry(row.id, row.topic, row.due_ms) for row, _, _ in moved))
+    return _send(using, moved, signals.job_cancelled)
+
+
+def postpone(using: str, ids: Sequence[int], later_ms: int, origin: Origin) -> set[int]:
+    """delayed/ready → delayed, due `later_ms` after the old due time, or after now for an overdue job.
+
+    Return the ids of the postponed jobs. Raises BadDelay. The mirror is not changed: its entry is too early then, and a
+    refused claim corrects it.
+    """
+    to_when(later_ms / 1000, None)
+    d = dialects.get_dialect(using)
+    moved = _move(using, ids, DELAYED, f"due_at = {d.plus_ms(f'{d.greatest}(due_at, {d.now})', str(later_ms))}")
+    _record(using, moved, Outcome.RESCHEDULED, origin)
+    return _send(using, moved, signals.job_rescheduled)
+
+
+def run_now(using: str, ids: Sequence[int], origin: Origin) -> set[int]:
+    """delayed → ready. Return the ids of the jobs made ready. Jobs that are ready already are not changed."""
+    now = dialects.get_dialect(using).now
+    moved = _move(using, ids, DELAYED, f"due_at = {now}", f"AND due_at > {now}")
+    _record(using, moved, Outcome.RESCHEDULED, origin)
+    _add_to_mirror(using, moved)
+    return _send(using, moved, signals.job_rescheduled)
+
+
+def retry(using: str, ids: Sequence[int], origin: Origin) -> set[int]:
+    """dead → ready. Return the ids of the retried jobs: none if the key of any of the jobs is live again."""
+    changes = (
+        f"state = {DELAYED}, due_at = {dialects.get_dialect(using).now}, ended_at = NULL, died_at = NULL, failures = 0"
+    )
+    try:
+        with transaction.atomic(using):
+            moved = _move(using, ids, DEAD, changes)
+    except IntegrityError:
+        return set()
+    _record(using, moved, Outcome.RETRIED, origin)
+    _add_to_mirror(using, moved)
+    return _send(using, moved, signals.job_rescheduled)
+
+
+def _move(using: str, ids: Sequence[int], before: int, changes: str, only: str = "") -> Moved:
+    d = dialects.get_dialect(using)
+    locked = {row.id: row for row in transitions.lock_in_state(using, ids, before, only)}
+    if not locked:
+        return []
+    sql = f"""
+        UPDATE delaytasks_job SET {changes} WHERE id IN ({", ".join(["%s"] * len(locked))}) AND state = {before}
+        RETURNING id, {d.to_ms("due_at")}, {d.to_ms(d.now)}"""
+    with dialects.cursor(using) as cursor:
+        cursor.execute(sql, list(locked))
+        return [(locked[job_id], due_ms, now_ms) for job_id, due_ms, now_ms in cursor.fetchall()]
+
+
+def _record(using: str, moved: Moved, outcome: Outcome, origin: Origin) -> None:
+    events = (Event(row.id, outcome, row.attempt, row.due_ms, now_ms, None, due_ms) for row, due_ms, now_ms in moved)
+    transitions.record(using, (event._replace(actor=origin.by, reason=origin.reason) for event in events))
+
+
+def _add_to_mirror(using: str, moved: Moved) -> None:
+    on_commit.add_to_mirror(using, [Entry(row.id, row.topic, due_ms) for row, due_ms, _ in moved], mark=True)
+
+
+def _send(using: str, moved: Moved, signal: Signal) -> set[int]:
+    """Send the signal for each job on commit. Return the ids of the jobs."""
+    for row, _, _ in moved:
+        on_commit.send_signal(using, signal, row.id)
+    return {row.id for row, _, _ in moved}

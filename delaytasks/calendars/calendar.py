@@ -1,0 +1,366 @@
+"""Calendar: open hours, and working time counted in them."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from itertools import islice
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
+
+from ..exceptions import BadCalendar, BadInput, NaiveDatetime, NoOpenHours, short_repr
+from . import public_holidays, registry
+from .durations import WorkingDays
+from .opening_hours import MINUTES_A_DAY, Windows, parse_week, parse_windows
+from .wall_time import resolve, to_zone
+
+HORIZON_DAYS = 20 * 366  # no calculation reads more days than these
+ZERO = timedelta()
+ONE_DAY = timedelta(days=1)
+EARLIEST, LATEST = date.min, date.max
+
+
+class CalendarDate(NamedTuple):
+    """One day of a calendar: its open hours and what decided them."""
+
+    day: date
+    windows: Windows
+    source: str  # "hours", "holiday", "exception" (in the definition) or "staff"
+    note: str  # the name of the holiday, or the note of staff
+
+
+class Span(NamedTuple):
+    """Open time without interruption, as instants in UTC."""
+
+    opens: datetime
+    closes: datetime
+
+
+class Calendar:
+    """Open hours in a time zone, with holidays and exceptions. Counts working time.
+
+    name        str, unique in the project; staff's exceptions are stored by it
+    tz          IANA name of the zone, or a ZoneInfo
+    hours       {days: windows}: {"mon-fri": "09:00-12:00,13:00-17:00", "sat": "10:00-14:00"}. A window that
+                ends at or before its beginning, such as 22:00-06:00, ends on the next day. Days that are not
+                named are closed
+    holidays    closed days: a country and perhaps a region, as in ("DE", "BW"), or a collection of dates
+    exceptions  {date: windows} for days with other hours than usual, "" for closed; also on holidays
+    editable    whether staff may add exceptions in the admin; then calculations read the database
+
+    Open time is elapsed time: a window from 00:00 to 24:00 has 23 or 25 hours on the day on which clocks are
+    changed. An opening or closing time that clocks skip means the end of the gap; one that they show twice means
+    the first time. A window belongs to the day on which it begins: after a working day's night shift begins, a
+    holiday does not end it.
+
+    Calculations read at most 20 years of days. Methods take aware datetimes and return them in the calendar's
+    zone. They are synchronous: in async code call them with sync_to_async, or set editable=False.
+
+    Raises BadCalendar and BadTimeZone.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        tz: str | ZoneInfo,
+        hours: Mapping[str, str | Sequence[str]],
+        holidays: Collection[str] | Collection[date] = (),
+        exceptions: Mapping[date, str | Sequence[str]] | None = None,
+        editable: bool = True,
+    ) -> None:
+        if not isinstance(name, str) or not 0 < len(name.strip()) <= 100:
+            raise BadCalendar(f"A calendar's name is {short_repr(name)}: give 1 to 100 characters.")
+        self.name, self.editable = name, editable
+        self.zone = to_zone(tz)
+        self._week = parse_week(hours)
+        self._region, self._closed = _parse_holidays(holidays)
+        self._exceptions = {_to_date(day): parse_windows(text) for day, text in (exceptions or {}).items()}
+        registry.add(self)
+
+    def __repr__(self) -> str:
+        return f"Calendar({self.name!r}, tz={self.zone.key!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Calendar) and self._definition() == other._definition()
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.zone.key))
+
+    def _definition(self) -> tuple[object, ...]:
+        closed = tuple(sorted(self._closed))
+        return self.name, self.zone.key, self._week, self._region, closed, self._exceptions, self.editable
+
+    @property
+    def max_open_time(self) -> timedelta:
+        """The open time of the longest span that calculations read.
+
+        It is counted as if no holiday closed the calendar, and without staff's exceptions. What is longer has no end in
+        this calendar.
+        """
+        weekly = sum(window.closes - window.opens for day in self._week for window in day)
+        more = sum(window.closes - window.opens for windows in self._exceptions.values() for window in windows)
+        return timedelta(minutes=weekly * (HORIZON_DAYS // 7 + 1) + more)
+
+    # Days
+
+    def date_info(self, day: date) -> CalendarDate:
+        """Return the day's open hours and what decided them."""
+        return self._date_info(day, self._stored_days())
+
+    def is_working_day(self, day: date) -> bool:
+        """Return whether the day has any open hours."""
+        return bool(self.date_info(day).windows)
+
+    def _stored_days(self) -> Mapping[date, tuple[Windows, str]]:
+        return registry.stored_days(self.name) if self.editable else {}
+
+    def _date_info(self, day: date, stored: Mapping[date, tuple[Windows, str]]) -> CalendarDate:
+        if day in stored:
+            windows, note = stored[day]
+            return CalendarDate(day, windows, "staff", note)
+        if day in self._exceptions:
+            return CalendarDate(day, self._exceptions[day], "exception", "")
+        holiday = self._holiday(day)
+        if holiday is not None:
+            return CalendarDate(day, (), "holiday", holiday)
+        return CalendarDate(day, self._week[day.weekday()], "hours", "")
+
+    def _holiday(self, day: date) -> str | None:
+        if self._region is not None:
+            return public_holidays.of_year(*self._region, day.year).get(day)
+        return "" if day in self._closed else None
+
+    # Working time
+
+    def is_open(self, moment: datetime) -> bool:
+        """Return whether the moment is in open hours. The moment of opening is, that of closing is not.
+
+        Raises NaiveDatetime.
+        """
+        moment = _to_utc(moment)
+        day = moment.astimezone(self.zone).date()
+        stored = self._stored_days()
+        spans = (span for each in (day - ONE_DAY, day) for span in self._spans(each, stored))
+        return any(span.opens <= moment < span.closes for span in spans)
+
+    def add(self, moment: datetime, duration: timedelta | WorkingDays) -> datetime:
+        """Return the moment after `duration` of open time.
+
+        duration   timedelta of open time, or days(n) for n working days; a negative one is subtracted
+
+        The end of open time is the closing, not the next opening: 8 hours from Monday 9:00 are Monday 17:00. 0
+        outside open hours is the next opening. Working days keep the time of day, also if it is outside open
+        hours; days(0) is the moment itself.
+
+        Raises NaiveDatetime, BadInput, and NoOpenHours if the result is beyond the calendar's horizon.
+        """
+        left = _check_duration(duration)
+        if isinstance(left, WorkingDays):
+            return self._add_days(moment, left.count)
+        if left < ZERO:
+            return self.subtract(moment, -left)
+        moment = _to_utc(moment)
+        for opens, closes in self._forward(moment):
+            begin = max(opens, moment)
+            if left <= closes - begin:
+                return (begin + left).astimezone(self.zone)
+            left -= closes - begin
+        raise self._no_open_hours(moment)
+
+    def subtract(self, moment: datetime, duration: timedelta | WorkingDays) -> datetime:
+        """Return the moment before `duration` of open time: the mirror image of add().
+
+        8 hours before Monday 17:00 are Monday 9:00. 0 outside open hours, or at an opening, is the last closing.
+
+        Raises NaiveDatetime, BadInput and NoOpenHours.
+        """
+        left = _check_duration(duration)
+        if isinstance(left, WorkingDays):
+            return self._add_days(moment, -left.count)
+        if left < ZERO:
+            return self.add(moment, -left)
+        moment = _to_utc(moment)
+        for opens, closes in self._backward(moment):
+            end = min(closes, moment)
+            if left <= end - opens:
+                return (end - left).astimezone(self.zone)
+            left -= end - opens
+        raise self._no_open_hours(moment)
+
+    def between(self, start: datetime, end: datetime) -> timedelta:
+        """Return the open time from `start` to `end`; negative if `end` is earlier.
+
+        Raises NaiveDatetime, and NoOpenHours if they are more than 20 years apart.
+        """
+        start, end = _to_utc(start), _to_utc(end)
+        if end < start:
+            return -self.between(end, start)
+        if end - start > ONE_DAY * (HORIZON_DAYS - 2):
+            raise NoOpenHours(f"{start.isoformat()} and {end.isoformat()} are more than {HORIZON_DAYS:,} days apart.")
+        total = ZERO
+        for opens, closes in self._forward(start):
+            if opens >= end:
+                break
+            total += min(closes, end) - max(opens, start)
+        return total
+
+    def open_times(self, start: datetime, end: datetime) -> Iterator[tuple[datetime, datetime]]:
+        """Yield the open times between two moments as (opens, closes), earliest first; those that touch are one.
+
+        Raises NaiveDatetime.
+        """
+        start, end = _to_utc(start), _to_utc(end)
+        found: tuple[datetime, datetime] | None = None
+        for opens, closes in self._within(start, end):
+            if found is not None and opens > found[1]:
+                yield found
+                found = None
+            found = max(opens, start) if found is None else found[0], min(closes, end)
+        if found is not None:
+            yield found
+
+    def next_opening(self, moment: datetime) -> datetime:
+        """Return the first moment later than this one at which the calendar opens. Raises NaiveDatetime, NoOpenHours.
+
+        For "now, if it is open" use add(moment, timedelta()).
+        """
+        moment = _to_utc(moment)
+        touching = None
+        for opens, closes in self._forward(moment):
+            if opens > moment and opens != touching:
+                return opens.astimezone(self.zone)
+            touching = closes
+        raise self._no_open_hours(moment)
+
+    def next_closing(self, moment: datetime) -> datetime:
+        """Return the first moment later than this one at which the calendar closes. Raises NaiveDatetime, NoOpenHours.
+
+        Raises NoOpenHours also for a calendar that never closes.
+        """
+        moment = _to_utc(moment)
+        end: datetime | None = None
+        for opens, closes in self._forward(moment):
+            if end is not None and opens > end:
+                return end.astimezone(self.zone)
+            end = closes
+        raise self._no_open_hours(moment)
+
+    # Working days
+
+    def days_between(self, start: date, end: date) -> int:
+        """Return the number of working days after `start` up to and including `end`; negative if `end` is earlier.
+
+        A datetime counts as its date in the calendar's zone. Raises NaiveDatetime, NoOpenHours.
+        """
+        first, last = self._to_day(start), self._to_day(end)
+        if last < first:
+            return -self.days_between(last, first)
+        if (last - first).days > HORIZON_DAYS:
+            raise NoOpenHours(f"{first} and {last} are more than {HORIZON_DAYS:,} days apart.")
+        stored = self._stored_days()
+        days = (first + ONE_DAY * n for n in range(1, (last - first).days + 1))
+        return sum(bool(self._date_info(day, stored).windows) for day in days)
+
+    def _to_day(self, value: date) -> date:
+        return _to_utc(value).astimezone(self.zone).date() if isinstance(value, datetime) else value
+
+    def _add_days(self, moment: datetime, count: int) -> datetime:
+        local = _to_utc(moment).astimezone(self.zone)
+        if count == 0:
+            return local
+        stored, step = self._stored_days(), ONE_DAY if count > 0 else -ONE_DAY
+        working = (day for day in _days_from(local.date(), step) if self._date_info(day, stored).windows)
+        day = next(islice(working, min(abs(count), HORIZON_DAYS), None), None)
+        if day is None:
+            raise self._no_open_hours(moment)
+        return resolve(datetime.combine(day, local.time()), self.zone).astimezone(self.zone)
+
+    # Spans of open time
+
+    def _spans(self, day: date, stored: Mapping[date, tuple[Windows, str]]) -> list[Span]:
+        """Return the day's open time, without the part that the previous day's hours cover."""
+        covered = self._covered(day, stored)
+        spans = [Span(max(span.opens, covered or span.opens), span.closes) for span in self._raw_spans(day, stored)]
+        return [span for span in spans if span.opens < span.closes]
+
+    def _covered(self, day: date, stored: Mapping[date, tuple[Windows, str]]) -> datetime | None:
+        """Return the end of the window of the day before that reaches into this day, or None."""
+        earlier = day - ONE_DAY
+        late = [window for window in self._date_info(earlier, stored).windows if window.closes > MINUTES_A_DAY]
+        return max(span.closes for span in self._raw_spans(earlier, stored)) if late else None
+
+    def _raw_spans(self, day: date, stored: Mapping[date, tuple[Windows, str]]) -> Iterator[Span]:
+        midnight = datetime.combine(day, time())
+        for window in self._date_info(day, stored).windows:
+            yield Span(*(resolve(midnight + timedelta(minutes=minute), self.zone) for minute in window))
+
+    def _forward(self, moment: datetime) -> Iterator[Span]:
+        """Yield the spans that close after the moment, earliest first, up to the horizon."""
+        stored = self._stored_days()
+        for day in _days_from(moment.astimezone(self.zone).date() - ONE_DAY, ONE_DAY):
+            yield from (span for span in self._spans(day, stored) if span.closes > moment)
+
+    def _within(self, start: datetime, end: datetime) -> Iterator[Span]:
+        """Yield the spans that are open at some time between these moments, earliest first."""
+        stored, last = self._stored_days(), end.astimezone(self.zone).date()
+        for day in _days_from(start.astimezone(self.zone).date() - ONE_DAY, ONE_DAY):
+            if day > last:
+                return
+            spans = self._spans(day, stored)
+            yield from (span for span in spans if max(span.opens, start) < min(span.closes, end))
+
+    def _backward(self, moment: datetime) -> Iterator[Span]:
+        """Yield the spans that open before the moment, latest first, up to the horizon."""
+        stored = self._stored_days()
+        for day in _days_from(moment.astimezone(self.zone).date(), -ONE_DAY):
+            yield from (span for span in reversed(self._spans(day, stored)) if span.opens < moment)
+
+    def _no_open_hours(self, moment: datetime) -> NoOpenHours:
+        return NoOpenHours(
+            f"The calendar {self.name!r} has no such opening, closing or working time within {HORIZON_DAYS:,} days of "
+            f"{moment.isoformat()}: check its hours and exceptions, and the duration."
+        )
+
+
+def _check_duration(duration: timedelta | WorkingDays) -> timedelta | WorkingDays:
+    if not isinstance(duration, timedelta | WorkingDays):
+        raise BadInput(f"duration is {short_repr(duration)}: give a timedelta of open time, hours(8) or days(2).")
+    return duration
+
+
+def _days_from(day: date, step: timedelta) -> Iterator[date]:
+    """Yield the day and those after or before it, up to the horizon and within the years that datetime has."""
+    for _ in range(HORIZON_DAYS):
+        if not EARLIEST.year < day.year < LATEST.year:
+            return
+        yield day
+        day += step
+
+
+def _to_utc(moment: datetime) -> datetime:
+    if not isinstance(moment, datetime) or moment.utcoffset() is None:
+        raise NaiveDatetime(f"{short_repr(moment)} has no time zone: give an aware datetime.")
+    if not EARLIEST.year < moment.year < LATEST.year:
+        raise BadInput(f"{moment.isoformat()} is outside the years from 2 to 9998.")
+    return moment.astimezone(UTC)
+
+
+def _to_date(day: object) -> date:
+    if not isinstance(day, date) or isinstance(day, datetime):
+        raise BadCalendar(f"{short_repr(day)} is not a date: give datetime.date values.")
+    return day
+
+
+def _parse_holidays(
+    holidays: Collection[str] | Collection[date],
+) -> tuple[tuple[str, str | None] | None, frozenset[date]]:
+    """Return (country and region, None) or (None, dates)."""
+    if isinstance(holidays, str):
+        raise BadCalendar(f"holidays is {holidays!r}: give a tuple, for example ({holidays!r},).")
+    given = list(holidays)
+    if not any(isinstance(each, str) for each in given):
+        return None, frozenset(map(_to_date, given))
+    if len(given) > 2 or not all(isinstance(each, str) for each in given):
+        raise BadCalendar(f"holidays is {short_repr(holidays)}: give a country and perhaps a region, or dates.")
+    country, region = str(given[0]), str(given[1]) if len(given) == 2 else None
+    public_holidays.check_region(country, region)
+    return (country, region), frozenset()

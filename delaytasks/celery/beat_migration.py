@@ -1,0 +1,187 @@
+"""Make Schedules of the entries of Celery beat, and name what cannot be carried over."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from celery.schedules import crontab, schedule
+from django.utils import timezone
+
+from .. import databases, handlers
+from ..exceptions import BadInput
+from ..jobs.inputs import check_known, to_body
+from ..models import Schedule
+from ..recurrence import schedules
+from ..recurrence.definition import MAX_NAME, Definition
+from .beat_entries import Entry
+
+_OWN = ("celery.backend_cleanup", "delaytasks.move_due", "delaytasks.sweep")  # tasks that stay in beat
+_WEEKDAYS = ("SU", "MO", "TU", "WE", "TH", "FR", "SA")
+_ALL = {
+    "minute": set(range(60)), "hour": set(range(24)), "day_of_month": set(range(1, 32)),
+    "month_of_year": set(range(1, 13)), "day_of_week": set(range(7)),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Carried:
+    """The result of an entry's migration.
+
+    name         of the entry
+    definition   of the schedule; None: the entry is not carried over
+    problem      why it is not, or ""
+    notes        what of it is lost
+    """
+
+    name: str
+    definition: Definition | None = None
+    problem: str = ""
+    notes: list[str] = field(default_factory=list)
+    paused: bool = False
+
+
+class _Times(NamedTuple):
+    terms: dict[str, Any]  # of Definition
+    notes: list[str]
+
+
+class _Lost(Exception):
+    """The entry cannot be carried over; the message says why."""
+
+
+def carry_over(
+    entries: Iterable[Entry], topics: Mapping[str, str], *, using: str | None = None, write: bool = False
+) -> list[Carried]:
+    """Return what becomes of each entry. Store the schedules if `write`.
+
+    topics   task -> topic, where they differ
+    """
+    using, names = databases.alias(using), set[str]()
+    results = [_carry(entry, topics.get(entry.task, entry.task), using, names) for entry in entries]
+    for each in results if write else ():
+        if each.definition is not None:
+            _store(each, each.definition, using)
+    return results
+
+
+def _store(carried: Carried, definition: Definition, using: str) -> None:
+    is_new = not Schedule.objects.using(using).filter(name=definition.name).exists()
+    schedules.define(definition, using=using)
+    if carried.paused and is_new:  # afterwards, staff may have resumed it
+        schedules.pause(definition.name, using=using)
+
+
+def _carry(entry: Entry, topic: str, using: str, names: set[str]) -> Carried:
+    try:
+        definition, notes = _convert(entry, topic, using)
+        _check(definition, using, names)
+    except (_Lost, BadInput) as error:
+        return Carried(entry.name, problem=str(error))
+    names.add(definition.name)
+    if not entry.enabled:
+        notes.append("it is disabled: the schedule is paused")
+    return Carried(entry.name, definition, notes=notes, paused=not entry.enabled)
+
+
+def _check(definition: Definition, using: str, names: set[str]) -> None:
+    if definition.name in names:
+        raise _Lost(f"another entry becomes the schedule {definition.name!r} too: rename one in beat")
+    row = Schedule.objects.using(using).filter(name=definition.name).first()
+    if row is not None and row.source != Schedule.Source.STAFF:
+        raise _Lost(f"the schedule {definition.name!r} is declared in code already")
+    if definition.topic not in handlers.known():
+        raise _Lost(
+            f'no handler: write @handler("{definition.topic}") that does what the task does, or name its topic with '
+            f"--topic {definition.topic}=TOPIC"
+        )
+    check_known(using, definition.topic)
+    to_body(definition.body)
+
+
+def _convert(entry: Entry, topic: str, using: str) -> tuple[Definition, list[str]]:
+    if entry.task in _OWN:
+        raise _Lost(f"{entry.task} stays in beat")
+    if entry.end is not None and entry.end <= timezone.now():
+        raise _Lost(f"it expired at {entry.end.isoformat()}")
+    if entry.one_off and not _is_clocked(entry.schedule):
+        raise _Lost("one_off: schedule() one job instead")
+    terms, notes = _times(entry)
+    within, lost = _options(entry)
+    if entry.end is not None:
+        notes.append(f"its end at {entry.end.isoformat()}: pause or delete the schedule then")
+    return Definition(
+        name=_name(entry.name), topic=topic, tz=entry.tz, body={"args": entry.args, "kwargs": entry.kwargs},
+        missed="last", running="allow", within=within, **terms,
+    ), [*notes, *lost]  # fmt: skip
+
+
+def _name(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:MAX_NAME]
+
+
+def _options(entry: Entry) -> tuple[timedelta | None, list[str]]:
+    """Return the time within which a run must begin, and what of the options is lost."""
+    expires = entry.options.get("expires")
+    is_duration = isinstance(expires, int | float | timedelta)
+    within = timedelta(seconds=expires) if isinstance(expires, int | float) else expires if is_duration else None
+    lost = sorted(entry.options.keys() - ({"expires"} if is_duration else set()))
+    return within, [f"the options {', '.join(lost)}: @handler has its own"] if lost else []
+
+
+# -- times --------------------------------------------------------------------------------------
+
+
+def _is_clocked(times: Any) -> bool:
+    return isinstance(getattr(times, "clocked_time", None), datetime)
+
+
+def _times(entry: Entry) -> _Times:
+    times = entry.schedule
+    if _is_clocked(times):
+        if times.clocked_time <= timezone.now():
+            raise _Lost(f"its only time, {times.clocked_time.isoformat()}, has passed")
+        return _Times({"delay": 0, "start": times.clocked_time}, [])
+    if isinstance(times, crontab):
+        return _cron_terms(entry, times)
+    if type(times) is schedule:
+        return _interval_terms(entry, times)
+    raise _Lost(f"{type(times).__name__} is neither an interval nor a crontab")
+
+
+def _interval_terms(entry: Entry, times: schedule) -> _Times:
+    notes = ["relative: runs are counted from the start, not from round times"] if times.relative else []
+    start = entry.begin if entry.begin is not None and entry.begin > timezone.now() else entry.last_run_at
+    return _Times({"every": times.run_every, "start": start}, notes)
+
+
+def _cron_terms(entry: Entry, times: crontab) -> _Times:
+    notes = []
+    if entry.begin is not None and entry.begin > timezone.now():
+        notes.append(f"its start at {entry.begin.isoformat()}: the schedule runs from now on")
+    names = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
+    fields = {name: _cron_field(name, getattr(times, f"_orig_{name}"), getattr(times, name)) for name in names}
+    if "*" not in (fields["day_of_month"], fields["day_of_week"]):  # in Celery a day must be both, in cron either
+        return _Times({"rrule": _rule(times)}, notes)
+    return _Times({"cron": " ".join(fields.values())}, notes)
+
+
+def _cron_field(name: str, given: Any, values: set[int]) -> str:
+    """Return the field of a cron expression with these values. Steps stay: times with a star follow elapsed time."""
+    if values == _ALL[name]:
+        return "*"
+    if isinstance(given, str) and re.fullmatch(r"\*/[1-9]\d?", given, re.ASCII):
+        return given
+    return ",".join(map(str, sorted(values)))
+
+
+def _rule(times: crontab) -> str:
+    """Return a recurrence rule for days that are of the month and of the week at once."""
+    parts = {
+        "BYMONTH": times.month_of_year, "BYMONTHDAY": times.day_of_month,
+        "BYHOUR": times.hour, "BYMINUTE": times.minute,
+    }  # fmt: skip
+    texts = [f"{name}={','.join(map(str, sorted(values)))}" for name, values in parts.items()]
+    days = ",".join(_WEEKDAYS[day] for day in sorted(times.day_of_week))
+    return ";".join(["FREQ=DAILY", *texts, f"BYDAY={days}", "BYSECOND=0"])

@@ -1,0 +1,162 @@
+"""install(app) adds a mover thread to each worker, entries to beat's schedule, and TTR enforcement to the pool.
+
+It also disables prefetching where the broker allows that.
+
+The project's celery.py imports this before Django's apps are loaded, so imports that need models are local.
+"""
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from billiard.process import current_process
+from celery import Celery, bootsteps, signals
+from kombu.utils.compat import detect_environment
+
+from .. import conf, databases, handlers
+from ..worker import process_name, ttr
+from . import beat, log_filter
+from .prefetch import disable_prefetch
+from .shutdown import reset, stop
+
+if TYPE_CHECKING:
+    from .metrics_server import MetricsServer
+    from .mover_thread import MoverThread
+
+logger = logging.getLogger("delaytasks")
+
+
+class MoverStep(bootsteps.StartStopStep):
+    """Runs a mover thread for each database, started after the pool has forked its children."""
+
+    requires = ("celery.worker.components:Pool",)
+
+    def __init__(self, parent: Any, **kwargs: Any) -> None:
+        super().__init__(parent, **kwargs)
+        self.threads: list[MoverThread] = []
+
+    def start(self, parent: Any) -> None:
+        from .mover_thread import MoverThread
+
+        if conf.get().mover_thread:
+            self.threads = [MoverThread(using) for using in databases.aliases()]
+            for thread in self.threads:
+                thread.start()
+
+    def stop(self, parent: Any) -> None:
+        while self.threads:
+            self.threads.pop().stop()
+
+    terminate = stop
+
+
+class HeartbeatStep(bootsteps.StartStopStep):
+    """Names the worker before the pool forks, and starts its heartbeat, which ends with the process."""
+
+    requires = ("celery.worker.components:Pool",)
+
+    def create(self, parent: Any) -> None:
+        from ..worker import liveness
+
+        if detect_environment() == "default":
+            process_name.start_worker()
+            liveness.open_touches()
+        else:
+            logger.warning("This pool has no heartbeat: the jobs of a dead worker are taken back when their TTR ends.")
+
+    def start(self, parent: Any) -> None:
+        from ..worker import liveness
+        from .heartbeat import HeartbeatThread, TouchThread
+
+        worker = process_name.worker_name()
+        if worker is None:
+            return
+        for using in databases.aliases():
+            HeartbeatThread(using, worker, lambda: _process_ids(parent.pool), lambda: _maintain(parent)).start()
+        if liveness.touches is not None:
+            TouchThread(liveness.touches).start()
+
+    def stop(self, parent: Any) -> None:
+        """Keep beating: the pool's processes may still run jobs."""
+
+
+def _process_ids(pool: Any) -> list[int]:
+    """Return the ids of a pool's processes; none for a pool of threads or the solo pool."""
+    processes = getattr(getattr(pool, "_pool", None), "_pool", None) or []
+    return [process.pid for process in list(processes) if getattr(process, "pid", None)]
+
+
+def _maintain(parent: Any) -> None:
+    """Make the pool replace a process that has ended, which it would notice up to five seconds later."""
+    maintain = getattr(parent.pool, "maintain_pool", None)
+    if maintain is not None and parent.hub is not None:
+        parent.hub.call_soon(maintain)
+
+
+class MetricsStep(bootsteps.StartStopStep):
+    """Serves the worker's metrics if METRICS_PORT is set, started after the pool has forked its children."""
+
+    requires = ("celery.worker.components:Pool",)
+
+    def __init__(self, parent: Any, **kwargs: Any) -> None:
+        super().__init__(parent, **kwargs)
+        self.server: MetricsServer | None = None
+
+    def start(self, parent: Any) -> None:
+        from .metrics_server import MetricsServer
+
+        if conf.get().metrics_port:
+            self.server = MetricsServer(conf.get().metrics_port)
+
+    def stop(self, parent: Any) -> None:
+        if self.server is not None:
+            self.server.stop()
+            self.server = None
+
+    terminate = stop
+
+
+def install(app: Celery) -> None:
+    """Add delaytasks to a Celery app. Call it in the project's celery.py; nothing else is needed."""
+    app.steps["worker"].add(MoverStep)
+    app.steps["worker"].add(HeartbeatStep)
+    app.steps["worker"].add(MetricsStep)
+    app.autodiscover_tasks(["delaytasks"])
+    disable_prefetch(app)
+    app.on_after_finalize.connect(beat.add_entries, weak=False)
+    log_filter.install()
+    signals.worker_shutting_down.connect(stop, weak=False)
+    signals.worker_process_init.connect(_enforce_ttr, weak=False)
+    signals.worker_init.connect(reset, weak=False)
+    signals.worker_init.connect(_check_handlers, weak=False)
+    signals.worker_init.connect(_set_consumer, weak=False)
+    signals.worker_init.connect(_prepare_metrics, weak=False)
+
+
+def is_installed(app: Celery) -> bool:
+    """Return whether install() was called for this Celery app."""
+    return MoverStep in app.steps["worker"]
+
+
+def _enforce_ttr(**_: Any) -> None:
+    """Enforce TTRs in a pool process. The main process (solo pool) gets no watchdog, which would end the worker."""
+    from ..worker.isolation import cancel_queries
+
+    is_child = current_process()._name != "MainProcess"
+    ttr.enforce(watchdog=is_child, grace_seconds=conf.get().ttr_grace_seconds, before_interrupt=cancel_queries)
+
+
+def _set_consumer(sender: Any, **_: Any) -> None:
+    from .consumer import set_consumer  # imported late: only a worker needs Celery's consumer
+
+    set_consumer(sender)
+
+
+def _prepare_metrics(**_: Any) -> None:
+    from . import metrics_server  # imported late: it needs Django's database connections
+
+    metrics_server.prepare()
+
+
+def _check_handlers(**_: Any) -> None:
+    if handlers.clashes:
+        raise SystemExit("delaytasks: " + " ".join(handlers.clashes) + " Give each topic one handler.")

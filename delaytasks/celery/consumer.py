@@ -1,0 +1,53 @@
+"""A Celery consumer that survives the loss of its broker and reconnects within seconds.
+
+With Redis as broker, kombu up to 5.7 closes, in two steps, a channel whose connection is lost. The second step returns
+the prefetched messages through the lost connection, which raises AttributeError; Celery takes this error for
+unrecoverable, and the worker ends. The messages are not needed: a run_topic message is sent again, all others come
+back after the broker's visibility timeout.
+
+A Redis that is out of memory refuses acknowledgements. For Celery that is a channel error, which ends the worker by
+default.
+"""
+
+import functools
+import logging
+from typing import Any
+
+from celery.worker import consumer
+
+from .prefetch import has_redis_broker
+
+logger = logging.getLogger("delaytasks")
+DEFAULT_RETRIES = 100  # Celery's default
+MAX_INTERVAL_SECONDS = 3  # kombu's intervals grow to 30 s: due jobs would wait although the broker is back
+
+
+class Consumer(consumer.Consumer):
+    def on_connection_error_after_connected(self, exc: Exception) -> None:
+        close = self.connection.close
+
+        def close_quietly() -> None:
+            try:
+                close()
+            except AttributeError as error:
+                logger.warning("closing the lost connection to the broker failed: %s", error)
+
+        self.connection.close = close_quietly
+        super().on_connection_error_after_connected(exc)
+
+    def ensure_connected(self, conn: Any) -> Any:
+        conn.ensure_connection = functools.partial(
+            conn.ensure_connection, interval_start=1, interval_max=MAX_INTERVAL_SECONDS
+        )
+        return super().ensure_connected(conn)
+
+
+def set_consumer(sender: Any, **_: Any) -> None:
+    """Make a worker use this consumer, unless the project has set `worker_consumer`."""
+    if sender.consumer_cls == "celery.worker.consumer:Consumer":
+        sender.consumer_cls = Consumer
+        conf = sender.app.conf
+        if conf.broker_connection_max_retries == DEFAULT_RETRIES:
+            conf.broker_connection_max_retries = None  # no limit: 100 retries take 5 minutes here, 50 with kombu
+        if has_redis_broker(conf):
+            conf.broker_channel_error_retry = True  # retry when Redis is out of memory

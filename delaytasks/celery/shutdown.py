@@ -1,0 +1,23 @@
+"""A flag for the shutdown of this Celery worker, which the pool's processes can read too.
+
+Celery signals a warm shutdown to the main process only, but a pool process must release its jobs at once. So the flag
+is a byte of shared memory, created before the pool forks.
+"""
+
+import mmap
+
+_flag = mmap.mmap(-1, 1)
+
+
+def stopping() -> bool:
+    return _flag[0] != 0
+
+
+def reset(**_: object) -> None:
+    """Clear the flag. Receiver of Celery's worker_init: a process may run several workers in turn."""
+    _flag[0] = 0
+
+
+def stop(**_: object) -> None:
+    """Set the flag. Receiver of Celery's worker_shutting_down, in the main process."""
+    _flag[0] = 1

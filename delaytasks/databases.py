@@ -1,0 +1,75 @@
+"""The databases that hold jobs: their aliases and their clocks."""
+
+import functools
+from datetime import datetime
+from typing import Any
+
+from django.db import router
+
+from . import conf
+from .clock import DatabaseClock, from_ms
+from .db import dialects
+from .exceptions import BadInput
+
+
+def aliases() -> list[str]:
+    """Return the aliases of the databases whose jobs are moved, run and guarded."""
+    return list(conf.get().databases or [_write_alias()])
+
+
+def _write_alias() -> str:
+    from .models import Job  # imported late: schedule() may be imported before Django's apps are loaded
+
+    return router.db_for_write(Job)
+
+
+def alias(using: str | None = None) -> str:
+    """Return `using`, or if it is None the router's database for writes, which is never a replica.
+
+    Raises BadInput if jobs of that database are not run.
+    """
+    known = aliases()
+    using = using or _write_alias()
+    if using not in known:
+        raise BadInput(
+            f"using is {using!r}, but only the jobs of {', '.join(known)} are run. Add it to DELAYTASKS['DATABASES']."
+        )
+    return using
+
+
+def has_model(using: str, model: Any) -> bool:
+    """Return whether the database has the table of this model, according to the routers."""
+    return bool(router.allow_migrate_model(using, model))
+
+
+def now_ms(using: str) -> int:
+    """Return the database's time in milliseconds since 1970.
+
+    Rarely needs a query, because the offset to this host's clock is cached.
+    """
+    if dialects.is_fixed():
+        return int(dialects.now_ms(using))
+    return clock(using).now_ms()
+
+
+def now(using: str) -> datetime:
+    """Return the database's time as an aware datetime, to the millisecond."""
+    return from_ms(now_ms(using))
+
+
+def last_known_ms(using: str) -> int:
+    """Return the database's time as now_ms() does, without a query; for threads that have no connection.
+
+    Raises RuntimeError before the first query.
+    """
+    return int(dialects.now_ms(using)) if dialects.is_fixed() else clock(using).last_known_ms()
+
+
+def exact_ms(using: str) -> float:
+    """Return the database's time in milliseconds since 1970 with a fraction, for precise waits."""
+    return dialects.now_ms(using) if dialects.is_fixed() else clock(using).exact_ms()
+
+
+@functools.cache
+def clock(using: str) -> DatabaseClock:
+    return DatabaseClock(functools.partial(dialects.now_ms, using))

@@ -1,0 +1,371 @@
+"""The differences between PostgreSQL and SQLite: time, milliseconds, row locks, many rows in one statement.
+
+The SQL of Dialect.now is the time of the statement, not of the transaction, truncated to the millisecond. On PostgreSQL
+it uses statement_timestamp(), because clock_timestamp() is volatile and the planner cannot use it with an index. If the
+statement has waited for a lock, statement_timestamp() is too early. That is harmless; a time too late would not be.
+"""
+
+import abc
+import functools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from datetime import datetime
+from typing import Any, ClassVar
+
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.utils import CursorWrapper
+
+from .. import clock
+from .retries import retry_conflicts
+
+PLANNED_SECONDS = 60  # how long a plan is reused: a plan made for an empty table must not stay when the table has grown
+
+READ_COMMITTED = 2  # psycopg.IsolationLevel
+_IDLE = 0  # psycopg.pq.TransactionStatus
+
+_test_clock: Callable[[], int] | None = None
+
+
+def set_clock(now_ms: int | Callable[[], int] | None) -> None:
+    """Use `now_ms`, in ms since 1970, as the database's time in this process; None: the real time. For tests.
+
+    now_ms   a number, or a function that is called for each statement
+    """
+    global _test_clock
+    _test_clock = (lambda: now_ms) if isinstance(now_ms, int) else now_ms
+
+
+def is_fixed() -> bool:
+    """Return whether set_clock() has replaced the real time."""
+    return _test_clock is not None
+
+
+class Dialect(abc.ABC):
+    """SQL fragments and the execution of statements on one kind of database."""
+
+    real_now: ClassVar[str]
+    lock: ClassVar[str]  # waits for locked rows
+    skip_locked: ClassVar[str]  # skips locked rows
+    greatest: ClassVar[str]
+    least: ClassVar[str]
+    writes_in_with: ClassVar[bool]  # WITH may write, so one statement can change two tables
+
+    @property
+    def now(self) -> str:
+        return self.real_now if _test_clock is None else self.literal(_test_clock())
+
+    @abc.abstractmethod
+    def literal(self, ms: int) -> str:
+        """Return a time, given in ms since 1970, as a SQL literal."""
+
+    @abc.abstractmethod
+    def moment(self, ms: int) -> Any:
+        """Return a time, given in ms since 1970, as a query parameter."""
+
+    @abc.abstractmethod
+    def plus_ms(self, moment: str, ms: str) -> str:
+        """Return the SQL of `moment` plus `ms` milliseconds."""
+
+    @abc.abstractmethod
+    def from_ms(self, ms: str) -> str:
+        """Return the SQL that converts milliseconds since 1970 to a column's time."""
+
+    @abc.abstractmethod
+    def to_ms(self, moment: str) -> str:
+        """Return the SQL that converts a column's time to milliseconds since 1970."""
+
+    def as_moment(self, value: str) -> str:
+        return value
+
+    def as_json(self, value: str) -> str:
+        return value
+
+    def table(self, kinds: Sequence[str], rows: Sequence[Sequence[Any]]) -> tuple[str, list[Any]]:
+        """Return the SQL of a query that yields these rows, and its parameters.
+
+        kinds   the PostgreSQL types of the columns
+        """
+        placeholders = "(" + ", ".join(["%s"] * len(kinds)) + ")"
+        return "VALUES " + ", ".join([placeholders] * len(rows)), [value for row in rows for value in row]
+
+    def among(self, column: str, ids: Sequence[int]) -> tuple[str, list[Any]]:
+        """Return the SQL of the condition that the column is one of these ids, and its parameters."""
+        return f"{column} IN ({', '.join(['%s'] * len(ids))})", list(ids)
+
+    def run(
+        self, connection: BaseDatabaseWrapper, sql: str, params: Sequence[Any], meanwhile: Callable[[], None] | None
+    ) -> list[tuple[Any, ...]]:
+        """Execute the statement and return its rows.
+
+        meanwhile   called while the database executes the statement, if the driver supports that
+        """
+        with connection.cursor() as c:
+            c.execute(sql, params)
+            return c.fetchall() if c.description else []
+
+
+class PostgreSQL(Dialect):
+    real_now = "date_trunc('milliseconds', statement_timestamp())"
+    lock = "FOR UPDATE"
+    skip_locked = "FOR UPDATE SKIP LOCKED"
+    greatest = "GREATEST"
+    least = "LEAST"
+    writes_in_with = True
+
+    def literal(self, ms: int) -> str:
+        return f"TIMESTAMPTZ '{clock.from_ms(ms).isoformat()}'"
+
+    def moment(self, ms: int) -> Any:
+        return clock.from_ms(ms)
+
+    def plus_ms(self, moment: str, ms: str) -> str:
+        return f"({moment} + CAST({ms} AS bigint) * interval '1 millisecond')"
+
+    def from_ms(self, ms: str) -> str:
+        return self.plus_ms("TIMESTAMPTZ 'epoch'", ms)
+
+    def to_ms(self, moment: str) -> str:
+        return f"CAST(extract(epoch FROM {moment}) * 1000 AS bigint)"
+
+    def as_moment(self, value: str) -> str:
+        return f"CAST({value} AS timestamptz)"
+
+    def as_json(self, value: str) -> str:
+        return f"CAST({value} AS jsonb)"
+
+    def table(self, kinds: Sequence[str], rows: Sequence[Sequence[Any]]) -> tuple[str, list[Any]]:
+        """Return a query with one array for each column, as the driver is slow with thousands of placeholders.
+
+        The SQL is the same for any number of rows, except for a single row, so that the planner knows that it is one.
+        """
+        if len(rows) == 1:
+            values = [
+                None if value is None else str(value) for value in rows[0]
+            ]  # the type of an int depends on its size
+            return "SELECT " + ", ".join(f"CAST(%s AS {kind})" for kind in kinds), values
+        arrays = ", ".join(f"CAST(%s AS {kind}[])" for kind in kinds)
+        columns = zip(*rows, strict=True)
+        return f"SELECT * FROM unnest({arrays})", list(map(_array, kinds, columns))
+
+    def among(self, column: str, ids: Sequence[int]) -> tuple[str, list[Any]]:
+        return f"{column} = ANY(CAST(%s AS bigint[]))", [_array("bigint", ids)]
+
+    def run(
+        self, connection: BaseDatabaseWrapper, sql: str, params: Sequence[Any], meanwhile: Callable[[], None] | None
+    ) -> list[tuple[Any, ...]]:
+        """Execute the statement. Outside a transaction, repeat it after a conflict with another transaction.
+
+        It is a prepared statement only if the project allows its connections to prepare: see allows_prepared(). The
+        engine changes no setting of the connection.
+        """
+        return retry_conflicts(lambda: self._run(connection, sql, params, meanwhile), connection.alias)
+
+    def _run(
+        self, connection: BaseDatabaseWrapper, sql: str, params: Sequence[Any], meanwhile: Callable[[], None] | None
+    ) -> list[tuple[Any, ...]]:
+        # While Django logs or wraps queries, only its own cursor does that; it never prepares.
+        if connection.queries_logged or connection.execute_wrappers or not allows_prepared(connection.settings_dict):
+            return super().run(connection, sql, params, meanwhile)
+        connection.validate_thread_sharing()
+        connection.close_if_health_check_failed()
+        connection.ensure_connection()  # before the next lines: it resets the state that an interrupt left
+        if not connection.closed_in_transaction:  # in that case the driver's own error says more
+            connection.validate_no_broken_transaction()
+        raw: Any = connection.connection
+        pipeline = raw.pipeline() if meanwhile and _supports_pipeline() else nullcontext()  # else execute() waits
+        with connection.wrap_database_errors, pipeline, _cursor_class()(raw) as cursor:
+            cursor.execute(f"{sql} -- {int(time.monotonic() / PLANNED_SECONDS)}", params)
+            if meanwhile:
+                meanwhile()
+                return cursor.fetchall()  # waits for the result; errors are raised here
+            return cursor.fetchall() if cursor.pgresult.nfields else []  # its description takes long to build
+
+
+def allows_prepared(settings: Mapping[str, Any]) -> bool:
+    """Return whether a database's settings allow prepared statements: OPTIONS["prepare_threshold"] is a number.
+
+    Django's default is None, so that connections work behind a pooler in transaction mode, where the next transaction
+    may reach another session. Django's own cursors do not prepare even then, unless OPTIONS["server_side_binding"] is
+    set.
+    """
+    return settings.get("OPTIONS", {}).get("prepare_threshold") is not None
+
+
+def _array(kind: str, values: Sequence[Any]) -> str:
+    """Return an array literal of PostgreSQL. This is faster than the driver, which adapts each value separately."""
+    if not values:
+        return "{}"
+    if kind in ("bigint", "int", "smallint"):
+        return "{" + ",".join(map(str, values)).replace("None", "NULL") + "}"
+    if None in values:
+        raise ValueError("A text column of the engine's tables is never NULL.")
+    text = "\0".join(map(str, values))
+    if text.count("\0") >= len(values):
+        raise ValueError("PostgreSQL cannot store a NUL character in a text.")
+    return '{"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\0", '","') + '"}'
+
+
+class SQLite(Dialect):
+    """SQLite, where times are texts in UTC, in the format of Django, so that they compare and sort correctly."""
+
+    real_now = "replace(strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now'), '.000000', '')"
+    lock = ""
+    skip_locked = ""
+    greatest = "max"
+    least = "min"
+    writes_in_with = False
+
+    def literal(self, ms: int) -> str:
+        return f"'{self.moment(ms)}'"
+
+    def moment(self, ms: int) -> Any:
+        return str(clock.from_ms(ms).replace(tzinfo=None))
+
+    def plus_ms(self, moment: str, ms: str) -> str:
+        later = f"strftime('%%Y-%%m-%%d %%H:%%M:%%f000', {moment}, (({ms}) / 1000.0) || ' seconds')"
+        return f"replace({later}, '.000000', '')"
+
+    def from_ms(self, ms: str) -> str:
+        moment = f"strftime('%%Y-%%m-%%d %%H:%%M:%%f000', ({ms}) / 1000.0, 'unixepoch')"
+        return f"replace({moment}, '.000000', '')"
+
+    def to_ms(self, moment: str) -> str:
+        seconds, fraction = f"strftime('%%s', {moment})", f"substr(strftime('%%f', {moment}), 4)"
+        return f"(CAST({seconds} AS INTEGER) * 1000 + CAST({fraction} AS INTEGER))"
+
+
+_DIALECTS: dict[str, Dialect] = {"postgresql": PostgreSQL(), "sqlite": SQLite()}
+
+
+def get_vendor(vendor: str) -> Dialect:
+    """Return the dialect of a vendor, "postgresql" or "sqlite"."""
+    return _DIALECTS[vendor]
+
+
+@functools.cache
+def get_dialect(using: str) -> Dialect:
+    """Return the dialect of a database alias. Raises NotImplementedError for an unsupported database."""
+    vendor = connections[using].vendor
+    try:
+        return _DIALECTS[vendor]
+    except KeyError:
+        raise NotImplementedError(f"delaytasks supports PostgreSQL and SQLite; {using!r} is {vendor}.") from None
+
+
+@functools.cache
+def _cursor_class() -> Any:
+    from django.db.backends.postgresql.base import ServerBindingCursor  # imports psycopg, which SQLite does not need
+
+    return ServerBindingCursor
+
+
+@functools.cache
+def _supports_pipeline() -> bool:
+    """Return whether the driver's libpq supports pipeline mode: from version 14 on."""
+    from psycopg import Pipeline
+
+    return Pipeline.is_supported()
+
+
+def cursor(using: str) -> CursorWrapper:
+    return connections[using].cursor()
+
+
+def run(
+    using: str, sql: str, params: Sequence[Any], meanwhile: Callable[[], None] | None = None
+) -> list[tuple[Any, ...]]:
+    """Execute a statement of the engine and return its rows.
+
+    meanwhile   called while the database executes the statement, if the driver supports that; must not use the same
+                database
+    """
+    return get_dialect(using).run(connections[using], sql, params, meanwhile)
+
+
+def lock_name(using: str, name: str) -> None:
+    """Lock a name until the transaction ends. Does nothing on SQLite, which has one writer at a time."""
+    if connections[using].vendor == "postgresql":
+        with cursor(using) as c:
+            c.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 5307))", [name])
+
+
+def wait_at_most(using: str, ms: int) -> None:
+    """Limit the wait for each lock to `ms` until the transaction ends. Does nothing on SQLite: it has no row locks."""
+    if connections[using].vendor == "postgresql":
+        with cursor(using) as c:
+            c.execute("SELECT set_config('lock_timeout', %s, true)", [f"{ms}ms"])
+
+
+def check_constraints(using: str) -> None:
+    """Check the deferred constraints of the current transaction now. Raises IntegrityError. Does nothing on SQLite."""
+    if connections[using].vendor == "postgresql":
+        with cursor(using) as c:
+            c.execute("SET CONSTRAINTS ALL IMMEDIATE")
+
+
+def has_begun(using: str) -> bool:
+    """Return whether a statement was executed in the current transaction, or may have been. True on SQLite.
+
+    The driver sends BEGIN with the first statement of a transaction.
+    """
+    connection: Any = connections[using]
+    if connection.vendor != "postgresql" or connection.connection is None:
+        return True
+    outermost = connection.in_atomic_block and connection.commit_on_exit and not connection.savepoint_ids
+    return not outermost or bool(connection.connection.pgconn.transaction_status != _IDLE)
+
+
+@contextmanager
+def autocommit(using: str) -> Iterator[None]:
+    """Let the one statement in the block commit itself, which saves the round trips of BEGIN and COMMIT.
+
+    For the last statement of an atomic block in which nothing was executed before: see has_begun(). The block still
+    runs the on_commit callbacks at its end; the driver then has nothing left to commit.
+    """
+    raw: Any = connections[using].connection
+    raw.autocommit = True
+    try:
+        yield
+    finally:
+        if raw.pgconn.transaction_status == _IDLE:  # else the connection is lost
+            raw.autocommit = False
+
+
+def reads_committed(using: str) -> bool:
+    """Return whether each statement of a transaction sees what others have committed before it. True on SQLite.
+
+    The server's default is read once for each connection.
+    """
+    connection: Any = connections[using]
+    raw = connection.connection
+    if connection.vendor != "postgresql" or raw is None:
+        return connection.vendor != "postgresql"
+    if raw.isolation_level is not None:  # from OPTIONS; it overrides the server's default
+        return raw.isolation_level == READ_COMMITTED
+    known_for, default = getattr(connection, "_delaytasks_isolation", (None, ""))
+    if known_for is not raw:
+        with cursor(using) as c:
+            c.execute("SHOW default_transaction_isolation")
+            default = c.fetchone()[0]
+        connection._delaytasks_isolation = (raw, default)
+    return bool(default == "read committed")
+
+
+def now_ms(using: str) -> float:
+    """Return the database's time in milliseconds since 1970, as exact as possible. Used by DatabaseClock."""
+    if _test_clock is not None:
+        return _test_clock()
+    vendor = connections[using].vendor
+    with cursor(using) as c:
+        if vendor == "postgresql":
+            c.execute("SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS double precision)")
+        else:
+            c.execute(f"SELECT {_DIALECTS['sqlite'].to_ms(_DIALECTS['sqlite'].real_now)}", ())
+        return float(c.fetchone()[0])
+
+
+def database_now(using: str) -> datetime:
+    """Return the database's time, aware, truncated to the millisecond: the clock that decides what is due."""
+    return clock.from_ms(int(now_ms(using)))

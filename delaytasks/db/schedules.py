@@ -1,0 +1,140 @@
+"""The guarded statements of recurrence: find the schedules that need a next firing, advance them, insert the jobs.
+
+advance() and insert_firings() run in one transaction. So each instant of a schedule is made by the one transaction
+that advances the chain past it, whoever else tries and wherever it is killed.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from django.db import connections
+
+from ..states import State
+from . import dialects
+from .transitions import StoredJob
+
+DELAYED, CANCELLED = int(State.DELAYED), int(State.CANCELLED)
+_MADE = f"""SELECT 1 FROM delaytasks_job old
+            WHERE old.topic = new_topic AND old.key = new_key AND old.state <> {CANCELLED}"""
+
+
+class Advance(NamedTuple):
+    """The chain of a schedule: its old values, as read, and its new ones."""
+
+    id: int
+    seen_ms: int  # made_until
+    version: int
+    until_ms: int
+    label: str
+    ended: int
+    problem: str
+
+
+class NewFiring(NamedTuple):
+    """A job to insert. Its due time may have passed."""
+
+    topic: str
+    key: str
+    due_ms: int
+    ttr_ms: int
+    body: str  # JSON
+    subject_label: str = ""  # "": none
+    subject_pk: str = ""
+    producer: str = ""  # whose limit of live jobs counts it; "": nobody's
+
+
+def due_sql(using: str) -> str:
+    d = dialects.get_dialect(using)
+    return f"""SELECT id FROM delaytasks_schedule
+        WHERE NOT paused AND NOT ended AND made_until <= {d.plus_ms(d.now, "%s")}
+        ORDER BY made_until, id LIMIT %s"""
+
+
+def due(using: str, ahead_ms: int, limit: int) -> list[int]:
+    """Return the ids of the schedules whose last firing made is due within `ahead_ms`, earliest first."""
+    return [row[0] for row in dialects.run(using, due_sql(using), [ahead_ms, limit])]
+
+
+def advance(using: str, rows: Sequence[Advance]) -> set[int]:
+    """Move the chains that are as they were read; return their ids. Locked rows are left to their holders.
+
+    A chain that was written past this package may have microseconds, which `seen_ms` rounds up.
+    """
+    d = dialects.get_dialect(using)
+    as_seen = f"made_until > {d.from_ms('seen_ms - 1')} AND made_until <= {d.from_ms('seen_ms')}"
+    table, params = d.table(["bigint", "bigint", "bigint", "bigint", "text", "int", "text"], rows)
+    sql = f"""
+        WITH seen (seen_id, seen_ms, seen_version, until_ms, label, last, why) AS ({table}),
+        free AS MATERIALIZED (
+            SELECT id AS free_id FROM delaytasks_schedule JOIN seen ON id = seen_id
+            WHERE version = seen_version AND {as_seen} AND NOT paused
+            ORDER BY id {d.skip_locked.replace("UPDATE", "UPDATE OF delaytasks_schedule")})
+        UPDATE delaytasks_schedule SET made_until = {d.from_ms("until_ms")}, made_label = label,
+            version = version + 1, ended = (last = 1), problem = why
+        FROM seen, free WHERE id = seen_id AND id = free_id AND version = seen_version AND NOT paused
+        RETURNING id"""
+    return {row[0] for row in dialects.run(using, sql, params)}
+
+
+def insert_firings(using: str, rows: Sequence[NewFiring]) -> list[StoredJob]:
+    """Insert the jobs of firings. Return those inserted: a firing that ran or is live already is left out."""
+    d = dialects.get_dialect(using)
+    table, params = d.table(["text", "text", "bigint", "bigint", "text", "text", "text", "text"], rows)
+    sql = f"""
+        WITH new (new_topic, new_key, at_ms, new_ttr_ms, new_body, new_label, new_pk, new_producer) AS ({table})
+        INSERT INTO delaytasks_job
+            (topic, key, state, due_at, ttr_ms, body, created_at, attempt, failures, worker, error,
+             subject_label, subject_pk, producer)
+        SELECT new_topic, new_key, {DELAYED}, {d.from_ms("at_ms")}, new_ttr_ms, {d.as_json("new_body")}, {d.now},
+            0, 0, '', '', NULLIF(new_label, ''), NULLIF(new_pk, ''), NULLIF(new_producer, '') FROM new
+        WHERE NOT EXISTS ({_MADE})
+        ON CONFLICT (topic, key) WHERE ended_at IS NULL DO NOTHING
+        RETURNING id, topic, key, {d.to_ms("due_at")}, {d.to_ms("created_at")}"""
+    return list(map(StoredJob._make, dialects.run(using, sql, params)))
+
+
+def count_made(using: str, topic: str, keys: Sequence[str]) -> int:
+    """Return how many of these keys have a job that ran or is live: those that insert_firings() leaves out."""
+    table, params = dialects.get_dialect(using).table(["text", "text"], [(topic, key) for key in keys])
+    sql = f"WITH new (new_topic, new_key) AS ({table}) SELECT COUNT(*) FROM new WHERE EXISTS ({_MADE})"
+    return int(dialects.run(using, sql, params)[0][0])
+
+
+def find_upcoming(using: str, topic: str, prefix: str, now_ms: int) -> list[tuple[int, str, int]]:
+    """Return (id, key, due time in ms) of the jobs that are due after `now_ms` and whose key begins with `prefix`."""
+    d = dialects.get_dialect(using)
+    sql = f"""SELECT id, key, {d.to_ms("due_at")} FROM delaytasks_job
+        WHERE topic = %s AND ended_at IS NULL AND state = {DELAYED} AND due_at > {d.from_ms("%s")}
+            AND key LIKE %s ESCAPE '!' ORDER BY id"""
+    found = dialects.run(using, sql, [topic, now_ms, re.sub("([!%_])", r"!\1", prefix) + "%"])
+    return [(job_id, key, due_ms) for job_id, key, due_ms in found if key.startswith(prefix)]  # LIKE ignores case
+
+
+class RunEvent(NamedTuple):
+    """The end of the first attempt at a schedule's job."""
+
+    schedule_id: int
+    outcome: str
+    reason: str
+    late_ms: int
+    due_ms: int
+
+
+def recent_runs(using: str, ranges: Sequence[tuple[int, str, str, str]], limit: int) -> list[RunEvent]:
+    """Return how the first attempts of the newest `limit` due jobs in each range have ended.
+
+    ranges   (id of the schedule, topic, first key, key after the last), by bytes as in the index of keys
+    """
+    if not ranges:
+        return []
+    d = dialects.get_dialect(using)
+    at_least, before = ("~>=~", "~<~") if connections[using].vendor == "postgresql" else (">=", "<")
+    one = f"""SELECT * FROM (SELECT CAST(%s AS bigint) AS schedule_id, id AS run_id FROM delaytasks_job
+        WHERE topic = %s AND key {at_least} %s AND key {before} %s AND due_at <= {d.now}
+        ORDER BY id DESC LIMIT {limit}) AS newest"""
+    sql = f"""
+        SELECT schedule_id, outcome, reason, reserved_ms - due_ms, due_ms
+        FROM ({" UNION ALL ".join([one] * len(ranges))}) AS runs
+        JOIN delaytasks_jobevent ON job_id = run_id AND attempt = 1 AND reserved_ms IS NOT NULL"""
+    return list(map(RunEvent._make, dialects.run(using, sql, [value for each in ranges for value in each])))

@@ -1,0 +1,94 @@
+"""The guarded statements: each changes the state of jobs in one UPDATE, whose WHERE requires the state before.
+
+If no row was changed, another transaction has changed the job first. Statements that change several rows lock them in
+id order, so that they cannot deadlock. The SQL is the same for any number of rows but one, so that PostgreSQL plans it
+once. Queries for display are in querysets.py.
+
+Statements by id have no condition on ended_at. The condition on a live state implies it, and with stale statistics the
+planner would prefer the partial index of live rows and read all of it.
+"""
+
+from .changes import cancel_dead, cancel_delayed, cancel_live, cancel_page, fence, move_delayed, retry_if_dead
+from .claims import claim, claim_first, find_claimed, hand_back, put_back, renew_if_held
+from .endings import end_and_claim, end_if_held, expire, take_back
+from .events import EVENT_COLUMNS, record
+from .insertion import NEW_KINDS, insert_new, new_due, replace_delayed, store_again
+from .next_run import insert_again, left_again_sql, settle_left_again, withdraw_again
+from .producer import current_producer, produced_by
+from .reads import find_attempt, find_by_id, find_latest, find_live, lock_delayed, lock_in_state, lock_live
+from .rows import (
+    CANCELLED,
+    DEAD,
+    DELAYED,
+    FINISHED,
+    RESERVED,
+    Abandoned,
+    AttemptRow,
+    Cancelled,
+    Claimed,
+    Ended,
+    Ending,
+    Event,
+    JobRow,
+    NewJob,
+    StoredJob,
+    TakenBack,
+    with_body,
+)
+
+__all__ = [
+    "CANCELLED",
+    "DEAD",
+    "DELAYED",
+    "EVENT_COLUMNS",
+    "FINISHED",
+    "NEW_KINDS",
+    "RESERVED",
+    "Abandoned",
+    "AttemptRow",
+    "Cancelled",
+    "Claimed",
+    "Ended",
+    "Ending",
+    "Event",
+    "JobRow",
+    "NewJob",
+    "StoredJob",
+    "TakenBack",
+    "cancel_dead",
+    "cancel_delayed",
+    "cancel_live",
+    "cancel_page",
+    "claim",
+    "claim_first",
+    "current_producer",
+    "end_and_claim",
+    "end_if_held",
+    "expire",
+    "fence",
+    "find_attempt",
+    "find_by_id",
+    "find_claimed",
+    "find_latest",
+    "find_live",
+    "hand_back",
+    "insert_again",
+    "insert_new",
+    "left_again_sql",
+    "lock_delayed",
+    "lock_in_state",
+    "lock_live",
+    "move_delayed",
+    "new_due",
+    "produced_by",
+    "put_back",
+    "record",
+    "renew_if_held",
+    "replace_delayed",
+    "retry_if_dead",
+    "settle_left_again",
+    "store_again",
+    "take_back",
+    "with_body",
+    "withdraw_again",
+]

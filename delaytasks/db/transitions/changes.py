@@ -1,0 +1,111 @@
+"""Cancel, move or retry a job that is not running; fence a running one."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ...states import Outcome
+from .. import dialects
+from .events import RECORD_CANCELLED, record
+from .next_run import withdrawn
+from .rows import CANCELLED, DEAD, DELAYED, RESERVED, Cancelled, Event
+
+
+def cancel_delayed(using: str, job_id: int, *, actor: str = "", reason: str = "") -> Cancelled | None:
+    """delayed/ready → cancelled, with an event. Return None if the job is in another state."""
+    return _cancel(using, "id = %s", [job_id], actor, reason)
+
+
+def cancel_live(using: str, topic: str, key: str, *, actor: str = "", reason: str = "") -> Cancelled | None:
+    """delayed/ready → cancelled, for the live job of (topic, key). Return None if there is none or it is reserved."""
+    return _cancel(using, "topic = %s AND key = %s AND ended_at IS NULL", [topic, key], actor, reason)
+
+
+def cancel_dead(using: str, job_id: int, *, actor: str = "", reason: str = "") -> Cancelled | None:
+    """dead → cancelled, with an event. Return None if the job is in another state."""
+    return _cancel(using, "id = %s", [job_id], actor, reason, DEAD)
+
+
+def fence(using: str, job_id: int, *, actor: str = "", reason: str = "") -> Cancelled | None:
+    """reserved → cancelled, with an event, if the handler's effects are undone when its end is refused.
+
+    Waits for the handler's transaction if that has locked the row. Return None if the job is in another state, or if
+    its handler cannot be fenced.
+    """
+    return _cancel(using, "id = %s AND fenceable", [job_id], actor, reason, RESERVED)
+
+
+def _cancel(
+    using: str, which: str, params: list[Any], actor: str, reason: str, state: int = DELAYED
+) -> Cancelled | None:
+    """Cancel at most one job, so no lock order is needed, and record the event.
+
+    Takes one statement on a database where WITH may write, otherwise two.
+    """
+    d = dialects.get_dialect(using)
+    update = f"""
+        UPDATE delaytasks_job SET state = {CANCELLED}, ended_at = {d.now}, died_at = NULL,
+            lease_until = NULL, {withdrawn()}
+        WHERE {which} AND state = {state}
+        RETURNING id, topic, attempt, {d.to_ms("due_at")} AS was_due_ms, {d.to_ms("ended_at")} AS now_ms"""
+    if d.writes_in_with:
+        sql = f"""
+            WITH ended AS ({update}), recorded AS ({RECORD_CANCELLED})
+            SELECT * FROM ended"""
+        rows = dialects.run(using, sql, [*params, actor, reason])
+        return Cancelled(*rows[0]) if rows else None
+    for cancelled in map(Cancelled._make, dialects.run(using, update, params)):
+        event = Event(cancelled.id, Outcome.CANCELLED, cancelled.attempt, cancelled.due_ms, cancelled.done_ms)
+        record(using, [event._replace(actor=actor, reason=reason)])
+        return cancelled
+    return None
+
+
+def cancel_page(using: str, ids: Sequence[int], *, actor: str = "", reason: str = "") -> list[Cancelled]:
+    """delayed/ready → cancelled, for those of these jobs that are not reserved, with their events.
+
+    Return the cancelled jobs. Waits for locked rows, in id order.
+    """
+    d = dialects.get_dialect(using)
+    condition, params = d.among("id", ids)
+    update = f"""
+        UPDATE delaytasks_job SET state = {CANCELLED}, ended_at = {d.now}
+        WHERE id IN (SELECT id FROM delaytasks_job WHERE {condition} AND state = {DELAYED} ORDER BY id {d.lock})
+            AND state = {DELAYED}
+        RETURNING id, topic, attempt, {d.to_ms("due_at")} AS was_due_ms, {d.to_ms("ended_at")} AS now_ms"""
+    if d.writes_in_with:
+        sql = f"""
+            WITH ended AS ({update}), recorded AS ({RECORD_CANCELLED})
+            SELECT * FROM ended"""
+        return [Cancelled(*row) for row in dialects.run(using, sql, [*params, actor, reason])]
+    cancelled = [Cancelled(*row) for row in dialects.run(using, update, params)]
+    events = (Event(c.id, Outcome.CANCELLED, c.attempt, c.due_ms, c.done_ms) for c in cancelled)
+    record(using, (event._replace(actor=actor, reason=reason) for event in events))
+    return cancelled
+
+
+def move_delayed(using: str, job_id: int, *, due_ms: int | None, delay_ms: int | None) -> tuple[int, int] | None:
+    """delayed/ready → delayed with a new due time. Return None if the job is in another state.
+
+    Otherwise return (new due time, time of the statement), in ms since 1970. A past due time makes the job ready now. A
+    job that is overdue already keeps its due time then, and with it its place in the queue.
+    """
+    d = dialects.get_dialect(using)
+    due = d.from_ms("%s") if delay_ms is None else d.plus_ms(d.now, "%s")
+    sql = f"""
+        UPDATE delaytasks_job
+        SET due_at = CASE WHEN {due} > {d.now} THEN {due} ELSE {d.least}(due_at, {d.now}) END
+        WHERE id = %s AND state = {DELAYED}
+        RETURNING {d.to_ms("due_at")}, {d.to_ms(d.now)}"""
+    value = due_ms if delay_ms is None else delay_ms
+    rows = dialects.run(using, sql, [value, value, job_id])
+    return (rows[0][0], rows[0][1]) if rows else None
+
+
+def retry_if_dead(using: str, job_id: int) -> int | None:
+    """dead → ready, with no failures. Return the new due time in ms since 1970; None if the job is not dead."""
+    d = dialects.get_dialect(using)
+    sql = f"""
+        UPDATE delaytasks_job SET state = {DELAYED}, due_at = {d.now}, ended_at = NULL, died_at = NULL, failures = 0
+        WHERE id = %s AND state = {DEAD} RETURNING {d.to_ms("due_at")}"""
+    rows = dialects.run(using, sql, [job_id])
+    return rows[0][0] if rows else None

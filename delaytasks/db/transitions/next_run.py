@@ -1,0 +1,99 @@
+"""The next run of a job that was scheduled again while its handler was running. Its terms wait in columns again_…."""
+
+from collections.abc import Sequence
+
+from ...states import Outcome
+from .. import dialects
+from .rows import DELAYED, RESERVED, StoredJob
+
+# The terms of the run that follows a running one.
+_NEXT_RUN = ("again_due_at", "again_ttr_ms", "again_expires_ms", "again_body")
+
+
+def withdrawn() -> str:
+    return "again = false, " + ", ".join(f"{column} = NULL" for column in _NEXT_RUN)
+
+
+def withdraw_again(using: str, ids: Sequence[int]) -> set[int]:
+    """reserved → reserved, without a next run. Return the ids of the jobs that had one."""
+    d = dialects.get_dialect(using)
+    condition, params = d.among("id", ids)
+    sql = f"""
+        UPDATE delaytasks_job SET {withdrawn()}
+        WHERE id IN (SELECT id FROM delaytasks_job WHERE {condition} AND again AND state = {RESERVED}
+            ORDER BY id {d.lock}) AND again AND state = {RESERVED}
+        RETURNING id"""
+    return {row[0] for row in dialects.run(using, sql, params)}
+
+
+def insert_again(using: str, ids: Sequence[int]) -> list[StoredJob]:
+    """Insert the next runs of these jobs, which have ended and had been scheduled again. Return the new jobs.
+
+    A next run is due when it was scheduled for, and not before now. Nothing is inserted for a key that is live again.
+    """
+    d = dialects.get_dialect(using)
+    condition, params = d.among("id", ids)
+    sql = f"""
+        INSERT INTO delaytasks_job
+            (topic, key, state, due_at, ttr_ms, body, created_at, attempt, failures, worker, error,
+             subject_label, subject_pk, declared_due, expires_ms, trace_context, producer)
+        SELECT topic, key, {DELAYED}, {d.greatest}(again_due_at, {d.now}), again_ttr_ms, again_body, {d.now}, 0, 0,
+            '', '', subject_label, subject_pk, declared_due, again_expires_ms, trace_context, producer
+        FROM delaytasks_job
+        WHERE {condition} AND ended_at IS NOT NULL AND again_due_at IS NOT NULL
+        ON CONFLICT (topic, key) WHERE ended_at IS NULL DO NOTHING
+        RETURNING id, topic, key, {d.to_ms("due_at")}, {d.to_ms("created_at")}"""
+    return list(map(StoredJob._make, dialects.run(using, sql, params)))
+
+
+def left_again_sql(using: str) -> str:
+    d = dialects.get_dialect(using)
+    return f"""
+        SELECT id, EXISTS (SELECT 1 FROM delaytasks_job AS newer WHERE newer.topic = job.topic AND newer.key = job.key
+                AND newer.id > job.id)
+            OR EXISTS (SELECT 1 FROM delaytasks_jobevent AS event
+                WHERE event.job_id = job.id AND outcome = '{Outcome.CANCELLED}')
+        FROM delaytasks_job AS job WHERE again AND state <> {RESERVED}
+        ORDER BY id LIMIT %s {d.skip_locked and "FOR UPDATE OF job SKIP LOCKED"}"""
+
+
+def settle_left_again(using: str, limit: int) -> tuple[list[StoredJob], list[int]]:
+    """Settle next runs that a worker of an older version left behind, which ended the attempt without them.
+
+    A job that waits gets the terms of its next run, at the earlier of both times. Return (these jobs, the ids of ended
+    jobs for insert_again()). Left out are jobs that were cancelled afterwards, and keys with a newer job.
+    """
+    d = dialects.get_dialect(using)
+    rows = dialects.run(using, left_again_sql(using), [limit])
+    if not rows:
+        return [], []
+    condition, params = d.among("id", [row[0] for row in rows if row[1]])
+    dialects.run(using, f"UPDATE delaytasks_job SET {withdrawn()} WHERE {condition}", params)
+    condition, params = d.among("id", [row[0] for row in rows if not row[1]])
+    merge = f"again AND state = {DELAYED}"
+    sql = f"""
+        UPDATE delaytasks_job SET failures = CASE WHEN {merge} THEN 0 ELSE failures END,
+            due_at = CASE WHEN {merge} THEN {d.least}(due_at, {d.greatest}(again_due_at, {d.now})) ELSE due_at END,
+            {next_run(d, merge)}
+        WHERE {condition}
+        RETURNING id, topic, key, {d.to_ms("due_at")}, {d.to_ms(d.now)}, state"""
+    settled = dialects.run(using, sql, params)
+    waiting = [StoredJob._make(row[:5]) for row in settled if row[5] == DELAYED]
+    return waiting, [row[0] for row in settled if row[5] != DELAYED]
+
+
+def next_run(d: dialects.Dialect, merge: str, polls: str = "polls") -> str:
+    """Return the SQL of the columns of the next run, for an UPDATE that ends an attempt.
+
+    merge   SQL: the job stays live and was scheduled again, so it gets the newer terms, as if it was replaced. A job
+            that ends keeps the terms for insert_again(), if it was scheduled again
+    polls   SQL of the number of polls otherwise
+    """
+    newer = {
+        "ttr_ms": ("again_ttr_ms", "ttr_ms"), "body": ("again_body", "body"),
+        "expires_ms": ("again_expires_ms", "expires_ms"), "polls": ("0", polls),
+        "replaced_at": (d.now, "replaced_at"),
+    }  # fmt: skip
+    changes = [f"{column} = CASE WHEN {merge} THEN {new} ELSE {old} END" for column, (new, old) in newer.items()]
+    changes += [f"{column} = CASE WHEN again AND NOT ({merge}) THEN {column} END" for column in _NEXT_RUN]
+    return ", ".join([*changes, "again = false"])

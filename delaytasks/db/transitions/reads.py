@@ -1,0 +1,73 @@
+"""Jobs are found by id or by topic and key, and locked."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from .. import dialects
+from ..lookups import lease_ms
+from .rows import DELAYED, RESERVED, AttemptRow, Claimed, JobRow, with_body
+
+
+def find_live(using: str, pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], JobRow]:
+    """Return the live jobs of these pairs (topic, key), as {(topic, key): row}."""
+    table, params = dialects.get_dialect(using).table(["text", "text"], pairs)
+    rows = _find(using, f"ended_at IS NULL AND (topic, key) IN ({table}) ORDER BY id", params)
+    return {(row.topic, row.key): row for row in rows}
+
+
+def find_by_id(using: str, job_id: int) -> JobRow | None:
+    """Return the job with this id, live or ended, or None if there is none."""
+    return next(iter(_find(using, "id = %s", [job_id])), None)
+
+
+def lock_delayed(using: str, job_id: int) -> JobRow | None:
+    """Lock and return the job if it is delayed or ready, otherwise return None. Never waits for a reserved job."""
+    where = f"id = %s AND state = {DELAYED} {dialects.get_dialect(using).lock}"
+    return next(iter(_find(using, where, [job_id])), None)
+
+
+def lock_live(using: str, ids: Sequence[int]) -> list[JobRow]:
+    """Lock those of these jobs that are live, and return them in id order. Waits for locked rows."""
+    d = dialects.get_dialect(using)
+    condition, params = d.among("id", ids)
+    return _find(using, f"{condition} AND state IN ({DELAYED}, {RESERVED}) ORDER BY id {d.lock}", params)
+
+
+def lock_in_state(using: str, ids: Sequence[int], state: int, only: str = "", *, wait: bool = True) -> list[JobRow]:
+    """Lock the jobs that are in this state, and return them in id order.
+
+    only   SQL of a further condition, such as "AND due_at > ..."
+    wait   False: skip jobs that other transactions have locked, if the database has row locks
+    """
+    d = dialects.get_dialect(using)
+    condition, params = d.among("id", ids)
+    return _find(
+        using, f"{condition} AND state = {state} {only} ORDER BY id {d.lock if wait else d.skip_locked}", params
+    )
+
+
+def find_latest(using: str, topic: str, key: str) -> JobRow | None:
+    """Return the live job of (topic, key), otherwise the newest ended one, or None if there is neither."""
+    live = find_live(using, [(topic, key)]).get((topic, key))
+    if live is not None:
+        return live
+    return next(iter(_find(using, "topic = %s AND key = %s ORDER BY id DESC LIMIT 1", [topic, key])), None)
+
+
+def _find(using: str, where: str, params: list[Any]) -> list[JobRow]:
+    d = dialects.get_dialect(using)
+    sql = f"SELECT id, topic, key, state, {d.to_ms('due_at')}, attempt, again FROM delaytasks_job WHERE {where}"
+    return [JobRow._make((*row[:-1], bool(row[-1]))) for row in dialects.run(using, sql, params)]
+
+
+def find_attempt(using: str, job_id: int) -> AttemptRow | None:
+    """Return the job with its latest attempt, or None if there is no such job."""
+    d = dialects.get_dialect(using)
+    sql = f"""
+        SELECT id, topic, key, body, attempt, failures, ttr_ms, {d.to_ms("due_at")}, {d.to_ms("created_at")},
+            coalesce({d.to_ms("reserved_at")}, 0), coalesce({lease_ms(d)}, 0), subject_label, subject_pk,
+            expires_ms, polls, {d.to_ms("replaced_at")}, trace_context, state, worker, {d.to_ms(d.now)}
+        FROM delaytasks_job WHERE id = %s"""
+    for *claimed, state, worker, now_ms in dialects.run(using, sql, [job_id]):
+        return AttemptRow(with_body(Claimed(*claimed)), state, worker, now_ms)
+    return None

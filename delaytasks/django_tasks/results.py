@@ -1,0 +1,119 @@
+"""Task results: made from the record of a task and the state of its job."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from django.core.exceptions import SuspiciousOperation
+from django.utils.module_loading import import_string
+
+from ..exceptions import TTRExceeded
+from ..outcomes import CancelResult, error_text
+from ..states import State
+from .compat import Task, TaskError, TaskResult, TaskResultStatus
+from .exceptions import TaskCancelled
+
+if TYPE_CHECKING:
+    from .backend import DelaytasksBackend
+    from .models import TaskRecord
+
+STATUSES = {
+    State.DELAYED: TaskResultStatus.READY,
+    State.RESERVED: TaskResultStatus.RUNNING,
+    State.FINISHED: TaskResultStatus.SUCCESSFUL,
+    State.DEAD: TaskResultStatus.FAILED,
+    State.CANCELLED: TaskResultStatus.FAILED,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelaytasksResult(TaskResult):
+    """The result of a task, with methods to cancel and to move it."""
+
+    def cancel(self, *, by: str = "", reason: str = "") -> CancelResult:
+        """Cancel the task unless it runs. Return "cancelled", "running", "already finished" or "unknown"."""
+        return _backend_of(self).cancel(self.id, by=by, reason=reason)
+
+    async def acancel(self, *, by: str = "", reason: str = "") -> CancelResult:
+        return await _backend_of(self).acancel(self.id, by=by, reason=reason)
+
+    def reschedule(self, run_after: datetime, *, by: str = "", reason: str = "") -> None:
+        """Move the task to another time. Raises NotLive, Reserved, NaiveDatetime, BadDelay."""
+        _backend_of(self).reschedule(self.id, run_after, by=by, reason=reason)
+
+    async def areschedule(self, run_after: datetime, *, by: str = "", reason: str = "") -> None:
+        await _backend_of(self).areschedule(self.id, run_after, by=by, reason=reason)
+
+
+def _backend_of(result: DelaytasksResult) -> "DelaytasksBackend":
+    backend: Any = result.task.get_backend()
+    return backend
+
+
+def find_task(record: "TaskRecord") -> "Task[Any, Any]":
+    """Return the task of a record. Raises ImportError, or SuspiciousOperation if the path does not name a task."""
+    task = import_string(record.task_path)
+    if not (hasattr(task, "func") and hasattr(task, "using") and hasattr(task, "takes_context")):
+        raise SuspiciousOperation(f"{record.task_path} of task {record.id} is not a task.")
+    return task.using(
+        priority=record.priority,
+        queue_name=record.queue_name,
+        run_after=record.run_after,
+        backend=record.backend_name,
+    )
+
+
+def to_result(record: "TaskRecord", task: "Task[Any, Any] | None" = None) -> "DelaytasksResult":
+    """Return the result of a task. Its status is that of its job, or the stored outcome if the job has been deleted.
+
+    task   the task, if the caller has it; None: it is imported
+    """
+    status = _status(record)
+    ended = status in (TaskResultStatus.SUCCESSFUL, TaskResultStatus.FAILED)
+    result = DelaytasksResult(
+        task=task or find_task(record),
+        id=str(record.id),
+        status=status,
+        enqueued_at=record.enqueued_at,
+        started_at=record.started_at,
+        last_attempted_at=record.last_attempted_at,
+        finished_at=_finished_at(record) if ended else None,
+        args=record.args,
+        kwargs=record.kwargs,
+        backend=record.backend_name,
+        errors=[TaskError(**error) for error in record.errors] + _missing_errors(record, status),
+        worker_ids=record.worker_ids,
+    )
+    if status == TaskResultStatus.SUCCESSFUL:
+        object.__setattr__(result, "_return_value", record.return_value)
+    return result
+
+
+def _status(record: "TaskRecord") -> TaskResultStatus:
+    if record.job is not None:
+        return STATUSES[State(record.job.state)]
+    # A cancelled job that was deleted has no outcome if its process was killed before it stored one.
+    return TaskResultStatus[record.outcome or "FAILED"]
+
+
+def _finished_at(record: "TaskRecord") -> datetime | None:
+    if record.finished_at is None and record.job is not None:
+        return record.job.ended_at
+    return record.finished_at
+
+
+def _missing_errors(record: "TaskRecord", status: TaskResultStatus) -> "list[TaskError]":
+    """Return the error of a task that failed without a stored outcome: cancelled, or ended elsewhere."""
+    if status != TaskResultStatus.FAILED or record.outcome:
+        return []
+    if record.job is not None and record.job.state == State.DEAD:
+        return [TaskError(exception_class_path=path_of(TTRExceeded), traceback=error_text(record.job.error))]
+    return [cancelled()]
+
+
+def cancelled() -> "TaskError":
+    return TaskError(exception_class_path=path_of(TaskCancelled), traceback="The task was cancelled.")
+
+
+def path_of(class_: type) -> str:
+    return f"{class_.__module__}.{class_.__qualname__}"

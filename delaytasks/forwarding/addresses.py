@@ -1,0 +1,65 @@
+"""Resolve the host of a URL once, and refuse addresses that are not public."""
+
+import ipaddress
+import queue
+import socket
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from .targets import TargetDown
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+# Networks that reach private hosts although Python 3.11 calls their addresses global.
+NOT_PUBLIC: Sequence[Network] = tuple(
+    map(ipaddress.ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "fec0::/10"))
+)
+
+
+def resolve(host: str, port: int, *, allowed: Sequence[Network], timeout_seconds: float) -> list[str]:
+    """Return the addresses of a host, all of which may be called.
+
+    allowed   networks that may be called although they are not public
+
+    Raises TargetDown if the name cannot be resolved in time, or if one of its addresses is refused.
+    """
+    addresses = [info[4][0] for info in _look_up(host, port, timeout_seconds)]
+    for text in addresses:
+        if not is_allowed(text, allowed):
+            raise TargetDown(f"{host} is {text}, an address that is not public; see allow_networks.")
+    return list(dict.fromkeys(addresses))
+
+
+def is_allowed(text: str, allowed: Sequence[Network]) -> bool:
+    address = _unmapped(ipaddress.ip_address(text.partition("%")[0]))
+    if any(address.version == network.version and address in network for network in allowed):
+        return True
+    inside = any(address.version == network.version and address in network for network in NOT_PUBLIC)
+    return address.is_global and not address.is_multicast and not inside
+
+
+def _unmapped(address: Address) -> Address:
+    """Return the IPv4 address inside ::ffff:0:0/96."""
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address
+
+
+def _look_up(host: str, port: int, timeout_seconds: float) -> Any:
+    """Call getaddrinfo(), which has no timeout, in a thread of its own."""
+    results: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def look_up() -> None:
+        try:
+            results.put(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except (OSError, UnicodeError) as error:
+            results.put(error)
+
+    threading.Thread(target=look_up, daemon=True, name="delaytasks-resolve").start()
+    try:
+        result = results.get(timeout=timeout_seconds)
+    except queue.Empty:
+        raise TargetDown(f"{host} was not resolved within {timeout_seconds:g} s.") from None
+    if isinstance(result, Exception):
+        raise TargetDown(f"{host} cannot be resolved: {result}.")
+    return result

@@ -1,0 +1,97 @@
+"""Amqp: send due jobs to an exchange of RabbitMQ, or of another broker that speaks AMQP 0-9-1."""
+
+import string
+from typing import Any
+
+import kombu
+
+from . import brokers, events
+from .links import Links
+from .publisher import CONNECT_SECONDS, ERRORS, Publisher, Unroutable, raise_as_result
+from .targets import Message, Rejected, TargetDown
+
+MAX_NAME_BYTES = 255  # of a short string in AMQP
+FIELDS = ("topic", "key", "id")
+_links = Links(by_thread=True)
+
+
+class Amqp:
+    """An exchange that takes each due job as a persistent message, confirmed by the broker.
+
+    exchange      str, the name of an exchange that exists; "": the default exchange, whose routing keys are queues
+    routing_key   str, with {topic}, {key} and {id} of the job as placeholders
+    broker        name of the broker in DELAYTASKS["BROKERS"]: an amqp:// or amqps:// URL, or a dict of "url" and
+                  arguments of kombu.Connection
+    timeout       seconds to wait for the confirmation; default: 15
+
+    Messages are mandatory: one that no queue takes is returned. If the routing key has a placeholder, the job is then
+    dead; otherwise the topic is held. `message_id` is the id of the job.
+
+    Raises ValueError, which says what is wrong.
+    """
+
+    def __init__(
+        self, exchange: str, routing_key: str = "{topic}", *, broker: str = "amqp", timeout: float = 15
+    ) -> None:
+        self.exchange = brokers.check_name(exchange, "exchange", "Amqp", empty=True)
+        self.routing_key = brokers.check_name(routing_key, "routing_key", "Amqp", longest=1000, empty=True)
+        self.fields = _fields(routing_key)
+        self.timeout = brokers.check_timeout(timeout, "Amqp")
+        self.broker = broker
+        _check_url(brokers.options(broker, "Amqp"), broker)
+
+    def __repr__(self) -> str:
+        return f"Amqp({self.exchange!r}, {self.routing_key!r}, broker={self.broker!r})"
+
+    def deliver(self, message: Message, timeout_seconds: float) -> None:
+        """Publish the message and wait for its confirmation. Raises TargetDown, Rejected."""
+        routing_key = self.routing_key.format(topic=message.topic, key=message.key, id=message.id)
+        if len(routing_key.encode()) > MAX_NAME_BYTES:
+            raise Rejected(f"The routing key has more than {MAX_NAME_BYTES} bytes: {routing_key!r:.100}.")
+        options = brokers.options(self.broker, "Amqp")
+        publisher = _links.get(repr(options), lambda: Publisher(lambda transport: _connection(options, transport)))
+        try:
+            publisher.publish(
+                lambda channel: _send(channel, message, self.exchange, routing_key), min(self.timeout, timeout_seconds)
+            )
+        except Unroutable as error:
+            raise (Rejected if self.fields else TargetDown)(str(error)) from error
+        except ERRORS as error:
+            raise_as_result(error, self.broker)
+
+
+def _connection(options: dict[str, Any], transport: dict[str, Any]) -> kombu.Connection:
+    named = {"connect_timeout": CONNECT_SECONDS, **options}
+    named["transport_options"] = {**transport, **named.get("transport_options", {})}
+    return kombu.Connection(named.pop("url"), **named)
+
+
+def _send(channel: Any, message: Message, exchange: str, routing_key: str) -> None:
+    encoded = events.encode(message, "rabbitmq")
+    properties = {
+        "message_id": message.id, "type": message.topic, "delivery_mode": 2,  # persistent
+        "timestamp": int(message.due_at.timestamp()),
+    }  # fmt: skip
+    prepared = channel.prepare_message(
+        encoded.body, content_type=encoded.content_type, content_encoding="utf-8",
+        headers=encoded.headers, properties=properties,
+    )  # fmt: skip
+    channel.basic_publish(prepared, exchange=exchange, routing_key=routing_key, mandatory=True)
+
+
+def _fields(routing_key: str) -> set[str]:
+    """Return the placeholders of a routing key. Raises ValueError for an unknown one."""
+    try:
+        parts = list(string.Formatter().parse(routing_key))
+    except ValueError as error:
+        raise ValueError(f"Amqp: routing_key {routing_key!r:.100} has a wrong placeholder: {error}.") from None
+    found = {field for _, field, _, _ in parts if field is not None}
+    if found - set(FIELDS) or any(spec or conversion for _, field, spec, conversion in parts if field is not None):
+        raise ValueError(f"Amqp: routing_key {routing_key!r:.100} may only have {{topic}}, {{key}} and {{id}}.")
+    return found
+
+
+def _check_url(options: dict[str, Any], broker: str) -> None:
+    url = options.get("url")
+    if not isinstance(url, str) or not url.startswith(("amqp://", "amqps://")):
+        raise ValueError(f'Amqp: DELAYTASKS["BROKERS"][{broker!r}] needs a URL that begins with amqp:// or amqps://.')

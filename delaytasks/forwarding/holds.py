@@ -1,0 +1,59 @@
+"""Hold a topic while its target is away: its jobs go back, and now and then one of them probes the target.
+
+The columns held_since, held_why and held_until of the topic's row say since when, why and until the next probe. This is
+not staff's `paused`.
+"""
+
+from datetime import timedelta
+
+from django.db.models import Q
+
+from .. import databases
+from ..models import Topic
+
+FIRST_PROBE_SECONDS = 5
+LAST_PROBE_SECONDS = 300
+WHY_CHARS = 500
+
+
+def hold(using: str, topic: str, why: str, retry_seconds: float | None) -> float:
+    """Hold the topic, or hold it longer. Return the seconds until the next probe.
+
+    retry_seconds   when the target asked to be called again. None: after the time for which the topic has been held, at
+                    least FIRST_PROBE_SECONDS and at most LAST_PROBE_SECONDS
+    """
+    now = databases.now(using)
+    rows = Topic.objects.using(using).filter(name=topic)
+    Topic.objects.using(using).bulk_create([Topic(name=topic)], ignore_conflicts=True)
+    rows.filter(held_since=None).update(held_since=now)
+    since = rows.values_list("held_since", flat=True).first() or now
+    seconds = retry_seconds
+    if seconds is None:
+        seconds = min(max((now - since).total_seconds(), FIRST_PROBE_SECONDS), LAST_PROBE_SECONDS)
+    seconds = max(seconds, 1.0)
+    rows.update(held_why=why[:WHY_CHARS].replace("\x00", ""), held_until=now + timedelta(seconds=seconds))
+    return seconds
+
+
+def wait_seconds(using: str, topic: str, ttr_ms: int) -> float | None:
+    """Return how long a job of the topic has to wait; None: it may be sent, as usual or as a probe.
+
+    The first job that asks after the time of the next probe becomes the probe. The others wait for its result, or
+    until its TTR is over.
+    """
+    row = Topic.objects.using(using).filter(name=topic).values_list("held_since", "held_until").first()
+    if row is None or row[0] is None:
+        return None
+    now = databases.now(using)
+    if row[1] is None or row[1] <= now:
+        due = Topic.objects.using(using).filter(Q(held_until=None) | Q(held_until__lte=now), name=topic)
+        if due.update(held_until=now + timedelta(milliseconds=ttr_ms)):
+            return None
+        return float(FIRST_PROBE_SECONDS)
+    return float(max((row[1] - now).total_seconds(), 0.001))
+
+
+def release(using: str, topic: str) -> None:
+    """End the hold: the target has confirmed a message. Writes nothing if the topic is not held."""
+    held = Topic.objects.using(using).filter(name=topic, held_since__isnull=False)
+    held.update(held_since=None, held_why="", held_until=None)

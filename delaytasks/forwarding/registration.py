@@ -1,0 +1,80 @@
+"""forward(): declare that the due jobs of a topic go to a target."""
+
+import functools
+from datetime import timedelta
+from typing import Any, get_args
+
+from .. import handlers
+from ..backoff import Backoff
+from ..handlers import Snooze
+from ..worker.attempt import RunningJob
+from .targets import Format, Target
+
+
+def forward(
+    topic: str,
+    target: Target,
+    *,
+    format: Format | None = None,
+    source: str = "/delaytasks",
+    ttr: timedelta | float | int = 60,
+    max_attempts: int = 20,
+    concurrency: int | None = None,
+    queue: str | None = None,
+    backoff: Backoff | None = None,
+    on_dead: Any = None,
+) -> None:
+    """Forward the due jobs of a topic to a target.
+
+    topic    str; a topic has a handler or a target, not both (the system check delaytasks.E002)
+    target   a Kafka, Amqp, Webhook or CeleryTask, or an object with the method of Target
+    format   "cloudevents" (one JSON document), "cloudevents-binary" (attributes in headers) or "json" (the body alone);
+             None: "json" for a CeleryTask, "cloudevents" for the others
+    source   str, the `source` of the CloudEvents: a URI or a path
+
+    The other arguments are those of handler(). A job is finished when the target has confirmed its message. A message
+    may be sent more than once, always with the same id, that of the job. No order is promised.
+
+    While the target is away or refuses the sender, the topic is held: its jobs go back without a failure, and one of
+    them probes the target now and then. A job is dead at once if the target refuses its content. Other errors count as
+    failed attempts.
+
+    Raises BadTopic, BadTTR, ValueError.
+    """
+    default: Format = getattr(target, "default_format", "cloudevents")
+    format = default if format is None else format
+    if format not in get_args(Format):
+        raise ValueError(f"forward({topic!r}): format is {format!r}; use {', '.join(map(repr, get_args(Format)))}.")
+    if not callable(getattr(target, "deliver", None)):
+        raise ValueError(
+            f"forward({topic!r}): {target!r:.100} is not a target; give a Kafka, Amqp, Webhook or CeleryTask."
+        )
+    function = functools.partial(_deliver, target=target, format=format, source=source)
+    named: Any = _Forwarder(function, f"forward({topic!r}, {target!r})")
+    handlers.handler(
+        topic, ttr=ttr, max_attempts=max_attempts, concurrency=concurrency, queue=queue, backoff=backoff,
+        atomic=False, on_dead=on_dead,
+    )(named)  # fmt: skip
+
+
+class _Forwarder:
+    """The handler of a topic that is forwarded, with the name that the admin and the checks show."""
+
+    def __init__(self, function: Any, name: str) -> None:
+        self.function = function
+        self.__qualname__ = name
+
+    def __call__(self, job: RunningJob) -> Snooze | None:
+        return self.function(job)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Forwarder) and other.__qualname__ == self.__qualname__
+
+    def __hash__(self) -> int:
+        return hash(self.__qualname__)
+
+
+def _deliver(job: RunningJob, *, target: Target, format: Format, source: str) -> Snooze | None:
+    from .delivery import deliver  # here: it loads the models, and a target may be declared before they are
+
+    return deliver(job, target=target, format=format, source=source)

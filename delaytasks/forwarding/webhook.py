@@ -1,0 +1,188 @@
+"""Webhook: send due jobs as signed HTTP requests (Standard Webhooks), in the format of CloudEvents or as JSON."""
+
+import email.utils
+import ipaddress
+import json
+import ssl
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+from .. import __version__, conf
+from ..redaction import redacted
+from . import brokers, events, http
+from .targets import Message, Rejected, TargetDown
+
+Secret = str | tuple[str, datetime]
+# The message itself is refused: another attempt would be refused as well.
+CONTENT_STATUSES = {400, 406, 409, 411, 413, 414, 415, 416, 417, 418, 422, 431}
+# Neither the message nor the sender is refused: another attempt may succeed.
+RETRY_STATUSES = {408, 423, 425, 500}
+MAX_RETRY_SECONDS = 3600
+RESPONSE_CHARS = 300
+
+
+class Webhook:
+    """A URL that takes each due job as a POST request, confirmed by a 2xx status.
+
+    url             https; no user, no password, no fragment
+    secret          str ("whsec_..." or base64), or a list for a rotation: each request is signed with every secret of
+                    it. An item is a str, or a pair of str and an aware datetime until which it is used
+    timeout         seconds for the whole call, with the resolution of the name; default: 15
+    headers         headers to add to each request
+    allow_networks  networks such as "10.0.0.0/8" that may be called although they are not public
+    allow_http      True: http without TLS is allowed
+    ca_file         path of a PEM file with the certificates to trust; None: the system's
+
+    Redirects are refused, and environment variables for proxies have no effect.
+
+    Raises ValueError, which says what is wrong.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        secret: Secret | Sequence[Secret] | None = None,
+        timeout: float = 15,
+        headers: Mapping[str, str] | None = None,
+        allow_networks: Iterable[str] = (),
+        allow_http: bool = False,
+        ca_file: str | None = None,
+    ) -> None:
+        self.url = _checked_url(url, allow_http)
+        self.secrets = _checked_secrets(secret)
+        self.timeout = brokers.check_timeout(timeout, "Webhook")
+        self.headers = dict(headers or {})
+        for pair in self.headers.items():
+            if not all(isinstance(text, str) and text.isascii() and text.isprintable() for text in pair):
+                raise ValueError(f"Webhook: header {pair[0]!r:.50} is not printable ASCII.")
+        self.networks = [ipaddress.ip_network(network) for network in allow_networks]
+        self.ca_file = ca_file
+        self._signers()  # imports the library and reports secrets that are not base64
+
+    def __repr__(self) -> str:
+        return f"Webhook({self.url.scheme}://{self.url.netloc}{self.url.path})"
+
+    def deliver(self, message: Message, timeout_seconds: float) -> None:
+        """Send the message. Raises TargetDown, Rejected, http.Timeout, or Failed for an answer that may change."""
+        encoded = events.encode(message, "http")
+        headers = {"Content-Type": encoded.content_type, **encoded.headers}
+        headers |= self._signature(message.id, encoded.body) | self.headers
+        headers["User-Agent"] = f"delaytasks/{__version__}"
+        context = ssl.create_default_context(cafile=self.ca_file) if self.url.scheme == "https" else None
+        response = http.post(
+            self.url, headers, encoded.body, allowed=self.networks, context=context,
+            timeout_seconds=min(self.timeout, timeout_seconds),
+        )  # fmt: skip
+        raise_for_status(response)
+
+    def _signature(self, message_id: str, body: bytes) -> dict[str, str]:
+        if not self.secrets:
+            return {"webhook-id": message_id}
+        now = datetime.now(UTC)
+        signers = self._signers(now)
+        if not signers:
+            raise TargetDown("Every secret of the webhook has expired.")
+        signatures = [signer.sign(message_id, now, body.decode()) for signer in signers]
+        return {
+            "webhook-id": message_id,
+            "webhook-timestamp": str(int(now.timestamp())),
+            "webhook-signature": " ".join(signatures),
+        }
+
+    def _signers(self, now: datetime | None = None) -> list[Any]:
+        """Return a signer for each secret that is used at `now`; None: for all."""
+        if not self.secrets:
+            return []
+        try:
+            from standardwebhooks.webhooks import Webhook as Signer
+        except ImportError as error:
+            raise ValueError(
+                "Webhook: to sign, install standardwebhooks: pip install 'delaytasks[webhook]'."
+            ) from error
+        valid = [secret for secret, until in self.secrets if now is None or until is None or now < until]
+        try:
+            return [Signer(secret) for secret in valid]
+        except Exception as error:  # the library raises errors of base64 and of its own; none may show the secret
+            raise ValueError(f"Webhook: a secret is not base64 ({type(error).__name__}).") from None
+
+
+class Failed(Exception):
+    """The receiver answered with an error that may pass: the attempt has failed."""
+
+
+def raise_for_status(response: http.Response) -> None:
+    status = response.status
+    if 200 <= status < 300:
+        return
+    text = f"The receiver answered {status}. {_shown(response)}".strip()
+    if status in CONTENT_STATUSES:
+        raise Rejected(text)
+    if status in RETRY_STATUSES or status > 504:
+        raise Failed(text)
+    if 300 <= status < 400:
+        text = f"The receiver answered {status}, a redirect to {response.headers.get('location', '?')!r:.200}: refused."
+    raise TargetDown(text, retry_seconds=retry_after(response.headers.get("retry-after")))
+
+
+def retry_after(value: str | None) -> float | None:
+    """Return the seconds of a Retry-After header, which has seconds or a date; None without a valid one."""
+    if value is None:
+        return None
+    if value.strip().isascii() and value.strip().isdigit():
+        seconds = float(value.strip()[:9])
+    else:
+        try:
+            moment = email.utils.parsedate_to_datetime(value)
+        except ValueError:
+            return None
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        seconds = (moment - datetime.now(UTC)).total_seconds()
+    return min(max(seconds, 0.0), MAX_RETRY_SECONDS)
+
+
+def _shown(response: http.Response) -> str:
+    """Return the beginning of the response on one line, with secrets hidden."""
+    text = response.body.decode(errors="replace")
+    try:
+        text = json.dumps(redacted(json.loads(text), conf.get().redact), ensure_ascii=False)
+    except ValueError:
+        if any(word.casefold() in text.casefold() for word in conf.get().redact):
+            return "(The response is hidden: it contains a word of REDACT.)"
+    text = "".join(c if c.isprintable() else " " for c in text)
+    return text if len(text) <= RESPONSE_CHARS else f"{text[:RESPONSE_CHARS]}..."
+
+
+def _checked_url(url: str, allow_http: bool) -> SplitResult:
+    if not isinstance(url, str) or not url.isascii() or not url.isprintable() or " " in url:
+        raise ValueError(f"Webhook: {url!r:.100} is not a URL: use printable ASCII without spaces.")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise ValueError(f"Webhook: {url!r:.100} is not a URL: {error}.") from None
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("Webhook: the URL contains a user or a password. Use secret= or headers=.")
+    schemes = ("https", "http") if allow_http else ("https",)
+    if parts.scheme not in schemes:
+        raise ValueError(f"Webhook: the scheme of {url!r:.100} is {parts.scheme!r}; use {' or '.join(schemes)}.")
+    if not parts.hostname or port == 0 or parts.fragment:
+        raise ValueError(f"Webhook: {url!r:.100} needs a host, a port other than 0 and no fragment.")
+    return parts
+
+
+def _checked_secrets(secret: Any) -> list[tuple[str, datetime | None]]:
+    if secret is None:
+        return []
+    items = secret if isinstance(secret, list) else [secret]
+    pairs = [item if isinstance(item, tuple) else (item, None) for item in items]
+    for pair in pairs:
+        if len(pair) != 2 or not isinstance(pair[0], str) or not pair[0]:
+            raise ValueError("Webhook: a secret is a str, or a pair of str and aware datetime.")
+        if pair[1] is not None and (not isinstance(pair[1], datetime) or pair[1].tzinfo is None):
+            raise ValueError("Webhook: the end of a secret must be an aware datetime.")
+    if not any(until is None or until > datetime.now(UTC) for _, until in pairs):
+        raise ValueError("Webhook: every secret has expired; give one that is valid.")
+    return pairs

@@ -1,0 +1,127 @@
+"""Take messages from a queue of RabbitMQ, or of another broker that speaks AMQP 0-9-1."""
+
+import contextlib
+import struct
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import kombu
+
+from ..forwarding.publisher import CONNECT_SECONDS, ERRORS, Publisher, Unroutable
+from ..forwarding.targets import TargetDown
+from .declarations import Inbox
+from .messages import Received, Refused
+from .sources import BrokerDown
+
+MORE_SECONDS = 0.01  # how long to wait for more messages after the first
+SEND_SECONDS = 15.0  # for the confirmation of a message to the dead letters
+HEARTBEAT_SECONDS = 30
+PARSE_ERRORS = (ValueError, LookupError, struct.error)  # what py-amqp raises for properties that it cannot parse
+_ONE_RETRY = {"max_retries": 1, "interval_start": 0, "interval_step": 0}
+KEPT = (
+    "content_type", "content_encoding", "correlation_id", "message_id", "timestamp", "type", "app_id", "reply_to",
+    "priority",
+)  # fmt: skip
+
+
+class AmqpSource:
+    """A connection that consumes a queue, and another one for the dead letters.
+
+    Both queues must exist. At most `batch_max` messages are delivered before they are acknowledged.
+    """
+
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+        self._options = inbox.broker_options()
+        self._messages: list[Any] = []  # delivered, and not returned by receive() yet
+        self._last_tag = 0  # of the messages that receive() has returned
+        self._dead_letters = Publisher(lambda transport: _connection(self._options, transport))
+        try:
+            self._connection = _connection(self._options, {"read_timeout": None, "write_timeout": CONNECT_SECONDS})
+            self._connection.ensure_connection(**_ONE_RETRY)
+            self._channel = self._connection.channel()
+            self._channel.auto_decode = False  # a body is bytes, whatever its content_encoding says
+            self._channel.queue_declare(inbox.dead_letter, passive=True)  # before messages are delivered
+            self._channel.basic_qos(0, inbox.batch_max, False)
+            self._channel.basic_consume(inbox.amqp, callback=self._messages.append)
+        except ERRORS as error:
+            self.close()
+            raise _down(inbox.amqp, error) from error
+
+    def receive(self, count: int, seconds: float) -> Sequence[Received]:
+        try:
+            self._connection.heartbeat_check()
+            self._drain(count, seconds)
+        except (*ERRORS, *PARSE_ERRORS) as error:
+            raise _down(self._inbox.amqp, error) from error
+        batch, self._messages[:] = self._messages[:count], self._messages[count:]
+        if batch:
+            self._last_tag = batch[-1].delivery_tag
+        return [_received(message) for message in batch]
+
+    def refuse(self, received: Received, refused: Refused) -> None:
+        try:
+            self._dead_letters.publish(lambda channel: self._send(channel, received, refused), SEND_SECONDS)
+        except (*ERRORS, TargetDown, Unroutable) as error:
+            raise _down(self._inbox.dead_letter, error) from error
+
+    def confirm(self) -> None:
+        try:
+            self._channel.basic_ack(self._last_tag, multiple=True)
+        except ERRORS as error:
+            raise _down(self._inbox.amqp, error) from error
+
+    def close(self) -> None:
+        self._dead_letters.close()
+        with contextlib.suppress(Exception):
+            self._connection.collect(socket_timeout=0.1)
+
+    def _drain(self, count: int, seconds: float) -> None:
+        """Wait for the first message, and then for as long as the next one comes at once."""
+        deadline = time.monotonic() + seconds
+        while len(self._messages) < count:
+            left = MORE_SECONDS if self._messages else deadline - time.monotonic()
+            if left <= 0:
+                return
+            try:
+                self._connection.drain_events(timeout=left)
+            except TimeoutError:
+                return
+
+    def _send(self, channel: Any, received: Received, refused: Refused) -> None:
+        message = received.raw
+        own = {
+            "delaytasks-inbox": self._inbox.name, "delaytasks-code": refused.code,
+            "delaytasks-reason": refused.reason, "delaytasks-origin": self._inbox.amqp,
+        }  # fmt: skip
+        properties = {name: message.properties.get(name) for name in KEPT} | {"delivery_mode": 2}
+        prepared = channel.prepare_message(
+            received.body, content_type=properties.pop("content_type"),
+            content_encoding=properties.pop("content_encoding"), properties=properties,
+            headers=(message.headers or {}) | own, priority=properties.pop("priority"),
+        )  # fmt: skip
+        channel.basic_publish(prepared, exchange="", routing_key=self._inbox.dead_letter, mandatory=True)
+
+
+def _connection(options: dict[str, Any], transport: dict[str, Any]) -> kombu.Connection:
+    named = {"connect_timeout": CONNECT_SECONDS, "heartbeat": HEARTBEAT_SECONDS, **options}
+    named["transport_options"] = {**transport, **named.get("transport_options", {})}
+    return kombu.Connection(named.pop("url"), **named)
+
+
+def _received(message: Any) -> Received:
+    properties = message.properties
+    headers = {name.lower(): str(value) for name, value in (message.headers or {}).items()}
+    return Received(
+        message.body or b"", headers, properties.get("content_type") or "", properties.get("message_id") or "",
+        _ms(properties.get("timestamp")), message,
+    )  # fmt: skip
+
+
+def _ms(timestamp: Any) -> int | None:
+    return int(timestamp) * 1000 if isinstance(timestamp, int) else None
+
+
+def _down(name: str, error: BaseException) -> BrokerDown:
+    return BrokerDown(f"{name}: {type(error).__name__}: {error}")

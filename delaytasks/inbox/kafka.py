@@ -1,0 +1,123 @@
+"""Take messages from a topic of Kafka, as a member of a group of consumers."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from ..exceptions import BadInput
+from ..forwarding import kafka
+from ..forwarding.targets import TargetDown
+from .declarations import Inbox
+from .messages import Received, Refused
+from .sources import BrokerDown
+
+logger = logging.getLogger("delaytasks.kafka")
+MORE_SECONDS = 0.01  # how long to wait for more messages after the first
+SEND_SECONDS = 15.0  # for the confirmation of a message to the dead letters
+# Names of error codes. The client connects again by itself after these.
+PASSING_ERRORS = {"_TRANSPORT", "_ALL_BROKERS_DOWN", "_PARTITION_EOF", "_RESOLVE"}
+# The partition belongs to another consumer meanwhile, which gets the messages again.
+MOVED_ERRORS = {"ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "REBALANCE_IN_PROGRESS", "_ILLEGAL_GENERATION"}
+
+
+class KafkaSource:
+    """A consumer of confluent-kafka. Offsets are committed by confirm() and never by themselves."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+        self._options = inbox.broker_options()
+        self._batch: list[Any] = []
+        library = _library()
+        self._producer: kafka.Producer | None = self._new_producer()
+        given = {"log_level": 2, "reconnect.backoff.max.ms": 1000, "auto.offset.reset": "earliest", **self._options}
+        for option in ("acks", "request.required.acks", "message.timeout.ms", "delivery.timeout.ms"):
+            given.pop(option, None)  # of the producer
+        given |= {"group.id": inbox.group or f"delaytasks.{inbox.name}", "enable.auto.commit": False}
+        try:
+            self._consumer = library.Consumer(given, logger=logger)
+            self._consumer.subscribe([inbox.kafka])
+        except library.KafkaException as error:
+            raise BrokerDown(f"Kafka: {error.args[0].str()}") from error
+
+    def receive(self, count: int, seconds: float) -> Sequence[Received]:
+        first = self._consumer.poll(seconds)
+        found = [] if first is None else [first]
+        if found and count > 1:
+            found += self._consumer.consume(count - 1, MORE_SECONDS)
+        self._batch = []
+        for message in found:
+            if message.error() is None:
+                self._batch.append(message)
+            elif message.error().name() not in PASSING_ERRORS:
+                raise BrokerDown(f"{self._inbox.kafka}: {message.error().name()}: {message.error().str()}")
+        return [_received(message) for message in self._batch]
+
+    def refuse(self, received: Received, refused: Refused) -> None:
+        message = received.raw
+        where = f"{message.topic()}[{message.partition()}]@{message.offset()}"
+        own = {
+            "delaytasks-inbox": self._inbox.name, "delaytasks-code": refused.code,
+            "delaytasks-reason": refused.reason, "delaytasks-origin": where,
+        }  # fmt: skip
+        headers = [*(message.headers() or []), *((name, text.encode()) for name, text in own.items())]
+        try:
+            self._send(message.key(), message.value(), headers)
+        except kafka.Refusal as refusal:
+            if refusal.code not in kafka.CONTENT_ERRORS:
+                raise BrokerDown(f"{self._inbox.dead_letter}: {refusal}") from refusal
+            self._send_without_value(message.key(), headers, refusal)
+
+    def confirm(self) -> None:
+        library = _library()
+        ends: dict[tuple[str, int], int] = {}
+        for message in self._batch:
+            ends[message.topic(), message.partition()] = message.offset() + 1
+        offsets = [library.TopicPartition(topic, number, end) for (topic, number), end in ends.items()]
+        self._batch = []
+        try:
+            self._consumer.commit(offsets=offsets, asynchronous=False)
+        except library.KafkaException as error:
+            if error.args[0].name() not in MOVED_ERRORS:
+                raise BrokerDown(f"{self._inbox.kafka}: {error.args[0].str()}") from error
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _new_producer(self) -> kafka.Producer:
+        try:
+            return kafka.Producer(self._options, SEND_SECONDS)
+        except TargetDown as error:
+            raise BrokerDown(str(error)) from error
+
+    def _send(self, key: Any, value: Any, headers: list[tuple[str, bytes]]) -> None:
+        if self._producer is None:
+            self._producer = self._new_producer()
+        try:
+            self._producer.send(self._inbox.dead_letter, SEND_SECONDS, key=key, value=value, headers=headers)
+        except kafka.Refusal:
+            self._producer = None  # it is given up
+            raise
+
+    def _send_without_value(self, key: Any, headers: list[tuple[str, bytes]], cause: kafka.Refusal) -> None:
+        """Send the reason alone: with it, the message is too large for the dead letters."""
+        try:
+            self._send(key, None, [*headers, ("delaytasks-value", str(cause).encode())])
+        except kafka.Refusal as refusal:
+            raise BrokerDown(f"{self._inbox.dead_letter}: {refusal}") from refusal
+
+
+def _received(message: Any) -> Received:
+    headers = {name.lower(): (value or b"").decode(errors="replace") for name, value in message.headers() or []}
+    kind, ms = message.timestamp()
+    return Received(
+        message.value() or b"", headers, headers.get("content-type", ""), headers.get("message-id", ""),
+        ms if kind else None, message,
+    )  # fmt: skip
+
+
+def _library() -> Any:
+    try:
+        import confluent_kafka
+    except ImportError as error:
+        raise BadInput("confluent-kafka is not installed: pip install 'delaytasks[kafka]'.") from error
+    return confluent_kafka

@@ -1,0 +1,80 @@
+"""The next run of a job that is scheduled again while its handler is running: schedule(on_conflict="again").
+
+The running job's row has the terms of the next run. If the attempt ends and the job stays live, the statement that
+ends it merges them into the row. If the job ends, its next run is a new job, in the same transaction.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from django.db import transaction
+
+from .. import signals
+from ..db import transitions
+from ..db.transitions import Event, JobRow, NewJob, StoredJob
+from ..mirror.base import Entry
+from ..states import Outcome, State
+from . import audit_log, on_commit
+
+if TYPE_CHECKING:
+    from ..models import Job
+
+
+def store_next_runs(
+    using: str, live: Mapping[tuple[str, str], JobRow], rows: Mapping[tuple[str, str], NewJob], by: str
+) -> tuple[list[int], list[int]]:
+    """Store the next runs of the live jobs that are running. The jobs and rows are by topic and key.
+
+    Return (the ids of the jobs that wait, those of the running ones). Jobs that have ended meanwhile are in neither.
+    """
+    locked = {(row.topic, row.key): row for row in transitions.lock_live(using, [row.id for row in live.values()])}
+    waiting = [row.id for row in locked.values() if row.state == State.DELAYED]
+    running = {row.id: rows[pair] for pair, row in locked.items() if row.state == State.RESERVED}
+    next_runs = transitions.store_again(using, running) if running else []
+    if by:
+        attempts = {row.id: row.attempt for row in locked.values()}
+        transitions.record(using, [_event(s, attempts[s.id], by) for s in next_runs])
+    for each in next_runs:
+        on_commit.send_signal(using, signals.job_scheduled, each.id)
+    return waiting, [each.id for each in next_runs]
+
+
+def _event(next_run: StoredJob, attempt: int, by: str) -> Event:
+    """Return the event of a running job that somebody has scheduled again. Its times are those of the next run."""
+    due_ms = next_run.due_ms
+    return Event(next_run.id, Outcome.SCHEDULED, attempt, due_ms, next_run.stored_ms, None, due_ms, "", by)
+
+
+def schedule_next(using: str, ids: Sequence[int]) -> None:
+    """Insert the next runs of these jobs, which have ended, in the caller's transaction."""
+    if not ids:
+        return
+    stored = transitions.insert_again(using, ids)
+    on_commit.add_to_mirror(using, [Entry(each.id, each.topic, each.due_ms) for each in stored], mark=False)
+    for each in stored:
+        on_commit.send_signal(using, signals.job_scheduled, each.id)
+
+
+def withdraw(using: str, ids: Collection[int], *, by: str = "", reason: str = "") -> set[int]:
+    """Withdraw the next runs of these running jobs. Return the ids of the jobs that had one.
+
+    Withdrawals that a person requested are recorded in the audit log: the job goes on, so it gets no event.
+    """
+    if not ids:
+        return set()
+    with transaction.atomic(using):
+        withdrawn = transitions.withdraw_again(using, sorted(ids))
+        if withdrawn and by:
+            audit_log.record(using, [_entry(job, by, reason) for job in _jobs(using, withdrawn)])
+    return withdrawn
+
+
+def _jobs(using: str, ids: Collection[int]) -> "Any":
+    from ..models import Job
+
+    return Job.objects.using(using).only("topic", "key").filter(pk__in=ids).order_by("pk")
+
+
+def _entry(job: "Job", by: str, reason: str) -> "Any":
+    target, columns = audit_log.target_of(job)
+    return audit_log.entry("job.next_run_withdrawn", by, target, reason=reason, **columns)

@@ -1,0 +1,58 @@
+"""The public verbs as coroutine functions, for async views and `async def` handlers.
+
+Each has the arguments, the result and the exceptions of the function without the "a". Django's database drivers are
+synchronous, so each runs in the thread in which Django runs synchronous code (asgiref's sync_to_async). Inside an
+atomic handler that is the thread of its transaction.
+"""
+
+import functools
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+
+from asgiref.sync import sync_to_async
+
+from .control import cancel, reschedule, retry_dead, run_now
+from .schedule import schedule, schedule_many
+
+if TYPE_CHECKING:
+    from ..models import Job
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _asynchronous(verb: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
+    name = verb.__name__
+
+    @functools.wraps(verb)
+    async def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        return await sync_to_async(verb)(*args, **kwargs)
+
+    call.__name__ = call.__qualname__ = f"a{name}"
+    call.__module__ = __name__
+    call.__doc__ = f"""Await {name}(): the same arguments, result and exceptions, without blocking the event loop.
+
+    Outside a handler the call is a transaction of its own. Inside an `async def` handler with atomic=True it
+    takes effect with the handler's transaction. Django has no transaction for async code: to schedule a job
+    with other changes in one transaction, put both into a function and call that with sync_to_async().
+    """
+    return call
+
+
+aschedule = _asynchronous(schedule)
+aschedule_many = _asynchronous(schedule_many)
+acancel = _asynchronous(cancel)
+areschedule = _asynchronous(reschedule)
+arun_now = _asynchronous(run_now)
+
+if TYPE_CHECKING:  # a ParamSpec keeps one signature only
+
+    @overload
+    async def aretry_dead(
+        topic: str, key: str, *, using: str | None = None, by: str = "", reason: str = ""
+    ) -> "Job": ...
+    @overload
+    async def aretry_dead(*, job_id: int, using: str | None = None, by: str = "", reason: str = "") -> "Job": ...
+    async def aretry_dead(*args: Any, **kwargs: Any) -> "Job": ...
+else:
+    aretry_dead = _asynchronous(retry_dead)

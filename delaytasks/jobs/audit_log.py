@@ -1,0 +1,206 @@
+"""The audit log: who changed what, when, from where, with the values before and after.
+
+An entry is written in the transaction of the change. Entries are never changed, and deleted only by prune(), which
+writes an entry of its own: models.AuditEntry forbids the rest, and so do triggers (db/audit_triggers.py).
+
+The events of a job (models.JobEvent) remain the record of its life. The audit log adds what they do not have: changes
+to topics, tokens, grants and accounts, refused requests, the address of the caller, and the body that a job had before
+it was replaced.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+import socket
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django.db import transaction
+
+from ..clock import from_ms
+from ..db.transitions import NewJob, StoredJob
+from ..states import State
+
+if TYPE_CHECKING:
+    from ..models import AuditEntry
+
+logger = logging.getLogger("delaytasks")
+PRUNED = "audit.pruned"
+PRUNE_BATCH = 1000
+_MAX_REQUEST = 200  # characters of a path that are stored
+
+
+class Source(NamedTuple):
+    """Where a change comes from.
+
+    address   IP address of the client, or name of the host of a command; "" for a worker and other Python code
+    request   "POST /api/jobs/", or "manage.py delaytasks token"
+    """
+
+    address: str = ""
+    request: str = ""
+
+
+_NOWHERE = Source()
+_source: ContextVar[Source] = ContextVar("delaytasks_audit_source", default=_NOWHERE)
+
+
+def source_of(request: Any) -> Source:
+    """Return the source of an HTTP request. Behind a proxy, the server must set REMOTE_ADDR from its header."""
+    address, path = str(request.META.get("REMOTE_ADDR") or ""), f"{request.method} {request.path}"
+    return Source(_printable(address[:255]), _printable(path[:_MAX_REQUEST]))
+
+
+def _printable(text: str) -> str:
+    """Return the text without characters that PostgreSQL or a terminal would not take."""
+    return "".join(each if each.isprintable() else "?" for each in text)
+
+
+def set_source(source: Source) -> None:
+    """Set the source of the changes that this request or task makes from now on."""
+    _source.set(source)
+
+
+def reset_source(**_: object) -> None:
+    """Receiver of request_started: under WSGI a thread keeps the source of its last request."""
+    _source.set(_NOWHERE)
+
+
+@contextlib.contextmanager
+def source(each: Source) -> Iterator[None]:
+    """Set the source of the changes made in a block."""
+    token = _source.set(each)
+    try:
+        yield
+    finally:
+        _source.reset(token)
+
+
+def command_source(verb: str) -> Source:
+    return Source(socket.gethostname(), f"manage.py delaytasks {verb}")
+
+
+def entry(action: str, actor: str, target: str, **columns: Any) -> "AuditEntry":
+    """Return an entry that is not stored yet, with the current source unless `source` is given.
+
+    action    what was done: "job.replaced", "token.revoked"
+    actor     who did it, as in JobEvent.actor
+    target    the kind of the object and its id: "job 17"
+    columns   topic, name, reason, before, after, source
+    """
+    from ..models import AuditEntry
+
+    address, request = columns.pop("source", None) or _source.get()
+    return AuditEntry(action=action, actor=actor, target=target, address=address, request=request, **columns)
+
+
+def record(using: str, entries: Iterable["AuditEntry"]) -> None:
+    """Write the entries in the caller's transaction."""
+    from ..models import AuditEntry
+
+    AuditEntry.objects.using(using).bulk_create(list(entries), batch_size=500)
+
+
+def target_of(row: Any) -> tuple[str, dict[str, str]]:
+    """Return the target of a row, and its columns `topic` and `name`."""
+    from ..models import Job, Schedule, Topic
+
+    if isinstance(row, Schedule):
+        return f"schedule {row.pk}", {"topic": row.topic, "name": row.name}
+    if isinstance(row, Job):
+        return f"job {row.pk}", {"topic": row.topic, "name": row.key}
+    if isinstance(row, Topic):
+        return f"topic {row.pk}", {"topic": row.pk}
+    return f"{kind_of(row)} {row.pk}", {"name": str(getattr(row, "prefix", row))[:255]}
+
+
+def kind_of(row: Any) -> str:
+    """Return the first part of the actions on this row: "job", "token", "bulk_change"."""
+    return _KINDS.get(row._meta.model_name, str(row._meta.model_name))
+
+
+_KINDS = {"serviceaccount": "account", "bulkchange": "bulk_change"}
+
+
+# -- replaced jobs --------------------------------------------------------------------------------
+
+
+class Replaced(NamedTuple):
+    """The jobs that are about to be replaced, and the topics whose bodies the log keeps."""
+
+    jobs: Mapping[int, tuple[datetime, int, Any]]  # id -> due time, TTR in ms, body
+    keep_bodies: Collection[str]
+
+
+def before_replace(using: str, ids: Sequence[int], topics: Collection[str]) -> Replaced:
+    """Lock the jobs until the end of the transaction, and return their current values."""
+    from ..models import Job, Topic
+
+    rows = Job.objects.using(using).select_for_update(no_key=True).filter(pk__in=ids, state=State.DELAYED)
+    columns = rows.order_by("pk").values_list("pk", "due_at", "ttr_ms", "body")
+    keep = Topic.objects.using(using).filter(name__in=topics, keep_bodies=True).values_list("name", flat=True)
+    return Replaced({pk: (due_at, ttr_ms, body) for pk, due_at, ttr_ms, body in columns}, set(keep))
+
+
+def record_replaced(using: str, before: Replaced, stored: Iterable[tuple[StoredJob, NewJob]], by: str) -> None:
+    """Write an entry for each job, with hashes of both bodies, and the bodies if the topic keeps them."""
+
+    def entry_of(job: StoredJob, new: NewJob) -> "AuditEntry":
+        keep = job.topic in before.keep_bodies
+        old_due, old_ttr_ms, old_body = before.jobs[job.id]
+        return entry(
+            "job.replaced", by, f"job {job.id}", topic=job.topic, name=job.key,
+            before=_described(old_due, old_ttr_ms, old_body, keep),
+            after=_described(from_ms(job.due_ms), new.ttr_ms, json.loads(new.body), keep),
+        )  # fmt: skip
+
+    record(using, [entry_of(job, new) for job, new in stored if job.id in before.jobs])
+
+
+def _described(due_at: datetime, ttr_ms: int, body: Any, keep_body: bool) -> dict[str, Any]:
+    described = {"due_at": due_at.isoformat(), "ttr_ms": ttr_ms, "body_sha256": body_sha256(body)}
+    return described | {"body": body} if keep_body else described
+
+
+def body_sha256(body: Any) -> str:
+    """Return the SHA-256 of a body as JSON with sorted keys, without spaces, in UTF-8."""
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+# -- reading and pruning ----------------------------------------------------------------------------
+
+
+def read(using: str, *, since: datetime | None = None, after: int = 0, limit: int = 1000) -> list["AuditEntry"]:
+    """Return the oldest entries that are not before `since` and have a larger id than `after`."""
+    from ..models import AuditEntry
+
+    entries = AuditEntry.objects.using(using).filter(pk__gt=after).order_by("pk")
+    return list((entries if since is None else entries.filter(at__gte=since))[:limit])
+
+
+def prune(using: str, before: datetime, by: str, *, limit: int | None = None) -> int:
+    """Delete entries older than `before`, in batches, and return their number. Stop after `limit` entries.
+
+    The deletion is an entry itself. It is written first: the triggers let pass only what such an entry announces.
+    """
+    from ..models import AuditEntry
+
+    old = AuditEntry.objects.using(using).filter(at__lt=before)
+    if not old.exists():
+        return 0
+    announced = entry(PRUNED, by, "audit log", deletes_before=before, after={"older_than": before.isoformat()})
+    record(using, [announced])
+    deleted = 0
+    while limit is None or deleted < limit:
+        size = PRUNE_BATCH if limit is None else min(PRUNE_BATCH, limit - deleted)
+        with transaction.atomic(using):
+            ids = list(old.order_by("at", "pk").values_list("pk", flat=True)[:size])
+            old.filter(pk__in=ids)._raw_delete(using)
+        deleted += len(ids)
+        if len(ids) < size:
+            break
+    return deleted

@@ -1,0 +1,194 @@
+"""Cancel many jobs: all that match, with cancel_many(), or those of a deleted subject, with on_subject_delete="cancel".
+
+The latter is done by receivers of post_delete. Only the models of handlers that require it get a receiver, because a
+receiver ends Django's fast deletes: Django then loads the rows and deletes them in batches, instead of by one DELETE.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from django.apps import apps
+from django.db import transaction
+from django.db.models import Model
+from django.db.models.signals import post_delete
+
+from .. import databases, handlers, signals
+from ..db import transitions
+from ..db.retries import retry_once
+from ..exceptions import BadInput
+from ..mirror.base import Entry
+from ..states import State
+from ..validators import check_key
+from . import again, on_commit, series
+from .inputs import check_actor, check_known
+from .subjects import Instance, to_subject
+
+PAGE = 1000  # jobs cancelled in one statement
+
+
+class CancelCounts(NamedTuple):
+    """The result of cancel_many(): numbers of jobs.
+
+    cancelled   cancelled by this call
+    running     not cancelled, because their handlers are running
+    ended       finished, dead, or cancelled by somebody else while this call was working
+    """
+
+    cancelled: int
+    running: int
+    ended: int
+
+
+def cancel_many(
+    *,
+    topic: str | None = None,
+    key_prefix: str | None = None,
+    subject: Instance | None = None,
+    using: str | None = None,
+    by: str = "",
+    reason: str = "",
+) -> CancelCounts:
+    """Cancel all live jobs that match all of the given conditions. Return how many were cancelled.
+
+    topic        str: the topic of the jobs
+    key_prefix   str: the beginning of their keys; needs topic
+    subject      a model instance: the subject of the jobs, as for jobs_of()
+    using        str, a database alias; None: the router's database for writes
+    by, reason   str: who requested it and why, stored in each job's event; each one line, up to 255 characters
+
+    Returns CancelCounts(cancelled, running, ended), three ints. The jobs that match when it begins are
+    cancelled in pages of 1,000, one statement each. In a transaction all of it takes effect with the
+    transaction. Outside, each page is a transaction of its own, so that no lock is held for long: after
+    an error call it again.
+
+    Series that match end as well; their keys are those of the calls that started them.
+
+    Never disturbs a job whose handler is running; its next run (on_conflict="again") is withdrawn.
+
+    Raises BadInput (no condition, or a key_prefix without topic), UnknownTopic, BadTopic, BadKey.
+    """
+    using = databases.alias(using)
+    check_actor(by)
+    check_actor(reason, what="reason")
+    if topic is None and (subject is None or key_prefix is not None):
+        raise BadInput("cancel_many takes topic, subject, or both; key_prefix narrows a topic.")
+    label, pk = (None, None) if subject is None else to_subject(subject)
+    if topic is not None:
+        handlers.check_topic(topic)
+        check_known(using, topic)
+    if key_prefix is not None:
+        check_key(key_prefix)
+    _end_series(using, topic, key_prefix, label, pk)
+    return cancel_jobs(using, topic=topic, key_prefix=key_prefix, label=label, pk=pk, by=by, reason=reason)
+
+
+def cancel_jobs(
+    using: str, *, topic: str | None, key_prefix: str | None = None, label: str | None = None, pk: str | None = None,
+    by: str, reason: str,
+) -> CancelCounts:  # fmt: skip
+    """Do the same as cancel_many() with checked arguments, and leave series alone."""
+    ids = _matching(using, topic, key_prefix, label, pk)
+    counts = [_cancel_page(using, page, by, reason) for page in _pages(ids)]
+    return CancelCounts(*map(sum, zip(*counts, strict=True))) if counts else CancelCounts(0, 0, 0)
+
+
+def cancel_of_subject(topic: str, label: str, pk: str, *, using: str) -> None:
+    """Cancel the live jobs of a topic and a subject, in the caller's transaction if there is one."""
+    _end_series(using, topic, None, label, pk)
+    cancel_jobs(using, topic=topic, label=label, pk=pk, by="", reason="")
+
+
+def _end_series(using: str, topic: str | None, key_prefix: str | None, label: str | None, pk: str | None) -> None:
+    """End the series that match, so that they make no more jobs."""
+    conditions = {"topic": topic, "series_key__startswith": key_prefix, "subject_label": label, "subject_pk": pk}
+    series.delete_matching(using, **{name: value for name, value in conditions.items() if value is not None})
+
+
+def cancel_of_topic(topic: str, *, using: str) -> CancelCounts:
+    """Cancel all live jobs of a topic, which need not be known here."""
+    counts = [_cancel_page(using, page, "", "") for page in _pages(_matching(using, topic, None, None, None))]
+    return CancelCounts(*map(sum, zip(*counts, strict=True))) if counts else CancelCounts(0, 0, 0)
+
+
+def _matching(using: str, topic: str | None, key_prefix: str | None, label: str | None, pk: str | None) -> list[int]:
+    """Return the ids of the live jobs that match, sorted."""
+    from ..models import Job
+
+    jobs = Job.objects.using(using)
+    if topic is not None:
+        jobs = jobs.filter(topic=topic) if key_prefix is None else jobs.key_starts(key_prefix, topics=[topic])
+    if label is not None:
+        jobs = jobs.filter(subject_label=label, subject_pk=pk)
+    return sorted(jobs.live().values_list("id", flat=True))  # sorted here: with ORDER BY id PostgreSQL may scan by id
+
+
+def _pages(ids: Sequence[int]) -> Iterator[Sequence[int]]:
+    return (ids[start : start + PAGE] for start in range(0, len(ids), PAGE))
+
+
+def _cancel_page(using: str, ids: Sequence[int], by: str, reason: str) -> CancelCounts:
+    def in_transaction() -> CancelCounts:
+        with transaction.atomic(using):
+            cancelled = transitions.cancel_page(using, ids, actor=by, reason=reason)
+            on_commit.remove_from_mirror(using, *(Entry(c.id, c.topic, c.due_ms) for c in cancelled))
+            for each in cancelled:
+                on_commit.send_signal(using, signals.job_cancelled, each.id)
+            others = set(ids) - {c.id for c in cancelled}
+            again.withdraw(using, others, by=by, reason=reason)
+            running = _count_running(using, others)
+        return CancelCounts(len(cancelled), running, len(ids) - len(cancelled) - running)
+
+    return retry_once(in_transaction, using)
+
+
+def _count_running(using: str, ids: set[int]) -> int:
+    from ..models import Job
+
+    return Job.objects.using(using).filter(id__in=ids, state=State.RESERVED).count() if ids else 0
+
+
+# -- deleted subjects ---------------------------------------------------------------------------
+
+
+def cancel_on_delete(topic: str, model: type[Model]) -> None:
+    """From now on, cancel the topic's jobs of each instance of the model, or of one of its proxies, that is deleted."""
+    for each in apps.get_models():
+        if each._meta.concrete_model is model._meta.concrete_model:
+            post_delete.connect(_Canceller(topic), sender=each, weak=False, dispatch_uid=_uid(topic))
+
+
+def keep_on_delete(topic: str) -> None:
+    """Undo cancel_on_delete()."""
+    for each in apps.get_models():
+        post_delete.disconnect(sender=each, dispatch_uid=_uid(topic))
+
+
+def _uid(topic: str) -> str:
+    return f"delaytasks.subject.{topic}"
+
+
+class _Canceller:
+    """A receiver of post_delete that cancels the live jobs of one topic, in the transaction of the delete."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+
+    def __call__(self, *, instance: Model, using: str, **_: Any) -> None:
+        alias = using if using in databases.aliases() else None
+        cancel_of_subject(self.topic, *to_subject(instance), using=databases.alias(alias))
+
+
+def connect_deletes() -> None:
+    """Connect the receivers of all handlers with on_subject_delete="cancel". Called when all models are loaded."""
+    for topic in handlers.handled():
+        connect_delete(topic)
+
+
+def connect_delete(topic: str) -> None:
+    handler = handlers.find(topic)
+    if handler is None or handler.on_subject_delete != "cancel":
+        return
+    try:
+        cancel_on_delete(topic, apps.get_model(handler.subject or ""))
+    except (LookupError, ValueError):  # the check delaytasks.E020 reports it
+        return

@@ -1,0 +1,396 @@
+"""Cancel, reschedule, run now and retry single jobs. The changes take effect with the caller's transaction.
+
+Each change is a guarded statement. If a claim, a finish or another change of the same job happens at the same time,
+exactly one of the two succeeds, and the return value or an exception reports it. The mirror is updated on commit.
+"""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar, get_args, overload
+
+from django.db import IntegrityError, transaction
+
+from .. import databases, signals
+from ..db import dialects, transitions
+from ..db.retries import retry_conflicts
+from ..db.transitions import Cancelled, Event, JobRow
+from ..exceptions import BadInput, KeyIsLive, MovedMeanwhile, NotDead, NotLive, Reserved
+from ..mirror.base import Entry
+from ..outcomes import CANCEL_RESULTS, NOT_DELAYED, CancelResult, Result
+from ..querysets import get_job
+from ..states import Outcome, State
+from . import again, on_commit, series
+from .inputs import Delay, check_actor, check_known, check_name, to_when
+
+if TYPE_CHECKING:
+    from ..models import Job
+
+Returned = TypeVar("Returned")
+WhenRunning = Literal["leave", "fence"]
+When = tuple[int | None, int | None]  # (due_ms, None), or (None, delay in ms from now by the database's clock)
+
+
+class Origin(NamedTuple):
+    """Who requested a change, and why: stored in its event."""
+
+    by: str
+    reason: str
+    running: WhenRunning = "leave"  # what a cancel does with a running job
+
+
+_RACES = 5  # tries: the live job may change between two of our statements
+
+
+def cancel(
+    topic: str,
+    key: str,
+    *,
+    running: WhenRunning = "leave",
+    using: str | None = None,
+    by: str = "",
+    reason: str = "",
+) -> CancelResult:
+    """Cancel a job. Return the result.
+
+    topic, key   str, as they were scheduled
+    running      what to do if the handler is running: "leave" leaves it alone and returns "running"; "fence" cancels
+                 the job nevertheless, if its handler is atomic: the end of the attempt is refused and its effects
+                 in this database are rolled back. Lock your own row first, as the handler does, or the two may
+                 wait for each other
+    using        str, a database alias; None: the router's database for writes
+    by, reason   str: who requested it and why, stored in the job's event; each one line, up to 255 characters
+
+    Returns a CancelResult, which is a str: "cancelled", "running", "already finished" or "unknown".
+    In a transaction the answer holds if the transaction commits.
+
+    If the running job was scheduled again (on_conflict="again"), that next run is withdrawn; the answer is "running".
+
+    A series, which schedule() with period, cron or rrule has started, ends: none of its jobs comes any more, and
+    those that wait are cancelled. "running" then means that one of them is running, and goes on.
+
+    Without running="fence", a job whose handler is running is never disturbed. Never raises for a job that has
+    ended. A dead job is cancelled too, so that nobody can retry it. A job can also be cancelled if its topic
+    no longer has a handler.
+
+    Raises UnknownTopic (the job does not exist, and no handler, setting or Topic row has this topic's
+    name), BadTopic, BadKey, BadInput.
+    """
+    using = databases.alias(using)
+    check_name(topic, key)
+    if running not in get_args(WhenRunning):
+        raise BadInput(f"running is {running!r}; use 'leave' or 'fence'.")
+    result = _cancel(
+        using,
+        Origin(by, reason, running),
+        lambda: transitions.cancel_live(using, topic, key, actor=by, reason=reason),
+        lambda: transitions.find_latest(using, topic, key),
+    )
+    if result in (Result.NOT_FOUND, Result.ALREADY_FINISHED, Result.ALREADY_CANCELLED):
+        ended = series.cancel(using, topic, key, by=by, reason=reason)
+        result = result if ended is Result.NOT_FOUND else ended
+    if result is Result.NOT_FOUND:  # only then, because usually the job exists and one statement is enough
+        check_known(using, topic)
+    return CANCEL_RESULTS[result]
+
+
+def cancel_job(job_id: int, *, using: str | None = None, by: str = "", reason: str = "") -> CancelResult:
+    """Cancel a job by its id; otherwise as cancel()."""
+    return CANCEL_RESULTS[cancel_by_id(job_id, using=using, by=by, reason=reason)]
+
+
+def cancel_by_id(job_id: int, *, using: str | None = None, by: str = "", reason: str = "") -> Result:
+    """Cancel a job by its id. Return CANCELLED if this call did it, ALREADY_CANCELLED if an earlier one did."""
+    using = databases.alias(using)
+    return _cancel(
+        using,
+        Origin(by, reason),
+        lambda: transitions.cancel_delayed(using, job_id, actor=by, reason=reason),
+        lambda: transitions.find_by_id(using, job_id),
+    )
+
+
+def _cancel(
+    using: str, origin: Origin, cancel_row: Callable[[], Cancelled | None], find_row: Callable[[], JobRow | None]
+) -> Result:
+    if dialects.get_dialect(using).writes_in_with:  # one statement needs no transaction of our own
+        _check(origin)
+        return retry_conflicts(lambda: _try_cancel(using, origin, cancel_row, find_row), using)
+    return _in_transaction(using, origin, lambda _: _try_cancel(using, origin, cancel_row, find_row))
+
+
+def _try_cancel(
+    using: str, origin: Origin, cancel_row: Callable[[], Cancelled | None], find_row: Callable[[], JobRow | None]
+) -> Result:
+    for _ in range(_RACES):
+        cancelled = cancel_row()
+        if cancelled is not None:
+            on_commit.remove_from_mirror(using, Entry(cancelled.id, cancelled.topic, cancelled.due_ms))
+            on_commit.send_signal(using, signals.job_cancelled, cancelled.id)
+            return Result.CANCELLED
+        row = find_row()
+        if row is None:
+            return Result.NOT_FOUND
+        if row.state == State.DEAD:
+            if transitions.cancel_dead(using, row.id, actor=origin.by, reason=origin.reason):
+                on_commit.send_signal(using, signals.job_cancelled, row.id)
+                return Result.CANCELLED
+        elif row.state == State.RESERVED and origin.running == "fence":
+            fenced = transitions.fence(using, row.id, actor=origin.by, reason=origin.reason)
+            if (
+                fenced is None
+                and (now := find_row()) is not None
+                and (now.state, now.attempt) == (row.state, row.attempt)
+            ):
+                again.withdraw(using, [row.id], by=origin.by, reason=origin.reason)
+                return Result.RUNNING  # its handler is not atomic
+            if fenced is not None:
+                on_commit.send_signal(using, signals.job_cancelled, row.id)
+                return Result.CANCELLED
+        elif row.state == State.RESERVED and row.again:
+            if again.withdraw(using, [row.id], by=origin.by, reason=origin.reason):
+                return Result.RUNNING
+        elif row.state != State.DELAYED:
+            return NOT_DELAYED[State(row.state)]
+    return Result.RUNNING  # each time, the job was claimed just before our UPDATE and free again before our SELECT
+
+
+def _in_transaction(using: str, origin: Origin, change: Callable[[Origin], Returned]) -> Returned:
+    """Check the origin, then return change(origin), called in a transaction. Repeat it once after a conflict."""
+    _check(origin)
+
+    def in_transaction() -> Returned:
+        with transaction.atomic(using):
+            return change(origin)
+
+    return retry_conflicts(in_transaction, using)
+
+
+def _check(origin: Origin) -> None:
+    check_actor(origin.by)
+    check_actor(origin.reason, what="reason")
+
+
+# -- reschedule, run now, retry -----------------------------------------------------------------
+
+
+def reschedule(
+    topic: str,
+    key: str,
+    *,
+    delay: Delay | None = None,
+    due_at: datetime | None = None,
+    using: str | None = None,
+    by: str = "",
+    reason: str = "",
+) -> "Job":
+    """Move a live job to an earlier or later due time. Return its row.
+
+    topic, key   str, as they were scheduled
+    delay        timedelta, or seconds as int or float, from now by the database's clock
+    due_at       aware datetime, to the millisecond; a past one means now. Give delay or due_at, not both
+    using        str, a database alias; None: the router's database for writes
+    by, reason   str: who requested it and why, stored in the job's event; each one line, up to 255 characters
+
+    Takes effect with the caller's transaction. An overdue job that is moved to now keeps its due time, and
+    with it its place in the queue. Never moves a job whose handler is running, never creates a job, never changes
+    the attempt count.
+
+    Raises NotLive (finished, cancelled, dead or unknown), Reserved (its handler is running),
+    NaiveDatetime, BadDelay, BadTopic, BadKey, BadInput.
+    """
+    using = databases.alias(using)
+    due_ms, delay_ms = to_when(delay, due_at)
+    return _in_transaction(
+        using,
+        Origin(by, reason),
+        lambda origin: _move(using, _find_live(using, topic, key), lambda _: (due_ms, delay_ms), origin),
+    )
+
+
+def reschedule_job(
+    job_id: int,
+    *,
+    delay: Delay | None = None,
+    due_at: datetime | None = None,
+    using: str | None = None,
+    by: str = "",
+    reason: str = "",
+) -> "Job":
+    """Reschedule a job by its id; otherwise as reschedule()."""
+    using = databases.alias(using)
+    due_ms, delay_ms = to_when(delay, due_at)
+    return _in_transaction(
+        using,
+        Origin(by, reason),
+        lambda origin: _move(using, _find_live_by_id(using, job_id), lambda _: (due_ms, delay_ms), origin),
+    )
+
+
+def postpone_job(
+    job_id: int,
+    later: Delay,
+    *,
+    seen_due_ms: int | None = None,
+    using: str | None = None,
+    by: str = "",
+    reason: str = "",
+) -> "Job":
+    """Postpone a live job by `later`. Return its row.
+
+    job_id        int, the primary key of the row
+    later         timedelta or seconds, added to the due time, or to the current time if the job is overdue
+    seen_due_ms   the due time that the user saw, in ms since 1970. If the job has another due time, raise
+                  MovedMeanwhile, so that a repeated request postpones the job only once. None: do not check
+
+    Raises NotLive, Reserved, MovedMeanwhile, BadDelay.
+    """
+    using = databases.alias(using)
+    _, later_ms = to_when(later, None)
+
+    def postponed(row: JobRow) -> When:
+        if seen_due_ms not in (None, row.due_ms):
+            raise MovedMeanwhile(f"{row.topic} {row.key!r} (job {row.id}) was moved meanwhile.")
+        return max(row.due_ms, databases.now_ms(using)) + (later_ms or 0), None
+
+    return _in_transaction(
+        using, Origin(by, reason), lambda origin: _move(using, _find_live_by_id(using, job_id), postponed, origin)
+    )
+
+
+def run_now(topic: str, key: str, *, using: str | None = None, by: str = "", reason: str = "") -> "Job":
+    """Make a live job due now. Return its row.
+
+    topic, key   str, as they were scheduled
+    using        str, a database alias; None: the router's database for writes
+    by, reason   str: who requested it and why, stored in the job's event; each one line, up to 255 characters
+
+    Takes effect with the caller's transaction; a worker runs the job. An overdue job keeps its due time,
+    and with it its place in the queue. Never runs the handler here, never creates a job, never changes the
+    attempt count.
+
+    Raises NotLive (finished, cancelled, dead or unknown), Reserved (its handler is running), BadTopic,
+    BadKey, BadInput.
+    """
+    using = databases.alias(using)
+    return _in_transaction(
+        using, Origin(by, reason), lambda origin: _move(using, _find_live(using, topic, key), _now, origin)
+    )
+
+
+def run_job_now(job_id: int, *, using: str | None = None, by: str = "", reason: str = "") -> "Job":
+    """Make a job due now by its id; otherwise as run_now()."""
+    using = databases.alias(using)
+    return _in_transaction(
+        using, Origin(by, reason), lambda origin: _move(using, _find_live_by_id(using, job_id), _now, origin)
+    )
+
+
+def _now(_: JobRow) -> When:
+    return None, 0
+
+
+def _find_live(using: str, topic: str, key: str) -> JobRow:
+    check_name(topic, key)
+    row = transitions.find_live(using, [(topic, key)]).get((topic, key))
+    if row is None:
+        raise NotLive(f"{topic} {key!r} is not live: it is finished, cancelled, dead or unknown.")
+    return row
+
+
+def _find_live_by_id(using: str, job_id: int) -> JobRow:
+    row = transitions.find_by_id(using, job_id)
+    if row is None or row.state not in (State.DELAYED, State.RESERVED):
+        state = "unknown" if row is None else State(row.state).word
+        raise NotLive(f"Job {job_id} is not live: it is {state}.")
+    return row
+
+
+def _move(using: str, row: JobRow, new_due: Callable[[JobRow], When], origin: Origin) -> "Job":
+    """Lock the job and move it. Return its row.
+
+    new_due   called with the locked row; returns the new due time. Because of the lock no other transaction moves the
+              job in between
+    """
+    locked = transitions.lock_delayed(
+        using, row.id
+    )  # never waits for a reserved row, which its handler may have locked
+    if locked is not None:
+        row = locked
+        due_ms, delay_ms = new_due(locked)
+        moved = transitions.move_delayed(using, row.id, due_ms=due_ms, delay_ms=delay_ms)
+    if locked is None or moved is None:
+        raise Reserved(f"{row.topic} {row.key!r} (job {row.id}) cannot be moved: its handler is running.")
+    new_ms, now_ms = moved
+    event = Event(row.id, Outcome.RESCHEDULED, row.attempt, row.due_ms, now_ms, None, new_ms)
+    transitions.record(using, [event._replace(actor=origin.by, reason=origin.reason)])
+    # A postponement does not change the mirror: the entry is too early then, and a refused claim corrects it.
+    if new_ms <= row.due_ms:
+        on_commit.add_to_mirror(using, [Entry(row.id, row.topic, new_ms)], mark=True)
+    on_commit.send_signal(using, signals.job_rescheduled, row.id)
+    return get_job(using, row.id)
+
+
+@overload
+def retry_dead(topic: str, key: str, *, using: str | None = None, by: str = "", reason: str = "") -> "Job": ...
+@overload
+def retry_dead(*, job_id: int, using: str | None = None, by: str = "", reason: str = "") -> "Job": ...
+def retry_dead(
+    topic: str | None = None,
+    key: str | None = None,
+    *,
+    job_id: int | None = None,
+    using: str | None = None,
+    by: str = "",
+    reason: str = "",
+) -> "Job":
+    """Make a dead job ready again, with its failures at 0. Return its row.
+
+    topic, key   str, as they were scheduled: the newest job with this name must be dead
+    job_id       int, instead of topic and key: the primary key of the row
+    using        str, a database alias; None: the router's database for writes
+    by, reason   str: who requested it and why, stored in the job's event; each one line, up to 255 characters
+
+    Takes effect with the caller's transaction. The job keeps its body, its events and its attempt count,
+    which never decreases. It may fail max_attempts times before it is dead again. Never creates a job.
+
+    Raises NotDead; KeyIsLive, which names the live job that now has the key; BadTopic, BadKey, BadInput.
+    """
+    using = databases.alias(using)
+    return _in_transaction(
+        using, Origin(by, reason), lambda origin: _retry(using, _find_dead(using, topic, key, job_id), origin)
+    )
+
+
+def _find_dead(using: str, topic: str | None, key: str | None, job_id: int | None) -> JobRow:
+    if job_id is not None:
+        row = transitions.find_by_id(using, job_id)
+    elif topic is not None and key is not None:
+        check_name(topic, key)
+        row = transitions.find_latest(using, topic, key)
+        if row is not None and row.state in (State.DELAYED, State.RESERVED):
+            raise KeyIsLive(f"{topic} {key!r} is live again as job {row.id}: a dead job cannot be retried beside it.")
+    else:
+        raise BadInput("retry_dead takes topic and key, or job_id.")
+    if row is None or row.state != State.DEAD:
+        state = "unknown" if row is None else State(row.state).word
+        raise NotDead(f"Only a dead job can be retried; {job_id or f'{topic} {key!r}'} is {state}.")
+    return row
+
+
+def _retry(using: str, dead: JobRow, origin: Origin) -> "Job":
+    try:
+        with transaction.atomic(using):
+            due_ms = transitions.retry_if_dead(using, dead.id)
+    except IntegrityError:
+        live = transitions.find_live(using, [(dead.topic, dead.key)]).get((dead.topic, dead.key))
+        raise KeyIsLive(
+            f"{dead.topic} {dead.key!r} is live again as job {live.id if live else '?'}: "
+            f"the dead job {dead.id} cannot be retried beside it."
+        ) from None
+    if due_ms is None:
+        raise NotDead(f"Job {dead.id} is no longer dead.")
+    event = Event(dead.id, Outcome.RETRIED, dead.attempt, dead.due_ms, due_ms, None, due_ms)
+    transitions.record(using, [event._replace(actor=origin.by, reason=origin.reason)])
+    on_commit.add_to_mirror(using, [Entry(dead.id, dead.topic, due_ms)], mark=True)
+    on_commit.send_signal(using, signals.job_rescheduled, dead.id)
+    return get_job(using, dead.id)

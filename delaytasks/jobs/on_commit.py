@@ -1,0 +1,46 @@
+"""Side effects after a commit: update the mirror and send signals."""
+
+from collections.abc import Iterable
+
+from django.db import transaction
+from django.dispatch import Signal
+
+from .. import conf, databases, mirror
+from ..db.transitions import produced_by
+from ..mirror.base import GONE, Entry, Settlement
+from ..querysets import find_job
+
+# Jobs due up to this long after the horizon are added: feed() may have passed their due times before they committed.
+OVERLAP_MS = 300_000
+
+
+def add_to_mirror(using: str, entries: Iterable[Entry], *, mark: bool) -> None:
+    """Add jobs to the mirror on commit, except those beyond the horizon, which the feeder adds later.
+
+    mark   True for a change of a live job; see add.lua
+    """
+
+    def add() -> None:
+        until_ms = databases.now_ms(using) + conf.get().horizon_ms + OVERLAP_MS
+        mirror.writable(using).add((entry for entry in entries if entry.at_ms <= until_ms), mark=mark)
+
+    transaction.on_commit(add, using=using, robust=True)
+
+
+def remove_from_mirror(using: str, *entries: Entry) -> None:
+    """Remove the entries of ended jobs from the mirror on commit, except entries that have moved meanwhile."""
+    removals = [Settlement(entry.id, entry.topic, entry.at_ms, GONE) for entry in entries]
+    transaction.on_commit(lambda: mirror.writable(using).settle(removals), using=using, robust=True)
+
+
+def send_signal(using: str, signal: Signal, job_id: int) -> None:
+    """Send the signal on commit, with the job's row as read after the commit. Without receivers nothing is read."""
+
+    def send_to_receivers() -> None:
+        job = find_job(using, job_id)
+        if job is not None:
+            with produced_by(None):  # what the receivers schedule is the site's, not the caller's
+                signal.send_robust(sender=job.topic, job=job)
+
+    if signal.receivers:
+        transaction.on_commit(send_to_receivers, using=using, robust=True)

@@ -1,0 +1,103 @@
+"""Series: the jobs that one call of schedule() with period=, cron= or rrule= makes again and again.
+
+A series is a row of Schedule whose series_key is the key of the call. Its jobs have the keys "<key>#<wall time>".
+recurrence/series.py starts a series; here it is cancelled.
+"""
+
+import hashlib
+from collections.abc import Callable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+from zoneinfo import ZoneInfo
+
+from django.db import transaction
+
+from ..outcomes import Result
+
+if TYPE_CHECKING:
+    from ..models import Job, Schedule
+    from .inputs import Delay
+
+SEPARATOR = "#"
+
+
+class NewSeries(NamedTuple):
+    """The arguments of schedule() for a series; key and subject are checked."""
+
+    topic: str
+    key: str
+    subject_label: str
+    subject_pk: str
+    delay: "Delay | None"
+    due_at: datetime | None
+    period: "Delay | None"
+    repeat: int | None
+    cron: str
+    rrule: str
+    tz: str | ZoneInfo
+    body: Any
+    ttr: "Delay | None"
+    on_conflict: str
+    by: str
+
+
+Starter = Callable[[str, NewSeries], "Job"]
+_starter: Starter | None = None
+
+
+def start_through(starter: Starter) -> None:
+    """Let `starter(using, new)` start series; it returns the first job. Called by AppConfig.ready()."""
+    global _starter
+    _starter = starter
+
+
+def start(using: str, new: NewSeries) -> "Job":
+    assert _starter is not None, "series are started after the apps are loaded"
+    return _starter(using, new)
+
+
+def name_of(topic: str, key: str) -> str:
+    """Return the name of the Schedule row of a series."""
+    return f"series.{hashlib.sha256(f'{topic} {key}'.encode()).hexdigest()[:40]}"
+
+
+def prefix_of(key: str) -> str:
+    """Return how the keys of a series' jobs begin."""
+    return f"{key}{SEPARATOR}"
+
+
+def cancel(using: str, topic: str, key: str, *, by: str, reason: str) -> Result:
+    """End a series and cancel its jobs that are not running, in one transaction.
+
+    Returns RUNNING if one of its jobs is running: that one goes on, and none comes after it.
+    """
+    from .cancellation import cancel_jobs
+
+    rows = _rows(using).filter(name=name_of(topic, key))
+    if not rows.exists():  # most often; then no transaction is needed
+        return Result.NOT_FOUND
+    with transaction.atomic(using):
+        row = rows.select_for_update().first()
+        if row is None:
+            return Result.NOT_FOUND
+        counts = cancel_jobs(using, topic=topic, key_prefix=prefix_of(key), by=by, reason=reason)
+        if row.ended and not (counts.cancelled or counts.running):
+            return Result.ALREADY_FINISHED
+        _rows(using).filter(pk=row.pk).delete()
+    return Result.RUNNING if counts.running else Result.CANCELLED
+
+
+def delete_matching(using: str, **conditions: Any) -> None:
+    """Delete the rows of all series that match. Their jobs stay, and no more are made."""
+    _rows(using).filter(**conditions).delete()
+
+
+def _rows(using: str) -> Any:
+    from ..models import Schedule
+
+    return Schedule.objects.using(using).filter(series_key__isnull=False)
+
+
+def firing_prefix(row: "Schedule") -> str:
+    """Return how the keys of a schedule's jobs begin: "report.daily@", or "order:1042#" for a series."""
+    return f"{row.name}@" if row.series_key is None else prefix_of(row.series_key)

@@ -1,0 +1,207 @@
+"""Store the rows of new jobs: insert them, and resolve conflicts with live jobs of the same topic and key.
+
+schedule.py checks the arguments; this module is called with rows. The mirror is updated on commit.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from operator import itemgetter
+from typing import Literal, NamedTuple
+
+from django.db import transaction
+
+from .. import signals
+from ..clock import from_ms
+from ..db import transitions
+from ..db.retries import retry_conflicts
+from ..db.transitions import Event, JobRow, NewJob, StoredJob
+from ..exceptions import KeyIsLive, Reserved
+from ..mirror.base import Entry
+from ..states import Outcome
+from . import again, audit_log, context, on_commit
+
+OnConflict = Literal["reject", "keep", "replace", "again"]
+Pair = tuple[str, str]  # topic and key
+RACES = 5  # tries: the live job may end between two of our statements
+_TOPIC_AND_KEY = itemgetter(0, 1)
+
+
+class StoreResult(NamedTuple):
+    """The result of storing rows: the numbers of jobs by outcome, and the jobs."""
+
+    created: int
+    stored: list[StoredJob]  # inserted or replaced
+    replaced: int
+    kept: list[int]  # ids; also those of running jobs that run again
+    ids: Mapping[Pair, int]  # by topic and key, of all these jobs
+    again: int = 0
+
+
+def store(using: str, row: NewJob, on_conflict: OnConflict, by: str) -> StoreResult:
+    """Insert, keep or replace one row."""
+    own = _finish_own(using, [row], on_conflict)
+    if not by:  # a single statement needs no transaction
+        inserted = transitions.insert_new(using, [row])
+        if inserted:
+            return _notify(using, StoreResult(1, inserted, 0, [], {}))
+    return retry_conflicts(lambda: _store_in_transaction(using, [row], on_conflict, by, own), using)
+
+
+def _finish_own(using: str, rows: Iterable[NewJob], on_conflict: OnConflict) -> set[Pair]:
+    """Finish the running jobs that their own handler schedules, and return their topics and keys.
+
+    Not with "again": the terms of the next run are stored with the running job then.
+    """
+    if on_conflict == "again":
+        return set()
+    return {(row.topic, row.key) for row in rows if context.finish_own(using, row.topic, row.key)}
+
+
+def store_many(
+    using: str, rows: Sequence[NewJob], on_conflict: OnConflict, by: str, meanwhile: Callable[[], None] | None
+) -> StoreResult:
+    """Insert, keep or replace the rows, in the caller's transaction.
+
+    meanwhile   a function that is called while the database inserts the rows
+    """
+    return _store_all(using, rows, on_conflict, by, meanwhile, _finish_own(using, rows, on_conflict))
+
+
+def _store_in_transaction(
+    using: str, rows: Sequence[NewJob], on_conflict: OnConflict, by: str, own: Collection[Pair]
+) -> StoreResult:
+    with transaction.atomic(using):
+        return _store_all(using, rows, on_conflict, by, own=own)
+
+
+def _store_all(
+    using: str,
+    rows: Sequence[NewJob],
+    on_conflict: OnConflict,
+    by: str,
+    meanwhile: Callable[[], None] | None = None,
+    own: Collection[Pair] = (),
+) -> StoreResult:
+    """Do the same as store_many().
+
+    own   the topics and keys of jobs that the calling handler has just finished. If such a job had been scheduled
+          again, its next run is live already; it gets the new terms, at the earlier of both times
+    """
+    remaining = _deduplicate(rows, on_conflict)
+    duplicates = len(rows) - len(remaining)
+    stored: list[StoredJob] = []
+    kept: list[int] = []
+    ids: dict[Pair, int] = {}
+    replaced = run_again = 0
+    for _ in range(RACES):
+        one_lock_order = sorted(remaining.values(), key=_TOPIC_AND_KEY)
+        inserted = transitions.insert_new(using, one_lock_order, meanwhile)
+        stored += inserted
+        _record_scheduled(using, inserted, by)
+        if len(inserted) == len(remaining):
+            break
+        _drop(remaining, inserted)
+        live = transitions.find_live(using, list(remaining))
+        next_runs = {pair: row for pair, row in live.items() if pair in own and on_conflict != "keep"}
+        others = {pair: row for pair, row in live.items() if pair not in next_runs}
+        if others and on_conflict == "reject":
+            raise _key_is_live(next(iter(others.values())))
+        if next_runs:
+            stored += _replace(using, next_runs, remaining, by, earlier=True)
+            replaced += len(next_runs)
+        if others and on_conflict == "replace":
+            stored += _replace(using, others, remaining, by)
+            replaced += len(others)
+        if others and on_conflict == "again":
+            waiting, running = again.store_next_runs(using, others, remaining, by)
+            run_again += len(running)
+            kept += [*waiting, *running]
+            others = {pair: row for pair, row in others.items() if row.id in (*waiting, *running)}
+            live = next_runs | others
+        kept += [row.id for row in others.values()] if on_conflict == "keep" else []
+        ids |= {pair: row.id for pair, row in live.items()}
+        _drop(remaining, live.values())
+        if not remaining:
+            break
+    else:
+        raise changed_too_often(*next(iter(remaining)))
+    ids |= {(row.topic, row.key): row.id for row in stored}
+    result = StoreResult(len(stored) - replaced, stored, replaced, kept, ids, run_again)
+    _notify(using, result)
+    return result._replace(replaced=replaced + duplicates) if on_conflict in ("replace", "again") else result
+
+
+def changed_too_often(topic: str, key: str) -> KeyIsLive:
+    """Return the exception for a job that changed each time between two statements."""
+    error = KeyIsLive(f"{topic} {key!r} changed {RACES} times while it was being scheduled; try again.")
+    error.may_pass = True
+    return error
+
+
+def _record_scheduled(using: str, inserted: Sequence[StoredJob], by: str) -> None:
+    """Record who scheduled the jobs. Write no event if `by` is empty, because created_at has the time."""
+    if by:
+        transitions.record(
+            using,
+            [Event(s.id, Outcome.SCHEDULED, 0, s.due_ms, s.stored_ms, None, s.due_ms, "", by) for s in inserted],
+        )
+
+
+def _deduplicate(rows: Sequence[NewJob], on_conflict: OnConflict) -> dict[Pair, NewJob]:
+    """Return the rows by (topic, key). Of duplicates keep the first row with "keep", otherwise the last one."""
+    unique: dict[Pair, NewJob] = {}
+    for row in rows:
+        if (row.topic, row.key) not in unique or on_conflict in ("replace", "again"):
+            unique[row.topic, row.key] = row
+        elif on_conflict == "reject":
+            raise KeyIsLive(f"{row.topic} {row.key!r} is in the list twice.")
+    return unique
+
+
+def _drop(remaining: dict[Pair, NewJob], done: Iterable[StoredJob | JobRow]) -> None:
+    for row in done:
+        remaining.pop((row.topic, row.key), None)
+
+
+def _key_is_live(live: JobRow) -> KeyIsLive:
+    return KeyIsLive(f"{describe_live(live)} Use on_conflict='keep', 'replace' or 'again', or another key.")
+
+
+def describe_live(live: JobRow) -> str:
+    """Return the sentence that names a live job."""
+    due = from_ms(live.due_ms).isoformat()
+    return f"{live.topic} {live.key!r} is live already: job {live.id}, due at {due}."
+
+
+def _replace(
+    using: str, live: Mapping[Pair, JobRow], rows: Mapping[Pair, NewJob], by: str, *, earlier: bool = False
+) -> list[StoredJob]:
+    """Replace the live jobs. Raises Reserved if one of them is running.
+
+    earlier   a job that is due earlier keeps its due time
+    """
+    ids, topics = [row.id for row in live.values()], {topic for topic, _ in live}
+    before = audit_log.before_replace(using, ids, topics) if by else None
+    stored = transitions.replace_delayed(using, {row.id: rows[pair] for pair, row in live.items()}, earlier=earlier)
+    refused = live.keys() - {(s.topic, s.key) for s in stored}
+    if refused:
+        row = live[min(refused)]
+        raise Reserved(f"{row.topic} {row.key!r} (job {row.id}) cannot be replaced: its handler is running.")
+    pairs = [(live[s.topic, s.key], s) for s in stored]
+    transitions.record(
+        using,
+        [Event(o.id, Outcome.RESCHEDULED, o.attempt, o.due_ms, s.stored_ms, None, s.due_ms, "", by) for o, s in pairs],
+    )
+    if before is not None:
+        audit_log.record_replaced(using, before, [(s, rows[s.topic, s.key]) for s in stored], by)
+    return stored
+
+
+def _notify(using: str, result: StoreResult) -> StoreResult:
+    """Update the mirror and send the signals on commit. Return the result."""
+    entries = [Entry(s.id, s.topic, s.due_ms) for s in result.stored]
+    if entries:
+        on_commit.add_to_mirror(using, entries, mark=result.replaced > 0)
+    if signals.job_scheduled.receivers:
+        for stored in result.stored:
+            on_commit.send_signal(using, signals.job_scheduled, stored.id)
+    return result

@@ -1,0 +1,27 @@
+"""Make next runs live that a worker of an older version left behind: it ended their jobs without knowing of them."""
+
+from django.db import transaction
+
+from ..db import transitions
+from ..db.retries import retry_conflicts
+from ..jobs import on_commit
+from ..jobs.again import schedule_next
+from ..mirror.base import Entry
+from .feed import PAGE
+
+
+def settle_left(using: str) -> int:
+    """Make next runs live whose jobs do not run any more. Return how many.
+
+    A next run is dropped if the job was cancelled meanwhile, or if its key has a newer job.
+    """
+    return retry_conflicts(lambda: _settle_left(using), using)
+
+
+def _settle_left(using: str) -> int:
+    with transaction.atomic(using):
+        waiting, ended = transitions.settle_left_again(using, PAGE)
+        if waiting:
+            on_commit.add_to_mirror(using, [Entry(job.id, job.topic, job.due_ms) for job in waiting], mark=True)
+        schedule_next(using, ended)
+    return len(waiting) + len(ended)

@@ -1,0 +1,103 @@
+"""The guard: once a second, rebuild the mirror if Redis lost data, or add overdue jobs that the mirror lacks."""
+
+import logging
+import math
+import time
+from datetime import timedelta
+
+from django.db import DatabaseError
+from django.db.models import Q
+
+from .. import conf, databases, mirror
+from ..db import lookups
+from ..exceptions import MirrorDown
+from ..mirror.redis.index import Mirror
+from . import passes
+from .data_loss import TICK_EVERY_MS, forget, get_mark, increment_tick, lost_data, update_mark
+from .feed import PAGE, add_page, rebuild
+
+logger = logging.getLogger("delaytasks")
+OVERDUE_AGE_MS = 500  # jobs due more recently are left out: they are probably being run
+PROBE_OVERLAP_MS = 2_000  # a probe goes back this far, for jobs whose transactions committed late
+PROBE_SECONDS = 0.3  # time limit of each scan
+_noticed_outages: set[str] = set()  # aliases of databases; this process has noticed that their mirror is down
+_heartbeats: dict[str, float] = {}  # alias -> monotonic time of this process's last heartbeat
+
+
+def guard(using: str) -> int:
+    """Run the guard, in one process at a time. Return how many overdue jobs probe() added to the mirror."""
+    _record_heartbeat(using)
+    _run_passes(using)
+    index = mirror.connect(using)
+    if index is None:
+        return 0
+    try:
+        if index.down:
+            raise MirrorDown
+        if not index.lock("guard", conf.get().guard_tick_ms * 9 // 10).acquire():
+            return 0
+        if not lost_data(index, using):
+            _noticed_outages.discard(using)
+            return probe(index, using)
+        logger.warning("mirror: Redis is new, empty, rewound, or was down")
+        if rebuild(using) is None:  # another process is rebuilding, or died doing so: do not wait for it
+            return probe(index, using)
+        _noticed_outages.discard(using)  # an outage that begins before the next guard is a new one
+        return 0
+    except MirrorDown:
+        if using not in _noticed_outages:
+            _noticed_outages.add(using)
+            forget(index)
+            increment_tick(using)  # Redis lacks this tick: the mirror is rebuilt even if Redis comes back unchanged
+        return 0
+
+
+def _run_passes(using: str) -> None:
+    for each in passes:
+        try:
+            each(using)
+        except DatabaseError:
+            raise
+        except Exception:
+            logger.exception("guard: %s failed; it is called again", each)
+
+
+def _record_heartbeat(using: str) -> None:
+    """Record every ten seconds that a mover runs. The admin shows the age of this heartbeat."""
+    now = databases.now(using)
+    if time.monotonic() - _heartbeats.get(using, -math.inf) < TICK_EVERY_MS / 1000:
+        return
+    _heartbeats[using] = time.monotonic()
+    old = Q(heartbeat_at=None) | Q(heartbeat_at__lt=now - timedelta(milliseconds=TICK_EVERY_MS // 2))
+    if not update_mark(using, old, heartbeat_at=now):  # another process has just recorded it, or there is no row
+        get_mark(using, heartbeat_at=now)
+
+
+def probe(index: Mirror, using: str) -> int:
+    """Add the overdue jobs that are neither running nor in the mirror. Return how many were added.
+
+    Each call scans overdue jobs for about 0.3 seconds, starting where the last call stopped. After the newest job, the
+    next call starts with the oldest again. A call that cannot scan all overdue jobs also scans those that became
+    overdue since the last call. So a missing job is found soon, even if the backlog of ready jobs is large.
+    """
+    now_ms = databases.now_ms(using)
+    last_ms, due_ms, job_id = index.probe_cursor()
+    missing, end = _scan(index, using, (due_ms, job_id))
+    if (due_ms, job_id, *end) != (0, 0, 0, 0):
+        missing += _scan(index, using, (max(last_ms - PROBE_OVERLAP_MS, 0), 0))[0]
+    index.probe_cursor((now_ms - OVERDUE_AGE_MS, *end))
+    if missing:
+        index.count("repaired", missing)
+        logger.warning("mirror: %s overdue jobs were missing and have been added", missing)
+    return missing
+
+
+def _scan(index: Mirror, using: str, after: tuple[int, int]) -> tuple[int, tuple[int, int]]:
+    """Add missing jobs, a page at a time. Return (number added, next cursor): (0, 0) if there are no more pages."""
+    missing, deadline = 0, time.monotonic() + PROBE_SECONDS
+    while page := lookups.overdue(using, age_ms=OVERDUE_AGE_MS, after=after, limit=PAGE):
+        missing += add_page(index, page)
+        after = (page[-1].due_ms, page[-1].id)
+        if len(page) < PAGE or time.monotonic() > deadline:
+            break
+    return missing, after if len(page) == PAGE else (0, 0)

@@ -1,0 +1,217 @@
+"""The retention: delete ended jobs with their events when they are old enough, in small batches.
+
+The sweep does a short step, and if more is left, tasks do the next steps until the next sweep: each takes a tenth of a
+second, and a pause three times as long follows. RetentionCursor keeps the position. `manage.py delaytasks prune` does
+one complete pass.
+"""
+
+import os
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import NamedTuple, TypeVar
+from urllib.parse import urlsplit
+
+from .. import conf, databases
+from ..db import retention as sql
+from ..db.retention import EndedJob, newest_of_keys
+from ..jobs.history import lake_directory
+from ..models import RetentionCursor
+from ..states import State
+
+__all__ = ["EndedJob", "Retention", "configured", "keep", "newest_of_keys", "prune", "step"]
+
+PAGE = 2000  # rows read by one statement
+BATCH_JOBS = 300  # jobs deleted by one transaction
+MAX_PAUSE_SECONDS = 0.5  # the pause after a transaction is as long as the transaction took
+STEP_SECONDS = 0.1  # a pool process does nothing else during a step
+PAUSE_PER_STEP_SECOND = 3  # the pause after a step, as a multiple of the time that the step took
+PASS_SECONDS = 3600  # shortest time from the beginning of one pass to the beginning of the next
+
+KeepRule = Callable[[str, Sequence[EndedJob]], Collection[int]]
+Rule = TypeVar("Rule", bound=KeepRule)
+_keep_rules: list[KeepRule] = []
+
+
+def keep(rule: Rule) -> Rule:
+    """Decorate a function that keeps jobs which would otherwise be deleted.
+
+    The function is called with the database alias and a batch of ended jobs, and returns the ids of those to keep. It
+    is called once for each batch, so it should need no more than one query. If it raises, nothing of the batch is
+    deleted. `newest_of_keys(using, jobs)` returns the newest job of each topic and key.
+    """
+    _keep_rules.append(rule)
+    return rule
+
+
+@dataclass(frozen=True)
+class Retention:
+    """How long ended jobs are kept.
+
+    topics   topic or "*" -> {"ended": age, "dead": age}, as in the RETENTION setting. A missing age is that of "*";
+             None, or no age at all: keep the jobs
+    only     the only topic whose jobs are deleted; None: all
+    """
+
+    topics: Mapping[str, Mapping[str, timedelta | None]]
+    only: str | None = None
+
+    def age(self, topic: str, state: int) -> timedelta | None:
+        """Return how long a job in this state is kept after its end, or None if it is kept forever."""
+        if self.only not in (None, topic):
+            return None
+        kind = "dead" if state == State.DEAD else "ended"
+        options = self.topics.get(topic, {})
+        return options[kind] if kind in options else self.topics.get(conf.ALL_TOPICS, {}).get(kind)
+
+    @property
+    def shortest(self) -> timedelta | None:
+        """The shortest of all ages, or None if no job is ever deleted."""
+        ages = [age for options in self.topics.values() for age in options.values() if age is not None]
+        return min(ages, default=None)
+
+    def is_over(self, job: EndedJob, now_ms: int) -> bool:
+        age = self.age(job.topic, job.state)
+        return age is not None and job.ended_ms <= now_ms - to_ms(age)
+
+
+def configured() -> Retention:
+    """Return the retention of the RETENTION setting."""
+    return Retention(conf.get().retention)
+
+
+def to_ms(age: timedelta) -> int:
+    return age // timedelta(milliseconds=1)
+
+
+def archive_directory(using: str) -> str | None:
+    """Return the database's directory of the lake if the pipeline archives there, otherwise None.
+
+    The pipeline then deletes jobs itself, after it has compared their copies with the rows. Whether a remote lake has
+    an archive is not known here, so it counts as having one.
+    """
+    root = lake_directory(using)
+    if root is None:
+        return None
+    if urlsplit(root).scheme not in ("", "file"):
+        return root
+    path = urlsplit(root).path
+    return root if any(os.path.exists(f"{path}/{name}") for name in ("archive.json", "archive")) else None
+
+
+class Batch(NamedTuple):
+    """The result of one transaction.
+
+    table     "job" or "event": what was deleted
+    deleted   number of rows
+    position  id up to which the table has been read; None: to its end
+    """
+
+    table: str
+    deleted: int
+    position: int | None
+
+
+def prune(using: str, retention: Retention) -> Iterator[Batch]:
+    """Delete all rows that are old enough, in order of id. Yield the result of each transaction.
+
+    Then events older than the shortest age that have no job are deleted. After each transaction comes a pause of the
+    same length. Where the pipeline archives, nothing is deleted.
+    """
+    yield from _paced(_batches(using, retention, job_id=0, event_id=0))
+
+
+def step(using: str, seconds: float = STEP_SECONDS) -> dict[str, int]:
+    """Continue the pass over the tables for about `seconds`. Return the numbers of deleted rows.
+
+    pruned    jobs
+    orphans   events whose jobs were deleted by other means
+
+    A new pass begins at the earliest an hour after the last one began. Does nothing without RETENTION.
+    """
+    counts, retention = {"pruned": 0, "orphans": 0}, configured()
+    if retention.shortest is None:
+        return counts
+    deadline, mark = time.monotonic() + seconds, _open_pass(using)
+    if mark.job_id is None and mark.event_id is None:
+        return counts
+    for batch in _batches(using, retention, job_id=mark.job_id, event_id=mark.event_id):
+        counts["pruned" if batch.table == "job" else "orphans"] += batch.deleted
+        RetentionCursor.objects.using(using).filter(pk=mark.pk).update(**{f"{batch.table}_id": batch.position})
+        if time.monotonic() > deadline:
+            break
+    return counts
+
+
+def is_unfinished(using: str) -> bool:
+    """Return whether the current pass has rows left to read, so that another step is useful."""
+    if configured().shortest is None or archive_directory(using) is not None:
+        return False
+    return not RetentionCursor.objects.using(using).filter(job_id=None, event_id=None).exists()
+
+
+def _open_pass(using: str) -> RetentionCursor:
+    """Return the position of the current pass. Begin a new pass if the last one has ended and is old enough."""
+    now = databases.now(using)
+    rows = RetentionCursor.objects.using(using)
+    mark, _ = rows.get_or_create(pk=1, defaults={"began_at": now})
+    is_done = mark.job_id is None and mark.event_id is None
+    if is_done and mark.began_at <= now - timedelta(seconds=PASS_SECONDS):
+        rows.update(job_id=0, event_id=0, began_at=now)
+        return rows.get(pk=1)
+    return mark
+
+
+def _batches(using: str, retention: Retention, *, job_id: int | None, event_id: int | None) -> Iterator[Batch]:
+    shortest = retention.shortest
+    if shortest is None or archive_directory(using) is not None:
+        return
+    before_ms = databases.now_ms(using) - to_ms(shortest)
+    if job_id is not None:
+        yield from _prune_jobs(using, retention, job_id, before_ms)
+    if event_id is not None and retention.only is None:
+        yield from _prune_orphans(using, event_id, before_ms)
+
+
+def _paced(batches: Iterator[Batch]) -> Iterator[Batch]:
+    """Pause after each batch as long as it took, so that others get at least half of the database's time."""
+    while True:
+        began = time.monotonic()
+        batch = next(batches, None)
+        if batch is None:
+            return
+        took = time.monotonic() - began
+        yield batch
+        time.sleep(min(took, MAX_PAUSE_SECONDS))
+
+
+def _prune_jobs(using: str, retention: Retention, after: int, before_ms: int) -> Iterator[Batch]:
+    """Delete jobs after the id `after`. Ends at the first page whose jobs were all created later than `before_ms`."""
+    while True:
+        page = sql.ended_jobs(using, after=after, before_ms=before_ms, limit=PAGE)
+        if page.last_id is None or page.first_ms is None or page.first_ms > before_ms:
+            yield Batch("job", 0, None)
+            return
+        now_ms = databases.now_ms(using)
+        over = [job for job in page.rows if retention.is_over(job, now_ms)]
+        for start in range(0, len(over), BATCH_JOBS):
+            batch = over[start : start + BATCH_JOBS]
+            yield Batch("job", sql.delete_jobs(using, _without_kept(using, batch)), batch[-1].id)
+        after = page.last_id
+        yield Batch("job", 0, after)
+
+
+def _without_kept(using: str, jobs: list[EndedJob]) -> list[EndedJob]:
+    kept = {job_id for rule in _keep_rules for job_id in rule(using, jobs)}
+    return [job for job in jobs if job.id not in kept]
+
+
+def _prune_orphans(using: str, after: int, before_ms: int) -> Iterator[Batch]:
+    while True:
+        page = sql.orphan_events(using, after=after, before_ms=before_ms, limit=PAGE)
+        if page.last_id is None or page.first_ms is None or page.first_ms > before_ms:
+            yield Batch("event", 0, None)
+            return
+        after = page.last_id
+        yield Batch("event", sql.delete_orphans(using, page.rows), after)

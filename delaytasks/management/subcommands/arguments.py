@@ -1,0 +1,101 @@
+"""Arguments shared by subcommands, and their parsing. Invalid values are usage errors: exit code 2."""
+
+import argparse
+import getpass
+import json
+import os
+import re
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+
+from .output import Options
+
+USAGE = 2
+
+
+def target(parser: CommandParser) -> None:
+    parser.add_argument("target", nargs="+", metavar="ID | TOPIC KEY", help="the job's id, or its topic and key")
+
+
+def target_of(options: Options) -> tuple[int | None, str, str]:
+    """Return (id, "", "") or (None, topic, key), depending on what was given. Raises CommandError."""
+    values = options["target"]
+    if len(values) == 2:
+        return None, values[0], values[1]
+    if len(values) == 1 and values[0].isascii() and values[0].isdecimal() and len(values[0]) <= 18:
+        return int(values[0]), "", ""
+    raise CommandError("Give the job's id, or its topic and key.", returncode=USAGE)
+
+
+def lake(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--lake",
+        metavar="FOLDER",
+        help="path or URI of the lake, with a folder per database (default: the LAKE setting)",
+    )
+
+
+def when(parser: CommandParser) -> None:
+    group = parser.add_mutually_exclusive_group(required=True)
+    group.add_argument("--delay", type=seconds, metavar="SECONDS", help="due after this time")
+    group.add_argument(
+        "--due", type=moment, metavar="TIME", help="due time, in ISO 8601 with a zone: 2030-01-01T09:00+01:00"
+    )
+
+
+def by(parser: CommandParser) -> None:
+    parser.add_argument("--by", default=None, help="actor, stored in the job's events (default: command:USER)")
+
+
+def by_of(options: Options) -> str:
+    return options["by"] or f"command:{_os_user()}"
+
+
+def _os_user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # the user id has no name, as in a minimal container
+        return str(os.getuid())
+
+
+def seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds") from None
+
+
+def moment(text: str) -> datetime:
+    """Parse a time in ISO 8601 as an aware datetime. Raises ArgumentTypeError, also if it has no zone."""
+    try:
+        parsed = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time in ISO 8601, such as 2030-01-01T09:00Z") from None
+    if parsed.tzinfo is None:
+        raise argparse.ArgumentTypeError(f"{text!r} has no time zone: append Z for UTC, or an offset such as +01:00")
+    return parsed
+
+
+_UNITS = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
+
+
+def age(text: str) -> timedelta:
+    match = re.fullmatch(r"(\d{1,6})([dhms])", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an age such as 30d, 12h, 45m or 90s")
+    return timedelta(**{_UNITS[match[2]]: int(match[1])})
+
+
+def limit(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= 100_000):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 100000")
+    return int(text)
+
+
+def body(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"not JSON: {error}") from None

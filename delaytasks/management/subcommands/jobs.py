@@ -1,0 +1,114 @@
+"""Subcommands for one job, by id or by topic and key: schedule, cancel, reschedule, retry, run-now."""
+
+from typing import Any
+
+from django.core.management.base import CommandParser
+
+from ...db import dialects
+from ...jobs import control, schedule
+from ...models import Job
+from ...outcomes import CancelResult, Result, result_text
+from . import arguments
+from .output import Answer, Options, Verb, job_data, job_line
+
+
+def _changed(job: Job, using: str, result: str) -> Answer:
+    job = Job.objects.using(using).get(pk=job.pk)
+    now = dialects.database_now(using)
+    return Answer({"result": result, "job": job_data(job, now)}, f"{result}: {job_line(job, now)}")
+
+
+def _schedule_arguments(parser: CommandParser) -> None:
+    parser.add_argument("topic")
+    parser.add_argument("key", help="the business name, for example order:1042")
+    arguments.when(parser)
+    parser.add_argument("--body", type=arguments.body, default=None, metavar="JSON", help="passed to the handler")
+    parser.add_argument("--ttr", type=arguments.seconds, metavar="SECONDS", help="time to run (default: the topic's)")
+    parser.add_argument(
+        "--expires", type=arguments.seconds, metavar="SECONDS",
+        help="skip the job if it cannot begin so long after its due time (default: the topic's)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--on-conflict", choices=("reject", "keep", "replace", "again"), default="reject",
+        help="if a job with this topic and key is live: refuse (default), keep it, replace its terms, or run it again: "
+        "once more after the running attempt, and as keep if it waits",
+    )  # fmt: skip
+    arguments.by(parser)
+
+
+def _schedule(options: Options, using: str) -> Answer:
+    job = schedule.schedule(
+        options["topic"], key=options["key"], delay=options["delay"], due_at=options["due"], body=options["body"],
+        ttr=options["ttr"], expires=options["expires"], on_conflict=options["on_conflict"], using=using,
+        by=arguments.by_of(options),
+    )  # fmt: skip
+    result = "scheduled" if job.is_new else "replaced" if options["on_conflict"] == "replace" else "kept"
+    if job.runs_again:
+        result = "scheduled again"
+    return _changed(job, using, result)
+
+
+def _cancel_arguments(parser: CommandParser) -> None:
+    arguments.target(parser)
+    arguments.by(parser)
+
+
+def _cancel(options: Options, using: str) -> Answer:
+    """Cancel a job. Any result other than "cancelled" is a failure."""
+    job_id, topic, key = arguments.target_of(options)
+    by = arguments.by_of(options)
+    if job_id is not None:
+        result = control.cancel_job(job_id, using=using, by=by)
+        identity: dict[str, Any] = {"id": job_id}
+        label = f"Job {job_id}"
+    else:
+        result = control.cancel(topic, key=key, using=using, by=by)
+        identity, label = {"topic": topic, "key": key}, f"{topic} {key}"
+    refused = "" if result is CancelResult.CANCELLED else f"{label} was not cancelled: {result.value}."
+    return Answer(identity | {"result": result.value}, result.value, refused)
+
+
+def _reschedule_arguments(parser: CommandParser) -> None:
+    arguments.target(parser)
+    arguments.when(parser)
+    arguments.by(parser)
+
+
+def _reschedule(options: Options, using: str) -> Answer:
+    job_id, topic, key = arguments.target_of(options)
+    due, delay, by = options["due"], options["delay"], arguments.by_of(options)
+    if job_id is not None:
+        job = control.reschedule_job(job_id, due_at=due, delay=delay, using=using, by=by)
+    else:
+        job = control.reschedule(topic, key, due_at=due, delay=delay, using=using, by=by)
+    return _changed(job, using, result_text(Result.RESCHEDULED))
+
+
+def _retry(options: Options, using: str) -> Answer:
+    job_id, topic, key = arguments.target_of(options)
+    by = arguments.by_of(options)
+    if job_id is not None:
+        return _changed(control.retry_dead(job_id=job_id, using=using, by=by), using, result_text(Result.RETRIED))
+    return _changed(control.retry_dead(topic, key, using=using, by=by), using, result_text(Result.RETRIED))
+
+
+def _run_now(options: Options, using: str) -> Answer:
+    job_id, topic, key = arguments.target_of(options)
+    by = arguments.by_of(options)
+    if job_id is not None:
+        return _changed(control.run_job_now(job_id, using=using, by=by), using, result_text(Result.MADE_READY))
+    return _changed(control.run_now(topic, key, using=using, by=by), using, result_text(Result.MADE_READY))
+
+
+VERBS = {
+    "schedule": Verb("Schedule a job.", _schedule_arguments, _schedule),
+    "cancel": Verb(
+        "Cancel a job that is not running. Prints cancelled, running, already finished or unknown; "
+        "the exit code is 0 only for cancelled.",
+        _cancel_arguments,
+        _cancel,
+    ),
+    "reschedule": Verb("Move a job that is not running to another due time.", _reschedule_arguments, _reschedule),
+    "retry": Verb("Make a dead job ready again and reset its failures to 0.", _cancel_arguments, _retry),
+    "run-now": Verb("Make a delayed job ready at once.", _cancel_arguments, _run_now),
+}

@@ -1,0 +1,142 @@
+"""Subcommands that run maintenance once: move, sweep, rebuild, audit, prune. Workers run it by themselves, too."""
+
+from django.core.management.base import CommandError, CommandParser
+
+from ... import conf, mirror
+from ...maintenance import audit, feed, retention, sweep
+from ...worker import dispatch
+from ...worker.sender import sender
+from . import arguments
+from .output import Answer, Options, Verb
+
+DIFFERENCES = ("missing", "ghosts", "late", "doubled")
+NO_MIRROR = "No Redis is configured, so there is no mirror."
+MAX_PASSES = 10_000
+SEND_SECONDS = 10.0  # how long the command waits for its messages to be sent
+
+
+def _move_arguments(parser: CommandParser) -> None:
+    parser.add_argument("--until-idle", action="store_true", help="repeat until nothing is due")
+
+
+def _move(options: Options, using: str) -> Answer:
+    mover = dispatch.new_mover(using)
+    passes, rest_ms = 1, mover.move_due()
+    while options["until_idle"] and rest_ms == 0 and passes < MAX_PASSES:
+        passes, rest_ms = passes + 1, mover.move_due()
+    sender().wait_until_sent(SEND_SECONDS)
+    status = "more jobs are due" if rest_ms == 0 else f"next pass in {rest_ms} ms"
+    return Answer({"passes": passes, "rest_ms": rest_ms}, f"{passes} {'pass' if passes == 1 else 'passes'}; {status}")
+
+
+def _sweep(options: Options, using: str) -> Answer:
+    counts = sweep.sweep(using=using)
+    return Answer(counts, _format_counts(counts))
+
+
+def _rebuild(options: Options, using: str) -> Answer:
+    if mirror.connect(using) is None:
+        return Answer({"fed_entries": 0, "mirror": "off"}, NO_MIRROR)
+    fed = feed.rebuild(using=using)
+    if fed is None:
+        return Answer({"fed_entries": 0, "mirror": "up"}, "", "Another process is rebuilding the mirror.")
+    return Answer({"fed_entries": fed, "mirror": "up"}, f"{fed} missing entries were restored")
+
+
+def _audit_arguments(parser: CommandParser) -> None:
+    parser.add_argument("--check", action="store_true", help="do not repair; the exit code is 1 if anything differs")
+
+
+def _audit(options: Options, using: str) -> Answer:
+    """Audit the mirror. Without --check, repair it and audit again: the exit code is 1 only if differences remain."""
+    if mirror.connect(using) is None:
+        return Answer({"mirror": "off"}, NO_MIRROR)
+    counts = audit.audit(using=using, repair=not options["check"])
+    if options["check"] or not _has_differences(counts):
+        refused = (
+            "The mirror and the database differ. Run without --check to repair." if _has_differences(counts) else ""
+        )
+        return Answer(counts | {"mirror": "up"}, _format_counts(counts), refused)
+    after = audit.audit(using=using, repair=False)
+    remaining = {kind: after[kind] for kind in DIFFERENCES}
+    text = f"found\n{_format_counts(counts)}\nremaining after the repair\n{_format_counts(remaining)}"
+    refused = "Some differences could not be repaired." if _has_differences(after) else ""
+    return Answer(counts | {"mirror": "up", "left": remaining}, text, refused)
+
+
+def _has_differences(counts: dict[str, int]) -> bool:
+    return any(counts.get(kind) for kind in DIFFERENCES)
+
+
+def _format_counts(counts: dict[str, int]) -> str:
+    return "\n".join(f"{name:<8} {count}" for name, count in counts.items())
+
+
+def _prune_arguments(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--older-than", type=arguments.age, metavar="AGE",
+        help="jobs that finished or were cancelled this long ago: 30d, 12h, 45m, 90s (default: the RETENTION setting)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--dead-older-than", type=arguments.age, metavar="AGE", help="dead jobs too, if they died this long ago"
+    )
+    parser.add_argument("--topic", help="only this topic")
+
+
+def _prune(options: Options, using: str) -> Answer:
+    policy = _retention(options)
+    archive = retention.archive_directory(using)
+    if archive is not None:
+        return Answer(
+            {"pruned": 0, "orphans": 0, "archive": archive},
+            "",
+            f"The pipeline archives these jobs in {archive}, and deletes only what it has archived. "
+            "Run `manage.py delaytasks pipeline archive` instead.",
+        )
+    counts = {"pruned": 0, "orphans": 0}
+    for batch in retention.prune(using, policy):
+        counts["pruned" if batch.table == "job" else "orphans"] += batch.deleted
+    text = f"deleted {_plural(counts['pruned'], 'job')} and {_plural(counts['orphans'], 'event')} without a job"
+    return Answer(counts, text)
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _retention(options: Options) -> retention.Retention:
+    ages = {"ended": options["older_than"], "dead": options["dead_older_than"]}
+    topics = {conf.ALL_TOPICS: ages} if any(ages.values()) else conf.get().retention
+    policy = retention.Retention(topics, options["topic"])
+    if policy.shortest is None:
+        raise CommandError(
+            "Nothing says how old the jobs must be: give --older-than, such as --older-than 30d, or set "
+            "DELAYTASKS['RETENTION'].",
+            returncode=arguments.USAGE,
+        )
+    return policy
+
+
+def _no_arguments(parser: CommandParser) -> None:
+    """Add no arguments, for subcommands that have none."""
+
+
+VERBS = {
+    "move": Verb("Run one pass of the mover: make due jobs ready and notify workers.", _move_arguments, _move),
+    "sweep": Verb(
+        "Run the sweep: take back expired leases and enter the next window of the horizon into the mirror.",
+        _no_arguments,
+        _sweep,
+    ),
+    "rebuild": Verb("Rebuild the mirror: enter all jobs within the horizon.", _no_arguments, _rebuild),
+    "audit": Verb(
+        "Compare the mirror with the database and repair differences. The exit code is 1 if some remain.",
+        _audit_arguments,
+        _audit,
+    ),
+    "prune": Verb(
+        "Delete ended jobs of a certain age with their events, in small batches, and events without a job.",
+        _prune_arguments,
+        _prune,
+    ),
+}

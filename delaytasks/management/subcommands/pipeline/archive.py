@@ -1,0 +1,56 @@
+"""pipeline archive: move ended jobs from the database to the lake."""
+
+import argparse
+from datetime import timedelta
+
+from django.core.management.base import CommandParser
+
+from .... import databases
+from ....timeouts import retained
+from ..output import Answer, Options, Verb
+from .process import run_application, to_answer
+
+
+def _arguments(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--older-than-days", type=_days, default=30.0, metavar="DAYS",
+        help="archive jobs that ended longer ago; 1 and above: in whole UTC days, each archived once (default: 30)",
+    )  # fmt: skip
+    parser.add_argument("--dead", action="store_true", help="also archive dead jobs; they cannot be retried afterwards")
+    parser.add_argument("--keep", action="store_true", help="archive without deleting rows")
+
+
+def _days(text: str) -> float:
+    try:
+        days = float(text)
+    except ValueError:
+        days = -1.0
+    if not 0 <= days <= 36_500:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of days from 0 to 36500")
+    return days
+
+
+def _run(options: Options, using: str) -> Answer:
+    before = databases.now(using) - timedelta(days=options["older_than_days"])
+    retained.forget_others(using, before)  # the archive leaves all jobs with a declared time in the database
+    parameters = {
+        "older_than_days": options["older_than_days"], "dead": options["dead"], "prune": not options["keep"],
+    }  # fmt: skip
+    answer = run_application("archive", options, using, parameters)
+    text = (
+        f"{answer['jobs']} jobs with {answer['events']} events archived, {answer['pruned']} jobs pruned, "
+        f"in {answer['seconds']} s"
+    )
+    if answer["withdrawn"]:
+        text += f"\n{answer['withdrawn']} jobs changed meanwhile and were not archived"
+    if answer["left"]:
+        text += f"\n{answer['left']} jobs were locked; the next run prunes them"
+    return to_answer(answer, text)
+
+
+VERB = Verb(
+    "Move ended jobs from the database to Delta tables: write, compare, commit, then prune. `show` and the admin "
+    "still find them there.",
+    _arguments,
+    _run,
+)

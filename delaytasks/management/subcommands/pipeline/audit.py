@@ -1,0 +1,72 @@
+"""pipeline audit: check that business rows have their jobs, and show what happened to the jobs."""
+
+import shlex
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+
+from .. import arguments
+from ..output import Answer, Options, Verb, table
+from .process import needs_spark, run_application, to_answer
+
+MAX_SAMPLES = 3  # keys of each class that the text names
+HEAD = ("class", "keys", "must be empty", "for example")
+
+
+def _arguments(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--rule", required=True, metavar="FILE",
+        help="TOML file that says which business rows should have a job (docs/pipeline.md)",
+    )  # fmt: skip
+
+
+def _run(options: Options, using: str) -> Answer:
+    needs_spark()
+    from ....pipeline.rules import rules
+
+    file = options["rule"]
+    try:
+        tables = rules.read(file)
+        declared = rules.rules_of(file, tables)
+    except rules.BadRule as error:
+        raise CommandError(str(error), returncode=arguments.USAGE) from error
+    parameters = {"file": file, "rules": [each | _absolute(rule) for each, rule in zip(tables, declared, strict=True)]}
+    answer = run_application("audit", options, using, parameters)
+    load = ["manage.py", "delaytasks", "pipeline", "load"]
+    lake = ["--lake", options["lake"]] if options["lake"] else []
+    database = ["--database", options["database"]] if options["database"] else []
+    sections = [_section(each, [*load, each["missing"], *lake, *database]) for each in answer["rules"]]
+    end = f"as of {answer['as_of']}, in {answer['seconds']} s"
+    return to_answer(answer, "\n\n".join([*sections, end]))
+
+
+def _absolute(rule: Any) -> dict[str, str]:
+    return {"parquet": rule.parquet} if rule.parquet else {}
+
+
+def _section(rule: dict[str, Any], load: list[str]) -> str:
+    rows = [
+        (name, each["count"], "yes" if each["must_be_empty"] else "", _keys(each["samples"], each["count"]))
+        for name, each in rule["classes"].items()
+    ]
+    lines = [
+        f"{rule['name']}: {rule['rows']} rows of {rule['source']}, {rule['jobs']} jobs of {rule['topic']}",
+        table(HEAD, rows, right=("keys",)),
+        f"all keys with their class: {rule['folder']}",
+    ]
+    if rule["missing"]:
+        lines.append(f"to schedule the missing jobs: {shlex.join(load)}")
+    return "\n".join(lines)
+
+
+def _keys(samples: list[dict[str, Any]], count: int) -> str:
+    shown = ", ".join(str(each["key"]) for each in samples[:MAX_SAMPLES])
+    return f"{shown}, ..." if count > MAX_SAMPLES else shown
+
+
+VERB = Verb(
+    "Check that each business row that should have a job has exactly one, and what happened to it. The exit code is 1 "
+    "if a class that must be empty is not.",
+    _arguments,
+    _run,
+)

@@ -1,0 +1,59 @@
+"""Subcommands that run a Spark application: manage.py delaytasks pipeline QUESTION."""
+
+import argparse
+
+from django.core.management.base import CommandParser
+
+from ....pipeline import exit_codes
+from .. import arguments
+from ..output import Answer, Options, Verb
+from . import archive, audit, load, minutes, report, stream, tables
+
+QUESTIONS: dict[str, Verb] = {
+    "archive": archive.VERB, "report": report.VERB, "audit": audit.VERB, "load": load.VERB, "stream": stream.VERB,
+    "minutes": minutes.VERB, "convert": tables.CONVERT, "optimize": tables.OPTIMIZE,
+}  # fmt: skip
+
+
+def _arguments(parser: CommandParser) -> None:
+    questions = parser.add_subparsers(dest="question", metavar=" | ".join(QUESTIONS), required=True)
+    for name, question in QUESTIONS.items():
+        sub = questions.add_parser(name, help=question.help, description=question.help, epilog=exit_codes.HELP)
+        question.arguments(sub)
+        arguments.lake(sub)
+        sub.add_argument(
+            "--master", default="local[*]", help="Spark master: local[*], spark://..., yarn, k8s://..., sc://..."
+        )
+        sub.add_argument(
+            "--conf", action="append", default=[], type=_option, metavar="NAME=VALUE", help="a Spark option; repeatable"
+        )
+        sub.add_argument(
+            "--submit", action="store_true", help="start with spark-submit (from SPARK_HOME or pyspark), in client mode"
+        )
+        # No default here: it would override a --json that comes before QUESTION.
+        sub.add_argument(
+            "--json",
+            action="store_true",
+            dest="as_json",
+            default=argparse.SUPPRESS,
+            help="write one JSON document to stdout",
+        )
+
+
+def _option(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
+def _run(options: Options, using: str) -> Answer:
+    return QUESTIONS[options["question"]].run(options, using)
+
+
+VERBS: dict[str, Verb] = {
+    "pipeline": Verb(
+        f"Run a Spark application: {', '.join(QUESTIONS)}. {exit_codes.HELP}", _arguments, _run,
+        exit_codes.ExitCode.COULD_NOT_RUN,
+    ),
+}  # fmt: skip

@@ -1,0 +1,60 @@
+"""pipeline convert, pipeline optimize: change the archive's tables, without Spark."""
+
+import importlib
+import importlib.util
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import CommandError, CommandParser
+
+from ....pipeline.exit_codes import ExitCode
+from ..output import Answer, Options, Verb
+from .process import MISSING, database_of, folder
+
+
+def _no_arguments(parser: CommandParser) -> None:
+    pass
+
+
+def _run(question: str, options: Options, using: str) -> dict[str, Any]:
+    """Run an application in this process and return its result. Raises CommandError with its error."""
+    root = folder(options, using)
+    if any(importlib.util.find_spec(name) is None for name in ("pyspark", "pyarrow", "deltalake")):
+        raise ImproperlyConfigured(MISSING)
+    from ....pipeline.sources.database import Busy, Database, DatabaseAway, NotAllowed
+    from ....pipeline.tables.lake import Lake, LakeError
+
+    application = importlib.import_module(f"delaytasks.pipeline.applications.{question}")
+    try:
+        answer: dict[str, Any] = application.run(Database(**database_of(using)), Lake(root))
+    except (Busy, DatabaseAway, NotAllowed, LakeError) as error:
+        raise CommandError(str(error), returncode=ExitCode.COULD_NOT_RUN) from error
+    return answer
+
+
+def _convert(options: Options, using: str) -> Answer:
+    answer = _run("convert", options, using)
+    text = (
+        f"{answer['runs']} runs of the archive and {answer['months']} months of hourly statistics converted. "
+        f"The archive has {answer['jobs']} jobs and {answer['events']} events."
+    )
+    return Answer(answer, text)
+
+
+def _optimize(options: Options, using: str) -> Answer:
+    answer = _run("optimize", options, using)
+    return Answer(answer, f"The archive has {answer['jobs']} files of jobs and {answer['events']} of events.")
+
+
+CONVERT = Verb(
+    "Make Delta tables of an archive and of hourly statistics that an earlier version wrote. Moves the files and "
+    "copies nothing. Can be repeated. Does not start Spark.",
+    _no_arguments,
+    _convert,
+)
+OPTIMIZE = Verb(
+    "Rewrite the archive's tables in few large files, ordered by key and by job, so that `show` reads less. Does not "
+    "start Spark.",
+    _no_arguments,
+    _optimize,
+)

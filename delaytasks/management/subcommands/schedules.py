@@ -1,0 +1,150 @@
+"""Subcommand for recurring jobs: schedules list, next, plan, apply, pause, resume, run, backfill and from-beat."""
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from django.core.management.base import CommandError, CommandParser
+
+from ...calendars.wall_time import to_zone
+from ...models import Schedule
+from ...recurrence import schedules
+from ...recurrence.definition import state_of
+from . import arguments
+from .output import Answer, Options, Verb, printable, rfc3339, table
+
+if TYPE_CHECKING:
+    from ...celery import beat_migration
+
+ACTIONS = ("list", "next", "plan", "apply", "pause", "resume", "run", "backfill", "from-beat")
+
+
+def _arguments(parser: CommandParser) -> None:
+    parser.add_argument("action", choices=ACTIONS, help="what to do; next, pause, resume, run and backfill need NAME")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="the schedule's name")
+    parser.add_argument("--count", type=arguments.limit, default=10, help="next: number of runs (default: 10)")
+    parser.add_argument("--from", dest="start", type=arguments.moment, metavar="TIME", help="backfill: the first time")
+    parser.add_argument("--to", dest="end", type=arguments.moment, metavar="TIME", help="backfill: the last time")
+    parser.add_argument("--app", default="", help="from-beat: the Celery app, as for `celery -A`")
+    parser.add_argument(
+        "--topic", action="append", default=[], metavar="TASK=TOPIC", help="from-beat: the topic of a task's schedules"
+    )
+    parser.add_argument("--write", action="store_true", help="from-beat: store the schedules, not only show them")
+    arguments.by(parser)
+
+
+def _run(options: Options, using: str) -> Answer:
+    action, name = options["action"], options["name"]
+    match action:
+        case "list":
+            return _list(using)
+        case "plan" | "apply":
+            changes = schedules.plan(using=using) if action == "plan" else schedules.apply(using=using)
+            rows = [(change.kind, change.name) for change in changes]
+            return Answer([change._asdict() for change in changes], table(("change", "schedule"), rows))
+        case "from-beat":
+            return _from_beat(options, using)
+    if not name:
+        raise CommandError(f"Give the name of the schedule: schedules {action} NAME.", returncode=arguments.USAGE)
+    return _one(action, name, options, using)
+
+
+def _one(action: str, name: str, options: Options, using: str) -> Answer:
+    match action:
+        case "next":
+            return _next(name, options["count"], using)
+        case "pause" | "resume":
+            changed = (schedules.pause if action == "pause" else schedules.resume)(name, using=using)
+            state = "paused" if action == "pause" else "running"
+            return Answer({"name": name, "changed": changed}, f"{name} is {state}{'' if changed else ' already'}")
+        case "run":
+            job = schedules.run_now(name, using=using, by=arguments.by_of(options))
+            return Answer({"id": job.pk, "key": job.key}, f"job {job.pk}  {job.key} is ready")
+    if options["start"] is None or options["end"] is None:
+        raise CommandError("Give the range: schedules backfill NAME --from TIME --to TIME.", returncode=arguments.USAGE)
+    count = schedules.backfill(name, options["start"], options["end"], using=using)
+    return Answer({"name": name, "made": count}, f"{count} firings were made")
+
+
+def _from_beat(options: Options, using: str) -> Answer:
+    from ...celery import beat_entries, beat_migration  # imported late: they load Celery
+
+    pairs = [text.partition("=") for text in options["topic"]]
+    for task, equals, topic in pairs:
+        if not (task and equals and topic):
+            raise CommandError(f"--topic {task}: write it as TASK=TOPIC.", returncode=arguments.USAGE)
+    try:
+        entries = beat_entries.read(options["app"])
+    except (ImportError, AttributeError) as error:
+        raise CommandError(
+            f"--app {options['app']}: {error}. Give it as for `celery -A`.", returncode=arguments.USAGE
+        ) from error
+    topics = {task: topic for task, _, topic in pairs}
+    carried = beat_migration.carry_over(entries, topics, using=using, write=options["write"])
+    data = [_carried(each) for each in carried]
+    rows = [(each["entry"], each["schedule"] or "-", each["times"], "; ".join(each["notes"])) for each in data]
+    done = sum(each["schedule"] is not None for each in data)
+    verb = "were stored" if options["write"] else "can be stored: add --write"
+    text = table(("entry", "schedule", "times", "not carried over"), rows)
+    return Answer(data, printable(f"{text}\n{done} of {len(data)} {verb}"))
+
+
+def _carried(each: "beat_migration.Carried") -> dict[str, Any]:
+    row = None if each.definition is None else Schedule(**each.definition.columns())
+    return {
+        "entry": each.name, "schedule": row and row.name, "topic": row and row.topic, "tz": row and row.tz,
+        "times": "" if row is None else times_text(row), "notes": [each.problem] if each.problem else each.notes,
+    }  # fmt: skip
+
+
+def _list(using: str) -> Answer:
+    rows = list(Schedule.objects.using(using).order_by("name"))
+    data = [
+        {"name": row.name, "topic": row.topic, "times": times_text(row), "tz": row.tz, "source": row.source,
+         "state": _state(row), "made_until": rfc3339(row.made_until)}
+        for row in rows
+    ]  # fmt: skip
+    shown = [(each["name"], each["topic"], each["times"], each["tz"], each["source"], each["state"]) for each in data]
+    return Answer(data, table(("schedule", "topic", "times", "zone", "source", "state"), shown))
+
+
+def _next(name: str, count: int, using: str) -> Answer:
+    row = schedules.find(name, using=using)
+    firings = schedules.next_firings(row, count)
+    zone = to_zone(row.tz)
+    data: list[dict[str, Any]] = [
+        {"wall": firing.label, "due_at": rfc3339(firing.due), "local": firing.due.astimezone(zone).isoformat()}
+        for firing in firings
+    ]
+    shown = [(_short(firing.due.astimezone(zone)), _short(firing.due.astimezone(UTC))) for firing in firings]
+    return Answer(data, printable(table((f"in {row.tz}", "in UTC"), shown)))
+
+
+def _short(moment: datetime) -> str:
+    return moment.strftime("%a %Y-%m-%d %H:%M:%S%z")
+
+
+def times_text(row: Schedule) -> str:
+    """Return the times of a schedule as one line: "cron 30 2 * * *"."""
+    series = [
+        f"{name} {value / 1000:g} s" for name, value in (("delay", row.delay_ms), ("period", row.period_ms)) if value
+    ]
+    if row.period_ms:
+        series.append("without end" if row.repeat is None else f"repeat {row.repeat}")
+    base = f"cron {row.cron}" if row.cron else f"rrule {row.rrule}" if row.rrule else ""
+    if row.every_ms is not None:
+        base = f"every {row.every_ms / 1000:g} s"
+    return ", ".join(filter(None, [base, *series])) or "once"
+
+
+def _state(row: Schedule) -> str:
+    return f"stopped: {row.problem}" if row.problem else state_of(row)
+
+
+VERBS = {
+    "schedules": Verb(
+        "Recurring jobs: list, show the next runs, apply those of the code, pause, resume, run once, fill in the past, "
+        "carry over those of Celery beat.",
+        _arguments,
+        _run,
+    ),
+}

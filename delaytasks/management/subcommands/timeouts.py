@@ -1,0 +1,109 @@
+"""Subcommand for timeouts declared on models: timeouts plan, apply, reconcile, forget and triggers."""
+
+import argparse
+from datetime import timedelta
+
+from django.core.management.base import CommandError, CommandParser
+
+from ...timeouts import applied, declarations, reconcile
+from ...timeouts.declarations import Declaration
+from ...timeouts.sync import Synced, aliases_of
+from . import arguments, timeout_triggers
+from .output import Answer, Options, Verb, table
+
+ACTIONS = ("plan", "apply", "reconcile", "forget", "triggers")
+
+
+def _arguments(parser: CommandParser) -> None:
+    parser.add_argument("action", choices=ACTIONS, help="what to do; forget needs TOPIC")
+    parser.add_argument("topic", nargs="?", metavar="TOPIC", help="only this timeout (default: all)")
+    timeout_triggers.add_arguments(parser)
+    parser.add_argument(
+        "--overdue", type=_overdue, metavar="run|skip|spread=TIME",
+        help="apply: what becomes of rows whose due time has passed already: run their jobs now, skip them, or spread "
+        "the jobs over a time, such as spread=10m",
+    )  # fmt: skip
+
+
+def _overdue(text: str) -> applied.Overdue:
+    kind, _, time = text.partition("=")
+    if kind == "spread" and time:
+        return arguments.age(time)
+    if text == "run":
+        return "run"
+    if text == "skip":
+        return "skip"
+    raise argparse.ArgumentTypeError(f"{text!r} is none of run, skip and spread=TIME, such as spread=10m")
+
+
+def _run(options: Options, using: str) -> Answer:
+    action, topic = options["action"], options["topic"]
+    if action == "forget":
+        return _forget(topic, using)
+    if action == "triggers":
+        return timeout_triggers.run(options, using)
+    chosen = _chosen(topic, using)
+    match action:
+        case "plan":
+            return _plan(chosen, using)
+        case "apply":
+            return _apply(chosen, options["overdue"], using)
+    return _synced(reconcile.reconcile(using, chosen))
+
+
+def _chosen(topic: str | None, using: str) -> list[Declaration]:
+    """Return the chosen declarations. Raises CommandError, with the topics that there are."""
+    here = [each for each in declarations.declarations() if using in aliases_of(each)]
+    chosen = [each for each in here if topic in (None, each.topic)]
+    if topic is not None and not chosen:
+        known = ", ".join(each.topic for each in here) or "none"
+        raise CommandError(
+            f"{topic!r} is not declared here, or the system checks refuse it. Declared: {known}.",
+            returncode=arguments.USAGE,
+        )
+    return chosen
+
+
+def _plan(chosen: list[Declaration], using: str) -> Answer:
+    plans, gone = reconcile.plan(using, chosen), applied.removed(using)
+    rows = [tuple(each) for each in plans]
+    rows += [(each.topic, "no longer declared", 0, 0, each.live, 0) for each in gone]
+    data = [dict(zip(reconcile.Plan._fields, row, strict=True)) for row in rows]
+    return Answer(data, table(("timeout", "state", "make", "move", "cancel", "overdue"), rows))
+
+
+def _apply(chosen: list[Declaration], overdue: applied.Overdue | None, using: str) -> Answer:
+    if isinstance(overdue, timedelta) and overdue <= timedelta(0):
+        raise CommandError("--overdue: the time of spread must be more than 0.", returncode=arguments.USAGE)
+    try:
+        return _synced(reconcile.apply(using, overdue, chosen))
+    except reconcile.OverdueRows as error:
+        listed = ", ".join(f"{count} rows of {topic}" for topic, count in sorted(error.counts.items()))
+        return Answer(
+            {"overdue": error.counts}, "",
+            f"Nothing was applied: the due time of {listed} has passed already. Say what becomes of them: "
+            "--overdue run, --overdue skip or --overdue spread=10m.",
+        )  # fmt: skip
+
+
+def _synced(counts: dict[str, Synced]) -> Answer:
+    rows = [(topic, *synced[:3], len(synced.locked_pks)) for topic, synced in sorted(counts.items())]
+    names = ("timeout", "made", "moved", "cancelled", "locked")
+    return Answer([dict(zip(names, row, strict=True)) for row in rows], table(names, rows))
+
+
+def _forget(topic: str | None, using: str) -> Answer:
+    if not topic:
+        raise CommandError("Give the topic: timeouts forget TOPIC.", returncode=arguments.USAGE)
+    counts = applied.forget(topic, using)
+    running = f", {counts.running} are running" if counts.running else ""
+    return Answer({"topic": topic, **counts._asdict()}, f"{counts.cancelled} jobs of {topic} were cancelled{running}")
+
+
+VERBS = {
+    "timeouts": Verb(
+        "Timeouts declared on models: show what a change would do, apply it, reconcile, forget a removed one.",
+        _arguments,
+        _run,
+    ),
+}

@@ -1,0 +1,115 @@
+"""The due-job index without Redis: the same interface, answered by the database.
+
+It is slower but correct: it finds due jobs by the database's index on the due time and keeps run slots in the
+Topic row. The rows themselves are the index, so nothing is written but the run slots. Only the jobs that could not be
+claimed are remembered, so that the caller's next reservation leaves them out.
+"""
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Concatenate, ParamSpec, TypeVar
+
+from django.db import transaction
+
+from .. import conf
+from ..db import lookups
+from ..db.retries import retry_conflicts
+from .base import CallResult, Entry, Promotion, Reservation, Settlement
+
+_MESSAGE = "bell"  # key beside the slots' tokens, from sending a run_topic message until a runner takes a slot
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _repeated(
+    method: Callable[Concatenate["DatabaseIndex", P], R],
+) -> Callable[Concatenate["DatabaseIndex", P], R]:
+    """Repeat the method after a conflict with another transaction."""
+
+    @functools.wraps(method)
+    def repeat(self: "DatabaseIndex", *args: P.args, **kwargs: P.kwargs) -> R:
+        return retry_conflicts(lambda: method(self, *args, **kwargs), self._using)
+
+    return repeat
+
+
+class DatabaseIndex:
+    def __init__(self, using: str) -> None:
+        self._using = using
+        self._postponed: dict[int, int] = {}  # id of a job that could not be claimed -> when to try again, in ms
+
+    def add(self, entries: Iterable[Entry], *, mark: bool = False) -> int:
+        return 0
+
+    def settle(self, settlements: Iterable[Settlement]) -> int:
+        self._postponed |= {each.id: each.to_ms for each in settlements}
+        return 0
+
+    def count(self, name: str, by: int = 1) -> None:
+        return None
+
+    def promote_due(self, now_ms: int, topics: Sequence[str], *, list_ready: bool = False) -> Promotion:
+        return Promotion(set(self.ready_counts(topics)), lookups.next_due_ms(self._using), full=False)
+
+    def reserve(self, topic: str, count: int, now_ms: int, until_ms: int) -> Reservation:
+        self._postponed = {job_id: at_ms for job_id, at_ms in self._postponed.items() if at_ms > now_ms}
+        ids = lookups.ready_ids(self._using, topic, limit=count + 1, without=self._postponed)
+        return Reservation(ids[:count], now_ms, more=len(ids) > count)
+
+    def ready_counts(self, topics: Sequence[str]) -> dict[str, int]:
+        return {topic: 1 for topic in topics if lookups.has_ready(self._using, topic)}
+
+    @_repeated
+    def take_slot(self, topic: str, token: str, now_ms: int, until_ms: int, limit: int) -> bool:
+        with transaction.atomic(self._using):
+            slots = _unexpired(self._locked_slots(topic), now_ms)
+            if token not in slots:
+                slots.pop(_MESSAGE, None)  # the message has reached a runner
+                if len(slots) >= limit:
+                    return False
+            self._store(topic, slots | {token: until_ms})
+        return True
+
+    @_repeated
+    def free_slot(self, topic: str, token: str) -> None:
+        with transaction.atomic(self._using):
+            slots = self._locked_slots(topic)
+            self._store(topic, {held: until for held, until in slots.items() if held != token})
+
+    def slot_tokens(self, topic: str) -> list[str]:
+        from ..models import Topic
+
+        slots = Topic.objects.using(self._using).filter(name=topic).values_list("slots", flat=True).first()
+        return list(slots or {})
+
+    @_repeated
+    def call_runner(self, topic: str, runner_group: str, now_ms: int, limit: int) -> CallResult:
+        with transaction.atomic(self._using):
+            slots = _unexpired(self._locked_slots(topic), now_ms)
+            if len(slots.keys() - {_MESSAGE}) >= limit:
+                return CallResult.BUSY
+            if _MESSAGE in slots:
+                return CallResult.SENT
+            self._store(topic, slots | {_MESSAGE: now_ms + conf.get().guard_tick_ms})
+        return CallResult.SEND
+
+    def wait_for_ready(self, runner_group: str, token: str, now_ms: int, wait_ms: int) -> None:
+        return None
+
+    def _locked_slots(self, topic: str) -> dict[str, int]:
+        from ..models import Topic  # imported late: schedule() may be imported before Django's apps are loaded
+
+        rows = Topic.objects.using(self._using)
+        rows.bulk_create([Topic(name=topic)], ignore_conflicts=True)
+        return rows.select_for_update().values_list("slots", flat=True).get(name=topic)
+
+    def _store(self, topic: str, slots: dict[str, int]) -> None:
+        from ..models import Topic
+
+        Topic.objects.using(self._using).filter(name=topic).update(slots=slots)
+
+
+def _unexpired(slots: dict[str, int], now_ms: int) -> dict[str, int]:
+    return {held: until for held, until in slots.items() if until > now_ms}

@@ -1,0 +1,51 @@
+"""The Lua scripts: one file per script, with keys, arguments and return value in its header."""
+
+import functools
+import hashlib
+from importlib.resources import files
+from typing import Any
+
+from redis.exceptions import NoScriptError
+
+NAMES = ("add", "promote_due", "reserve", "settle", "take_slot", "call_runner", "extend_lock", "release_lock")
+
+
+def source(name: str) -> str:
+    return (files(__package__) / "lua" / f"{name}.lua").read_text()
+
+
+@functools.cache
+def _sha(name: str) -> str:
+    return hashlib.sha1(source(name).encode(), usedforsecurity=False).hexdigest()
+
+
+class Scripts:
+    """Call scripts by name. many() sends the calls for several buckets in one round trip, except to a Cluster.
+
+    A script that Redis does not have is loaded and called again. redis-py's own Script is not used: it checks before
+    each pipeline whether Redis has the script, which costs another round trip.
+    """
+
+    def one(self, client: Any, name: str, keys: list[str], args: list[Any]) -> Any:
+        try:
+            return client.evalsha(_sha(name), len(keys), *keys, *args)
+        except NoScriptError:
+            client.script_load(source(name))
+            return client.evalsha(_sha(name), len(keys), *keys, *args)
+
+    def many(self, client: Any, name: str, calls: list[tuple[list[str], list[Any]]]) -> list[Any]:
+        if len(calls) < 2 or hasattr(client, "nodes_manager"):  # a cluster's pipeline refuses EVALSHA
+            return [self.one(client, name, keys, args) for keys, args in calls]
+        pipeline = client.pipeline(transaction=False)
+        for keys, args in calls:
+            pipeline.evalsha(_sha(name), len(keys), *keys, *args)
+        answers = pipeline.execute(raise_on_error=False)
+        return [self._answer(client, name, call, answer) for call, answer in zip(calls, answers, strict=True)]
+
+    def _answer(self, client: Any, name: str, call: tuple[list[str], list[Any]], answer: Any) -> Any:
+        """Return the answer to a call. If its script was missing, repeat only this call: the others have run."""
+        if isinstance(answer, NoScriptError):
+            return self.one(client, name, *call)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer

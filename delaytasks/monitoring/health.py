@@ -1,0 +1,81 @@
+"""The health of the workers, beat, the mover and the mirror: the last signs of each, as recorded in the database."""
+
+from typing import Any, NamedTuple
+
+from .. import clock, databases
+from ..db import counts
+from ..models import MirrorMark, Schedule, Topic
+from . import cache, metrics
+from .metrics import MirrorState
+
+FRESH_SECONDS = 4
+SILENT_MS = 30_000  # a mover without a heartbeat for this long is silent; it records one every ten seconds
+BEHIND_MS = 60_000  # a schedule is behind if its next run is not made for this long; it is made ahead otherwise
+NAMED_SCHEDULES = 3
+DIFFERENCES = ("missing", "ghosts", "late", "doubled")
+
+
+class Health(NamedTuple):
+    now_ms: int
+    heartbeat_age_ms: int | None  # age of the last mover heartbeat; None: there has been none
+    mirror: MirrorState
+    audit_age_ms: int | None  # age of the last comparison of mirror and database; None: never compared
+    checked: int  # rows that the last audit compared
+    differences: int  # differences that the last audit found and repaired
+    repaired: int  # overdue jobs that the guard found missing, since the mirror was last emptied
+    rebuilt: int  # rebuilds of the mirror from the database, since it was last emptied
+    sweep_age_ms: int | None = None  # time since a worker completed a sweep that beat had sent; None: never
+    oldest_ready_ms: int | None = None  # how long the oldest ready job has waited; None: no job is ready
+    oldest_ready_topic: str = ""  # paused topics are left out
+    schedules_behind_ms: int | None = None  # how late the next run of a schedule is made; None: all are made ahead
+    schedule_behind: str = ""  # the name of the one that is latest
+    schedules_stopped: tuple[str, ...] = ()  # names of schedules that make no runs because of a problem; up to 3
+    mirror_refusal: str = ""  # why Redis refuses writes
+
+    @property
+    def moving(self) -> bool:
+        return self.heartbeat_age_ms is not None and self.heartbeat_age_ms < SILENT_MS
+
+
+def health(using: str) -> Health:
+    """Return the health of the mover and of the mirror. It may be a few seconds old."""
+    key = cache.cache_key("health", using)
+    return cache.get_or_compute(key, FRESH_SECONDS, lambda previous: _compute(using), Health)
+
+
+def _compute(using: str) -> Health:
+    now_ms = databases.now_ms(using)
+    mark = MirrorMark.objects.using(using).filter(pk=1).first()
+    heartbeat_at = mark.heartbeat_at if mark else None
+    audit: dict[str, Any] = (mark.audit if mark else None) or {}
+    mirror, counters, refusal = metrics.mirror_state(using)
+    return Health(
+        now_ms,
+        None if heartbeat_at is None else max(0, now_ms - clock.to_ms(heartbeat_at)),
+        mirror,
+        None if "at_ms" not in audit else max(0, now_ms - audit["at_ms"]),
+        audit.get("checked", 0),
+        sum(audit.get(kind, 0) for kind in DIFFERENCES),
+        counters.get("repaired", 0),
+        counters.get("rebuilt", 0),
+        None if mark is None or mark.swept_at is None else max(0, now_ms - clock.to_ms(mark.swept_at)),
+        *_oldest_ready(using, now_ms),
+    )._replace(mirror_refusal=refusal, **_schedules(using, now_ms))
+
+
+def _schedules(using: str, now_ms: int) -> dict[str, Any]:
+    """Return the fields about schedules."""
+    rows = Schedule.objects.using(using).filter(paused=False)
+    late = rows.filter(ended=False, made_until__lt=clock.from_ms(now_ms - BEHIND_MS)).order_by("made_until").first()
+    stopped = tuple(map(str, rows.exclude(problem="").order_by("name")[:NAMED_SCHEDULES]))
+    behind = {} if late is None else {"schedules_behind_ms": now_ms - clock.to_ms(late.made_until)}
+    return {**behind, "schedule_behind": "" if late is None else str(late), "schedules_stopped": stopped}
+
+
+def _oldest_ready(using: str, now_ms: int) -> tuple[int | None, str]:
+    """Return the age and the topic of the oldest ready job among the first 500 topics that are not paused."""
+    paused = set(Topic.objects.using(using).filter(paused=True).values_list("name", flat=True))
+    names = [name for name in counts.live_topics(using) if name not in paused]
+    due = {name: each.oldest_ms for name, each in counts.waiting(using, names, rows=1).items()}
+    ages = [(now_ms - oldest_ms, name) for name, oldest_ms in due.items() if oldest_ms is not None]
+    return max(ages, default=(None, ""))

@@ -1,0 +1,208 @@
+"""The metrics that are read from the database and the mirror when Prometheus scrapes."""
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any
+
+from django.db import DatabaseError, InterfaceError, connections
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from .. import databases, handlers
+from ..db import counts
+from ..models import Schedule, Worker
+from . import cache, metrics
+from .health import Health, health
+
+FRESH_SECONDS = 5
+READ_SECONDS = 5  # a database that takes longer counts as down here; Prometheus waits for 10 s by default
+MAX_TOPICS = 500
+MAX_SCHEDULES = 200
+TOPIC_GAUGES = {
+    "ready": ("delaytasks_ready_jobs", "Jobs that are due and not reserved."),
+    "reserved": ("delaytasks_reserved_jobs", "Jobs that are running."),
+    "dead": ("delaytasks_dead_jobs", "Dead jobs that were not retried."),
+    "oldest_ready_ms": ("delaytasks_oldest_ready_seconds", "How long the oldest ready job has waited."),
+    "delayed": ("delaytasks_delayed_jobs", "Jobs that become due within the mirror's horizon."),
+    "paused": ("delaytasks_paused", "1 if the topic is paused."),
+}
+COUNTERS = {
+    "repaired": "Overdue jobs that the mirror had lost and that were found in the database.",
+    "rebuilt": "Rebuilds of the mirror.",
+    "claim_misses": "Jobs that were reserved in the mirror and could not be claimed in the database.",
+    "lease_lost": "Attempts whose end was refused because their TTR was over.",
+    "ttr_exceeded": "Handlers that were interrupted at their TTR.",
+}
+
+
+class JobCollector(Collector):
+    """The numbers of all topics, the mirror and the workers. If the database does not answer, only this is reported."""
+
+    def collect(self) -> Iterator[Metric]:
+        answers = GaugeMetricFamily("delaytasks_database_up", "1 if the database answers.")
+        found = _current_reading().result()
+        answers.add_metric([], int(found is not None))
+        yield answers
+        yield from found or []
+
+    def describe(self) -> list[Metric]:
+        return []  # so that registering needs no query
+
+
+class _Reading:
+    """One reading of the databases in its own thread, which may block as long as a database hangs."""
+
+    def __init__(self) -> None:
+        self._deadline = time.monotonic() + READ_SECONDS
+        self._found: Future[list[Metric]] = Future()
+        threading.Thread(target=self._run, name="delaytasks-metrics", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            try:
+                found = _read()
+            finally:
+                connections.close_all()
+        except BaseException as error:  # raised by result()
+            self._found.set_exception(error)
+        else:
+            self._found.set_result(found)
+
+    @property
+    def running(self) -> bool:
+        return not self._found.done()
+
+    def result(self) -> list[Metric] | None:
+        """Return the metrics, or None if a database fails or has not answered in time."""
+        try:
+            return self._found.result(max(0.0, self._deadline - time.monotonic()))
+        except (DatabaseError, InterfaceError, TimeoutError):
+            return None
+
+
+_reading: _Reading | None = None
+_lock = threading.Lock()
+
+
+def _current_reading() -> _Reading:
+    """Return the reading that is running, or begin one: a database that hangs has at most one thread."""
+    global _reading
+    with _lock:
+        if _reading is None or not _reading.running:
+            _reading = _Reading()
+        return _reading
+
+
+def _read() -> list[Metric]:
+    found = [_numbers(using) for using in databases.aliases()]  # may come from the cache
+    return [
+        *_topic_metrics([topics for topics, _, _ in found]),
+        *_status_metrics([status for _, status, _ in found]),
+        *_counter_metrics([counters for _, _, counters in found]),
+        *_worker_metrics(),  # this and the next ask the database each time
+        *_schedule_metrics(),
+    ]
+
+
+Numbers = tuple[dict[str, dict[str, int | None]], Health, dict[str, int]]  # of topics, health, counters
+
+
+def _numbers(using: str) -> Numbers:
+    key = cache.cache_key("prometheus", using)
+    numbers: Numbers = cache.get_or_compute(
+        key, FRESH_SECONDS, lambda previous: (_topics(using), health(using), metrics.mirror_state(using)[1]), Numbers
+    )
+    return numbers
+
+
+def _topics(using: str) -> dict[str, dict[str, int | None]]:
+    names = {*handlers.known(), *counts.live_topics(using), *counts.dead_topics(using)}
+    snapshot = metrics.topics_snapshot(using, sorted(names)[:MAX_TOPICS])
+    return {
+        topic: {field: None if value is None else int(value) for field, value in numbers.items()}
+        for topic, numbers in snapshot.items()
+    }
+
+
+def _topic_metrics(databases_: list[dict[str, dict[str, Any]]]) -> Iterator[Metric]:
+    for field, (name, description) in TOPIC_GAUGES.items():
+        family = GaugeMetricFamily(name, description, labels=["topic"])
+        for topic in sorted({topic for topics in databases_ for topic in topics}):
+            values = [topics[topic][field] or 0 for topics in databases_ if topic in topics]
+            value = (
+                max(values) / 1000 if field == "oldest_ready_ms" else max(values) if field == "paused" else sum(values)
+            )
+            family.add_metric([topic], value)
+        yield family
+
+
+def _merged(field: str, values: list[int]) -> float:
+    """Return one value for the values of a topic in several databases."""
+    if field == "oldest_ready_ms":
+        return max(values) / 1000
+    return max(values) if field == "paused" else sum(values)
+
+
+def _status_metrics(statuses: list[Health]) -> Iterator[Metric]:
+    """Yield the signs of life: of several databases, the worst."""
+    ages = {
+        "delaytasks_mover_heartbeat_age_seconds": ("Time since a mover's last sign.", "heartbeat_age_ms"),
+        "delaytasks_sweep_age_seconds": ("Time since a worker completed a sweep sent by beat.", "sweep_age_ms"),
+    }
+    for name, (description, field) in ages.items():
+        known = [getattr(status, field) for status in statuses]
+        family = GaugeMetricFamily(name, description)
+        family.add_metric([], float("inf") if None in known else max(known) / 1000)
+        yield family
+    if any(status.mirror != "off" for status in statuses):
+        up = GaugeMetricFamily("delaytasks_mirror_up", "1 if Redis answers and accepts writes.")
+        up.add_metric([], int(all(status.mirror in ("up", "off") for status in statuses)))
+        yield up
+    drift = GaugeMetricFamily("delaytasks_mirror_differences", "Differences that the last audit found and repaired.")
+    drift.add_metric([], sum(status.differences for status in statuses))
+    yield drift
+
+
+def _counter_metrics(counters: list[dict[str, int]]) -> Iterator[Metric]:
+    """Yield the counters of all workers, which Redis keeps. They start at 0 again when Redis is emptied.
+
+    So the counter of rebuilds may be the same before and after a flush; the time of the last rebuild is another.
+    """
+    for name, description in COUNTERS.items():
+        family = CounterMetricFamily(f"delaytasks_{name}", description)
+        family.add_metric([], sum(each.get(name, 0) for each in counters))
+        yield family
+    rebuilt_at_ms = max((each.get("rebuilt_at_ms", 0) for each in counters), default=0)
+    if rebuilt_at_ms:
+        rebuilt = GaugeMetricFamily("delaytasks_mirror_rebuilt_timestamp_seconds", "Time of the mirror's last rebuild.")
+        rebuilt.add_metric([], rebuilt_at_ms / 1000)
+        yield rebuilt
+
+
+def _worker_metrics() -> Iterator[Metric]:
+    """Yield the number of workers and the skew of this host's clock: of several databases, the worst."""
+    workers = GaugeMetricFamily("delaytasks_workers", "Workers with a heartbeat, until they are found dead.")
+    workers.add_metric([], min(Worker.objects.using(using).count() for using in databases.aliases()))
+    yield workers
+    skew = GaugeMetricFamily("delaytasks_clock_skew_seconds", "This host's clock minus the clock of the database.")
+    skew.add_metric([], max((databases.clock(using).skew_ms() for using in databases.aliases()), key=abs) / 1000)
+    yield skew
+
+
+def _schedule_metrics() -> Iterator[Metric]:
+    """Yield the next run of each schedule, at most 200, and how far the latest one is behind. Series are left out."""
+    following = GaugeMetricFamily(
+        "delaytasks_schedule_next_run_timestamp_seconds", "Due time of the newest run made.", labels=["schedule"]
+    )
+    behind = GaugeMetricFamily("delaytasks_schedules_behind_seconds", "How late the making of runs is: 0 in time.")
+    worst_ms = 0
+    for using in databases.aliases():
+        rows = Schedule.objects.using(using).filter(paused=False, ended=False, series_key__isnull=True)
+        for name, made_until in rows.order_by("name").values_list("name", "made_until")[:MAX_SCHEDULES]:
+            following.add_metric([name], made_until.timestamp())
+        worst_ms = max(worst_ms, health(using).schedules_behind_ms or 0)
+    behind.add_metric([], worst_ms / 1000)
+    yield following
+    yield behind

@@ -1,0 +1,186 @@
+"""Health checks: the parts of an installation, whether each works, and what to do if it does not.
+
+The checks use the database and the mirror only. The advice has a section for each check in docs/howto/runbook.md.
+"""
+
+from collections.abc import Callable, Collection, Iterable
+from enum import StrEnum
+from typing import NamedTuple
+
+from django.db import DatabaseError, InterfaceError, connections
+
+from .. import conf, databases, formatting
+from .health import Health, health
+
+SWEEPS_MISSED = 4  # after this many sweeps without a sign of beat, it counts as dead
+MIN_SWEEP_AGE_MS = 120_000
+RUNBOOK = "docs/howto/runbook.md"
+
+
+class State(StrEnum):
+    OK = "ok"
+    DEGRADED = "degraded"  # slower, but correct
+    FAILING = "failing"
+    UNKNOWN = "unknown"  # the database does not answer
+
+
+_ORDER = (State.OK, State.UNKNOWN, State.DEGRADED, State.FAILING)
+
+
+class Check(NamedTuple):
+    """The result of a check.
+
+    message   what was found
+    advice    what to do; "" if the state is OK
+    """
+
+    name: str
+    state: State
+    message: str
+    advice: str = ""
+
+
+def runbook(section: str = "") -> str:
+    """Return the address of a section of the runbook, or the page's path if RUNBOOK_URL is not set."""
+    page = conf.get().runbook_url or RUNBOOK
+    return f"{page}#{section}" if section else page
+
+
+def is_sweeping(status: Health) -> bool:
+    """Return whether a worker has completed a sweep lately."""
+    limit_ms = max(conf.get().sweep_seconds * 1000 * SWEEPS_MISSED, MIN_SWEEP_AGE_MS)
+    return status.sweep_age_ms is not None and status.sweep_age_ms < limit_ms
+
+
+def worst(states: Iterable[State]) -> State:
+    return max(states, key=_ORDER.index, default=State.OK)
+
+
+def database_answers(using: str) -> bool:
+    for _ in range(2):  # the first try may find a connection that broke while idle
+        try:
+            with connections[using].cursor() as cursor:
+                cursor.execute("SELECT 1")
+            return True
+        except (DatabaseError, InterfaceError):
+            connections[using].close()
+    return False
+
+
+def run(using: str | None = None, names: Collection[str] = ()) -> list[Check]:
+    """Return the results of the named checks, or of all, in the order of NAMES.
+
+    The numbers may be a few seconds old. Does not raise if the database or Redis does not answer.
+    """
+    using = databases.alias(using)
+    chosen = [name for name in NAMES if not names or name in names]
+    if not database_answers(using):
+        return [_without_database(name, using) for name in chosen]
+    if chosen == ["database"]:
+        return [_database(using)]
+    try:
+        status = health(using)
+    except (DatabaseError, InterfaceError) as error:
+        return [_without_database(name, using, str(error)) for name in chosen]
+    return [_database(using) if name == "database" else _CHECKS[name](status) for name in chosen]
+
+
+def _database(using: str) -> Check:
+    return Check("database", State.OK, f"{using} answers")
+
+
+def _without_database(name: str, using: str, error: str = "") -> Check:
+    if name != "database":
+        return Check(name, State.UNKNOWN, "the database does not answer", "Repair the database first.")
+    message = f"{using} does not answer: {error}" if error else f"{using} does not answer"
+    advice = "Start the database, check its address, and check that `manage.py migrate` was run."
+    return Check(name, State.FAILING, message, advice)
+
+
+def _workers(status: Health) -> Check:
+    if status.moving or is_sweeping(status):
+        return Check("workers", State.OK, "at least one worker is alive")
+    ages = [age for age in (status.heartbeat_age_ms, status.sweep_age_ms) if age is not None]
+    message = f"no sign of a worker for {formatting.duration(min(ages))}" if ages else "there has been no worker yet"
+    advice = "Start a Celery worker: `celery -A mysite worker`. If one runs, read its log and check its broker."
+    return Check("workers", State.FAILING, message, advice)
+
+
+def _mover(status: Health) -> Check:
+    if status.moving:
+        return Check("mover", State.OK, f"last pass {formatting.duration(status.heartbeat_age_ms or 0)} ago")
+    if status.heartbeat_age_ms is None:
+        message = "no mover has checked for due jobs yet"
+    else:
+        message = f"no mover has checked for due jobs for {formatting.duration(status.heartbeat_age_ms)}"
+    advice = "Restart the workers: each runs a mover. With MOVER_THREAD = False, beat and a worker are both needed."
+    return Check("mover", State.FAILING, message, advice)
+
+
+def _beat(status: Health) -> Check:
+    if is_sweeping(status):
+        return Check("beat", State.OK, f"last sweep {formatting.duration(status.sweep_age_ms or 0)} ago")
+    if status.sweep_age_ms is None:
+        message = "no worker has run the sweep yet"
+    else:
+        message = f"no worker has run the sweep for {formatting.duration(status.sweep_age_ms)}"
+    advice = (
+        "Start beat: `celery -A mysite beat`. If it runs, the broker does not deliver its messages, or all processes "
+        "of the workers are busy or hang."
+    )
+    return Check("beat", State.FAILING, message, advice)
+
+
+def _ready(status: Health) -> Check:
+    if status.oldest_ready_ms is None:
+        return Check("ready", State.OK, "no job waits")
+    waits = f"the oldest ready job has waited for {formatting.duration(status.oldest_ready_ms)}"
+    message = f"{waits} (topic {status.oldest_ready_topic})"
+    if status.oldest_ready_ms < conf.get().health_ready_seconds * 1000:
+        return Check("ready", State.OK, message)
+    advice = (
+        f"Check that a worker has a handler of topic {status.oldest_ready_topic} and takes messages of its queue; then "
+        "add workers, or raise the topic's concurrency."
+    )
+    return Check("ready", State.FAILING, message, advice)
+
+
+def _mirror(status: Health) -> Check:
+    if status.mirror == "down":
+        advice = "Start Redis and check DELAYTASKS['REDIS_URL']. Until then jobs run from the database, up to 1 s late."
+        return Check("mirror", State.DEGRADED, "Redis does not answer", advice)
+    if status.mirror == "read_only":
+        advice = (
+            "If its memory is full, give it more (maxmemory). Until then jobs run from the database, up to 1 s late. "
+            f"See {runbook('mirror')}."
+        )
+        return Check("mirror", State.DEGRADED, f"Redis refuses writes: {status.mirror_refusal}", advice)
+    return Check("mirror", State.OK, "Redis answers" if status.mirror == "up" else "Redis is not configured")
+
+
+def _schedules(status: Health) -> Check:
+    if status.schedules_behind_ms is not None:
+        behind = formatting.duration(status.schedules_behind_ms)
+        advice = (
+            "Workers make the runs of schedules: see the checks of the workers and of the mover. If those are ok, a "
+            "worker's log says what fails."
+        )
+        message = f"{status.schedule_behind} is {behind} behind: its next run has not been made"
+        return Check("schedules", State.FAILING, message, advice)
+    if status.schedules_stopped:
+        names = ", ".join(status.schedules_stopped)
+        advice = "Open the schedule in the admin: its state says why. Correct its times or its zone, and save it."
+        return Check("schedules", State.DEGRADED, f"stopped by a problem: {names}", advice)
+    return Check("schedules", State.OK, "the next runs are made")
+
+
+# The check of the database comes first and is not here: it needs no Health.
+_CHECKS: dict[str, Callable[[Health], Check]] = {
+    "workers": _workers,
+    "mover": _mover,
+    "beat": _beat,
+    "ready": _ready,
+    "mirror": _mirror,
+    "schedules": _schedules,
+}
+NAMES = ("database", *_CHECKS)

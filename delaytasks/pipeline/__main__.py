@@ -1,0 +1,103 @@
+"""python -m delaytasks.pipeline APPLICATION: run one application in its own process, outside web and Celery processes.
+
+The settings are read from an environment variable (config.py). The last line of stdout is a JSON object: the
+application's answer, or {"error": the exception's class, "message": ...}. For the exit codes see exit_codes.py.
+"""
+
+import importlib
+import json
+import os
+import sys
+import traceback
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from pyarrow import ArrowInvalid
+
+from delaytasks.pipeline.config import BadSettings, Settings, from_environment
+from delaytasks.pipeline.exit_codes import ExitCode
+from delaytasks.pipeline.sources.database import Busy, DatabaseAway, NotAllowed
+
+# Absolute imports, because spark-submit runs this file by its path.
+from delaytasks.pipeline.spark import errors
+from delaytasks.pipeline.spark.connect import ServerAway
+from delaytasks.pipeline.spark.java import JavaMissing
+from delaytasks.pipeline.spark.preflight import ExecutorBlind, check
+from delaytasks.pipeline.tables.checksums import Differs
+from delaytasks.pipeline.tables.lake import Lake, LakeError
+from delaytasks.pipeline.tables.row_counts import RowsLost
+
+APPLICATIONS = ("report", "archive", "audit", "load", "stream")
+EXPECTED = (Busy, DatabaseAway, Differs, ExecutorBlind, JavaMissing, LakeError, NotAllowed, RowsLost, ServerAway)
+
+
+def main(arguments: list[str], environment: Any = os.environ) -> int:
+    try:
+        if arguments not in [[name] for name in APPLICATIONS]:
+            raise BadSettings(f"Name one application: {', '.join(APPLICATIONS)}.")
+        answer = run_application(arguments[0], from_environment(environment))
+    except BadSettings as error:
+        return _print_answer(ExitCode.BAD_INPUT, _failure(error))
+    except EXPECTED as error:
+        return _print_answer(ExitCode.COULD_NOT_RUN, _failure(error))
+    except (OSError, ArrowInvalid) as error:
+        answer = {"error": type(error).__name__, "message": errors.of_files(error)}
+        return _print_answer(ExitCode.COULD_NOT_RUN, answer)
+    except Exception as error:  # Spark's errors: keep the message, drop the Java stack trace
+        if not (type(error).__module__.startswith(("pyspark", "py4j")) or errors.away(str(error))):
+            raise
+        name, sentence = errors.summary(error)
+        return _print_answer(ExitCode.COULD_NOT_RUN, {"error": name, "message": sentence})
+    return _print_answer(answer.get("exit_code", ExitCode.FAULTS if answer.get("refused") else ExitCode.DONE), answer)
+
+
+def run_application(question: str, settings: Settings) -> dict[str, Any]:
+    """Run an application and return its answer.
+
+    If the run found faults or did not do everything, the answer has a sentence about that as `refused`.
+
+    The executors are checked before the run. After RowsLost or Differs they are checked again, because an executor
+    that cannot reach the lake may have joined during the run; the run then raises ExecutorBlind.
+    """
+    from delaytasks.pipeline.spark import session
+
+    module, lake = importlib.import_module(f"delaytasks.pipeline.applications.{question}"), Lake(settings.lake)
+    with session.session(f"delaytasks {question}", master=settings.master, options=settings.spark) as spark:
+        inputs = module.inputs(**settings.arguments) if hasattr(module, "inputs") else []
+        ask_executors = partial(check, spark, settings.database, lake, inputs)
+        ask_executors()
+        try:
+            answer: dict[str, Any] = module.run(spark, settings.database, lake, **settings.arguments)
+        except (RowsLost, Differs) as lost:
+            try:
+                ask_executors()
+            except ExecutorBlind as blind:
+                raise ExecutorBlind(f"{lost} {blind}") from lost
+            raise
+    return answer
+
+
+def _failure(error: Exception) -> dict[str, Any]:
+    return {"error": type(error).__name__, "message": str(error)}
+
+
+def exit_code(arguments: list[str]) -> int:
+    """Return main()'s exit code, or COULD_NOT_RUN after an unexpected exception.
+
+    Without this, Python would exit with code 1 after an exception, which would mean FAULTS.
+    """
+    try:
+        return main(arguments)
+    except Exception:
+        traceback.print_exc()
+        return ExitCode.COULD_NOT_RUN
+
+
+def _print_answer(code: int, answer: Mapping[str, Any]) -> int:
+    print(json.dumps(answer), flush=True)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(sys.argv[1:]))

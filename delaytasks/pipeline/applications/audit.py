@@ -1,0 +1,174 @@
+"""Audit: check that each business row that requires a job has exactly one job, which ran once and in time.
+
+transforms/promises.py defines the classes into which an audit sorts the jobs' keys. The business table, the jobs and
+their events are read from one snapshot, archived jobs from the lake. A run writes into a folder of its own; the
+document that names the folder is published last.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import reduce
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from ..rules import business
+from ..rules.rules import CLASSES, Rule, rules_of
+from ..sources import exports
+from ..sources import snapshot as snapshots
+from ..sources.database import Database
+from ..sources.snapshot import Snapshot
+from ..tables import history, row_counts
+from ..tables.lake import Lake
+from ..transforms import promises
+from ..transforms.promises import CLASSIFIED, INVALID
+
+DOCUMENT = "audit.json"
+KEPT_RUNS = 3  # number of runs that the document names; older runs are removed
+SAMPLES = 10  # keys of a class that the answer shows
+MISSING_ROWS = 500_000  # missing jobs per file
+
+
+def run(
+    spark: SparkSession, database: Database, lake: Lake, *, file: str, rules: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Audit rules. Return {"rules": [per rule: name, topic, rows, jobs, classes, folder, missing], "as_of", "seconds"}.
+
+    file      path of the rules file, for messages
+    rules     the rules as read from this file
+
+    Members of the answer:
+
+    rows      number of business rows that require a job or have one
+    jobs      number of the jobs of these rows and of jobs without a row, including archived jobs
+    classes   class -> {"count", "must_be_empty", "samples"}
+    missing   input folder for `pipeline load`; empty if no job is missing
+    refused   a sentence that names the classes that must be empty and are not; absent if there are none
+
+    Raises BadRule if a rule is invalid or does not match its data; then nothing is published.
+    """
+    began = time.monotonic()
+    parsed_rules = rules_of(file, rules)
+    for rule in parsed_rules:
+        business.validate(spark, rule)
+    lake.document(DOCUMENT)  # fail early if the document is unusable
+    folder = lake.new_run("audit")
+    with database.lock("audit") as check_lock:
+        with _remove_on_error(lake, folder), snapshots.take(database) as snapshot:
+            results = [
+                _audit_rule(spark, snapshot, lake, rule, f"{folder}/{number}")
+                for number, rule in enumerate(parsed_rules, 1)
+            ]
+            document = {"folder": folder, "as_of": _isoformat(snapshot.now_ms), "rules": results}
+            lake.sync(folder)
+            check_lock()
+        _publish(lake, document)
+    with_paths = [
+        {**each, **{name: each[name] and lake.location(each[name]) for name in ("folder", "missing")}}
+        for each in results
+    ]
+    answer = {**document, "rules": with_paths, "seconds": round(time.monotonic() - began, 1)}
+    faults = [sentence for each in results if (sentence := _fault_message(each))]
+    return answer | ({"refused": " ".join(faults)} if faults else {})
+
+
+def inputs(*, file: str, rules: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Return (root, path) of each Parquet file that executors will read, for preflight.check(). Raises BadRule."""
+    return [each for rule in rules_of(file, rules) if rule.parquet for each in exports.inputs(rule)]
+
+
+@contextmanager
+def _remove_on_error(lake: Lake, folder: str) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        if folder in lake.runs("audit"):
+            lake.remove(folder)
+        raise
+
+
+def _publish(lake: Lake, document: dict[str, Any]) -> None:
+    """Publish the run in the document together with the latest earlier ones, and remove the folders of all others."""
+    runs = [*lake.document(DOCUMENT).get("runs", ()), document][-KEPT_RUNS:]
+    lake.publish(DOCUMENT, {"runs": runs})
+    used = {each["folder"] for each in runs}
+    for folder in lake.runs("audit"):
+        if folder not in used:
+            lake.remove(folder)
+
+
+def _audit_rule(spark: SparkSession, snapshot: Snapshot, lake: Lake, rule: Rule, folder: str) -> dict[str, Any]:
+    """Audit one rule, write its result into the folder, and return the rule's part of the answer. Raises BadRule."""
+    frame = classify(spark, snapshot, lake, rule)
+    try:
+        row_counts.write(frame, lake, f"{folder}/classes", "class")
+    except PySparkException as error:
+        raise business.translate(rule, error) from error
+    classified = spark.read.schema(CLASSIFIED).parquet(lake.uri(f"{folder}/classes"))
+    totals = {row["class"]: row for row in classified.groupBy("class").agg(
+        F.count("*").alias("keys"), F.sum("rows").alias("rows"), F.sum("jobs").alias("jobs")).collect()}  # fmt: skip
+    samples = _samples(classified, list(totals))
+    _check_invalid(rule, totals, samples)
+    missing = ""
+    if "missing" in totals:
+        missing = f"{folder}/missing"
+        files = 1 + totals["missing"].keys // MISSING_ROWS
+        row_counts.write(promises.missing_jobs(classified, rule).coalesce(files), lake, missing)
+    return {
+        "name": rule.title, "topic": rule.topic, "source": rule.source,
+        "rows": sum(each.rows for each in totals.values()), "jobs": sum(each.jobs for each in totals.values()),
+        "classes": {
+            name: {
+                "count": totals[name].keys if name in totals else 0, "must_be_empty": name in rule.faults,
+                "samples": samples.get(name, []),
+            }
+            for name in CLASSES
+        },
+        "folder": f"{folder}/classes", "missing": missing,
+    }  # fmt: skip
+
+
+def classify(spark: SparkSession, snapshot: Snapshot, lake: Lake, rule: Rule) -> DataFrame:
+    """Return a row with the columns CLASSIFIED for each key that has a job or requires one. Raises BadRule."""
+    rows = promises.promised_jobs(business.rows(spark, snapshot, rule), rule)
+    jobs = history.jobs(spark, snapshot, lake, promises.JOBS, rule.topic)
+    events = history.stories(spark, snapshot, lake, promises.EVENTS, rule.topic)
+    keys = promises.by_key(rows, promises.summarize_jobs(jobs), promises.summarize_events(events))
+    return promises.classify(keys, rule, snapshot.now_ms)
+
+
+def _check_invalid(rule: Rule, totals: dict[str, Any], samples: dict[str, list[dict[str, Any]]]) -> None:
+    for name, (field, problem) in INVALID.items():
+        if name in totals:
+            rows = f"{totals[name].rows} rows of {rule.source} that require a job"
+            keys = ", ".join(repr(sample["key"]) for sample in samples[name] if sample["key"] is not None)
+            raise rule.bad(field, f"it {problem} for {rows}" + (f", such as {keys}." if keys else "."))
+
+
+def _samples(classified: DataFrame, names: list[str]) -> dict[str, list[dict[str, Any]]]:
+    """Return class -> the first SAMPLES rows by key, without the column `class`."""
+    frames = [classified.where(F.col("class") == name).orderBy("key").limit(SAMPLES) for name in names]
+    samples: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    for row in reduce(DataFrame.union, frames).collect() if frames else ():
+        sample = {column: _to_json_value(value) for column, value in row.asDict().items()}
+        samples[sample.pop("class")].append(sample)
+    return samples
+
+
+def _to_json_value(value: Any) -> Any:
+    return _isoformat(round(value.timestamp() * 1000)) if isinstance(value, datetime) else value
+
+
+def _isoformat(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _fault_message(result: dict[str, Any]) -> str:
+    """Return a sentence with the counts of the classes that must be empty and are not; "" if there are none."""
+    classes = result["classes"].items()
+    counts = [f"{each['count']} {name}" for name, each in classes if each["must_be_empty"] and each["count"]]
+    return f"{result['name']}: {', '.join(counts)}." if counts else ""

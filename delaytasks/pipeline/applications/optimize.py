@@ -1,0 +1,20 @@
+"""Optimize: order the archive's tables for lookups, in few large files. Needs no Spark."""
+
+from typing import Any
+
+from ..sources import identity
+from ..sources.database import Database
+from ..tables import archives, optimization
+from ..tables.lake import Lake
+
+
+def run(database: Database, lake: Lake) -> dict[str, Any]:
+    """Rewrite the archive's tables in z-order. Return {"jobs", "events"}: the number of files of each table.
+
+    Raises Busy if an archive runs, and LakeError if the archive cannot be read.
+    """
+    with database.lock("archive"):
+        with database.connect() as connection:
+            archive = archives.load(lake, identity.identify(database, connection))
+        files = optimization.z_order(archive)
+    return {"jobs": files[archives.JOBS], "events": files[archives.EVENTS]}

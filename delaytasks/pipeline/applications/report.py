@@ -1,0 +1,171 @@
+"""Report: statistics per topic and hour, and jobs that will fall due, as Delta table, in TopicStat and as an HTML page.
+
+A report recomputes only the hours that may have changed since the last report. It publishes its document last, so if
+a run is killed, the next run recomputes the same hours.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from .. import schemas
+from ..page import facts as page_facts
+from ..page import page
+from ..sinks import topic_stats
+from ..sources import arrow
+from ..sources import snapshot as snapshots
+from ..sources.database import Database
+from ..sources.snapshot import Snapshot
+from ..tables import archives, delta, history, hours, row_counts
+from ..tables.delta import Table
+from ..tables.lake import Lake, LakeError
+from ..transforms import lateness
+from . import stale_hours
+from .stale_hours import HOUR_MS, StaleHours
+
+DOCUMENT = "report.json"
+FORMAT = 2  # version of the document; 1 named folders of months instead of a table
+ALL_ROWS = 1 << 62  # ids of a range: so many that the whole table is one range
+COLUMNS = ["id", "topic", "outcome", "attempt", "due_ms", "reserved_ms", "done_ms"]
+
+
+def run(
+    spark: SparkSession, database: Database, lake: Lake, *, ahead_hours: int = 36, html: str = ""
+) -> dict[str, Any]:
+    """Make a report. Return {"page", "rows", "since", "seconds", "herds"}.
+
+    ahead_hours   show the jobs that fall due within this number of hours
+    html          path of an additional copy of the page; "": no copy
+
+    Members of the answer:
+
+    rows          number of rows written to TopicStat
+    since         first recomputed hour as ISO 8601, or None if all hours were recomputed
+    """
+    began = time.monotonic()
+    with database.lock("report") as check_lock:
+        answer = _make_report(spark, database, lake, ahead_hours, html, check_lock)
+    return answer | {"seconds": round(time.monotonic() - began, 1)}
+
+
+def _make_report(
+    spark: SparkSession, database: Database, lake: Lake, ahead_hours: int, html: str, check_lock: Callable[[], None]
+) -> dict[str, Any]:
+    with snapshots.take(database) as snapshot:
+        before = load(lake)
+        earlier, settled_ms = stale_hours.from_document(before), before.get("settled_ms", 0)
+        now, folder = stale_hours.observe(snapshot), lake.new_run("report")
+        archive_run, read_run = archives.load(lake).events.run, before.get("archive_run", -1)
+        archived_hours = archived_late(spark, lake, read_run, stale_hours.seen_id(snapshot, earlier, settled_ms),
+                                       settled_ms) if earlier else set()  # fmt: skip
+        stale = stale_hours.find_stale_hours(snapshot, earlier, settled_ms, archived_hours)
+        stale_events, everything = events(spark, snapshot, lake, stale), not before
+        table = write_hours(spark, hours.open_table(lake), stale_events, stale, everything, check_lock)
+        until_ms = snapshot.now_ms + ahead_hours * HOUR_MS
+        # One range, so that the database can use its index of due times.
+        jobs = arrow.read(spark, snapshot, "jobs", ["topic", "state", "due_at", "ended_at"], rows=ALL_ROWS)
+        row_counts.write(lateness.due_by_minute(jobs, snapshot.now_ms, until_ms).coalesce(1), lake, f"{folder}/due")
+    document: dict[str, Any] = {
+        "looks": stale_hours.to_document([*earlier, now]), "settled_ms": stale_hours.settled_before(earlier, now),
+        "page": f"{folder}/report.html", "due": f"{folder}/due", "archive_run": archive_run,
+    }  # fmt: skip
+    recomputed = hours.read(spark, lake, hours.changed(table, stale))
+    check_lock()  # if the lock was lost, a newer report may have written newer statistics
+    rows = topic_stats.upsert_stats(database, recomputed.where(_is_stale(F.unix_millis("hour_at"), stale)))
+    # These frames are small: one partition is faster than many.
+    last = hours.read(spark, lake, hours.since(table, page_facts.first_ms(now.taken_ms))).coalesce(1)
+    facts = page_facts.facts(last, read_due(spark, lake, folder).coalesce(1), now.taken_ms, until_ms)
+    text = page.html(facts).encode()
+    lake.write(f"{folder}/report.html", text)
+    lake.sync(folder)
+    check_lock()
+    lake.publish(DOCUMENT, {"version": FORMAT, **document})
+    clear(lake, [before, document])
+    table.vacuum()
+    if html:
+        Path(html).write_bytes(text)
+    return {
+        "page": html or lake.path(document["page"]),
+        "rows": rows,
+        "since": _since(stale),
+        "herds": len(facts.herds),
+    }
+
+
+def load(lake: Lake) -> dict[str, Any]:
+    """Return the document of the last report; {} if there is none. Raises LakeError if an earlier version wrote it."""
+    document = lake.document(DOCUMENT, FORMAT)
+    if document and document["version"] < FORMAT:
+        raise LakeError(
+            f"{lake.path(DOCUMENT)} was written by an earlier delaytasks, which did not use Delta tables. Run "
+            "`manage.py delaytasks pipeline convert` once; or remove the file: the next report recomputes all hours."
+        )
+    return document
+
+
+def _since(stale: StaleHours) -> str | None:
+    """Return the first recomputed hour as ISO 8601, or None if all hours were recomputed."""
+    first = min([stale.since_ms, *stale.earlier_hours])
+    return datetime.fromtimestamp(first / 1000, UTC).isoformat() if first else None
+
+
+def events(spark: SparkSession, snapshot: Snapshot, lake: Lake, stale: StaleHours) -> DataFrame:
+    """Return the events of the stale hours, including those of archived jobs."""
+    frame = history.events(spark, snapshot, lake, COLUMNS, min([stale.since_ms, *stale.earlier_hours]))
+    return frame.where(F.col("id") > stale.above_id).where(_is_stale(lateness.hour_ms(), stale))
+
+
+def archived_late(spark: SparkSession, lake: Lake, read_run: int, seen_id: int, settled_ms: int) -> set[int]:
+    """Return the hours before settled_ms with archived events that the last report may not have read.
+
+    read_run   number of the newest run of the archive that the last report has read; -1: none
+    seen_id    id up to which the last report has read every event
+    """
+    files = [each for each in archives.load(lake).events.run_files(read_run + 1) if each.may_contain("id", seen_id + 1)]
+    if not files:
+        return set()
+    events = delta.read(spark, lake, files, schemas.ARCHIVED_EVENTS)
+    new = F.coalesce(delta.RUN, F.lit(0)) > read_run
+    late = events.where(new & (F.col("id") > seen_id) & (F.col("done_ms") < settled_ms))
+    return {row.hour_ms for row in late.select(lateness.hour_ms().alias("hour_ms")).distinct().collect()}
+
+
+def _is_stale(hour_ms: Any, stale: StaleHours) -> Any:
+    return (hour_ms >= stale.since_ms) | hour_ms.isin(*stale.earlier_hours)
+
+
+def write_hours(
+    spark: SparkSession, table: Table, stale_events: DataFrame, stale: StaleHours, everything: bool,
+    check_lock: Callable[[], None],
+) -> Table:  # fmt: skip
+    """Replace each month that has recomputed hours, with its unchanged hours. Return the table's new version.
+
+    everything   replace the whole table, without reading it: its files may be damaged
+    """
+    # Repartition once, for both aggregations in by_hour().
+    counts = lateness.count_events(stale_events).repartition("topic", "hour_ms").persist()
+    try:
+        months = {stale_hours.month_of(row.hour_ms) for row in counts.select("hour_ms").distinct().collect()}
+        old = [] if everything else [each for each in table.files if each.partition in months]
+        kept = hours.read(spark, table.lake, old).where(~_is_stale(F.unix_millis("hour_at"), stale))
+        new = lateness.by_hour(counts).unionByName(kept)
+        return hours.replace(table, new, months, everything, check_lock)
+    finally:
+        counts.unpersist()
+
+
+def read_due(spark: SparkSession, lake: Lake, folder: str) -> DataFrame:
+    return spark.read.schema(schemas.DUE).parquet(lake.uri(f"{folder}/due"))
+
+
+def clear(lake: Lake, documents: Iterable[dict[str, Any]]) -> None:
+    """Remove the runs' folders that none of the documents names: left by killed runs, or of older reports."""
+    used = {"/".join(str(each["page"]).split("/")[:2]) for each in documents if each}
+    for folder in lake.runs("report"):
+        if folder not in used and folder != hours.NAME:
+            lake.remove(folder)

@@ -1,0 +1,101 @@
+"""Check and read the business rows of a rule, from a table in the jobs' database or from Parquet files.
+
+Every mistake raises BadRule with one sentence. Types are never guessed: a column of another type than the rule says is
+refused.
+"""
+
+import re
+from collections.abc import Collection
+from functools import reduce
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from ..sources import arrow, exports, nanoseconds
+from ..sources.snapshot import Snapshot
+from .rules import Rule
+from .types import INTEGERS, SIMPLE, can_read, no_column, schema_of
+
+POSTGRESQL = {
+    "smallint": "smallint", "integer": "int", "bigint": "bigint", "boolean": "boolean", "date": "date",
+    "timestamp with time zone": "timestamp", "double precision": "double", "real": "double", "numeric": "decimal",
+}  # fmt: skip
+SQLITE = {  # Django's type names; every integer is called smallint here, which can be read as each integer type
+    "integer": "smallint", "bigint": "smallint", "smallint": "smallint", "int": "smallint", "bool": "boolean",
+    "boolean": "boolean", "date": "date", "datetime": "timestamp", "timestamp": "timestamp", "real": "double",
+    "double": "double", "float": "double", "decimal": "decimal", "numeric": "decimal",
+}  # fmt: skip
+COLUMNS_QUERY = {
+    "postgresql": "SELECT CAST(attname AS text), format_type(atttypid, NULL) FROM pg_attribute "
+    "WHERE attrelid = to_regclass({}) AND attnum > 0 AND NOT attisdropped",
+    "sqlite": "SELECT name, lower(type) FROM pragma_table_info({})",
+}
+ROW_ERROR = re.compile(r"\[(?:CAST_INVALID_INPUT|CAST_OVERFLOW|DIVIDE_BY_ZERO|ARITHMETIC_OVERFLOW)[^]]*\] ([^\n]+)")
+
+
+def validate(spark: SparkSession, rule: Rule) -> None:
+    """Check the rule's expressions, without reading rows.
+
+    Raises BadRule if Spark cannot parse an expression, if it has a wrong type or if it uses an unknown column.
+    """
+    empty = spark.createDataFrame([], schema_of(rule))
+    allowed = {"key": ("string", *INTEGERS), "since": ("timestamp",), "when": ("boolean",), "holds": ("boolean",)}
+    for field, kinds in allowed.items():
+        text = getattr(rule, field)
+        try:  # in a WHERE, which allows neither aggregates nor generators
+            actual = empty.where(F.expr(text).isNotNull()).select(F.expr(text).alias("it")).schema["it"].dataType
+        except PySparkException as error:
+            raise rule.bad(field, f"{text!r} is not a valid expression: {message_of(error)}.") from error
+        if not any(type(actual) is type(SIMPLE[kind]) for kind in kinds):
+            names = " or ".join(kinds)
+            raise rule.bad(field, f"{text!r} is {actual.simpleString()}, but must be {names}.")
+
+
+def message_of(error: Exception) -> str:
+    """Return the message of an error of Spark, without its codes and query plan."""
+    first = str(error).strip().split("\n")[0]
+    return re.sub(r"^\[[A-Z0-9_.]+\]\s*|\s*SQLSTATE: \w+.*$", "", first).strip().rstrip(".;")
+
+
+def translate(rule: Rule, error: Exception) -> Exception:
+    """Return a BadRule if the error says that an expression failed on a row, else the error itself."""
+    found = ROW_ERROR.search(str(error))
+    reason = found[1].split(" SQLSTATE")[0].split(". ")[0] if found else ""
+    return rule.bad("key, since, when, holds", f"an expression fails on a row: {reason}.") if found else error
+
+
+def rows(spark: SparkSession, snapshot: Snapshot, rule: Rule) -> DataFrame:
+    """Return the business rows with the rule's columns. Raises BadRule if a column is missing or has another type."""
+    if rule.table:
+        _check_table(snapshot, rule)
+        return arrow.read_table(spark, snapshot, rule.table, schema_of(rule))
+    frames = [_read_parquet(spark, rule, names, uris) for names, uris in exports.checked_files(rule).items()]
+    return reduce(DataFrame.union, frames)
+
+
+def _read_parquet(spark: SparkSession, rule: Rule, names: Collection[str], uris: list[str]) -> DataFrame:
+    """Return the rows of these files. names: columns that are in nanoseconds."""
+    schema = schema_of(rule)
+    frame = spark.read.schema(nanoseconds.as_integers(schema, names)).parquet(*uris)
+    return frame.select(*(nanoseconds.to_timestamp(each) if each in names else f"`{each}`" for each in schema.names))
+
+
+# A table
+
+
+def _check_table(snapshot: Snapshot, rule: Rule) -> None:
+    vendor = snapshot.database.vendor
+    quoted = ".".join(f'"{part}"' for part in rule.table.split(".")) if vendor == "postgresql" else rule.table
+    columns = snapshot.query(COLUMNS_QUERY[vendor], [quoted])
+    actual = {name: kind.partition("(")[0].removesuffix(" unsigned") for name, kind in columns}
+    if not actual:
+        raise rule.bad("table", f"{snapshot.database} has no table {rule.table!r}.")
+    types = POSTGRESQL if vendor == "postgresql" else SQLITE
+    if types.get(actual.get("id", "")) not in INTEGERS:
+        raise rule.bad("table", f"{rule.table} has no integer id, by which it is read in ranges.")
+    for name, allowed in rule.columns.items():
+        if name not in actual:
+            raise rule.bad("columns", no_column(rule.table, name, actual))
+        if not can_read(types.get(actual[name], "string"), allowed, as_text=True):
+            raise rule.bad("columns", f"{name} is {actual[name]} in {rule.table}, which cannot be read as {allowed}.")

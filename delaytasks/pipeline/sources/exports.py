@@ -1,0 +1,113 @@
+"""Parquet files of a rule. Each file is checked, because Spark would read a column that the file lacks as null."""
+
+import glob
+import re
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from pyspark.sql.types import DecimalType
+
+from ..rules.rules import Rule
+from ..rules.types import can_read, no_column, type_of
+from . import nanoseconds
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyarrow import fs
+
+
+def checked_files(rule: Rule) -> dict[tuple[str, ...], list[str]]:
+    """Return names -> URIs of the rule's files, for Spark; names: the rule's columns that are in nanoseconds there.
+
+    Raises BadRule if there is no file, or if a file is unreadable or lacks the rule's columns.
+    """
+    uris: dict[tuple[str, ...], list[str]] = {}
+    for files, path, uri in _files(rule):
+        schema = _arrow_schema(rule, files, path, uri)
+        _check_file(rule, uri, schema)
+        uris.setdefault(tuple(sorted(nanoseconds.columns_of(schema).keys() & rule.columns.keys())), []).append(uri)
+    if not uris:
+        raise rule.bad("parquet", f"{rule.parquet} contains no Parquet file.")
+    return uris
+
+
+def inputs(rule: Rule) -> list[tuple[str, str]]:
+    """Return (argument of lake.Lake, path) of each of the rule's files. Raises BadRule if its path does not exist."""
+    return [(path if uri.startswith("file:") else uri, path) for _, path, uri in _files(rule)]
+
+
+def _files(rule: Rule) -> "Iterator[tuple[fs.FileSystem, str, str]]":
+    """Yield (file system, path, URI) of each Parquet file at the rule's path: a file, a folder or a pattern."""
+    from pyarrow import fs
+
+    remote = urlsplit(rule.parquet).scheme not in ("", "file")
+    if not remote:
+        local = fs.LocalFileSystem()
+        paths = sorted(glob.glob(rule.parquet.removeprefix("file://"), recursive=True))
+        if not paths:
+            raise rule.bad("parquet", f"{rule.parquet} does not exist.")
+        for path in paths:
+            yield from ((local, each, f"file://{each}") for each in _parquet_files(local, path))
+        return
+    head = re.split(r"[*?\[]", rule.parquet)[0]
+    files, base = fs.FileSystem.from_uri(head if head == rule.parquet else head.rpartition("/")[0])
+    prefix = rule.parquet[: len(rule.parquet) - len(urlsplit(rule.parquet).path) - len(urlsplit(rule.parquet).netloc)]
+    for path in _parquet_files(files, base):
+        uri = f"{prefix}{path}"
+        if head == rule.parquet or fnmatchcase(uri, rule.parquet):
+            yield files, path, uri
+
+
+def _parquet_files(files: "fs.FileSystem", path: str) -> list[str]:
+    """Return the path itself if it is a file; for a folder, the Parquet files in it and below, without hidden ones."""
+    from pyarrow import fs
+
+    if files.get_file_info(path).type != fs.FileType.Directory:
+        return [path]
+    below = files.get_file_info(fs.FileSelector(path, recursive=True))
+    hidden = re.compile(r"(^|/)[_.]")
+    return sorted(
+        each.path for each in below
+        if each.type == fs.FileType.File and each.path.endswith(".parquet")
+        and not hidden.search(each.path.removeprefix(path).lstrip("/"))
+    )  # fmt: skip
+
+
+def _arrow_schema(rule: Rule, files: "fs.FileSystem", path: str, uri: str) -> "pyarrow.Schema":
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        with files.open_input_file(path) as file:
+            return parquet.ParquetFile(file).schema_arrow
+    except (pyarrow.ArrowInvalid, OSError) as error:
+        reason = str(error).split("\n")[0].rstrip(".")
+        raise rule.bad("parquet", f"{uri} cannot be read as Parquet: {reason}.") from error
+
+
+def _check_file(rule: Rule, uri: str, schema: "pyarrow.Schema") -> None:
+    types = {field.name: field.type for field in schema}
+    for name, declared in rule.columns.items():
+        if name not in types:
+            raise rule.bad("columns", no_column(uri, name, types))
+        if not _readable(types[name], declared):
+            raise rule.bad("columns", f"{name} is {types[name]} in {uri}, which cannot be read as {declared}.")
+
+
+def _readable(stored: Any, declared: str) -> bool:
+    """Return whether Spark can read a column as the declared type. Timestamps need a zone."""
+    from pyarrow import types
+
+    if types.is_decimal(stored):
+        return type_of(declared) == DecimalType(stored.precision, stored.scale)
+    if types.is_timestamp(stored):
+        return declared == "timestamp" and stored.tz is not None and stored.unit in ("ns", "us", "ms")
+    kinds = {
+        "string": types.is_string(stored) or types.is_large_string(stored), "boolean": types.is_boolean(stored),
+        "date": types.is_date32(stored), "double": types.is_float64(stored),
+        "smallint": types.is_int8(stored) or types.is_int16(stored), "int": types.is_int32(stored),
+        "bigint": types.is_int64(stored),
+    }  # fmt: skip
+    return any(can_read(kind, declared, as_text=False) for kind, is_so in kinds.items() if is_so)

@@ -1,0 +1,178 @@
+"""Read the input of a load as a frame: CSV or Parquet, a file or a folder.
+
+The result of a query is first copied to a Parquet file (sources/query.py).
+
+Each row also has the columns mapping.METADATA: the file, the row number and, if the row could not be parsed, the
+problem. The columns of a CSV are strings with the names in its header; no types are inferred.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pyarrow import ArrowInvalid, fs, parquet
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from ..config import BadSettings
+from ..tables.lake import Lake
+from ..transforms.mapping import FILE, MESSAGE, METADATA, PROBLEM, ROW, TEXT
+from . import csv_rows, nanoseconds
+
+if TYPE_CHECKING:
+    import pyarrow
+
+FORMATS = {
+    ".csv": "csv", ".csv.gz": "csv", ".tsv": "csv", ".tsv.gz": "csv", ".parquet": "parquet", ".pq": "parquet",
+}  # fmt: skip
+TAB_ENDINGS = (".tsv", ".tsv.gz")
+METADATA_SCHEMA = [StructField(name, LongType() if name == ROW else StringType()) for name in METADATA]
+MAX_TASKS = 512
+
+
+@dataclass(frozen=True)
+class Source:
+    """root     path or URI as the user gave it
+    kind       "csv" or "parquet"
+    files      sorted paths for pyarrow, without files of 0 bytes; empty: nothing to load
+    identity   (path, bytes, time of the last change) of each file, to distinguish this input from others
+    """
+
+    root: str
+    kind: str
+    files: tuple[str, ...]
+    identity: tuple[tuple[str, int, int], ...]
+    encoding: str = "utf-8"
+    delimiter: str = ","
+
+
+def inspect(root: str, *, kind: str = "", encoding: str = "utf-8", delimiter: str = "") -> Source:
+    """Find the files of an input. root: path or URI of a file or folder.
+
+    kind        "csv" or "parquet"; "": chosen by the file names
+    delimiter   "": a tab for .tsv files, else a comma
+
+    Raises BadSettings if the input does not exist or is an empty folder, or if its kind or delimiter is not clear.
+    """
+    lake = Lake(root)
+    info = lake.files.get_file_info(lake.base)
+    if info.type == fs.FileType.NotFound:
+        raise BadSettings(f"{root} does not exist.")
+    candidates = [info] if info.type == fs.FileType.File else _below(lake)
+    found = [each for each in candidates if not _is_hidden(each.path.removeprefix(lake.base))]
+    kinds = {kind or _kind_of(each.path) for each in found}
+    if kinds - {"csv", "parquet"} or len(kinds) > 1:
+        shown = ", ".join(sorted(each.base_name for each in found)[:5])
+        raise BadSettings(f"{root} is not all CSV or all Parquet ({shown}): give --format csv or --format parquet.")
+    if not found and not candidates:
+        raise BadSettings(f"{root} is an empty folder: it contains no CSV or Parquet file.")
+    nonempty = [each for each in found if each.size]
+    paths = tuple(sorted(each.path for each in nonempty))
+    identity = tuple(sorted((each.path, each.size, each.mtime_ns or 0) for each in found))
+    delimiter = delimiter or _delimiter_of(root, [each.path for each in found])
+    return Source(root, kind or next(iter(kinds), "parquet"), paths, identity, encoding, delimiter)
+
+
+def _delimiter_of(root: str, paths: list[str]) -> str:
+    found = {"\t" if path.lower().endswith(TAB_ENDINGS) else "," for path in paths}
+    if len(found) > 1:
+        raise BadSettings(f"{root} has .tsv files and others: give --delimiter, or load them one by one.")
+    return next(iter(found), ",")
+
+
+def _below(lake: Lake) -> list[Any]:
+    found = lake.files.get_file_info(fs.FileSelector(lake.base, recursive=True))
+    return [each for each in found if each.type == fs.FileType.File]
+
+
+def _is_hidden(path: str) -> bool:
+    return any(part.startswith(("_", ".")) for part in path.split("/"))
+
+
+def _kind_of(path: str) -> str:
+    return next((kind for ending, kind in FORMATS.items() if path.lower().endswith(ending)), "")
+
+
+def read(spark: SparkSession, source: Source, *, shown: str = "") -> DataFrame:
+    """Return the rows of all files, with METADATA.
+
+    shown   name to give as the file of every row; "": the file's own path
+
+    Raises BadSettings if files differ in their columns or are damaged.
+    """
+    found = _read_csv(spark, source) if source.kind == "csv" else _read_parquet(spark, source)
+    return found.withColumn(FILE, F.lit(shown)) if shown else found
+
+
+def _read_csv(spark: SparkSession, source: Source) -> DataFrame:
+    """Read each file in one task, because a quoted value may contain line breaks. Large files are not split."""
+    columns = csv_rows.header_of_all(source.root, source.files, source.encoding, source.delimiter)
+    schema = StructType([*METADATA_SCHEMA, *(StructField(name, StringType()) for name in columns)])
+    files = spark.createDataFrame([(path,) for path in source.files], "path string")
+    read = partial(_rows, source.root, schema.names, source.encoding, source.delimiter)
+    return files.repartition(min(len(source.files), MAX_TASKS)).mapInArrow(read, schema)
+
+
+def _rows(
+    root: str, names: list[str], encoding: str, delimiter: str, batches: Iterator["pyarrow.RecordBatch"]
+) -> Iterator["pyarrow.RecordBatch"]:
+    for batch in batches:
+        for path in batch.column(0).to_pylist():
+            yield from csv_rows.rows(root, path, names, encoding, delimiter)
+
+
+def _read_parquet(spark: SparkSession, source: Source) -> DataFrame:
+    lake = Lake(source.root)
+    nanos = nanoseconds.columns_of(_check_schemas(lake, source))
+    # Pass the path of each file: from a folder, Spark would silently ignore the files in nested folders.
+    options = {"basePath": lake.uri("")} if source.files != (lake.base,) else {}
+    paths = [lake.uri("").rstrip("/") + path.removeprefix(lake.base) for path in source.files]
+    frame = spark.read.options(**options).parquet(*paths)
+    columns = {
+        FILE: _display_path(F.col("_metadata.file_path")), ROW: F.col("_metadata.row_index") + 1,
+        **dict.fromkeys((PROBLEM, MESSAGE, TEXT), F.lit(None).cast("string")),
+    }  # fmt: skip
+    data = [nanoseconds.to_timestamp(name, zone=nanos[name]) if name in nanos else F.col(f"`{name}`")
+            for name in frame.columns]  # fmt: skip
+    return frame.select(*(value.alias(name) for name, value in columns.items()), *data)
+
+
+def rows_of(source: Source) -> int | None:
+    """Return the number of rows according to the Parquet footers, or None for CSV."""
+    if source.kind == "csv":
+        return None
+    return sum(_footer_rows(Lake(source.root), path) for path in source.files)
+
+
+def _footer_rows(lake: Lake, path: str) -> int:
+    with lake.files.open_input_file(path) as file:
+        return int(parquet.read_metadata(file).num_rows)
+
+
+def _display_path(uri: Column) -> Column:
+    """Return the path as shown to people: for a local file without scheme and URL encoding, else the URI."""
+    path = F.url_decode(F.regexp_replace(F.regexp_replace(uri, "^file:/+", "/"), r"\+", "%2B"))
+    return F.when(uri.startswith("file:"), path).otherwise(uri)
+
+
+def _check_schemas(lake: Lake, source: Source) -> "pyarrow.Schema":
+    """Return the schema of all files. Raises BadSettings if files differ in it or are damaged."""
+    first: pyarrow.Schema | None = None
+    for path in source.files:
+        try:
+            with lake.files.open_input_file(path) as file:
+                schema = parquet.read_schema(file)
+        except (ArrowInvalid, OSError) as error:
+            raise BadSettings(f"{path} is not a Parquet file, or was not written completely: {error}") from error
+        first = schema if first is None else first
+        for each in schema:
+            kind = first.field(each.name).type if each.name in first.names else "missing"
+            if kind != each.type or len(schema) != len(first):
+                raise BadSettings(
+                    f"{path} does not match {source.files[0]}: its column {each.name} is {each.type}, there it is "
+                    f"{kind}. Columns: {', '.join(schema.names)} and {', '.join(first.names)}."
+                )
+    assert first is not None, "a source has files"
+    return first

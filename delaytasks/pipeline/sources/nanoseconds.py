@@ -1,0 +1,34 @@
+"""Timestamps in nanoseconds, as pandas writes them to Parquet. Spark reads them as integers, see session.NEEDED."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StructField, StructType
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+def columns_of(schema: "pyarrow.Schema") -> dict[str, bool]:
+    """Return name -> whether it has a time zone, for each column in nanoseconds that is not nested."""
+    from pyarrow import types
+
+    return {
+        field.name: field.type.tz is not None
+        for field in schema
+        if types.is_timestamp(field.type) and field.type.unit == "ns"
+    }
+
+
+def as_integers(schema: StructType, names: Iterable[str]) -> StructType:
+    """Return the schema by which Spark can read files with these columns in nanoseconds."""
+    return StructType([StructField(each.name, LongType()) if each.name in names else each for each in schema])
+
+
+def to_timestamp(name: str, *, zone: bool = True) -> Column:
+    """Return a column in nanoseconds as a timestamp, rounded down to microseconds. zone: False for a local time."""
+    value = f"`{name}`"
+    moment = F.expr(f"timestamp_micros(({value} - pmod({value}, 1000)) div 1000)")  # div alone rounds up before 1970
+    return (moment if zone else moment.cast("timestamp_ntz")).alias(name)

@@ -1,0 +1,101 @@
+"""Relations that Spark can read from the database in parallel, each by ranges of an id."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from pyspark.sql.types import (
+    DecimalType,
+    DoubleType,
+    LongType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from .. import schemas
+
+
+@dataclass(frozen=True)
+class Relation:
+    """columns     columns with their types; the SQL of a column is `<alias>.<name>`, or its value in `expressions`
+    source       FROM clause, with `alias` as the alias of a table in it
+    bounds       query for the least and greatest value of the first of `ranges`
+    key          name of the column whose values are divided into ranges
+    ranges       SQL expressions to which the limits of a range are applied
+    """
+
+    columns: StructType
+    alias: str
+    source: str
+    bounds: str
+    key: str
+    ranges: tuple[str, ...]
+    expressions: Mapping[str, str] = field(default_factory=dict)
+
+    def sql(self, column: str) -> str:
+        return self.expressions.get(column, f'{self.alias}."{column}"')
+
+    def select(self, names: list[str] | None) -> StructType:
+        """Return the schema of these columns, in this order; None: all columns. Raises ValueError if one is unknown."""
+        unknown = sorted(set(names or ()) - set(self.columns.names))
+        if unknown:
+            raise ValueError(f"Unknown column {', '.join(unknown)}; known are {', '.join(self.columns.names)}.")
+        return StructType([self.columns[name] for name in names]) if names else self.columns
+
+
+# Null for a job that a declared timeout needs, which is not archived: it says that the row's due time is done.
+_ENDED_AT = "CASE WHEN j.declared_due IS NULL THEN j.ended_at END"
+RELATIONS = {
+    "jobs": Relation(
+        schemas.JOBS, "j", "delaytasks_job AS j", "SELECT min(id), max(id) FROM delaytasks_job AS j", "id", ("j.id",)
+    ),
+    # Jobs with the id of their last event. With max(id) instead of max(id + 0), PostgreSQL would scan the index of all
+    # events backwards.
+    "ended": Relation(
+        schemas.ENDED_JOBS, "j", "delaytasks_job AS j", "SELECT min(id), max(id) FROM delaytasks_job AS j",
+        "id", ("j.id",),
+        {"last_event_id": "(SELECT coalesce(max(id + 0), 0) FROM delaytasks_jobevent WHERE job_id = j.id)",
+         "ended_at": _ENDED_AT},
+    ),
+    # Events with the topic of their job, by ranges of event ids. The topic is null if the job does not exist any more.
+    "events": Relation(
+        StructType([*schemas.EVENTS, StructField("topic", StringType(), True)]),
+        "e", "delaytasks_jobevent AS e", "SELECT min(id), max(id) FROM delaytasks_jobevent AS e", "id", ("e.id",),
+        {"topic": "(SELECT topic FROM delaytasks_job WHERE id = e.job_id)"},
+    ),
+    # Events with columns of their job, by ranges of job ids. The limits of a range apply to both tables, so that each
+    # table is read by its own index.
+    "stories": Relation(
+        StructType([
+            *schemas.EVENTS, StructField("topic", StringType(), False), StructField("ended_at", TimestampType(), True),
+            StructField("state", ShortType(), False), StructField("story_id", LongType(), False),
+        ]),
+        "e", "delaytasks_job AS j JOIN delaytasks_jobevent AS e ON e.job_id = j.id",
+        "SELECT min(id), max(id) FROM delaytasks_job AS j", "story_id", ("j.id", "e.job_id"),
+        {"topic": "j.topic", "ended_at": _ENDED_AT, "state": "j.state", "story_id": "j.id"},
+    ),
+}  # fmt: skip
+_JOB_EVENTS = RELATIONS["stories"]
+RELATIONS["keyed"] = replace(  # "stories" with the job's key
+    _JOB_EVENTS,
+    columns=StructType([*_JOB_EVENTS.columns, StructField("key", StringType(), False)]),
+    expressions={**_JOB_EVENTS.expressions, "key": "j.key"},
+)
+
+
+def table_relation(table: str, columns: StructType) -> Relation:
+    """Return the relation of any table with an integer `id`.
+
+    table     name of the table, optionally with its schema
+    columns   columns to read. Strings are cast to text in SQL, so that a column of any type can be read as a string.
+              Decimals and doubles are read as text too, because the drivers represent them differently
+    """
+    quoted = ".".join(f'"{part}"' for part in table.split("."))
+    casts = {
+        each.name: f'CAST(t."{each.name}" AS text)'
+        for each in columns if isinstance(each.dataType, StringType | DecimalType | DoubleType)
+    }  # fmt: skip
+    bounds = f"SELECT min(id), max(id) FROM {quoted} AS t"
+    return Relation(columns, "t", f"{quoted} AS t", bounds, "id", ("t.id",), casts)

@@ -1,0 +1,48 @@
+"""Translate errors of Spark and the database drivers with a known cause into a sentence that says what to do."""
+
+import re
+
+from ..sources.database import ABSENT
+
+LINES = 12  # maximum number of lines of Spark's message
+CAUSES = {  # pattern in Spark's message -> sentence
+    r"permission denied for (?:table|view|sequence|schema|function) [^\s;.]+":
+        "The database refuses the pipeline's user: {}. Nothing was published; GRANT SELECT on it and run this again.",
+    r'(?:relation|column) "?[\w.]+"? does not exist':
+        f"The database has no such table or column: {{}}. {ABSENT}",
+    r"(?<=ClassNotFoundException: )[\w.$]+|(?<=No suitable driver).*":
+        "Java has no class {}: name its jar with --conf spark.jars=/path/to.jar.",
+    r"No space left on device|Read-only file system|Mkdirs failed to create \S+|\S+ \(Permission denied\)"
+    r"|Parent path is not a directory: \S+":
+        "Spark cannot write: {}. Free some space or give this user write permission, then run this again.",
+}  # fmt: skip
+# Errors about a lost connection: a reader's, or the one that holds the run's snapshot. Newer PostgreSQL servers use the
+# last form.
+AWAY = re.compile(r'OperationalError: (.*)|(invalid snapshot identifier|snapshot "[^"]*" does not exist)')
+
+
+def summary(error: Exception) -> tuple[str, str]:
+    """Return (class name, sentence) of an error. If the cause is unknown: the first lines of Spark's message."""
+    message = str(error)
+    for pattern, sentence in CAUSES.items():
+        if found := re.search(pattern, message):
+            return type(error).__name__, sentence.format(found.group())
+    if reason := away(message):
+        return "DatabaseAway", (
+            f"The database went away: {reason}. Nothing was published; run it again when the database is back."
+        )
+    lines = [line for line in message.split("\n") if not line.startswith("\tat ")]
+    return type(error).__name__, "\n".join(lines[:LINES])
+
+
+def away(message: str) -> str:
+    """Return the reason if the message says that the database went away during a read, else an empty string."""
+    found = AWAY.search(message)
+    return (found[1] or found[2] or "").strip().rstrip(".") if found else ""
+
+
+def of_files(error: Exception) -> str:
+    """Return a sentence for an error in opening, reading or writing a file."""
+    if isinstance(error, ConnectionError):
+        return f"A process or server that the run needs stopped answering: {error}. Run this again."
+    return f"Cannot use a file: {error}. Free some space or give this user permission, then run this again."

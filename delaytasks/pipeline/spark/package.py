@@ -1,0 +1,20 @@
+"""Build the zip that executors import: the pipeline and the plain modules that it needs, without Django."""
+
+import hashlib
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PLAIN_MODULES = ("__init__.py", "states.py", "validators.py", "exceptions.py", "clock.py")
+MODULES = (*PLAIN_MODULES, *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "pipeline").rglob("*.py")))
+
+
+def zipped(folder: Path) -> Path:
+    """Write the zip into the folder and return its path. The file name contains a digest of the sources."""
+    sources = [(f"delaytasks/{name}", (ROOT / name).read_bytes()) for name in MODULES]
+    digest = hashlib.sha256(b"".join(name.encode() + data for name, data in sources)).hexdigest()[:16]
+    path = folder / f"delaytasks-{digest}.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in sources:
+            archive.writestr(zipfile.ZipInfo(name), data)
+    return path

@@ -1,0 +1,234 @@
+"""Check a cluster before a run: each executor must see the lake and the inputs, and reach the database.
+
+The driver writes a token into the lake. Tasks on all executors read the token, write a marker beside it, read the
+inputs and query the database server's identity. The driver compares the results with its own. With local[*] nothing is
+checked. Executors that join later are not checked either, but the rows that they write are counted
+(pipeline/tables/row_counts.py).
+"""
+
+import hashlib
+import importlib
+import json
+import os
+import socket
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from pyarrow import ArrowException
+from pyspark.sql import SparkSession
+
+from ..sources.database import Database
+from ..tables.lake import WRITE_TIMEOUT, Lake, LakeError
+from .progress import report_progress
+
+if TYPE_CHECKING:
+    import pyarrow
+
+FOLDER = "preflight"
+HEAD_BYTES = 65_536  # bytes at the start of an input that are compared, besides its size
+MAX_INPUTS = 100  # if there are more inputs, an evenly spaced selection is checked
+ROWS = 1 << 16  # enough for each task to get some; Spark makes one task per core
+ROUNDS = 3  # maximum; repeated for executors that register while the first tasks run
+SHOWN = 5  # maximum number of hosts or problems in a message
+REPORT = "host string, process int, wrote string, problems string"
+SERVER = "SELECT CAST(extract(epoch FROM pg_postmaster_start_time()) AS text), CAST(current_database() AS text)"
+UNREADABLE = (OSError, ArrowException, LakeError)
+
+ADVICE = {
+    "lake": "Mount the same folder under the same path on every host, or use a lake that all hosts can reach.",
+    "write": "Give the executors' user write permission there.",
+    "input": "Put the inputs where every host sees the same files under the same path.",
+    "database": "Use a database address that leads to the same server from every host, and allow the hosts to connect.",
+}
+
+
+class ExecutorBlind(Exception):
+    """An executor cannot use the lake, an input or the database. The message names its host and says what to do."""
+
+
+Input = tuple[str, str]  # (root: argument of lake.Lake, path for pyarrow)
+Problem = tuple[str, str]  # (key of ADVICE, what the executor fails to do)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Checks that run on an executor: the token in the lake, the inputs' sizes and heads, the database's server.
+
+    folder   folder of the token and the markers, below the lake
+    token    expected contents of the token file
+    inputs   files, each with the result of described() on the driver
+    server   expected result of _server(); None: executors do not read from the database directly
+    """
+
+    root: str
+    folder: str
+    token: bytes
+    inputs: tuple[tuple[Input, tuple[int, str]], ...]
+    database: Database
+    server: tuple[str, ...] | None
+
+    def report(self) -> dict[str, Any]:
+        """Run the checks and return their results.
+
+        The parent's process id identifies the executor, because all Python processes of an executor have one parent.
+        """
+        marker = f"{self.folder}/{uuid4().hex}"
+        problems = [*self._check_lake(marker), *self._check_inputs(), *self._check_database()]
+        return {
+            "host": socket.gethostname(), "process": os.getppid(), "wrote": marker, "problems": json.dumps(problems),
+        }  # fmt: skip
+
+    def _check_lake(self, marker: str) -> Iterator[Problem]:
+        try:
+            lake = Lake(self.root)
+            with lake.files.open_input_stream(lake.path(f"{self.folder}/token")) as stream:
+                seen = bytes(stream.read())
+        except UNREADABLE as error:
+            yield "lake", f"does not see the lake {self.root} ({_first_line(error)})"
+            return
+        if seen != self.token:
+            yield "lake", f"has another folder as the lake {self.root}"
+            return
+        try:
+            with lake.files.open_output_stream(lake.path(marker)) as out:
+                out.write(self.token)
+        except UNREADABLE as error:
+            yield "write", f"cannot write to the lake {self.root} ({_first_line(error)})"
+
+    def _check_inputs(self) -> Iterator[Problem]:
+        for (root, path), expected in self.inputs:
+            try:
+                found = described(root, path)
+            except UNREADABLE as error:
+                yield "input", f"does not see {path} ({_first_line(error)})"
+                return
+            if found != expected:
+                sizes = f"{found[0]} bytes instead of {expected[0]}"
+                difference = "other contents" if found[0] == expected[0] else sizes
+                yield "input", f"has another {path} ({difference})"
+                return
+
+    def _check_database(self) -> Iterator[Problem]:
+        if self.server is None:
+            return
+        try:
+            found = _server(self.database)
+        except Exception as error:  # the type depends on the driver; with any exception the run could not read either
+            yield "database", f"does not reach the database {self.database} ({_first_line(error)})"
+            return
+        if found != self.server:
+            yield "database", f"reaches another server as {self.database}"
+
+
+def check(spark: SparkSession, database: Database, lake: Lake, inputs: Sequence[Input] = ()) -> None:
+    """Check that every executor sees the same lake, inputs and database as this process.
+
+    Raises ExecutorBlind, and DatabaseAway if this process does not reach the database.
+    """
+    if not is_needed(spark):
+        return
+    began, folder, token = time.monotonic(), lake.new_run(FOLDER), uuid4().hex.encode()
+    chosen = inputs[:: max(1, -(-len(inputs) // MAX_INPUTS))]
+    described_inputs = tuple((each, described(*each)) for each in chosen)
+    probe = Probe(lake.root, folder, token, described_inputs, database, _expected(database))
+    lake.write(f"{folder}/token", token)
+    try:
+        reports = _reports(spark, probe)
+        problems = [each for report in reports for each in _problems(lake, report)]
+    finally:
+        _clear(lake, folder)
+    executors = {(row.host, row.process) for row in reports}
+    if problems:
+        raise ExecutorBlind(_sentence(problems, len(executors)))
+    hosts = ", ".join(sorted({host for host, _ in executors})[:SHOWN])
+    report_progress(f"{len(executors)} executors ({hosts}) passed the checks: {time.monotonic() - began:.1f} s")
+
+
+def is_needed(spark: Any) -> bool:
+    """Return whether executors may be on other machines. True with Spark Connect, whatever the server's master."""
+    return not (isinstance(spark, SparkSession) and (spark.conf.get("spark.master") or "").startswith("local"))
+
+
+def described(root: str, path: str) -> tuple[int, str]:
+    """Return (size in bytes, digest of the first HEAD_BYTES) of a file. root: argument of lake.Lake."""
+    with Lake(root).files.open_input_file(path) as file:
+        return int(file.size()), hashlib.sha256(file.read(HEAD_BYTES)).hexdigest()
+
+
+def _expected(database: Database) -> tuple[str, ...] | None:
+    if database.vendor == "sqlite":
+        return None
+    with database.connect() as connection:
+        return tuple(connection.execute(SERVER).fetchone())
+
+
+def _server(database: Database) -> tuple[str, ...]:
+    """Return the identity of the database server, queried through the driver that the readers use."""
+    dbapi = importlib.import_module(f"adbc_driver_{database.vendor}.dbapi")
+    with dbapi.connect(database.uri) as connection, connection.cursor() as cursor:
+        cursor.execute(SERVER)
+        return tuple(cursor.fetchone())
+
+
+def _reports(spark: SparkSession, probe: Probe) -> list[Any]:
+    """Run the probe on the executors, in up to ROUNDS rounds until each registered executor has reported."""
+    found: list[Any] = []
+    for _ in range(ROUNDS):
+        found += spark.range(ROWS).mapInArrow(partial(_run_probe, probe), REPORT).collect()
+        if len({(row.host, row.process) for row in found}) >= _executor_count(spark):
+            break
+    return found
+
+
+def _run_probe(probe: Probe, batches: Iterator["pyarrow.RecordBatch"]) -> Iterator["pyarrow.RecordBatch"]:
+    import pyarrow
+
+    for _ in batches:
+        pass
+    schema = pyarrow.schema([("host", "string"), ("process", "int32"), ("wrote", "string"), ("problems", "string")])
+    yield pyarrow.RecordBatch.from_pylist([probe.report()], schema=schema)
+
+
+def _executor_count(spark: Any) -> int:
+    """Return the number of registered executors; 0 with Spark Connect, where it is unknown."""
+    if not isinstance(spark, SparkSession):
+        return 0
+    return int(spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size()) - 1
+
+
+def _problems(lake: Lake, report: Any) -> Iterator[tuple[str, str, str]]:
+    """Yield (executor, kind, problem) of each problem in a report, and of a marker that this process cannot see.
+
+    If the driver does not see the executor's marker, the executor writes to another place than the lake.
+    """
+    executor, problems = f"{report.host} (process {report.process})", json.loads(report.problems)
+    if not any(kind in ("lake", "write") for kind, _ in problems) and not lake.has(report.wrote):
+        problems.append(("lake", f"writes to another place than the lake {lake.root} that this process sees"))
+    for kind, problem in problems:
+        yield executor, kind, problem
+
+
+def _sentence(problems: Iterable[tuple[str, str, str]], executors: int) -> str:
+    unique = list(dict.fromkeys(problems))
+    failed = {executor for executor, _, _ in unique}
+    named = "; ".join(f"{executor} {problem}" for executor, _, problem in unique[:SHOWN])
+    more = f"; and {len(unique) - SHOWN} more" if len(unique) > SHOWN else ""
+    advice = " ".join(dict.fromkeys(ADVICE[kind] for _, kind, _ in unique))
+    return f"{len(failed)} of {executors} executors cannot take part: {named}{more}. Nothing was published. {advice}"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+def _clear(lake: Lake, folder: str) -> None:
+    """Remove this run's folder, and the folders of killed runs, which are older than WRITE_TIMEOUT."""
+    oldest = f"{FOLDER}/{datetime.now(UTC) - WRITE_TIMEOUT:%Y%m%dT%H%M%S}"
+    for each in lake.runs(FOLDER):
+        if each == folder or each < oldest:
+            lake.remove(each)

@@ -1,0 +1,49 @@
+"""Start a run with spark-submit, which applies the defaults of the site's cluster and ships this package."""
+
+import os
+from pathlib import Path
+
+from pyspark.find_spark_home import _find_spark_home
+
+from ..config import BadSettings, Settings
+from . import package, session
+
+DEPLOY_MODE = "spark.submit.deployMode"
+
+
+def command(question: str, settings: Settings, folder: Path) -> list[str]:
+    """Write the files for spark-submit into the folder. Return the command line.
+
+    Spark's options are in a file that only this user can read, not on the command line, which is visible to all users.
+    Raises BadSettings for a Spark Connect server and for the deploy mode "cluster".
+    """
+    if settings.master.startswith("sc://"):
+        raise BadSettings(f"{settings.master} is a Spark Connect server: leave out --submit.")
+    if settings.spark.get(DEPLOY_MODE) == "cluster":
+        raise BadSettings(
+            f"{DEPLOY_MODE}=cluster runs the driver on another machine, without this environment and without a way to "
+            "return the answer. See 'Where it runs' in docs/pipeline.md."
+        )
+    options = folder / "options.properties"
+    with os.fdopen(os.open(options, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
+        for name, value in session.spark_options(settings.master, settings.spark).items():
+            file.write(f"{_escaped(name)}={_escaped(value)}\n")
+    return [
+        f"{_find_spark_home()}/bin/spark-submit", "--master", settings.master, "--name", f"delaytasks {question}",
+        "--load-spark-defaults", "--properties-file", str(options), "--py-files", str(package.zipped(folder)),
+        str(package.ROOT / "pipeline" / "__main__.py"), question,
+    ]  # fmt: skip
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    """Return the environment variables of spark-submit itself, without the run's settings. Raises JavaMissing."""
+    variables = session.environment(settings.master)
+    del variables["PYTHONPATH"]  # spark-submit itself adds the package to the path of its Python processes
+    return variables
+
+
+def _escaped(text: str) -> str:
+    """Escape a name or value for a Java properties file."""
+    plain = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    escaped = "".join(f"\\{each}" if each in "=:#! " else each for each in plain)
+    return "".join(each if " " <= each <= "~" else f"\\u{ord(each):04x}" for each in escaped)

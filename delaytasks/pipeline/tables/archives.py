@@ -1,0 +1,171 @@
+"""The archive: its document archive.json, and its two Delta tables, jobs and events.
+
+Uses pyarrow and deltalake, no Spark. A run commits its events first and its jobs last: it is published when its jobs
+are. The document stores of which database the archive is and which runs have left this database. It is created before
+the tables, so tables without a document mean that the document was lost.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from ..sources import identity
+from ..sources.identity import Identity
+from . import delta
+from .delta import Table
+from .lake import VERSION, Lake, LakeError
+
+DOCUMENT = "archive.json"
+FORMAT = 2  # version of the document; 1 named folders of runs instead of tables
+FOLDER, JOBS, EVENTS = "archive", "archive/jobs", "archive/events"
+RECENT_MS = 86_400_000  # how long the time of a run's pruning is kept
+
+
+@dataclass(frozen=True)
+class Archive:
+    """The contents of archive.json, and the tables.
+
+    database   the database of the archived jobs
+    deleting   number of the newest run whose jobs have begun to leave the database
+    pruned     number of the newest run whose jobs have all left the database, or were withdrawn
+    recent     number of a run -> time at which it was pruned, in milliseconds since 1970; of the last day only
+    """
+
+    lake: Lake
+    database: Identity = field(default_factory=dict)
+    deleting: int = 0
+    pruned: int = 0
+    recent: Mapping[int, int] = field(default_factory=dict)
+
+    # The table of jobs is loaded first: a run that has jobs there has events in the other one.
+
+    @cached_property
+    def jobs(self) -> Table:
+        return Table(self.lake, JOBS)
+
+    @cached_property
+    def events(self) -> Table:
+        _ = self.jobs
+        return Table(self.lake, EVENTS)
+
+    @property
+    def unpruned(self) -> bool:
+        """Whether the newest run's jobs may still be in the database."""
+        return self.jobs.log is not None and self.jobs.run > self.pruned
+
+    def pruned_before(self, ms: int) -> int:
+        """Return the newest run such that it and all earlier ones were pruned before this time."""
+        return min([self.pruned, *(run - 1 for run, pruned_ms in self.recent.items() if pruned_ms >= ms)])
+
+
+def load(lake: Lake, database: Identity | None = None) -> Archive:
+    """Return the archive, or an empty one before the first run.
+
+    Raises LakeError if the document is damaged, lost, older than this version of delaytasks, or of another database,
+    and if the tables are older than the document.
+    """
+    # List before reading the document, which is created before the first folder.
+    folders = lake.runs(FOLDER)
+    document = lake.document(DOCUMENT, FORMAT)
+    if not document:
+        if folders:
+            raise LakeError(_missing_message(lake))
+        return Archive(lake)
+    archive = _parse(lake, document)
+    if archive.deleting > archive.jobs.run:
+        raise LakeError(_outdated_message(lake, archive))
+    check_database(lake, archive.database, database or {})
+    return archive
+
+
+def check_database(lake: Lake, theirs: Identity, ours: Identity) -> None:
+    """Check that the document is of our database. Raises LakeError."""
+    if identity.differ(theirs, ours):
+        raise LakeError(_wrong_database_message(lake, theirs, ours))
+
+
+def _parse(lake: Lake, document: dict[str, Any]) -> Archive:
+    if document.pop("version", VERSION) < FORMAT:
+        raise LakeError(
+            f"{lake.path(DOCUMENT)} was written by an earlier delaytasks, which did not use Delta tables. Run "
+            "`manage.py delaytasks pipeline convert` once: it keeps the files and copies nothing."
+        )
+    try:
+        recent = {int(run): int(ms) for run, ms in document.pop("recent").items()}
+        return Archive(lake, recent=recent, **document)
+    except (AttributeError, TypeError, KeyError, ValueError) as error:
+        raise LakeError(f"{lake.path(DOCUMENT)} is damaged: {error}.") from error
+
+
+def _missing_message(lake: Lake) -> str:
+    return (
+        f"{lake.path(DOCUMENT)} is missing, but {lake.path(FOLDER)} has tables. Nothing was changed. Restore the file "
+        f"from its newest backup. To start a new archive instead, move {lake.path(FOLDER)} away."
+    )
+
+
+def _outdated_message(lake: Lake, archive: Archive) -> str:
+    return (
+        f"{lake.path(JOBS)} is an outdated copy: jobs up to run {archive.deleting} have left the database, but the "
+        f"table ends with run {archive.jobs.run}. Nothing was changed. Restore the newest backup of "
+        f'{lake.path(FOLDER)}. To give these runs up instead, change "deleting" in {lake.path(DOCUMENT)}.'
+    )
+
+
+def _wrong_database_message(lake: Lake, theirs: Identity, ours: Identity) -> str:
+    return (
+        f"{lake.path(DOCUMENT)} is the archive of another database ({identity.describe(theirs)}; this one is "
+        f"{identity.describe(ours)}). Nothing was changed. Each database needs its own lake or alias. If it is the "
+        f'same database, restored, upgraded or renamed, change that file to contain "database": {json.dumps(ours)}.'
+    )
+
+
+def open_archive(lake: Lake, database: Identity) -> Archive:
+    """Return the archive before a run writes to it. Creates an empty one if there is none. Raises LakeError."""
+    archive = load(lake, database)
+    merged = {**archive.database, **database}
+    return archive if archive.database and merged == archive.database else publish(replace(archive, database=merged))
+
+
+def publish(archive: Archive) -> Archive:
+    """Publish the document, and return the archive with the newest versions of its tables."""
+    document = {name: getattr(archive, name) for name in ("database", "deleting", "pruned", "recent")}
+    archive.lake.publish(DOCUMENT, {"version": FORMAT, **document})
+    return replace(archive)
+
+
+def mark_deleting(archive: Archive, run: int) -> Archive:
+    """Record that the jobs of a run begin to leave the database.
+
+    If the tables are later replaced by an older copy without this run, load() raises LakeError.
+    """
+    return archive if archive.deleting >= run else publish(replace(archive, deleting=run))
+
+
+def mark_pruned(archive: Archive, run: int, now_ms: int) -> Archive:
+    """Record that no job of this run is in the database any more, except withdrawn ones."""
+    recent = {each: ms for each, ms in archive.recent.items() if ms >= now_ms - RECENT_MS}
+    return publish(replace(archive, pruned=run, recent={**recent, run: now_ms}))
+
+
+def recover(archive: Archive) -> Archive:
+    """Complete or remove the files of a killed run, and return the archive.
+
+    A run that was killed between its two commits is completed: its files had been compared with the database. Files of
+    a run that has committed nothing are removed.
+    """
+    lake, run = archive.lake, archive.events.run
+    for table in (JOBS, EVENTS):
+        delta.remove_uncommitted(lake, table, run)
+    if archive.jobs.run < run:
+        folders = [folder for folder, number in delta.run_folders(lake, JOBS).items() if number == run]
+        if len(folders) != 1:
+            raise LakeError(
+                f"{lake.path(EVENTS)} has run {run}, but {lake.path(JOBS)} has not. Nothing was changed. Restore the "
+                f"newest backup of {lake.path(FOLDER)}."
+            )
+        archive.jobs.commit(folders[0], run)
+        return replace(archive)
+    return archive

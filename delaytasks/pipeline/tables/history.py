@@ -1,0 +1,84 @@
+"""Read events and jobs from the operational tables and the archive together, without duplicates."""
+
+from collections.abc import Collection
+from functools import reduce
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from .. import schemas
+from ..sources import arrow
+from ..sources.snapshot import Snapshot
+from . import archives, delta
+from .archives import Archive
+from .delta import DeltaFile
+from .lake import Lake
+
+# A run pruned up to this long before the snapshot may have jobs in it: run and snapshot have times of different clocks.
+OVERLAP_MS = 3_600_000
+
+
+def events(spark: SparkSession, snapshot: Snapshot, lake: Lake, columns: list[str], since_ms: int) -> DataFrame:
+    """Return `columns` of the events with done_ms >= since_ms.
+
+    The events of a job that is both in the operational tables and in the archive are read from the tables.
+    """
+    # If since_ms is 0, read all events job by job: looking up the topic of each event would take twice as long.
+    name = "events" if since_ms else "stories"
+    live = arrow.read(spark, snapshot, name, columns).where(F.col("done_ms") >= since_ms)
+    archive = archives.load(lake, snapshot.identity)
+    files = archive.events.select("done_ms", since_ms)
+    archived = _not_in_snapshot(spark, snapshot, archive, files, schemas.ARCHIVED_EVENTS, "job_id")
+    since = [each.where(F.col("done_ms") >= since_ms).select(*columns) for each in archived]
+    return reduce(DataFrame.unionByName, since, live)
+
+
+def stories(spark: SparkSession, snapshot: Snapshot, lake: Lake, columns: list[str], topic: str) -> DataFrame:
+    """Return `columns` of the events of all jobs of a topic, archived ones too. The column `key` is the job's key."""
+    live = arrow.read(spark, snapshot, "keyed", list(dict.fromkeys([*columns, "topic"])))
+    live = live.where(F.col("topic") == topic).select(*columns)
+    archive = archives.load(lake, snapshot.identity)
+    files = archive.events.in_partition(topic)
+    if not (files and archive.jobs.in_partition(topic)):
+        return live
+    jobs = _archived_jobs(spark, snapshot, archive, topic)
+    keys = reduce(DataFrame.unionByName, jobs).select(F.col("id").alias("job_id"), "key")
+    archived = delta.read(spark, lake, files, schemas.ARCHIVED_EVENTS).join(keys, "job_id")
+    return live.unionByName(archived.select(*columns))
+
+
+def jobs(spark: SparkSession, snapshot: Snapshot, lake: Lake, columns: list[str], topic: str) -> DataFrame:
+    """Return `columns` of all jobs of a topic, archived ones too. `columns` must include `id` and `topic`."""
+    live = arrow.read(spark, snapshot, "jobs", columns).where(F.col("topic") == topic)
+    archived = _archived_jobs(spark, snapshot, archives.load(lake, snapshot.identity), topic)
+    return reduce(DataFrame.unionByName, [each.select(*columns) for each in archived], live)
+
+
+def _archived_jobs(spark: SparkSession, snapshot: Snapshot, archive: Archive, topic: str) -> list[DataFrame]:
+    """Return the archived jobs of a topic that are not in the snapshot."""
+    files = archive.jobs.in_partition(topic)
+    return _not_in_snapshot(spark, snapshot, archive, files, schemas.ARCHIVED_JOBS, "id")
+
+
+def _not_in_snapshot(
+    spark: SparkSession,
+    snapshot: Snapshot,
+    archive: Archive,
+    files: Collection[DeltaFile],
+    schema: StructType,
+    job: str,
+) -> list[DataFrame]:
+    """Return the rows of the files whose jobs are not in the snapshot, as frames that exclude each other.
+
+    job   name of the column with the job's id
+    """
+    pruned = archive.pruned_before(snapshot.now_ms - OVERLAP_MS)
+    older, recent = ([each for each in files if (each.newest_run > pruned) is overlaps] for overlaps in (False, True))
+    frames = [delta.read(spark, archive.lake, older, schema)] if older else []
+    if recent:
+        first, last = min(each.low[job] for each in recent), max(each.high[job] for each in recent)
+        ids = arrow.read(spark, snapshot, "jobs", ["id"]).where(F.col("id").between(first, last))
+        rows = delta.read(spark, archive.lake, recent, schema)
+        frames.append(rows.join(ids.withColumnRenamed("id", job), job, "left_anti"))
+    return frames

@@ -1,0 +1,196 @@
+"""Folder of the pipeline's files, on a disk or in an object store. Uses pyarrow only, no Spark.
+
+    archive.json, report.json, audit.json, stream.json    documents, published last and atomically by a rename
+    archive/jobs/, archive/events/, report/hours/      Delta tables
+    report/<run>/, audit/<run>/, stream/<part>/    files of a run. A folder that no document names was left by a killed
+                                          run and is ignored
+    load/<run>/run.json                   document of a load; each load has its own
+
+Readers follow the documents and the tables' logs. They never list folders to find data.
+"""
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import unquote, urlsplit
+from uuid import uuid4
+
+from pyarrow import ArrowException, fs
+
+VERSION = 1  # format version of the documents
+WRITE_TIMEOUT = timedelta(hours=1)  # a write takes seconds: an older temporary file was left by a killed process
+
+
+class LakeError(Exception):
+    """The lake's files are missing, damaged or in an unknown format."""
+
+
+class Lake:
+    """The folder of the pipeline's files.
+
+    root   a path, or a URI that both Spark and pyarrow support: file:, s3:, gs:, hdfs:
+
+    Raises LakeError for a URI that pyarrow cannot open.
+    """
+
+    def __init__(self, root: str) -> None:
+        remote = bool(urlsplit(root).scheme) and not root.startswith("file:")
+        self.scheme = urlsplit(root).scheme if remote else "file"
+        if remote:
+            try:
+                self.files, self.base = fs.FileSystem.from_uri(root)
+            except (ArrowException, OSError) as error:
+                raise LakeError(
+                    f"The lake cannot be opened: {error}. Use a folder, or a URI that both Spark and pyarrow support "
+                    "(file:, s3:, gs:, hdfs:)."
+                ) from error
+        else:
+            path = unquote(urlsplit(root).path) if root.startswith("file:") else root
+            self.files, self.base = fs.LocalFileSystem(), os.path.abspath(path)
+        self.root = root if remote else self.base  # absolute: executors have another working directory
+
+    def path(self, name: str) -> str:
+        """Return the path of a file or folder for pyarrow. name: its path relative to the root."""
+        return f"{self.base.rstrip('/')}/{name}"
+
+    def uri(self, name: str) -> str:
+        """Return the URI of a file or folder for Spark. name: its path relative to the root."""
+        return f"file://{self.path(name)}" if self.scheme == "file" else f"{self.root.rstrip('/')}/{name}"
+
+    def location(self, name: str) -> str:
+        """Return the path of a file or folder, or its URI if the lake is not on a disk."""
+        return self.path(name) if self.scheme == "file" else self.uri(name)
+
+    # Documents
+
+    def document(self, name: str, version: int = VERSION) -> dict[str, Any]:
+        """Return a published document, or {} if there is none. Raises LakeError if damaged or of a newer version.
+
+        version   newest known format of this document
+        """
+        text = self._read(name)
+        try:
+            document = {} if text is None else dict(json.loads(text))
+        except (ValueError, TypeError) as error:
+            raise LakeError(f"{self.path(name)} is damaged: {error}.") from error
+        if document.get("version", VERSION) > version:
+            raise LakeError(
+                f"{self.path(name)} was written by a newer delaytasks (format {document['version']}; this one reads "
+                f"up to {version}): update delaytasks here."
+            )
+        return document
+
+    def _read(self, name: str) -> bytes | None:
+        if self.files.get_file_info(self.path(name)).type == fs.FileType.NotFound:
+            return None
+        with self.files.open_input_stream(self.path(name)) as stream:
+            return bytes(stream.read())
+
+    def publish(self, name: str, document: dict[str, Any]) -> None:
+        """Replace a document atomically and durably: readers get either the old or the new one."""
+        self.write(name, json.dumps({"version": VERSION, **document}, indent=1).encode())
+        self._remove_temporary_files(name)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file atomically and durably."""
+        self.files.create_dir(os.path.dirname(self.path(name)), recursive=True)
+        temporary = f"{self.path(name)}.{uuid4().hex}.tmp"
+        with self.files.open_output_stream(temporary) as stream:
+            stream.write(data)
+        self._sync(temporary)
+        self.files.move(temporary, self.path(name))
+        self._sync(os.path.dirname(self.path(name)))
+
+    def _remove_temporary_files(self, name: str) -> None:
+        """Remove temporary files that killed processes left. Ignores errors: the next publication tries again."""
+        folder, document = os.path.split(self.path(name))
+        temporary = re.compile(re.escape(document) + r"\.[0-9a-f]{32}\.tmp")
+        before = datetime.now(UTC) - WRITE_TIMEOUT
+        with contextlib.suppress(OSError, ArrowException):
+            for each in self.files.get_file_info(fs.FileSelector(folder)):
+                if temporary.fullmatch(each.base_name) and each.mtime is not None and each.mtime < before:
+                    self.files.delete_file(each.path)
+
+    # Runs
+
+    def new_run(self, application: str) -> str:
+        """Return a name for the folder of a new run, such as `archive/20301231T235959-1a2b3c4d`. Creates nothing."""
+        return f"{application}/{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid4().hex[:8]}"
+
+    def runs(self, application: str) -> list[str]:
+        """Return the folders of all runs of an application, published or not."""
+        infos = self.files.get_file_info(fs.FileSelector(self.path(application), allow_not_found=True))
+        return sorted(f"{application}/{each.base_name}" for each in infos if each.type == fs.FileType.Directory)
+
+    def files_in(self, application: str) -> list[str]:
+        """Return the files directly in an application's folder, beside the runs' folders."""
+        infos = self.files.get_file_info(fs.FileSelector(self.path(application), allow_not_found=True))
+        return sorted(f"{application}/{each.base_name}" for each in infos if each.type == fs.FileType.File)
+
+    def has(self, name: str) -> bool:
+        return bool(self.files.get_file_info(self.path(name)).type != fs.FileType.NotFound)
+
+    def move(self, name: str, target: str) -> None:
+        """Move a file. Does nothing if it was moved before."""
+        if not self.has(target):
+            self.files.create_dir(os.path.dirname(self.path(target)), recursive=True)
+            self.files.move(self.path(name), self.path(target))
+
+    def remove(self, name: str) -> None:
+        self.files.delete_dir(self.path(name))
+
+    def parquet(self, name: str) -> list[tuple[str, int]]:
+        """Return the path, relative to the root, and the bytes of each Parquet file in a folder and below."""
+        return self.list_files(name, ".parquet")
+
+    def list_files(self, name: str, ending: str) -> list[tuple[str, int]]:
+        """Return the path, relative to the root, and the bytes of each file with this ending in a folder and below."""
+        selector = fs.FileSelector(self.path(name), recursive=True, allow_not_found=True)
+        infos = [each for each in self.files.get_file_info(selector) if each.base_name.endswith(ending)]
+        return sorted((each.path.removeprefix(self.path("")), each.size) for each in infos)
+
+    @contextlib.contextmanager
+    def reading(self, name: str, what: str = "") -> Iterator[str]:
+        """Yield the path of a file that a document names. Raises LakeError if the block finds it missing or damaged.
+
+        what   description of the file's contents for the message, such as a partition
+        """
+        try:
+            yield self.path(name)
+        except (OSError, ArrowException) as error:
+            raise LakeError(
+                f"{self.path(name)}{f' ({what})' if what else ''} is missing or damaged, though the lake names it: "
+                f"{str(error).splitlines()[0]} Restore it from a backup."
+            ) from error
+
+    # Durability: rows are deleted from the database only after their copies in the lake would survive a power cut.
+
+    def sync(self, name: str) -> None:
+        """Flush all files of a folder to the disk. Does nothing for an object store, which is durable."""
+        for path in self._all(name):
+            self._sync(path)
+
+    def sync_files(self, names: Iterable[str]) -> None:
+        """Flush these files and their folders to the disk. names: paths relative to the root."""
+        paths = {self.path(name) for name in names}
+        for path in sorted(paths | {os.path.dirname(path) for path in paths}):
+            self._sync(path)
+
+    def _all(self, name: str) -> Iterator[str]:
+        for each in self.files.get_file_info(fs.FileSelector(self.path(name), recursive=True)):
+            yield each.path
+        yield self.path(name)
+        yield os.path.dirname(self.path(name))
+
+    def _sync(self, path: str) -> None:
+        if self.scheme != "file":
+            return
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,67 @@
+"""Read an archived job with its events. Uses no Spark, and reads only files that may contain them."""
+
+import json
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from pyarrow import parquet
+
+from . import archives
+from .archives import Archive
+from .delta import DeltaFile
+from .lake import Lake
+
+INTERNAL = ("last_event_id", "run")  # columns of the archive that are no part of a job or an event
+
+
+class Story(NamedTuple):
+    """An archived job with its events.
+
+    job      the job's row when it was archived, with `body` as Python data and aware datetimes
+    events   oldest first
+    """
+
+    job: dict[str, Any]
+    events: list[dict[str, Any]]
+
+
+def by_id(lake: Lake, job_id: int) -> Story | None:
+    """Return an archived job with its events, or None if the job is not archived. Raises LakeError."""
+    archive = archives.load(lake)
+    for job in _read_rows(lake, archive.jobs.select("id", job_id, job_id), [("id", "=", job_id)]):
+        return _story(archive, job)
+    return None
+
+
+def by_key(lake: Lake, topic: str, key: str, since: str = "") -> Story | None:
+    """Return the archived job with this topic and key that ended last, or None if there is none. Raises LakeError.
+
+    since   ISO 8601 day (UTC): only jobs that ended on this day or later; "": all
+    """
+    archive, first = archives.load(lake), datetime.fromisoformat(since).replace(tzinfo=UTC) if since else None
+    files = [each for each in archive.jobs.in_partition(topic)
+             if each.may_contain("key", key, key) and each.may_contain("ended_at", first)]  # fmt: skip
+    found = [job for job in _read_rows(lake, files, [("key", "=", key)]) if first is None or job["ended_at"] >= first]
+    return _story(archive, max(found, key=lambda job: (job["ended_at"], job["id"]))) if found else None
+
+
+def _story(archive: Archive, job: dict[str, Any]) -> Story:
+    files = [each for each in archive.events.select("job_id", job["id"], job["id"]) if each.partition == job["topic"]]
+    events = sorted(_read_rows(archive.lake, files, [("job_id", "=", job["id"])]), key=lambda each: each["id"])
+    for event in events:
+        del event["topic"]
+    return Story({**job, "body": json.loads(job["body"])}, events)
+
+
+def _read_rows(lake: Lake, files: Iterable[DeltaFile], filters: list[tuple[str, str, Any]]) -> Iterator[dict[str, Any]]:
+    for each in files:
+        with lake.reading(each.path, each.partition) as name:
+            matches = parquet.read_table(name, filesystem=lake.files, filters=filters, partitioning=None)
+        for row in matches.to_pylist():
+            values = {name: _aware(value) for name, value in row.items() if name not in INTERNAL}
+            yield {**values, "topic": each.partition}
+
+
+def _aware(value: Any) -> Any:
+    return value.replace(tzinfo=UTC) if isinstance(value, datetime) and value.tzinfo is None else value

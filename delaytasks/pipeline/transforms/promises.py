@@ -1,0 +1,187 @@
+"""Classify the promises of a rule: assign one class to each key.
+
+A promise is a job that a rule requires for a business row. The functions take and return data frames; times are in
+milliseconds since 1970. A key gets the first of these classes that applies:
+
+    missing     a business row should have a job and has none
+    orphan      there are jobs, but no business row
+    twice       the job finished more than once, or will, because a second job is live
+    called_off  the job was cancelled last and never finished, and the rule does not allow its cancellation
+    died        the job died last and never finished
+    early       an attempt began before the job's due time, or before the rule's
+    late        the first attempt began too late, or a live job is overdue
+    kept        the job finished, or was cancelled and the rule allows it
+    open        the job waits for its due time, or is running
+"""
+
+from functools import reduce
+from operator import or_
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
+
+from ...states import Outcome, State
+from ..rules.rules import Rule
+
+JOBS = ["id", "topic", "key", "state", "due_at", "attempt", "reserved_at", "lease_until", "ended_at"]
+EVENTS = ["key", "outcome", "attempt", "due_ms", "reserved_ms"]  # key: the job's key
+INVALID = {  # class of rows that cannot be checked -> the rule's field, and what is wrong with its value
+    "no_key": ("key", "is null"),
+    "no_since": ("since", "is null"),
+    "same_key": ("key", "is not unique"),
+}
+CLASSIFIED = StructType([
+    StructField("key", StringType(), True),
+    StructField("rows", LongType(), False),  # number of business rows
+    StructField("jobs", LongType(), False),  # number of jobs, archived ones too
+    StructField("job_id", LongType(), True),  # the newest job
+    StructField("promised_at", TimestampType(), True),  # due time by the rule
+    StructField("due_at", TimestampType(), True),  # due time of the newest job
+    StructField("begun_at", TimestampType(), True),  # start of the first attempt
+    StructField("ended_at", TimestampType(), True),  # the last end of the jobs; null: a job is live
+    StructField("class", StringType(), False),
+])  # fmt: skip
+MISSING = StructType([
+    StructField("topic", StringType(), False), StructField("key", StringType(), False),
+    StructField("due_at", TimestampType(), False),
+])  # fmt: skip
+
+
+def promised_jobs(rows: DataFrame, rule: Rule) -> DataFrame:
+    """Return key, promised, holds and promised_ms of each business row. Needs the rule's columns.
+
+    promised      whether the row should have a job
+    holds         whether the row's job must not have been cancelled
+    promised_ms   due time by the rule
+    """
+    due_ms = F.unix_millis(F.expr(rule.since)) + F.lit(rule.delay_seconds * 1000)
+    return rows.select(
+        F.expr(rule.key).cast("string").alias("key"),
+        F.coalesce(F.expr(rule.when), F.lit(False)).alias("promised"),
+        F.coalesce(F.expr(rule.holds), F.lit(False)).alias("holds"),
+        due_ms.alias("promised_ms"),
+    )
+
+
+def summarize_jobs(jobs: DataFrame) -> DataFrame:
+    """Return one row for each job with its key and the columns that by_key() combines. Needs the columns JOBS."""
+    state, live = F.col("state"), F.col("ended_at").isNull()
+    due_ms, held_ms, ended_ms = (F.unix_millis(name) for name in ("due_at", "reserved_at", "ended_at"))
+    held = state == int(State.RESERVED)  # by an attempt that has no event yet
+    wait_ms = F.when(held, held_ms - due_ms)
+    return jobs.select(
+        "key",
+        F.col("id").alias("job_id"),
+        due_ms.alias("due_ms"),
+        ended_ms.alias("ended_ms"),
+        _one_if(live).alias("live"),
+        _one_if(state == int(State.FINISHED)).alias("finished"),
+        F.when(live, F.when(held, F.unix_millis("lease_until")).otherwise(due_ms)).alias("overdue_ms"),
+        _one_if(wait_ms < 0).alias("early"),
+        F.when(held, held_ms).alias("first_ms"),
+        F.when(F.col("attempt") == 1, wait_ms).alias("late_ms"),
+        F.when(state == int(State.CANCELLED), ended_ms).alias("cancelled_ms"),
+        F.when(state == int(State.DEAD), ended_ms).alias("died_ms"),
+    )
+
+
+def summarize_events(events: DataFrame) -> DataFrame:
+    """Return one row for each event with its job's key and the columns for by_key(). Needs the columns EVENTS."""
+    outcome, wait_ms = F.col("outcome"), F.col("reserved_ms") - F.col("due_ms")
+    return events.select(
+        "key",
+        _one_if(outcome == str(Outcome.FINISHED)).alias("finishes"),
+        _one_if(outcome == str(Outcome.RESCHEDULED)).alias("moves"),
+        _one_if(wait_ms < 0).alias("early"),
+        F.col("reserved_ms").alias("first_ms"),
+        F.when(F.col("attempt") == 1, wait_ms).alias("late_ms"),
+    )
+
+
+def _one_if(condition: Column) -> Column:
+    """Return 1 where the condition is true, else null, so that count() counts the rows where it is true."""
+    return F.when(condition, F.lit(1))
+
+
+def by_key(rows: DataFrame, jobs: DataFrame, events: DataFrame) -> DataFrame:
+    """Combine the business rows, jobs and events of each key into one row, in one shuffle.
+
+    Needs the results of promised_jobs(), summarize_jobs() and summarize_events().
+    """
+    promised = F.col("promised")
+    combined = rows.unionByName(jobs, allowMissingColumns=True).unionByName(events, allowMissingColumns=True)
+    return combined.groupBy("key").agg(
+        F.count("promised").alias("rows"),
+        F.count_if(promised).alias("promised_rows"),
+        F.count_if(promised & F.col("promised_ms").isNull()).alias("undated"),
+        F.min(F.when(promised, F.col("promised_ms"))).alias("promised_ms"),
+        F.max("holds").alias("holds"),
+        F.count("job_id").alias("jobs"),
+        *(F.count(name).alias(name) for name in ("live", "finished", "finishes", "early", "moves")),
+        *(F.min(name).alias(name) for name in ("overdue_ms", "first_ms")),
+        *(F.max(name).alias(name) for name in
+          ("job_id", "due_ms", "ended_ms", "late_ms", "cancelled_ms", "died_ms")),
+    )  # fmt: skip
+
+
+def classify(keys: DataFrame, rule: Rule, now_ms: int) -> DataFrame:
+    """Return one row for each key with its class, with the columns CLASSIFIED. Needs the columns of by_key().
+
+    The class is one of rules.CLASSES or INVALID. Keys that need no job and have none are left out.
+    """
+    classified = keys.withColumn("class", _class(rule, now_ms)).where(F.col("class").isNotNull())
+    times = {"promised_at": "promised_ms", "due_at": "due_ms", "begun_at": "first_ms"}
+    return classified.select(
+        "key", "rows", "jobs", "job_id", *(F.timestamp_millis(ms).alias(name) for name, ms in times.items()),
+        F.when(F.col("live") == 0, F.timestamp_millis("ended_ms")).alias("ended_at"), "class",
+    )  # fmt: skip
+
+
+def _class(rule: Rule, now_ms: int) -> Column:
+    col = F.col
+    finishes = F.greatest("finishes", "finished")  # a finished job's events may have been removed
+    finished, live = finishes > 0, col("live") > 0
+    cancelled_last = col("cancelled_ms") > F.coalesce("died_ms", F.lit(0))
+    ended = ~finished & ~live
+    return (
+        F.when((col("promised_rows") > 0) & col("key").isNull(), "no_key")
+        .when(col("promised_rows") > 1, "same_key")
+        .when(col("undated") > 0, "no_since")
+        .when((col("jobs") == 0) & (col("promised_rows") > 0), "missing")
+        .when(col("jobs") == 0, None)
+        .when(col("rows") == 0, "orphan")
+        .when((finishes > 1) | (col("live") > 1) | (finished & live), "twice")
+        .when(ended & cancelled_last & F.coalesce("holds", F.lit(False)), "called_off")
+        .when(ended & col("died_ms").isNotNull() & ~F.coalesce(cancelled_last, F.lit(False)), "died")
+        .when((col("early") > 0) | (col("first_ms") < _promised_ms() - rule.early_seconds * 1000), "early")
+        .when(_late(rule.late_seconds * 1000, now_ms), "late")
+        .when(live, "open")
+        .otherwise("kept")
+    )
+
+
+def _promised_ms() -> Column:
+    """Return the due time by the rule, or null if the job was rescheduled or scheduled again.
+
+    For such a job only its own due time counts.
+    """
+    return F.when((F.col("jobs") == 1) & (F.col("moves") == 0), F.col("promised_ms"))
+
+
+def _late(late_ms: int, now_ms: int) -> Column:
+    col, promised_ms = F.col, _promised_ms()
+    waiting = (col("live") > 0) & col("first_ms").isNull()
+    return reduce(or_, [
+        col("late_ms") > late_ms,
+        col("overdue_ms") < now_ms - late_ms,
+        col("first_ms") > promised_ms + late_ms,
+        waiting & (promised_ms < now_ms - late_ms),
+    ])  # fmt: skip
+
+
+def missing_jobs(classified: DataFrame, rule: Rule) -> DataFrame:
+    """Return the missing jobs with the columns MISSING, as input of `pipeline load`. Needs the columns CLASSIFIED."""
+    return classified.where(F.col("class") == "missing").select(
+        F.lit(rule.topic).alias("topic"), "key", F.col("promised_at").alias("due_at")
+    )

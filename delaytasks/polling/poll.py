@@ -1,0 +1,149 @@
+"""poll(): a handler that is called again after growing delays, until its question is settled or a deadline has passed.
+
+The number of polls is a column of the job. Only an answered poll moves it on, in the statement that ends the attempt:
+a crash, a failed attempt or a change of the due time skips no delay.
+"""
+
+import functools
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import nullcontext
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
+
+from django.db import DatabaseError, InterfaceError, connections, transaction
+
+from .. import clock, handlers
+from ..exceptions import LeaseLost
+from ..handlers import HandlerOptions, Polled, Retry, Skip, Snooze
+from ..jobs.handles import Handle
+from ..outcomes import ErrorCode
+from ..states import Outcome
+from ..worker.attempt import RunningJob
+from ..worker.completion import Completion
+from ..worker.coroutines import await_result
+from ..worker.executor import NEVER_RAN
+from .durations import Duration
+from .ladder import Ladder
+
+if TYPE_CHECKING:
+    from ..models import Job
+
+logger = logging.getLogger("delaytasks")
+Function = TypeVar("Function", bound=Callable[[RunningJob], object])
+OnGiveUp = Callable[[RunningJob], object | Coroutine[Any, Any, object]]
+
+
+def poll(
+    topic: str,
+    *,
+    every: Sequence[Duration],
+    until: Duration,
+    on_give_up: OnGiveUp | None = None,
+    **options: Unpack[HandlerOptions],
+) -> Callable[[Function], Handle[Function]]:
+    """Register the decorated function as the handler of `topic`, to be called until its question is settled.
+
+        @poll("refund.check", every=["2m", "10m", "10m", "1h", "6h"], until=timedelta(days=3), on_give_up=to_a_person)
+        def check_refund(job: RunningJob) -> bool:
+            return bank.is_settled(job.body["refund"])
+
+        check_refund.schedule(refund, delay=60)           # the first poll; every[0] is the delay after it
+
+    every       delays between the polls: text such as "90s" or "1h30m", timedelta, or seconds. The last one
+                repeats
+    until       the same, from when the job was scheduled, or last replaced: the deadline. The last poll is at
+                the deadline itself
+    on_give_up  callable, called with the RunningJob if the last poll does not settle the question, or fails: in
+                one transaction with the end of the job, which is finished then, with the error code "gave_up".
+                If it raises, nothing is committed, and the attempt fails. None: the job is dead then
+
+    The function returns a true value when the question is settled, and a false one to be asked again. It may be
+    a coroutine function, and so may on_give_up. It may also return a Snooze, to be asked again after a delay of
+    its own, or a Skip. The other options are those of handler(), without batch.
+
+    `job.polls` counts the polls that were answered with a false value. A failed attempt or a death of the process
+    does not move on to the next delay: it is retried as the topic's backoff says, but not after the deadline.
+    Each answered poll sets `failures` to 0. max_attempts failures in between make the job dead.
+
+    Raises BadDelay, and the exceptions of handler().
+    """
+    if "batch" in options:
+        raise ValueError(f"poll({topic!r}): batch is not possible, because each job has a ladder of its own.")
+    handlers.check_options("poll()", options, HandlerOptions)
+    ladder = Ladder.parse(every, until)
+
+    def register(function: Function) -> Handle[Function]:
+        plain = function.function if isinstance(function, Handle) else function
+        handlers.handler(topic, **options)(Poll(topic, plain, ladder, on_give_up))
+        return Handle(topic, plain)
+
+    return register
+
+
+class Poll(Generic[Function]):
+    """The handler of a topic with a polling ladder, around the function that asks."""
+
+    def __init__(self, topic: str, function: Function, ladder: Ladder, on_give_up: OnGiveUp | None) -> None:
+        functools.update_wrapper(self, function)
+        self.topic, self.function, self.ladder, self.on_give_up = topic, function, ladder, on_give_up
+        self.retry_within_ms = ladder.deadline_ms(0)
+        self.__code__ = getattr(function, "__code__", None)  # by which handlers.add() recognizes the function
+
+    def __call__(self, job: RunningJob) -> Any:
+        deadline_ms = self.ladder.deadline_ms(job.scheduled_ms)
+        if job.reserved_ms >= deadline_ms:
+            return self._ask_last(job)
+        job.until_ms = deadline_ms
+        result = await_result(self.function(job))
+        if isinstance(result, (Skip, Retry, *NEVER_RAN)):
+            return result
+        if _is_settled(job, result):
+            return None
+        return Polled(result.delay if isinstance(result, Snooze) else self.ladder.delay(job.polls))
+
+    def _ask_last(self, job: RunningJob) -> Any:
+        """Poll at the deadline, and give up unless the answer is true. The writes of a failed poll are rolled back."""
+        inside = connections[job.using].in_atomic_block
+        try:
+            with transaction.atomic(job.using) if inside else nullcontext():
+                result = await_result(self.function(job))
+        except (LeaseLost, DatabaseError, InterfaceError):  # giving up would fail, too
+            raise
+        except Exception as error:
+            if _has_ended(job):
+                raise
+            logger.warning("%s %s: the last poll failed", job.topic, job.key, exc_info=True)
+            return self._give_up(job, type(error).__name__)
+        if isinstance(result, (Skip, *NEVER_RAN)):
+            return result
+        return None if _is_settled(job, result) else self._give_up(job)
+
+    def _give_up(self, job: RunningJob, reason: str = "") -> None:
+        outcome = Outcome.DEAD if self.on_give_up is None else Outcome.FINISHED
+        with job.ending(Completion(job, outcome, error=ErrorCode.GAVE_UP, reason=reason)):
+            if self.on_give_up is not None:
+                await_result(self.on_give_up(job))
+
+
+def _is_settled(job: RunningJob, result: object) -> bool:
+    """Return whether the result is a true one. A handler that has finished its job need not return anything."""
+    return (bool(result) and not isinstance(result, Snooze | Retry)) or _has_ended(job)
+
+
+def _has_ended(job: RunningJob) -> bool:
+    return job.ended and not job.still_held()
+
+
+def find_poll(topic: str) -> Poll[Any] | None:
+    """Return the polling handler of a topic in this process, or None."""
+    handler = handlers.find(topic)
+    return handler.function if handler is not None and isinstance(handler.function, Poll) else None
+
+
+def deadline_of(job: "Job") -> datetime | None:
+    """Return when a job gives up, or None if its topic has no polling ladder here."""
+    found = find_poll(job.topic)
+    if found is None:
+        return None
+    return clock.from_ms(found.ladder.deadline_ms(clock.to_ms(job.replaced_at or job.created_at)))

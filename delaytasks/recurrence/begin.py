@@ -1,0 +1,161 @@
+"""Decide when a firing begins whether it runs: missed=, within= and running= of its schedule.
+
+The handler's caller goes through call(). Jobs that are no firings are passed on without a query.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django.db import transaction
+
+from .. import clock, databases
+from ..calendars.wall_time import to_zone
+from ..db import transitions
+from ..exceptions import BadInput
+from ..handlers import Handler, Skip, Snooze
+from ..jobs.series import name_of
+from ..worker.coroutines import await_result
+from .definition import times_of_row
+from .wall_times import parse_label
+
+if TYPE_CHECKING:
+    from ..models import Schedule
+    from ..worker.attempt import RunningJob
+
+logger = logging.getLogger("delaytasks")
+QUEUE_SECONDS = 1.0  # how long a firing with running="queue" waits before it looks again
+NONE_WITHIN_MS = 60_000  # with missed="none" and no within=, what begins later is missed
+_FIRING = re.compile(
+    r"(?:(?P<name>[A-Za-z0-9._-]{1,100})@|(?P<series>.{1,228})#)(?P<label>\d{4}-\d\d-\d\dT[\d:.]+(/2)?|now:\d+)",
+    re.ASCII,
+)
+
+
+def call(handler: Handler, argument: Any) -> Any:
+    """Call the handler's function with a job, or with those jobs of a list that run; return its result."""
+    if isinstance(argument, list):
+        return _call_batch(handler, argument)
+    decision = decide(argument)
+    return handler.function(argument) if decision is None else decision.result
+
+
+def _call_batch(handler: Handler, jobs: "list[RunningJob]") -> Any:
+    decisions = {job.id: decision.result for job in jobs if (decision := decide(job)) is not None}
+    if not decisions:
+        return handler.function(jobs)
+    rest = [job for job in jobs if job.id not in decisions]
+    result = await_result(handler.function(rest)) if rest else None
+    results = result if isinstance(result, Mapping) else dict.fromkeys((job.id for job in rest), result)
+    return {**results, **decisions}
+
+
+def is_firing(key: str) -> bool:
+    """Return whether this may be the key of a job that a schedule has made."""
+    return _FIRING.fullmatch(key) is not None
+
+
+class Instead(NamedTuple):
+    """The handler is not called: it is taken to have returned this result."""
+
+    result: Any
+
+
+def decide(job: "RunningJob") -> Instead | None:
+    """Return None if the job runs, otherwise what happens instead."""
+    match = _FIRING.fullmatch(job.key)
+    row = _find(job.using, match["name"] or name_of(job.topic, match["series"]), job.topic) if match else None
+    if match is None or row is None:
+        return None
+    reason = _missed(row, job, match["label"])
+    if not reason and row.running != "allow" and _occupied(row, job):
+        if row.running == "queue":
+            return Instead(Snooze(QUEUE_SECONDS))
+        reason = "running"
+    if reason or job.attempt == 1:
+        _notify_observers(Run(row.name, row.series_key is not None, max(0, job.reserved_ms - job.due_ms), reason))
+    return Instead(end_as_skipped(job, reason)) if reason else None
+
+
+class Run(NamedTuple):
+    """A run of a schedule that begins, or is skipped for a reason."""
+
+    schedule: str
+    is_series: bool
+    late_ms: int
+    skipped: str
+
+
+observers: list[Callable[[Run], None]] = []  # called when a run begins; they must not raise
+
+
+def _notify_observers(run: Run) -> None:
+    for observer in observers:
+        observer(run)
+
+
+def end_as_skipped(job: "RunningJob", reason: str) -> Skip:
+    """Log why a job is skipped: "paused", "late", "missed" or "running". Return the handler's result."""
+    logger.info("%s %s is skipped: %s", job.topic, job.key, reason)
+    return Skip(reason)
+
+
+def _find(using: str, name: str, topic: str) -> "Schedule | None":
+    from ..models import Schedule
+
+    return Schedule.objects.using(using).filter(name=name, topic=topic).first()
+
+
+def _missed(row: "Schedule", job: "RunningJob", label: str) -> str:
+    """Return why the firing does not run, or "".
+
+    Only a first attempt at the firing's own time is judged: retries, and what people moved, ran now or filled in
+    later, run.
+    """
+    if label.startswith("now:") or job.attempt > 1:
+        return ""
+    firing = parse_label(label, to_zone(row.tz))
+    if clock.to_ms(firing.due) != job.due_ms:
+        return ""
+    if row.paused:
+        return "paused"
+    now_ms = databases.now_ms(job.using)
+    within_ms = NONE_WITHIN_MS if row.within_ms is None and row.missed == "none" else row.within_ms
+    if within_ms is not None and now_ms - job.due_ms > within_ms:
+        return "late"
+    return "missed" if row.missed == "last" and _has_later(row, job.due_ms, now_ms) else ""
+
+
+def _has_later(row: "Schedule", due_ms: int, now_ms: int) -> bool:
+    """Return whether a later firing of the schedule is due, too."""
+    try:
+        later = times_of_row(row).next_after(clock.from_ms(due_ms))
+    except BadInput:
+        return False
+    return later is not None and clock.to_ms(later.due) <= now_ms
+
+
+def _occupied(row: "Schedule", job: "RunningJob") -> bool:
+    """Return whether another job of the schedule runs; if not, note that this one does.
+
+    The row of ScheduleRun is locked from here to the end of an atomic handler's transaction; whoever finds it locked
+    is second. For other handlers, whose transaction ends here, the note counts as long as its job is held.
+    """
+    from ..models import ScheduleRun
+
+    with transaction.atomic(job.using):
+        runs = ScheduleRun.objects.using(job.using).select_for_update(skip_locked=True)
+        run = runs.filter(schedule_id=row.pk).first()
+        if run is None:
+            return True
+        if run.job_id is not None and run.job_id != job.id and _is_held(job.using, run.job_id, run.attempt):
+            return True
+        run.job_id, run.attempt = job.id, job.attempt
+        run.save(using=job.using, update_fields=["job_id", "attempt"])
+    return False
+
+
+def _is_held(using: str, job_id: int, attempt: int) -> bool:
+    found = transitions.find_attempt(using, job_id)
+    return found is not None and found.held_by(attempt)

@@ -1,0 +1,107 @@
+"""Cron expressions as in Debian's cron, read by the library cronsim; some are refused.
+
+A fixed time, with neither minute nor hour beginning with a star, is a wall time: it runs once in an overlap and at
+the end of a gap. The others follow elapsed time.
+"""
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+from ..exceptions import BadSchedule, short_repr
+from .wall_times import Firing, Gap, Overlap, from_instant, next_firing
+
+FIELDS = ("minute", "hour", "day of month", "month", "day of week")
+MAX_LENGTH = 255
+_WHOLE = {  # ranges that mean every value: they would make a fixed time of what should follow elapsed time
+    "minute": {(0, 59)}, "hour": {(0, 23)}, "day of month": {(1, 31)}, "month": {(1, 12)},
+    "day of week": {(0, 6), (0, 7), (1, 7)},
+}  # fmt: skip
+_NAMES = {name: n for n, name in enumerate(("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"))} | {
+    name: n
+    for n, name in enumerate(
+        ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"), start=1
+    )
+}
+_RANGE = re.compile(r"([0-9A-Z]+)-([0-9A-Z]+)", re.ASCII)
+_LAST_WITH_STEP = re.compile(r"LW?/", re.ASCII)
+
+
+class Cron:
+    """The times of a cron expression in a zone.
+
+    gap       for a fixed time that clocks skip: "run" at the end of the gap, or "skip"
+    overlap   for a fixed time that clocks show twice: "once", the first time, or "both"
+
+    Raises BadSchedule.
+    """
+
+    def __init__(self, expression: str, zone: ZoneInfo, *, gap: Gap = "run", overlap: Overlap = "once") -> None:
+        self.expression = check(expression)
+        self.zone, self.gap, self.overlap = zone, gap, overlap
+        minute, hour, *_ = self.expression.split()
+        self.fixed = not minute.startswith("*") and not hour.startswith("*")
+
+    def next_after(self, moment: datetime) -> Firing | None:
+        """Return the first firing later than the moment, or None if there is none in 50 years."""
+        if self.fixed:
+            return next_firing(self._walls_from, self.zone, moment, self.gap, self.overlap)
+        found = next(CronSim(self.expression, moment.astimezone(self.zone)), None)
+        return None if found is None else from_instant(found.astimezone(UTC), self.zone)
+
+    def _walls_from(self, wall: datetime) -> Iterator[datetime]:
+        return CronSim(self.expression, wall)
+
+
+def check(expression: object) -> str:
+    """Return the expression in capitals with single spaces. Raises BadSchedule."""
+    if not isinstance(expression, str) or len(expression) > MAX_LENGTH:
+        raise BadSchedule(f"cron is {short_repr(expression)}: give a text such as '30 2 * * mon-fri'.")
+    parts = expression.upper().split()
+    if expression.strip().startswith("@"):
+        raise BadSchedule(f"cron is {expression!r}: names such as @daily are not supported; write '0 0 * * *'.")
+    if len(parts) != len(FIELDS):
+        raise BadSchedule(
+            f"cron is {expression!r}, with {len(parts)} fields; write five: {', '.join(FIELDS)}. "
+            "For seconds use every=."
+        )
+    for name, part in zip(FIELDS, parts, strict=True):
+        _check_field(name, part)
+    return _checked_by_cronsim(" ".join(parts), expression)
+
+
+def _check_field(name: str, field: str) -> None:
+    parts = field.split(",")
+    if len(parts) > 1 and "*" in parts:
+        raise BadSchedule(f"The {name} {field!r} of cron is every value and others: write '*' alone.")
+    for part in parts:
+        if _LAST_WITH_STEP.match(part):
+            raise BadSchedule(f"The {name} {part!r} of cron has a step after the last day, which means nothing.")
+        _check_range(name, part.partition("/")[0])
+
+
+def _check_range(name: str, part: str) -> None:
+    match = _RANGE.fullmatch(part)
+    if match is None:
+        return
+    first, last = (_NAMES.get(text, int(text) if text.isdigit() else None) for text in match.groups())
+    if first is None or last is None:
+        return  # cronsim says what is wrong
+    if first >= last:
+        kind = "has only one value" if first == last else "is backwards"
+        raise BadSchedule(f"The {name} {part!r} of cron {kind}: write one value, or a range from lower to higher.")
+    if (first, last) in _WHOLE[name]:
+        raise BadSchedule(f"The {name} {part!r} of cron means every value: write '*'.")
+
+
+def _checked_by_cronsim(text: str, given: str) -> str:
+    try:
+        found = next(CronSim(text, datetime(2000, 1, 1)), None)  # noqa: DTZ001  a wall time
+    except CronSimError as error:
+        raise BadSchedule(f"cron is {given!r}: {error}.") from None
+    if found is None:
+        raise BadSchedule(f"cron is {given!r}: no such day comes in 50 years.")
+    return text

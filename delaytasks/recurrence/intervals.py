@@ -1,0 +1,121 @@
+"""Times that count elapsed time: every=, and delay, period and repeat, alone or after each time of a cron."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+from zoneinfo import ZoneInfo
+
+from ..exceptions import BadSchedule, short_repr
+from .wall_times import Firing, from_instant
+
+SHORTEST = timedelta(milliseconds=100)
+LONGEST = timedelta(days=3660)
+LONGEST_SERIES = timedelta(days=31)  # of a series that a cron starts anew
+MAX_REPEAT = 1_000_000
+
+
+class Times(Protocol):
+    """The times of a schedule."""
+
+    def next_after(self, moment: datetime) -> Firing | None:
+        """Return the first firing later than the moment (aware), or None if there is none."""
+        ...
+
+    def __hash__(self) -> int: ...
+
+
+class Every:
+    """Every `interval` from `start` on, without drift. `start` itself is the first time.
+
+    Raises BadSchedule.
+    """
+
+    def __init__(self, interval: timedelta, zone: ZoneInfo, *, start: datetime) -> None:
+        self.interval = check_interval(interval, "every")
+        self.zone, self.start = zone, start.astimezone(UTC)
+
+    def next_after(self, moment: datetime) -> Firing | None:
+        passed = max(moment - self.start, -self.interval) // self.interval
+        return from_instant(self.start + (passed + 1) * self.interval, self.zone)
+
+
+class Series:
+    """repeat + 1 runs, `period` apart, the first `delay` after the start; or after each time of a cron.
+
+    start    the beginning of the only series; not used with cron
+    cron     its times start a series each; series may overlap, and an instant of two is one firing
+    repeat   None: without end
+
+    The precedence, cron first and then the other three, is that of ActiveMQ's scheduled messages. Raises BadSchedule.
+    """
+
+    def __init__(
+        self, zone: ZoneInfo, *, start: datetime, delay: timedelta = timedelta(), period: timedelta | None = None,
+        repeat: int | None = 0, cron: Times | None = None,
+    ) -> None:  # fmt: skip
+        self.zone, self.start, self.cron = zone, start.astimezone(UTC), cron
+        self.delay = _check_delay(delay)
+        self.repeat = check_repeat(repeat)
+        if self.repeat != 0 and period is None:
+            raise BadSchedule(f"repeat is {repeat!r} without period: give the time between two runs as period.")
+        self.period = None if period is None else check_interval(period, "period")
+        if cron is not None and (self._length is None or self._length > LONGEST_SERIES):
+            raise BadSchedule(
+                f"Each time of cron starts a series of delay, period and repeat; it may last {LONGEST_SERIES.days} "
+                "days at most: give repeat, or a smaller one."
+            )
+
+    @property
+    def _length(self) -> timedelta | None:
+        """The time from the start to the last run; None if the series has no end."""
+        if self.period is None:
+            return self.delay
+        return None if self.repeat is None else self.delay + self.period * self.repeat
+
+    def next_after(self, moment: datetime) -> Firing | None:
+        if self.cron is None:
+            found = self._next_in_series(self.start, moment)
+            return None if found is None else from_instant(found, self.zone)
+        assert self._length is not None
+        best, begin = None, self.cron.next_after(moment - self._length - timedelta(microseconds=1))
+        while begin is not None and (best is None or begin.due + self.delay < best):
+            found = self._next_in_series(begin.due, moment)
+            best = found if best is None else min(best, found or best)
+            begin = self.cron.next_after(begin.due)
+        return None if best is None else from_instant(best, self.zone)
+
+    def _next_in_series(self, start: datetime, moment: datetime) -> datetime | None:
+        first = start + self.delay
+        if first > moment:
+            return first
+        if self.period is None:
+            return None
+        number = (moment - first) // self.period + 1
+        return None if self.repeat is not None and number > self.repeat else first + number * self.period
+
+
+def check_interval(interval: object, what: str) -> timedelta:
+    """Return the interval, a timedelta or seconds, as a timedelta. Raises BadSchedule."""
+    if isinstance(interval, int | float) and not isinstance(interval, bool):
+        interval = timedelta(seconds=interval) if 0 <= interval <= LONGEST.total_seconds() else interval
+    if not isinstance(interval, timedelta) or not SHORTEST <= interval <= LONGEST:
+        raise BadSchedule(f"{what} is {short_repr(interval)}: give a timedelta or seconds, from 0.1 s to ten years.")
+    if interval.microseconds % 1000:
+        raise BadSchedule(f"{what} is {interval}: times are whole milliseconds.")
+    return interval
+
+
+def check_repeat(repeat: object) -> int | None:
+    """Return the number of repetitions. Raises BadSchedule."""
+    if repeat is None:
+        return None
+    if isinstance(repeat, bool) or not isinstance(repeat, int) or not 0 <= repeat <= MAX_REPEAT:
+        raise BadSchedule(f"repeat is {short_repr(repeat)}: give a whole number from 0 to {MAX_REPEAT:,}, or None.")
+    return repeat
+
+
+def _check_delay(delay: object) -> timedelta:
+    if isinstance(delay, int | float) and not isinstance(delay, bool):
+        delay = timedelta(seconds=delay) if 0 <= delay <= LONGEST.total_seconds() else delay
+    if not isinstance(delay, timedelta) or not timedelta() <= delay <= LONGEST:
+        raise BadSchedule(f"delay is {short_repr(delay)}: give a timedelta or seconds, up to ten years.")
+    return delay

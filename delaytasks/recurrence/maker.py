@@ -1,0 +1,162 @@
+"""Make the jobs of schedules: one firing ahead, and all that are due within ten seconds.
+
+Any number of processes may do this at the same time.
+"""
+
+import logging
+import time
+from collections.abc import Iterable
+from datetime import timedelta
+
+from django.db import transaction
+
+from .. import clock, databases, handlers, signals
+from ..db import schedules
+from ..db.retries import retry_once
+from ..db.schedules import Advance, NewFiring
+from ..db.transitions import StoredJob, current_producer
+from ..exceptions import BadInput
+from ..jobs import on_commit
+from ..jobs.series import firing_prefix
+from ..mirror.base import Entry
+from ..models import Schedule
+from .definition import body_text, times_of_row
+from .wall_times import Firing
+
+logger = logging.getLogger("delaytasks")
+AHEAD_MS = 10_000
+REST_SECONDS = 5.0  # between two passes of a process: half of what is made ahead
+PAGE = 200  # schedules in one transaction
+MOST_FIRINGS = 100  # of one schedule in one transaction
+MOST_PAGES = 50  # of one pass
+_passed: dict[str, float] = {}  # alias -> monotonic time of this process's last pass
+
+
+def pass_if_rested(using: str) -> None:
+    """Make the jobs that are due, at most every five seconds in a process. Called by the guard's loop."""
+    if time.monotonic() - _passed.get(using, -REST_SECONDS) >= REST_SECONDS:
+        _passed[using] = time.monotonic()
+        make_due(using)
+
+
+def make_due(using: str) -> int:
+    """Make the firings of all schedules that are due within ten seconds, and the next one. Return how many."""
+    made = 0
+    for _ in range(MOST_PAGES):
+        ids = schedules.due(using, AHEAD_MS, PAGE)
+        count = make(using, ids) if ids else 0
+        made += count
+        if not count:  # nothing is due, or others are making it
+            break
+    return made
+
+
+def make(using: str, ids: Iterable[int]) -> int:
+    """Advance these schedules and insert their jobs, in one transaction. Return the number of jobs.
+
+    A schedule is left alone if the last firing made is not due within ten seconds: it is the one ahead.
+    """
+    until_ms = databases.now_ms(using) + AHEAD_MS
+    chosen = Schedule.objects.using(using).filter(pk__in=list(ids), paused=False, ended=False)
+    rows = list(chosen.filter(made_until__lte=clock.from_ms(until_ms)))
+    plans = {row.pk: _plan(row, until_ms) for row in rows}
+    return retry_once(lambda: _store(using, rows, plans), using) if rows else 0
+
+
+class Plan:
+    """The firings to make of one schedule."""
+
+    def __init__(self, firings: list[Firing], *, ended: bool, problem: str = "") -> None:
+        self.firings, self.ended, self.problem = firings, ended, problem
+
+
+def _plan(row: Schedule, until_ms: int) -> Plan:
+    """Return the firings after made_until, up to the first one after `until_ms`."""
+    firings: list[Firing] = []
+    try:
+        times, after = times_of_row(row), row.made_until
+        while len(firings) < MOST_FIRINGS:
+            firing = times.next_after(after)
+            if firing is None:
+                return Plan(firings, ended=True)
+            firings.append(firing)
+            after = firing.due
+            if clock.to_ms(after) > until_ms:
+                break
+    except BadInput as error:  # written past the checks, or the zone is gone: it must not stop the others
+        logger.error("schedule %s: no firings can be made: %s", row.name, error)
+        return Plan([], ended=True, problem=str(error)[:255])
+    return Plan(firings, ended=False)
+
+
+def _store(using: str, rows: list[Schedule], plans: dict[int, Plan]) -> int:
+    with transaction.atomic(using):
+        advanced = schedules.advance(using, [_advance(row, plans[row.pk]) for row in rows])
+        new = [
+            new_firing(row, firing, clock.to_ms(firing.due))
+            for row in rows
+            if row.pk in advanced
+            for firing in plans[row.pk].firings
+        ]
+        return len(insert(using, new))
+
+
+def _advance(row: Schedule, plan: Plan) -> Advance:
+    seen_ms = clock.to_ms(row.made_until)
+    last = plan.firings[-1] if plan.firings else None
+    until_ms = seen_ms if last is None else clock.to_ms(last.due)
+    return Advance(row.pk, seen_ms, row.version, until_ms, last.label if last else row.made_label, int(plan.ended),
+                   plan.problem)  # fmt: skip
+
+
+def new_firing(row: Schedule, firing: Firing, due_ms: int) -> NewFiring:
+    ttr_ms = row.ttr_ms or handlers.ttr_ms(row.topic)
+    key, label, pk = firing_prefix(row) + firing.label, row.subject_label or "", row.subject_pk or ""
+    producer = current_producer() or row.producer or ""
+    return NewFiring(row.topic, key, due_ms, ttr_ms, body_text(row.body), label, pk, producer)
+
+
+def insert(using: str, new: list[NewFiring]) -> list[StoredJob]:
+    """Insert the jobs; update the mirror and send the signals on commit."""
+    stored = schedules.insert_firings(using, new) if new else []
+    if stored:
+        on_commit.add_to_mirror(using, [Entry(s.id, s.topic, s.due_ms) for s in stored], mark=False)
+        for each in stored if signals.job_scheduled.receivers else ():
+            on_commit.send_signal(using, signals.job_scheduled, each.id)
+    return stored
+
+
+def refresh_zones(using: str) -> int:
+    """Move firings made with older rules of their time zone; they keep their wall times. Return the number.
+
+    Called by `schedules apply`. Only the last firing made of a schedule can be far ahead.
+    """
+    from ..calendars.wall_time import to_zone
+    from .wall_times import parse_label
+
+    moved = 0
+    for row in Schedule.objects.using(using).filter(ended=False).exclude(made_label="").iterator():
+        if row.every_ms is not None or row.period_ms is not None or row.delay_ms is not None:
+            continue  # elapsed time
+        due = parse_label(row.made_label, to_zone(row.tz)).due
+        if abs(due - row.made_until) >= timedelta(seconds=1) and _has_fixed_times(row):
+            moved += _move(using, row, clock.to_ms(due))
+    return moved
+
+
+def _has_fixed_times(row: Schedule) -> bool:
+    return getattr(times_of_row(row), "fixed", True)
+
+
+def _move(using: str, row: Schedule, due_ms: int) -> int:
+    from ..db import transitions
+
+    with transaction.atomic(using):
+        seen_ms = clock.to_ms(row.made_until)
+        if not schedules.advance(using, [Advance(row.pk, seen_ms, row.version, due_ms, row.made_label, 0, "")]):
+            return 0
+        job = transitions.find_live(using, [(row.topic, firing_prefix(row) + row.made_label)])
+        for live in job.values():
+            if live.due_ms == seen_ms and transitions.move_delayed(using, live.id, due_ms=due_ms, delay_ms=None):
+                on_commit.add_to_mirror(using, [Entry(live.id, live.topic, due_ms)], mark=True)
+    return 1

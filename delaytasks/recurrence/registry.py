@@ -1,0 +1,35 @@
+"""The schedules that the code declares, by name. schedules.apply() stores them."""
+
+from dataclasses import dataclass
+
+from ..exceptions import BadSchedule
+from .definition import Definition
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A schedule that the code declares, and its names in earlier versions."""
+
+    definition: Definition
+    was: tuple[str, ...] = ()
+
+
+_declared: dict[str, Declared] = {}
+
+
+def add(new: Declared) -> None:
+    """Declare a schedule. Raises BadSchedule if another definition has its name."""
+    name = new.definition.name
+    if _declared.get(name, new) != new:
+        raise BadSchedule(f"There are two schedules named {name!r} in the code: give one of them another name=.")
+    _declared[name] = new
+
+
+def declared() -> dict[str, Declared]:
+    """Return the declared schedules by name."""
+    return dict(sorted(_declared.items()))
+
+
+def forget(name: str) -> None:
+    """Remove a declaration. For tests."""
+    _declared.pop(name, None)

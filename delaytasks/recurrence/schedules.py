@@ -1,0 +1,331 @@
+"""Change schedules: apply those of the code, define, pause, resume, delete, run once now, fill in the past.
+
+A change of the times cancels the firing that was made ahead and makes the next one by the new times, in the same
+transaction. A change of anything else makes it again at the same time. Firings that have begun, ended or are overdue
+stand.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from django.db import transaction
+
+from .. import clock, databases
+from ..calendars.wall_time import to_zone
+from ..db import dialects, schedules, transitions
+from ..exceptions import BadSchedule, ScheduleExists
+from ..jobs import on_commit
+from ..jobs.inputs import check_known, to_body
+from ..jobs.schedule import schedule
+from ..jobs.series import firing_prefix
+from ..mirror.base import Entry
+from ..models import Schedule, ScheduleRun
+from . import maker, registry
+from .definition import Definition, times_of_row
+from .wall_times import Firing, parse_label
+
+if TYPE_CHECKING:
+    from ..models import Job
+
+MOST_BACKFILLED = 10_000
+PAGE = 500  # firings in one statement
+_TIMES = ("tz", "cron", "rrule", "every_ms", "delay_ms", "period_ms", "repeat", "gap", "overlap", "start_at", "topic")
+Source = Literal["code", "staff", "call"]
+Kind = Literal["create", "change", "rename", "delete", "keep"]
+RangeProblem = Literal["backwards", "future", "long"]
+
+
+class Change(NamedTuple):
+    """A change that apply() makes to a schedule."""
+
+    name: str
+    kind: Kind
+
+
+def find(name: str, *, using: str | None = None) -> Schedule:
+    """Return the schedule with this name. Raises BadSchedule."""
+    row = Schedule.objects.using(databases.alias(using)).filter(name=name).first()
+    if row is None:
+        raise BadSchedule(f"There is no schedule {name!r}. `manage.py delaytasks schedules list` names them.")
+    return row
+
+
+def next_firings(row: Schedule, count: int = 10, *, after: datetime | None = None) -> list[Firing]:
+    """Return the next firings by the row's times, at most `count`. Raises BadSchedule, BadTimeZone."""
+    times, moment = times_of_row(row), after or databases.now(databases.alias(row._state.db))
+    firings: list[Firing] = []
+    while len(firings) < count and (firing := times.next_after(moment)) is not None:
+        firings.append(firing)
+        moment = firing.due
+    return firings
+
+
+# -- the schedules of the code ------------------------------------------------------------------
+
+
+def plan(*, using: str | None = None) -> list[Change]:
+    """Return what apply() would do, by name. Raises BadSchedule as apply() does."""
+    using = databases.alias(using)
+    rows = {row.name: row for row in Schedule.objects.using(using).all()}
+    changes = []
+    renamed: set[str] = set()
+    for name, each in registry.declared().items():
+        old = next((was for was in each.was if was in rows and rows[was].source == Schedule.Source.CODE), None)
+        if name in rows:
+            _refuse_staff(rows[name])
+            changes.append(Change(name, "keep" if _is_as(rows[name], each.definition) else "change"))
+        elif old is not None:
+            renamed.add(old)
+            changes.append(Change(name, "rename"))
+        else:
+            changes.append(Change(name, "create"))
+    gone = [row.name for row in rows.values() if row.source == Schedule.Source.CODE]
+    kept = registry.declared().keys() | renamed
+    return [*changes, *(Change(name, "delete") for name in sorted(gone) if name not in kept)]
+
+
+def apply(*, using: str | None = None) -> list[Change]:
+    """Store the schedules that the code declares, in one transaction; delete those that it no longer declares.
+
+    Staff's pauses stay. Raises BadSchedule if staff have defined a schedule of the same name.
+    """
+    using = databases.alias(using)
+    with transaction.atomic(using):
+        dialects.lock_name(using, "delaytasks.schedules.apply")  # two hosts of a deployment may apply at once
+        changes = plan(using=using)
+        for name, kind in changes:
+            declared = registry.declared().get(name)
+            if kind == "delete" or declared is None:
+                delete(find(name, using=using), using=using)
+                continue
+            if kind == "rename":
+                _rename(using, declared.was, name)
+            if kind != "keep":
+                define(declared.definition, source="code", using=using)
+        maker.refresh_zones(using)
+    return changes
+
+
+def _rename(using: str, old_names: Sequence[str], name: str) -> None:
+    """Rename the row. Firings made ahead are made again, because their keys have the old name."""
+    rows = Schedule.objects.using(using).select_for_update().filter(name__in=old_names)
+    row = rows.filter(source=Schedule.Source.CODE).order_by("pk")[0]
+    withdrawn = _withdraw(using, row, row.topic, row.tz)
+    row.name = name
+    _save(using, row, withdrawn)
+
+
+def _refuse_staff(row: Schedule) -> None:
+    if row.source != Schedule.Source.CODE:
+        raise BadSchedule(
+            f"The schedule {row.name!r} was defined by staff, and the code declares one of that name: rename one."
+        )
+
+
+def _is_as(row: Schedule, definition: Definition) -> bool:
+    same_start = definition.start is None or definition.start == row.start_at
+    return same_start and all(getattr(row, name) == value for name, value in definition.columns().items())
+
+
+# -- one schedule -------------------------------------------------------------------------------
+
+
+def define(definition: Definition, *, source: Source = "staff", using: str | None = None) -> Schedule:
+    """Create the schedule of this name, or change it, and make its next firing. Return its row.
+
+    Raises UnknownTopic, BadBody, BodyTooLarge; and BadSchedule if it would never run.
+    """
+    using = databases.alias(using)
+    check_known(using, definition.topic)
+    to_body(definition.body)
+    with transaction.atomic(using):
+        _lock_name(using, definition.name)
+        row = Schedule.objects.using(using).select_for_update().filter(name=definition.name).first()
+        if row is None:
+            return _create(using, definition, source)
+        old = {name: getattr(row, name) for name in _TIMES}
+        for name, value in definition.columns().items():
+            setattr(row, name, value)
+        row.start_at = definition.start or row.start_at
+        moved = any(getattr(row, name) != value for name, value in old.items())
+        now = clock.from_ms(databases.now_ms(using))
+        withdrawn = _withdraw(using, row, old["topic"], old["tz"], now)
+        if moved:
+            withdrawn, row.made_until, row.made_label = [], now, ""
+        _save(using, row, withdrawn)
+    return row
+
+
+def create(definition: Definition, *, using: str | None = None) -> Schedule:
+    """Create a schedule of staff. Raises ScheduleExists if there is one of this name, and otherwise as define()."""
+    using = databases.alias(using)
+    with transaction.atomic(using):
+        _lock_name(using, definition.name)
+        if Schedule.objects.using(using).filter(name=definition.name).exists():
+            raise ScheduleExists(f"There is a schedule {definition.name!r} already: change it, or use another name.")
+        return define(definition, using=using)
+
+
+def _lock_name(using: str, name: str) -> None:
+    """Let two calls that create a schedule of the same name wait for each other."""
+    dialects.lock_name(using, f"delaytasks.schedule:{name}")
+
+
+def _create(using: str, definition: Definition, source: Source) -> Schedule:
+    now = databases.now(using)
+    return insert(using, new_row(definition, source=source, start=definition.start or now, made_until=now))
+
+
+def new_row(definition: Definition, *, source: Source, start: datetime, made_until: datetime) -> Schedule:
+    """Return a row that is not stored yet. Its firings are those after `made_until`."""
+    return Schedule(
+        **definition.columns(), source=source, start_at=start, made_until=made_until,
+        producer=transitions.current_producer(),
+    )  # fmt: skip
+
+
+def insert(using: str, row: Schedule) -> Schedule:
+    """Store a new row and make its first firing, in the caller's transaction. Raises BadSchedule if there is none."""
+    if times_of_row(row).next_after(row.made_until) is None:
+        raise BadSchedule(f"The schedule {str(row)!r} would never run: its times are all in the past.")
+    row.save(using=using, force_insert=True)
+    ScheduleRun.objects.using(using).create(schedule=row)
+    maker.make(using, [row.pk])
+    row.refresh_from_db(using=using)
+    return row
+
+
+def _save(using: str, row: Schedule, withdrawn: Sequence[Firing] = ()) -> None:
+    """Save a changed row, which is locked, with a new version. Make the withdrawn firings again, and its next one."""
+    row.version += 1
+    row.ended, row.problem = False, ""
+    row.save(using=using)
+    maker.insert(using, [maker.new_firing(row, firing, clock.to_ms(firing.due)) for firing in withdrawn])
+    maker.make(using, [row.pk])
+    row.refresh_from_db(using=using)
+
+
+def _withdraw(using: str, row: Schedule, topic: str, tz: str, now: datetime | None = None) -> list[Firing]:
+    """Cancel the firings made ahead and return them. Those that somebody has moved or cancelled stay as they are.
+
+    now   where the chain begins anew if the times change. One reading of the clock decides this and what is ahead: with
+          two, a firing between them would be lost. None: read it
+    """
+    withdrawn, prefix = [], firing_prefix(row)
+    now_ms = databases.now_ms(using) if now is None else clock.to_ms(now)
+    for job_id, key, due_ms in schedules.find_upcoming(using, topic, prefix, now_ms):
+        firing = _at_its_time(key.removeprefix(prefix), due_ms, tz)
+        if firing is None:
+            continue
+        done = transitions.cancel_delayed(using, job_id, actor="", reason="schedule changed")
+        if done is not None:
+            withdrawn.append(firing)
+            on_commit.remove_from_mirror(using, Entry(done.id, done.topic, done.due_ms))
+    return withdrawn
+
+
+def _at_its_time(label: str, due_ms: int, tz: str) -> Firing | None:
+    """Return the firing if it is due at its wall time. None after a reschedule and for run_now()."""
+    try:
+        firing = parse_label(label, to_zone(tz))
+    except ValueError:
+        return None
+    return firing if clock.to_ms(firing.due) == due_ms else None
+
+
+def pause(name: str, *, using: str | None = None) -> bool:
+    """Pause a schedule: nothing is made, and what comes due is skipped. Return False if it was paused."""
+    return _set_paused(name, True, using)
+
+
+def resume(name: str, *, using: str | None = None) -> bool:
+    """Resume a schedule. Runs that fell into the pause are not made. Return False if it was not paused."""
+    return _set_paused(name, False, using)
+
+
+def _set_paused(name: str, paused: bool, using: str | None) -> bool:
+    using = databases.alias(using)
+    with transaction.atomic(using):
+        row = Schedule.objects.using(using).select_for_update().filter(name=name).first()
+        if row is None:
+            find(name, using=using)
+            return False
+        if row.paused == paused:
+            return False
+        row.paused = paused
+        if not paused:
+            row.made_until = max(row.made_until, databases.now(using))
+        _save(using, row)
+    return True
+
+
+def delete(row: Schedule, *, using: str | None = None) -> None:
+    """Delete a schedule and cancel its firings that are not due yet. Due firings still run."""
+    using = databases.alias(using)
+    with transaction.atomic(using):
+        _withdraw(using, row, row.topic, row.tz)
+        Schedule.objects.using(using).filter(pk=row.pk).delete()
+
+
+def run_now(name: str, *, using: str | None = None, by: str = "") -> "Job":
+    """Run a schedule's job once, now, beside its times. Return the job's row."""
+    using = databases.alias(using)
+    row = find(name, using=using)
+    ttr = None if row.ttr_ms is None else row.ttr_ms / 1000
+    key = f"{firing_prefix(row)}now:{databases.now_ms(using)}"
+    return schedule(row.topic, key, delay=0, body=row.body, ttr=ttr, on_conflict="keep", using=using, by=by)
+
+
+def backfill(name: str, start: datetime, end: datetime, *, using: str | None = None) -> int:
+    """Make the firings from `start` to `end`, both included, that never ran, due now. Return how many.
+
+    They run whatever missed= and within= say. Raises BadSchedule for a range that is not in the past, or with more than
+    10,000 firings.
+    """
+    using = databases.alias(using)
+    row, now_ms = find(name, using=using), databases.now_ms(using)
+    firings = past_firings(row, start, end, using=using)
+    with transaction.atomic(using):
+        new = [maker.new_firing(row, firing, now_ms) for firing in firings]
+        return sum(len(maker.insert(using, new[n : n + PAGE])) for n in range(0, len(new), PAGE))
+
+
+def past_firings(row: Schedule, start: datetime, end: datetime, *, using: str | None = None) -> list[Firing]:
+    """Return the firings from `start` to `end`, both included, whether or not they ran. Raises as backfill()."""
+    now = databases.now(databases.alias(using))
+    for moment in (start, end):
+        if not isinstance(moment, datetime) or moment.utcoffset() is None:
+            raise BadSchedule("backfill needs aware datetimes for its range.")
+    span = f"backfill from {start.isoformat()} to {end.isoformat()}"
+    if start > end:
+        raise _bad_range("backwards", f"{span}: give the earlier time first.")
+    if end > now:
+        raise _bad_range("future", f"{span}: give a range in the past.")
+    if start.year < 1970:
+        raise BadSchedule(f"{span}: give times from 1970 on.")
+    return _firings_in(row, start, end)
+
+
+def _bad_range(problem: RangeProblem, text: str) -> BadSchedule:
+    error = BadSchedule(text)
+    error.range_problem = problem
+    return error
+
+
+def count_made(row: Schedule, firings: Sequence[Firing], *, using: str | None = None) -> int:
+    """Return how many of these firings ran or are live: backfill() does not make them again."""
+    using, prefix = databases.alias(using), firing_prefix(row)
+    keys = [prefix + firing.label for firing in firings]
+    return sum(schedules.count_made(using, row.topic, keys[n : n + PAGE]) for n in range(0, len(keys), PAGE))
+
+
+def _firings_in(row: Schedule, start: datetime, end: datetime) -> list[Firing]:
+    times, firings = times_of_row(row), []
+    firing = times.next_after(start - timedelta(milliseconds=1))
+    while firing is not None and firing.due <= end:
+        firings.append(firing)
+        if len(firings) > MOST_BACKFILLED:
+            raise _bad_range("long", f"backfill: more than {MOST_BACKFILLED:,} firings; give a shorter range.")
+        firing = times.next_after(firing.due)
+    return firings

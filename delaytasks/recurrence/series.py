@@ -1,0 +1,139 @@
+"""Start a series: what schedule() does with period=, cron= and rrule=. jobs/series.py cancels it."""
+
+import json
+import time
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
+
+from django.db import transaction
+
+from .. import clock, databases
+from ..db import dialects, transitions
+from ..db.retries import retry_conflicts
+from ..db.transitions import Event
+from ..exceptions import BadDelay, BadKey, BadSchedule, KeyIsLive
+from ..jobs import series
+from ..jobs.inputs import check_known, to_body, to_when
+from ..jobs.series import NewSeries
+from ..querysets import get_job
+from ..states import Outcome
+from . import schedules
+from .definition import Definition
+
+if TYPE_CHECKING:
+    from ..models import Job
+
+MAX_KEY = 228  # characters: with a wall time it is a key of at most 255
+MILLISECOND = timedelta(milliseconds=1)
+KEPT = timedelta(days=1)  # a series that has ended is kept as long as its last jobs may wait for each other
+REST_SECONDS = 600.0
+_passed: dict[str, float] = {}  # alias -> monotonic time of this process's last pass
+
+
+def start(using: str, new: NewSeries) -> "Job":
+    """Start a series and make its first job; return that job. Raises the exceptions of schedule()."""
+    if len(new.key) > MAX_KEY:
+        raise BadKey(
+            f"key {new.key[:40]!r}... has {len(new.key)} characters; the key of a series has at most {MAX_KEY}."
+        )
+    now = databases.now(using)
+    definition = _definition(new, now)
+    check_known(using, new.topic)
+
+    def in_transaction() -> "Job":
+        with transaction.atomic(using):
+            return _start(using, new, definition, now)
+
+    return retry_conflicts(in_transaction, using)
+
+
+def _definition(new: NewSeries, now: datetime) -> Definition:
+    _check(new)
+    start = now if new.due_at is None else clock.from_ms(to_when(None, new.due_at)[0] or 0)
+    times = bool(new.cron or new.rrule)
+    return Definition(
+        name=series.name_of(new.topic, new.key), topic=new.topic,
+        tz=new.tz.key if isinstance(new.tz, ZoneInfo) else new.tz, cron=new.cron, rrule=new.rrule, period=new.period,
+        delay=new.delay if new.delay is not None or times else 0, repeat=new.repeat,
+        start=start if new.rrule else max(start, now), missed="last" if times or new.repeat is None else "all",
+        running="queue", body=json.loads(to_body(new.body)), ttr=new.ttr,
+    )  # fmt: skip
+
+
+def _check(new: NewSeries) -> None:
+    """Raise for combinations that would be accepted elsewhere and mean something else than they say."""
+    if new.period is None and new.repeat != 0:
+        raise BadSchedule(f"repeat is {new.repeat!r} without period: give the time between two runs as period.")
+    if new.period is not None and new.repeat == 0:
+        raise BadSchedule("period is given without repeat: repeat=3 makes four runs, and repeat=None runs without end.")
+    if new.delay is not None and new.due_at is not None:
+        raise BadDelay("Give delay or due_at, not both.")
+    if new.cron and new.due_at is not None:
+        raise BadSchedule("due_at and cron: the times of cron say when a series begins; leave due_at out.")
+    if new.delay is not None:
+        to_when(new.delay, None)
+
+
+def _start(using: str, new: NewSeries, definition: Definition, now: datetime) -> "Job":
+    dialects.lock_name(using, f"delaytasks.schedule:{definition.name}")
+    kept = _resolve_conflict(using, new)
+    if kept is not None:
+        return kept
+    row = schedules.new_row(definition, source="call", start=definition.start or now, made_until=now - MILLISECOND)
+    row.series_key = new.key
+    row.subject_label, row.subject_pk = new.subject_label or None, new.subject_pk or None
+    schedules.insert(using, row)
+    job = _first_job(using, row.topic, new.key)
+    assert job is not None  # its wall time is later than that of every job that an earlier series of this key has made
+    job.is_new = True
+    if new.by:
+        due_ms, made_ms = clock.to_ms(job.due_at), clock.to_ms(job.created_at)
+        transitions.record(
+            using, [Event(job.pk, Outcome.SCHEDULED, 0, due_ms, made_ms, None, due_ms, "", new.by)]
+        )  # fmt: skip
+    return job
+
+
+def _resolve_conflict(using: str, new: NewSeries) -> "Job | None":
+    """Return the job to keep, or None if the series can start: then there is none of its key any more."""
+    plain = transitions.find_live(using, [(new.topic, new.key)]).get((new.topic, new.key))
+    if plain is not None:
+        if new.on_conflict == "keep":
+            return get_job(using, plain.id)
+        raise KeyIsLive(
+            f"{new.topic} {new.key!r} is live already, as a single job, {plain.id}. Cancel it, or use another key."
+        )
+    job = _first_job(using, new.topic, new.key)
+    if job is not None and new.on_conflict == "keep":
+        return job
+    if job is not None and new.on_conflict == "reject":
+        due = job.due_at.isoformat()
+        raise KeyIsLive(
+            f"{new.topic} {new.key!r} is a series already; its next job is {job.pk}, due at {due}. "
+            "Use on_conflict='keep' or 'replace', or another key."
+        )
+    series.cancel(using, new.topic, new.key, by=new.by, reason="")
+    series.delete_matching(using, name=series.name_of(new.topic, new.key))  # it had ended
+    return None
+
+
+def _first_job(using: str, topic: str, key: str) -> "Job | None":
+    """Return the live job of a series that is due first."""
+    from ..models import Job
+
+    jobs = Job.objects.using(using).key_starts(series.prefix_of(key), topics=[topic]).live()
+    return min(jobs, key=lambda job: (job.due_at, job.pk), default=None)
+
+
+def pass_if_rested(using: str) -> None:
+    """Delete the rows of series that ended a day ago, at most every ten minutes in a process."""
+    if time.monotonic() - _passed.get(using, -REST_SECONDS) >= REST_SECONDS:
+        _passed[using] = time.monotonic()
+        forget_ended(using)
+
+
+def forget_ended(using: str) -> None:
+    """Delete the rows of series whose last job was due a day ago."""
+    before = databases.now(using) - KEPT
+    series.delete_matching(using, ended=True, problem="", made_until__lt=before)

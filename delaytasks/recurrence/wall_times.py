@@ -1,0 +1,85 @@
+"""From wall times to instants: what gap= and overlap= decide, and the key of a firing.
+
+A firing is one run of a schedule. Its identity is its wall time: what clocks in the schedule's zone show, and which
+of the two times if they show it twice. Its instant is computed from that, and may change with the zone's rules.
+"""
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Literal, NamedTuple
+from zoneinfo import ZoneInfo
+
+from ..calendars.wall_time import in_gap, in_overlap, resolve
+
+Gap = Literal["run", "skip"]
+Overlap = Literal["once", "both"]
+LONGEST_SHIFT = timedelta(hours=26)  # clocks were never changed by more: whole days were skipped and repeated
+
+
+class Firing(NamedTuple):
+    """One run of a schedule.
+
+    wall   naive: what clocks in the schedule's zone show, also for a time that they skip
+    fold   1: the second of two equal wall times
+    due    the instant, in UTC
+    """
+
+    wall: datetime
+    fold: int
+    due: datetime
+
+    @property
+    def label(self) -> str:
+        """The wall time as text, for keys: 2026-10-25T02:30:00, with /2 for the second of two equal times."""
+        text = self.wall.isoformat(timespec="milliseconds" if self.wall.microsecond else "seconds")
+        return f"{text}/2" if self.fold else text
+
+
+def from_instant(due: datetime, zone: ZoneInfo) -> Firing:
+    """Return the firing at an instant that was computed as elapsed time."""
+    local = due.astimezone(zone)
+    return Firing(local.replace(tzinfo=None, fold=0), local.fold, due.astimezone(UTC))
+
+
+def parse_label(label: str, zone: ZoneInfo) -> Firing:
+    """Return the firing of a label, at the instant that the zone's rules give it now. Raises ValueError."""
+    text, slash, second = label.partition("/")
+    wall, fold = datetime.fromisoformat(text), 1 if slash else 0
+    if wall.tzinfo is not None or second not in ("", "2"):
+        raise ValueError(f"{label!r} is not the label of a firing.")
+    return Firing(wall, fold, resolve(wall, zone, fold=fold))
+
+
+def next_firing(
+    walls_from: Callable[[datetime], Iterator[datetime]], zone: ZoneInfo, after: datetime, gap: Gap, overlap: Overlap
+) -> Firing | None:
+    """Return the first firing later than `after`, or None.
+
+    walls_from   returns the rule's wall times from a wall time on, ascending
+    """
+    best: Firing | None = None
+    for wall in walls_from(_first_wall(zone, after)):
+        for firing in firings_of(wall, zone, gap, overlap):
+            if firing.due > after and (best is None or firing.due < best.due):
+                best = firing
+        if best is not None and resolve(wall, zone) >= best.due:
+            break  # later wall times are later instants, and so are their second times
+    return best
+
+
+def _first_wall(zone: ZoneInfo, after: datetime) -> datetime:
+    """Return the earliest wall time that may be later than `after`: clocks that are set back show some again."""
+    local = after.astimezone(zone)
+    if (after - LONGEST_SHIFT).astimezone(zone).utcoffset() == (after + LONGEST_SHIFT).astimezone(zone).utcoffset():
+        return local.replace(tzinfo=None, fold=0)
+    return local.replace(tzinfo=None, fold=0) - LONGEST_SHIFT
+
+
+def firings_of(wall: datetime, zone: ZoneInfo, gap: Gap, overlap: Overlap) -> list[Firing]:
+    """Return the firings of one wall time: one, none in a gap that is skipped, or both in an overlap."""
+    if in_gap(wall, zone):
+        return [] if gap == "skip" else [Firing(wall, 0, resolve(wall, zone))]
+    first = Firing(wall, 0, resolve(wall, zone))
+    if overlap == "both" and in_overlap(wall, zone):
+        return [first, Firing(wall, 1, resolve(wall, zone, fold=1))]
+    return [first]

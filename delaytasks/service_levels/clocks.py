@@ -1,0 +1,190 @@
+"""Arithmetic of a service level's clock: state, consumed working time and the due time of the next level. No database.
+
+A clock starts when its row matches `start` for the first time. From then on the row's conditions decide: `stop` before
+`pause`, and neither means running. Only time in the state RUNNING is consumed, counted by the calendar.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import NamedTuple, Protocol
+
+from ..calendars.calendar import Calendar
+from ..clock import from_ms, to_ms
+from ..exceptions import NoOpenHours
+
+RUNNING, PAUSED, STOPPED = "running", "paused", "stopped"
+MS = timedelta(milliseconds=1)
+
+
+class Terms(Protocol):
+    """The values of a service level that the arithmetic needs."""
+
+    @property
+    def calendar(self) -> Calendar | None: ...
+    @property
+    def levels(self) -> Sequence[float]: ...
+    @property
+    def thresholds_ms(self) -> Sequence[int]: ...
+
+
+class Conditions(NamedTuple):
+    """Whether a row matches `start`, `pause` and `stop`."""
+
+    start: bool
+    pause: bool
+    stop: bool
+
+
+class EndedJob(NamedTuple):
+    """The newest ended job of a row that has a declared due time."""
+
+    declared_ms: int
+    cancelled: bool  # by a person, or skipped
+
+
+@dataclass(frozen=True)
+class Clock:
+    """The clock of one row.
+
+    state           RUNNING, PAUSED or STOPPED
+    since_ms        when this state began
+    consumed_ms     working time of the earlier states
+    done_part       the level that was handled last, as a part of the target; 0: none
+    last_due_ms     its due time
+    awaited_due_ms  the due time of the next level when the clock ran last; its job may end after the clock stands
+    noticed         the state's beginning is the time at which a comparison found it, not that of the change
+    """
+
+    state: str
+    since_ms: int
+    consumed_ms: int = 0
+    done_part: float = 0.0
+    last_due_ms: int | None = None
+    awaited_due_ms: int | None = None
+    noticed: bool = False
+
+
+class Segment(NamedTuple):
+    """A past period in one state of a clock, with the working time that it consumed."""
+
+    state: str
+    began_ms: int
+    ended_ms: int
+    worked_ms: int
+    noticed: bool
+
+
+def state_of(conditions: Conditions, *, started: bool) -> str | None:
+    """Return the state that a row's conditions mean; None: the clock does not start."""
+    if not started and (conditions.stop or not conditions.start):
+        return None
+    return STOPPED if conditions.stop else PAUSED if conditions.pause else RUNNING
+
+
+def evaluate(
+    terms: Terms, conditions: Conditions, clock: Clock | None, ended: EndedJob | None, now_ms: int, *,
+    noticed: bool = False, skip_before_ms: int = 0,
+) -> tuple[Clock | None, Segment | None]:  # fmt: skip
+    """Return the row's clock as it is now, and the segment that a change of state ends.
+
+    clock            the stored one; None: not started
+    skip_before_ms   levels whose due time is before this are not handled any more
+    """
+    state = state_of(conditions, started=clock is not None)
+    if clock is None or state is None:
+        return (None if state is None else Clock(state, now_ms, noticed=noticed)), None
+    clock = _count_handled(terms, clock, ended, state, skip_before_ms)
+    return (clock, None) if state == clock.state else _switch(terms, clock, state, now_ms, noticed)
+
+
+def _count_handled(terms: Terms, clock: Clock, ended: EndedJob | None, state: str, skip_before_ms: int) -> Clock:
+    """Count the level whose job has ended, and those that are skipped.
+
+    A cancelled job of a row that runs no longer may be the one that was skipped for this reason: its level is not
+    counted. If the row runs again, the level is handled. Any other job may have paused or stopped its row itself.
+    """
+    if ended is not None and (
+        (ended.declared_ms == due_ms(terms, clock) and not (ended.cancelled and state != RUNNING))
+        or (ended.declared_ms == clock.awaited_due_ms and not ended.cancelled)
+    ):
+        clock = _count_next(terms, clock, ended.declared_ms)
+    while (due := due_ms(terms, clock)) is not None and due < skip_before_ms:
+        clock = _count_next(terms, clock, due)
+    return clock
+
+
+def _count_next(terms: Terms, clock: Clock, due: int) -> Clock:
+    index = next_level(terms, clock)
+    done_part = clock.done_part if index is None else terms.levels[index]
+    return replace(clock, done_part=done_part, last_due_ms=due, awaited_due_ms=None)
+
+
+def _switch(terms: Terms, clock: Clock, state: str, now_ms: int, noticed: bool) -> tuple[Clock, Segment]:
+    end_ms = max(now_ms, clock.since_ms)
+    worked = worked_ms(terms, clock, end_ms)
+    segment = Segment(clock.state, clock.since_ms, end_ms, worked, clock.noticed)
+    awaited = due_ms(terms, clock) if clock.state == RUNNING else clock.awaited_due_ms
+    changed = replace(
+        clock, state=state, since_ms=end_ms, consumed_ms=clock.consumed_ms + worked, noticed=noticed,
+        awaited_due_ms=awaited,
+    )  # fmt: skip
+    return changed, segment
+
+
+def worked_ms(terms: Terms, clock: Clock, now_ms: int) -> int:
+    """Return the working time that the clock's current state has consumed."""
+    if clock.state != RUNNING or now_ms <= clock.since_ms:
+        return 0
+    if terms.calendar is None:
+        return now_ms - clock.since_ms
+    return terms.calendar.between(from_ms(clock.since_ms), from_ms(now_ms)) // MS
+
+
+def consumed_ms(terms: Terms, clock: Clock, now_ms: int) -> int:
+    """Return the working time that the clock has consumed in all."""
+    return clock.consumed_ms + worked_ms(terms, clock, now_ms)
+
+
+def due_ms(terms: Terms, clock: Clock) -> int | None:
+    """Return the due time of the next level; None: no level is waited for, or the calendar has no such time.
+
+    A level that was reached before the current state began is due at its beginning. No two levels have the same due
+    time: a declared timeout fires once for each.
+    """
+    index = next_level(terms, clock)
+    if clock.state != RUNNING or index is None:
+        return None
+    try:
+        reached = reached_ms(terms, clock, terms.thresholds_ms[index])
+    except NoOpenHours:
+        return None
+    return reached if clock.last_due_ms is None else max(reached, clock.last_due_ms + 1)
+
+
+def awaits_level(terms: Terms, clock: Clock) -> bool:
+    """Return whether the clock runs and not all of its levels are done."""
+    return clock.state == RUNNING and next_level(terms, clock) is not None
+
+
+def is_breach_handled(terms: Terms, clock: Clock) -> bool:
+    """Return whether the clock runs and all of its levels are done."""
+    return clock.state == RUNNING and next_level(terms, clock) is None
+
+
+def next_level(terms: Terms, clock: Clock) -> int | None:
+    """Return the index of the first level above those that were handled; None: all are done."""
+    return next((index for index, part in enumerate(terms.levels) if part > clock.done_part), None)
+
+
+def reached_ms(terms: Terms, clock: Clock, threshold_ms: int) -> int:
+    """Return when a running clock has consumed this working time, at the earliest at the beginning of its state.
+
+    Raises NoOpenHours.
+    """
+    left = threshold_ms - clock.consumed_ms
+    if left <= 0:
+        return clock.since_ms
+    if terms.calendar is None:
+        return clock.since_ms + left
+    return to_ms(terms.calendar.add(from_ms(clock.since_ms), left * MS))

@@ -1,0 +1,98 @@
+"""A service level as a declared timeout: its due times come from clocks, which are stored when rows are synced."""
+
+import hashlib
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cached_property
+from typing import Any
+
+from django.db.models import Q
+
+from ..timeouts import applied, conditions
+from ..timeouts.declarations import Declaration
+from . import clocks, store
+
+logger = logging.getLogger("delaytasks")
+
+
+@dataclass(frozen=True, eq=False)
+class SlaDeclaration(Declaration):
+    """A service level declared on a model. As a Declaration, it gives each row one job: that of its next level.
+
+    target     timedelta of working time
+    warn       parts of the target, ascending: (0.5, 0.9)
+    start      Q: the rows whose clock starts. None: all
+    pause      Q: the rows whose clock stands still. None: none
+    stop       Q: the rows whose clock ends
+    """
+
+    target: timedelta = timedelta(0)
+    warn: tuple[float, ...] = ()
+    start: Q | None = None
+    pause: Q | None = None
+    stop: Q = field(default_factory=Q)
+
+    computes_due_times = True
+
+    @property
+    def levels(self) -> tuple[float, ...]:
+        """The warnings, then 1.0: the breach."""
+        return (*self.warn, 1.0)
+
+    @cached_property
+    def thresholds_ms(self) -> tuple[int, ...]:
+        return tuple(-(-(self.target * level) // clocks.MS) for level in self.levels)
+
+    @property
+    def conditions(self) -> tuple[Q | None, Q | None, Q]:
+        return self.start, self.pause, self.stop
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of the arguments that determine clocks and due times. It is the same in each process."""
+        texts = ["" if each is None else conditions.canonical(each) for each in self.conditions]
+        calendar = None if self.calendar is None else self.calendar.name
+        meaning = [self.label, repr(self.target), repr(self.levels), calendar, *texts]
+        return hashlib.sha256(repr(meaning).encode()).hexdigest()
+
+    @cached_property
+    def paths(self) -> frozenset[str]:
+        found = [conditions.paths(each, self.model) for each in self.conditions if each is not None]
+        return frozenset().union(*found)
+
+    # -- what the layers of declared timeouts call ------------------------------------------------
+
+    def due_times(self, pks: Sequence[Any], using: str) -> Iterator[tuple[str, int]]:
+        yield from self._due_times(store.read(self, pks, using, applied.find(self.topic, using)))
+
+    def _due_times(self, rows: Iterable[store.Row]) -> Iterator[tuple[str, int]]:
+        for row in rows:
+            if row.retried and row.now is not None and row.now.last_due_ms is not None:
+                yield row.text, row.now.last_due_ms
+                continue
+            if row.now is None or not clocks.awaits_level(self, row.now):
+                continue
+            due = clocks.due_ms(self, row.now)
+            if due is not None:
+                yield row.text, due
+            else:
+                name = self.calendar and self.calendar.name
+                logger.warning(
+                    "%s: the row with the primary key %.80r has no job: the calendar %r has not so much open time. "
+                    "Check its hours and exceptions.", self.topic, row.text, name,
+                )  # fmt: skip
+
+    def before_sync(self, pks: Sequence[Any], using: str, *, noticed: bool) -> Sequence[tuple[str, int]] | None:
+        known = applied.find(self.topic, using)
+        if not applied.is_automatic() and (known is None or known.fingerprint != self.fingerprint):
+            return None
+        rows = store.read(self, pks, using, known, noticed=noticed)
+        store.save(self, [row for row in rows if row.is_outdated], using)
+        store.delete_others(self, pks, [row.text for row in rows], using)
+        return list(self._due_times(rows))
+
+    def outdated(self, pks: Sequence[Any], using: str) -> list[str]:
+        rows = store.read(self, pks, using, applied.find(self.topic, using))
+        return [row.text for row in rows if row.is_outdated]

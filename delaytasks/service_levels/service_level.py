@@ -1,0 +1,158 @@
+"""ServiceLevel, the result of @sla: the working time that a row has left."""
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from django.db import router
+from django.db.models import Model
+
+from .. import databases
+from ..clock import from_ms
+from ..exceptions import BadInput, NoOpenHours
+from ..jobs.handles import Handle
+from ..jobs.subjects import Instance, to_subject
+from ..timeouts import applied, declarations
+from . import clocks, store
+from .clocks import MS, Clock
+from .declaration import SlaDeclaration
+
+if TYPE_CHECKING:
+    from ..models import SlaSegment
+    from ..worker.attempt import RunningJob
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class SlaStatus(NamedTuple):
+    """The state of a row's service level.
+
+    state         "running", "paused" or "stopped"
+    consumed      timedelta of working time
+    remaining     timedelta of working time until the breach; zero or negative after it
+    breaches_at   aware datetime: when the target is reached if the clock runs on; None if it does not run, or if the
+                  calendar has no such time
+    """
+
+    state: str
+    consumed: timedelta
+    remaining: timedelta
+    breaches_at: datetime | None
+
+    @property
+    def is_breached(self) -> bool:
+        """Whether the target was reached, also if the clock has stopped later."""
+        return self.remaining <= timedelta(0)
+
+
+class SlaEvent(NamedTuple):
+    """A warning or a breach, for the function of a service level.
+
+    part      the part of the target that was reached: 0.5, 0.9, or 1.0 for the breach
+    status    SlaStatus of the row at this moment
+    job       RunningJob
+    """
+
+    part: float
+    status: SlaStatus
+    job: "RunningJob"
+
+    @property
+    def is_breach(self) -> bool:
+        """Whether the whole target was reached."""
+        return self.part >= 1
+
+
+class ServiceLevel(Handle[Function]):
+    """A service level: the handle of its topic, and the status of rows.
+
+    Each method reads what is stored: a change by update() is seen after the next reconciliation.
+    """
+
+    def __init__(self, declaration: SlaDeclaration, function: Function) -> None:
+        super().__init__(declaration.topic, function)
+        self.declaration = declaration
+
+    if not TYPE_CHECKING:
+
+        def schedule(self, *args: Any, **kwargs: Any) -> None:
+            """Refuse: the rows' own states make the jobs. Raises BadInput."""
+            raise BadInput(f"{self.topic} is a service level: saving its rows schedules their jobs. Use run_now(row).")
+
+    def status(self, row: Instance) -> SlaStatus | None:
+        """Return the status of a row; None: its clock has not started, or its database has no jobs.
+
+        Raises BadInput if the row is not saved, or if it is of another model.
+        """
+        return self.statuses([row]).get(to_subject(row).pk)
+
+    def statuses(self, rows: Iterable[Instance]) -> dict[str, SlaStatus]:
+        """Return the status of each of these rows whose clock has started, by the text of its primary key.
+
+        The rows are of one database. One query reads all. Raises BadInput if a row is not saved, or if it is of another
+        model.
+        """
+        given = [self._checked(row) for row in rows]
+        return statuses_of(self.declaration, given)[0] if given else {}
+
+    def remaining(self, row: Instance) -> timedelta | None:
+        """Return the working time until the breach, negative after it; None: the row's clock has not started."""
+        status = self.status(row)
+        return None if status is None else status.remaining
+
+    def history(self, row: Instance) -> "list[SlaSegment]":
+        """Return the states of a row's clock that have ended, oldest first. Raises BadInput, as status() does."""
+        using = _alias(self._checked(row), self.declaration)
+        return store.segments(self.declaration, to_subject(row).pk, using) if using in databases.aliases() else []
+
+    def _checked(self, row: Instance) -> Instance:
+        """Return a row of the model, of a proxy of it, or of a model that inherits from it. Raises BadInput."""
+        label = to_subject(row).label
+        if not isinstance(row, self.declaration.concrete):
+            raise BadInput(f"{self.topic}: the row is a {label}, but the service level is of {self.declaration.label}.")
+        return row
+
+
+def declared_on(model: type[Model]) -> list[SlaDeclaration]:
+    """Return the valid service levels of a model, by topic."""
+    return [each for each in declarations.declarations_of(model) if isinstance(each, SlaDeclaration)]
+
+
+def statuses_of(declaration: SlaDeclaration, rows: Sequence[Instance]) -> tuple[dict[str, SlaStatus], int]:
+    """Return the status of each of these rows by its primary key's text, and the time for which it holds, in ms."""
+    using = _alias(rows[0], declaration)
+    if using not in databases.aliases():
+        return {}, 0
+    found = store.stored_clocks(declaration, [to_subject(row).pk for row in rows], using)
+    now_ms = databases.now_ms(using)
+    return {each.subject_pk: to_status(declaration, store.to_clock(each), now_ms) for each in found}, now_ms
+
+
+def _alias(row: Any, declaration: SlaDeclaration) -> str:
+    """Return the alias of the database that has the row's clock; that of the primary for a row read from a replica."""
+    found = str(row._state.db or declaration.using or databases.alias())
+    return found if found in databases.aliases() else str(router.db_for_write(type(row), instance=row))
+
+
+def to_status(declaration: SlaDeclaration, clock: Clock, now_ms: int) -> SlaStatus:
+    consumed = clocks.consumed_ms(declaration, clock, now_ms) * MS
+    return SlaStatus(clock.state, consumed, declaration.target - consumed, _breaches_at(declaration, clock))
+
+
+def _breaches_at(declaration: SlaDeclaration, clock: Clock) -> datetime | None:
+    if clock.state != clocks.RUNNING:
+        return None
+    try:
+        return from_ms(clocks.reached_ms(declaration, clock, declaration.thresholds_ms[-1]))
+    except NoOpenHours:
+        return None
+
+
+def to_event(declaration: SlaDeclaration, row: Any, job: "RunningJob") -> SlaEvent:
+    """Return the event of a row whose job runs. The row is locked, and its conditions were tested."""
+    found = store.read(declaration, [row.pk], job.using, applied.find(declaration.topic, job.using))[0]
+    now_ms = databases.now_ms(job.using)
+    clock = found.now or Clock(clocks.RUNNING, now_ms)
+    index = clocks.next_level(declaration, clock)
+    part = declaration.levels[-1 if index is None else index]
+    return SlaEvent(part, to_status(declaration, clock, now_ms), job)

@@ -1,0 +1,171 @@
+"""Read and write the clocks of rows. The caller holds the locks of the rows when it writes."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django.apps import apps
+from django.db.models import BooleanField, Case, Q, Value, When
+
+from .. import databases
+from ..clock import from_ms, to_ms
+from ..states import State
+from ..timeouts.applied import Applied
+from ..timeouts.sync import keys_of
+from ..timeouts.wanted import among, key_text
+from . import clocks
+from .clocks import Clock, Conditions, EndedJob, Segment
+
+if TYPE_CHECKING:
+    from ..models import SlaClock, SlaSegment
+    from .declaration import SlaDeclaration
+
+_NAMES = ("delaytasks_start", "delaytasks_pause", "delaytasks_stop")
+
+
+def _model(name: str) -> Any:
+    """Return one of the app's models, which can be imported only when Django's apps are loaded."""
+    return apps.get_model("delaytasks", name)
+
+
+class Row(NamedTuple):
+    """A row of the model whose clock was started, or starts now.
+
+    stored   its clock in the database
+    now      its clock as its conditions and its jobs say; None: not started
+    closed   the segment that ends with the change from one to the other
+    retried  the dead job of the breach lives again, because a person retried it
+    """
+
+    text: str
+    stored: Clock | None
+    now: Clock | None
+    closed: Segment | None
+    retried: bool = False
+
+    @property
+    def is_outdated(self) -> bool:
+        return self.stored != self.now
+
+
+def read(
+    level: "SlaDeclaration", pks: Sequence[Any], using: str, known: Applied | None, *, noticed: bool = False
+) -> list[Row]:
+    """Return those of these rows that exist, with their clocks. Writes nothing.
+
+    known   what applied.find() returns: with `timeouts apply --overdue skip`, some levels are skipped
+    """
+    flags = _conditions(level, pks, using)
+    stored = {each.subject_pk: to_clock(each) for each in stored_clocks(level, flags, using)}
+    ended, live = _jobs(level, stored, using)
+    now_ms, skip_before_ms = databases.now_ms(using), known.skip_before_ms if known else 0
+    found = []
+    for text, matched in flags.items():
+        before = stored.get(text)
+        now, closed = clocks.evaluate(
+            level, matched, before, ended.get(text), now_ms, noticed=noticed, skip_before_ms=skip_before_ms
+        )
+        retried = now is not None and clocks.is_breach_handled(level, now) and now.last_due_ms == live.get(text)
+        found.append(Row(text, before, now, closed, retried and live[text] >= skip_before_ms))
+    return found
+
+
+def _conditions(level: "SlaDeclaration", pks: Sequence[Any], using: str) -> dict[str, Conditions]:
+    """Return which conditions each row matches, by the primary key's text."""
+    matches = {name: _matches(each, name) for name, each in zip(_NAMES, level.conditions, strict=True)}
+    found = among(level, pks, using).annotate(**matches).values_list("pk", *_NAMES)
+    texts = ((key_text(level, pk), Conditions(*flags)) for pk, *flags in found)
+    return {text: flags for text, flags in texts if text is not None}
+
+
+def _matches(condition: Q | None, name: str) -> Any:
+    """Return the expression of whether a row matches. None: all rows start, none is paused."""
+    if not condition:
+        return Value(condition is not None or name == _NAMES[0], output_field=BooleanField())
+    return Case(When(condition, then=Value(True)), default=Value(False), output_field=BooleanField())
+
+
+def _clocks(level: "SlaDeclaration", texts: Iterable[str], using: str) -> Any:
+    """Return the clocks of these rows. Another model may have had the topic: its clocks are not among them."""
+    found = _model("SlaClock").objects.using(using).filter(topic=level.topic, subject_label=level.label)
+    return found.filter(subject_pk__in=list(texts))
+
+
+def stored_clocks(level: "SlaDeclaration", texts: Iterable[str], using: str) -> "list[SlaClock]":
+    return list(_clocks(level, texts, using))
+
+
+def to_clock(row: "SlaClock") -> Clock:
+    last_due_ms, awaited_due_ms = (None if due is None else to_ms(due) for due in (row.last_due, row.awaited_due))
+    return Clock(
+        row.state, to_ms(row.since), row.consumed_ms, row.done_part, last_due_ms, awaited_due_ms, row.noticed
+    )  # fmt: skip
+
+
+def segments(level: "SlaDeclaration", text: str, using: str) -> "list[SlaSegment]":
+    """Return the ended states of a row's clock, oldest first."""
+    found = _model("SlaSegment").objects.using(using).filter(clock__in=_clocks(level, [text], using))
+    return list(found.order_by("pk"))
+
+
+def _jobs(level: "SlaDeclaration", texts: Iterable[str], using: str) -> tuple[dict[str, EndedJob], dict[str, int]]:
+    """Return the newest ended job with a declared due time of each row, and the declared due time of its live one."""
+    keys = {level.key_of(text): text for text in texts}
+    jobs = _model("Job").objects.using(using).filter(
+        topic=level.topic, key__in=list(keys), declared_due__isnull=False
+    )  # fmt: skip
+    ended, live = {}, {}
+    for key, due, state, ended_at in jobs.order_by("pk").values_list("key", "declared_due", "state", "ended_at"):
+        if ended_at is None:
+            live[keys[key]] = to_ms(due)
+        else:
+            ended[keys[key]] = EndedJob(to_ms(due), state == State.CANCELLED)
+    return ended, live
+
+
+# -- writing --------------------------------------------------------------------------------------
+
+
+def save(level: "SlaDeclaration", rows: Sequence[Row], using: str) -> None:
+    """Store the clocks of these rows as they are now, and the segments that have ended."""
+    changed = {row.text: row.now for row in rows if row.now is not None}
+    if not changed:
+        return
+    model = _model("SlaClock")
+    new = [
+        model(topic=level.topic, subject_label=level.label, subject_pk=text, **_columns(clock))
+        for text, clock in changed.items()
+    ]
+    names = list(_columns(next(iter(changed.values()))))
+    model.objects.using(using).bulk_create(
+        new, update_conflicts=True, unique_fields=["topic", "subject_label", "subject_pk"], update_fields=names
+    )
+    clock_ids = {each.subject_pk: each.pk for each in new}
+    _add_segments({clock_ids[row.text]: row.closed for row in rows if row.closed is not None}, using)
+
+
+def _columns(clock: Clock) -> dict[str, Any]:
+    return {
+        "state": clock.state, "since": from_ms(clock.since_ms), "noticed": clock.noticed,
+        "consumed_ms": clock.consumed_ms, "done_part": clock.done_part,
+        "last_due": None if clock.last_due_ms is None else from_ms(clock.last_due_ms),
+        "awaited_due": None if clock.awaited_due_ms is None else from_ms(clock.awaited_due_ms),
+    }  # fmt: skip
+
+
+def _add_segments(closed: Mapping[int, Segment], using: str) -> None:
+    """Store the segments of these clocks that have ended, by the primary key of the clock."""
+    model = _model("SlaSegment")
+    model.objects.using(using).bulk_create(
+        model(
+            clock_id=clock_id, state=each.state, began_at=from_ms(each.began_ms), ended_at=from_ms(each.ended_ms),
+            worked_ms=each.worked_ms, noticed=each.noticed,
+        )
+        for clock_id, each in closed.items()
+    )  # fmt: skip
+
+
+def delete_others(level: "SlaDeclaration", pks: Sequence[Any], existing: Sequence[str], using: str) -> None:
+    """Delete the clocks of those of these rows that no longer exist."""
+    gone = {text for text, _ in keys_of(level, pks)}.difference(existing)
+    if gone:
+        _clocks(level, gone, using).delete()

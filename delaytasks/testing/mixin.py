@@ -1,0 +1,30 @@
+"""The test kit for unittest."""
+
+from datetime import datetime
+from typing import Any, ClassVar
+
+from .kit import Timeouts
+
+
+class TimeoutsTestMixin:
+    """A mixin for Django's TestCase and TransactionTestCase: self.timeouts is the test kit, during each test.
+
+        class ClosesOnTime(TimeoutsTestMixin, TestCase):
+            def test_an_unpaid_order_is_closed(self):
+                order = place_order()
+                self.assertEqual(self.timeouts.advance(minutes=30).outcomes, {"finished": 1})
+
+    timeouts_start    aware datetime, the first time of the clock; None: the real time
+    timeouts_mirror   True: use Redis, see Timeouts; for a TransactionTestCase
+
+    setUpTestData() and setUpClass() run before the clock stands still.
+    """
+
+    timeouts: Timeouts
+    timeouts_start: ClassVar[datetime | None] = None
+    timeouts_mirror: ClassVar[bool] = False
+
+    def setUp(self) -> None:
+        test: Any = self
+        self.timeouts = test.enterContext(Timeouts(start=self.timeouts_start, mirror=self.timeouts_mirror))
+        super().setUp()  # type: ignore[misc]

@@ -1,0 +1,127 @@
+"""Which declarations are applied: nothing is made, moved or cancelled for any other.
+
+plan() counts what a declaration would change, apply() puts it into force. The row of Declaration is read by each
+statement that looks for differences, so that a process with other code writes nothing from then on.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Literal, NamedTuple
+
+from django.apps import apps
+from django.conf import settings
+from django.db import transaction
+
+from .. import databases
+from ..clock import to_ms
+from ..exceptions import BadInput
+from ..jobs import cancellation
+from ..jobs.cancellation import CancelCounts
+from . import declarations
+from .declarations import Declaration
+
+Overdue = Literal["run", "skip"] | timedelta
+_automatic = 0
+
+
+def _rows() -> Any:
+    """Return the model Declaration, which can be imported only when Django's apps are loaded."""
+    return apps.get_model("delaytasks", "Declaration")
+
+
+@contextmanager
+def automatically() -> Iterator[None]:
+    """Inside the block each declaration counts as applied. For the test kit."""
+    global _automatic
+    _automatic += 1
+    try:
+        yield
+    finally:
+        _automatic -= 1
+
+
+def is_automatic() -> bool:
+    """Return whether each declaration counts as applied as it is: under DEBUG and in the test kit."""
+    return bool(_automatic) or settings.DEBUG
+
+
+class Removed(NamedTuple):
+    """A topic that was applied, but that the code no longer declares; with the number of its live jobs."""
+
+    topic: str
+    live: int
+
+
+def removed(using: str) -> list[Removed]:
+    known = {each.topic for each in declarations.registered()}
+    topics = _rows().objects.using(using).exclude(topic__in=known).order_by("topic")
+    jobs = apps.get_model("delaytasks", "Job").objects.using(using).live()
+    return [Removed(topic, jobs.filter(topic=topic).count()) for topic in topics.values_list("topic", flat=True)]
+
+
+def forget(topic: str, using: str) -> CancelCounts:
+    """Cancel the live jobs of a topic that the code no longer declares, and forget that it was applied.
+
+    The clocks of a service level are deleted, with their history.
+
+    Raises BadInput if the code declares it, or if it was never applied.
+    """
+    if declarations.find(topic) is not None:
+        raise BadInput(f"{topic!r} is declared in the code: remove its @timeout first.")
+    if not _rows().objects.using(using).filter(topic=topic).exists():
+        known = ", ".join(each.topic for each in removed(using)) or "none"
+        raise BadInput(f"{topic!r} was never applied. No longer declared are: {known}.")
+    counts = cancellation.cancel_of_topic(topic, using=using)
+    apps.get_model("delaytasks", "SlaClock").objects.using(using).filter(topic=topic).delete()
+    _rows().objects.using(using).filter(topic=topic).delete()
+    return counts
+
+
+def not_applied(using: str, among: Sequence[Declaration]) -> list[Declaration]:
+    """Return those of these declarations whose fingerprint is not the applied one."""
+    rows = _rows().objects.using(using).filter(topic__in=[each.topic for each in among])
+    known = dict(rows.values_list("topic", "fingerprint"))
+    return [each for each in among if known.get(each.topic) != each.fingerprint]
+
+
+class Applied(NamedTuple):
+    """What is stored of a topic's declaration that was applied.
+
+    skip_before_ms   rows whose due time is before this are skipped; 0: none
+    """
+
+    fingerprint: str
+    skip_before_ms: int
+
+
+def find(topic: str, using: str) -> Applied | None:
+    """Return what is stored of a topic; None: nothing was applied, or each declaration counts as applied."""
+    if is_automatic():
+        return None
+    row = _rows().objects.using(using).filter(topic=topic).first()
+    return None if row is None else Applied(row.fingerprint, to_ms(row.applied_at) if row.overdue == "skip" else 0)
+
+
+def store(declaration: Declaration, using: str, overdue: Overdue = "run") -> None:
+    """Put a declaration into force, from the commit of the caller's transaction on. Its next pass begins at once.
+
+    overdue   what becomes of rows whose due time has passed already: "run", "skip", or a timedelta in which their jobs
+              are spread
+    """
+    now = databases.now(using)
+    values: dict[str, Any] = {
+        "fingerprint": declaration.fingerprint,
+        "applied_at": now,
+        "overdue": "spread" if isinstance(overdue, timedelta) else overdue,
+        "spread_until": now + overdue if isinstance(overdue, timedelta) else None,
+        "phase": "", "position": "", "began_at": None,
+    }  # fmt: skip
+    _rows().objects.using(using).update_or_create(topic=declaration.topic, defaults=values)
+
+
+def ensure_row(declaration: Declaration, using: str) -> None:
+    """Store a declaration that counts as applied automatically, for the position of its reconciliation."""
+    with transaction.atomic(using):
+        if not_applied(using, [declaration]):
+            store(declaration, using)

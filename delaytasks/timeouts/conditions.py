@@ -1,0 +1,88 @@
+"""Read a Q: which fields it uses, and a text that is the same in each process."""
+
+import enum
+from collections.abc import Iterator
+from datetime import date, datetime, time
+from typing import Any
+
+from django.db.models import F, Model, Q
+from django.db.models.constants import LOOKUP_SEP
+from django.db.models.expressions import BaseExpression
+
+UNORDERED = (set, frozenset)
+
+
+def children(condition: Q) -> Iterator[Any]:
+    """Yield the leaves of a Q: pairs (lookup, value), and expressions."""
+    for child in condition.children:
+        if isinstance(child, Q):
+            yield from children(child)
+        else:
+            yield child
+
+
+def expressions(condition: Q) -> Iterator[Any]:
+    """Yield each F and each expression that a Q contains, with those inside it."""
+    for child in children(condition):
+        value = child[1] if isinstance(child, tuple) else child
+        for each in value if isinstance(value, list | tuple | set | frozenset) else [value]:
+            yield from _nested(each)
+
+
+def _nested(value: Any) -> Iterator[Any]:
+    if isinstance(value, Q):
+        yield from expressions(value)
+    elif isinstance(value, F | BaseExpression):
+        yield value
+        for inner in value.get_source_expressions() if isinstance(value, BaseExpression) else ():
+            yield from _nested(inner)
+
+
+def paths(condition: Q, model: type[Model]) -> set[str]:
+    """Return the fields that a Q uses, as lookup paths without lookups and transforms: {"customer__active"}."""
+    names = {child[0] for child in children(condition) if isinstance(child, tuple)}
+    names |= referenced(condition)
+    return {path for name in names if (path := field_path(name, model))}
+
+
+def referenced(condition: Q) -> set[str]:
+    """Return the field paths in the F expressions of a Q."""
+    return {str(each.name) for each in expressions(condition) if isinstance(each, F)}  # type: ignore[attr-defined]
+
+
+def field_path(lookup: str, model: type[Model]) -> str:
+    """Return the part of a lookup that names fields: "customer__active" of "customer__active__in"."""
+    found: list[str] = []
+    meta: Any = model._meta
+    for part in lookup.split(LOOKUP_SEP):
+        try:
+            field = meta.pk if part == "pk" else meta.get_field(part)
+        except Exception:  # a lookup or a transform; or no field, which the checks report
+            break
+        found.append(part)
+        if not field.is_relation or field.related_model is None:
+            break
+        meta = field.related_model._meta
+    return LOOKUP_SEP.join(found)
+
+
+def canonical(value: Any) -> str:
+    """Return a text of a Q, which is the same in each process and for each Python."""
+    if isinstance(value, Q):
+        parts = [canonical(child) for child in value.children]
+        return f"{'NOT ' if value.negated else ''}({f' {value.connector} '.join(parts)})"
+    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str):
+        return f"{value[0]}={canonical(value[1])}"
+    if isinstance(value, UNORDERED):
+        return f"[{', '.join(sorted(map(canonical, value)))}]"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(canonical, value))}]"
+    if isinstance(value, enum.Enum):
+        return canonical(value.value)
+    if isinstance(value, Model):
+        return f"{value._meta.label_lower}:{value.pk!r}"
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, str):
+        return repr(str(value))  # also of lazy and enumerated texts
+    return repr(value)

@@ -1,0 +1,118 @@
+"""The handler of a declared timeout: lock the row, test condition and due time again, then call the function.
+
+What nobody noticed before is noticed here. So a job may be late, but never runs with its condition false.
+"""
+
+import functools
+import inspect
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+
+from ..db import dialects
+from ..handlers import Skip
+from ..worker.attempt import PutBack, RunningJob
+from . import applied, declarations
+from .declarations import Declaration
+from .statements import UNMET, past_sql
+from .sync import aliases_of, lockable, sync
+from .wanted import wanted_sql
+
+GONE, PAST = "gone", "past"  # reasons of skipped jobs, beside statements.UNMET
+WAIT_SECONDS = 0.1  # how long a run slot waits for a locked row
+STEP_SECONDS = 0.01
+LOCKED_RETRY_MS = 200
+NOT_APPLIED_RETRY_MS = 5_000  # for a worker whose code matches the applied declaration
+
+
+class Fire:
+    """The function that is registered as the handler: it calls the declared function with the row and the job."""
+
+    def __init__(self, declaration: Declaration, function: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, function)
+        self.declaration, self.function = declaration, function
+        # Where it is defined, for handlers.Handler.home; a service level wraps the declared function.
+        self.__code__ = getattr(inspect.unwrap(function), "__code__", None)
+
+    def __call__(self, job: RunningJob) -> Any:
+        with transaction.atomic(job.using, savepoint=False):  # that of an atomic handler
+            row = _lock(self.declaration, job)
+            reason = GONE if row is None else _reason_to_skip(self.declaration, row.pk, job)
+        return self.function(row, job) if reason is None else Skip(reason)
+
+
+def _lock(declaration: Declaration, job: RunningJob) -> Any:
+    """Lock and return the job's row, or None if it is gone. Raises PutBack if others hold the lock too long."""
+    pk = _pk(declaration, job)
+    if pk is None or job.using not in aliases_of(declaration):
+        return None
+    deadline = time.monotonic() + WAIT_SECONDS
+    found = lockable(declaration, job.using, skip_locked=True, whole=True).filter(pk=pk)
+    while (row := found.first()) is None:
+        if not declaration.concrete._base_manager.using(job.using).filter(pk=pk).exists():
+            return None
+        if time.monotonic() > deadline:
+            raise PutBack(delay_ms=LOCKED_RETRY_MS)
+        time.sleep(STEP_SECONDS)
+    return row
+
+
+def _pk(declaration: Declaration, job: RunningJob) -> Any:
+    text = declaration.pk_of(job.key) if job.subject_pk is None else job.subject_pk
+    try:
+        return None if text is None else declaration.pk.to_python(text)
+    except ValidationError:
+        return None
+
+
+class _Facts(NamedTuple):
+    wanted_ms: int | None  # the due time that the row declares; None: the condition is false
+    declared_ms: int | None  # the one for which the job was made; None: a person scheduled it
+    past: bool
+    fingerprint: str | None  # of the applied declaration
+
+
+def _reason_to_skip(declaration: Declaration, pk: Any, job: RunningJob) -> str | None:
+    """Return None if the job runs, otherwise why it is skipped. Raises PutBack if it runs later."""
+    facts = _facts(declaration, pk, job)
+    if not applied.is_automatic() and facts.fingerprint != declaration.fingerprint:
+        if facts.wanted_ms is None:  # by this process's code alone: another process may know better
+            raise PutBack(delay_ms=NOT_APPLIED_RETRY_MS)
+        return None
+    if facts.wanted_ms is None:
+        return UNMET
+    if facts.declared_ms in (None, facts.wanted_ms):
+        return None
+    if facts.past:
+        return PAST
+    raise PutBack(declared_ms=facts.wanted_ms)
+
+
+def _facts(declaration: Declaration, pk: Any, job: RunningJob) -> _Facts:
+    d = dialects.get_dialect(job.using)
+    wanted, params = wanted_sql(declaration, [pk], job.using)
+    sql = f"""
+        WITH wanted (pk, declared_ms) AS MATERIALIZED ({wanted})
+        SELECT declared_ms, {d.to_ms("job.declared_due")}, coalesce({past_sql(declaration, d)}, false),
+            (SELECT fingerprint FROM delaytasks_declaration WHERE topic = %s)
+        FROM delaytasks_job AS job LEFT JOIN wanted ON 1 = 1 WHERE job.id = %s"""
+    with dialects.cursor(job.using) as cursor:
+        cursor.execute(sql, [*params, declaration.topic, job.id])
+        found = cursor.fetchone()
+    return _Facts(*found) if found else _Facts(None, None, False, declaration.fingerprint)
+
+
+def make_next(using: str, held: Any) -> None:
+    """Make the next job of the row whose job has just ended, if it declares another due time. In one commit with it.
+
+    A row that others have locked is left to them, and to the reconciliation.
+    """
+    declaration = declarations.find(held.topic)
+    if declaration is None or using not in aliases_of(declaration):
+        return
+    pk = declaration.pk_of(held.key)
+    if pk is not None:
+        sync(declaration, [pk], using=using, skip_locked=True)

@@ -1,0 +1,80 @@
+"""The first of the layers that keep jobs true: receivers of Django's signals, in the caller's transaction.
+
+post_save is received from all models, because proxies and children send their own class. post_delete is received from
+the declared models and their relatives alone: a receiver ends Django's fast deletes.
+"""
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from django.apps import apps
+from django.db import connections
+from django.db.models import Model
+from django.db.models.signals import post_delete, post_save
+
+from ..db.retries import retry_conflicts
+from . import declarations
+from .declarations import Declaration
+from .sync import aliases_of, sync
+from .wanted import rows
+
+UID = "delaytasks.timeouts"
+
+
+def connect(declaration: Declaration) -> None:
+    """Receive the signals that concern a declaration. Called again by connect_all() when all models are loaded."""
+    post_save.connect(saved, dispatch_uid=UID)
+    if not apps.models_ready:
+        return
+    for model in apps.get_models():
+        if issubclass(model, declaration.concrete):
+            post_delete.connect(deleted, sender=model, dispatch_uid=UID)
+
+
+def connect_all() -> None:
+    for declaration in declarations.registered():
+        connect(declaration)
+
+
+def disconnect() -> None:
+    """Receive no signals any more. For tests."""
+    post_save.disconnect(dispatch_uid=UID)
+    for model in apps.get_models():
+        post_delete.disconnect(sender=model, dispatch_uid=UID)
+
+
+def saved(
+    *, sender: type[Model], instance: Model, created: bool, raw: bool, using: str,
+    update_fields: Collection[str] | None, **_: Any,
+) -> None:  # fmt: skip
+    """Sync the jobs of a saved row. Free if none of the saved fields is watched, and for fixtures (raw)."""
+    for declaration in () if raw else declarations.concerned(sender):
+        if created or update_fields is None or not declaration.watched_names.isdisjoint(update_fields):
+            _sync(declaration, _pks(declaration, instance, using), using)
+
+
+def deleted(*, sender: type[Model], instance: Model, using: str, **_: Any) -> None:
+    """Cancel the jobs of a deleted row."""
+    for declaration in declarations.concerned(sender):
+        if isinstance(instance, declaration.concrete):
+            _sync(declaration, _pks(declaration, instance, using), using)
+
+
+def _pks(declaration: Declaration, instance: Model, using: str) -> Iterable[Any]:
+    """Return the primary key of the declared model's row for an instance of it, of a child or of a parent."""
+    if isinstance(instance, declaration.concrete):
+        return [getattr(instance, declaration.pk.attname)]
+    link: Any = declaration.concrete._meta.get_ancestor_link(type(instance)._meta.concrete_model)  # type: ignore[arg-type]
+    if link is None or link.primary_key:
+        return [instance.pk]
+    return list(rows(declaration, using).filter(**{link.name: instance.pk}).values_list("pk", flat=True))
+
+
+def _sync(declaration: Declaration, pks: Iterable[Any], using: str) -> None:
+    """Sync in the caller's transaction, which holds the rows, or in one of its own, which locks them."""
+    if using not in aliases_of(declaration):
+        return
+    if connections[using].in_atomic_block:
+        sync(declaration, pks, using=using, lock=False)
+    else:
+        retry_conflicts(lambda: sync(declaration, pks, using=using), using)

@@ -1,0 +1,251 @@
+"""The last of the layers that keep jobs true: passes over the rows of each declaration, a page at a time.
+
+A page is read and compared without locks. Only the rows whose jobs differ are locked and synced; rows that others have
+locked are left to the next pass. After the rows come the live jobs, for those of rows that were deleted.
+
+The guard makes short steps, and begins a pass each RECONCILE_SECONDS. The position is in the row of Declaration.
+"""
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from django.db import DatabaseError, connections, transaction
+from django.db.models import Q
+
+from .. import conf, databases
+from ..db.retries import retry_once
+from ..models import Declaration as AppliedDeclaration
+from ..models import Job
+from . import applied, declarations, statements
+from .declarations import Declaration
+from .sync import Synced, aliases_of, keys_of, sync
+from .wanted import among, key_text, rows
+
+PAGE = 1000
+STEP_SECONDS = 0.2  # of all declarations, in one guard
+ROWS, JOBS, DONE = "rows", "jobs", ""
+
+logger = logging.getLogger("delaytasks")
+_resting: dict[tuple[str, str], float] = {}  # alias and topic of a failed pass -> monotonic time of the next try
+
+
+class Page(NamedTuple):
+    """The result of one page.
+
+    position   the last primary key's text, or the last job's key; with `phase`, where the next page begins
+    """
+
+    synced: Synced
+    phase: str
+    position: str
+
+
+def reconcile(using: str, only: Sequence[Declaration] | None = None) -> dict[str, Synced]:
+    """Make one complete pass for each of these declarations; None: for all. Return the counts by topic.
+
+    Does nothing for a declaration that is not applied.
+    """
+    chosen = declarations.declarations() if only is None else only
+    return {each.topic: _whole_pass(each, using) for each in chosen if using in aliases_of(each)}
+
+
+def _whole_pass(declaration: Declaration, using: str) -> Synced:
+    total, phase, position = Synced(), ROWS, ""
+    while phase != DONE:
+        page = next_page(declaration, using, phase, position)
+        total, phase, position = add(total, page.synced), page.phase, page.position
+    return total
+
+
+def add(first: Synced, second: Synced) -> Synced:
+    return Synced(
+        first.made + second.made, first.moved + second.moved, first.cancelled + second.cancelled,
+        [*first.locked_pks, *second.locked_pks],
+    )  # fmt: skip
+
+
+def step_all(using: str, seconds: float = STEP_SECONDS) -> None:
+    """Continue or begin the passes that are due, for about `seconds` in all. Called in each guard.
+
+    A declaration whose pass fails, for example because a migration is missing, rests for RECONCILE_SECONDS.
+    """
+    deadline = time.monotonic() + seconds
+    here = {each.topic: each for each in declarations.declarations() if using in aliases_of(each)}
+    if applied.is_automatic():
+        for declaration in here.values():
+            applied.ensure_row(declaration, using)
+    for topic, fingerprint in _due(using, list(here)).order_by("began_at").values_list("topic", "fingerprint"):
+        declaration = here[topic]
+        if fingerprint == declaration.fingerprint:
+            _try_step(declaration, using, deadline)
+
+
+def _due(using: str, topics: Sequence[str]) -> Any:
+    """Return the rows of these declarations whose pass is in progress or must begin."""
+    before = databases.now(using) - timedelta(seconds=conf.get().reconcile_seconds)
+    found = AppliedDeclaration.objects.using(using).filter(topic__in=topics)
+    return found.filter(~Q(phase=DONE) | Q(began_at=None) | Q(began_at__lte=before))
+
+
+def _try_step(declaration: Declaration, using: str, deadline: float) -> None:
+    name = using, declaration.topic
+    if time.monotonic() < _resting.get(name, 0.0):
+        return
+    try:
+        while time.monotonic() < deadline and retry_once(lambda: _stored_page(declaration, using), using):
+            pass
+    except DatabaseError:
+        logger.exception("%s: its rows could not be reconciled", declaration.topic)
+        _resting[name] = time.monotonic() + conf.get().reconcile_seconds
+
+
+def _stored_page(declaration: Declaration, using: str) -> bool:
+    """Make the next page of the current pass, or begin one if that is due. Return whether there may be more.
+
+    The row of Declaration is locked, so that one process at a time makes pages.
+    """
+    now = databases.now(using)
+    with transaction.atomic(using):
+        found = _due(using, [declaration.topic]).filter(fingerprint=declaration.fingerprint)
+        mark = found.select_for_update(skip_locked=True).first()
+        if mark is None:
+            return False
+        if mark.phase == DONE:
+            mark.began_at = now
+        page = next_page(declaration, using, mark.phase or ROWS, mark.position)
+        mark.phase, mark.position = page.phase, page.position
+        mark.save(using=using, update_fields=["phase", "position", "began_at"])
+    return page.phase != DONE
+
+
+def next_page(declaration: Declaration, using: str, phase: str, position: str) -> Page:
+    """Compare and sync the page after `position`, in the caller's transaction or in one of its own."""
+    if phase == ROWS:
+        pks = _page_of_rows(declaration, using, position)
+        end = (key_text(declaration, pks[-1]) or str(pks[-1])) if pks else ""
+        return Page(sync_different(declaration, pks, using), *((ROWS, end) if len(pks) == PAGE else (JOBS, "")))
+    keys = _page_of_keys(declaration, using, position)
+    gone = _without_row(declaration, using, keys)
+    return Page(sync_different(declaration, gone, using), *((JOBS, keys[-1]) if len(keys) == PAGE else (DONE, "")))
+
+
+def _page_of_rows(declaration: Declaration, using: str, position: str) -> list[Any]:
+    found = rows(declaration, using).order_by("pk")
+    if position:
+        found = found.filter(pk__gt=declaration.pk.to_python(position))
+    return list(found.values_list("pk", flat=True)[:PAGE])
+
+
+def _page_of_keys(declaration: Declaration, using: str, position: str) -> list[str]:
+    """Return the keys of live jobs that the declaration made, in order."""
+    jobs = Job.objects.using(using).filter(topic=declaration.topic, ended_at=None, declared_due__isnull=False)
+    with _without_sorting(using):
+        return list(jobs.filter(key__gt=position).order_by("key").values_list("key", flat=True)[:PAGE])
+
+
+@contextmanager
+def _without_sorting(using: str) -> Iterator[None]:
+    """Let PostgreSQL read in the order of an index, even if its statistics do not know the topic yet.
+
+    It then expects a single job, and may read and sort all live jobs of the topic for each page.
+    """
+    if connections[using].vendor != "postgresql":
+        yield
+        return
+    with transaction.atomic(using):
+        with connections[using].cursor() as cursor:
+            cursor.execute("SET LOCAL enable_sort = off")
+        yield
+        transaction.set_rollback(True, using)  # of what was read only: the setting is as before
+
+
+def _without_row(declaration: Declaration, using: str, keys: Sequence[str]) -> list[Any]:
+    """Return the primary keys of those of these jobs whose row is gone."""
+    found = keys_of(declaration, [text for key in keys if (text := declaration.pk_of(key)) is not None])
+    there = set(among(declaration, [pk for _, pk in found], using).values_list("pk", flat=True))
+    return [pk for _, pk in found if pk not in there]
+
+
+def sync_different(declaration: Declaration, pks: Sequence[Any], using: str) -> Synced:
+    """Compare these rows with their jobs without locks; lock and sync those that differ, except locked ones."""
+    if not pks:
+        return Synced()
+    keys = keys_of(declaration, pks)
+    different = statements.differences(declaration, keys, using, gated=not applied.is_automatic())
+    by_text = dict(keys)
+    texts = dict.fromkeys([*(each.pk for each in different), *declaration.outdated(pks, using)])
+    wrong = [by_text[text] for text in texts]
+    return sync(declaration, wrong, using=using, skip_locked=True) if wrong else Synced()
+
+
+class Plan(NamedTuple):
+    """The changes that applying a declaration now would make.
+
+    state     "applied", "new" or "changed"
+    overdue   how many of the jobs to make or to move have a due time that has passed
+    """
+
+    topic: str
+    state: str
+    make: int
+    move: int
+    cancel: int
+    overdue: int
+
+
+def plan(using: str, only: Sequence[Declaration] | None = None) -> list[Plan]:
+    """Count what each declaration would make, move and cancel. Writes nothing, and locks nothing."""
+    chosen = declarations.declarations() if only is None else only
+    return [_plan(each, using) for each in chosen if using in aliases_of(each)]
+
+
+def _plan(declaration: Declaration, using: str) -> Plan:
+    counts, overdue = dict.fromkeys(("make", "move", "cancel"), 0), 0
+    is_applied = not applied.not_applied(using, [declaration])
+    known = AppliedDeclaration.objects.using(using).filter(topic=declaration.topic).exists()
+    phase, position = ROWS, ""
+    while phase != DONE:
+        if phase == ROWS:
+            pks = _page_of_rows(declaration, using, position)
+            phase, position = (ROWS, str(pks[-1])) if len(pks) == PAGE else (JOBS, "")
+        else:
+            keys = _page_of_keys(declaration, using, position)
+            pks = _without_row(declaration, using, keys)
+            phase, position = (JOBS, keys[-1]) if len(keys) == PAGE else (DONE, "")
+        for each in statements.differences(declaration, keys_of(declaration, pks), using, gated=is_applied):
+            counts[each.change] += 1
+            overdue += each.change != "cancel" and each.overdue
+    state = "applied" if is_applied else "changed" if known else "new"
+    return Plan(declaration.topic, state, **counts, overdue=overdue)
+
+
+def apply(
+    using: str, overdue: applied.Overdue | None = None, only: Sequence[Declaration] | None = None
+) -> dict[str, Synced]:
+    """Put the new and changed ones of these declarations into force, and make a complete pass for each.
+
+    overdue   "run", "skip", or a timedelta: what becomes of rows whose due time has passed already
+
+    Raises OverdueRows, with nothing changed, if there are such rows and `overdue` is None.
+    """
+    chosen = declarations.declarations() if only is None else only
+    pending = [each for each in applied.not_applied(using, chosen) if using in aliases_of(each)]
+    late = {each.topic: each.overdue for each in plan(using, pending) if each.overdue} if overdue is None else {}
+    if late:
+        raise OverdueRows(late)
+    with transaction.atomic(using):
+        for declaration in pending:
+            applied.store(declaration, using, "run" if overdue is None else overdue)
+    return reconcile(using, pending)
+
+
+class OverdueRows(Exception):
+    """Rows whose due time has passed already, by topic: say what becomes of them."""
+
+    def __init__(self, counts: dict[str, int]) -> None:
+        super().__init__(counts)
+        self.counts = counts

@@ -1,0 +1,55 @@
+"""Ended jobs that a declaration still needs: the newest of each key whose row matches.
+
+It says that the row's due time is done. Without it the row would get another job. The retention keeps these jobs. The
+archive of the pipeline keeps each job with a declared time; the others forget theirs before.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from django.db import connections
+
+from ..clock import to_ms
+from ..maintenance.retention import PAGE, EndedJob, keep, newest_of_keys
+from ..models import Job
+from . import declarations
+from .declarations import Declaration
+from .sync import aliases_of, keys_of
+from .wanted import wanted_sql
+
+_COLUMNS = ("id", "topic", "key", "state", "ended_at")
+
+
+@keep
+def keep_done(using: str, jobs: Sequence[EndedJob]) -> set[int]:
+    """Return the ids of those ended jobs that declarations need."""
+    declared = [each for each in declarations.declarations() if using in aliases_of(each)]
+    topics = {each.topic for each in declared}
+    newest = newest_of_keys(using, [job for job in jobs if job.topic in topics])
+    kept: set[int] = set()
+    for each in declared:
+        kept |= _of_matching_rows(each, [job for job in jobs if job.id in newest and job.topic == each.topic], using)
+    return kept
+
+
+def forget_others(using: str, before: datetime) -> None:
+    """Let the jobs that ended before then, and that no declaration needs, forget their declared time."""
+    last = 0
+    ended = Job.objects.using(using).filter(declared_due__isnull=False, ended_at__lt=before).order_by("pk")
+    while page := list(ended.filter(pk__gt=last).values_list(*_COLUMNS)[:PAGE]):
+        jobs = [EndedJob(pk, topic, key, state, to_ms(ended_at)) for pk, topic, key, state, ended_at in page]
+        others = {job.id for job in jobs} - keep_done(using, jobs)
+        Job.objects.using(using).filter(pk__in=others, ended_at__isnull=False).update(declared_due=None)
+        last = page[-1][0]
+
+
+def _of_matching_rows(declaration: Declaration, jobs: Sequence[EndedJob], using: str) -> set[int]:
+    texts = {text: job.id for job in jobs if (text := declaration.pk_of(job.key)) is not None}
+    keys = keys_of(declaration, texts)
+    if not keys:
+        return set()
+    sql, params = wanted_sql(declaration, [pk for _, pk in keys], using)
+    with connections[using].cursor() as cursor:
+        cursor.execute(sql, params)
+        matching = {row[0] for row in cursor.fetchall()}
+    return {job_id for text, job_id in texts.items() if text in matching}

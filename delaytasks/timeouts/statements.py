@@ -1,0 +1,214 @@
+"""SQL of the declared timeouts: find the jobs that differ from the model's table, and make, move and cancel them.
+
+The caller holds the locks of the model's rows, so that no other process changes the same jobs for a declaration.
+"""
+
+import random
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from django.db import connections
+
+from .. import handlers
+from ..db import dialects, transitions
+from ..db.transitions import Cancelled, Event, StoredJob
+from ..states import STORED_LIVE, Outcome, State
+from .declarations import Declaration
+from .wanted import wanted_sql, wanted_table
+
+DELAYED, CANCELLED = int(State.DELAYED), int(State.CANCELLED)
+# The live job of a key is looked up by its state, which a CHECK constraint ties to ended_at. With `ended_at IS NULL`
+# PostgreSQL may read all live jobs of the topic for each key: it expects few of them in a topic that its statistics do
+# not know yet. So only the index of all jobs by topic, key and id is left. It is read from the newest job on: one job
+# if that is live, but all jobs of the key if none is.
+LIVE = f"job.state IN ({', '.join(str(int(state)) for state in STORED_LIVE)})"
+# What is done already matters only for a row that matches and has no live job.
+LATEST = "live.id IS NULL AND wanted.declared_ms IS NOT NULL AND job.declared_due IS NOT NULL"
+UNMET = "unmet"  # the reason in the event of a job whose condition is no longer true
+
+
+class Difference(NamedTuple):
+    """A row whose live job is missing, has another due time, or should not exist."""
+
+    pk: str
+    key: str
+    declared_ms: int | None  # None: the condition is false, the field is null, or the row is gone
+    past: bool  # if_past, or the declaration's application, says that this due time is not run
+    job_id: int | None  # of the live job
+    due_ms: int | None
+    attempt: int | None
+    spread_until_ms: int | None  # the due time had passed when the declaration was applied, and is spread
+    now_ms: int
+
+    @property
+    def change(self) -> str:
+        if self.job_id is None:
+            return "make"
+        return "cancel" if self.declared_ms is None or self.past else "move"
+
+    @property
+    def overdue(self) -> bool:
+        return self.declared_ms is not None and self.declared_ms <= self.now_ms
+
+    @property
+    def at_ms(self) -> int:
+        """The due time of the job. A past one becomes now, or a moment until the end of the spread."""
+        assert self.declared_ms is not None
+        if self.spread_until_ms is not None and self.spread_until_ms > self.now_ms:
+            return random.randint(self.now_ms, self.spread_until_ms)
+        return max(self.declared_ms, self.now_ms)
+
+
+def differences(
+    declaration: Declaration,
+    keys: Sequence[tuple[str, Any]],
+    using: str,
+    *,
+    gated: bool = True,
+    due_times: Sequence[tuple[str, int]] | None = None,
+) -> list[Difference]:
+    """Return what differs among these rows, in key order. Writes nothing.
+
+    keys        (the primary key's text, the primary key) of each row; the rows need not exist
+    gated       return nothing unless the declaration's fingerprint is the applied one
+    due_times   what the model's table says, if the caller knows it; None: it is read
+    """
+    if not keys:
+        return []
+    sql, params = differences_sql(declaration, keys, using, gated=gated, due_times=due_times)
+    with dialects.cursor(using) as cursor:  # Django's cursor: the SQL of the condition is Django's
+        cursor.execute(sql, params)
+        found = [Difference(*row) for row in cursor.fetchall()]
+    return sorted(found, key=lambda each: each.key)
+
+
+def differences_sql(
+    declaration: Declaration,
+    keys: Sequence[tuple[str, Any]],
+    using: str,
+    *,
+    gated: bool,
+    due_times: Sequence[tuple[str, int]] | None = None,
+) -> tuple[str, list[Any]]:
+    d, distinct = dialects.get_dialect(using), _distinct(using)
+    table, key_params = d.table(["text", "text"], [(text, declaration.key_of(text)) for text, _ in keys])
+    pks = [pk for _, pk in keys]
+    wanted, wanted_params = wanted_sql(declaration, pks, using) if due_times is None else wanted_table(due_times, using)
+    now_ms = d.to_ms(d.now)
+    gate, before, spread = "", "0", "NULL"
+    gate_params: list[Any] = []
+    if gated:
+        gate = "JOIN delaytasks_declaration AS applied ON applied.topic = %s AND applied.fingerprint = %s"
+        gate_params = [declaration.topic, declaration.fingerprint]
+        applied_ms = d.to_ms("applied.applied_at")
+        before = f"CASE WHEN applied.overdue = 'skip' THEN {applied_ms} ELSE 0 END"
+        spread = f"CASE WHEN declared_ms <= {applied_ms} THEN {d.to_ms('applied.spread_until')} END"
+    past = f"({past_sql(declaration, d)} OR declared_ms < {before})"
+    sql = f"""
+        WITH keys (pk, name) AS ({table}),
+        wanted (pk, declared_ms) AS MATERIALIZED ({wanted})
+        SELECT keys.pk, keys.name, declared_ms, coalesce({past}, false), live.id, {d.to_ms("live.due_at")},
+            live.attempt, {spread}, {now_ms}
+        FROM keys {gate}
+        LEFT JOIN wanted ON wanted.pk = keys.pk
+        {_newest("live", LIVE, using)}
+        {_newest("latest", LATEST, using)}
+        WHERE (live.id IS NULL AND declared_ms IS NOT NULL AND NOT {past}
+                AND {d.to_ms("latest.declared_due")} {distinct} declared_ms)
+            OR (live.state = {DELAYED} AND {d.to_ms("live.declared_due")} {distinct} declared_ms)"""
+    topics = [declaration.topic, declaration.topic]
+    return sql, [*key_params, *wanted_params, *gate_params, *topics]
+
+
+def past_sql(declaration: Declaration, d: dialects.Dialect) -> str:
+    """Return an SQL condition: `declared_ms` passed so long ago that if_past skips the job."""
+    if declaration.if_past == "run":
+        return "(declared_ms < 0)"
+    grace_ms = 0 if declaration.if_past == "skip" else int(declaration.if_past.total_seconds() * 1000)
+    return f"(declared_ms < {d.to_ms(d.now)} - {grace_ms})"
+
+
+def _distinct(using: str) -> str:
+    """Return the operator that compares also nulls. SQLite knows the standard's only from version 3.39 on."""
+    return "IS NOT" if connections[using].vendor == "sqlite" else "IS DISTINCT FROM"
+
+
+def _newest(name: str, condition: str, using: str) -> str:
+    """Return the SQL of a join with the newest job of the topic and the row's key that meets the condition."""
+    choice = f"""FROM delaytasks_job AS job
+            WHERE job.topic = %s AND job.key = keys.name AND {condition} ORDER BY job.id DESC LIMIT 1"""
+    if connections[using].vendor == "sqlite":
+        return f"LEFT JOIN delaytasks_job AS {name} ON {name}.id = (SELECT job.id {choice})"
+    columns = "job.id, job.state, job.due_at, job.attempt, job.declared_due"
+    return f"LEFT JOIN LATERAL (SELECT {columns} {choice}) AS {name} ON true"
+
+
+def insert(
+    declaration: Declaration, rows: Sequence[Difference], using: str, trace_context: str = ""
+) -> list[StoredJob]:
+    """Insert the jobs, except those whose key has become live. Return the new jobs."""
+    d = dialects.get_dialect(using)
+    values = [(row.key, row.pk, row.at_ms, row.declared_ms) for row in rows]
+    table, params = d.table(["text", "text", "bigint", "bigint"], values)
+    sql = f"""
+        WITH new (new_key, pk, at_ms, declared_ms) AS ({table})
+        INSERT INTO delaytasks_job
+            (topic, key, state, due_at, ttr_ms, body, created_at, attempt, failures, worker, error,
+             subject_label, subject_pk, declared_due, trace_context)
+        SELECT CAST(%s AS text), new_key, {DELAYED}, {_due(d)}, CAST(%s AS bigint), {d.as_json("'{}'")}, {d.now},
+            0, 0, '', '', CAST(%s AS text), pk, {d.from_ms("declared_ms")},
+            NULLIF(CAST(%s AS text), '')
+        FROM new WHERE true ORDER BY new_key
+        ON CONFLICT (topic, key) WHERE ended_at IS NULL DO NOTHING
+        RETURNING id, topic, key, {d.to_ms("due_at")}, {d.to_ms("created_at")}"""
+    more = [declaration.topic, handlers.ttr_ms(declaration.topic), declaration.label, trace_context]
+    return [StoredJob(*row) for row in dialects.run(using, sql, [*params, *more])]
+
+
+def _due(d: dialects.Dialect) -> str:
+    return f"{d.greatest}({d.from_ms('at_ms')}, {d.now})"
+
+
+def move(declaration: Declaration, rows: Sequence[Difference], using: str) -> list[StoredJob]:
+    """delayed/ready → delayed with another declared due time, and with no failures. Return the moved jobs.
+
+    A job that was claimed meanwhile is left out: its worker sees the new time itself.
+    """
+    d = dialects.get_dialect(using)
+    values = [(row.job_id, row.pk, row.at_ms, row.declared_ms) for row in rows]
+    table, params = d.table(["bigint", "text", "bigint", "bigint"], values)
+    sql = f"""
+        WITH new (job_id, pk, at_ms, declared_ms) AS ({table}),
+        locked AS MATERIALIZED (
+            SELECT new.* FROM delaytasks_job JOIN new ON id = job_id
+            WHERE state = {DELAYED} ORDER BY id {d.lock and d.lock + " OF delaytasks_job"})
+        UPDATE delaytasks_job SET failures = 0, error = '', due_at = {_due(d)},
+            declared_due = {d.from_ms("declared_ms")}, subject_label = CAST(%s AS text), subject_pk = pk
+        FROM locked WHERE id = job_id AND state = {DELAYED}
+        RETURNING id, topic, key, {d.to_ms("due_at")}, {d.to_ms(d.now)}"""
+    moved = [StoredJob(*row) for row in dialects.run(using, sql, [*params, declaration.label])]
+    before = {row.job_id: row for row in rows}
+    transitions.record(using, (_moved_event(before[job.id], job) for job in moved))
+    return moved
+
+
+def _moved_event(row: Difference, job: StoredJob) -> Event:
+    return Event(job.id, Outcome.RESCHEDULED, row.attempt or 0, row.due_ms or 0, job.stored_ms, None, job.due_ms)
+
+
+def cancel(ids: Sequence[int], using: str) -> list[Cancelled]:
+    """delayed/ready → cancelled. The jobs forget their declared time: if the condition is true again, they are made.
+
+    Return the cancelled jobs.
+    """
+    d = dialects.get_dialect(using)
+    condition, params = d.among("id", ids)
+    sql = f"""
+        UPDATE delaytasks_job SET state = {CANCELLED}, ended_at = {d.now}, declared_due = NULL
+        WHERE id IN (SELECT id FROM delaytasks_job WHERE {condition} AND state = {DELAYED} ORDER BY id {d.lock})
+            AND state = {DELAYED}
+        RETURNING id, topic, attempt, {d.to_ms("due_at")}, {d.to_ms("ended_at")}"""
+    cancelled = [Cancelled(*row) for row in dialects.run(using, sql, params)]
+    events = (Event(c.id, Outcome.CANCELLED, c.attempt, c.due_ms, c.done_ms, reason=UNMET) for c in cancelled)
+    transitions.record(using, events)
+    return cancelled

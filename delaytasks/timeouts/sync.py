@@ -1,0 +1,149 @@
+"""Bring the live jobs of rows in line with the model's table.
+
+One statement reads what differs; usually nothing does. Then one makes jobs, one moves, and one cancels them.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.dispatch import Signal
+
+from .. import databases, signals, tracing
+from ..db.transitions import Cancelled, StoredJob
+from ..exceptions import BadInput
+from ..jobs import on_commit
+from ..mirror.base import Entry
+from . import applied, statements
+from .declarations import Declaration
+from .statements import Difference
+from .wanted import key_text, rows
+
+
+class Synced(NamedTuple):
+    """How many jobs were made, moved and cancelled, and the primary keys of the rows that others had locked."""
+
+    made: int = 0
+    moved: int = 0
+    cancelled: int = 0
+    locked_pks: Sequence[Any] = ()
+
+
+def sync(
+    declaration: Declaration, pks: Iterable[Any], *, using: str, lock: bool = True, skip_locked: bool = False
+) -> Synced:
+    """Make, move and cancel the jobs of these rows as the table says, in the caller's transaction.
+
+    pks          primary keys, or their texts; the rows need not exist: the jobs of deleted rows are cancelled
+    lock         lock the rows first, in key order, so that nobody changes them until the transaction ends. False: the
+                 caller holds them
+    skip_locked  leave out the rows that others have locked, and return their primary keys as locked_pks. Otherwise
+                 wait for them
+
+    Never changes a job that is running, or one whose declared time is right already: retries, snoozes and the moves of
+    people stand. Does nothing while the declaration's fingerprint is not applied.
+
+    Raises BadInput if the database has no jobs or not the model's table.
+    """
+    if using not in aliases_of(declaration):
+        raise BadInput(
+            f"{declaration.topic}: the rows of {declaration.label} in the database {using!r} have no jobs. Jobs are in "
+            f"{', '.join(databases.aliases())}; add the database to DELAYTASKS['DATABASES']."
+        )
+    with transaction.atomic(using, savepoint=False):
+        found = keys_of(declaration, pks)
+        locked: list[Any] = []
+        if lock and found:
+            found, locked = lock_rows(declaration, found, using, skip_locked=skip_locked)
+        due_times = declaration.before_sync([pk for _, pk in found], using, noticed=skip_locked)
+        gated = not applied.is_automatic()
+        different = statements.differences(declaration, found, using, gated=gated, due_times=due_times)
+        return apply_differences(declaration, different, using)._replace(locked_pks=locked)
+
+
+def aliases_of(declaration: Declaration) -> list[str]:
+    """Return the databases whose rows have jobs: those that have jobs and the model's table."""
+    return [
+        alias for alias in databases.aliases()
+        if declaration.using in (None, alias) and databases.has_model(alias, declaration.concrete)
+    ]  # fmt: skip
+
+
+def keys_of(declaration: Declaration, pks: Iterable[Any]) -> list[tuple[str, Any]]:
+    """Return (text, primary key) for each, without duplicates and without those that no key can have."""
+    found: dict[str, Any] = {}
+    for pk in pks:
+        try:
+            value = declaration.pk.to_python(pk)
+        except ValidationError:
+            continue
+        text = key_text(declaration, value)
+        if text is not None:
+            found[text] = value
+    return list(found.items())
+
+
+def lock_rows(
+    declaration: Declaration, keys: Sequence[tuple[str, Any]], using: str, *, skip_locked: bool
+) -> tuple[list[tuple[str, Any]], list[Any]]:
+    """Lock rows in key order. Return the keys to work on, with those of deleted rows, and the locked primary keys."""
+    wanted = [pk for _, pk in keys]
+    held = {row.pk for row in lockable(declaration, using, skip_locked=skip_locked).filter(pk__in=wanted)}
+    missing = [pk for pk in wanted if pk not in held] if skip_locked else []
+    locked = set(rows(declaration, using).filter(pk__in=missing).values_list("pk", flat=True)) if missing else set()
+    return [(text, pk) for text, pk in keys if pk not in locked], sorted(locked)
+
+
+def lockable(declaration: Declaration, using: str, *, skip_locked: bool, whole: bool = False) -> Any:
+    """Return the model's rows in key order, to be locked with those of the models that it inherits from.
+
+    whole   with all columns, as instances of the declared model, which may be a proxy
+
+    NO KEY UPDATE lets others insert rows that refer to these.
+    """
+    parents = _parent_links(declaration.concrete)
+    table = declaration.model._base_manager.using(using) if whole else rows(declaration, using)
+    found = table.order_by("pk")
+    locking = found.select_for_update(skip_locked=skip_locked, of=("self", *parents), no_key=True)
+    return locking if parents or whole else locking.only("pk")
+
+
+def _parent_links(model: Any) -> list[str]:
+    """Return the paths of the links to the models that a model inherits from: ["place_ptr", "place_ptr__base_ptr"]."""
+    found = []
+    for parent, link in model._meta.parents.items():
+        if link is not None and link.model is model:  # not a link that it inherits
+            found += [link.name, *(f"{link.name}__{each}" for each in _parent_links(parent))]
+    return found
+
+
+def _make(declaration: Declaration, new: Sequence[Difference], using: str) -> list[StoredJob]:
+    with tracing.scheduling(declaration.topic) as span:
+        made = statements.insert(declaration, new, using, span.context)
+        span.scheduled_many(len(made))
+        return made
+
+
+def apply_differences(declaration: Declaration, different: Sequence[Difference], using: str) -> Synced:
+    """Make, move and cancel jobs. The mirror is updated and signals are sent on commit."""
+    new = [row for row in different if row.change == "make"]
+    wrong = [row for row in different if row.change == "move"]
+    unmet = [row.job_id for row in different if row.change == "cancel" and row.job_id is not None]
+    cancelled = statements.cancel(unmet, using) if unmet else []
+    moved = statements.move(declaration, wrong, using) if wrong else []
+    made = _make(declaration, new, using) if new else []
+    if cancelled:
+        on_commit.remove_from_mirror(using, *(Entry(job.id, job.topic, job.due_ms) for job in cancelled))
+    for jobs, mark in ((made, False), (moved, True)):
+        if jobs:
+            on_commit.add_to_mirror(using, [Entry(job.id, job.topic, job.due_ms) for job in jobs], mark=mark)
+    sent: list[tuple[Signal, Sequence[StoredJob | Cancelled]]] = [
+        (signals.job_scheduled, made),
+        (signals.job_rescheduled, moved),
+        (signals.job_cancelled, cancelled),
+    ]
+    for signal, changed in sent:
+        for job in changed if signal.receivers else ():
+            on_commit.send_signal(using, signal, job.id)
+    return Synced(len(made), len(moved), len(cancelled))

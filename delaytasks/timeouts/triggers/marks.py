@@ -1,0 +1,175 @@
+"""Drain the marks of changed rows: bring the jobs of these rows in line with their tables.
+
+Any number of processes may do this at the same time: each page of marks is locked by one of them. A row that is locked
+is left out, and keeps its mark: what its transaction changes is not visible yet.
+"""
+
+import functools
+import logging
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import DecimalException
+from typing import Any, NamedTuple
+
+from django.core.exceptions import ValidationError
+from django.db import connections, transaction
+
+from ...db.retries import is_retryable, retry_conflicts
+from ...models import Declaration as DeclarationRow
+from ...models import TimeoutMark
+from .. import applied
+from ..declarations import Declaration, declarations, find
+from ..sync import sync
+from .watched import Dependent, Watched, watched
+
+logger = logging.getLogger("delaytasks")
+PAGE = 1000  # marks, and rows that refer to marked rows, in one transaction
+PASS_SECONDS = 0.3  # of one pass of the guard, whose thread also makes due jobs ready
+_positions: dict[str, int] = {}  # alias -> the last mark that this process has read in a pass without an end
+
+
+def drain_for_a_while(using: str) -> None:
+    """Drain the marks for about 0.3 seconds, starting where the last call stopped. Called by each guard."""
+    drain(using, seconds=PASS_SECONDS)
+
+
+def drain(using: str, *, seconds: float = math.inf) -> int:
+    """Read all marks once, or as many as are read in this time. Return how many were deleted.
+
+    Only marks of rows that are locked, or that cannot be synced now, stay. They are read again by the next call.
+    """
+    tables = _drained_tables(using)
+    deadline, after, deleted = time.monotonic() + seconds, _positions.pop(using, 0), 0
+    while tables:
+        page = retry_conflicts(functools.partial(_drain_page, using, tables, after), using)
+        deleted += page.deleted
+        after = after if page.unfinished else page.last_id
+        if page.size < PAGE and not page.unfinished:
+            break
+        if time.monotonic() > deadline:
+            _positions[using] = after
+            break
+    return deleted
+
+
+def _drained_tables(using: str) -> dict[str, Watched]:
+    """Return the watched tables, except those with a declaration that is applied with another fingerprint.
+
+    The marks of such a table wait for a process with that fingerprint: this one would delete them and do nothing.
+    """
+    if not declarations() or not TimeoutMark.objects.using(using).exists():
+        return {}
+    tables = watched(using)
+    others = _applied_otherwise({topic for table in tables.values() for topic in table.topics}, using)
+    return {name: table for name, table in tables.items() if table.topics.isdisjoint(others)}
+
+
+def _applied_otherwise(topics: Iterable[str], using: str) -> set[str]:
+    if applied.is_automatic():
+        return set()
+    rows = DeclarationRow.objects.using(using).filter(topic__in=topics).values_list("topic", "fingerprint")
+    return {topic for topic, fingerprint in rows if (own := find(topic)) is None or own.fingerprint != fingerprint}
+
+
+class Page(NamedTuple):
+    """The result of a page of marks.
+
+    unfinished   more rows refer to these marks' rows; the marks have a new position
+    """
+
+    size: int
+    last_id: int
+    deleted: int
+    unfinished: bool
+
+
+def _drain_page(using: str, tables: Mapping[str, Watched], after: int) -> Page:
+    with transaction.atomic(using):
+        marks = TimeoutMark.objects.using(using).filter(table_name__in=list(tables), id__gt=after).order_by("id")
+        page = list(marks.select_for_update(skip_locked=True)[:PAGE])
+        groups: dict[tuple[str, str, bool], list[TimeoutMark]] = {}
+        for mark in page:
+            groups.setdefault((mark.table_name, repr(mark.position), mark.row_pk is None), []).append(mark)
+        results = [_Group(using, tables[group[0].table_name], group).drain() for group in groups.values()]
+        done = [mark.pk for result in results for mark in result.done]
+        TimeoutMark.objects.using(using).filter(pk__in=done).delete()
+    last_id = page[-1].pk if page else after
+    return Page(len(page), last_id, len(done), any(result.advanced for result in results))
+
+
+class Result(NamedTuple):
+    done: Sequence[TimeoutMark] = ()
+    advanced: bool = False
+
+
+class _Group:
+    """Marks of one table with the same position: these rows, or all rows of the table."""
+
+    def __init__(self, using: str, table: Watched, marks: Sequence[TimeoutMark]) -> None:
+        self.using, self.table, self.marks = using, table, marks
+        self.position = marks[0].position
+        self.is_all = marks[0].row_pk is None
+
+    def drain(self) -> Result:
+        if not self.is_all and self.position is None:
+            return self._sync_rows()
+        return self._sync_dependents(self.marks)
+
+    def _sync_rows(self) -> Result:
+        """Sync the marked rows themselves, then the rows that refer to them. Locked rows keep their marks."""
+        keys = {mark: self._to_python(mark) for mark in self.marks}
+        known = [key for key in keys.values() if key is not None]
+        locked: set[Any] = set()
+        for each in self.table.dependents:
+            if not each.path:
+                left = _sync(each.declaration, known, self.using)
+                locked.update(known if left is None else left)
+        return self._sync_dependents([mark for mark, key in keys.items() if key is None or key not in locked])
+
+    def _to_python(self, mark: TimeoutMark) -> Any:
+        """Return the key, or None if no row can have it."""
+        try:
+            return self.table.to_python(mark.row_pk or "")
+        except (ValidationError, DecimalException):
+            logger.warning("timeouts: no row of %s can have the key %.80r", mark.table_name, mark.row_pk)
+            return None
+
+    def _sync_dependents(self, marks: Sequence[TimeoutMark]) -> Result:
+        """Sync at most a page of the rows that refer to the marked ones. If there are more, store the position."""
+        begin_name, begin_key = self.position or ("", None)
+        keys = None if self.is_all else [key for mark in marks if (key := self._to_python(mark)) is not None]
+        room = PAGE
+        for each in self.table.dependents:
+            if each.name < begin_name or (not each.path and not self.is_all):
+                continue
+            after = begin_key if each.name == begin_name else None
+            found = each.page(keys, each.declaration.pk.to_python(after), room, self.using)
+            left = _sync(each.declaration, found, self.using)
+            if left is None:
+                return Result()
+            self._mark_locked(each, left)
+            room -= len(found)
+            if not room:
+                return self._remember(marks, [each.name, str(found[-1])])
+        return Result(done=marks)
+
+    def _mark_locked(self, dependent: Dependent, locked: Iterable[Any]) -> None:
+        table_name = dependent.declaration.concrete._meta.db_table
+        rows = [TimeoutMark(table_name=table_name, row_pk=str(pk)) for pk in locked]
+        TimeoutMark.objects.using(self.using).bulk_create(rows)
+
+    def _remember(self, marks: Sequence[TimeoutMark], position: list[str]) -> Result:
+        TimeoutMark.objects.using(self.using).filter(pk__in=[mark.pk for mark in marks]).update(position=position)
+        return Result(advanced=True)
+
+
+def _sync(declaration: Declaration, pks: Sequence[Any], using: str) -> Sequence[Any] | None:
+    """Sync rows. Return the keys of those that are locked; None if the rows could not be read."""
+    try:
+        return sync(declaration, pks, using=using, skip_locked=True).locked_pks if pks else ()
+    except Exception as error:  # for example a column that is not migrated yet: the other tables' marks go on
+        if is_retryable(error) or not connections[using].is_usable():
+            raise
+        logger.warning("%s: %s changed rows could not be synced, trying again: %s", declaration.topic, len(pks), error)
+        return None

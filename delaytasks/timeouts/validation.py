@@ -1,0 +1,153 @@
+"""Validate declarations, for the system checks. An invalid declaration has no effect."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from django.core.exceptions import FieldDoesNotExist, FieldError
+from django.db import models
+from django.db.models import Subquery
+from django.db.models.aggregates import Aggregate
+from django.db.models.constants import LOOKUP_SEP
+from django.db.models.expressions import RawSQL
+from django.db.models.functions import Now, Random
+from django.db.models.functions.datetime import TimezoneMixin
+
+from . import conditions
+from .declarations import Declaration
+
+REFUSED = (Now, Random, Subquery, Aggregate, RawSQL)
+
+
+class Problem(NamedTuple):
+    id: str
+    message: str
+    hint: str
+
+
+_known: "WeakKeyDictionary[Declaration, list[Problem]]" = WeakKeyDictionary()
+
+
+def is_valid(declaration: Declaration) -> bool:
+    return not problems(declaration)
+
+
+def problems(declaration: Declaration) -> list[Problem]:
+    """Return the problems of a declaration. Needs all models loaded, and no database."""
+    if declaration not in _known:
+        _known[declaration] = list(_model(declaration)) or [*_fields(declaration), *_condition(declaration)]
+    return _known[declaration]
+
+
+def _model(declaration: Declaration) -> Iterator[Problem]:
+    meta = declaration.model._meta
+    composite = isinstance(meta.pk, models.CompositePrimaryKey)
+    if meta.abstract or not meta.managed or composite:
+        kind = "abstract" if meta.abstract else "not managed" if not meta.managed else "without a single primary key"
+        yield Problem(
+            "delaytasks.E040",
+            f"Timeout {declaration.topic!r}: the model {meta.label} is {kind}, so its rows cannot have jobs.",
+            "Declare it on a model with a table of its own and one column as primary key, or use schedule().",
+        )
+
+
+def _fields(declaration: Declaration) -> Iterator[Problem]:
+    if declaration.computes_due_times:
+        return
+    field = _find(declaration, declaration.on)
+    if not isinstance(field, models.DateTimeField):
+        found = "does not exist" if field is None else f"is a {type(field).__name__}"
+        yield Problem(
+            "delaytasks.E041",
+            f"Timeout {declaration.topic!r}: on={declaration.on!r} must be a DateTimeField of {_label(declaration)}, "
+            f"but that field {found}.",
+            "Name a DateTimeField. A date without time and zone says no moment.",
+        )
+    name = declaration.duration_field
+    duration = None if name is None else _find(declaration, name)
+    if name is not None and not isinstance(duration, models.DurationField):
+        found = "does not exist" if duration is None else f"is a {type(duration).__name__}"
+        option = "before" if declaration.is_before else "after"
+        yield Problem(
+            "delaytasks.E042",
+            f"Timeout {declaration.topic!r}: {option}={name!r} must be a DurationField of {_label(declaration)}, but "
+            f"that field {found}.",
+            "Name a DurationField, or give a timedelta.",
+        )
+
+
+def _label(declaration: Declaration) -> str:
+    return declaration.model._meta.label
+
+
+def _find(declaration: Declaration, name: str) -> Any:
+    try:
+        field = declaration.concrete._meta.get_field(name)
+    except FieldDoesNotExist:
+        return None
+    return field if getattr(field, "concrete", False) else None
+
+
+def _condition(declaration: Declaration) -> Iterator[Problem]:
+    names = [child[0] for child in conditions.children(declaration.while_) if isinstance(child, tuple)]
+    names += sorted(conditions.referenced(declaration.while_))
+    many = sorted({name for name in names if _is_many(name, declaration.concrete)})
+    if many:
+        yield _wrong(
+            declaration, f"{many[0]!r} follows a relation to many rows",
+            "Use the model's own fields and its foreign keys. Keep a count or a state in a field of the model.",
+        )  # fmt: skip
+        return
+    refused = [type(each).__name__ for each in conditions.expressions(declaration.while_) if isinstance(each, REFUSED)]
+    zoned = [name for name in names if _depends_on_zone(name, declaration.concrete)]
+    zoned += [
+        type(each).__name__ for each in conditions.expressions(declaration.while_) if isinstance(each, TimezoneMixin)
+    ]
+    if refused or zoned:
+        yield Problem(
+            "delaytasks.E044",
+            f"Timeout {declaration.topic!r}: its condition uses {(refused or zoned)[0]!r}, whose value depends on the "
+            "time or on the session and not on the row alone.",
+            "Compare fields with fixed values. What depends on the time is said with on=, after= and before=.",
+        )
+        return
+    try:
+        declaration.concrete._base_manager.filter(declaration.while_)
+    except (FieldError, ValueError, TypeError) as error:
+        yield _wrong(declaration, str(error), "Write the condition as you would in Order.objects.filter(...).")
+
+
+def _wrong(declaration: Declaration, what: str, hint: str) -> Problem:
+    message = f"Timeout {declaration.topic!r}: its condition cannot be used: {what}"
+    return Problem("delaytasks.E043", message if message.endswith(".") else f"{message}.", hint)
+
+
+def _is_many(lookup: str, model: Any) -> bool:
+    """Return whether a lookup follows a relation to many rows, or one that is not a column of its model."""
+    meta = model._meta
+    for part in lookup.split(LOOKUP_SEP):
+        try:
+            field = meta.pk if part == "pk" else meta.get_field(part)
+        except FieldDoesNotExist:
+            return False
+        if not getattr(field, "concrete", False) or field.many_to_many:
+            return True
+        if not field.is_relation or field.related_model is None:
+            return False
+        meta = field.related_model._meta
+    return False
+
+
+def _depends_on_zone(lookup: str, model: Any) -> bool:
+    """Return whether a lookup takes a part of a moment, which depends on the current time zone: "created_at__date"."""
+    path = conditions.field_path(lookup, model)
+    names = path.split(LOOKUP_SEP) if path else []
+    field, meta = None, model._meta
+    for name in names:
+        field = meta.pk if name == "pk" else meta.get_field(name)
+        meta = field.related_model._meta if field.is_relation else meta
+    rest = lookup[len(path) :].strip("_").split(LOOKUP_SEP)
+    if not isinstance(field, models.DateTimeField) or not rest[0]:
+        return False
+    transform: Any = field.get_transform(rest[0])
+    return bool(transform) and issubclass(transform, TimezoneMixin)

@@ -1,0 +1,188 @@
+"""The jobs that should exist by the model's table: the rows whose condition is true, with the job's key and due time.
+
+Integer, text and UUID primary keys become the text that Python writes in SQL; other keys, and due times that a calendar
+computes, take the way through Python.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from django.core.exceptions import EmptyResultSet
+from django.db import connections, models
+from django.db.models import DateTimeField, ExpressionWrapper, F, QuerySet, Value
+
+from ..clock import to_ms
+from ..db import dialects
+from ..exceptions import BadInput
+from ..jobs.subjects import pk_text
+from ..validators import MAX_KEY
+from .declarations import Declaration
+
+logger = logging.getLogger("delaytasks")
+_DUE = "delaytasks_due"
+_INTEGERS = (
+    models.AutoField, models.BigAutoField, models.SmallAutoField, models.IntegerField, models.BigIntegerField,
+    models.SmallIntegerField, models.PositiveIntegerField, models.PositiveBigIntegerField,
+    models.PositiveSmallIntegerField,
+)  # fmt: skip
+_TEXTS = (models.CharField, models.SlugField)
+
+
+def rows(declaration: Declaration, using: str) -> "QuerySet[Any]":
+    """Return all rows of the model's table, also those that the model's own managers hide."""
+    return declaration.concrete._base_manager.using(using).order_by()
+
+
+def among(declaration: Declaration, pks: Sequence[Any], using: str) -> "QuerySet[Any]":
+    """Return those of these rows that exist."""
+    found = rows(declaration, using).filter(pk__in=pks)
+    if len(pks) > 1 and all(isinstance(pk, int) for pk in pks):  # so that PostgreSQL reads the range of a page
+        found = found.filter(pk__gte=min(pks), pk__lte=max(pks))  # a relation as primary key has no `range`
+    return found
+
+
+def matching(declaration: Declaration, found: "QuerySet[Any]") -> "QuerySet[Any]":
+    """Return those of these rows whose condition is true and whose due time is not null."""
+    found = found.filter(declaration.while_)
+    return found.filter(**{f"{name}__isnull": False for name in (declaration.on, declaration.duration_field) if name})
+
+
+def wanted_sql(declaration: Declaration, pks: Sequence[Any], using: str) -> tuple[str, list[Any]]:
+    """Return the SQL of a query of (key's text, due time in ms) for the matching rows, and its parameters."""
+    in_python = declaration.calendar or declaration.computes_due_times
+    text = None if in_python else _text_sql(declaration, "pk", connections[using].vendor)
+    if text is None:
+        return wanted_table([(text, due_ms) for text, due_ms in _in_python(declaration, pks, using)], using)
+    try:
+        sql, params = _found_sql(declaration, pks, using)
+    except EmptyResultSet:
+        return wanted_table([], using)
+    # The outer names come from the CTE's column list: those of Django's query are not used.
+    query = f"""WITH found (pk, due) AS MATERIALIZED ({sql})
+        SELECT {text}, {due_ms_sql("due", connections[using].vendor)} FROM found WHERE due IS NOT NULL"""
+    return query, params
+
+
+class _Key(Value):
+    """The place of the primary key in SQL that is kept: it is its own parameter."""
+
+    def as_sql(self, compiler: Any, connection: Any) -> Any:
+        return "%s", [self]
+
+
+_kept: "WeakKeyDictionary[Declaration, dict[str, tuple[str, list[Any]]]]" = WeakKeyDictionary()
+
+
+def _found_sql(declaration: Declaration, pks: Sequence[Any], using: str) -> tuple[str, list[Any]]:
+    """Return Django's SQL of (primary key, due time) for the matching rows, and its parameters.
+
+    That for one row is kept, because each save needs it: to build it takes longer than to execute it.
+    """
+    if len(pks) != 1 or pks[0] is None or declaration.pk.is_relation:
+        return _compile(declaration, among(declaration, pks, using), using)
+    kept = _kept.setdefault(declaration, {})
+    if using not in kept:
+        one = rows(declaration, using).filter(pk=_Key(None, output_field=declaration.pk))
+        kept[using] = _compile(declaration, one, using)
+    sql, params = kept[using]
+    pk = declaration.pk.get_db_prep_value(pks[0], connections[using])
+    return sql, [pk if isinstance(each, _Key) else each for each in params]
+
+
+def _compile(declaration: Declaration, found: "QuerySet[Any]", using: str) -> tuple[str, list[Any]]:
+    sql, params = _with_due(declaration, found).values_list("pk", _DUE).query.get_compiler(using).as_sql()
+    return sql, list(params)
+
+
+def _with_due(declaration: Declaration, found: "QuerySet[Any]") -> "QuerySet[Any]":
+    due: Any = F(declaration.on)
+    if isinstance(declaration.span, timedelta):
+        due = due - Value(declaration.span) if declaration.is_before else due + Value(declaration.span)
+    elif declaration.duration_field:
+        span = F(declaration.duration_field)
+        due = due - span if declaration.is_before else due + span
+    wrapped = ExpressionWrapper(due, output_field=DateTimeField())
+    return matching(declaration, found).annotate(**{_DUE: wrapped})
+
+
+def wanted_table(found: Sequence[tuple[str, int]], using: str) -> tuple[str, list[Any]]:
+    """Return the SQL of these pairs of (key's text, due time in ms), and its parameters."""
+    if not found:
+        return "SELECT CAST(NULL AS text), CAST(NULL AS bigint) WHERE 1 = 0", []
+    return dialects.get_dialect(using).table(["text", "bigint"], found)
+
+
+def due_ms_sql(due: str, vendor: str) -> str:
+    """Return the SQL of a time in ms since 1970, rounded up as clock.to_ms() does."""
+    if vendor == "postgresql":
+        rounded = f"date_trunc('milliseconds', {due} + interval '999 microseconds')"
+        return dialects.get_vendor(vendor).to_ms(rounded)
+    seconds = f"CAST(strftime('%%s', substr({due}, 1, 19)) AS INTEGER)"
+    microseconds = f"CAST(substr(substr({due}, 21) || '000000', 1, 6) AS INTEGER)"
+    return f"({seconds} * 1000 + ({microseconds} + 999) / 1000)"
+
+
+def _text_sql(declaration: Declaration, column: str, vendor: str) -> str | None:
+    """Return the SQL of the primary key as Python writes it, or None if only Python can write it."""
+    field = _own_field(declaration.pk)
+    if type(field) in _INTEGERS or (type(field) is models.UUIDField and vendor == "postgresql"):
+        return f"CAST({column} AS text)"
+    if type(field) is models.UUIDField:  # stored without dashes
+        parts = [
+            f"substr({column}, {start}, {length})" for start, length in ((1, 8), (9, 4), (13, 4), (17, 4), (21, 12))
+        ]
+        return " || '-' || ".join(parts)
+    if type(field) in _TEXTS and (field.max_length or MAX_KEY) + len(declaration.key_prefix) <= MAX_KEY:
+        return column
+    return None
+
+
+def _own_field(field: Any) -> Any:
+    """Return the field itself, or the one that a foreign key used as primary key refers to."""
+    while field.is_relation:
+        field = field.target_field
+    return field
+
+
+# -- in Python ----------------------------------------------------------------------------------
+
+
+def _in_python(declaration: Declaration, pks: Sequence[Any], using: str) -> Iterator[tuple[str, int]]:
+    if declaration.computes_due_times:
+        yield from declaration.due_times(pks, using)
+        return
+    if declaration.calendar is None:
+        found = _with_due(declaration, among(declaration, pks, using)).values_list("pk", _DUE)
+    else:
+        names = [name for name in ("pk", declaration.on, declaration.duration_field) if name]
+        found = matching(declaration, among(declaration, pks, using)).values_list(*names)
+    for pk, *moments in found:
+        text = key_text(declaration, pk)
+        due = _due(declaration, *moments)
+        if text is not None and due is not None:
+            yield text, to_ms(due)
+
+
+def _due(declaration: Declaration, moment: datetime | None, duration: timedelta | None = None) -> datetime | None:
+    calendar = declaration.calendar
+    if calendar is None or moment is None:
+        return moment
+    span = duration if declaration.duration_field else declaration.span
+    if span is None or isinstance(span, str):
+        return moment
+    return calendar.subtract(moment, span) if declaration.is_before else calendar.add(moment, span)
+
+
+def key_text(declaration: Declaration, pk: Any) -> str | None:
+    """Return a primary key as the key of its job has it, or None, with a warning, if no key can have it."""
+    try:
+        text = pk_text(declaration.pk, declaration.label, pk)
+        if len(declaration.key_of(text)) > MAX_KEY:
+            raise BadInput(f"the key would have more than {MAX_KEY} characters.")
+    except BadInput as error:
+        logger.warning("%s: the row with the primary key %.80r has no job: %s", declaration.topic, pk, error)
+        return None
+    return text

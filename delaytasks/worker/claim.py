@@ -1,0 +1,302 @@
+"""Reserve jobs in the mirror and claim them in the database.
+
+A reservation in the mirror is only a hint: the claim in the database decides. A run reserves a few jobs for
+RESERVE_MS and claims each of them just before its handler is called. So a job that waits behind a slow one can still be
+cancelled or moved, and becomes ready again by itself when the reservation ends. If a reserved job cannot be claimed,
+its entry in the mirror is corrected.
+"""
+
+import logging
+import time
+from collections.abc import Sequence
+
+from django.db import DatabaseError, InterfaceError, OperationalError, connections, transaction
+
+from .. import conf, databases, handlers, mirror
+from ..db import lookups, transitions
+from ..db.lookups import JobSnapshot
+from ..db.retries import retry_conflicts, try_twice
+from ..db.transitions import Claimed
+from ..exceptions import LeaseLost
+from ..mirror.base import GONE, DueIndex, Settlement
+from ..outcomes import ErrorCode
+from ..states import Outcome, State
+from .attempt import RunningJob
+from .completion import Completion, complete, expire
+from .process_name import worker_name
+
+logger = logging.getLogger("delaytasks")
+RESERVE_MS = 150  # how long a run reserves jobs: a multiple of the time in which it expects to run them
+LOCKED_RETRY_MS = 100  # delay before a row that another transaction has locked is tried again
+OFFERED = 8  # candidates of a claim within another statement; each one costs, and the first one is nearly always free
+HELD_RETRY_MS = 1_000  # the same for a running job whose lease has ended, and whose handler has touched it
+UNENDED_RETRY_MS = 1_000  # the same for a job that must not run and could not be ended
+
+
+class Candidates:
+    """Jobs of a topic that a run has reserved but not claimed, oldest due first."""
+
+    def __init__(self, index: DueIndex, topic: str, *, using: str, worker: str) -> None:
+        self.index, self.topic, self.using, self.worker = index, topic, using, worker
+        handler = handlers.find(topic)
+        self.fenceable = handler is not None and handler.atomic
+        self.ids: list[int] = []
+        self.missed: list[int] = []  # reserved jobs that could not be claimed
+        self.more_ready = False  # there were more ready jobs than were reserved
+        self.until_ms = 0  # the end of the reservation: the score of the jobs' entries in the mirror
+        self.slow = False  # jobs run longer than the reservation: the ends of their leases are written to the mirror
+
+    def reserve(self, count: int) -> bool:
+        """Reserve up to `count` ready jobs. Return False if none is ready. Raises MirrorDown."""
+        self._settle_misses()
+        self.slow = count == 1
+        now_ms = databases.now_ms(self.using)
+        reserved = self.index.reserve(self.topic, count, now_ms, now_ms + RESERVE_MS)
+        self.ids, self.more_ready, self.until_ms = reserved.ids, reserved.more, now_ms + RESERVE_MS
+        if self.ids:
+            _wait_until_due(reserved.due_ms, self.using)
+        return bool(self.ids)
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the reservation has not ended."""
+        return databases.now_ms(self.using) < self.until_ms
+
+    def claim(self) -> RunningJob | None:
+        """Claim the reserved job that is due first and free. Return None if there is none."""
+        while self.ids and self.fresh:
+            claimed = self._claim_first()
+            if claimed is None:
+                self.miss(self.ids)
+            elif held := self.hold_first(claimed):
+                return held
+        return None
+
+    def _claim_first(self) -> Claimed | None:
+        """Claim the first free job. If the claim's answer is lost, ask whether it was committed."""
+        using = self.using
+        try:
+            return transitions.claim_first(using, self.topic, self.ids, self.worker, fenceable=self.fenceable)
+        except (OperationalError, InterfaceError):
+            # Without a heartbeat, another greenlet may have the same name.
+            if connections[using].in_atomic_block or worker_name() is None:
+                raise
+            connections[using].close_if_unusable_or_obsolete()
+            claimed = transitions.find_claimed(using, self.ids, self.worker)
+            if claimed is None:
+                raise
+            return claimed
+
+    def claim_group(self, size: int) -> list[RunningJob]:
+        """Claim up to `size` reserved jobs that share a call or a commit. Return [] if there are none.
+
+        A job that must run alone is returned as a group of one.
+        """
+        while size > 1 and self.ids and self.fresh:
+            offered = self.ids[:size]
+            claimed = transitions.claim(
+                self.using, self.topic, offered, self.worker, grouped=True, fenceable=self.fenceable
+            )
+            if not claimed:
+                break
+            ids = {each.id for each in claimed}
+            self.ids = [job_id for job_id in self.ids if job_id not in ids]  # jobs that run alone are claimed later
+            if held := self._hold(claimed):
+                return held
+        held_one = self.claim()
+        return [held_one] if held_one else []
+
+    def hold_first(self, claimed: Claimed) -> RunningJob | None:
+        """Return the claimed job, one of the candidates, as a running job, or None if it must not run.
+
+        Candidates that were not free are offered again, until a claim finds none of the offered ones free.
+        """
+        self.ids.remove(claimed.id)
+        return next(iter(self._hold([claimed])), None)
+
+    def _hold(self, claimed: Sequence[Claimed]) -> list[RunningJob]:
+        """Return the claimed jobs as running jobs, without those that had failed too often, which are dead now."""
+        held = [RunningJob(c, self.using, self.worker) for c in claimed]
+        _settle_leases(self.index, held, self.until_ms, quick=not self.slow, using=self.using)
+        return _end_unrunnable(self.using, held)
+
+    def next_few(self) -> list[int]:
+        """Return the first candidates, for a claim within the statement that ends another job."""
+        return self.ids[:OFFERED]
+
+    def miss(self, ids: Sequence[int]) -> None:
+        """Leave out candidates that could not be claimed. Their entries in the mirror are corrected later."""
+        self.missed += ids
+        self.ids = self.ids[len(ids) :]
+
+    def lost(self, ids: Sequence[int]) -> RunningJob | None:
+        """Return the job of `ids` that this worker holds: its claim was committed, but not confirmed."""
+        claimed = transitions.find_claimed(self.using, ids, self.worker)
+        return RunningJob(claimed, self.using, self.worker) if claimed else None
+
+    def give_back(self) -> None:
+        """Make the remaining reserved jobs ready again at once."""
+        self._settle_misses()
+        now_ms = databases.now_ms(self.using)
+        ids, self.ids = self.ids, []
+        if ids and now_ms < self.until_ms:
+            self.index.settle(Settlement(job_id, self.topic, self.until_ms, now_ms) for job_id in ids)
+
+    def _settle_misses(self) -> None:
+        missed, self.missed = self.missed, []
+        _try_settle_misses(self.index, self.topic, missed, self.until_ms, self.using)
+
+
+def take(index: DueIndex, topic: str, count: int, *, using: str, worker: str) -> list[RunningJob]:
+    """Reserve up to `count` ready jobs of a topic and claim them at once. Return the claimed jobs, oldest due first.
+
+    For consumers over HTTP, which hold each of the jobs. The result is empty only if no more jobs are ready. If none
+    of the reserved jobs can be claimed, because they are locked or not yet due, the next jobs are tried.
+
+    worker   the name of the consumer; stored in the row and in the events
+    """
+    held: list[RunningJob] = []
+    while not held:
+        now_ms = databases.now_ms(using)
+        until_ms = now_ms + conf.get().claim_grace_ms
+        reserved = index.reserve(topic, count, now_ms, until_ms)
+        if not reserved.ids:
+            break
+        _wait_until_due(reserved.due_ms, using)
+        claimed = _claim_many(using, topic, reserved.ids, worker)
+        _try_settle_misses(index, topic, sorted(set(reserved.ids) - {c.id for c in claimed}), until_ms, using)
+        held = [RunningJob(c, using, worker) for c in claimed]
+        _settle_leases(index, held, until_ms, quick=False, using=using)
+        held = _end_unrunnable(using, held)
+    return held
+
+
+def _claim_many(using: str, topic: str, ids: Sequence[int], worker: str) -> list[Claimed]:
+    """Claim these jobs, also those whose lease has ended, which are taken back first. Return the claimed ones."""
+    claimed = transitions.claim(using, topic, ids, worker)
+    missed = sorted(set(ids) - {c.id for c in claimed})
+    try:
+        if missed and _take_back(using, missed):
+            claimed += transitions.claim(using, topic, missed, worker)
+    except DatabaseError as error:  # the claimed jobs must be returned
+        logger.warning("%s: expired leases were not taken back: %s", topic, error)
+    return sorted(claimed, key=lambda c: (c.due_ms, c.id))
+
+
+def _take_back(using: str, ids: Sequence[int]) -> int:
+    expired = [s for s in lookups.get_snapshots(using, ids) if s.lease_is_over]
+    return _expire(using, expired) if expired else 0
+
+
+def _expire(using: str, expired: Sequence[JobSnapshot]) -> int:
+    return retry_conflicts(lambda: expire(using, expired), using)
+
+
+def _wait_until_due(due_ms: int, using: str) -> None:
+    """Wait until jobs are due that the mover made ready early, at most 2 × AHEAD_MS.
+
+    The claim refuses a job that is not due after this wait.
+    """
+    early_ms = min(due_ms - databases.exact_ms(using), 2 * conf.get().ahead_ms)
+    if early_ms > 0:
+        time.sleep(early_ms / 1000)
+
+
+def _settle_leases(index: DueIndex, held: Sequence[RunningJob], seen_ms: int, *, quick: bool, using: str) -> None:
+    """Move the mirror's entries of the held jobs to the ends of their leases.
+
+    The entries of quick jobs stay at `seen_ms`, unless the lease ends earlier.
+    """
+    moved = []
+    for attempt in held:
+        if quick and seen_ms <= attempt.lease_ms:
+            attempt.entry_ms = seen_ms
+        else:
+            moved.append(Settlement(attempt.id, attempt.topic, seen_ms, attempt.lease_ms))
+    if moved:
+        transaction.on_commit(lambda: index.settle(moved), using=using, robust=True)
+
+
+def _end_unrunnable(using: str, held: list[RunningJob]) -> list[RunningJob]:
+    """End the claimed jobs that must not run: those with max_attempts failures, and the expired ones. Return the rest.
+
+    A job can have that many failures because the process that takes back a job of a topic that it does not know cannot
+    apply max_attempts.
+    """
+    unrunnable = [completion for attempt in held if (completion := _unrunnable(using, attempt))]
+    for completion in unrunnable:
+        try:
+            try_twice(lambda: complete(using, [completion]), using)  # noqa: B023  called at once
+        except LeaseLost as error:
+            logger.warning("%r was not ended: %s", completion.held, error)
+        except (DatabaseError, InterfaceError) as error:  # the other claimed jobs must still be run
+            logger.warning("%r was not ended, it is tried again: %s", completion.held, error)
+            _hand_back(using, completion.held)
+    ended = [completion.held for completion in unrunnable]
+    return [attempt for attempt in held if attempt not in ended]
+
+
+def _hand_back(using: str, held: RunningJob) -> None:
+    """Make a job that could not be ended ready again. Its due time stays: by that it has expired."""
+    try:
+        transitions.hand_back(using, [(held.id, held.attempt)])
+    except (DatabaseError, InterfaceError) as error:
+        logger.warning("%r stays claimed until its TTR ends: %s", held, error)
+        return
+    retry_ms = databases.now_ms(using) + UNENDED_RETRY_MS
+    mirror.writable(using).settle([Settlement(held.id, held.topic, held.entry_ms, retry_ms)])
+
+
+def _unrunnable(using: str, attempt: RunningJob) -> Completion | None:
+    if attempt.failures >= handlers.max_attempts(attempt.topic):
+        return Completion(attempt, Outcome.DEAD, None, ErrorCode.TIMED_OUT)
+    expires_ms = handlers.expires_ms(attempt.topic, attempt.expires_ms)
+    if expires_ms is None or databases.now_ms(using) <= attempt.due_ms + expires_ms:
+        return None
+    return Completion(attempt, Outcome.SKIPPED, None, ErrorCode.TOO_LATE)
+
+
+def _try_settle_misses(index: DueIndex, topic: str, missed: Sequence[int], seen_ms: int, using: str) -> None:
+    if not missed:
+        return
+    try:
+        settle_misses(index, topic, missed, seen_ms, using=using)
+    except (DatabaseError, InterfaceError) as error:  # other jobs must be run; these are ready again at seen_ms
+        logger.warning("%s: the mirror was not corrected for %s missed claims: %s", topic, len(missed), error)
+
+
+def settle_misses(index: DueIndex, topic: str, ids: Sequence[int], seen_ms: int, *, using: str) -> None:
+    """Correct the mirror's entries of jobs that were reserved there but could not be claimed.
+
+    The entry of a job that has ended or is unknown is removed. Other entries are moved: that of a job that is not due
+    yet, to its due time; that of a job that another attempt holds, to the end of that lease, but at least by
+    HELD_RETRY_MS; that of a due job that a transaction has locked, to LOCKED_RETRY_MS from now. The waits are computed
+    from the database's times and added to this process's time, so that a difference between the two clocks cannot
+    cause a busy loop.
+
+    seen_ms   the score that the entries got when they were reserved
+    """
+    snapshots = {s.id: s for s in lookups.get_snapshots(using, ids)}
+    expired = {s.id for s in snapshots.values() if s.lease_is_over}
+    if expired:
+        _expire(using, [snapshots[job_id] for job_id in expired])
+        snapshots |= {s.id: s for s in lookups.get_snapshots(using, sorted(expired))}
+    unknown = [job_id for job_id in ids if job_id not in snapshots or snapshots[job_id].topic != topic]
+    if unknown:
+        logger.error("mirror: removed jobs %s of topic %s, which the database does not have", unknown, topic)
+        index.count("unknown", len(unknown))
+    now_ms = databases.now_ms(using)
+    index.count("claim_misses", len(ids))
+    index.settle(
+        Settlement(i, topic, seen_ms, GONE if i in unknown else _entry_ms(snapshots[i], now_ms, expired=i in expired))
+        for i in ids
+    )
+
+
+def _entry_ms(snapshot: JobSnapshot, now_ms: int, *, expired: bool) -> int:
+    if snapshot.state == State.RESERVED:
+        return now_ms + max((snapshot.lease_ms or 0) - snapshot.now_ms, HELD_RETRY_MS)
+    if snapshot.state != State.DELAYED:
+        return GONE
+    locked = snapshot.due_ms <= snapshot.now_ms and not expired
+    return now_ms + (LOCKED_RETRY_MS if locked else max(snapshot.due_ms - snapshot.now_ms, 0))

@@ -1,0 +1,71 @@
+"""Run the coroutine of an `async def` handler to its end, so that the rest of the engine sees a plain call.
+
+The coroutine runs in an event loop in a thread of its own. The calling thread meanwhile runs the synchronous parts:
+`sync_to_async()`, and so the asynchronous methods of Django's ORM, use the connections of the calling thread. So the
+coroutine of an atomic handler works inside the transaction that finishes its job.
+
+A TTR interrupts the calling thread. The coroutine is cancelled then, and the interrupt is raised after its `finally`
+blocks have run. A coroutine that blocks its event loop cannot be cancelled: the watchdog ends its process (see ttr.py).
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from typing import Any
+
+from asgiref.sync import AsyncToSync, async_to_sync
+
+
+def await_result(result: Any) -> Any:
+    """Return the result of a handler. If it is a coroutine, run the coroutine and return its result."""
+    return _Run(result).wait() if isinstance(result, Coroutine) else result
+
+
+class _Run:
+    """One coroutine that runs in an event loop of its own while the calling thread waits for it."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self.coroutine = coroutine
+        self.abandoned = False  # the caller was interrupted before the coroutine began
+        self.task: asyncio.Task[Any] | None = None
+        self.ended: Future[None] = Future()  # the coroutine and every task that it left behind
+
+    def wait(self) -> Any:
+        try:
+            # A loop of its own, even if the caller was called from a loop: its other tasks are not ours to cancel.
+            return async_to_sync(self._main, force_new_loop=True)()
+        except BaseException:
+            self._cancel()
+            raise
+
+    async def _main(self) -> Any:
+        self.task = asyncio.current_task()
+        try:
+            return None if self.abandoned else await self.coroutine
+        finally:
+            await _cancel_others()
+            self.ended.set_result(None)
+
+    def _cancel(self) -> None:
+        """Cancel the coroutine if it still runs, and serve its synchronous parts until it has ended."""
+        self.abandoned = True
+        if self.task is None:
+            self.coroutine.close()
+            return
+        loop = self.task.get_loop()
+        executor = AsyncToSync.loop_thread_executors.get(loop)
+        while executor is not None and not self.ended.done():
+            try:
+                loop.call_soon_threadsafe(self.task.cancel)
+                executor.run_until_future(self.ended)
+            except BaseException:
+                continue  # the interrupt is repeated while the coroutine does not end; the first one is raised
+
+
+async def _cancel_others() -> None:
+    """Cancel the tasks that the coroutine has left behind, while the calling thread still serves them."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    if others:
+        await asyncio.gather(*others, return_exceptions=True)

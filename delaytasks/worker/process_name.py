@@ -1,0 +1,164 @@
+"""The name of a worker and of its processes, in the column `worker` and in the tokens of run slots.
+
+A process of a worker is named "<worker>/<process id>", with ".<thread id>" in a thread other than the main one. A
+process that belongs to no worker with a heartbeat is named "<host>:<process id>".
+
+Each thread of a worker with a heartbeat also notes the run in which it is, in memory that the worker's processes share.
+So the main process finds run slots and jobs that a run could not give up, because Redis or the database was down. A run
+that a database error ends also notes the database and the job whose handler it had called, because only that job may be
+charged a failure.
+"""
+
+import mmap
+import os
+import socket
+import struct
+import threading
+import uuid
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_THREADS = 1 << 16  # ids of threads are stored modulo this
+_NUMBER = struct.Struct("=I")
+
+_CALLED = struct.Struct("=Iq")  # the number of a database, the id of a job
+_NONE = -1  # the run had called no handler
+
+_worker: str | None = None  # inherited by the processes of the pool, which are forked later
+# A number for each thread: that of its run, or 0 outside a run. The last number changes with each run that fails.
+_runs = mmap.mmap(-1, (_THREADS + 1) * _NUMBER.size)
+_called = mmap.mmap(-1, _THREADS * _CALLED.size)  # for each thread: see note_called(); 0: unknown
+
+
+def start_worker() -> str:
+    """Name this process and the processes that it forks from now on after a new worker. Return the worker's name."""
+    global _worker
+    _worker = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+    return _worker
+
+
+def stop_worker() -> None:
+    global _worker
+    _worker = None
+    _store_called(0, 0)
+
+
+def worker_name() -> str | None:
+    """Return the name of the worker to which this process belongs. None: its death would not be noticed."""
+    return _worker
+
+
+def process_name() -> str:
+    process = f"{_worker}/{os.getpid()}" if _worker else f"{socket.gethostname()}:{os.getpid()}"
+    if threading.current_thread() is threading.main_thread():
+        return process
+    return f"{process}.{threading.get_native_id()}"
+
+
+def new_slot_token() -> str:
+    """Return a token for a run slot: "<process>#<random>", without the process if its death would not be noticed."""
+    token = uuid.uuid4().hex
+    return f"{process_name()}#{token}" if _worker else token
+
+
+def is_slot_of(token: str, prefix: str) -> bool:
+    """Return whether a run slot belongs to the process `prefix`, or to the worker if the prefix ends with "/"."""
+    owner, separator, _ = token.partition("#")
+    return bool(separator) and (owner.startswith(prefix) if prefix.endswith("/") else owner.split(".")[0] == prefix)
+
+
+@contextmanager
+def in_run(token: str) -> Iterator[None]:
+    """Note that this thread is in the run that has this slot token, until the end of the block.
+
+    If the block raises, last_failure() changes.
+    """
+    if _worker is None:
+        yield
+        return
+    thread = threading.get_native_id()
+    _store(thread % _THREADS, _number(token))
+    try:
+        yield
+    except BaseException:
+        _store(thread % _THREADS, 0)  # first: who sees the failure must see that the run has ended
+        _store(_THREADS, _number(token))
+        raise
+    _store(thread % _THREADS, 0)
+
+
+def note_called(using: str, job_id: int | None) -> None:
+    """Note that this thread's run, which fails, holds at most this job with its handler called; None: no such job.
+
+    Replaces what was noted for another database: then nothing is known of the run there.
+    """
+    if _worker is not None:
+        _store_called(_number(using), _NONE if job_id is None else job_id)
+
+
+def forget_called(using: str) -> None:
+    """Forget what note_called() has noted for this thread and database."""
+    if _load_called(threading.get_native_id())[0] == _number(using):
+        _store_called(0, 0)
+
+
+def called_job(using: str, process: str) -> int:
+    """Return the note for was_called() that this process, or this thread, of the worker has stored."""
+    database, called = _load_called(_thread_id(process))
+    return called if database == _number(using) else 0
+
+
+def was_called(called: int, job_id: int) -> bool:
+    """Return whether the handler of the job may have been called, by what called_job() has returned."""
+    return called in (0, job_id)
+
+
+def last_failure() -> int:
+    """Return a number that changes with each run of this worker's processes that raises."""
+    return _load(_THREADS)
+
+
+def is_in_run(process: str) -> bool:
+    """Return whether this process of this worker, or this thread of it, is in a run."""
+    return _load(_thread_id(process) % _THREADS) != 0
+
+
+def is_slot_of_current_run(token: str) -> bool:
+    """Return whether the thread of this worker that took the run slot is still in that run."""
+    owner = token.partition("#")[0]
+    return _load(_thread_id(owner) % _THREADS) == _number(token)
+
+
+def _thread_id(process: str) -> int:
+    """Return the id of the thread in "<worker>/<process id>[.<thread id>]"; that of a main thread is its process's."""
+    return int(process.rpartition("/")[2].rpartition(".")[2])
+
+
+def _number(name: str) -> int:
+    """Return a number other than 0 for the token of a run slot or the alias of a database."""
+    return zlib.crc32(name.encode()) or 1
+
+
+def _store(index: int, number: int) -> None:
+    _NUMBER.pack_into(_runs, index * _NUMBER.size, number)
+
+
+def _load(index: int) -> int:
+    return int(_NUMBER.unpack_from(_runs, index * _NUMBER.size)[0])
+
+
+def _store_called(database: int, job_id: int) -> None:
+    _CALLED.pack_into(_called, threading.get_native_id() % _THREADS * _CALLED.size, database, job_id)
+
+
+def _load_called(thread: int) -> tuple[int, int]:
+    database, job_id = _CALLED.unpack_from(_called, thread % _THREADS * _CALLED.size)
+    return database, job_id
+
+
+def slot_owner(token: str) -> tuple[str, int] | None:
+    """Return (worker, process id) of a run slot, or None if its token does not name them."""
+    owner, separator, _ = token.partition("#")
+    worker, slash, process = owner.rpartition("/")
+    return (worker, int(process.split(".")[0])) if separator and slash else None

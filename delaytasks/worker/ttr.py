@@ -1,0 +1,133 @@
+"""Enforce the TTR: an interrupt at its end, and a watchdog for a handler that ignores the interrupt.
+
+The TTR is enforced only where that is safe: in the main thread of a process that runs one task at a time (Celery's
+prefork and solo pools call enforce() through worker_process_init). In thread and gevent pools a handler is not
+interrupted; its job is taken back when the lease ends. The watchdog is a C thread that does not need the GIL. It prints
+the traceback of the hanging handler and ends the process. It is not armed in a worker's main process.
+"""
+
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+from ..exceptions import TTRExceeded
+
+SLACK_SECONDS = 1.0  # the watchdog may fire up to twice this time late, so that it need not be armed for each job
+
+_enforced = False
+_watched = False
+_stays_armed = False  # inside keeping_watchdog()
+_watched_until = 0.0  # by time.monotonic(); 0: not armed
+_grace_seconds = 5.0
+_before_interrupt: Callable[[], None] | None = None
+_armed = False
+
+
+def enforce(*, watchdog: bool, grace_seconds: float, before_interrupt: Callable[[], None] | None = None) -> None:
+    """Enforce the TTR in this process: interrupt a handler at the end of its TTR.
+
+    watchdog           end the process if a handler ignores the interrupt for `grace_seconds`
+    before_interrupt   called in the signal handler before TTRExceeded is raised, for example to cancel a query
+    """
+    global _enforced, _watched, _grace_seconds, _before_interrupt
+    _enforced, _watched, _grace_seconds, _before_interrupt = True, watchdog, grace_seconds, before_interrupt
+
+
+def _interrupt(signum: int, frame: Any) -> None:
+    if _armed:
+        if _before_interrupt:
+            _before_interrupt()
+        raise TTRExceeded("The handler ran longer than its TTR and was interrupted.")
+
+
+def _start_timer(seconds: float) -> None:
+    # The signal is repeated, because Python swallows an exception that is raised inside a __del__.
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001), _grace_seconds / 2)
+    if _watched and sys.__stderr__ is not None:
+        _arm_watchdog(seconds + _grace_seconds, sys.__stderr__)
+
+
+def _arm_watchdog(seconds: float, file: TextIO) -> None:
+    """Arm the watchdog to fire after `seconds`, unless it is already armed to fire then or a little later.
+
+    Arming starts a thread. To arm less often, the watchdog may fire up to 2 × SLACK_SECONDS late inside
+    keeping_watchdog().
+    """
+    global _watched_until
+    now, slack = time.monotonic(), SLACK_SECONDS if _stays_armed else 0.0
+    if not now + seconds <= _watched_until <= now + seconds + 2 * slack:
+        faulthandler.dump_traceback_later(seconds + slack, exit=True, file=file)
+        _watched_until = now + seconds + slack
+
+
+def _disarm_watchdog() -> None:
+    global _watched_until
+    if _watched:  # even if _watched_until is 0: an interrupt may have prevented its assignment after the arming
+        faulthandler.cancel_dump_traceback_later()
+        _watched_until = 0.0
+
+
+@contextmanager
+def keeping_watchdog() -> Iterator[None]:
+    """Keep the watchdog armed inside the block, so that hundreds of quick handlers arm it only once."""
+    global _stays_armed
+    if _stays_armed or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _stays_armed = True
+    try:
+        yield
+    finally:
+        _stays_armed = False
+        _disarm_watchdog()
+
+
+def _reset_in_child() -> None:
+    """Reset the state in a forked child.
+
+    A child has neither the timer nor the watchdog's thread of its parent, and would wait for that thread forever.
+    """
+    global _enforced, _watched, _armed, _stays_armed, _watched_until
+    _enforced = _watched = _armed = _stays_armed = False
+    _watched_until = 0.0
+
+
+os.register_at_fork(after_in_child=_reset_in_child)
+
+
+def rearm(ms: int) -> None:
+    """Restart the current limit for a renewed lease: it now ends after `ms`. No effect without a current limit."""
+    if _armed and threading.current_thread() is threading.main_thread():
+        _start_timer(ms / 1000)
+
+
+@contextmanager
+def limit(ms: int) -> Iterator[None]:
+    """Raise TTRExceeded inside the block after `ms`.
+
+    No effect inside another limit, outside the main thread or in a process that has not called enforce().
+    """
+    global _armed
+    if _armed or not _enforced or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, _interrupt)
+    try:
+        _armed = True
+        _start_timer(ms / 1000)
+        yield
+    finally:
+        try:
+            _armed = False
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        finally:  # the interrupt may come during the line above
+            _armed = False
+            if not _stays_armed:
+                _disarm_watchdog()
+            signal.signal(signal.SIGALRM, before)

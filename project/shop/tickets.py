@@ -1,0 +1,79 @@
+"""Tickets: a service level, and a timeout beside it.
+
+answer_ticket     8 working hours to answer a ticket; the clock stands still while the shop waits for the customer.
+                  After 4 and after 7.2 hours staff are reminded.
+escalate_ticket   a ticket that is open 24 hours after it was created goes up, whatever the office hours are.
+
+Whoever saves a ticket with another state pauses, resumes or stops its clock: the functions here, or staff in the admin.
+"""
+
+from django.db import transaction
+from django.db.models import Q
+from django.utils import timezone
+
+from delaytasks import Calendar, RunningJob, sla, timeout
+from delaytasks.calendars import hours
+from delaytasks.service_levels import SlaEvent
+
+from .models import Customer, Ticket
+
+OFFICE = Calendar("shop office", tz="Europe/Berlin", hours={"mon-fri": "09:00-17:00"})
+
+
+@sla(
+    Ticket,
+    calendar=OFFICE,
+    target=hours(8),
+    start=Q(state=Ticket.State.OPEN),
+    pause=Q(state=Ticket.State.WAITING),
+    stop=Q(state=Ticket.State.ANSWERED),
+    warn=[0.5, 0.9],
+    topic="ticket.answer",
+)
+def answer_ticket(ticket: Ticket, event: SlaEvent) -> None:
+    """Note that a ticket waits for long, or for too long."""
+    field = "overdue_at" if event.is_breach else "reminded_at"
+    setattr(ticket, field, timezone.now())
+    ticket.save(update_fields=[field])
+
+
+@timeout(
+    Ticket, on="created_at", after=hours(24), while_=Q(state=Ticket.State.OPEN, escalated_at=None),
+    topic="ticket.escalate",
+)  # fmt: skip
+def escalate_ticket(ticket: Ticket, job: RunningJob) -> None:
+    ticket.escalated_at = timezone.now()
+    ticket.save(update_fields=["escalated_at"])
+
+
+class TicketAnswered(Exception):
+    """The ticket is answered already. Nothing was changed."""
+
+
+def open_ticket(customer: Customer, title: str) -> Ticket:
+    return Ticket.objects.create(customer=customer, title=title)
+
+
+def ask_customer(ticket_id: int) -> Ticket:
+    """Wait for the customer: the clock stands still. Raises TicketAnswered."""
+    return _change(ticket_id, Ticket.State.WAITING)
+
+
+def customer_replied(ticket_id: int) -> Ticket:
+    """Go on after the customer's reply. Raises TicketAnswered."""
+    return _change(ticket_id, Ticket.State.OPEN)
+
+
+def answer(ticket_id: int) -> Ticket:
+    """Answer a ticket. Raises TicketAnswered."""
+    return _change(ticket_id, Ticket.State.ANSWERED)
+
+
+@transaction.atomic
+def _change(ticket_id: int, state: Ticket.State) -> Ticket:
+    ticket = Ticket.objects.select_for_update().get(pk=ticket_id)
+    if ticket.state == Ticket.State.ANSWERED:
+        raise TicketAnswered(f"Ticket {ticket.pk} is answered already.")
+    ticket.state = state
+    ticket.save(update_fields=["state"])
+    return ticket

@@ -1,0 +1,219 @@
+"""Lanes: concurrent requests become groups, and no request harms another."""
+
+import asyncio
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from django.db import DataError, InternalError, OperationalError, connections
+from django.db.backends.signals import connection_created
+
+from delaytasks.api.batching import lanes
+from delaytasks.api.batching.lanes import FallBack, Lane, LaneFull
+
+
+class Recorder:
+    """A lane's function that waits for `go` and records its groups. It answers an item with the item."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.go = threading.Event()
+        self.groups: list[list[Any]] = []
+        self.bad: dict[Any, Exception] = {}
+
+    def __call__(self, works: list[Any]) -> Sequence[Any]:
+        self.begun.set()
+        self.go.wait(10)
+        self.groups.append(works)
+        for work in works:
+            if work in self.bad:
+                raise self.bad[work]
+        return works
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    return Recorder()
+
+
+def submit_all(recorder: Recorder, items: list[tuple[Any, str, Any]], size: int = 1) -> list[Any]:
+    """Submit ("first", ...) alone, then the items (work, share, name) while it is being done. Return the answers."""
+
+    async def run() -> list[Any]:
+        lane = Lane("test", recorder)
+        first = asyncio.ensure_future(lane.submit("first", share="x"))
+        await asyncio.to_thread(recorder.begun.wait, 10)
+        rest = [asyncio.ensure_future(lane.submit(w, share=s, name=n, size=size)) for w, s, n in items]
+        await asyncio.sleep(0)
+        recorder.go.set()
+        return list(await asyncio.gather(first, *rest, return_exceptions=True))
+
+    return asyncio.run(run())[1:]
+
+
+def test_requests_that_arrive_during_a_group_are_the_next_group(recorder: Recorder) -> None:
+    answers = submit_all(recorder, [(n, "a", None) for n in range(5)])
+    assert recorder.groups == [["first"], [0, 1, 2, 3, 4]]
+    assert answers == [0, 1, 2, 3, 4]
+
+
+def test_single_request_waits_for_nobody(recorder: Recorder) -> None:
+    recorder.go.set()
+
+    async def run() -> Any:
+        return await asyncio.wait_for(Lane("test", recorder).submit("alone", share="a"), 5)
+
+    assert asyncio.run(run()) == "alone"
+    assert recorder.groups == [["alone"]]
+
+
+def test_same_name_is_in_a_group_only_once_and_stays_in_order(recorder: Recorder) -> None:
+    answers = submit_all(recorder, [("a1", "a", "key"), ("a2", "a", "key"), ("b1", "b", "key"), ("c1", "c", "other")])
+    assert recorder.groups[1:] == [["a1", "c1"], ["b1"], ["a2"]] or recorder.groups[1:] == [
+        ["a1", "c1"],
+        ["a2"],
+        ["b1"],
+    ]
+    assert answers == ["a1", "a2", "b1", "c1"]
+
+
+def test_callers_take_turns(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "MAX_GROUP", 4)
+    submit_all(recorder, [*((f"a{n}", "a", None) for n in range(6)), ("b0", "b", None), ("c0", "c", None)])
+    assert recorder.groups[1] == ["a0", "b0", "c0", "a1"]
+
+
+def test_bad_item_hurts_no_other(recorder: Recorder) -> None:
+    recorder.bad = {"bad": DataError("unsupported Unicode escape sequence")}
+    answers = submit_all(recorder, [("good", "a", None), ("bad", "b", None), ("other", "c", None)])
+    assert answers[0] == "good"
+    assert answers[2] == "other"
+    assert isinstance(answers[1], FallBack)
+
+
+def test_lost_database_is_told_to_all_without_a_repetition(recorder: Recorder) -> None:
+    recorder.bad = {"bad": OperationalError("server closed the connection")}
+    answers = submit_all(recorder, [("good", "a", None), ("bad", "b", None)])
+    assert [type(answer) for answer in answers] == [OperationalError, OperationalError]
+    assert recorder.groups == [["first"], ["good", "bad"]]
+
+
+def test_queue_is_bounded_in_bytes(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "MAX_QUEUED_BYTES", 25)
+    answers = submit_all(recorder, [(n, "a", None) for n in range(3)], size=10)
+    assert answers[:2] == [0, 1]
+    assert isinstance(answers[2], LaneFull)
+
+
+def test_no_caller_fills_the_queue_alone(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "MAX_QUEUED_BYTES", 60)
+    monkeypatch.setattr(lanes, "MAX_SHARE_BYTES", 30)
+    items = [(n, "greedy", None) for n in range(5)] + [("modest", "other", None)]
+    answers = submit_all(recorder, items, size=10)
+    assert [type(answer) for answer in answers[3:]] == [LaneFull, LaneFull, str]
+    assert answers[:3] == [0, 1, 2]
+
+
+def test_what_is_done_no_longer_counts_for_its_caller(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "MAX_SHARE_BYTES", 10)
+    recorder.go.set()
+
+    async def run() -> list[Any]:
+        lane = Lane("test", recorder)
+        return [await lane.submit(n, share="a", size=10) for n in range(3)]
+
+    assert asyncio.run(run()) == [0, 1, 2]
+
+
+def test_request_whose_client_is_gone_is_not_begun(recorder: Recorder) -> None:
+    async def run() -> None:
+        lane = Lane("test", recorder)
+        first = asyncio.ensure_future(lane.submit("first", share="x"))
+        await asyncio.to_thread(recorder.begun.wait, 10)
+        gone, stays = (asyncio.ensure_future(lane.submit(w, share="a")) for w in ("gone", "stays"))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.sleep(0)
+        recorder.go.set()
+        await asyncio.gather(first, stays)
+
+    asyncio.run(run())
+    assert recorder.groups == [["first"], ["stays"]]
+
+
+@pytest.fixture
+def opened() -> Iterator[list[Any]]:
+    """The connections that the lane "test" has opened."""
+    found: list[Any] = []
+
+    def note(connection: Any, **_: object) -> None:
+        if threading.current_thread().name == "delaytasks-test":
+            found.append(connection)
+
+    connection_created.connect(note)
+    yield found
+    connection_created.disconnect(note)
+
+
+def do_in_turn(do_group: Any, *works: Any) -> list[Any]:
+    """Let a lane do the works one after the other. Return the answers; an exception is the answer of what failed."""
+
+    async def run() -> list[Any]:
+        lane = Lane("test", do_group)
+        return [(await asyncio.gather(lane.submit(w, share="x"), return_exceptions=True))[0] for w in works]
+
+    return asyncio.run(run())
+
+
+def connect(works: list[Any]) -> Sequence[Any]:
+    connections["default"].ensure_connection()
+    return works
+
+
+@pytest.mark.parametrize(("seconds", "connects"), [(60.0, 1), (0.0, 3)])
+def test_groups_share_a_connection_for_some_time(
+    seconds: float, connects: int, transactional_db: None, monkeypatch: pytest.MonkeyPatch, opened: list[Any]
+) -> None:
+    """Also with CONN_MAX_AGE = 0, Django's default."""
+    monkeypatch.setattr(lanes, "CONNECTION_SECONDS", seconds)
+    do_in_turn(connect, 1, 2, 3)
+    assert len(opened) == connects
+
+
+def test_pooled_connections_are_returned_after_each_group(
+    transactional_db: None, monkeypatch: pytest.MonkeyPatch, opened: list[Any]
+) -> None:
+    """Kept ones would be missing in the pool, which the views use too."""
+    monkeypatch.setattr(type(connections["default"]), "pool", object(), raising=False)
+    kept: list[bool] = []
+
+    def do_group(works: list[Any]) -> Sequence[Any]:
+        kept.append(connections["default"].connection is not None)
+        return connect(works)
+
+    do_in_turn(do_group, 1, 2)
+    assert (kept, len(opened)) == ([False, False], 2)
+
+
+@pytest.mark.parametrize(("idle_seconds", "connects"), [(0.0, 2), (60.0, 1)])
+def test_an_idle_connection_is_checked_before_a_group_uses_it(
+    idle_seconds: float, connects: int, transactional_db: None, monkeypatch: pytest.MonkeyPatch, opened: list[Any]
+) -> None:
+    monkeypatch.setattr(lanes, "CHECK_SECONDS", idle_seconds)
+    monkeypatch.setattr(type(connections["default"]), "is_usable", lambda self: False)
+    do_in_turn(connect, 1, 2)
+    assert len(opened) == connects
+
+
+def test_after_an_internal_error_a_group_connects_again(transactional_db: None, opened: list[Any]) -> None:
+    """As after a switchover: the old server goes on as a read-only standby."""
+
+    def do_group(works: list[Any]) -> Sequence[Any]:
+        connect(works)
+        if works == ["refused"]:
+            raise InternalError("cannot execute INSERT in a read-only transaction")
+        return works
+
+    answers = do_in_turn(do_group, "first", "refused", "last")
+    assert (answers[0], type(answers[1]), answers[2], len(opened)) == ("first", FallBack, "last", 2)

@@ -1,0 +1,272 @@
+"""FastPath beside Django: what it leaves to Django, and clients that go away."""
+
+import asyncio
+import json
+import re
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync, markcoroutinefunction
+from django.core.handlers.asgi import ASGIHandler
+from django.db import OperationalError, connection, transaction
+from django.http import HttpResponse
+
+from delaytasks.api import notifier
+from delaytasks.api.access import permissions
+from delaytasks.api.batching import adds
+from delaytasks.api.fast_path import application, callers
+from delaytasks.api.fast_path.application import FastPath
+from delaytasks.api.models import Token
+from delaytasks.jobs import schedule
+from delaytasks.models import Job
+from delaytasks.states import State
+from delaytasks.worker import leases
+from tests.support import asgi_client
+from tests.support.servers import wait_until
+
+ADD = {"command": "add", "topic": "mail.send", "id": "k", "delay": 60, "TTR": 60, "body": {}}
+POP = {"command": "pop", "topic": "mail.send"}
+
+
+@pytest.fixture
+def headers(make_token: Callable[..., str], rest_topics: None) -> dict[str, str]:
+    asgi_client.forget()
+    return {"Authorization": f"Bearer {make_token(topics={'*': 'produce consume'})}"}
+
+
+def send(headers: dict[str, str], data: Any, **more: Any) -> Any:
+    """POST to the queue protocol on a new event loop in this thread."""
+    request = asgi_client.arequest
+    return async_to_sync(request)("POST", "/api/queue/", json.dumps(data).encode(), "application/json", headers, **more)
+
+
+@pytest.fixture
+def grouped(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the groups of adds."""
+    sizes: list[int] = []
+    possible = adds._possible
+    monkeypatch.setattr(adds, "_possible", lambda using, rows: (sizes.append(len(rows)), possible(using, rows))[1])
+    return sizes
+
+
+def test_add_is_served_in_a_group(headers: dict[str, str], grouped: list[int]) -> None:
+    assert send(headers, ADD).json()["result"] == "created"
+    assert grouped == [1]
+
+
+def test_a_popped_job_is_added_again_in_a_group(headers: dict[str, str], grouped: list[int]) -> None:
+    send(headers, ADD | {"delay": 0})
+    send(headers, {"command": "pop", "topic": ADD["topic"]})
+    answer = send(headers, ADD | {"on_conflict": "again"}).json()
+    assert (answer["success"], answer["result"], grouped) == (True, "again", [1, 1])
+
+
+def test_nothing_is_grouped_inside_the_transaction_of_a_test(headers: dict[str, str], grouped: list[int]) -> None:
+    """Another connection would not see what the test has written. Django's own handler uses that of the test."""
+    passed_on: list[str] = []
+
+    async def django(scope: Any, receive: Any, send: Any) -> None:
+        passed_on.append(scope["path"])
+
+    with transaction.atomic():
+        send(headers, ADD, application=asgi_client.fast_path(django))
+    assert passed_on == ["/api/queue/"]
+    assert grouped == []
+    assert send(headers, ADD, application=asgi_client.fast_path(django)).status_code == 200
+    assert grouped == [1]
+
+
+def test_host_that_is_not_allowed_is_left_to_django(headers: dict[str, str], grouped: list[int]) -> None:
+    assert send({**headers, "Host": "evil.example"}, ADD).status_code == 400
+    assert grouped == []
+
+
+def test_plain_http_is_left_to_django_if_it_redirects(
+    headers: dict[str, str], grouped: list[int], settings: Any
+) -> None:
+    settings.SECURE_SSL_REDIRECT = True
+    settings.SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+    send(headers, ADD)
+    assert grouped == []
+    assert send({**headers, "X-Forwarded-Proto": "https"}, {**ADD, "id": "k2"}).json()["result"] == "created"
+    assert grouped == [1]
+
+
+def test_the_proxy_decides_what_is_https_as_for_django(
+    headers: dict[str, str], grouped: list[int], settings: Any
+) -> None:
+    """The proxy may speak TLS with this server, and plain HTTP with its clients."""
+    settings.SECURE_SSL_REDIRECT = True
+    settings.SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+    fast_path = asgi_client.fast_path(ASGIHandler())  # the middleware reads the settings once
+    plain = {**headers, "X-Forwarded-Proto": "http"}
+    assert send(plain, ADD, scheme="https", application=fast_path).status_code == 301
+    assert grouped == []
+    assert send(headers, ADD, scheme="https").json()["result"] == "created"
+    assert grouped == [1]
+
+
+def test_user_agents_that_the_site_refuses_are_left_to_django(
+    headers: dict[str, str], grouped: list[int], settings: Any
+) -> None:
+    settings.DISALLOWED_USER_AGENTS = [re.compile("^Bad")]
+    assert send({**headers, "User-Agent": "BadBot"}, ADD).status_code == 403
+    assert grouped == []
+
+
+class ListedAddresses:
+    """A site's middleware that refuses all addresses."""
+
+    sync_capable, async_capable = False, True
+
+    def __init__(self, get_response: Any) -> None:
+        markcoroutinefunction(self)
+
+    async def __call__(self, request: Any) -> HttpResponse:
+        return HttpResponse("Not from there.", status=403)
+
+
+def test_middleware_of_the_site_sees_every_request_unless_it_is_bypassed(
+    headers: dict[str, str], grouped: list[int], settings: Any, caplog: Any
+) -> None:
+    name = f"{__name__}.ListedAddresses"
+    settings.MIDDLEWARE = [name, *settings.MIDDLEWARE]
+    application.unknown_middleware.cache_clear()
+    for _ in range(2):
+        assert send(headers, ADD, application=asgi_client.fast_path(ASGIHandler())).status_code == 403
+    assert grouped == []
+    assert caplog.text.count("FastPath leaves all requests to Django") == 1
+    assert name in caplog.text
+    bypassing = FastPath(ASGIHandler(), bypassed=settings.MIDDLEWARE)
+    assert send(headers, ADD, application=bypassing).json()["result"] == "created"
+    assert grouped == [1]
+
+
+def test_two_tokens_in_one_request_are_no_token(headers: dict[str, str], grouped: list[int]) -> None:
+    doubled = f"{headers['Authorization']},{headers['Authorization']}"
+    assert send({"Authorization": doubled}, ADD).status_code == 401
+    assert grouped == []
+
+
+@pytest.mark.parametrize("wait", [0, 30])
+def test_jobs_reserved_for_a_client_that_is_gone_are_released(
+    headers: dict[str, str], monkeypatch: pytest.MonkeyPatch, wait: int
+) -> None:
+    schedule.schedule("mail.send", "k", delay=0)
+    reserve, reserved, left = leases.reserve, threading.Event(), threading.Event()
+
+    def reserve_slowly(*args: Any, **kwargs: Any) -> Any:
+        jobs = reserve(*args, **kwargs)
+        reserved.set()
+        left.wait(10)
+        return jobs
+
+    async def gone() -> None:
+        await asyncio.to_thread(reserved.wait, 10)
+        asyncio.get_running_loop().call_later(0.05, left.set)
+
+    monkeypatch.setattr(leases, "reserve", reserve_slowly)
+    body = json.dumps({**POP, "wait": wait}).encode()
+    running = asgi_client.arequest("POST", "/api/queue/", body, "application/json", headers, gone=gone)
+    assert asyncio.run_coroutine_threadsafe(running, asgi_client._loop()).result(20).status_code == 499
+
+    def is_released() -> bool:
+        job = Job.objects.get()
+        return (job.state, job.attempt) == (State.DELAYED, 1)
+
+    wait_until(is_released, seconds=10, what="the job to be released")
+
+
+def test_concurrent_adds_of_one_key_create_one_job(headers: dict[str, str], grouped: list[int]) -> None:
+    async def run() -> list[Any]:
+        body = json.dumps(ADD).encode()
+        request = asgi_client.arequest
+        requests = [request("POST", "/api/queue/", body, "application/json", headers) for _ in range(8)]
+        return list(await asyncio.gather(*requests))
+
+    answers = asyncio.run_coroutine_threadsafe(run(), asgi_client._loop()).result(30)
+    assert sorted(answer.json()["success"] for answer in answers) == [False] * 7 + [True]
+    assert Job.objects.count() == 1
+
+
+def test_database_that_does_not_answer_is_told(headers: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise OperationalError("connection refused")
+
+    monkeypatch.setattr(permissions, "find_token", fail)
+    assert send(headers, ADD).status_code == 503  # the token is not known yet
+    monkeypatch.undo()
+    assert send(headers, {**ADD, "id": "one"}).json()["success"]
+    monkeypatch.setattr(adds, "_possible", fail)
+    refused = send(headers, ADD)
+    assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
+    assert refused.json()["id"] == "k"
+
+
+def test_body_of_a_stranger_with_a_cookie_is_not_read(rest_topics: None) -> None:
+    """Only a session cookie makes a request that may be of staff; other cookies are easy to invent."""
+    reads: list[str] = []
+
+    async def django(scope: Any, receive: Any, send: Any) -> None:
+        message = await receive()
+        reads.append(message["body"].decode())
+
+    for cookie in ("a=b", "sessionid=invented"):
+        send({"Cookie": cookie}, "text", application=FastPath(django))
+    assert reads == ["", '"text"']
+
+
+def test_request_after_a_revocation_does_not_get_an_earlier_answer(
+    headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first query has read the token when it is revoked, and answers later."""
+    look_up, began, revoked = callers._look_up, threading.Event(), threading.Event()
+
+    def look_up_slowly(secret: str) -> Any:
+        caller = look_up(secret)
+        if not began.is_set():
+            began.set()
+            revoked.wait(10)
+        return caller
+
+    monkeypatch.setattr(callers, "_look_up", look_up_slowly)
+    secret = headers["Authorization"].removeprefix("Bearer ")
+
+    async def run() -> tuple[Any, Any]:
+        first = asyncio.ensure_future(callers.find(secret))
+        await asyncio.to_thread(began.wait, 10)
+        await asyncio.to_thread(Token.objects.update, revoked=True)
+        second = asyncio.ensure_future(callers.find(secret))
+        await asyncio.wait([second], timeout=0.2)
+        revoked.set()
+        return await first, await second
+
+    before, after = asyncio.run_coroutine_threadsafe(run(), asgi_client._loop()).result(20)
+    assert before is not None
+    assert after is None
+
+
+def test_token_revoked_in_plain_sql_while_its_poll_waits_gets_no_job(
+    headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reserve, tried = leases.reserve, threading.Event()
+
+    def reserve_and_tell(*args: Any, **kwargs: Any) -> Any:
+        jobs = reserve(*args, **kwargs)
+        tried.set()
+        return jobs
+
+    monkeypatch.setattr(leases, "reserve", reserve_and_tell)
+    body = json.dumps({**POP, "wait": 20}).encode()
+    running = asgi_client.arequest("POST", "/api/queue/", body, "application/json", headers)
+    answer = asyncio.run_coroutine_threadsafe(running, asgi_client._loop())
+    consumers = notifier.waiting_consumers("default")
+    assert tried.wait(10), "the poll has not tried to reserve"
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE delaytasks_api_token SET revoked = %s", [True])
+    schedule.schedule("mail.send", "k", delay=0)
+    consumers.wake("mail.send", 1)
+    assert answer.result(20).status_code == 401
+    assert Job.objects.get().attempt == 0

@@ -1,0 +1,210 @@
+"""Attacks by staff who manage tokens: minting rights that they do not have, and reading hidden names."""
+
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.core import signing
+from django.urls import reverse
+
+import delaytasks
+from delaytasks.api.models import Grant, ServiceAccount, Token
+from delaytasks.models import Topic
+from tests.api.test_tokens import ACCOUNTS, MANAGES, token_form
+
+pytestmark = pytest.mark.urls("project.urls")
+TOKENS_ONLY = tuple(each for each in MANAGES if each.endswith("_token"))
+SCHEDULES = tuple(f"delaytasks.{verb}_schedule" for verb in ("add", "change", "delete"))
+DELETES = ("delaytasks_api.delete_token", "delaytasks_api.delete_serviceaccount")
+VIEW, OPERATE, MANAGE, CONSUME = (
+    "delaytasks.view_job", "delaytasks.operate_job", "delaytasks.change_topic", "delaytasks_api.grant_consume",
+)  # fmt: skip
+
+
+def mint(browser: Any, topic: str, right: str) -> Any:
+    """Try to make a token with this grant. Return the page."""
+    account, _made = ServiceAccount.objects.get_or_create(name="php-shop")
+    return browser.client.post(reverse("admin:delaytasks_api_token_add"), token_form(account, (topic, right)))
+
+
+# Nobody grants more than they have
+
+
+@pytest.mark.parametrize("right", ["produce", "consume", "manage"])
+@pytest.mark.parametrize("topic", ["*", "order.*", "order.close"])
+def test_staff_who_may_only_add_tokens_grant_nothing(topic: str, right: str, staff_api: Any) -> None:
+    mint(staff_api(*TOKENS_ONLY), topic, right)
+    assert not Token.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("permissions", "rights"),
+    [
+        ([VIEW], []),
+        ([OPERATE, MANAGE, *SCHEDULES], []),  # who may not look cannot know what they grant
+        ([VIEW, OPERATE], ["submit"]),
+        ([VIEW, OPERATE, *SCHEDULES], ["submit", "produce"]),
+        ([VIEW, MANAGE, *SCHEDULES], []),
+        ([VIEW, OPERATE, MANAGE, *SCHEDULES[1:]], ["submit", "manage"]),
+        ([VIEW, OPERATE, MANAGE, *SCHEDULES], ["submit", "produce", "manage"]),
+        ([VIEW, CONSUME], []),
+        ([VIEW, CONSUME, "delaytasks.view_schedule"], ["consume"]),
+        ([VIEW, OPERATE, MANAGE, CONSUME, *SCHEDULES], ["submit", "produce", "consume", "manage"]),
+    ],
+    ids=str,
+)
+def test_each_right_needs_the_permission_for_it(permissions: list[str], rights: list[str], staff_api: Any) -> None:
+    browser = staff_api(*TOKENS_ONLY, *permissions)
+    granted = []
+    for right in ("submit", "produce", "consume", "manage"):
+        page = mint(browser, "order.close", right)
+        if Token.objects.exists():
+            granted.append(right)
+            Token.objects.all().delete()
+        else:
+            assert b"errorlist" in page.content
+    assert granted == rights
+
+
+@pytest.mark.parametrize("missing", SCHEDULES)
+def test_who_may_not_define_schedules_mints_no_token_that_does(missing: str, staff_api: Any) -> None:
+    everything = [VIEW, OPERATE, MANAGE, *SCHEDULES]
+    page = mint(staff_api(*TOKENS_ONLY, *(each for each in everything if each != missing)), "order.close", "produce")
+    assert not Token.objects.exists()
+    assert "You lack permissions on schedules that this right includes." in page.content.decode()
+
+
+def test_a_star_is_for_users_who_see_every_topic(staff_api: Any) -> None:
+    Topic.objects.create(name="secret.topic", visible_to=[999])
+    browser = staff_api(*MANAGES)
+    for topic in ("*", "secret.*", "secret.topic"):
+        mint(browser, topic, "manage")
+    assert not Token.objects.exists()
+    browser.user.is_superuser = True
+    browser.user.save()
+    mint(browser, "*", "manage")
+    assert Grant.objects.get().topic == "*"
+
+
+def test_a_grant_can_be_narrowed_or_widened_only_by_what_the_user_has(staff_api: Any, make_token: Any) -> None:
+    make_token(topics={"order.close": "consume"})
+    token, grant = Token.objects.get(), Grant.objects.get()
+    browser = staff_api(*TOKENS_ONLY, VIEW, OPERATE, *SCHEDULES)
+    address = reverse("admin:delaytasks_api_token_change", args=[token.pk])
+    own = {"grants-0-id": str(grant.pk), "grants-0-token": str(token.pk)}
+
+    def change_to(*rights: str, topic: str = "order.close") -> list[str]:
+        form = token_form(token.account, (topic, rights[0]), first=1) | own
+        browser.client.post(address, form | {f"grants-0-{right}": "on" for right in rights})
+        return list(Grant.objects.get().rights)
+
+    assert change_to("consume", "produce") == ["produce", "consume"]
+    assert change_to("consume", "manage") == ["produce", "consume"]
+    assert change_to("consume", topic="refund.check") == ["produce", "consume"]
+    assert change_to("produce") == ["produce"]
+    assert change_to("consume") == ["produce"]
+
+
+# Reading by a token
+
+
+def test_tokens_that_do_not_consume_see_no_secrets_of_bodies(make_token: Any, api: Any) -> None:
+    """Otherwise staff, who see no secrets, would read them with a token that they may grant."""
+    job = delaytasks.schedule("order.close", key="order:1", delay=60, body={"order": 7, "password": "hunter2"})
+    for right, seen in (("produce", "••••••"), ("manage", "••••••"), ("consume", "hunter2")):
+        client = api(make_token(topics={"order.close": right}))
+        assert client.get(f"/api/jobs/{job.pk}/").json()["body"] == {"order": 7, "password": seen}
+        peeked = client.post("/api/queue/", {"command": "peek", "id": "order:1"}).json()
+        assert peeked["value"]["body"] == {"order": 7, "password": seen}
+
+
+def test_a_topic_can_hide_everything(make_token: Any, api: Any, staff_api: Any) -> None:
+    Topic.objects.update_or_create(name="order.close", defaults={"hide_bodies": True})
+    job = delaytasks.schedule("order.close", key="order:1", delay=60, body={"order": 7041})
+    address = f"/api/jobs/{job.pk}/"
+    for client in (api(make_token(topics={"order.*": "produce manage"})), staff_api(VIEW)):
+        assert client.get(address).json()["body"] == "••••••"
+        assert "7041" not in client.get("/api/jobs/", topic="order.close").content.decode()
+    assert api(make_token(topics={"order.*": "consume"})).get(address).json()["body"] == {"order": 7041}
+    page = staff_api(VIEW, OPERATE).client.get(reverse("admin:delaytasks_job_change", args=[job.pk]))
+    assert page.status_code == 200
+    assert "7041" not in page.content.decode()
+
+
+# A secret, and names of topics
+
+
+def test_a_new_secret_is_in_no_cookie_and_in_no_other_page(staff_api: Any) -> None:
+    browser = staff_api(*MANAGES)
+    page = mint(browser, "order.close", "produce")
+    prefix = Token.objects.get().prefix
+    assert f"<code>{prefix}." in page.content.decode()
+    cookies = [morsel.value for morsel in [*page.cookies.values(), *browser.client.cookies.values()]]
+    assert not any(prefix in value or prefix in decoded(value) for value in cookies)
+    assert "no-store" in page.headers["Cache-Control"]
+    assert f"{prefix}." not in browser.client.get(reverse("admin:delaytasks_api_token_changelist")).content.decode()
+
+
+def decoded(value: str) -> str:
+    try:
+        return str(signing.loads(value, salt="django.contrib.messages"))
+    except signing.BadSignature:
+        return ""
+
+
+@pytest.fixture
+def hidden_token(make_token: Any) -> Token:
+    """A token with grants of a hidden and of a visible topic."""
+    Topic.objects.create(name="secret.topic", visible_to=[999])
+    Topic.objects.create(name="open.topic")
+    make_token(topics={"secret.topic": "consume", "secret.*": "manage", "open.topic": "produce"})
+    return Token.objects.get()
+
+
+@pytest.mark.parametrize("page", ["list", "change", "delete", "delete account", "delete selected", "history"])
+def test_no_page_of_a_token_names_topics_that_its_reader_may_not_see(
+    page: str, hidden_token: Token, staff_api: Any
+) -> None:
+    browser = staff_api(*MANAGES, *ACCOUNTS, *DELETES).client
+    if page == "history":
+        boss = staff_api()
+        boss.user.is_superuser = True
+        boss.user.save()
+        form = token_form(hidden_token.account, ("secret.other", "produce"))
+        boss.client.post(reverse("admin:delaytasks_api_token_change", args=[hidden_token.pk]), form)
+        assert LogEntry.objects.exists()
+        assert Grant.objects.filter(topic="secret.other").exists()
+    addresses = {
+        "list": reverse("admin:delaytasks_api_token_changelist"),
+        "change": reverse("admin:delaytasks_api_token_change", args=[hidden_token.pk]),
+        "delete": reverse("admin:delaytasks_api_token_delete", args=[hidden_token.pk]),
+        "delete account": reverse("admin:delaytasks_api_serviceaccount_delete", args=[hidden_token.account_id]),
+        "history": reverse("admin:delaytasks_api_token_history", args=[hidden_token.pk]),
+    }
+    if page == "delete selected":
+        form = {"action": "delete_selected", "_selected_action": [str(hidden_token.pk)]}
+        answer = browser.post(addresses["list"], form)
+    else:
+        answer = browser.get(addresses[page])
+    text = answer.content.decode()
+    assert answer.status_code == 200
+    assert "secret" not in text
+    assert page == "delete account" or hidden_token.prefix in text
+    if page == "list":
+        assert "open.topic: produce" in text
+        assert "2 hidden topics" in text
+
+
+def test_who_sees_every_topic_sees_every_grant(hidden_token: Token, staff_api: Any) -> None:
+    boss = staff_api()
+    boss.user.is_superuser = True
+    boss.user.save()
+    text = boss.client.get(reverse("admin:delaytasks_api_token_changelist")).content.decode()
+    assert "secret.topic: consume" in text
+    assert "secret.*: manage" in text
+
+
+def test_who_may_see_no_jobs_and_no_topics_sees_no_grants(make_token: Any, staff_api: Any) -> None:
+    make_token(topics={"order.close": "consume"})
+    text = staff_api("delaytasks_api.view_token").client.get(reverse("admin:delaytasks_api_token_changelist"))
+    assert "order.close" not in text.content.decode()

@@ -1,0 +1,135 @@
+"""A role whose transactions are REPEATABLE READ or SERIALIZABLE: conflicts are retried where the engine can do that."""
+
+from collections.abc import Iterator
+from itertools import chain
+
+import pytest
+from django.db import OperationalError, connection, transaction
+
+from delaytasks import cancel, mirror, reschedule, schedule, schedule_many
+from delaytasks.db import dialects, transitions
+from delaytasks.db.retries import TRIES, retry_conflicts
+from delaytasks.jobs.control import CancelResult
+from delaytasks.maintenance import guard, sweep
+from delaytasks.models import Job
+from delaytasks.states import State
+
+from .test_races import at_once
+
+pytestmark = [
+    pytest.mark.only_on("postgresql"),
+    pytest.mark.parametrize("due_index", ["no-mirror"], indirect=True),
+]
+THREADS = 8
+
+
+@pytest.fixture(params=["repeatable read", "serializable"], autouse=True)
+def _isolation(request: pytest.FixtureRequest, transactional_db: None) -> Iterator[None]:
+    """The isolation level of the role, which its new connections get."""
+    alter("SET default_transaction_isolation = %s", [request.param])
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW transaction_isolation")
+            assert cursor.fetchone() == (request.param,)
+        yield
+    finally:
+        alter("RESET default_transaction_isolation")
+
+
+def alter(what: str, params: list[str] | None = None) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER ROLE CURRENT_USER {what}", params)
+    connection.close()
+
+
+def test_of_racing_schedules_with_keep_none_raises(stage) -> None:
+    stage.recorder("t")
+    for round_ in range(12):
+        jobs = at_once(*[lambda: schedule("t", f"{round_}", delay=60, on_conflict="keep")] * THREADS)  # noqa: B023
+        assert len({job.id for job in jobs}) == 1
+        assert sum(job.is_new for job in jobs) == 1
+
+
+def test_of_racing_schedules_with_replace_none_raises(stage) -> None:
+    stage.recorder("t")
+    for round_ in range(6):
+        jobs = at_once(*[lambda: schedule("t", f"{round_}", delay=60, on_conflict="replace")] * THREADS)  # noqa: B023
+        assert len({job.id for job in jobs}) == 1
+
+
+def test_of_racing_lists_none_raises(stage) -> None:
+    stage.recorder("t")
+    items = [{"topic": "t", "key": f"{n}", "delay": 60} for n in range(20)]
+    for _ in range(4):
+        results = at_once(
+            *[lambda: schedule_many(items, on_conflict="keep")] * (THREADS // 2),
+            *[lambda: schedule_many(items[::-1], on_conflict="replace")] * (THREADS // 2),
+        )
+        assert all(sum(result) == len(items) for result in results)
+    assert Job.objects.count() == len(items)
+
+
+def test_of_racing_claims_none_raises_and_each_job_is_claimed_once(stage) -> None:
+    stage.recorder("t")
+    for round_ in range(9):
+        schedule_many([{"topic": "t", "key": f"{round_}.{n}", "delay": 0} for n in range(6)])
+        ids = list(Job.objects.filter(state=State.DELAYED).values_list("id", flat=True))
+        claims = at_once(*[lambda: transitions.claim("default", "t", ids, "w")] * THREADS)  # noqa: B023
+        assert sorted(claimed.id for claimed in chain(*claims)) == ids
+
+
+def test_of_racing_runners_without_a_mirror_none_raises(stage) -> None:
+    stage.recorder("t")
+    index = mirror.choose("default")
+    now_ms = int(dialects.now_ms("default"))
+    for _ in range(9):
+        slots = at_once(
+            *[lambda n=n: index.take_slot("t", f"{n}", now_ms, now_ms + 5_000, 100) for n in range(THREADS)]
+        )
+        assert all(slots)
+        at_once(*[lambda n=n: index.free_slot("t", f"{n}") for n in range(THREADS)])
+        at_once(*[lambda: index.call_runner("t", "g", now_ms, 100)] * THREADS)
+
+
+def test_of_racing_cancels_and_moves_none_raises(stage) -> None:
+    stage.recorder("t")
+    for round_ in range(9):
+        schedule("t", f"{round_}", delay=60)
+        *_, cancelled = at_once(
+            *[lambda: reschedule("t", f"{round_}", delay=90)] * 4,  # noqa: B023
+            lambda: cancel("t", f"{round_}"),  # noqa: B023
+        )
+        assert cancelled is CancelResult.CANCELLED
+
+
+def test_of_racing_sweeps_and_guards_none_raises(stage, db_clock) -> None:
+    stage.recorder("t")
+    for round_ in range(4):
+        schedule_many([{"topic": "t", "key": f"{round_}.{n}", "delay": 0, "ttr": 10} for n in range(20)])
+        assert len(stage.take("t", 20)) == 20
+        db_clock.advance(seconds=11)
+        guard._heartbeats.clear()
+        taken = at_once(
+            *[lambda: sweep.take_back_expired("default")] * (THREADS // 2),
+            *[lambda: guard.guard("default")] * (THREADS // 2),
+        )
+        assert sum(taken[: THREADS // 2]) == 20
+        Job.objects.all().delete()
+
+
+def test_a_conflict_inside_the_callers_transaction_is_not_retried(stage) -> None:
+    stage.recorder("t")
+    schedule("t", "a", delay=60)
+    tries: list[int] = []
+
+    def conflict() -> None:
+        tries.append(1)
+        with connection.cursor() as cursor:
+            cursor.execute("DO $$ BEGIN RAISE serialization_failure; END $$")
+
+    with pytest.raises(OperationalError), transaction.atomic():
+        retry_conflicts(conflict, "default")
+    assert len(tries) == 1
+    with pytest.raises(OperationalError):
+        retry_conflicts(conflict, "default")
+    assert len(tries) == 1 + TRIES

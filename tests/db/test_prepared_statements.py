@@ -1,0 +1,111 @@
+"""The engine prepares its statements only where the project allows it, and changes no setting of a connection."""
+
+import time
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+
+from delaytasks import cancel, schedule, schedule_many
+from delaytasks.db import dialects
+from delaytasks.models import Job
+
+pytestmark = pytest.mark.only_on("postgresql")
+
+
+def prepared_count() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_prepared_statements")
+        return cursor.fetchone()[0]
+
+
+@pytest.fixture(autouse=True)
+def _new_connection(transactional_db: None) -> None:
+    connection.close()
+
+
+@pytest.fixture
+def allowed(monkeypatch: pytest.MonkeyPatch, _new_connection: None) -> Any:
+    """The project allows prepared statements, in the way that docs/howto/deploy.md describes."""
+    options = connection.settings_dict.get("OPTIONS", {})
+    monkeypatch.setitem(connection.settings_dict, "OPTIONS", options | {"prepare_threshold": 1})
+    connection.close()
+    yield
+    connection.close()
+
+
+def use_the_engine(stage: Any) -> None:
+    stage.recorder("t")
+    for key in "abcde":
+        schedule("t", key, delay=60)
+        assert cancel("t", key).name == "CANCELLED"
+        schedule("t", key, delay=0)
+    schedule_many([{"topic": "t", "key": f"{n}", "delay": 0} for n in range(3)])
+    stage.go()
+
+
+def test_by_default_nothing_is_prepared_and_no_setting_is_changed(stage, monkeypatch) -> None:
+    changed: list[str] = []
+    connection.ensure_connection()
+
+    def set_attribute(raw: Any, name: str, value: object) -> None:
+        changed.append(name)
+        object.__setattr__(raw, name, value)
+
+    monkeypatch.setattr(type(connection.connection), "__setattr__", set_attribute)
+    use_the_engine(stage)
+    assert connection.connection.prepare_threshold is None, "Django's default"
+    assert prepared_count() == 0
+    assert not {"prepare_threshold", "prepared_max", "isolation_level", "read_only", "cursor_factory"} & set(changed)
+
+
+def test_where_the_project_allows_it_statements_are_prepared_and_no_setting_is_changed(stage, allowed) -> None:
+    use_the_engine(stage)
+    assert connection.connection.prepare_threshold == 1
+    assert prepared_count() > 2
+
+
+def test_a_statement_is_prepared_once_for_any_number_of_calls_and_rows(allowed) -> None:
+    for ids in ([1], [1, 2], [7], list(range(70_000, 70_300))):
+        condition, params = dialects.get_dialect("default").among("id", ids)
+        dialects.run("default", f"SELECT id FROM delaytasks_job WHERE {condition}", params)
+    assert prepared_count() == 1
+
+
+def test_the_size_of_an_integer_does_not_need_another_plan(allowed) -> None:
+    for delay in (30, 40, 4_000_000):
+        schedule("order.close", key=f"{delay}", delay=delay)
+    assert prepared_count() == 1
+
+
+def test_a_plan_is_replaced_after_a_minute(allowed, monkeypatch) -> None:
+    """Otherwise a plan for an empty table would scan the table after it has grown."""
+    monkeypatch.setattr(dialects, "PLANNED_SECONDS", 10**9)
+    for _ in range(3):
+        dialects.run("default", "SELECT 1", [])
+    assert prepared_count() == 1
+    monkeypatch.setattr(dialects, "PLANNED_SECONDS", time.monotonic() / 3)
+    for _ in range(3):
+        dialects.run("default", "SELECT 1", [])
+    assert prepared_count() == 2, "the text changes each minute"
+
+
+@pytest.mark.parametrize("prepares", [False, True])
+def test_a_broken_transaction_raises_djangos_error(prepares: bool, request: pytest.FixtureRequest) -> None:
+    if prepares:
+        request.getfixturevalue("allowed")
+    with pytest.raises(transaction.TransactionManagementError), transaction.atomic():
+        connection.needs_rollback = True
+        schedule("order.close", key="k", delay=60)
+    assert not Job.objects.exists()
+
+
+@pytest.mark.parametrize("key", ['quo"ted', "back\\slash", "com,ma", "{braces}", "NULL", "None", "", "ü 中", "a\nb"])
+def test_any_text_is_escaped_correctly_in_an_array(key: str) -> None:
+    table, params = dialects.get_dialect("default").table(["bigint", "text"], [(1, key), (None, "other")])
+    assert dialects.run("default", table, params) == [(1, key), (None, "other")]
+
+
+def test_a_nul_is_refused_and_does_not_shift_other_values() -> None:
+    with pytest.raises(ValueError, match="NUL"):
+        dialects.get_dialect("default").table(["text"], [("a\0b",), ("c",)])

@@ -1,0 +1,142 @@
+"""The files of deploy/ are hardened and agree with each other and with the settings; their commands exist."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+COMPOSE = yaml.safe_load((DEPLOY / "docker/compose.yaml").read_text())
+OBJECTS = [each for each in yaml.safe_load_all((DEPLOY / "kubernetes/shop.yaml").read_text()) if each]
+DOCKERFILE = (DEPLOY / "docker/Dockerfile").read_text()
+UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+OURS = ("migrate", "timeouts", "web", "worker", "beat")
+
+
+def pods() -> dict[str, Any]:
+    """Return the pod templates by the names of their objects."""
+    found = {}
+    for each in OBJECTS:
+        spec = each.get("spec", {})
+        template = spec.get("jobTemplate", {}).get("spec", spec).get("template")
+        if template:
+            found[each["metadata"]["name"]] = template
+    return found
+
+
+def commands() -> list[list[str]]:
+    """Return each command of the kit that runs the project."""
+    found = [COMPOSE["services"][name]["command"] for name in OURS if "command" in COMPOSE["services"][name]]
+    found += [yaml.safe_load(line.removeprefix("CMD ")) for line in DOCKERFILE.splitlines() if line.startswith("CMD ")]
+    found += [container["command"] for pod in pods().values()
+              for container in [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]]
+              if "command" in container]  # fmt: skip
+    for unit in UNITS:
+        [line] = re.findall(r"^ExecStart=(.*)$", unit.read_text(), re.MULTILINE)
+        found.append(shlex.split(line.replace("/srv/shop/.venv/bin/", "").replace("%i", "8001")))
+    return found
+
+
+def as_help(command: list[str]) -> list[str]:
+    """Return the command with --help after its options, run by this Python: the options are parsed first."""
+    words = command[2:] if command[:2] == ["python", "-m"] else command
+    module = [str(ROOT / words[1])] if words[0] == "python" else ["-m", words[0]]
+    rest = words[2:] if words[0] == "python" else words[1:]
+    return [sys.executable, *module, *rest, "--help"]
+
+
+DISTINCT = sorted({tuple(as_help(command)) for command in commands()})
+
+
+@pytest.mark.parametrize("command", DISTINCT, ids=lambda command: " ".join(command[1:4]))
+def test_each_command_exists_and_knows_its_options(command: tuple[str, ...]) -> None:
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr[-500:]
+    assert "No such option" not in done.stderr
+    assert "unrecognized arguments" not in done.stderr
+
+
+def test_compose_and_kubernetes_run_the_same_commands() -> None:
+    workers = [COMPOSE["services"]["worker"]["command"], pods()["shop-worker"]["spec"]["containers"][0]["command"]]
+    beats = [COMPOSE["services"]["beat"]["command"], pods()["shop-beat"]["spec"]["containers"][0]["command"]]
+    assert workers[0] == workers[1]
+    assert beats[0] == beats[1]
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_containers_are_read_only_and_without_privileges(name: str) -> None:
+    service = COMPOSE["services"][name]
+    assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
+    assert "no-new-privileges:true" in service["security_opt"]
+
+
+@pytest.mark.parametrize("name", pods())
+def test_pods_are_read_only_not_root_and_without_privileges(name: str) -> None:
+    spec = pods()[name]["spec"]
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    for container in spec["containers"]:
+        assert container["securityContext"] == {
+            "readOnlyRootFilesystem": True, "allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}
+        }  # fmt: skip
+
+
+def test_the_image_runs_as_a_user_without_rights_and_has_two_stages() -> None:
+    assert DOCKERFILE.count("\nFROM ") == 2
+    assert re.search(r"^USER 10001$", DOCKERFILE.split("\nFROM ")[-1], re.MULTILINE)
+
+
+def test_each_copied_file_exists() -> None:
+    copied = [
+        line.split()[1:-1] for line in DOCKERFILE.splitlines() if line.startswith("COPY ") and "--from" not in line
+    ]
+    assert all((ROOT / path).exists() for paths in copied for path in paths)
+
+
+def test_each_variable_is_one_of_the_project_s_settings() -> None:
+    documented = (ROOT / "project/settings.py").read_text().split('"""')[1]
+    config = next(each for each in OBJECTS if each["kind"] == "ConfigMap")
+    names = {*COMPOSE["x-app"]["environment"], *config["data"]}
+    assert {name for name in names if name not in documented} == set()
+
+
+def test_budgets_and_the_autoscaler_select_deployments_that_exist() -> None:
+    labels = [pod["metadata"]["labels"] for pod in pods().values() if "metadata" in pod]
+    budgets = [each for each in OBJECTS if each["kind"] == "PodDisruptionBudget"]
+    assert len(budgets) == 2
+    assert all(budget["spec"]["selector"]["matchLabels"] in labels for budget in budgets)
+    scaler = next(each for each in OBJECTS if each["kind"] == "HorizontalPodAutoscaler")
+    assert scaler["spec"]["scaleTargetRef"]["name"] in pods()
+
+
+def test_the_probes_of_web_processes_have_addresses_that_answer(client: Any, db: None) -> None:
+    [container] = pods()["shop-web"]["spec"]["containers"]
+    for probe in ("readinessProbe", "livenessProbe"):
+        assert client.get(container[probe]["httpGet"]["path"]).status_code == 200
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
+def test_units_are_hardened(unit: Path) -> None:
+    text = unit.read_text()
+    for line in (
+        "NoNewPrivileges=yes",
+        "ProtectSystem=strict",
+        "PrivateTmp=yes",
+        "CapabilityBoundingSet=",
+        "UMask=0077",
+    ):
+        assert re.search(f"^{line}$", text, re.MULTILINE), line
+
+
+def test_a_warm_shutdown_has_time_everywhere() -> None:
+    seconds = [
+        int(COMPOSE["services"]["worker"]["stop_grace_period"].removesuffix("s")),
+        pods()["shop-worker"]["spec"]["terminationGracePeriodSeconds"],
+        int(re.search(r"TimeoutStopSec=(\d+)", (DEPLOY / "systemd/shop-worker.service").read_text())[1]),  # type: ignore[index]
+    ]
+    assert min(seconds) > 60, "the default TTR"

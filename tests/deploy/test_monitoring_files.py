@@ -1,0 +1,61 @@
+"""The dashboard and the alert rules use metrics that exist, and alerts name sections of the runbook that exist."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from delaytasks.maintenance import guard
+from delaytasks.monitoring import prometheus
+
+ROOT = Path(__file__).parents[2]
+ALERTS = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text())["groups"][0]["rules"]
+DASHBOARD = json.loads((ROOT / "deploy/grafana/delaytasks.json").read_text())
+NAME = re.compile(r"\bdelaytasks_[a-z_]+")
+
+
+@pytest.fixture
+def metric_names(stage: Any, with_redis: Any) -> set[str]:
+    guard.guard("default")  # so that the mirror was rebuilt
+    families = [family for family in prometheus.make_registry().collect() if family.name.startswith("delaytasks_")]
+    names = {sample.name for family in families for sample in family.samples}
+    histograms = {family.name for family in families if family.type == "histogram"}
+    return names | {f"{name}_{suffix}" for name in histograms for suffix in ("bucket", "sum", "count")}
+
+
+def test_rules_and_dashboard_use_metrics_that_exist(metric_names):
+    expressions = [rule["expr"] for rule in ALERTS]
+    expressions += [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+    expressions += [variable["query"] for variable in DASHBOARD["templating"]["list"]]
+    used = {name for expression in expressions for name in NAME.findall(expression)}
+    assert len(used) > 10
+    assert used <= metric_names
+
+
+def test_each_alert_names_a_section_of_the_runbook():
+    headings = re.findall(r"^## `?([\w ]+)`?$", (ROOT / "docs/howto/runbook.md").read_text(), re.MULTILINE)
+    sections = {heading.lower().replace(" ", "-") for heading in headings}
+    for rule in ALERTS:
+        page, _, section = rule["annotations"]["runbook"].partition("#")
+        assert (ROOT / page).is_file()
+        assert section in sections, rule["alert"]
+
+
+def test_each_alert_has_a_unit_test():
+    cases = yaml.safe_load((ROOT / "deploy/prometheus/alerts_test.yml").read_text())["tests"]
+    fired = {test["alertname"] for case in cases for test in case["alert_rule_test"] if test["exp_alerts"]}
+    assert fired == {rule["alert"] for rule in ALERTS}
+
+
+def test_the_panels_of_the_dashboard_do_not_overlap():
+    cells = [
+        (x, y)
+        for panel in DASHBOARD["panels"]
+        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+    ]
+    assert len(cells) == len(set(cells))
+    assert all(x < 24 for x, _ in cells)

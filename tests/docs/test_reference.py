@@ -1,0 +1,155 @@
+"""The documents agree with the code: the reference is complete, and links and paths exist."""
+
+import ast
+import inspect
+import re
+from dataclasses import MISSING, fields
+from pathlib import Path
+
+import pytest
+from django.dispatch import Signal
+
+import delaytasks
+from delaytasks import exceptions, signals
+from delaytasks.conf import Settings
+from delaytasks.management.commands.delaytasks import VERBS
+from tests.support.ci_scripts import load
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+REFERENCE = DOCS / "reference"
+ROW = re.compile(r"^\| (`[A-Z_`, ]+`) \| (.*?) \|", re.MULTILINE)
+HEADING = re.compile(r"^#+ `([\w.() -]+)`$", re.MULTILINE)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+PAGES = sorted({*ROOT.glob("*.md"), *DOCS.rglob("*.md")})
+OUTDATED = "docs/reference/{} does not match the code: run `make reference` and commit the result."
+
+
+def first_column(page: str) -> set[str]:
+    """Return the code spans in the first column of a page's tables."""
+    return set(re.findall(r"^\| `([^`]+)` \|", (REFERENCE / page).read_text(), re.MULTILINE))
+
+
+# -- Settings -----------------------------------------------------------------------------------
+
+
+def documented_defaults() -> dict[str, str]:
+    """Return each setting's default from the table of the reference. A row may have several settings."""
+    text = (REFERENCE / "settings.md").read_text().split("\n## ")[0]
+    defaults_by_name = {}
+    for names_cell, defaults in ROW.findall(text):
+        names = [name.strip().strip("`") for name in names_cell.split(",")]
+        defaults_by_name |= dict(zip(names, defaults.split(", ") if len(names) > 1 else [defaults], strict=True))
+    return defaults_by_name
+
+
+def test_the_reference_has_every_setting_and_no_other():
+    assert set(documented_defaults()) == {field.name.upper() for field in fields(Settings)}
+
+
+def test_documented_defaults_match_the_settings():
+    documented = documented_defaults()
+    for field in fields(Settings):
+        default, text = field.default, documented[field.name.upper()].strip("`").strip('"')
+        if isinstance(default, bool) or default is MISSING:
+            assert text in (str(default), "{}"), field.name
+        elif isinstance(default, tuple):
+            assert tuple(text.split(", ")) == default, field.name
+        elif isinstance(default, int | float):
+            assert text == "ten years" or float(text) == default, field.name
+        else:
+            assert text == (default or "none"), field.name
+
+
+# -- Checks, signals, exceptions, commands, names -----------------------------------------------
+
+
+def test_the_reference_has_every_check_and_no_other():
+    sources = "".join(path.read_text() for path in (ROOT / "delaytasks").rglob("*.py"))
+    assert first_column("checks.md") == set(re.findall(r'"(delaytasks\.[EWI]\d{3})"', sources))
+
+
+def test_the_reference_has_every_signal_and_no_other():
+    assert first_column("signals.md") == {name for name, each in vars(signals).items() if isinstance(each, Signal)}
+
+
+def test_the_reference_has_every_exception_and_no_other():
+    defined = {
+        name
+        for name, each in vars(exceptions).items()
+        if inspect.isclass(each) and each.__module__ == exceptions.__name__
+    }
+    assert first_column("exceptions.md") == defined
+
+
+def test_the_reference_has_every_command():
+    headings = set(HEADING.findall((REFERENCE / "commands.md").read_text()))
+    assert {f"delaytasks {name}" for name in VERBS} <= headings
+
+
+def test_the_reference_has_every_public_name_and_the_running_job():
+    headings = set(HEADING.findall((REFERENCE / "python.md").read_text()))
+    assert set(delaytasks.__all__) <= headings
+    assert {"RunningJob", "touch()", "finishing()", "delaytasks.celery.install"} <= headings
+    assert any(heading.endswith(".schedule_unique") for heading in headings)
+
+
+@pytest.mark.parametrize("name", ["python.md", "exceptions.md", "commands.md", "http.md"])
+def test_a_generated_page_is_up_to_date(name):
+    assert (REFERENCE / name).read_text() == load("reference").pages()[name], OUTDATED.format(name)
+
+
+# -- Code ---------------------------------------------------------------------------------------
+
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_python_block_of_a_page_is_valid_syntax(page):
+    if page == REFERENCE / "python.md":  # its blocks are signatures without a body
+        return
+    for block in BLOCK.findall(page.read_text()):
+        ast.parse(block)
+
+
+# -- Packages and paths -------------------------------------------------------------------------
+
+
+def test_how_it_runs_has_every_package():
+    text = (DOCS / "explanation" / "how-it-runs.md").read_text()
+    packages = {path.parent.name for path in (ROOT / "delaytasks").glob("*/__init__.py")} - {"migrations"}
+    assert packages <= set(re.findall(r"`(\w+)/`", text))
+
+
+def test_how_it_runs_names_the_files_of_a_due_job_in_order():
+    text = (DOCS / "explanation" / "how-it-runs.md").read_text()
+    files = ["worker/mover.py", "mirror/redis/lua/promote_due.lua", "worker/dispatch.py", "worker/runner.py"]
+    assert all((ROOT / "delaytasks" / file).is_file() for file in files)
+    positions = [text.index(f"`{file}`") for file in files]
+    assert positions == sorted(positions)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_source_path_of_a_page_exists(page):
+    for path in re.findall(r"`((?:delaytasks|project|tests|benchmarks)/[\w/.-]+)`", page.read_text()):
+        assert (ROOT / path).exists(), f"{path} does not exist"
+
+
+# -- Links --------------------------------------------------------------------------------------
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub and the site make them."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_of_a_page_has_a_target(page):
+    for link in LINK.findall(page.read_text()):
+        if re.match(r"\w+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{link} does not exist"
+        assert not anchor or anchor in anchors(target), f"{link}: {target.name} has no such heading"

@@ -1,0 +1,134 @@
+"""What messages are sent to: a receiver of webhooks, a cluster of Kafka, a RabbitMQ, and a peer that breaks rules."""
+
+import http.server
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from delaytasks.forwarding.targets import Format, Message
+
+from ..conftest import not_run, used_servers
+from ..support.kafka_cluster import KafkaCluster, kafka_cluster
+from ..support.rabbitmq import PROGRAM, RabbitServer
+from .amqp_peer import Peer
+
+DUE = datetime(2030, 1, 1, tzinfo=UTC)
+CERTIFICATE = Path(__file__).parents[1] / "support" / "localhost.pem"
+
+
+class Request(NamedTuple):
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+
+class Receiver:
+    """Records requests and answers each with `status`, `headers` and `body`, which a test may change."""
+
+    def __init__(self, tls: bool) -> None:
+        self.requests: list[Request] = []
+        self.status, self.headers, self.body = 204, dict[str, str](), b""
+        self.answer: Callable[[Any], None] | None = None  # instead of a response
+        receiver = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                receiver.requests.append(Request(self.path, headers, body))
+                if receiver.answer is not None:
+                    return receiver.answer(self)
+                self.send_response(receiver.status)
+                for name, value in receiver.headers.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(receiver.body)
+
+            def log_message(self, *args: Any) -> None:
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.server.handle_error = lambda *args: None  # type: ignore[method-assign]
+        if tls:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(CERTIFICATE)
+            self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
+        self.port = self.server.server_address[1]
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True)
+        self.thread.start()
+
+    def stop(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    receiver = Receiver(tls=False)
+    yield receiver
+    receiver.stop()
+
+
+@pytest.fixture
+def tls_receiver() -> Iterator[Receiver]:
+    receiver = Receiver(tls=True)
+    yield receiver
+    receiver.stop()
+
+
+@pytest.fixture(scope="session")
+def _kafka_cluster() -> Iterator[KafkaCluster]:
+    with kafka_cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def kafka(_kafka_cluster: KafkaCluster, settings: Any) -> Iterator[KafkaCluster]:
+    """A cluster of Kafka, in BROKERS as "kafka"."""
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "BROKERS": {"kafka": {"bootstrap.servers": _kafka_cluster.servers}}}
+    yield _kafka_cluster
+    _kafka_cluster.set_down(down=False)
+    _kafka_cluster.set_round_trip(0)
+
+
+@pytest.fixture(scope="session")
+def _rabbit_server(request: pytest.FixtureRequest) -> Iterator[RabbitServer]:
+    if not PROGRAM.exists():
+        remedy = "install Debian's rabbitmq-server, or set DELAYTASKS_TEST_RABBITMQ"
+        request.config.stash[not_run].add(f"tests of a RabbitMQ, because there is no {PROGRAM}: {remedy}")
+        pytest.skip(f"There is no {PROGRAM}: {remedy}")
+    with RabbitServer(max_message_size="100000") as server:
+        request.config.stash[used_servers].add(server.version)
+        yield server
+
+
+@pytest.fixture
+def rabbit(_rabbit_server: RabbitServer, settings: Any) -> Iterator[RabbitServer]:
+    """A RabbitMQ, in BROKERS as "amqp"."""
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "BROKERS": {"amqp": _rabbit_server.url()}}
+    yield _rabbit_server
+    if _rabbit_server.process is None:
+        _rabbit_server.start()
+
+
+@pytest.fixture
+def peer(settings: Any) -> Iterator[Peer]:
+    """A scripted peer that speaks AMQP, in BROKERS as "amqp"."""
+    with Peer() as peer:
+        settings.DELAYTASKS = {**settings.DELAYTASKS, "BROKERS": {"amqp": peer.url}}
+        yield peer
+
+
+@pytest.fixture
+def message() -> Callable[..., Message]:
+    def make(body: Any = None, *, format: Format = "cloudevents", key: str = "order:1042") -> Message:
+        return Message("42", "order.close", key, {"order": 1042} if body is None else body, DUE, format=format)
+
+    return make

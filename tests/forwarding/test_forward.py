@@ -1,0 +1,241 @@
+"""Topics whose jobs are forwarded: confirmed, held, probed, dead."""
+
+import subprocess
+import sys
+
+import pytest
+
+from delaytasks import handlers, schedule
+from delaytasks.checks import check_clashes
+from delaytasks.forwarding import Rejected, TargetDown, Webhook, forward
+from delaytasks.models import Job, JobEvent, Topic
+
+from ..support.stage import outcomes, state_of
+
+
+class Target:
+    """Delivers what `results` says, one for each call: None, or an error to raise. Then None for ever."""
+
+    def __init__(self):
+        self.messages, self.results = [], []
+
+    def deliver(self, message, timeout_seconds):
+        self.messages.append(message)
+        assert 0 < timeout_seconds <= 60
+        error = self.results.pop(0) if self.results else None
+        if error is not None:
+            raise error
+
+
+@pytest.fixture
+def target(stage):
+    target = Target()
+    stage.registered.append("t")
+    forward("t", target)
+    return target
+
+
+def held():
+    row = Topic.objects.filter(name="t").first() or Topic()
+    return row.held_since is not None, row.held_why
+
+
+def test_a_due_job_is_finished_by_the_confirmation(stage, target, db_clock):
+    job = schedule("t", key="a", delay=5, body={"n": 1})
+    stage.go()
+    assert target.messages == []
+    db_clock.advance(seconds=5)
+    stage.go()
+    (message,) = target.messages
+    assert (message.id, message.topic, message.key, message.body) == (str(job.pk), "t", "a", {"n": 1})
+    assert (message.due_at, message.format) == (job.due_at, "cloudevents")
+    assert (state_of("a"), held()) == ("finished", (False, ""))
+
+
+def test_every_attempt_has_the_same_message_id(stage, target, db_clock):
+    target.results = [ValueError("passes"), ValueError("passes")]
+    schedule("t", key="a", delay=0)
+    for _ in range(3):
+        stage.go()
+        db_clock.advance(seconds=3600)
+    assert len({message.id for message in target.messages}) == 1
+    assert len(target.messages) == 3
+    assert (outcomes("a"), held()) == (["failed", "failed", "finished"], (False, ""))
+
+
+def test_a_target_that_is_away_holds_its_topic_and_charges_no_failure(stage, target, db_clock):
+    target.results = [TargetDown("No connection")]
+    schedule("t", key="a", delay=0)
+    stage.go()
+    assert held() == (True, "No connection")
+    assert (state_of("a"), outcomes("a"), Job.objects.get().failures) == ("delayed", ["snoozed"], 0)
+
+
+def test_a_held_topic_is_not_sent_to_until_the_probe_and_resumes_by_itself(stage, target, db_clock):
+    target.results = [TargetDown("away"), TargetDown("still away")]
+    schedule("t", key="a", delay=0)
+    stage.go()
+    for key in "bcd":
+        schedule("t", key=key, delay=0)
+    stage.go()
+    assert len(target.messages) == 1
+    db_clock.advance(seconds=5)
+    stage.go()
+    assert (len(target.messages), held()) == (2, (True, "still away"))
+    db_clock.advance(seconds=6)
+    stage.go()
+    assert held() == (False, "")
+    db_clock.advance(seconds=10)
+    stage.go()
+    assert [state_of(key) for key in "abcd"] == ["finished"] * 4
+    assert set(Job.objects.values_list("failures", flat=True)) == {0}
+
+
+def test_one_job_is_the_probe_and_the_others_wait_for_it(stage, target, db_clock):
+    from delaytasks.forwarding import holds
+
+    holds.hold("default", "t", "away", None)
+    assert holds.wait_seconds("default", "t", 60_000) == 5
+    db_clock.advance(seconds=5)
+    assert holds.wait_seconds("default", "t", 60_000) is None
+    assert holds.wait_seconds("default", "t", 60_000) == 60
+    db_clock.advance(seconds=60)  # the probe's process died
+    assert holds.wait_seconds("default", "t", 60_000) is None
+
+
+def test_the_longer_a_topic_is_held_the_rarer_are_its_probes(stage, db_clock):
+    from delaytasks.forwarding import holds
+
+    waits = []
+    for _ in range(12):
+        waits.append(holds.hold("default", "t", "away", None))
+        db_clock.advance(seconds=waits[-1])
+    assert waits[:4] == [5, 5, 10, 20]
+    assert waits[-1] == 300
+    assert sum(waits) < 3600
+
+
+def test_a_target_that_names_a_time_is_probed_then(stage, target, db_clock):
+    target.results = [TargetDown("busy", retry_seconds=120)]
+    schedule("t", key="a", delay=0)
+    stage.go()
+    assert Job.objects.get().due_ms == db_clock.now_ms + 120_000
+    db_clock.advance(seconds=119)
+    stage.go()
+    assert len(target.messages) == 1
+    db_clock.advance(seconds=1)
+    stage.go()
+    assert state_of("a") == "finished"
+
+
+def test_the_time_since_when_a_topic_is_held_stays(stage, target, db_clock):
+    target.results = [TargetDown("away"), TargetDown("away")]
+    schedule("t", key="a", delay=0)
+    stage.go()
+    since = Topic.objects.get(name="t").held_since
+    db_clock.advance(seconds=5)
+    stage.go()
+    assert Topic.objects.get(name="t").held_since == since
+
+
+def test_a_job_whose_content_is_refused_is_dead_at_once_and_others_go_on(stage, target):
+    target.results = [Rejected("answered 422: no such order")]
+    schedule("t", key="a", delay=0)
+    schedule("t", key="b", delay=0)
+    stage.go()
+    assert sorted([state_of("a"), state_of("b")]) == ["dead", "finished"]
+    dead = Job.objects.get(died_at__isnull=False)
+    assert "answered 422: no such order" in dead.error
+    assert "answered 422: no such order" in JobEvent.objects.get(job=dead).error
+    assert held() == (False, "")
+
+
+def test_a_refused_content_shows_that_the_target_is_back(stage, target, db_clock):
+    target.results = [TargetDown("away"), Rejected("no")]
+    schedule("t", key="a", delay=0)
+    stage.go()
+    db_clock.advance(seconds=5)
+    stage.go()
+    assert (state_of("a"), held()) == ("dead", (False, ""))
+
+
+def test_a_worker_that_dies_after_the_confirmation_sends_the_same_id_again(stage, target, db_clock):
+    job = schedule("t", key="a", delay=0)
+    (attempt,) = stage.take("t")
+    handlers.find("t").function(attempt)  # and then the process is killed: the job is not finished
+    db_clock.advance(seconds=61)
+    stage.go()
+    assert [message.id for message in target.messages] == [str(job.pk)] * 2
+    assert state_of("a") == "finished"
+
+
+def test_a_job_whose_ttr_is_over_is_not_sent(stage, target, db_clock):
+    schedule("t", key="a", delay=0)
+    (attempt,) = stage.take("t")
+    db_clock.advance(seconds=60)
+    with pytest.raises(TimeoutError, match="was over before it was sent"):
+        handlers.find("t").function(attempt)
+    assert (target.messages, held()) == ([], (False, ""))
+
+
+def test_a_real_webhook_that_goes_and_comes_back(stage, receiver, db_clock):
+    stage.registered.append("hook")
+    url = f"http://localhost:{receiver.port}/"
+    forward("hook", Webhook(url, allow_http=True, allow_networks=["127.0.0.0/8"]), format="json")
+    receiver.status, receiver.headers = 503, {"Retry-After": "30"}
+    schedule("hook", key="a", delay=0, body={"n": 1})
+    stage.go()
+    assert "answered 503" in Topic.objects.get(name="hook").held_why
+    receiver.status = 204
+    db_clock.advance(seconds=30)
+    stage.go()
+    assert (state_of("a"), len(receiver.requests)) == ("finished", 2)
+    assert receiver.requests[0].headers["webhook-id"] == receiver.requests[1].headers["webhook-id"]
+
+
+# -- declarations -------------------------------------------------------------------------------
+
+
+def test_a_topic_with_a_handler_and_a_target_is_reported(stage):
+    stage.recorder("t")
+    forward("t", Target())
+    (message,) = check_clashes()
+    assert message.id == "delaytasks.E002"
+    assert "forward('t', " in message.msg
+
+
+def test_the_function_is_public_and_the_former_imports_keep_working():
+    program = """
+from delaytasks import forward
+from delaytasks.forwarding import registration
+assert forward is registration.forward
+from delaytasks.forward import Webhook, forward as former
+assert former is forward
+from delaytasks import forward as again
+again("order.timeout", Webhook("https://shop.example/"))
+from delaytasks import handlers
+print(handlers.handled())
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True)
+    assert (done.stdout.strip(), done.stderr) == ("['order.timeout']", "")
+
+
+def test_a_declaration_may_be_repeated(stage):
+    stage.registered.append("t")
+    for _ in range(2):
+        forward("t", Webhook("https://shop.example/"))
+    assert check_clashes() == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("t", object()), "is not a target"),
+        (("t t", Target()), "is not a topic's name"),
+        (("t", Target(), "xml"), "format is 'xml'"),
+    ],
+)
+def test_wrong_declarations_are_refused(arguments, message):
+    topic, target, *format = arguments
+    with pytest.raises(ValueError, match=message):
+        forward(topic, target, **({"format": format[0]} if format else {}))

@@ -1,0 +1,33 @@
+"""Staff see which topics are held, since when and why."""
+
+import pytest
+from django.contrib.auth.models import User
+
+from delaytasks.forwarding import holds
+from delaytasks.models import Topic
+
+
+@pytest.fixture
+def staff(client, db):
+    client.force_login(User.objects.create_superuser("ann"))
+    return client
+
+
+def test_the_list_and_the_page_of_a_topic_tell_that_it_is_held(staff):
+    Topic.objects.create(name="order.timeout")
+    page = "/admin/delaytasks/topic/order.timeout/change/"
+    assert "held" not in staff.get("/admin/delaytasks/topic/").text
+    assert "Held since" not in staff.get(page).text
+    holds.hold("default", "order.timeout", "No connection to <shop>", None)
+    assert ">held<" in staff.get("/admin/delaytasks/topic/").text
+    text = staff.get(page).text
+    assert "Held since" in text
+    assert "No connection to &lt;shop&gt;" in text
+    holds.release("default", "order.timeout")
+    assert "Held since" not in staff.get(page).text
+
+
+def test_a_paused_topic_that_is_held_is_shown_as_paused(staff):
+    Topic.objects.create(name="order.timeout", paused=True)
+    holds.hold("default", "order.timeout", "away", None)
+    assert ">paused<" in staff.get("/admin/delaytasks/topic/").text

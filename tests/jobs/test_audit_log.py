@@ -1,0 +1,183 @@
+"""The audit log: what replacing a job records, and that nobody can change it afterwards."""
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core import checks
+from django.db import DatabaseError, connection, transaction
+from django.utils import timezone
+
+import delaytasks
+from delaytasks.db import audit_triggers
+from delaytasks.jobs import audit_log
+from delaytasks.jobs.audit_log import Source
+from delaytasks.models import AuditEntry, Job, JobEvent, Topic
+
+pytestmark = [pytest.mark.on_both, pytest.mark.usefixtures("transactional_db")]
+TOPIC = "order.close"
+
+
+def schedule(amount: int, **options: Any) -> Job:
+    return delaytasks.schedule(
+        TOPIC, key="order:1", delay=60, body={"amount": amount, "to": "Ä"}, on_conflict="replace", **options
+    )
+
+
+def replaced() -> list[AuditEntry]:
+    return list(AuditEntry.objects.filter(action="job.replaced").order_by("pk"))
+
+
+# Replaced jobs
+
+
+def test_a_replaced_body_leaves_its_hash_and_that_of_the_new_one() -> None:
+    job = schedule(10, by="anna")
+    with audit_log.source(Source("192.0.2.7", "POST /orders/")):
+        schedule(9999, by="bob")
+    (entry,) = replaced()
+    assert (entry.actor, entry.address, entry.request) == ("bob", "192.0.2.7", "POST /orders/")
+    assert (entry.target, entry.topic, entry.name) == (f"job {job.pk}", TOPIC, "order:1")
+    assert entry.before["body_sha256"] == audit_log.body_sha256({"to": "Ä", "amount": 10})
+    assert entry.after["body_sha256"] == audit_log.body_sha256({"to": "Ä", "amount": 9999})
+    assert "body" not in entry.before | entry.after
+    assert abs(entry.at - timezone.now()) < timedelta(minutes=1)
+
+
+def test_the_hash_is_that_of_canonical_json() -> None:
+    """As `printf '{"a":"Ä","b":[1,2]}' | sha256sum` gives it."""
+    digest = "8dc5fbcb1e70bed91aa14364bdcec5de7880270989afc46b6c3607875281b74d"
+    assert audit_log.body_sha256({"b": [1, 2], "a": "Ä"}) == digest
+
+
+def test_a_topic_can_keep_the_bodies() -> None:
+    Topic.objects.update_or_create(name=TOPIC, defaults={"keep_bodies": True})
+    schedule(10, by="anna")
+    schedule(9999, by="bob")
+    (entry,) = replaced()
+    assert (entry.before["body"]["amount"], entry.after["body"]["amount"]) == (10, 9999)
+
+
+def test_the_entry_is_part_of_the_transaction() -> None:
+    schedule(10, by="anna")
+    with transaction.atomic():
+        schedule(9999, by="bob")
+        transaction.set_rollback(True)
+    assert replaced() == []
+
+
+def test_many_replaced_jobs_have_an_entry_each() -> None:
+    def jobs(amount: int) -> list[dict[str, Any]]:
+        return [{"topic": TOPIC, "key": f"order:{n}", "delay": 60, "body": {"amount": amount}} for n in range(20)]
+
+    delaytasks.schedule_many(jobs(10), by="anna")
+    delaytasks.schedule_many(jobs(11), by="bob", on_conflict="replace")
+    assert len(replaced()) == 20
+    assert {entry.before["body_sha256"] for entry in replaced()} == {audit_log.body_sha256({"amount": 10})}
+
+
+def test_code_that_names_nobody_writes_no_entry() -> None:
+    schedule(10)
+    schedule(9999)
+    assert replaced() == []
+    assert JobEvent.objects.filter(outcome="rescheduled").count() == 1
+
+
+# Append-only
+
+
+@pytest.fixture
+def triggers() -> Iterator[None]:
+    """The triggers, which Django's test databases lack."""
+    audit_triggers.install(connection)
+    audit_triggers.install(connection)  # it may be repeated
+    yield
+    audit_triggers.remove(connection)
+
+
+def write(count: int = 3) -> None:
+    audit_log.record("default", [audit_log.entry("topic.paused", "anna", f"topic {n}") for n in range(count)])
+
+
+def execute(sql: str) -> None:
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(sql)
+
+
+REPLACE = {
+    "sqlite": "INSERT OR REPLACE INTO delaytasks_auditentry SELECT * FROM delaytasks_auditentry WHERE actor = 'anna'",
+    "postgresql": "INSERT INTO delaytasks_auditentry SELECT * FROM delaytasks_auditentry WHERE actor = 'anna' "
+    "ON CONFLICT (id) DO UPDATE SET actor = 'mallory'",
+}
+TAMPERING: dict[str, Callable[[], object]] = {
+    "update": lambda: AuditEntry.objects.update(actor="mallory"),
+    "update one": lambda: execute("UPDATE delaytasks_auditentry SET actor = 'mallory' WHERE target = 'topic 1'"),
+    "delete": lambda: AuditEntry.objects.all().delete(),
+    "delete in sql": lambda: execute("DELETE FROM delaytasks_auditentry"),
+    "replace": lambda: execute(REPLACE[connection.vendor]),
+    "truncate": lambda: execute(
+        "TRUNCATE delaytasks_auditentry" if connection.vendor == "postgresql" else "DELETE FROM delaytasks_auditentry"
+    ),
+    "announce the future": lambda: audit_log.record("default", [
+        audit_log.entry("audit.pruned", "mallory", "audit log", deletes_before=timezone.now() + timedelta(days=1))
+    ]),
+    "announce under another name": lambda: audit_log.record("default", [
+        audit_log.entry("topic.paused", "mallory", "topic", deletes_before=timezone.now() - timedelta(days=1))
+    ]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", TAMPERING)
+def test_no_statement_changes_or_deletes_an_entry(how: str, triggers: None) -> None:
+    write()
+    with pytest.raises(DatabaseError):
+        TAMPERING[how]()
+    assert list(AuditEntry.objects.order_by("pk").values_list("actor", "target")) == [
+        ("anna", f"topic {n}") for n in range(3)
+    ]
+
+
+def test_the_model_has_no_save_and_no_delete() -> None:
+    write(1)
+    entry = AuditEntry.objects.get()
+    for change in (entry.save, entry.delete):
+        with pytest.raises(TypeError, match="append-only"):
+            change()
+
+
+def test_pruning_deletes_old_entries_and_says_so(triggers: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_log, "PRUNE_BATCH", 2)
+    old = timezone.now() - timedelta(days=40)
+    audit_log.record("default", [audit_log.entry("topic.paused", "anna", "topic", at=old) for _ in range(5)])
+    write(2)
+    before = timezone.now() - timedelta(days=30)
+    assert audit_log.prune("default", before, "ops", limit=3) == 3
+    assert audit_log.prune("default", before, "ops") == 2
+    assert audit_log.prune("default", before, "ops") == 0
+    entries = AuditEntry.objects.order_by("pk")
+    assert [entry.action for entry in entries] == ["topic.paused"] * 2 + ["audit.pruned"] * 2
+    assert [entry.actor for entry in entries][2:] == ["ops", "ops"]
+    with pytest.raises(DatabaseError):
+        entries.filter(action="audit.pruned").delete()
+
+
+def test_a_missing_trigger_is_W014(triggers: None) -> None:
+    def messages() -> list[str]:
+        found = checks.run_checks(tags=["delaytasks"], include_deployment_checks=True, databases=["default"])
+        return [message.msg for message in found if message.id == "delaytasks.W014"]
+
+    assert messages() == []
+    audit_triggers.remove(connection)
+    assert len(messages()) == 1
+    assert "delaytasks_audit" in messages()[0]
+
+
+def test_triggers_are_left_out_in_test_databases_only() -> None:
+    assert audit_triggers.is_test_database(connection)
+
+    class Production:
+        vendor = "postgresql"
+        settings_dict = {"NAME": "shop", "TEST": {"NAME": None}}  # noqa: RUF012
+
+    assert not audit_triggers.is_test_database(Production)

@@ -1,0 +1,53 @@
+"""Every verb refuses a bad argument before it writes anything."""
+
+import pytest
+
+from delaytasks import cancel, reschedule, retry_dead, run_now, schedule, schedule_many
+from delaytasks.exceptions import BadInput, BadKey, BadTopic
+from delaytasks.models import Job
+
+
+@pytest.mark.parametrize("by", ["x" * 300, "a\x00b", None, 7])
+def test_a_bad_name_is_refused_before_anything_is_written(stage, by):
+    stage.recorder("t")
+    schedule("t", key="a", delay=60)
+    for verb in (
+        lambda: schedule("t", key="b", delay=60, by=by),
+        lambda: schedule_many([{"topic": "t", "key": "b", "delay": 60}], by=by),
+        lambda: cancel("t", key="a", by=by),
+        lambda: reschedule("t", "a", delay=1, by=by),
+        lambda: run_now("t", "a", by=by),
+        lambda: retry_dead("t", "a", by=by),
+    ):
+        with pytest.raises(BadInput):
+            verb()
+    assert Job.objects.live().count() == 1
+
+
+@pytest.mark.parametrize(
+    ("topic", "key", "error"),
+    [("t", 1042, BadKey), ("t", "", BadKey), ("t", "a\x00", BadKey), ("t", "\ud800", BadKey), ("t t", "a", BadTopic)],
+    ids=["number", "empty", "nul", "surrogate", "topic"],
+)
+def test_every_verb_refuses_a_bad_topic_or_key(stage, topic, key, error):
+    for verb in (
+        lambda: cancel(topic, key=key),
+        lambda: reschedule(topic, key, delay=1),
+        lambda: run_now(topic, key),
+        lambda: retry_dead(topic, key),
+    ):
+        with pytest.raises(error):
+            verb()
+
+
+def test_a_database_that_is_not_in_the_setting_is_refused(stage):
+    stage.recorder("t")
+    with pytest.raises(BadInput, match="DATABASES"):
+        schedule("t", key="a", delay=0, using="archive")
+
+
+def test_the_routers_database_is_refused_too_if_it_is_not_in_the_setting(stage, settings):
+    stage.recorder("t")
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "DATABASES": ["other"]}
+    with pytest.raises(BadInput, match="DATABASES"):
+        schedule("t", key="a", delay=0)

@@ -1,0 +1,288 @@
+"""Ended jobs are deleted with their events when they are old enough, and nothing else is."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connection, transaction
+from kombu.exceptions import OperationalError as BrokerDown
+
+from delaytasks import cancel, conf, retry_dead, schedule, tasks
+from delaytasks.clock import from_ms
+from delaytasks.maintenance import retention, sweep
+from delaytasks.maintenance.retention import EndedJob, Retention
+from delaytasks.models import Job, JobEvent, RetentionCursor
+from delaytasks.states import State
+
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def ended(stage: Any, db_clock: Any) -> Callable[..., int]:
+    """Return a function that makes a job of a state which ended some days ago, with one event, and returns its id."""
+
+    def make(key: str, topic: str = "t", *, days: float = 40, state: State = State.FINISHED) -> int:
+        job = schedule(topic, key, delay=60)
+        ended_at = from_ms(db_clock.now_ms) - days * DAY
+        Job.objects.filter(pk=job.pk).update(
+            state=state, ended_at=ended_at, created_at=ended_at - DAY, attempt=1, failures=1,
+            died_at=ended_at if state is State.DEAD else None,
+        )  # fmt: skip
+        done_ms = db_clock.now_ms - round(days * 86_400_000)
+        event = JobEvent(job_id=job.pk, outcome=state.word, attempt=1, due_ms=0, done_ms=done_ms)
+        JobEvent.objects.bulk_create([event])
+        return job.pk
+
+    stage.recorder("t")
+    stage.recorder("u")
+    return make
+
+
+def keys() -> list[str]:
+    return sorted(Job.objects.values_list("key", flat=True))
+
+
+def prune(**topics: Any) -> dict[str, int]:
+    counts = {"job": 0, "event": 0}
+    for batch in retention.prune("default", Retention(topics.pop("topics", {"*": topics}))):
+        counts[batch.table] += batch.deleted
+    return counts
+
+
+def set_retention(settings: Any, topics: Any) -> None:
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "RETENTION": topics}
+
+
+def test_old_finished_and_cancelled_jobs_go_with_their_events(ended):
+    ended("old")
+    ended("cancelled", state=State.CANCELLED)
+    ended("dead", state=State.DEAD, days=900)
+    ended("young", days=29)
+    schedule("t", "live", delay=60)
+    assert prune(ended=30 * DAY) == {"job": 2, "event": 0}
+    assert keys() == ["dead", "live", "young"]
+    assert sorted(JobEvent.objects.values_list("job__key", flat=True)) == ["dead", "young"]
+
+
+def test_dead_jobs_have_their_own_age(ended):
+    ended("finished", days=40)
+    ended("dead", days=40, state=State.DEAD)
+    ended("long dead", days=90, state=State.DEAD)
+    assert prune(dead=60 * DAY)["job"] == 1
+    assert keys() == ["dead", "finished"]
+
+
+def test_a_topic_has_its_own_ages_and_inherits_those_it_does_not_name(ended):
+    for topic in ("t", "u"):
+        ended(f"{topic} finished", topic, days=8)
+        ended(f"{topic} dead", topic, days=40, state=State.DEAD)
+    topics = {"*": {"ended": 30 * DAY, "dead": 30 * DAY}, "t": {"ended": 7 * DAY}, "u": {"dead": None}}
+    prune(topics=topics)
+    assert keys() == ["u dead", "u finished"]
+
+
+def test_a_job_is_kept_until_exactly_its_age(ended, db_clock):
+    ended("job", days=30)
+    db_clock.advance(ms=-1)
+    assert prune(ended=30 * DAY)["job"] == 0
+    db_clock.advance(ms=1)
+    assert prune(ended=30 * DAY)["job"] == 1
+
+
+def test_events_whose_job_was_deleted_by_hand_go_when_they_are_old(ended):
+    kept, old, young = ended("kept", days=10), ended("old", days=40), ended("young", days=20)
+    Job.objects.filter(pk__in=[old, young]).delete()
+    assert prune(ended=30 * DAY) == {"job": 0, "event": 1}
+    assert sorted(JobEvent.objects.values_list("job_id", flat=True)) == sorted([kept, young])
+
+
+def test_more_jobs_than_one_page_go_in_small_transactions(ended, monkeypatch):
+    monkeypatch.setattr(retention, "PAGE", 5)
+    monkeypatch.setattr(retention, "BATCH_JOBS", 2)
+    for number in range(12):
+        ended(f"k{number}", days=10 if number == 4 else 40)
+    batches = list(retention.prune("default", Retention({"*": {"ended": 30 * DAY}})))
+    assert keys() == ["k4"]
+    assert max(batch.deleted for batch in batches) == 2
+    assert sum(batch.deleted for batch in batches) == 11
+
+
+def test_a_job_that_a_rule_keeps_stays(ended, monkeypatch):
+    monkeypatch.setattr(retention, "_keep_rules", [])
+    ended("a")
+    newest = ended("a")
+
+    @retention.keep
+    def newest_of_each_key(using: str, jobs: list[EndedJob]) -> set[int]:
+        return retention.newest_of_keys(using, jobs)
+
+    assert prune(ended=30 * DAY)["job"] == 1
+    assert list(Job.objects.values_list("pk", flat=True)) == [newest]
+
+
+def test_a_dead_job_that_was_retried_meanwhile_is_not_deleted(ended):
+    ended("dead", state=State.DEAD)
+    page = retention.sql.ended_jobs("default", after=0, before_ms=2**42, limit=10)
+    retry_dead("t", "dead")
+    assert retention.sql.delete_jobs("default", page.rows) == 0
+    assert keys() == ["dead"]
+
+
+def prune_and_disconnect() -> dict[str, int]:
+    try:
+        return prune(ended=30 * DAY)
+    finally:
+        connection.close()
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_locked_job_is_skipped_without_waiting(ended):
+    locked = ended("locked")
+    ended("free")
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SELECT 1 FROM delaytasks_job WHERE id = %s FOR UPDATE", [locked])
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(prune_and_disconnect).result(5)["job"] == 1
+    assert keys() == ["locked"]
+
+
+# The sweep
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "MAX_PAUSE_SECONDS", 0.0)
+
+
+def test_without_the_setting_the_sweep_deletes_nothing(ended):
+    ended("old", days=4000)
+    assert sweep.sweep()["pruned"] == 0
+    assert keys() == ["old"]
+    assert not RetentionCursor.objects.exists()
+
+
+def test_the_sweep_deletes_what_the_setting_says(ended, settings):
+    set_retention(settings, {"*": {"ended": 30 * DAY}})
+    ended("old")
+    Job.objects.filter(pk=ended("deleted by hand")).delete()
+    counts = sweep.sweep()
+    assert (counts["pruned"], counts["orphans"], keys()) == (1, 1, [])
+
+
+def test_the_sweep_goes_on_where_the_last_one_stopped(ended, settings, monkeypatch):
+    set_retention(settings, {"*": {"ended": 30 * DAY}})
+    monkeypatch.setattr(retention, "BATCH_JOBS", 1)
+    first, second = ended("k1"), ended("k2")
+    assert retention.step("default", seconds=0)["pruned"] == 1
+    assert RetentionCursor.objects.get().job_id == first
+    assert retention.step("default", seconds=0)["pruned"] == 1
+    assert RetentionCursor.objects.get().job_id == second
+    assert keys() == []
+
+
+@pytest.fixture
+def sent_steps(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The options of the tasks that were sent for further steps."""
+    options: list[dict[str, Any]] = []
+    monkeypatch.setattr(tasks.prune, "apply_async", lambda args, **each: options.append({"args": args, **each}))
+    return options
+
+
+def test_further_steps_are_tasks_with_pauses_between_until_the_pass_ends(ended, settings, monkeypatch, sent_steps):
+    set_retention(settings, {"*": {"ended": 30 * DAY}})
+    monkeypatch.setattr(retention, "BATCH_JOBS", 1)
+    monkeypatch.setattr(retention.step, "__defaults__", (0,))
+    for number in range(3):
+        ended(f"k{number}")
+    tasks.sweep()
+    assert len(keys()) == 2
+    assert sent_steps[0]["countdown"] == 0
+    steps = 0
+    while len(sent_steps) > steps:
+        tasks.prune(*sent_steps[steps]["args"])
+        steps += 1
+    assert keys() == []
+    assert all(step["countdown"] > 0 for step in sent_steps[1:])
+
+
+def test_no_step_follows_after_the_time_of_the_next_sweep(ended, settings, monkeypatch, db_clock, sent_steps):
+    set_retention(settings, {"*": {"ended": 30 * DAY}})
+    ended("k1")
+    monkeypatch.setattr(retention.step, "__defaults__", (0,))
+    tasks.prune("default", db_clock.now_ms)
+    assert sent_steps == []
+
+
+def test_a_broker_that_is_down_does_not_fail_the_sweep(ended, settings, monkeypatch, caplog):
+    def refuse(*args: Any, **options: Any) -> None:
+        raise BrokerDown("connection refused")
+
+    set_retention(settings, {"*": {"ended": 30 * DAY}})
+    monkeypatch.setattr(retention.step, "__defaults__", (0,))
+    monkeypatch.setattr(tasks.prune, "apply_async", refuse)
+    ended("k1")
+    tasks.sweep()
+    assert "the next sweep goes on: connection refused" in caplog.text
+
+
+def test_without_the_setting_no_step_is_sent(ended, sent_steps):
+    ended("k1")
+    tasks.sweep()
+    assert sent_steps == []
+
+
+def test_a_pass_begins_at_most_once_an_hour(ended, settings, db_clock):
+    set_retention(settings, {"*": {"ended": 30 * DAY}})
+    sweep.sweep()
+    ended("old")
+    sweep.sweep()
+    assert keys() == ["old"]
+    db_clock.advance(seconds=3600)
+    sweep.sweep()
+    assert keys() == []
+
+
+@pytest.mark.parametrize("name", ["archive", "archive.json"])
+def test_where_the_pipeline_archives_it_alone_deletes_jobs(ended, settings, tmp_path, name):
+    ended("old")
+    set_retention(settings, {"*": {"ended": 30 * DAY}})
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "LAKE": str(tmp_path)}
+    (tmp_path / "default").mkdir()
+    (tmp_path / "default" / name).touch()
+    sweep.sweep()
+    assert prune(ended=30 * DAY)["job"] == 0
+    assert keys() == ["old"]
+
+
+def test_a_lake_without_an_archive_does_not_stop_the_retention(ended, settings, tmp_path: Path):
+    (tmp_path / "default" / "report").mkdir(parents=True)
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "LAKE": str(tmp_path)}
+    ended("old")
+    assert prune(ended=30 * DAY)["job"] == 1
+
+
+def test_answers_about_a_pruned_job_are_those_of_an_unknown_one(ended):
+    ended("old")
+    assert cancel("t", "old") == "already finished"
+    prune(ended=30 * DAY)
+    assert cancel("t", "old") == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"t": timedelta(days=1)}, "must be a dict such as"),
+        ({"t": {"finished": timedelta(days=1)}}, "unknown key 'finished'. Known keys: 'ended', 'dead'"),
+        ({"t": {"ended": 30}}, "must be a timedelta of 0 or more, or None"),
+        ({"t": {"ended": timedelta(days=-1)}}, "must be a timedelta of 0 or more, or None"),
+        ([], "of the wrong type"),
+    ],
+)
+def test_a_wrong_setting_is_refused_by_name(value, message):
+    with pytest.raises(ImproperlyConfigured, match="RETENTION") as error:
+        conf.from_dict({"RETENTION": value})
+    assert message in str(error.value)

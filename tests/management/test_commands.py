@@ -1,0 +1,599 @@
+"""manage.py delaytasks <verb>: output and exit codes."""
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import pytest
+from django.utils import timezone
+from django.utils.translation import override
+
+from delaytasks import handlers, schedule
+from delaytasks.clock import from_ms
+from delaytasks.db import dialects, transitions
+from delaytasks.db.transitions import Ending, Event
+from delaytasks.management.commands.delaytasks import VERBS, Command
+from delaytasks.models import Job, JobEvent, Topic
+from delaytasks.states import Outcome, State
+from delaytasks.worker import dispatch
+
+TOPIC = "test.close"
+RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
+
+
+class Run(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def data(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Any:
+    """Run a verb as manage.py does; a traceback fails the test."""
+
+    def run_verb(*argv: object) -> Run:
+        code = 0
+        try:
+            Command().run_from_argv(["manage.py", "delaytasks", *map(str, argv)])
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        out, err = capsys.readouterr()
+        assert "Traceback" not in err
+        return Run(code, out, err)
+
+    return run_verb
+
+
+@pytest.fixture(autouse=True)
+def _topic(transactional_db: None, db_clock: Any) -> Iterator[None]:
+    handlers.handler(TOPIC, ttr=60, max_attempts=1)(lambda job: None)
+    yield
+    handlers.forget(TOPIC)
+
+
+def job(key: str = "order:1", *, delay: float = 600, **more: Any) -> Job:
+    return schedule(TOPIC, key=key, delay=delay, **more)
+
+
+def reserve(*jobs: Job) -> None:
+    taken = transitions.claim("default", TOPIC, [each.pk for each in jobs], "w1")
+    assert len(taken) == len(jobs)
+
+
+def end(found: Job, state: State, error: str = "") -> None:
+    reserve(found)
+    transitions.end_if_held(
+        "default", [Ending(found.pk, 1, int(state), None, int(state is State.DEAD), error, worker="w1")]
+    )
+
+
+def state_of(found: Job) -> State:
+    return State(Job.objects.get(pk=found.pk).state)
+
+
+# schedule
+
+
+def test_schedule_creates_a_job_and_prints_its_due_time(run):
+    done = run("schedule", TOPIC, "order:1", "--delay", "600", "--body", '{"order": 1}', "--ttr", "5",
+               "--expires", "60")  # fmt: skip
+    assert (done.code, done.err) == (0, "")
+    assert "scheduled: job" in done.out
+    assert "in 10 min" in done.out
+    made = Job.objects.get()
+    assert (made.key, made.body, made.ttr_ms) == ("order:1", {"order": 1}, 5000)
+
+
+def test_schedule_takes_a_time_with_a_zone(run):
+    assert run("schedule", TOPIC, "order:1", "--due", "2030-06-01T12:00:00.250+02:00").code == 0
+    assert Job.objects.get().due_at.isoformat() == "2030-06-01T10:00:00.250000+00:00"
+
+
+def test_schedule_answers_with_json(run):
+    data = run("schedule", TOPIC, "order:1", "--delay", "1.5", "--json").data
+    assert data["result"] == "scheduled"
+    assert data["job"]["due_at"] == "2030-01-01T00:00:01.500Z"
+    assert data["job"]["state"] == "delayed"
+
+
+def test_a_live_key_is_refused_kept_or_replaced(run):
+    first = job()
+    refused = run("schedule", TOPIC, "order:1", "--delay", "5")
+    assert refused.code == 1
+    assert "is live already" in refused.err
+    assert run("schedule", TOPIC, "order:1", "--delay", "5", "--on-conflict", "keep", "--json").data["result"] == "kept"
+    assert Job.objects.get().due_at == first.due_at
+    replaced = run("schedule", TOPIC, "order:1", "--delay", "5", "--on-conflict", "replace", "--json").data
+    assert replaced["result"] == "replaced"
+    assert replaced["job"]["due_at"] == "2030-01-01T00:00:05.000Z"
+
+
+def test_a_running_job_is_scheduled_again(run):
+    now = timezone.now()
+    job()
+    Job.objects.update(state=State.RESERVED, attempt=1, lease_until=now, reserved_at=now)
+    again = run("schedule", TOPIC, "order:1", "--delay", "5", "--on-conflict", "again", "--json").data
+    assert again["result"] == "scheduled again"
+    assert Job.objects.get().again
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["schedule", TOPIC, "order:1"],
+        ["schedule", TOPIC, "order:1", "--delay", "5", "--due", "2030-01-01T00:00Z"],
+        ["schedule", TOPIC, "order:1", "--delay", "soon"],
+        ["schedule", TOPIC, "order:1", "--delay", "nan"],
+        ["schedule", TOPIC, "order:1", "--delay=-1"],
+        ["schedule", TOPIC, "order:1", "--delay", "1e300"],
+        ["schedule", TOPIC, "order:1", "--due", "2030-01-01T00:00"],
+        ["schedule", TOPIC, "order:1", "--due", "tomorrow"],
+        ["schedule", TOPIC, "order:1", "--delay", "5", "--body", "{order: 1}"],
+        ["schedule", TOPIC, "order:1", "--delay", "5", "--body", "NaN"],
+        ["schedule", TOPIC, "order:1", "--delay", "5", "--ttr", "0"],
+        ["schedule", TOPIC, "order:1", "--delay", "5", "--on-conflict", "ignore"],
+        ["schedule", TOPIC, "", "--delay", "5"],
+        ["schedule", TOPIC, "x" * 256, "--delay", "5"],
+        ["schedule", "test.unknown", "order:1", "--delay", "5"],
+        ["schedule", "no spaces", "order:1", "--delay", "5"],
+        ["schedule", TOPIC],
+        ["list", "--limit", "0"],
+        ["list", "--limit", "many"],
+        ["list", "--state", "sleeping"],
+        ["list", "--due-before", "2030-01-01T00:00"],
+        ["show"],
+        ["show", "one", "two", "three"],
+        ["show", "order:1"],
+        ["cancel", "9" * 30],
+        ["reschedule", TOPIC, "order:1"],
+        ["reschedule", TOPIC, "order:1", "--delay", "inf"],
+        ["stats", "--database", "nowhere"],
+        ["explode"],
+        [],
+    ],
+    ids=" ".join,
+)
+def test_usage_error_exits_with_2_and_changes_nothing(run, argv):
+    before = list(Job.objects.values())
+    done = run(*argv)
+    assert done.code == 2
+    assert done.err.strip()
+    assert list(Job.objects.values()) == before
+
+
+# cancel, reschedule, run-now, retry
+
+
+def test_cancel_exits_with_0_only_if_cancelled(run):
+    found = job()
+    done = run("cancel", TOPIC, "order:1")
+    assert (done.code, done.out, done.err) == (0, "cancelled\n", "")
+    assert state_of(found) is State.CANCELLED
+
+
+@pytest.mark.parametrize("by_id", [True, False])
+def test_cancel_reports_why_a_job_was_not_cancelled(run, by_id):
+    def target(found: Job) -> list[object]:
+        return [found.pk] if by_id else [TOPIC, found.key]
+
+    running, finished = job("a", delay=0), job("b", delay=0)
+    reserve(running)
+    end(finished, State.FINISHED)
+    assert run("cancel", *target(running))[:2] == (1, "running\n")
+    assert run("cancel", *target(finished))[:2] == (1, "already finished\n")
+    unknown = run("cancel", 999) if by_id else run("cancel", TOPIC, "nobody")
+    assert unknown[:2] == (1, "unknown\n")
+    assert "was not cancelled" in unknown.err
+
+
+def test_cancel_with_json_is_one_document_even_when_refused(run):
+    done = run("cancel", TOPIC, "order:1", "--json")
+    assert done.code == 1
+    assert done.data == {"topic": TOPIC, "key": "order:1", "result": "unknown"}
+
+
+@pytest.mark.parametrize("by_id", [True, False])
+def test_reschedule_changes_the_due_time(run, by_id):
+    found = job()
+    target = [found.pk] if by_id else [TOPIC, "order:1"]
+    done = run("reschedule", *target, "--delay", "60", "--json")
+    assert done.code == 0
+    assert done.data["job"]["due_at"] == "2030-01-01T00:01:00.000Z"
+
+
+@pytest.mark.parametrize("verb", [["reschedule", "--delay", "5"], ["run-now"]])
+def test_running_or_ended_job_is_not_rescheduled(run, verb):
+    reserve(job(delay=0))
+    running = run(verb[0], TOPIC, "order:1", *verb[1:])
+    assert running.code == 1
+    assert "its handler is running" in running.err
+    gone = run(verb[0], TOPIC, "nobody", *verb[1:], "--json")
+    assert gone.code == 1
+    assert gone.data["error"] == "NotLive"
+    assert "is not live" in gone.data["message"]
+
+
+@pytest.mark.parametrize("by_id", [True, False])
+def test_run_now_makes_a_job_ready(run, by_id):
+    found = job()
+    done = run("run-now", *([found.pk] if by_id else [TOPIC, "order:1"]), "--json")
+    assert done.code == 0
+    assert done.data["job"]["state"] == "ready"
+
+
+@pytest.mark.parametrize("by_id", [True, False])
+def test_retry_makes_a_dead_job_ready_again(run, by_id):
+    found = job(delay=0)
+    end(found, State.DEAD, "ValueError: no")
+    done = run("retry", *([found.pk] if by_id else [TOPIC, "order:1"]), "--json")
+    assert done.code == 0
+    assert done.data["job"] | {"failures": 0, "state": "ready"} == done.data["job"]
+
+
+def test_only_dead_jobs_are_retried(run):
+    done = run("retry", job().pk)
+    assert done.code == 1
+    assert "Only a dead job can be retried" in done.err
+
+
+def test_events_record_the_shell_user_or_the_given_actor(run, monkeypatch):
+    monkeypatch.setattr("getpass.getuser", lambda: "anna")
+    run("run-now", job("a").pk)
+    run("run-now", job("b").pk, "--by", "release 7")
+    assert list(JobEvent.objects.order_by("id").values_list("actor", flat=True)) == ["command:anna", "release 7"]
+
+
+def test_user_without_a_name_is_recorded_by_uid(run, monkeypatch):
+    def nameless() -> str:
+        raise KeyError("getpwuid(): uid not found: 1234")
+
+    monkeypatch.setattr("getpass.getuser", nameless)
+    assert run("cancel", job().pk).code == 0
+    assert re.fullmatch(r"command:\d+", JobEvent.objects.get().actor)
+
+
+# list, show, stats
+
+
+@pytest.fixture
+def some(db_clock: Any) -> dict[str, Job]:
+    found = {key: job(key, delay=0) for key in ("finished", "dead", "reserved", "ready")}
+    db_clock.advance(ms=1)
+    found["delayed"] = job("delayed", delay=600)
+    found["cancelled"] = job("cancelled", delay=900)
+    end(found["finished"], State.FINISHED)
+    end(found["dead"], State.DEAD, "Traceback\nValueError: no such bank")
+    reserve(found["reserved"])
+    transitions.cancel_delayed("default", found["cancelled"].pk)
+    return found
+
+
+def keys(done: Run) -> list[str]:
+    return [each["key"] for each in done.data["jobs"]]
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_list_filters_by_displayed_state(run, some, state):
+    done = run("list", "--state", state.word, "--json")
+    assert keys(done) == [state.word]
+    assert done.data["jobs"][0]["state"] == state.word
+
+
+def test_list_orders_all_jobs_newest_first_and_live_jobs_by_due_time(run, some):
+    assert keys(run("list", "--json")) == ["cancelled", "delayed", "ready", "reserved", "dead", "finished"]
+    assert keys(run("list", "--state", "live", "--json"))[-1] == "delayed"
+
+
+def test_list_filters_by_topic_key_and_due_time(run, some):
+    Topic.objects.get_or_create(name="mail.send")
+    schedule("mail.send", key="delayed:mail", delay=1200)
+    assert keys(run("list", "--topic", "mail.send", "--json")) == ["delayed:mail"]
+    assert keys(run("list", "--key-prefix", "delayed", "--json")) == ["delayed", "delayed:mail"], "by key"
+    assert keys(run("list", "--key-prefix", "delayed", "--topic", TOPIC, "--json")) == ["delayed"]
+    assert keys(run("list", "--due-after", "2030-01-01T00:05Z", "--json")) == ["delayed", "delayed:mail"]
+    assert keys(run("list", "--due-before", "2030-01-01T00:05Z", "--json")) == ["reserved", "ready"]
+
+
+def test_list_says_when_there_are_more(run, some):
+    done = run("list", "--limit", "2", "--json")
+    assert (len(done.data["jobs"]), done.data["more"]) == (2, True)
+    assert "There are more than 2" in run("list", "--limit", "2").out
+    assert run("list", "--limit", "6", "--json").data["more"] is False
+
+
+def test_list_is_aligned_for_people(run, some):
+    lines = run("list").out.splitlines()
+    assert len(lines) == 7
+    column = lines[0].index("state")
+    assert {line[column:].split()[0] for line in lines[1:]} == {state.word for state in State}
+    assert "in 10 min" in lines[2]
+    assert lines[5].endswith("ValueError: no such bank")
+
+
+def test_empty_list_exits_with_0_and_a_message(run):
+    assert run("list")[:2] == (0, "No jobs.\n")
+
+
+def test_stored_control_characters_are_escaped(run):
+    found = job(delay=0)
+    end(found, State.DEAD, "\x1b[2Jgone\x07")
+    for argv in (["list"], ["show", found.pk]):
+        out = run(*argv).out
+        assert "\x1b" not in out
+        assert "\x07" not in out
+        assert "gone" in out
+
+
+def test_show_prints_all_fields_of_a_job(run, db_clock):
+    found = job(body={"order": 1}, delay=0)
+    db_clock.advance(ms=12)
+    reserve(found)
+    db_clock.advance(ms=340)
+    event = transitions.Event(found.pk, Outcome.FAILED, 1, found.due_ms, db_clock.now_ms, found.due_ms + 12,
+                             worker="w1", error="Traceback\nValueError: no")  # fmt: skip
+    transitions.record("default", [event])
+    for target in ([found.pk], [TOPIC, "order:1"]):
+        done = run("show", *target, "--json")
+        assert done.code == 0
+        assert done.data["body"] == {"order": 1}
+        (told,) = done.data["events"]
+        assert (told["outcome"], told["attempt"], told["late_ms"], told["ran_ms"]) == ("failed", 1, 12, 340)
+        assert told["error"] == "Traceback\nValueError: no"
+        assert RFC3339.fullmatch(told["done_at"])
+    text = run("show", found.pk).out
+    assert re.search(r"^due +2030-01-01 00:00:00.000 \(now\)$", text, re.MULTILINE)
+    assert re.search(r"failed +1 +12 +340 +w1 +ValueError: no$", text, re.MULTILINE)
+
+
+def test_show_prefers_the_live_job_of_a_key(run):
+    dead = job(delay=0)
+    end(dead, State.DEAD)
+    assert run("show", TOPIC, "order:1", "--json").data["id"] == dead.pk
+    newer = job(delay=0)
+    end(newer, State.FINISHED)
+    assert run("show", TOPIC, "order:1", "--json").data["id"] == newer.pk
+    assert run("retry", dead.pk).code == 0
+    assert run("show", TOPIC, "order:1", "--json").data["id"] == dead.pk
+
+
+@pytest.mark.parametrize("target", [["999"], [TOPIC, "nobody"]])
+def test_show_of_an_unknown_job_exits_with_1(run, target):
+    done = run("show", *target)
+    assert done.code == 1
+    assert "There is no job with" in done.err
+
+
+def test_stats_count_each_topic(run, some):
+    data = run("stats", "--json").data
+    assert {word: data["topics"][TOPIC][word] for word in ("delayed", "ready", "reserved", "dead")} == {
+        "delayed": 1, "ready": 1, "reserved": 1, "dead": 1,
+    }  # fmt: skip
+    assert data["mirror"] == "off"
+    text = run("stats").out
+    assert re.search(rf"^{re.escape(TOPIC)} +1 +1 +1 +1 ", text, re.MULTILINE)
+    assert re.search(r"^mirror +off$", text, re.MULTILINE)
+
+
+def test_stats_of_an_empty_database_are_0(run):
+    assert run("stats").code == 0
+
+
+# move, sweep, rebuild, audit
+
+
+@pytest.fixture
+def notified_topics(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Topics for which a message was sent to the workers."""
+    rang: list[str] = []
+    monkeypatch.setattr(dispatch, "send_run_topic", lambda using, topic, queue: rang.append(topic))
+    dispatch.dispatcher.cache_clear()
+    dispatch.forget_topic_settings()
+    yield rang
+    dispatch.dispatcher.cache_clear()
+
+
+@pytest.mark.parametrize("flags", [[], ["--until-idle"]])
+def test_move_notifies_workers_of_due_jobs(run, notified_topics, due_index, flags):
+    job(delay=0)
+    done = run("move", *flags, "--json")
+    assert done.code == 0
+    assert notified_topics == [TOPIC]
+    assert done.data["passes"] >= 1
+    assert done.data["rest_ms"] > 0
+
+
+def test_move_until_idle_repeats_while_jobs_are_due(run, notified_topics, with_redis, settings, monkeypatch):
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "PROMOTE_LIMIT": 1, "BUCKETS": 1}
+    for number in range(5):
+        job(f"order:{number}", delay=0)
+    assert run("move", "--json").data == {"passes": 1, "rest_ms": 0}
+    assert run("move", "--until-idle", "--json").data["passes"] >= 4
+
+
+def test_sweep_takes_back_jobs_whose_ttr_is_over(run, due_index, db_clock):
+    found = job(delay=0)
+    reserve(found)
+    db_clock.advance(seconds=61)
+    done = run("sweep", "--json")
+    assert done.code == 0
+    assert done.data["expired"] == 1
+    assert state_of(found) is State.DEAD
+    assert re.search(r"^expired +0$", run("sweep").out, re.MULTILINE)
+
+
+def test_audit_without_a_mirror_says_so(run):
+    done = run("audit")
+    assert done.code == 0
+    assert "No Redis is configured" in done.out
+    assert run("rebuild", "--json").data == {"fed_entries": 0, "mirror": "off"}
+
+
+def test_audit_check_exits_with_1_on_differences_and_repairs_nothing(run, with_redis, redis_server):
+    job("order:1", delay=60)
+    assert run("audit", "--check").code == 0
+    flush_mirror(redis_server, with_redis["PREFIX"])
+    for _ in range(2):
+        done = run("audit", "--check", "--json")
+        assert done.code == 1
+        assert done.data["missing"] == 1
+
+
+def test_audit_repairs_and_exits_with_0_if_no_difference_remains(run, with_redis, redis_server):
+    job("order:1", delay=60)
+    flush_mirror(redis_server, with_redis["PREFIX"])
+    done = run("audit", "--json")
+    assert done.code == 0
+    assert done.data["missing"] == 1
+    assert done.data["left"] == {"missing": 0, "ghosts": 0, "late": 0, "doubled": 0}
+    assert run("audit", "--check").code == 0
+
+
+def test_rebuild_restores_the_mirror(run, with_redis, redis_server):
+    job("order:1", delay=60)
+    job("order:2", delay=60)
+    flush_mirror(redis_server, with_redis["PREFIX"])
+    assert run("rebuild", "--json").data == {"fed_entries": 2, "mirror": "up"}
+
+
+def test_unavailable_redis_exits_with_1_and_a_message(run, settings):
+    settings.DELAYTASKS = {"REDIS_URL": "redis://127.0.0.1:1/0", "REDIS_TIMEOUT_SECONDS": 0.2}
+    for verb in ("rebuild", "audit"):
+        done = run(verb, "--json")
+        assert done.code == 1
+        assert done.data["error"] == "MirrorDown"
+    assert run("stats", "--json").data["mirror"] == "down"
+    assert run("sweep").code == 0, "the database's part is done without Redis"
+
+
+def flush_mirror(redis_server: Any, prefix: str) -> None:
+    with redis_server.client() as client:
+        for key in client.scan_iter(f"*{prefix}*"):
+            client.delete(key)
+
+
+# All of them
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_every_verb_has_help(run, verb):
+    done = run(verb, "--help")
+    assert done.code == 0
+    assert "--json" in done.out
+    assert "--database" in done.out
+    assert " ".join(VERBS[verb].help.split()[:3]) in " ".join(done.out.split())
+
+
+@pytest.mark.parametrize("verb", ["stats", "list", "move", "sweep", "rebuild", "audit"])
+def test_database_option_selects_the_alias(run, verb, notified_topics):
+    assert run(verb, "--database", "default").code == 0
+
+
+def test_all_times_in_json_are_rfc_3339_in_utc(run, settings, some):
+    settings.TIME_ZONE = "Asia/Tokyo"
+    for each in run("list", "--json").data["jobs"]:
+        for name, value in each.items():
+            if name.endswith(("_at", "_until")) and value is not None:
+                assert RFC3339.fullmatch(value)
+    assert Job.objects.get(key="delayed").due_at - from_ms(int(dialects.now_ms("default"))) == timedelta(minutes=10)
+
+
+def test_missing_table_exits_with_1_and_a_hint(run, monkeypatch):
+    from django.db import ProgrammingError
+
+    def no_table(*_: Any, **__: Any) -> None:
+        raise ProgrammingError('relation "delaytasks_job" does not exist')
+
+    monkeypatch.setattr("delaytasks.monitoring.metrics.snapshot", no_table)
+    done = run("stats")
+    assert done.code == 1
+    assert "manage.py migrate" in done.err
+
+
+@pytest.mark.parametrize("stored", ["Its TTR was over and nobody had finished it.", "delaytasks:timed_out"])
+@pytest.mark.parametrize("language", ["en", "zh-hans"])
+def test_engine_error_has_a_message_and_a_code(run, stored, language):
+    late = job()
+    Job.objects.filter(pk=late.pk).update(error=stored)
+    transitions.record("default", [Event(late.pk, Outcome.EXPIRED, 1, 1, 2, error=stored)])
+    with override(language):
+        listed, shown = run("list").out, run("show", late.pk).out
+        told, (first,) = run("show", late.pk, "--json").data, run("list", "--json").data["jobs"]
+    sentence = "Timed out: the attempt exceeded its TTR."
+    assert sentence in listed
+    assert shown.count(sentence) == 2
+    for each in (told, told["events"][0], first):
+        assert (each["error"], each["error_code"]) == (sentence, "timed_out")
+
+
+def test_error_of_a_handler_has_no_code(run):
+    failed = job()
+    Job.objects.filter(pk=failed.pk).update(error="ValueError: no")
+    told = run("show", failed.pk, "--json").data
+    assert (told["error"], told["error_code"]) == ("ValueError: no", None)
+
+
+# prune
+
+
+def old(key: str, state: State = State.FINISHED, days: int = 40) -> Job:
+    made = job(key, delay=0)
+    end(made, state)
+    now = dialects.database_now("default")
+    ended_at = now - timedelta(days=days)
+    died_at = ended_at if state is State.DEAD else None
+    Job.objects.filter(pk=made.pk).update(ended_at=ended_at, died_at=died_at, created_at=ended_at)
+    return made
+
+
+def remaining() -> list[str]:
+    return sorted(Job.objects.values_list("key", flat=True))
+
+
+def test_prune_deletes_ended_jobs_of_the_given_age(run):
+    for key, state, days in (("a", State.FINISHED, 40), ("b", State.DEAD, 40), ("c", State.FINISHED, 20)):
+        old(key, state, days)
+    done = run("prune", "--older-than", "30d")
+    assert (done.code, done.out) == (0, "deleted 1 job and 0 events without a job\n")
+    assert remaining() == ["b", "c"]
+    assert run("prune", "--dead-older-than", "960h", "--json").data == {"pruned": 1, "orphans": 0}
+    assert remaining() == ["c"]
+
+
+def test_prune_of_one_topic_leaves_the_others_alone(run):
+    old("a")
+    assert run("prune", "--older-than", "1d", "--topic", "another").code == 0
+    assert remaining() == ["a"]
+    assert run("prune", "--older-than", "1d", "--topic", TOPIC).code == 0
+    assert remaining() == []
+
+
+def test_prune_without_an_age_uses_the_setting_or_asks_for_one(run, settings):
+    old("a")
+    refused = run("prune")
+    assert (refused.code, refused.out) == (2, "")
+    assert "give --older-than, such as --older-than 30d, or set DELAYTASKS['RETENTION']" in refused.err
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "RETENTION": {TOPIC: {"ended": timedelta(days=30)}}}
+    assert run("prune", "--json").data["pruned"] == 1
+
+
+@pytest.mark.parametrize("age", ["30", "1w", "-1d", "d", "1.5d", ""])
+def test_prune_refuses_an_age_that_it_does_not_understand(run, age):
+    done = run("prune", f"--older-than={age}")
+    assert done.code == 2
+    assert f"{age!r} is not an age such as 30d, 12h, 45m or 90s" in done.err
+
+
+def test_prune_leaves_the_jobs_to_the_archive_where_there_is_one(run, settings, tmp_path):
+    old("a")
+    (tmp_path / "default" / "archive").mkdir(parents=True)
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "LAKE": str(tmp_path)}
+    done = run("prune", "--older-than", "30d")
+    assert done.code == 1
+    assert "Run `manage.py delaytasks pipeline archive` instead." in done.err
+    assert remaining() == ["a"]

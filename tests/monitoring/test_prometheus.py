@@ -1,0 +1,210 @@
+"""Metrics for Prometheus: attempts by topic and outcome, numbers from the database, a bounded number of labels."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.core.cache import cache
+from django.db import connections
+from django.test import RequestFactory
+from django.utils import timezone
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from delaytasks import Snooze, clock, databases, schedule
+from delaytasks.maintenance import guard, sweep
+from delaytasks.models import MirrorMark, Topic
+from delaytasks.monitoring import job_collector, prometheus
+from delaytasks.worker import completion, liveness
+
+from ..support.servers import wait_until
+from ..support.stage import Boom
+
+
+@pytest.fixture(autouse=True)
+def _fresh(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Other tests do not count, and nothing comes from the cache."""
+    monkeypatch.setattr(completion, "observers", [prometheus.observe])
+    monkeypatch.setattr(prometheus, "_seen_topics", set())
+    by_schedule = prometheus.SCHEDULE_SKIPPED, prometheus.SCHEDULE_DRIFT
+    for metric in (prometheus.LATENESS, prometheus.DURATION, *prometheus.OUTCOMES.values(), *by_schedule):
+        metric.clear()
+    cache.clear()
+    yield
+    cache.clear()
+
+
+def scrape(*, cached: bool = False) -> dict[tuple[str, str], float]:
+    """Return (name of the sample, topic or "") -> value, without the buckets, as Prometheus reads them.
+
+    cached   use numbers of the last scrape
+    """
+    if not cached:
+        cache.clear()
+    text = prometheus.view(RequestFactory().get("/metrics")).content.decode()
+    return {
+        (sample.name, sample.labels.get("topic", "")): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if "le" not in sample.labels and sample.name.startswith("delaytasks_")
+    }
+
+
+def test_attempts_are_counted_by_topic_and_outcome(stage, db_clock):
+    def fail(job: Any) -> None:
+        raise Boom
+
+    stage.handler("good")(lambda job: None)
+    stage.handler("late", max_attempts=1)(lambda job: Snooze(60))
+    stage.handler("bad", max_attempts=2)(fail)
+    for topic in ("good", "good", "late", "bad"):
+        schedule(topic, f"{topic}:{len(topic)}:{db_clock.advance(ms=1)}", delay=0)
+    stage.go()
+    db_clock.advance(seconds=59)
+    stage.go()
+    found = scrape()
+    assert found["delaytasks_finished_total", "good"] == 2
+    assert found["delaytasks_snoozed_total", "late"] == 1
+    assert (found["delaytasks_failed_total", "bad"], found["delaytasks_dead_total", "bad"]) == (1, 1)
+    assert found["delaytasks_duration_seconds_count", "bad"] == 2
+
+
+def test_lateness_is_from_the_due_time_to_the_beginning(stage, db_clock):
+    stage.recorder("t")
+    schedule("t", "a", delay=1)
+    db_clock.advance(seconds=3.5)
+    stage.go()
+    assert scrape()["delaytasks_lateness_seconds_sum", "t"] == 2.5
+
+
+def test_an_attempt_that_exceeded_its_ttr_is_counted_once(stage, db_clock):
+    stage.handler("t", ttr=1)(lambda job: None)
+    schedule("t", "a", delay=0)
+    stage.take("t")
+    db_clock.advance(seconds=2)
+    sweep.sweep()
+    found = scrape()
+    assert found["delaytasks_expired_total", "t"] == 1
+    assert ("delaytasks_lateness_seconds_count", "t") not in found
+
+
+def test_the_counters_of_a_known_topic_begin_at_0(stage):
+    stage.recorder("t")
+    assert scrape()["delaytasks_dead_total", "t"] == 0
+
+
+def test_the_number_of_topics_is_bounded_and_known_topics_are_always_named(stage, monkeypatch):
+    monkeypatch.setattr(prometheus, "MAX_TOPICS", 2)
+    stage.recorder("known")
+    labels = [prometheus.topic_label(topic) for topic in ("a", "b", "c", "a", "known", "d")]
+    assert labels == ["a", "b", "other", "a", "known", "other"]
+
+
+def test_a_metric_that_cannot_be_counted_does_not_disturb_the_jobs(stage, monkeypatch, caplog):
+    monkeypatch.setattr(prometheus, "_observe", lambda outcome, job: 1 / 0)
+    keys = stage.recorder("t")
+    schedule("t", "a", delay=0)
+    stage.go()
+    assert keys == ["a"]
+    assert "an attempt was not counted" in caplog.text
+
+
+def test_the_numbers_of_topics_come_from_the_database(stage, db_clock):
+    stage.recorder("t")
+    schedule("t", "a", delay=0)
+    schedule("t", "b", delay=600)
+    Topic.objects.update_or_create(name="t", defaults={"paused": True})
+    db_clock.advance(seconds=90)
+    found = scrape()
+    expected = {"ready_jobs": 1, "delayed_jobs": 1, "reserved_jobs": 0, "dead_jobs": 0, "paused": 1,
+                "oldest_ready_seconds": 90}  # fmt: skip
+    assert {name: found[f"delaytasks_{name}", "t"] for name in expected} == expected
+
+
+def test_the_signs_of_life_are_ages_and_infinite_before_the_first(stage, db_clock):
+    MirrorMark.objects.all().delete()
+    assert scrape()["delaytasks_sweep_age_seconds", ""] == float("inf")
+    MirrorMark.objects.create(pk=1, swept_at=clock.from_ms(db_clock.now_ms - 7000))
+    assert scrape()["delaytasks_sweep_age_seconds", ""] == 7
+
+
+def test_the_workers_with_a_heartbeat_are_counted(stage):
+    assert scrape()["delaytasks_workers", ""] == 0
+    for name in ("a", "b"):
+        liveness.beat("default", name)
+    assert scrape()["delaytasks_workers", ""] == 2
+
+
+def test_the_clock_of_this_host_is_compared_with_the_databases(stage, db_clock):
+    db_clock.set(clock.to_ms(timezone.now()) - 60_000)
+    databases.clock.cache_clear()
+    assert scrape()["delaytasks_clock_skew_seconds", ""] == pytest.approx(60, abs=30)
+
+
+def test_each_rebuild_of_the_mirror_has_a_new_time_even_after_a_flush(transactional_db, with_redis, mirror, db_clock):
+    name = "delaytasks_mirror_rebuilt_timestamp_seconds", ""
+    assert name not in scrape()
+    guard.guard("default")
+    assert scrape()[name] == db_clock.now_ms / 1000
+    db_clock.advance(seconds=2)
+    mirror.clear()
+    guard.guard("default")
+    assert scrape()[name] == db_clock.now_ms / 1000
+
+
+def test_a_mirror_that_is_down_is_0_and_none_without_redis(transactional_db, with_redis, redis_server):
+    assert scrape()["delaytasks_mirror_up", ""] == 1
+    redis_server.stop()
+    assert scrape()["delaytasks_mirror_up", ""] == 0
+
+
+def test_a_mirror_that_refuses_writes_is_0(transactional_db, with_redis, redis_server):
+    with redis_server.full():
+        assert scrape()["delaytasks_mirror_up", ""] == 0
+
+
+@pytest.mark.parametrize("cached", [False, True], ids=["not-cached", "cached"])
+def test_without_the_database_the_scrape_says_so_and_has_the_counters(stage, cached):
+    stage.recorder("t")
+    schedule("t", "a", delay=0)
+    stage.go()
+    of_database = {("delaytasks_ready_jobs", "t"), ("delaytasks_repaired_total", "")}
+    assert of_database <= scrape().keys()
+    connections.close_all()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(connections.settings["default"], "NAME", "/there/is/no/such/database")
+        found = scrape(cached=cached)
+    assert found["delaytasks_database_up", ""] == 0
+    assert found["delaytasks_finished_total", "t"] == 1
+    assert not of_database & found.keys()
+
+
+def test_a_database_that_hangs_delays_no_scrape_and_is_asked_once(stage):
+    asked, answers = [], threading.Event()
+
+    def hang() -> list[Metric]:
+        asked.append(1)
+        answers.wait(60)
+        return []
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(job_collector, "_read", hang)
+        patch.setattr(job_collector, "READ_SECONDS", 0)
+        hanging = [scrape()["delaytasks_database_up", ""] for _ in range(3)]
+        answers.set()
+        wait_until(lambda: not job_collector._reading.running, seconds=10, what="the database to answer")
+    assert (hanging, asked) == ([0, 0, 0], [1])
+    assert scrape()["delaytasks_database_up", ""] == 1
+
+
+def test_topic_and_schedule_are_the_only_labels_and_each_metric_has_a_help(stage):
+    stage.recorder("t")
+    schedule("t", "a", delay=0)
+    stage.go()
+    registry: CollectorRegistry = prometheus.make_registry()
+    ours = [family for family in registry.collect() if family.name.startswith("delaytasks_")]
+    assert len(ours) > 15
+    assert {label for family in ours for sample in family.samples for label in sample.labels} == {"topic", "le"}
+    assert all(family.documentation.endswith(".") for family in ours)

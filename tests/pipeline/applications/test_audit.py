@@ -1,0 +1,413 @@
+"""The audit: finds missing, surplus, late and lost jobs of business rows."""
+
+import json
+import shlex
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import connection, transaction
+from pyarrow import parquet
+
+import delaytasks
+from delaytasks.db import dialects
+from delaytasks.management.subcommands.pipeline import audit as verb
+from delaytasks.management.subcommands.pipeline import load as load_verb
+from delaytasks.models import Job, Topic
+from delaytasks.pipeline import __main__ as run
+from delaytasks.pipeline.applications import archive, audit, load
+from delaytasks.pipeline.config import Settings
+from delaytasks.pipeline.exit_codes import ExitCode
+from delaytasks.pipeline.rules import business
+from delaytasks.pipeline.rules.rules import BadRule, Rule, rules_of
+from delaytasks.pipeline.sources import snapshot
+from delaytasks.pipeline.sources.database import Database
+from delaytasks.pipeline.tables import delta, history
+from delaytasks.pipeline.tables.lake import VERSION, Lake, LakeError
+from delaytasks.pipeline.transforms import promises
+from delaytasks.states import Outcome, State
+
+from ..conftest import at, happened
+
+RULE = {
+    "name": "orders close", "topic": "order.close", "table": "audit_order",
+    "columns": {"id": "bigint", "placed_at": "timestamp", "status": "string"},
+    "key": "concat('order:', id)", "since": "placed_at", "delay_seconds": 1800, "when": "status <> 'draft'",
+    "holds": "status = 'open'", "late_seconds": 5,
+}  # fmt: skip
+ALL = {  # a column of each type that a rule can name
+    "id": "bigint", "placed_at": "timestamp", "status": "string", "lines": "int", "total": "decimal(10, 2)",
+    "weight": "double", "day": "date", "gift": "boolean",
+}  # fmt: skip
+COLUMNS = {
+    "postgresql": "id bigint PRIMARY KEY, placed_at timestamptz, status text, lines integer, total numeric(10, 2),"
+    " weight double precision, day date, gift boolean",
+    "sqlite": "id bigint PRIMARY KEY, placed_at datetime, status varchar(20), lines integer unsigned, total decimal,"
+    " weight real, day date, gift bool",
+}
+
+
+def rule(**changed: Any) -> Rule:
+    given = {name: value for name, value in {**RULE, **changed}.items() if value is not None}
+    return rules_of("audit.toml", [given])[0]
+
+
+@pytest.fixture
+def order(database: Database) -> Iterator[Callable[..., None]]:
+    """Insert an order, two hours old."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"CREATE TABLE audit_order ({COLUMNS[connection.vendor]})")
+
+    def make(number: int, status: str | None = "open", **more: Any) -> None:
+        values = {"id": number, "placed_at": dialects.database_now("default") - timedelta(hours=2), "status": status}
+        values |= more
+        if values["placed_at"]:
+            values["placed_at"] = connection.ops.adapt_datetimefield_value(values["placed_at"])
+        marks = ", ".join(["%s"] * len(values))
+        with connection.cursor() as cursor:
+            cursor.execute(f"INSERT INTO audit_order ({', '.join(values)}) VALUES ({marks})", list(values.values()))
+
+    yield make
+    with connection.cursor() as cursor:
+        cursor.execute("DROP TABLE audit_order")
+
+
+@pytest.fixture
+def promise(job: Callable[..., Job]) -> Callable[..., Job]:
+    """Insert an order's job, due 90 minutes ago; `late_ms` for each attempt."""
+
+    def make(number: int, state: State = State.FINISHED, *late_ms: int, **columns: Any) -> Job:
+        due_at = columns.pop("due_at", dialects.database_now("default") - timedelta(minutes=90))
+        row = job(f"order:{number}", state=state, due_at=due_at, **columns)
+        for late in late_ms:
+            happened(row, Outcome.FINISHED, due_at + timedelta(seconds=1), late_ms=late)
+        return row
+
+    return make
+
+
+def counts(answer: dict[str, Any], place: int = 0) -> dict[str, int]:
+    found = answer["rules"][place]["classes"].items()
+    return {name: each["count"] for name, each in found if each["count"]}
+
+
+def test_an_audit_does_not_read_archived_files_of_other_topics(
+    spark: Any, database: Database, lake: Lake, promise: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promise(1, topic="refund.ask")
+    archive.run(spark, database, lake, older_than_days=0)
+    promise(2)
+    archive.run(spark, database, lake, older_than_days=0)
+    promise(3)
+    real, planned = delta.read, []
+    monkeypatch.setattr(delta, "read", lambda *args: planned.extend(args[2]) or real(*args))
+    with snapshot.take(database) as taken:
+        jobs = history.jobs(spark, taken, lake, promises.JOBS, "order.close")
+        history.stories(spark, taken, lake, promises.EVENTS, "order.close")
+        assert sorted(row.key for row in jobs.collect()) == ["order:2", "order:3"]
+    assert [each.partition for each in planned] == ["order.close"], "there are no events"
+
+
+@pytest.mark.on_both
+def test_each_order_gets_the_right_class(
+    spark: Any, database: Database, lake: Lake, order: Any, promise: Callable[..., Job]
+) -> None:
+    now = dialects.database_now("default")
+    for number in (1, 2, 3, 4, 5, 6, 7, 9, 13):
+        order(number)
+    order(8, placed_at=now + timedelta(minutes=30))
+    order(10, "draft")  # should have none, and has none
+    order(11, "paid")
+    order(12, None)
+    promise(1, State.FINISHED, 3)
+    promise(5, State.FINISHED, 5_001)
+    promise(11, State.CANCELLED)  # was paid: for a reason
+    promise(13, State.FINISHED, 3)
+    archive.run(spark, database, lake, older_than_days=0)
+    promise(3, State.FINISHED, 3, 4)
+    promise(4, State.FINISHED, -1)
+    promise(6, State.CANCELLED)
+    promise(7, State.DEAD)
+    promise(8, State.DELAYED, due_at=now + timedelta(hours=1))
+    promise(9, State.DELAYED)  # overdue
+    promise(13, State.FINISHED, 3)  # as one that the archive has
+    promise(99, State.FINISHED, 3)
+    lake.write("audit/killed/1/classes/class=late/half.parquet", b"")
+    given = [RULE, {**RULE, "name": "all may be", "may": ["missing", "orphan", "twice", "called_off", "died", "early",
+                                                          "late"]}]  # fmt: skip
+    answer = audit.run(spark, database, lake, file="audit.toml", rules=given)
+    first, second = answer["rules"]
+
+    assert (first["rows"], first["jobs"], first["topic"]) == (11, 12, "order.close")
+    assert {name: [each["key"] for each in about["samples"]] for name, about in first["classes"].items()} == {
+        "missing": ["order:2"], "orphan": ["order:99"], "twice": ["order:13", "order:3"], "early": ["order:4"],
+        "late": ["order:5", "order:9"], "called_off": ["order:6"], "died": ["order:7"],
+        "open": ["order:8"], "kept": ["order:1", "order:11"],
+    }  # fmt: skip
+    assert answer["refused"] == (
+        "orders close: 1 missing, 1 orphan, 2 twice, 1 called_off, 1 died, 1 early, 2 late.")  # fmt: skip
+    assert [name for name, each in first["classes"].items() if not each["must_be_empty"]] == ["open", "kept"]
+    assert counts(answer, 1) == counts(answer)
+    assert not any(each["must_be_empty"] for each in second["classes"].values())
+    (early,) = first["classes"]["early"]["samples"]
+    row = Job.objects.get(key="order:4")
+    assert (early["job_id"], early["due_at"]) == (row.pk, f"{row.due_at:%Y-%m-%dT%H:%M:%S}.{row.due_at:%f}"[:23] + "Z")
+
+    missing = spark.read.parquet(first["missing"])
+    assert missing.dtypes == [("topic", "string"), ("key", "string"), ("due_at", "timestamp")]
+    ((topic, key, due_at),) = missing.collect()
+    assert (topic, key) == ("order.close", "order:2")
+    assert abs(due_at.astimezone(UTC) - (now - timedelta(minutes=90))) < timedelta(seconds=30)
+    found = spark.read.schema(promises.CLASSIFIED).parquet(first["folder"])
+    assert {(row.key, row["class"]) for row in found.collect()} >= {("order:2", "missing"), ("order:11", "kept")}
+    (run,) = lake.document(audit.DOCUMENT)["runs"]
+    assert run["folder"] == lake.runs("audit")[0]
+    assert lake.path(run["rules"][0]["missing"]) == first["missing"]
+    assert len(lake.runs("audit")) == 1, "what a killed run left is gone"
+
+
+def test_rows_and_jobs_come_from_one_snapshot(
+    spark: Any, database: Database, lake: Lake, order: Any, job: Callable[..., Job], settings: Any
+) -> None:
+    def place(number: int) -> None:
+        with transaction.atomic():
+            order(number, placed_at=dialects.database_now("default"))
+            delaytasks.schedule("order.close", key=f"order:{number}", delay=1800)
+
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "TOPICS": {"order.close": {}}}
+    place(1)  # in the last moment before
+    with snapshot.take(database) as taken:
+        place(2)
+        order(3)
+        with transaction.atomic():
+            Job.objects.filter(key="order:1")._raw_delete("default")
+        found = audit.classify(spark, taken, lake, rule()).collect()
+
+    assert [(row.key, row["class"]) for row in found] == [("order:1", "open")]
+
+
+@pytest.mark.on_both
+def test_columns_of_each_type_are_read_as_declared(spark: Any, database: Database, order: Any) -> None:
+    order(1, None, placed_at=None)
+    order(2, "", placed_at=at("02-01 12:00:00.123"), lines=3, total="19.90", weight=0.5, day="2030-02-01", gift=True)
+    order(3, "it's 张", placed_at=at("02-01 12:00"), lines=-1, total="20", weight=2.0, day="1999-12-31", gift=False)
+    with snapshot.take(database) as taken:
+        rows = business.rows(spark, taken, rule(columns=ALL)).orderBy("id").collect()
+        texts = rule(columns={"total": "string", "status": "string"})
+        (as_text,) = business.rows(spark, taken, texts).where("status = ''").collect()
+
+    first, second, third = (tuple(row) for row in rows)
+    assert first == (1, *[None] * 7)
+    assert second[1].astimezone(UTC) == at("02-01 12:00:00.123")
+    assert second[2:] == ("", 3, Decimal("19.90"), 0.5, date(2030, 2, 1), True)
+    assert third[2:] == ("it's 张", -1, Decimal("20.00"), 2.0, date(1999, 12, 31), False)
+    assert Decimal(as_text.total) == Decimal("19.9")
+
+
+@pytest.mark.on_both
+def test_mismatches_between_a_rule_and_its_table_are_named(
+    spark: Any, database: Database, lake: Lake, order: Any
+) -> None:
+    order(1, "seven")
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE audit_keyed (code text PRIMARY KEY)")
+    wrong: dict[str, dict[str, Any]] = {
+        r"audit.toml, rule 1 \(orders close\), table: .* has no table 'audit_gone'": {"table": "audit_gone"},
+        "table: audit_keyed has no integer id": {"table": "audit_keyed"},
+        "columns: audit_order has no column colour; its columns are day, gift, id, lines, placed_at,": {
+            "columns": {"colour": "string"}},
+        "columns: status is (text|varchar) in audit_order, which cannot be read as bigint": {
+            "columns": {"status": "bigint"}},
+        "columns: total is (numeric|decimal) in audit_order, which cannot be read as double": {
+            "columns": {"total": "double"}},
+    }  # fmt: skip
+    try:
+        with snapshot.take(database) as taken:
+            for message, changed in wrong.items():
+                with pytest.raises(BadRule, match=message):
+                    business.rows(spark, taken, rule(**changed))
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("DROP TABLE audit_keyed")
+    with pytest.raises(BadRule, match=r"since, when, holds: an expression fails on a row: The value 'seven'"):
+        audit.run(spark, database, lake, file="audit.toml", rules=[{**RULE, "when": "cast(status AS int) = 7"}])
+    order(2)
+    with pytest.raises(BadRule, match=r"key: it is not unique for 2 rows of audit_order .*, such as 'order'\."):
+        audit.run(spark, database, lake, file="audit.toml", rules=[{**RULE, "key": "'order'"}])
+    assert lake.runs("audit") == []
+    assert lake.document(audit.DOCUMENT) == {}
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_database_that_refuses_logins_is_reported_and_nothing_is_published(
+    spark: Any, database: Database, lake: Lake, order: Any, reader: Database, monkeypatch: Any, capsys: Any
+) -> None:
+    order(1)
+    real = audit.classify
+
+    def disturbed(*given: Any) -> Any:
+        found = real(*given)
+        with connection.cursor() as cursor:
+            cursor.execute(f"ALTER ROLE {reader.user} NOLOGIN")  # whoever is in stays in: the snapshot holds
+        return found
+
+    monkeypatch.setattr(audit, "classify", disturbed)
+    monkeypatch.setattr(
+        run, "run_application", lambda *given: audit.run(spark, reader, lake, file="audit.toml", rules=[RULE])
+    )
+    code = run.main(["audit"], Settings(reader, lake.root).environment())
+
+    answer = json.loads(capsys.readouterr().out)
+    assert (code, answer["error"]) == (ExitCode.COULD_NOT_RUN, "DatabaseAway")
+    assert "not permitted to log in" in answer["message"]
+    assert answer["message"].endswith("Nothing was published; run it again when the database is back.")
+    assert (lake.document(audit.DOCUMENT), lake.runs("audit")) == ({}, [])
+
+
+def test_a_document_of_a_newer_format_is_refused_before_anything_is_read(spark: Any, lake: Lake) -> None:
+    lake.publish(audit.DOCUMENT, {"version": VERSION + 1})
+    with pytest.raises(LakeError, match=r"audit\.json was written by a newer delaytasks"):
+        audit.run(spark, Database("sqlite", "/nowhere"), lake, file="audit.toml", rules=[RULE])
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"when": "status = = 'x'"}, r"when: \"status = = 'x'\" is not a valid expression: Syntax error"),
+        ({"key": "concat('order:', number)"}, r"key: .* is not a valid expression: .*`number` cannot be resolved"),
+        ({"when": "status"}, r"when: 'status' is string, but must be boolean\."),
+        ({"since": "id"}, r"since: 'id' is bigint, but must be timestamp\."),
+        ({"key": "placed_at"}, r"key: 'placed_at' is timestamp, but must be string or smallint or int or bigint\."),
+        ({"when": "count(*) > 1"}, "when: .* is not a valid expression"),
+        ({"holds": "nosuch(id)"}, "holds: .* is not a valid expression"),
+        ({"when": "id IN (SELECT id FROM elsewhere)"}, "when: .* is not a valid expression"),
+    ],
+)
+def test_an_invalid_expression_is_reported_in_one_sentence(spark: Any, changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadRule, match=message) as raised:
+        business.validate(spark, rule(**changed))
+    assert "\n" not in str(raised.value)
+    assert "SQLSTATE" not in str(raised.value)
+
+
+ORDERS = pa.schema([("id", pa.int64()), ("placed_at", pa.timestamp("us", "UTC")), ("status", pa.string())])
+
+
+def wrote(path: Path, *rows: tuple[Any, ...], schema: pa.Schema = ORDERS) -> None:
+    columns = [pa.array([row[n] for row in rows], each.type) for n, each in enumerate(schema)]
+    parquet.write_table(pa.Table.from_arrays(columns, schema=schema), path)
+
+
+def test_parquet_may_be_a_file_a_folder_or_a_pattern_and_may_be_empty(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "_temporary").mkdir()
+    wrote(tmp_path / "_temporary" / "half.parquet", (9, None, None))
+    wrote(tmp_path / "a.parquet", (1, at("02-01 12:00"), "open"), (2, None, None))
+    wrote(tmp_path / "b.parquet", (3, at("02-01 12:00"), "open"))
+    wrote(tmp_path / "none.parquet")
+
+    def ids(name: str) -> list[int]:
+        found = rule(table=None, parquet=str(tmp_path / name))
+        return sorted(row.id for row in business.rows(spark, None, found).collect())  # type: ignore[arg-type]
+
+    assert [ids(name) for name in ("", "a.parquet", "[ab].parquet", "none.parquet")] == [[1, 2, 3], [1, 2], [1, 2, 3],
+                                                                                        []]  # fmt: skip
+
+
+def test_parquet_may_have_timestamps_in_nanoseconds(spark: Any, tmp_path: Path) -> None:
+    nanos = ORDERS.set(1, pa.field("placed_at", pa.timestamp("ns", "UTC")))
+    wrote(tmp_path / "a.parquet", (1, at("02-01 12:00"), "open"))
+    wrote(tmp_path / "b.parquet", (2, 1_234_567_891_999, "open"), (3, -1_001, None), (4, None, "paid"), schema=nanos)
+
+    found = business.rows(spark, None, rule(table=None, parquet=str(tmp_path)))  # type: ignore[arg-type]
+    micros = found.orderBy("id").selectExpr("id", "unix_micros(placed_at)", "status").collect()
+    noon = round(at("02-01 12:00").timestamp() * 1_000_000)
+    assert list(map(tuple, micros)) == [(1, noon, "open"), (2, 1_234_567_891, "open"), (3, -2, None), (4, None, "paid")]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("gone.parquet", "parquet: .*gone.parquet does not exist"),
+        ("gone/*.parquet", r"parquet: .*gone/\*.parquet does not exist"),
+        ("empty", "parquet: .*empty contains no Parquet file"),
+        ("text.parquet", "parquet: .*text.parquet cannot be read as Parquet: "),
+        ("nothing.parquet", "parquet: .*nothing.parquet cannot be read as Parquet: "),
+        ("short.parquet", "columns: .*short.parquet has no column placed_at; its columns are id, status"),
+        ("text_id.parquet", "columns: id is string in .*text_id.parquet, which cannot be read as bigint"),
+        ("zoneless.parquet", r"columns: placed_at is timestamp\[us\] in .*, which cannot be read as timestamp"),
+        ("nanos.parquet", r"columns: placed_at is timestamp\[ns\] in .*, which cannot be read as timestamp"),
+        ("two", "columns: .*two/short.parquet has no column placed_at"),
+    ],
+)
+def test_parquet_files_that_do_not_fit_the_rule_are_named(spark: Any, tmp_path: Path, name: str, message: str) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "two").mkdir()
+    (tmp_path / "text.parquet").write_text("id,placed_at,status")
+    (tmp_path / "nothing.parquet").touch()
+    short = pa.schema([ORDERS.field("id"), ORDERS.field("status")])
+    wrote(tmp_path / "two" / "good.parquet")
+    for folder in (tmp_path, tmp_path / "two"):
+        wrote(folder / "short.parquet", (1, "open"), schema=short)
+    wrote(tmp_path / "text_id.parquet", schema=ORDERS.set(0, pa.field("id", pa.string())))
+    wrote(tmp_path / "zoneless.parquet", schema=ORDERS.set(1, pa.field("placed_at", pa.timestamp("us"))))
+    wrote(tmp_path / "nanos.parquet", schema=ORDERS.set(1, pa.field("placed_at", pa.timestamp("ns"))))
+    with pytest.raises(BadRule, match=message) as raised:
+        business.rows(spark, None, rule(table=None, parquet=str(tmp_path / name)))  # type: ignore[arg-type]
+    assert str(raised.value).startswith("audit.toml, rule 1 (orders close), ")
+
+
+TOML = """
+[[rule]]
+topic = "order.close"
+parquet = "orders.parquet"
+columns = { id = "bigint", placed_at = "timestamp" }
+key = "concat('order:', id)"
+since = "placed_at"
+delay_seconds = 60
+"""
+
+
+def test_the_command_reports_faults_and_how_to_schedule_missing_jobs(
+    spark: Any, database: Database, job: Callable[..., Job], tmp_path: Path, capsys: Any, monkeypatch: Any
+) -> None:
+    def ask(question: str, options: Any, using: str, arguments: Any, *progress: Any) -> Any:
+        """Run in this process; test_command.py starts one."""
+        run = {"audit": audit.run, "load": load.run}[question]
+        message = run(spark, database, Lake(f"{options['lake']}/{using}"), **json.loads(json.dumps(arguments)))
+        return json.loads(json.dumps(message))
+
+    monkeypatch.setattr(verb, "run_application", ask)
+    monkeypatch.setattr(load_verb, "run_application", ask)
+    Topic.objects.get_or_create(name="order.close")
+    wrote(tmp_path / "orders.parquet", (1, at("02-01 11:59"), ""), (2, at("02-01 12:00"), ""))
+    job("order:1")
+    file = tmp_path / "audit.toml"
+    file.write_text(TOML)
+    message = ["delaytasks", "pipeline", "audit", "--rule", str(file), "--lake", str(tmp_path / "lake")]
+    with pytest.raises(CommandError) as raised:
+        call_command(*message)
+
+    assert (str(raised.value), raised.value.returncode) == ("order.close: 1 missing.", 1)
+    text = capsys.readouterr().out
+    (run,) = json.loads((tmp_path / "lake" / "default" / "audit.json").read_text())["runs"]
+    folder = tmp_path / "lake" / "default" / run["rules"][0]["missing"]
+    assert f"order.close: 2 rows of {tmp_path}/orders.parquet, 1 jobs of order.close" in text
+    assert "missing        1  yes            order:2" in text
+    assert f"manage.py delaytasks pipeline load {folder} --lake {tmp_path}/lake" in text
+    assert [each.as_py() for each in parquet.read_table(folder)["key"]] == ["order:2"]
+
+    (line,) = [line for line in text.splitlines() if line.startswith("to schedule the missing jobs: manage.py ")]
+    call_command(*shlex.split(line.partition("manage.py ")[2]))
+    assert list(Job.objects.values_list("key", "due_at").order_by("key"))[1:] == [("order:2", at("02-01 12:01"))]
+    call_command(*message)  # nothing is wrong any more
+    assert "missing        0" in capsys.readouterr().out
+
+    file.write_text(TOML.replace("60", "'soon'"))
+    with pytest.raises(CommandError, match="delay_seconds: 'soon' is invalid; expected a whole number") as raised:
+        call_command(*message)
+    assert raised.value.returncode == 2

@@ -1,0 +1,49 @@
+"""The figures of a report's page: their hours and topics."""
+
+from typing import Any
+
+from delaytasks.pipeline import schemas
+from delaytasks.pipeline.applications.stale_hours import HOUR_MS, MINUTE_MS
+from delaytasks.pipeline.page import facts, page
+
+from ..conftest import at, ms
+
+END = ms("02-10 15:00")
+NOW = END + 17 * MINUTE_MS
+WEEK = 7 * 24
+
+
+def hour(hours_ago: int, happened: int, topic: str = "order.close") -> tuple[Any, ...]:
+    """Start of the hour that began this long before the end of the last full hour."""
+    counts = (happened, happened, 0, 0, 0, 0, happened)
+    return (topic, at("02-10 15:00").fromtimestamp((END - hours_ago * HOUR_MS) / 1000, at("02-10 15:00").tzinfo),
+            *counts, 4, 5, 6, 7, [(4, happened)])  # fmt: skip
+
+
+def test_days_are_full_hours_and_overdue_jobs_of_all_topics_are_counted(
+    spark: Any,
+) -> None:
+    rows = [hour(0, 1), hour(1, 10), hour(24, 100), hour(25, 1_000)]  # the hour that is not over; a day; before it
+    rows += [hour(WEEK, 10_000), hour(WEEK + 1, 20), hour(WEEK + 24, 200), hour(WEEK + 25, 2_000)]
+    rows += [hour(2 * WEEK, 7), hour(2 * WEEK + 1, 8), hour(3, 3, "refund.ask")]
+    first = at("02-10 15:17")
+    due = [(f"idle:{n:02}", first, 0, 2) for n in range(60)] + [("order.close", first, 5, 1)]
+    due += [("order.close", at("02-10 16:16"), 6, 0), ("refund.ask", at("02-10 16:16"), 1, 0)]
+    found = facts.facts(
+        spark.createDataFrame(rows, schemas.HOURS), spark.createDataFrame(due, schemas.DUE), NOW, NOW + HOUR_MS
+    )
+    busy, asks, *idle = found.topics
+
+    assert facts.first_ms(NOW) == END - 2 * WEEK * HOUR_MS
+    assert (busy.name, busy.day["happened"], busy.before["happened"]) == ("order.close", 110, 220)
+    assert (busy.hours[0], busy.hours[-1], sum(busy.hours)) == (100, 10, 110)
+    assert (busy.due, busy.overdue, busy.day["late_p95_ms"]) == (11, 1, 4)
+    assert (asks.name, asks.day["happened"], asks.before) == ("refund.ask", 3, {})
+    assert [each.get("happened") for each in found.hours[-25:-23]] == [1_000, 100]
+    assert (found.hours[-1]["happened"], found.hours[0]["happened"]) == (10, 10_000)
+    assert (found.before[-1]["happened"], found.before[0]["happened"], len(found.before)) == (20, 7, WEEK)
+    assert (len(found.minutes), found.minutes[0], found.minutes[59], sum(found.minutes)) == (60, 5, 7, 12)
+
+    assert (len(idle), found.more_topics) == (facts.MAX_TOPICS - 2, 60 + 2 - facts.MAX_TOPICS)
+    assert found.overdue == 60 * 2 + 1
+    assert "22 more topics" in page.html(found)

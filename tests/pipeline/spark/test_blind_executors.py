@@ -1,0 +1,219 @@
+"""Executors without the lake, the inputs or the database: each application reports them."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import connection
+from pyarrow import parquet
+
+from delaytasks.models import Job, JobEvent, LoadChunk, TopicStat
+from delaytasks.pipeline.config import VARIABLE, Settings
+from delaytasks.pipeline.exit_codes import ExitCode
+from delaytasks.pipeline.sources import arrow
+from delaytasks.pipeline.sources.database import Database
+from delaytasks.pipeline.spark import package
+from delaytasks.pipeline.tables import archives
+from delaytasks.pipeline.tables.lake import Lake
+from delaytasks.states import Outcome, State
+
+from ...support.spark_cluster import VIEW, cluster
+from ..conftest import SMALL, happened
+from .test_cluster import LOOPBACK
+
+pytestmark = pytest.mark.only_on("postgresql")
+CONF = SMALL | {name: value for name, value in LOOPBACK.items() if "eventLog" not in name} | {
+    # Each executor has a part in each stage that writes.
+    "spark.sql.shuffle.partitions": "2", "spark.sql.adaptive.coalescePartitions.enabled": "false",
+    "spark.sql.adaptive.advisoryPartitionSizeInBytes": "64b",
+}  # fmt: skip
+JOBS, ROWS = 6, 200
+FIRST_DUE = datetime(2025, 1, 15, 12, tzinfo=UTC)
+QUESTIONS = ("report", "audit", "load", "stream", "archive")
+
+
+class Site(NamedTuple):
+    """shared    folder that the first worker sees
+    alone     folder of the second worker
+    elsewhere   folder that no worker sees
+    """
+
+    url: str
+    shared: Path
+    alone: Path
+    elsewhere: Path
+
+
+@pytest.fixture(scope="module")
+def running_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folders = [tmp_path_factory.mktemp(name) for name in ("shared", "alone", "elsewhere")]
+    with cluster(folders[0], folders[1]) as url:
+        yield Site(url, *folders)
+
+
+@pytest.fixture
+def site(running_site: Site) -> Site:
+    """The cluster with empty folders. Executors write to their own folder, even if the driver runs in another."""
+    for folder in running_site[1:]:
+        shutil.rmtree(Path(folder) / "lake", ignore_errors=True)
+    return running_site
+
+
+@pytest.fixture
+def rows(job: Callable[..., Job]) -> list[Job]:
+    """Jobs in as many months, with ids of jobs and events so far apart that each has its own range.
+
+    The times are fixed, because Spark assigns rows to executors by a hash of their hour or month.
+    """
+    made = []
+    for n in range(1, JOBS + 1):
+        row = job(
+            f"order:{n}", state=State.FINISHED, due_at=FIRST_DUE + timedelta(days=31 * n), pk=n * arrow.RANGE_ROWS
+        )
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT setval(pg_get_serial_sequence('delaytasks_jobevent', 'id'), %s)", [row.pk])
+        happened(row, Outcome.FINISHED, row.ended_at, late_ms=n)
+        made.append(row)
+    return made
+
+
+@pytest.fixture
+def ask(site: Site, database: Database, rows: list[Job], tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Run applications in one session from a folder. Return application -> answer with its exit code."""
+    orders, promises = tmp_path / "orders", tmp_path / "promises.csv"
+    orders.mkdir()
+    kinds = pyarrow.schema([("id", pyarrow.int64()), ("due", pyarrow.timestamp("us", "UTC"))])
+    table = pyarrow.Table.from_pylist([{"id": n, "due": row.due_at} for n, row in enumerate(rows, 1)], schema=kinds)
+    parquet.write_table(table, orders / "part-0.parquet")
+    promises.write_text("\n".join(["key,due_at", *(f"more:{n},2030-02-01T12:00Z" for n in range(ROWS)), ""]))
+
+    def asked(
+        folder: Path, *questions: str, lake: str = f"{VIEW}/lake", unchecked: bool = False, orders: str = str(orders),
+        promises: str = str(promises), database: Database = database,
+    ) -> dict[str, Any]:  # fmt: skip
+        rule = {"topic": "order.close", "parquet": orders, "columns": {"id": "bigint", "due": "timestamp"},
+                "key": "concat('order:', id)", "since": "due"}  # fmt: skip
+        arguments = {
+            "audit": {"file": "audit.toml", "rules": [rule]}, "stream": {"once": True},
+            "archive": {"older_than_days": 1},
+            "load": {"source": promises, "mapping": {"topic": "order.close"},
+                     "limits": {"topics": {"order.close": 60_000}, "max_delay_seconds": 10**9,
+                                "max_body_bytes": 1000}},
+        }  # fmt: skip
+        result = [
+            [each, Settings(database, lake, site.url, CONF, arguments.get(each, {})).environment()[VARIABLE]]
+            for each in questions
+        ]
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.support.pipeline_questions"], cwd=folder, text=True, capture_output=True,
+            input=json.dumps({"asked": result, "unchecked": unchecked}),
+            env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(package.ROOT.parent)},
+        )  # fmt: skip
+        lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        answers = [each for each in lines if "progress" not in each]
+        assert len(answers) == 2 * len(questions), done.stdout + done.stderr
+        pairs = zip(answers[::2], answers[1::2], strict=True)
+        return {question: answer | code for question, (answer, code) in zip(questions, pairs, strict=True)}
+
+    return asked
+
+
+def published(lake: Path) -> list[str]:
+    found = Lake(str(lake))
+    runs = [f"archive of {archives.load(found).jobs.run}"] if found.has("archive.json") else []
+    stream = found.document("stream.json").get("parts") if found.has("stream.json") else None
+    return [
+        *runs,
+        *(name for name in ("report.json", "audit.json") if found.has(name)),
+        *(["stream"] if stream else []),
+    ]
+
+
+def untouched() -> bool:
+    """Return whether the database is unchanged."""
+    return (
+        (Job.objects.count(), JobEvent.objects.count()) == (JOBS, JOBS)
+        and not TopicStat.objects.exists() and not LoadChunk.objects.exists()
+    )  # fmt: skip
+
+
+def test_executors_that_share_the_lake_run_each_application(
+    ask: Callable[..., dict[str, Any]], site: Site, tmp_path: Path
+) -> None:
+    """Report and archive: see test_cluster.py."""
+    answers = ask(site.shared, "audit", "load", "stream", lake=str(tmp_path / "lake"))
+
+    assert {each["exit_code"] for each in answers.values()} == {ExitCode.DONE}, answers
+    assert answers["audit"]["rules"][0]["classes"]["kept"]["count"] == JOBS
+    assert (answers["load"]["read"], answers["load"]["inserted"]) == (ROWS, ROWS)
+    assert answers["stream"]["events"] == JOBS
+    assert not Lake(str(tmp_path / "lake")).runs("preflight")
+
+
+@pytest.mark.parametrize("blind", [1, pytest.param(2, marks=pytest.mark.tools)])
+def test_each_application_names_the_executors_that_do_not_see_the_lake(
+    ask: Callable[..., dict[str, Any]], site: Site, blind: int
+) -> None:
+    here = site.shared if blind == 1 else site.elsewhere
+    answers = ask(here, *QUESTIONS)
+
+    for each in answers.values():
+        assert (each["exit_code"], each["error"]) == (ExitCode.COULD_NOT_RUN, "ExecutorBlind"), each
+        assert f"{blind} of 2 executors cannot take part: " in each["message"]
+        assert f"does not see the lake {VIEW}/lake" in each["message"]
+        assert "Mount the same folder under the same path on every host" in each["message"]
+    assert published(here / "lake") == []
+    assert untouched()
+
+
+@pytest.mark.parametrize("blind", [1, pytest.param(2, marks=pytest.mark.tools)])
+def test_rows_that_later_executors_write_elsewhere_are_missing_in_the_count(
+    ask: Callable[..., dict[str, Any]], site: Site, blind: int
+) -> None:
+    """As if each executor had joined after the check."""
+    here = site.shared if blind == 1 else site.elsewhere
+    answers = ask(here, *QUESTIONS, unchecked=True)
+
+    assert {each["exit_code"] for each in answers.values()} == {ExitCode.COULD_NOT_RUN}, answers
+    errors = {question: each["error"] for question, each in answers.items()}
+    assert errors == dict.fromkeys(QUESTIONS, "RowsLost"), answers
+    for question in QUESTIONS:
+        assert "rows can be read in" in answers[question]["message"]
+    assert published(here / "lake") == ["archive of 0"]
+    assert untouched()
+
+
+def test_inputs_that_an_executor_lacks_or_has_in_another_version_are_named(
+    ask: Callable[..., dict[str, Any]], site: Site, tmp_path: Path
+) -> None:
+    (site.shared / "promises.csv").write_text("key,due_at\na,2030-02-01T12:00Z\n")
+    (site.shared / "orders.parquet").write_bytes((tmp_path / "orders" / "part-0.parquet").read_bytes())
+    (site.alone / "orders.parquet").write_bytes(b"PAR1")
+    answers = ask(site.shared, "load", "audit", lake=str(tmp_path / "lake"), promises=f"{VIEW}/promises.csv",
+                  orders=f"{VIEW}/orders.parquet")  # fmt: skip
+
+    assert {each["exit_code"] for each in answers.values()} == {ExitCode.COULD_NOT_RUN}, answers
+    assert f"does not see {VIEW}/promises.csv" in answers["load"]["message"]
+    assert f"has another {VIEW}/orders.parquet (4 bytes instead of" in answers["audit"]["message"]
+    assert all("Put the inputs where every host sees the same" in each["message"] for each in answers.values())
+
+
+@pytest.mark.parametrize("submit", [False, pytest.param(True, marks=pytest.mark.tools)])
+def test_the_command_has_another_exit_code_than_for_faults(
+    site: Site, rows: list[Job], monkeypatch: pytest.MonkeyPatch, submit: bool
+) -> None:
+    monkeypatch.chdir(site.elsewhere)
+    options = [word for name, value in CONF.items() for word in ("--conf", f"{name}={value}")]
+    with pytest.raises(CommandError, match="2 of 2 executors cannot take part") as raised:
+        call_command("delaytasks", "pipeline", "archive", "--lake", f"{VIEW}/lake", "--master", site.url, *options,
+                     *(["--submit"] if submit else []))  # fmt: skip
+    assert raised.value.returncode == ExitCode.COULD_NOT_RUN
+    assert untouched()

@@ -1,0 +1,57 @@
+"""Known errors of Spark are reported in a sentence, without the Java stack trace."""
+
+from typing import Any
+
+import pytest
+from django.db import connection
+from pyspark.errors import PySparkException
+
+from delaytasks.pipeline.sources import arrow
+from delaytasks.pipeline.sources.database import Database, NotAllowed
+from delaytasks.pipeline.sources.snapshot import Snapshot
+from delaytasks.pipeline.spark import errors
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_missing_privilege_is_named_by_spark_and_the_driver(spark: Any, reader: Database) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(f"REVOKE SELECT ON delaytasks_jobevent FROM {reader.user}")
+    assert arrow.read(spark, Snapshot(reader, 0, 0, 0), "jobs").count() == 0
+    with pytest.raises(PySparkException) as raised:
+        arrow.read(spark, Snapshot(reader, 0, 0, 0), "events").count()
+    assert errors.summary(raised.value)[1] == (
+        "The database refuses the pipeline's user: permission denied for table delaytasks_jobevent. "
+        "Nothing was published; GRANT SELECT on it and run this again."
+    )
+    wanted = f"user {reader.user}: permission denied for table delaytasks_job"
+    with pytest.raises(NotAllowed, match=wanted), reader.connect() as connected:
+        connected.execute("DELETE FROM delaytasks_job")
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_missing_jar_is_reported_with_the_option_for_it(spark: Any) -> None:
+    with pytest.raises(Exception, match="ClassNotFound") as raised:
+        spark.read.jdbc("jdbc:none://db", "jobs", properties={"driver": "org.none.Driver"})
+    assert errors.summary(raised.value)[1] == (
+        "Java has no class org.none.Driver: name its jar with --conf spark.jars=/path/to.jar."
+    )
+
+
+def test_an_unknown_error_is_reported_by_sparks_first_lines() -> None:
+    message = "[A] first\n\tat org.Java\n" + "\n".join(f"line {n}" for n in range(40))
+    assert errors.summary(Exception(message))[1].splitlines() == ["[A] first", *(f"line {n}" for n in range(11))]
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        ("pyspark: x\nadbc_driver_manager.OperationalError: IO: the end.\nat", "IO: the end"),
+        ('ERROR: invalid snapshot identifier: "0003-1"', "invalid snapshot identifier"),
+        ('ERROR: snapshot "0003-1" does not exist', 'snapshot "0003-1" does not exist'),
+    ],
+)
+def test_a_lost_database_is_recognized_in_every_form_of_the_error(message: str, why: str) -> None:
+    assert errors.summary(Exception(message)) == (
+        "DatabaseAway",
+        f"The database went away: {why}. Nothing was published; run it again when the database is back.",
+    )

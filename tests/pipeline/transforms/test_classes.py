@@ -1,0 +1,180 @@
+"""Classes of promises: every combination of rows, jobs and attempts, on tiny frames."""
+
+from datetime import timedelta
+from itertools import count
+from typing import Any
+
+import pytest
+from pyspark.sql.types import StructType
+
+from delaytasks.pipeline.rules.rules import Rule
+from delaytasks.pipeline.sources.relations import RELATIONS
+from delaytasks.pipeline.transforms import promises
+from delaytasks.states import ENDED, Outcome, State
+
+from ..conftest import at, ms
+
+JOBS = RELATIONS["jobs"].select(promises.JOBS)
+EVENTS = RELATIONS["keyed"].select(promises.EVENTS)
+ORDERS = "number string, placed_at timestamp, status string"
+RULE = Rule(
+    where="audit.toml, rule 1", topic="order.close", columns={}, key="concat('order:', number)", since="placed_at",
+    when="status <> 'draft'", holds="status = 'open'", delay_seconds=1800, late_seconds=5,
+)  # fmt: skip
+PLACED, DUE, NOW = at("02-01 11:30"), at("02-01 12:00"), at("02-01 13:00")
+SECOND = timedelta(seconds=1)
+FINISHED, CANCELLED, DEAD, DELAYED, RESERVED = (
+    State.FINISHED, State.CANCELLED, State.DEAD, State.DELAYED, State.RESERVED)  # fmt: skip
+
+
+class World:
+    """Business rows, jobs and events, as frames."""
+
+    def __init__(self) -> None:
+        self.orders: list[tuple[Any, ...]] = []
+        self.jobs: list[tuple[Any, ...]] = []
+        self.events: list[tuple[Any, ...]] = []
+        self.ids = count(1)
+
+    def order(self, number: str | None, status: str | None = "open", placed_at: Any = PLACED) -> None:
+        self.orders.append((number, placed_at, status))
+
+    def job(self, number: str, state: State, *attempts: tuple[Outcome, float], **columns: Any) -> None:
+        """attempts: outcome, and seconds from the due time to the start."""
+        job_id, due_at, due_ms = next(self.ids), columns.get("due_at", DUE), ms("02-01 12:00")
+        ended_at = columns.get("ended_at", due_at + SECOND) if state in ENDED else None
+        self.jobs.append((
+            job_id, f"order:{number}", int(state), due_at, columns.get("attempt", len(attempts)),
+            columns.get("reserved_at"), columns.get("lease_until"), ended_at,
+        ))  # fmt: skip
+        for attempt, (outcome, late) in enumerate(attempts, 1):
+            begun = outcome not in (Outcome.CANCELLED, Outcome.RESCHEDULED, Outcome.RETRIED)
+            reserved_ms = due_ms + round(late * 1000) if begun else None
+            self.events.append((f"order:{number}", str(outcome), attempt, due_ms, reserved_ms))
+
+    def classed(self, spark: Any, rule: Rule = RULE) -> dict[str | None, str]:
+        columns = ["id", "key", "state", "due_at", "attempt", "reserved_at", "lease_until", "ended_at"]
+        jobs = spark.createDataFrame(self.jobs, StructType([JOBS[name] for name in columns]))
+        events = spark.createDataFrame(self.events, EVENTS)
+        rows = promises.promised_jobs(spark.createDataFrame(self.orders, ORDERS), rule)
+        keys = promises.by_key(rows, promises.summarize_jobs(jobs), promises.summarize_events(events))
+        found = promises.classify(keys, rule, ms("02-01 13:00"))
+        assert found.schema.names == promises.CLASSIFIED.names
+        return {row.key and row.key.removeprefix("order:"): row["class"] for row in found.collect()}
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+ONCE = (Outcome.FINISHED, 0.003)
+
+
+def test_each_combination_of_rows_jobs_and_attempts_has_its_class(spark: Any, world: World) -> None:
+    def story(name: str, *jobs: tuple[Any, ...], status: str | None = "open", **order: Any) -> None:
+        if order.pop("row", True):
+            world.order(name, status, **order)
+        for state, *attempts in jobs:
+            columns = attempts.pop() if attempts and isinstance(attempts[-1], dict) else {}
+            world.job(name, state, *attempts, **columns)
+
+    sooner, later = {"ended_at": DUE - 60 * SECOND}, {"ended_at": DUE + 60 * SECOND}
+    tomorrow = DUE + timedelta(days=1)
+    expected: dict[str, str] = {}
+    stories: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
+        "finished": ("kept", ((FINISHED, ONCE),), {}),
+        "finished, its events are gone": ("kept", ((FINISHED,),), {}),
+        "finished after it failed and snoozed": (
+            "kept", ((FINISHED, (Outcome.FAILED, 0), (Outcome.SNOOZED, 900), ONCE),), {}),
+        "died, was retried and finished": (
+            "kept", ((FINISHED, (Outcome.DEAD, 1), (Outcome.RETRIED, 0), (Outcome.FINISHED, 2000)),), {}),
+        "died, and another one finished": ("kept", ((DEAD, (Outcome.DEAD, 1), sooner), (FINISHED, ONCE)), {}),
+        "called off, made again and finished": ("kept", ((CANCELLED, sooner), (FINISHED, ONCE)), {}),
+        "called off for a reason": ("kept", ((CANCELLED,),), {"status": "paid"}),
+        "called off, and the status is not known": ("kept", ((CANCELLED,),), {"status": None}),
+        "called off": ("called_off", ((CANCELLED, (Outcome.CANCELLED, 0)),), {}),
+        "called off twice": ("called_off", ((CANCELLED, sooner), (CANCELLED,)), {}),
+        "died, then another one was called off": ("called_off", ((DEAD, sooner), (CANCELLED, later)), {}),
+        "died, then one was called off for a reason": (
+            "kept", ((DEAD, sooner), (CANCELLED, later)), {"status": "paid"}),
+        "died": ("died", ((DEAD, (Outcome.DEAD, 0)),), {}),
+        "called off, then another one died": ("died", ((CANCELLED, sooner), (DEAD, later)), {}),
+        "died, having begun late": ("died", ((DEAD, (Outcome.DEAD, 99)),), {}),
+        "waits": ("open", ((DELAYED, {"due_at": tomorrow}),), {"placed_at": tomorrow - 1800 * SECOND}),
+        "called off, waits again": ("open", ((CANCELLED, sooner), (DELAYED, {"due_at": tomorrow})), {}),
+        "died, and another one waits": ("open", ((DEAD, sooner), (DELAYED, {"due_at": tomorrow})), {}),
+        "was moved": ("open", ((DELAYED, (Outcome.RESCHEDULED, 0), {"due_at": tomorrow}),), {}),
+        "waits to be retried": ("open", ((DELAYED, (Outcome.FAILED, 1), {"due_at": NOW + SECOND}),), {}),
+        "due, but not for long": (
+            "open", ((DELAYED, {"due_at": NOW - SECOND}),), {"placed_at": NOW - 1801 * SECOND}),
+        "runs": ("open", ((RESERVED, {"attempt": 1, "reserved_at": DUE, "lease_until": NOW}),), {}),
+        "overdue": ("late", ((DELAYED,),), {}),
+        "overdue again": ("late", ((DELAYED, (Outcome.FAILED, 0)),), {}),
+        "its holder is gone": (
+            "late", ((RESERVED, {"attempt": 1, "reserved_at": DUE, "lease_until": NOW - 6 * SECOND}),), {}),
+        "runs, having begun late": (
+            "late", ((RESERVED, {"attempt": 1, "reserved_at": DUE + 6 * SECOND, "lease_until": NOW}),), {}),
+        "begun five seconds late": ("kept", ((FINISHED, (Outcome.FINISHED, 5)),), {}),
+        "begun late": ("late", ((FINISHED, (Outcome.FINISHED, 5.001)),), {}),
+        "begun late by the rule": ("late", ((FINISHED, ONCE),), {"placed_at": PLACED - 6 * SECOND}),
+        "overdue by the rule": ("late", ((DELAYED, {"due_at": tomorrow}),), {}),
+        "moved, so the rule's time is nothing to it": (
+            "kept", ((FINISHED, (Outcome.RESCHEDULED, 0), (Outcome.FINISHED, 1)),), {"placed_at": NOW}),
+        "begun a millisecond early": ("early", ((FINISHED, (Outcome.FINISHED, -0.001)),), {}),
+        "runs early": (
+            "early", ((RESERVED, {"attempt": 1, "reserved_at": DUE - SECOND, "lease_until": NOW}),), {}),
+        "clocks that differ by a second": ("kept", ((FINISHED, ONCE),), {"placed_at": PLACED + SECOND}),
+        "begun early by the rule": ("early", ((FINISHED, ONCE),), {"placed_at": PLACED + 2 * SECOND}),
+        "one job finished twice": ("twice", ((FINISHED, ONCE, ONCE),), {}),
+        "two jobs finished": ("twice", ((FINISHED, ONCE), (FINISHED, ONCE)), {}),
+        "two jobs wait": ("twice", ((DELAYED, {"due_at": tomorrow}), (DELAYED, {"due_at": tomorrow})), {}),
+        "finished, and another one waits": ("twice", ((FINISHED, ONCE), (DELAYED, {"due_at": tomorrow})), {}),
+        "has no job": ("missing", (), {}),
+        "has no row": ("orphan", ((FINISHED, ONCE),), {"row": False}),
+        "a draft that has a job nevertheless": ("kept", ((FINISHED, ONCE),), {"status": "draft"}),
+    }  # fmt: skip
+    for name, (word, jobs, about) in stories.items():
+        story(name, *jobs, **about)
+        expected[name] = word
+    story("a draft", status="draft")
+    story("of no known status", status=None)
+
+    assert world.classed(spark) == expected
+
+
+def test_null_and_duplicate_values_of_a_rule_get_classes_of_their_own(spark: Any, world: World) -> None:
+    world.order(None)
+    world.order(None, "draft")
+    world.order("1", placed_at=None)
+    world.order("2")
+    world.order("2")
+    world.order("3")
+    world.order("3", "draft")  # an older version of the row, say
+    world.order("4", "draft", None)
+    world.job("3", FINISHED, ONCE)
+
+    assert world.classed(spark) == {None: "no_key", "1": "no_since", "2": "same_key", "3": "kept"}
+
+
+def test_empty_input_gives_no_classes(spark: Any, world: World) -> None:
+    assert world.classed(spark) == {}
+
+
+def test_jobs_without_any_row_are_orphans_and_rows_without_any_job_are_missing(spark: Any, world: World) -> None:
+    world.order("1")
+    assert world.classed(spark) == {"1": "missing"}
+    world.orders = []
+    world.job("2", DELAYED)
+    assert world.classed(spark) == {"2": "orphan"}
+
+
+def test_missing_jobs_have_the_columns_of_a_loads_input(spark: Any) -> None:
+    rows = [
+        ("order:1", 1, 0, None, DUE, None, None, None, "missing"), ("order:2", 1, 1, 7, DUE, DUE, DUE, DUE, "kept"),
+    ]  # fmt: skip
+    found = promises.missing_jobs(spark.createDataFrame(rows, promises.CLASSIFIED), RULE)
+
+    assert found.schema.names == promises.MISSING.names == ["topic", "key", "due_at"]
+    assert [(row.topic, row.key, row.due_at.timestamp()) for row in found.collect()] == [
+        ("order.close", "order:1", DUE.timestamp())]  # fmt: skip

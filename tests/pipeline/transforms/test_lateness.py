@@ -1,0 +1,85 @@
+"""Transforms from events to statistics per topic and hour."""
+
+from typing import Any
+
+from pyspark.sql import functions as F
+
+from delaytasks.pipeline import schemas
+from delaytasks.pipeline.sources.relations import RELATIONS
+from delaytasks.pipeline.transforms import lateness
+from delaytasks.states import Outcome, State
+
+from ..conftest import at, ms
+
+EVENTS = RELATIONS["events"].select(["topic", "outcome", "attempt", "due_ms", "reserved_ms", "done_ms"])
+NOON = ms("02-01 12:00")
+
+
+def event(outcome: Outcome, late: int | None, *, topic: str | None = "order.close", attempt: int = 1,
+          done: int = NOON) -> tuple[Any, ...]:  # fmt: skip
+    due = NOON - 10_000_000
+    return (topic, str(outcome), attempt, due, None if late is None else due + late, done)
+
+
+def test_an_hour_has_counts_and_the_lateness_of_first_attempts(spark: Any) -> None:
+    rows = [event(Outcome.FINISHED, late) for late in range(1, 101)]
+    rows += [event(Outcome.FAILED, 5_000, attempt=2), event(Outcome.EXPIRED, 9_000, attempt=3)]
+    rows += [event(Outcome.DEAD, 123_456), event(Outcome.CANCELLED, None), event(Outcome.RESCHEDULED, None)]
+    rows += [event(Outcome.FINISHED, 7, topic=None), event(Outcome.SNOOZED, -3, done=NOON - 1)]
+    found = lateness.by_hour(lateness.count_events(spark.createDataFrame(rows, EVENTS))).orderBy("hour_at").collect()
+    before, noon = (row.asDict() for row in found)
+
+    expected = {"happened": 105, "finished": 100, "retried": 2, "died": 1, "cancelled": 1, "snoozed": 0, "begun": 101}
+    assert {name: noon[name] for name in expected} == expected
+    assert (noon["late_p50_ms"], noon["late_p95_ms"], noon["late_p99_ms"], noon["late_worst_ms"]) == (
+        51, 96, 100, 123_456)  # fmt: skip
+    assert sum(each.number for each in noon["late"]) == 101
+    assert noon["late"][-1].asDict() == {"ms": 120_000, "number": 1}
+    assert (before["happened"], before["snoozed"], before["late_worst_ms"]) == (1, 1, 0)
+
+
+def test_an_hour_without_a_first_attempt_has_no_lateness(spark: Any) -> None:
+    frame = spark.createDataFrame([event(Outcome.CANCELLED, None)], EVENTS)
+    (row,) = lateness.by_hour(lateness.count_events(frame)).collect()
+
+    assert (row.begun, row.late_p50_ms, row.late_worst_ms, row.late) == (0, None, None, [])
+    again = lateness.sum_hours(spark.createDataFrame([row], schemas.HOURS), ["topic"]).collect()
+    assert [(each.happened, each.begun, each.late_p99_ms) for each in again] == [(1, 0, None)]
+
+
+def test_an_empty_frame_gives_an_empty_frame(spark: Any) -> None:
+    hours = lateness.by_hour(lateness.count_events(spark.createDataFrame([], EVENTS)))
+    assert hours.schema.names == schemas.HOURS.names
+    assert hours.collect() == []
+    jobs = spark.createDataFrame([], RELATIONS["jobs"].select(["topic", "state", "due_at", "ended_at"]))
+    due = lateness.due_by_minute(jobs, NOON, NOON + 1)
+    assert (due.schema.names, due.collect()) == (schemas.DUE.names, [])
+
+
+def test_summed_hours_equal_the_statistics_of_all_their_events(spark: Any) -> None:
+    rows = [event(Outcome.FINISHED, late, done=NOON + late % 3 * 3_600_000) for late in range(100)]
+    hours = lateness.by_hour(lateness.count_events(spark.createDataFrame(rows, EVENTS)))
+    (row,) = lateness.sum_hours(hours, ["topic"]).collect()
+
+    assert (row.happened, row.begun, row.late_p50_ms, row.late_p95_ms, row.late_worst_ms) == (100, 100, 49, 94, 99)
+
+
+def test_due_jobs_are_counted_per_minute_and_overdue_jobs_in_the_first(spark: Any) -> None:
+    delayed, reserved, finished = int(State.DELAYED), int(State.RESERVED), int(State.FINISHED)
+    rows = [
+        ("a", delayed, at("02-01 12:00:59.999"), None), ("a", delayed, at("02-01 12:01"), None),
+        ("a", delayed, at("02-01 11:00"), None), ("a", delayed, at("02-01 12:00:30"), None),
+        ("a", delayed, at("02-01 13:00"), None), ("a", reserved, at("02-01 12:02"), None),
+        ("a", finished, at("02-01 12:02"), at("02-01 12:03")),
+    ]  # fmt: skip
+    frame = spark.createDataFrame(rows, RELATIONS["jobs"].select(["topic", "state", "due_at", "ended_at"]))
+    due = lateness.due_by_minute(frame, ms("02-01 12:00:30"), ms("02-01 13:00")).orderBy("minute_at")
+    found = due.withColumn("ms", F.unix_millis("minute_at")).collect()
+
+    assert [(row.ms, row.due, row.overdue) for row in found] == [(NOON, 1, 2), (NOON + 60_000, 1, 0)]
+
+
+def test_rounding_down_keeps_the_first_digits(spark: Any) -> None:
+    frame = spark.createDataFrame([(ms,) for ms in (0, 9, 99, 123, 1_999, 987_654)], "ms long")
+    assert [row.cut for row in frame.select(lateness.round_down(F.col("ms"), 2).alias("cut")).collect()] == [
+        0, 9, 99, 120, 1_900, 980_000]  # fmt: skip

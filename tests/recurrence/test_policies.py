@@ -1,0 +1,190 @@
+"""What missed=, within= and running= decide when a firing begins."""
+
+import threading
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+
+from delaytasks import handlers, reschedule
+from delaytasks.maintenance import sweep
+from delaytasks.models import Job, ScheduleRun
+from delaytasks.recurrence import begin, maker
+from delaytasks.states import State
+
+from .conftest import START, run_until
+
+HOUR = timedelta(hours=1)
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def skipped(monkeypatch) -> list[tuple[str, str]]:
+    """Record (key, reason) of each firing that ends as skipped."""
+    found: list[tuple[str, str]] = []
+
+    def record(job, reason):
+        found.append((job.key, reason))
+        return end(job, reason)
+
+    end = begin.end_as_skipped
+    monkeypatch.setattr(begin, "end_as_skipped", record)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("options", "ran"),
+    [
+        ({"missed": "all"}, 18),
+        ({"missed": "last"}, 1),
+        ({"missed": "none"}, 1),  # the one due when the outage ends is not late
+        ({"missed": "all", "within": 3600}, 7),  # those of the last hour, both ends
+        ({"missed": "last", "within": 60}, 1),
+        ({"missed": "none", "within": 1800}, 4),
+    ],
+)
+def test_an_outage_of_three_hours(define, stage, db_clock, skipped, options, ran):
+    ticks = stage.recorder("tick")
+    define(**options)
+    db_clock.advance(seconds=3 * 3600)
+    maker.make_due("default")
+    stage.go()
+    assert len(ticks) == ran
+    assert len(ticks) + len(skipped) == 18
+    assert len(set(ticks)) == ran
+    assert max(ticks) == "tick@2030-01-01T03:00:00"
+    assert {reason for _key, reason in skipped} <= {"late", "missed"}
+    assert Job.objects.filter(ended_at=None).count() == 1  # the next
+
+
+def test_none_skips_a_firing_that_is_a_little_too_late(define, stage, db_clock, skipped):
+    ticks = stage.recorder("tick")
+    define(missed="none")
+    db_clock.advance(seconds=600 + 61)
+    stage.go()
+    assert ticks == []
+    assert skipped == [("tick@2030-01-01T00:10:00", "late")]
+
+
+def test_what_somebody_moved_runs_however_late(define, stage, db_clock, skipped):
+    ticks = stage.recorder("tick")
+    define(missed="none", within=1)
+    reschedule("tick", "tick@2030-01-01T00:10:00", delay=1200)
+    run_until(stage, db_clock, START + HOUR / 2)
+    assert "tick@2030-01-01T00:10:00" in ticks
+
+
+def test_a_retry_is_not_missed(define, stage, db_clock, skipped):
+    tries = []
+
+    @stage.handler("tick", max_attempts=5)
+    def fails_once(job):
+        tries.append(job.key)
+        if len(tries) == 1:
+            raise handlers.Retry("again", delay=1500)
+
+    define(missed="none")
+    run_until(stage, db_clock, START + HOUR)
+    assert tries.count("tick@2030-01-01T00:10:00") == 2
+
+
+def test_jobs_that_are_no_firings_are_not_looked_up(stage, db_clock, django_assert_num_queries):
+    from types import SimpleNamespace
+
+    for key in ("order:1042", "anna@example.org", "tick@noon", "tick@2030-01-01", "a b@2030-01-01T00:00:00"):
+        with django_assert_num_queries(0):
+            assert begin.decide(SimpleNamespace(key=key, topic="t", using="default")) is None  # type: ignore[arg-type]
+
+
+def test_a_batch_skips_some_and_runs_the_rest(define, stage, db_clock, skipped):
+    batches = []
+
+    @stage.handler("tick", batch=50)
+    def handle(jobs):
+        batches.append([job.key for job in jobs])
+
+    define(missed="last", running="allow")
+    db_clock.advance(seconds=1800)
+    maker.make_due("default")
+    stage.go()
+    assert batches == [["tick@2030-01-01T00:30:00"]]
+    assert len(skipped) == 2
+    assert Job.objects.filter(state=State.RESERVED).count() == 0
+
+
+# -- running ------------------------------------------------------------------------------------
+
+
+def hold_one(stage, define, db_clock, **options):
+    """Let another worker hold the first firing, with its begin noted. Return that claim."""
+    define(missed="all", **options)
+    db_clock.advance(seconds=601)
+    maker.make_due("default")
+    (held,) = stage.take("tick")
+    assert begin._occupied(begin._find("default", "tick", "tick"), held) is False  # type: ignore[arg-type]
+    db_clock.advance(seconds=5)
+    return held
+
+
+@pytest.mark.parametrize(("running", "ran"), [("skip", 0), ("queue", 0), ("allow", 1)])
+def test_while_a_run_is_running(define, stage, db_clock, skipped, running, ran):
+    ticks = stage.recorder("tick", ttr=3600)
+    held = hold_one(stage, define, db_clock, running=running)
+    db_clock.advance(seconds=600)
+    maker.make_due("default")
+    stage.go()
+    second = "tick@2030-01-01T00:20:00"
+    assert ticks == [second] * ran
+    assert skipped == ([(second, "running")] if running == "skip" else [])
+    held.finish()
+    run_until(stage, db_clock, START + timedelta(minutes=21), step_seconds=2)
+    assert ticks == ([] if running == "skip" else [second])
+
+
+def test_a_run_whose_worker_died_does_not_hold_the_next(define, stage, db_clock, skipped):
+    ticks = stage.recorder("tick", ttr=60)
+    hold_one(stage, define, db_clock, running="skip")
+    db_clock.advance(seconds=600)  # its TTR is over
+    maker.make_due("default")
+    stage.go()
+    assert "tick@2030-01-01T00:20:00" in ticks
+    assert skipped == []
+
+
+def test_a_run_marks_itself(define, stage, db_clock):
+    stage.recorder("tick")
+    define()
+    run_until(stage, db_clock, START + timedelta(minutes=10))
+    assert ScheduleRun.objects.get().job_id == Job.objects.get(key="tick@2030-01-01T00:10:00").pk
+
+
+@pytest.mark.only_on("postgresql")
+def test_the_second_of_two_atomic_runs_is_skipped_and_the_chain_goes_on(define, stage, db_clock, skipped):
+    begun, go_on = threading.Event(), threading.Event()
+
+    @stage.handler("tick", concurrency=4, ttr=3600)
+    def slow(job):
+        begun.set()
+        assert go_on.wait(30)
+
+    def run_first() -> None:
+        try:
+            stage.run("tick")
+        finally:
+            connection.close()
+
+    define(missed="all")
+    db_clock.advance(seconds=600)
+    assert maker.make_due("default") == 1
+    stage.mover.move_due()
+    first = threading.Thread(target=run_first)
+    first.start()
+    assert begun.wait(30)
+    db_clock.advance(seconds=600)
+    assert maker.make_due("default") == 1
+    sweep.sweep("default")
+    stage.mover.move_due()
+    stage.run("tick", worker_name="w2")
+    go_on.set()
+    first.join(30)
+    assert skipped == [("tick@2030-01-01T00:20:00", "running")]

@@ -1,0 +1,435 @@
+"""Schedules as rows: firings one ahead, changes, pauses, deletion, renames, running now and filling in the past."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from delaytasks import cancel, clock, handlers, recurring, retry_dead
+from delaytasks.clock import to_ms
+from delaytasks.exceptions import BadInput, BadSchedule, UnknownTopic
+from delaytasks.models import Job, JobEvent, Schedule, ScheduleRun
+from delaytasks.recurrence import maker, registry, schedules
+from delaytasks.recurrence.definition import Definition
+from delaytasks.states import State
+
+from .conftest import START, due_times, run_until
+
+HOUR = timedelta(hours=1)
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def ticks(stage):
+    return stage.recorder("tick")
+
+
+def test_one_firing_is_made_ahead(define, ticks):
+    define()
+    assert due_times() == ["00:10:00"]
+    assert maker.make_due("default") == 0
+
+
+def test_each_firing_runs_once_and_the_next_is_made(define, ticks, stage, db_clock):
+    define()
+    run_until(stage, db_clock, START + HOUR)
+    assert ticks == [f"tick@2030-01-01T00:{n}0:00" for n in range(1, 6)] + ["tick@2030-01-01T01:00:00"]
+    assert due_times() == ["01:10:00"]
+
+
+def test_schedules_with_second_grain_are_made_ten_seconds_ahead(define, ticks, stage, db_clock):
+    define(every=1)
+    assert due_times()[-1] == "00:00:11"
+    run_until(stage, db_clock, START + timedelta(seconds=60), step_seconds=5)
+    assert len(ticks) == 12  # missed="last": one of each five that were due together
+    assert len(due_times()) == 11
+
+
+def test_a_schedule_that_comes_to_its_end_is_made_no_more(define, ticks, stage, db_clock):
+    define(every=None, delay=5, period=5, repeat=2, missed="all", running="allow")
+    run_until(stage, db_clock, START + HOUR)
+    assert len(ticks) == 3
+    assert Schedule.objects.get().ended
+
+
+def test_firings_keep_their_hour_when_clocks_change(define, ticks, db_clock, stage):
+    define(every=None, cron="30 2 * * *", tz="Europe/Berlin", start=START)
+    db_clock.set(to_ms(datetime(2030, 3, 30, tzinfo=UTC)))
+    schedules.pause("tick")
+    schedules.resume("tick")
+    run_until(stage, db_clock, datetime(2030, 4, 2, tzinfo=UTC), step_seconds=3600)
+    assert ticks[-3:] == ["tick@2030-03-30T02:30:00", "tick@2030-03-31T02:30:00", "tick@2030-04-01T02:30:00"]
+    gap = Job.objects.get(key="tick@2030-03-31T02:30:00")
+    assert gap.due_at == datetime(2030, 3, 31, 1, tzinfo=UTC)
+
+
+# -- changes ------------------------------------------------------------------------------------
+
+
+def test_a_change_of_the_times_replaces_the_firing_made_ahead(define, ticks, stage, db_clock):
+    define()
+    define(every=None, cron="0 * * * *")
+    assert due_times() == ["01:00:00"]
+    run_until(stage, db_clock, START + 2 * HOUR)
+    assert ticks == ["tick@2030-01-01T01:00:00", "tick@2030-01-01T02:00:00"]
+    define()
+    assert due_times() == ["02:10:00"]
+
+
+def test_a_change_of_the_body_reaches_the_firing_made_ahead(define, ticks):
+    define()
+    define(body={"to": "anna"})
+    (job,) = Job.objects.filter(ended_at=None)
+    assert job.body == {"to": "anna"}
+
+
+def test_a_change_of_the_times_and_back_loses_no_firing(define, ticks, stage, db_clock):
+    define()
+    define(every=900)
+    define()
+    run_until(stage, db_clock, START + HOUR)
+    assert len(ticks) == 6
+    assert len(set(ticks)) == 6
+
+
+def test_a_firing_that_somebody_cancelled_is_not_made_again(define, ticks, stage, db_clock):
+    define()
+    assert cancel("tick", "tick@2030-01-01T00:10:00") == "cancelled"
+    define(missed="all")
+    run_until(stage, db_clock, START + HOUR / 2)
+    assert ticks == ["tick@2030-01-01T00:20:00", "tick@2030-01-01T00:30:00"]
+
+
+def test_a_firing_that_somebody_cancelled_is_not_made_again_with_another_body(define, ticks, stage, db_clock):
+    """With second grain several are ahead: those that the change withdraws are made again, that one is not."""
+    define(every=1, missed="all", running="allow")
+    assert cancel("tick", "tick@2030-01-01T00:00:05") == "cancelled"
+    define(every=1, missed="all", running="allow", body={"to": "anna"})
+    run_until(stage, db_clock, START + timedelta(seconds=8), step_seconds=1)
+    assert [key[-2:] for key in ticks] == ["01", "02", "03", "04", "06", "07", "08"]
+
+
+def test_a_change_leaves_the_run_that_is_live(define, ticks, stage, db_clock):
+    define()
+    db_clock.advance(seconds=601)
+    maker.make_due("default")
+    (held,) = stage.take("tick")
+    define(every=None, cron="*/15 * * * *", body={"n": 1})
+    live = Job.objects.get(key="tick@2030-01-01T00:10:00")
+    assert (live.state, live.body) == (State.RESERVED, {})
+    assert held.finish() is None
+    assert due_times() == ["00:15:00"]
+    run_until(stage, db_clock, START + HOUR / 2)
+    assert ticks == ["tick@2030-01-01T00:15:00", "tick@2030-01-01T00:30:00"]
+
+
+def test_an_overdue_firing_stands_when_the_times_change(define, ticks, stage, db_clock):
+    define()
+    db_clock.advance(seconds=605)
+    define(every=3600)
+    stage.go()
+    assert ticks == ["tick@2030-01-01T00:10:00"]
+    assert due_times() == ["01:00:00"]
+
+
+def test_a_clock_that_jumps_back_makes_no_firing_twice(define, ticks, stage, db_clock):
+    define()
+    run_until(stage, db_clock, START + HOUR / 2)
+    db_clock.set(to_ms(START))
+    define(every=300)
+    define()
+    run_until(stage, db_clock, START + HOUR)
+    assert sorted(ticks) == sorted(set(ticks))
+    assert len([key for key in ticks if key.endswith("0:00")]) == 6
+
+
+def test_retrying_and_failing_firings_do_not_touch_the_chain(define, stage, db_clock):
+    @stage.handler("tick", max_attempts=1)
+    def fail(job):
+        raise ValueError("no")
+
+    define()
+    run_until(stage, db_clock, START + HOUR)
+    assert Job.objects.filter(state=State.DEAD).count() == 6
+    retry_dead("tick", "tick@2030-01-01T00:10:00")
+    run_until(stage, db_clock, START + 2 * HOUR)
+    assert Job.objects.exclude(state=State.DELAYED).count() == 12
+
+
+# -- pause, delete, now, backfill ---------------------------------------------------------------
+
+
+def test_a_pause_makes_nothing_and_skips_what_comes_due(define, ticks, stage, db_clock):
+    define()
+    assert schedules.pause("tick")
+    assert not schedules.pause("tick")
+    run_until(stage, db_clock, START + HOUR)
+    assert ticks == []
+    assert schedules.resume("tick")
+    assert due_times() == ["01:10:00"]
+    run_until(stage, db_clock, START + 2 * HOUR)
+    assert len(ticks) == 6
+
+
+def test_pauses_and_resumptions_make_no_further_firings(define, ticks, stage, db_clock):
+    define()
+    for _ in range(3):
+        schedules.pause("tick")
+        schedules.resume("tick")
+    assert Job.objects.live().count() == 1
+
+
+def test_a_chain_with_microseconds_goes_on(define, ticks, stage, db_clock):
+    """As SQL may write it."""
+    define()
+    run_until(stage, db_clock, START + timedelta(minutes=9))
+    for microseconds in (1, 499, 500, 999):
+        moment = Schedule.objects.get().made_until.replace(microsecond=0) + timedelta(microseconds=microseconds)
+        Schedule.objects.update(made_until=moment)
+        run_until(stage, db_clock, clock.from_ms(db_clock.now_ms) + timedelta(minutes=10))
+        assert Schedule.objects.get().made_until > clock.from_ms(db_clock.now_ms)
+    assert len(ticks) == 4
+
+
+def test_a_pause_that_ends_before_the_firing_changes_nothing(define, ticks, stage, db_clock):
+    define()
+    schedules.pause("tick")
+    db_clock.advance(seconds=300)
+    schedules.resume("tick")
+    run_until(stage, db_clock, START + HOUR / 3)
+    assert len(ticks) == 2
+
+
+def test_a_deleted_schedule_leaves_no_job(define, ticks, stage, db_clock):
+    row = define()
+    schedules.delete(row)
+    run_until(stage, db_clock, START + HOUR)
+    assert ticks == []
+    assert not ScheduleRun.objects.exists()
+
+
+def test_a_schedule_runs_once_now_beside_its_times(define, ticks, stage, db_clock):
+    define(body={"n": 1})
+    job = schedules.run_now("tick", by="anna")
+    stage.go()
+    assert ticks == [job.key]
+    assert job.body == {"n": 1}
+    assert JobEvent.objects.filter(job_id=job.pk, actor="anna").exists()
+    assert due_times() == ["00:10:00"]
+
+
+def test_a_backfill_runs_what_never_ran_and_nothing_twice(define, ticks, stage, db_clock):
+    define(missed="none")
+    run_until(stage, db_clock, START + HOUR / 2)
+    db_clock.advance(seconds=3600)
+    maker.make_due("default")
+    stage.go()  # six were missed
+    before = set(ticks)
+    assert schedules.backfill("tick", START - HOUR, START) == 1  # the start itself; nothing was before
+    assert schedules.backfill("tick", START - HOUR, START + HOUR / 2) == 0
+    stage.go()
+    assert set(ticks) - before == {"tick@2030-01-01T00:00:00"}
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "problem"),
+    [
+        (START + HOUR, START, "backwards"),
+        (START, START + HOUR, "future"),
+        (START.replace(tzinfo=None), START, ""),
+        (datetime.min.replace(tzinfo=UTC), START, ""),
+    ],
+)
+def test_a_backfill_needs_a_range_in_the_past(define, ticks, start, end, problem):
+    define()
+    with pytest.raises(BadSchedule, match="backfill") as raised:
+        schedules.backfill("tick", start, end)
+    assert raised.value.range_problem == problem
+
+
+def test_a_backfill_is_bounded(define, ticks):
+    define(every=1, start=START - timedelta(days=1))
+    with pytest.raises(BadSchedule, match="10,000 firings") as raised:
+        schedules.backfill("tick", START - timedelta(days=1), START)
+    assert raised.value.range_problem == "long"
+
+
+@pytest.mark.on_both
+def test_the_firings_that_a_backfill_leaves_out_are_counted(define, ticks):
+    row = define(every=1, start=START - HOUR)
+    firings = schedules.past_firings(row, START - HOUR / 2, START)
+    assert schedules.count_made(row, firings) == 0
+    schedules.backfill("tick", START - HOUR / 2, START - HOUR / 4)
+    assert schedules.count_made(row, firings) == 901
+    Job.objects.filter(key=f"tick@{firings[0].label}").update(state=State.CANCELLED, ended_at=START)
+    Job.objects.filter(key=f"tick@{firings[1].label}").update(state=State.FINISHED, ended_at=START)
+    Job.objects.filter(key=f"tick@{firings[2].label}").update(topic="other")
+    assert schedules.count_made(row, firings) == 899
+    assert schedules.count_made(row, firings[:1]) == schedules.count_made(row, []) == 0
+
+
+# -- the code's schedules -----------------------------------------------------------------------
+
+
+def declare(name: str = "tick", **options) -> None:
+    registry.forget(name)
+    registry.add(registry.Declared(Definition(name=name, topic="tick", **{"every": 600} | options)))
+
+
+def kinds(changes) -> dict[str, str]:
+    return {change.name: change.kind for change in changes}
+
+
+def test_recurring_registers_a_handler_and_a_schedule(stage, db_clock):
+    ran = []
+    stage.registered.append("report.daily")
+
+    @recurring("report.daily", cron="30 2 * * 1-5", tz="Europe/Berlin", ttr=120)
+    def report(job):
+        ran.append(job.key)
+
+    assert kinds(schedules.apply()) == {"report.daily": "create"}
+    assert kinds(schedules.apply()) == {"report.daily": "keep"}
+    (job,) = Job.objects.all()
+    assert (job.ttr_ms, job.due_at) == (120_000, datetime(2030, 1, 1, 1, 30, tzinfo=UTC))
+
+
+def test_apply_creates_changes_and_deletes(ticks, db_clock):
+    declare()
+    declare("other")
+    assert kinds(schedules.plan()) == {"tick": "create", "other": "create"}
+    schedules.apply()
+    declare(every=900)
+    registry.forget("other")
+    assert kinds(schedules.apply()) == {"tick": "change", "other": "delete"}
+    assert due_times() == ["00:15:00"]
+    assert due_times("other") == []
+
+
+def test_apply_keeps_the_chain_and_staffs_pause(ticks, stage, db_clock):
+    declare()
+    schedules.apply()
+    schedules.pause("tick")
+    declare(running="allow")
+    schedules.apply()
+    assert Schedule.objects.get().paused
+
+
+def test_a_rename_keeps_the_chain(ticks, stage, db_clock):
+    declare("old")
+    schedules.apply()
+    run_until(stage, db_clock, START + HOUR / 2)
+    registry.forget("old")
+    registry.add(registry.Declared(Definition(name="new", topic="tick", every=600), was=("old",)))
+    assert kinds(schedules.apply()) == {"new": "rename"}
+    run_until(stage, db_clock, START + HOUR)
+    assert [key.partition("@")[0] for key in ticks] == ["old"] * 3 + ["new"] * 3
+    assert len({key.partition("@")[2] for key in ticks}) == 6
+
+
+def test_a_process_of_the_old_version_makes_the_jobs_of_a_new_schedule(stage, db_clock):
+    """In a deployment: it does not know the topic, and so not the TTR of its handler."""
+    stage.registered.append("report.daily")
+    recurring("report.daily", every=600, ttr=900)(lambda job: None)
+    schedules.apply()
+    registry.forget("report.daily")
+    handlers.forget("report.daily")
+    db_clock.advance(seconds=600)
+    assert maker.make_due("default") == 1
+    assert list(Job.objects.values_list("ttr_ms", flat=True)) == [900_000] * 2
+
+
+def test_a_rename_that_is_rolled_back_makes_each_instant_once(ticks, stage, db_clock):
+    """Workers of both versions run meanwhile: a job that has the other version's name runs, too."""
+    terms = {"every": None, "cron": "*/10 * * * *"}
+    declare("old", **terms)
+    schedules.apply()
+    run_until(stage, db_clock, START + HOUR / 2)
+    registry.forget("old")
+    registry.add(registry.Declared(Definition(name="new", topic="tick", cron="*/10 * * * *"), was=("old",)))
+    schedules.apply()
+    run_until(stage, db_clock, START + HOUR - timedelta(minutes=5))
+    registry.forget("new")
+    declare("old", **terms)
+    assert kinds(schedules.apply()) == {"old": "create", "new": "delete"}
+    run_until(stage, db_clock, START + 2 * HOUR)
+    assert [key.partition("@")[2][11:16] for key in ticks] == [
+        f"{n // 6:02}:{n % 6}0" for n in range(1, 13)
+    ]  # fmt: skip
+
+
+def test_apply_refuses_the_name_of_a_schedule_of_staff(define, ticks):
+    define()
+    declare()
+    with pytest.raises(BadSchedule, match="defined by staff"):
+        schedules.apply()
+
+
+def test_two_declarations_of_one_name_are_refused():
+    declare()
+    with pytest.raises(BadSchedule, match="two schedules named 'tick'"):
+        registry.add(registry.Declared(Definition(name="tick", topic="tick", every=1)))
+
+
+# -- bad input ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"every": None}, "it has none of them"),
+        ({"cron": "0 0 * * *"}, "it has cron, every"),
+        ({"rrule": "FREQ=DAILY"}, "it has every, rrule"),
+        ({"every": None, "rrule": "FREQ=DAILY", "delay": 5}, "it has rrule, delay or period"),
+        ({"every": 0}, "every is"),
+        ({"every": "1h"}, "every is '1h'"),
+        ({"every": None, "cron": "0 0 30 2 *"}, "Bad day-of-month"),
+        ({"tz": "Europe/Nowhere"}, "IANA name"),
+        ({"missed": "some"}, "missed is 'some'"),
+        ({"running": "kill"}, "running is 'kill'"),
+        ({"gap": "no"}, "gap is 'no'"),
+        ({"overlap": "no"}, "overlap is 'no'"),
+        ({"within": -1}, "within is -1"),
+        ({"start": datetime(2030, 1, 1)}, "start is"),  # noqa: DTZ001
+        ({"ttr": 0}, "ttr is 0"),
+        ({"name": "a name"}, "not a schedule's name"),
+    ],
+)
+def test_a_wrong_definition_is_refused(options, words):
+    with pytest.raises(BadInput, match=words):
+        Definition(**{"name": "tick", "topic": "tick", "every": 600} | options)
+
+
+def test_a_schedule_of_the_past_or_of_an_unknown_topic_is_refused(define, ticks):
+    with pytest.raises(BadSchedule, match="would never run"):
+        define(every=None, rrule="FREQ=DAILY;COUNT=2", start=START - 90 * 24 * HOUR)
+    with pytest.raises(UnknownTopic):
+        define(topic="unknown.topic")
+    assert not Schedule.objects.exists()
+
+
+def test_a_row_written_past_the_checks_stops_itself_not_the_others(define, ticks, stage, db_clock, caplog):
+    define("broken")
+    define()
+    Schedule.objects.filter(name="broken").update(tz="Mars/Base")
+    run_until(stage, db_clock, START + HOUR)
+    assert len([key for key in ticks if key.startswith("tick@")]) == 6
+    assert "Mars/Base" in Schedule.objects.get(name="broken").problem
+    assert "broken" in caplog.text
+
+
+def test_an_unknown_schedule_is_named():
+    with pytest.raises(BadSchedule, match="no schedule 'x'"):
+        schedules.pause("x")
+
+
+def test_a_rule_of_the_zone_that_changed_moves_the_firing(define, ticks, stage, db_clock):
+    """As if the firing at 09:00 had been computed when Berlin was two hours ahead of UTC in winter."""
+    define(every=None, cron="0 9 * * *", tz="Europe/Berlin")
+    wrong = datetime(2030, 1, 1, 7, tzinfo=UTC)
+    Schedule.objects.update(made_until=wrong)
+    Job.objects.update(due_at=wrong)
+    assert maker.refresh_zones("default") == 1
+    assert due_times() == ["08:00:00"]
+    assert maker.refresh_zones("default") == 0
+    run_until(stage, db_clock, START + 24 * HOUR, step_seconds=1800)
+    assert ticks == ["tick@2030-01-01T09:00:00"]

@@ -1,0 +1,183 @@
+"""What is hidden in a job's body, rule by rule, and what is not."""
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from delaytasks import conf
+from delaytasks.redaction import HIDDEN, redacted
+
+SECRET = "hunter2-7f3a"
+WORDS = conf.Settings().redact
+
+
+def shown(value: Any) -> Any:
+    return redacted(value, WORDS)
+
+
+# The names of keys
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "pwd", "PWD", "db_pwd", "userPwd", "pin", "PIN", "pin_code", "userPin", "userPIN", "PINCode", "pin2", "pins",
+        "otp", "otpCode", "X-OTP", "auth", "X-Auth", "basicAuth", "authHeader", "oauth", "oauth2", "jwt", "JWT",
+        "idJwt", "session", "sessionid", "session_key", "SESSION", "signature", "x-signature", "ssn", "customerSSN",
+        "dsn", "DATABASE_DSN", "sentryDsn", "account_number", "accountNumber", "account-number", "bankAccountNumber",
+        "password", "passwords", "passcode", "refreshtokens", "apikey", "cvv", "cvc2", "iban", "ＰＩＮ",
+    ],
+)  # fmt: skip
+def test_the_value_of_a_secret_name_is_hidden(name: str) -> None:
+    assert shown({name: SECRET}) == {name: HIDDEN}
+    assert shown([{"deep": {name: [SECRET, {"any": 1}]}}]) == [{"deep": {name: HIDDEN}}]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "shipping", "author", "authors", "authority", "spinning", "pinned", "opinion", "hotplate", "footprint",
+        "class_name", "classname", "lessons", "wordsnumber", "fields", "account", "number", "accounts", "caliban",
+        "key", "sort_key", "card", "code", "laptop", "spin", "pint", "designation", "compass",
+    ],
+)  # fmt: skip
+def test_the_value_of_an_innocent_name_is_shown(name: str) -> None:
+    assert shown({name: "shown"}) == {name: "shown"}
+
+
+@pytest.mark.parametrize("empty", [None, "", [], {}])
+def test_an_empty_value_is_shown(empty: Any) -> None:
+    assert shown({"password": empty}) == {"password": empty}
+
+
+@pytest.mark.parametrize("value", [0, False, 1234, 0.5, [0]])
+def test_a_value_that_is_no_text_is_hidden_too(value: Any) -> None:
+    assert shown({"pin": value}) == {"pin": HIDDEN}
+
+
+# Pairs
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        {"name": "password", "value": SECRET},
+        {"key": "X-Api-Key", "value": SECRET, "enabled": True},
+        {"Name": "PIN", "Value": 1234},
+        {"header": "Authorization", "values": [SECRET]},
+        {"field": "otp", "content": SECRET},
+        ["Authorization", SECRET],
+        ["pwd", {"is": SECRET}],
+    ],
+    ids=str,
+)
+def test_the_value_of_a_pair_is_hidden(pair: Any) -> None:
+    text = json.dumps(shown([pair]), ensure_ascii=False)
+    assert HIDDEN in text
+    assert SECRET not in text
+    assert "1234" not in text
+
+
+def test_the_value_of_an_innocent_pair_is_shown() -> None:
+    body = [{"name": "colour", "value": "red"}, ["size", "L"], ["a", "b", "c"], {"name": "Anna", "text": "hello"}]
+    assert shown(body) == body
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        (f"user=anna&password={SECRET}&x=1", f"user=anna&password={HIDDEN}&x=1"),
+        (f"host=db password='{SECRET} x' user=u", f"host=db password='{HIDDEN}' user=u"),
+        (f"Authorization: Bearer {SECRET}", f"Authorization: {HIDDEN}"),
+        (f"pin: {SECRET}, name: Anna", f"pin: {HIDDEN}, name: Anna"),
+        (f"https://host/pay?order=7&token={SECRET}#top", f"https://host/pay?order=7&token={HIDDEN}"),
+        (f"next=https://host/?token={SECRET}", f"next=https://host/?token={HIDDEN}"),
+        (f'{{"password": "{SECRET}", broken', f'{{"password": "{HIDDEN}", broken'),
+    ],
+)
+def test_the_value_of_a_pair_in_a_text_is_hidden(text: str, seen: str) -> None:
+    assert shown({"note": text}) == {"note": seen}
+
+
+# Credentials by their form
+
+
+@pytest.mark.parametrize(
+    ("url", "seen"),
+    [
+        (f"postgres://anna:{SECRET}@db:5432/shop", f"postgres://{HIDDEN}@db:5432/shop"),
+        (f"redis://:{SECRET}@cache/0", f"redis://{HIDDEN}@cache/0"),
+        (f"https://{SECRET}@git.example/x", f"https://{HIDDEN}@git.example/x"),
+        (f"amqp://u:p/{SECRET}@mq//", f"amqp://{HIDDEN}@mq//"),
+        (f"see https://u:p@{SECRET}@host/ now", f"see https://{HIDDEN}@host/ now"),
+    ],
+)
+def test_credentials_in_a_url_are_hidden(url: str, seen: str) -> None:
+    assert shown([url]) == [seen]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://host:8000/users/anna@example.com", "https://example.com/a?b=c&d=e", "mailto:anna@example.com",
+        "10:30 to 12:00", "a=b", "The author: Anna", "shipping: express", "https://host:443", "http://[::1]:80/x@y",
+        "[not JSON", '"quoted" words', "basic price", "{}", "[1, 2]",
+    ],
+)  # fmt: skip
+def test_innocent_texts_are_shown(text: str) -> None:
+    assert shown({"note": text}) == {"note": text}
+
+
+def test_a_json_web_token_is_hidden_under_any_name() -> None:
+    jwt = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJl"
+    assert shown({"note": f"sent {jwt} twice"}) == {"note": f"sent {HIDDEN} twice"}
+
+
+def test_what_follows_bearer_in_a_text_is_hidden() -> None:
+    assert shown(["curl -H 'Bearer abcdefgh.12345678'"]) == [f"curl -H 'Bearer {HIDDEN}'"]
+
+
+# JSON inside a string
+
+
+def test_json_inside_a_string_is_redacted_at_any_depth() -> None:
+    body = {"payload": json.dumps({"user": "anna", "inner": json.dumps([{"otp": SECRET}])})}
+    text = json.dumps(shown(body))
+    assert SECRET not in text
+    assert "anna" in text
+
+
+def test_json_inside_a_string_without_secrets_keeps_its_form() -> None:
+    body = {"payload": '{ "user":"anna" }'}
+    assert shown(body) == body
+
+
+def test_json_that_nests_too_deep_is_hidden() -> None:
+    assert shown({"payload": "[" * 200_000 + "]" * 200_000}) == {"payload": HIDDEN}
+
+
+def test_no_words_hide_nothing() -> None:
+    body = {"password": SECRET, "url": f"https://u:{SECRET}@host/"}
+    assert redacted(body, ()) == body
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "://a:x" * 11_000,
+        "a=" * 32_000,
+        "a:" * 32_000,
+        "bearer " * 9_000,
+        "eyJ" * 21_000,
+        '"a":"' * 13_000,
+        "=" * 65_000,
+    ],
+    ids=range(7),
+)
+def test_a_hostile_text_takes_less_than_a_second_of_cpu(text: str) -> None:
+    """A pattern with quadratic cost takes many. CPU time, so that a busy machine makes no difference."""
+    began = time.process_time()
+    shown({"note": text})
+    assert time.process_time() - began < 1

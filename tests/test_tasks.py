@@ -1,0 +1,60 @@
+"""The engine's Celery tasks serve each database, also if another one is down."""
+
+from typing import Any
+
+import pytest
+from django.db import DatabaseError, connections
+
+from delaytasks import schedule, tasks
+from delaytasks.maintenance import guard
+from delaytasks.worker import dispatch
+
+from .support.stage import state_of
+
+DOWN = {
+    "sqlite": {"ENGINE": "django.db.backends.sqlite3", "NAME": "/nonexistent/directory/db.sqlite3"},
+    "postgresql": {"ENGINE": "django.db.backends.postgresql", "NAME": "none", "HOST": "/nonexistent"},
+}
+
+
+@pytest.fixture
+def database_down(stage, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of two databases is down; the second one is the test's."""
+    monkeypatch.setitem(
+        connections.settings, "down", connections.settings["default"] | DOWN[connections["default"].vendor]
+    )
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "DATABASES": ["down", "default"]}
+    yield
+    connections["down"].close()
+    del connections["down"]
+
+
+def test_the_sweep_takes_back_expired_jobs_of_the_databases_after_one_that_is_down(
+    stage, database_down, db_clock, caplog
+) -> None:
+    stage.handler("t")(print)
+    schedule("t", "a", delay=0, ttr=10)
+    assert stage.take("t")
+    db_clock.advance(seconds=11)
+    with pytest.raises(DatabaseError):  # the worker's log shows that the task has failed
+        tasks.sweep()
+    assert state_of("a") == "delayed"
+    assert "database down failed" in caplog.text
+
+
+def test_move_due_guards_the_databases_after_one_that_is_down(stage, database_down, monkeypatch) -> None:
+    guarded: list[str] = []
+
+    def recording_guard(using: str) -> None:
+        guard.guard(using)
+        guarded.append(using)
+
+    monkeypatch.setattr(tasks, "guard", recording_guard)
+    movers = {"default": stage.mover, "down": dispatch.new_mover("down")}
+    monkeypatch.setattr(tasks, "mover", movers.__getitem__)
+    stage.handler("t")(print)
+    schedule("t", "a", delay=0)
+    with pytest.raises(DatabaseError):
+        tasks.move_due()
+    assert stage.dispatched == ["t"]
+    assert guarded == ["default"]

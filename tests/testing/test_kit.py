@@ -1,0 +1,312 @@
+"""advance() and run_due(): due jobs run in their order, in the test's own transaction."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+
+from delaytasks import Snooze, cancel, reschedule, schedule
+from delaytasks.backoff import Backoff
+from delaytasks.exceptions import BadInput, UnknownTopic
+from delaytasks.models import Job, JobEvent, Topic
+from delaytasks.recurrence import schedules
+from delaytasks.recurrence.definition import Definition
+from delaytasks.signals import job_finished, job_scheduled
+from delaytasks.states import State
+from delaytasks.testing import Timeouts, hours, minutes
+from delaytasks.testing import kit as kit_module
+from delaytasks.testing.exceptions import TooManyRuns
+from project.shop.models import Product
+from tests.support.stage import effect, effects
+
+Register = Callable[..., Any]
+
+
+def test_a_job_runs_at_its_due_time_and_not_before(timeouts: Timeouts, ran: list[str]) -> None:
+    schedule("t", "order:1", delay=minutes(30))
+    assert not timeouts.advance(minutes=29, seconds=59)
+    assert ran == []
+    runs = timeouts.advance(seconds=1)
+    assert (runs.outcomes, runs.topics, ran) == ({"finished": 1}, {"t": 1}, ["order:1"])
+    assert not timeouts.advance(hours=1)
+
+
+def test_jobs_run_in_the_order_of_their_due_times_across_topics(timeouts: Timeouts, register: Register) -> None:
+    order: list[str] = []
+    for topic in ("a", "b"):
+        register(topic, lambda job: order.append(job.key))
+    for topic, key, delay in (("a", "3", 3), ("b", "2", 2), ("a", "1", 1), ("b", "4", 4), ("a", "5", 4)):
+        schedule(topic, key, delay=delay)
+    timeouts.advance(seconds=10)
+    assert order == ["1", "2", "3", "4", "5"]
+
+
+def test_the_clock_stands_at_the_due_time_of_the_job_that_runs(timeouts: Timeouts, register: Register) -> None:
+    seen: list[datetime] = []
+    register("t", lambda job: seen.append(timeouts.now))
+    start = timeouts.now
+    schedule("t", "1", delay=60)
+    schedule("t", "2", delay=90.5)
+    timeouts.advance(hours=1)
+    assert seen == [start + timedelta(seconds=60), start + timedelta(seconds=90.5)]
+    assert timeouts.now == start + timedelta(hours=1)
+    assert all(event.late_ms == 0 for event in JobEvent.objects.all())
+
+
+def test_what_jobs_schedule_on_the_way_runs_too(timeouts: Timeouts, register: Register) -> None:
+    times: list[datetime] = []
+
+    def again(job: Any) -> None:
+        times.append(timeouts.now)
+        if len(times) < 4:
+            schedule("t", job.key, delay=minutes(10))
+
+    register("t", again)
+    start = timeouts.now
+    schedule("t", "1", delay=minutes(10))
+    assert timeouts.advance(minutes=30).outcomes == {"finished": 3}
+    assert [at - start for at in times] == [minutes(10), minutes(20), minutes(30)]
+
+
+def test_run_due_runs_only_what_is_due_now(timeouts: Timeouts, ran: list[str]) -> None:
+    schedule("t", "now", delay=0)
+    schedule("t", "later", delay=0.001)
+    now = timeouts.now
+    assert timeouts.run_due().outcomes == {"finished": 1}
+    assert (ran, timeouts.now) == (["now"], now)
+
+
+def test_a_job_due_at_the_moment_of_the_next_act_runs_before_it(timeouts: Timeouts, ran: list[str]) -> None:
+    """The tie: what is due at or before now runs first."""
+    job = schedule("t", "order:1", delay=minutes(30))
+    timeouts.advance_to(job.due_at)
+    assert (ran, cancel("t", "order:1")) == (["order:1"], "already finished")
+
+
+def test_a_job_that_was_cancelled_or_moved_does_not_run_at_its_old_time(timeouts: Timeouts, ran: list[str]) -> None:
+    schedule("t", "cancelled", delay=10)
+    schedule("t", "moved", delay=10)
+    cancel("t", "cancelled")
+    reschedule("t", "moved", delay=20)
+    assert not timeouts.advance(seconds=19)
+    timeouts.advance(seconds=1)
+    assert ran == ["moved"]
+
+
+def test_snoozes_and_retries_run_on_time_without_jitter(timeouts: Timeouts, register: Register) -> None:
+    start, seen = timeouts.now, list[float]()
+
+    def answer(job: Any) -> Snooze | None:
+        seen.append((timeouts.now - start).total_seconds())
+        if job.attempt == 1:
+            return Snooze(60)
+        if job.attempt < 4:
+            raise ValueError("no")
+        return None
+
+    register("t", answer, backoff=Backoff(base_seconds=10, factor=2, jitter=0.5))
+    schedule("t", "1", delay=1)
+    assert timeouts.advance(minutes=5).outcomes == {"snoozed": 1, "failed": 2, "finished": 1}
+    assert seen == [1, 61, 71, 91]
+
+
+def test_a_failing_job_dies_and_its_error_is_shown(timeouts: Timeouts, register: Register) -> None:
+    def fail(job: Any) -> None:
+        effect("effect")
+        raise ValueError("the bank is closed")
+
+    register("t", fail, max_attempts=2)
+    schedule("t", "1", delay=1)
+    runs = timeouts.advance(days=1)
+    assert runs.outcomes == {"failed": 1, "dead": 1}
+    assert "the bank is closed" in repr(runs)
+    assert effects() == []
+
+
+def test_batch_and_non_atomic_handlers_run(timeouts: Timeouts, register: Register) -> None:
+    sizes: list[int] = []
+    register("batch", lambda jobs: sizes.append(len(jobs)), batch=10)
+
+    def outside(job: Any) -> None:
+        job.touch()
+        with job.finishing():
+            effect("effect")
+
+    register("outside", outside, atomic=False)
+    schedule("batch", "1", delay=1)
+    schedule("batch", "2", delay=1)
+    schedule("outside", "1", delay=1)
+    assert timeouts.advance(seconds=1).outcomes == {"finished": 3}
+    assert (sizes, effects()) == ([1, 1], ["effect"])
+
+
+def test_paused_topics_and_topics_without_handler_are_left_alone(timeouts: Timeouts, ran: list[str]) -> None:
+    Topic.objects.update_or_create(name="t", defaults={"paused": True})
+    Topic.objects.create(name="elsewhere")
+    schedule("t", "1", delay=1)
+    schedule("elsewhere", "1", delay=1)
+    assert not timeouts.advance(hours=1)
+    Topic.objects.filter(name="t").update(paused=False)
+    assert len(timeouts.run_due()) == 1
+
+
+def test_an_endless_chain_ends_with_an_error_that_names_the_topic(
+    timeouts: Timeouts, register: Register, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert kit_module.MAX_RUNS == 10_000
+    monkeypatch.setattr(kit_module, "MAX_RUNS", 20)
+    register("endless", lambda job: schedule("endless", job.key, delay=0) and None)
+    schedule("endless", "1", delay=0)
+    with pytest.raises(TooManyRuns, match="20 jobs ran in one advance, 20 of them of topic 'endless'"):
+        timeouts.advance(seconds=1)
+
+
+def test_time_only_advances(timeouts: Timeouts) -> None:
+    with pytest.raises(BadInput, match="travel_to"):
+        timeouts.advance(seconds=-1)
+    with pytest.raises(BadInput, match="before the clock's time"):
+        timeouts.advance_to(timeouts.now - minutes(1))
+
+
+def test_travelling_runs_nothing_and_may_go_back(timeouts: Timeouts, ran: list[str]) -> None:
+    schedule("t", "1", delay=60)
+    timeouts.travel_to(datetime(2040, 1, 1, tzinfo=UTC))
+    assert (ran, timeouts.now.year) == ([], 2040)
+    assert len(timeouts.run_due()) == 1
+    timeouts.travel_to(datetime(2016, 1, 1, tzinfo=UTC))
+    assert schedule("t", "2", delay=60).due_at == datetime(2016, 1, 1, 0, 1, tzinfo=UTC)
+
+
+# Transactions
+
+
+def test_jobs_run_in_the_tests_transaction(timeouts: Timeouts, register: Register) -> None:
+    register("t", lambda job: effect("effect"))
+    assert connection.in_atomic_block
+    with transaction.atomic():
+        schedule("t", "1", delay=1)
+        timeouts.advance(seconds=1)
+        assert effects() == ["effect"]
+        transaction.set_rollback(True)
+    assert effects() == []
+    assert not Job.objects.exists()
+
+
+def test_on_commit_callbacks_of_a_job_run_after_it_and_those_of_the_test_do_not(
+    timeouts: Timeouts, register: Register
+) -> None:
+    said: list[str] = []
+
+    def handler(job: Any) -> None:
+        transaction.on_commit(lambda: said.append(f"committed {job.key} {Job.objects.get(pk=job.id).state}"))
+        said.append(f"ran {job.key}")
+        if job.key == "2" and job.attempt == 1:
+            raise ValueError("rolled back")
+
+    register("t", handler)
+    transaction.on_commit(lambda: said.append("the test's own"))
+    schedule("t", "1", delay=1)
+    schedule("t", "2", delay=2)
+    timeouts.advance(seconds=2)
+    assert said == ["ran 1", f"committed 1 {int(State.FINISHED)}", "ran 2"]
+
+
+def test_callbacks_that_callbacks_register_run_too_and_none_runs_twice(
+    timeouts: Timeouts, register: Register, django_capture_on_commit_callbacks: Any
+) -> None:
+    said: list[str] = []
+
+    def callback() -> None:
+        said.append("first")
+        transaction.on_commit(lambda: said.append("second"))
+
+    register("t", lambda job: transaction.on_commit(callback))
+    with django_capture_on_commit_callbacks(execute=True):
+        schedule("t", "1", delay=1)
+        timeouts.advance(seconds=1)
+    assert said == ["first", "second"]
+
+
+def test_a_callback_that_raises_does_not_end_the_test(timeouts: Timeouts, register: Register, caplog: Any) -> None:
+    register("t", lambda job: transaction.on_commit(lambda: 1 / 0))
+    schedule("t", "1", delay=1)
+    assert timeouts.advance(seconds=1).outcomes == {"finished": 1}
+    assert "an on_commit callback of a job failed" in caplog.text
+
+
+def test_signals_are_sent(timeouts: Timeouts, ran: list[str]) -> None:
+    said: list[str] = []
+
+    def receiver(*, job: Any, signal: Any, **_: Any) -> None:
+        said.append(job.key)
+
+    for signal in (job_finished, job_scheduled):
+        signal.connect(receiver)
+    try:
+        schedule("t", "1", delay=1)
+        timeouts.advance(seconds=1)
+    finally:
+        for signal in (job_finished, job_scheduled):
+            signal.disconnect(receiver)
+    assert said == ["1"]  # job_scheduled is the test's own: Django sends it on its commit, which never comes
+
+
+@pytest.mark.django_db(transaction=True)
+def test_it_commits_in_a_test_that_commits(timeouts: Timeouts, register: Register) -> None:
+    said: list[str] = []
+    register("t", lambda job: transaction.on_commit(lambda: said.append(str(connection.in_atomic_block))))
+    assert not connection.in_atomic_block
+    schedule("t", "1", delay=1)
+    assert timeouts.advance(seconds=1).outcomes == {"finished": 1}
+    assert said == ["False"]
+
+
+# Assertions
+
+
+def test_assert_scheduled_finds_the_live_job(timeouts: Timeouts, register: Register, product: Product) -> None:
+    dim = register("t")
+    job = dim.schedule(product, delay=minutes(30), body={"n": 1})
+    assert timeouts.assert_scheduled("t", subject=product, within=minutes(30)) == job
+    assert timeouts.assert_scheduled(dim, f"product:{product.pk}", due_at=job.due_at, body={"n": 1}) == job
+    timeouts.assert_not_scheduled("t", "another")
+    dim.cancel(product)
+    timeouts.assert_not_scheduled(dim, subject=product)
+
+
+def test_failing_assertions_say_what_is_there(timeouts: Timeouts, register: Register, product: Product) -> None:
+    register("t")
+    schedule("t", "order:1", delay=hours(1), body={"n": 1})
+    missing = r"No live job of t about shop\.product \d+\. Live jobs of t: order:1 \(due"
+    with pytest.raises(AssertionError, match=missing):
+        timeouts.assert_scheduled("t", subject=product)
+    with pytest.raises(AssertionError, match=r"t 'order:1' is due at .*, 1:00:00 from now"):
+        timeouts.assert_scheduled("t", "order:1", within=minutes(59))
+    with pytest.raises(AssertionError, match=r"is due at .*, not at"):
+        timeouts.assert_scheduled("t", "order:1", due_at=timeouts.now)
+    with pytest.raises(AssertionError, match=r"The body of t 'order:1' is \{'n': 1\}, not \{'n': 2\}"):
+        timeouts.assert_scheduled("t", "order:1", body={"n": 2})
+    with pytest.raises(AssertionError, match="A live job of t 'order:1' exists"):
+        timeouts.assert_not_scheduled("t", "order:1")
+
+
+def test_an_unknown_topic_is_not_merely_not_scheduled(timeouts: Timeouts) -> None:
+    with pytest.raises(UnknownTopic, match=r"order\.clsoe"):
+        timeouts.assert_not_scheduled("order.clsoe")
+
+
+def test_series_and_schedules_go_on_while_the_clock_advances(timeouts: Timeouts, ran: list[str]) -> None:
+    start = timeouts.now
+    schedule("t", "order:1", delay=60, period=60, repeat=2)
+    schedules.define(Definition("tick", "t", every=1, start=start))
+    assert timeouts.advance(minutes=5).outcomes == {"finished": 303}
+    assert sum(key.startswith("order:1#") for key in ran) == 3
+
+
+def test_of_runs_missed_while_the_clock_travelled_the_last_is_run(timeouts: Timeouts, ran: list[str]) -> None:
+    schedules.define(Definition("tick", "t", every=60))
+    timeouts.travel_to(timeouts.now + hours(1))
+    runs = timeouts.run_due()
+    assert runs.outcomes == {"skipped": 59, "finished": 1}

@@ -1,0 +1,39 @@
+"""The kit for unittest."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from django.db import connection
+from django.test import TestCase
+from django.utils import timezone
+
+from delaytasks import handlers, schedule
+from delaytasks.db import dialects
+from delaytasks.testing import TimeoutsTestMixin
+
+
+class WithTheKit(TimeoutsTestMixin, TestCase):
+    timeouts_start = datetime(2041, 1, 1, tzinfo=UTC)
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.keys: list[str] = []
+        handlers.handler("t")(self.handle)
+        self.addCleanup(handlers.forget, "t")
+
+    def handle(self, job: Any) -> None:
+        self.keys.append(job.key)
+
+    def test_the_kit_runs_jobs_in_a_test_case(self) -> None:
+        assert timezone.now() == self.timeouts_start
+        assert connection.in_atomic_block
+        schedule("t", "1", delay=60)
+        self.timeouts.assert_scheduled("t", "1")
+        self.assertFalse(self.timeouts.advance(seconds=59))
+        self.assertEqual(self.timeouts.advance(seconds=1).outcomes, {"finished": 1})
+        self.assertEqual(self.keys, ["1"])
+
+
+class AfterTheKit(TestCase):
+    def test_the_clock_is_real_again(self) -> None:
+        assert not dialects.is_fixed()

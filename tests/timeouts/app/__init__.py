@@ -1,0 +1,1 @@
+"""A Django app with the models of these tests."""

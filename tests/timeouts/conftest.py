@@ -1,0 +1,82 @@
+"""A test sees its own declarations alone. The database's clock stands until it is advanced."""
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from delaytasks import handlers
+from delaytasks.models import Job
+from delaytasks.timeouts import applied, declarations, receivers
+from delaytasks.timeouts.declarations import Declaration
+from delaytasks.timeouts.triggers import marks
+from delaytasks.worker import completion
+
+START = datetime(2030, 1, 1, tzinfo=UTC)  # the initial time of db_clock
+HALF_HOUR = timedelta(minutes=30)
+
+
+@pytest.fixture(autouse=True)
+def _own_declarations() -> Iterator[None]:
+    of_apps = declarations.registered()  # those of the example shop
+    for each in of_apps:
+        declarations.forget(each.topic)
+    receivers.disconnect()
+    marks._positions.clear()
+    yield
+    for each in declarations.registered():
+        declarations.forget(each.topic)
+        handlers.forget(each.topic)
+        completion.after_end.pop(each.topic, None)
+    for each in of_apps:
+        declarations.add(each)
+    receivers.disconnect()
+    receivers.connect_all()
+
+
+@pytest.fixture
+def declare() -> Callable[..., Declaration]:
+    """Register a declaration without a handler, and count it as applied."""
+
+    def declare(model: Any, on: str = "created_at", topic: str = "declared.close", **options: Any) -> Declaration:
+        new = Declaration(topic, model, on, **options)
+        declarations.add(new)
+        return new
+
+    return declare
+
+
+@pytest.fixture
+def automatic() -> Iterator[None]:
+    with applied.automatically():
+        yield
+
+
+def live() -> dict[str, datetime]:
+    """Return the due times of the live jobs by key."""
+    return {job.key: job.due_at for job in Job.objects.filter(ended_at=None).order_by("key")}
+
+
+@pytest.fixture
+def in_another_session() -> Iterator[Callable[[str], Callable[[], None]]]:
+    """Execute SQL in a transaction of another connection (PostgreSQL). It stays open until the test ends.
+
+    Returns a function that commits it before.
+    """
+    from django.db import connection
+
+    others = []
+
+    def execute(sql: str) -> Callable[[], None]:
+        other = connection.copy()
+        others.append(other)
+        other.set_autocommit(False)
+        with other.cursor() as cursor:
+            cursor.execute(sql)
+        return other.commit
+
+    yield execute
+    for other in others:
+        other.rollback()
+        other.close()

@@ -1,0 +1,202 @@
+"""Nothing is made, moved or cancelled for a declaration until its fingerprint is applied."""
+
+import json
+from datetime import timedelta
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db.models import Q
+
+from delaytasks import timeout
+from delaytasks.models import Declaration as Applied
+from delaytasks.models import Job
+from delaytasks.timeouts import declarations, fire
+from delaytasks.timeouts.declarations import Declaration
+
+from .app.models import Order
+from .conftest import HALF_HOUR, START, live
+
+pytestmark = pytest.mark.django_db(transaction=True)
+CLOSE = "declared.close"
+
+
+def declare(**options: Any) -> list[Any]:
+    """Declare the timeout, in place of another version of it. Returns a list of the rows that its handler received."""
+    from delaytasks import handlers
+
+    declarations.forget(CLOSE)
+    handlers.forget(CLOSE)
+    called: list[Any] = []
+    timeout(Order, topic=CLOSE, **({"on": "created_at", "after": HALF_HOUR} | options))(
+        lambda order, job: called.append(order)
+    )
+    return called
+
+
+def command(*arguments: str) -> Any:
+    out = StringIO()
+    call_command("delaytasks", "timeouts", *arguments, "--json", stdout=out)
+    return json.loads(out.getvalue())
+
+
+def test_nothing_is_made_before_it_is_applied(db_clock: Any) -> None:
+    declare()
+    order = Order.objects.create(created_at=START)
+    assert command("plan") == [
+        {"topic": CLOSE, "state": "new", "make": 1, "move": 0, "cancel": 0, "overdue": 0}
+    ]  # fmt: skip
+    assert command("reconcile") == [{"timeout": CLOSE, "made": 0, "moved": 0, "cancelled": 0, "locked": 0}]
+    assert live() == {}
+    assert command("apply") == [{"timeout": CLOSE, "made": 1, "moved": 0, "cancelled": 0, "locked": 0}]
+    assert list(live()) == [f"order:{order.pk}"]
+    assert command("plan")[0]["state"] == "applied"
+    Order.objects.create(created_at=START)
+    assert len(live()) == 2  # in force for signals, too
+
+
+def test_a_process_with_another_fingerprint_writes_nothing(db_clock: Any) -> None:
+    declare()
+    command("apply")
+    order = Order.objects.create(created_at=START)
+    declare(after=2 * HALF_HOUR)
+    order.save()
+    order.delete()
+    Order.objects.create(created_at=START)
+    command("reconcile")
+    assert list(live().values()) == [START + HALF_HOUR]
+    assert command("plan") == [{"topic": CLOSE, "state": "changed", "make": 1, "move": 0, "cancel": 1, "overdue": 0}]
+    command("apply")
+    assert list(live().values()) == [START + 2 * HALF_HOUR]
+
+
+def test_debug_and_the_test_kit_apply_by_themselves(db_clock: Any, settings: Any) -> None:
+    declare()
+    settings.DEBUG = True
+    Order.objects.create(created_at=START)
+    assert len(live()) == 1
+
+
+def overdue_orders() -> None:
+    Order.objects.bulk_create([Order(created_at=START - HALF_HOUR * 4, note=str(n)) for n in range(20)])
+    Order.objects.create(created_at=START)
+
+
+def test_apply_asks_what_becomes_of_overdue_rows(db_clock: Any) -> None:
+    declare()
+    overdue_orders()
+    with pytest.raises(CommandError, match=r"20 rows of declared\.close has passed already"):
+        command("apply")
+    assert (live(), Applied.objects.count()) == ({}, 0)
+
+
+@pytest.mark.parametrize(("overdue", "jobs"), [("run", 21), ("skip", 1), ("spread=10m", 21)])
+def test_overdue_rows_are_run_skipped_or_spread(db_clock: Any, overdue: str, jobs: int) -> None:
+    declare()
+    overdue_orders()
+    command("apply", "--overdue", overdue)
+    due = sorted(live().values())[:-1]
+    assert len(live()) == jobs
+    if overdue == "run":
+        assert set(due) == {START}
+    elif due:
+        assert len(set(due)) > 10
+        assert due[0] >= START
+        assert due[-1] <= START + timedelta(minutes=10)
+    db_clock.advance(seconds=60)
+    command("reconcile")
+    assert len(live()) == jobs
+    late = Order.objects.create(created_at=START - HALF_HOUR / 2)  # due after it was applied
+    assert f"order:{late.pk}" in live()
+
+
+@pytest.mark.parametrize(
+    ("overdue", "message"),
+    [("never", "none of run, skip"), ("spread", "none of run, skip"), ("spread=x", "not an age"),
+     ("spread=0s", "more than 0")],
+)  # fmt: skip
+def test_a_wrong_overdue_is_refused(overdue: str, message: str) -> None:
+    with pytest.raises(CommandError, match=message):
+        command("apply", "--overdue", overdue)
+
+
+def test_an_unknown_timeout_is_a_usage_error_that_names_the_declared_ones() -> None:
+    declare()
+    with pytest.raises(CommandError, match=r"Declared: .*declared\.close"):
+        command("plan", "nonsense")
+
+
+def test_a_worker_with_another_fingerprint_runs_what_matches_and_leaves_the_rest(stage: Any, db_clock: Any) -> None:
+    declare()
+    command("apply")
+    rows = [Order.objects.create(created_at=START, state=state) for state in ("open", "paid")]
+    called = declare(after=4 * HALF_HOUR, while_=Q(state="open"))
+    db_clock.advance(seconds=1800)
+    stage.go()
+    assert called == [rows[0]]
+    job = Job.objects.get(ended_at=None)
+    assert job.due_at == START + HALF_HOUR + timedelta(milliseconds=fire.NOT_APPLIED_RETRY_MS)
+    assert (job.failures, job.declared_due, job.events.count()) == (0, START + HALF_HOUR, 0)
+
+
+def test_a_removed_declaration_is_named_and_its_jobs_can_be_cancelled(db_clock: Any) -> None:
+    from delaytasks import handlers
+    from delaytasks.timeouts import checks
+
+    declare()
+    command("apply")
+    Order.objects.create(created_at=START)
+    with pytest.raises(CommandError, match="declared in the code"):
+        command("forget", CLOSE)
+    declarations.forget(CLOSE)
+    handlers.forget(CLOSE)
+    assert [each.id for each in checks.check_applied(databases=["default"])] == ["delaytasks.W041"]
+    assert command("plan")[-1] == {
+        "topic": CLOSE, "state": "no longer declared", "make": 0, "move": 0, "cancel": 1, "overdue": 0
+    }  # fmt: skip
+    assert command("forget", CLOSE)["cancelled"] == 1
+    assert (live(), checks.check_applied(databases=["default"])) == ({}, [])
+    with pytest.raises(CommandError, match="never applied"):
+        command("forget", CLOSE)
+
+
+def test_a_check_names_declarations_that_are_not_applied(db_clock: Any) -> None:
+    from delaytasks.timeouts import checks
+
+    declare()
+    (warning,) = checks.check_applied(databases=["default"])
+    assert (warning.id, "timeouts apply" in str(warning.hint)) == ("delaytasks.W040", True)
+    command("apply")
+    assert checks.check_applied(databases=["default"]) == []
+
+
+def same(**options: Any) -> str:
+    return Declaration(CLOSE, Order, **({"on": "created_at", "after": HALF_HOUR} | options)).fingerprint
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"on": "id"}, {"after": 2 * HALF_HOUR}, {"after": None, "before": HALF_HOUR}, {"while_": Q(state="open")},
+     {"while_": ~Q(state="open")}, {"if_past": "skip"}, {"after": "window"}],
+)  # fmt: skip
+def test_the_fingerprint_changes_with_what_decides_about_jobs(changed: dict[str, Any]) -> None:
+    assert same(**changed) != same()
+
+
+def test_the_fingerprint_is_the_same_in_each_process(tmp_path: Any) -> None:
+    import subprocess
+    import sys
+
+    program = (
+        "import django; django.setup()\n"
+        "from django.db.models import Q\nfrom tests.timeouts.app.models import Order\n"
+        "from delaytasks.timeouts.declarations import Declaration\n"
+        "print(Declaration('t', Order, 'created_at', while_=Q(state__in={'a', 'b', 'c', 'd'})).fingerprint)"
+    )
+    prints: set[str] = set()
+    for seed in ("1", "2"):
+        env = {"PYTHONHASHSEED": seed, "DJANGO_SETTINGS_MODULE": "tests.settings", "PATH": "/usr/bin"}
+        done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
+        prints.add(done.stdout)
+    assert len(prints) == 1

@@ -1,0 +1,162 @@
+"""Bad input: what can be seen at once raises BadInput, what needs the models is a system check with an id."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import models
+from django.db.models import Exists, F, OuterRef, Q, Value
+from django.db.models.functions import Now, TruncDay
+
+from delaytasks import handlers, timeout
+from delaytasks.calendars import days
+from delaytasks.exceptions import BadInput
+from delaytasks.timeouts import checks, declarations
+
+from .app.models import Customer, DatedPlan, Line, Order, Pair, RushOrder
+from .conftest import HALF_HOUR, START
+
+
+class Abstract(models.Model):
+    at = models.DateTimeField()
+
+    class Meta:
+        abstract = True
+        app_label = "declared"
+
+
+class Legacy(models.Model):
+    at = models.DateTimeField()
+
+    class Meta:
+        managed = False
+        app_label = "declared"
+
+
+def declare(model: Any, **options: Any) -> None:
+    timeout(model, topic="declared.close", **({"on": "created_at"} | options))(lambda row, job: None)
+
+
+ALL = Q(pk__gt=0)
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "id_", "words"),
+    [
+        (Pair, {"on": "at"}, "E040", "without a single primary key"),
+        (Abstract, {"on": "at"}, "E040", "abstract"),
+        (Legacy, {"on": "at"}, "E040", "not managed"),
+        (Order, {"on": "paid_at"}, "E041", "does not exist"),
+        (DatedPlan, {"on": "day"}, "E041", "is a DateField"),
+        (Customer, {"on": "order"}, "E041", "does not exist"),
+        (Order, {"after": "wait"}, "E042", "does not exist"),
+        (Order, {"before": "state"}, "E042", "is a CharField"),
+        (Order, {"while_": Q(paid=True)}, "E043", "Cannot resolve keyword 'paid'"),
+        (Order, {"while_": Q(lines__id=1)}, "E043", "relation to many rows"),
+        (Order, {"while_": ALL | ~Q(customer__order__state="x")}, "E043", "relation to many rows"),
+        (Order, {"while_": Q(created_at__lt=Now())}, "E044", "Now"),
+        (Order, {"while_": Q(created_at__lt=Now() - Value(HALF_HOUR))}, "E044", "Now"),
+        (Order, {"while_": Q(created_at__date="2030-01-01")}, "E044", "created_at__date"),
+        (RushOrder, {"while_": Q(created_at__hour__gte=9)}, "E044", "created_at__hour__gte"),
+        (Order, {"while_": Q(created_at=TruncDay("created_at"))}, "E044", "TruncDay"),
+        (Order, {"while_": Q(Exists(Line.objects.filter(order=OuterRef("pk"))))}, "E044", "Exists"),
+    ],
+)  # fmt: skip
+@pytest.mark.django_db
+@pytest.mark.usefixtures("automatic")
+def test_a_field_or_condition_that_cannot_be_used_is_a_check(
+    model: Any, options: dict[str, Any], id_: str, words: str
+) -> None:
+    declare(model, **options)
+    (error,) = checks.check_declarations()
+    assert (error.id, words in error.msg, bool(error.hint)) == (f"delaytasks.{id_}", True, True), error
+    assert "declared.close" not in {each.topic for each in declarations.declarations()}
+    Order.objects.create(created_at=START)  # and it does nothing
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"after": "window"}, {"before": HALF_HOUR}, {"while_": Q(customer__active=True, note__startswith="x")},
+     {"while_": Q(created_at__lt=START) & ~Q(note=F("state"))}, {"while_": Q(pk__gt=1) | Q(customer=None)}],
+)  # fmt: skip
+def test_what_can_be_used_has_no_check(options: dict[str, Any]) -> None:
+    declare(Order, **options)
+    assert checks.check_declarations() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"after": -HALF_HOUR}, "after is negative"),
+        ({"before": -HALF_HOUR}, "before is negative"),
+        ({"after": HALF_HOUR, "before": HALF_HOUR}, "both given"),
+        ({"after": 30}, "after is 30; give a timedelta"),
+        ({"after": days(2)}, "give the calendar="),
+        ({"if_past": "ignore"}, "if_past is 'ignore'"),
+        ({"if_past": -timedelta(1)}, "if_past"),
+        ({"while_": {"state": "open"}}, "give a Q"),
+        ({"on": None}, "name of a DateTimeField"),
+        ({"calendar": "office"}, "give a Calendar"),
+    ],
+)
+def test_a_wrong_argument_is_refused_at_once(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        declare(Order, **options)
+    assert handlers.find("declared.close") is None
+
+
+def test_a_model_must_be_a_model() -> None:
+    with pytest.raises(BadInput, match="give a model class"):
+        declare("declared.Order")
+
+
+def test_two_timeouts_with_one_topic_are_a_check(monkeypatch: Any) -> None:
+    from delaytasks.checks import check_clashes
+
+    monkeypatch.setattr(handlers, "clashes", [])
+    declare(Order)
+
+    def another(row: Any, job: Any) -> None: ...
+
+    timeout(RushOrder, on="created_at", topic="declared.close")(another)
+    assert [each.id for each in check_clashes()] == ["delaytasks.E002"]
+    assert declarations.find("declared.close").model is Order  # type: ignore[union-attr]
+
+
+def test_a_model_of_another_database_is_a_check(monkeypatch: Any, settings: Any) -> None:
+    declare(Order, using="other")
+    (error,) = checks.check_databases()
+    assert error.id == "delaytasks.E045"
+    assert "'other'" in error.msg
+
+
+def test_the_default_topic_names_app_model_and_function() -> None:
+    @timeout(Order, on="created_at")
+    def close_unpaid(order: Order, job: Any) -> str:
+        """Closes."""
+        return order.state
+
+    assert (close_unpaid.topic, close_unpaid.__doc__) == ("declared.order.close_unpaid", "Closes.")
+    assert close_unpaid(Order(state="x"), None) == "x"  # called like the function
+    handler = handlers.find("declared.order.close_unpaid")
+    assert handler is not None
+    assert handler.subject == "declared.order"
+    assert handler.name.endswith("close_unpaid")
+
+
+def test_the_options_of_the_handler_go_through() -> None:
+    timeout(Order, on="created_at", topic="declared.close", ttr=7, max_attempts=2, queue="slow", concurrency=3,
+            atomic=False, expires=HALF_HOUR)(lambda order, job: None)  # fmt: skip
+    handler = handlers.find("declared.close")
+    assert handler is not None
+    assert (handler.ttr_ms, handler.max_attempts, handler.queue, handler.concurrency, handler.atomic) == (
+        7000, 2, "slow", 3, False
+    )  # fmt: skip
+    assert handler.expires_ms == 1_800_000
+
+
+@pytest.mark.parametrize("check", [checks.check_declarations, checks.check_databases, checks.check_applied])
+def test_invalid_settings_break_no_check(settings: Any, db: None, check: Any) -> None:
+    declare(Order)
+    settings.DELAYTASKS = {"BUKETS": 4}
+    assert check(databases=["default"]) == []

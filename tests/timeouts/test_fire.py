@@ -1,0 +1,247 @@
+"""A declared job at its due time: the row is locked, and its condition and due time are tested again."""
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db.models import F, Q
+
+from delaytasks import Snooze, cancel, timeout
+from delaytasks.models import Job
+from delaytasks.states import State
+from delaytasks.timeouts.fire import GONE, PAST
+from delaytasks.timeouts.statements import UNMET
+
+from .app.models import CourierOrder, OpenOrder, Order
+from .conftest import HALF_HOUR, START, live
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("automatic")]
+Close = Callable[..., list[Any]]
+
+
+@pytest.fixture
+def close() -> Close:
+    """Declare a timeout that closes open orders. Returns a list of the rows that its handler received."""
+
+    def close(model: Any = Order, effect: Callable[[Any], Any] | None = None, **options: Any) -> list[Any]:
+        called: list[Any] = []
+
+        @timeout(model, topic="declared.close", **({"on": "created_at", "after": "window"} | options))
+        def close_unpaid(order: Any, job: Any) -> Any:
+            called.append(order)
+            if effect is not None:
+                return effect(order)
+            order.state = "closed"
+            order.save(update_fields=["state"])
+            return None
+
+        return called
+
+    return close
+
+
+def outcomes() -> list[tuple[str, str]]:
+    return [(event.outcome, event.reason) for job in Job.objects.order_by("id") for event in job.events.order_by("id")]
+
+
+def test_the_handler_receives_the_row_and_its_effects_end_with_the_job(close: Close, stage: Any, db_clock: Any) -> None:
+    called = close(while_=Q(state="open"))
+    order = Order.objects.create(created_at=START)
+    stage.go()
+    assert called == []
+    db_clock.advance(seconds=1800)
+    stage.go()
+    order.refresh_from_db()
+    assert (called, order.state, Job.objects.get().state) == ([order], "closed", State.FINISHED)
+
+
+def test_a_write_that_nobody_noticed_never_runs_with_the_condition_false(
+    close: Close, stage: Any, db_clock: Any
+) -> None:
+    called = close(while_=Q(state="open"))
+    Order.objects.create(created_at=START)
+    Order.objects.update(state="paid")
+    db_clock.advance(seconds=1800)
+    stage.go()
+    assert (called, outcomes()) == ([], [("skipped", UNMET)])
+
+
+def test_a_row_that_is_gone_is_skipped(close: Close, stage: Any, db_clock: Any) -> None:
+    called = close()
+    Order.objects.create(created_at=START)
+    Order.objects.all()._raw_delete("default")
+    db_clock.advance(seconds=1800)
+    stage.go()
+    assert (called, outcomes()) == ([], [("skipped", GONE)])
+
+
+def test_a_due_time_that_nobody_noticed_moves_the_job(close: Close, stage: Any, db_clock: Any) -> None:
+    called = close()
+    order = Order.objects.create(created_at=START)
+    Order.objects.update(window=F("window") * 2)
+    db_clock.advance(seconds=1800)
+    stage.go()
+    assert (called, live()) == ([], {f"order:{order.pk}": START + 2 * HALF_HOUR})
+    assert outcomes() == [("rescheduled", "")]
+    job = Job.objects.get()
+    assert (job.declared_due, job.failures, job.attempt) == (START + 2 * HALF_HOUR, 0, 1)
+    db_clock.advance(seconds=1800)
+    stage.go()
+    assert called == [order]
+
+
+def test_a_time_that_moved_into_the_past_runs_at_once_or_is_skipped(close: Close, stage: Any, db_clock: Any) -> None:
+    for if_past, events in (("run", ["rescheduled", "finished"]), ("skip", ["skipped"])):
+        Job.objects.all().delete()
+        called = close(if_past=if_past)
+        Order.objects.create(created_at=START + HALF_HOUR, window=timedelta(0))
+        Order.objects.update(created_at=START)
+        db_clock.set(db_clock.now_ms + 1800_000)
+        stage.go()
+        assert [outcome for outcome, _ in outcomes()] == events
+        assert len(called) == (if_past == "run")
+        db_clock.set(db_clock.now_ms - 1800_000)
+        Order.objects.all().delete()
+    assert outcomes()[-1] == ("skipped", PAST)
+
+
+def test_it_fires_once_for_each_due_time(close: Close, stage: Any, db_clock: Any) -> None:
+    called = close(effect=lambda order: order.save())  # the condition stays true, and so does the due time
+    order = Order.objects.create(created_at=START)
+    db_clock.advance(seconds=1800)
+    for _ in range(3):
+        stage.go()
+        order.save()
+    assert len(called) == 1
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+def test_a_handler_that_leaves_another_due_time_gets_its_next_job_in_the_same_commit(
+    close: Close, stage: Any, db_clock: Any, atomic: bool
+) -> None:
+    called = close(effect=lambda order: Order.objects.update(created_at=F("created_at") + HALF_HOUR) and None,
+                   atomic=atomic)  # fmt: skip
+    order = Order.objects.create(created_at=START)
+    db_clock.advance(seconds=1800)
+    stage.go()
+    assert (called, live()) == ([order], {f"order:{order.pk}": START + 2 * HALF_HOUR})
+
+
+def test_a_failed_handler_leaves_no_next_job_and_its_retry_stands(close: Close, stage: Any, db_clock: Any) -> None:
+    def fail(order: Any) -> None:
+        Order.objects.update(created_at=F("created_at") + HALF_HOUR)
+        raise ValueError
+
+    close(effect=fail, max_attempts=2)
+    order = Order.objects.create(created_at=START)
+    db_clock.advance(seconds=1800)
+    stage.go()
+    due = live()[f"order:{order.pk}"]
+    assert due > START + HALF_HOUR
+    order.save()
+    assert live()[f"order:{order.pk}"] == due  # the backoff is not undone
+    db_clock.advance(seconds=86_400)
+    stage.go()
+    assert Job.objects.get().state == State.DEAD
+    order.save()
+    assert live() == {}  # dead counts as done
+
+
+def test_a_snooze_stands(close: Close, stage: Any, db_clock: Any) -> None:
+    close(effect=lambda order: Snooze(3600))
+    order = Order.objects.create(created_at=START)
+    db_clock.advance(seconds=1800)
+    stage.go()
+    order.save()
+    assert live() == {f"order:{order.pk}": START + 3 * HALF_HOUR}
+
+
+@pytest.mark.parametrize("model", [CourierOrder, OpenOrder])
+def test_the_row_is_an_instance_of_the_declared_model(close: Close, stage: Any, db_clock: Any, model: Any) -> None:
+    called = close(model)
+    row = model.objects.create(created_at=START)
+    db_clock.advance(seconds=1800)
+    stage.go()
+    assert (called, type(called[0])) == ([row], model)
+
+
+def test_async_handlers_receive_the_row(stage: Any, db_clock: Any) -> None:
+    called = []
+
+    @timeout(Order, on="created_at", topic="declared.close")
+    async def close(order: Order, job: Any) -> None:
+        called.append(await Order.objects.aget(pk=order.pk))
+
+    order = Order.objects.create(created_at=START)
+    stage.go()
+    assert called == [order]
+
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.parametrize("model", [Order, CourierOrder])
+def test_a_locked_row_hands_its_job_back_soon_without_a_failure_or_an_event(
+    close: Close, stage: Any, db_clock: Any, in_another_session: Any, model: Any
+) -> None:
+    called = close(model)
+    rows = [model.objects.create(created_at=START) for _ in range(2)]
+    in_another_session(f"UPDATE declared_order SET note = 'x' WHERE id = {rows[0].pk}")
+    db_clock.advance(seconds=1800)
+    began = time.monotonic()
+    stage.go()
+    assert time.monotonic() - began < 10
+    assert called == [rows[1]]
+    job = Job.objects.get(ended_at=None)
+    assert (job.state, job.failures, job.due_at) == (State.DELAYED, 0, START + HALF_HOUR + timedelta(seconds=0.2))
+    assert outcomes() == [("finished", "")]
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_payment_that_is_open_at_the_due_time_wins(
+    close: Close, stage: Any, db_clock: Any, in_another_session: Any
+) -> None:
+    called = close(while_=Q(state="open"))
+    order = Order.objects.create(created_at=START)
+    commit = in_another_session(f"UPDATE declared_order SET state = 'paid' WHERE id = {order.pk}")
+    db_clock.advance(seconds=1800)
+    stage.go()
+    commit()
+    db_clock.advance(seconds=1)
+    stage.go()
+    assert (called, outcomes()) == ([], [("skipped", UNMET)])
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_job_that_waits_for_its_row_answers_running_to_a_cancel(
+    close: Close, stage: Any, db_clock: Any, in_another_session: Any, monkeypatch: Any
+) -> None:
+    from delaytasks.timeouts import fire
+
+    close()
+    order = Order.objects.create(created_at=START)
+    in_another_session(f"UPDATE declared_order SET note = 'x' WHERE id = {order.pk}")
+    answers: list[str] = []
+
+    def asked(_: float) -> None:
+        answers.append(in_a_thread(lambda: cancel("declared.close", f"order:{order.pk}")))
+
+    monkeypatch.setattr(fire.time, "sleep", asked)
+    db_clock.advance(seconds=1800)
+    stage.go()
+    assert set(answers) == {"running"}
+
+
+def in_a_thread(call: Callable[[], Any]) -> Any:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from django.db import connection
+
+    def closing() -> Any:
+        try:
+            return call()
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(closing).result()

@@ -1,0 +1,337 @@
+"""sync(): the live jobs of rows become what the model's table says."""
+
+import threading
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+from django.db.models import F, Q
+
+from delaytasks import cancel, clock, reschedule
+from delaytasks.calendars import hours
+from delaytasks.models import Job
+from delaytasks.states import State
+from delaytasks.timeouts import wanted
+from delaytasks.timeouts.declarations import Declaration
+from delaytasks.timeouts.sync import Synced, sync
+from tests.support.servers import wait_until
+
+from .app.models import Badge, CourierOrder, Customer, Device, OpenOrder, Order, Reading, RushOrder, Ticket
+from .conftest import HALF_HOUR, START, live
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("automatic", "db_clock")]
+Declare = Callable[..., Declaration]
+
+
+def in_sync(declaration: Declaration, *pks: Any) -> tuple[int, int, int]:
+    return sync(declaration, pks, using="default")[:3]
+
+
+def test_a_row_that_matches_gets_one_job_with_the_row_as_its_subject(declare: Declare) -> None:
+    close = declare(Order, after=HALF_HOUR, while_=Q(state="open"))
+    order = Order.objects.create(created_at=START)
+    assert in_sync(close, order.pk) == (1, 0, 0)
+    assert in_sync(close, order.pk) == (0, 0, 0)
+    job = Job.objects.get()
+    assert (job.topic, job.key, job.due_at, job.declared_due) == (
+        "declared.close", f"order:{order.pk}", START + HALF_HOUR, START + HALF_HOUR
+    )  # fmt: skip
+    assert job.subject == order
+
+
+def test_a_changed_time_moves_the_job_and_records_it(declare: Declare) -> None:
+    close = declare(Order, after="window")
+    order = Order.objects.create(created_at=START)
+    in_sync(close, order.pk)
+    Order.objects.update(window=timedelta(hours=1))
+    assert in_sync(close, order.pk) == (0, 1, 0)
+    job = Job.objects.get()
+    assert job.due_at == job.declared_due == START + timedelta(hours=1)
+    event = job.events.get()
+    assert (event.outcome, event.due_ms) == ("rescheduled", clock.to_ms(START + HALF_HOUR))
+
+
+def test_a_job_whose_row_no_longer_matches_is_cancelled_and_made_again_when_it_does(declare: Declare) -> None:
+    close = declare(Order, after=HALF_HOUR, while_=Q(state="open"))
+    order = Order.objects.create(created_at=START)
+    in_sync(close, order.pk)
+    Order.objects.update(state="paid")
+    assert in_sync(close, order.pk) == (0, 0, 1)
+    assert Job.objects.get().events.get().reason == "unmet"
+    Order.objects.update(state="open")
+    assert in_sync(close, order.pk) == (1, 0, 0)
+
+
+def test_the_job_of_a_deleted_row_is_cancelled(declare: Declare) -> None:
+    close = declare(Order)
+    order = Order.objects.create(created_at=START + HALF_HOUR)
+    pk = order.pk
+    in_sync(close, pk)
+    Order.objects.all().delete()
+    assert in_sync(close, pk) == (0, 0, 1)
+
+
+@pytest.mark.parametrize("missing", ["created_at", "window"])
+def test_a_null_field_means_no_job(declare: Declare, missing: str) -> None:
+    close = declare(Order, after="window")
+    order = Order.objects.create(**{"created_at": START, missing: None})
+    assert in_sync(close, order.pk) == (0, 0, 0)
+
+
+def test_a_job_that_a_person_cancelled_is_done_for_that_due_time(declare: Declare) -> None:
+    close = declare(Order, after="window")
+    order = Order.objects.create(created_at=START)
+    in_sync(close, order.pk)
+    Job.objects.update(topic="declared.close")
+    cancel("declared.close", f"order:{order.pk}")
+    assert in_sync(close, order.pk) == (0, 0, 0)
+    Order.objects.update(window=timedelta(hours=2))
+    assert in_sync(close, order.pk) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("state", [State.FINISHED, State.CANCELLED, State.DEAD])
+def test_an_ended_job_is_done_for_its_declared_due(declare: Declare, state: State) -> None:
+    close = declare(Order, after="window")
+    order = Order.objects.create(created_at=START)
+    in_sync(close, order.pk)
+    Job.objects.update(state=state, ended_at=START, died_at=START if state is State.DEAD else None)
+    assert in_sync(close, order.pk) == (0, 0, 0)
+    Order.objects.update(window=timedelta(hours=2))
+    assert in_sync(close, order.pk) == (1, 0, 0)
+
+
+def test_what_people_moved_stands(declare: Declare) -> None:
+    close = declare(Order, after=HALF_HOUR)
+    order = Order.objects.create(created_at=START)
+    in_sync(close, order.pk)
+    reschedule("declared.close", f"order:{order.pk}", delay=7200)
+    assert in_sync(close, order.pk) == (0, 0, 0)
+    assert live() == {f"order:{order.pk}": START + timedelta(hours=2)}
+
+
+def test_a_running_job_is_left_alone(declare: Declare) -> None:
+    close = declare(Order, after="window", while_=Q(state="open"))
+    order = Order.objects.create(created_at=START)
+    in_sync(close, order.pk)
+    Job.objects.update(state=State.RESERVED, attempt=1, lease_until=START)
+    Order.objects.update(state="paid")
+    assert in_sync(close, order.pk) == (0, 0, 0)
+    Order.objects.update(state="open", window=timedelta(hours=2))
+    assert in_sync(close, order.pk) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("microsecond", [0, 1, 999, 1000, 123_000, 123_001, 999_999])
+def test_the_due_time_is_rounded_up_alike_in_sql_and_in_python(declare: Declare, microsecond: int) -> None:
+    close = declare(Order, before=HALF_HOUR)
+    created_at = START.replace(microsecond=microsecond) + HALF_HOUR * 2
+    order = Order.objects.create(created_at=created_at)
+    in_sync(close, order.pk)
+    assert Job.objects.get().declared_due == clock.from_ms(clock.to_ms(created_at - HALF_HOUR))
+
+
+def keyed() -> list[Any]:
+    device = Device.objects.create(seen_at=START)
+    return [
+        (Order, "created_at", Order.objects.create(created_at=START)),
+        (Ticket, "opened_at", Ticket._base_manager.create(code="a' %s ü", opened_at=START, deleted=True)),
+        (Device, "seen_at", device),
+        (Reading, "taken_at", Reading.objects.create(at=Decimal("1.50"), taken_at=START)),
+        (Badge, "until", Badge.objects.create(device=device, until=START)),
+        (RushOrder, "promised_at", RushOrder.objects.create(promised_at=START)),
+        (CourierOrder, "created_at", CourierOrder.objects.create(created_at=START)),
+        (OpenOrder, "created_at", OpenOrder.objects.create(created_at=START)),
+    ]
+
+
+def test_keys_are_as_python_writes_them_for_each_kind_of_primary_key(declare: Declare) -> None:
+    for model, on, row in keyed():
+        declared = declare(model, on, "any.topic")
+        assert in_sync(declared, row.pk) == (1, 0, 0), model
+        job = Job.objects.get()
+        concrete = model._meta.concrete_model
+        assert job.key == f"{concrete._meta.model_name}:{row.pk}"
+        assert job.subject == concrete._base_manager.get(pk=row.pk)
+        assert in_sync(declared, str(row.pk)) == (0, 0, 0)  # by its text
+        Job.objects.all().delete()
+
+
+def test_a_primary_key_that_fits_no_key_has_no_job_and_hurts_no_other_row(declare: Declare, caplog: Any) -> None:
+    declared = declare(Reading, "taken_at", "reading.check")
+    good = Reading.objects.create(at=Decimal("1.00"), taken_at=START)
+    assert in_sync(declared, good.pk, "nonsense", uuid.uuid4()) == (1, 0, 0)
+
+
+def test_conditions_over_forward_relations(declare: Declare) -> None:
+    close = declare(Order, after=HALF_HOUR, while_=Q(customer__active=True) & ~Q(note=F("state")))
+    asleep, awake = Customer.objects.create(active=False), Customer.objects.create()
+    orders = [Order.objects.create(created_at=START, customer=each) for each in (None, asleep, awake)]
+    assert in_sync(close, *(order.pk for order in orders)) == (1, 0, 0)
+    assert list(live()) == [f"order:{orders[2].pk}"]
+
+
+def test_a_condition_that_can_never_be_true_cancels(declare: Declare) -> None:
+    order = Order.objects.create(created_at=START)
+    in_sync(declare(Order), order.pk)
+    assert in_sync(declare(Order, while_=Q(state__in=[])), order.pk) == (0, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("if_past", "age", "runs"),
+    [("run", timedelta(days=9), True), ("skip", timedelta(seconds=1), False), ("skip", -timedelta(seconds=1), True),
+     (timedelta(hours=1), timedelta(minutes=59), True), (timedelta(hours=1), timedelta(minutes=61), False)],
+)  # fmt: skip
+def test_if_past_decides_about_times_that_have_passed(declare: Declare, if_past: Any, age: Any, runs: bool) -> None:
+    remind = declare(Order, if_past=if_past)
+    order = Order.objects.create(created_at=START - age)
+    assert in_sync(remind, order.pk) == (int(runs), 0, 0)
+    assert all(due >= START for due in live().values())
+
+
+def test_a_live_job_that_moves_into_a_skipped_past_is_cancelled(declare: Declare) -> None:
+    remind = declare(Order, if_past="skip")
+    order = Order.objects.create(created_at=START + HALF_HOUR)
+    in_sync(remind, order.pk)
+    Order.objects.update(created_at=START - HALF_HOUR)
+    assert in_sync(remind, order.pk) == (0, 0, 1)
+
+
+def test_a_job_that_waits_for_its_worker_is_not_cancelled_because_its_time_has_passed(
+    declare: Declare, db_clock: Any
+) -> None:
+    remind = declare(Order, if_past="skip")
+    order = Order.objects.create(created_at=START + HALF_HOUR)
+    in_sync(remind, order.pk)
+    db_clock.advance(seconds=7200)
+    assert in_sync(remind, order.pk) == (0, 0, 0)
+
+
+def test_a_live_job_without_declared_time_is_adopted(declare: Declare) -> None:
+    from delaytasks import handler, handlers, schedule
+
+    handler("declared.close")(lambda job: None)
+    try:
+        order = Order.objects.create(created_at=START)
+        schedule("declared.close", f"order:{order.pk}", delay=99)
+    finally:
+        handlers.forget("declared.close")
+    assert in_sync(declare(Order, after=HALF_HOUR), order.pk) == (0, 1, 0)
+    assert live() == {f"order:{order.pk}": START + HALF_HOUR}
+
+
+def test_calendars_count_working_time(declare: Declare) -> None:
+    from delaytasks import Calendar
+
+    office = Calendar("test-office", tz="UTC", hours={"mon-fri": "09:00-17:00"})
+    close = declare(Order, after=hours(8), calendar=office)
+    order = Order.objects.create(created_at=START)  # a Tuesday
+    in_sync(close, order.pk)
+    assert live() == {f"order:{order.pk}": START.replace(hour=17)}
+
+
+def test_a_rollback_leaves_nothing(declare: Declare) -> None:
+    close = declare(Order)
+    with pytest.raises(RuntimeError), transaction.atomic():
+        order = Order.objects.create(created_at=START)
+        in_sync(close, order.pk)
+        raise RuntimeError
+    assert live() == {}
+
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.django_db(transaction=True)
+def test_locked_rows_are_left_out_and_named(declare: Declare, in_another_session: Any) -> None:
+    for model in (Order, CourierOrder):
+        Job.objects.all().delete()
+        declared = declare(model)
+        rows = [model.objects.create(created_at=START) for _ in range(3)]
+        in_another_session(f"UPDATE declared_order SET note = 'x' WHERE id = {rows[1].pk}")
+        found = sync(declared, [row.pk for row in rows], using="default", skip_locked=True)
+        assert found == Synced(2, 0, 0, [rows[1].pk])
+
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.django_db(transaction=True)
+def test_rows_that_refer_to_a_locked_row_can_be_inserted_meanwhile(declare: Declare, in_another_session: Any) -> None:
+    close = declare(Order)
+    order = Order.objects.create(created_at=START)
+    with transaction.atomic():
+        in_sync(close, order.pk)
+        in_another_session(
+            "SET lock_timeout = '2s'; SET CONSTRAINTS ALL IMMEDIATE;"  # the key is checked now, not at the commit
+            f"INSERT INTO declared_line (order_id) VALUES ({order.pk})"
+        )
+
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.django_db(transaction=True)
+def test_rows_are_locked_in_the_order_of_their_keys(declare: Declare, in_another_session: Any) -> None:
+    close = declare(Order)
+    first, second, third = (Order.objects.create(created_at=START) for _ in range(3))
+    commit = in_another_session(f"SELECT 1 FROM declared_order WHERE id = {second.pk} FOR UPDATE")
+
+    def sync_and_close() -> None:
+        in_sync(close, third.pk, second.pk, first.pk)
+        connection.close()
+
+    thread = threading.Thread(target=sync_and_close)
+    thread.start()
+    wait_until(somebody_waits_for_a_lock, seconds=10, what="the lock of the second row")
+    with transaction.atomic():
+        assert list(Order.objects.select_for_update(skip_locked=True)) == [third]
+    commit()
+    thread.join(30)
+    assert len(live()) == 3
+
+
+def somebody_waits_for_a_lock() -> bool:
+    sql = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+        return cursor.fetchone() is not None
+
+
+def test_sync_of_a_database_without_jobs_is_refused(declare: Declare) -> None:
+    from delaytasks.exceptions import BadInput
+
+    with pytest.raises(BadInput, match="have no jobs"):
+        sync(declare(Order, using="other"), [1], using="default")
+
+
+def test_sync_asks_one_question_if_nothing_differs(declare: Declare, django_assert_num_queries: Any) -> None:
+    close = declare(Order)
+    pks = [Order.objects.create(created_at=START).pk for _ in range(20)]
+    in_sync(close, *pks)
+    with django_assert_num_queries(1):
+        assert sync(close, pks, using="default", lock=False)[:3] == (0, 0, 0)
+
+
+def test_the_sql_for_one_row_is_built_once_and_serves_each_row(
+    declare: Declare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Building it takes longer than executing it, and each save needs it."""
+    declared = {
+        model: declare(model, on, topic=f"declared.{on}", **options)
+        for model, on, options in (
+            (Order, "created_at", {"after": "window", "while_": Q(state="open")}),
+            (Device, "seen_at", {"after": HALF_HOUR}),
+            (Ticket, "opened_at", {"while_": Q(deleted=False)}),
+        )
+    }
+    built = []
+    compile_sql = wanted._compile
+    monkeypatch.setattr(wanted, "_compile", lambda *args: built.append(args) or compile_sql(*args))
+    for minute in range(3):
+        at = START + timedelta(minutes=minute)
+        rows = [
+            Order.objects.create(created_at=at, window=timedelta(hours=minute)), Device.objects.create(seen_at=at),
+            Ticket.objects.create(code=f"T%s{minute}", opened_at=at),
+        ]  # fmt: skip
+        for row, after in zip(rows, (timedelta(hours=minute), HALF_HOUR, timedelta(0)), strict=True):
+            declaration = declared[type(row)]
+            assert in_sync(declaration, row.pk) == (1, 0, 0)
+            assert Job.objects.get(topic=declaration.topic, subject_pk=str(row.pk)).declared_due == at + after
+    assert len(built) == len(declared)

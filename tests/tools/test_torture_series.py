@@ -1,0 +1,49 @@
+"""Which faults are combined."""
+
+import random
+
+import pytest
+
+from ..torture.environment import Arena
+from ..torture.faults import Fault, load_all
+from ..torture.series import AT_ONCE, combination
+
+pytestmark = pytest.mark.tools
+
+
+def _fault(name: str, uses: str) -> Fault:
+    def inflict(arena: Arena) -> None:
+        raise NotImplementedError
+
+    return Fault(name, "area", inflict, frozenset(uses.split()), (), "plain", ("postgres", "sqlite"), False)
+
+
+def test_faults_that_use_the_same_part_are_not_combined() -> None:
+    faults = [
+        _fault("a", "redis broker"),
+        _fault("b", "redis"),
+        _fault("c", "broker"),
+        _fault("d", "web"),
+        _fault("e", ""),
+    ]
+    combinations = set()
+    for seed in range(200):
+        chosen = combination(faults, random.Random(seed))
+        uses = [part for fault in chosen for part in fault.uses]
+        assert len(uses) == len(set(uses))
+        assert 2 <= len(chosen) <= AT_ONCE
+        combinations.add(frozenset(fault.name for fault in chosen))
+    assert {"b", "c", "d"} in combinations
+    assert {"a", "d", "e"} in combinations
+
+
+def test_a_seed_chooses_the_same_faults_each_time() -> None:
+    faults = [fault for fault in load_all().values() if not fault.alone]
+    first, again = ([combination(faults, chance) for _ in range(20)] for chance in (random.Random(5), random.Random(5)))
+    assert first == again
+
+
+def test_the_names_of_faults_fit_into_a_table() -> None:
+    for name in load_all():
+        assert "|" not in name
+        assert not name.endswith(".")

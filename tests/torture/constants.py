@@ -1,0 +1,15 @@
+"""Values shared by handlers, faults and the checker."""
+
+from . import misbehaviours
+
+TTR_SECONDS = 4  # of all topics here, so that jobs of a killed process are soon free again
+MOST_ATTEMPTS = 100  # of all topics here, so that no fault uses them up; the exceptions are in FEWER_ATTEMPTS
+LEAVING, BODY = "torture.leaving", "torture.body"  # topics of app/deployed.py
+BODY_ATTEMPTS = 3
+FEWER_ATTEMPTS = {BODY: BODY_ATTEMPTS} | {
+    manner.topic: misbehaviours.ATTEMPTS for manner in misbehaviours.MANNERS.values()
+}
+
+
+def most_attempts(topic: str) -> int:
+    return FEWER_ATTEMPTS.get(topic, MOST_ATTEMPTS)

@@ -1,0 +1,142 @@
+"""Ledger entries, rows, events and effects, grouped by job for the checker's rules."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from .evidence import Effect, Evidence, Happened, Row
+from .ledger import Entry
+
+
+class Violation(NamedTuple):
+    kind: str
+    topic: str
+    key: str
+    job: int | None
+    why: str
+
+
+@dataclass
+class Request:
+    """A caller's request and its answer. Times in ns by the ledger's clock."""
+
+    op: str
+    asked_at: int
+    answered_at: int | None
+    said: str  # "broken" if no answer came
+    due_ms: int | None
+    why: str = ""
+    not_before: int | None = None  # request time plus the requested delay
+
+    @property
+    def changed(self) -> bool:
+        """Whether it certainly took effect."""
+        return self.said in ("scheduled", "moved", "cancelled")
+
+    @property
+    def may_have_changed(self) -> bool:
+        return self.changed or self.said == "broken"
+
+
+@dataclass
+class JobHistory:
+    """Everything known about one job."""
+
+    job: int
+    topic: str = ""
+    key: str = ""
+    row: Row | None = None
+    requests: list[Request] = field(default_factory=list)
+    begun: list[Entry] = field(default_factory=list)
+    outside: list[Entry] = field(default_factory=list)
+    finishes: list[Entry] = field(default_factory=list)
+    events: list[Happened] = field(default_factory=list)  # in chronological order
+    effects: list[Effect] = field(default_factory=list)
+
+    def name(self, topic: str, key: str) -> None:
+        self.topic, self.key = self.topic or topic, self.key or key
+
+    def breach(self, kind: str, why: str) -> Violation:
+        return Violation(kind, self.topic, self.key, self.job, why)
+
+
+def read(evidence: Evidence) -> tuple[dict[int, JobHistory], list[Violation]]:
+    """Return the histories by job, and violations that belong to none: lost and phantom jobs."""
+    histories: dict[int, JobHistory] = {}
+    _add_rows_and_effects(evidence, histories)
+    _add_handler_entries(evidence, histories)
+    of_key = defaultdict(list)
+    for history in histories.values():
+        of_key[history.topic, history.key].append(history)
+    lost = list(_add_requests(evidence, histories, of_key))
+    return histories, [*lost, *_phantoms(evidence, of_key)]
+
+
+def _add_rows_and_effects(evidence: Evidence, histories: dict[int, JobHistory]) -> None:
+    for row in evidence.rows:
+        history = histories.setdefault(row.id, JobHistory(row.id))
+        history.row, history.topic, history.key = row, row.topic, row.key
+    for event in evidence.events:
+        histories.setdefault(event.job, JobHistory(event.job)).events.append(event)
+    for effect in evidence.effects:
+        histories.setdefault(effect.job, JobHistory(effect.job)).effects.append(effect)
+
+
+def _add_handler_entries(evidence: Evidence, histories: dict[int, JobHistory]) -> None:
+    for entry in evidence.entries:
+        if entry["kind"] not in ("begins", "outside", "finishes"):
+            continue
+        history = histories.setdefault(entry["job"], JobHistory(entry["job"]))
+        history.name(entry.get("topic", ""), entry.get("key", ""))
+        lists = {"begins": history.begun, "outside": history.outside, "finishes": history.finishes}
+        lists[entry["kind"]].append(entry)
+
+
+def _add_requests(
+    evidence: Evidence, histories: dict[int, JobHistory], of_key: dict[tuple[str, str], list[JobHistory]]
+) -> Iterator[Violation]:
+    """Add each request to its job's history, or to all jobs with its key if no job is named. Yield lost jobs."""
+    answers = _answers(evidence)
+    for ask in _requests(evidence):
+        answer = answers.get(ask["n"])
+        request, job = _request(ask, answer), None if answer is None else answer.get("job")
+        if job is not None:
+            history = histories.setdefault(job, JobHistory(job))
+            history.name(ask["topic"], ask["key"])
+            history.requests.append(request)
+        elif request.may_have_changed:
+            candidates = of_key.get((ask["topic"], ask["key"]), [])
+            for history in candidates:
+                history.requests.append(request)
+            if request.said == "scheduled" and not candidates:
+                yield Violation("lost", ask["topic"], ask["key"], None, "it was scheduled, but there is no row")
+
+
+def _request(ask: Entry, answer: Entry | None) -> Request:
+    not_before = None if ask.get("delay_ms") is None else ask["at"] + ask["delay_ms"] * 1_000_000
+    if answer is None:
+        return Request(ask["op"], ask["at"], None, "broken", None, not_before=not_before)
+    due_ms = answer.get("due_ms", ask.get("due_ms"))
+    return Request(ask["op"], ask["at"], answer["at"], answer["said"], due_ms, answer.get("why", ""), not_before)
+
+
+def _requests(evidence: Evidence) -> list[Entry]:
+    return [entry for entry in evidence.entries if entry["kind"] == "asks"]
+
+
+def _answers(evidence: Evidence) -> dict[str, Entry]:
+    return {entry["n"]: entry for entry in evidence.entries if entry["kind"] == "answers"}
+
+
+def _phantoms(evidence: Evidence, of_key: dict[tuple[str, str], list[JobHistory]]) -> Iterator[Violation]:
+    """Find jobs beyond the number scheduled for their key. A rolled-back call schedules none."""
+    answers = _answers(evidence)
+    scheduled: dict[tuple[str, str], int] = defaultdict(int)
+    for ask in _requests(evidence):
+        said = answers[ask["n"]]["said"] if ask["n"] in answers else "broken"
+        if ask["op"] == "schedule" and said in ("scheduled", "broken"):
+            scheduled[ask["topic"], ask["key"]] += 1
+    for pair, histories in of_key.items():
+        for history in sorted(histories, key=lambda history: history.job)[scheduled[pair] :]:
+            yield history.breach("phantom", "no caller scheduled this job")

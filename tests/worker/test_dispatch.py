@@ -1,0 +1,101 @@
+"""When the message for a topic is sent, and when a waiting runner takes its jobs without one."""
+
+import contextlib
+
+import pytest
+from django.db import OperationalError, connection
+
+from delaytasks import databases, mirror, schedule
+from delaytasks.mirror.base import RESEND_MS
+from delaytasks.worker import dispatch
+
+on_the_mirror = pytest.mark.parametrize("due_index", ["mirror"], indirect=True)
+
+
+@on_the_mirror
+def test_a_runner_goes_on_with_another_topic_of_its_queue_without_a_message(stage, settings):
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "LINGER_MS": 5}
+    keys, others = stage.recorder("t"), stage.recorder("u")
+    elsewhere = stage.recorder("v", queue="slow")
+    for topic in ("t", "u", "v"):
+        schedule(topic, key=topic, delay=0)
+    stage.mover.move_due()
+    stage.dispatched.clear()
+    stage.run("t")
+    assert (keys, others, elsewhere) == (["t"], ["u"], []), "a topic of another queue is for other workers"
+
+
+@on_the_mirror
+def test_a_waiting_runner_is_woken_for_a_ready_job_of_its_runner_group(stage, db_clock):
+    found = mirror.connect()
+    stage.recorder("t"), stage.recorder("u")
+    found._redis.client.zadd(found.keys.waiting_runners(dispatch.runner_group("t")), {"token": db_clock.now_ms + 1000})
+    schedule("u", key="a", delay=0)
+    stage.mover.move_due()
+    assert stage.dispatched == [], "no message: the waiting runner was woken"
+    assert found.wait_for_ready(dispatch.runner_group("t"), "token", db_clock.now_ms, 500) == "u"
+
+
+def test_messages_do_not_pile_up_while_no_worker_answers(stage, db_clock):
+    stage.recorder("t")
+    schedule("t", key="a", delay=0)
+    for _ in range(50):
+        stage.mover.move_due()
+        db_clock.advance(ms=50)
+    assert 1 <= len(stage.dispatched) <= 6, "later and later, in the end one a second, not one a pass"
+
+
+@on_the_mirror
+@pytest.mark.only_on("postgresql")
+def test_a_broken_connection_loses_one_message_and_not_the_following_ones(stage, caplog):
+    stage.recorder("a")
+    stage.recorder("b")
+    schedule("a", key="1", delay=0)
+    schedule("b", key="1", delay=0)
+    dispatch.forget_topic_settings()
+    databases.now_ms("default")
+    with contextlib.suppress(OperationalError), connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+    stage.mover.move_due()
+    assert "topic a could not be dispatched" in caplog.text
+    assert stage.dispatched == ["b"]
+
+
+def message(topic: str) -> dispatch.Message:
+    return dispatch.Message(None, "default", topic, None)
+
+
+@on_the_mirror
+def test_a_message_that_nobody_answers_in_time_is_sent_again(stage, db_clock):
+    stage.recorder("t", concurrency=2)
+    schedule("t", key="a", delay=0)
+    stage.mover.move_due()
+    assert not dispatch.is_unanswered(message("t")), "it was sent a moment ago"
+    db_clock.advance(ms=RESEND_MS)
+    assert dispatch.is_unanswered(message("t"))
+    assert not dispatch.is_unanswered(message("t")), "it has just been sent again"
+    db_clock.advance(ms=2 * RESEND_MS)
+    assert dispatch.is_unanswered(message("t"))
+
+
+@on_the_mirror
+def test_a_message_is_not_sent_again_if_a_runner_came_or_nothing_is_ready(stage, db_clock):
+    found = mirror.connect()
+    stage.recorder("t", concurrency=2)
+    stage.recorder("u", concurrency=1)
+    for topic in ("t", "u"):
+        schedule(topic, key=topic, delay=0)
+    stage.mover.move_due()
+    db_clock.advance(ms=RESEND_MS)
+    found.take_slot("t", "runner", db_clock.now_ms, db_clock.now_ms + 60_000, 2)
+    assert not dispatch.is_unanswered(message("t")), "a runner came"
+    found._redis.client.zadd(found.keys.slots("u"), {"runner": db_clock.now_ms + 60_000})
+    assert not dispatch.is_unanswered(message("u")), "no run slot is free"
+    found.free_slot("u", "runner")
+    found.reserve("u", 1, db_clock.now_ms, db_clock.now_ms + 60_000)
+    assert not dispatch.is_unanswered(message("u")), "nothing is ready"
+
+
+def test_without_a_mirror_only_the_mover_sends_a_message_again(stage, settings):
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "REDIS_URL": None}
+    assert not dispatch.is_unanswered(message("t"))
