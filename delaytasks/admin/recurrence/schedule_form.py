@@ -59,6 +59,14 @@ class ScheduleForm(forms.ModelForm):
             self.initial.setdefault(name, None if ms is None else ms / 1000)
         if self.instance.pk is None:
             self.initial.setdefault("repeat", 0)
+        self.keep_topic()
+
+    def keep_topic(self) -> None:
+        """Offer the schedule's own topic, also where no handler is registered for it."""
+        field, own = self.fields.get("topic"), self.instance.topic
+        if isinstance(field, forms.ChoiceField) and own:
+            choices = dict([(own, own), *field.widget.choices])
+            field.choices = list(choices.items())
 
     def clean(self) -> dict[str, Any]:
         """Check the definition as a whole. Keep it as `definition`."""

@@ -16,7 +16,7 @@ from django.utils.translation import ngettext
 from ... import admin_log, handlers, permissions
 from ...admin_log import Action
 from ...management.subcommands.schedules import times_text
-from ...models import Schedule
+from ...models import Schedule, Topic
 from ...recurrence import schedules
 from .. import display
 from .backfill import BackfillPage
@@ -79,8 +79,9 @@ class ScheduleAdmin(BackfillPage):
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         if db_field.name == "topic":
             limit = permissions.visible_topics(request.user, "default")
-            topics = [name for name in handlers.known() if limit is None or name in limit]
-            return forms.ChoiceField(label=_("topic"), choices=[(name, name) for name in topics])
+            topics = {*handlers.known(), *Topic.objects.values_list("name", flat=True)}
+            choices = [(name, name) for name in sorted(topics) if limit is None or name in limit]
+            return forms.ChoiceField(label=_("Topic"), choices=choices)
         return super().formfield_for_dbfield(db_field, request, **kwargs)
 
     # Columns

@@ -1,0 +1,158 @@
+"""Schedules in the admin: defining, the next ten runs, pausing, running once, deleting."""
+
+from typing import Any
+
+import pytest
+
+from delaytasks.models import Job, Schedule, Topic
+from delaytasks.recurrence import schedules
+from delaytasks.recurrence.definition import Definition
+from delaytasks.states import State
+
+from .conftest import TOPIC
+
+LIST = "/admin/delaytasks/schedule/"
+ADD = f"{LIST}add/"
+FORM = {
+    "name": "report", "topic": TOPIC, "body": '{"to": "anna"}', "ttr": "", "tz": "Europe/Berlin",
+    "cron": "30 2 * * 1-5", "every": "", "rrule": "", "delay": "", "period": "", "repeat": "0", "start_at_0": "",
+    "start_at_1": "", "gap": "run", "overlap": "once", "missed": "last", "within": "3600", "running": "skip",
+}  # fmt: skip
+
+
+@pytest.fixture
+def report() -> Schedule:
+    return schedules.define(Definition(name="report", topic=TOPIC, cron="30 2 * * 1-5", tz="Europe/Berlin"))
+
+
+def change_url(row: Schedule) -> str:
+    return f"{LIST}{row.pk}/change/"
+
+
+def test_staff_define_a_schedule_and_its_first_job_is_made(admin_client):
+    answer = admin_client.post(ADD, FORM)
+    assert answer.status_code == 302, answer.context["adminform"].errors
+    row = Schedule.objects.get()
+    assert (row.cron, row.within_ms, row.source, row.body) == ("30 2 * * 1-5", 3_600_000, "staff", {"to": "anna"})
+    (job,) = Job.objects.filter(key__startswith="report@")
+    assert job.key == "report@2030-01-01T02:30:00"
+
+
+def test_the_page_shows_the_next_ten_runs_in_local_time(admin_client, report):
+    page = admin_client.get(change_url(report)).content.decode()
+    assert "2030-01-01 02:30:00 CET" in page
+    assert page.count(" 02:30:00 CET") == 10
+    assert "2030-01-01 02:30:00 CET" in admin_client.get(LIST).content.decode()
+
+
+PREVIEW = f"{LIST}preview/"
+TIMES = {name: FORM[name] for name in ("tz", "cron", "every", "rrule", "delay", "period", "repeat", "gap", "overlap")}
+
+
+def preview(client: Any, **times: str) -> list[str]:
+    lines: list[str] = client.get(PREVIEW, TIMES | times).json()["lines"]
+    return lines
+
+
+def test_the_form_shows_the_next_ten_runs_before_it_is_saved(admin_client):
+    page = admin_client.get(ADD).content.decode()
+    assert f'class="dt-next-runs" data-url="{PREVIEW}"' in page
+    assert "delaytasks/schedule.js" in page
+    lines = preview(admin_client, cron="0 9 * * *")
+    assert (len(lines), lines[0], lines[9]) == (10, "2030-01-01 09:00:00 CET", "2030-01-10 09:00:00 CET")
+    assert preview(admin_client, cron="", every="90.5")[1] == "2030-01-01 01:03:01 CET"
+    ends = {"start_at_0": "2030-01-05", "start_at_1": "10:00:00", "delay": "0", "period": "60", "repeat": "1"}
+    assert len(preview(admin_client, cron="", **ends)) == 2
+    assert not Schedule.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"cron": "0 0 30 2 *"}, "Bad day-of-month"),
+        ({"cron": ""}, "it has none of them"),
+        ({"tz": "Mars"}, "IANA name"),
+        ({"cron": "", "every": "x"}, "every, in seconds: Enter a number."),
+        ({"cron": "", "rrule": "FREQ=DAILY;COUNT=3;UNTIL=20310101T000000Z"}, "exclude each other"),
+    ],
+)
+def test_the_preview_says_what_is_wrong(admin_client, wrong, words):
+    (line,) = preview(admin_client, **wrong)
+    assert words in line
+
+
+def test_the_preview_is_for_staff_who_see_schedules(staff):
+    assert staff().get(PREVIEW).status_code == 403
+    assert staff("delaytasks.add_schedule").get(PREVIEW, TIMES).status_code == 200
+
+
+def test_a_change_moves_the_next_run(admin_client, report):
+    answer = admin_client.post(change_url(report), FORM | {"cron": "0 5 * * *"})
+    assert answer.status_code == 302, answer.context["adminform"].errors
+    live = Job.objects.get(key__startswith="report@", ended_at=None)
+    assert live.key == "report@2030-01-01T05:00:00"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"cron": "0 0 30 2 *"}, "Bad day-of-month"),
+        ({"cron": "* * * * * *"}, "with 6 fields"),
+        ({"tz": "Mars"}, "IANA name"),
+        ({"every": "5"}, "it has cron, every"),
+        ({"cron": ""}, "it has none of them"),
+        ({"topic": "unknown"}, "Select a valid choice"),
+        ({"name": "a name"}, "is not a schedule&#x27;s name"),
+        ({"every": "0"}, "greater than or equal to 0.1"),
+    ],
+)
+def test_what_is_wrong_is_said_on_the_form(admin_client, wrong, words):
+    answer = admin_client.post(ADD, FORM | wrong)
+    assert answer.status_code == 200
+    assert words in answer.content.decode()
+    assert not Schedule.objects.exists()
+
+
+def test_a_schedule_whose_topic_has_no_handler_keeps_its_topic(admin_client):
+    over_http = Topic.objects.create(name="no.handler")
+    row = schedules.define(Definition(name="old", topic="no.handler", cron="0 9 * * *", tz="UTC"))
+    option = '<option value="no.handler"%s>no.handler</option>'
+    assert option % "" in admin_client.get(ADD).content.decode()
+    over_http.delete()
+    assert option % " selected" in admin_client.get(change_url(row)).content.decode()
+
+
+def test_schedules_are_paused_resumed_and_run_once(admin_client, report):
+    def act(action: str) -> None:
+        admin_client.post(LIST, {"action": action, "_selected_action": [report.pk]})
+
+    act("pause")
+    assert Schedule.objects.get().paused
+    act("resume")
+    assert not Schedule.objects.get().paused
+    act("run_now")
+    assert Job.objects.filter(key__startswith="report@now:").count() == 1
+
+
+def test_deleting_a_schedule_cancels_its_next_job(admin_client, report):
+    admin_client.post(f"{LIST}{report.pk}/delete/", {"post": "yes"})
+    assert not Schedule.objects.exists()
+    assert set(Job.objects.values_list("state", flat=True)) == {State.CANCELLED}
+
+
+def test_a_schedule_of_the_code_is_shown_and_not_changed(admin_client, report):
+    Schedule.objects.update(source="code")
+    page = admin_client.get(change_url(report)).content.decode()
+    assert "2030-01-01 02:30:00 CET" in page
+    assert 'name="cron"' not in page
+    assert admin_client.post(change_url(report), FORM | {"cron": "0 5 * * *"}).status_code == 403
+    assert admin_client.post(f"{LIST}{report.pk}/delete/", {"post": "yes"}).status_code == 403
+
+
+def test_staff_without_permission_see_nothing(staff, report):
+    assert staff().get(LIST).status_code == 403
+    viewer = staff("delaytasks.view_schedule")
+    assert "report" in viewer.get(LIST).content.decode()
+    assert viewer.get(ADD).status_code == 403
+    viewer.post(LIST, {"action": "pause", "_selected_action": [report.pk]})
+    assert not Schedule.objects.get().paused
