@@ -58,6 +58,10 @@ torture: $(VENV)/.stamp-dev ## inject every fault, then random ones, into an ins
 load: $(VENV)/.stamp-dev ## load test: a million pending jobs, 100,000 of them due in one second: ARGS="--due 10000"
 	$(VENV_PYTHON) -m tests.torture.load $(ARGS)
 
+.PHONY: declared-load
+declared-load: $(VENV)/.stamp-dev ## a million orders with a declared timeout while workers are killed: ARGS="--orders 20000 --minutes 1"
+	$(VENV_PYTHON) -m tests.torture.declared_load $(ARGS)
+
 .PHONY: same-rows
 same-rows: $(VENV)/.stamp-dev ## play 500 random histories in the test kit and with real workers, and compare: ARGS="--histories 50 --unit 2"
 	$(VENV_PYTHON) -m tests.torture.same_rows $(ARGS)

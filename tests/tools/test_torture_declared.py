@@ -1,4 +1,4 @@
-"""A short run of `same_rows`."""
+"""Short runs of `same_rows` and `declared_load`."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.conf import settings
 
-from ..torture import same_rows
+from ..torture import declared_load, same_rows
 from ..torture.declared import player
 from ..torture.declared.player import DIFFERENT, LATE, SAME, Event, Row
 from ..torture.environment import arena
@@ -27,6 +27,20 @@ def test_a_few_histories_leave_the_same_rows_through_the_kit_and_with_workers(
         result = same_rows.run(installation, range(5), at_once=5)
         assert not result.broken, f"{result.line()}\n{result.broken}\n{installation.report()}"
     assert (result.same, result.jobs > 20, result.events > 50) == (5, True, True)
+
+
+@pytest.mark.only_on("postgresql")
+def test_orders_are_closed_once_and_the_paid_ones_never_while_workers_are_killed(
+    tmp_path: Path, django_db_blocker: Any
+) -> None:
+    with (
+        django_db_blocker.unblock(),
+        arena(tmp_path, settings=declared_load.SETTINGS, RECONCILE_SECONDS="3600") as installation,
+    ):
+        result = declared_load.run(installation, orders=3_000, seconds=20, kill_seconds=8)
+        assert not result.broken, f"{result.text()}\n{installation.report()}"
+    assert result.facts["workers killed"] == 2
+    assert int(result.facts["closed; paid; open"].split(";")[0]) > 200
 
 
 def row(*events: Event, **changes: Any) -> Row:

@@ -1,13 +1,18 @@
-"""The handlers of the histories, and the declared timeout."""
+"""The handlers of the histories, their declared timeout, and that of the orders of `declared_load`."""
 
+import time
+from datetime import timedelta
 from typing import Any
 
 from django.db.models import Q
 
 from delaytasks import handler, timeout
-from tests.timeouts.app.models import Ticket
+from tests.timeouts.app.models import Order, Ticket
 
 from .histories import ANSWER, ANSWER_WITHIN, STEADY, TOPICS
+
+CLOSE = "load.close"
+PAY_WITHIN = timedelta(minutes=30)
 
 for _topic, (_function, _options) in TOPICS.items():
     handler(_topic, backoff=STEADY, **_options)(_function)
@@ -16,3 +21,10 @@ for _topic, (_function, _options) in TOPICS.items():
 @timeout(Ticket, on="opened_at", after=ANSWER_WITHIN, while_=Q(deleted=False), topic=ANSWER)
 def escalate(ticket: Ticket, job: Any) -> None:
     """Do nothing: a declaration fires once for each due time."""
+
+
+@timeout(Order, on="created_at", after=PAY_WITHIN, while_=Q(state="open"), topic=CLOSE)
+def close(order: Order, job: Any) -> None:
+    """Close the order and note the time. A second note would be too long for its column."""
+    order.state, order.note = "closed", f"{order.note}{time.time_ns() // 1_000_000} "
+    order.save(update_fields=["state", "note"])
