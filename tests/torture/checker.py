@@ -12,8 +12,12 @@ untrue answer         what its caller was told cannot have been true
 stuck                 live and overdue for longer than the quiet time
 drift                 the mirror and the rows disagree. An entry that is too early is allowed: it costs a refused claim
 phantom               a job that no caller scheduled
+charged               a failure was counted for an attempt whose handler was not called, and it was not the only one of
+                      its process: that one may have died just before the call
+lateness              half of the attempts began more than a few ms before or after the time in their event
 """
 
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 
@@ -31,6 +35,8 @@ ENDS_ATTEMPT = (  # each attempt has exactly one of these events, unless it stil
     Outcome.FINISHED, Outcome.FAILED, Outcome.SNOOZED, Outcome.RELEASED, Outcome.EXPIRED, Outcome.DEAD,
 )  # fmt: skip
 ROUNDING_NS = 10_000_000  # the database's clock has whole ms and may drift a little from the ledger's
+GROUPED = ("torture.batch", "torture.together")  # topics whose jobs are claimed together
+LATENESS_MS, ENOUGH = 5, 20  # how far half of the attempts may be off, if there are this many
 READING_MS = 1_000  # tolerance: the two clocks are read one after the other on a busy machine
 
 
@@ -45,7 +51,8 @@ def check(evidence: Evidence, *, quiet_ms: int = 15_000) -> list[Violation]:
             found += [history.breach(kind, why) for why in rule(history)]
         found += [history.breach("untrue answer", why) for why in _untrue_answer(history, evidence)]
         found += [history.breach("stuck", why) for why in _stuck(history, evidence, quiet_ms)]
-    return found + list(_partial_calls(evidence)) + list(_drift(evidence, known, quiet_ms))
+    found += [*_partial_calls(evidence), *_drift(evidence, known, quiet_ms)]
+    return found + list(_charged(known)) + list(_wrong_lateness(known))
 
 
 # Lost
@@ -227,6 +234,36 @@ def _attempts_without_an_end(history: JobHistory) -> Iterator[str]:
         yield f"attempt {row.attempt} has ended, but still holds the lease"
 
 
+def _charged(known: dict[int, JobHistory]) -> Iterator[Violation]:
+    """Find jobs that were charged for the death of a process that had not called their handler."""
+    of_process = defaultdict(list)
+    for history in known.values():
+        if history.topic.startswith((OUTSIDE_ONLY, *GROUPED)):
+            continue
+        begun = {begin["attempt"] for begin in history.begun}
+        for event in history.events:
+            if event.outcome in (Outcome.FAILED, Outcome.EXPIRED, Outcome.DEAD) and event.attempt not in begun:
+                of_process[event.worker].append((event.done_ms, event.attempt, history))
+    for worker, charged in of_process.items():
+        for _, attempt, history in sorted(charged, key=lambda each: each[:2])[1:]:
+            yield history.breach("charged", f"attempt {attempt} was charged a failure of {worker}, but never started")
+
+
+def _wrong_lateness(known: dict[int, JobHistory]) -> Iterator[Violation]:
+    """Compare the start that the events record with the one that the handlers saw."""
+    off = []
+    for history in known.values():
+        recorded = {event.attempt: event.reserved_ms for event in history.events if event.outcome in ENDS_ATTEMPT}
+        for begin in history.begun:
+            recorded_ms = recorded.get(begin["attempt"])
+            if recorded_ms is not None and not history.topic.startswith(OUTSIDE_ONLY):
+                off.append(abs(begin["now_ms"] - recorded_ms))
+    if len(off) >= ENOUGH and (half := statistics.median_high(off)) > LATENESS_MS:
+        yield Violation(
+            "lateness", "", "", None, f"half of the attempts began {half} ms or more from the recorded start"
+        )
+
+
 RULES: dict[str, Callable[[JobHistory], Iterator[str]]] = {
     "lost": _lost,
     "early": _early,
@@ -234,7 +271,7 @@ RULES: dict[str, Callable[[JobHistory], Iterator[str]]] = {
     "ran after cancelled": _ran_after_cancelled,
     "lost fence": _lost_fence,
 }
-KINDS = (*RULES, "untrue answer", "stuck", "drift", "phantom")
+KINDS = (*RULES, "untrue answer", "stuck", "drift", "phantom", "charged", "lateness")
 
 
 # Answers to callers

@@ -6,7 +6,9 @@ TTR_SECONDS = 4  # of all topics here, so that jobs of a killed process are soon
 MOST_ATTEMPTS = 100  # of all topics here, so that no fault uses them up; the exceptions are in FEWER_ATTEMPTS
 LEAVING, BODY = "torture.leaving", "torture.body"  # topics of app/deployed.py
 BODY_ATTEMPTS = 3
-FEWER_ATTEMPTS = {BODY: BODY_ATTEMPTS} | {
+CROWD = "torture.crowd"  # the topic of the jobs that wait behind a slow or deadly one
+CROWD_ATTEMPTS = 3
+FEWER_ATTEMPTS = {BODY: BODY_ATTEMPTS, CROWD: CROWD_ATTEMPTS} | {
     manner.topic: misbehaviours.ATTEMPTS for manner in misbehaviours.MANNERS.values()
 }
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,13 @@ from django.test.utils import override_settings
 from project.run.programs import answers_http, web
 from tests.support.databases import copied, make_template
 from tests.support.installation import START_SECONDS, Process, World
+from tests.support.pgbouncer import PgBouncer
 from tests.support.rabbitmq import RabbitServer
 from tests.support.redis_cluster import Cluster
 from tests.support.servers import PostgresServer, RedisServer, free_port, stop_process, tail, wait_until
 
 from .faketime import Dial
+from .ledger import Ledger
 from .proxy import Proxy
 
 DURABLE = {"fsync": "on", "full_page_writes": "on", "synchronous_commit": "on"}  # it will be crashed
@@ -68,7 +70,9 @@ class Arena(World):
     postgres        the server; None with SQLite
     crew            name -> Supervised: worker1.., beat, web, consumer1..; during a trial also caller and producer
     token           API token of the consumers and the producer
-    proxy, cluster  only in installations of that kind: the proxy to Redis, and the mirror's Cluster
+    proxy, cluster, pooler
+                    only in installations of that kind: the proxy to Redis or to the broker, the mirror's Cluster,
+                    and the PgBouncer
     dial            only in "jumping" installations: the offset of the clocks
     env_of          name in the crew -> additional environment variables from its next start on
     """
@@ -76,6 +80,7 @@ class Arena(World):
     broker: RedisServer | RabbitServer
     proxy: Proxy
     cluster: Cluster
+    pooler: PgBouncer
     dial: Dial
 
     def __init__(
@@ -181,6 +186,16 @@ class Arena(World):
         while not self.over.wait(CHECK_SECONDS):
             for one in list(self.crew.values()):
                 one.restart_if_ended()
+
+    def schedule(self, group: str, topic: str, jobs: Sequence[dict[str, Any]]) -> None:
+        """Schedule jobs of one topic in one call, with entries in the ledger. Each has a key of its own."""
+        from delaytasks import schedule_many
+
+        ledger = Ledger(self.ledger, "faults")
+        asks = ({"n": job["key"], "key": job["key"]} for job in jobs)
+        ledger.write("asks", *asks, op="schedule", topic=topic, delay_ms=None, group=group)
+        schedule_many([{"topic": topic, **job} for job in jobs])
+        ledger.write("answers", *({"n": job["key"]} for job in jobs), said="scheduled", job=None, due_ms=None)
 
     def those(self, kind: str) -> list[Supervised]:
         """Return the processes of a kind: "worker", "caller", "consumer"."""

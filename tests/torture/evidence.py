@@ -41,6 +41,7 @@ class Happened:
     reserved_ms: int | None
     done_ms: int
     next_due_ms: int | None
+    worker: str = ""
 
 
 @dataclass
@@ -102,7 +103,7 @@ def _ms(at: Any) -> int | None:
 
 
 def _events() -> list[Happened]:
-    names = ("job_id", "outcome", "attempt", "due_ms", "reserved_ms", "done_ms", "next_due_ms")
+    names = ("job_id", "outcome", "attempt", "due_ms", "reserved_ms", "done_ms", "next_due_ms", "worker")
     rows = JobEvent.objects.filter(job__topic__startswith="torture.").order_by("id").values_list(*names)
     return [Happened(*row) for row in rows.iterator(chunk_size=10_000)]
 

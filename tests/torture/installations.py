@@ -8,6 +8,7 @@ from typing import Any
 
 from django.test.utils import override_settings
 
+from tests.support.pgbouncer import PgBouncer
 from tests.support.rabbitmq import RabbitServer
 from tests.support.redis_cluster import Cluster
 
@@ -26,6 +27,25 @@ def proxied(directory: Path, database: str) -> Iterator[Arena]:
         url = f"redis://127.0.0.1:{there.proxy.port}/0"
         there.env |= {"REDIS_URL": url, "CELERY_BROKER_URL": url}
         yield there
+
+
+@contextlib.contextmanager
+def behind_proxied_broker(directory: Path, database: str) -> Iterator[Arena]:
+    """Broker and mirror are two Redis servers. All processes reach the broker through a Proxy."""
+    with arena(directory, database=database, own_broker=True) as there, Proxy(there.broker.port) as there.proxy:
+        there.env["CELERY_BROKER_URL"] = f"redis://127.0.0.1:{there.proxy.port}/0"
+        yield there
+
+
+@contextlib.contextmanager
+def pooled(directory: Path, database: str) -> Iterator[Arena]:
+    """All processes reach PostgreSQL through a PgBouncer in transaction mode; the checker reads it directly."""
+    with arena(directory, database=database) as there:
+        assert there.postgres is not None
+        with PgBouncer(there.postgres) as there.pooler:
+            there.env |= {"DATABASE_URL": there.pooler.url(there.database_url.rpartition("/")[2]), "POOLED": "1"}
+            yield there
+            there.stop_all()
 
 
 @contextlib.contextmanager
@@ -119,6 +139,8 @@ def threads(directory: Path, database: str) -> Iterator[Arena]:
 
 INSTALLATIONS: dict[str, Callable[[Path, str], AbstractContextManager[Arena]]] = {
     "proxied": proxied,
+    "silent broker": behind_proxied_broker,
+    "pooled": pooled,
     "cluster": clustered,
     "amqp": by_amqp,
     "ahead": skewed(OFF_SECONDS),

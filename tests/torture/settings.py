@@ -6,6 +6,8 @@ from project.settings import *
 from tests.torture.constants import MOST_ATTEMPTS, TTR_SECONDS
 
 INSTALLED_APPS = [*INSTALLED_APPS, "tests.torture.app"]
+if "POOLED" in os.environ:
+    DATABASES["default"]["DISABLE_SERVER_SIDE_CURSORS"] = True  # as Django asks for in transaction mode
 MIRROR_URL = os.environ.get("MIRROR_URL") or REDIS_URL
 DELAYTASKS = {
     **DELAYTASKS,

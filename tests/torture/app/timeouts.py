@@ -2,6 +2,7 @@
 
 import functools
 import os
+import signal
 import time
 import zlib
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from delaytasks import Snooze, clock, handler
 from delaytasks.backoff import Backoff
 from delaytasks.db import dialects
 
-from ..constants import MOST_ATTEMPTS, TTR_SECONDS
+from ..constants import CROWD, CROWD_ATTEMPTS, MOST_ATTEMPTS, TTR_SECONDS
 from ..ledger import Ledger
 from .models import Effect
 
@@ -113,6 +114,16 @@ def outside(job: Any) -> None:
     time.sleep(share(job, 5) / 10)
     with job.finishing():
         leave_effects(job)
+
+
+@handler(CROWD, ttr=TTR_SECONDS, max_attempts=CROWD_ATTEMPTS, backoff=QUICKLY, concurrency=8)
+@logged
+def crowd(job: Any) -> None:
+    """Take as long as the body says, or kill the process."""
+    leave_effects(job)
+    if job.body["kills"]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(job.body["seconds"])
 
 
 from . import deployed, misbehaving  # noqa: E402,F401  autodiscovery imports only this module

@@ -8,6 +8,7 @@ from . import fault
 
 LASTS_SECONDS = 6
 DOWN_SECONDS = 3
+SILENT_SECONDS = 20
 
 
 def _through(arena: Arena, deliver: Deliver, *, seconds: float = LASTS_SECONDS) -> None:
@@ -36,6 +37,16 @@ def delay(arena: Arena) -> None:
 def delay_long(arena: Arena) -> None:
     """So late that it has expired. At the end the messages of the last minute arrive together."""
     _through(arena, lambda arrival: [arrival + 60], seconds=65)
+
+
+@fault("the broker accepts messages and never answers", uses="broker", arena="silent broker")
+def silent(arena: Arena) -> None:
+    arena.proxy.swallows = True
+    try:
+        arena.hold(SILENT_SECONDS)
+    finally:
+        arena.proxy.heal()
+        arena.proxy.cut_all()  # a connection that lost replies would stay out of step
 
 
 @fault("RabbitMQ as broker is restarted", uses="broker", arena="amqp", needs=("rabbitmq-server", "epmd"))

@@ -6,14 +6,12 @@ from pathlib import Path
 
 from django.db import connection
 
-from delaytasks import schedule_many
 from delaytasks.models import Job
 from delaytasks.states import State
 from tests.support.servers import wait_until
 
 from ..constants import TTR_SECONDS
 from ..environment import Arena
-from ..ledger import Ledger
 from ..misbehaviours import FAMILIES, Manner
 from . import fault
 
@@ -27,7 +25,7 @@ def misbehaves(family: str, name: str, *, quick: bool = False) -> None:
 
     @fault(f"a handler {name}", uses="handlers", quick=quick)
     def inflict(arena: Arena) -> None:
-        for manner, keys in [(manner, _promise(arena, manner)) for manner in _manners(family)]:
+        for manner, keys in [(manner, _schedule(arena, manner)) for manner in _manners(family)]:
             _await_ends(manner, keys)
         _await(lambda: _old_transactions(arena), "all transactions of handlers are closed")
         if family == "memory":
@@ -39,23 +37,14 @@ def _manners(family: str) -> list[Manner]:
     return [manner for manner in FAMILIES[family] if vendor in manner.databases]
 
 
-def _promise(arena: Arena, manner: Manner) -> list[str]:
-    ledger = Ledger(arena.ledger, "handlers")
+def _schedule(arena: Arena, manner: Manner) -> list[str]:
     name = f"{manner.name}-{time.monotonic_ns()}"
     keys = [f"{name}-{'always' if i % 2 else 'once'}-{i}" for i in range(manner.jobs)]
-    ledger.write(
-        "asks", *({"n": key, "key": key} for key in keys), op="schedule", topic=manner.topic, delay_ms=None, group=name
-    )
-    schedule_many(
-        [
-            {
-                "topic": manner.topic, "key": key, "delay": i / 20, "ttr": manner.ttr_seconds,
-                "body": {"always": "always" in key},
-            }
-            for i, key in enumerate(keys)
-        ]
-    )  # fmt: skip
-    ledger.write("answers", *({"n": key} for key in keys), said="scheduled", job=None, due_ms=None)
+    jobs = [
+        {"key": key, "delay": i / 20, "ttr": manner.ttr_seconds, "body": {"always": "always" in key}}
+        for i, key in enumerate(keys)
+    ]
+    arena.schedule(name, manner.topic, jobs)
     return keys
 
 

@@ -52,6 +52,22 @@ def hang(arena: Arena) -> None:
         postgresql.signal_all(arena, signal.SIGCONT)
 
 
+@fault(
+    "PgBouncer shares few sessions among all", uses="postgres", arena="pooled", needs=("pgbouncer",), databases=POSTGRES
+)
+def share_sessions(arena: Arena) -> None:
+    arena.hold(LASTS_SECONDS)
+
+
+@fault("PgBouncer is killed and comes back", uses="postgres", arena="pooled", needs=("pgbouncer",), databases=POSTGRES)
+def kill_pooler(arena: Arena) -> None:
+    arena.pooler.stop(signal.SIGKILL)
+    try:
+        arena.hold(2)
+    finally:
+        arena.pooler.start()
+
+
 # Refused transactions
 
 

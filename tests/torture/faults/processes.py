@@ -30,6 +30,11 @@ def kill_main(arena: Arena) -> None:
     chance.choice(arena.those("worker")).signal(signal.SIGKILL)
 
 
+@fault("a host vanishes: a worker and its children are killed at once", uses="worker", quick=True)
+def kill_host(arena: Arena) -> None:
+    chance.choice(arena.those("worker")).signal(signal.SIGKILL, children=True)
+
+
 @fault("all workers are killed, children and all", uses="worker", quick=True)
 def kill_all_workers(arena: Arena) -> None:
     for worker in arena.those("worker"):

@@ -68,12 +68,12 @@ class Forge:
 
     def event(
         self, job: int, outcome: Outcome, *, attempt: int = 0, due: int = 1_000, reserved: int | None = None,
-        done: int = 1_020, next_due: int | None = None,
+        done: int = 1_020, next_due: int | None = None, worker: str = "w1",
     ) -> None:  # fmt: skip
         def ms(at: int | None) -> int | None:
             return None if at is None else BEGAN_MS + at
 
-        event = Happened(job, outcome, attempt, BEGAN_MS + due, ms(reserved), BEGAN_MS + done, ms(next_due))
+        event = Happened(job, outcome, attempt, BEGAN_MS + due, ms(reserved), BEGAN_MS + done, ms(next_due), worker)
         self.evidence.events.append(event)
 
     def effect(self, job: int, *, attempt: int = 1, ms: int = 1_015) -> None:
