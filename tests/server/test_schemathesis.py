@@ -16,6 +16,7 @@ from delaytasks.api.models import ServiceAccount
 from delaytasks.models import Job
 from delaytasks.recurrence import schedules
 from delaytasks.recurrence.definition import Definition
+from delaytasks.states import State
 from delaytasks.worker import leases
 from tests.support.installation import ROOT
 from tests.support.servers import wait_until
@@ -66,12 +67,16 @@ def configuration(topic, jobs, names):
     def given(name, *places):
         return [f'"{place}" = {{ dictionary = "{name}", probability = 0.8 }}' for place in places]
 
-    lines = ["[dictionaries]", f"jobs = {{ values = {jobs} }}"]
+    dead = list(Job.objects.filter(state=State.DEAD).values_list("pk", flat=True))
+    lines = ["[dictionaries]", f"jobs = {{ values = {jobs} }}", f"dead = {{ values = {dead} }}"]
     lines += [f'topics = {{ values = ["{topic}", "unknown"] }}', "attempts = { values = [1] }"]
     lines += [f"schedules = {{ values = {json.dumps(names)} }}"]
     lines += ["[parameters]", *given("jobs", "path.job_id"), *given("attempts", "body.attempt")]
     lines += given("schedules", "path.schedule")
     lines += given("topics", "path.topic", "body.topic", "body.jobs[*].topic", "query.topic")
+    # Only dead jobs can be retried; drawn among all, hardly one is dead.
+    lines += ["[[operations]]", 'include-operation-id = "retryJob"', "[operations.parameters]"]
+    lines += given("dead", "path.job_id")
     return "\n".join(lines)
 
 
