@@ -127,6 +127,30 @@ def test_body_is_optional_only_where_an_empty_request_is_valid(rest: Rest) -> No
     assert rest.post("topics/mail.send/reserve/") == {"jobs": []}
 
 
+def schemas_in(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield every object in a part of the document, the innermost last."""
+    if isinstance(value, dict):
+        yield value
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from schemas_in(each)
+
+
+def test_every_alternative_has_a_type() -> None:
+    """Generators of typed clients make `unknown` and `Any` of an alternative that has none."""
+    seen = 0
+    for schema in schemas_in(document.document()):
+        for alternative in schema.get("oneOf", []) + schema.get("anyOf", []):
+            seen += 1
+            assert {"$ref", "type"} & alternative.keys(), schema
+    assert seen > 10
+
+
+@pytest.mark.parametrize("fields", [{}, {"id": "a"}, {"topic": "mail.send"}, {"id": "a", "topic": "mail.send"}])
+def test_document_requires_an_id_or_a_topic_to_peek(fields: dict[str, str]) -> None:
+    errors = schema_errors({"$ref": "#/components/schemas/QueueCommand"}, {"command": "peek"} | fields)
+    assert bool(errors) == (not fields)
+
+
 @pytest.mark.parametrize("terms", [{}, {"due_at": "2031-05-01T09:30:00Z", "delay_seconds": 5}])
 def test_document_requires_exactly_one_due_time(terms: dict[str, Any]) -> None:
     job = {"topic": "mail.send", "key": "k"}

@@ -234,6 +234,7 @@ COMMANDS: Mapping[str, Command] = dict([
     _command(bury, Right.CONSUME, **lease_fields(reason=message_field("The reason; stored as the job's error."))),
     _command(
         peek, Right.READ, id=id_field(required=False), topic=topic_field(required=False),
-        rules={"anyOf": [{"required": ["id"]}, {"required": ["topic"]}]},
+        # Not anyOf: see WhenSerializer.
+        rules={"if": {"not": {"required": ["id"]}}, "then": {"required": ["topic"]}},
     ),
 ])  # fmt: skip

@@ -89,6 +89,7 @@ def _generate(prefix: str) -> dict[str, Any]:
         "TAGS": TAGS,
         "SCHEMA_PATH_PREFIX": "",
         "SCHEMA_PATH_PREFIX_INSERT": prefix,
+        "COMPONENT_SPLIT_PATCH": False,  # no field of a PATCH is required by its serializer: nothing to split
         "SORT_OPERATIONS": False,
         "SORT_OPERATION_PARAMETERS": False,
         "POSTPROCESSING_HOOKS": [],

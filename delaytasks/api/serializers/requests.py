@@ -81,7 +81,12 @@ class ReasonSerializer(StrictSerializer):
 class WhenSerializer(StrictSerializer):
     """Exactly one of due_at and delay_seconds."""
 
-    rules: ClassVar = {"oneOf": [{"required": ["due_at"]}, {"required": ["delay_seconds"]}]}
+    # Not oneOf beside properties: generators of typed clients read that as a choice between two unknown types.
+    rules: ClassVar = {
+        "if": {"required": ["due_at"]},
+        "then": {"not": {"required": ["delay_seconds"]}},
+        "else": {"required": ["delay_seconds"]},
+    }
 
     due_at = due_field(required=False)
     delay_seconds = delay_field(required=False)

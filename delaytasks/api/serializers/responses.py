@@ -97,7 +97,9 @@ class JobWithEventsSerializer(JobSerializer):
 class MadeJobSerializer(JobSerializer):
     """A job, and whether this request created it."""
 
-    result = ChoiceField(("created", "kept", "replaced", "again"), getter=lambda _, context: context["result"])
+    result = ChoiceField(
+        ("created", "kept", "replaced", "again"), "Result", getter=lambda _, context: context["result"]
+    )
 
 
 class NamedJobSerializer(serializers.Serializer):
