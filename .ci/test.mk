@@ -145,6 +145,10 @@ openapi: $(VENV)/.stamp-dev ## generate docs/openapi.yaml
 	@DJANGO_SETTINGS_MODULE=project.settings $(VENV_PYTHON) -m delaytasks.api > $(VENV)/openapi.yaml
 	@mv $(VENV)/openapi.yaml docs/openapi.yaml
 
+.PHONY: clients
+clients: $(VENV)/.stamp-dev ## generate typed clients of the HTTP API into var/clients: Python, and TypeScript by npm
+	@$(VENV_PYTHON) .ci/clients.py
+
 .PHONY: lifecycle
 lifecycle: $(VENV)/.stamp-dev ## generate docs/lifecycle.md from the table of state transitions
 	@$(VENV_PYTHON) .ci/lifecycle.py > docs/lifecycle.md
