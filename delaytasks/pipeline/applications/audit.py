@@ -6,7 +6,7 @@ document that names the folder is published last.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import reduce
@@ -34,12 +34,14 @@ MISSING_ROWS = 500_000  # missing jobs per file
 
 
 def run(
-    spark: SparkSession, database: Database, lake: Lake, *, file: str, rules: list[dict[str, Any]]
-) -> dict[str, Any]:
+    spark: SparkSession, database: Database, lake: Lake, *, file: str, rules: list[dict[str, Any]],
+    calendars: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Audit rules. Return {"rules": [per rule: name, topic, rows, jobs, classes, folder, missing], "as_of", "seconds"}.
 
-    file      path of the rules file, for messages
-    rules     the rules as read from this file
+    file       path of the rules file, for messages
+    rules      the rules as read from this file
+    calendars  name -> snapshot of each calendar that a rule names
 
     Members of the answer:
 
@@ -55,12 +57,14 @@ def run(
     parsed_rules = rules_of(file, rules)
     for rule in parsed_rules:
         business.validate(spark, rule)
+        if rule.calendar and rule.calendar not in (calendars or {}):
+            raise rule.bad("calendar", f"the run was started without the calendar {rule.calendar!r}.")
     lake.document(DOCUMENT)  # fail early if the document is unusable
     folder = lake.new_run("audit")
     with database.lock("audit") as check_lock:
         with _remove_on_error(lake, folder), snapshots.take(database) as snapshot:
             results = [
-                _audit_rule(spark, snapshot, lake, rule, f"{folder}/{number}")
+                _audit_rule(spark, snapshot, lake, rule, f"{folder}/{number}", (calendars or {}).get(rule.calendar))
                 for number, rule in enumerate(parsed_rules, 1)
             ]
             document = {"folder": folder, "as_of": _isoformat(snapshot.now_ms), "rules": results}
@@ -76,7 +80,7 @@ def run(
     return answer | ({"refused": " ".join(faults)} if faults else {})
 
 
-def inputs(*, file: str, rules: list[dict[str, Any]]) -> list[tuple[str, str]]:
+def inputs(*, file: str, rules: list[dict[str, Any]], **_: Any) -> list[tuple[str, str]]:
     """Return (root, path) of each Parquet file that executors will read, for preflight.check(). Raises BadRule."""
     return [each for rule in rules_of(file, rules) if rule.parquet for each in exports.inputs(rule)]
 
@@ -101,9 +105,11 @@ def _publish(lake: Lake, document: dict[str, Any]) -> None:
             lake.remove(folder)
 
 
-def _audit_rule(spark: SparkSession, snapshot: Snapshot, lake: Lake, rule: Rule, folder: str) -> dict[str, Any]:
+def _audit_rule(
+    spark: SparkSession, snapshot: Snapshot, lake: Lake, rule: Rule, folder: str, calendar: Mapping[str, Any] | None
+) -> dict[str, Any]:
     """Audit one rule, write its result into the folder, and return the rule's part of the answer. Raises BadRule."""
-    frame = classify(spark, snapshot, lake, rule)
+    frame = classify(spark, snapshot, lake, rule, calendar)
     try:
         row_counts.write(frame, lake, f"{folder}/classes", "class")
     except PySparkException as error:
@@ -132,9 +138,11 @@ def _audit_rule(spark: SparkSession, snapshot: Snapshot, lake: Lake, rule: Rule,
     }  # fmt: skip
 
 
-def classify(spark: SparkSession, snapshot: Snapshot, lake: Lake, rule: Rule) -> DataFrame:
+def classify(
+    spark: SparkSession, snapshot: Snapshot, lake: Lake, rule: Rule, calendar: Mapping[str, Any] | None = None
+) -> DataFrame:
     """Return a row with the columns CLASSIFIED for each key that has a job or requires one. Raises BadRule."""
-    rows = promises.promised_jobs(business.rows(spark, snapshot, rule), rule)
+    rows = promises.promised_jobs(business.rows(spark, snapshot, rule), rule, calendar)
     jobs = history.jobs(spark, snapshot, lake, promises.JOBS, rule.topic)
     events = history.stories(spark, snapshot, lake, promises.EVENTS, rule.topic)
     keys = promises.by_key(rows, promises.summarize_jobs(jobs), promises.summarize_events(events))

@@ -11,7 +11,9 @@ from functools import reduce
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import NumericType, StringType
 
+from ..delays import due_times
 from ..sources import arrow, exports, nanoseconds
 from ..sources.snapshot import Snapshot
 from .rules import Rule
@@ -50,6 +52,26 @@ def validate(spark: SparkSession, rule: Rule) -> None:
         if not any(type(actual) is type(SIMPLE[kind]) for kind in kinds):
             names = " or ".join(kinds)
             raise rule.bad(field, f"{text!r} is {actual.simpleString()}, but must be {names}.")
+    if not rule.duration:
+        _validate_delay(rule, empty)
+
+
+def _validate_delay(rule: Rule, empty: DataFrame) -> None:
+    text = due_times.enclosed(rule.delay)
+    try:
+        kind = empty.where(F.expr(text).isNotNull()).select(F.expr(text).alias("it")).schema["it"].dataType
+        due_times.from_expression(rule.delay, kind, zone=rule.zone, calendar=rule.calendar)
+    except PySparkException as error:
+        raise rule.bad("delay", f"{rule.delay!r} is not a valid expression: {message_of(error)}.") from error
+    except due_times.BadDelayType as error:
+        raise rule.bad("delay", f"{rule.delay!r} {error}") from error
+    if isinstance(kind, StringType):
+        raise rule.bad("delay", f"{rule.delay!r} is string, but must be a number of seconds or an interval.")
+    if rule.zone and isinstance(kind, NumericType):
+        raise rule.bad(
+            "zone",
+            f"it has no meaning for {rule.delay!r}, a number of seconds; for days write CAST(… AS INTERVAL DAY).",
+        )
 
 
 def message_of(error: Exception) -> str:
@@ -62,7 +84,7 @@ def translate(rule: Rule, error: Exception) -> Exception:
     """Return a BadRule if the error says that an expression failed on a row, else the error itself."""
     found = ROW_ERROR.search(str(error))
     reason = found[1].split(" SQLSTATE")[0].split(". ")[0] if found else ""
-    return rule.bad("key, since, when, holds", f"an expression fails on a row: {reason}.") if found else error
+    return rule.bad("key, since, delay, when, holds", f"an expression fails on a row: {reason}.") if found else error
 
 
 def rows(spark: SparkSession, snapshot: Snapshot, rule: Rule) -> DataFrame:

@@ -11,7 +11,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from ...calendars.wall_time import to_zone
+from ...exceptions import BadTimeZone
 from ..config import BadSettings
+from ..delays import durations
+from ..delays.durations import MAX_SECONDS, Duration
 
 FAULTS = (
     "missing",
@@ -29,7 +33,6 @@ TYPE = re.compile(
 )
 NAME = re.compile(r"[^\W\d]\w*")  # a column, or a part of a table's name
 TABLE = re.compile(rf"{NAME.pattern}(\.{NAME.pattern})?")
-MAX_SECONDS = 3650 * 86_400
 
 
 class BadRule(BadSettings):
@@ -43,7 +46,10 @@ class Rule:
     table or parquet   the business rows: a table with an integer `id` in the jobs' database, or files
     columns            columns that the expressions use: name -> type
     key                the job's key
-    since              the time to which delay_seconds is added to get the due time
+    since              the time to which the delay is added to get the due time
+    delay              a duration such as "60 days", or an expression: a number of seconds, or an interval; "": the
+                       delay is delay_seconds
+    zone, calendar     the zone or the calendar of the delay's days; with a calendar time is open time
     when               whether a row should have a job
     holds              whether a row's job must not have been cancelled
     late_seconds       how long after the due time the job may begin
@@ -52,7 +58,7 @@ class Rule:
     allowed_faults     the TOML key `may`
     where              file and rule, for messages
 
-    key, since, when and holds are Spark SQL expressions over the columns.
+    key, since, when and holds are Spark SQL expressions over the columns; so is delay, unless it is a duration.
     """
 
     where: str
@@ -65,6 +71,9 @@ class Rule:
     parquet: str = ""
     when: str = "true"
     holds: str = "false"
+    delay: str = ""
+    zone: str = ""
+    calendar: str = ""
     delay_seconds: int = 0
     late_seconds: int = 60
     early_seconds: int = 1
@@ -74,6 +83,11 @@ class Rule:
     def faults(self) -> tuple[str, ...]:
         """The classes that must be empty."""
         return tuple(each for each in FAULTS if each not in self.allowed_faults)
+
+    @property
+    def duration(self) -> Duration | None:
+        """The delay, if it is the same for each row; None if it is an expression."""
+        return durations.parse(self.delay) if self.delay else Duration(None, self.delay_seconds)
 
     @property
     def title(self) -> str:
@@ -90,6 +104,13 @@ class Rule:
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value.strip()) and "\0" not in value
+
+
+def _is_zone(value: Any) -> bool:
+    try:
+        return bool(to_zone(value))
+    except BadTimeZone:
+        return False
 
 
 def _seconds(least: int) -> Callable[[Any], bool]:
@@ -120,6 +141,9 @@ CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {  # field -> check of it
     "since": (_is_text, f"{EXPRESSION} of type timestamp"),
     "when": (_is_text, f"{EXPRESSION} of type boolean"),
     "holds": (_is_text, f"{EXPRESSION} of type boolean"),
+    "delay": (_is_text, 'a duration such as "60 days", or an expression for seconds or an interval'),
+    "zone": (_is_zone, "a time zone such as Europe/Berlin"),
+    "calendar": (_is_text, "a calendar's name"),
     "delay_seconds": (_seconds(-MAX_SECONDS), "a whole number of seconds, at most ten years"),
     "late_seconds": (_seconds(0), "a whole number of seconds, at least 0"),
     "early_seconds": (_seconds(0), "a whole number of seconds, at least 0"),
@@ -180,7 +204,26 @@ def _parse_rule(path: str, number: int, table: Mapping[str, Any]) -> Rule:
     plain_fields = {each.name for each in fields(Rule)} - {"where", "allowed_faults", "parquet"}
     parquet = _resolve(path, table["parquet"]) if "parquet" in table else ""
     plain = {field: value for field, value in table.items() if field in plain_fields}
-    return Rule(where, allowed_faults=tuple(table.get("may", ())), parquet=parquet, **plain)
+    rule = Rule(where, allowed_faults=tuple(table.get("may", ())), parquet=parquet, **plain)
+    _check_delay(rule, table)
+    return rule
+
+
+def _check_delay(rule: Rule, table: Mapping[str, Any]) -> None:
+    for one, other in (("delay", "delay_seconds"), ("zone", "calendar")):
+        if one in table and other in table:
+            raise rule.bad(f"{one} or {other}", "both are given; give one of them.")
+    for field in ("zone", "calendar"):
+        if field in table and not rule.delay:
+            raise rule.bad(field, "it has no meaning without a delay.")
+    try:
+        duration = durations.parse(rule.delay)
+        if duration:
+            durations.check(
+                rule.delay, duration, zone=rule.zone, calendar=rule.calendar, options="a zone or a calendar"
+            )
+    except durations.BadDuration as error:
+        raise rule.bad("delay", f"it {error}") from error
 
 
 def _resolve(path: str, location: str) -> str:

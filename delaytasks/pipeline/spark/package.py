@@ -6,7 +6,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PLAIN_MODULES = ("__init__.py", "states.py", "validators.py", "exceptions.py", "clock.py")
-MODULES = (*PLAIN_MODULES, *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "pipeline").rglob("*.py")))
+PACKAGES = ("calendars", "pipeline")
+MODULES = (
+    *PLAIN_MODULES,
+    *sorted(path.relative_to(ROOT).as_posix() for name in PACKAGES for path in (ROOT / name).rglob("*.py")),
+)
 
 
 def zipped(folder: Path) -> Path:

@@ -14,14 +14,19 @@ milliseconds since 1970. A key gets the first of these classes that applies:
     open        the job waits for its due time, or is running
 """
 
+from collections.abc import Mapping
 from functools import reduce
 from operator import or_
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from ...states import Outcome, State
+from ..delays import due_times
+from ..delays.due_times import DelayColumns, DueTimes
+from ..delays.durations import DAY_SECONDS, MAX_SECONDS
 from ..rules.rules import Rule
 
 JOBS = ["id", "topic", "key", "state", "due_at", "attempt", "reserved_at", "lease_until", "ended_at"]
@@ -29,8 +34,13 @@ EVENTS = ["key", "outcome", "attempt", "due_ms", "reserved_ms"]  # key: the job'
 INVALID = {  # class of rows that cannot be checked -> the rule's field, and what is wrong with its value
     "no_key": ("key", "is null"),
     "no_since": ("since", "is null"),
+    "no_delay": ("delay", "is null"),
+    "negative_delay": ("delay", "is negative"),
+    "long_delay": ("delay", "is more than ten years"),
+    "no_due": ("delay", "leads to no due time that the zone or the calendar knows"),
     "same_key": ("key", "is not unique"),
 }
+DELAY_FAULTS = ("no_delay", "negative_delay", "long_delay", "no_due")  # as numbers from 1 in the column delay_fault
 CLASSIFIED = StructType([
     StructField("key", StringType(), True),
     StructField("rows", LongType(), False),  # number of business rows
@@ -48,20 +58,48 @@ MISSING = StructType([
 ])  # fmt: skip
 
 
-def promised_jobs(rows: DataFrame, rule: Rule) -> DataFrame:
-    """Return key, promised, holds and promised_ms of each business row. Needs the rule's columns.
+def promised_jobs(rows: DataFrame, rule: Rule, calendar: Mapping[str, Any] | None = None) -> DataFrame:
+    """Return key, promised, holds, promised_ms and delay_fault of each business row. Needs the rule's columns.
+
+    calendar   snapshot of the rule's calendar
 
     promised      whether the row should have a job
     holds         whether the row's job must not have been cancelled
-    promised_ms   due time by the rule
+    promised_ms   due time by the rule; null if `since` or the delay cannot be used
+    delay_fault   number of one of DELAY_FAULTS; null if the delay can be used
     """
-    due_ms = F.unix_millis(F.expr(rule.since)) + F.lit(rule.delay_seconds * 1000)
+    since_ms, (days, seconds) = F.unix_millis(F.expr(rule.since)), _delay(rows, rule)
+    time_ms = F.round(seconds.cast("double") * 1000).cast("long")
+    fault = _delay_fault(days, time_ms) if rule.delay else F.lit(None).cast("int")
+    due_ms = F.when(fault.isNull(), DueTimes(rule.zone, calendar).due_ms(since_ms, days, time_ms))
     return rows.select(
         F.expr(rule.key).cast("string").alias("key"),
         F.coalesce(F.expr(rule.when), F.lit(False)).alias("promised"),
         F.coalesce(F.expr(rule.holds), F.lit(False)).alias("holds"),
         due_ms.alias("promised_ms"),
+        F.when(fault.isNull() & since_ms.isNotNull() & due_ms.isNull(), _fault_number("no_due"))
+        .otherwise(fault).alias("delay_fault"),
+    )  # fmt: skip
+
+
+def _delay(rows: DataFrame, rule: Rule) -> DelayColumns:
+    if rule.duration:
+        return due_times.constant(rule.duration)
+    kind = rows.select(F.expr(due_times.enclosed(rule.delay)).alias("it")).schema["it"].dataType
+    return due_times.from_expression(rule.delay, kind, zone=rule.zone, calendar=rule.calendar)
+
+
+def _delay_fault(days: Column | None, time_ms: Column) -> Column:
+    whole = F.lit(0) if days is None else days
+    return (
+        F.when(time_ms.isNull(), _fault_number("no_delay"))
+        .when((time_ms < 0) | (whole < 0), _fault_number("negative_delay"))
+        .when(time_ms + whole * DAY_SECONDS * 1000 > MAX_SECONDS * 1000, _fault_number("long_delay"))
     )
+
+
+def _fault_number(name: str) -> Column:
+    return F.lit(DELAY_FAULTS.index(name) + 1)
 
 
 def summarize_jobs(jobs: DataFrame) -> DataFrame:
@@ -116,6 +154,7 @@ def by_key(rows: DataFrame, jobs: DataFrame, events: DataFrame) -> DataFrame:
         F.count_if(promised).alias("promised_rows"),
         F.count_if(promised & F.col("promised_ms").isNull()).alias("undated"),
         F.min(F.when(promised, F.col("promised_ms"))).alias("promised_ms"),
+        F.min(F.when(promised, F.col("delay_fault"))).alias("delay_fault"),
         F.max("holds").alias("holds"),
         F.count("job_id").alias("jobs"),
         *(F.count(name).alias(name) for name in ("live", "finished", "finishes", "early", "moves")),
@@ -147,6 +186,7 @@ def _class(rule: Rule, now_ms: int) -> Column:
     return (
         F.when((col("promised_rows") > 0) & col("key").isNull(), "no_key")
         .when(col("promised_rows") > 1, "same_key")
+        .when(col("delay_fault").isNotNull(), F.element_at(F.array(*map(F.lit, DELAY_FAULTS)), col("delay_fault")))
         .when(col("undated") > 0, "no_since")
         .when((col("jobs") == 0) & (col("promised_rows") > 0), "missing")
         .when(col("jobs") == 0, None)

@@ -3,7 +3,7 @@
 import json
 import shlex
 from collections.abc import Callable, Iterator
-from datetime import UTC, date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ from django.db import connection, transaction
 from pyarrow import parquet
 
 import delaytasks
+from delaytasks import Calendar
+from delaytasks.calendars import registry
 from delaytasks.db import dialects
 from delaytasks.management.subcommands.pipeline import audit as verb
 from delaytasks.management.subcommands.pipeline import load as load_verb
@@ -234,13 +236,36 @@ def test_mismatches_between_a_rule_and_its_table_are_named(
     finally:
         with connection.cursor() as cursor:
             cursor.execute("DROP TABLE audit_keyed")
-    with pytest.raises(BadRule, match=r"since, when, holds: an expression fails on a row: The value 'seven'"):
+    with pytest.raises(BadRule, match=r"since, delay, when, holds: an expression fails on a row: The value 'seven'"):
         audit.run(spark, database, lake, file="audit.toml", rules=[{**RULE, "when": "cast(status AS int) = 7"}])
     order(2)
     with pytest.raises(BadRule, match=r"key: it is not unique for 2 rows of audit_order .*, such as 'order'\."):
         audit.run(spark, database, lake, file="audit.toml", rules=[{**RULE, "key": "'order'"}])
     assert lake.runs("audit") == []
     assert lake.document(audit.DOCUMENT) == {}
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_delay_in_days_follows_the_zones_clocks_and_a_bad_delay_is_refused_by_row(
+    spark: Any, database: Database, lake: Lake, order: Any, job: Callable[..., Job]
+) -> None:
+    paid_by = {1: ("2020-02-01T12:00Z", "2020-04-01T11:00Z"), 2: ("2020-09-01T10:00Z", "2020-10-31T11:00Z")}
+    for number, times in paid_by.items():
+        placed_at, due_at = map(datetime.fromisoformat, times)
+        order(number, placed_at=placed_at, lines=60)
+        happened(job(f"order:{number}", state=State.FINISHED, due_at=due_at), Outcome.FINISHED, due_at)
+    fine = {**RULE, "columns": ALL, "delay": "60 days", "zone": "Europe/Rome"}
+    del fine["delay_seconds"]
+    answer = audit.run(spark, database, lake, file="audit.toml", rules=[fine])
+    assert counts(answer) == {"kept": 2}, "60 * 86400 seconds make the first early and the second late"
+
+    order(3, placed_at=placed_at)
+    by_row = {**fine, "delay": "cast(lines as interval day)"}
+    with pytest.raises(BadRule, match=r"delay: it is null for 1 rows of audit_order that .* job, such as 'order:3'\."):
+        audit.run(spark, database, lake, file="audit.toml", rules=[by_row])
+    by_calendar = {name: value for name, value in fine.items() if name != "zone"} | {"calendar": "office"}
+    with pytest.raises(BadRule, match=r"calendar: the run was started without the calendar 'office'"):
+        audit.run(spark, database, lake, file="a.toml", rules=[by_calendar])
 
 
 @pytest.mark.only_on("postgresql")
@@ -285,12 +310,18 @@ def test_a_document_of_a_newer_format_is_refused_before_anything_is_read(spark: 
         ({"key": "placed_at"}, r"key: 'placed_at' is timestamp, but must be string or smallint or int or bigint\."),
         ({"when": "count(*) > 1"}, "when: .* is not a valid expression"),
         ({"holds": "nosuch(id)"}, "holds: .* is not a valid expression"),
+        ({"delay": "grace"}, "delay: 'grace' is not a valid expression: .*`grace` cannot be resolved"),
+        ({"delay": "id days"}, "delay: 'id days' is not a valid expression: Syntax error"),
+        ({"delay": "status"}, "delay: 'status' is string, but must be a number of seconds or an interval"),
+        ({"delay": "placed_at"}, "delay: 'placed_at' is timestamp: give a number of seconds or an interval of days"),
+        ({"delay": "id * 86400", "zone": "Europe/Rome"}, r"zone: it has no meaning for 'id \* 86400', a number of sec"),
+        ({"delay": "id * interval 1 day", "calendar": "x"}, "cannot tell working days from open hours"),
         ({"when": "id IN (SELECT id FROM elsewhere)"}, "when: .* is not a valid expression"),
     ],
 )
 def test_an_invalid_expression_is_reported_in_one_sentence(spark: Any, changed: dict[str, Any], message: str) -> None:
     with pytest.raises(BadRule, match=message) as raised:
-        business.validate(spark, rule(**changed))
+        business.validate(spark, rule(**changed, **({"delay_seconds": None} if "delay" in changed else {})))
     assert "\n" not in str(raised.value)
     assert "SQLSTATE" not in str(raised.value)
 
@@ -411,3 +442,24 @@ def test_the_command_reports_faults_and_how_to_schedule_missing_jobs(
     with pytest.raises(CommandError, match="delay_seconds: 'soon' is invalid; expected a whole number") as raised:
         call_command(*message)
     assert raised.value.returncode == 2
+
+
+@pytest.mark.only_on("sqlite")
+def test_the_command_passes_the_days_of_the_rules_calendars(tmp_path: Path, monkeypatch: Any) -> None:
+    passed: list[dict[str, Any]] = []
+    monkeypatch.setattr(verb, "run_application", lambda name, options, using, arguments: passed.append(arguments) or {
+        "rules": [], "as_of": "", "seconds": 0})  # fmt: skip
+    Calendar("audited", tz="Europe/Rome", hours={"mon": "09:00-17:00"}, editable=False)
+    file = tmp_path / "audit.toml"
+    delay = 'delay = "8 hours"\ncalendar = "{}"'
+    words = ["delaytasks", "pipeline", "audit", "--rule", str(file), "--lake", str(tmp_path)]
+    try:
+        file.write_text(TOML.replace("delay_seconds = 60", delay.format("audited")))
+        call_command(*words)
+        file.write_text(TOML.replace("delay_seconds = 60", delay.format("audit")))
+        with pytest.raises(CommandError, match=r"rule 1, calendar: There is no calendar 'audit'\. .*audited") as raised:
+            call_command(*words)
+    finally:
+        registry.forget("audited")
+    assert raised.value.returncode == 2
+    assert passed[0]["calendars"]["audited"]["week"] == ["09:00-17:00", *[""] * 6]

@@ -5,8 +5,10 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
+from ....exceptions import BadCalendar
 from .. import arguments
 from ..output import Answer, Options, Verb, table
+from . import calendars
 from .process import needs_spark, run_application, to_answer
 
 MAX_SAMPLES = 3  # keys of each class that the text names
@@ -30,7 +32,11 @@ def _run(options: Options, using: str) -> Answer:
         declared = rules.rules_of(file, tables)
     except rules.BadRule as error:
         raise CommandError(str(error), returncode=arguments.USAGE) from error
-    parameters = {"file": file, "rules": [each | _absolute(rule) for each, rule in zip(tables, declared, strict=True)]}
+    parameters = {
+        "file": file,
+        "calendars": _calendars(declared),
+        "rules": [each | _absolute(rule) for each, rule in zip(tables, declared, strict=True)],
+    }
     answer = run_application("audit", options, using, parameters)
     load = ["manage.py", "delaytasks", "pipeline", "load"]
     lake = ["--lake", options["lake"]] if options["lake"] else []
@@ -38,6 +44,17 @@ def _run(options: Options, using: str) -> Answer:
     sections = [_section(each, [*load, each["missing"], *lake, *database]) for each in answer["rules"]]
     end = f"as of {answer['as_of']}, in {answer['seconds']} s"
     return to_answer(answer, "\n\n".join([*sections, end]))
+
+
+def _calendars(declared: list[Any]) -> dict[str, dict[str, Any]]:
+    found = {}
+    for rule in declared:
+        try:
+            if rule.calendar:
+                found[rule.calendar] = calendars.snapshot_of(rule.calendar)
+        except BadCalendar as error:
+            raise CommandError(str(rule.bad("calendar", str(error))), returncode=arguments.USAGE) from error
+    return found
 
 
 def _absolute(rule: Any) -> dict[str, str]:

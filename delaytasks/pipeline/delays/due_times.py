@@ -1,0 +1,126 @@
+"""Due times: Spark columns for the delay of each row, and the moment after a delay.
+
+A delay has days and time. With a zone, a day keeps the time that clocks show, also when they are changed; with a
+calendar, days are working days and time is open time. Otherwise there are no days. Days and time are added in Python,
+by the code of delaytasks.calendars, because Spark has no calendars and treats times that clocks skip differently.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import pyarrow
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, DayTimeIntervalType, LongType, NumericType, StringType
+
+from ... import clock
+from ...calendars.durations import WorkingDays
+from ...calendars.snapshot import CalendarSnapshot
+from ...calendars.wall_time import resolve, to_zone
+from ...exceptions import NoOpenHours
+from .durations import Duration
+
+DAY_MICROS = 86_400_000_000
+
+
+class BadDelayType(ValueError):
+    """The expression of a delay has a type that cannot be used. The message continues a sentence: "is a date: …"."""
+
+
+class DelayColumns(NamedTuple):
+    """The delay of each row.
+
+    days      a whole number; None: no row has days
+    seconds   a number, or text for text
+    """
+
+    days: Column | None
+    seconds: Column
+
+
+def enclosed(text: str) -> str:
+    """Return the expression in parentheses, in which Spark accepts no name for it: `60 days` is 60, named `days`."""
+    return f"({text}\n)"
+
+
+def constant(duration: Duration) -> DelayColumns:
+    days = None if duration.days is None else F.lit(duration.days).cast("long")
+    return DelayColumns(days, F.lit(duration.seconds))
+
+
+def from_expression(text: str, kind: DataType, *, zone: str, calendar: str) -> DelayColumns:
+    """Return the columns for an expression: a number of seconds, or an interval of days and hours.
+
+    Whole days of an interval are days if there is a zone or a calendar. Raises BadDelayType.
+    """
+    if isinstance(kind, NumericType | StringType):
+        return DelayColumns(None, F.expr(enclosed(text)))
+    if not isinstance(kind, DayTimeIntervalType):
+        raise BadDelayType(f"is {kind.simpleString()}: give a number of seconds or an interval of days and hours.")
+    micros = f"unix_micros(timestamp_micros(0) + {enclosed(text)})"
+    if kind.startField != DayTimeIntervalType.DAY or not (zone or calendar):
+        return DelayColumns(None, F.expr(micros) / 1_000_000)
+    if calendar and kind.endField != DayTimeIntervalType.DAY:
+        raise BadDelayType(
+            f"is {kind.simpleString()}, of which a calendar cannot tell working days from open hours: give a number of "
+            "seconds of open time, or CAST(… AS INTERVAL DAY) for working days."
+        )
+    return DelayColumns(F.expr(f"{micros} div {DAY_MICROS}"), F.expr(f"{micros} % {DAY_MICROS}") / 1_000_000)
+
+
+class DueTimes:
+    """Adds delays to moments. Can be pickled, for executors.
+
+    zone       name of the zone of days, "" for none
+    calendar   snapshot.take() of a calendar, or None. Then `zone` is not used
+    """
+
+    def __init__(self, zone: str = "", calendar: Mapping[str, Any] | None = None) -> None:
+        self.zone, self.calendar_values = zone, calendar
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"zone": self.zone, "calendar_values": self.calendar_values}
+
+    @cached_property
+    def calendar(self) -> CalendarSnapshot | None:
+        return CalendarSnapshot(self.calendar_values) if self.calendar_values else None
+
+    def add(self, moment: datetime, days: int | None, time: timedelta) -> datetime:
+        """Return the moment after days and time. Neither is negative.
+
+        Like Calendar.add(): a local time that clocks skip becomes the end of the gap, of one that they show twice the
+        first is taken. Raises NoOpenHours, and OverflowError beyond the years of datetime.
+        """
+        if self.calendar:
+            if days is not None:
+                moment = self.calendar.add(moment, WorkingDays(days))
+            return moment if days is not None and not time else self.calendar.add(moment, time)
+        if days:
+            zone = to_zone(self.zone)
+            moment = resolve(moment.astimezone(zone).replace(tzinfo=None) + timedelta(days=days), zone)
+        return moment.astimezone(UTC) + time
+
+    def add_ms(self, start_ms: int | None, days: int | None, time_ms: int | None) -> int | None:
+        """Return the due time in ms since 1970; None if it cannot be computed."""
+        if start_ms is None or time_ms is None or time_ms < 0 or (days or 0) < 0:
+            return None
+        try:
+            return clock.to_ms(self.add(clock.from_ms(start_ms), days, timedelta(milliseconds=time_ms)))
+        except (NoOpenHours, OverflowError, ValueError):
+            return None
+
+    def due_ms(self, start_ms: Column, days: Column | None, time_ms: Column) -> Column:
+        """Return the due time of each row in ms since 1970; null if it cannot be computed."""
+        if days is None and not self.calendar_values:
+            return start_ms + time_ms
+
+        # Spark warns of a function type beside type hints; its stubs want one.
+        @F.arrow_udf(LongType())  # type: ignore[call-overload]
+        def due(start: pyarrow.Array, days: pyarrow.Array, time: pyarrow.Array) -> pyarrow.Array:
+            rows = zip(start.to_pylist(), days.to_pylist(), time.to_pylist(), strict=True)
+            return pyarrow.array([self.add_ms(*row) for row in rows], type=pyarrow.int64())
+
+        column: Column = due(start_ms, F.lit(None).cast("long") if days is None else days, time_ms)
+        return column
