@@ -60,7 +60,7 @@ def run(
 
     source, query   a path or URI; or SQL for the jobs' own database. Exactly one of them
     mapping         see mapping.Terms
-    limits          topics, max_delay_seconds, max_body_bytes, zone: see screening.Limits
+    limits          topics, max_delay_seconds, max_body_bytes, zone, calendar: see screening.Limits
     name            of the run; an unfinished run of this name is continued. "": a new run
     reading         kind, encoding and delimiter of the input; needed where they cannot be chosen by its file name
     spread_seconds  delay each job by a part of this time, derived from its key
@@ -78,6 +78,8 @@ def run(
         "reading": dict(reading or {}),
     }  # fmt: skip
     terms, reject_limit = Terms.from_dict(mapping), RejectLimit(most_rejects)
+    if terms.calendar and not limits.get("calendar"):
+        raise BadSettings(f"The run was started without the calendar {terms.calendar!r}.")
     if bool(source) == bool(query):
         raise BadSettings("Name the input: a file or folder, or --query SQL.")
     source_files = files.inspect(source, **(reading or {})) if source else None

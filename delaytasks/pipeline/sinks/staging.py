@@ -43,7 +43,9 @@ def write_chunks(
         return EMPTY
     report_progress(f"reading {source}")
     wanted = mapping.wanted_rows(rows, terms, source)
-    mapped = mapping.map_columns(rows.where(wanted), terms, source).transform(screening.add_spread, spread_ms)
+    mapped = mapping.map_columns(rows.where(wanted), terms, source, limits.zone).transform(
+        screening.add_spread, spread_ms
+    )
     screened = screening.screen(mapped, limits)
     options = {"maxRecordsPerFile": str(CHUNK_ROWS), "compression": "zstd"}
     try:

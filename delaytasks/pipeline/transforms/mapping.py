@@ -16,9 +16,7 @@ from pyspark.sql.types import (
     BooleanType,
     DataType,
     DateType,
-    DayTimeIntervalType,
     MapType,
-    NumericType,
     StringType,
     StructType,
     TimestampNTZType,
@@ -26,6 +24,8 @@ from pyspark.sql.types import (
 )
 
 from ..config import BadSettings
+from ..delays import due_times, durations
+from ..delays.due_times import DelayColumns
 
 FILE, ROW, PROBLEM, MESSAGE, TEXT = "__file", "__row", "__problem", "__message", "__text"
 METADATA = (FILE, ROW, PROBLEM, MESSAGE, TEXT)  # columns of an input row besides its data
@@ -33,14 +33,15 @@ METADATA = (FILE, ROW, PROBLEM, MESSAGE, TEXT)  # columns of an input row beside
 
 @dataclass(frozen=True)
 class Terms:
-    """The mapping. All members except `topic` are Spark SQL expressions; "" means that there is none.
+    """The mapping. All members except `topic` and `calendar` are Spark SQL expressions; "" means that there is none.
 
     topic       the name of one topic for all rows
     topic_from  the topic of each row
     key         the job's key
     due         the due time, as a timestamp or ISO 8601 text
     since       a time like `due`; the due time is `since` plus `delay`
-    delay       seconds, or an interval
+    delay       a duration such as "60 days", which is no expression; or seconds, or an interval
+    calendar    the name of the calendar of the delay's days and time, which is no expression
     ttr         seconds
     body        member of the body -> its expression
     body_from   the whole body, as JSON or a struct
@@ -53,6 +54,7 @@ class Terms:
     due: str = ""
     since: str = ""
     delay: str = ""
+    calendar: str = ""
     ttr: str = ""
     body_from: str = ""
     when: str = ""
@@ -67,6 +69,8 @@ class Terms:
             raise BadSettings("The mapping has both due and since with delay: give one.")
         if bool(self.since) != bool(self.delay):
             raise BadSettings("Give 'since' and 'delay' together in the mapping: the due time is since + delay.")
+        if self.calendar and not self.delay:
+            raise BadSettings("The mapping has a calendar and no delay: a calendar is for the delay's days and hours.")
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Terms":
@@ -88,17 +92,18 @@ def _check_text(name: str, value: object) -> str:
     return str(value)
 
 
-def map_columns(frame: DataFrame, terms: Terms, source: str) -> DataFrame:
+def map_columns(frame: DataFrame, terms: Terms, source: str, zone: str) -> DataFrame:
     """Return the rows with the columns of a job, which are not validated yet.
 
     The columns are METADATA; topic, key, due, delay, ttr (seconds), ttr_ms, body and raw as strings; and due_us
-    (microseconds since 1970) as a number.
+    (microseconds since 1970) and delay_days as numbers.
 
     source   name of the input, for messages
+    zone     zone of the delay's days; "" if there is none
 
     Raises BadSettings for an unknown column or an invalid expression.
     """
-    return Mapper(frame, terms, source).map_columns()
+    return Mapper(frame, terms, source, zone).map_columns()
 
 
 def wanted_rows(frame: DataFrame, terms: Terms, source: str) -> Column:
@@ -110,8 +115,8 @@ def wanted_rows(frame: DataFrame, terms: Terms, source: str) -> Column:
 
 
 class Mapper:
-    def __init__(self, frame: DataFrame, terms: Terms, source: str) -> None:
-        self.frame, self.terms, self.source = frame, terms, source
+    def __init__(self, frame: DataFrame, terms: Terms, source: str, zone: str = "") -> None:
+        self.frame, self.terms, self.source, self.zone = frame, terms, source, zone
         self.columns = [name for name in frame.columns if name not in METADATA]
         self._lower = {name.lower() for name in self.columns}
 
@@ -126,10 +131,12 @@ class Mapper:
         when = ("since", terms.since) if terms.since else ("due", terms.due or self._column_of("due_at"))
         due_us, due = self._time(*when)
         ttr, ttr_ms = self._optional("ttr", terms.ttr), self._optional("ttr_ms", "", "ttr_ms")
+        delay_days, delay = self._delay()
         return self.frame.select(
             FILE, ROW, PROBLEM, MESSAGE, topic.cast("string").alias("topic"), key.cast("string").alias("key"),
-            due_us.cast("long").alias("due_us"), due.cast("string").alias("due"), self._delay().alias("delay"),
-            ttr.alias("ttr"), (F.lit(None).cast("string") if terms.ttr else ttr_ms).alias("ttr_ms"),
+            due_us.cast("long").alias("due_us"), due.cast("string").alias("due"), delay.alias("delay"),
+            delay_days.alias("delay_days"), ttr.alias("ttr"),
+            (F.lit(None).cast("string") if terms.ttr else ttr_ms).alias("ttr_ms"),
             self._body().alias("body"), self._raw().alias("raw"),
         )  # fmt: skip
 
@@ -155,9 +162,10 @@ class Mapper:
         self._type_of(part, text)
         return F.expr(text)
 
-    def _type_of(self, part: str, text: str) -> DataType:
+    def _type_of(self, part: str, text: str, expression: str = "") -> DataType:
+        """Return the type of an expression. expression: what Spark evaluates, if it is not the text of the mapping."""
         try:
-            return self.frame.select(F.expr(text).alias("it")).schema["it"].dataType
+            return self.frame.select(F.expr(expression or text).alias("it")).schema["it"].dataType
         except (AnalysisException, ParseException) as error:
             raise BadSettings(self._error_message(part, text, error)) from error
 
@@ -183,22 +191,26 @@ class Mapper:
             f"Use timestamp_millis({text}) for milliseconds since 1970, timestamp_seconds({text}) for seconds."
         )
 
-    def _delay(self) -> Column:
-        text = self.terms.delay
+    def _delay(self) -> tuple[Column, Column]:
+        """Return the delay as days and seconds. Seconds are "" if the delay is null, because null means no delay."""
+        text, days = self.terms.delay, F.lit(None).cast("long")
         if not text:
-            return F.lit(None).cast("string")
-        kind = self._type_of("delay", text)
-        if isinstance(kind, DayTimeIntervalType):
-            return self._as_text(F.expr(f"unix_micros(timestamp_micros(0) + ({text}))") / 1_000_000)
-        if not isinstance(kind, NumericType | StringType):
-            raise BadSettings(
-                f"The mapping's delay, {text}, is a {kind.simpleString()}: give a number of seconds or an interval."
-            )
-        return self._as_text(F.expr(text))
+            return days, F.lit(None).cast("string")
+        try:
+            found = self._delay_columns(text)
+        except durations.BadDuration as error:
+            raise BadSettings(f"The mapping's delay {error}") from error
+        except due_times.BadDelayType as error:
+            raise BadSettings(f"The mapping's delay, {text}, {error}") from error
+        return days if found.days is None else found.days, F.coalesce(found.seconds.cast("string"), F.lit(""))
 
-    def _as_text(self, delay: Column) -> Column:
-        """Return the delay as text. A null becomes "", which is rejected later, because null means no delay."""
-        return F.coalesce(delay.cast("string"), F.lit(""))
+    def _delay_columns(self, text: str) -> DelayColumns:
+        duration, calendar = durations.parse(text), self.terms.calendar
+        if duration:
+            durations.check(text, duration, zone=self.zone, calendar=calendar, options="a zone (--zone) or --calendar")
+            return due_times.constant(duration)
+        kind = self._type_of("delay", text, due_times.enclosed(text))
+        return due_times.from_expression(text, kind, zone=self.zone, calendar=calendar)
 
     def _optional(self, part: str, text: str, column: str = "") -> Column:
         if not text and column not in self._lower:

@@ -7,7 +7,7 @@ of Spark and Django.
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from ... import validators
-from ...clock import to_ms
+from ...clock import from_ms, to_ms
 from ...exceptions import (
     BadBody,
     BadDelay,
@@ -27,9 +27,12 @@ from ...exceptions import (
     BadTTR,
     BodyTooLarge,
     NaiveDatetime,
+    NoOpenHours,
     UnknownTopic,
     short_repr,
 )
+from ..delays.due_times import DueTimes
+from ..delays.durations import DAY_SECONDS
 from .mapping import FILE, MESSAGE, PROBLEM, ROW
 
 if TYPE_CHECKING:
@@ -44,7 +47,8 @@ SCREENED = StructType([
 ])  # fmt: skip
 NO_JOB = (None,) * (len(JOB_COLUMNS) + 1)
 INPUT_COLUMNS = (  # columns from mapping.map_columns() and add_spread()
-    FILE, ROW, PROBLEM, MESSAGE, "topic", "key", "due_us", "due", "delay", "ttr", "ttr_ms", "body", "spread_ms",
+    FILE, ROW, PROBLEM, MESSAGE, "topic", "key", "due_us", "due", "delay", "delay_days", "ttr", "ttr_ms",
+    "body", "spread_ms",
 )  # fmt: skip
 DAY_LENGTH = len("2030-01-31")
 SHOWN_TOPICS = 20  # maximum number of topics in the message of a reject
@@ -70,7 +74,8 @@ class Limits:
 
     topics        known topics -> default TTR of their jobs in ms
     now_ms        start of the run by the database's clock, in ms since 1970
-    zone          time zone of local times; "": local times are rejected
+    zone          time zone of local times and of a delay's days; "": local times are rejected
+    calendar      snapshot of the calendar of delays; None: there is none
     last_counts   True: the last of several rows with the same topic and key is accepted; False: the first
     """
 
@@ -79,6 +84,7 @@ class Limits:
     max_delay_seconds: int
     max_body_bytes: int
     zone: str = ""
+    calendar: Mapping[str, Any] | None = None
     last_counts: bool = False
 
 
@@ -128,6 +134,7 @@ class RowValidator:
 
     limits: Limits
     known_topics: str = field(init=False)  # for messages
+    due_times: DueTimes = field(init=False)
     last: tuple[str, str] | None = None  # topic and key of the last good row
     location: tuple[str, int] = ("", 0)
     ttrs: dict[tuple[str, str | None, str | None], int] = field(default_factory=dict)
@@ -135,19 +142,20 @@ class RowValidator:
     def __post_init__(self) -> None:
         names = sorted(self.limits.topics)
         more = f" and {len(names) - SHOWN_TOPICS} more" if len(names) > SHOWN_TOPICS else ""
+        self.due_times = DueTimes(self.limits.zone, self.limits.calendar)
         self.known_topics = (", ".join(names[:SHOWN_TOPICS]) or "none") + more
 
     def validate(
         self, file: str, number: int, problem: str | None, message: str | None, topic: str | None, key: str | None,
-        due_us: int | None, due: str | None, delay: str | None, ttr: str | None, ttr_ms: str | None, body: str | None,
-        spread_ms: int,
+        due_us: int | None, due: str | None, delay: str | None, delay_days: int | None, ttr: str | None,
+        ttr_ms: str | None, body: str | None, spread_ms: int,
     ) -> tuple[Any, ...]:  # fmt: skip
         """Validate a row with the columns INPUT_COLUMNS. Return its values for the columns SCREENED, except raw."""
         if problem is not None:
             return (REJECT, *NO_JOB, file, number, problem, message)
         try:
             name = self.name(topic, key)
-            due_ms = self.due_ms(due_us, due, delay)
+            due_ms = self.due_ms(due_us, due, delay, delay_days)
             self.check_spread(due_ms, spread_ms)
             job = (*name, due_ms, self.ttr_ms(name[0], ttr, ttr_ms), self.body(body), spread_ms)
             if self.last == name:
@@ -168,14 +176,30 @@ class RowValidator:
             f"Topic {topic!r} is unknown: no handler, setting or Topic row names it. Known: {self.known_topics}."
         )
 
-    def due_ms(self, micros: int | None, text: str | None, delay: str | None) -> int:
+    def due_ms(self, micros: int | None, text: str | None, delay: str | None, days: int | None) -> int:
         limits = {"now_ms": self.limits.now_ms, "max_seconds": self.limits.max_delay_seconds}
         if micros is None and delay is None:
             return validators.to_due_ms(parse_due_time(text, self.limits.zone), **limits)
         ms = to_ms(parse_due_time(text, self.limits.zone)) if micros is None else -(-micros // 1000)
         if delay is not None:
-            ms += validators.to_delay_ms(_number("delay", delay, BadDelay), max_seconds=self.limits.max_delay_seconds)
+            ms = self._add_delay(ms, delay, days)
         return validators.check_due_ms(ms, **limits)
+
+    def _add_delay(self, start_ms: int, delay: str, days: int | None) -> int:
+        max_seconds = self.limits.max_delay_seconds
+        if not delay:
+            raise BadDelay("The delay is null: give a number of seconds or an interval.")
+        if days is not None and days < 0:
+            raise BadDelay(f"The delay is {days} days: it must not be negative.")
+        time_ms = validators.to_delay_ms(_number("delay", delay, BadDelay), max_seconds=max_seconds)
+        if days is None and not self.limits.calendar:
+            return start_ms + time_ms
+        if days is not None and days > max_seconds / DAY_SECONDS:
+            raise BadDelay(f"The delay is {days} days, more than {max_seconds:,} seconds (MAX_DELAY_SECONDS).")
+        try:
+            return to_ms(self.due_times.add(from_ms(start_ms), days, timedelta(milliseconds=time_ms)))
+        except (NoOpenHours, OverflowError, ValueError) as error:
+            raise BadDelay(f"The due time cannot be computed: {error}") from None
 
     def check_spread(self, due_ms: int, spread_ms: int) -> None:
         max_seconds = self.limits.max_delay_seconds

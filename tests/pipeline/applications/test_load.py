@@ -146,6 +146,38 @@ def test_a_log_of_events_gives_one_job_for_each_case(loaded: Callable[..., dict[
             loaded(path, {**mapping, "when": when})
 
 
+@pytest.mark.only_on("sqlite")
+def test_a_delay_in_days_keeps_the_local_time_over_a_clock_change(
+    loaded: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    path = tmp_path / "fines.csv"
+    lines = ["spring,2030-02-01T13:00,60", "autumn,2030-09-01T12:00,60", "utc,2030-09-01T10:00Z,60"]
+    path.write_text("\n".join(["id,at,grace", *lines, "negative,2030-02-01T13:00,-1", "null,2030-02-01T13:00,x", ""]))
+    mapping = {"topic": "order.close", "key": "id", "since": "at", "delay": "60 days", "when": "grace = '60'"}
+    for delay, zone, why in (
+        ("60 days", "", r"The mapping's delay is '60 days', and a day is not always 24 hours: give .* \(--zone\)"),
+        ("60 dayz", "Europe/Rome", r"The mapping's delay is '60 dayz', .*'dayz' is not a unit: use seconds, minutes,"),
+        ("-1 hours", "", r"The mapping's delay is '-1 hours': it must not be negative"),
+        ("grace days", "", r"The mapping's delay, grace days, is not a valid expression: .*PARSE_SYNTAX_ERROR"),
+    ):
+        with pytest.raises(BadSettings, match=why):
+            loaded(path, {**mapping, "delay": delay}, zone=zone)
+
+    assert loaded(path, mapping, zone="Europe/Rome")["inserted"] == 3
+    summer, winter = at("04-02 11:00"), at("10-31 11:00")  # 13:00 in Rome as in February, 12:00 as in September
+    expected = {"spring": summer, "autumn": winter, "utc": winter}
+    assert dict(Job.objects.values_list("key", "due_at")) == expected
+
+    Job.objects.all().delete()
+    mapping = {**mapping, "delay": "cast(try_cast(grace as int) as interval day)", "when": "true"}
+    answer = loaded(path, mapping, zone="Europe/Rome", most_rejects="2")
+    assert dict(Job.objects.values_list("key", "due_at")) == expected
+    assert [(each["row"], each["reason"], each["message"]) for each in rejects(answer)] == [
+        (5, "due", "The delay is -1 days: it must not be negative."),
+        (6, "due", "The delay is null: give a number of seconds or an interval."),
+    ]
+
+
 @pytest.mark.on_both
 def test_a_killed_run_continues_where_it_stopped_without_duplicates(
     loaded: Callable[..., dict[str, Any]], lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -137,6 +137,7 @@ def test_options_override_the_mapping_file_and_mistakes_are_usage_errors(databas
         (["a.csv", "--zone", "Mars/Base"], "not a time zone"),
         (["a.csv", "--spread", "0"], "above 0"),
         (["a.csv", "--delimiter", "::"], "one character"),
+        (["a.csv", "--calendar", "offce"], "mapping's calendar: There is no calendar 'offce'"),
         (["a.csv", "--body", "x"], "not NAME=EXPRESSION"),
         (["a.csv", "--on-conflict", "ignore"], "invalid choice"),
     ):

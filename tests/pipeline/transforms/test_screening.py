@@ -15,7 +15,8 @@ from delaytasks.pipeline.transforms.screening import INPUT_COLUMNS, JOB_COLUMNS,
 NOW = datetime.now(UTC)
 DUE = "2030-01-31T09:00:00.1234+01:00"
 LIMITS = Limits({"order.close": 30_000, "order.remind": 60_000}, clock.to_ms(NOW), 10 * 366 * 86_400, 65_536)
-ROW = dict.fromkeys(("__problem", "__message", "__text", "due_us", "delay", "ttr", "ttr_ms", "body"))
+ROW = dict.fromkeys(("__problem", "__message", "__text", "due_us", "delay", "delay_days", "ttr", "ttr_ms",
+                     "body"))  # fmt: skip
 ROW |= {"__file": "orders.csv", "__row": 7, "topic": "order.close", "key": "order:7", "due": DUE, "spread_ms": 0}
 NUL = chr(0)
 
@@ -143,6 +144,26 @@ def test_a_delay_is_added_to_the_time_and_the_sum_is_limited() -> None:
     long = str(10 * 366 * 86_400 - 1)
     assert validated(validator(), delay=long)["reason"] == "due"
     assert validated(validator(), due="2020-01-31T08:00", delay="60")["reason"] == "no zone"
+
+
+def test_days_are_added_in_the_zone_or_the_calendar_and_limited() -> None:
+    """test_due_times.py has more clock changes."""
+    rome = {"due": "2030-02-01T13:00", "delay": "0", "delay_days": 60}
+    assert validated(validator(zone="Europe/Rome"), **rome)["due_ms"] == clock.to_ms(
+        datetime(2030, 4, 2, 11, tzinfo=UTC)
+    )
+    week = {"name": "x", "zone": "Europe/Berlin", "first": "2030-01-01", "last": "2030-12-31", "days": {},
+            "week": [*["09:00-17:00"] * 5, "", ""]}  # fmt: skip
+    friday = {"due": "2030-03-29T15:00+01:00", "delay": "14400"}
+    assert validated(validator(calendar=week), **friday)["due_ms"] == clock.to_ms(datetime(2030, 4, 1, 9, tzinfo=UTC))
+    for limits, row, message in (
+        ({"zone": "UTC"}, {**rome, "delay_days": -1}, "The delay is -1 days: it must not be negative."),
+        ({"zone": "UTC"}, {**rome, "delay": ""}, "The delay is null: give a number of seconds or an interval."),
+        ({"zone": "UTC"}, {**rome, "delay_days": 4000}, "more than 316,224,000 seconds"),
+        ({"calendar": week}, {**friday, "due": "2035-01-01T00:00Z"}, "are known from 2030-01-01 to 2030-12-31"),
+    ):
+        found = validated(validator(**limits), **row)
+        assert (found["reason"], message in found["message"]) == ("due", True), found
 
 
 def test_a_row_whose_spread_exceeds_the_maximum_delay_is_rejected() -> None:

@@ -12,12 +12,13 @@ from django.core.management.base import CommandError, CommandParser
 from django.db import Error, connections
 
 from .... import conf, handlers
-from ....exceptions import MirrorDown
+from ....exceptions import BadCalendar, MirrorDown
 from ....jobs.inputs import check_actor
 from ....maintenance import loads
 from ....models import LoadChunk, Topic
 from .. import arguments
 from ..output import Answer, Options, Verb
+from . import calendars
 from .process import run_application, to_answer
 
 MAPPING = {  # option, or key in a mapping file -> help text
@@ -26,7 +27,8 @@ MAPPING = {  # option, or key in a mapping file -> help text
     "key": "expression for the key (default: the column key)",
     "due": "due time: a timestamp, or text in ISO 8601 (default: the column due_at)",
     "since": "start of --delay, in the form of --due",
-    "delay": "delay after --since: seconds, or an interval",
+    "delay": "delay after --since: a duration such as '60 days', or an expression for seconds or an interval",
+    "calendar": "calendar of --delay: its days are working days, its hours open hours",
     "ttr": "TTR in seconds (default: the column ttr_ms if it exists, else the topic's)",
     "body_from": "expression for the body: JSON or a struct (default: the column body if it exists)",
     "when": "load only rows for which this is true; the others are skipped (default: all rows)",
@@ -37,7 +39,7 @@ def _arguments(parser: CommandParser) -> None:
     parser.add_argument("source", nargs="?", default="", metavar="SOURCE", help="a file or folder of CSV or Parquet")
     parser.add_argument("--query", default="", metavar="SQL", help="or a query of the jobs' database")
     for name, text in MAPPING.items():
-        metavar = "TOPIC" if name == "topic" else "EXPRESSION"
+        metavar = {"topic": "TOPIC", "calendar": "NAME"}.get(name, "EXPRESSION")
         parser.add_argument(f"--{name.replace('_', '-')}", default="", metavar=metavar, help=text)
     parser.add_argument(
         "--body",
@@ -50,7 +52,7 @@ def _arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--mapping", metavar="FILE", help="a TOML file with these options; options of the command line take precedence"
     )
-    parser.add_argument("--zone", type=_zone, help="zone of local times, for example Europe/Berlin")
+    parser.add_argument("--zone", type=_zone, help="zone of local times and of days in --delay, such as Europe/Berlin")
     parser.add_argument("--spread", type=_spread, default=0, metavar="SECONDS", help="spread due times over SECONDS")
     parser.add_argument(
         "--on-conflict", choices=("reject", "keep", "replace"), default="reject",
@@ -120,15 +122,23 @@ def known_topics(using: str) -> dict[str, int]:
     return {name: handlers.ttr_ms(name) for name in sorted(names)}
 
 
+def _calendar(mapping: dict[str, Any]) -> dict[str, Any] | None:
+    try:
+        return calendars.snapshot_of(mapping["calendar"]) if mapping.get("calendar") else None
+    except BadCalendar as error:
+        raise CommandError(f"The mapping's calendar: {error}", returncode=arguments.USAGE) from error
+
+
 def parameters(options: Options, using: str) -> dict[str, Any]:
     """Return the parameters of the Spark application."""
-    settings, source = conf.get(), options["source"]
+    settings, source, mapping = conf.get(), options["source"], mapping_of(options)
     return {
         "source": source if urlsplit(source).scheme or not source else str(Path(source).absolute()),
-        "query": options["query"], "mapping": mapping_of(options), "name": options["name"],
+        "query": options["query"], "mapping": mapping, "name": options["name"],
         "limits": {
             "topics": known_topics(using), "max_delay_seconds": settings.max_delay_seconds,
             "max_body_bytes": settings.max_body_bytes, "zone": options["zone"] or "",
+            "calendar": _calendar(mapping),
         },
         "reading": {
             "kind": options["format"], "encoding": options["encoding"], "delimiter": options["delimiter"] or "",
