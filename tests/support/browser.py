@@ -1,35 +1,30 @@
-"""A headless Chromium for browser tests. Debian's package is used; nothing is downloaded."""
+"""A headless Chromium for browser tests, driven by Playwright. Debian's package is used; nothing is downloaded.
 
+Playwright needs an asyncio loop, and Django refuses the ORM in a thread whose loop runs. With Playwright's synchronous
+API that would be the tests' thread, until the browser is closed. So the loop has a thread of its own, and tests use the
+asynchronous API through `Remote`: without `await`, otherwise as Playwright's documents say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TypeVar
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
-from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
-from selenium.webdriver import Chrome, ChromeOptions
-from selenium.webdriver.chrome.service import Service
-from selenium.webdriver.common.action_chains import ActionChains
-from selenium.webdriver.common.by import By
-from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.remote.webelement import WebElement
-from selenium.webdriver.support.wait import WebDriverWait
+from playwright import async_api
 
-FLAGS = (
-    "--headless=new",
-    "--no-sandbox",  # continuous integration runs as root in a container
-    "--disable-gpu",
-    "--disable-dev-shm-usage",  # /dev/shm is small in a container
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--lang=en-US",
-)
-WAIT_SECONDS = 60.0
-Result = TypeVar("Result")
-FOCUS_IS_VISIBLE = """
+# Playwright adds those for a container, such as --no-sandbox and --disable-dev-shm-usage.
+FLAGS = ("--disable-gpu", "--disable-quic", "--disable-sync")
+WAIT_MS = 60_000
+DESKTOP = {"viewport": {"width": 1400, "height": 860}}
+PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True}
+
+# Whether the focused element shows that it is focused, by an outline, a shadow or a border, and is on the screen.
+FOCUS_IS_VISIBLE = """() => {
     const e = document.activeElement, box = e.getBoundingClientRect();
     if (e === document.body) return true;  // beyond the page's last element
     const look = (s) => [s.outlineStyle, s.outlineWidth, s.boxShadow, s.borderColor, s.textDecorationLine,
@@ -42,93 +37,89 @@ FOCUS_IS_VISIBLE = """
         e.focus();
     }
     return (ring || differs) && box.width > 0 && box.bottom > 0 && box.top < innerHeight;
-"""
+}"""
 
 
-def program(name: str, package: str) -> str:
-    """Return the path of a program. Raises RuntimeError that names the package to install."""
-    path = shutil.which(name)
+class Remote:
+    """An object of Playwright's asynchronous API. Its methods run in the browser's thread; a call waits for the result.
+
+    A function given to `on()` runs in the browser's thread, with objects that are not `Remote`.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, target: Any) -> None:
+        self._loop, self._target = loop, target
+
+    def __getattr__(self, name: str) -> Any:
+        return self._wrap(getattr(self._target, name))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        async def call() -> Any:
+            result = self._target(*args, **kwargs)
+            return await result if inspect.isawaitable(result) else result
+
+        return self._wrap(asyncio.run_coroutine_threadsafe(call(), self._loop).result())
+
+    def _wrap(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self._wrap(each) for each in value]
+        of_playwright = callable(value) or type(value).__module__.startswith("playwright.")
+        return Remote(self._loop, value) if of_playwright else value
+
+
+def chromium() -> str:
+    """Return the path of Chromium. Raises RuntimeError that names the package to install."""
+    path = shutil.which("chromium")
     if path is None:
-        raise RuntimeError(f"{name} is not installed: install Debian's {package} (apt-get install {package}).")
+        raise RuntimeError("chromium is not installed: install Debian's chromium (apt-get install chromium).")
     return path
 
 
 @contextmanager
-def open_browser(*, width: int = 1280, height: int = 1000) -> Iterator[Chrome]:
-    """Open a browser with a new profile; close it at the end."""
-    chromium, driver = program("chromium", "chromium"), program("chromedriver", "chromium-driver")
-    options = ChromeOptions()
-    options.binary_location = chromium
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        for flag in (*FLAGS, f"--window-size={width},{height}", f"--user-data-dir={profile}"):
-            options.add_argument(flag)
-        browser = Chrome(options=options, service=Service(driver))
-        try:
-            yield browser
-        finally:
-            browser.quit()
+def open_browser() -> Iterator[Remote]:
+    """Open a browser; close it, and end its thread, at the end."""
+    path, loop = chromium(), asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="browser")
+    async_api.expect.set_options(timeout=WAIT_MS)
+    thread.start()
+    with ExitStack() as stack:
+        stack.callback(loop.close)
+        stack.callback(thread.join)
+        stack.callback(loop.call_soon_threadsafe, loop.stop)
+        playwright = Remote(loop, async_api.async_playwright()).start()
+        stack.callback(playwright.stop)
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        stack.callback(browser.close)
+        yield browser
 
 
-def until(browser: Chrome, condition: Callable[[Chrome], Result], what: str) -> Result:
-    """Wait until the condition is true and return its value. A missing or replaced element counts as false."""
-    missing = (NoSuchElementException, StaleElementReferenceException)
-    wait = WebDriverWait(browser, WAIT_SECONDS, poll_frequency=0.05, ignored_exceptions=missing)
-    return wait.until(condition, f"Waited {WAIT_SECONDS:.0f} s for this: {what}.")
+def open_context(browser: Remote, **options: Any) -> Any:
+    """Open a profile without cookies, storage and cache, in English unless the options say otherwise."""
+    context = browser.new_context(**{"locale": "en-US", **options})
+    context.set_default_timeout(WAIT_MS)
+    return context
 
 
-def find(browser: Chrome, selector: str) -> WebElement:
-    return browser.find_element(By.CSS_SELECTOR, selector)
+def expect(found: Remote) -> Any:
+    """Return Playwright's assertions on a page or locator, which wait until they are true."""
+    return found._wrap(async_api.expect(found._target))
 
 
-def find_all(browser: Chrome, selector: str) -> list[WebElement]:
-    return browser.find_elements(By.CSS_SELECTOR, selector)
-
-
-def press(browser: Chrome, *keys: str) -> None:
-    """Send keys to the focused element."""
-    ActionChains(browser).send_keys(*keys).perform()
-
-
-def tab_to(browser: Chrome, what: str) -> None:
+def tab_to(page: Any, what: str) -> None:
     """Press Tab until the JavaScript expression `what` is true; in it, `e` is the focused element.
 
-    Asserts that each element that gets the focus shows it.
+    Waits until the page is loaded. Asserts that each element that gets the focus shows it.
     """
+    script = f"() => {{ const e = document.activeElement; return [({FOCUS_IS_VISIBLE})(), {what}]; }}"
+    page.wait_for_load_state()
     for _ in range(120):
-        press(browser, Keys.TAB)
-        script = (
-            f"const visible = (() => {{{FOCUS_IS_VISIBLE}}})(), e = document.activeElement; return [visible, {what}]"
-        )
-        visible, found = browser.execute_script(script)
-        assert visible, find(browser, ":focus").get_attribute("outerHTML")
+        page.keyboard.press("Tab")
+        visible, found = page.evaluate(script)
+        assert visible, page.evaluate("document.activeElement.outerHTML")
         if found:
             return
     raise AssertionError(f"The Tab key does not lead to {what}.")
 
 
-def focus_is_visible(browser: Chrome) -> bool:
-    """Return whether the focused element shows its focus, by an outline, a shadow or a border, and is on the screen."""
-    return browser.execute_script(FOCUS_IS_VISIBLE)
-
-
-def page_width(browser: Chrome) -> int:
+def page_width(page: Any) -> int:
     """Return the width of the page in pixels, including parts that overflow the window."""
-    return browser.execute_script("return document.documentElement.scrollWidth")
-
-
-def emulate(browser: Chrome, *, dark: bool = False, width: int | None = None, height: int = 844) -> None:
-    """Emulate a dark or light theme and a width, for example of a phone. width None: that of the window."""
-    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
-    if width is None:
-        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-    else:
-        phone = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": True}
-        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
-
-
-def console_errors(browser: Chrome) -> list[str]:
-    """Return the errors in the browser's console since the last call, such as violations of a policy."""
-    entries = browser.get_log("browser")
-    return [entry["message"] for entry in entries if entry["level"] == "SEVERE"]
+    return page.evaluate("document.documentElement.scrollWidth")

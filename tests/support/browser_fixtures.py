@@ -1,17 +1,14 @@
-"""Fixtures of browser tests: one Chromium and one server for all, and a check of the browser's console."""
+"""Fixtures of browser tests: one Chromium and one server for all, a page for each, and a check of its console."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from django.conf import settings as django_settings
 from django.core.cache import cache
 from django.test import override_settings
-
-if TYPE_CHECKING:  # at run time, only browser tests import selenium
-    from selenium.webdriver import Chrome
 
 
 def strict_policy(get_response: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -36,36 +33,81 @@ def site(django_db_setup: None) -> Iterator[str]:
     server.stop()
 
 
-@pytest.fixture(scope="session")
-def _chromium() -> Iterator[Chrome]:
-    from tests.support.browser import open_browser
+class Profiles:
+    """One Chromium, and a page for each set of options: a new page for each test would take most of a second."""
 
-    with open_browser(width=1400) as browser:
-        yield browser
+    def __init__(self, browser: Any) -> None:
+        self.browser = browser
+        self.errors: list[str] = []
+        self.pages: dict[str, Any] = {}
+
+    def page(self, options: dict[str, Any]) -> Any:
+        from tests.support.browser import open_context
+
+        name = repr(sorted(options.items()))
+        if name not in self.pages:
+            context = open_context(self.browser, **options)
+            context.on("console", self._note)
+            context.on("weberror", lambda error: self.errors.append(str(error.error)))
+            self.pages[name] = context.new_page()
+        return self.pages[name]
+
+    def _note(self, message: Any) -> None:
+        address = message.location["url"]
+        if message.type == "error" and "/favicon.ico" not in address:  # the admin has no icon
+            self.errors.append(f"{message.text} {address}")
+
+
+@pytest.fixture(scope="session")
+def _profiles() -> Iterator[Profiles]:
+    from tests.support.browser import open_browser  # at run time, only browser tests import Playwright
+
+    with open_browser() as browser:
+        yield Profiles(browser)
 
 
 @pytest.fixture
-def visitor(_chromium: Chrome, site: str, transactional_db: None) -> Iterator[Chrome]:
-    """A browser without cookies and storage, on this site. Asserts that its console has no errors at the end."""
-    from tests.support.browser import console_errors, emulate
+def console_errors(_profiles: Profiles) -> list[str]:
+    """The errors in the console of the visitor's pages, such as violations of a policy.
+
+    A test that expects some clears the list; others fail at their end.
+    """
+    _profiles.errors.clear()
+    return _profiles.errors
+
+
+@pytest.fixture
+def visitor(
+    request: pytest.FixtureRequest, _profiles: Profiles, site: str, transactional_db: None, console_errors: list[str]
+) -> Iterator[Any]:
+    """A page of Playwright without cookies and storage. Asserts that its console has no errors at the end.
+
+    The marker `browser_context_args` chooses the options of its profile.
+    """
+    from tests.support.browser import DESKTOP
 
     cache.clear()  # the site runs in this process, so the dashboard would show another test's cached counts
-    _chromium.get(site + "/static/shop/icon.svg")
-    _chromium.delete_all_cookies()
-    _chromium.execute_script("localStorage.clear(); sessionStorage.clear()")
-    console_errors(_chromium)
-    yield _chromium
-    for tab in _chromium.window_handles[1:]:  # left by a failed test
-        _chromium.switch_to.window(tab)
-        _chromium.close()
-    _chromium.switch_to.window(_chromium.window_handles[0])
-    emulate(_chromium)
-    _chromium.get("about:blank")  # no requests while the tables are emptied
-    assert [error for error in console_errors(_chromium) if "/favicon.ico" not in error] == []  # the admin has no icon
+    options: dict[str, Any] = dict(DESKTOP)
+    for marker in reversed([*request.node.iter_markers("browser_context_args")]):  # the closest last
+        options |= marker.kwargs
+    page = _profiles.page(options)
+    page.context.clear_cookies()
+    page.context.set_offline(False)
+    page.set_viewport_size(options["viewport"])
+    page.emulate_media(color_scheme="light")
+    page.goto(site + "/static/shop/icon.svg")
+    page.evaluate("() => { localStorage.clear(); sessionStorage.clear(); }")
+    page.goto("about:blank")
+    yield page
+    for tab in page.context.pages[1:]:
+        tab.close()
+    page.goto("about:blank")  # no requests while the tables are emptied, and all errors are known
+    assert console_errors == []
 
 
 @pytest.fixture
-def browser(visitor: Chrome, admin_client: Any) -> Chrome:
-    """A browser in which the admin is logged in."""
-    visitor.add_cookie({"name": "sessionid", "value": admin_client.cookies["sessionid"].value})
+def page(visitor: Any, site: str, admin_client: Any) -> Any:
+    """A page of Playwright whose visitor is logged in to the admin."""
+    session = admin_client.cookies["sessionid"].value
+    visitor.context.add_cookies([{"name": "sessionid", "value": session, "url": site}])
     return visitor

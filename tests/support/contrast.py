@@ -1,8 +1,6 @@
 """The contrast of texts on a page by WCAG, from the colours that the browser computed."""
 
-from selenium.webdriver import Chrome
-
-from tests.support.browser import until
+from typing import Any
 
 LEAST = 4.5  # minimum contrast of text; graphics need 3
 
@@ -29,35 +27,33 @@ const shown = (element) => element.checkVisibility({opacityProperty: true, visib
 """
 
 
-def luminance(browser: Chrome, selector: str, what: str) -> float:
+def luminance(page: Any, selector: str, what: str) -> float:
     """Return the relative luminance of a colour of the first matching element. what: a CSS property such as "color"."""
-    script = COLOURS + (
-        "const found = document.querySelector(arguments[0]);"
-        "return found && parse(getComputedStyle(found)[arguments[1]])"
-    )
-    return _luminance(until(browser, lambda browser: browser.execute_script(script, selector, what), selector))
+    script = f"(found, what) => {{ {COLOURS} return parse(getComputedStyle(found)[what]); }}"
+    return _luminance(page.locator(selector).first.evaluate(script, what))
 
 
 def contrast(a: float, b: float) -> float:
     return (max(a, b) + 0.05) / (min(a, b) + 0.05)
 
 
-def hard_to_read(browser: Chrome, selector: str, least: float = LEAST) -> list[str]:
+def hard_to_read(page: Any, selector: str, least: float = LEAST) -> list[str]:
     """Return a line with class, text and contrast for each element whose text has a contrast below `least`.
 
     Waits until the selector matches an element, so that the check cannot pass for lack of elements.
     """
-    script = (
-        COLOURS
-        + """
-        return [...document.querySelectorAll(arguments[0])].filter((e) => e.textContent.trim() && shown(e)).map((e) => {
+    script = f"""(all) => {{
+        {COLOURS}
+        return all.filter((e) => e.textContent.trim() && shown(e)).map((e) => {{
             const below = ground(e), colour = parse(getComputedStyle(e).color);
             colour[3] *= opacity(e);
-            return [`${e.className} ${e.textContent.trim().slice(0, 40)}`, over(colour, below), below];
-        });
-        """
-    )
-    found = until(browser, lambda browser: browser.execute_script(script, selector), f"{selector} on the page")
+            return [`${{e.className}} ${{e.textContent.trim().slice(0, 40)}}`, over(colour, below), below];
+        }});
+    }}"""
+    texts = page.locator(selector)
+    texts.filter(visible=True).first.wait_for()
+    found = texts.evaluate_all(script)
+    assert found, f"{selector}: no visible text"
     contrasts = {text: contrast(_luminance(colour), _luminance(below)) for text, colour, below in found}
     return [f"{text}: {number:.2f}" for text, number in contrasts.items() if number < least]
 

@@ -1,7 +1,7 @@
 """`make screenshots`: starts the whole shop, gives it a lively day, and takes the pictures of the README.
 
-OUT=folder says where to (docs/images). Needs Debian's chromium and chromium-driver; for the Chinese picture a font
-that has the characters (fonts-wqy-microhei).
+OUT=folder says where to (docs/images). Needs Debian's chromium; for the Chinese picture a font that has the
+characters (fonts-wqy-microhei).
 """
 
 import os
@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
-from selenium.webdriver import Chrome
-from selenium.webdriver.common.by import By
 
 from project.run.preflight import find_free_port
-from tests.support.browser import emulate, find, find_all, open_browser, program, until
+from tests.support.browser import chromium, expect, open_browser, open_context
+from tests.support.servers import wait_until
 
 BASE = Path(__file__).resolve().parents[2]
-WIDE, TALL, PHONE = 1280, 860, 390
+WIDE, TALL, NARROW = 1280, 860, 390
 MOST_BYTES = 150_000  # of a picture in its full colours
 JOBS, BOARD = "/admin/delaytasks/job/", "/admin/delaytasks/board/"
 
@@ -33,15 +32,14 @@ def main() -> int:
     """0, or 1 after one sentence about what is missing."""
     out = Path(os.environ.get("OUT") or BASE / "docs" / "images")
     try:
-        for name, package in (("chromium", "chromium"), ("chromedriver", "chromium-driver")):
-            program(name, package)
+        chromium()
     except RuntimeError as missing:
         print(missing, file=sys.stderr)
         return 1
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as var, shop(Path(var)) as (site, password):
         join(Path(var))
-        with open_browser(width=WIDE, height=1000) as browser:
+        with open_browser() as browser:
             Studio(browser, site, password, out).take_all()
     return 0
 
@@ -82,8 +80,9 @@ def join(var: Path) -> None:
 class Studio:
     """One browser, one site, and what is done for each picture."""
 
-    def __init__(self, browser: Chrome, site: str, password: str, out: Path) -> None:
+    def __init__(self, browser: Any, site: str, password: str, out: Path) -> None:
         self.browser, self.site, self.password, self.out = browser, site, password, out
+        self.page = open_context(browser).new_page()
         self.rng = random.Random(7)
 
     def take_all(self) -> None:
@@ -119,20 +118,22 @@ class Studio:
         self.look(TALL, "/?keep=120")
         self.order(3, ())
         reschedule("order.close", placed.key, delay=12 * 60 + 34)
-        until(self.browser, lambda b: "12:3" in find(b, f"#order-{placed.pk} .clock").text, "the countdown")
-        until(self.browser, lambda b: find_all(b, "#others .order"), "what others do")
-        self.browser.execute_script("document.activeElement.blur(); scrollTo(0, 0)")
+        expect(self.page.locator(f"#order-{placed.pk} .clock")).to_contain_text("12:3")
+        self.page.locator("#others .order").first.wait_for()
+        self.page.evaluate("document.activeElement.blur(); scrollTo(0, 0)")
         self.take("shop")
 
     def order(self, place: int, then: tuple[str, ...]) -> None:
         """One of a product; then the buttons of its card, one after the other."""
-        before = len(find_all(self.browser, "#mine .order"))
-        find_all(self.browser, ".tile button")[place].click()
-        until(self.browser, lambda b: len(find_all(b, "#mine .order")) > before, "the order")
-        for button in then:
-            find(self.browser, f"#mine .order button[id^={button}]").click()
-            gone = f"#mine .order:first-child button[id^={button}]"
-            until(self.browser, lambda b, gone=gone: not find_all(b, gone), "it is done")
+        cards = self.page.locator("#mine .order")
+        before = cards.count()
+        self.page.locator(".tile button").nth(place).click()
+        expect(cards).to_have_count(before + 1)
+        for name in then:
+            button = cards.first.locator(f"button[id^={name}]")
+            button.click()
+            expect(button).to_have_count(0)
+            self.page.wait_for_load_state()
 
     def board(self) -> None:
         self.take_board("board")
@@ -144,25 +145,25 @@ class Studio:
         """Down to the end of the second row of charts, when all is counted."""
         self.look(1400, BOARD)
         self.settle_board()
-        end = "return document.getElementById('dt-chart-late').getBoundingClientRect().bottom"
         image = self.shot()
-        self.keep(name, image.crop((0, 0, WIDE, min(image.height, round(self.browser.execute_script(end)) + 12))))
+        self.keep(name, image.crop((0, 0, WIDE, min(image.height, self.edge("#dt-chart-late", "bottom") + 12))))
+
+    def edge(self, selector: str, side: str) -> int:
+        """Where an element begins or ends, in pixels."""
+        return round(self.page.locator(selector).first.evaluate(f"e => e.getBoundingClientRect().{side}"))
 
     def settle_board(self) -> None:
-        until(self.browser, lambda b: find(b, ".dt-board").get_attribute("data-state") == "fresh", "the numbers")
-        until(self.browser, lambda b: find_all(b, "#dt-chart-minutes .dt-news li"), "the herd of the next hour")
-        herd = re.compile(r"[^+]*\b4\d,\d{3}\b[^+]*")  # a + would mean: still being counted
-        news = "#dt-chart-hours .dt-news"
-        until(self.browser, lambda b: herd.fullmatch(find(b, news).text), "the herd of the day, counted")
+        self.page.locator(".dt-board[data-state=fresh]").wait_for()
+        self.page.locator("#dt-chart-minutes .dt-news li").first.wait_for()  # the herd of the next hour
+        herd = re.compile(r"^[^+]*\b4\d,\d{3}\b[^+]*$")  # a + would mean: still being counted
+        expect(self.page.locator("#dt-chart-hours .dt-news")).to_have_text(herd)  # of the day
 
     def job(self, pk: int) -> None:
         self.look(2400, f"{JOBS}{pk}/change/")
         self.settle_times()
-        image, end = self.shot(), "return document.querySelector('{}').getBoundingClientRect().{}"
-        top = self.browser.execute_script(end.format(".field-attempt", "top"))
-        bottom = self.browser.execute_script(end.format(".dt-timeline", "bottom"))
-        self.keep("job", image.crop((0, 0, WIDE, round(top) - 50)))
-        self.keep("dead", image.crop((0, round(top) - 50, WIDE, round(bottom) + 12)))
+        image, top, bottom = self.shot(), self.edge(".field-attempt", "top"), self.edge(".dt-timeline", "bottom")
+        self.keep("job", image.crop((0, 0, WIDE, top - 50)))
+        self.keep("dead", image.crop((0, top - 50, WIDE, bottom + 12)))
 
     def topics(self) -> None:
         self.look(440, "/admin/delaytasks/topic/")
@@ -175,68 +176,66 @@ class Studio:
 
     def phone(self, pk: int) -> None:
         """Three pages as wide as a phone, beside each other."""
-        shots = []
-        for page in (JOBS, f"{JOBS}{pk}/change/", BOARD):
-            emulate(self.browser, width=PHONE, height=TALL)
-            self.browser.get(self.site + page)
-            if page == BOARD:
+        desk, shots = self.page, []
+        phone = {"viewport": {"width": NARROW, "height": TALL}, "is_mobile": True}
+        self.page = open_context(self.browser, storage_state=desk.context.storage_state(), **phone).new_page()
+        for path in (JOBS, f"{JOBS}{pk}/change/", BOARD):
+            self.page.goto(self.site + path)
+            if path == BOARD:
                 self.settle_board()
             else:
                 self.settle_times()
             shots.append(self.shot())
-        emulate(self.browser)
+        self.page.context.close()
+        self.page = desk
         gap = 24
-        whole = Image.new("RGB", (PHONE * len(shots) + gap * (len(shots) - 1), TALL), "#d5dade")
+        whole = Image.new("RGB", (NARROW * len(shots) + gap * (len(shots) - 1), TALL), "#d5dade")
         for n, shot in enumerate(shots):
-            whole.paste(shot, (n * (PHONE + gap), 0))
+            whole.paste(shot, (n * (NARROW + gap), 0))
         self.keep("phone", whole)
 
     def chinese(self) -> None:
-        self.browser.add_cookie({"name": "django_language", "value": "zh-hans"})
+        self.page.context.add_cookies([{"name": "django_language", "value": "zh-hans", "url": self.site}])
         self.take_board("board-chinese")
-        self.browser.delete_cookie("django_language")
+        self.page.context.clear_cookies(name="django_language")
 
     def bulk(self) -> None:
         """Forty thousand are postponed; the picture is taken when a part is done."""
         self.look(560, JOBS + "all/?topic=review.ask&state=delayed")
-        find(self.browser, "input[name=what][value=postpone]").click()
-        find(self.browser, "input[name=amount]").send_keys("2")
-        find(self.browser, "input[name=reason]").send_keys("The mail provider is closed until eleven")
-        find(self.browser, ".dt-submit input").click()
-        share = "const bar = document.getElementById('dt-bar'); return bar && bar.value / bar.max"
-        until(self.browser, lambda b: (b.execute_script(share) or 0) > 0.12, "a part of it is done")
+        self.page.locator("input[name=what][value=postpone]").click()
+        self.page.locator("input[name=amount]").fill("2")
+        self.page.locator("input[name=reason]").fill("The mail provider is closed until eleven")
+        self.page.locator(".dt-submit input").click()
+        bar = self.page.locator("#dt-bar")
+        wait_until(lambda: bar.evaluate("bar => bar.value / bar.max") > 0.12, seconds=60, what="a part to be done")
         self.take("bulk")
 
     # How they are taken
 
     def log_in(self) -> None:
         self.look(TALL, "/admin/login/?next=/admin/")
-        find(self.browser, "#id_username").send_keys("admin")
-        find(self.browser, "#id_password").send_keys(self.password)
-        find(self.browser, "input[type=submit]").click()
-        until(self.browser, lambda b: b.find_element(By.ID, "user-tools"), "to be logged in")
+        self.page.locator("#id_username").fill("admin")
+        self.page.locator("#id_password").fill(self.password)
+        self.page.locator("input[type=submit]").click()
+        self.page.locator("#user-tools").wait_for()
 
-    def look(self, height: int, page: str) -> None:
+    def look(self, height: int, path: str) -> None:
         """At a page, in a window of this height."""
-        metrics: dict[str, Any] = {"width": WIDE, "height": height or TALL, "deviceScaleFactor": 1, "mobile": False}
-        self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-        self.browser.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": True})
-        self.browser.get(self.site + page)
+        self.page.set_viewport_size({"width": WIDE, "height": height})
+        self.page.goto(self.site + path)
 
     def sidebar(self, is_open: bool) -> None:
         word = "true" if is_open else "false"
-        self.browser.execute_script(f"localStorage.setItem('django.admin.navSidebarIsOpen', '{word}')")
+        self.page.evaluate(f"localStorage.setItem('django.admin.navSidebarIsOpen', '{word}')")
 
     def dark(self, is_dark: bool) -> None:
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"}
-        calm = {"name": "prefers-reduced-motion", "value": "reduce"}
-        self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme, calm]})
+        self.page.emulate_media(color_scheme="dark" if is_dark else "light", reduced_motion="reduce")
 
     def settle_times(self) -> None:
-        until(self.browser, lambda b: "this browser" in find(b, ".dt-zone").text, "times in the browser's zone")
+        expect(self.page.locator(".dt-zone")).to_contain_text("this browser")
 
     def shot(self) -> Image.Image:
-        return Image.open(BytesIO(self.browser.get_screenshot_as_png())).convert("RGB")
+        return Image.open(BytesIO(self.page.screenshot())).convert("RGB")
 
     def take(self, name: str) -> None:
         self.keep(name, self.shot())

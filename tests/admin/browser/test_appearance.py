@@ -2,15 +2,15 @@
 
 import json
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from selenium.webdriver import Chrome
 
 from delaytasks.bulk import changes
 from delaytasks.models import BulkChange, Job, Topic
 from delaytasks.states import Outcome, State
-from tests.support.browser import emulate, find, find_all, page_width, until
+from tests.support.browser import PHONE, expect, page_width
 from tests.support.contrast import contrast, hard_to_read, luminance
 
 from ..conftest import NOW, TOPIC, make_event, make_job
@@ -18,10 +18,9 @@ from ..conftest import NOW, TOPIC, make_event, make_job
 pytestmark = pytest.mark.xdist_group("browser")
 JOBS, TOPICS, CHANGES = "/admin/delaytasks/job/", "/admin/delaytasks/topic/", "/admin/delaytasks/bulkchange/"
 BOARD = "/admin/delaytasks/board/"
-PHONE = 390
 LINES = ("due", "herd", "finished", "cancelled", "failed", "expired", "dead", "p50", "p99", "worst")
 TOGETHER = (("due", "herd"), ("finished", "cancelled"), ("failed", "expired", "dead"), ("p50", "p99", "worst"))
-THEMES = pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+THEMES = pytest.mark.parametrize("theme", ["light", "dark"])
 
 # The texts and controls of these pages; all others are Django's.
 WORDS = {
@@ -63,83 +62,82 @@ def _a_minute_ago() -> dict[str, int]:
     return {"due_ms": at - 900, "reserved_ms": at, "done_ms": at}
 
 
-def open_page(browser: Chrome, address: str) -> None:
+def open_page(page: Any, address: str) -> None:
     """Open a page and wait until it is complete."""
-    browser.get(address)
-    until(browser, lambda b: find(b, "main").is_displayed(), "the page")
+    page.goto(address)
+    page.locator("main").wait_for()
     if BOARD in address:
-        until(browser, lambda b: find(b, ".dt-board").get_attribute("data-state") == "fresh", "the numbers")
+        page.locator(".dt-board[data-state=fresh]").wait_for()
 
 
 @THEMES
-def test_all_texts_have_sufficient_contrast(browser, site, busy, dark):
-    emulate(browser, dark=dark)
-    for page, words in WORDS.items():
-        open_page(browser, site + page)
-        assert (luminance(browser, "body", "backgroundColor") < 0.2) is dark
-        assert hard_to_read(browser, words) == [], page
+def test_all_texts_have_sufficient_contrast(page, site, busy, theme):
+    page.emulate_media(color_scheme=theme)
+    for path, words in WORDS.items():
+        open_page(page, site + path)
+        assert (luminance(page, "body", "backgroundColor") < 0.2) is (theme == "dark")
+        assert hard_to_read(page, words) == [], path
     for state in State:
-        browser.get(f"{site}{JOBS}{Job.objects.get(key=f'order:{state}').pk}/change/")
-        assert hard_to_read(browser, ".dt-state, .dt-timeline span, .dt-now h2, .readonly, .dt-zone") == [], state.word
-    browser.get(f"{site}{CHANGES}{busy.pk}/change/")
-    assert hard_to_read(browser, "#dt-says, #dt-done, .dt-choice dt, .dt-choice dd, #dt-stop button") == []
-    browser.get(f"{site}{TOPICS}{TOPIC}/change/")
-    assert hard_to_read(browser, ".readonly, .readonly a, .help") == []
+        page.goto(f"{site}{JOBS}{Job.objects.get(key=f'order:{state}').pk}/change/")
+        assert hard_to_read(page, ".dt-state, .dt-timeline span, .dt-now h2, .readonly, .dt-zone") == [], state.word
+    page.goto(f"{site}{CHANGES}{busy.pk}/change/")
+    assert hard_to_read(page, "#dt-says, #dt-done, .dt-choice dt, .dt-choice dd, #dt-stop button") == []
+    page.goto(f"{site}{TOPICS}{TOPIC}/change/")
+    assert hard_to_read(page, ".readonly, .readonly a, .help") == []
 
 
 @THEMES
-def test_the_colours_of_charts_can_be_distinguished(browser, site, busy, dark):
-    emulate(browser, dark=dark)
-    open_page(browser, site + BOARD)
-    probe = "for (const n of arguments[0]) document.querySelector('.dt-board').append(Object.assign("
-    browser.execute_script(probe + "document.createElement('b'), {className: 'dt-c-' + n}))", (*LINES, "text"))
-    page = luminance(browser, "body", "backgroundColor")
-    seen = {name: contrast(page, luminance(browser, f"b.dt-c-{name}", "color")) for name in (*LINES, "text")}
+def test_the_colours_of_charts_can_be_distinguished(page, site, busy, theme):
+    page.emulate_media(color_scheme=theme)
+    open_page(page, site + BOARD)
+    probe = "(board, n) => board.append(Object.assign(document.createElement('b'), {className: 'dt-c-' + n}))"
+    for name in (*LINES, "text"):
+        page.locator(".dt-board").evaluate(probe, name)
+    ground = luminance(page, "body", "backgroundColor")
+    seen = {name: contrast(ground, luminance(page, f"b.dt-c-{name}", "color")) for name in (*LINES, "text")}
     assert {name: number for name, number in seen.items() if number < (4.5 if name == "text" else 3)} == {}
     for chart in ("minutes", "hours", "late", "ended", "trouble"):
-        assert _colours_on(browser, chart) > 3, f"{chart}: more is drawn than its ground and its text"
+        assert _colours_on(page, chart) > 3, f"{chart}: more is drawn than its ground and its text"
     for together in TOGETHER:
-        script = "return arguments[0].map((n) => getComputedStyle(document.querySelector('b.dt-c-' + n)).color)"
-        assert len(set(browser.execute_script(script, together))) == len(together)
+        colours = [page.locator(f"b.dt-c-{name}").evaluate("e => getComputedStyle(e).color") for name in together]
+        assert len(set(colours)) == len(together)
 
 
-def _colours_on(browser: Chrome, chart: str) -> int:
+def _colours_on(page: Any, chart: str) -> int:
     """Return the number of colours that cover more than a few pixels of a chart."""
-    script = """
-    const canvas = document.querySelector(`#dt-chart-${arguments[0]} canvas`);
+    script = """(canvas) => {
     const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data, counts = {};
     for (let n = 0; n < data.length; n += 4) {
         const colour = [data[n], data[n + 1], data[n + 2], data[n + 3]].join();
         counts[colour] = (counts[colour] ?? 0) + 1;
     }
     return Object.values(counts).filter((count) => count > 8).length;
-    """
-    return browser.execute_script(script, chart)
+    }"""
+    return page.locator(f"#dt-chart-{chart} canvas").evaluate(script)
 
 
-def test_the_dark_theme_applies_to_every_page(browser, site, busy):
-    browser.get(site + JOBS)
-    browser.execute_script("localStorage.setItem('theme', 'dark')")
-    for page, words in WORDS.items():
-        open_page(browser, site + page)
-        assert luminance(browser, "body", "backgroundColor") < 0.2, page
-        assert hard_to_read(browser, words) == [], page
+def test_the_dark_theme_applies_to_every_page(page, site, busy):
+    page.goto(site + JOBS)
+    page.evaluate("localStorage.setItem('theme', 'dark')")
+    for path, words in WORDS.items():
+        open_page(page, site + path)
+        assert luminance(page, "body", "backgroundColor") < 0.2, path
+        assert hard_to_read(page, words) == [], path
 
 
-def test_on_a_phone_no_page_scrolls_sideways_and_all_controls_are_reachable(browser, site, busy):
-    emulate(browser, width=PHONE)
+@pytest.mark.browser_context_args(**PHONE)
+def test_on_a_phone_no_page_scrolls_sideways_and_all_controls_are_reachable(page, site, busy):
     job = Job.objects.get(key=f"order:{State.DELAYED}")
     single = (f"{JOBS}{job.pk}/change/", f"{CHANGES}{busy.pk}/change/", f"{TOPICS}{TOPIC}/change/")
-    for page in (*WORDS, *single, "/admin/", "/"):
-        open_page(browser, site + page)
-        until(browser, lambda b: b.execute_script("return innerWidth") == PHONE, "the width of a phone")
-        assert page_width(browser) == PHONE, page
-        assert out_of_reach(browser) == [], page
+    for path in (*WORDS, *single, "/admin/", "/"):
+        open_page(page, site + path)
+        assert page.evaluate("innerWidth") == page_width(page) == 390, path
+        assert out_of_reach(page) == [], path
 
 
-def out_of_reach(browser: Chrome) -> list[str]:
+def out_of_reach(page: Any) -> list[str]:
     """Return the visible controls that are outside the screen or covered by another element."""
-    script = """
+    script = """() => {
     const all = document.querySelectorAll('main :is(a[href], button, input:not([type=hidden]), select, summary)');
     const shown = [...all].filter((e) => e.checkVisibility({visibilityProperty: true}) && !e.closest('.unseen'));
     return shown.filter((e) => {
@@ -148,32 +146,29 @@ def out_of_reach(browser: Chrome) -> list[str]:
         const at = document.elementFromPoint(box.x + Math.min(box.width / 2, 8), box.y + box.height / 2);
         return box.left < 0 || box.right > innerWidth || !(e.contains(at) || at?.contains(e));
     }).map((e) => e.outerHTML.slice(0, 200));
-    """
-    return browser.execute_script(script)
+    }"""
+    return page.evaluate(script)
 
 
-def test_on_a_phone_each_row_of_a_list_is_a_card_without_scrolling(browser, site, busy):
-    emulate(browser, width=PHONE)
-    for page in (JOBS, TOPICS, CHANGES):
-        browser.get(site + page)
-        until(browser, lambda b: find_all(b, "#result_list [data-label]"), "the names of the columns")
-        inner = "const e = document.querySelector('#result_list'); return [e.scrollWidth, e.clientWidth]"
-        scroll, client = browser.execute_script(inner)
-        assert scroll <= client <= PHONE, page
-    browser.get(site + JOBS + "?state=dead")
-    card = until(browser, lambda b: find(b, "#result_list tbody tr"), "a card")
-    assert [word in card.text for word in ("dead", TOPIC, "order:", "ValueError: no such bank")] == [True] * 4
-    named = "return getComputedStyle(document.querySelector('#result_list .field-due'), '::before').content"
-    assert json.loads(browser.execute_script(named)) == "Due "
-    assert not find(browser, "#result_list thead .column-last_error").is_displayed()
+@pytest.mark.browser_context_args(**PHONE)
+def test_on_a_phone_each_row_of_a_list_is_a_card_without_scrolling(page, site, busy):
+    for path in (JOBS, TOPICS, CHANGES):
+        page.goto(site + path)
+        page.locator("#result_list [data-label]").first.wait_for()  # the names of the columns
+        scroll, client = page.locator("#result_list").evaluate("e => [e.scrollWidth, e.clientWidth]")
+        assert scroll <= client <= 390, path
+    page.goto(site + JOBS + "?state=dead")
+    card = page.locator("#result_list tbody tr").first.inner_text()
+    assert [word in card for word in ("dead", TOPIC, "order:", "ValueError: no such bank")] == [True] * 4
+    named = page.locator("#result_list .field-due").first.evaluate("e => getComputedStyle(e, '::before').content")
+    assert json.loads(named) == "Due "
+    assert not page.locator("#result_list thead .column-last_error").is_visible()
 
 
-def test_every_page_links_to_the_board(browser, site):
-    for page in ("/admin/", "/admin/delaytasks/", JOBS, TOPICS, "/admin/auth/user/"):
-        open_page(browser, site + page)
-        ways = [way for way in find_all(browser, f"a[href='{BOARD}']") if way.is_displayed()]
-        assert ways, page
-        ways[0].click()
-        until(browser, lambda b: b.current_url == site + BOARD, "the board")
-    assert find(browser, "#nav-sidebar .current-model a").text == "Board"
+def test_every_page_links_to_the_board(page, site):
+    for path in ("/admin/", "/admin/delaytasks/", JOBS, TOPICS, "/admin/auth/user/"):
+        open_page(page, site + path)
+        page.locator(f"a[href='{BOARD}']").filter(visible=True).first.click()
+        expect(page).to_have_url(site + BOARD)
+    assert page.locator("#nav-sidebar .current-model a").inner_text() == "Board"
     assert User.objects.count() == 1
