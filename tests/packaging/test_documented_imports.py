@@ -10,7 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "docs").rglob("*.py")]
-IMPORT = re.compile(r"^\s*(from delaytasks[\w.]* import [\w, ]+|import delaytasks[\w.]*)\s*(?:#.*)?$", re.MULTILINE)
+# Not delaytasks_rest, which `make clients` generates.
+IMPORT = re.compile(r"^\s*(from delaytasks\b[\w.]* import [\w, ]+|import delaytasks\b[\w.]*)\s*(?:#.*)?$", re.MULTILINE)
 
 # Each with a use, because a name may be importable but wrong. Add lines, never remove any.
 DOCUMENTED = {
