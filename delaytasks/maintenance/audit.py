@@ -25,7 +25,7 @@ def audit(using: str | None = None, *, repair: bool = True) -> dict[str, int]:
 
     repair   False: only count the differences
 
-    A row that differs is compared again before it counts, because jobs move during the audit. All counts are 0
+    What differs is compared again before it counts, because jobs move during the audit. All counts are 0
     without Redis. Raises MirrorDown.
     """
     using = databases.alias(using)
@@ -84,11 +84,21 @@ def _repair(index: Mirror, difference: _Difference) -> None:
 
 def _check_entries(index: Mirror, using: str, counts: dict[str, int], repair: bool) -> None:
     for entries in index.entries():
-        live = {row.id: row.topic for row in _live(using, entries)}
-        ghosts = [e for e in entries if live.get(e.id) != e.topic]
+        ghosts = _still_there(index, _ghosts(using, entries))
         counts["ghosts"] += len(ghosts)
         if repair:
             index.settle(Settlement(e.id, e.topic, e.at_ms, GONE) for e in ghosts)
+
+
+def _ghosts(using: str, entries: list[Entry]) -> list[Entry]:
+    live = {row.id: row.topic for row in _live(using, entries)}
+    return [entry for entry in entries if live.get(entry.id) != entry.topic]
+
+
+def _still_there(index: Mirror, ghosts: list[Entry]) -> list[Entry]:
+    """Return those that are still in the mirror: jobs that ended while the entries were read have left it."""
+    scores = index.scores([(ghost.id, ghost.topic) for ghost in ghosts]) if ghosts else []
+    return [ghost for ghost, places in zip(ghosts, scores, strict=True) if any(each is not None for each in places)]
 
 
 def _live(using: str, entries: list[Entry]) -> list[JobSnapshot]:

@@ -7,6 +7,7 @@ import pytest
 from delaytasks import cancel, mirror, reschedule, schedule, schedule_many
 from delaytasks.maintenance import audit, data_loss, feed, guard, sweep
 from delaytasks.mirror.base import GONE, Entry, Settlement
+from delaytasks.mirror.redis.index import Mirror
 from delaytasks.models import Job, MirrorMark
 from delaytasks.monitoring import metrics
 from tests.torture.proxy import Proxy
@@ -204,6 +205,20 @@ def test_the_audit_counts_and_repairs_each_kind_of_difference(stage, db_clock):
     assert counts == {"missing": 1, "late": 1, "ghosts": 1, "doubled": 1, "checked": 4}
     assert audit.audit(repair=True) == counts
     assert audit.audit() == {"missing": 0, "late": 0, "ghosts": 0, "doubled": 0, "checked": 4}
+
+
+def test_a_job_that_ends_during_the_audit_is_no_ghost(stage, monkeypatch):
+    stage.recorder("t")
+    schedule("t", key="a", delay=600)
+    read = Mirror.entries
+
+    def read_and_cancel(index):
+        for page in filter(None, read(index)):
+            cancel("t", key="a")
+            yield page
+
+    monkeypatch.setattr(Mirror, "entries", read_and_cancel)
+    assert audit.audit(repair=False)["ghosts"] == 0
 
 
 def test_the_sweep_takes_back_an_expired_lease_without_an_entry(stage, db_clock):
