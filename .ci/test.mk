@@ -54,6 +54,11 @@ torture: DATABASE ?= postgres
 torture: $(VENV)/.stamp-dev ## inject every fault, then random ones, into an installation: MINUTES=20 SEED=1 DATABASE=postgres
 	$(VENV_PYTHON) -m tests.torture --minutes $(MINUTES) --seed $(SEED) --database $(DATABASE) --report var/torture $(ARGS)
 
+# Its table goes into docs/howto/gameday.md. Needs Debian's packages prometheus and libfaketime, and root for a small disk.
+.PHONY: gameday
+gameday: $(VENV)/.stamp-dev ## make twelve failures in turn: which alert fires, and does its page of the runbook help (14 min): ARGS="--only beat"
+	$(VENV_PYTHON) -m tests.gameday $(ARGS)
+
 .PHONY: load
 load: $(VENV)/.stamp-dev ## load test: a million pending jobs, 100,000 of them due in one second: ARGS="--due 10000"
 	$(VENV_PYTHON) -m tests.torture.load $(ARGS)

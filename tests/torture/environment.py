@@ -35,7 +35,7 @@ CHECK_SECONDS = 0.3  # period of the supervisor
 
 
 class Supervised:
-    """A process that is restarted when it ends, until stay_down()."""
+    """A process that is restarted when it ends, until stay_down() or die()."""
 
     def __init__(self, start: Callable[[], Process]) -> None:
         self.start, self.process, self.wanted, self.starts = start, start(), True, 1
@@ -56,6 +56,16 @@ class Supervised:
         with self._one_at_a_time:
             self.wanted = False
             stop_process(self.process.popen, how=signal.SIGTERM, seconds=20)
+
+    def die(self) -> None:
+        """Kill it and all its children, and do not restart it until come_back()."""
+        with self._one_at_a_time:
+            self.wanted = False
+            self.process.kill()
+
+    def come_back(self) -> None:
+        """Let the supervisor start it again."""
+        self.wanted = True
 
     def signal(self, how: int, *, children: bool = False) -> None:
         """Send a signal to the process, or to its process group; do nothing if it has ended."""

@@ -4,24 +4,27 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Self
 
 from tests.support.servers import free_port
 
 CHUNK = 65_536
+LOOKS_SECONDS = 0.05  # how often a stalled direction looks whether it may go on
 
 
 class Proxy:
-    """Forwards bytes to the server at `port` and back.
+    """Forwards bytes to the server at `upstream`, a port or a unix socket, and back.
 
     cut_after      bytes of the next reply to forward before the connection is cut; None: do not cut
     swallows       drop replies: the server has done the work, but the client gets no answer
     delay_seconds  delay of each chunk, in either direction
+    stalls         hold all chunks, as a network does that drops every packet; they arrive after heal()
     refuses        close new connections at once, and cut open ones
     """
 
-    def __init__(self, port: int) -> None:
-        self._upstream, self.port = port, free_port()
+    def __init__(self, upstream: int | Path) -> None:
+        self._upstream, self.port = upstream, free_port()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._open: set[asyncio.StreamWriter] = set()
@@ -31,7 +34,7 @@ class Proxy:
 
     def heal(self) -> None:
         self.cut_after: Callable[[], int | None] = lambda: None
-        self.swallows = self.refuses = False
+        self.swallows = self.refuses = self.stalls = False
         self.delay_seconds = 0.0
 
     def cut_all(self) -> None:
@@ -67,7 +70,7 @@ class Proxy:
                 self._hold(writer, stack)
                 if self.refuses:
                     return
-                there, back = await asyncio.open_connection("127.0.0.1", self._upstream)
+                there, back = await self._connect()
                 self._hold(back, stack)
                 directions = [self._pass(reader, back, reply=False), self._pass(there, writer, reply=True)]
                 tasks = [asyncio.create_task(direction) for direction in directions]
@@ -77,6 +80,11 @@ class Proxy:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
                 self._passing -= set(tasks)
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if isinstance(self._upstream, Path):
+            return await asyncio.open_unix_connection(self._upstream)
+        return await asyncio.open_connection("127.0.0.1", self._upstream)
 
     def _hold(self, writer: asyncio.StreamWriter, stack: contextlib.AsyncExitStack) -> None:
         """Abort the connection when the stack is closed, so that both ends see it broken, not closed."""
@@ -88,6 +96,8 @@ class Proxy:
         while piece := await source.read(CHUNK):
             if self.delay_seconds:
                 await asyncio.sleep(self.delay_seconds)
+            while self.stalls:  # noqa: ASYNC110  another thread sets it, so an asyncio.Event would not do
+                await asyncio.sleep(LOOKS_SECONDS)
             if reply and self.swallows:
                 continue
             cut = self.cut_after() if reply else None
