@@ -61,7 +61,7 @@ def run(there: Arena, prometheus: PrometheusServer, failure: Failure, rule: Rule
         return result
     assert runbook.says(rule.page, failure.step), f"{rule.page} does not say {failure.step!r}."
     before = Job.objects.count()
-    await_calm(prometheus, failure.alert)
+    await_calm(prometheus, failure)
     there.load(seed=seed, per_second=PER_SECOND)
     try:
         mending = _mend(there, prometheus, failure, rule, result)
@@ -70,7 +70,7 @@ def run(there: Arena, prometheus: PrometheusServer, failure: Failure, rule: Rule
     await_health(there)
     there.until_quiet(live, seconds=MENDED_SECONDS)
     result.mended_seconds = time.monotonic() - mending
-    await_calm(prometheus, failure.alert)
+    await_calm(prometheus, failure)
     result.ended_seconds = time.monotonic() - mending
     result.trouble = "; ".join(problems(there, failure))
     result.jobs = Job.objects.count() - before
@@ -84,7 +84,7 @@ def _mend(there: Arena, prometheus: PrometheusServer, failure: Failure, rule: Ru
     began, began_at = time.monotonic(), time.time()
     with failure.happen(there):
         fired = wait_until(
-            lambda: prometheus.firing(failure.alert),
+            lambda: prometheus.firing(failure.alert, failure.topic),
             seconds=FIRES_SECONDS,
             what=lambda: f"{failure.alert} to fire; there are {prometheus.alerts()}",
         )
@@ -107,9 +107,13 @@ def await_scraped(prometheus: PrometheusServer) -> None:
     )
 
 
-def await_calm(prometheus: PrometheusServer, alert: str) -> None:
-    """Wait until the alert does not fire."""
-    wait_until(lambda: not prometheus.firing(alert), seconds=MENDED_SECONDS, what=f"{alert} to end")
+def await_calm(prometheus: PrometheusServer, failure: Failure) -> None:
+    """Wait until the failure's alert does not fire."""
+    wait_until(
+        lambda: not prometheus.firing(failure.alert, failure.topic),
+        seconds=MENDED_SECONDS,
+        what=f"{failure.alert} to end",
+    )
 
 
 def await_health(there: Arena) -> None:

@@ -76,8 +76,10 @@ class PrometheusServer(Server):
             for found in json.loads(self._get("/api/v1/alerts"))["data"]["alerts"]
         ]
 
-    def firing(self, name: str) -> list[Alert]:
-        return [alert for alert in self.alerts() if alert.firing and alert.name == name]
+    def firing(self, name: str, topic: str = "") -> list[Alert]:
+        """Return the firing alerts of this name; with a topic, those of that topic."""
+        found = [alert for alert in self.alerts() if alert.firing and alert.name == name]
+        return [alert for alert in found if not topic or alert.labels.get("topic") == topic]
 
     def has_values(self, metric: str) -> bool:
         return bool(json.loads(self._get(f"/api/v1/query?query={metric}"))["data"]["result"])
