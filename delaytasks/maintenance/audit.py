@@ -1,6 +1,7 @@
 """The audit: compare the mirror with the database, entry by entry, and repair the mirror."""
 
 import logging
+from datetime import timedelta
 from typing import NamedTuple
 
 from .. import conf, databases, mirror
@@ -8,6 +9,7 @@ from ..db import lookups
 from ..db.lookups import JobSnapshot
 from ..mirror.base import GONE, Entry, Settlement
 from ..mirror.redis.index import Mirror
+from ..models import Job
 from ..states import State
 
 logger = logging.getLogger("delaytasks")
@@ -84,7 +86,7 @@ def _repair(index: Mirror, difference: _Difference) -> None:
 
 def _check_entries(index: Mirror, using: str, counts: dict[str, int], repair: bool) -> None:
     for entries in index.entries():
-        ghosts = _still_there(index, _ghosts(using, entries))
+        ghosts = _lasting(index, using, _ghosts(using, entries))
         counts["ghosts"] += len(ghosts)
         if repair:
             index.settle(Settlement(e.id, e.topic, e.at_ms, GONE) for e in ghosts)
@@ -95,10 +97,16 @@ def _ghosts(using: str, entries: list[Entry]) -> list[Entry]:
     return [entry for entry in entries if live.get(entry.id) != entry.topic]
 
 
-def _still_there(index: Mirror, ghosts: list[Entry]) -> list[Entry]:
-    """Return those that are still in the mirror: jobs that ended while the entries were read have left it."""
-    scores = index.scores([(ghost.id, ghost.topic) for ghost in ghosts]) if ghosts else []
-    return [ghost for ghost, places in zip(ghosts, scores, strict=True) if any(each is not None for each in places)]
+def _lasting(index: Mirror, using: str, ghosts: list[Entry]) -> list[Entry]:
+    """Return those that are still there and whose jobs did not end a moment ago: an entry goes after the commit."""
+    if not ghosts:
+        return []
+    since = databases.now(using) - timedelta(milliseconds=conf.get().claim_grace_ms)
+    ended = Job.objects.using(using).filter(pk__in=[ghost.id for ghost in ghosts], ended_at__gt=since)
+    leaving = set(ended.values_list("pk", flat=True))
+    scores = index.scores([(ghost.id, ghost.topic) for ghost in ghosts])
+    there = [ghost for ghost, places in zip(ghosts, scores, strict=True) if any(each is not None for each in places)]
+    return [ghost for ghost in there if ghost.id not in leaving]
 
 
 def _live(using: str, entries: list[Entry]) -> list[JobSnapshot]:

@@ -77,12 +77,12 @@ def promise(topic: str, count: int, *, delay: float = 0) -> None:
 @failure(
     "Redis is flushed",
     alert="DelaytasksMirrorRebuilt",
-    step="Check the result with `manage.py delaytasks audit --check`.",
+    step="repair what differs: `manage.py delaytasks audit`.",
 )
 def redis_flushed(there: Arena) -> Iterator[None]:
     there.redis.flush()
     yield
-    there.manage("delaytasks", "audit", "--check")
+    there.manage("delaytasks", "audit")
 
 
 @failure("Redis is full", alert="DelaytasksMirrorDown", step="Give it more: `config set maxmemory 2gb`")

@@ -221,6 +221,16 @@ def test_a_job_that_ends_during_the_audit_is_no_ghost(stage, monkeypatch):
     assert audit.audit(repair=False)["ghosts"] == 0
 
 
+def test_an_entry_is_a_ghost_only_some_time_after_its_job_has_ended(stage, db_clock):
+    stage.recorder("t")
+    job = schedule("t", key="a", delay=600)
+    cancel("t", key="a")
+    mirror.connect().add([Entry(job.id, "t", job.due_ms)])
+    assert audit.audit(repair=False)["ghosts"] == 0
+    db_clock.advance(seconds=6)
+    assert audit.audit(repair=False)["ghosts"] == 1
+
+
 def test_the_sweep_takes_back_an_expired_lease_without_an_entry(stage, db_clock):
     keys = stage.recorder("t", ttr=5)
     schedule("t", key="a", delay=0)
