@@ -20,6 +20,7 @@ KEPT_SECONDS = 3600  # how long a stale value can still be returned while one ca
 FORMAT = 7  # version of the stored values; raise it when a class in them changes
 WORKING_SECONDS = 15  # after this time, another caller may compute the value that one caller is computing
 FRESH_PER_COMPUTE_SECOND = 10  # a value that took one second to compute stays fresh for ten seconds
+MOST_FRESH_SECONDS = 30  # at most: a database that hung for a minute would otherwise make the health ten minutes old
 PAUSE_SECONDS = 10  # how long the cache is not used after a failure
 
 _breaker = CircuitBreaker(Exception, PAUSE_SECONDS)  # Exception: each cache backend raises its own
@@ -41,13 +42,14 @@ def get_or_compute(
     kind      the type of the value, as typed_json.decode() takes it: a cached value of another type is ignored
 
     While one caller computes, the others get the previous value. A value stays fresh for at least ten times as long
-    as it took to compute, so that a page left open cannot keep the database busy.
+    as it took to compute, up to half a minute, so that a page left open cannot keep the database busy.
     """
     entry = get(key, kind)
     previous = entry[2] if entry else None
     if entry:
         fresh_seconds = seconds(previous) if callable(seconds) else seconds
-        if time.time() < entry[0] + max(fresh_seconds, FRESH_PER_COMPUTE_SECOND * entry[1]):
+        slow_seconds = min(FRESH_PER_COMPUTE_SECOND * entry[1], MOST_FRESH_SECONDS)
+        if time.time() < entry[0] + max(fresh_seconds, slow_seconds):
             return previous
     if entry and not _call(functools.partial(shared_cache.add, f"{key}:working", WORKING_SECONDS), True):
         return previous

@@ -59,6 +59,16 @@ def test_a_value_that_is_slow_to_compute_is_kept_longer(clock):
     assert stats_cache.get_or_compute("n", 5, lambda previous: "again") == "again"
 
 
+def test_a_value_whose_computation_hung_is_soon_computed_again(clock):
+    def hang(previous):
+        clock.now += 300
+        return "old"
+
+    stats_cache.get_or_compute("n", 4, hang)
+    clock.now += 31
+    assert stats_cache.get_or_compute("n", 4, lambda previous: "new") == "new"
+
+
 def test_while_one_caller_computes_the_others_get_the_previous_value(clock):
     stats_cache.get_or_compute("n", 5, lambda previous: "old")
     clock.now += 6
