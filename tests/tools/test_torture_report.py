@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ..torture import report
+from ..torture.checker import KINDS
 from ..torture.faults import load_all
 from ..torture.job_histories import Violation
 from ..torture.trial import Verdict
@@ -42,8 +43,8 @@ def test_a_fault_has_a_row_for_each_database(tmp_path: Path) -> None:
     report.write([verdict(name), verdict(name), verdict(name, "another")], tmp_path, seed=1, database="postgres")
     written = report.write([verdict(name, violations=[lost])], tmp_path, seed=2, database="sqlite")
     on_postgres, on_sqlite = written.read_text().split("**SQLite**")
-    assert row_of(name, on_postgres) == ["2", "500", "600", "4", *["0"] * 9, "5", "70", "1,200"]
-    assert row_of(name, on_sqlite) == ["1", "250", "300", "2", "**1**", *["0"] * 8, "5", "70", "1,200"]
+    assert row_of(name, on_postgres) == ["2", "500", "600", "4", *["0"] * len(KINDS), "5", "70", "1,200"]
+    assert row_of(name, on_sqlite) == ["1", "250", "300", "2", "**1**", *["0"] * (len(KINDS) - 1), "5", "70", "1,200"]
     assert row_of(report.AT_ONCE, on_postgres)[:2] == ["1", "250"]
     assert row_of(report.AT_ONCE, on_sqlite)[0] == "not run"
 
