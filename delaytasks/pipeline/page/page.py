@@ -27,11 +27,16 @@ def html(facts: Facts) -> str:
         f'<p class="quiet">Events up to {end:%H:%M}, and jobs that will fall due. {read}</p>',
         _tiles(facts), *_events(facts), *_lateness(facts), *_due(facts), *_topics(facts),
     ]  # fmt: skip
+    return document(f"Timeouts, {end:%Y-%m-%d %H:%M} UTC", parts)
+
+
+def document(title: str, parts: Sequence[str]) -> str:
+    """Return an HTML document. parts: HTML of its body."""
     body = "\n".join(parts)
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>Timeouts, {end:%Y-%m-%d %H:%M} UTC</title>\n<style>{CSS}</style></head>\n"
+        f"<title>{title}</title>\n<style>{CSS}</style></head>\n"
         f"<body>\n{body}\n</body></html>\n"
     )
 

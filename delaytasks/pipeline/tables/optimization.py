@@ -8,17 +8,24 @@ from .delta import Table
 
 SMALL_BYTES = 8 << 20  # a file that is worth merging
 TARGET_BYTES = 128 << 20
-MAX_SMALL_FILES = 10  # of a topic; with more, they are merged. Merging after each run would rewrite the same rows often
+MAX_SMALL_FILES = (
+    10  # of a partition; with more, they are merged. Merging after each run would rewrite the same rows often
+)
 Z_ORDER = {JOBS: ("key", "ended_at"), EVENTS: ("job_id", "done_ms")}
 
 
 def compact(archive: Archive) -> None:
     """Merge the small files of each topic that has many, and remove files that left the tables a week ago."""
     for table in (archive.jobs, archive.events):
-        small = Counter(each.partition for each in table.files if each.size < SMALL_BYTES)
-        for topic in [topic for topic, number in small.items() if number > MAX_SMALL_FILES]:
-            table = table.compact(topic, TARGET_BYTES)
-        table.vacuum()
+        merge_small_files(table)
+
+
+def merge_small_files(table: Table) -> None:
+    """Merge the small files of each partition that has many, and remove files that left the table a week ago."""
+    small = Counter(each.partition for each in table.files if each.size < SMALL_BYTES)
+    for partition in [partition for partition, number in small.items() if number > MAX_SMALL_FILES]:
+        table = table.compact(partition, TARGET_BYTES)
+    table.vacuum()
 
 
 def z_order(archive: Archive) -> dict[str, int]:

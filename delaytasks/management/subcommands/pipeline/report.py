@@ -1,18 +1,16 @@
 """pipeline report: statistics of past jobs, and forecast of due jobs."""
 
 import argparse
-import os
-from pathlib import Path
 
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandParser
 
-from .. import arguments
 from ..output import Answer, Options, Verb
+from . import html_file
 from .process import run_application
 
 
 def _arguments(parser: CommandParser) -> None:
-    parser.add_argument("--html", metavar="FILE", default="", help="also write the page to this file")
+    html_file.add_argument(parser)
     parser.add_argument(
         "--ahead-hours", type=_hours, default=36, metavar="HOURS", help="length of the forecast (default: 36)"
     )
@@ -25,21 +23,12 @@ def _hours(text: str) -> int:
 
 
 def _run(options: Options, using: str) -> Answer:
-    html = _writable(Path(options["html"]).absolute()) if options["html"] else ""
+    html = html_file.writable(options)
     answer = run_application("report", options, using, {"html": html, "ahead_hours": options["ahead_hours"]})
     since = f"from {answer['since']} on" if answer["since"] else "from the beginning"
     herds = f", {_herds(answer['herds'])}" if answer["herds"] else ""
     text = f"{answer['rows']} rows of topics and hours {since}, in {answer['seconds']} s{herds}\n{answer['page']}"
     return Answer(answer, text)
-
-
-def _writable(file: Path) -> str:
-    """Check, before the report is computed, that a file can be written; return its path. Raises CommandError."""
-    if file.is_dir() or not os.access(file.parent, os.W_OK):
-        problem = "is a folder" if file.is_dir() else "cannot be written" if file.parent.is_dir() else "has no folder"
-        message = f"--html: {file} {problem}: give a file in an existing folder."
-        raise CommandError(message, returncode=arguments.USAGE)
-    return str(file)
 
 
 def _herds(count: int) -> str:
