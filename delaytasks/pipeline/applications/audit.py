@@ -2,32 +2,36 @@
 
 transforms/promises.py defines the classes into which an audit sorts the jobs' keys. The business table, the jobs and
 their events are read from one snapshot, archived jobs from the lake. A run writes into a folder of its own; the
-document that names the folder is published last.
+document that names the folder is published last. The figures by dimension are added to a Delta table just before.
 """
 
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from decimal import Decimal
 from functools import reduce
+from pathlib import Path
 from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from ..page import audit_page
 from ..rules import business
 from ..rules.rules import CLASSES, Rule, rules_of
 from ..sources import exports
 from ..sources import snapshot as snapshots
 from ..sources.database import Database
 from ..sources.snapshot import Snapshot
-from ..tables import history, row_counts
+from ..tables import dimensions as dimension_table
+from ..tables import history, optimization, row_counts
 from ..tables.lake import Lake
-from ..transforms import promises
+from ..transforms import dimensions, promises
 from ..transforms.promises import CLASSIFIED, INVALID
 
-DOCUMENT = "audit.json"
+DOCUMENT, PAGE = "audit.json", "audit.html"
 KEPT_RUNS = 3  # number of runs that the document names; older runs are removed
 SAMPLES = 10  # keys of a class that the answer shows
 MISSING_ROWS = 500_000  # missing jobs per file
@@ -35,19 +39,23 @@ MISSING_ROWS = 500_000  # missing jobs per file
 
 def run(
     spark: SparkSession, database: Database, lake: Lake, *, file: str, rules: list[dict[str, Any]],
-    calendars: Mapping[str, Any] | None = None,
+    calendars: Mapping[str, Any] | None = None, html: str = "",
 ) -> dict[str, Any]:  # fmt: skip
-    """Audit rules. Return {"rules": [per rule: name, topic, rows, jobs, classes, folder, missing], "as_of", "seconds"}.
+    """Audit rules. Return {"rules": [per rule: name, topic, rows, jobs, classes, dimensions, folder, missing],
+    "as_of", "page", "seconds"}.
 
     file       path of the rules file, for messages
     rules      the rules as read from this file
     calendars  name -> snapshot of each calendar that a rule names
+    html       path of an additional copy of the page; "": no copy
 
     Members of the answer:
 
+    page      path of the answer as an HTML page
     rows      number of business rows that require a job or have one
     jobs      number of the jobs of these rows and of jobs without a row, including archived jobs
     classes   class -> {"count", "must_be_empty", "samples"}
+    dimensions    column -> the figures of each of its values, if the rule carries columns: dimensions.by_value()
     missing   input folder for `pipeline load`; empty if no job is missing
     refused   a sentence that names the classes that must be empty and are not; absent if there are none
 
@@ -61,21 +69,39 @@ def run(
             raise rule.bad("calendar", f"the run was started without the calendar {rule.calendar!r}.")
     lake.document(DOCUMENT)  # fail early if the document is unusable
     folder = lake.new_run("audit")
+    page_name, page = f"{folder}/{PAGE}", ""
     with database.lock("audit") as check_lock:
-        with _remove_on_error(lake, folder), snapshots.take(database) as snapshot:
-            results = [
-                _audit_rule(spark, snapshot, lake, rule, f"{folder}/{number}", (calendars or {}).get(rule.calendar))
-                for number, rule in enumerate(parsed_rules, 1)
-            ]
-            document = {"folder": folder, "as_of": _isoformat(snapshot.now_ms), "rules": results}
+        carries = any(rule.carry for rule in parsed_rules)
+        table = dimension_table.open_table(lake) if carries else None
+        with _remove_on_error(lake, folder):
+            with snapshots.take(database) as snapshot:
+                results = [
+                    _audit_rule(spark, snapshot, lake, rule, f"{folder}/{number}", (calendars or {}).get(rule.calendar))
+                    for number, rule in enumerate(parsed_rules, 1)
+                ]
+            document = {"folder": folder, "as_of": _isoformat(snapshot.now_ms), "page": page_name,
+                        "rules": [_without_dimensions(each) for each in results]}  # fmt: skip
+            page = audit_page.html(results, snapshot.now_ms)
+            lake.write(page_name, page.encode())
             lake.sync(folder)
             check_lock()
+            if table:
+                table = dimension_table.append(table, results, snapshot.now_ms)
         _publish(lake, document)
+        if table:
+            optimization.merge_small_files(table)
+    if html:
+        Path(html).write_text(page, encoding="utf-8")
     with_paths = [
         {**each, **{name: each[name] and lake.location(each[name]) for name in ("folder", "missing")}}
         for each in results
     ]
-    answer = {**document, "rules": with_paths, "seconds": round(time.monotonic() - began, 1)}
+    answer = {
+        **document,
+        "page": lake.location(page_name),
+        "rules": with_paths,
+        "seconds": round(time.monotonic() - began, 1),
+    }
     faults = [sentence for each in results if (sentence := _fault_message(each))]
     return answer | ({"refused": " ".join(faults)} if faults else {})
 
@@ -83,6 +109,10 @@ def run(
 def inputs(*, file: str, rules: list[dict[str, Any]], **_: Any) -> list[tuple[str, str]]:
     """Return (root, path) of each Parquet file that executors will read, for preflight.check(). Raises BadRule."""
     return [each for rule in rules_of(file, rules) if rule.parquet for each in exports.inputs(rule)]
+
+
+def _without_dimensions(result: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in result.items() if name != "dimensions"}
 
 
 @contextmanager
@@ -99,7 +129,7 @@ def _publish(lake: Lake, document: dict[str, Any]) -> None:
     """Publish the run in the document together with the latest earlier ones, and remove the folders of all others."""
     runs = [*lake.document(DOCUMENT).get("runs", ()), document][-KEPT_RUNS:]
     lake.publish(DOCUMENT, {"runs": runs})
-    used = {each["folder"] for each in runs}
+    used = {dimension_table.NAME, *(each["folder"] for each in runs)}
     for folder in lake.runs("audit"):
         if folder not in used:
             lake.remove(folder)
@@ -114,11 +144,16 @@ def _audit_rule(
         row_counts.write(frame, lake, f"{folder}/classes", "class")
     except PySparkException as error:
         raise business.translate(rule, error) from error
-    classified = spark.read.schema(CLASSIFIED).parquet(lake.uri(f"{folder}/classes"))
+    schema = dimensions.with_carried(CLASSIFIED) if rule.carry else CLASSIFIED
+    classified = spark.read.schema(schema).parquet(lake.uri(f"{folder}/classes"))
     totals = {row["class"]: row for row in classified.groupBy("class").agg(
         F.count("*").alias("keys"), F.sum("rows").alias("rows"), F.sum("jobs").alias("jobs")).collect()}  # fmt: skip
     samples = _samples(classified, list(totals))
     _check_invalid(rule, totals, samples)
+    by_value: dict[str, Any] = {}
+    if rule.carry:
+        dimensions.check_values(classified, rule)
+        by_value = dimensions.by_value(classified, rule)
     missing = ""
     if "missing" in totals:
         missing = f"{folder}/missing"
@@ -134,6 +169,7 @@ def _audit_rule(
             }
             for name in CLASSES
         },
+        "dimensions": by_value,
         "folder": f"{folder}/classes", "missing": missing,
     }  # fmt: skip
 
@@ -141,7 +177,7 @@ def _audit_rule(
 def classify(
     spark: SparkSession, snapshot: Snapshot, lake: Lake, rule: Rule, calendar: Mapping[str, Any] | None = None
 ) -> DataFrame:
-    """Return a row with the columns CLASSIFIED for each key that has a job or requires one. Raises BadRule."""
+    """Return a row for each key that has a job or requires one, as promises.classify() does. Raises BadRule."""
     rows = promises.promised_jobs(business.rows(spark, snapshot, rule), rule, calendar)
     jobs = history.jobs(spark, snapshot, lake, promises.JOBS, rule.topic)
     events = history.stories(spark, snapshot, lake, promises.EVENTS, rule.topic)
@@ -168,6 +204,8 @@ def _samples(classified: DataFrame, names: list[str]) -> dict[str, list[dict[str
 
 
 def _to_json_value(value: Any) -> Any:
+    if isinstance(value, Decimal):
+        return dimensions.plain(value)
     return _isoformat(round(value.timestamp() * 1000)) if isinstance(value, datetime) else value
 
 

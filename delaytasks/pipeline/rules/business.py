@@ -29,10 +29,12 @@ SQLITE = {  # Django's type names; every integer is called smallint here, which 
     "double": "double", "float": "double", "decimal": "decimal", "numeric": "decimal",
 }  # fmt: skip
 COLUMNS_QUERY = {
-    "postgresql": "SELECT CAST(attname AS text), format_type(atttypid, NULL) FROM pg_attribute "
+    "postgresql": "SELECT CAST(attname AS text), format_type(atttypid, NULL) || "
+    "CASE typtype WHEN 'c' THEN ' composite' ELSE '' END FROM pg_attribute JOIN pg_type ON pg_type.oid = atttypid "
     "WHERE attrelid = to_regclass({}) AND attnum > 0 AND NOT attisdropped",
     "sqlite": "SELECT name, lower(type) FROM pragma_table_info({})",
 }
+NESTED = re.compile(r"(json|jsonb|xml|hstore|.*\[\]|.* composite)")  # stored types that are read as text, but nested
 ROW_ERROR = re.compile(r"\[(?:CAST_INVALID_INPUT|CAST_OVERFLOW|DIVIDE_BY_ZERO|ARITHMETIC_OVERFLOW)[^]]*\] ([^\n]+)")
 
 
@@ -121,3 +123,6 @@ def _check_table(snapshot: Snapshot, rule: Rule) -> None:
             raise rule.bad("columns", no_column(rule.table, name, actual))
         if not can_read(types.get(actual[name], "string"), allowed, as_text=True):
             raise rule.bad("columns", f"{name} is {actual[name]} in {rule.table}, which cannot be read as {allowed}.")
+    for name in rule.carry:
+        if NESTED.fullmatch(actual[name]):
+            raise rule.bad("carry", f"{name} is {actual[name]} in {rule.table}, which is nested.")

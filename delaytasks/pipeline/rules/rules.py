@@ -31,6 +31,8 @@ TYPES = "bigint, int, smallint, string, boolean, timestamp, date, double, decima
 TYPE = re.compile(
     r"bigint|int|smallint|string|boolean|timestamp|date|double|decimal\((\d{1,2}), ?(\d{1,2})\)", re.ASCII
 )
+CARRIED_TYPES = ("string", "bigint", "int", "smallint", "boolean")  # of columns whose values group an audit's answer
+MAX_CARRIED = 10  # columns of a rule
 NAME = re.compile(r"[^\W\d]\w*")  # a column, or a part of a table's name
 TABLE = re.compile(rf"{NAME.pattern}(\.{NAME.pattern})?")
 
@@ -56,6 +58,8 @@ class Rule:
     early_seconds      how long before the rule's due time the job may begin, as clocks differ; it may never begin
                        before its own due time
     allowed_faults     the TOML key `may`
+    carry              columns by whose values the answer is broken down
+    amount             the column with the cost of a row whose job was late or missing; "": none
     where              file and rule, for messages
 
     key, since, when and holds are Spark SQL expressions over the columns; so is delay, unless it is a duration.
@@ -78,6 +82,8 @@ class Rule:
     late_seconds: int = 60
     early_seconds: int = 1
     allowed_faults: tuple[str, ...] = ()
+    carry: tuple[str, ...] = ()
+    amount: str = ""
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -117,6 +123,10 @@ def _seconds(least: int) -> Callable[[Any], bool]:
     return lambda value: type(value) is int and least <= value <= MAX_SECONDS
 
 
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(map(_is_text, value)) and len({*value}) == len(value) <= MAX_CARRIED
+
+
 def _are_columns(value: Any) -> bool:
     return isinstance(value, dict) and bool(value) and all(map(_is_column, value.items()))
 
@@ -151,6 +161,8 @@ CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {  # field -> check of it
         lambda value: isinstance(value, list | tuple) and all(each in FAULTS for each in value),
         f"a list of {', '.join(FAULTS)}",
     ),
+    "carry": (_are_names, f"a list of at most {MAX_CARRIED} different columns, such as a customer's segment"),
+    "amount": (_is_text, "a column with a number"),
 }
 REQUIRED = ("topic", "columns", "key", "since")
 
@@ -201,11 +213,13 @@ def _parse_rule(path: str, number: int, table: Mapping[str, Any]) -> Rule:
     if ("table" in table) == ("parquet" in table):
         problem = "both are given" if "table" in table else "neither is given"
         raise BadRule(f"{where}, table or parquet: {problem}; give one of them.")
-    plain_fields = {each.name for each in fields(Rule)} - {"where", "allowed_faults", "parquet"}
+    plain_fields = {each.name for each in fields(Rule)} - {"where", "allowed_faults", "parquet", "carry"}
     parquet = _resolve(path, table["parquet"]) if "parquet" in table else ""
     plain = {field: value for field, value in table.items() if field in plain_fields}
-    rule = Rule(where, allowed_faults=tuple(table.get("may", ())), parquet=parquet, **plain)
+    rule = Rule(where, allowed_faults=tuple(table.get("may", ())), parquet=parquet, carry=tuple(table.get("carry", ())),
+                **plain)  # fmt: skip
     _check_delay(rule, table)
+    _check_carried(rule)
     return rule
 
 
@@ -224,6 +238,30 @@ def _check_delay(rule: Rule, table: Mapping[str, Any]) -> None:
             )
     except durations.BadDuration as error:
         raise rule.bad("delay", f"it {error}") from error
+
+
+def _check_carried(rule: Rule) -> None:
+    """Check `carry` and `amount` against the declared columns. Raises BadRule."""
+    for name in rule.carry:
+        if name not in rule.columns:
+            raise rule.bad("carry", _undeclared(rule, name))
+        if rule.columns[name] not in CARRIED_TYPES:
+            expected = ", ".join(CARRIED_TYPES)
+            raise rule.bad("carry", f"{name} is {rule.columns[name]}, but must be one of {expected}.")
+    if not rule.amount:
+        return
+    if not rule.carry:
+        raise rule.bad("amount", "it has no meaning without carry.")
+    if rule.amount not in rule.columns:
+        raise rule.bad("amount", _undeclared(rule, rule.amount))
+    kind = rule.columns[rule.amount]
+    if kind in ("string", "boolean", "timestamp", "date"):
+        raise rule.bad("amount", f"{rule.amount} is {kind}, but must be a number.")
+
+
+def _undeclared(rule: Rule, name: str) -> str:
+    nested = " A field inside a nested column cannot be used." if "." in name else ""
+    return f"{name} is not one of the rule's columns: {', '.join(rule.columns)}.{nested}"
 
 
 def _resolve(path: str, location: str) -> str:

@@ -28,6 +28,7 @@ from ..delays import due_times
 from ..delays.due_times import DelayColumns, DueTimes
 from ..delays.durations import DAY_SECONDS, MAX_SECONDS
 from ..rules.rules import Rule
+from . import dimensions
 
 JOBS = ["id", "topic", "key", "state", "due_at", "attempt", "reserved_at", "lease_until", "ended_at"]
 EVENTS = ["key", "outcome", "attempt", "due_ms", "reserved_ms"]  # key: the job's key
@@ -67,18 +68,21 @@ def promised_jobs(rows: DataFrame, rule: Rule, calendar: Mapping[str, Any] | Non
     holds         whether the row's job must not have been cancelled
     promised_ms   due time by the rule; null if `since` or the delay cannot be used
     delay_fault   number of one of DELAY_FAULTS; null if the delay can be used
+    carried       only if the rule has `carry`: see dimensions.carried()
     """
     since_ms, (days, seconds) = F.unix_millis(F.expr(rule.since)), _delay(rows, rule)
     time_ms = F.round(seconds.cast("double") * 1000).cast("long")
+    promised = F.coalesce(F.expr(rule.when), F.lit(False))
     fault = _delay_fault(days, time_ms) if rule.delay else F.lit(None).cast("int")
     due_ms = F.when(fault.isNull(), DueTimes(rule.zone, calendar).due_ms(since_ms, days, time_ms))
     return rows.select(
         F.expr(rule.key).cast("string").alias("key"),
-        F.coalesce(F.expr(rule.when), F.lit(False)).alias("promised"),
+        promised.alias("promised"),
         F.coalesce(F.expr(rule.holds), F.lit(False)).alias("holds"),
         due_ms.alias("promised_ms"),
         F.when(fault.isNull() & since_ms.isNotNull() & due_ms.isNull(), _fault_number("no_due"))
         .otherwise(fault).alias("delay_fault"),
+        *([dimensions.carried(rule, promised).alias("carried")] if rule.carry else []),
     )  # fmt: skip
 
 
@@ -161,11 +165,14 @@ def by_key(rows: DataFrame, jobs: DataFrame, events: DataFrame) -> DataFrame:
         *(F.min(name).alias(name) for name in ("overdue_ms", "first_ms")),
         *(F.max(name).alias(name) for name in
           ("job_id", "due_ms", "ended_ms", "late_ms", "cancelled_ms", "died_ms")),
+        *([F.max("carried").alias("carried")] if "carried" in rows.columns else []),  # of a row that requires a job
     )  # fmt: skip
 
 
 def classify(keys: DataFrame, rule: Rule, now_ms: int) -> DataFrame:
     """Return one row for each key with its class, with the columns CLASSIFIED. Needs the columns of by_key().
+
+    If the rule has `carry`, the columns dimensions.CARRIED are added before the class.
 
     The class is one of rules.CLASSES or INVALID. Keys that need no job and have none are left out.
     """
@@ -173,7 +180,8 @@ def classify(keys: DataFrame, rule: Rule, now_ms: int) -> DataFrame:
     times = {"promised_at": "promised_ms", "due_at": "due_ms", "begun_at": "first_ms"}
     return classified.select(
         "key", "rows", "jobs", "job_id", *(F.timestamp_millis(ms).alias(name) for name, ms in times.items()),
-        F.when(F.col("live") == 0, F.timestamp_millis("ended_ms")).alias("ended_at"), "class",
+        F.when(F.col("live") == 0, F.timestamp_millis("ended_ms")).alias("ended_at"),
+        *(dimensions.columns(rule, _late_ms(now_ms)) if rule.carry else []), "class",
     )  # fmt: skip
 
 
@@ -210,14 +218,23 @@ def _promised_ms() -> Column:
 
 
 def _late(late_ms: int, now_ms: int) -> Column:
+    return reduce(or_, [each > late_ms for each in _waits(now_ms)])
+
+
+def _waits(now_ms: int) -> tuple[Column, ...]:
+    """Return how late the first attempt began and, for a live job, how long it is overdue; negative or null if not."""
     col, promised_ms = F.col, _promised_ms()
     waiting = (col("live") > 0) & col("first_ms").isNull()
-    return reduce(or_, [
-        col("late_ms") > late_ms,
-        col("overdue_ms") < now_ms - late_ms,
-        col("first_ms") > promised_ms + late_ms,
-        waiting & (promised_ms < now_ms - late_ms),
-    ])  # fmt: skip
+    return (
+        col("late_ms"), now_ms - col("overdue_ms"), col("first_ms") - promised_ms,
+        F.when(waiting, now_ms - promised_ms),
+    )  # fmt: skip
+
+
+def _late_ms(now_ms: int) -> Column:
+    """Return how late the job began or how long it is overdue: 0 if it began in time, null if it is not due yet."""
+    latest = F.greatest(*_waits(now_ms))
+    return F.when((latest >= 0) | F.col("first_ms").isNotNull(), F.greatest(latest, F.lit(0)))
 
 
 def missing_jobs(classified: DataFrame, rule: Rule) -> DataFrame:

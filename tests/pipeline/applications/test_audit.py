@@ -48,9 +48,9 @@ ALL = {  # a column of each type that a rule can name
 }  # fmt: skip
 COLUMNS = {
     "postgresql": "id bigint PRIMARY KEY, placed_at timestamptz, status text, lines integer, total numeric(10, 2),"
-    " weight double precision, day date, gift boolean",
+    " weight double precision, day date, gift boolean, tags jsonb",
     "sqlite": "id bigint PRIMARY KEY, placed_at datetime, status varchar(20), lines integer unsigned, total decimal,"
-    " weight real, day date, gift bool",
+    " weight real, day date, gift bool, tags json",
 }
 
 
@@ -227,6 +227,8 @@ def test_mismatches_between_a_rule_and_its_table_are_named(
             "columns": {"status": "bigint"}},
         "columns: total is (numeric|decimal) in audit_order, which cannot be read as double": {
             "columns": {"total": "double"}},
+        "carry: tags is jsonb? in audit_order, which is nested": {
+            "columns": {**ALL, "tags": "string"}, "carry": ["status", "tags"]},
     }  # fmt: skip
     try:
         with snapshot.take(database) as taken:
@@ -369,6 +371,7 @@ def test_parquet_may_have_timestamps_in_nanoseconds(spark: Any, tmp_path: Path) 
         ("text.parquet", "parquet: .*text.parquet cannot be read as Parquet: "),
         ("nothing.parquet", "parquet: .*nothing.parquet cannot be read as Parquet: "),
         ("short.parquet", "columns: .*short.parquet has no column placed_at; its columns are id, status"),
+        ("nested.parquet", "columns: status is struct<name: string> in .*nested.parquet, which cannot be read as str"),
         ("text_id.parquet", "columns: id is string in .*text_id.parquet, which cannot be read as bigint"),
         ("zoneless.parquet", r"columns: placed_at is timestamp\[us\] in .*, which cannot be read as timestamp"),
         ("nanos.parquet", r"columns: placed_at is timestamp\[ns\] in .*, which cannot be read as timestamp"),
@@ -384,6 +387,7 @@ def test_parquet_files_that_do_not_fit_the_rule_are_named(spark: Any, tmp_path: 
     wrote(tmp_path / "two" / "good.parquet")
     for folder in (tmp_path, tmp_path / "two"):
         wrote(folder / "short.parquet", (1, "open"), schema=short)
+    wrote(tmp_path / "nested.parquet", schema=ORDERS.set(2, pa.field("status", pa.struct({"name": pa.string()}))))
     wrote(tmp_path / "text_id.parquet", schema=ORDERS.set(0, pa.field("id", pa.string())))
     wrote(tmp_path / "zoneless.parquet", schema=ORDERS.set(1, pa.field("placed_at", pa.timestamp("us"))))
     wrote(tmp_path / "nanos.parquet", schema=ORDERS.set(1, pa.field("placed_at", pa.timestamp("ns"))))
@@ -448,7 +452,7 @@ def test_the_command_reports_faults_and_how_to_schedule_missing_jobs(
 def test_the_command_passes_the_days_of_the_rules_calendars(tmp_path: Path, monkeypatch: Any) -> None:
     passed: list[dict[str, Any]] = []
     monkeypatch.setattr(verb, "run_application", lambda name, options, using, arguments: passed.append(arguments) or {
-        "rules": [], "as_of": "", "seconds": 0})  # fmt: skip
+        "rules": [], "as_of": "", "page": "", "seconds": 0})  # fmt: skip
     Calendar("audited", tz="Europe/Rome", hours={"mon": "09:00-17:00"}, editable=False)
     file = tmp_path / "audit.toml"
     delay = 'delay = "8 hours"\ncalendar = "{}"'

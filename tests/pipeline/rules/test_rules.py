@@ -52,6 +52,16 @@ def test_a_rule_has_defaults_and_allows_the_faults_it_names() -> None:
         ({"may": ["lost"]}, "may: ['lost'] is invalid; expected a list of missing, orphan, twice"),
         ({"may": "late"}, "may: 'late' is invalid"),
         ({"may": [["late"]]}, "may: [['late']] is invalid"),
+        ({"carry": "id"}, "carry: 'id' is invalid; expected a list of at most 10 different columns"),
+        ({"carry": ["id", "id"]}, "carry: ['id', 'id'] is invalid"),
+        ({"carry": ["segment"]}, "carry: segment is not one of the rule's columns: id, pay_by."),
+        ({"carry": ["payer.segment"]}, "id, pay_by. A field inside a nested column cannot be used."),
+        ({"carry": ["pay_by"]}, "carry: pay_by is timestamp, but must be one of string, bigint, int, smallint, bool"),
+        ({"columns": {"id": "struct<a: int>"}}, "columns: {'id': 'struct<a: int>'} is invalid; expected column names"),
+        ({"carry": ["id"], "amount": "pay_by"}, "amount: pay_by is timestamp, but must be a number."),
+        ({"carry": ["id"], "amount": "total"}, "amount: total is not one of the rule's columns: id, pay_by."),
+        ({"carry": ["id"], "amount": ["id"]}, "amount: ['id'] is invalid; expected a column with a number."),
+        ({"amount": "id"}, "amount: it has no meaning without carry."),
     ],
 )
 def test_a_mistake_is_reported_with_file_rule_field_value_and_what_is_expected(

@@ -8,11 +8,12 @@ from django.core.management.base import CommandError, CommandParser
 from ....exceptions import BadCalendar
 from .. import arguments
 from ..output import Answer, Options, Verb, table
-from . import calendars
+from . import calendars, html_file
 from .process import needs_spark, run_application, to_answer
 
 MAX_SAMPLES = 3  # keys of each class that the text names
 HEAD = ("class", "keys", "must be empty", "for example")
+MAX_VALUES = 5  # worst values of each dimension that the text names
 
 
 def _arguments(parser: CommandParser) -> None:
@@ -20,6 +21,7 @@ def _arguments(parser: CommandParser) -> None:
         "--rule", required=True, metavar="FILE",
         help="TOML file that says which business rows should have a job (docs/pipeline.md)",
     )  # fmt: skip
+    html_file.add_argument(parser)
 
 
 def _run(options: Options, using: str) -> Answer:
@@ -35,6 +37,7 @@ def _run(options: Options, using: str) -> Answer:
     parameters = {
         "file": file,
         "calendars": _calendars(declared),
+        "html": html_file.writable(options),
         "rules": [each | _absolute(rule) for each, rule in zip(tables, declared, strict=True)],
     }
     answer = run_application("audit", options, using, parameters)
@@ -42,7 +45,7 @@ def _run(options: Options, using: str) -> Answer:
     lake = ["--lake", options["lake"]] if options["lake"] else []
     database = ["--database", options["database"]] if options["database"] else []
     sections = [_section(each, [*load, each["missing"], *lake, *database]) for each in answer["rules"]]
-    end = f"as of {answer['as_of']}, in {answer['seconds']} s"
+    end = f"as of {answer['as_of']}, in {answer['seconds']} s\n{answer['page']}"
     return to_answer(answer, "\n\n".join([*sections, end]))
 
 
@@ -71,9 +74,23 @@ def _section(rule: dict[str, Any], load: list[str]) -> str:
         table(HEAD, rows, right=("keys",)),
         f"all keys with their class: {rule['folder']}",
     ]
+    lines += [_dimension(name, values) for name, values in rule["dimensions"].items()]
     if rule["missing"]:
         lines.append(f"to schedule the missing jobs: {shlex.join(load)}")
     return "\n".join(lines)
+
+
+def _dimension(name: str, values: list[dict[str, Any]]) -> str:
+    priced = any(each["cost"] is not None for each in values)
+    rows = [_cells(each)[: 5 if priced else 4] for each in values[:MAX_VALUES]]
+    more = f"\n... {len(values) - MAX_VALUES} more values, on the page" if len(values) > MAX_VALUES else ""
+    head = (name, "rows", "faults", "kept", *(["cost"] if priced else []))
+    return table(head, rows, right=head[1:]) + more
+
+
+def _cells(each: dict[str, Any]) -> tuple[Any, ...]:
+    share = "" if each["kept_share"] is None else f"{int(each['kept_share'] * 1000) / 10:g} %"
+    return "(none)" if each["value"] is None else each["value"], each["rows"], each["faults"], share, each["cost"]
 
 
 def _keys(samples: list[dict[str, Any]], count: int) -> str:

@@ -1,0 +1,76 @@
+"""Render an audit's answer as one HTML page: each rule's classes, and its dimensions with the worst value first."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from html import escape
+from typing import Any
+
+from .page import document, format_duration
+
+MAX_KEYS = 3  # of a class
+MAX_VALUES = 100  # of a dimension; the lake's table has all of them
+
+
+def html(rules: Sequence[Mapping[str, Any]], as_of_ms: int) -> str:
+    """Return the page as HTML. Texts from rules and rows are escaped.
+
+    rules   as in the audit's answer
+    """
+    as_of = datetime.fromtimestamp(as_of_ms / 1000, UTC)
+    parts = [f"<h1>Audit, {as_of:%A %d %B %Y}</h1>", f'<p class="quiet">As of {as_of:%H:%M:%S} UTC.</p>']
+    for rule in rules:
+        parts += [*_classes(rule), *(part for name in rule["dimensions"] for part in _dimension(rule, name))]
+    return document(f"Audit, {as_of:%Y-%m-%d %H:%M} UTC", parts)
+
+
+def _classes(rule: Mapping[str, Any]) -> list[str]:
+    rows = [
+        (escape(name), _count(each["count"], bad=each["must_be_empty"]), "yes" if each["must_be_empty"] else "",
+         escape(", ".join(str(sample["key"]) for sample in each["samples"][:MAX_KEYS])))
+        for name, each in rule["classes"].items()
+    ]  # fmt: skip
+    counts = f"{rule['rows']:,} rows of {rule['source']}, {rule['jobs']:,} jobs of {rule['topic']}"
+    head = ("class", "keys", "must be empty", "for example")
+    return [f"<h2>{escape(rule['name'])}</h2>", f'<p class="quiet">{escape(counts)}</p>', _table(head, rows)]
+
+
+def _dimension(rule: Mapping[str, Any], name: str) -> list[str]:
+    values = rule["dimensions"][name]
+    faults = [each for each, about in rule["classes"].items() if about["must_be_empty"]]
+    shown = [each for each, about in rule["classes"].items() if about["count"]]
+    priced = any(each["cost"] is not None for each in values)
+    costly = [each for each in shown if each in faults] if priced else []
+    head = [name, "rows", "kept", "p50 late", "worst late", *shown]
+    head += ["cost", *(f"{each}, cost" for each in costly), "without amount"] if priced else []
+    rows = [_value(each, shown, costly, faults) for each in values[:MAX_VALUES]]
+    note = f'<p class="quiet">The table audit/dimensions has all {len(values):,} values.</p>'
+    title = f"<h2>{escape(rule['name'])}, by {escape(name)}</h2>"
+    return [title, _table([escape(each) for each in head], rows) + (note if len(values) > MAX_VALUES else "")]
+
+
+def _value(each: Mapping[str, Any], shown: list[str], costly: list[str], faults: list[str]) -> list[str]:
+    share = "–" if each["kept_share"] is None else f"{_percent(each['kept_share'])} %"
+    cells = ["(none)" if each["value"] is None else escape(each["value"]), f"{each['rows']:,}", share]
+    cells += ["–" if each[ms] is None else format_duration(each[ms]) for ms in ("late_p50_ms", "late_worst_ms")]
+    cells += [_count(each["classes"][name], bad=name in faults) for name in shown]
+    if each["cost"] is not None:
+        amounts = [each["cost"], *(each["amounts"][name] for name in costly)]
+        cells += [*(f"{Decimal(amount):,}" for amount in amounts), f"{each['without_amount']:,}"]
+    return cells
+
+
+def _percent(share: float) -> str:
+    """Return a share in percent, rounded down: only a share of 1 is 100."""
+    return f"{int(share * 1000) / 10:g}"
+
+
+def _count(number: int, *, bad: bool) -> str:
+    return f'<span class="bad">{number:,}</span>' if bad and number else f"{number:,}"
+
+
+def _table(head: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table of these cells, which are HTML."""
+    lines = ["".join(f"<th>{each}</th>" for each in head)]
+    lines += ["".join(f"<td>{each}</td>" for each in row) for row in rows]
+    return '<div class="scroll"><table>' + "".join(f"<tr>{line}</tr>" for line in lines) + "</table></div>"

@@ -1,0 +1,85 @@
+"""Figures of each audit by dimension and value: a Delta table with a partition for each month.
+
+Needs no Spark: an audit adds one file with at most a few thousand rows.
+"""
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow
+from pyarrow import parquet
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    DecimalType,
+    DoubleType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from ..rules.rules import CLASSES
+from . import delta
+from .delta import Table
+from .lake import Lake
+
+NAME, MONTH = "audit/dimensions", "month"
+TOTAL = DecimalType(38, 6)
+DIMENSIONS = StructType([
+    StructField("rule", StringType(), False),
+    StructField("topic", StringType(), False),
+    StructField("dimension", StringType(), False),  # the column's name
+    StructField("value", StringType(), True),  # null: rows whose column is null, and orphans
+    StructField("as_of", TimestampType(), False),  # time of the audit's snapshot
+    StructField("rows", LongType(), False),  # number of business rows
+    *(StructField(name, LongType(), False) for name in CLASSES),  # number of keys in each class
+    StructField("faults", LongType(), False),  # number of keys in classes that must be empty
+    StructField("kept_share", DoubleType(), True),  # kept / (all keys - open); null: all are open
+    StructField("late_p50_ms", LongType(), True),  # of jobs that began or are overdue; null: there are none
+    StructField("late_worst_ms", LongType(), True),
+    *(StructField(f"{name}_amount", TOTAL, True) for name in CLASSES),  # null: the rule has no amount
+    StructField("cost", TOTAL, True),  # sum of the amounts of the faults
+    StructField("without_amount", LongType(), True),  # number of keys with a row that has no amount
+    StructField("run", LongType(), False),  # number of the audit that added the row
+    StructField(MONTH, StringType(), False),  # of as_of, in UTC: "2030-02"
+])  # fmt: skip
+
+
+def open_table(lake: Lake) -> Table:
+    """Return the table, before an audit writes to it. Removes what killed runs left. Raises LakeError."""
+    table = Table(lake, NAME, MONTH)
+    delta.remove_uncommitted(lake, NAME, table.run)
+    return table
+
+
+def append(table: Table, results: list[dict[str, Any]], as_of_ms: int) -> Table:
+    """Add the figures of an audit's rules in one commit, and return the table's new version."""
+    table = table.create(DIMENSIONS)
+    lake, run, as_of = table.lake, table.run + 1, datetime.fromtimestamp(as_of_ms / 1000, UTC)
+    month, folder = f"{as_of:%Y-%m}", delta.new_folder(run)
+    rows = [
+        _row(each) | {"rule": result["name"], "topic": result["topic"], "dimension": name, "as_of": as_of, "run": run}
+        for result in results
+        for name, values in result["dimensions"].items()
+        for each in values
+    ]
+    stored = StructType([field for field in DIMENSIONS if field.name != MONTH])
+    path = lake.path(f"{NAME}/{folder}/{MONTH}={month}")
+    lake.files.create_dir(path, recursive=True)
+    found = pyarrow.Table.from_pylist(rows, schema=to_arrow_schema(stored, timezone="UTC"))
+    parquet.write_table(found, f"{path}/part-0.parquet", filesystem=lake.files, compression="zstd")
+    lake.sync(f"{NAME}/{folder}")
+    return table.commit(folder, run)
+
+
+def _row(figures: dict[str, Any]) -> dict[str, Any]:
+    """Return the columns of one value's figures, which transforms/dimensions.py describes."""
+    amounts = {f"{name}_amount": _decimal(text) for name, text in (figures["amounts"] or {}).items()}
+    same = {name: figures[name] for name in DIMENSIONS.names if name in figures}
+    return same | figures["classes"] | amounts | {"cost": _decimal(figures["cost"])}
+
+
+def _decimal(text: str | None) -> Decimal | None:
+    return None if text is None else Decimal(text)

@@ -1,0 +1,133 @@
+"""Break an audit's answer down by the columns that a rule carries, such as a customer's segment: its dimensions.
+
+The values travel with the keys through the classification, so the business rows are read once.
+"""
+
+from decimal import Decimal
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import DecimalType, LongType, MapType, StringType, StructField, StructType
+
+from ..rules.rules import CLASSES, Rule
+
+MAX_VALUES = 1_000  # of a dimension
+MAX_LENGTH = 100  # characters of a value; longer ones are shortened
+HASH_LENGTH = 8  # characters that tell shortened values apart
+ACCURACY = 10_000  # of the median
+AMOUNT = DecimalType(28, 6)  # its sums are decimal(38, 6)
+CARRIED = [  # columns of a classified key that carries values
+    StructField("late_ms", LongType(), True),  # how late the job began or is; null: it has not begun and is not overdue
+    StructField("carry", MapType(StringType(), StringType(), True), False),  # dimension -> value
+    StructField("amount", AMOUNT, True),
+]
+
+
+def with_carried(classified: StructType) -> StructType:
+    """Return the schema of classified keys that carry values. The class stays the last column."""
+    return StructType([*classified.fields[:-1], *CARRIED, classified.fields[-1]])
+
+
+def carried(rule: Rule, promised: Column) -> Column:
+    """Return a struct of what a business row carries. Needs the rule's columns.
+
+    Its maximum over the rows of a key comes from a row that requires a job, if there is one.
+    """
+    values = F.array(*(_shortened(F.col(f"`{name}`").cast("string")) for name in rule.carry))
+    kind = AMOUNT.simpleString()
+    # NaN and numbers with more than 22 digits before the point become null, and are counted as without an amount.
+    amount = F.expr(f"try_cast(`{rule.amount}` AS {kind})") if rule.amount else F.lit(None).cast(kind)
+    return F.struct(promised.alias("promised"), values.alias("values"), amount.alias("amount"))
+
+
+def _shortened(value: Column) -> Column:
+    mark = F.concat(F.lit("… ("), F.left(F.md5(value), F.lit(HASH_LENGTH)), F.lit(")"))
+    return F.when(F.length(value) > MAX_LENGTH, F.concat(F.left(value, F.lit(MAX_LENGTH)), mark)).otherwise(value)
+
+
+def columns(rule: Rule, late_ms: Column) -> list[Column]:
+    """Return the columns CARRIED. Needs the column `carried`: the maximum over the rows of a key."""
+    names = F.array(*map(F.lit, rule.carry))
+    nulls = F.array(*(F.lit(None).cast("string") for _ in rule.carry))  # an orphan has no row
+    values = F.map_from_arrays(names, F.coalesce("carried.values", nulls))
+    return [late_ms.alias("late_ms"), values.alias("carry"), F.col("carried.amount").alias("amount")]
+
+
+def check_values(classified: DataFrame, rule: Rule) -> None:
+    """Raise BadRule if a dimension has more than MAX_VALUES values. Needs the columns CARRIED."""
+    counts = classified.agg(*(F.count_distinct(F.col("carry").getItem(name)).alias(name) for name in rule.carry))
+    (row,) = counts.collect()
+    for name in rule.carry:
+        if row[name] > MAX_VALUES:
+            raise rule.bad(
+                "carry",
+                f"{name} has {row[name]:,} values in {rule.source}; at most {MAX_VALUES:,} can be told apart in an "
+                "answer. Carry a column with fewer values, such as a group of them.",
+            )
+
+
+def by_value(classified: DataFrame, rule: Rule) -> dict[str, list[dict[str, Any]]]:
+    """Return dimension -> the figures of each value, the worst first. Needs the columns CARRIED and the class.
+
+    value           text; None: rows whose column is null, and orphans
+    rows            number of business rows
+    classes         class -> number of keys
+    faults          number of keys in classes that must be empty
+    kept_share      the share of `kept` in all keys but the open ones; None: all are open
+    late_p50_ms, late_worst_ms    lateness of the jobs that began or are overdue; None: there are none
+    amounts         class -> sum of the amounts, as text; None: the rule has no amount
+    cost            sum of the amounts of the faults, as text; None: the rule has no amount
+    without_amount  number of keys with a row that has no amount; None: the rule has no amount
+    """
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in rule.carry}
+    for row in summarize(classified).collect():
+        found[row.dimension].append(_figures(row, rule))
+    for each in found.values():
+        each.sort(key=_worst_first)
+    return found
+
+
+def summarize(classified: DataFrame) -> DataFrame:
+    """Return a row with counts, lateness and amounts of each class for each dimension and value."""
+    exploded = classified.select(
+        "rows", "late_ms", "amount", F.col("class").alias("name"), F.explode("carry").alias("dimension", "value")
+    )
+    return exploded.groupBy("dimension", "value").agg(
+        F.sum("rows").alias("rows"),
+        F.percentile_approx("late_ms", 0.5, ACCURACY).alias("late_p50_ms"),
+        F.max("late_ms").alias("late_worst_ms"),
+        F.count_if((F.col("rows") > 0) & F.col("amount").isNull()).alias("without_amount"),
+        *(F.count_if(F.col("name") == name).alias(name) for name in CLASSES),
+        *(F.sum(F.when(F.col("name") == name, F.col("amount"))).alias(f"{name}_amount") for name in CLASSES),
+    )
+
+
+def _figures(row: Any, rule: Rule) -> dict[str, Any]:
+    classes = {name: row[name] for name in CLASSES}
+    amounts = {name: row[f"{name}_amount"] or Decimal() for name in CLASSES}
+    closed = sum(classes.values()) - classes["open"]
+    figures = {
+        "value": row.value, "rows": row.rows, "classes": classes,
+        "faults": sum(classes[name] for name in rule.faults),
+        "kept_share": classes["kept"] / closed if closed else None,
+        "late_p50_ms": row.late_p50_ms, "late_worst_ms": row.late_worst_ms,
+        "amounts": None, "cost": None, "without_amount": None,
+    }  # fmt: skip
+    if rule.amount:
+        figures["amounts"] = {name: plain(amount) for name, amount in amounts.items()}
+        figures["cost"] = plain(sum((amounts[name] for name in rule.faults), Decimal()))
+        figures["without_amount"] = row.without_amount
+    return figures
+
+
+def plain(amount: Decimal) -> str:
+    """Return an amount as text, without an exponent or zeros at the end."""
+    text = format(amount, "f")
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _worst_first(each: dict[str, Any]) -> tuple[Any, ...]:
+    share = 1.0 if each["kept_share"] is None else each["kept_share"]
+    worst_ms = each["late_worst_ms"] or 0
+    return -Decimal(each["cost"] or 0), -each["faults"], share, -worst_ms, each["value"] is None, each["value"] or ""

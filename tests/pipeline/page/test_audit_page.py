@@ -1,0 +1,45 @@
+"""An audit's page: escaped, well-formed, and bounded."""
+
+from typing import Any
+
+from delaytasks.pipeline.page import audit_page
+from delaytasks.pipeline.rules.rules import CLASSES
+
+from .test_page import EVIL, NOON, body
+
+
+def rule(*values: dict[str, Any]) -> dict[str, Any]:
+    classes = {name: {"count": name == "late", "must_be_empty": name == "late", "samples": []} for name in CLASSES}
+    classes["late"]["samples"] = [{"key": EVIL}]
+    return {"name": EVIL, "topic": EVIL, "source": EVIL, "rows": 7, "jobs": 7, "classes": classes,
+            "dimensions": {EVIL: list(values)} if values else {}}  # fmt: skip
+
+
+def value(value: str | None, cost: str | None = None, share: float | None = None) -> dict[str, Any]:
+    amounts = cost and dict.fromkeys(CLASSES, cost)
+    return {"value": value, "rows": 1_000, "classes": dict.fromkeys(CLASSES, 2), "faults": 2, "kept_share": share,
+            "late_p50_ms": None, "late_worst_ms": 90_000, "amounts": amounts, "cost": cost,
+            "without_amount": cost and 3}  # fmt: skip
+
+
+def test_texts_of_rules_and_rows_are_escaped_and_a_rule_without_dimensions_has_only_its_classes() -> None:
+    text = audit_page.html([rule(), rule(value(EVIL))], NOON)
+
+    assert EVIL not in text
+    assert len(body(text).findall(".//table")) == 3
+
+
+def test_the_cost_is_shown_per_class_and_a_share_is_never_rounded_up() -> None:
+    text = audit_page.html([rule(value("a", "1234567.5", 0.9999), value(None, "0"))], NOON)
+    table = body(text).findall(".//table")[1]
+    rows = [["".join(cell.itertext()) for cell in row] for row in table]
+
+    assert rows[0][1:] == ["rows", "kept", "p50 late", "worst late", "late", "cost", "late, cost", "without amount"]
+    assert rows[1] == ["a", "1,000", "99.9 %", "–", "1.5 min", "2", "1,234,567.5", "1,234,567.5", "3"]
+    assert rows[2][:3] == ["(none)", "1,000", "–"]
+
+
+def test_the_page_shows_a_hundred_values_and_says_where_all_of_them_are() -> None:
+    text = audit_page.html([rule(*(value(str(n)) for n in range(101)))], NOON)
+    assert "The table audit/dimensions has all 101 values." in text
+    assert len(body(text).findall(".//table")[1]) == 101
