@@ -67,6 +67,10 @@ load: $(VENV)/.stamp-dev ## load test: a million pending jobs, 100,000 of them d
 declared-load: $(VENV)/.stamp-dev ## a million orders with a declared timeout while workers are killed: ARGS="--orders 20000 --minutes 1"
 	$(VENV_PYTHON) -m tests.torture.declared_load $(ARGS)
 
+.PHONY: fleet
+fleet: $(VENV)/.stamp-dev ## three databases and one fleet of workers, one of them killed or silent in turn: ARGS="--seconds 8"
+	$(VENV_PYTHON) -m tests.torture.fleet $(ARGS)
+
 .PHONY: same-rows
 same-rows: $(VENV)/.stamp-dev ## play 500 random histories in the test kit and with real workers, and compare: ARGS="--histories 50 --unit 2"
 	$(VENV_PYTHON) -m tests.torture.same_rows $(ARGS)

@@ -13,7 +13,7 @@ from kombu.exceptions import OperationalError as BrokerDown
 
 from . import conf, databases
 from .bulk import changes
-from .celery.connections import keep_connections
+from .celery.connections import answers, keep_connections
 from .celery.shutdown import stopping
 from .maintenance import retention
 from .maintenance.guard import guard
@@ -30,10 +30,15 @@ SEND_SECONDS = 1.0  # how long a task waits for its messages to be sent: this pr
 
 
 def _on_each_database(function: Callable[[str], Returned]) -> list[Returned]:
-    """Return function(using) of each database. If a database fails, the others are served, then the error is raised."""
+    """Return function(using) of each database.
+
+    If a database fails or does not answer, the others are served, then the error is raised.
+    """
     results, errors = [], []
     for using in databases.aliases():
         try:
+            if not answers(using):
+                raise OperationalError(f"The database {using} does not answer.")
             results.append(function(using))
         except Exception as error:
             logger.warning("database %s failed; the task goes on with the others: %s", using, error)
@@ -72,6 +77,8 @@ def _move_due(using: str) -> float:
 def run_topic(topic: str, using: str | None = None) -> int:
     """Run the ready jobs of a topic. Return the number of jobs that were run."""
     using = databases.alias(using)
+    if not answers(using):  # the mover dispatches the topic again when it does
+        return 0
     try:
         return runner.run_topic(
             topic, using=using, worker=process_name(), dispatch_topic=dispatcher(using).dispatch, stopping=stopping

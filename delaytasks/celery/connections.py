@@ -6,23 +6,34 @@ django.db.connections, where Celery would close it. The project's tasks are not 
 """
 
 import functools
+import logging
 import os
+import selectors
 import threading
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 from celery import current_task
-from django.db import connections
+from django.db import OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from kombu.utils.compat import detect_environment
 
 from .. import databases
+from ..circuit_breaker import CircuitBreaker, CircuitOpen
 
+logger = logging.getLogger("delaytasks")
 P = ParamSpec("P")
 R = TypeVar("R")
+ANSWER_SECONDS = 1.0
+PAUSES_SECONDS = (1, 5)  # a process that tries to connect again waits for connect_timeout
+_TUPLES_OK = 2  # psycopg.pq.ExecStatus
 
 _idle = threading.local()  # .connections: alias -> this thread's connection between two of the engine's tasks
 _parents_connections: list[Any] = []  # referenced for ever: a forked process must neither use nor close them
+
+
+class NoAnswer(Exception):
+    """The database accepts connections and does not answer."""
 
 
 def keep_connections(task: Callable[P, R]) -> Callable[P, R]:
@@ -61,10 +72,8 @@ def _restore() -> None:
         connections[alias] = connection
         connection.close_if_unusable_or_obsolete()
         # Check even without CONN_HEALTH_CHECKS: workers do not need that setting, because Celery connects anew for
-        # each task.
-        connection.health_check_done = connection.connection is not None and connection.is_usable()
-        if not connection.health_check_done:
-            connection.close()
+        # each task. Not now but at the first use: a database that this task does not use may not answer.
+        connection.health_check_enabled, connection.health_check_done = True, False
 
 
 def _stash() -> None:
@@ -76,6 +85,66 @@ def _stash() -> None:
         if connection.connection is not None:
             del connections[alias]
             _idle.connections[alias] = connection
+
+
+def answers(using: str) -> bool:
+    """Return whether the database answers a worker's task within ANSWER_SECONDS. If it does not, nothing is asked of it
+    for a while.
+
+    A server that hangs keeps its connections open, and a query would wait for it without limit. The tasks of that
+    database would then hold each process of the worker, one after the other. A new connection is bounded by
+    connect_timeout in OPTIONS. That a database is down is not noticed here: its errors come at once.
+    """
+    connection = connections[using]
+    if connection.vendor != "postgresql" or connection.in_atomic_block or not _run_by_worker():
+        return True
+    try:
+        _breaker(using).call(_await_answer, connection)
+    except CircuitOpen:
+        return False
+    except NoAnswer as error:
+        logger.warning("database %s does not answer; the process goes on with the others: %s", using, error)
+        return False
+    return True
+
+
+@functools.cache
+def _breaker(using: str) -> CircuitBreaker:
+    return CircuitBreaker(NoAnswer, *PAUSES_SECONDS)
+
+
+def _await_answer(connection: Any) -> None:
+    """Check the connection, as Django does before its first query, but with a limit. Raises NoAnswer."""
+    if connection.connection is None:
+        _connect(connection)
+    elif not connection.health_check_done:
+        pgconn = connection.connection.pgconn
+        try:
+            pgconn.send_query(b"SELECT 1")
+            pgconn.flush()
+            if not _is_readable(pgconn.socket, ANSWER_SECONDS):
+                raise NoAnswer(f"it was silent for {ANSWER_SECONDS:g} s")
+            results = list(iter(pgconn.get_result, None))
+            connection.health_check_done = bool(results) and results[0].status == _TUPLES_OK
+        except connection.Database.Error:
+            pass
+        finally:
+            if not connection.health_check_done:
+                connection.close()
+
+
+def _is_readable(descriptor: int, seconds: float) -> bool:
+    with selectors.DefaultSelector() as selector:  # not select(): a descriptor may be 1,024 or more
+        selector.register(descriptor, selectors.EVENT_READ)
+        return bool(selector.select(seconds))
+
+
+def _connect(connection: Any) -> None:
+    try:
+        connection.ensure_connection()
+    except OperationalError as error:
+        if type(error.__cause__).__name__ == "ConnectionTimeout":
+            raise NoAnswer(error) from error
 
 
 def _is_open(alias: str) -> bool:

@@ -1,8 +1,10 @@
 """The engine's tasks reuse their connection, although Celery closes all connections between tasks."""
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
@@ -12,7 +14,8 @@ from celery.app.trace import build_tracer
 from django.db import OperationalError, connections, transaction
 
 from delaytasks.celery import connections as connecting
-from delaytasks.celery.connections import keep_connections
+from delaytasks.celery.connections import answers, keep_connections
+from tests.support.silent_server import silent_server
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
 
@@ -49,11 +52,11 @@ class Worker:
         return results[0]
 
 
-def session() -> Any:
+def session(using: str = "default") -> Any:
     """Execute a statement; return the driver's connection."""
-    with connections["default"].cursor() as cursor:
+    with connections[using].cursor() as cursor:
         cursor.execute("SELECT 1")
-    return connections["default"].connection
+    return connections[using].connection
 
 
 @pytest.fixture
@@ -149,6 +152,7 @@ def test_a_connection_that_the_server_closed_is_replaced_before_the_next_task(wo
             other.execute("SELECT pg_terminate_backend(%s, 5000)", [raw.info.backend_pid])
 
     def terminate_in_task() -> None:
+        session()  # checks the connection: from now on this task uses it
         terminate()
         with pytest.raises(OperationalError):
             session()
@@ -159,6 +163,67 @@ def test_a_connection_that_the_server_closed_is_replaced_before_the_next_task(wo
     else:
         terminate()
     assert worker.run() is not raw
+
+
+@pytest.fixture
+def two_databases(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """`other` is a second name of the test's database."""
+    monkeypatch.setitem(connections.settings, "other", connections.settings["default"])
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "DATABASES": ["other", "default"]}
+    connecting._breaker.cache_clear()
+    yield
+    connecting._breaker.cache_clear()
+
+
+@contextmanager
+def silent(raw: Any) -> Iterator[None]:
+    """Stop the server's process of a connection inside the block: it stays open, and nobody answers."""
+    pid = raw.info.backend_pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_kept_connection_to_a_silent_database_does_not_hold_the_tasks_of_another(
+    worker: Worker, two_databases: None
+) -> None:
+    raw, kept = worker.run(lambda: session("other")), worker.run()
+    with silent(raw):
+        task = worker.thread.submit(worker._run, session, engine=True)
+        try:
+            assert task.result(timeout=10) is kept
+        finally:
+            if not task.done():  # the thread must end
+                os.kill(raw.info.backend_pid, signal.SIGCONT)
+    assert worker.run(lambda: session("other")) is raw
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_silent_database_is_left_alone_for_a_while_and_then_asked_again(
+    worker: Worker, two_databases: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    raw = worker.run(lambda: session("other"))
+    assert worker.run(lambda: answers("other"))
+    with silent(raw):
+        assert not worker.run(lambda: answers("other"))
+        assert "database other does not answer" in caplog.text
+    assert not worker.run(lambda: answers("other")), "it is not asked again at once"
+    assert worker.run(lambda: answers("default"))
+    monkeypatch.setattr(connecting._breaker("other"), "_open_until", 0.0)
+    assert worker.run(lambda: answers("other"))
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_server_that_accepts_connections_and_is_silent_does_not_answer(
+    worker: Worker, two_databases: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with silent_server() as port:
+        options = {"HOST": "127.0.0.1", "PORT": str(port), "OPTIONS": {"connect_timeout": 2}}
+        monkeypatch.setitem(connections.settings, "other", connections.settings["default"] | options)
+        assert not worker.run(lambda: answers("other"))
 
 
 def test_each_thread_has_its_own_connection(worker: Worker) -> None:

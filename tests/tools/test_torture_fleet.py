@@ -1,0 +1,18 @@
+"""A short run of `make fleet`."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ..torture.fleet import trial
+
+pytestmark = [pytest.mark.tools, pytest.mark.xdist_group("torture"), pytest.mark.only_on("postgresql")]
+
+
+def test_a_silent_database_delays_no_job_of_the_others(tmp_path: Path, django_db_blocker: Any) -> None:
+    phases = {"east silent": (trial.silent, "east"), "west killed": (trial.killed, "west")}
+    with django_db_blocker.unblock(), trial.installation(tmp_path) as fleet:
+        result = trial.run(fleet, seconds=8, phases=phases)
+        assert not result.broken, f"{result.text()}\n{fleet.arena.report()}"
+    assert int(result.facts["east silent: west"].split()[0]) > 100, result.text()

@@ -1,0 +1,6 @@
+"""Three databases and one fleet of workers: `python -m tests.torture.fleet --help`."""
+
+ALIASES = ("default", "east", "west")
+TOPIC = "fleet.close"
+# Run slots in each database. Two workers have four processes: a database that does not answer must leave some.
+CONCURRENCY = 1
