@@ -229,7 +229,8 @@ def _keys(name: str, alias: str, start: int, turn: int, per_second: int) -> dict
 def _check(fleet: Fleet, result: Result, spans: Mapping[str, tuple[str, int, int]]) -> None:
     begun: dict[str, list[int]] = {}  # key -> when its attempts began
     for entry in ledger.read(fleet.arena.ledger):
-        begun.setdefault(entry["key"], []).append(entry["now_ms"])
+        if entry["kind"] == "begins":
+            begun.setdefault(entry["key"], []).append(entry["now_ms"])
     early = [key for key, (_, due_ms) in fleet.due.items() if min(begun.get(key, [due_ms])) < due_ms]
     if early:
         result.broken.append(f"{len(early)} jobs began before they were due, such as {early[:3]}")
