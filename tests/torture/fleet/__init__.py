@@ -2,5 +2,6 @@
 
 ALIASES = ("default", "east", "west")
 TOPIC = "fleet.close"
+TENANT_TOPIC = "tenant.timeout"
 # Run slots in each database. Two workers have four processes: a database that does not answer must leave some.
 CONCURRENCY = 1

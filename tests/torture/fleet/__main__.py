@@ -1,8 +1,8 @@
 """Three PostgreSQL servers and one fleet of workers: `python -m tests.torture.fleet --help`.
 
 Each of the databases has jobs due all the time. In turn, one of them is killed, or stopped so that it is silent.
-Reports how late the jobs of each database begin. Exit status 1 if a job was lost, early or twice, or late in a healthy
-database.
+Then a tenant moves from one to another and back while its timeouts fall due. Reports how late the jobs of each
+database begin. Exit status 1 if a job was lost, early or twice, or late in a healthy database.
 """
 
 import argparse
@@ -25,10 +25,12 @@ def main() -> int:
     import django
 
     django.setup()
+    from . import tenant_trial
     from .trial import installation, run
 
     with tempfile.TemporaryDirectory(prefix="fleet-") as directory, installation(Path(directory)) as fleet:
         result = run(fleet, seconds=options.seconds, per_second=options.per_second, workers=options.workers)
+        tenant_trial.run(fleet, result, seconds=options.seconds * 3)
     options.report.parent.mkdir(parents=True, exist_ok=True)
     options.report.write_text(result.text() + "\n")
     print(result.text())
