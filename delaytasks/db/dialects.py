@@ -94,6 +94,10 @@ class Dialect(abc.ABC):
         """Return the SQL of the condition that the column is one of these ids, and its parameters."""
         return f"{column} IN ({', '.join(['%s'] * len(ids))})", list(ids)
 
+    def among_results(self, column: str, query: str) -> str:
+        """Return the SQL of the condition that the column is one of the few ids that a query finds."""
+        return f"{column} IN ({query})"
+
     def run(
         self, connection: BaseDatabaseWrapper, sql: str, params: Sequence[Any], meanwhile: Callable[[], None] | None
     ) -> list[tuple[Any, ...]]:
@@ -151,6 +155,9 @@ class PostgreSQL(Dialect):
 
     def among(self, column: str, ids: Sequence[int]) -> tuple[str, list[Any]]:
         return f"{column} = ANY(CAST(%s AS bigint[]))", [_array("bigint", ids)]
+
+    def among_results(self, column: str, query: str) -> str:
+        return f"{column} = ANY(ARRAY({query}))"
 
     def run(
         self, connection: BaseDatabaseWrapper, sql: str, params: Sequence[Any], meanwhile: Callable[[], None] | None

@@ -208,8 +208,7 @@ def _conditions(d: dialects.Dialect, ids: Sequence[int], pairs: Sequence[tuple[s
     if ids:
         yield d.among("id", ids)
     if pairs:
-        table, params = d.table(["text", "text"], pairs)
-        yield f"(topic, key) IN ({table})", params
+        yield transitions.is_live(d, pairs)
 
 
 def assign_workers(using: str, workers: Mapping[int, str]) -> None:

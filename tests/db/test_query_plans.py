@@ -57,6 +57,14 @@ def now_ms() -> int:
     return int(dialects.now_ms("default"))
 
 
+@pytest.mark.parametrize("count", [1, 64, 5_000])
+def test_live_keys_are_looked_up_one_by_one(count: int) -> None:
+    pairs = [(f"t{n % 20}", f"k{n}") for n in range(10, 10 * count + 10, 10)]
+    (plan,) = plans_of(lambda: transitions.find_live("default", pairs))
+    assert not plan.scans("delaytasks_job"), str(plan)
+    assert set(plan.indexes) == {"delaytasks_job_one_live", "delaytasks_job_pkey"}, str(plan)
+
+
 STATEMENTS = {
     "claim by id": lambda ids: transitions.claim("default", "t1", ids, "w"),
     "first claim of several": lambda ids: transitions.claim_first("default", "t1", ids, "w"),

@@ -15,7 +15,7 @@ from .events import EVENT_COLUMNS, record
 from .insertion import NEW_KINDS, insert_new, new_due, replace_delayed, store_again
 from .next_run import insert_again, left_again_sql, settle_left_again, withdraw_again
 from .producer import current_producer, produced_by
-from .reads import find_attempt, find_by_id, find_latest, find_live, lock_delayed, lock_in_state, lock_live
+from .reads import find_attempt, find_by_id, find_latest, find_live, is_live, lock_delayed, lock_in_state, lock_live
 from .rows import (
     CANCELLED,
     DEAD,
@@ -74,6 +74,7 @@ __all__ = [
     "hand_back",
     "insert_again",
     "insert_new",
+    "is_live",
     "left_again_sql",
     "lock_delayed",
     "lock_in_state",

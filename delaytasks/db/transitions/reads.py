@@ -10,9 +10,22 @@ from .rows import DELAYED, RESERVED, AttemptRow, Claimed, JobRow, with_body
 
 def find_live(using: str, pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], JobRow]:
     """Return the live jobs of these pairs (topic, key), as {(topic, key): row}."""
-    table, params = dialects.get_dialect(using).table(["text", "text"], pairs)
-    rows = _find(using, f"ended_at IS NULL AND (topic, key) IN ({table}) ORDER BY id", params)
+    condition, params = is_live(dialects.get_dialect(using), pairs)
+    rows = _find(using, f"{condition} ORDER BY id", params)
     return {(row.topic, row.key): row for row in rows}
+
+
+def is_live(d: dialects.Dialect, pairs: Sequence[tuple[str, str]]) -> tuple[str, list[Any]]:
+    """Return the SQL of the condition that a job is live and one of these pairs (topic, key), and its parameters.
+
+    Each pair is looked up in the index of live keys. For a join with many pairs, PostgreSQL would read the whole table.
+    """
+    table, params = d.table(["text", "text"], pairs)
+    ids = f"""
+        WITH pair (topic, key) AS ({table})
+        SELECT (SELECT id FROM delaytasks_job AS live
+                WHERE ended_at IS NULL AND live.topic = pair.topic AND live.key = pair.key) FROM pair"""
+    return d.among_results("id", ids), params
 
 
 def find_by_id(using: str, job_id: int) -> JobRow | None:
