@@ -6,9 +6,12 @@ gap. A time in a gap runs at the end of the gap, as for cron; RFC 5545 would shi
 
 import calendar
 import functools
+import math
 import re
 import threading
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from zoneinfo import ZoneInfo
@@ -19,10 +22,15 @@ from ..exceptions import BadSchedule, short_repr
 from .wall_times import Firing, Gap, Overlap, next_firing
 
 MAX_LENGTH = 1000
+MAX_COUNT = 10_000  # each process reads such a rule from its start
 LAST_YEARS = 100  # a rule ends so many years after its start
 SEARCHED_DAYS = 41 * 366  # 29 February on a given weekday may take 40 years
 _WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
-_FREQUENCIES = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY", "SECONDLY")
+_PERIODS = {
+    "WEEKLY": timedelta(weeks=1), "DAILY": timedelta(days=1), "HOURLY": timedelta(hours=1),
+    "MINUTELY": timedelta(minutes=1),
+}  # fmt: skip
+_FREQUENCIES = ("YEARLY", "MONTHLY", *_PERIODS)
 _PARTS = {
     "FREQ", "UNTIL", "COUNT", "INTERVAL", "WKST", "BYSETPOS", "BYMONTH", "BYMONTHDAY", "BYYEARDAY", "BYWEEKNO",
     "BYDAY", "BYHOUR", "BYMINUTE", "BYSECOND",
@@ -47,10 +55,7 @@ class RRule:
         self.gap, self.overlap = gap, overlap
         _check_days(parts, self.start)
         self.until = _until(parts, zone)
-        count = parts.get("COUNT")
-        self._occurrences = _occurrences(
-            _as_text(parts, without={"COUNT", "UNTIL"}), self.start, None if count is None else int(count)
-        )
+        self._occurrences = _occurrences(_as_text(parts, without={"UNTIL"}), self.start)
 
     def next_after(self, moment: datetime) -> Firing | None:
         """Return the first firing later than the moment, or None after COUNT, UNTIL or 100 years."""
@@ -59,58 +64,83 @@ class RRule:
 
 
 class Occurrences:
-    """The wall times of a rule. A query for a later time than the last one continues from there."""
+    """The wall times of a rule. A query continues where the last one ended, or begins whole periods after the start."""
 
-    def __init__(self, rule: dateutil_rrule.rrule, count: int | None) -> None:
-        self._rule, self._count = rule, count
+    def __init__(self, parts: Mapping[str, str], start: datetime) -> None:
+        self._text, self._start = _as_text(parts, without={"COUNT", "UNTIL"}), start
+        self._count = int(parts["COUNT"]) if "COUNT" in parts else None
+        self._period = int(parts.get("INTERVAL", "1")), parts["FREQ"]
         self._lock = threading.Lock()
-        self._restart()
-
-    def _restart(self) -> None:
-        self._iterator: Iterator[datetime] = islice(self._rule, self._count)
-        self._recent: list[datetime] = []  # what was read already and may be asked for again, ascending
-        self._forgotten: datetime | None = None
+        self._begin(start)
 
     def walls_from(self, wall: datetime) -> Iterator[datetime]:
         """Yield the wall times from `wall` on."""
         with self._lock:
-            if self._forgotten is not None and wall <= self._forgotten:
-                self._restart()
-            while not self._recent or self._recent[0] < wall:
-                if self._recent:
-                    self._forgotten = self._recent.pop(0)
-                if not self._recent and not self._read():
-                    return
-        position = wall
-        while (found := self._first_from(position)) is not None:
+            self._forget_before(wall)
+        while (found := self._first_from(wall)) is not None:
             yield found
-            position = found + timedelta(seconds=1)
+            wall = found + timedelta(seconds=1)
 
-    def _read(self) -> bool:
-        for wall in islice(self._iterator, 1):
-            self._recent.append(wall)
-            return True
-        return False
+    def _begin(self, start: datetime) -> None:
+        self._iterator: Iterator[datetime] = islice(_rule(self._text, start, self._start), self._count)
+        self._recent: list[datetime] = []  # what was read already and may be asked for again, ascending
+        self._known_from = self._read_to = start  # earlier ones are found by beginning anew
+
+    def _forget_before(self, wall: datetime) -> None:
+        number = bisect_left(self._recent, wall)
+        if number:
+            self._known_from = self._recent[number - 1] + timedelta(seconds=1)
+            del self._recent[:number]
 
     def _first_from(self, wall: datetime) -> datetime | None:
         with self._lock:
-            while True:
-                for each in self._recent:
-                    if each >= wall:
-                        return each
-                if not self._read():
+            if max(wall, self._start) < self._known_from or (
+                self._read_to < wall and self._read_to < self._nearest(wall)
+            ):
+                self._begin(self._nearest(wall))
+            position = bisect_left(self._recent, wall)
+            while position == len(self._recent):
+                for found in islice(self._iterator, 1):
+                    self._recent.append(found)
+                    self._read_to = found
+                    break
+                else:
                     return None
+                position = bisect_left(self._recent, wall, lo=position)
+            return self._recent[position]
+
+    def _nearest(self, wall: datetime) -> datetime:
+        """Return the last time up to `wall` that is whole periods after the start. With COUNT, the start."""
+        interval, frequency = self._period
+        if self._count is not None or wall <= self._start:
+            return self._start
+        if frequency in _PERIODS:
+            period = interval * _PERIODS[frequency]
+            return self._start + (wall - self._start) // period * period
+        months = interval * (12 if frequency == "YEARLY" else 1)
+        first = self._start.year * 12 + self._start.month - 1
+        for month in range(first + (wall.year * 12 + wall.month - 1 - first) // months * months, first, -months):
+            with suppress(ValueError):  # the month has no such day
+                found = self._start.replace(year=month // 12, month=month % 12 + 1)
+                if found <= wall:
+                    return found
+        return self._start
 
 
 @functools.lru_cache(maxsize=1000)
-def _occurrences(text: str, start: datetime, count: int | None) -> Occurrences:
+def _occurrences(text: str, start: datetime) -> Occurrences:
+    return Occurrences(check(text), start)
+
+
+def _rule(text: str, start: datetime, first: datetime) -> dateutil_rrule.rrule:
+    """Return dateutil's rule from `start` on, up to 100 years after `first`."""
     try:
-        last = start.replace(year=start.year + LAST_YEARS, day=min(start.day, 28))
+        last = first.replace(year=first.year + LAST_YEARS, day=min(first.day, 28))
         rule = dateutil_rrule.rrulestr(f"RRULE:{text};UNTIL={last:%Y%m%dT%H%M%S}", dtstart=start)
         assert isinstance(rule, dateutil_rrule.rrule)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise BadSchedule(f"rrule is {text!r}: {error}.") from None
-    return Occurrences(rule, count)
+    return rule
 
 
 def _check_days(parts: Mapping[str, str], start: datetime) -> None:
@@ -151,6 +181,8 @@ def check(text: object) -> dict[str, str]:
         if name in parts:
             raise BadSchedule(f"rrule has {name} twice.")
         parts[name] = value
+    if parts.get("FREQ") == "SECONDLY":
+        raise BadSchedule("rrule has FREQ=SECONDLY: give every= instead, a number of seconds.")
     if parts.get("FREQ") not in _FREQUENCIES:
         raise BadSchedule(f"rrule needs FREQ, one of {', '.join(_FREQUENCIES)}.")
     _check_numbers(parts)
@@ -166,10 +198,10 @@ def _check_weekdays(parts: Mapping[str, str]) -> None:
 
 
 def _check_numbers(parts: Mapping[str, str]) -> None:
-    for name in ("COUNT", "INTERVAL"):
+    for name, highest in (("COUNT", MAX_COUNT), ("INTERVAL", 1_000_000)):
         value = parts.get(name, "1")
-        if not (value.isascii() and value.isdigit() and 1 <= int(value) <= 1_000_000):
-            raise BadSchedule(f"rrule has {name}={value}: give a whole number from 1 to 1,000,000.")
+        if not (value.isascii() and value.isdigit() and 1 <= int(value) <= highest):
+            raise BadSchedule(f"rrule has {name}={value}: give a whole number from 1 to {highest:,}.")
     limits = {"BYSECOND": (0, 59), "BYMINUTE": (0, 59), "BYHOUR": (0, 23), "BYMONTH": (1, 12), "BYMONTHDAY": (-31, 31),
               "BYYEARDAY": (-366, 366), "BYWEEKNO": (-53, 53), "BYSETPOS": (-366, 366)}  # fmt: skip
     for name, (lowest, highest) in limits.items():
@@ -209,6 +241,10 @@ def _check_combinations(parts: Mapping[str, str]) -> None:
             re.search(r"\d", parts.get("BYDAY", "")) is not None and "BYWEEKNO" in by
         ),
     }
+    times = math.prod(parts.get(name, "").count(",") + 1 for name in ("BYHOUR", "BYMINUTE", "BYSECOND"))
+    problems["more than 100 times a day are for FREQ=WEEKLY, DAILY, HOURLY or MINUTELY"] = (
+        times > 100 and frequency in ("YEARLY", "MONTHLY")  # a process may have to read a year of them
+    )
     for problem, found in problems.items():
         if found:
             raise BadSchedule(f"rrule is {_as_text(parts)!r}: {problem}.")

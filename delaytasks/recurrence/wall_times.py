@@ -69,10 +69,12 @@ def next_firing(
 
 def _first_wall(zone: ZoneInfo, after: datetime) -> datetime:
     """Return the earliest wall time that may be later than `after`: clocks that are set back show some again."""
-    local = after.astimezone(zone)
-    if (after - LONGEST_SHIFT).astimezone(zone).utcoffset() == (after + LONGEST_SHIFT).astimezone(zone).utcoffset():
-        return local.replace(tzinfo=None, fold=0)
-    return local.replace(tzinfo=None, fold=0) - LONGEST_SHIFT
+    now, later = after.astimezone(zone), (after + LONGEST_SHIFT).astimezone(zone)
+    return now.replace(tzinfo=None, fold=0) - max(_offset(now) - _offset(later), timedelta())
+
+
+def _offset(moment: datetime) -> timedelta:
+    return moment.utcoffset() or timedelta()
 
 
 def firings_of(wall: datetime, zone: ZoneInfo, gap: Gap, overlap: Overlap) -> list[Firing]:

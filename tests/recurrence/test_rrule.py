@@ -1,13 +1,17 @@
 """Recurrence rules: the cases of dateutil and libical, zones, and what is refused."""
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from itertools import islice
 from zoneinfo import ZoneInfo
 
 import pytest
+from dateutil import rrule as dateutil_rrule
+from dateutil.rrule import rrulestr
 
 from delaytasks.exceptions import BadSchedule
-from delaytasks.recurrence.rrule import RRule
+from delaytasks.recurrence import wall_times
+from delaytasks.recurrence.rrule import RRule, _occurrences
 
 from .tables import at, follow, local, rows
 
@@ -86,6 +90,63 @@ def test_questions_may_come_in_any_order():
     assert [firing and firing.due.day for firing in days] == [4, 2, 5, 3, None, 2]
 
 
+def _endless() -> list[tuple[str, datetime]]:
+    """Return the rules of both tables that are not refused, without their ends."""
+    tables = [row[1:] for row in rows("dateutil_rrule.txt")] + rows("libical.txt")
+    kept = [(rule, start) for rule, start, expected in tables if not expected.startswith("refused")]
+    unique = {(re.sub(r";?(COUNT|UNTIL)=\w+", "", rule).strip(";"), start) for rule, start in kept}
+    return [(rule, datetime.fromisoformat(start)) for rule, start in sorted(unique)]
+
+
+@pytest.mark.parametrize(("rule", "start"), _endless(), ids=str)
+def test_questions_far_from_the_start_are_answered_as_if_read_from_there(rule, start):
+    walls = list(islice(rrulestr(rule, dtstart=start), 400))
+    walls = [wall for wall in walls if wall.year < start.year + 99]
+    for number in range(0, len(walls) - 2, 37):
+        _occurrences.cache_clear()
+        asked = RRule(rule, ZoneInfo("UTC"), start=start)
+        for moment, expected in zip(walls[number:][:2], walls[number + 1 :], strict=False):
+            found = asked.next_after(moment.replace(tzinfo=UTC))
+            assert found is not None
+            assert found.wall == expected
+        earlier = asked.next_after(walls[number // 2].replace(tzinfo=UTC))
+        assert earlier is not None
+        assert earlier.wall == walls[number // 2 + 1]
+
+
+@pytest.fixture
+def times_read(monkeypatch) -> list[datetime]:
+    """The times that dateutil computes."""
+    read, compute = [], dateutil_rrule.rrule._iter
+
+    def count(rule):
+        for wall in compute(rule):
+            read.append(wall)
+            yield wall
+
+    monkeypatch.setattr(dateutil_rrule.rrule, "_iter", count)
+    _occurrences.cache_clear()
+    return read
+
+
+@pytest.mark.parametrize("frequency", ["MINUTELY", "MINUTELY;INTERVAL=7", "HOURLY;BYMINUTE=0,15,30,45"])
+def test_a_start_long_ago_costs_nothing(times_read, frequency):
+    rule = RRule(f"FREQ={frequency}", ZoneInfo(BERLIN), start=datetime(2024, 1, 1))  # noqa: DTZ001
+    follow(rule, at("2024-03-01"), 10)
+    assert len(times_read) < 30
+
+
+def test_a_change_of_clocks_costs_no_more_than_the_hour_that_comes_again(times_read, monkeypatch):
+    asked, firings_of = [], wall_times.firings_of
+    monkeypatch.setattr(wall_times, "firings_of", lambda wall, *rest: asked.append(wall) or firings_of(wall, *rest))
+    rule = RRule("FREQ=MINUTELY", ZoneInfo(BERLIN), start=datetime(2026, 10, 1))  # noqa: DTZ001
+    for hour in range(0, 48, 3):
+        firing = rule.next_after(at("2026-10-24") + timedelta(hours=hour))
+        assert firing is not None
+        assert firing.due == at("2026-10-24") + timedelta(hours=hour, minutes=1)
+    assert len(asked) < 16 * 70
+
+
 @pytest.mark.parametrize(
     ("rule", "words"),
     [
@@ -107,6 +168,9 @@ def test_questions_may_come_in_any_order():
         ("FREQ=DAILY;FREQ=WEEKLY", "FREQ twice"),
         ("FREQ=SOMETIMES", "needs FREQ"),
         ("BYDAY=MO", "needs FREQ"),
+        ("FREQ=SECONDLY;INTERVAL=10", "give every="),
+        ("FREQ=DAILY;COUNT=10001", "COUNT=10001: give a whole number from 1 to 10,000"),
+        ("FREQ=MONTHLY;BYMINUTE=" + ",".join(map(str, range(60))) + ";BYHOUR=1,2", "more than 100 times a day"),
         ("FREQ=DAILY;RSCALE=HEBREW", "NAME=VALUE"),
         ("FREQ=DAILY;BYEASTER=1", "NAME=VALUE"),
         ("FREQ=DAILY\nDTSTART:20260101T000000", "needs FREQ"),
@@ -123,7 +187,7 @@ def test_what_is_refused_is_named(rule, words):
         RRule(rule, ZoneInfo("UTC"), start=datetime(2026, 1, 1))  # noqa: DTZ001
 
 
-@pytest.mark.parametrize("frequency", ["YEARLY", "MONTHLY", "DAILY", "HOURLY", "SECONDLY"])
+@pytest.mark.parametrize("frequency", ["YEARLY", "MONTHLY", "DAILY", "HOURLY", "MINUTELY"])
 def test_a_rule_that_never_has_a_time_is_refused(frequency):
     with pytest.raises(BadSchedule, match="no such day comes"):
         RRule(f"FREQ={frequency};BYMONTH=2;BYMONTHDAY=30", ZoneInfo("UTC"), start=datetime(2026, 1, 1))  # noqa: DTZ001
