@@ -47,8 +47,9 @@ def recurring(
     rrule    a recurrence rule of RFC 5545; `start` is its DTSTART
     delay, period, repeat
              repeat + 1 runs, `period` apart, the first `delay` after `start`, or after each time of cron; repeat=None:
-             without end
-    start    aware datetime; None: when the schedule is first applied
+             without end; repeat needs period
+    start    aware datetime; None: when the schedule is first applied, which is then the first run of a series without
+             delay, and of a rule that has this time
     gap      for a time of cron or rrule that clocks skip: "run" at the end of the gap, or "skip"
     overlap  for one that they show twice: "once", the first time, or "both"
     missed   for firings that could not begin on time: "all" run, only the "last" due one, or "none"

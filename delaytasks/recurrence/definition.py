@@ -75,6 +75,11 @@ class Definition:
         durations = tuple(to_ms(getattr(self, name), name) for name in ("every", "delay", "period"))
         return (self.tz, self.cron, self.rrule, *durations, self.repeat, start_ms, self.gap, self.overlap)
 
+    def made_until(self, now: datetime) -> datetime:
+        """Return the instant up to which nothing is to be made of a new schedule; a start now is its first run."""
+        begins_with_start = self.rrule or (not self.cron and self.every is None)
+        return now - timedelta(milliseconds=1) if self.start is None and begins_with_start else now
+
     def columns(self) -> dict[str, Any]:
         """Return the values of the columns of Schedule, except start_at."""
         return {
@@ -118,8 +123,9 @@ def terms_of_row(row: "Schedule") -> dict[str, Any]:
     """Return the fields of the definition that a row stores, not checked."""
     durations = ("every", "delay", "period", "within", "ttr")
     values: dict[str, Any] = {name: _from_ms(getattr(row, f"{name}_ms")) for name in durations}
-    same = {each.name for each in fields(Definition)} - values.keys() - {"start"}
-    return {"start": row.start_at, **values, **{name: getattr(row, name) for name in same}}
+    same = {each.name for each in fields(Definition)} - values.keys() - {"start", "repeat"}
+    repeat = 0 if row.period_ms is None else row.repeat  # without period it means nothing
+    return {"start": row.start_at, "repeat": repeat, **values, **{name: getattr(row, name) for name in same}}
 
 
 def times_of_row(row: "Schedule") -> Times:
@@ -149,6 +155,8 @@ def _times(key: tuple[Any, ...]) -> Times:
         raise BadSchedule(
             f"A schedule has one of cron, every and rrule, or delay, period and repeat, also with cron; it has {found}."
         )
+    if not series and repeat != 0:
+        raise BadSchedule(f"repeat is {repeat!r} without period: give the time between two runs as period.")
     if every_ms is not None:
         return Every(timedelta(milliseconds=every_ms), zone, start=start)
     if rrule:

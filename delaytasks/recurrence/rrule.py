@@ -51,7 +51,7 @@ class RRule:
         self, text: str, zone: ZoneInfo, *, start: datetime, gap: Gap = "run", overlap: Overlap = "once"
     ) -> None:
         parts = check(text)
-        self.text, self.zone, self.start = _as_text(parts), zone, start.replace(microsecond=0, tzinfo=None, fold=0)
+        self.text, self.zone, self.start = _as_text(parts), zone, _next_second(start.replace(tzinfo=None, fold=0))
         self.gap, self.overlap = gap, overlap
         _check_days(parts, self.start)
         self.until = _until(parts, zone)
@@ -130,6 +130,11 @@ class Occurrences:
 @functools.lru_cache(maxsize=1000)
 def _occurrences(text: str, start: datetime) -> Occurrences:
     return Occurrences(check(text), start)
+
+
+def _next_second(start: datetime) -> datetime:
+    """Return the first whole second from the start on: iCalendar has no fractions."""
+    return start.replace(microsecond=0) + timedelta(seconds=1 if start.microsecond else 0)
 
 
 def _rule(text: str, start: datetime, first: datetime) -> dateutil_rrule.rrule:

@@ -174,7 +174,8 @@ def _lock_name(using: str, name: str) -> None:
 
 def _create(using: str, definition: Definition, source: Source) -> Schedule:
     now = databases.now(using)
-    return insert(using, new_row(definition, source=source, start=definition.start or now, made_until=now))
+    made_until = definition.made_until(now)
+    return insert(using, new_row(definition, source=source, start=definition.start or now, made_until=made_until))
 
 
 def new_row(definition: Definition, *, source: Source, start: datetime, made_until: datetime) -> Schedule:

@@ -51,6 +51,24 @@ def test_a_schedule_that_comes_to_its_end_is_made_no_more(define, ticks, stage, 
     assert Schedule.objects.get().ended
 
 
+@pytest.mark.parametrize("fraction", [0, 0.25])
+@pytest.mark.parametrize(
+    ("times", "runs"),
+    [
+        ({"period": 60, "repeat": 3}, 4),
+        ({"period": 60}, 1),
+        ({"delay": 0}, 1),
+        ({"rrule": "FREQ=MINUTELY;COUNT=3"}, 3),
+        ({"rrule": "FREQ=MINUTELY;COUNT=1"}, 1),
+    ],
+)
+def test_a_start_now_is_the_first_run(define, ticks, stage, db_clock, times, runs, fraction):
+    db_clock.advance(seconds=fraction)
+    define(every=None, missed="all", running="allow", **times)
+    run_until(stage, db_clock, START + timedelta(minutes=10), step_seconds=5)
+    assert len(ticks) == runs
+
+
 def test_firings_keep_their_hour_when_clocks_change(define, ticks, db_clock, stage):
     define(every=None, cron="30 2 * * *", tz="Europe/Berlin", start=START)
     db_clock.set(to_ms(datetime(2030, 3, 30, tzinfo=UTC)))
@@ -380,6 +398,10 @@ def test_two_declarations_of_one_name_are_refused():
         ({"cron": "0 0 * * *"}, "it has cron, every"),
         ({"rrule": "FREQ=DAILY"}, "it has every, rrule"),
         ({"every": None, "rrule": "FREQ=DAILY", "delay": 5}, "it has rrule, delay or period"),
+        ({"repeat": 3}, "repeat is 3 without period"),
+        ({"repeat": None}, "repeat is None without period"),
+        ({"every": None, "cron": "0 0 * * *", "repeat": 3}, "repeat is 3 without period"),
+        ({"every": None, "rrule": "FREQ=DAILY", "repeat": 3}, "repeat is 3 without period"),
         ({"every": 0}, "every is"),
         ({"every": "1h"}, "every is '1h'"),
         ({"every": None, "cron": "0 0 30 2 *"}, "Bad day-of-month"),
@@ -415,6 +437,14 @@ def test_a_row_written_past_the_checks_stops_itself_not_the_others(define, ticks
     assert len([key for key in ticks if key.startswith("tick@")]) == 6
     assert "Mars/Base" in Schedule.objects.get(name="broken").problem
     assert "broken" in caplog.text
+
+
+def test_repetitions_without_a_period_that_a_row_has_are_left_out(define, ticks, stage, db_clock):
+    """They meant nothing, and were accepted once."""
+    define()
+    Schedule.objects.update(repeat=3)
+    run_until(stage, db_clock, START + HOUR)
+    assert len(ticks) == 6
 
 
 def test_an_unknown_schedule_is_named():

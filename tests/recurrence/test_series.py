@@ -62,6 +62,15 @@ def test_due_at_is_the_first_run(runs, stage, db_clock):
     assert runs() == ["00:00:00", "00:01:00", "00:01:00", "00:02:00"]
 
 
+@pytest.mark.parametrize("fraction", [0, 0.25])
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_rule_that_starts_now_loses_no_run(runs, stage, db_clock, count, fraction):
+    db_clock.advance(seconds=fraction)
+    schedule("tick", KEY, rrule=f"FREQ=MINUTELY;COUNT={count}")
+    run_until(stage, db_clock, START + timedelta(minutes=10), step_seconds=5)
+    assert len(runs()) == count
+
+
 def test_cron_starts_each_series_of_delay_period_and_repeat(runs, stage, db_clock):
     schedule("tick", KEY, cron="30 * * * *", delay=10, period=60, repeat=2)
     run_until(stage, db_clock, START + timedelta(hours=2), step_seconds=20)

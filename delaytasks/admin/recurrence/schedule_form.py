@@ -94,11 +94,11 @@ class TimesForm(ScheduleForm):
         fields = ("tz", "cron", "rrule", "repeat", "gap", "overlap")
 
 
-def next_lines(row: Schedule, count: int) -> list[str]:
+def next_lines(row: Schedule, count: int, *, after: datetime | None = None) -> list[str]:
     """Return the next runs in the schedule's own zone, or why there are none."""
     try:
         zone = to_zone(row.tz)
-        firings = schedules.next_firings(row, count)
+        firings = schedules.next_firings(row, count, after=after)
     except DelaytasksError as error:
         return [str(error)]
     return [local_text(firing.due, zone) for firing in firings]
@@ -119,5 +119,6 @@ def preview_lines(data: Any) -> list[str]:
             for name, messages in form.errors.items()
             for message in messages
         ]
-    start = form.definition.start or clock.from_ms(databases.now_ms("default"))
-    return next_lines(Schedule(**form.definition.columns(), start_at=start), 10)
+    now = clock.from_ms(databases.now_ms("default"))
+    row = Schedule(**form.definition.columns(), start_at=form.definition.start or now)
+    return next_lines(row, 10, after=form.definition.made_until(now))
