@@ -23,6 +23,7 @@ Missed = Literal["all", "last", "none"]
 Running = Literal["skip", "queue", "allow"]
 Duration = timedelta | float | int
 MAX_NAME = 100
+FIRST_YEAR, LAST_YEAR = 1900, 9000  # of a start: its zone's times are dates, too
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "gap": get_args(Gap), "overlap": get_args(Overlap), "missed": get_args(Missed), "running": get_args(Running),
 }  # fmt: skip
@@ -59,6 +60,8 @@ class Definition:
                 raise BadSchedule(f"{name} is {short_repr(getattr(self, name))}: use one of {', '.join(choices)}.")
         if self.start is not None and (not isinstance(self.start, datetime) or self.start.utcoffset() is None):
             raise BadSchedule(f"start is {short_repr(self.start)}: give an aware datetime.")
+        if self.start is not None and not FIRST_YEAR <= self.start.year <= LAST_YEAR:
+            raise BadSchedule(f"start is {self.start.isoformat()}: give a year from {FIRST_YEAR} to {LAST_YEAR}.")
         if self.ttr is not None:
             to_ttr_ms(self.ttr)
         to_ms(self.within, "within")

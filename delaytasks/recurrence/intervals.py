@@ -69,7 +69,9 @@ class Series:
         """The time from the start to the last run; None if the series has no end."""
         if self.period is None:
             return self.delay
-        return None if self.repeat is None else self.delay + self.period * self.repeat
+        if self.repeat is None:
+            return None
+        return self.delay + self.period * min(self.repeat, LONGEST_SERIES // self.period + 1)  # more are refused
 
     def next_after(self, moment: datetime) -> Firing | None:
         if self.cron is None:

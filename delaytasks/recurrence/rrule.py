@@ -242,6 +242,10 @@ def _check_combinations(parts: Mapping[str, str]) -> None:
         "a number in BYDAY is for FREQ=MONTHLY or YEARLY": (
             re.search(r"\d", parts.get("BYDAY", "")) is not None and frequency not in ("MONTHLY", "YEARLY")
         ),
+        "days with and without a number in BYDAY: make two schedules": (
+            re.search(r"\d", parts.get("BYDAY", "")) is not None
+            and re.search(r"(^|,)[A-Z]", parts.get("BYDAY", "")) is not None
+        ),
         "a number in BYDAY does not go with BYWEEKNO": (
             re.search(r"\d", parts.get("BYDAY", "")) is not None and "BYWEEKNO" in by
         ),
@@ -266,4 +270,7 @@ def _until(parts: Mapping[str, str], zone: ZoneInfo) -> datetime | None:
         wall = datetime.strptime(parts["UNTIL"].rstrip("Z"), "%Y%m%dT%H%M%S")  # noqa: DTZ007  a wall time
     except ValueError:
         raise BadSchedule(f"rrule has UNTIL={parts['UNTIL']}, which is not a date.") from None
-    return wall.replace(tzinfo=UTC if parts["UNTIL"].endswith("Z") else zone, fold=1).astimezone(UTC)
+    try:
+        return wall.replace(tzinfo=UTC if parts["UNTIL"].endswith("Z") else zone, fold=1).astimezone(UTC)
+    except OverflowError:
+        raise BadSchedule(f"rrule has UNTIL={parts['UNTIL']}: leave it out for a rule without end.") from None

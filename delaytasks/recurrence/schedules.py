@@ -6,6 +6,7 @@ stand.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -55,9 +56,10 @@ def next_firings(row: Schedule, count: int = 10, *, after: datetime | None = Non
     """Return the next firings by the row's times, at most `count`. Raises BadSchedule, BadTimeZone."""
     times, moment = times_of_row(row), after or databases.now(databases.alias(row._state.db))
     firings: list[Firing] = []
-    while len(firings) < count and (firing := times.next_after(moment)) is not None:
-        firings.append(firing)
-        moment = firing.due
+    with suppress(OverflowError):  # the year 10000
+        while len(firings) < count and (firing := times.next_after(moment)) is not None:
+            firings.append(firing)
+            moment = firing.due
     return firings
 
 

@@ -161,6 +161,8 @@ def test_a_change_of_clocks_costs_no_more_than_the_hour_that_comes_again(times_r
         ("FREQ=DAILY;BYHOUR=24", "numbers from 0 to 23"),
         ("FREQ=DAILY;BYHOUR=", "NAME=VALUE"),
         ("FREQ=DAILY;BYDAY=1MO", "a number in BYDAY"),
+        ("FREQ=MONTHLY;BYDAY=MO,TU,1MO", "days with and without a number in BYDAY"),
+        ("FREQ=YEARLY;BYDAY=-1FR,TU", "days with and without a number in BYDAY"),
         ("FREQ=MONTHLY;BYDAY=XX", "XX"),
         ("FREQ=DAILY;INTERVAL=7;BYDAY=TU", "no such day comes"),
         ("FREQ=DAILY;UNTIL=20300101", "a date with a time"),

@@ -15,6 +15,7 @@ from delaytasks.states import State
 from .conftest import START, due_times, run_until
 
 HOUR = timedelta(hours=1)
+NEW_YORK = "America/New_York"
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
@@ -412,6 +413,11 @@ def test_two_declarations_of_one_name_are_refused():
         ({"overlap": "no"}, "overlap is 'no'"),
         ({"within": -1}, "within is -1"),
         ({"start": datetime(2030, 1, 1)}, "start is"),  # noqa: DTZ001
+        ({"start": datetime.min.replace(tzinfo=UTC)}, "a year from 1900 to 9000"),
+        ({"start": datetime(9999, 12, 31, 20, tzinfo=UTC), "tz": "Asia/Tokyo"}, "a year from 1900 to 9000"),
+        ({"every": None, "rrule": "FREQ=DAILY", "start": datetime.min.replace(tzinfo=UTC), "tz": NEW_YORK}, "1900"),
+        ({"every": None, "rrule": "FREQ=DAILY;UNTIL=99991231T235959", "tz": NEW_YORK}, "UNTIL=99991231T235959"),
+        ({"every": None, "cron": "0 0 * * *", "period": 3660 * 86_400, "repeat": 1_000_000}, "31 days at most"),
         ({"ttr": 0}, "ttr is 0"),
         ({"name": "a name"}, "not a schedule's name"),
     ],
@@ -437,6 +443,15 @@ def test_a_row_written_past_the_checks_stops_itself_not_the_others(define, ticks
     assert len([key for key in ticks if key.startswith("tick@")]) == 6
     assert "Mars/Base" in Schedule.objects.get(name="broken").problem
     assert "broken" in caplog.text
+
+
+@pytest.mark.parametrize("times", [{"every": 60}, {"cron": "0 9 * * *"}, {"cron": "* * * * *"}, {"rrule": "FREQ=DAILY"},
+                                   {"delay": 5, "period": 60, "repeat": None}])  # fmt: skip
+@pytest.mark.parametrize("tz", ["Asia/Tokyo", NEW_YORK])
+def test_no_run_comes_after_the_year_9999(define, ticks, times, tz):
+    row = define(tz=tz, **{"every": None} | times)
+    assert schedules.next_firings(row, after=datetime.max.replace(tzinfo=UTC)) == []
+    assert schedules.next_firings(row, after=datetime(9999, 12, 31, tzinfo=UTC)) is not None
 
 
 def test_repetitions_without_a_period_that_a_row_has_are_left_out(define, ticks, stage, db_clock):
