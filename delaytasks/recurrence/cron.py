@@ -6,6 +6,7 @@ the end of a gap. The others follow elapsed time.
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
@@ -80,11 +81,12 @@ def _check_field(name: str, field: str) -> None:
     for part in parts:
         if _LAST_WITH_STEP.match(part):
             raise BadSchedule(f"The {name} {part!r} of cron has a step after the last day, which means nothing.")
-        _check_range(name, part.partition("/")[0])
+        _check_range(name, part)
 
 
 def _check_range(name: str, part: str) -> None:
-    match = _RANGE.fullmatch(part)
+    values, slash, step = part.partition("/")
+    match = _RANGE.fullmatch(values)
     if match is None:
         return
     first, last = (_NAMES.get(text, int(text) if text.isdigit() else None) for text in match.groups())
@@ -94,14 +96,24 @@ def _check_range(name: str, part: str) -> None:
         kind = "has only one value" if first == last else "is backwards"
         raise BadSchedule(f"The {name} {part!r} of cron {kind}: write one value, or a range from lower to higher.")
     if (first, last) in _WHOLE[name]:
-        raise BadSchedule(f"The {name} {part!r} of cron means every value: write '*'.")
+        raise BadSchedule(f"The {name} {part!r} of cron means every value: write '*{slash}{step}'.")
 
 
 def _checked_by_cronsim(text: str, given: str) -> str:
     try:
         found = next(CronSim(text, datetime(2000, 1, 1)), None)  # noqa: DTZ001  a wall time
     except CronSimError as error:
-        raise BadSchedule(f"cron is {given!r}: {error}.") from None
+        if str(error) != "Bad day-of-month" or not _has_days_in_another_month(text):
+            raise BadSchedule(f"cron is {given!r}: {error}.") from None
+        found = None
     if found is None:
         raise BadSchedule(f"cron is {given!r}: no such day comes in 50 years.")
     return text
+
+
+def _has_days_in_another_month(text: str) -> bool:
+    minute, hour, day, _, weekday = text.split()
+    with suppress(CronSimError):
+        CronSim(f"{minute} {hour} {day} * {weekday}", datetime(2000, 1, 1))  # noqa: DTZ001  a wall time
+        return True
+    return False

@@ -86,7 +86,7 @@ def test_name_that_is_taken_is_409(rest: Rest, report: dict[str, Any]) -> None:
     [
         ({}, "it has none of them"),
         ({"cron": "* * * * * *", "tz": "UTC"}, "with 6 fields; write five"),
-        ({"cron": "0 0 30 2 *"}, "Bad day-of-month"),
+        ({"cron": "0 0 30 2 *"}, "no such day comes"),
         ({"cron": "@reboot"}, "names such as @daily are not supported"),
         ({"cron": "0 12-12 * * *"}, "has only one value"),
         ({"cron": "0 12 * * *", "tz": "Mars/Base"}, "'Mars/Base' is not a time zone"),
