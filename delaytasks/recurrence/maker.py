@@ -138,9 +138,12 @@ def refresh_zones(using: str) -> int:
     for row in Schedule.objects.using(using).filter(ended=False).exclude(made_label="").iterator():
         if row.every_ms is not None or row.period_ms is not None or row.delay_ms is not None:
             continue  # elapsed time
-        due = parse_label(row.made_label, to_zone(row.tz)).due
-        if abs(due - row.made_until) >= timedelta(seconds=1) and _has_fixed_times(row):
-            moved += _move(using, row, clock.to_ms(due))
+        try:
+            due = parse_label(row.made_label, to_zone(row.tz)).due
+            if abs(due - row.made_until) >= timedelta(seconds=1) and _has_fixed_times(row):
+                moved += _move(using, row, clock.to_ms(due))
+        except BadInput as error:  # as in _plan()
+            logger.error("schedule %s: its times cannot be checked: %s", row.name, error)
     return moved
 
 

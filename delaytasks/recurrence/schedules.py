@@ -15,7 +15,7 @@ from django.db import transaction
 from .. import clock, databases
 from ..calendars.wall_time import to_zone
 from ..db import dialects, schedules, transitions
-from ..exceptions import BadSchedule, ScheduleExists
+from ..exceptions import BadSchedule, BadTimeZone, ScheduleExists
 from ..jobs import on_commit
 from ..jobs.inputs import check_known, to_body
 from ..jobs.schedule import schedule
@@ -71,19 +71,23 @@ def plan(*, using: str | None = None) -> list[Change]:
     using = databases.alias(using)
     rows = {row.name: row for row in Schedule.objects.using(using).all()}
     changes = []
-    renamed: set[str] = set()
+    renamed: dict[str, str] = {}
     for name, each in registry.declared().items():
         old = next((was for was in each.was if was in rows and rows[was].source == Schedule.Source.CODE), None)
         if name in rows:
             _refuse_staff(rows[name])
             changes.append(Change(name, "keep" if _is_as(rows[name], each.definition) else "change"))
         elif old is not None:
-            renamed.add(old)
+            if old in renamed:
+                raise BadSchedule(
+                    f"The schedules {renamed[old]!r} and {name!r} both have been {old!r}: remove it from was= of one."
+                )
+            renamed[old] = name
             changes.append(Change(name, "rename"))
         else:
             changes.append(Change(name, "create"))
     gone = [row.name for row in rows.values() if row.source == Schedule.Source.CODE]
-    kept = registry.declared().keys() | renamed
+    kept = registry.declared().keys() | renamed.keys()
     return [*changes, *(Change(name, "delete") for name in sorted(gone) if name not in kept)]
 
 
@@ -231,10 +235,13 @@ def _withdraw(using: str, row: Schedule, topic: str, tz: str, now: datetime | No
 def _at_its_time(label: str, due_ms: int, tz: str) -> Firing | None:
     """Return the firing if it is due at its wall time. None after a reschedule and for run_now()."""
     try:
-        firing = parse_label(label, to_zone(tz))
+        firing = parse_label(label, to_zone("UTC"))
     except ValueError:
         return None
-    return firing if clock.to_ms(firing.due) == due_ms else None
+    with suppress(BadTimeZone):  # the zone is gone: the schedule can still be deleted, or get another one
+        firing = parse_label(label, to_zone(tz))
+        return firing if clock.to_ms(firing.due) == due_ms else None
+    return firing._replace(due=clock.from_ms(due_ms))
 
 
 def pause(name: str, *, using: str | None = None) -> bool:

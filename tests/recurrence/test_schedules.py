@@ -389,6 +389,31 @@ def test_two_declarations_of_one_name_are_refused():
         registry.add(registry.Declared(Definition(name="tick", topic="tick", every=1)))
 
 
+def test_two_declarations_that_were_one_schedule_are_named(ticks, db_clock):
+    declare("old")
+    schedules.apply()
+    registry.forget("old")
+    for name in ("a", "b"):
+        registry.add(registry.Declared(Definition(name=name, topic="tick", every=600), was=("old",)))
+    with pytest.raises(BadSchedule, match="'a' and 'b' both have been 'old'"):
+        schedules.apply()
+    assert list(Schedule.objects.values_list("name", flat=True)) == ["old"]
+
+
+def test_apply_goes_on_where_a_row_has_an_unknown_zone(define, ticks, stage, db_clock, caplog):
+    define("staff", every=None, cron="0 9 * * *")
+    Schedule.objects.update(tz="Mars/Gone")
+    declare()
+    assert kinds(schedules.apply()) == {"tick": "create"}
+    assert "schedule staff" in caplog.text
+    assert "Mars/Gone" in caplog.text
+    define("staff", every=None, cron="0 9 * * *")
+    assert due_times("staff") == ["09:00:00"]
+    Schedule.objects.filter(name="staff").update(tz="Mars/Gone")
+    schedules.delete(schedules.find("staff"))
+    assert due_times("staff") == []
+
+
 # -- bad input ----------------------------------------------------------------------------------
 
 
