@@ -54,7 +54,7 @@ class _Lost(Exception):
 def carry_over(
     entries: Iterable[Entry], topics: Mapping[str, str], *, using: str | None = None, write: bool = False
 ) -> list[Carried]:
-    """Return what becomes of each entry. Store the schedules if `write`.
+    """Return what becomes of each entry. Store the schedules if `write`; those that exist stay as they are.
 
     topics   task -> topic, where they differ
     """
@@ -67,9 +67,10 @@ def carry_over(
 
 
 def _store(carried: Carried, definition: Definition, using: str) -> None:
-    is_new = not Schedule.objects.using(using).filter(name=definition.name).exists()
-    schedules.define(definition, using=using)
-    if carried.paused and is_new:  # afterwards, staff may have resumed it
+    if Schedule.objects.using(using).filter(name=definition.name).exists():
+        return  # _check() has found it equal; staff may have resumed it
+    schedules.create(definition, using=using)
+    if carried.paused:
         schedules.pause(definition.name, using=using)
 
 
@@ -91,6 +92,8 @@ def _check(definition: Definition, using: str, names: set[str]) -> None:
     row = Schedule.objects.using(using).filter(name=definition.name).first()
     if row is not None and row.source != Schedule.Source.STAFF:
         raise _Lost(f"the schedule {definition.name!r} is declared in code already")
+    if row is not None and _differs(row, definition):
+        raise _Lost(f"there is another schedule {definition.name!r}, of staff: it stays; delete it to get the entry's")
     if definition.topic not in handlers.known():
         raise _Lost(
             f'no handler: write @handler("{definition.topic}") that does what the task does, or name its topic with '
@@ -98,6 +101,12 @@ def _check(definition: Definition, using: str, names: set[str]) -> None:
         )
     check_known(using, definition.topic)
     to_body(definition.body)
+
+
+def _differs(row: Schedule, definition: Definition) -> bool:
+    """Return whether the terms are others. The start of an interval, beat's last run, is not compared."""
+    other_start = definition.delay is not None and definition.start != row.start_at
+    return other_start or any(getattr(row, name) != value for name, value in definition.columns().items())
 
 
 def _convert(entry: Entry, topic: str, using: str) -> tuple[Definition, list[str]]:

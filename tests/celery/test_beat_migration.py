@@ -169,6 +169,25 @@ def test_schedule_of_the_code_is_not_overwritten() -> None:
     assert "declared in code already" in carried(schedule(600)).problem
 
 
+def test_schedule_of_staff_that_differs_is_named_and_stays() -> None:
+    """Made by hand, or changed since the first run."""
+    schedules.define(Definition("report", TASK, every=60, body={"to": "anna"}))
+    (result,) = beat_migration.carry_over([entry(schedule(600))], {}, write=True)
+    assert result.definition is None
+    assert "there is another schedule 'report'" in result.problem
+    row = Schedule.objects.get()
+    assert (row.every_ms, row.body) == (60_000, {"to": "anna"})
+
+
+def test_a_later_last_run_is_no_difference() -> None:
+    for minutes in (20, 10):
+        (result,) = beat_migration.carry_over(
+            [entry(schedule(600), last_run_at=START - timedelta(minutes=minutes))], {}, write=True
+        )
+        assert result.problem == ""
+    assert Schedule.objects.get().start_at == START - timedelta(minutes=20)
+
+
 # -- the command ------------------------------------------------------------------------------------
 
 
