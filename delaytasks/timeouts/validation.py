@@ -4,14 +4,15 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from django.core.exceptions import FieldDoesNotExist, FieldError
-from django.db import models
-from django.db.models import Subquery
+from django.core.exceptions import EmptyResultSet, FieldDoesNotExist, ValidationError
+from django.db import DatabaseError, connections, models, router
+from django.db.models import Lookup, Subquery
 from django.db.models.aggregates import Aggregate
 from django.db.models.constants import LOOKUP_SEP
 from django.db.models.expressions import RawSQL
 from django.db.models.functions import Now, Random
 from django.db.models.functions.datetime import TimezoneMixin
+from django.db.models.lookups import FieldGetDbPrepValueIterableMixin
 
 from . import conditions
 from .declarations import Declaration
@@ -112,9 +113,42 @@ def _condition(declaration: Declaration) -> Iterator[Problem]:
         )
         return
     try:
-        declaration.concrete._base_manager.filter(declaration.while_)
-    except (FieldError, ValueError, TypeError) as error:
-        yield _wrong(declaration, str(error), "Write the condition as you would in Order.objects.filter(...).")
+        _compile(declaration)
+    except DatabaseError:  # a type that must ask the server: without one, nothing is known
+        return
+    except Exception as error:  # whatever a field says to a wrong value: otherwise each save would fail with it
+        said = " ".join(error.messages) if isinstance(error, ValidationError) else str(error)
+        yield _wrong(declaration, said, "Write the condition as you would in Order.objects.filter(...).")
+
+
+def _compile(declaration: Declaration) -> None:
+    """Prepare the condition and its values as a query does. Raises what that raises."""
+    given = declaration.using
+    alias = given if given is not None and given in connections else router.db_for_write(declaration.concrete)
+    query = declaration.concrete._base_manager.using(alias).filter(declaration.while_).query
+    for lookup in _lookups(query.where):
+        if lookup.prepare_rhs and lookup.rhs_is_direct_value():  # some fields leave it to the database to refuse it
+            is_list = isinstance(lookup, FieldGetDbPrepValueIterableMixin)
+            for value in lookup.rhs if is_list else [lookup.rhs]:
+                _check_value(lookup.lhs.output_field, value)
+    try:
+        query.get_compiler(alias).as_sql()
+    except EmptyResultSet:  # no row matches, as in Q(pk__in=[])
+        pass
+
+
+def _check_value(field: Any, value: Any) -> None:
+    try:
+        field.to_python(value)
+    except (AttributeError, TypeError, ValueError) as error:  # of a field that does not say it as a ValidationError
+        raise ValueError(f"{value!r} is not a value of a {type(field).__name__}: {error}") from error
+
+
+def _lookups(node: Any) -> Iterator[Any]:
+    if isinstance(node, Lookup):
+        yield node
+    for child in getattr(node, "children", ()):
+        yield from _lookups(child)
 
 
 def _wrong(declaration: Declaration, what: str, hint: str) -> Problem:

@@ -54,6 +54,11 @@ ALL = Q(pk__gt=0)
         (Order, {"while_": Q(paid=True)}, "E043", "Cannot resolve keyword 'paid'"),
         (Order, {"while_": Q(lines__id=1)}, "E043", "relation to many rows"),
         (Order, {"while_": ALL | ~Q(customer__order__state="x")}, "E043", "relation to many rows"),
+        (Order, {"while_": Q(created_at__lt="yesterday")}, "E043", "“yesterday” value"),
+        (Order, {"while_": Q(customer__active="maybe")}, "E043", "“maybe” value"),
+        (Order, {"while_": Q(note="x") | ~Q(window="soon")}, "E043", "“soon” value"),
+        (Order, {"while_": Q(window__in=[HALF_HOUR, -1])}, "E043", "-1 is not a value of a DurationField"),
+        (Order, {"while_": Q(customer__in=object())}, "E043", "not iterable"),
         (Order, {"while_": Q(created_at__lt=Now())}, "E044", "Now"),
         (Order, {"while_": Q(created_at__lt=Now() - Value(HALF_HOUR))}, "E044", "Now"),
         (Order, {"while_": Q(created_at__date="2030-01-01")}, "E044", "created_at__date"),
@@ -72,12 +77,16 @@ def test_a_field_or_condition_that_cannot_be_used_is_a_check(
     assert (error.id, words in error.msg, bool(error.hint)) == (f"delaytasks.{id_}", True, True), error
     assert "declared.close" not in {each.topic for each in declarations.declarations()}
     Order.objects.create(created_at=START)  # and it does nothing
+    Customer.objects.create()  # nor does it disturb other models
 
 
 @pytest.mark.parametrize(
     "options",
     [{}, {"after": "window"}, {"before": HALF_HOUR}, {"while_": Q(customer__active=True, note__startswith="x")},
-     {"while_": Q(created_at__lt=START) & ~Q(note=F("state"))}, {"while_": Q(pk__gt=1) | Q(customer=None)}],
+     {"while_": Q(created_at__lt=START) & ~Q(note=F("state"))}, {"while_": Q(pk__gt=1) | Q(customer=None)},
+     {"while_": Q(pk__in=[]) | Q(window__range=[HALF_HOUR, 2 * HALF_HOUR])}, {"while_": Q(window__gt=F("window"))},
+     {"while_": Q(pk__in=[])},
+     {"while_": Q(created_at__gte="2030-01-01T00:00Z", customer__in=[1, 2], customer_id__isnull=False)}],
 )  # fmt: skip
 def test_what_can_be_used_has_no_check(options: dict[str, Any]) -> None:
     declare(Order, **options)
