@@ -1,15 +1,18 @@
 """Read a Q: which fields it uses, and a text that is the same in each process."""
 
 import enum
+import re
 from collections.abc import Iterator
 from datetime import date, datetime, time
 from typing import Any
 
-from django.db.models import F, Model, Q
+from django.db.models import F, Model, Q, QuerySet, Value
 from django.db.models.constants import LOOKUP_SEP
 from django.db.models.expressions import BaseExpression
+from django.db.models.query import RawQuerySet
 
 UNORDERED = (set, frozenset)
+ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def children(condition: Q) -> Iterator[Any]:
@@ -22,7 +25,7 @@ def children(condition: Q) -> Iterator[Any]:
 
 
 def expressions(condition: Q) -> Iterator[Any]:
-    """Yield each F and each expression that a Q contains, with those inside it."""
+    """Yield each F, expression and query set that a Q contains, with those inside it. Evaluates none."""
     for child in children(condition):
         value = child[1] if isinstance(child, tuple) else child
         for each in value if isinstance(value, list | tuple | set | frozenset) else [value]:
@@ -32,10 +35,27 @@ def expressions(condition: Q) -> Iterator[Any]:
 def _nested(value: Any) -> Iterator[Any]:
     if isinstance(value, Q):
         yield from expressions(value)
-    elif isinstance(value, F | BaseExpression):
+    elif isinstance(value, F | BaseExpression | QuerySet | RawQuerySet):
         yield value
         for inner in value.get_source_expressions() if isinstance(value, BaseExpression) else ():
             yield from _nested(inner)
+
+
+def without_fixed_text(condition: Q) -> Iterator[Any]:
+    """Yield the values in a Q whose text has the address of an object, so that canonical() differs in each process."""
+    given = [child[1] if isinstance(child, tuple) else child for child in children(condition)]
+    while given:
+        value = given.pop(0)
+        if isinstance(value, list | tuple | set | frozenset):
+            given += value
+        elif isinstance(value, Value):
+            given.append(value.value)
+        elif isinstance(value, BaseExpression):
+            given += value.get_source_expressions()
+        elif isinstance(value, Q):
+            yield from without_fixed_text(value)
+        elif not isinstance(value, str | Model | F | QuerySet | RawQuerySet) and ADDRESS.search(repr(value)):
+            yield value
 
 
 def paths(condition: Q, model: type[Model]) -> set[str]:

@@ -6,18 +6,20 @@ from weakref import WeakKeyDictionary
 
 from django.core.exceptions import EmptyResultSet, FieldDoesNotExist, ValidationError
 from django.db import DatabaseError, connections, models, router
-from django.db.models import Lookup, Subquery
+from django.db.models import Lookup, QuerySet, Subquery
 from django.db.models.aggregates import Aggregate
 from django.db.models.constants import LOOKUP_SEP
 from django.db.models.expressions import RawSQL
 from django.db.models.functions import Now, Random
 from django.db.models.functions.datetime import TimezoneMixin
 from django.db.models.lookups import FieldGetDbPrepValueIterableMixin
+from django.db.models.query import RawQuerySet
+from django.db.models.sql import Query
 
 from . import conditions
 from .declarations import Declaration
 
-REFUSED = (Now, Random, Subquery, Aggregate, RawSQL)
+REFUSED = (Now, Random, Subquery, Aggregate, RawSQL, QuerySet, RawQuerySet, Query)
 
 
 class Problem(NamedTuple):
@@ -109,7 +111,17 @@ def _condition(declaration: Declaration) -> Iterator[Problem]:
             "delaytasks.E044",
             f"Timeout {declaration.topic!r}: its condition uses {(refused or zoned)[0]!r}, whose value depends on the "
             "time or on the session and not on the row alone.",
-            "Compare fields with fixed values. What depends on the time is said with on=, after= and before=.",
+            "Compare fields with fixed values. What depends on the time is said with on=, after= and before=. Instead "
+            "of a subquery, follow a foreign key: Q(customer__active=True).",
+        )
+        return
+    nameless = next((type(each).__name__ for each in conditions.without_fixed_text(declaration.while_)), None)
+    if nameless is not None:
+        yield Problem(
+            "delaytasks.E044",
+            f"Timeout {declaration.topic!r}: its condition has a value of the type {nameless!r}, which has another "
+            "text in each process, so that no process would recognize the declaration as applied.",
+            "Give the value that the column has: a text, a number, a date, or a list of these.",
         )
         return
     try:
