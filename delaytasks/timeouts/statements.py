@@ -3,6 +3,7 @@
 The caller holds the locks of the model's rows, so that no other process changes the same jobs for a declaration.
 """
 
+import logging
 import random
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from ..states import STORED_LIVE, Outcome, State
 from .declarations import Declaration
 from .wanted import wanted_sql, wanted_table
 
+logger = logging.getLogger("delaytasks")
 DELAYED, CANCELLED = int(State.DELAYED), int(State.CANCELLED)
 # The live job of a key is looked up by its state, which a CHECK constraint ties to ended_at. With `ended_at IS NULL`
 # PostgreSQL may read all live jobs of the topic for each key: it expects few of them in a topic that its statistics do
@@ -39,6 +41,7 @@ class Difference(NamedTuple):
     attempt: int | None
     spread_until_ms: int | None  # the due time had passed when the declaration was applied, and is spread
     now_ms: int
+    matches: bool  # with declared_ms None: the due time cannot be computed or stored
 
     @property
     def change(self) -> str:
@@ -79,7 +82,18 @@ def differences(
     with dialects.cursor(using) as cursor:  # Django's cursor: the SQL of the condition is Django's
         cursor.execute(sql, params)
         found = [Difference(*row) for row in cursor.fetchall()]
-    return sorted(found, key=lambda each: each.key)
+    _warn(declaration, [each.pk for each in found if each.declared_ms is None and each.matches])
+    different = [each for each in found if each.declared_ms is not None or each.job_id is not None]
+    return sorted(different, key=lambda each: each.key)
+
+
+def _warn(declaration: Declaration, pks: Sequence[str]) -> None:
+    if pks:
+        logger.warning(
+            "%s: %d rows have no job, because their due times cannot be computed, or are not in the years 1970 to "
+            "9998. Their primary keys: %s%s",
+            declaration.topic, len(pks), ", ".join(f"{each!r:.80}" for each in pks[:5]), ", …" if len(pks) > 5 else "",
+        )  # fmt: skip
 
 
 def differences_sql(
@@ -108,13 +122,14 @@ def differences_sql(
         WITH keys (pk, name) AS ({table}),
         wanted (pk, declared_ms) AS MATERIALIZED ({wanted})
         SELECT keys.pk, keys.name, declared_ms, coalesce({past}, false), live.id, {d.to_ms("live.due_at")},
-            live.attempt, {spread}, {now_ms}
+            live.attempt, {spread}, {now_ms}, wanted.pk IS NOT NULL
         FROM keys {gate}
         LEFT JOIN wanted ON wanted.pk = keys.pk
         {_newest("live", LIVE, using)}
         {_newest("latest", LATEST, using)}
         WHERE (live.id IS NULL AND declared_ms IS NOT NULL AND NOT {past}
                 AND {d.to_ms("latest.declared_due")} {distinct} declared_ms)
+            OR (wanted.pk IS NOT NULL AND declared_ms IS NULL)
             OR (live.state = {DELAYED} AND {d.to_ms("live.declared_due")} {distinct} declared_ms)"""
     topics = [declaration.topic, declaration.topic]
     return sql, [*key_params, *wanted_params, *gate_params, *topics]

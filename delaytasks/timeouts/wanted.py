@@ -6,7 +6,7 @@ computes, take the way through Python.
 
 import logging
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -23,6 +23,7 @@ from .declarations import Declaration
 
 logger = logging.getLogger("delaytasks")
 _DUE = "delaytasks_due"
+LAST_MS = to_ms(datetime(9999, 1, 1, tzinfo=UTC)) - 1  # a job is due from 1970 to 9998: see representable_sql()
 _INTEGERS = (
     models.AutoField, models.BigAutoField, models.SmallAutoField, models.IntegerField, models.BigIntegerField,
     models.SmallIntegerField, models.PositiveIntegerField, models.PositiveBigIntegerField,
@@ -51,7 +52,10 @@ def matching(declaration: Declaration, found: "QuerySet[Any]") -> "QuerySet[Any]
 
 
 def wanted_sql(declaration: Declaration, pks: Sequence[Any], using: str) -> tuple[str, list[Any]]:
-    """Return the SQL of a query of (key's text, due time in ms) for the matching rows, and its parameters."""
+    """Return the SQL of a query of (key's text, due time in ms) for the matching rows, and its parameters.
+
+    The due time is null for a row that has no job, because its due time cannot be computed or stored.
+    """
     in_python = declaration.calendar or declaration.computes_due_times
     text = None if in_python else _text_sql(declaration, "pk", connections[using].vendor)
     if text is None:
@@ -62,7 +66,7 @@ def wanted_sql(declaration: Declaration, pks: Sequence[Any], using: str) -> tupl
         return wanted_table([], using)
     # The outer names come from the CTE's column list: those of Django's query are not used.
     query = f"""WITH found (pk, due) AS MATERIALIZED ({sql})
-        SELECT {text}, {due_ms_sql("due", connections[using].vendor)} FROM found WHERE due IS NOT NULL"""
+        SELECT {text}, {due_ms_sql("due", connections[using].vendor)} FROM found"""
     return query, params
 
 
@@ -108,7 +112,7 @@ def _with_due(declaration: Declaration, found: "QuerySet[Any]") -> "QuerySet[Any
     return matching(declaration, found).annotate(**{_DUE: wrapped})
 
 
-def wanted_table(found: Sequence[tuple[str, int]], using: str) -> tuple[str, list[Any]]:
+def wanted_table(found: Sequence[tuple[str, int | None]], using: str) -> tuple[str, list[Any]]:
     """Return the SQL of these pairs of (key's text, due time in ms), and its parameters."""
     if not found:
         return "SELECT CAST(NULL AS text), CAST(NULL AS bigint) WHERE 1 = 0", []
@@ -150,7 +154,7 @@ def _own_field(field: Any) -> Any:
 # -- in Python ----------------------------------------------------------------------------------
 
 
-def _in_python(declaration: Declaration, pks: Sequence[Any], using: str) -> Iterator[tuple[str, int]]:
+def _in_python(declaration: Declaration, pks: Sequence[Any], using: str) -> Iterator[tuple[str, int | None]]:
     if declaration.computes_due_times:
         yield from declaration.due_times(pks, using)
         return
@@ -161,19 +165,24 @@ def _in_python(declaration: Declaration, pks: Sequence[Any], using: str) -> Iter
         found = matching(declaration, among(declaration, pks, using)).values_list(*names)
     for pk, *moments in found:
         text = key_text(declaration, pk)
-        due = _due(declaration, *moments)
-        if text is not None and due is not None:
-            yield text, to_ms(due)
+        if text is not None:
+            yield text, _due_ms(declaration, *moments)
 
 
-def _due(declaration: Declaration, moment: datetime | None, duration: timedelta | None = None) -> datetime | None:
+def _due_ms(declaration: Declaration, moment: datetime | None, span: Any = None) -> int | None:
+    """Return the due time in ms since 1970; None: there is none, or no job can have it.
+
+    span   the value of the DurationField
+    """
     calendar = declaration.calendar
-    if calendar is None or moment is None:
-        return moment
-    span = duration if declaration.duration_field else declaration.span
-    if span is None or isinstance(span, str):
-        return moment
-    return calendar.subtract(moment, span) if declaration.is_before else calendar.add(moment, span)
+    if moment is not None and calendar is not None:
+        span = span if declaration.duration_field else declaration.span
+        try:
+            moment = calendar.subtract(moment, span) if declaration.is_before else calendar.add(moment, span)
+        except (BadInput, OverflowError):  # the calendar has not so much open time
+            return None
+    due_ms = None if moment is None else to_ms(moment)
+    return due_ms if due_ms is not None and 0 <= due_ms <= LAST_MS else None
 
 
 def key_text(declaration: Declaration, pk: Any) -> str | None:

@@ -15,7 +15,7 @@ from delaytasks import cancel, clock, reschedule
 from delaytasks.calendars import hours
 from delaytasks.models import Job
 from delaytasks.states import State
-from delaytasks.timeouts import wanted
+from delaytasks.timeouts import receivers, reconcile, wanted
 from delaytasks.timeouts.declarations import Declaration
 from delaytasks.timeouts.sync import Synced, sync
 from tests.support.servers import wait_until
@@ -335,3 +335,27 @@ def test_the_sql_for_one_row_is_built_once_and_serves_each_row(
             assert in_sync(declaration, row.pk) == (1, 0, 0)
             assert Job.objects.get(topic=declaration.topic, subject_pk=str(row.pk)).declared_due == at + after
     assert len(built) == len(declared)
+
+
+def test_a_row_for_which_the_calendar_has_no_time_has_no_job_and_disturbs_no_other(
+    declare: Declare, caplog: Any
+) -> None:
+    from delaytasks import Calendar
+
+    mondays = Calendar("test-mondays", tz="UTC", hours={"mon": "09:00-10:00"})
+    close = declare(Order, after="window", calendar=mondays)
+    receivers.connect(close)
+    good = Order.objects.create(created_at=START, window=timedelta(hours=1))
+    moved = Order.objects.create(created_at=START, window=timedelta(hours=1))
+    moved.window = timedelta(days=60)  # of open time, which takes 27 years
+    moved.save()
+    assert list(live()) == [f"order:{good.pk}"]
+    caplog.clear()
+    bad = Order.objects.bulk_create([Order(created_at=START, window=timedelta(days=60)), Order(created_at=START)])
+    Order.objects.filter(pk=bad[1].pk).update(window=timedelta(days=3_000_000))
+    assert reconcile.reconcile("default")[close.topic][:3] == (0, 0, 0)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "declared.close: 3 rows have no job, because" in caplog.text
+    assert f"'{bad[0].pk}'" in caplog.text
+    Order.objects.filter(pk=moved.pk).update(window=timedelta(hours=1))
+    assert reconcile.reconcile("default")[close.topic][:3] == (1, 0, 0)
