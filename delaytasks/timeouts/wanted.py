@@ -12,7 +12,8 @@ from weakref import WeakKeyDictionary
 
 from django.core.exceptions import EmptyResultSet
 from django.db import connections, models
-from django.db.models import DateTimeField, ExpressionWrapper, F, QuerySet, Value
+from django.db.models import Case, DateTimeField, ExpressionWrapper, F, FloatField, Func, QuerySet, Value, When
+from django.db.models.lookups import Range
 
 from ..clock import to_ms
 from ..db import dialects
@@ -66,7 +67,7 @@ def wanted_sql(declaration: Declaration, pks: Sequence[Any], using: str) -> tupl
         return wanted_table([], using)
     # The outer names come from the CTE's column list: those of Django's query are not used.
     query = f"""WITH found (pk, due) AS MATERIALIZED ({sql})
-        SELECT {text}, {due_ms_sql("due", connections[using].vendor)} FROM found"""
+        SELECT {text}, {representable_sql(due_ms_sql("due", connections[using].vendor))} FROM found"""
     return query, params
 
 
@@ -108,8 +109,44 @@ def _with_due(declaration: Declaration, found: "QuerySet[Any]") -> "QuerySet[Any
     elif declaration.duration_field:
         span = F(declaration.duration_field)
         due = due - span if declaration.is_before else due + span
-    wrapped = ExpressionWrapper(due, output_field=DateTimeField())
+    seconds: Any = _Seconds(F(declaration.on))
+    if isinstance(declaration.span, timedelta):
+        length = int(declaration.span.total_seconds())
+        seconds = seconds - Value(length) if declaration.is_before else seconds + Value(length)
+    elif declaration.duration_field:
+        length_sql = _LengthSeconds(F(declaration.duration_field))
+        seconds = seconds - length_sql if declaration.is_before else seconds + length_sql
+    wrapped = _if_near(seconds, ExpressionWrapper(due, output_field=DateTimeField()))
     return matching(declaration, found).annotate(**{_DUE: wrapped})
+
+
+class _Seconds(Func):
+    """A moment in whole seconds since 1970. PostgreSQL's `infinity` stays infinite."""
+
+    template = "extract(epoch FROM %(expressions)s)"
+    output_field = FloatField()
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        template = "CAST(strftime('%%%%s', substr(%(expressions)s, 1, 19)) AS INTEGER)"
+        return self.as_sql(compiler, connection, template=template, **context)
+
+
+class _LengthSeconds(_Seconds):
+    """The value of a DurationField in seconds. SQLite stores it in microseconds."""
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        return self.as_sql(compiler, connection, template="(%(expressions)s / 1000000)", **context)
+
+
+def _if_near(seconds: Any, moment: Any) -> Any:
+    """Return the moment, or null where `seconds`, computed without overflow, is over a day from what a job can have."""
+    low, high = -86_400, LAST_MS // 1000 + 86_400
+    return Case(When(Range(seconds, (low, high)), then=moment), default=None, output_field=DateTimeField())
+
+
+def representable_sql(ms: str) -> str:
+    """Return the SQL of a due time in ms, or null if no job can have it."""
+    return f"CASE WHEN {ms} BETWEEN 0 AND {LAST_MS} THEN {ms} END"
 
 
 def wanted_table(found: Sequence[tuple[str, int | None]], using: str) -> tuple[str, list[Any]]:
@@ -161,8 +198,9 @@ def _in_python(declaration: Declaration, pks: Sequence[Any], using: str) -> Iter
     if declaration.calendar is None:
         found = _with_due(declaration, among(declaration, pks, using)).values_list("pk", _DUE)
     else:
-        names = [name for name in ("pk", declaration.on, declaration.duration_field) if name]
-        found = matching(declaration, among(declaration, pks, using)).values_list(*names)
+        readable = {_DUE: _if_near(_Seconds(F(declaration.on)), F(declaration.on))}
+        names = [name for name in ("pk", _DUE, declaration.duration_field) if name]
+        found = matching(declaration, among(declaration, pks, using)).annotate(**readable).values_list(*names)
     for pk, *moments in found:
         text = key_text(declaration, pk)
         if text is not None:

@@ -3,7 +3,7 @@
 import threading
 import uuid
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -359,3 +359,70 @@ def test_a_row_for_which_the_calendar_has_no_time_has_no_job_and_disturbs_no_oth
     assert f"'{bad[0].pk}'" in caplog.text
     Order.objects.filter(pk=moved.pk).update(window=timedelta(hours=1))
     assert reconcile.reconcile("default")[close.topic][:3] == (1, 0, 0)
+
+
+NEVER = datetime.max.replace(tzinfo=UTC)
+LONG_AGO = datetime.min.replace(tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("model", "row", "options"),
+    [
+        (Order, {"created_at": NEVER}, {}),
+        (Order, {"created_at": NEVER}, {"after": HALF_HOUR}),
+        (Order, {"created_at": NEVER}, {"before": HALF_HOUR}),
+        (Order, {"created_at": datetime(9999, 12, 31, tzinfo=UTC)}, {"after": "window"}),
+        (Order, {"created_at": LONG_AGO}, {"before": HALF_HOUR}),
+        (Order, {"created_at": LONG_AGO}, {"before": "window"}),
+        (Order, {"created_at": datetime(1970, 1, 1, tzinfo=UTC)}, {"before": timedelta(milliseconds=1)}),
+        (Order, {"created_at": datetime(9999, 1, 1, tzinfo=UTC)}, {}),
+        (Order, {"created_at": START, "window": timedelta(days=3_000_000)}, {"after": "window"}),
+        (Order, {"created_at": START, "window": timedelta(days=-3_000_000)}, {"after": "window"}),
+        (Order, {"created_at": START, "window": timedelta(days=100_000_000)}, {"before": "window"}),
+        (Order, {"created_at": NEVER}, {"after": HALF_HOUR, "calendar": True}),
+        (Order, {"created_at": LONG_AGO}, {"before": HALF_HOUR, "calendar": True}),
+        (Reading, {"taken_at": NEVER, "at": 2}, {"after": HALF_HOUR}),
+    ],
+)  # fmt: skip
+def test_a_due_time_that_cannot_be_stored_means_no_job(
+    declare: Declare, caplog: Any, model: Any, row: dict[str, Any], options: dict[str, Any]
+) -> None:
+    from delaytasks import Calendar
+
+    if "calendar" in options:
+        options = options | {"calendar": Calendar("test-always", tz="UTC", hours={"mon-sun": "00:00-24:00"})}
+    close = declare(model, next(iter(row)), **options)
+    receivers.connect(close)
+    bad = model.objects.create(**row)
+    good = model.objects.create(**row | {"at": 3} if "at" in row else row)
+    model.objects.filter(pk=good.pk).update(**{close.on: START} | ({"window": HALF_HOUR} if model is Order else {}))
+    caplog.clear()
+    assert reconcile.reconcile("default")[close.topic][:3] == (1, 0, 0)
+    assert "1 rows have no job" in caplog.text
+    assert [job.subject for job in Job.objects.all()] == [good]
+    model.objects.filter(pk=good.pk).update(**{name: row[name] for name in row if name != "at"})
+    assert reconcile.reconcile("default")[close.topic][:3] == (0, 0, 1)
+    assert f"{bad.pk!s}" in caplog.text
+
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.parametrize("moment", ["infinity", "-infinity", "12000-01-01"])
+@pytest.mark.parametrize("has_calendar", [False, True])
+def test_a_moment_that_python_cannot_read_means_no_job(declare: Declare, moment: str, has_calendar: bool) -> None:
+    from delaytasks import Calendar
+
+    calendar = Calendar("test-always", tz="UTC", hours={"mon-sun": "00:00-24:00"}) if has_calendar else None
+    close = declare(Order, after=HALF_HOUR, calendar=calendar)
+    _, bad = [Order.objects.create(created_at=START) for _ in range(2)]
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE declared_order SET created_at = %s WHERE id = %s", [moment, bad.pk])
+    assert reconcile.reconcile("default")[close.topic][:3] == (1, 0, 0)
+
+
+@pytest.mark.parametrize("moment", [datetime(1970, 1, 1, tzinfo=UTC), datetime(9998, 12, 31, 23, 59, 59, tzinfo=UTC)])
+def test_the_first_and_the_last_due_time_can_be_stored(declare: Declare, moment: datetime) -> None:
+    close = declare(Order, if_past="run")
+    order = Order.objects.create(created_at=moment)
+    assert in_sync(close, order.pk) == (1, 0, 0)
+    assert in_sync(close, order.pk) == (0, 0, 0)
+    assert Job.objects.get().declared_due == moment
