@@ -1,6 +1,7 @@
 """Validate declarations, for the system checks. An invalid declaration has no effect."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -16,10 +17,12 @@ from django.db.models.lookups import FieldGetDbPrepValueIterableMixin
 from django.db.models.query import RawQuerySet
 from django.db.models.sql import Query
 
+from ..calendars import WorkingDays
 from . import conditions
 from .declarations import Declaration
 
 REFUSED = (Now, Random, Subquery, Aggregate, RawSQL, QuerySet, RawQuerySet, Query)
+LONGEST = timedelta(days=3_660)
 
 
 class Problem(NamedTuple):
@@ -66,6 +69,15 @@ def _fields(declaration: Declaration) -> Iterator[Problem]:
             f"but that field {found}.",
             "Name a DateTimeField. A date without time and zone says no moment.",
         )
+    span = declaration.span.count * timedelta(1) if isinstance(declaration.span, WorkingDays) else declaration.span
+    if isinstance(span, timedelta) and span > LONGEST:
+        option = "before" if declaration.is_before else "after"
+        yield Problem(
+            "delaytasks.E042",
+            f"Timeout {declaration.topic!r}: {option} is {span.days:,} days; at most {LONGEST.days:,}, ten years, are "
+            "possible.",
+            "Give a shorter time. For a later one, store the moment in a DateTimeField and name it in on=.",
+        )
     name = declaration.duration_field
     duration = None if name is None else _find(declaration, name)
     if name is not None and not isinstance(duration, models.DurationField):
@@ -94,10 +106,10 @@ def _find(declaration: Declaration, name: str) -> Any:
 def _condition(declaration: Declaration) -> Iterator[Problem]:
     names = [child[0] for child in conditions.children(declaration.while_) if isinstance(child, tuple)]
     names += sorted(conditions.referenced(declaration.while_))
-    many = sorted({name for name in names if _is_many(name, declaration.concrete)})
-    if many:
+    reverse = sorted({name for name in names if _is_reverse(name, declaration.concrete)})
+    if reverse:
         yield _wrong(
-            declaration, f"{many[0]!r} follows a relation to many rows",
+            declaration, f"{reverse[0]!r} follows a relation that is no column of its model, to one row or to many",
             "Use the model's own fields and its foreign keys. Keep a count or a state in a field of the model.",
         )  # fmt: skip
         return
@@ -168,8 +180,8 @@ def _wrong(declaration: Declaration, what: str, hint: str) -> Problem:
     return Problem("delaytasks.E043", message if message.endswith(".") else f"{message}.", hint)
 
 
-def _is_many(lookup: str, model: Any) -> bool:
-    """Return whether a lookup follows a relation to many rows, or one that is not a column of its model."""
+def _is_reverse(lookup: str, model: Any) -> bool:
+    """Return whether a lookup follows a relation that is not a column of its model, to one row or to many."""
     meta = model._meta
     for part in lookup.split(LOOKUP_SEP):
         try:

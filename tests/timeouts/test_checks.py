@@ -14,7 +14,7 @@ from delaytasks.calendars import days
 from delaytasks.exceptions import BadInput
 from delaytasks.timeouts import checks, declarations
 
-from .app.models import Customer, DatedPlan, Line, Order, Pair, RushOrder
+from .app.models import Customer, DatedPlan, Device, Line, Order, Pair, RushOrder
 from .conftest import HALF_HOUR, START
 
 
@@ -52,9 +52,12 @@ ALL = Q(pk__gt=0)
         (Customer, {"on": "order"}, "E041", "does not exist"),
         (Order, {"after": "wait"}, "E042", "does not exist"),
         (Order, {"before": "state"}, "E042", "is a CharField"),
+        (Order, {"after": timedelta.max}, "E042", "after is 999,999,999 days; at most 3,660"),
+        (Order, {"before": timedelta(days=3_661)}, "E042", "before is 3,661 days"),
+        (Device, {"on": "seen_at", "while_": Q(badge__isnull=True)}, "E043", "relation that is no column of its model"),
         (Order, {"while_": Q(paid=True)}, "E043", "Cannot resolve keyword 'paid'"),
-        (Order, {"while_": Q(lines__id=1)}, "E043", "relation to many rows"),
-        (Order, {"while_": ALL | ~Q(customer__order__state="x")}, "E043", "relation to many rows"),
+        (Order, {"while_": Q(lines__id=1)}, "E043", "relation that is no column of its model"),
+        (Order, {"while_": ALL | ~Q(customer__order__state="x")}, "E043", "relation that is no column of its model"),
         (Order, {"while_": Q(created_at__lt="yesterday")}, "E043", "“yesterday” value"),
         (Order, {"while_": Q(customer__active="maybe")}, "E043", "“maybe” value"),
         (Order, {"while_": Q(note="x") | ~Q(window="soon")}, "E043", "“soon” value"),
