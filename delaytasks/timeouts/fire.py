@@ -1,6 +1,6 @@
 """The handler of a declared timeout: lock the row, test condition and due time again, then call the function.
 
-What nobody noticed before is noticed here. So a job may be late, but never runs with its condition false.
+What nobody noticed before is noticed here. So a job may be late, but never runs with its condition false or early.
 """
 
 import functools
@@ -26,6 +26,7 @@ WAIT_SECONDS = 0.1  # how long a run slot waits for a locked row
 STEP_SECONDS = 0.01
 LOCKED_RETRY_MS = 200
 NOT_APPLIED_RETRY_MS = 5_000  # for a worker whose code matches the applied declaration
+LONGEST_NOT_APPLIED_RETRY_MS = 300_000
 
 
 class Fire:
@@ -73,22 +74,36 @@ class _Facts(NamedTuple):
     declared_ms: int | None  # the one for which the job was made; None: a person scheduled it
     past: bool
     fingerprint: str | None  # of the applied declaration
+    now_ms: int
 
 
 def _reason_to_skip(declaration: Declaration, pk: Any, job: RunningJob) -> str | None:
     """Return None if the job runs, otherwise why it is skipped. Raises PutBack if it runs later."""
     facts = _facts(declaration, pk, job)
-    if not applied.is_automatic() and facts.fingerprint != declaration.fingerprint:
-        if facts.wanted_ms is None:  # by this process's code alone: another process may know better
-            raise PutBack(delay_ms=NOT_APPLIED_RETRY_MS)
-        return None
-    if facts.wanted_ms is None:
+    is_applied = applied.is_automatic() or facts.fingerprint == declaration.fingerprint
+    if facts.wanted_ms is None and is_applied:
         return UNMET
-    if facts.declared_ms in (None, facts.wanted_ms):
+    if facts.wanted_ms is not None and facts.declared_ms in (None, facts.wanted_ms):
+        return None
+    if not is_applied:
+        delay_ms = _not_applied_delay_ms(facts)
+        if delay_ms > 0:
+            raise PutBack(delay_ms=delay_ms)
         return None
     if facts.past:
         return PAST
     raise PutBack(declared_ms=facts.wanted_ms)
+
+
+def _not_applied_delay_ms(facts: _Facts) -> int:
+    """Return when to try again a job that this process's code does not run now; 0 or less: it runs.
+
+    Another process may know better, so the job keeps its declared time. It waits for as long as it is late already, and
+    not beyond the time at which this process runs it.
+    """
+    late_ms = 0 if facts.declared_ms is None else facts.now_ms - facts.declared_ms
+    delay_ms = min(max(late_ms, NOT_APPLIED_RETRY_MS), LONGEST_NOT_APPLIED_RETRY_MS)
+    return delay_ms if facts.wanted_ms is None else min(delay_ms, facts.wanted_ms - facts.now_ms)
 
 
 def _facts(declaration: Declaration, pk: Any, job: RunningJob) -> _Facts:
@@ -97,12 +112,12 @@ def _facts(declaration: Declaration, pk: Any, job: RunningJob) -> _Facts:
     sql = f"""
         WITH wanted (pk, declared_ms) AS MATERIALIZED ({wanted})
         SELECT declared_ms, {d.to_ms("job.declared_due")}, coalesce({past_sql(declaration, d)}, false),
-            (SELECT fingerprint FROM delaytasks_declaration WHERE topic = %s)
+            (SELECT fingerprint FROM delaytasks_declaration WHERE topic = %s), {d.to_ms(d.now)}
         FROM delaytasks_job AS job LEFT JOIN wanted ON 1 = 1 WHERE job.id = %s"""
     with dialects.cursor(job.using) as cursor:
         cursor.execute(sql, [*params, declaration.topic, job.id])
         found = cursor.fetchone()
-    return _Facts(*found) if found else _Facts(None, None, False, declaration.fingerprint)
+    return _Facts(*found) if found else _Facts(None, None, False, declaration.fingerprint, 0)
 
 
 def make_next(using: str, held: Any) -> None:

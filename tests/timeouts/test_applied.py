@@ -9,7 +9,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db.models import Q
 
-from delaytasks import timeout
+from delaytasks import run_now, timeout
 from delaytasks.models import Declaration as Applied
 from delaytasks.models import Job
 from delaytasks.timeouts import declarations, fire
@@ -131,13 +131,62 @@ def test_a_worker_with_another_fingerprint_runs_what_matches_and_leaves_the_rest
     declare()
     command("apply")
     rows = [Order.objects.create(created_at=START, state=state) for state in ("open", "paid")]
-    called = declare(after=4 * HALF_HOUR, while_=Q(state="open"))
+    called = declare(after=HALF_HOUR / 2, while_=Q(state="open"))
     db_clock.advance(seconds=1800)
     stage.go()
     assert called == [rows[0]]
     job = Job.objects.get(ended_at=None)
     assert job.due_at == START + HALF_HOUR + timedelta(milliseconds=fire.NOT_APPLIED_RETRY_MS)
     assert (job.failures, job.declared_due, job.events.count()) == (0, START + HALF_HOUR, 0)
+
+
+@pytest.mark.on_both
+@pytest.mark.parametrize("changed", [{"while_": Q(state__in=["open", "new"])}, {"after": 4 * HALF_HOUR}])
+def test_a_worker_with_another_fingerprint_never_runs_what_is_due_later(
+    stage: Any, db_clock: Any, changed: dict[str, Any]
+) -> None:
+    declare(while_=Q(state="open"))
+    command("apply")
+    order = Order.objects.create(created_at=START)
+    called = declare(**changed)
+    if "while_" in changed:
+        order.created_at += 3 * HALF_HOUR
+        order.save()  # moves nothing: neither version's signals do
+    db_clock.advance(seconds=1800)
+    stage.go()
+    assert called == []
+    assert live() == {f"order:{order.pk}": START + HALF_HOUR + timedelta(seconds=5)}
+    db_clock.advance(seconds=3 * 1800)
+    stage.go()
+    assert called == [order]
+
+
+@pytest.mark.on_both
+def test_a_job_that_is_put_back_again_and_again_waits_longer_each_time(stage: Any, db_clock: Any) -> None:
+    declare()
+    command("apply")
+    order = Order.objects.create(created_at=START)
+    called = declare(after=HALF_HOUR + timedelta(minutes=20))
+    db_clock.advance(seconds=1800)
+    waits = []
+    while not called:
+        stage.go()
+        waits += [due.timestamp() - db_clock.now_ms / 1000 for due in live().values()]
+        db_clock.advance(seconds=waits[-1] if waits else 0)
+    # As late as it is already; at most 300 s, and not beyond the time at which this version runs it.
+    assert waits == [5, 5, 10, 20, 40, 80, 160, 300, 300, 280]
+    assert called == [order]
+
+
+@pytest.mark.on_both
+def test_a_worker_with_another_fingerprint_runs_what_a_person_moved_forward(stage: Any, db_clock: Any) -> None:
+    declare(while_=Q(state="open"))
+    command("apply")
+    order = Order.objects.create(created_at=START)
+    called = declare()
+    run_now(CLOSE, f"order:{order.pk}")
+    stage.go()
+    assert called == [order]
 
 
 def test_a_removed_declaration_is_named_and_its_jobs_can_be_cancelled(db_clock: Any) -> None:
