@@ -36,7 +36,8 @@ class Declaration(models.Model):
 
 
 class TimeoutMark(models.Model):
-    """A changed row of a watched table, whose declared timeouts must be checked. Written by triggers.
+    """A changed row of a watched table, whose declared timeouts must be checked. Written by triggers, and by the end of
+    a job whose row is locked.
 
     Append-only, without a unique constraint: if an equal mark prevented the insert while a worker reads and deletes
     it, the change would be lost.

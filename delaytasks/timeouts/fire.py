@@ -123,11 +123,14 @@ def _facts(declaration: Declaration, pk: Any, job: RunningJob) -> _Facts:
 def make_next(using: str, held: Any) -> None:
     """Make the next job of the row whose job has just ended, if it declares another due time. In one commit with it.
 
-    A row that others have locked is left to them, and to the reconciliation.
+    A row that others have locked is marked: their transaction may have seen this job running, and so made none. To wait
+    for it here could deadlock.
     """
+    from .triggers import marks  # here: it needs Django's apps, and this module is imported before they are loaded
+
     declaration = declarations.find(held.topic)
     if declaration is None or using not in aliases_of(declaration):
         return
     pk = declaration.pk_of(held.key)
     if pk is not None:
-        sync(declaration, [pk], using=using, skip_locked=True)
+        marks.add(declaration, sync(declaration, [pk], using=using, skip_locked=True).locked_pks, using)

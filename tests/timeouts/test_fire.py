@@ -9,10 +9,11 @@ import pytest
 from django.db.models import F, Q
 
 from delaytasks import Snooze, cancel, timeout
-from delaytasks.models import Job
+from delaytasks.models import Job, TimeoutMark
 from delaytasks.states import State
 from delaytasks.timeouts.fire import GONE, PAST
 from delaytasks.timeouts.statements import UNMET
+from delaytasks.timeouts.triggers import marks
 
 from .app.models import CourierOrder, OpenOrder, Order
 from .conftest import HALF_HOUR, START, live
@@ -195,6 +196,35 @@ def test_a_locked_row_hands_its_job_back_soon_without_a_failure_or_an_event(
     job = Job.objects.get(ended_at=None)
     assert (job.state, job.failures, job.due_at) == (State.DELAYED, 0, START + HALF_HOUR + timedelta(seconds=0.2))
     assert outcomes() == [("finished", "")]
+
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.parametrize("ends", ["return", "finishing"])
+@pytest.mark.parametrize("model", [Order, CourierOrder])
+def test_a_due_time_that_is_saved_while_the_job_ends_gets_its_job_soon(
+    stage: Any, db_clock: Any, in_another_session: Any, ends: str, model: Any
+) -> None:
+    """The saving transaction sees a running job; the end of the job finds the row locked, and leaves a mark."""
+    commits: list[Callable[[], None]] = []
+
+    @timeout(model, on="created_at", after=HALF_HOUR, topic="declared.close", atomic=False)
+    def close(order: Any, job: Any) -> None:
+        sql = f"UPDATE declared_order SET created_at = created_at + interval '1 hour' WHERE id = {order.pk}"
+        commits.append(in_another_session(sql))
+        if ends == "finishing":
+            with job.finishing():
+                pass
+
+    order = model.objects.create(created_at=START)
+    db_clock.advance(seconds=1800)
+    stage.go()
+    assert Job.objects.get().state == State.FINISHED
+    marks.drain_for_a_while("default")
+    assert live() == {}
+    commits[0]()
+    marks.drain_for_a_while("default")
+    assert live() == {f"{model._meta.model_name}:{order.pk}": START + 3 * HALF_HOUR}
+    assert not TimeoutMark.objects.exists()
 
 
 @pytest.mark.only_on("postgresql")

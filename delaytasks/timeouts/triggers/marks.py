@@ -21,12 +21,21 @@ from ...models import TimeoutMark
 from .. import applied
 from ..declarations import Declaration, declarations, find
 from ..sync import sync
-from .watched import Dependent, Watched, watched
+from .watched import Watched, watched
 
 logger = logging.getLogger("delaytasks")
 PAGE = 1000  # marks, and rows that refer to marked rows, in one transaction
 PASS_SECONDS = 0.3  # of one pass of the guard, whose thread also makes due jobs ready
 _positions: dict[str, int] = {}  # alias -> the last mark that this process has read in a pass without an end
+
+
+def add(declaration: Declaration, pks: Iterable[Any], using: str) -> None:
+    """Mark rows of a declaration's model, in the caller's transaction: they are locked now, and synced afterwards.
+
+    The table need not have triggers.
+    """
+    table_name = declaration.concrete._meta.db_table
+    TimeoutMark.objects.using(using).bulk_create([TimeoutMark(table_name=table_name, row_pk=str(pk)) for pk in pks])
 
 
 def drain_for_a_while(using: str) -> None:
@@ -148,16 +157,11 @@ class _Group:
             left = _sync(each.declaration, found, self.using)
             if left is None:
                 return Result()
-            self._mark_locked(each, left)
+            add(each.declaration, left, self.using)
             room -= len(found)
             if not room:
                 return self._remember(marks, [each.name, str(found[-1])])
         return Result(done=marks)
-
-    def _mark_locked(self, dependent: Dependent, locked: Iterable[Any]) -> None:
-        table_name = dependent.declaration.concrete._meta.db_table
-        rows = [TimeoutMark(table_name=table_name, row_pk=str(pk)) for pk in locked]
-        TimeoutMark.objects.using(self.using).bulk_create(rows)
 
     def _remember(self, marks: Sequence[TimeoutMark], position: list[str]) -> Result:
         TimeoutMark.objects.using(self.using).filter(pk__in=[mark.pk for mark in marks]).update(position=position)
