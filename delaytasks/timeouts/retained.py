@@ -1,4 +1,4 @@
-"""Ended jobs that a declaration still needs: the newest of each key whose row matches.
+"""Ended jobs that a declaration still needs: of each key whose row matches, the newest with a declared time.
 
 It says that the row's due time is done. Without it the row would get another job. The retention keeps these jobs. The
 archive of the pipeline keeps each job with a declared time; the others forget theirs before.
@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from django.db import connections
+from django.db.models import Exists, OuterRef
 
 from ..clock import to_ms
-from ..maintenance.retention import PAGE, EndedJob, keep, newest_of_keys
+from ..maintenance.retention import PAGE, EndedJob, keep
 from ..models import Job
 from . import declarations
 from .declarations import Declaration
@@ -25,11 +26,21 @@ def keep_done(using: str, jobs: Sequence[EndedJob]) -> set[int]:
     """Return the ids of those ended jobs that declarations need."""
     declared = [each for each in declarations.declarations() if using in aliases_of(each)]
     topics = {each.topic for each in declared}
-    newest = newest_of_keys(using, [job for job in jobs if job.topic in topics])
+    newest = _newest_of_keys(using, [job.id for job in jobs if job.topic in topics])
     kept: set[int] = set()
     for each in declared:
         kept |= _of_matching_rows(each, [job for job in jobs if job.id in newest and job.topic == each.topic], using)
     return kept
+
+
+def _newest_of_keys(using: str, ids: Sequence[int]) -> set[int]:
+    """Return those of these jobs that have a declared time, and no later ended job of the same key has one.
+
+    A live job does not count: it forgets its declared time if the declaration cancels it.
+    """
+    done = Job.objects.using(using).filter(declared_due__isnull=False, ended_at__isnull=False)
+    later = done.filter(topic=OuterRef("topic"), key=OuterRef("key"), pk__gt=OuterRef("pk"))
+    return set(done.filter(~Exists(later), pk__in=ids).values_list("pk", flat=True)) if ids else set()
 
 
 def forget_others(using: str, before: datetime) -> None:

@@ -124,6 +124,49 @@ def test_the_newest_job_of_each_key_whose_row_still_matches_is_kept(
     assert reconcile.reconcile("default")[close.topic][:3] == (0, 0, 0)
 
 
+@pytest.mark.on_both
+@pytest.mark.parametrize("later", ["cancelled", "live"])
+@pytest.mark.parametrize("deletes", ["retention", "archive"])
+@pytest.mark.usefixtures("transactional_db")
+def test_what_is_done_is_remembered_although_a_newer_job_has_no_declared_time(
+    declare: Declare, db_clock: Any, deletes: str, later: str
+) -> None:
+    """A row's job ended. One for another time was cancelled with the condition, before or after the old jobs went."""
+    from datetime import timedelta
+
+    from delaytasks.maintenance.retention import Retention, prune
+    from delaytasks.states import State
+    from delaytasks.timeouts import retained
+
+    def delete_old_jobs() -> None:
+        db_clock.advance(seconds=86_400)
+        if deletes == "retention":
+            list(prune("default", Retention({"*": {"ended": timedelta(hours=1)}})))
+        else:
+            retained.forget_others("default", START + timedelta(hours=1))
+            Job.objects.filter(declared_due=None).delete()  # as the archive does: see test_archive.py
+
+    def save(days: int, state: str) -> None:
+        Order.objects.update(created_at=START + timedelta(days=days), state=state)
+        reconcile.reconcile("default")
+
+    declare(Order, while_=Q(state="open"))
+    Order.objects.create()
+    save(0, "open")
+    Job.objects.update(state=State.FINISHED, ended_at=START)
+    save(7, "open")
+    if later == "live":
+        delete_old_jobs()
+    save(7, "paid")
+    assert list(Job.objects.order_by("id").values_list("state", "declared_due")) == [
+        (State.FINISHED, START), (State.CANCELLED, None)
+    ]  # fmt: skip
+    save(0, "open")
+    delete_old_jobs()
+    save(0, "open")
+    assert live() == {}
+
+
 @pytest.mark.only_on("postgresql")
 def test_locked_rows_are_left_to_the_next_pass(declare: Declare, in_another_session: Any) -> None:
     close = declare(Order, while_=Q(state="open"))
