@@ -87,7 +87,11 @@ def cancel_jobs(
     by: str, reason: str,
 ) -> CancelCounts:  # fmt: skip
     """Do the same as cancel_many() with checked arguments, and leave series alone."""
-    ids = _matching(using, topic, key_prefix, label, pk)
+    return cancel_ids(using, _matching(using, topic, key_prefix, label, pk), by=by, reason=reason)
+
+
+def cancel_ids(using: str, ids: Sequence[int], *, by: str, reason: str) -> CancelCounts:
+    """Do the same for the jobs with these ids, which are sorted."""
     counts = [_cancel_page(using, page, by, reason) for page in _pages(ids)]
     return CancelCounts(*map(sum, zip(*counts, strict=True))) if counts else CancelCounts(0, 0, 0)
 
@@ -106,8 +110,7 @@ def _end_series(using: str, topic: str | None, key_prefix: str | None, label: st
 
 def cancel_of_topic(topic: str, *, using: str) -> CancelCounts:
     """Cancel all live jobs of a topic, which need not be known here."""
-    counts = [_cancel_page(using, page, "", "") for page in _pages(_matching(using, topic, None, None, None))]
-    return CancelCounts(*map(sum, zip(*counts, strict=True))) if counts else CancelCounts(0, 0, 0)
+    return cancel_ids(using, _matching(using, topic, None, None, None), by="", reason="")
 
 
 def _matching(using: str, topic: str | None, key_prefix: str | None, label: str | None, pk: str | None) -> list[int]:

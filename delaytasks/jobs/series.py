@@ -5,6 +5,7 @@ recurrence/series.py starts a series; here it is cancelled.
 """
 
 import hashlib
+import re
 from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from .inputs import Delay
 
 SEPARATOR = "#"
+LABEL = r"(?:\d{4}-\d\d-\d\dT[\d:.]+(?:/2)?|now:\d+)"  # what follows the key of a series or the name of a schedule
+_LABEL = re.compile(LABEL, re.ASCII)
 
 
 class NewSeries(NamedTuple):
@@ -71,7 +74,7 @@ def cancel(using: str, topic: str, key: str, *, by: str, reason: str) -> Result:
 
     Returns RUNNING if one of its jobs is running: that one goes on, and none comes after it.
     """
-    from .cancellation import cancel_jobs
+    from .cancellation import cancel_ids
 
     rows = _rows(using).filter(name=name_of(topic, key))
     if not rows.exists():  # most often; then no transaction is needed
@@ -80,11 +83,24 @@ def cancel(using: str, topic: str, key: str, *, by: str, reason: str) -> Result:
         row = rows.select_for_update().first()
         if row is None:
             return Result.NOT_FOUND
-        counts = cancel_jobs(using, topic=topic, key_prefix=prefix_of(key), by=by, reason=reason)
+        ids = sorted(job_id for _due_at, job_id in live_jobs(using, topic, key))
+        counts = cancel_ids(using, ids, by=by, reason=reason)
         if row.ended and not (counts.cancelled or counts.running):
             return Result.ALREADY_FINISHED
         _rows(using).filter(pk=row.pk).delete()
     return Result.RUNNING if counts.running else Result.CANCELLED
+
+
+def live_jobs(using: str, topic: str, key: str) -> list[tuple[datetime, int]]:
+    """Return (due time, id) of the live jobs of a series, in this order.
+
+    A key may have the separator in it, so the keys of other jobs may begin as those of this series.
+    """
+    from ..models import Job
+
+    prefix = prefix_of(key)
+    jobs = Job.objects.using(using).key_starts(prefix, topics=[topic]).live().values_list("due_at", "id", "key")
+    return sorted((due_at, job_id) for due_at, job_id, name in jobs if _LABEL.fullmatch(name.removeprefix(prefix)))
 
 
 def delete_matching(using: str, **conditions: Any) -> None:

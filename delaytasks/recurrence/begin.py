@@ -15,7 +15,7 @@ from ..calendars.wall_time import to_zone
 from ..db import transitions
 from ..exceptions import BadInput
 from ..handlers import Handler, Skip, Snooze
-from ..jobs.series import name_of
+from ..jobs.series import LABEL, name_of
 from ..worker.coroutines import await_result
 from .definition import times_of_row
 from .wall_times import parse_label
@@ -27,10 +27,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("delaytasks")
 QUEUE_SECONDS = 1.0  # how long a firing with running="queue" waits before it looks again
 NONE_WITHIN_MS = 60_000  # with missed="none" and no within=, what begins later is missed
-_FIRING = re.compile(
-    r"(?:(?P<name>[A-Za-z0-9._-]{1,100})@|(?P<series>.{1,228})#)(?P<label>\d{4}-\d\d-\d\dT[\d:.]+(/2)?|now:\d+)",
-    re.ASCII,
-)
+_FIRING = re.compile(rf"(?:(?P<name>[A-Za-z0-9._-]{{1,100}})@|(?P<series>.{{1,228}})#)(?P<label>{LABEL})", re.ASCII)
 
 
 def call(handler: Handler, argument: Any) -> Any:

@@ -120,10 +120,8 @@ def _resolve_conflict(using: str, new: NewSeries) -> "Job | None":
 
 def _first_job(using: str, topic: str, key: str) -> "Job | None":
     """Return the live job of a series that is due first."""
-    from ..models import Job
-
-    jobs = Job.objects.using(using).key_starts(series.prefix_of(key), topics=[topic]).live()
-    return min(jobs, key=lambda job: (job.due_at, job.pk), default=None)
+    jobs = series.live_jobs(using, topic, key)
+    return get_job(using, jobs[0][1]) if jobs else None
 
 
 def pass_if_rested(using: str) -> None:

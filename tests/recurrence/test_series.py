@@ -174,6 +174,19 @@ def test_cancel_of_a_series_with_a_job_that_runs(stage, db_clock):
     assert (live(), Schedule.objects.count()) == ([], 0)
 
 
+@pytest.mark.on_both
+def test_keys_that_begin_alike_are_strangers(runs, stage, db_clock):
+    schedule("tick", "order:1#line:2", period=60, repeat=None, delay=30)
+    schedule("tick", "order:1#x", delay=600)
+    strangers = live()
+    first = schedule("tick", "order:1", period=60, repeat=None, delay=60)
+    assert (first.is_new, first.key) == (True, "order:1#2030-01-01T00:01:00")
+    schedules.run_now(Schedule.objects.get(series_key="order:1").name)
+    assert cancel("tick", "order:1") == "cancelled"
+    assert live() == strangers
+    assert Schedule.objects.get().series_key == "order:1#line:2"
+
+
 def test_cancel_after_the_last_run(runs, stage, db_clock):
     schedule("tick", KEY, period=5, repeat=1)
     run_until(stage, db_clock, START + timedelta(minutes=1), step_seconds=5)
