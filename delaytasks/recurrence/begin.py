@@ -67,7 +67,7 @@ def decide(job: "RunningJob") -> Instead | None:
         return None
     reason = _missed(row, job, match["label"])
     if not reason and row.running != "allow" and _occupied(row, job):
-        if row.running == "queue":
+        if row.running == "queue" or not _may_be_skipped(row, job, match["label"]):
             return Instead(Snooze(QUEUE_SECONDS))
         reason = "running"
     if reason or job.attempt == 1:
@@ -110,10 +110,7 @@ def _missed(row: "Schedule", job: "RunningJob", label: str) -> str:
     Only a first attempt at the firing's own time is judged: retries, and what people moved, ran now or filled in
     later, run.
     """
-    if label.startswith("now:") or job.attempt > 1:
-        return ""
-    firing = parse_label(label, to_zone(row.tz))
-    if clock.to_ms(firing.due) != job.due_ms:
+    if job.attempt > 1 or not _is_at_its_time(row, job, label):
         return ""
     if row.paused:
         return "paused"
@@ -122,6 +119,24 @@ def _missed(row: "Schedule", job: "RunningJob", label: str) -> str:
     if within_ms is not None and now_ms - job.due_ms > within_ms:
         return "late"
     return "missed" if row.missed == "last" and _has_later(row, job.due_ms, now_ms) else ""
+
+
+def _may_be_skipped(row: "Schedule", job: "RunningJob", label: str) -> bool:
+    """Return whether running="skip" may skip this attempt: a first one, at the firing's own time or of a backfill.
+
+    Others wait: retries, and what people moved or ran now.
+    """
+    if job.attempt > 1 or label.startswith("now:"):
+        return False
+    backfilled = job.due_ms <= job.created_ms  # what a person moves is due after it was made
+    return backfilled or _is_at_its_time(row, job, label)
+
+
+def _is_at_its_time(row: "Schedule", job: "RunningJob", label: str) -> bool:
+    """Return whether a job is due at its firing's own time: not after a reschedule, and never for run_now()."""
+    if label.startswith("now:"):
+        return False
+    return clock.to_ms(parse_label(label, to_zone(row.tz)).due) == job.due_ms
 
 
 def _has_later(row: "Schedule", due_ms: int, now_ms: int) -> bool:

@@ -9,7 +9,7 @@ from django.db import connection
 from delaytasks import handlers, reschedule
 from delaytasks.maintenance import sweep
 from delaytasks.models import Job, ScheduleRun
-from delaytasks.recurrence import begin, maker
+from delaytasks.recurrence import begin, maker, schedules
 from delaytasks.states import State
 
 from .conftest import START, run_until
@@ -139,6 +139,44 @@ def test_while_a_run_is_running(define, stage, db_clock, skipped, running, ran):
     held.finish()
     run_until(stage, db_clock, START + timedelta(minutes=21), step_seconds=2)
     assert ticks == ([] if running == "skip" else [second])
+
+
+@pytest.mark.parametrize("why", ["retried", "moved", "run now"])
+def test_what_is_no_first_attempt_at_its_time_waits_for_the_other(define, stage, db_clock, skipped, why):
+    ran = []
+
+    @stage.handler("tick", max_attempts=5, ttr=3600)
+    def fails_at_first(job):
+        ran.append(job.key)
+        if why == "retried" and len(ran) == 1:
+            raise handlers.Retry("again", delay=605)
+
+    define(missed="all")
+    waits = "tick@2030-01-01T00:10:00"
+    if why == "moved":
+        reschedule("tick", waits, delay=1205)
+    run_until(stage, db_clock, START + timedelta(minutes=19))
+    db_clock.advance(seconds=62)
+    (held,) = stage.take("tick")
+    assert held.key == "tick@2030-01-01T00:20:00"
+    assert begin._occupied(begin._find("default", "tick", "tick"), held) is False  # type: ignore[arg-type]
+    if why == "run now":
+        waits = schedules.run_now("tick").key
+    before = len(ran)
+    run_until(stage, db_clock, START + timedelta(minutes=21), step_seconds=5)
+    assert (ran[before:], skipped) == ([], [])
+    held.finish()
+    run_until(stage, db_clock, START + timedelta(minutes=22), step_seconds=5)
+    assert (ran[before:], skipped) == ([waits], [])
+
+
+def test_a_backfill_beside_a_run_is_skipped(define, stage, db_clock, skipped):
+    ticks = stage.recorder("tick", ttr=3600)
+    hold_one(stage, define, db_clock, running="skip")
+    assert schedules.backfill("tick", START, START) == 1
+    stage.go()
+    assert ticks == []
+    assert skipped == [("tick@2030-01-01T00:00:00", "running")]
 
 
 def test_a_run_whose_worker_died_does_not_hold_the_next(define, stage, db_clock, skipped):
