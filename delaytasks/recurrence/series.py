@@ -16,10 +16,11 @@ from ..exceptions import BadDelay, BadKey, BadSchedule, KeyIsLive
 from ..jobs import series
 from ..jobs.inputs import check_known, to_body, to_when
 from ..jobs.series import NewSeries
+from ..models import Schedule
 from ..querysets import get_job
 from ..states import Outcome
-from . import schedules
-from .definition import Definition
+from . import maker, schedules
+from .definition import Definition, times_of_row
 
 if TYPE_CHECKING:
     from ..models import Job
@@ -84,8 +85,9 @@ def _start(using: str, new: NewSeries, definition: Definition, now: datetime) ->
     row.series_key = new.key
     row.subject_label, row.subject_pk = new.subject_label or None, new.subject_pk or None
     schedules.insert(using, row)
-    job = _first_job(using, row.topic, new.key)
-    assert job is not None  # its wall time is later than that of every job that an earlier series of this key has made
+    job = _next_job(using, row)
+    if job is None:
+        raise BadSchedule(f"The series {str(row)!r} would never run: all of its jobs have run already.")
     job.is_new = True
     if new.by:
         due_ms, made_ms = clock.to_ms(job.due_at), clock.to_ms(job.created_at)
@@ -104,18 +106,36 @@ def _resolve_conflict(using: str, new: NewSeries) -> "Job | None":
         raise KeyIsLive(
             f"{new.topic} {new.key!r} is live already, as a single job, {plain.id}. Cancel it, or use another key."
         )
-    job = _first_job(using, new.topic, new.key)
-    if job is not None and new.on_conflict == "keep":
-        return job
-    if job is not None and new.on_conflict == "reject":
-        due = job.due_at.isoformat()
-        raise KeyIsLive(
-            f"{new.topic} {new.key!r} is a series already; its next job is {job.pk}, due at {due}. "
-            "Use on_conflict='keep' or 'replace', or another key."
-        )
+    name = series.name_of(new.topic, new.key)
+    if new.on_conflict != "replace":
+        row = Schedule.objects.using(using).select_for_update().filter(name=name).first()  # no cancel() meanwhile
+        job = _first_job(using, new.topic, new.key) if row is None or row.ended else _next_job(using, row)
+        if job is not None and new.on_conflict == "keep":
+            return job
+        if job is not None:
+            raise KeyIsLive(
+                f"{new.topic} {new.key!r} is a series already; its next job is due at {job.due_at.isoformat()}. "
+                "Use on_conflict='keep' or 'replace', or another key."
+            )
     series.cancel(using, new.topic, new.key, by=new.by, reason="")
-    series.delete_matching(using, name=series.name_of(new.topic, new.key))  # it had ended
+    series.delete_matching(using, name=name)  # it had ended
     return None
+
+
+def _next_job(using: str, row: "Schedule") -> "Job | None":
+    """Return the live job of a series that is due first. Make its next one if there is none; None if none comes.
+
+    There is none while the series is paused, and if somebody ran early what was made ahead. The chain stays where it
+    is: when it comes to this job, it finds it made.
+    """
+    job = _first_job(using, row.topic, row.series_key or "")
+    if job is not None:
+        return job
+    times, after = times_of_row(row), max(row.made_until, databases.now(using)) if row.paused else row.made_until
+    while job is None and (firing := times.next_after(after)) is not None:
+        maker.insert(using, [maker.new_firing(row, firing, clock.to_ms(firing.due))])  # nothing if it ran already
+        job, after = _first_job(using, row.topic, row.series_key or ""), firing.due
+    return job
 
 
 def _first_job(using: str, topic: str, key: str) -> "Job | None":

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from delaytasks import cancel, cancel_many, jobs_of, schedule
+from delaytasks import cancel, cancel_many, jobs_of, run_now, schedule
 from delaytasks.exceptions import BadDelay, BadInput, BadKey, BadSchedule, BadTimeZone, KeyIsLive, UnknownTopic
 from delaytasks.models import Job, JobEvent, Schedule, ScheduleRun
 from delaytasks.recurrence import begin, maker, schedules, series
@@ -137,6 +137,54 @@ def test_a_key_can_have_another_series_after_its_end(runs, stage, db_clock):
         schedule("tick", KEY, period=10, repeat=1)
         run_until(stage, db_clock, datetime.fromtimestamp(db_clock.now_ms / 1000, UTC) + timedelta(minutes=1))
     assert len(runs()) == 4
+
+
+@pytest.mark.on_both
+@pytest.mark.parametrize("mode", ["keep", "replace", "reject", "cancel"])
+def test_a_series_whose_next_run_ran_early_goes_on(runs, stage, db_clock, mode):
+    assert run_now("tick", schedule("tick", KEY, cron="0 9 * * *").key)
+    stage.go()
+    next_key = f"{KEY}#2030-01-02T09:00:00"
+    if mode == "reject":
+        with pytest.raises(KeyIsLive, match="its next job is due at 2030-01-02T09:00:00"):
+            schedule("tick", KEY, cron="0 9 * * *")
+        assert live() == []
+        return
+    if mode == "cancel":
+        assert cancel("tick", KEY) == "cancelled"
+    job = schedule("tick", KEY, cron="0 9 * * *", on_conflict="reject" if mode == "cancel" else mode)
+    assert (job.key, job.is_new, live()) == (next_key, mode != "keep", [next_key])
+    run_until(stage, db_clock, START + timedelta(days=2), step_seconds=3600)
+    assert runs() == ["00:00:00", "09:00:00"]
+
+
+def test_a_series_whose_only_run_ran_early_is_over(runs, stage, db_clock):
+    once = {"rrule": "FREQ=DAILY;COUNT=1", "due_at": START + timedelta(hours=1)}
+    run_now("tick", schedule("tick", KEY, **once).key)
+    stage.go()
+    with pytest.raises(BadSchedule, match="would never run"):
+        schedule("tick", KEY, **once, on_conflict="keep")
+    assert schedule("tick", KEY, period=60, repeat=None, delay=7200).is_new
+
+
+@pytest.mark.on_both
+def test_a_paused_series_is_a_conflict(runs, stage, db_clock):
+    schedule("tick", KEY, period=60, repeat=None, delay=60)
+    schedules.pause(Schedule.objects.get().name)
+    run_until(stage, db_clock, START + timedelta(minutes=5))
+    assert live() == []
+    with pytest.raises(KeyIsLive, match="its next job is due at 2030-01-01T00:06:00"):
+        schedule("tick", KEY, period=60, repeat=None)
+    job = schedule("tick", KEY, period=60, repeat=None, on_conflict="keep")
+    assert (job.is_new, job.key, Schedule.objects.get().paused) == (False, f"{KEY}#2030-01-01T00:06:00", True)
+    run_until(stage, db_clock, START + timedelta(minutes=8))
+    assert (runs(), live()) == ([], [])
+    schedules.resume(Schedule.objects.get().name)
+    run_until(stage, db_clock, START + timedelta(minutes=9))
+    assert runs() == ["00:09:00"]
+    schedules.pause(Schedule.objects.get().name)
+    assert schedule("tick", KEY, period=60, repeat=None, on_conflict="replace").is_new
+    assert not Schedule.objects.get().paused
 
 
 def test_a_rollback_leaves_no_series(runs, db_clock):
