@@ -15,7 +15,8 @@ from ..calendars.wall_time import to_zone
 from ..db import transitions
 from ..exceptions import BadInput
 from ..handlers import Handler, Skip, Snooze
-from ..jobs.series import LABEL, name_of
+from ..jobs.series import LABEL, firing_prefix, name_of
+from ..states import State
 from ..worker.coroutines import await_result
 from .definition import times_of_row
 from .wall_times import parse_label
@@ -118,7 +119,7 @@ def _missed(row: "Schedule", job: "RunningJob", label: str) -> str:
     within_ms = NONE_WITHIN_MS if row.within_ms is None and row.missed == "none" else row.within_ms
     if within_ms is not None and now_ms - job.due_ms > within_ms:
         return "late"
-    return "missed" if row.missed == "last" and _has_later(row, job.due_ms, now_ms) else ""
+    return "missed" if row.missed == "last" and _has_later(row, job, now_ms) else ""
 
 
 def _may_be_skipped(row: "Schedule", job: "RunningJob", label: str) -> bool:
@@ -139,13 +140,19 @@ def _is_at_its_time(row: "Schedule", job: "RunningJob", label: str) -> bool:
     return clock.to_ms(parse_label(label, to_zone(row.tz)).due) == job.due_ms
 
 
-def _has_later(row: "Schedule", due_ms: int, now_ms: int) -> bool:
-    """Return whether a later firing of the schedule is due, too."""
+def _has_later(row: "Schedule", job: "RunningJob", now_ms: int) -> bool:
+    """Return whether a later firing of the schedule is due, too. Those cancelled before they began do not count."""
+    due = clock.from_ms(job.due_ms)
     try:
-        later = times_of_row(row).next_after(clock.from_ms(due_ms))
+        times = times_of_row(row)
+        while (later := times.next_after(due)) is not None and clock.to_ms(later.due) <= now_ms:
+            made = transitions.find_latest(job.using, job.topic, firing_prefix(row) + later.label)
+            if made is None or made.state != State.CANCELLED or made.attempt:  # a skipped job has an attempt
+                return True
+            due = later.due
     except BadInput:
         return False
-    return later is not None and clock.to_ms(later.due) <= now_ms
+    return False
 
 
 def _occupied(row: "Schedule", job: "RunningJob") -> bool:

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from django.db import connection
 
-from delaytasks import handlers, reschedule
+from delaytasks import cancel, handlers, reschedule
 from delaytasks.maintenance import sweep
 from delaytasks.models import Job, ScheduleRun
 from delaytasks.recurrence import begin, maker, schedules
@@ -64,6 +64,20 @@ def test_none_skips_a_firing_that_is_a_little_too_late(define, stage, db_clock, 
     stage.go()
     assert ticks == []
     assert skipped == [("tick@2030-01-01T00:10:00", "late")]
+
+
+@pytest.mark.parametrize(
+    ("cancelled", "ran"), [(["00:30"], "00:20"), (["00:20", "00:30"], "00:10"), (["00:20"], "00:30")]
+)
+def test_of_overdue_firings_the_last_that_nobody_cancelled_runs(define, stage, db_clock, skipped, cancelled, ran):
+    ticks = stage.recorder("tick")
+    define(missed="last")
+    db_clock.advance(seconds=1801)
+    maker.make_due("default")
+    for time in cancelled:
+        assert cancel("tick", f"tick@2030-01-01T{time}:00", by="anna") == "cancelled"
+    stage.go()
+    assert ticks == [f"tick@2030-01-01T{ran}:00"]
 
 
 def test_what_somebody_moved_runs_however_late(define, stage, db_clock, skipped):
