@@ -25,9 +25,9 @@ TABLE = "declared_order"
 DUE_SHARE = 0.1  # of the orders, due during the run
 PAID_SHARE = 0.05  # of the orders, paid during the run; two fifths of them are due in the run
 PAID_DUE_SHARE = 0.4
-APPLY_PER_SECOND = 1_500  # orders whose jobs `timeouts apply` makes in a second, at the least
+APPLY_PER_SECOND = 4_000  # orders whose jobs `timeouts apply` makes in a second, at the least
 KILL_SECONDS = 60.0
-SETTLE_SECONDS = 180.0  # after the run, until every order and job is as it should be
+SETTLE_SECONDS = 600.0  # after the run, until every order and job is as it should be
 
 
 @dataclass
