@@ -49,6 +49,11 @@ class SlaDeclaration(Declaration):
     def conditions(self) -> tuple[Q | None, Q | None, Q]:
         return self.start, self.pause, self.stop
 
+    @property
+    def named_conditions(self) -> dict[str, Q]:
+        named = zip(("start", "pause", "stop"), self.conditions, strict=True)
+        return {name: each for name, each in named if each is not None}
+
     @cached_property
     def fingerprint(self) -> str:
         """A hash of the arguments that determine clocks and due times. It is the same in each process."""

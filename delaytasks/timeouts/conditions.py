@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from datetime import date, datetime, time
 from typing import Any
 
-from django.db.models import F, Model, Q, QuerySet, Value
+from django.db.models import DateTimeField, F, Model, Q, QuerySet, Subquery, Value
 from django.db.models.constants import LOOKUP_SEP
 from django.db.models.expressions import BaseExpression
 from django.db.models.query import RawQuerySet
+from django.db.models.sql import Query
+from django.utils.dateparse import parse_date, parse_datetime
 
 UNORDERED = (set, frozenset)
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
@@ -41,6 +43,31 @@ def _nested(value: Any) -> Iterator[Any]:
             yield from _nested(inner)
 
 
+def has_query(condition: Q) -> bool:
+    """Return whether a Q contains a query, which its repr() would execute."""
+    return any(isinstance(each, QuerySet | RawQuerySet | Subquery | Query) for each in expressions(condition))
+
+
+def naive(condition: Q, model: type[Model]) -> Iterator[Any]:
+    """Yield the values without time zone that a Q compares with moments."""
+    for child in children(condition):
+        if isinstance(child, tuple) and isinstance(last_field(child[0], model), DateTimeField):
+            given = child[1] if isinstance(child[1], list | tuple | set | frozenset) else [child[1]]
+            yield from (value for value in given if _is_naive(value))
+    for each in expressions(condition):
+        if isinstance(each, Value) and isinstance(each.value, datetime) and _is_naive(each.value):
+            yield each.value
+
+
+def _is_naive(value: Any) -> bool:
+    if isinstance(value, str):
+        try:
+            value = parse_datetime(value) or parse_date(value)
+        except ValueError:  # the checks report what the field says to it
+            return False
+    return isinstance(value, date) and not (isinstance(value, datetime) and value.utcoffset() is not None)
+
+
 def without_fixed_text(condition: Q) -> Iterator[Any]:
     """Yield the values in a Q whose text has the address of an object, so that canonical() differs in each process."""
     given = [child[1] if isinstance(child, tuple) else child for child in children(condition)]
@@ -68,6 +95,15 @@ def paths(condition: Q, model: type[Model]) -> set[str]:
 def referenced(condition: Q) -> set[str]:
     """Return the field paths in the F expressions of a Q."""
     return {str(each.name) for each in expressions(condition) if isinstance(each, F)}  # type: ignore[attr-defined]
+
+
+def last_field(lookup: str, model: type[Model]) -> Any:
+    """Return the last field that a lookup names, or None."""
+    field, meta = None, model._meta
+    for part in filter(None, field_path(lookup, model).split(LOOKUP_SEP)):
+        field = meta.pk if part == "pk" else meta.get_field(part)
+        meta = field.related_model._meta if field.is_relation and field.related_model else meta
+    return field
 
 
 def field_path(lookup: str, model: type[Model]) -> str:

@@ -44,9 +44,14 @@ class Declaration:
     calendar: Calendar | None = None
     using: str | None = None
 
-    # A subclass with due times that no column of the row has, such as a service level, overrides these four.
+    # A subclass with due times that no column of the row has, such as a service level, overrides these five.
 
     computes_due_times = False  # whether due_times() is asked, and `on` names no field
+
+    @property
+    def named_conditions(self) -> dict[str, Q]:
+        """The conditions by the names of their arguments, for the system checks."""
+        return {"while_": self.while_}
 
     def due_times(self, pks: Sequence[Any], using: str) -> Iterator[tuple[str, int]]:
         """Yield (the primary key's text, due time in ms) of the rows that have a job. Writes nothing."""

@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 
 from django.core.exceptions import EmptyResultSet, FieldDoesNotExist, ValidationError
 from django.db import DatabaseError, connections, models, router
-from django.db.models import Lookup, QuerySet, Subquery
+from django.db.models import Lookup, Q, QuerySet, Subquery
 from django.db.models.aggregates import Aggregate
 from django.db.models.constants import LOOKUP_SEP
 from django.db.models.expressions import RawSQL
@@ -41,7 +41,7 @@ def is_valid(declaration: Declaration) -> bool:
 def problems(declaration: Declaration) -> list[Problem]:
     """Return the problems of a declaration. Needs all models loaded, and no database."""
     if declaration not in _known:
-        _known[declaration] = list(_model(declaration)) or [*_fields(declaration), *_condition(declaration)]
+        _known[declaration] = list(_model(declaration)) or [*_fields(declaration), *_conditions(declaration)]
     return _known[declaration]
 
 
@@ -103,53 +103,81 @@ def _find(declaration: Declaration, name: str) -> Any:
     return field if getattr(field, "concrete", False) else None
 
 
-def _condition(declaration: Declaration) -> Iterator[Problem]:
-    names = [child[0] for child in conditions.children(declaration.while_) if isinstance(child, tuple)]
-    names += sorted(conditions.referenced(declaration.while_))
-    reverse = sorted({name for name in names if _is_reverse(name, declaration.concrete)})
+def _conditions(declaration: Declaration) -> Iterator[Problem]:
+    for name, condition in declaration.named_conditions.items():
+        its = f"Timeout {declaration.topic!r}: its condition{'' if name == 'while_' else f' {name}'}"
+        yield from _condition(declaration, condition, its)
+
+
+def _condition(declaration: Declaration, condition: Q, its: str) -> list[Problem]:
+    """Return the problems of a condition, of the first kind that it has. Their messages begin with `its`."""
+    kinds = (_relations, _queries, _objects, _naive_values, _wrong_values)
+    return next(filter(None, (list(kind(declaration, condition, its)) for kind in kinds)), [])
+
+
+def _relations(declaration: Declaration, condition: Q, its: str) -> Iterator[Problem]:
+    reverse = sorted({name for name in _names(condition) if _is_reverse(name, declaration.concrete)})
     if reverse:
         yield _wrong(
-            declaration, f"{reverse[0]!r} follows a relation that is no column of its model, to one row or to many",
+            its, f"{reverse[0]!r} follows a relation that is no column of its model, to one row or to many",
             "Use the model's own fields and its foreign keys. Keep a count or a state in a field of the model.",
         )  # fmt: skip
-        return
-    refused = [type(each).__name__ for each in conditions.expressions(declaration.while_) if isinstance(each, REFUSED)]
-    zoned = [name for name in names if _depends_on_zone(name, declaration.concrete)]
-    zoned += [
-        type(each).__name__ for each in conditions.expressions(declaration.while_) if isinstance(each, TimezoneMixin)
-    ]
-    if refused or zoned:
+
+
+def _names(condition: Q) -> list[str]:
+    names = [child[0] for child in conditions.children(condition) if isinstance(child, tuple)]
+    return names + sorted(conditions.referenced(condition))
+
+
+def _queries(declaration: Declaration, condition: Q, its: str) -> Iterator[Problem]:
+    found = [type(each).__name__ for each in conditions.expressions(condition) if isinstance(each, REFUSED)]
+    found += [name for name in _names(condition) if _depends_on_zone(name, declaration.concrete)]
+    found += [type(each).__name__ for each in conditions.expressions(condition) if isinstance(each, TimezoneMixin)]
+    if found:
         yield Problem(
             "delaytasks.E044",
-            f"Timeout {declaration.topic!r}: its condition uses {(refused or zoned)[0]!r}, whose value depends on the "
-            "time or on the session and not on the row alone.",
+            f"{its} uses {found[0]!r}, whose value depends on the time or on the session and not on the row alone.",
             "Compare fields with fixed values. What depends on the time is said with on=, after= and before=. Instead "
             "of a subquery, follow a foreign key: Q(customer__active=True).",
         )
-        return
-    nameless = next((type(each).__name__ for each in conditions.without_fixed_text(declaration.while_)), None)
+
+
+def _objects(_: Declaration, condition: Q, its: str) -> Iterator[Problem]:
+    nameless = next((type(each).__name__ for each in conditions.without_fixed_text(condition)), None)
     if nameless is not None:
         yield Problem(
             "delaytasks.E044",
-            f"Timeout {declaration.topic!r}: its condition has a value of the type {nameless!r}, which has another "
-            "text in each process, so that no process would recognize the declaration as applied.",
+            f"{its} has a value of the type {nameless!r}, which has another text in each process, so that no process "
+            "would recognize the declaration as applied.",
             "Give the value that the column has: a text, a number, a date, or a list of these.",
         )
-        return
+
+
+def _naive_values(declaration: Declaration, condition: Q, its: str) -> Iterator[Problem]:
+    naive = next(conditions.naive(condition, declaration.concrete), None)
+    if naive is not None:
+        yield Problem(
+            "delaytasks.E044",
+            f"{its} compares a moment with {naive!r}, which has no time zone, so that a setting decides what it means.",
+            "Give an aware datetime, such as datetime(2030, 1, 31, tzinfo=UTC).",
+        )
+
+
+def _wrong_values(declaration: Declaration, condition: Q, its: str) -> Iterator[Problem]:
     try:
-        _compile(declaration)
+        _compile(declaration, condition)
     except DatabaseError:  # a type that must ask the server: without one, nothing is known
         return
     except Exception as error:  # whatever a field says to a wrong value: otherwise each save would fail with it
         said = " ".join(error.messages) if isinstance(error, ValidationError) else str(error)
-        yield _wrong(declaration, said, "Write the condition as you would in Order.objects.filter(...).")
+        yield _wrong(its, said, "Write the condition as you would in Order.objects.filter(...).")
 
 
-def _compile(declaration: Declaration) -> None:
-    """Prepare the condition and its values as a query does. Raises what that raises."""
+def _compile(declaration: Declaration, condition: Q) -> None:
+    """Prepare a condition and its values as a query does. Raises what that raises."""
     given = declaration.using
     alias = given if given is not None and given in connections else router.db_for_write(declaration.concrete)
-    query = declaration.concrete._base_manager.using(alias).filter(declaration.while_).query
+    query = declaration.concrete._base_manager.using(alias).filter(condition).query
     for lookup in _lookups(query.where):
         if lookup.prepare_rhs and lookup.rhs_is_direct_value():  # some fields leave it to the database to refuse it
             is_list = isinstance(lookup, FieldGetDbPrepValueIterableMixin)
@@ -175,8 +203,8 @@ def _lookups(node: Any) -> Iterator[Any]:
         yield from _lookups(child)
 
 
-def _wrong(declaration: Declaration, what: str, hint: str) -> Problem:
-    message = f"Timeout {declaration.topic!r}: its condition cannot be used: {what}"
+def _wrong(its: str, what: str, hint: str) -> Problem:
+    message = f"{its} cannot be used: {what}"
     return Problem("delaytasks.E043", message if message.endswith(".") else f"{message}.", hint)
 
 
@@ -198,13 +226,8 @@ def _is_reverse(lookup: str, model: Any) -> bool:
 
 def _depends_on_zone(lookup: str, model: Any) -> bool:
     """Return whether a lookup takes a part of a moment, which depends on the current time zone: "created_at__date"."""
-    path = conditions.field_path(lookup, model)
-    names = path.split(LOOKUP_SEP) if path else []
-    field, meta = None, model._meta
-    for name in names:
-        field = meta.pk if name == "pk" else meta.get_field(name)
-        meta = field.related_model._meta if field.is_relation else meta
-    rest = lookup[len(path) :].strip("_").split(LOOKUP_SEP)
+    field = conditions.last_field(lookup, model)
+    rest = lookup[len(conditions.field_path(lookup, model)) :].strip("_").split(LOOKUP_SEP)
     if not isinstance(field, models.DateTimeField) or not rest[0]:
         return False
     transform: Any = field.get_transform(rest[0])

@@ -5,13 +5,16 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db.models import F, Q
+from django.db.models import Exists, F, OuterRef, Q
 
 from delaytasks import Calendar, handlers, sla
 from delaytasks.calendars import days, hours
 from delaytasks.exceptions import BadInput
 from delaytasks.service_levels.validation import implies
 from delaytasks.timeouts.validation import problems
+from tests.timeouts.app.models import Customer
+
+from .conftest import MONDAY
 
 
 @pytest.mark.parametrize(
@@ -71,9 +74,27 @@ def test_a_condition_implies_another_only_if_that_is_certain(first: Q, second: Q
     assert implies(first, second) is expected
 
 
-@pytest.mark.parametrize(("stop", "check"), [(Q(lines__pk=1), "E043"), (Q(created_at__date="2026-01-01"), "E044")])
-def test_conditions_are_checked_as_those_of_timeouts(declare: Callable[..., Any], stop: Q, check: str) -> None:
-    assert [each.id for each in problems(declare(stop=stop).declaration)] == [f"delaytasks.{check}"]
+@pytest.mark.parametrize("name", ["start", "pause", "stop"])
+@pytest.mark.parametrize(
+    ("condition", "check", "words"),
+    [
+        (Q(paid=True), "E043", "Cannot resolve keyword 'paid'"),
+        (Q(lines__pk=1), "E043", "relation that is no column of its model"),
+        (Q(created_at__lt="yesterday"), "E043", "“yesterday” value"),
+        (Q(created_at__date="2026-01-01"), "E044", "created_at__date"),
+        (Q(created_at__lt=MONDAY.replace(tzinfo=None)), "E044", "which has no time zone"),
+        (Q(customer__in=Customer.objects.all()), "E044", "'QuerySet', whose value"),
+        (Q(Exists(Customer.objects.filter(pk=OuterRef("customer")))), "E044", "Exists"),
+    ],
+)
+def test_conditions_are_checked_as_those_of_timeouts(
+    declare: Callable[..., Any], name: str, condition: Q, check: str, words: str
+) -> None:
+    """Each by itself: a condition that all rows match must not hide another. No query is executed."""
+    level = declare(**{"start": ~Q(pk__in=[]), name: condition})
+    (problem,) = problems(level.declaration)
+    assert (problem.id, words in problem.message) == (f"delaytasks.{check}", True), problem
+    assert f"'order.answer': its condition {name} " in problem.message
 
 
 def test_the_fingerprint_depends_on_each_term(declare: Callable[..., Any]) -> None:

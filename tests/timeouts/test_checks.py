@@ -76,6 +76,10 @@ ALL = Q(pk__gt=0)
         (Order, {"while_": Q(note__in=["x", object()])}, "E044", "'object', which has another text"),
         (Order, {"while_": Q(note=Lower(Value(object())))}, "E044", "'object', which has another text"),
         (Order, {"while_": Q(customer__in=(each for each in [1]))}, "E044", "'generator', which has another text"),
+        (Order, {"while_": Q(created_at__lt=START.replace(tzinfo=None))}, "E044", "which has no time zone"),
+        (Order, {"while_": Q(created_at__range=[START, "2030-02-01 00:00"])}, "E044", "'2030-02-01 00:00', which has"),
+        (Order, {"while_": Q(created_at=Value(START.replace(tzinfo=None)))}, "E044", "which has no time zone"),
+        (Order, {"while_": Q(created_at__gt=START.date())}, "E044", "which has no time zone"),
         (Order, {"while_": Q(note=lambda: "x")}, "E044", "'function', which has another text"),
     ],
 )  # fmt: skip
