@@ -68,20 +68,29 @@ def _is_naive(value: Any) -> bool:
     return isinstance(value, date) and not (isinstance(value, datetime) and value.utcoffset() is not None)
 
 
-def without_fixed_text(condition: Q) -> Iterator[Any]:
-    """Yield the values in a Q whose text has the address of an object, so that canonical() differs in each process."""
+def values(condition: Q) -> Iterator[Any]:
+    """Yield the values in a Q, with those inside of lists, dicts and expressions."""
     given = [child[1] if isinstance(child, tuple) else child for child in children(condition)]
     while given:
         value = given.pop(0)
         if isinstance(value, list | tuple | set | frozenset):
             given += value
+        elif isinstance(value, dict):
+            given += [*value, *value.values()]
         elif isinstance(value, Value):
             given.append(value.value)
         elif isinstance(value, BaseExpression):
             given += value.get_source_expressions()
         elif isinstance(value, Q):
-            yield from without_fixed_text(value)
-        elif not isinstance(value, str | Model | F | QuerySet | RawQuerySet) and ADDRESS.search(repr(value)):
+            yield from values(value)
+        else:
+            yield value
+
+
+def without_fixed_text(condition: Q) -> Iterator[Any]:
+    """Yield the values in a Q whose text has the address of an object, so that canonical() differs in each process."""
+    for value in values(condition):
+        if not isinstance(value, str | Model | F | QuerySet | RawQuerySet) and ADDRESS.search(repr(value)):
             yield value
 
 

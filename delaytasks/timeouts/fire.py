@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from django.core.exceptions import ValidationError
-from django.db import transaction
+from django.db import DataError, transaction
 
 from ..db import dialects
 from ..handlers import Skip
@@ -40,8 +40,14 @@ class Fire:
 
     def __call__(self, job: RunningJob) -> Any:
         with transaction.atomic(job.using, savepoint=False):  # that of an atomic handler
-            row = _lock(self.declaration, job)
-            reason = GONE if row is None else _reason_to_skip(self.declaration, row.pk, job)
+            try:
+                row = _lock(self.declaration, job)
+            except DataError:  # Python cannot read a value of the row, which is locked: PostgreSQL's infinity
+                row, reason = None, _reason_to_skip(self.declaration, _pk(self.declaration, job), job)
+                if reason is None:
+                    raise
+            else:
+                reason = GONE if row is None else _reason_to_skip(self.declaration, row.pk, job)
         return self.function(row, job) if reason is None else Skip(reason)
 
 

@@ -106,7 +106,10 @@ def lockable(declaration: Declaration, using: str, *, skip_locked: bool, whole: 
     table = declaration.model._base_manager.using(using) if whole else rows(declaration, using)
     found = table.order_by("pk")
     locking = found.select_for_update(skip_locked=skip_locked, of=("self", *parents), no_key=True)
-    return locking if parents or whole else locking.only("pk")
+    if whole:
+        return locking
+    keys = {parent._meta.pk.name for parent in declaration.concrete._meta.get_parent_list()}
+    return locking.only("pk", *keys)  # Python cannot read each value: PostgreSQL's infinity
 
 
 def _parent_links(model: Any) -> list[str]:

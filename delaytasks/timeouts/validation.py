@@ -111,7 +111,7 @@ def _conditions(declaration: Declaration) -> Iterator[Problem]:
 
 def _condition(declaration: Declaration, condition: Q, its: str) -> list[Problem]:
     """Return the problems of a condition, of the first kind that it has. Their messages begin with `its`."""
-    kinds = (_relations, _queries, _objects, _naive_values, _wrong_values)
+    kinds = (_relations, _queries, _objects, _naive_values, _nul_texts, _wrong_values)
     return next(filter(None, (list(kind(declaration, condition, its)) for kind in kinds)), [])
 
 
@@ -161,6 +161,14 @@ def _naive_values(declaration: Declaration, condition: Q, its: str) -> Iterator[
             f"{its} compares a moment with {naive!r}, which has no time zone, so that a setting decides what it means.",
             "Give an aware datetime, such as datetime(2030, 1, 31, tzinfo=UTC).",
         )
+
+
+def _nul_texts(_: Declaration, condition: Q, its: str) -> Iterator[Problem]:
+    found = next((each for each in conditions.values(condition) if isinstance(each, str) and "\0" in each), None)
+    if found is not None:
+        yield _wrong(
+            its, f"PostgreSQL has no text with a NUL character, such as {found!r:.80}", "Remove the character."
+        )  # fmt: skip
 
 
 def _wrong_values(declaration: Declaration, condition: Q, its: str) -> Iterator[Problem]:

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.db.models import F, Q
 
 from delaytasks import Snooze, cancel, timeout
@@ -76,6 +77,20 @@ def test_a_row_that_is_gone_is_skipped(close: Close, stage: Any, db_clock: Any) 
     db_clock.advance(seconds=1800)
     stage.go()
     assert (called, outcomes()) == ([], [("skipped", GONE)])
+
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.parametrize("model", [Order, CourierOrder])
+def test_a_row_whose_time_python_cannot_read_is_skipped(close: Close, stage: Any, db_clock: Any, model: Any) -> None:
+    called = close(model)
+    good, *bad = [model.objects.create(created_at=START) for _ in range(3)]
+    with connection.cursor() as cursor:
+        for row, moment in zip(bad, ("infinity", "-infinity"), strict=True):
+            cursor.execute("UPDATE declared_order SET created_at = %s WHERE id = %s", [moment, row.pk])
+    db_clock.advance(seconds=1800)
+    stage.go()
+    assert called == [good]
+    assert sorted(outcomes()) == [("finished", ""), ("skipped", UNMET), ("skipped", UNMET)]
 
 
 def test_a_due_time_that_nobody_noticed_moves_the_job(close: Close, stage: Any, db_clock: Any) -> None:

@@ -407,16 +407,23 @@ def test_a_due_time_that_cannot_be_stored_means_no_job(
 
 @pytest.mark.only_on("postgresql")
 @pytest.mark.parametrize("moment", ["infinity", "-infinity", "12000-01-01"])
+@pytest.mark.parametrize("model", [Order, CourierOrder])
 @pytest.mark.parametrize("has_calendar", [False, True])
-def test_a_moment_that_python_cannot_read_means_no_job(declare: Declare, moment: str, has_calendar: bool) -> None:
+def test_a_moment_that_python_cannot_read_means_no_job(
+    declare: Declare, moment: str, model: Any, has_calendar: bool
+) -> None:
     from delaytasks import Calendar
 
     calendar = Calendar("test-always", tz="UTC", hours={"mon-sun": "00:00-24:00"}) if has_calendar else None
-    close = declare(Order, after=HALF_HOUR, calendar=calendar)
-    _, bad = [Order.objects.create(created_at=START) for _ in range(2)]
+    close = declare(model, after=HALF_HOUR, calendar=calendar)
+    good, live_one, new = [model.objects.create(created_at=START) for _ in range(3)]
+    in_sync(close, live_one.pk)
     with connection.cursor() as cursor:
-        cursor.execute("UPDATE declared_order SET created_at = %s WHERE id = %s", [moment, bad.pk])
-    assert reconcile.reconcile("default")[close.topic][:3] == (1, 0, 0)
+        cursor.execute(
+            "UPDATE declared_order SET created_at = %s WHERE id IN (%s, %s)", [moment, live_one.pk, new.pk]
+        )  # fmt: skip
+    assert reconcile.reconcile("default")[close.topic][:3] == (1, 0, 1)
+    assert [job.subject_pk for job in Job.objects.live()] == [str(good.pk)]
 
 
 @pytest.mark.parametrize("moment", [datetime(1970, 1, 1, tzinfo=UTC), datetime(9998, 12, 31, 23, 59, 59, tzinfo=UTC)])
