@@ -411,9 +411,22 @@ def _take_back(
         for job in jobs.values():
             if job.state == State.DEAD and job.id not in skip:
                 _call_on_dead(using, job)
+            if job.state == State.DEAD:
+                _call_after_end(using, job)
         expired = [(by_id[i], jobs[i]) for i in taken]
         transaction.on_commit(lambda: _notify_expired(using, expired, error), using=using, robust=True)
     return len(taken)
+
+
+def _call_after_end(using: str, job: "Job") -> None:
+    """Call the function of a dead job's topic. An error must not keep the other jobs from being taken back."""
+    if job.topic not in after_end:
+        return
+    try:
+        with transaction.atomic(using):
+            after_end[job.topic](using, job)
+    except Exception:
+        logger.exception("%s: job %s is dead, but what follows its end was not done", job.topic, job.id)
 
 
 def _expired_event(snapshot: JobSnapshot, job: "Job", done_ms: int, error: str) -> Event:

@@ -9,12 +9,13 @@ import pytest
 from django.db import connection
 from django.db.models import F, Q
 
-from delaytasks import Snooze, cancel, timeout
+from delaytasks import Snooze, cancel, schedule, timeout
 from delaytasks.models import Job, TimeoutMark
 from delaytasks.states import State
 from delaytasks.timeouts.fire import GONE, PAST
 from delaytasks.timeouts.statements import UNMET
 from delaytasks.timeouts.triggers import marks
+from delaytasks.worker import completion
 
 from .app.models import CourierOrder, OpenOrder, Order
 from .conftest import HALF_HOUR, START, live
@@ -163,6 +164,28 @@ def test_a_failed_handler_leaves_no_next_job_and_its_retry_stands(close: Close, 
     assert Job.objects.get().state == State.DEAD
     order.save()
     assert live() == {}  # dead counts as done
+
+
+@pytest.mark.parametrize("topic_fails", [False, True])
+def test_the_death_of_its_process_leaves_the_next_job_and_harms_no_other(
+    close: Close, stage: Any, db_clock: Any, monkeypatch: Any, topic_fails: bool
+) -> None:
+    stage.handler("plain", max_attempts=1)(lambda job: None)
+    close(max_attempts=1)
+    order = Order.objects.create(created_at=START)
+    schedule("plain", "x", delay=1800)
+    db_clock.advance(seconds=1800)
+    assert len(stage.take("declared.close") + stage.take("plain")) == 2
+    order.window *= 4
+    order.save()  # its job is running: nothing is made
+    if topic_fails:
+        monkeypatch.setitem(completion.after_end, "declared.close", lambda using, held: Order.objects.get(pk=0))
+    db_clock.advance(seconds=120)
+    stage.go()
+    assert set(Job.objects.filter(ended_at__isnull=False).values_list("topic", "state")) == {
+        ("declared.close", State.DEAD), ("plain", State.DEAD)
+    }  # fmt: skip
+    assert live() == ({} if topic_fails else {f"order:{order.pk}": START + 4 * HALF_HOUR})
 
 
 def test_a_snooze_stands(close: Close, stage: Any, db_clock: Any) -> None:
