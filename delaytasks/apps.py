@@ -36,6 +36,7 @@ class DelaytasksConfig(AppConfig):
         registry.read_stored_days_by(calendar_days.stored_days)
         for signal in (post_save, post_delete):
             signal.connect(calendar_days.forget, sender="delaytasks.CalendarDay", dispatch_uid="delaytasks.calendars")
+            signal.connect(_reconcile_calendar, sender="delaytasks.CalendarDay", dispatch_uid="delaytasks.passes")
         connect_deletes()  # of the handlers that are defined already; later ones are connected at once
         post_migrate.connect(_make_topic_rows, sender=self, dispatch_uid="delaytasks.handlers")
         post_migrate.connect(_reinstall_triggers, sender=self, dispatch_uid="delaytasks.timeouts")
@@ -85,6 +86,12 @@ def _reconcile(using: str) -> None:
 
     if declarations.registered():
         reconcile.step_all(using)
+
+
+def _reconcile_calendar(*, instance: Any, using: str, **_kwargs: Any) -> None:
+    from .timeouts import reconcile
+
+    reconcile.calendar_changed(instance.calendar, using)
 
 
 def _make_topic_rows(*, using: str, apps: Any = global_apps, **_kwargs: Any) -> None:

@@ -1,11 +1,14 @@
 """Public holidays by country and region, from the library `holidays`."""
 
 import functools
+import warnings
 from collections.abc import Mapping
 from datetime import date
 from types import MappingProxyType
 
 from ..exceptions import BadCalendar
+
+COMPARED_YEARS = range(2024, 2041)  # fixed: with the years around today each new year would be a change
 
 
 def check_region(country: str, region: str | None) -> None:
@@ -35,3 +38,9 @@ def of_year(country: str, region: str | None, year: int) -> Mapping[date, str]:
             "one of its regions, for example ('DE', 'BW')."
         ) from None
     return MappingProxyType({day: name for day, name in found.items() if day.year == year})
+
+
+def compared_days(country: str, region: str | None) -> list[date]:
+    """Return the holidays by which two versions of the library are told apart, sorted."""
+    with warnings.catch_warnings(action="ignore"):  # the library does not know all years of each country
+        return sorted(day for year in COMPARED_YEARS for day in of_year(country, region, year))

@@ -1,13 +1,24 @@
-"""A calendar as plain data, for processes without Django and without the library of public holidays."""
+"""A calendar as plain data: for fingerprints, and for processes without Django and the library of public holidays."""
 
 from collections.abc import Mapping
 from datetime import date, timedelta
 from typing import Any
 
 from ..exceptions import NoOpenHours
+from . import public_holidays
 from .calendar import Calendar, CalendarDate, Span
 from .opening_hours import Windows, parse_windows
 from .wall_time import to_zone
+
+
+def definition(calendar: Calendar) -> str:
+    """Return a text that is equal in two processes if they count alike, except for the days that staff have changed."""
+    region = calendar._region
+    holidays = sorted(calendar._closed) if region is None else public_holidays.compared_days(*region)
+    exceptions = [f"{day} {_to_text(windows)}" for day, windows in sorted(calendar._exceptions.items())]
+    week = [_to_text(windows) for windows in calendar._week]
+    days = [day.isoformat() for day in holidays]
+    return repr([calendar.name, calendar.zone.key, calendar.editable, week, exceptions, region, days])
 
 
 def take(calendar: Calendar, first: date, last: date) -> dict[str, Any]:

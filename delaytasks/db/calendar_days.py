@@ -29,6 +29,11 @@ def _read(calendar: str) -> Mapping[date, tuple[Windows, str]]:
     return {day: (parse_windows(hours), note) for day, hours, note in rows.values_list("day", "hours", "note")}
 
 
+def refresh(calendar: str) -> None:
+    """Read the days of a calendar again when they are next used."""
+    _cache.pop(calendar, None)
+
+
 def forget(**_kwargs: Any) -> None:
     """Read all calendars again when they are next used; receiver of the signals of CalendarDay."""
     _cache.clear()

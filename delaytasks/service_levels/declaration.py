@@ -10,6 +10,7 @@ from typing import Any
 
 from django.db.models import Q
 
+from ..calendars import snapshot
 from ..timeouts import applied, conditions
 from ..timeouts.declarations import Declaration
 from . import clocks, store
@@ -58,8 +59,8 @@ class SlaDeclaration(Declaration):
     def fingerprint(self) -> str:
         """A hash of the arguments that determine clocks and due times. It is the same in each process."""
         texts = ["" if each is None else conditions.canonical(each) for each in self.conditions]
-        calendar = None if self.calendar is None else self.calendar.name
-        meaning = [self.label, repr(self.target), repr(self.levels), calendar, *texts]
+        hours = None if self.calendar is None else snapshot.definition(self.calendar)
+        meaning = [self.label, repr(self.target), repr(self.levels), hours, *texts]
         return hashlib.sha256(repr(meaning).encode()).hexdigest()
 
     @cached_property

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from django.db.models import Field, Model, Q
 
-from ..calendars import WorkingDays
+from ..calendars import WorkingDays, snapshot
 from ..calendars.calendar import Calendar
 from ..jobs.subjects import model_label
 from . import conditions
@@ -106,11 +106,15 @@ class Declaration:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of the arguments that determine jobs and due times. It is the same in each process."""
-        name = None if self.calendar is None else self.calendar.name
+        """A hash of the arguments that determine jobs and due times. It is the same in each process.
+
+        A calendar is in it with its hours, and without the days that staff have changed: those are data, as the rows
+        are, and the same for all processes.
+        """
+        hours = None if self.calendar is None else snapshot.definition(self.calendar)
         meaning = [
             self.label, self.on, repr(self.after), repr(self.before), conditions.canonical(self.while_),
-            repr(self.if_past), name,
+            repr(self.if_past), hours,
         ]  # fmt: skip
         return hashlib.sha256(repr(meaning).encode()).hexdigest()
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from django.core.exceptions import ValidationError
 from django.db import DataError, transaction
 
-from ..db import dialects
+from ..db import calendar_days, dialects
 from ..handlers import Skip
 from ..worker.attempt import PutBack, RunningJob
 from . import applied, declarations
@@ -85,6 +85,8 @@ class _Facts(NamedTuple):
 
 def _reason_to_skip(declaration: Declaration, pk: Any, job: RunningJob) -> str | None:
     """Return None if the job runs, otherwise why it is skipped. Raises PutBack if it runs later."""
+    if declaration.calendar is not None:
+        calendar_days.refresh(declaration.calendar.name)  # what staff have just changed counts
     facts = _facts(declaration, pk, job)
     is_applied = applied.is_automatic() or facts.fingerprint == declaration.fingerprint
     if facts.wanted_ms is None and is_applied:

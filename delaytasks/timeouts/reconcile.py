@@ -27,6 +27,7 @@ from .wanted import among, key_text, rows
 
 PAGE = 1000
 STEP_SECONDS = 0.2  # of all declarations, in one guard
+AFTER_EDIT = timedelta(seconds=2)  # of a calendar: longer than db.calendar_days keeps what it has read
 ROWS, JOBS, DONE = "rows", "jobs", ""
 
 logger = logging.getLogger("delaytasks")
@@ -89,6 +90,23 @@ def _due(using: str, topics: Sequence[str]) -> Any:
     before = databases.now(using) - timedelta(seconds=conf.get().reconcile_seconds)
     found = AppliedDeclaration.objects.using(using).filter(topic__in=topics)
     return found.filter(~Q(phase=DONE) | Q(began_at=None) | Q(began_at__lte=before))
+
+
+def calendar_changed(calendar: str, using: str) -> None:
+    """Begin a pass of each declaration that counts in this calendar, soon after the commit of the caller's transaction.
+
+    Not at once: for a second another process may save rows by the days that it has read before.
+    """
+    transaction.on_commit(lambda: _begin_passes(calendar), using=using, robust=True)
+
+
+def _begin_passes(calendar: str) -> None:
+    for declaration in declarations.declarations():
+        if declaration.calendar is not None and declaration.calendar.name == calendar:
+            for alias in aliases_of(declaration):
+                began_at = databases.now(alias) + AFTER_EDIT - timedelta(seconds=conf.get().reconcile_seconds)
+                found = AppliedDeclaration.objects.using(alias).filter(topic=declaration.topic)
+                found.update(phase=DONE, position="", began_at=began_at)
 
 
 def _try_step(declaration: Declaration, using: str, deadline: float) -> None:

@@ -8,7 +8,7 @@ import pytest
 from django.db.models import Exists, F, OuterRef, Q
 
 from delaytasks import Calendar, handlers, sla
-from delaytasks.calendars import days, hours
+from delaytasks.calendars import days, hours, registry
 from delaytasks.exceptions import BadInput
 from delaytasks.service_levels.validation import implies
 from delaytasks.timeouts.validation import problems
@@ -97,7 +97,7 @@ def test_conditions_are_checked_as_those_of_timeouts(
     assert f"'order.answer': its condition {name} " in problem.message
 
 
-def test_the_fingerprint_depends_on_each_term(declare: Callable[..., Any]) -> None:
+def test_the_fingerprint_depends_on_each_term(declare: Callable[..., Any], office: Calendar) -> None:
     variants: list[dict[str, Any]] = [
         {}, {"target": hours(7)}, {"warn": [0.5]}, {"pause": None}, {"start": None}, {"stop": Q(state="paid")},
         {"calendar": None},
@@ -105,6 +105,9 @@ def test_the_fingerprint_depends_on_each_term(declare: Callable[..., Any]) -> No
     found = {declare_anew(declare, each).fingerprint for each in variants}
     assert len(found) == len(variants)
     assert declare_anew(declare, {}).fingerprint in found
+    registry.forget(office.name)
+    later = Calendar(office.name, tz="Europe/Berlin", hours={"mon-fri": "10:00-18:00"})
+    assert declare_anew(declare, {"calendar": later}).fingerprint not in found
 
 
 def declare_anew(declare: Callable[..., Any], options: dict[str, Any]) -> Any:

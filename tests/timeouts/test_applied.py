@@ -1,7 +1,8 @@
 """Nothing is made, moved or cancelled for a declaration until its fingerprint is applied."""
 
 import json
-from datetime import timedelta
+from collections.abc import Callable, Iterator
+from datetime import date, datetime, timedelta
 from io import StringIO
 from typing import Any
 
@@ -9,10 +10,13 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db.models import Q
 
-from delaytasks import run_now, timeout
+from delaytasks import Calendar, run_now, timeout
+from delaytasks.calendars import minutes, public_holidays, registry
+from delaytasks.clock import to_ms
+from delaytasks.db import calendar_days
+from delaytasks.models import CalendarDay, Job
 from delaytasks.models import Declaration as Applied
-from delaytasks.models import Job
-from delaytasks.timeouts import declarations, fire
+from delaytasks.timeouts import declarations, fire, reconcile
 from delaytasks.timeouts.declarations import Declaration
 
 from .app.models import Order
@@ -189,6 +193,87 @@ def test_a_worker_with_another_fingerprint_runs_what_a_person_moved_forward(stag
     assert called == [order]
 
 
+def office(opens: str = "00:00-08:00", **terms: Any) -> Calendar:
+    """Return the calendar of a version of the code. In START's week, Wednesday the 2nd is a working day."""
+    registry.forget("test office")
+    return Calendar("test office", **({"tz": "UTC", "hours": {"mon-fri": opens}} | terms))
+
+
+def at(minute: int, day: int = 1) -> datetime:
+    return START.replace(day=day, minute=minute)
+
+
+@pytest.mark.on_both
+def test_other_hours_are_a_changed_declaration_and_never_run_it_early(stage: Any, db_clock: Any) -> None:
+    declare(after=minutes(20), calendar=office())
+    command("apply")
+    order = Order.objects.create(created_at=START)
+    called = declare(after=minutes(20), calendar=office("00:10-08:00"))
+    order.save()  # this process writes nothing, and runs nothing before its own time
+    assert live() == {f"order:{order.pk}": at(20)}
+    db_clock.set(to_ms(at(20)))
+    stage.go()
+    assert (called, live()) == ([], {f"order:{order.pk}": at(20) + timedelta(seconds=5)})
+    assert command("plan") == [{"topic": CLOSE, "state": "changed", "make": 0, "move": 1, "cancel": 0, "overdue": 0}]
+    command("apply")
+    assert live() == {f"order:{order.pk}": at(30)}
+    earlier = declare(after=minutes(20), calendar=office())  # a worker that still has the hours of before
+    order.save()
+    db_clock.set(to_ms(at(30)))
+    stage.go()
+    assert earlier == [order]
+
+
+@pytest.fixture
+def closed_on() -> Iterator[Callable[..., None]]:
+    """Let staff close the office on a day, without a signal if it is asked for."""
+
+    def close(day: int, *, signal: bool = True) -> None:
+        new = CalendarDay(calendar="test office", day=START.replace(day=day).date())
+        if signal:
+            new.save()
+        else:
+            CalendarDay.objects.bulk_create([new])
+
+    yield close
+    calendar_days.forget()
+    registry.forget("test office")
+
+
+@pytest.mark.on_both
+def test_a_day_that_staff_close_moves_the_jobs_two_seconds_later_without_apply(db_clock: Any, closed_on: Any) -> None:
+    declare(after=minutes(20), calendar=office())
+    command("apply")
+    order = Order.objects.create(created_at=START)
+    reconcile.step_all("default")  # the pass that apply has begun
+    closed_on(1)
+    assert command("plan") == [{"topic": CLOSE, "state": "applied", "make": 0, "move": 1, "cancel": 0, "overdue": 0}]
+    db_clock.advance(seconds=1.9)
+    reconcile.step_all("default")
+    assert live() == {f"order:{order.pk}": at(20)}
+    db_clock.advance(seconds=0.2)
+    reconcile.step_all("default")
+    assert live() == {f"order:{order.pk}": at(20, day=2)}
+    CalendarDay.objects.all().delete()
+    db_clock.advance(seconds=3)
+    reconcile.step_all("default")
+    assert live() == {f"order:{order.pk}": at(20)}
+
+
+def test_a_day_that_staff_have_just_closed_counts_at_the_due_time(
+    stage: Any, db_clock: Any, closed_on: Any, monkeypatch: Any
+) -> None:
+    """Also if this process has read the calendar a moment ago."""
+    monkeypatch.setattr(calendar_days, "CACHE_SECONDS", 3600.0)
+    called = declare(after=minutes(20), calendar=office())
+    command("apply")
+    order = Order.objects.create(created_at=START)
+    db_clock.set(to_ms(at(20)))
+    closed_on(1, signal=False)
+    stage.go()
+    assert (called, live()) == ([], {f"order:{order.pk}": at(20, day=2)})
+
+
 def test_a_removed_declaration_is_named_and_its_jobs_can_be_cancelled(db_clock: Any) -> None:
     from delaytasks import handlers
     from delaytasks.timeouts import checks
@@ -231,6 +316,25 @@ def same(**options: Any) -> str:
 )  # fmt: skip
 def test_the_fingerprint_changes_with_what_decides_about_jobs(changed: dict[str, Any]) -> None:
     assert same(**changed) != same()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"opens": "00:00-08:01"}, {"tz": "Europe/Berlin"}, {"holidays": [date(2030, 1, 1)]}, {"holidays": ("DE",)},
+     {"exceptions": {date(2030, 1, 2): ""}}, {"editable": False}, {"hours": {"mon-sat": "00:00-08:00"}}],
+)  # fmt: skip
+def test_the_fingerprint_changes_with_the_hours_of_the_calendar(changed: dict[str, Any]) -> None:
+    assert same(calendar=office(**changed)) != same(calendar=office())
+    equal = office(hours=dict.fromkeys(("fri", "mon-thu"), "00:00-08:00"), exceptions={})
+    assert same(calendar=equal) == same(calendar=office())
+
+
+def test_the_fingerprint_changes_with_the_holidays_that_the_library_knows(monkeypatch: Any) -> None:
+    before = same(calendar=office(holidays=("DE", "BW")))
+    of_year = public_holidays.of_year
+    with_one_more = {date(2030, 1, 2): "New"}
+    monkeypatch.setattr(public_holidays, "of_year", lambda *place: {**of_year(*place)} | with_one_more)
+    assert same(calendar=office(holidays=("DE", "BW"))) != before
 
 
 def test_the_fingerprint_is_the_same_in_each_process(tmp_path: Any) -> None:
