@@ -1,5 +1,6 @@
 """Timeouts: the test kit."""
 
+import math
 import uuid
 from collections import Counter, deque
 from collections.abc import Iterator
@@ -134,25 +135,44 @@ class Timeouts:
         """Compare the rows of all declared timeouts with their jobs now, as workers do each RECONCILE_SECONDS.
 
         Makes, moves and cancels the jobs of rows that were written by update(), bulk_create() or raw SQL. advance() and
-        run_due() do it first when it was not done for RECONCILE_SECONDS of the clock's time, unless reconciles=False.
+        run_due() do it each RECONCILE_SECONDS of the clock's time, unless reconciles=False.
         """
         with engine.running_callbacks():
             engine.reconcile_all(self._using)
         self._reconciled_ms = self._clock.now_ms()
 
+    def _next_pass_ms(self) -> float:
+        """Return when workers reconcile next, of what is written now; never: infinity."""
+        if not self._reconciles:
+            return math.inf
+        interval_ms = conf.get().reconcile_seconds * 1000
+        passes = -(-(self._clock.now_ms() - self._reconciled_ms) // interval_ms)
+        return self._reconciled_ms + max(1, passes) * interval_ms
+
     def _run_until(self, until_ms: int) -> Runs:
         runs: list[Run] = []
+        pass_ms = self._next_pass_ms()
         since_ms = abs(self._clock.now_ms() - self._reconciled_ms)
         if self._reconciles and since_ms >= conf.get().reconcile_seconds * 1000:
             self.reconcile()
+            pass_ms = math.inf  # a pass changes nothing if nothing was written after the one before
         leases = engine.has_reserved(self._using)  # asked once: only a death reserves a job for longer than its run
-        while (due := engine.next_due(self._using, leases=leases)) is not None and due.at_ms <= until_ms:
+        while True:
+            due = engine.next_due(self._using, leases=leases)
+            if pass_ms <= until_ms and (due is None or pass_ms < due.at_ms):
+                self._clock.set(max(int(pass_ms), self._clock.now_ms()))
+                self.reconcile()
+                pass_ms = math.inf
+                continue
+            if due is None or due.at_ms > until_ms:
+                break
             if len(runs) >= MAX_RUNS:
                 raise _too_many(runs, due)
             self._clock.set(max(due.at_ms, self._clock.now_ms()))
             runs.append(self._run(due))
             engine.make_next_firing(self._using, runs[-1].key)
             leases = leases or runs[-1].outcome == "died"
+            pass_ms = min(pass_ms, self._next_pass_ms())
         self._clock.set(max(until_ms, self._clock.now_ms()))
         return Runs(runs)
 

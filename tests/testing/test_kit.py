@@ -1,7 +1,9 @@
 """advance() and run_due(): due jobs run in their order, in the test's own transaction."""
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from delaytasks.models import Job, JobEvent, Topic
 from delaytasks.recurrence import schedules
 from delaytasks.recurrence.definition import Definition
 from delaytasks.signals import job_finished, job_scheduled
-from delaytasks.states import State
+from delaytasks.states import Outcome, State
 from delaytasks.testing import Timeouts, hours, minutes
 from delaytasks.testing import kit as kit_module
 from delaytasks.testing.exceptions import TooManyRuns
@@ -310,3 +312,10 @@ def test_of_runs_missed_while_the_clock_travelled_the_last_is_run(timeouts: Time
     timeouts.travel_to(timeouts.now + hours(1))
     runs = timeouts.run_due()
     assert runs.outcomes == {"skipped": 59, "finished": 1}
+
+
+def test_the_howto_lists_each_outcome_of_a_run() -> None:
+    text = (Path(__file__).parents[2] / "docs/howto/test.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `(\w+)` \|", text.partition("| outcome |")[2].partition("\n\n")[0], re.MULTILINE)
+    never = {Outcome.SCHEDULED, Outcome.CANCELLED, Outcome.RETRIED, Outcome.RELEASED}  # done by people and by consumers
+    assert set(listed) == {*Outcome, "died", "lost"} - never

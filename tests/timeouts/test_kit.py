@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from django.db.models import Q
 
-from delaytasks import jobs_of, timeout
-from delaytasks.timeouts import applied
+from delaytasks import handler, handlers, jobs_of, schedule, timeout
+from delaytasks.testing import minutes
+from delaytasks.timeouts import applied, reconcile
 
 from .app.models import Order
 from .conftest import HALF_HOUR
@@ -41,6 +42,41 @@ def test_writes_without_signals_are_reconciled_as_by_workers(timeouts: Any) -> N
     timeouts.reconcile()
     assert timeouts.advance(minutes=25).outcomes == {"finished": 1}
     assert timeouts.advance(minutes=5).outcomes == {"finished": 1}
+
+
+@pytest.mark.usefixtures("_closing")
+def test_what_a_handler_writes_without_a_signal_is_reconciled_within_one_advance(timeouts: Any) -> None:
+    paid, late = [Order.objects.create(created_at=timeouts.now + HALF_HOUR) for _ in range(2)]
+    begins, at = timeouts.now, {}
+
+    @handler("bank.file")
+    def read_the_banks_file(job: Any) -> None:
+        Order.objects.filter(pk=paid.pk).update(state="paid")
+        Order.objects.filter(pk=late.pk).update(created_at=begins)
+        Order.objects.bulk_create([Order(created_at=begins - HALF_HOUR)])
+
+    try:
+        timeouts.advance(minutes=3)  # the first pass is at 0:00
+        schedule("bank.file", "today", delay=minutes(8))  # at 0:11
+        at = {f"{run.key} {run.outcome}": run.at - begins for run in timeouts.advance(hours=2)}
+    finally:
+        handlers.forget("bank.file")
+    assert at == {
+        "today finished": minutes(11),
+        f"order:{late.pk + 1} finished": minutes(15),  # the pass after the write finds it
+        f"order:{late.pk} finished": minutes(30),  # not as late as at 1:00
+    }
+    timeouts.assert_not_scheduled("declared.close", subject=paid)
+
+
+@pytest.mark.usefixtures("_closing")
+def test_a_pass_without_a_write_before_it_is_left_out(timeouts: Any, monkeypatch: Any) -> None:
+    passes = []
+    monkeypatch.setattr(reconcile, "reconcile", lambda using: passes.append(timeouts.now))
+    begins = timeouts.now
+    Order.objects.create(created_at=begins)
+    timeouts.advance(days=365)
+    assert passes == [begins, begins + minutes(30)]  # the job runs at the moment of a pass, and before it
 
 
 @pytest.mark.usefixtures("_closing")
