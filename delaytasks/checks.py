@@ -1,7 +1,7 @@
 """System checks with stable ids. The checks that connect to Redis or PostgreSQL run only with `check --deploy`.
 
 Errors    E001 the DELAYTASKS setting, E002 topics with two handlers, E003 USE_TZ, E009 DELAYTASKS["TOPICS"],
-          E013 psycopg2, E020 a handler's subject is not a model
+          E013 psycopg2, E017 SQLite's TIME_ZONE, E020 a handler's subject is not a model
 Warnings  W004 Redis may evict, W005 Redis does not answer, W006 a TTR beyond Celery's time limit,
           W007 the broker's visibility timeout, W008 SQLite without IMMEDIATE or WAL, W010 no Redis,
           W012 the Celery app has no broker, W013 Redis over TCP without a password,
@@ -256,7 +256,7 @@ def _has_broker(conf: Any) -> bool:
 
 @register(TAG)
 def check_sqlite(**_kwargs: Any) -> list[CheckMessage]:
-    """W008: without IMMEDIATE transactions and WAL mode SQLite raises "database is locked" under load."""
+    """E017: times are stored in another zone. W008: without IMMEDIATE or WAL "database is locked" under load."""
     from .models import Job
 
     return [
@@ -268,6 +268,14 @@ def check_sqlite(**_kwargs: Any) -> list[CheckMessage]:
 
 
 def _sqlite_messages(alias: str, database: Mapping[str, Any]) -> Iterator[CheckMessage]:
+    if database.get("TIME_ZONE") not in (None, "UTC", "Etc/UTC"):
+        yield Error(
+            f"DATABASES[{alias!r}]['TIME_ZONE'] is {database['TIME_ZONE']!r}: Django would read and write the texts "
+            "that SQLite has for times in this zone, but jobs and declared timeouts are in UTC.",
+            hint="Remove TIME_ZONE there; the setting TIME_ZONE of the project stays as it is. Convert the times that "
+            "are stored already, or keep jobs and the models with timeouts in another database (DELAYTASKS['DATABASES']).",
+            id="delaytasks.E017",
+        )
     options = database.get("OPTIONS") or {}
     if str(options.get("transaction_mode") or "").upper() != "IMMEDIATE":
         yield Warning(

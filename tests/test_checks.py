@@ -266,6 +266,14 @@ def test_sqlite_without_options_gets_both_hints(hints_for):
     assert len(hints_for(ENGINE="django.db.backends.sqlite3", NAME="x.sqlite3")) == 2
 
 
+def test_a_time_zone_of_a_sqlite_database_is_E017(hints_for, monkeypatch):
+    assert hints_for(**SQLITE | {"TIME_ZONE": "UTC"}) == []
+    database = SQLITE | {"TIME_ZONE": "Europe/Berlin"}
+    monkeypatch.setattr(checks, "settings", SimpleNamespace(DATABASES={"default": database}))
+    (error,) = checks.check_sqlite()
+    assert (error.id, "'Europe/Berlin'" in error.msg) == ("delaytasks.E017", True)
+
+
 @pytest.mark.parametrize("name", [":memory:", "file:x?mode=memory&cache=shared"])
 def test_an_in_memory_database_needs_no_wal(hints_for, name):
     assert hints_for(**SQLITE | {"NAME": name, "OPTIONS": {"transaction_mode": "IMMEDIATE"}}) == []

@@ -105,10 +105,11 @@ def _compile(declaration: Declaration, found: "QuerySet[Any]", using: str) -> tu
 def _with_due(declaration: Declaration, found: "QuerySet[Any]") -> "QuerySet[Any]":
     due: Any = F(declaration.on)
     if isinstance(declaration.span, timedelta):
-        due = due - Value(declaration.span) if declaration.is_before else due + Value(declaration.span)
+        span: Any = Value(declaration.span)
+        due = _InUtc(_InUtc(due) - span if declaration.is_before else _InUtc(due) + span)
     elif declaration.duration_field:
         span = F(declaration.duration_field)
-        due = due - span if declaration.is_before else due + span
+        due = _InUtc(_InUtc(due) - span if declaration.is_before else _InUtc(due) + span)
     seconds: Any = _Seconds(F(declaration.on))
     if isinstance(declaration.span, timedelta):
         length = int(declaration.span.total_seconds())
@@ -118,6 +119,16 @@ def _with_due(declaration: Declaration, found: "QuerySet[Any]") -> "QuerySet[Any
         seconds = seconds - length_sql if declaration.is_before else seconds + length_sql
     wrapped = _if_near(seconds, ExpressionWrapper(due, output_field=DateTimeField()))
     return matching(declaration, found).annotate(**{_DUE: wrapped})
+
+
+class _InUtc(Func):
+    """A moment as the time in UTC, and back. In another zone of the session a day may have 23 hours in PostgreSQL."""
+
+    template = "(%(expressions)s AT TIME ZONE 'UTC')"
+    output_field = DateTimeField()
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        return self.as_sql(compiler, connection, template="%(expressions)s", **context)
 
 
 class _Seconds(Func):

@@ -133,6 +133,20 @@ def test_the_due_time_is_rounded_up_alike_in_sql_and_in_python(declare: Declare,
     assert Job.objects.get().declared_due == clock.from_ms(clock.to_ms(created_at - HALF_HOUR))
 
 
+@pytest.mark.only_on("postgresql")
+@pytest.mark.parametrize("options", [{"after": timedelta(days=1)}, {"after": "window"}, {"before": timedelta(days=1)}])
+def test_a_day_has_24_hours_in_each_zone_of_the_session(declare: Declare, options: dict[str, Any]) -> None:
+    """A database may have a TIME_ZONE of its own. On that Sunday clocks change in Berlin."""
+    close = declare(Order, **options)
+    begin, day = datetime(2030, 3, 31, 0, 30, tzinfo=UTC), timedelta(days=1)
+    order = Order.objects.create(created_at=begin if "after" in options else begin + day, window=day)
+    with connection.cursor() as cursor:
+        cursor.execute("SET TIME ZONE 'Europe/Berlin'")
+        in_sync(close, order.pk)
+        cursor.execute("SET TIME ZONE 'UTC'")
+    assert Job.objects.get().declared_due == (begin + day if "after" in options else begin)
+
+
 def keyed() -> list[Any]:
     device = Device.objects.create(seen_at=START)
     return [
