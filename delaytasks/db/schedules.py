@@ -111,6 +111,16 @@ def find_upcoming(using: str, topic: str, prefix: str, now_ms: int) -> list[tupl
     return [(job_id, key, due_ms) for job_id, key, due_ms in found if key.startswith(prefix)]  # LIKE ignores case
 
 
+def forget_runs(using: str) -> None:
+    """Delete the rows of ScheduleRun whose schedule is gone, but not those that running handlers have locked."""
+    d = dialects.get_dialect(using)
+    dialects.run(using, f"""
+        DELETE FROM delaytasks_schedulerun WHERE schedule_id IN (
+            SELECT schedule_id FROM delaytasks_schedulerun AS run
+            WHERE NOT EXISTS (SELECT 1 FROM delaytasks_schedule WHERE id = run.schedule_id) {d.skip_locked})
+        RETURNING schedule_id""", [])  # fmt: skip
+
+
 class RunEvent(NamedTuple):
     """The end of the first attempt at a schedule's job."""
 

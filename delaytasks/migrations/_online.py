@@ -1,4 +1,7 @@
-"""Operations for migrations that are not one transaction, because PostgreSQL creates an index online only outside one."""
+"""Operations for migrations that run while processes of the site write.
+
+Some are not one transaction, because PostgreSQL creates an index online only outside one.
+"""
 
 from django.db import migrations
 
@@ -34,3 +37,9 @@ def in_transaction(operation):
     """
     operation.atomic = True
     return operation
+
+
+def limit_waiting(apps, schema_editor):
+    """Wait at most five seconds for each lock of this transaction: whoever comes later waits behind the migration."""
+    if schema_editor.connection.vendor == "postgresql":
+        schema_editor.execute("SET LOCAL lock_timeout = '5s'")

@@ -96,10 +96,13 @@ class Schedule(models.Model):
 class ScheduleRun(models.Model):
     """The job of a schedule that is running. Locked while an atomic handler runs.
 
-    It is not part of Schedule, so that the schedule can make further jobs during that time.
+    It is not part of Schedule, so that the schedule can make further jobs during that time. Nor does its end wait for
+    this row: it is left behind, and deleted later.
     """
 
-    schedule = models.OneToOneField(Schedule, models.CASCADE, primary_key=True, related_name="run")
+    schedule = models.OneToOneField(
+        Schedule, models.DO_NOTHING, primary_key=True, related_name="run", db_constraint=False
+    )
     job_id = models.BigIntegerField(null=True)
     attempt = models.IntegerField(default=0)
 

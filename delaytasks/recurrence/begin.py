@@ -22,7 +22,7 @@ from .definition import times_of_row
 from .wall_times import parse_label
 
 if TYPE_CHECKING:
-    from ..models import Schedule
+    from ..models import Schedule, ScheduleRun
     from ..worker.attempt import RunningJob
 
 logger = logging.getLogger("delaytasks")
@@ -161,11 +161,8 @@ def _occupied(row: "Schedule", job: "RunningJob") -> bool:
     The row of ScheduleRun is locked from here to the end of an atomic handler's transaction; whoever finds it locked
     is second. For other handlers, whose transaction ends here, the note counts as long as its job is held.
     """
-    from ..models import ScheduleRun
-
     with transaction.atomic(job.using):
-        runs = ScheduleRun.objects.using(job.using).select_for_update(skip_locked=True)
-        run = runs.filter(schedule_id=row.pk).first()
+        run = _lock_run(job.using, row)
         if run is None:
             return True
         if run.job_id is not None and run.job_id != job.id and _is_held(job.using, run.job_id, run.attempt):
@@ -173,6 +170,19 @@ def _occupied(row: "Schedule", job: "RunningJob") -> bool:
         run.job_id, run.attempt = job.id, job.attempt
         run.save(using=job.using, update_fields=["job_id", "attempt"])
     return False
+
+
+def _lock_run(using: str, row: "Schedule") -> "ScheduleRun | None":
+    """Lock the schedule's row of ScheduleRun, or add it, and return it. None: another run has locked it."""
+    from ..models import ScheduleRun
+
+    runs = ScheduleRun.objects.using(using)
+    free = runs.select_for_update(skip_locked=True).filter(schedule_id=row.pk)
+    found = free.first()
+    if found is None and not runs.filter(schedule_id=row.pk).exists():
+        runs.bulk_create([ScheduleRun(schedule_id=row.pk)], ignore_conflicts=True)
+        found = free.first()
+    return found
 
 
 def _is_held(using: str, job_id: int, attempt: int) -> bool:

@@ -8,7 +8,7 @@ stand.
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from django.db import transaction
 
@@ -21,13 +21,11 @@ from ..jobs.inputs import check_known, to_body
 from ..jobs.schedule import schedule
 from ..jobs.series import firing_prefix
 from ..mirror.base import Entry
-from ..models import Schedule, ScheduleRun
+from ..models import Job, Schedule, ScheduleRun
+from ..states import State
 from . import maker, registry
 from .definition import Definition, times_of_row
 from .wall_times import Firing, parse_label
-
-if TYPE_CHECKING:
-    from ..models import Job
 
 MOST_BACKFILLED = 10_000
 PAGE = 500  # firings in one statement
@@ -197,7 +195,9 @@ def insert(using: str, row: Schedule) -> Schedule:
     if times_of_row(row).next_after(row.made_until) is None:
         raise BadSchedule(f"The schedule {str(row)!r} would never run: its times are all in the past.")
     row.save(using=using, force_insert=True)
-    ScheduleRun.objects.using(using).create(schedule=row)
+    running = Job.objects.using(using).key_starts(firing_prefix(row), topics=[row.topic]).filter(state=State.RESERVED)
+    job_id, attempt = running.values_list("id", "attempt").last() or (None, 0)  # of one of this name that was deleted
+    ScheduleRun.objects.using(using).create(schedule=row, job_id=job_id, attempt=attempt)
     maker.make(using, [row.pk])
     row.refresh_from_db(using=using)
     return row
@@ -273,12 +273,15 @@ def _set_paused(name: str, paused: bool, using: str | None) -> bool:
 def delete(row: Schedule, *, using: str | None = None) -> None:
     """Delete a schedule and cancel its firings that are not due yet. Due firings still run."""
     using = databases.alias(using)
+    rows = Schedule.objects.using(using).filter(pk=row.pk)
     with transaction.atomic(using):
-        _withdraw(using, row, row.topic, row.tz)
-        Schedule.objects.using(using).filter(pk=row.pk).delete()
+        locked = rows.select_for_update().first()  # before its jobs, as everywhere
+        if locked is not None:
+            _withdraw(using, locked, locked.topic, locked.tz)
+            rows.delete()
 
 
-def run_now(name: str, *, using: str | None = None, by: str = "") -> "Job":
+def run_now(name: str, *, using: str | None = None, by: str = "") -> Job:
     """Run a schedule's job once, now, beside its times. Return the job's row."""
     using = databases.alias(using)
     row = find(name, using=using)

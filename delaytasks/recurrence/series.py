@@ -10,6 +10,7 @@ from django.db import transaction
 
 from .. import clock, databases
 from ..db import dialects, transitions
+from ..db import schedules as sql
 from ..db.retries import retry_conflicts
 from ..db.transitions import Event
 from ..exceptions import BadDelay, BadKey, BadSchedule, KeyIsLive
@@ -145,10 +146,11 @@ def _first_job(using: str, topic: str, key: str) -> "Job | None":
 
 
 def pass_if_rested(using: str) -> None:
-    """Delete the rows of series that ended a day ago, at most every ten minutes in a process."""
+    """Delete what series that ended a day ago, and deleted schedules, left, at most every ten minutes in a process."""
     if time.monotonic() - _passed.get(using, -REST_SECONDS) >= REST_SECONDS:
         _passed[using] = time.monotonic()
         forget_ended(using)
+        sql.forget_runs(using)
 
 
 def forget_ended(using: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 from delaytasks import cancel, clock, handlers, recurring, retry_dead
 from delaytasks.clock import to_ms
 from delaytasks.exceptions import BadInput, BadSchedule, UnknownTopic
-from delaytasks.models import Job, JobEvent, Schedule, ScheduleRun
+from delaytasks.models import Job, JobEvent, Schedule
 from delaytasks.recurrence import maker, registry, schedules
 from delaytasks.recurrence.definition import Definition
 from delaytasks.states import State
@@ -223,7 +223,7 @@ def test_a_deleted_schedule_leaves_no_job(define, ticks, stage, db_clock):
     schedules.delete(row)
     run_until(stage, db_clock, START + HOUR)
     assert ticks == []
-    assert not ScheduleRun.objects.exists()
+    assert not Schedule.objects.exists()
 
 
 def test_a_schedule_runs_once_now_beside_its_times(define, ticks, stage, db_clock):
