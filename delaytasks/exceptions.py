@@ -120,7 +120,7 @@ class BadSchedule(BadInput):
     Raised by recurring(), and where staff define schedules.
     """
 
-    range_problem = ""  # of a range to backfill: "backwards", "future" or "long"
+    range_problem = ""  # of a range to backfill: "backwards", "future", "long" or "unknown"
 
 
 class ScheduleExists(BadSchedule):

@@ -94,11 +94,11 @@ def insert_firings(using: str, rows: Sequence[NewFiring]) -> list[StoredJob]:
     return list(map(StoredJob._make, dialects.run(using, sql, params)))
 
 
-def count_made(using: str, topic: str, keys: Sequence[str]) -> int:
-    """Return how many of these keys have a job that ran or is live: those that insert_firings() leaves out."""
+def find_made(using: str, topic: str, keys: Sequence[str]) -> list[str]:
+    """Return those of these keys that have a job that ran or is live, which insert_firings() leaves out."""
     table, params = dialects.get_dialect(using).table(["text", "text"], [(topic, key) for key in keys])
-    sql = f"WITH new (new_topic, new_key) AS ({table}) SELECT COUNT(*) FROM new WHERE EXISTS ({_MADE})"
-    return int(dialects.run(using, sql, params)[0][0])
+    sql = f"WITH new (new_topic, new_key) AS ({table}) SELECT new_key FROM new WHERE EXISTS ({_MADE})"
+    return [row[0] for row in dialects.run(using, sql, params)]
 
 
 def find_upcoming(using: str, topic: str, prefix: str, now_ms: int) -> list[tuple[int, str, int]]:

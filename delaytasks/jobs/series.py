@@ -117,3 +117,8 @@ def _rows(using: str) -> Any:
 def firing_prefix(row: "Schedule") -> str:
     """Return how the keys of a schedule's jobs begin: "report.daily@", or "order:1042#" for a series."""
     return f"{row.name}@" if row.series_key is None else prefix_of(row.series_key)
+
+
+def former_prefixes(row: "Schedule") -> list[str]:
+    """Return how the keys of a schedule's jobs began before it was renamed."""
+    return [f"{name}@" for name in row.former_names.split()]

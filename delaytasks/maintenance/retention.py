@@ -19,6 +19,7 @@ from ..db.retention import EndedJob, newest_of_keys
 from ..jobs.history import lake_directory
 from ..models import RetentionCursor
 from ..states import State
+from . import runs
 
 __all__ = ["EndedJob", "Retention", "configured", "keep", "newest_of_keys", "prune", "step"]
 
@@ -197,7 +198,9 @@ def _prune_jobs(using: str, retention: Retention, after: int, before_ms: int) ->
         over = [job for job in page.rows if retention.is_over(job, now_ms)]
         for start in range(0, len(over), BATCH_JOBS):
             batch = over[start : start + BATCH_JOBS]
-            yield Batch("job", sql.delete_jobs(using, _without_kept(using, batch)), batch[-1].id)
+            deleted = _without_kept(using, batch)
+            runs.note_deleted(using, [(job.topic, job.key, job.ended_ms) for job in deleted])
+            yield Batch("job", sql.delete_jobs(using, deleted), batch[-1].id)
         after = page.last_id
         yield Batch("job", 0, after)
 

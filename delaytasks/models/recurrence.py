@@ -76,6 +76,10 @@ class Schedule(models.Model):
     ended = models.BooleanField(_("ended"), default=False, db_default=False)  # no further firing comes
     problem = models.CharField(_("problem"), max_length=255, default="", db_default="", blank=True)
     producer = models.CharField(max_length=8, null=True, editable=False)  # noqa: DJ001  # of its jobs; see Job.producer
+    # Names of a schedule of the code in earlier versions, newest first, with spaces between.
+    former_names = models.TextField(default="", db_default="", editable=False)
+    # Firings up to here may have keys of another time zone or topic.
+    runs_unknown_until = models.DateTimeField(null=True, editable=False)
 
     class Meta:
         verbose_name = _("schedule")
@@ -87,6 +91,7 @@ class Schedule(models.Model):
                          name="delaytasks_schedule_over"),
             models.Index(fields=["subject_label", "subject_pk"], condition=Q(subject_pk__isnull=False),
                          name="delaytasks_schedule_subject"),
+            models.Index(fields=["topic"], condition=~Q(former_names=""), name="delaytasks_schedule_renamed"),
         ]  # fmt: skip
 
     def __str__(self) -> str:

@@ -33,6 +33,8 @@ class Topic(models.Model):
     held_since = models.DateTimeField(_("held since"), null=True, editable=False)
     held_why = models.TextField(_("held because"), default="", db_default="", editable=False)
     held_until = models.DateTimeField(null=True, editable=False)
+    # Runs of schedules that ended up to here may be deleted.
+    runs_deleted_until = models.DateTimeField(null=True, editable=False)
     # The run slots that are taken while there is no mirror: token -> expiry in ms since 1970.
     slots = models.JSONField(default=dict, editable=False)
 

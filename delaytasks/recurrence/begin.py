@@ -15,7 +15,7 @@ from ..calendars.wall_time import to_zone
 from ..db import transitions
 from ..exceptions import BadInput
 from ..handlers import Handler, Skip, Snooze
-from ..jobs.series import LABEL, firing_prefix, name_of
+from ..jobs.series import LABEL, firing_prefix, former_prefixes, name_of
 from ..states import State
 from ..worker.coroutines import await_result
 from .definition import times_of_row
@@ -63,8 +63,11 @@ class Instead(NamedTuple):
 def decide(job: "RunningJob") -> Instead | None:
     """Return None if the job runs, otherwise what happens instead."""
     match = _FIRING.fullmatch(job.key)
-    row = _find(job.using, match["name"] or name_of(job.topic, match["series"]), job.topic) if match else None
-    if match is None or row is None:
+    if match is None:
+        return None
+    name = match["name"] or name_of(job.topic, match["series"])
+    row = _find(job.using, name, job.topic, is_series=match["name"] is None)
+    if row is None:
         return None
     reason = _missed(row, job, match["label"])
     if not reason and row.running != "allow" and _occupied(row, job):
@@ -99,10 +102,16 @@ def end_as_skipped(job: "RunningJob", reason: str) -> Skip:
     return Skip(reason)
 
 
-def _find(using: str, name: str, topic: str) -> "Schedule | None":
+def _find(using: str, name: str, topic: str, *, is_series: bool = False) -> "Schedule | None":
+    """Return the schedule that has this name, or had it before it was renamed."""
     from ..models import Schedule
 
-    return Schedule.objects.using(using).filter(name=name, topic=topic).first()
+    rows = Schedule.objects.using(using).filter(topic=topic)
+    found = rows.filter(name=name).first()
+    if found is not None or is_series:
+        return found
+    renamed = rows.exclude(former_names="").order_by("pk")
+    return next((row for row in renamed if name in row.former_names.split()), None)
 
 
 def _missed(row: "Schedule", job: "RunningJob", label: str) -> str:
@@ -146,9 +155,11 @@ def _has_later(row: "Schedule", job: "RunningJob", now_ms: int) -> bool:
     try:
         times = times_of_row(row)
         while (later := times.next_after(due)) is not None and clock.to_ms(later.due) <= now_ms:
-            made = transitions.find_latest(job.using, job.topic, firing_prefix(row) + later.label)
-            if made is None or made.state != State.CANCELLED or made.attempt:  # a skipped job has an attempt
-                return True
+            prefixes = [firing_prefix(row), *former_prefixes(row)]
+            made = [transitions.find_latest(job.using, job.topic, prefix + later.label) for prefix in prefixes]
+            found = [each for each in made if each is not None]
+            if not found or any(each.state != State.CANCELLED or each.attempt for each in found):
+                return True  # a skipped job has an attempt
             due = later.due
     except BadInput:
         return False

@@ -5,7 +5,7 @@ transaction. A change of anything else makes it again at the same time. Firings 
 stand.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Literal, NamedTuple
@@ -19,9 +19,9 @@ from ..exceptions import BadSchedule, BadTimeZone, ScheduleExists
 from ..jobs import on_commit
 from ..jobs.inputs import check_known, to_body
 from ..jobs.schedule import schedule
-from ..jobs.series import firing_prefix
+from ..jobs.series import firing_prefix, former_prefixes
 from ..mirror.base import Entry
-from ..models import Job, Schedule, ScheduleRun
+from ..models import Job, Schedule, ScheduleRun, Topic
 from ..states import State
 from . import maker, registry
 from .definition import Definition, times_of_row
@@ -29,10 +29,11 @@ from .wall_times import Firing, parse_label
 
 MOST_BACKFILLED = 10_000
 PAGE = 500  # firings in one statement
+MOST_NAMES = 20  # former names that a schedule remembers
 _TIMES = ("tz", "cron", "rrule", "every_ms", "delay_ms", "period_ms", "repeat", "gap", "overlap", "start_at", "topic")
 Source = Literal["code", "staff", "call"]
 Kind = Literal["create", "change", "rename", "delete", "keep"]
-RangeProblem = Literal["backwards", "future", "long"]
+RangeProblem = Literal["backwards", "future", "long", "unknown"]
 
 
 class Change(NamedTuple):
@@ -66,12 +67,16 @@ def next_firings(row: Schedule, count: int = 10, *, after: datetime | None = Non
 
 def plan(*, using: str | None = None) -> list[Change]:
     """Return what apply() would do, by name. Raises BadSchedule as apply() does."""
-    using = databases.alias(using)
+    return _plan(databases.alias(using))[0]
+
+
+def _plan(using: str) -> tuple[list[Change], dict[str, str]]:
+    """Return the changes, and the new name of each row that is renamed, by its old one."""
     rows = {row.name: row for row in Schedule.objects.using(using).all()}
     changes = []
     renamed: dict[str, str] = {}
     for name, each in registry.declared().items():
-        old = next((was for was in each.was if was in rows and rows[was].source == Schedule.Source.CODE), None)
+        old = _old_name(name, each.was, rows)
         if name in rows:
             _refuse_staff(rows[name])
             changes.append(Change(name, "keep" if _is_as(rows[name], each.definition) else "change"))
@@ -86,7 +91,14 @@ def plan(*, using: str | None = None) -> list[Change]:
             changes.append(Change(name, "create"))
     gone = [row.name for row in rows.values() if row.source == Schedule.Source.CODE]
     kept = registry.declared().keys() | renamed.keys()
-    return [*changes, *(Change(name, "delete") for name in sorted(gone) if name not in kept)]
+    return [*changes, *(Change(name, "delete") for name in sorted(gone) if name not in kept)], renamed
+
+
+def _old_name(name: str, was: Sequence[str], rows: Mapping[str, Schedule]) -> str | None:
+    """Return the name of the row that this schedule has had: by its was=, or because its rename is rolled back."""
+    of_code = {row.name: row for row in rows.values() if row.source == Schedule.Source.CODE}
+    back = (row.name for row in of_code.values() if name in row.former_names.split())
+    return next((old for old in (*was, *back) if old in of_code and old not in registry.declared()), None)
 
 
 def apply(*, using: str | None = None) -> list[Change]:
@@ -97,26 +109,26 @@ def apply(*, using: str | None = None) -> list[Change]:
     using = databases.alias(using)
     with transaction.atomic(using):
         dialects.lock_name(using, "delaytasks.schedules.apply")  # two hosts of a deployment may apply at once
-        changes = plan(using=using)
+        changes, renamed = _plan(using)
+        for old, new in renamed.items():
+            _rename(using, old, new)
         for name, kind in changes:
             declared = registry.declared().get(name)
             if kind == "delete" or declared is None:
                 delete(find(name, using=using), using=using)
                 continue
-            if kind == "rename":
-                _rename(using, declared.was, name)
             if kind != "keep":
                 define(declared.definition, source="code", using=using)
         maker.refresh_zones(using)
     return changes
 
 
-def _rename(using: str, old_names: Sequence[str], name: str) -> None:
+def _rename(using: str, old_name: str, name: str) -> None:
     """Rename the row. Firings made ahead are made again, because their keys have the old name."""
-    rows = Schedule.objects.using(using).select_for_update().filter(name__in=old_names)
-    row = rows.filter(source=Schedule.Source.CODE).order_by("pk")[0]
+    row = Schedule.objects.using(using).select_for_update().get(name=old_name)
     withdrawn = _withdraw(using, row, row.topic, row.tz)
-    row.name = name
+    others = [each for each in row.former_names.split() if each not in (name, old_name)]
+    row.name, row.former_names = name, " ".join([old_name, *others[: MOST_NAMES - 1]])
     _save(using, row, withdrawn)
 
 
@@ -157,6 +169,8 @@ def define(definition: Definition, *, source: Source = "staff", using: str | Non
         withdrawn = _withdraw(using, row, old["topic"], old["tz"], now)
         if moved:
             withdrawn, row.made_until, row.made_label = [], now, ""
+        if (row.topic, row.tz) != (old["topic"], old["tz"]):
+            row.runs_unknown_until = now
         _save(using, row, withdrawn)
     return row
 
@@ -293,14 +307,16 @@ def run_now(name: str, *, using: str | None = None, by: str = "") -> Job:
 def backfill(name: str, start: datetime, end: datetime, *, using: str | None = None) -> int:
     """Make the firings from `start` to `end`, both included, that never ran, due now. Return how many.
 
-    They run whatever missed= and within= say. Raises BadSchedule for a range that is not in the past, or with more than
-    10,000 firings.
+    They run whatever missed= and within= say. Raises BadSchedule for a range that is not in the past, with more than
+    10,000 firings, or with firings of which nobody knows whether they ran.
     """
     using = databases.alias(using)
-    row, now_ms = find(name, using=using), databases.now_ms(using)
-    firings = past_firings(row, start, end, using=using)
     with transaction.atomic(using):
-        new = [maker.new_firing(row, firing, now_ms) for firing in firings]
+        Schedule.objects.using(using).select_for_update().filter(name=name).first()  # one backfill after the other
+        row, now_ms = find(name, using=using), databases.now_ms(using)
+        firings = past_firings(row, start, end, using=using)
+        made = _made(row, firings, using)
+        new = [maker.new_firing(row, firing, now_ms) for firing in firings if firing not in made]
         return sum(len(maker.insert(using, new[n : n + PAGE])) for n in range(0, len(new), PAGE))
 
 
@@ -317,7 +333,21 @@ def past_firings(row: Schedule, start: datetime, end: datetime, *, using: str | 
         raise _bad_range("future", f"{span}: give a range in the past.")
     if start.year < 1970:
         raise BadSchedule(f"{span}: give times from 1970 on.")
-    return _firings_in(row, start, end)
+    firings, unknown_until = _firings_in(row, start, end), unknown_until_of(row)
+    if unknown_until is not None and firings and firings[0].due <= unknown_until:
+        until = unknown_until.isoformat(timespec="seconds")
+        raise _bad_range(
+            "unknown",
+            f"{span}: nobody knows which runs there were up to {until}. The schedule had another time zone or topic, "
+            "or its old jobs were deleted. Give times after that.",
+        )
+    return firings
+
+
+def unknown_until_of(row: Schedule) -> datetime | None:
+    """Return the time up to which nobody knows which firings ran, or None if all are known."""
+    deleted = Topic.objects.using(row._state.db).filter(name=row.topic).values_list("runs_deleted_until", flat=True)
+    return max(filter(None, [row.runs_unknown_until, deleted.first()]), default=None)
 
 
 def _bad_range(problem: RangeProblem, text: str) -> BadSchedule:
@@ -328,9 +358,16 @@ def _bad_range(problem: RangeProblem, text: str) -> BadSchedule:
 
 def count_made(row: Schedule, firings: Sequence[Firing], *, using: str | None = None) -> int:
     """Return how many of these firings ran or are live: backfill() does not make them again."""
-    using, prefix = databases.alias(using), firing_prefix(row)
-    keys = [prefix + firing.label for firing in firings]
-    return sum(schedules.count_made(using, row.topic, keys[n : n + PAGE]) for n in range(0, len(keys), PAGE))
+    return len(_made(row, firings, databases.alias(using)))
+
+
+def _made(row: Schedule, firings: Sequence[Firing], using: str) -> set[Firing]:
+    """Return those firings that ran or are live, under the schedule's name or one that it had before."""
+    prefixes = [firing_prefix(row), *former_prefixes(row)]
+    by_key = {prefix + firing.label: firing for firing in firings for prefix in prefixes}
+    keys = list(by_key)
+    pages = (schedules.find_made(using, row.topic, keys[n : n + PAGE]) for n in range(0, len(keys), PAGE))
+    return {by_key[key] for page in pages for key in page}
 
 
 def _firings_in(row: Schedule, start: datetime, end: datetime) -> list[Firing]:

@@ -7,7 +7,9 @@ import pytest
 from delaytasks import cancel, clock, handlers, recurring, retry_dead
 from delaytasks.clock import to_ms
 from delaytasks.exceptions import BadInput, BadSchedule, UnknownTopic
-from delaytasks.models import Job, JobEvent, Schedule
+from delaytasks.maintenance.retention import Retention, prune
+from delaytasks.maintenance.runs import note, note_deleted
+from delaytasks.models import Job, JobEvent, Schedule, Topic
 from delaytasks.recurrence import maker, registry, schedules
 from delaytasks.recurrence.definition import Definition
 from delaytasks.states import State
@@ -272,6 +274,43 @@ def test_a_backfill_is_bounded(define, ticks):
     assert raised.value.range_problem == "long"
 
 
+@pytest.mark.parametrize("change", [{"tz": "Asia/Tokyo"}, {"topic": "tock"}], ids=str)
+def test_a_backfill_of_times_before_a_change_of_the_keys_is_refused(define, ticks, stage, db_clock, change):
+    stage.recorder("tock")
+    define()
+    run_until(stage, db_clock, START + HOUR / 2)
+    define(**change)
+    run_until(stage, db_clock, START + HOUR)
+    with pytest.raises(BadSchedule, match=r"up to 2030-01-01T00:30:00\+00:00\. The schedule had another") as raised:
+        schedules.backfill("tick", START + HOUR / 2, START + HOUR)
+    assert raised.value.range_problem == "unknown"
+    assert schedules.backfill("tick", START + timedelta(minutes=31), START + HOUR) == 0
+
+
+@pytest.mark.on_both
+def test_a_backfill_of_runs_that_the_retention_deleted_is_refused(define, ticks, stage, db_clock):
+    define()
+    run_until(stage, db_clock, START + HOUR / 2)
+    schedules.pause("tick")
+    db_clock.advance(seconds=86_400)
+    assert sum(batch.deleted for batch in prune("default", Retention({"*": {"ended": HOUR}}))) == 3
+    with pytest.raises(BadSchedule, match="its old jobs were deleted"):
+        schedules.backfill("tick", START, START + HOUR)
+    assert schedules.backfill("tick", START + timedelta(minutes=31), START + HOUR) == 2  # one is live
+    note(using="default", moment=START + HOUR)  # as the pipeline's archive does
+    with pytest.raises(BadSchedule, match="its old jobs were deleted"):
+        schedules.backfill("tick", START + timedelta(minutes=31), START + HOUR)
+
+
+def test_runs_that_began_early_are_noted_with_their_own_time(ticks, db_clock):
+    late, ended_ms = "tick@2030-02-01T09:00:00", to_ms(START)
+    note_deleted("default", [("tick", "tick@2030-01-01T09:00:00", ended_ms), ("tick", "tick@now:7", ended_ms)])
+    assert Topic.objects.get(name="tick").runs_deleted_until == START
+    note_deleted("default", [("tick", late, ended_ms), ("other", "order:1", ended_ms)])
+    assert Topic.objects.get(name="tick").runs_deleted_until == datetime(2030, 2, 2, tzinfo=UTC)
+    assert not Topic.objects.filter(name="other").exists()
+
+
 @pytest.mark.on_both
 def test_the_firings_that_a_backfill_leaves_out_are_counted(define, ticks):
     row = define(every=1, start=START - HOUR)
@@ -337,12 +376,40 @@ def test_a_rename_keeps_the_chain(ticks, stage, db_clock):
     declare("old")
     schedules.apply()
     run_until(stage, db_clock, START + HOUR / 2)
-    registry.forget("old")
-    registry.add(registry.Declared(Definition(name="new", topic="tick", every=600), was=("old",)))
-    assert kinds(schedules.apply()) == {"new": "rename"}
+    rename("old", "new")
     run_until(stage, db_clock, START + HOUR)
     assert [key.partition("@")[0] for key in ticks] == ["old"] * 3 + ["new"] * 3
     assert len({key.partition("@")[2] for key in ticks}) == 6
+
+
+def rename(old: str, new: str, **options) -> None:
+    registry.forget(old)
+    registry.add(registry.Declared(Definition(name=new, topic="tick", **{"every": 600} | options), was=(old,)))
+    assert kinds(schedules.apply()) == {new: "rename"}
+
+
+def test_a_backfill_after_a_rename_repeats_nothing(ticks, stage, db_clock):
+    declare("old")
+    schedules.apply()
+    run_until(stage, db_clock, START + HOUR / 2)
+    rename("old", "new")
+    rename("new", "newer")
+    assert schedules.backfill("newer", START, START + HOUR / 2) == 1  # the start itself
+    assert schedules.backfill("newer", START, START + HOUR / 2) == 0
+
+
+@pytest.mark.parametrize(("missed", "ran"), [("last", ["00:30"]), ("none", []), ("all", ["00:10", "00:20", "00:30"])])
+def test_overdue_firings_of_a_renamed_schedule_run_by_its_rules(ticks, stage, db_clock, missed, ran):
+    declare("old", missed=missed)
+    schedules.apply()
+    db_clock.advance(seconds=1865)
+    maker.make_due("default")
+    rename("old", "new", missed=missed)
+    rename("new", "newer", missed=missed)
+    stage.go()
+    assert [key[-8:-3] for key in ticks] == ran
+    run_until(stage, db_clock, START + HOUR)
+    assert [key[-8:-3] for key in ticks][len(ran) :] == ["00:40", "00:50", "01:00"]
 
 
 def test_a_process_of_the_old_version_makes_the_jobs_of_a_new_schedule(stage, db_clock):
@@ -357,23 +424,44 @@ def test_a_process_of_the_old_version_makes_the_jobs_of_a_new_schedule(stage, db
     assert list(Job.objects.values_list("ttr_ms", flat=True)) == [900_000] * 2
 
 
-def test_a_rename_that_is_rolled_back_makes_each_instant_once(ticks, stage, db_clock):
+@pytest.mark.parametrize("terms", [{"every": None, "cron": "*/10 * * * *"}, {}, {"every": None, "delay": 600,
+                                   "period": 600, "repeat": 4}], ids=str)  # fmt: skip
+def test_a_rename_that_is_rolled_back_makes_each_instant_once(ticks, stage, db_clock, terms):
     """Workers of both versions run meanwhile: a job that has the other version's name runs, too."""
-    terms = {"every": None, "cron": "*/10 * * * *"}
+    runs = 5 if "repeat" in terms else 12
     declare("old", **terms)
     schedules.apply()
     run_until(stage, db_clock, START + HOUR / 2)
-    registry.forget("old")
-    registry.add(registry.Declared(Definition(name="new", topic="tick", cron="*/10 * * * *"), was=("old",)))
-    schedules.apply()
+    rename("old", "new", **terms)
     run_until(stage, db_clock, START + HOUR - timedelta(minutes=5))
     registry.forget("new")
     declare("old", **terms)
-    assert kinds(schedules.apply()) == {"old": "create", "new": "delete"}
+    assert kinds(schedules.apply()) == {"old": "rename"}
     run_until(stage, db_clock, START + 2 * HOUR)
-    assert [key.partition("@")[2][11:16] for key in ticks] == [
-        f"{n // 6:02}:{n % 6}0" for n in range(1, 13)
-    ]  # fmt: skip
+    assert [key.partition("@")[2][11:16] for key in ticks] == [f"{n // 6:02}:{n % 6}0" for n in range(1, runs + 1)]
+
+
+def test_a_rename_that_is_rolled_back_keeps_a_pause_and_what_is_overdue(ticks, stage, db_clock):
+    declare("old", missed="all")
+    schedules.apply()
+    rename("old", "new", missed="all")
+    db_clock.advance(seconds=1205)  # nobody makes the second firing
+    registry.forget("new")
+    declare("old", missed="all")
+    schedules.apply()
+    run_until(stage, db_clock, START + HOUR / 2)
+    assert [key[-8:-3] for key in ticks] == ["00:10", "00:20", "00:30"]
+    schedules.pause("old")
+    rename("old", "new", missed="all")
+    assert Schedule.objects.get().paused
+
+
+def test_a_schedule_that_is_still_declared_is_not_renamed(ticks, db_clock):
+    declare("old")
+    schedules.apply()
+    registry.add(registry.Declared(Definition(name="new", topic="tick", every=600), was=("old",)))
+    assert kinds(schedules.apply()) == {"new": "create", "old": "keep"}
+    assert set(Schedule.objects.values_list("name", flat=True)) == {"old", "new"}
 
 
 def test_apply_refuses_the_name_of_a_schedule_of_staff(define, ticks):

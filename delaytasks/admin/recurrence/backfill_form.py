@@ -104,4 +104,11 @@ class BackfillForm(forms.Form):
             case "long":
                 text = _("The range has more than %(most)s runs. Enter a shorter one.")
                 return text % {"most": f"{schedules.MOST_BACKFILLED:,}"}
+            case "unknown":
+                until = schedules.unknown_until_of(self.row) or self.end
+                text = _(
+                    "Nobody knows which runs there were up to %(until)s: the schedule had another time zone or topic, "
+                    "or its old jobs were deleted. Enter times after that."
+                )
+                return text % {"until": local_text(until, self.zone)}
         return str(error)

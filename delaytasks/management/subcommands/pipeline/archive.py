@@ -6,6 +6,7 @@ from datetime import timedelta
 from django.core.management.base import CommandParser
 
 from .... import databases
+from ....maintenance import runs
 from ....timeouts import retained
 from ..output import Answer, Options, Verb
 from .process import run_application, to_answer
@@ -33,6 +34,8 @@ def _days(text: str) -> float:
 def _run(options: Options, using: str) -> Answer:
     before = databases.now(using) - timedelta(days=options["older_than_days"])
     retained.forget_others(using, before)  # the archive leaves all jobs with a declared time in the database
+    if not options["keep"]:
+        runs.note(using, before)
     parameters = {
         "older_than_days": options["older_than_days"], "dead": options["dead"], "prune": not options["keep"],
     }  # fmt: skip
