@@ -5,10 +5,11 @@ transaction. A change of anything else makes it again at the same time. Firings 
 stand.
 """
 
+import copy
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from django.db import transaction
 
@@ -24,7 +25,7 @@ from ..mirror.base import Entry
 from ..models import Job, Schedule, ScheduleRun, Topic
 from ..states import State
 from . import maker, registry
-from .definition import Definition, times_of_row
+from .definition import Definition, body_text, times_of_row
 from .wall_times import Firing, parse_label
 
 MOST_BACKFILLED = 10_000
@@ -140,8 +141,7 @@ def _refuse_staff(row: Schedule) -> None:
 
 
 def _is_as(row: Schedule, definition: Definition) -> bool:
-    same_start = definition.start is None or definition.start == row.start_at
-    return same_start and all(getattr(row, name) == value for name, value in definition.columns().items())
+    return not _set(copy.copy(row), definition)
 
 
 # -- one schedule -------------------------------------------------------------------------------
@@ -150,7 +150,8 @@ def _is_as(row: Schedule, definition: Definition) -> bool:
 def define(definition: Definition, *, source: Source = "staff", using: str | None = None) -> Schedule:
     """Create the schedule of this name, or change it, and make its next firing. Return its row.
 
-    Raises UnknownTopic, BadBody, BodyTooLarge; and BadSchedule if it would never run.
+    A definition that changes nothing writes nothing. Raises UnknownTopic, BadBody, BodyTooLarge; and BadSchedule if it
+    would never run.
     """
     using = databases.alias(using)
     check_known(using, definition.topic)
@@ -161,11 +162,12 @@ def define(definition: Definition, *, source: Source = "staff", using: str | Non
         if row is None:
             return _create(using, definition, source)
         old = {name: getattr(row, name) for name in _TIMES}
-        for name, value in definition.columns().items():
-            setattr(row, name, value)
-        row.start_at = definition.start or row.start_at
-        moved = any(getattr(row, name) != value for name, value in old.items())
+        if not _set(row, definition) and not row.problem:
+            return row
+        moved = {name for name, value in old.items() if getattr(row, name) != value}
         now = clock.from_ms(databases.now_ms(using))
+        if moved - {"topic"}:
+            _check_runs(row, now)
         withdrawn = _withdraw(using, row, old["topic"], old["tz"], now)
         if moved:
             withdrawn, row.made_until, row.made_label = [], now, ""
@@ -173,6 +175,38 @@ def define(definition: Definition, *, source: Source = "staff", using: str | Non
             row.runs_unknown_until = now
         _save(using, row, withdrawn)
     return row
+
+
+def _set(row: Schedule, definition: Definition) -> bool:
+    """Set the row's columns; return whether one changed. A start of the same millisecond is the same."""
+    new = definition.columns()
+    if definition.start is not None and clock.to_ms(definition.start) != clock.to_ms(row.start_at):
+        new["start_at"] = definition.start
+    changed = {name for name, value in new.items() if _comparable(getattr(row, name)) != _comparable(value)}
+    for name in changed:
+        setattr(row, name, new[name])
+    return bool(changed)
+
+
+def _comparable(value: Any) -> Any:
+    return value if isinstance(value, datetime) else body_text(value)  # True == 1 would hide a change of the body
+
+
+def check_runs(definition: Definition, row: Schedule | None = None, *, using: str | None = None) -> None:
+    """Raise BadSchedule if a new schedule, or `row` after this change, would never run."""
+    now = databases.now(databases.alias(using))
+    if row is None:
+        _check_runs(_new_row(definition, "staff", now))
+        return
+    changed = copy.copy(row)
+    _set(changed, definition)
+    if any(getattr(changed, name) != getattr(row, name) for name in _TIMES if name != "topic"):
+        _check_runs(changed, now)
+
+
+def _check_runs(row: Schedule, after: datetime | None = None) -> None:
+    if times_of_row(row).next_after(row.made_until if after is None else after) is None:
+        raise BadSchedule(f"The schedule {str(row)!r} would never run: its times are all in the past.")
 
 
 def create(definition: Definition, *, using: str | None = None) -> Schedule:
@@ -191,9 +225,11 @@ def _lock_name(using: str, name: str) -> None:
 
 
 def _create(using: str, definition: Definition, source: Source) -> Schedule:
-    now = databases.now(using)
-    made_until = definition.made_until(now)
-    return insert(using, new_row(definition, source=source, start=definition.start or now, made_until=made_until))
+    return insert(using, _new_row(definition, source, databases.now(using)))
+
+
+def _new_row(definition: Definition, source: Source, now: datetime) -> Schedule:
+    return new_row(definition, source=source, start=definition.start or now, made_until=definition.made_until(now))
 
 
 def new_row(definition: Definition, *, source: Source, start: datetime, made_until: datetime) -> Schedule:
@@ -206,8 +242,7 @@ def new_row(definition: Definition, *, source: Source, start: datetime, made_unt
 
 def insert(using: str, row: Schedule) -> Schedule:
     """Store a new row and make its first firing, in the caller's transaction. Raises BadSchedule if there is none."""
-    if times_of_row(row).next_after(row.made_until) is None:
-        raise BadSchedule(f"The schedule {str(row)!r} would never run: its times are all in the past.")
+    _check_runs(row)
     row.save(using=using, force_insert=True)
     running = Job.objects.using(using).key_starts(firing_prefix(row), topics=[row.topic]).filter(state=State.RESERVED)
     job_id, attempt = running.values_list("id", "attempt").last() or (None, 0)  # of one of this name that was deleted

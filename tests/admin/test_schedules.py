@@ -1,5 +1,6 @@
 """Schedules in the admin: defining, the next ten runs, pausing, running once, deleting."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -111,6 +112,27 @@ def test_what_is_wrong_is_said_on_the_form(admin_client, wrong, words):
     assert answer.status_code == 200
     assert words in answer.content.decode()
     assert not Schedule.objects.exists()
+
+
+NEVER = {"cron": "", "rrule": "FREQ=DAILY;COUNT=1", "start_at_0": "2029-01-01", "start_at_1": "00:00:00"}
+
+
+def test_times_that_never_come_are_refused_on_the_form(admin_client, report):
+    for url in (ADD, change_url(report)):
+        page = admin_client.post(url, FORM | NEVER | {"name": "never"})
+        assert (page.status_code, "would never run" in page.content.decode()) == (200, True)
+    assert list(Schedule.objects.values_list("cron", flat=True)) == ["30 2 * * 1-5"]
+
+
+def test_saving_without_a_change_changes_nothing(admin_client, report):
+    Schedule.objects.update(start_at=report.start_at + timedelta(microseconds=123_456))
+    before = Schedule.objects.values().get()
+    form = admin_client.get(change_url(report)).context["adminform"].form
+    data = {each.html_name: each.value() for each in form} | FORM | {"within": ""}
+    first, second = form["start_at"].field.widget.decompress(form["start_at"].value())
+    data |= {"body": "{}", "start_at_0": first, "start_at_1": second}
+    assert admin_client.post(change_url(report), data).status_code == 302
+    assert Schedule.objects.values().get() == before
 
 
 def test_a_schedule_whose_topic_has_no_handler_keeps_its_topic(admin_client):

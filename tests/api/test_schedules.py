@@ -171,6 +171,8 @@ def test_only_the_fields_given_are_changed(rest: Rest, report: dict[str, Any]) -
 
 def test_kind_of_times_is_changed_by_emptying_the_old_one(rest: Rest, report: dict[str, Any]) -> None:
     assert "it has cron, every" in rest.patch("schedules/report/", {"every_seconds": 60}, 400)["detail"]
+    never = {"cron": "", "rrule": "FREQ=DAILY;UNTIL=20200101T000000Z"}
+    assert "would never run" in rest.patch("schedules/report/", never, 400)["detail"]
     changed = rest.patch("schedules/report/", {"cron": "", "every_seconds": 60})
     assert (changed["cron"], changed["every_seconds"], changed["next_run_at"]) == ("", 60, at(60))
 

@@ -96,6 +96,13 @@ def test_a_change_of_the_times_replaces_the_firing_made_ahead(define, ticks, sta
     assert due_times() == ["02:10:00"]
 
 
+def test_a_definition_that_changes_nothing_writes_nothing(define, ticks):
+    row = define(body={"n": 1}, start=START + timedelta(microseconds=123_456))
+    again = define(body={"n": 1}, start=START + timedelta(milliseconds=124))  # rounded up
+    assert (again.version, again.start_at) == (row.version, row.start_at)
+    assert define(body={"n": True}).version > row.version
+
+
 def test_a_change_of_the_body_reaches_the_firing_made_ahead(define, ticks):
     define()
     define(body={"to": "anna"})
@@ -546,6 +553,17 @@ def test_a_schedule_of_the_past_or_of_an_unknown_topic_is_refused(define, ticks)
     with pytest.raises(UnknownTopic):
         define(topic="unknown.topic")
     assert not Schedule.objects.exists()
+
+
+def test_a_change_to_times_that_never_come_is_refused(define, ticks, stage, db_clock):
+    define()
+    with pytest.raises(BadSchedule, match="would never run"):
+        define(every=None, rrule="FREQ=DAILY;COUNT=2", start=START - 90 * 24 * HOUR)
+    run_until(stage, db_clock, START + HOUR)
+    assert len(ticks) == 6
+    define(every=None, delay=0, running="allow", start=START + HOUR + timedelta(minutes=1))
+    run_until(stage, db_clock, START + 2 * HOUR)
+    assert define(every=None, delay=0, start=Schedule.objects.get().start_at, body={"n": 1}).body == {"n": 1}  # ended
 
 
 def test_a_row_written_past_the_checks_stops_itself_not_the_others(define, ticks, stage, db_clock, caplog):

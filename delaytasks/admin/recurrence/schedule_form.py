@@ -80,11 +80,19 @@ class ScheduleForm(forms.ModelForm):
         same["name"] = values.get("name") or self.instance.name
         same["topic"] = values.get("topic") or self.instance.topic
         same["body"] = {} if values.get("body") is None else values["body"]
+        start = values["start_at"]
+        if self.instance.pk is not None and "start_at" not in self.changed_data:
+            start = self.instance.start_at  # the field shows whole seconds
         try:
-            self.definition = Definition(start=values["start_at"], **durations, **same)
+            self.definition = Definition(start=start, **durations, **same)
+            schedules.check_runs(self.definition, None if self.instance.pk is None else self._stored())
         except DelaytasksError as error:
             raise ValidationError(str(error)) from error
         return values
+
+    def _stored(self) -> Schedule:
+        """Return the row as it is stored: Django sets the form's values on its instance."""
+        return Schedule.objects.using(self.instance._state.db).get(pk=self.instance.pk)
 
 
 class TimesForm(ScheduleForm):
