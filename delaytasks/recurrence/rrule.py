@@ -9,8 +9,9 @@ import functools
 import math
 import re
 import threading
+import time
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -25,6 +26,9 @@ MAX_LENGTH = 1000
 MAX_COUNT = 10_000  # each process reads such a rule from its start
 LAST_YEARS = 100  # a rule ends so many years after its start
 SEARCHED_DAYS = 41 * 366  # 29 February on a given weekday may take 40 years
+MAX_PERIODS = 100_000  # read in one search; a search in which none has a time takes half a second
+MAX_CPU_SECONDS = 5.0  # of one search: some periods are long
+_PERIODS_A_YEAR = {"YEARLY": 1, "MONTHLY": 12, "WEEKLY": 53, "DAILY": 366}
 _WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 _PERIODS = {
     "WEEKLY": timedelta(weeks=1), "DAILY": timedelta(days=1), "HOURLY": timedelta(hours=1),
@@ -56,6 +60,8 @@ class RRule:
         _check_days(parts, self.start)
         self.until = _until(parts, zone)
         self._occurrences = _occurrences(_as_text(parts, without={"UNTIL"}), self.start)
+        if next(self._occurrences.walls_from(self.start), None) is None:
+            raise _no_such_time(parts, self.start)
 
     def next_after(self, moment: datetime) -> Firing | None:
         """Return the first firing later than the moment, or None after COUNT, UNTIL or 100 years."""
@@ -63,11 +69,43 @@ class RRule:
         return None if found is None or (self.until is not None and found.due > self.until) else found
 
 
+class SearchTooLong(Exception):
+    """A search has read too many periods of a rule and found no time."""
+
+
+class Search(tuple[int, ...]):
+    """A rule's BYSETPOS, which dateutil tests once in each period that it reads: so the periods can be counted.
+
+    Dateutil has no limit: it would look for a time that never comes up to the year 9999, for minutes.
+    """
+
+    _most: int
+    _left: int
+    _until: float
+
+    def __new__(cls, values: Iterable[int], parts: Mapping[str, str]) -> "Search":
+        self = super().__new__(cls, values)
+        a_year = _PERIODS_A_YEAR.get(parts["FREQ"], MAX_PERIODS)
+        self._most = a_year * LAST_YEARS // int(parts.get("INTERVAL", "1")) + 2
+        self.begin()
+        return self
+
+    def begin(self) -> None:
+        self._left, self._until = min(self._most, MAX_PERIODS), time.thread_time() + MAX_CPU_SECONDS
+
+    def __bool__(self) -> bool:
+        self._left -= 1
+        if self._left < 0 or (self._left % 256 == 0 and time.thread_time() > self._until):
+            raise SearchTooLong
+        return len(self) > 0
+
+
 class Occurrences:
     """The wall times of a rule. A query continues where the last one ended, or begins whole periods after the start."""
 
     def __init__(self, parts: Mapping[str, str], start: datetime) -> None:
-        self._text, self._start = _as_text(parts, without={"COUNT", "UNTIL"}), start
+        self._parts, self._start = parts, start
+        self._text = _as_text(parts, without={"COUNT", "UNTIL"})
         self._count = int(parts["COUNT"]) if "COUNT" in parts else None
         self._period = int(parts.get("INTERVAL", "1")), parts["FREQ"]
         self._lock = threading.Lock()
@@ -82,7 +120,9 @@ class Occurrences:
             wall = found + timedelta(seconds=1)
 
     def _begin(self, start: datetime) -> None:
-        self._iterator: Iterator[datetime] = islice(_rule(self._text, start, self._start), self._count)
+        rule = _rule(self._text, start, self._start)
+        self._search = rule._bysetpos = Search(rule._bysetpos or (), self._parts)
+        self._iterator: Iterator[datetime] = islice(rule, self._count)
         self._recent: list[datetime] = []  # what was read already and may be asked for again, ascending
         self._known_from = self._read_to = start  # earlier ones are found by beginning anew
 
@@ -100,14 +140,21 @@ class Occurrences:
                 self._begin(self._nearest(wall))
             position = bisect_left(self._recent, wall)
             while position == len(self._recent):
-                for found in islice(self._iterator, 1):
-                    self._recent.append(found)
-                    self._read_to = found
-                    break
-                else:
+                found = self._read()
+                if found is None:
                     return None
+                self._recent.append(found)
+                self._read_to = found
                 position = bisect_left(self._recent, wall, lo=position)
             return self._recent[position]
+
+    def _read(self) -> datetime | None:
+        self._search.begin()
+        try:
+            return next(self._iterator, None)
+        except SearchTooLong:
+            self._begin(self._start)  # an iterator that has raised says that there are no more
+            raise _no_such_time(self._parts, self._start) from None
 
     def _nearest(self, wall: datetime) -> datetime:
         """Return the last time up to `wall` that is whole periods after the start. With COUNT, the start."""
@@ -146,6 +193,13 @@ def _rule(text: str, start: datetime, first: datetime) -> dateutil_rrule.rrule:
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise BadSchedule(f"rrule is {text!r}: {error}.") from None
     return rule
+
+
+def _no_such_time(parts: Mapping[str, str], start: datetime) -> BadSchedule:
+    return BadSchedule(
+        f"rrule is {_as_text(parts)!r}: no such time comes within {LAST_YEARS} years of its start, {start.isoformat()},"
+        f" or none is found in {MAX_PERIODS:,} periods of FREQ={parts['FREQ']}. Give another rule."
+    )
 
 
 def _check_days(parts: Mapping[str, str], start: datetime) -> None:

@@ -3,6 +3,7 @@
 import re
 from datetime import UTC, datetime, timedelta
 from itertools import islice
+from time import thread_time
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -10,7 +11,7 @@ from dateutil import rrule as dateutil_rrule
 from dateutil.rrule import rrulestr
 
 from delaytasks.exceptions import BadSchedule
-from delaytasks.recurrence import wall_times
+from delaytasks.recurrence import rrule, wall_times
 from delaytasks.recurrence.rrule import RRule, _occurrences
 
 from .tables import at, follow, local, rows
@@ -187,6 +188,33 @@ def test_a_change_of_clocks_costs_no_more_than_the_hour_that_comes_again(times_r
 def test_what_is_refused_is_named(rule, words):
     with pytest.raises(BadSchedule, match=words):
         RRule(rule, ZoneInfo("UTC"), start=datetime(2026, 1, 1))  # noqa: DTZ001
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "FREQ=MINUTELY;BYSECOND=0;BYSETPOS=2", "FREQ=HOURLY;BYMINUTE=0;BYSETPOS=5", "FREQ=DAILY;BYHOUR=9;BYSETPOS=2",
+        "FREQ=HOURLY;INTERVAL=168;BYDAY=TU", "FREQ=WEEKLY;INTERVAL=52;BYMONTH=7;BYDAY=MO;BYHOUR=1;COUNT=7",
+        "FREQ=MONTHLY;INTERVAL=12;BYMONTH=3;BYMONTHDAY=5", "FREQ=YEARLY;INTERVAL=4;BYMONTH=2;BYMONTHDAY=29",
+        "FREQ=YEARLY;BYWEEKNO=53;BYMONTH=6;BYDAY=MO", "FREQ=MONTHLY;BYDAY=5MO;BYMONTHDAY=1",
+    ],
+)  # fmt: skip
+def test_a_search_for_a_time_that_never_comes_is_short(rule):
+    began = thread_time()
+    with pytest.raises(BadSchedule, match="no such time comes"):
+        RRule(rule, ZoneInfo("UTC"), start=datetime(2027, 1, 4, 9))  # noqa: DTZ001
+    assert thread_time() - began < 5  # most take a tenth of a second
+
+
+def test_a_search_that_was_too_long_is_too_long_again(monkeypatch):
+    """And not the end of the rule. As for a rule that has some times, and then none for long."""
+    rule = RRule("FREQ=MINUTELY;BYMONTH=1;BYMONTHDAY=4;BYHOUR=9", ZoneInfo("UTC"), start=datetime(2027, 1, 4, 9))  # noqa: DTZ001
+    monkeypatch.setattr(rrule, "MAX_PERIODS", 50)
+    for _ in range(2):
+        with pytest.raises(BadSchedule, match="no such time comes"):
+            rule.next_after(at("2027-01-04T10:00"))
+    monkeypatch.undo()
+    assert follow(rule, at("2027-01-04T10:00"), 1)[0].due == at("2028-01-04T09:00")
 
 
 @pytest.mark.parametrize("frequency", ["YEARLY", "MONTHLY", "DAILY", "HOURLY", "MINUTELY"])
