@@ -14,7 +14,13 @@ MAX_REPEAT = 1_000_000
 
 
 class Times(Protocol):
-    """The times of a schedule."""
+    """The times of a schedule.
+
+    fixed   whether they are wall times, which stand when the rules of their time zone change; otherwise elapsed time
+    """
+
+    @property
+    def fixed(self) -> bool: ...
 
     def next_after(self, moment: datetime) -> Firing | None:
         """Return the first firing later than the moment (aware), or None if there is none."""
@@ -28,6 +34,8 @@ class Every:
 
     Raises BadSchedule.
     """
+
+    fixed = False
 
     def __init__(self, interval: timedelta, zone: ZoneInfo, *, start: datetime) -> None:
         self.interval = check_interval(interval, "every")
@@ -63,6 +71,10 @@ class Series:
                 f"Each time of cron starts a series of delay, period and repeat; it may last {LONGEST_SERIES.days} "
                 "days at most: give repeat, or a smaller one."
             )
+
+    @property
+    def fixed(self) -> bool:
+        return self.cron is not None and self.cron.fixed
 
     @property
     def _length(self) -> timedelta | None:

@@ -136,8 +136,6 @@ def refresh_zones(using: str) -> int:
 
     moved = 0
     for row in Schedule.objects.using(using).filter(ended=False).exclude(made_label="").iterator():
-        if row.every_ms is not None or row.period_ms is not None or row.delay_ms is not None:
-            continue  # elapsed time
         try:
             due = parse_label(row.made_label, to_zone(row.tz)).due
             if abs(due - row.made_until) >= timedelta(seconds=1) and _has_fixed_times(row):
@@ -148,7 +146,7 @@ def refresh_zones(using: str) -> int:
 
 
 def _has_fixed_times(row: Schedule) -> bool:
-    return getattr(times_of_row(row), "fixed", True)
+    return times_of_row(row).fixed
 
 
 def _move(using: str, row: Schedule, due_ms: int) -> int:

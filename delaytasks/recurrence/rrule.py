@@ -51,6 +51,8 @@ class RRule:
     Raises BadSchedule.
     """
 
+    fixed = True
+
     def __init__(
         self, text: str, zone: ZoneInfo, *, start: datetime, gap: Gap = "run", overlap: Overlap = "once"
     ) -> None:

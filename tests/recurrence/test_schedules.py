@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from delaytasks import cancel, clock, handlers, recurring, retry_dead
+from delaytasks import cancel, clock, handlers, recurring, retry_dead, schedule
 from delaytasks.clock import to_ms
 from delaytasks.exceptions import BadInput, BadSchedule, UnknownTopic
 from delaytasks.maintenance.retention import Retention, prune
@@ -609,3 +609,24 @@ def test_a_rule_of_the_zone_that_changed_moves_the_firing(define, ticks, stage, 
     assert maker.refresh_zones("default") == 0
     run_until(stage, db_clock, START + 24 * HOUR, step_seconds=1800)
     assert ticks == ["tick@2030-01-01T09:00:00"]
+
+
+@pytest.mark.parametrize(
+    ("times", "moved", "due"),
+    [
+        ({"cron": "0 9 * * *", "delay": 600}, 1, "08:10:00"),
+        ({"cron": "0 9 * * *", "delay": 600, "period": 60, "repeat": 2}, 1, "08:10:00"),
+        ({"cron": "0 * * * *", "delay": 600}, 0, "07:10:00"),  # elapsed time
+        ({"period": 60, "repeat": 2, "delay": 26_400}, 0, "07:10:00"),
+    ],
+    ids=str,
+)
+def test_a_rule_of_the_zone_that_changed_moves_the_delayed_firing_of_a_cron(ticks, stage, db_clock, times, moved, due):
+    zone = {"tz": "Europe/Berlin"} if "cron" in times else {}
+    job = schedule("tick", "order:1", **times, **zone)
+    wrong = datetime(2030, 1, 1, 7, 10, tzinfo=UTC)
+    label = "2030-01-01T09:10:00" if "cron" in times else "2030-01-01T07:20:00"
+    Schedule.objects.update(made_until=wrong, made_label=label)
+    Job.objects.update(due_at=wrong, key=f"order:1#{label}")
+    assert maker.refresh_zones("default") == moved
+    assert Job.objects.get(pk=job.pk).due_at.strftime("%H:%M:%S") == due
