@@ -72,8 +72,8 @@ class HeartbeatStep(bootsteps.StartStopStep):
             return
         for using in databases.aliases():
             HeartbeatThread(using, worker, lambda: _process_ids(parent.pool), lambda: _maintain(parent)).start()
-        if liveness.touches is not None:
-            TouchThread(liveness.touches).start()
+        for using, pipe in liveness.touches.items():
+            TouchThread(using, pipe).start()
 
     def stop(self, parent: Any) -> None:
         """Keep beating: the pool's processes may still run jobs."""

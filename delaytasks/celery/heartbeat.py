@@ -143,12 +143,15 @@ class HeartbeatThread(threading.Thread):
 
 
 class TouchThread(threading.Thread):
-    """Stores the touches of the worker's handlers, beside the beat. It uses a connection only once there is one."""
+    """Stores the touches of the worker's handlers in one database, beside the beat.
 
-    def __init__(self, pipe: liveness.TouchPipe) -> None:
-        super().__init__(name="delaytasks-touches", daemon=True)
-        self._pipe = pipe
-        self._waiting: dict[tuple[str, int, int], liveness.Touched] = {}  # the last one of each attempt
+    It connects only once there is a touch. There is one for each database, as of the heartbeat.
+    """
+
+    def __init__(self, using: str, pipe: liveness.TouchPipe) -> None:
+        super().__init__(name=f"delaytasks-touches-{using}", daemon=True)
+        self._using, self._pipe = using, pipe
+        self._waiting: dict[tuple[int, int], liveness.Touched] = {}  # the last one of each attempt
 
     def run(self) -> None:
         while True:
@@ -157,18 +160,17 @@ class TouchThread(threading.Thread):
 
     def step(self, seconds: float | None) -> None:
         """Wait for touches and store them. Those that cannot be stored are tried again with the next ones."""
-        self._waiting |= {touched[:3]: touched for touched in self._pipe.read(seconds)}
-        for using in {touched.using for touched in self._waiting.values()}:
-            rows = {key: touched for key, touched in self._waiting.items() if touched.using == using}
-            try:
-                with no_fork():
-                    liveness.store_touches(using, rows.values())
-            except (DatabaseError, InterfaceError) as error:
-                logger.warning("heartbeat: touches were not stored, trying again: %s", error)
-                connections[using].close()
-                continue
-            for key in rows:
-                del self._waiting[key]
+        self._waiting |= {touched[:2]: touched for touched in self._pipe.read(seconds)}
+        if not self._waiting:
+            return
+        try:
+            with no_fork():
+                liveness.store_touches(self._using, self._waiting.values())
+        except (DatabaseError, InterfaceError) as error:
+            logger.warning("heartbeat: touches were not stored, trying again: %s", error)
+            connections[self._using].close()
+        else:
+            self._waiting.clear()
 
 
 def has_ended(pid: int) -> bool:

@@ -129,12 +129,13 @@ class RunningJob:
         """Let the main process record the new deadline. Return False if there is none. Raises LeaseLost."""
         from . import liveness  # here: it needs Django's apps, and this module is imported before they are loaded
 
-        if liveness.touches is None:
+        pipe = liveness.touches.get(self.using)
+        if pipe is None:
             return False
         if not self.still_held():
             raise LeaseLost(f"{self!r} is lost: its TTR passed before it was touched.")
         lease_ms = databases.now_ms(self.using) + self.ttr_ms
-        liveness.touches.write(liveness.Touched(self.using, self.id, self.attempt, lease_ms))
+        pipe.write(liveness.Touched(self.id, self.attempt, lease_ms))
         self.renewed(lease_ms)
         return True
 

@@ -50,7 +50,6 @@ def beat(using: str, worker: str) -> None:
 class Touched(NamedTuple):
     """A touch of a running attempt, and the end of its lease in ms since 1970."""
 
-    using: str
     job_id: int
     attempt: int
     lease_ms: int
@@ -83,21 +82,21 @@ class TouchPipe:
         os.close(self._writer)
 
 
-touches: TouchPipe | None = None  # of this process's worker; None: it has no main process that reads them
+# Of this process's worker, by database. Empty: it has no main process that reads them.
+touches: dict[str, TouchPipe] = {}
 
 
-def open_touches() -> TouchPipe:
-    """Create the pipe, before the pool forks."""
-    global touches
-    touches = TouchPipe()
+def open_touches() -> dict[str, TouchPipe]:
+    """Create a pipe for each database, before the pool forks."""
+    close_touches()
+    touches.update((using, TouchPipe()) for using in databases.aliases())
     return touches
 
 
 def close_touches() -> None:
-    global touches
-    if touches is not None:
-        touches.close()
-    touches = None
+    for pipe in touches.values():
+        pipe.close()
+    touches.clear()
 
 
 def store_touches(using: str, touched: Iterable[Touched]) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import threading
 
 import pytest
 from django.db import OperationalError, connection, connections, transaction
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.on_both
 @pytest.fixture
 def main_process():
     """The thread of a worker's main process that stores touches; the test calls its step()."""
-    thread = TouchThread(liveness.open_touches())
+    thread = TouchThread("default", liveness.open_touches()["default"])
     yield thread
     liveness.close_touches()
 
@@ -102,7 +103,7 @@ def test_outside_a_transaction_the_row_is_written(db_clock, held, main_process):
 
 
 def test_without_a_main_process_the_row_is_written_in_the_transaction(db_clock, held):
-    assert liveness.touches is None
+    assert not liveness.touches
     db_clock.advance(seconds=8)
     with transaction.atomic():
         held.touch()
@@ -143,7 +144,7 @@ def test_a_full_pipe_does_not_stop_the_handler(caplog):
     try:
         with caplog.at_level(logging.WARNING, "delaytasks"):
             for number in range(10_000):
-                pipe.write(liveness.Touched("default", number, 1, 1_893_456_000_000))
+                pipe.write(liveness.Touched(number, 1, 1_893_456_000_000))
                 if caplog.records:
                     break
         assert "does not listen" in caplog.text
@@ -158,10 +159,10 @@ def test_a_forked_process_tells_its_main_process():
     try:
         child = os.fork()
         if not child:
-            pipe.write(liveness.Touched("default", 7, 2, 3))
+            pipe.write(liveness.Touched(7, 2, 3))
             os._exit(0)
         os.waitpid(child, 0)
-        assert pipe.read(60) == [liveness.Touched("default", 7, 2, 3)]
+        assert pipe.read(60) == [liveness.Touched(7, 2, 3)]
     finally:
         pipe.close()
 
@@ -180,9 +181,35 @@ def test_a_handler_that_touches_under_repeatable_read_can_end_its_job(stage, hel
     assert Touch.objects.exists()
 
 
-def store_elsewhere(main_process: TouchThread) -> None:
-    import threading
+def test_touches_of_other_databases_do_not_wait_for_a_silent_one(stage, held, main_process, monkeypatch, settings):
+    """Each has a pipe and a thread of its own. The second database is silent until the end of the test."""
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "DATABASES": ["default", "silent"]}
+    released, stored = threading.Event(), threading.Event()
 
+    def store(using, touched):
+        if using == "default":
+            stored.set()
+        else:
+            released.wait(60)
+
+    monkeypatch.setattr(liveness, "store_touches", store)
+    pipes = liveness.open_touches()
+    threads = [TouchThread(using, pipe) for using, pipe in pipes.items()]
+    try:
+        for using in ("silent", "default"):
+            pipes[using].write(liveness.Touched(held.id, 1, 1_893_456_000_000))
+        steps = [threading.Thread(target=each.step, args=(60,)) for each in reversed(threads)]
+        for step in steps:
+            step.start()
+        assert stored.wait(20)
+    finally:
+        released.set()
+        for step in steps:
+            step.join()
+        liveness.close_touches()
+
+
+def store_elsewhere(main_process: TouchThread) -> None:
     def step() -> None:
         try:
             main_process.step(60)
