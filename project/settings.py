@@ -122,6 +122,9 @@ def database() -> dict:
             "transaction_mode": "IMMEDIATE",
             "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
         } | config.get("OPTIONS", {})
+    else:
+        # A host that drops its packets would hold a process for two minutes. An option in DATABASE_URL is preferred.
+        config["OPTIONS"] = {"connect_timeout": 3} | config.get("OPTIONS", {})
     return config | persistent_connections(config)
 
 

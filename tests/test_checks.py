@@ -390,6 +390,36 @@ def test_psycopg2_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "psycopg[binary]" in message.hint
 
 
+@pytest.mark.parametrize(
+    ("database", "waits"),
+    [
+        ({"HOST": "db.example.com"}, True),
+        ({"HOST": "db1,db2", "OPTIONS": {"connect_timeout": 0}}, True),  # no limit
+        ({"HOST": "db.example.com", "OPTIONS": {"connect_timeout": 2}}, False),
+        ({"HOST": "db.example.com", "OPTIONS": {"service": "shop"}}, False),  # it may be in the service file
+        ({"HOST": ""}, False),
+        ({"HOST": "/run/postgresql"}, False),
+    ],
+)
+def test_a_database_on_a_network_needs_a_limit_for_connecting(database: dict[str, Any], waits: bool) -> None:
+    messages = list(db_checks.timeout_messages("default", {"OPTIONS": {}, **database}))
+    assert [message.id for message in messages] == ["delaytasks.W017"] * waits
+
+
+def test_the_limit_for_connecting_may_be_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGCONNECT_TIMEOUT", "2")
+    assert not list(db_checks.timeout_messages("default", {"HOST": "db.example.com", "OPTIONS": {}}))
+
+
+@pytest.mark.only_on("postgresql")
+def test_the_limit_for_connecting_is_checked_at_a_deployment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connection.settings_dict, "HOST", "127.0.0.1")
+    monkeypatch.setitem(connection.settings_dict, "OPTIONS", {})
+    monkeypatch.setattr(db_checks, "connection_messages", lambda using: [])
+    assert not messages_of("delaytasks.W017")
+    assert len(messages_of("delaytasks.W017", deploy=True)) == 1
+
+
 @pytest.mark.only_on("postgresql")
 @pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
 def test_another_isolation_level_than_read_committed_is_mentioned(transactional_db, level: str) -> None:

@@ -1,6 +1,8 @@
 """System checks of a PostgreSQL database's driver, pooler and isolation level."""
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from django.core.checks import CheckMessage, Error, Info, Warning
 from django.db import connections
@@ -20,6 +22,25 @@ def driver_messages(using: str) -> Iterator[CheckMessage]:
             hint='Install psycopg 3: pip install "psycopg[binary]>=3.1". Django then uses it instead of psycopg2.',
             id="delaytasks.E013",
         )
+
+
+def timeout_messages(using: str, settings: Mapping[str, Any]) -> Iterator[CheckMessage]:
+    """Yield W017 if a new connection to another host may wait for minutes. Does not connect.
+
+    settings   of the database; a service may have its limit in libpq's file
+    """
+    options = settings.get("OPTIONS") or {}
+    hosts = str(settings.get("HOST") or "").split(",")
+    limit = options.get("connect_timeout", os.environ.get("PGCONNECT_TIMEOUT", 0))
+    is_local = all(not host or host.startswith("/") for host in hosts)
+    if is_local or "service" in options or str(limit) not in ("", "0"):
+        return
+    yield Warning(
+        f"The database {using!r} has no connect_timeout.",
+        hint='Set OPTIONS["connect_timeout"] = 2 in its settings, in seconds and for each host. Without it, a process '
+        "waits two minutes for a host that drops its packets, and workers cannot go on with other databases.",
+        id="delaytasks.W017",
+    )
 
 
 def connection_messages(using: str) -> Iterator[CheckMessage]:
