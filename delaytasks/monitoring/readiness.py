@@ -5,7 +5,7 @@ The checks use the database and the mirror only. The advice has a section for ea
 
 from collections.abc import Callable, Collection, Iterable
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django.db import DatabaseError, InterfaceError, connections
 
@@ -14,6 +14,7 @@ from .health import Health, health
 
 SWEEPS_MISSED = 4  # after this many sweeps without a sign of beat, it counts as dead
 MIN_SWEEP_AGE_MS = 120_000
+POOL_SECONDS = 2.0
 RUNBOOK = "docs/howto/runbook.md"
 
 
@@ -57,6 +58,10 @@ def worst(states: Iterable[State]) -> State:
 
 
 def database_answers(using: str) -> bool:
+    """Return whether the database answers. A pool is waited for POOL_SECONDS only: a probe's own limit is shorter."""
+    pool = getattr(connections[using], "pool", None)
+    if pool and connections[using].connection is None:
+        return _pool_answers(pool)
     for _ in range(2):  # the first try may find a connection that broke while idle
         try:
             with connections[using].cursor() as cursor:
@@ -65,6 +70,18 @@ def database_answers(using: str) -> bool:
         except (DatabaseError, InterfaceError):
             connections[using].close()
     return False
+
+
+def _pool_answers(pool: Any) -> bool:
+    from psycopg import Error
+
+    pool.open()  # as Django does before its first use
+    try:
+        with pool.connection(timeout=POOL_SECONDS) as connection:
+            connection.execute("SELECT 1")
+    except Error:
+        return False
+    return True
 
 
 def run(using: str | None = None, names: Collection[str] = ()) -> list[Check]:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,22 @@ def test_without_its_database_only_the_database_fails_and_the_rest_is_unknown():
 
 
 @pytest.mark.usefixtures("_no_database")
+def test_a_pool_without_a_database_is_not_asked_for_its_own_timeout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readiness, "POOL_SECONDS", 0.1)
+    options = {"pool": {"min_size": 1, "timeout": 60}}
+    away = {**connections["default"].settings_dict, "ENGINE": "django.db.backends.postgresql", "HOST": str(tmp_path)}
+    connections.settings["away"] = {**away, "NAME": "away", "CONN_MAX_AGE": 0, "OPTIONS": options}
+    try:
+        began = time.monotonic()
+        assert not readiness.database_answers("away")
+        assert time.monotonic() - began < 20
+    finally:
+        connections["away"].close_pool()
+        del connections["away"], connections.settings["away"]
+
+
 def test_the_process_is_live_without_its_database(client: Client):
     assert client.get("/livez").json() == {"status": "ok"}
 
