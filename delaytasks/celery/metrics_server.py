@@ -1,5 +1,7 @@
 """The metrics of a worker and its pool, served over HTTP on METRICS_PORT."""
 
+import fcntl
+import glob
 import logging
 import os
 import shutil
@@ -13,6 +15,7 @@ from django.db import connections
 from .. import conf
 
 logger = logging.getLogger("delaytasks")
+PREFIX, LOCK = "delaytasks-metrics-", "lock"
 VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
 
@@ -24,7 +27,7 @@ def prepare(**_: Any) -> None:
     if not conf.get().metrics_port:
         return
     if VARIABLE not in os.environ:
-        os.environ[VARIABLE] = directory = tempfile.mkdtemp(prefix="delaytasks-metrics-")
+        os.environ[VARIABLE] = directory = make_directory()
         weakref.finalize(_directories, _remove, directory, os.getpid())
     try:
         from ..monitoring import prometheus
@@ -34,6 +37,37 @@ def prepare(**_: Any) -> None:
             'Run pip install "delaytasks[prometheus]".'
         ) from error
     prometheus.enable()
+
+
+def make_directory() -> str:
+    """Return a new directory for counters. Remove those of killed workers, which could not do it themselves.
+
+    A worker and its pool hold a lock in their directory until the last of them has ended.
+    """
+    for left in glob.glob(os.path.join(tempfile.gettempdir(), PREFIX + "*")):
+        if _is_abandoned(left):
+            shutil.rmtree(left, ignore_errors=True)
+    directory = tempfile.mkdtemp(prefix=PREFIX)
+    new = os.path.join(directory, "new")
+    descriptor = os.open(new, os.O_CREAT | os.O_RDWR, 0o600)  # open until this process and its pool end
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    os.rename(new, os.path.join(directory, LOCK))  # nobody sees the file before it is locked
+    return directory
+
+
+def _is_abandoned(directory: str) -> bool:
+    """Return whether the lock of the directory is free. Not if there is none: it is new, or of an earlier version."""
+    try:
+        descriptor = os.open(os.path.join(directory, LOCK), os.O_RDWR | os.O_NOFOLLOW)
+    except OSError:  # also: the directory of another user
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
 
 
 class _Directories:
