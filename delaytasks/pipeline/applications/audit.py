@@ -2,7 +2,7 @@
 
 transforms/promises.py defines the classes into which an audit sorts the jobs' keys. The business table, the jobs and
 their events are read from one snapshot, archived jobs from the lake. A run writes into a folder of its own; the
-document that names the folder is published last. The figures by dimension are added to a Delta table just before.
+document that names the folder is published last. The figures are added to a Delta table just before.
 """
 
 import time
@@ -34,6 +34,7 @@ from ..transforms.promises import CLASSIFIED, INVALID
 DOCUMENT, PAGE = "audit.json", "audit.html"
 KEPT_RUNS = 3  # number of runs that the document names; older runs are removed
 SAMPLES = 10  # keys of a class that the answer shows
+FIGURES = ("total", "trend", "dimensions")  # members of a rule's answer that the document does not have: the table does
 MISSING_ROWS = 500_000  # missing jobs per file
 
 
@@ -41,8 +42,8 @@ def run(
     spark: SparkSession, database: Database, lake: Lake, *, file: str, rules: list[dict[str, Any]],
     calendars: Mapping[str, Any] | None = None, html: str = "",
 ) -> dict[str, Any]:  # fmt: skip
-    """Audit rules. Return {"rules": [per rule: name, topic, rows, jobs, classes, dimensions, folder, missing],
-    "as_of", "page", "seconds"}.
+    """Audit rules. Return {"rules": [per rule: name, topic, rows, jobs, classes, total, trend, dimensions, folder,
+    missing], "as_of", "page", "seconds"}.
 
     file       path of the rules file, for messages
     rules      the rules as read from this file
@@ -55,7 +56,9 @@ def run(
     rows      number of business rows that require a job or have one
     jobs      number of the jobs of these rows and of jobs without a row, including archived jobs
     classes   class -> {"count", "must_be_empty", "samples"}
-    dimensions    column -> the figures of each of its values, if the rule carries columns: dimensions.by_value()
+    total     the figures of all rows: see dimensions.by_value()
+    trend     as_of, kept_share, faults, late_p50_ms and late_worst_ms of the last audits, this one last
+    dimensions    column -> the figures of each of its values, if the rule carries columns
     missing   input folder for `pipeline load`; empty if no job is missing
     refused   a sentence that names the classes that must be empty and are not; absent if there are none
 
@@ -71,25 +74,25 @@ def run(
     folder = lake.new_run("audit")
     page_name, page = f"{folder}/{PAGE}", ""
     with database.lock("audit") as check_lock:
-        carries = any(rule.carry for rule in parsed_rules)
-        table = dimension_table.open_table(lake) if carries else None
+        table = dimension_table.open_table(lake)
+        earlier = dimension_table.trends(table)
         with _remove_on_error(lake, folder):
             with snapshots.take(database) as snapshot:
                 results = [
                     _audit_rule(spark, snapshot, lake, rule, f"{folder}/{number}", (calendars or {}).get(rule.calendar))
                     for number, rule in enumerate(parsed_rules, 1)
                 ]
+            for each in results:
+                each["trend"] = _trend(earlier.get((each["name"], each["topic"]), []), each["total"], snapshot.now_ms)
             document = {"folder": folder, "as_of": _isoformat(snapshot.now_ms), "page": page_name,
-                        "rules": [_without_dimensions(each) for each in results]}  # fmt: skip
+                        "rules": [_without_figures(each) for each in results]}  # fmt: skip
             page = audit_page.html(results, snapshot.now_ms)
             lake.write(page_name, page.encode())
             lake.sync(folder)
             check_lock()
-            if table:
-                table = dimension_table.append(table, results, snapshot.now_ms)
+            table = dimension_table.append(table, results, snapshot.now_ms)
         _publish(lake, document)
-        if table:
-            optimization.merge_small_files(table)
+        optimization.merge_small_files(table)
     if html:
         Path(html).write_text(page, encoding="utf-8")
     with_paths = [
@@ -111,8 +114,15 @@ def inputs(*, file: str, rules: list[dict[str, Any]], **_: Any) -> list[tuple[st
     return [each for rule in rules_of(file, rules) if rule.parquet for each in exports.inputs(rule)]
 
 
-def _without_dimensions(result: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in result.items() if name != "dimensions"}
+def _without_figures(result: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in result.items() if name not in FIGURES}
+
+
+def _trend(earlier: list[dict[str, Any]], total: dict[str, Any], now_ms: int) -> list[dict[str, Any]]:
+    """Return the figures of the last audits, oldest first. The last one is this audit."""
+    past = [{**each, "as_of": _to_json_value(each["as_of"])} for each in earlier]
+    now = {"as_of": _isoformat(now_ms), **{name: total[name] for name in dimension_table.TREND_FIGURES}}
+    return [*past, now][-dimension_table.TREND_AUDITS :]
 
 
 @contextmanager
@@ -144,16 +154,15 @@ def _audit_rule(
         row_counts.write(frame, lake, f"{folder}/classes", "class")
     except PySparkException as error:
         raise business.translate(rule, error) from error
-    schema = dimensions.with_carried(CLASSIFIED) if rule.carry else CLASSIFIED
-    classified = spark.read.schema(schema).parquet(lake.uri(f"{folder}/classes"))
+    classified = spark.read.schema(CLASSIFIED).parquet(lake.uri(f"{folder}/classes"))
     totals = {row["class"]: row for row in classified.groupBy("class").agg(
         F.count("*").alias("keys"), F.sum("rows").alias("rows"), F.sum("jobs").alias("jobs")).collect()}  # fmt: skip
     samples = _samples(classified, list(totals))
     _check_invalid(rule, totals, samples)
-    by_value: dict[str, Any] = {}
     if rule.carry:
         dimensions.check_values(classified, rule)
-        by_value = dimensions.by_value(classified, rule)
+    by_value = dimensions.by_value(classified, rule)
+    (total,) = by_value.pop(dimensions.ALL)
     missing = ""
     if "missing" in totals:
         missing = f"{folder}/missing"
@@ -169,7 +178,7 @@ def _audit_rule(
             }
             for name in CLASSES
         },
-        "dimensions": by_value,
+        "total": total, "dimensions": by_value,
         "folder": f"{folder}/classes", "missing": missing,
     }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Render an audit's answer as one HTML page: each rule's classes, and its dimensions with the worst value first."""
+"""Render an audit's answer as one HTML page: each rule's classes, trend, and dimensions with the worst value first."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -6,6 +6,7 @@ from decimal import Decimal
 from html import escape
 from typing import Any
 
+from . import charts
 from .page import document, format_duration
 
 MAX_KEYS = 3  # of a class
@@ -20,7 +21,8 @@ def html(rules: Sequence[Mapping[str, Any]], as_of_ms: int) -> str:
     as_of = datetime.fromtimestamp(as_of_ms / 1000, UTC)
     parts = [f"<h1>Audit, {as_of:%A %d %B %Y}</h1>", f'<p class="quiet">As of {as_of:%H:%M:%S} UTC.</p>']
     for rule in rules:
-        parts += [*_classes(rule), *(part for name in rule["dimensions"] for part in _dimension(rule, name))]
+        parts += [*_classes(rule), *_trend(rule["trend"])]
+        parts += [part for name in rule["dimensions"] for part in _dimension(rule, name)]
     return document(f"Audit, {as_of:%Y-%m-%d %H:%M} UTC", parts)
 
 
@@ -33,6 +35,22 @@ def _classes(rule: Mapping[str, Any]) -> list[str]:
     counts = f"{rule['rows']:,} rows of {rule['source']}, {rule['jobs']:,} jobs of {rule['topic']}"
     head = ("class", "keys", "must be empty", "for example")
     return [f"<h2>{escape(rule['name'])}</h2>", f'<p class="quiet">{escape(counts)}</p>', _table(head, rows)]
+
+
+def _trend(audits: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a sparkline of each figure over the last audits; nothing for a rule's first audit."""
+    rows = []
+    for name, label, text in TREND:
+        values = [each[name] for each in audits if each[name] is not None]
+        if len(values) > 1:
+            floor = min(values) if name == "kept_share" else 0
+            shown = [text(value) for value in (values[0], min(values), max(values), values[-1])]
+            rows.append((label, charts.spark(values, floor), *shown))
+    if not rows:
+        return []
+    since = audits[0]["as_of"][:16].replace("T", " ")
+    head = ("", "trend", "first", "least", "most", "now")
+    return [f'<p class="quiet">The last {len(audits)} audits, since {since} UTC.</p>', _table(head, rows)]
 
 
 def _dimension(rule: Mapping[str, Any], name: str) -> list[str]:
@@ -50,7 +68,7 @@ def _dimension(rule: Mapping[str, Any], name: str) -> list[str]:
 
 
 def _value(each: Mapping[str, Any], shown: list[str], costly: list[str], faults: list[str]) -> list[str]:
-    share = "–" if each["kept_share"] is None else f"{_percent(each['kept_share'])} %"
+    share = "–" if each["kept_share"] is None else _percent(each["kept_share"])
     cells = ["(none)" if each["value"] is None else escape(each["value"]), f"{each['rows']:,}", share]
     cells += ["–" if each[ms] is None else format_duration(each[ms]) for ms in ("late_p50_ms", "late_worst_ms")]
     cells += [_count(each["classes"][name], bad=name in faults) for name in shown]
@@ -62,7 +80,13 @@ def _value(each: Mapping[str, Any], shown: list[str], costly: list[str], faults:
 
 def _percent(share: float) -> str:
     """Return a share in percent, rounded down: only a share of 1 is 100."""
-    return f"{int(share * 1000) / 10:g}"
+    return f"{int(share * 1000) / 10:g} %"
+
+
+TREND = (
+    ("kept_share", "kept", _percent), ("faults", "faults", charts.count), ("late_p50_ms", "p50 late", format_duration),
+    ("late_worst_ms", "worst late", format_duration),
+)  # fmt: skip
 
 
 def _count(number: int, *, bad: bool) -> str:

@@ -71,10 +71,10 @@ def overlay(svg: str, elements: str) -> str:
     return svg.replace("</svg>", f"{elements}</svg>")
 
 
-def spark(values: Sequence[float]) -> str:
-    """Return a sparkline."""
-    top, step = max([*values, 1]), 96 / max(1, len(values) - 1)
-    points = " ".join(f"{n * step:.1f},{22 - 20 * value / top:.1f}" for n, value in enumerate(values))
+def spark(values: Sequence[float], floor: float = 0) -> str:
+    """Return a sparkline. floor: lower end of its scale."""
+    span, step = max([*values, 1]) - floor or 1, 96 / max(1, len(values) - 1)
+    points = " ".join(f"{n * step:.1f},{22 - 20 * (value - floor) / span:.1f}" for n, value in enumerate(values))
     return f'<svg class="spark" viewBox="0 0 96 24" aria-hidden="true"><polyline points="{points}"/></svg>'
 
 

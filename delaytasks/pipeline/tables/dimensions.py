@@ -1,9 +1,9 @@
-"""Figures of each audit by dimension and value: a Delta table with a partition for each month.
+"""Figures of each audit, over all rows and by dimension and value: a Delta table with a partition for each month.
 
 Needs no Spark: an audit adds one file with at most a few thousand rows.
 """
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -21,6 +21,7 @@ from pyspark.sql.types import (
 )
 
 from ..rules.rules import CLASSES
+from ..transforms.dimensions import ALL
 from . import delta
 from .delta import Table
 from .lake import Lake
@@ -30,8 +31,8 @@ TOTAL = DecimalType(38, 6)
 DIMENSIONS = StructType([
     StructField("rule", StringType(), False),
     StructField("topic", StringType(), False),
-    StructField("dimension", StringType(), False),  # the column's name
-    StructField("value", StringType(), True),  # null: rows whose column is null, and orphans
+    StructField("dimension", StringType(), False),  # the column's name; "": the figures of all rows
+    StructField("value", StringType(), True),  # null: all rows; of a column: rows where it is null, and orphans
     StructField("as_of", TimestampType(), False),  # time of the audit's snapshot
     StructField("rows", LongType(), False),  # number of business rows
     *(StructField(name, LongType(), False) for name in CLASSES),  # number of keys in each class
@@ -46,12 +47,40 @@ DIMENSIONS = StructType([
     StructField(MONTH, StringType(), False),  # of as_of, in UTC: "2030-02"
 ])  # fmt: skip
 
+TREND_FIGURES = ("kept_share", "faults", "late_p50_ms", "late_worst_ms")
+TREND = StructType([DIMENSIONS[name] for name in ("rule", "topic", "dimension", "as_of", *TREND_FIGURES)])
+TREND_AUDITS, TREND_DAYS = 30, 365  # the audits of a trend: how many, and how old
+
 
 def open_table(lake: Lake) -> Table:
     """Return the table, before an audit writes to it. Removes what killed runs left. Raises LakeError."""
     table = Table(lake, NAME, MONTH)
     delta.remove_uncommitted(lake, NAME, table.run)
     return table
+
+
+def trends(table: Table) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """Return (rule, topic) -> the figures of its last audits over all rows, oldest first. Raises LakeError.
+
+    as_of              time of the audit
+    TREND_FIGURES      as transforms/dimensions.py describes them
+    """
+    lake, first = table.lake, datetime.now(UTC) - timedelta(days=TREND_DAYS)
+    files = [each for each in table.files if each.partition >= f"{first:%Y-%m}"]
+    if not files:
+        return {}
+    delta.check(lake, files)
+    with lake.reading(NAME):
+        found = parquet.read_table(
+            [lake.path(each.path) for each in files], filesystem=lake.files, partitioning=None,
+            schema=to_arrow_schema(TREND, timezone="UTC"), filters=[("dimension", "=", ALL), ("as_of", ">=", first)],
+        )  # fmt: skip
+    by_rule: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in found.sort_by("as_of").to_pylist():
+        rule = row.pop("rule"), row.pop("topic")
+        del row["dimension"]
+        by_rule.setdefault(rule, []).append(row)
+    return {rule: rows[-TREND_AUDITS:] for rule, rows in by_rule.items()}
 
 
 def append(table: Table, results: list[dict[str, Any]], as_of_ms: int) -> Table:
@@ -62,7 +91,7 @@ def append(table: Table, results: list[dict[str, Any]], as_of_ms: int) -> Table:
     rows = [
         _row(each) | {"rule": result["name"], "topic": result["topic"], "dimension": name, "as_of": as_of, "run": run}
         for result in results
-        for name, values in result["dimensions"].items()
+        for name, values in {ALL: [result["total"]], **result["dimensions"]}.items()
         for each in values
     ]
     stored = StructType([field for field in DIMENSIONS if field.name != MONTH])

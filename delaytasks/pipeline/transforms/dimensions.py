@@ -1,32 +1,28 @@
-"""Break an audit's answer down by the columns that a rule carries, such as a customer's segment: its dimensions.
+"""Sum up an audit's answer, over all rows and by the columns that a rule carries: its dimensions, such as a segment.
 
 The values travel with the keys through the classification, so the business rows are read once.
 """
 
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DecimalType, LongType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import DecimalType, MapType, StringType, StructField
 
 from ..rules.rules import CLASSES, Rule
 
+ALL = ""  # dimension of the figures of all rows; its only value is null
 MAX_VALUES = 1_000  # of a dimension
 MAX_LENGTH = 100  # characters of a value; longer ones are shortened
 HASH_LENGTH = 8  # characters that tell shortened values apart
 ACCURACY = 10_000  # of the median
 AMOUNT = DecimalType(28, 6)  # its sums are decimal(38, 6)
-CARRIED = [  # columns of a classified key that carries values
-    StructField("late_ms", LongType(), True),  # how late the job began or is; null: it has not begun and is not overdue
-    StructField("carry", MapType(StringType(), StringType(), True), False),  # dimension -> value
+CARRIED = [  # columns of a classified key
+    StructField("carry", MapType(StringType(), StringType(), True), False),  # dimension -> value; empty without `carry`
     StructField("amount", AMOUNT, True),
 ]
-
-
-def with_carried(classified: StructType) -> StructType:
-    """Return the schema of classified keys that carry values. The class stays the last column."""
-    return StructType([*classified.fields[:-1], *CARRIED, classified.fields[-1]])
 
 
 def carried(rule: Rule, promised: Column) -> Column:
@@ -46,12 +42,15 @@ def _shortened(value: Column) -> Column:
     return F.when(F.length(value) > MAX_LENGTH, F.concat(F.left(value, F.lit(MAX_LENGTH)), mark)).otherwise(value)
 
 
-def columns(rule: Rule, late_ms: Column) -> list[Column]:
-    """Return the columns CARRIED. Needs the column `carried`: the maximum over the rows of a key."""
+def columns(rule: Rule) -> list[Column]:
+    """Return the columns CARRIED. With `carry`, needs the column `carried`: the maximum over a key's rows."""
+    if not rule.carry:
+        nothing = F.create_map().cast("map<string, string>")
+        return [nothing.alias("carry"), F.lit(None).cast(AMOUNT).alias("amount")]
     names = F.array(*map(F.lit, rule.carry))
     nulls = F.array(*(F.lit(None).cast("string") for _ in rule.carry))  # an orphan has no row
     values = F.map_from_arrays(names, F.coalesce("carried.values", nulls))
-    return [late_ms.alias("late_ms"), values.alias("carry"), F.col("carried.amount").alias("amount")]
+    return [values.alias("carry"), F.col("carried.amount").alias("amount")]
 
 
 def check_values(classified: DataFrame, rule: Rule) -> None:
@@ -68,7 +67,9 @@ def check_values(classified: DataFrame, rule: Rule) -> None:
 
 
 def by_value(classified: DataFrame, rule: Rule) -> dict[str, list[dict[str, Any]]]:
-    """Return dimension -> the figures of each value, the worst first. Needs the columns CARRIED and the class.
+    """Return dimension -> the figures of each value, the worst first. Needs classified keys.
+
+    The dimension ALL has one value, None, with the figures of all rows.
 
     value           text; None: rows whose column is null, and orphans
     rows            number of business rows
@@ -80,9 +81,10 @@ def by_value(classified: DataFrame, rule: Rule) -> dict[str, list[dict[str, Any]
     cost            sum of the amounts of the faults, as text; None: the rule has no amount
     without_amount  number of keys with a row that has no amount; None: the rule has no amount
     """
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in rule.carry}
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in (ALL, *rule.carry)}
     for row in summarize(classified).collect():
-        found[row.dimension].append(_figures(row, rule))
+        found[row.dimension].append(_figures(row.asDict(), rule))
+    found[ALL] = found[ALL] or [_figures({}, rule)]
     for each in found.values():
         each.sort(key=_worst_first)
     return found
@@ -90,8 +92,9 @@ def by_value(classified: DataFrame, rule: Rule) -> dict[str, list[dict[str, Any]
 
 def summarize(classified: DataFrame) -> DataFrame:
     """Return a row with counts, lateness and amounts of each class for each dimension and value."""
+    values = F.map_concat(F.create_map(F.lit(ALL), F.lit(None).cast("string")), "carry")
     exploded = classified.select(
-        "rows", "late_ms", "amount", F.col("class").alias("name"), F.explode("carry").alias("dimension", "value")
+        "rows", "late_ms", "amount", F.col("class").alias("name"), F.explode(values).alias("dimension", "value")
     )
     return exploded.groupBy("dimension", "value").agg(
         F.sum("rows").alias("rows"),
@@ -103,21 +106,22 @@ def summarize(classified: DataFrame) -> DataFrame:
     )
 
 
-def _figures(row: Any, rule: Rule) -> dict[str, Any]:
-    classes = {name: row[name] for name in CLASSES}
-    amounts = {name: row[f"{name}_amount"] or Decimal() for name in CLASSES}
+def _figures(row: Mapping[str, Any], rule: Rule) -> dict[str, Any]:
+    """Return the figures of a row of summarize(); {} stands for no keys."""
+    classes = {name: row.get(name, 0) for name in CLASSES}
+    amounts = {name: row.get(f"{name}_amount") or Decimal() for name in CLASSES}
     closed = sum(classes.values()) - classes["open"]
     figures = {
-        "value": row.value, "rows": row.rows, "classes": classes,
+        "value": row.get("value"), "rows": row.get("rows", 0), "classes": classes,
         "faults": sum(classes[name] for name in rule.faults),
         "kept_share": classes["kept"] / closed if closed else None,
-        "late_p50_ms": row.late_p50_ms, "late_worst_ms": row.late_worst_ms,
+        "late_p50_ms": row.get("late_p50_ms"), "late_worst_ms": row.get("late_worst_ms"),
         "amounts": None, "cost": None, "without_amount": None,
     }  # fmt: skip
     if rule.amount:
         figures["amounts"] = {name: plain(amount) for name, amount in amounts.items()}
         figures["cost"] = plain(sum((amounts[name] for name in rule.faults), Decimal()))
-        figures["without_amount"] = row.without_amount
+        figures["without_amount"] = row.get("without_amount", 0)
     return figures
 
 

@@ -51,6 +51,8 @@ CLASSIFIED = StructType([
     StructField("due_at", TimestampType(), True),  # due time of the newest job
     StructField("begun_at", TimestampType(), True),  # start of the first attempt
     StructField("ended_at", TimestampType(), True),  # the last end of the jobs; null: a job is live
+    StructField("late_ms", LongType(), True),  # how late the job began or is; null: it has not begun and is not overdue
+    *dimensions.CARRIED,
     StructField("class", StringType(), False),
 ])  # fmt: skip
 MISSING = StructType([
@@ -172,8 +174,6 @@ def by_key(rows: DataFrame, jobs: DataFrame, events: DataFrame) -> DataFrame:
 def classify(keys: DataFrame, rule: Rule, now_ms: int) -> DataFrame:
     """Return one row for each key with its class, with the columns CLASSIFIED. Needs the columns of by_key().
 
-    If the rule has `carry`, the columns dimensions.CARRIED are added before the class.
-
     The class is one of rules.CLASSES or INVALID. Keys that need no job and have none are left out.
     """
     classified = keys.withColumn("class", _class(rule, now_ms)).where(F.col("class").isNotNull())
@@ -181,7 +181,7 @@ def classify(keys: DataFrame, rule: Rule, now_ms: int) -> DataFrame:
     return classified.select(
         "key", "rows", "jobs", "job_id", *(F.timestamp_millis(ms).alias(name) for name, ms in times.items()),
         F.when(F.col("live") == 0, F.timestamp_millis("ended_ms")).alias("ended_at"),
-        *(dimensions.columns(rule, _late_ms(now_ms)) if rule.carry else []), "class",
+        _late_ms(now_ms).alias("late_ms"), *dimensions.columns(rule), "class",
     )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from delaytasks.pipeline.applications import audit
 from delaytasks.pipeline.rules.rules import BadRule
 from delaytasks.pipeline.sources.database import Database
 from delaytasks.pipeline.tables import dimensions as table
-from delaytasks.pipeline.tables.lake import Lake
+from delaytasks.pipeline.tables.lake import Lake, LakeError
 from delaytasks.pipeline.transforms import dimensions
 from delaytasks.states import Outcome, State
 
@@ -107,6 +107,11 @@ def test_figures_by_dimension_are_answered_shown_and_added_to_the_lakes_table(
     (late,) = rule["classes"]["late"]["samples"]
     assert (late["carry"], late["amount"], late["late_ms"]) == ({"segment": "gold", "store": "1"}, "20", 90_000)
 
+    total = rule["total"]
+    assert [total[name] for name in short] == [None, 8, 3, 3 / 7, 0, 90_000, "50.25", 1]
+    assert rule["trend"] == [{"as_of": answer["as_of"], "kept_share": 3 / 7, "faults": 3, "late_p50_ms": 0,
+                              "late_worst_ms": 90_000}]  # fmt: skip
+
     text = Path(answer["page"]).read_text()
     assert answer["page"] == lake.path(lake.document(audit.DOCUMENT)["runs"][0]["page"])
     assert text.index("<td>gold</td>") < text.index("<td>basic</td>") < text.index("<td>(none)</td>")
@@ -115,7 +120,8 @@ def test_figures_by_dimension_are_answered_shown_and_added_to_the_lakes_table(
     stored = DeltaTable(lake.path(table.NAME)).to_pyarrow_table()
     rows = {(row["dimension"], row["value"]): row for row in stored.to_pylist()}
     assert set(stored.column_names) == set(table.DIMENSIONS.names)
-    assert len(rows) == stored.num_rows == 7
+    assert len(rows) == stored.num_rows == 8
+    assert (rows["", None]["rows"], rows["", None]["cost"]) == (8, Decimal("50.25"))
     row = rows["segment", "gold"]
     assert (row["rule"], row["topic"], row["run"], row["month"]) == (
         "orders", "order.close", 1, answer["as_of"][:7])  # fmt: skip
@@ -128,18 +134,29 @@ def test_figures_by_dimension_are_answered_shown_and_added_to_the_lakes_table(
     folder = next(each.path for each in opened.files).removeprefix(f"{table.NAME}/").partition("/")[0]
     assert opened.commit(folder, 1).log.version() == opened.log.version(), "a repeated commit adds nothing"  # type: ignore[union-attr]
     lake.write(f"{table.NAME}/000002-0123abcd/month=2030-02/part-0.parquet", b"of a killed run")
+    (whole,) = (Path(lake.path(each.path)) for each in opened.files)
+    data = whole.read_bytes()
+    whole.unlink()
+    with pytest.raises(LakeError, match=f"{table.NAME}/.* is missing or has another size"):
+        asked()
+    whole.write_bytes(data)
 
     monkeypatch.setattr(verb, "run_application", lambda name, options, using, arguments: again)
     again = asked(carry=["segment"], amount="weight", may=["orphan", "missing", "died", "late"])
-    (by_weight,) = again["rules"][0]["dimensions"].values()
+    (rule,) = again["rules"]
+    assert [(each["as_of"], each["faults"]) for each in rule["trend"]] == [(answer["as_of"], 3), (again["as_of"], 0)]
+    (by_weight,) = rule["dimensions"].values()
     assert {(each["value"], each["without_amount"]) for each in by_weight} >= {("gold", 1), ("basic", 1)}
-    assert DeltaTable(lake.path(table.NAME)).to_pyarrow_table(columns=["run"])["run"].to_pylist() == [2] * 4 + [1] * 7
+    assert DeltaTable(lake.path(table.NAME)).to_pyarrow_table(columns=["run"])["run"].to_pylist() == [2] * 5 + [1] * 8
 
     (tmp_path / "a.toml").write_text(
         '[[rule]]\ntopic = "x"\ntable = "y"\ncolumns = {a = "int"}\nkey = "a"\nsince = "a"'
     )
     call_command("delaytasks", "pipeline", "audit", "--rule", str(tmp_path / "a.toml"))
-    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    out = capsys.readouterr().out
+    day = answer["as_of"][:10]
+    assert f"last audits: {day} 42.8 % kept and 3 faults, {again['as_of'][:10]} 42.8 % kept and 0 faults" in out
+    shown = [line.split() for line in out.splitlines()]
     assert ["segment", "rows", "faults", "kept", "cost"] in shown
     assert ["gold", "3", "0", "33.3", "%", "0"] in shown
 

@@ -12,7 +12,7 @@ def rule(*values: dict[str, Any]) -> dict[str, Any]:
     classes = {name: {"count": name == "late", "must_be_empty": name == "late", "samples": []} for name in CLASSES}
     classes["late"]["samples"] = [{"key": EVIL}]
     return {"name": EVIL, "topic": EVIL, "source": EVIL, "rows": 7, "jobs": 7, "classes": classes,
-            "dimensions": {EVIL: list(values)} if values else {}}  # fmt: skip
+            "dimensions": {EVIL: list(values)} if values else {}, "trend": []}  # fmt: skip
 
 
 def value(value: str | None, cost: str | None = None, share: float | None = None) -> dict[str, Any]:
@@ -37,6 +37,24 @@ def test_the_cost_is_shown_per_class_and_a_share_is_never_rounded_up() -> None:
     assert rows[0][1:] == ["rows", "kept", "p50 late", "worst late", "late", "cost", "late, cost", "without amount"]
     assert rows[1] == ["a", "1,000", "99.9 %", "–", "1.5 min", "2", "1,234,567.5", "1,234,567.5", "3"]
     assert rows[2][:3] == ["(none)", "1,000", "–"]
+
+
+def test_the_trend_of_a_figure_begins_with_its_second_audit_and_leaves_gaps_out() -> None:
+    def audit(kept_share: float | None, faults: int, late_p50_ms: int | None = None) -> dict[str, Any]:
+        return {"as_of": "2030-01-01T12:00:00.000Z", "kept_share": kept_share, "faults": faults,
+                "late_p50_ms": late_p50_ms, "late_worst_ms": None}  # fmt: skip
+
+    once = audit_page.html([rule() | {"trend": [audit(0.5, 1)]}], NOON)
+    assert "sparkline" not in once
+    assert len(body(once).findall(".//table")) == 1
+    audits = [audit(0.98, 0), audit(None, 7), audit(0.9999, 2), audit(0.96, 0, 90_000)]
+    text = audit_page.html([rule() | {"trend": audits}], NOON)
+    kept, faults = body(text).findall(".//table")[1][1:]
+    assert ["".join(cell.itertext()) for cell in kept] == ["kept", "", "98 %", "96 %", "99.9 %", "96 %"]
+    assert ["".join(cell.itertext()) for cell in faults] == ["faults", "", "0", "0", "7", "0"]
+    points = [[point.split(",")[1] for point in line.get("points", "").split()] for line in body(text).iter("polyline")]
+    assert points == [["12.0", "2.0", "22.0"], ["22.0", "2.0", "16.3", "22.0"]], "shares from the least to 100 %"
+    assert "The last 4 audits, since 2030-01-01 12:00 UTC." in text
 
 
 def test_the_page_shows_a_hundred_values_and_says_where_all_of_them_are() -> None:

@@ -13,6 +13,7 @@ from .process import needs_spark, run_application, to_answer
 
 MAX_SAMPLES = 3  # keys of each class that the text names
 HEAD = ("class", "keys", "must be empty", "for example")
+MAX_AUDITS = 5  # last audits that the text names
 MAX_VALUES = 5  # worst values of each dimension that the text names
 
 
@@ -74,10 +75,17 @@ def _section(rule: dict[str, Any], load: list[str]) -> str:
         table(HEAD, rows, right=("keys",)),
         f"all keys with their class: {rule['folder']}",
     ]
+    if len(rule["trend"]) > 1:
+        lines.append(f"last audits: {', '.join(map(_to_audit, rule['trend'][-MAX_AUDITS:]))}")
     lines += [_dimension(name, values) for name, values in rule["dimensions"].items()]
     if rule["missing"]:
         lines.append(f"to schedule the missing jobs: {shlex.join(load)}")
     return "\n".join(lines)
+
+
+def _to_audit(each: dict[str, Any]) -> str:
+    share = "" if each["kept_share"] is None else f" {_percent(each['kept_share'])} kept and"
+    return f"{each['as_of'][:10]}{share} {each['faults']} faults"
 
 
 def _dimension(name: str, values: list[dict[str, Any]]) -> str:
@@ -89,8 +97,13 @@ def _dimension(name: str, values: list[dict[str, Any]]) -> str:
 
 
 def _cells(each: dict[str, Any]) -> tuple[Any, ...]:
-    share = "" if each["kept_share"] is None else f"{int(each['kept_share'] * 1000) / 10:g} %"
+    share = "" if each["kept_share"] is None else _percent(each["kept_share"])
     return "(none)" if each["value"] is None else each["value"], each["rows"], each["faults"], share, each["cost"]
+
+
+def _percent(share: float) -> str:
+    """Return a share in percent, rounded down: only a share of 1 is 100."""
+    return f"{int(share * 1000) / 10:g} %"
 
 
 def _keys(samples: list[dict[str, Any]], count: int) -> str:
