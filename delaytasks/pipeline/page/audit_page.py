@@ -10,6 +10,7 @@ from . import charts
 from .page import document, format_duration
 
 MAX_KEYS = 3  # of a class
+OUTCOMES = {"yes": "yes", "no": "no", "unknown": "not yet known"}
 MAX_VALUES = 100  # of a dimension; the lake's table has all of them
 
 
@@ -34,7 +35,16 @@ def _classes(rule: Mapping[str, Any]) -> list[str]:
     ]  # fmt: skip
     counts = f"{rule['rows']:,} rows of {rule['source']}, {rule['jobs']:,} jobs of {rule['topic']}"
     head = ("class", "keys", "must be empty", "for example")
-    return [f"<h2>{escape(rule['name'])}</h2>", f'<p class="quiet">{escape(counts)}</p>', _table(head, rows)]
+    title = [f"<h2>{escape(rule['name'])}</h2>", f'<p class="quiet">{escape(counts)}</p>']
+    return [*title, _table(head, rows), *_outcome(rule["total"])]
+
+
+def _outcome(total: Mapping[str, Any]) -> list[str]:
+    if total["outcome_yes"] is None:
+        return []
+    counts = ", ".join(f"{total[f'outcome_{name}']:,} {text}" for name, text in OUTCOMES.items())
+    share = "" if total["outcome_share"] is None else f" ({_percent(total['outcome_share'])} yes)"
+    return [f"<p>Outcome of the rows whose job has begun: {counts}{share}.</p>"]
 
 
 def _trend(audits: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -43,7 +53,7 @@ def _trend(audits: Sequence[Mapping[str, Any]]) -> list[str]:
     for name, label, text in TREND:
         values = [each[name] for each in audits if each[name] is not None]
         if len(values) > 1:
-            floor = min(values) if name == "kept_share" else 0
+            floor = min(values) if name.endswith("_share") else 0
             shown = [text(value) for value in (values[0], min(values), max(values), values[-1])]
             rows.append((label, charts.spark(values, floor), *shown))
     if not rows:
@@ -58,8 +68,10 @@ def _dimension(rule: Mapping[str, Any], name: str) -> list[str]:
     faults = [each for each, about in rule["classes"].items() if about["must_be_empty"]]
     shown = [each for each, about in rule["classes"].items() if about["count"]]
     priced = any(each["cost"] is not None for each in values)
+    asked = any(each["outcome_yes"] is not None for each in values)
     costly = [each for each in shown if each in faults] if priced else []
     head = [name, "rows", "kept", "p50 late", "worst late", *shown]
+    head += [f"outcome {text}" for text in OUTCOMES.values()] if asked else []
     head += ["cost", *(f"{each}, cost" for each in costly), "without amount"] if priced else []
     rows = [_value(each, shown, costly, faults) for each in values[:MAX_VALUES]]
     note = f'<p class="quiet">The table audit/dimensions has all {len(values):,} values.</p>'
@@ -72,6 +84,8 @@ def _value(each: Mapping[str, Any], shown: list[str], costly: list[str], faults:
     cells = ["(none)" if each["value"] is None else escape(each["value"]), f"{each['rows']:,}", share]
     cells += ["–" if each[ms] is None else format_duration(each[ms]) for ms in ("late_p50_ms", "late_worst_ms")]
     cells += [_count(each["classes"][name], bad=name in faults) for name in shown]
+    if each["outcome_yes"] is not None:
+        cells += [f"{each[f'outcome_{name}']:,}" for name in OUTCOMES]
     if each["cost"] is not None:
         amounts = [each["cost"], *(each["amounts"][name] for name in costly)]
         cells += [*(f"{Decimal(amount):,}" for amount in amounts), f"{each['without_amount']:,}"]
@@ -85,7 +99,7 @@ def _percent(share: float) -> str:
 
 TREND = (
     ("kept_share", "kept", _percent), ("faults", "faults", charts.count), ("late_p50_ms", "p50 late", format_duration),
-    ("late_worst_ms", "worst late", format_duration),
+    ("late_worst_ms", "worst late", format_duration), ("outcome_share", "outcome yes", _percent),
 )  # fmt: skip
 
 

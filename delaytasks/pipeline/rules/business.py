@@ -16,7 +16,7 @@ from pyspark.sql.types import NumericType, StringType
 from ..delays import due_times
 from ..sources import arrow, exports, nanoseconds
 from ..sources.snapshot import Snapshot
-from .rules import Rule
+from .rules import BEGUN_AT, Rule
 from .types import INTEGERS, SIMPLE, can_read, no_column, schema_of
 
 POSTGRESQL = {
@@ -45,10 +45,12 @@ def validate(spark: SparkSession, rule: Rule) -> None:
     """
     empty = spark.createDataFrame([], schema_of(rule))
     allowed = {"key": ("string", *INTEGERS), "since": ("timestamp",), "when": ("boolean",), "holds": ("boolean",)}
+    allowed |= {"outcome": ("boolean",)} if rule.outcome else {}
     for field, kinds in allowed.items():
         text = getattr(rule, field)
+        frame = empty.withColumn(BEGUN_AT, F.lit(None).cast("timestamp")) if field == "outcome" else empty
         try:  # in a WHERE, which allows neither aggregates nor generators
-            actual = empty.where(F.expr(text).isNotNull()).select(F.expr(text).alias("it")).schema["it"].dataType
+            actual = frame.where(F.expr(text).isNotNull()).select(F.expr(text).alias("it")).schema["it"].dataType
         except PySparkException as error:
             raise rule.bad(field, f"{text!r} is not a valid expression: {message_of(error)}.") from error
         if not any(type(actual) is type(SIMPLE[kind]) for kind in kinds):
@@ -86,7 +88,11 @@ def translate(rule: Rule, error: Exception) -> Exception:
     """Return a BadRule if the error says that an expression failed on a row, else the error itself."""
     found = ROW_ERROR.search(str(error))
     reason = found[1].split(" SQLSTATE")[0].split(". ")[0] if found else ""
-    return rule.bad("key, since, delay, when, holds", f"an expression fails on a row: {reason}.") if found else error
+    return (
+        rule.bad("key, since, delay, when, holds, outcome", f"an expression fails on a row: {reason}.")
+        if found
+        else error
+    )
 
 
 def rows(spark: SparkSession, snapshot: Snapshot, rule: Rule) -> DataFrame:

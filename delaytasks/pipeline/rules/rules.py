@@ -33,6 +33,7 @@ TYPE = re.compile(
 )
 CARRIED_TYPES = ("string", "bigint", "int", "smallint", "boolean")  # of columns whose values group an audit's answer
 MAX_CARRIED = 10  # columns of a rule
+BEGUN_AT = "begun_at"  # name in `outcome` for the time at which the job first began
 NAME = re.compile(r"[^\W\d]\w*")  # a column, or a part of a table's name
 TABLE = re.compile(rf"{NAME.pattern}(\.{NAME.pattern})?")
 
@@ -60,9 +61,11 @@ class Rule:
     allowed_faults     the TOML key `may`
     carry              columns by whose values the answer is broken down
     amount             the column with the cost of a row whose job was late or missing; "": none
+    outcome            what came of a row whose job has begun: true, false, or null while it is not known; "": not asked
     where              file and rule, for messages
 
-    key, since, when and holds are Spark SQL expressions over the columns; so is delay, unless it is a duration.
+    key, since, when and holds are Spark SQL expressions over the columns; so is delay, unless it is a duration. outcome
+    is one over the columns and BEGUN_AT.
     """
 
     where: str
@@ -84,6 +87,7 @@ class Rule:
     allowed_faults: tuple[str, ...] = ()
     carry: tuple[str, ...] = ()
     amount: str = ""
+    outcome: str = ""
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -94,6 +98,11 @@ class Rule:
     def duration(self) -> Duration | None:
         """The delay, if it is the same for each row; None if it is an expression."""
         return durations.parse(self.delay) if self.delay else Duration(None, self.delay_seconds)
+
+    @property
+    def outcome_columns(self) -> tuple[str, ...]:
+        """The columns that `outcome` may use, and some more: a name in a string is one, too."""
+        return tuple(each for each in self.columns if re.search(rf"\b{each}\b", self.outcome, re.IGNORECASE))
 
     @property
     def title(self) -> str:
@@ -163,6 +172,7 @@ CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {  # field -> check of it
     ),
     "carry": (_are_names, f"a list of at most {MAX_CARRIED} different columns, such as a customer's segment"),
     "amount": (_is_text, "a column with a number"),
+    "outcome": (_is_text, f"{EXPRESSION} and {BEGUN_AT}, of type boolean"),
 }
 REQUIRED = ("topic", "columns", "key", "since")
 
@@ -241,13 +251,15 @@ def _check_delay(rule: Rule, table: Mapping[str, Any]) -> None:
 
 
 def _check_carried(rule: Rule) -> None:
-    """Check `carry` and `amount` against the declared columns. Raises BadRule."""
+    """Check `carry`, `amount` and `outcome` against the declared columns. Raises BadRule."""
     for name in rule.carry:
         if name not in rule.columns:
             raise rule.bad("carry", _undeclared(rule, name))
         if rule.columns[name] not in CARRIED_TYPES:
             expected = ", ".join(CARRIED_TYPES)
             raise rule.bad("carry", f"{name} is {rule.columns[name]}, but must be one of {expected}.")
+    if rule.outcome and BEGUN_AT in map(str.lower, rule.columns):
+        raise rule.bad("outcome", f"{BEGUN_AT} is the time at which the job began, so no column may have this name.")
     if not rule.amount:
         return
     if not rule.carry:

@@ -120,7 +120,10 @@ class Table:
     # Changes
 
     def create(self, schema: "StructType") -> "Table":
-        """Return this table. Creates it if it does not exist yet. schema: all its columns."""
+        """Return this table. Creates it if it does not exist yet, and adds the columns that it lacks.
+
+        schema   all its columns; those that are newer than a table may be null
+        """
         if self.log is None:
             with _translated(self.lake, self.name):
                 DeltaTable.create(
@@ -128,7 +131,9 @@ class Table:
                     partition_by=[self.partition],
                 )  # fmt: skip
             return Table(self.lake, self.name, self.partition)
-        return self
+        existing = {field.name for field in self.log.schema().fields}
+        added = [each for each in Schema.from_json(schema.json()).fields if each.name not in existing]
+        return self._changed(lambda log: log.alter.add_columns(added)) if added else self
 
     def commit(
         self, folder: str, run: int, *, replaced: Iterable[DeltaFile] = (), application: str = APPLICATION

@@ -43,11 +43,15 @@ DIMENSIONS = StructType([
     *(StructField(f"{name}_amount", TOTAL, True) for name in CLASSES),  # null: the rule has no amount
     StructField("cost", TOTAL, True),  # sum of the amounts of the faults
     StructField("without_amount", LongType(), True),  # number of keys with a row that has no amount
+    StructField("outcome_yes", LongType(), True),  # number of rows whose job has begun, by the outcome; null: not asked
+    StructField("outcome_no", LongType(), True),
+    StructField("outcome_unknown", LongType(), True),
+    StructField("outcome_share", DoubleType(), True),  # yes / (yes + no + unknown); null: not asked, or none has begun
     StructField("run", LongType(), False),  # number of the audit that added the row
     StructField(MONTH, StringType(), False),  # of as_of, in UTC: "2030-02"
 ])  # fmt: skip
 
-TREND_FIGURES = ("kept_share", "faults", "late_p50_ms", "late_worst_ms")
+TREND_FIGURES = ("kept_share", "faults", "late_p50_ms", "late_worst_ms", "outcome_share")
 TREND = StructType([DIMENSIONS[name] for name in ("rule", "topic", "dimension", "as_of", *TREND_FIGURES)])
 TREND_AUDITS, TREND_DAYS = 30, 365  # the audits of a trend: how many, and how old
 

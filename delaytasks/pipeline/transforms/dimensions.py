@@ -1,6 +1,7 @@
 """Sum up an audit's answer, over all rows and by the columns that a rule carries: its dimensions, such as a segment.
 
-The values travel with the keys through the classification, so the business rows are read once.
+The values travel with the keys through the classification, so the business rows are read once. So do the columns of the
+rule's outcome, which is known only when the rows have met their jobs.
 """
 
 from collections.abc import Mapping
@@ -9,9 +10,9 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DecimalType, MapType, StringType, StructField
+from pyspark.sql.types import BooleanType, DecimalType, MapType, StringType, StructField
 
-from ..rules.rules import CLASSES, Rule
+from ..rules.rules import BEGUN_AT, CLASSES, Rule
 
 ALL = ""  # dimension of the figures of all rows; its only value is null
 MAX_VALUES = 1_000  # of a dimension
@@ -22,7 +23,10 @@ AMOUNT = DecimalType(28, 6)  # its sums are decimal(38, 6)
 CARRIED = [  # columns of a classified key
     StructField("carry", MapType(StringType(), StringType(), True), False),  # dimension -> value; empty without `carry`
     StructField("amount", AMOUNT, True),
+    StructField("outcome", BooleanType(), True),  # null: not asked, not known yet, or the job has not begun
 ]
+OUTCOMES = ("outcome_yes", "outcome_no", "outcome_unknown")
+BY_KEY = "by key"  # no rule's column has this name: it has a space
 
 
 def carried(rule: Rule, promised: Column) -> Column:
@@ -30,11 +34,18 @@ def carried(rule: Rule, promised: Column) -> Column:
 
     Its maximum over the rows of a key comes from a row that requires a job, if there is one.
     """
-    values = F.array(*(_shortened(F.col(f"`{name}`").cast("string")) for name in rule.carry))
+    values = F.array(*(_shortened(F.col(f"`{name}`").cast("string")) for name in rule.carry)).cast("array<string>")
     kind = AMOUNT.simpleString()
     # NaN and numbers with more than 22 digits before the point become null, and are counted as without an amount.
     amount = F.expr(f"try_cast(`{rule.amount}` AS {kind})") if rule.amount else F.lit(None).cast(kind)
-    return F.struct(promised.alias("promised"), values.alias("values"), amount.alias("amount"))
+    fields = [promised.alias("promised"), values.alias("values"), amount.alias("amount")]
+    used = [F.col(f"`{name}`") for name in rule.outcome_columns]
+    return F.struct(*fields, *([F.struct(*used).alias("row")] if used else []))
+
+
+def is_needed(rule: Rule) -> bool:
+    """Return whether something of the business rows is needed after they have met their jobs."""
+    return bool(rule.carry or rule.outcome_columns)
 
 
 def _shortened(value: Column) -> Column:
@@ -43,7 +54,7 @@ def _shortened(value: Column) -> Column:
 
 
 def columns(rule: Rule) -> list[Column]:
-    """Return the columns CARRIED. With `carry`, needs the column `carried`: the maximum over a key's rows."""
+    """Return the columns carry and amount. With `carry`, needs the column `carried`: the maximum over a key's rows."""
     if not rule.carry:
         nothing = F.create_map().cast("map<string, string>")
         return [nothing.alias("carry"), F.lit(None).cast(AMOUNT).alias("amount")]
@@ -51,6 +62,19 @@ def columns(rule: Rule) -> list[Column]:
     nulls = F.array(*(F.lit(None).cast("string") for _ in rule.carry))  # an orphan has no row
     values = F.map_from_arrays(names, F.coalesce("carried.values", nulls))
     return [values.alias("carry"), F.col("carried.amount").alias("amount")]
+
+
+def with_outcome(keys: DataFrame, rule: Rule) -> DataFrame:
+    """Add the column outcome: null for keys without a row or whose job has not begun. Needs first_ms and rows.
+
+    The expression sees the rule's columns and BEGUN_AT. The keys' columns, which may have the same names, are hidden.
+    """
+    if not rule.outcome:
+        return keys.withColumn("outcome", F.lit(None).cast("boolean"))
+    row = ["carried.row.*"] if rule.outcome_columns else []
+    scope = keys.select(F.struct("*").alias(BY_KEY), *row, F.timestamp_millis("first_ms").alias(BEGUN_AT))
+    asked = (F.col(f"`{BY_KEY}`.rows") > 0) & F.col(BEGUN_AT).isNotNull()
+    return scope.select(f"`{BY_KEY}`.*", F.when(asked, F.expr(rule.outcome)).alias("outcome"))
 
 
 def check_values(classified: DataFrame, rule: Rule) -> None:
@@ -80,6 +104,9 @@ def by_value(classified: DataFrame, rule: Rule) -> dict[str, list[dict[str, Any]
     amounts         class -> sum of the amounts, as text; None: the rule has no amount
     cost            sum of the amounts of the faults, as text; None: the rule has no amount
     without_amount  number of keys with a row that has no amount; None: the rule has no amount
+    outcome_yes, outcome_no, outcome_unknown    number of keys with a row whose job has begun, by the rule's outcome;
+                    None: the rule has no outcome
+    outcome_share   the share of outcome_yes in the three; None: there are none
     """
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in (ALL, *rule.carry)}
     for row in summarize(classified).collect():
@@ -94,13 +121,17 @@ def summarize(classified: DataFrame) -> DataFrame:
     """Return a row with counts, lateness and amounts of each class for each dimension and value."""
     values = F.map_concat(F.create_map(F.lit(ALL), F.lit(None).cast("string")), "carry")
     exploded = classified.select(
-        "rows", "late_ms", "amount", F.col("class").alias("name"), F.explode(values).alias("dimension", "value")
-    )
+        "rows", "late_ms", "amount", "outcome", ((F.col("rows") > 0) & F.col("begun_at").isNotNull()).alias("begun"),
+        F.col("class").alias("name"), F.explode(values).alias("dimension", "value"),
+    )  # fmt: skip
     return exploded.groupBy("dimension", "value").agg(
         F.sum("rows").alias("rows"),
         F.percentile_approx("late_ms", 0.5, ACCURACY).alias("late_p50_ms"),
         F.max("late_ms").alias("late_worst_ms"),
         F.count_if((F.col("rows") > 0) & F.col("amount").isNull()).alias("without_amount"),
+        F.count_if("outcome").alias("outcome_yes"),
+        F.count_if(~F.col("outcome")).alias("outcome_no"),
+        F.count_if(F.col("begun") & F.col("outcome").isNull()).alias("outcome_unknown"),
         *(F.count_if(F.col("name") == name).alias(name) for name in CLASSES),
         *(F.sum(F.when(F.col("name") == name, F.col("amount"))).alias(f"{name}_amount") for name in CLASSES),
     )
@@ -116,8 +147,12 @@ def _figures(row: Mapping[str, Any], rule: Rule) -> dict[str, Any]:
         "faults": sum(classes[name] for name in rule.faults),
         "kept_share": classes["kept"] / closed if closed else None,
         "late_p50_ms": row.get("late_p50_ms"), "late_worst_ms": row.get("late_worst_ms"),
-        "amounts": None, "cost": None, "without_amount": None,
+        "amounts": None, "cost": None, "without_amount": None, **dict.fromkeys(OUTCOMES), "outcome_share": None,
     }  # fmt: skip
+    if rule.outcome:
+        figures |= {name: row.get(name, 0) for name in OUTCOMES}
+        begun = sum(figures[name] for name in OUTCOMES)
+        figures["outcome_share"] = figures["outcome_yes"] / begun if begun else None
     if rule.amount:
         figures["amounts"] = {name: plain(amount) for name, amount in amounts.items()}
         figures["cost"] = plain(sum((amounts[name] for name in rule.faults), Decimal()))

@@ -70,7 +70,7 @@ def promised_jobs(rows: DataFrame, rule: Rule, calendar: Mapping[str, Any] | Non
     holds         whether the row's job must not have been cancelled
     promised_ms   due time by the rule; null if `since` or the delay cannot be used
     delay_fault   number of one of DELAY_FAULTS; null if the delay can be used
-    carried       only if the rule has `carry`: see dimensions.carried()
+    carried       only if the rule needs it: see dimensions.carried()
     """
     since_ms, (days, seconds) = F.unix_millis(F.expr(rule.since)), _delay(rows, rule)
     time_ms = F.round(seconds.cast("double") * 1000).cast("long")
@@ -84,7 +84,7 @@ def promised_jobs(rows: DataFrame, rule: Rule, calendar: Mapping[str, Any] | Non
         due_ms.alias("promised_ms"),
         F.when(fault.isNull() & since_ms.isNotNull() & due_ms.isNull(), _fault_number("no_due"))
         .otherwise(fault).alias("delay_fault"),
-        *([dimensions.carried(rule, promised).alias("carried")] if rule.carry else []),
+        *([dimensions.carried(rule, promised).alias("carried")] if dimensions.is_needed(rule) else []),
     )  # fmt: skip
 
 
@@ -178,10 +178,10 @@ def classify(keys: DataFrame, rule: Rule, now_ms: int) -> DataFrame:
     """
     classified = keys.withColumn("class", _class(rule, now_ms)).where(F.col("class").isNotNull())
     times = {"promised_at": "promised_ms", "due_at": "due_ms", "begun_at": "first_ms"}
-    return classified.select(
+    return dimensions.with_outcome(classified, rule).select(
         "key", "rows", "jobs", "job_id", *(F.timestamp_millis(ms).alias(name) for name, ms in times.items()),
         F.when(F.col("live") == 0, F.timestamp_millis("ended_ms")).alias("ended_at"),
-        _late_ms(now_ms).alias("late_ms"), *dimensions.columns(rule), "class",
+        _late_ms(now_ms).alias("late_ms"), *dimensions.columns(rule), "outcome", "class",
     )  # fmt: skip
 
 

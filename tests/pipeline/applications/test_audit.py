@@ -238,7 +238,9 @@ def test_mismatches_between_a_rule_and_its_table_are_named(
     finally:
         with connection.cursor() as cursor:
             cursor.execute("DROP TABLE audit_keyed")
-    with pytest.raises(BadRule, match=r"since, delay, when, holds: an expression fails on a row: The value 'seven'"):
+    with pytest.raises(
+        BadRule, match=r"since, delay, when, holds, outcome: an expression fails on a row: The value 'seven'"
+    ):
         audit.run(spark, database, lake, file="audit.toml", rules=[{**RULE, "when": "cast(status AS int) = 7"}])
     order(2)
     with pytest.raises(BadRule, match=r"key: it is not unique for 2 rows of audit_order .*, such as 'order'\."):
@@ -319,6 +321,12 @@ def test_a_document_of_a_newer_format_is_refused_before_anything_is_read(spark: 
         ({"delay": "id * 86400", "zone": "Europe/Rome"}, r"zone: it has no meaning for 'id \* 86400', a number of sec"),
         ({"delay": "id * interval 1 day", "calendar": "x"}, "cannot tell working days from open hours"),
         ({"when": "id IN (SELECT id FROM elsewhere)"}, "when: .* is not a valid expression"),
+        ({"when": "begun_at IS NULL"}, "when: .* is not a valid expression: .*`begun_at` cannot be resolved"),
+        ({"outcome": "payed_at < begun_at"}, "outcome: .* is not a valid expression: .*`payed_at` cannot be resolved"),
+        ({"outcome": "`by key`.jobs > 0"}, "outcome: .* is not a valid expression"),
+        ({"outcome": "begun_at"}, r"outcome: 'begun_at' is timestamp, but must be boolean\."),
+        ({"outcome": "null"}, r"outcome: 'null' is void, but must be boolean\."),
+        ({"outcome": "max(begun_at) > placed_at"}, "outcome: .* is not a valid expression"),
     ],
 )
 def test_an_invalid_expression_is_reported_in_one_sentence(spark: Any, changed: dict[str, Any], message: str) -> None:

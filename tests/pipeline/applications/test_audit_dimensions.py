@@ -82,7 +82,7 @@ def asked(spark: Any, database: Database, lake: Lake, job: Callable[..., Job], t
 def test_figures_by_dimension_are_answered_shown_and_added_to_the_lakes_table(
     asked: Callable[..., Any], lake: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any
 ) -> None:
-    answer = asked()
+    answer = asked(outcome="CASE WHEN weight < 9 THEN paid_at <= begun_at AND total > 8 END")
     (rule,) = answer["rules"]
     by_segment, by_store = rule["dimensions"]["segment"], rule["dimensions"]["store"]
 
@@ -110,7 +110,12 @@ def test_figures_by_dimension_are_answered_shown_and_added_to_the_lakes_table(
     total = rule["total"]
     assert [total[name] for name in short] == [None, 8, 3, 3 / 7, 0, 90_000, "50.25", 1]
     assert rule["trend"] == [{"as_of": answer["as_of"], "kept_share": 3 / 7, "faults": 3, "late_p50_ms": 0,
-                              "late_worst_ms": 90_000}]  # fmt: skip
+                              "late_worst_ms": 90_000, "outcome_share": 2 / 5}]  # fmt: skip
+    outcome = ("outcome_yes", "outcome_no", "outcome_unknown", "outcome_share")
+    # Orders 1 and 2, 4 and 7, 5: order 3 has no job, 6 waits, 99 is an orphan. NaN is greater than 9.
+    assert [total[name] for name in outcome] == [2, 2, 1, 2 / 5]
+    assert [[each[name] for name in outcome] for each in by_segment] == [
+        [2, 0, 0, 1.0], [0, 1, 1, 0.0], [0, 1, 0, 0.0], [0, 0, 0, None]]  # fmt: skip
 
     text = Path(answer["page"]).read_text()
     assert answer["page"] == lake.path(lake.document(audit.DOCUMENT)["runs"][0]["page"])
@@ -121,7 +126,7 @@ def test_figures_by_dimension_are_answered_shown_and_added_to_the_lakes_table(
     rows = {(row["dimension"], row["value"]): row for row in stored.to_pylist()}
     assert set(stored.column_names) == set(table.DIMENSIONS.names)
     assert len(rows) == stored.num_rows == 8
-    assert (rows["", None]["rows"], rows["", None]["cost"]) == (8, Decimal("50.25"))
+    assert (rows["", None]["rows"], rows["", None]["cost"], rows["", None]["outcome_no"]) == (8, Decimal("50.25"), 2)
     row = rows["segment", "gold"]
     assert (row["rule"], row["topic"], row["run"], row["month"]) == (
         "orders", "order.close", 1, answer["as_of"][:7])  # fmt: skip
@@ -142,7 +147,12 @@ def test_figures_by_dimension_are_answered_shown_and_added_to_the_lakes_table(
     whole.write_bytes(data)
 
     monkeypatch.setattr(verb, "run_application", lambda name, options, using, arguments: again)
-    again = asked(carry=["segment"], amount="weight", may=["orphan", "missing", "died", "late"])
+    again = asked(
+        outcome="total < 0 AND begun_at IS NULL",
+        carry=["segment"],
+        amount="weight",
+        may=["orphan", "missing", "died", "late"],
+    )
     (rule,) = again["rules"]
     assert [(each["as_of"], each["faults"]) for each in rule["trend"]] == [(answer["as_of"], 3), (again["as_of"], 0)]
     (by_weight,) = rule["dimensions"].values()

@@ -26,6 +26,8 @@ def test_a_rule_has_defaults_and_allows_the_faults_it_names() -> None:
     assert rule.faults == tuple(each for each in FAULTS if each not in ("died", "late"))
     assert (rule.when, rule.holds, rule.delay_seconds, rule.late_seconds) == ("true", "false", 0, 60)
     assert (rule.title, rule.source, one().title) == ("orders close", "shop_order", "order.close")
+    used = one(outcome="PAY_BY > begun_at", columns={"id": "int", "pay_by": "timestamp", "pay": "int"}).outcome_columns
+    assert used == ("pay_by",)
     assert one(delay_seconds=-900).delay_seconds == -900, "before: a lesson's reminder"
 
 
@@ -62,6 +64,8 @@ def test_a_rule_has_defaults_and_allows_the_faults_it_names() -> None:
         ({"carry": ["id"], "amount": "total"}, "amount: total is not one of the rule's columns: id, pay_by."),
         ({"carry": ["id"], "amount": ["id"]}, "amount: ['id'] is invalid; expected a column with a number."),
         ({"amount": "id"}, "amount: it has no meaning without carry."),
+        ({"outcome": ""}, "outcome: '' is invalid; expected a Spark SQL expression over the columns and begun_at, of"),
+        ({"columns": {"Begun_At": "int", "id": "int"}, "outcome": "true"}, "outcome: begun_at is the time at which"),
     ],
 )
 def test_a_mistake_is_reported_with_file_rule_field_value_and_what_is_expected(

@@ -171,8 +171,8 @@ def test_jobs_without_any_row_are_orphans_and_rows_without_any_job_are_missing(s
 
 def test_missing_jobs_have_the_columns_of_a_loads_input(spark: Any) -> None:
     rows = [
-        ("order:1", 1, 0, None, DUE, None, None, None, None, {}, None, "missing"),
-        ("order:2", 1, 1, 7, DUE, DUE, DUE, DUE, 0, {}, None, "kept"),
+        ("order:1", 1, 0, None, DUE, None, None, None, None, {}, None, None, "missing"),
+        ("order:2", 1, 1, 7, DUE, DUE, DUE, DUE, 0, {}, None, None, "kept"),
     ]  # fmt: skip
     found = promises.missing_jobs(spark.createDataFrame(rows, promises.CLASSIFIED), RULE)
 

@@ -75,6 +75,11 @@ def _section(rule: dict[str, Any], load: list[str]) -> str:
         table(HEAD, rows, right=("keys",)),
         f"all keys with their class: {rule['folder']}",
     ]
+    total = rule["total"]
+    if total["outcome_yes"] is not None:
+        share = "" if total["outcome_share"] is None else f" ({_percent(total['outcome_share'])})"
+        no, unknown = total["outcome_no"], total["outcome_unknown"]
+        lines.append(f"outcome: {total['outcome_yes']} yes{share}, {no} no, {unknown} not yet known")
     if len(rule["trend"]) > 1:
         lines.append(f"last audits: {', '.join(map(_to_audit, rule['trend'][-MAX_AUDITS:]))}")
     lines += [_dimension(name, values) for name, values in rule["dimensions"].items()]
