@@ -34,7 +34,7 @@ from ..transforms.promises import CLASSIFIED, INVALID
 DOCUMENT, PAGE = "audit.json", "audit.html"
 KEPT_RUNS = 3  # number of runs that the document names; older runs are removed
 SAMPLES = 10  # keys of a class that the answer shows
-FIGURES = ("total", "trend", "dimensions")  # members of a rule's answer that the document does not have: the table does
+FIGURES = ("total", "trend", "weeks", "dimensions")  # members of a rule's answer that only the table has
 MISSING_ROWS = 500_000  # missing jobs per file
 
 
@@ -42,8 +42,8 @@ def run(
     spark: SparkSession, database: Database, lake: Lake, *, file: str, rules: list[dict[str, Any]],
     calendars: Mapping[str, Any] | None = None, html: str = "",
 ) -> dict[str, Any]:  # fmt: skip
-    """Audit rules. Return {"rules": [per rule: name, topic, rows, jobs, classes, total, trend, dimensions, folder,
-    missing], "as_of", "page", "seconds"}.
+    """Audit rules. Return {"rules": [per rule: name, topic, rows, jobs, classes, total, trend, weeks, dimensions,
+    folder, missing], "as_of", "page", "seconds"}.
 
     file       path of the rules file, for messages
     rules      the rules as read from this file
@@ -58,6 +58,7 @@ def run(
     classes   class -> {"count", "must_be_empty", "samples"}
     total     the figures of all rows: see dimensions.by_value()
     trend     as_of, kept_share, faults, late_p50_ms and late_worst_ms of the last audits, this one last
+    weeks     the figures of each week in which jobs were made
     dimensions    column -> the figures of each of its values, if the rule carries columns
     missing   input folder for `pipeline load`; empty if no job is missing
     refused   a sentence that names the classes that must be empty and are not; absent if there are none
@@ -178,7 +179,7 @@ def _audit_rule(
             }
             for name in CLASSES
         },
-        "total": total, "dimensions": by_value,
+        "total": total, "weeks": by_value.pop(dimensions.WEEK), "dimensions": by_value,
         "folder": f"{folder}/classes", "missing": missing,
     }  # fmt: skip
 

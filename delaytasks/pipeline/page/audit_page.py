@@ -1,4 +1,4 @@
-"""Render an audit's answer as one HTML page: each rule's classes, trend, and dimensions with the worst value first."""
+"""Render an audit's answer as one HTML page: each rule's classes, trend, weeks and dimensions."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -6,11 +6,13 @@ from decimal import Decimal
 from html import escape
 from typing import Any
 
+from ..rules.rules import STATUSES
 from . import charts
 from .page import document, format_duration
 
 MAX_KEYS = 3  # of a class
 OUTCOMES = {"yes": "yes", "no": "no", "unknown": "not yet known"}
+MAX_WEEKS = 26  # newest weeks; the table has all of them
 MAX_VALUES = 100  # of a dimension; the lake's table has all of them
 
 
@@ -22,7 +24,7 @@ def html(rules: Sequence[Mapping[str, Any]], as_of_ms: int) -> str:
     as_of = datetime.fromtimestamp(as_of_ms / 1000, UTC)
     parts = [f"<h1>Audit, {as_of:%A %d %B %Y}</h1>", f'<p class="quiet">As of {as_of:%H:%M:%S} UTC.</p>']
     for rule in rules:
-        parts += [*_classes(rule), *_trend(rule["trend"])]
+        parts += [*_classes(rule), *_trend(rule["trend"]), *_weeks(rule)]
         parts += [part for name in rule["dimensions"] for part in _dimension(rule, name)]
     return document(f"Audit, {as_of:%Y-%m-%d %H:%M} UTC", parts)
 
@@ -61,6 +63,20 @@ def _trend(audits: Sequence[Mapping[str, Any]]) -> list[str]:
     since = audits[0]["as_of"][:16].replace("T", " ")
     head = ("", "trend", "first", "least", "most", "now")
     return [f'<p class="quiet">The last {len(audits)} audits, since {since} UTC.</p>', _table(head, rows)]
+
+
+def _weeks(rule: Mapping[str, Any]) -> list[str]:
+    weeks = rule["weeks"][-MAX_WEEKS:]
+    if not weeks:
+        return []
+    head = ("week made, from", "jobs", *(name.replace("_", " ") for name in STATUSES))
+    return [f"<h2>{escape(rule['name'])}, by the week of the first job</h2>", _table(head, map(_week, weeks))]
+
+
+def _week(each: Mapping[str, Any]) -> list[str]:
+    jobs = sum(each[name] for name in STATUSES)
+    counts = [f"{each[name]:,} ({_percent(each[name] / jobs)})" if each[name] else "0" for name in STATUSES]
+    return [each["value"], f"{jobs:,}", *counts]
 
 
 def _dimension(rule: Mapping[str, Any], name: str) -> list[str]:

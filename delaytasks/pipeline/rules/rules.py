@@ -27,6 +27,7 @@ FAULTS = (
     "late",
 )  # classes that must be empty unless the rule's `may` allows them
 CLASSES = (*FAULTS, "open", "kept")
+STATUSES = ("cancelled_in_time", "cancelled_late", "ran", "dead", "live")  # what became of a row's jobs
 TYPES = "bigint, int, smallint, string, boolean, timestamp, date, double, decimal(p, s)"
 TYPE = re.compile(
     r"bigint|int|smallint|string|boolean|timestamp|date|double|decimal\((\d{1,2}), ?(\d{1,2})\)", re.ASCII

@@ -20,8 +20,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from ..rules.rules import CLASSES
-from ..transforms.dimensions import ALL
+from ..rules.rules import CLASSES, STATUSES
+from ..transforms.dimensions import ALL, WEEK
 from . import delta
 from .delta import Table
 from .lake import Lake
@@ -31,7 +31,7 @@ TOTAL = DecimalType(38, 6)
 DIMENSIONS = StructType([
     StructField("rule", StringType(), False),
     StructField("topic", StringType(), False),
-    StructField("dimension", StringType(), False),  # the column's name; "": the figures of all rows
+    StructField("dimension", StringType(), False),  # the column's name; ALL: all rows; WEEK: the week of the first job
     StructField("value", StringType(), True),  # null: all rows; of a column: rows where it is null, and orphans
     StructField("as_of", TimestampType(), False),  # time of the audit's snapshot
     StructField("rows", LongType(), False),  # number of business rows
@@ -43,6 +43,7 @@ DIMENSIONS = StructType([
     *(StructField(f"{name}_amount", TOTAL, True) for name in CLASSES),  # null: the rule has no amount
     StructField("cost", TOTAL, True),  # sum of the amounts of the faults
     StructField("without_amount", LongType(), True),  # number of keys with a row that has no amount
+    *(StructField(name, LongType(), True) for name in STATUSES),  # number of keys; null: an older audit
     StructField("outcome_yes", LongType(), True),  # number of rows whose job has begun, by the outcome; null: not asked
     StructField("outcome_no", LongType(), True),
     StructField("outcome_unknown", LongType(), True),
@@ -95,7 +96,7 @@ def append(table: Table, results: list[dict[str, Any]], as_of_ms: int) -> Table:
     rows = [
         _row(each) | {"rule": result["name"], "topic": result["topic"], "dimension": name, "as_of": as_of, "run": run}
         for result in results
-        for name, values in {ALL: [result["total"]], **result["dimensions"]}.items()
+        for name, values in {ALL: [result["total"]], WEEK: result["weeks"], **result["dimensions"]}.items()
         for each in values
     ]
     stored = StructType([field for field in DIMENSIONS if field.name != MONTH])

@@ -12,9 +12,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DecimalType, MapType, StringType, StructField
 
-from ..rules.rules import BEGUN_AT, CLASSES, Rule
+from ..rules.rules import BEGUN_AT, CLASSES, STATUSES, Rule
 
 ALL = ""  # dimension of the figures of all rows; its only value is null
+WEEK = "week made"  # dimension of the week in which a job was made; no column has this name: it has a space
+UTC = "UTC"
 MAX_VALUES = 1_000  # of a dimension
 MAX_LENGTH = 100  # characters of a value; longer ones are shortened
 HASH_LENGTH = 8  # characters that tell shortened values apart
@@ -93,12 +95,14 @@ def check_values(classified: DataFrame, rule: Rule) -> None:
 def by_value(classified: DataFrame, rule: Rule) -> dict[str, list[dict[str, Any]]]:
     """Return dimension -> the figures of each value, the worst first. Needs classified keys.
 
-    The dimension ALL has one value, None, with the figures of all rows.
+    The dimension ALL has one value, None, with the figures of all rows. The dimension WEEK has a value for each week in
+    which a key's first job was made, in order of time: its Monday, such as "2030-02-04", in the rule's zone or in UTC.
 
     value           text; None: rows whose column is null, and orphans
     rows            number of business rows
     classes         class -> number of keys
     faults          number of keys in classes that must be empty
+    STATUSES        number of keys by what became of their jobs; keys without a job are in none
     kept_share      the share of `kept` in all keys but the open ones; None: all are open
     late_p50_ms, late_worst_ms    lateness of the jobs that began or are overdue; None: there are none
     amounts         class -> sum of the amounts, as text; None: the rule has no amount
@@ -108,27 +112,31 @@ def by_value(classified: DataFrame, rule: Rule) -> dict[str, list[dict[str, Any]
                     None: the rule has no outcome
     outcome_share   the share of outcome_yes in the three; None: there are none
     """
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in (ALL, *rule.carry)}
-    for row in summarize(classified).collect():
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in (ALL, WEEK, *rule.carry)}
+    for row in summarize(classified, rule.zone or UTC).collect():
         found[row.dimension].append(_figures(row.asDict(), rule))
     found[ALL] = found[ALL] or [_figures({}, rule)]
-    for each in found.values():
-        each.sort(key=_worst_first)
+    for name, each in found.items():
+        each.sort(key=(lambda figures: figures["value"]) if name == WEEK else _worst_first)
     return found
 
 
-def summarize(classified: DataFrame) -> DataFrame:
+def summarize(classified: DataFrame, zone: str) -> DataFrame:
     """Return a row with counts, lateness and amounts of each class for each dimension and value."""
-    values = F.map_concat(F.create_map(F.lit(ALL), F.lit(None).cast("string")), "carry")
+    week = F.date_format(F.date_trunc("week", F.from_utc_timestamp("made_at", zone)), "yyyy-MM-dd")
+    values = F.map_concat(F.create_map(F.lit(ALL), F.lit(None).cast("string"), F.lit(WEEK), week), "carry")
+    begun = (F.col("rows") > 0) & F.col("begun_at").isNotNull()
     exploded = classified.select(
-        "rows", "late_ms", "amount", "outcome", ((F.col("rows") > 0) & F.col("begun_at").isNotNull()).alias("begun"),
-        F.col("class").alias("name"), F.explode(values).alias("dimension", "value"),
+        "rows", "status", "late_ms", "amount", "outcome", begun.alias("begun"), F.col("class").alias("name"),
+        F.explode(values).alias("dimension", "value"),
     )  # fmt: skip
-    return exploded.groupBy("dimension", "value").agg(
+    weekly = exploded.where((F.col("dimension") != WEEK) | F.col("value").isNotNull())  # null: there is no job
+    return weekly.groupBy("dimension", "value").agg(
         F.sum("rows").alias("rows"),
         F.percentile_approx("late_ms", 0.5, ACCURACY).alias("late_p50_ms"),
         F.max("late_ms").alias("late_worst_ms"),
         F.count_if((F.col("rows") > 0) & F.col("amount").isNull()).alias("without_amount"),
+        *(F.count_if(F.col("status") == name).alias(name) for name in STATUSES),
         F.count_if("outcome").alias("outcome_yes"),
         F.count_if(~F.col("outcome")).alias("outcome_no"),
         F.count_if(F.col("begun") & F.col("outcome").isNull()).alias("outcome_unknown"),
@@ -144,6 +152,7 @@ def _figures(row: Mapping[str, Any], rule: Rule) -> dict[str, Any]:
     closed = sum(classes.values()) - classes["open"]
     figures = {
         "value": row.get("value"), "rows": row.get("rows", 0), "classes": classes,
+        **{name: row.get(name, 0) for name in STATUSES},
         "faults": sum(classes[name] for name in rule.faults),
         "kept_share": classes["kept"] / closed if closed else None,
         "late_p50_ms": row.get("late_p50_ms"), "late_worst_ms": row.get("late_worst_ms"),

@@ -30,7 +30,7 @@ from ..delays.durations import DAY_SECONDS, MAX_SECONDS
 from ..rules.rules import Rule
 from . import dimensions
 
-JOBS = ["id", "topic", "key", "state", "due_at", "attempt", "reserved_at", "lease_until", "ended_at"]
+JOBS = ["id", "topic", "key", "state", "due_at", "attempt", "reserved_at", "lease_until", "ended_at", "created_at"]
 EVENTS = ["key", "outcome", "attempt", "due_ms", "reserved_ms"]  # key: the job's key
 INVALID = {  # class of rows that cannot be checked -> the rule's field, and what is wrong with its value
     "no_key": ("key", "is null"),
@@ -52,6 +52,8 @@ CLASSIFIED = StructType([
     StructField("begun_at", TimestampType(), True),  # start of the first attempt
     StructField("ended_at", TimestampType(), True),  # the last end of the jobs; null: a job is live
     StructField("late_ms", LongType(), True),  # how late the job began or is; null: it has not begun and is not overdue
+    StructField("made_at", TimestampType(), True),  # when the first job was made
+    StructField("status", StringType(), True),  # one of rules.STATUSES; null: there is no job
     *dimensions.CARRIED,
     StructField("class", StringType(), False),
 ])  # fmt: skip
@@ -111,13 +113,16 @@ def _fault_number(name: str) -> Column:
 def summarize_jobs(jobs: DataFrame) -> DataFrame:
     """Return one row for each job with its key and the columns that by_key() combines. Needs the columns JOBS."""
     state, live = F.col("state"), F.col("ended_at").isNull()
-    due_ms, held_ms, ended_ms = (F.unix_millis(name) for name in ("due_at", "reserved_at", "ended_at"))
+    times = ("due_at", "reserved_at", "ended_at", "created_at")
+    due_ms, held_ms, ended_ms, made_ms = (F.unix_millis(name) for name in times)
+    cancelled = state == int(State.CANCELLED)
     held = state == int(State.RESERVED)  # by an attempt that has no event yet
     wait_ms = F.when(held, held_ms - due_ms)
     return jobs.select(
         "key",
         F.col("id").alias("job_id"),
         due_ms.alias("due_ms"),
+        made_ms.alias("made_ms"),
         ended_ms.alias("ended_ms"),
         _one_if(live).alias("live"),
         _one_if(state == int(State.FINISHED)).alias("finished"),
@@ -125,7 +130,8 @@ def summarize_jobs(jobs: DataFrame) -> DataFrame:
         _one_if(wait_ms < 0).alias("early"),
         F.when(held, held_ms).alias("first_ms"),
         F.when(F.col("attempt") == 1, wait_ms).alias("late_ms"),
-        F.when(state == int(State.CANCELLED), ended_ms).alias("cancelled_ms"),
+        F.when(cancelled, ended_ms).alias("cancelled_ms"),
+        F.when(cancelled & (ended_ms < due_ms), ended_ms).alias("in_time_ms"),
         F.when(state == int(State.DEAD), ended_ms).alias("died_ms"),
     )
 
@@ -164,9 +170,9 @@ def by_key(rows: DataFrame, jobs: DataFrame, events: DataFrame) -> DataFrame:
         F.max("holds").alias("holds"),
         F.count("job_id").alias("jobs"),
         *(F.count(name).alias(name) for name in ("live", "finished", "finishes", "early", "moves")),
-        *(F.min(name).alias(name) for name in ("overdue_ms", "first_ms")),
+        *(F.min(name).alias(name) for name in ("overdue_ms", "first_ms", "made_ms")),
         *(F.max(name).alias(name) for name in
-          ("job_id", "due_ms", "ended_ms", "late_ms", "cancelled_ms", "died_ms")),
+          ("job_id", "due_ms", "ended_ms", "late_ms", "cancelled_ms", "in_time_ms", "died_ms")),
         *([F.max("carried").alias("carried")] if "carried" in rows.columns else []),  # of a row that requires a job
     )  # fmt: skip
 
@@ -181,15 +187,16 @@ def classify(keys: DataFrame, rule: Rule, now_ms: int) -> DataFrame:
     return dimensions.with_outcome(classified, rule).select(
         "key", "rows", "jobs", "job_id", *(F.timestamp_millis(ms).alias(name) for name, ms in times.items()),
         F.when(F.col("live") == 0, F.timestamp_millis("ended_ms")).alias("ended_at"),
-        _late_ms(now_ms).alias("late_ms"), *dimensions.columns(rule), "outcome", "class",
+        _late_ms(now_ms).alias("late_ms"), F.timestamp_millis("made_ms").alias("made_at"), _status().alias("status"),
+        *dimensions.columns(rule), "outcome", "class",
     )  # fmt: skip
 
 
 def _class(rule: Rule, now_ms: int) -> Column:
     col = F.col
-    finishes = F.greatest("finishes", "finished")  # a finished job's events may have been removed
+    finishes = _finishes()
     finished, live = finishes > 0, col("live") > 0
-    cancelled_last = col("cancelled_ms") > F.coalesce("died_ms", F.lit(0))
+    cancelled_last = _cancelled_last()
     ended = ~finished & ~live
     return (
         F.when((col("promised_rows") > 0) & col("key").isNull(), "no_key")
@@ -206,6 +213,30 @@ def _class(rule: Rule, now_ms: int) -> Column:
         .when(_late(rule.late_seconds * 1000, now_ms), "late")
         .when(live, "open")
         .otherwise("kept")
+    )
+
+
+def _finishes() -> Column:
+    """Return how often the jobs finished. A finished job's events may have been removed."""
+    return F.greatest("finishes", "finished")
+
+
+def _cancelled_last() -> Column:
+    return F.col("cancelled_ms") > F.coalesce("died_ms", F.lit(0))
+
+
+def _status() -> Column:
+    """Return what became of a key's jobs, one of rules.STATUSES; null if there is none.
+
+    Cancelled in time: before the due time of the job that was cancelled last, and before any attempt began.
+    """
+    in_time = (F.col("in_time_ms") == F.col("cancelled_ms")) & F.col("first_ms").isNull()
+    return (
+        F.when(F.col("jobs") == 0, None)
+        .when(F.col("live") > 0, "live")
+        .when(_finishes() > 0, "ran")
+        .when(_cancelled_last(), F.when(in_time, "cancelled_in_time").otherwise("cancelled_late"))
+        .otherwise("dead")
     )
 
 

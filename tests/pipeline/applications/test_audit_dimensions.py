@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from delaytasks.db import dialects
 from delaytasks.management.subcommands.pipeline import audit as verb
 from delaytasks.models import Job
 from delaytasks.pipeline.applications import audit
-from delaytasks.pipeline.rules.rules import BadRule
+from delaytasks.pipeline.rules.rules import STATUSES, BadRule
 from delaytasks.pipeline.sources.database import Database
 from delaytasks.pipeline.tables import dimensions as table
 from delaytasks.pipeline.tables.lake import Lake, LakeError
@@ -47,7 +47,7 @@ def asked(spark: Any, database: Database, lake: Lake, job: Callable[..., Job], t
     1      gold         1  10.50     0.5  began in time
     2      gold         1  20.00     2.0  began 90 s late
     3      gold         2  30.25     nan  missing
-    4      basic        1   1.00       1  began 2 s late, which the rule allows
+    4      basic        1   1.00       1  began 2 s late, which the rule allows; was made in January 2020
     5      basic        2     -    1e30   died, having begun 1 s early: a fault of the class `died`
     6      LONG         -   7.00       1  waits
     7      -            1   8.00       1  began 4 s late, which the rule allows; an older row of it has segment zinc
@@ -64,7 +64,10 @@ def asked(spark: Any, database: Database, lake: Lake, job: Callable[..., Job], t
     columns = [pa.array([row[n] for row in rows], each.type) for n, each in enumerate(SCHEMA)]
     parquet.write_table(pa.Table.from_arrays(columns, schema=SCHEMA), tmp_path / "orders.parquet")
     for number, late_ms in {1: 0, 2: 90_000, 4: 2_000, 7: 4_000, 99: 0}.items():
-        happened(job(f"order:{number}", state=State.FINISHED, due_at=ago), Outcome.FINISHED, now, late_ms=late_ms)
+        made = {"created_at": datetime(2020, 1, 26, 12, tzinfo=UTC)} if number == 4 else {}
+        happened(
+            job(f"order:{number}", state=State.FINISHED, due_at=ago, **made), Outcome.FINISHED, now, late_ms=late_ms
+        )
     happened(job("order:5", state=State.DEAD, due_at=ago), Outcome.DEAD, now, late_ms=-1_000)
     job("order:6", due_at=ahead)
 
@@ -82,7 +85,8 @@ def asked(spark: Any, database: Database, lake: Lake, job: Callable[..., Job], t
 def test_figures_by_dimension_are_answered_shown_and_added_to_the_lakes_table(
     asked: Callable[..., Any], lake: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any
 ) -> None:
-    answer = asked(outcome="CASE WHEN weight < 9 THEN paid_at <= begun_at AND total > 8 END")
+    answer = asked(outcome="CASE WHEN weight < 9 THEN paid_at <= begun_at AND total > 8 END", delay="0 seconds",
+                   zone="Pacific/Auckland")  # fmt: skip
     (rule,) = answer["rules"]
     by_segment, by_store = rule["dimensions"]["segment"], rule["dimensions"]["store"]
 
@@ -116,6 +120,11 @@ def test_figures_by_dimension_are_answered_shown_and_added_to_the_lakes_table(
     assert [total[name] for name in outcome] == [2, 2, 1, 2 / 5]
     assert [[each[name] for name in outcome] for each in by_segment] == [
         [2, 0, 0, 1.0], [0, 1, 1, 0.0], [0, 1, 0, 0.0], [0, 0, 0, None]]  # fmt: skip
+
+    jobs = [(each["value"], *(each[name] for name in STATUSES)) for each in rule["weeks"]]
+    assert jobs[0] == ("2020-01-27", 0, 0, 1, 0, 0), "on Monday in Auckland, on Sunday in UTC"
+    assert [sum(each) for each in zip(*(counts for _, *counts in jobs), strict=True)] == [0, 0, 5, 1, 1]
+    assert [total[name] for name in STATUSES] == [0, 0, 5, 1, 1]
 
     text = Path(answer["page"]).read_text()
     assert answer["page"] == lake.path(lake.document(audit.DOCUMENT)["runs"][0]["page"])

@@ -3,7 +3,7 @@
 from typing import Any
 
 from delaytasks.pipeline.page import audit_page
-from delaytasks.pipeline.rules.rules import CLASSES
+from delaytasks.pipeline.rules.rules import CLASSES, STATUSES
 
 from .test_page import EVIL, NOON, body
 
@@ -14,7 +14,8 @@ def rule(*values: dict[str, Any]) -> dict[str, Any]:
     classes = {name: {"count": name == "late", "must_be_empty": name == "late", "samples": []} for name in CLASSES}
     classes["late"]["samples"] = [{"key": EVIL}]
     return {"name": EVIL, "topic": EVIL, "source": EVIL, "rows": 7, "jobs": 7, "classes": classes,
-            "dimensions": {EVIL: list(values)} if values else {}, "trend": [], "total": value(None)}  # fmt: skip
+            "dimensions": {EVIL: list(values)} if values else {}, "trend": [], "weeks": [],
+            "total": value(None)}  # fmt: skip
 
 
 def value(value: str | None, cost: str | None = None, share: float | None = None) -> dict[str, Any]:
@@ -68,6 +69,17 @@ def test_the_outcome_of_rows_is_shown_in_all_and_per_value() -> None:
     head, row = (["".join(cell.itertext()) for cell in each] for each in found.findall(".//table")[1])
     assert head[-3:] == ["outcome yes", "outcome no", "outcome not yet known"]
     assert row[-3:] == ["1,999", "1", "0"]
+
+
+def test_the_newest_weeks_have_the_share_of_each_status() -> None:
+    def week(number: int, **counts: int) -> dict[str, Any]:
+        return {"value": f"week {number}", **dict.fromkeys(STATUSES, 0), **counts}
+
+    weeks = [week(n, live=1) for n in range(26)] + [week(26, cancelled_in_time=1, ran=2_000)]
+    rows = body(audit_page.html([rule() | {"weeks": weeks}], NOON)).findall(".//table")[1]
+    assert len(rows) == 1 + 26
+    assert ["".join(cell.itertext()) for cell in rows[-1]] == [
+        "week 26", "2,001", "1 (0 %)", "0", "2,000 (99.9 %)", "0", "0"]  # fmt: skip
 
 
 def test_the_page_shows_a_hundred_values_and_says_where_all_of_them_are() -> None:

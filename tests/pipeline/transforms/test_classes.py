@@ -46,21 +46,23 @@ class World:
         self.jobs.append((
             job_id, f"order:{number}", int(state), due_at, columns.get("attempt", len(attempts)),
             columns.get("reserved_at"), columns.get("lease_until"), ended_at,
+            columns.get("created_at", PLACED),
         ))  # fmt: skip
         for attempt, (outcome, late) in enumerate(attempts, 1):
             begun = outcome not in (Outcome.CANCELLED, Outcome.RESCHEDULED, Outcome.RETRIED)
             reserved_ms = due_ms + round(late * 1000) if begun else None
             self.events.append((f"order:{number}", str(outcome), attempt, due_ms, reserved_ms))
 
-    def classed(self, spark: Any, rule: Rule = RULE) -> dict[str | None, str]:
-        columns = ["id", "key", "state", "due_at", "attempt", "reserved_at", "lease_until", "ended_at"]
+    def classed(self, spark: Any, column: str = "class") -> dict[str | None, str]:
+        """Return key -> its class, or another column."""
+        columns = ["id", "key", "state", "due_at", "attempt", "reserved_at", "lease_until", "ended_at", "created_at"]
         jobs = spark.createDataFrame(self.jobs, StructType([JOBS[name] for name in columns]))
         events = spark.createDataFrame(self.events, EVENTS)
-        rows = promises.promised_jobs(spark.createDataFrame(self.orders, ORDERS), rule)
+        rows = promises.promised_jobs(spark.createDataFrame(self.orders, ORDERS), RULE)
         keys = promises.by_key(rows, promises.summarize_jobs(jobs), promises.summarize_events(events))
-        found = promises.classify(keys, rule, ms("02-01 13:00"))
+        found = promises.classify(keys, RULE, ms("02-01 13:00"))
         assert found.schema.names == promises.CLASSIFIED.names
-        return {row.key and row.key.removeprefix("order:"): row["class"] for row in found.collect()}
+        return {row.key and row.key.removeprefix("order:"): row[column] for row in found.collect()}
 
 
 @pytest.fixture
@@ -143,6 +145,36 @@ def test_each_combination_of_rows_jobs_and_attempts_has_its_class(spark: Any, wo
     assert world.classed(spark) == expected
 
 
+def test_each_combination_of_jobs_has_its_status(spark: Any, world: World) -> None:
+    sooner, later = {"ended_at": DUE - 60 * SECOND}, {"ended_at": DUE + 60 * SECOND}
+    failed = (Outcome.FAILED, -30)
+    stories: dict[str, tuple[str | None, tuple[Any, ...]]] = {
+        "cancelled before its due time": ("cancelled_in_time", ((CANCELLED, sooner),)),
+        "died, then another one was cancelled before any attempt": (
+            "cancelled_in_time", ((DEAD, {"ended_at": DUE - 90 * SECOND}), (CANCELLED, sooner))),
+        "cancelled at its due time": ("cancelled_late", ((CANCELLED, {"ended_at": DUE}),)),
+        "cancelled in time, made again and cancelled late": (
+            "cancelled_late", ((CANCELLED, sooner), (CANCELLED, later))),
+        "failed, cancelled before its retry": ("cancelled_late", ((CANCELLED, failed, sooner),)),
+        "died, then another one was cancelled": ("cancelled_late", ((DEAD, sooner), (CANCELLED, later))),
+        "finished": ("ran", ((FINISHED, ONCE),)),
+        "finished, its events are gone": ("ran", ((FINISHED,),)),
+        "finished and died": ("ran", ((FINISHED, ONCE), (DEAD, (Outcome.DEAD, 1), later))),
+        "died": ("dead", ((DEAD, (Outcome.DEAD, 1)),)),
+        "cancelled in time, then another one died": ("dead", ((CANCELLED, sooner), (DEAD, later))),
+        "waits": ("live", ((DELAYED,),)),
+        "finished, and another one waits": ("live", ((FINISHED, ONCE), (DELAYED,))),
+        "has no job": (None, ()),
+    }  # fmt: skip
+    for name, (_, jobs) in stories.items():
+        world.order(name)
+        for state, *attempts in jobs:
+            columns = attempts.pop() if attempts and isinstance(attempts[-1], dict) else {}
+            world.job(name, state, *attempts, **columns)
+
+    assert world.classed(spark, "status") == {name: status for name, (status, _) in stories.items()}
+
+
 def test_null_and_duplicate_values_of_a_rule_get_classes_of_their_own(spark: Any, world: World) -> None:
     world.order(None)
     world.order(None, "draft")
@@ -171,8 +203,9 @@ def test_jobs_without_any_row_are_orphans_and_rows_without_any_job_are_missing(s
 
 def test_missing_jobs_have_the_columns_of_a_loads_input(spark: Any) -> None:
     rows = [
-        ("order:1", 1, 0, None, DUE, None, None, None, None, {}, None, None, "missing"),
-        ("order:2", 1, 1, 7, DUE, DUE, DUE, DUE, 0, {}, None, None, "kept"),
+        ("order:1", 1, 0, None, DUE, None, None, None, None, None, None, {}, None, None,
+         "missing"),
+        ("order:2", 1, 1, 7, DUE, DUE, DUE, DUE, 0, PLACED, "ran", {}, None, None, "kept"),
     ]  # fmt: skip
     found = promises.missing_jobs(spark.createDataFrame(rows, promises.CLASSIFIED), RULE)
 

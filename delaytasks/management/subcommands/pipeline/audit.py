@@ -14,6 +14,7 @@ from .process import needs_spark, run_application, to_answer
 MAX_SAMPLES = 3  # keys of each class that the text names
 HEAD = ("class", "keys", "must be empty", "for example")
 MAX_AUDITS = 5  # last audits that the text names
+MAX_WEEKS = 5  # newest weeks that the text names
 MAX_VALUES = 5  # worst values of each dimension that the text names
 
 
@@ -82,6 +83,8 @@ def _section(rule: dict[str, Any], load: list[str]) -> str:
         lines.append(f"outcome: {total['outcome_yes']} yes{share}, {no} no, {unknown} not yet known")
     if len(rule["trend"]) > 1:
         lines.append(f"last audits: {', '.join(map(_to_audit, rule['trend'][-MAX_AUDITS:]))}")
+    if rule["weeks"]:
+        lines.append(_weeks(rule["weeks"][-MAX_WEEKS:]))
     lines += [_dimension(name, values) for name, values in rule["dimensions"].items()]
     if rule["missing"]:
         lines.append(f"to schedule the missing jobs: {shlex.join(load)}")
@@ -91,6 +94,15 @@ def _section(rule: dict[str, Any], load: list[str]) -> str:
 def _to_audit(each: dict[str, Any]) -> str:
     share = "" if each["kept_share"] is None else f" {_percent(each['kept_share'])} kept and"
     return f"{each['as_of'][:10]}{share} {each['faults']} faults"
+
+
+def _weeks(weeks: list[dict[str, Any]]) -> str:
+    from ....pipeline.rules.rules import STATUSES
+
+    head = ("week made", "jobs", *(name.replace("_", " ") for name in STATUSES))
+    counts = [[each[name] for name in STATUSES] for each in weeks]
+    rows = [(each["value"], sum(found), *found) for each, found in zip(weeks, counts, strict=True)]
+    return table(head, rows, right=head[1:])
 
 
 def _dimension(name: str, values: list[dict[str, Any]]) -> str:
