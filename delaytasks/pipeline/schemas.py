@@ -88,8 +88,15 @@ COUNTS = _table(
 
 # Histogram of the lateness of first attempts, rounded down to two digits. The percentiles of a longer period can be
 # computed from the histograms of its hours.
-LATE = ArrayType(_table(("ms", LongType(), False), ("number", LongType(), False)), containsNull=False)
-HOURS = StructType([*TOPIC_STATS, StructField("late", LATE, False)])
+HISTOGRAM = ArrayType(_table(("ms", LongType(), False), ("number", LongType(), False)), containsNull=False)
+# The run time of attempts, from the reservation to the end, likewise. Null in the hours of older reports.
+HOURS = StructType([
+    *TOPIC_STATS,
+    StructField("late", HISTOGRAM, False),
+    StructField("attempts", LongType(), True),  # number of attempts that ended, of any outcome
+    StructField("run_total_ms", LongType(), True),  # sum of their run times
+    StructField("run", HISTOGRAM, True),
+])  # fmt: skip
 REPORTED_HOURS = StructType([*HOURS, StructField("month", StringType(), False)])  # month: "2030-02", in UTC
 
 # Jobs that will fall due, per topic and minute.

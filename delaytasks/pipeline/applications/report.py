@@ -37,7 +37,7 @@ COLUMNS = ["id", "topic", "outcome", "attempt", "due_ms", "reserved_ms", "done_m
 def run(
     spark: SparkSession, database: Database, lake: Lake, *, ahead_hours: int = 36, html: str = ""
 ) -> dict[str, Any]:
-    """Make a report. Return {"page", "rows", "since", "seconds", "herds"}.
+    """Make a report. Return {"page", "rows", "since", "seconds", "herds", "run_times", "capacity"}.
 
     ahead_hours   show the jobs that fall due within this number of hours
     html          path of an additional copy of the page; "": no copy
@@ -46,6 +46,8 @@ def run(
 
     rows          number of rows written to TopicStat
     since         first recomputed hour as ISO 8601, or None if all hours were recomputed
+    run_times     topic -> {"mean_ms", "p95_ms"} of its attempts in the last two weeks, for the topics of the page
+    capacity      each hour in which jobs fall due: {"hour_at", "jobs", "slots", "minutes", "unknown"}; see facts.Need
     """
     began = time.monotonic()
     with database.lock("report") as check_lock:
@@ -94,7 +96,16 @@ def _make_report(
         "rows": rows,
         "since": _since(stale),
         "herds": len(facts.herds),
-    }
+        "run_times": {
+            each.name: {"mean_ms": round(each.run_mean_ms), "p95_ms": each.run_p95_ms}
+            for each in facts.topics if each.run_mean_ms is not None
+        },
+        "capacity": [
+            {"hour_at": _isoformat(each.hour_ms), "jobs": each.jobs, "slots": each.slots, "minutes": each.minutes,
+             "unknown": each.unknown}
+            for each in facts.needs
+        ],
+    }  # fmt: skip
 
 
 def load(lake: Lake) -> dict[str, Any]:
@@ -111,7 +122,11 @@ def load(lake: Lake) -> dict[str, Any]:
 def _since(stale: StaleHours) -> str | None:
     """Return the first recomputed hour as ISO 8601, or None if all hours were recomputed."""
     first = min([stale.since_ms, *stale.earlier_hours])
-    return datetime.fromtimestamp(first / 1000, UTC).isoformat() if first else None
+    return _isoformat(first) if first else None
+
+
+def _isoformat(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat()
 
 
 def events(spark: SparkSession, snapshot: Snapshot, lake: Lake, stale: StaleHours) -> DataFrame:
@@ -148,7 +163,7 @@ def write_hours(
     everything   replace the whole table, without reading it: its files may be damaged
     """
     # Repartition once, for both aggregations in by_hour().
-    counts = lateness.count_events(stale_events).repartition("topic", "hour_ms").persist()
+    counts = lateness.count_hours(stale_events).repartition("topic", "hour_ms").persist()
     try:
         months = {stale_hours.month_of(row.hour_ms) for row in counts.select("hour_ms").distinct().collect()}
         old = [] if everything else [each for each in table.files if each.partition in months]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -33,6 +34,33 @@ class Topic:
     hours: tuple[int, ...]  # events in each of the 24 hours
     due: int
     overdue: int
+    run_mean_ms: float | None = None  # of attempts in the last two weeks; None: there were none
+    run_p95_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class Need:
+    """The slots for the jobs that fall due in an hour. A slot runs one job at a time.
+
+    jobs       number of jobs; in the first hour also the overdue ones
+    work_ms    sum of their expected run times
+    unknown    number of those jobs whose topic has no run time; they are not in work_ms
+    """
+
+    hour_ms: int
+    jobs: int
+    work_ms: float
+    unknown: int
+
+    @property
+    def slots(self) -> int:
+        """The least number of slots that run the jobs of the hour in an hour."""
+        return ceil(self.work_ms / HOUR_MS)
+
+    @property
+    def minutes(self) -> int:
+        """How long these slots are busy, rounded up."""
+        return ceil(self.work_ms / self.slots / MINUTE_MS) if self.slots else 0
 
 
 @dataclass(frozen=True)
@@ -46,6 +74,7 @@ class Facts:
     more_topics  number of topics that are not in the table
     minutes      number of jobs that fall due in each minute from start_ms on
     overdue      number of overdue jobs of all topics, also of those that are not in the table
+    needs        each hour in which jobs fall due, in order of time
     """
 
     taken_ms: int
@@ -58,6 +87,7 @@ class Facts:
     minutes: list[int]
     overdue: int
     herds: list[Herd] = field(default_factory=list)
+    needs: list[Need] = field(default_factory=list)
 
 
 def first_ms(now_ms: int) -> int:
@@ -74,12 +104,16 @@ def facts(hours: DataFrame, due: DataFrame, now_ms: int, until_ms: int) -> Facts
     by_hour = {statistics.pop("hour_ms"): statistics for statistics in hour_statistics}
     series = [by_hour.get(ms, {}) for ms in range(first_ms(now_ms), end_ms, HOUR_MS)]
     minutes, overdue = _minutes(due, start_ms, until_ms)
-    topics, more_topics = _topics(timed, due, end_ms)
+    run_times = lateness.run_times(timed, ["topic"]).persist()
+    topics, more_topics = _topics(timed, due, run_times, end_ms)
+    needs = [Need(**row.asDict()) for row in lateness.work_by_hour(due, run_times).orderBy("hour_ms").collect()]
+    run_times.unpersist()
     midpoint = DAYS * 24
     spikes = _herds(due, minutes, start_ms)
     return Facts(
-        now_ms, end_ms, series[midpoint:], series[:midpoint], topics, more_topics, start_ms, minutes, overdue, spikes
-    )
+        now_ms, end_ms, series[midpoint:], series[:midpoint], topics, more_topics, start_ms, minutes, overdue, spikes,
+        needs,
+    )  # fmt: skip
 
 
 def _to_statistics(row: Any) -> Statistics:
@@ -106,7 +140,7 @@ def _herds(due: DataFrame, minutes: Sequence[int], start_ms: int) -> list[Herd]:
     return [Herd(ms, count, topics[ms]) for ms, count in at.items()]
 
 
-def _topics(timed: DataFrame, due: DataFrame, end_ms: int) -> tuple[list[Topic], int]:
+def _topics(timed: DataFrame, due: DataFrame, run_times: DataFrame, end_ms: int) -> tuple[list[Topic], int]:
     """Return the topics with most events in the last 24 hours, then most jobs due, and the number of other topics."""
     day_ms = end_ms - 24 * HOUR_MS
     week_ms = DAYS * 24 * HOUR_MS
@@ -120,7 +154,7 @@ def _topics(timed: DataFrame, due: DataFrame, end_ms: int) -> tuple[list[Topic],
     today = topic_sums.where("period = 'day'").select("topic", "happened")
     order = [F.desc_nulls_last("happened"), F.desc_nulls_last("due"), F.asc("topic")]
     ranked = names.join(today, "topic", "left").join(due_sums, "topic", "left").orderBy(*order)
-    rows = ranked.limit(MAX_TOPICS).collect()
+    rows = ranked.limit(MAX_TOPICS).join(run_times, "topic", "left").orderBy(*order).collect()
     shown = [row.topic for row in rows]
     topic_statistics = {
         (row.topic, row.period): _to_statistics(row) for row in topic_sums.where(F.col("topic").isin(*shown)).collect()
@@ -130,7 +164,8 @@ def _topics(timed: DataFrame, due: DataFrame, end_ms: int) -> tuple[list[Topic],
     spans = range(day_ms, end_ms, HOUR_MS)
     topics = [
         Topic(row.topic, topic_statistics.get((row.topic, "day"), {}), topic_statistics.get((row.topic, "before"), {}),
-              tuple(events.get((row.topic, at), 0) for at in spans), row.due or 0, row.overdue or 0)
+              tuple(events.get((row.topic, at), 0) for at in spans), row.due or 0, row.overdue or 0,
+              row.run_mean_ms, row.run_p95_ms)
         for row in rows
     ]  # fmt: skip
     more_topics = names.count() - len(topics) if len(topics) == MAX_TOPICS else 0

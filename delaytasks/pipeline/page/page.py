@@ -6,11 +6,12 @@ from html import escape
 
 from ..applications.stale_hours import HOUR_MS, MINUTE_MS
 from . import charts
-from .facts import Facts, Herd, Statistics, Topic
+from .facts import Facts, Herd, Need, Statistics, Topic
 from .style import CSS
 
 SOON_MINUTES = 120  # length of the chart with a bar for each minute
 BIN_MINUTES = 10  # minutes per bar in the chart of all that falls due
+MAX_NEEDS = 12  # hours
 MAX_LABELS = 10  # below a chart, at the first of these distances that is long enough:
 LABEL_MINUTES = (5, 15, 30, 60, 120, 180, 240, 360, 720, 1_440, 2_880, 7_200)
 OUTCOMES = (("finished", "finished"), ("retried", "retried"), ("cancelled", "cancelled"), ("snoozed", "snoozed"),
@@ -25,7 +26,7 @@ def html(facts: Facts) -> str:
     parts = [
         f"<h1>Timeouts, {end:%A %d %B %Y}</h1>",
         f'<p class="quiet">Events up to {end:%H:%M}, and jobs that will fall due. {read}</p>',
-        _tiles(facts), *_events(facts), *_lateness(facts), *_due(facts), *_topics(facts),
+        _tiles(facts), *_events(facts), *_lateness(facts), *_due(facts), *_needs(facts), *_topics(facts),
     ]  # fmt: skip
     return document(f"Timeouts, {end:%Y-%m-%d %H:%M} UTC", parts)
 
@@ -117,6 +118,34 @@ def _time(when: datetime) -> str:
     return f"{when:%H:%M}" if when.hour or when.minute else f"{when:%a %d}"
 
 
+def _needs(facts: Facts) -> list[str]:
+    """Return the hours with most work, in order of time."""
+    needs = sorted((each for each in facts.needs if each.slots), key=lambda each: -each.work_ms)[:MAX_NEEDS]
+    if not needs:
+        return []
+    head = "<tr><th>hour</th><th>jobs</th><th>slots</th><th>busy</th><th>without a run time</th></tr>"
+    rows = "".join(_need_row(each) for each in sorted(needs, key=lambda each: each.hour_ms))
+    most, shown = needs[0], "The hours with most work. " if len(needs) == MAX_NEEDS else ""
+    peak = f"{_datetime(most.hour_ms):%A %d %B %H:%M} needs {_slots(most.slots)} for {most.minutes} min: the most."
+    meaning = (
+        "A slot runs one job at a time. So many run the jobs of an hour in an hour, if each job takes the mean of "
+        "its topic in the last two weeks."
+    )
+    return [
+        "<h2>Slots needed</h2>", f"<p>{peak}</p>", f'<p class="quiet">{shown}{meaning}</p>',
+        f'<div class="scroll"><table>{head}{rows}</table></div>',
+    ]  # fmt: skip
+
+
+def _slots(number: int) -> str:
+    return "1 slot" if number == 1 else f"{_number(number)} slots"
+
+
+def _need_row(each: Need) -> str:
+    cells = [_number(each.jobs), _number(each.slots), f"{each.minutes} min", _number(each.unknown)]
+    return f"<tr><td>{_datetime(each.hour_ms):%a %d %b %H:%M}</td>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+
+
 def _herd_row(each: Herd) -> str:
     topics = ", ".join(f"{escape(topic)} ({_number(number)})" for topic, number in each.topics)
     when = f"{_datetime(each.minute_ms):%a %d %b %H:%M}"
@@ -126,7 +155,7 @@ def _herd_row(each: Herd) -> str:
 def _topics(facts: Facts) -> list[str]:
     head = "".join(f"<th>{each}</th>" for each in (
         "topic", "24 hours", "events", "on the week before", "finished", "retried", "died", "p50", "p95", "p99",
-        "due", "overdue"))  # fmt: skip
+        "mean run", "p95 run", "due", "overdue"))  # fmt: skip
     rows = "".join(_topic_row(each) for each in facts.topics)
     more = f'<p class="quiet">{facts.more_topics} more topics.</p>' if facts.more_topics else ""
     return ["<h2>Topics in the last 24 hours</h2>",
@@ -141,6 +170,7 @@ def _topic_row(each: Topic) -> str:
     died = day.get("died", 0)
     cells.append(f'<span class="bad">{_number(died)}</span>' if died else "0")
     cells += [format_duration(day[name]) if name in day else "–" for name, _ in PERCENTILES]
+    cells += ["–" if ms is None else format_duration(ms) for ms in (each.run_mean_ms, each.run_p95_ms)]
     cells += [_number(each.due), _number(each.overdue)]
     return f"<tr><td>{escape(each.name)}</td>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 

@@ -1,4 +1,4 @@
-"""Compute statistics per topic and hour or minute from events.
+"""Compute statistics per topic and hour or minute from events: outcomes, lateness and run times.
 
 Each function takes and returns data frames. Times are in milliseconds since 1970, durations in milliseconds.
 """
@@ -40,22 +40,67 @@ def count_events(events: DataFrame, period: str = "hour_ms") -> DataFrame:
     Needs topic, outcome, attempt, due_ms, reserved_ms, done_ms. Lateness is measured on first attempts only: a later
     attempt may have waited for the attempt before it. Events without a topic are left out.
     """
-    first = (F.col("attempt") == 1) & F.col("reserved_ms").isNotNull()
-    late = F.when(first, F.greatest(F.col("reserved_ms") - F.col("due_ms"), F.lit(0)))
-    start = F.col("done_ms") - F.col("done_ms") % PERIODS[period]
     return (
         events.where(F.col("topic").isNotNull())
-        .select("topic", start.alias(period), "outcome", late.alias("late"))
+        .select("topic", _start(period).alias(period), "outcome", _late().alias("late"))
         .groupBy("topic", period, "outcome", round_down(F.col("late"), 3).alias("late_ms"))
         .agg(F.count("*").alias("number"), F.max("late").alias("worst_ms"))
     )
 
 
+def count_hours(events: DataFrame) -> DataFrame:
+    """Count events as count_events(), and attempts by run time, so that the events are read once.
+
+    A row of attempts has run_ms and no outcome, a row of events has an outcome and no run_ms. Further columns:
+
+    run_ms     time from the reservation to the end, rounded down to two digits
+    total_ms   sum of the exact run times
+
+    Needs the columns for count_events().
+    """
+    ran, no_time, no_text = (
+        F.col("done_ms") - F.col("reserved_ms"),
+        F.lit(None).cast("long"),
+        F.lit(None).cast("string"),
+    )
+    event = F.struct(F.col("outcome"), _late().alias("late"), no_time.alias("ran"))
+    attempt = F.struct(no_text.alias("outcome"), no_time.alias("late"), F.greatest(ran, F.lit(0)).alias("ran"))
+    both = F.when(ran.isNotNull(), F.array(event, attempt)).otherwise(F.array(event))
+    return (
+        events.where(F.col("topic").isNotNull())
+        .select("topic", _start("hour_ms").alias("hour_ms"), F.explode(both).alias("each"))
+        .select("topic", "hour_ms", "each.*")
+        .groupBy("topic", "hour_ms", "outcome", round_down(F.col("late"), 3).alias("late_ms"),
+                 round_down(F.col("ran"), 2).alias("run_ms"))
+        .agg(F.count("*").alias("number"), F.max("late").alias("worst_ms"), F.sum("ran").alias("total_ms"))
+    )  # fmt: skip
+
+
+def _late() -> Column:
+    """Return the lateness of a first attempt, null for all other events."""
+    first = (F.col("attempt") == 1) & F.col("reserved_ms").isNotNull()
+    return F.when(first, F.greatest(F.col("reserved_ms") - F.col("due_ms"), F.lit(0)))
+
+
+def _start(period: str) -> Column:
+    return F.col("done_ms") - F.col("done_ms") % PERIODS[period]
+
+
 def by_hour(counts: DataFrame) -> DataFrame:
-    """Return the statistics of each topic and hour, with the columns schemas.HOURS. Needs those of count_events()."""
+    """Return the statistics of each topic and hour, with the columns schemas.HOURS. Needs those of count_hours()."""
     by = ("topic", "hour_ms")
-    statistics = _join_all(_statistics(counts, by), [histogram(_lateness(counts, by), by)], by)
+    events, attempts = counts.where(F.col("outcome").isNotNull()), counts.where(F.col("run_ms").isNotNull())
+    parts = [histogram(_lateness(events, by), by), _runs(attempts, by)]
+    statistics = _join_all(_statistics(events, by), parts, by)
     return _select(statistics.withColumn("hour_at", F.timestamp_millis("hour_ms")), schemas.HOURS.names)
+
+
+def _runs(attempts: DataFrame, by: Sequence[str]) -> DataFrame:
+    """Return for each value of `by` the columns attempts, run_total_ms and run of schemas.HOURS."""
+    return attempts.groupBy(*by).agg(
+        F.sum("number").alias("attempts"), F.sum("total_ms").alias("run_total_ms"),
+        F.sort_array(F.collect_list(F.struct(F.col("run_ms").alias("ms"), "number"))).alias("run"),
+    )  # fmt: skip
 
 
 def by_minute(counts: DataFrame) -> DataFrame:
@@ -125,9 +170,42 @@ def sum_hours(hours: DataFrame, by: Sequence[str]) -> DataFrame:
     sums = hours.groupBy(*by).agg(
         *(F.sum(name).alias(name) for name in SUM_COLUMNS), F.max("late_worst_ms").alias("late_worst_ms")
     )
-    late = hours.select(*by, F.explode("late").alias("each")).select(*by, "each.ms", "each.number")
-    late = late.groupBy(*by, "ms").agg(F.sum("number").alias("number"))
-    return _join_all(sums, [percentiles(late, by)], by)
+    return _join_all(sums, [percentiles(_sum_histograms(hours, "late", by), by)], by)
+
+
+def run_times(hours: DataFrame, by: Sequence[str]) -> DataFrame:
+    """Return for each value of `by` with attempts: run_mean_ms, and run_p95_ms, rounded down to two digits.
+
+    Needs attempts, run_total_ms, run and `by`. Hours of older reports, which lack these columns, do not count.
+    """
+    mean = (F.sum("run_total_ms") / F.sum("attempts")).alias("run_mean_ms")
+    means = hours.where(F.col("attempts") > 0).groupBy(*by).agg(mean)
+    slowest = percentiles(_sum_histograms(hours, "run", by), by)
+    return means.join(slowest.select(*by, F.col("late_p95_ms").alias("run_p95_ms")), [*by])
+
+
+def _sum_histograms(hours: DataFrame, name: str, by: Sequence[str]) -> DataFrame:
+    """Return the sum of the histograms in this column for each value of `by`, with the columns `by`, ms and number."""
+    buckets = hours.select(*by, F.explode(name).alias("each")).select(*by, "each.ms", "each.number")
+    return buckets.groupBy(*by, "ms").agg(F.sum("number").alias("number"))
+
+
+def work_by_hour(due: DataFrame, run_times: DataFrame) -> DataFrame:
+    """Return for each hour in which jobs fall due: hour_ms, jobs, work_ms and unknown. Needs schemas.DUE.
+
+    jobs       number of jobs that fall due, in the first hour also of overdue ones
+    work_ms    sum of their expected run times: the mean of their topic
+    unknown    number of jobs whose topic has no run time; they add nothing to work_ms
+
+    run_times   topic, run_mean_ms
+    """
+    ms, jobs, mean = F.unix_millis("minute_at"), F.col("due") + F.col("overdue"), F.col("run_mean_ms")
+    return (
+        due.join(run_times.select("topic", "run_mean_ms"), "topic", "left")
+        .groupBy((ms - ms % HOUR_MS).alias("hour_ms"))
+        .agg(F.sum(jobs).alias("jobs"), F.coalesce(F.sum(jobs * mean), F.lit(0.0)).alias("work_ms"),
+             F.sum(F.when(mean.isNull(), jobs).otherwise(0)).alias("unknown"))
+    )  # fmt: skip
 
 
 def due_by_minute(jobs: DataFrame, now_ms: int, until_ms: int) -> DataFrame:
@@ -154,4 +232,6 @@ def _join_all(joined: DataFrame, parts: Sequence[DataFrame], by: Sequence[str]) 
 
 
 def _select(frame: DataFrame, names: Sequence[str]) -> DataFrame:
-    return frame.withColumn("late", F.coalesce("late", F.array().cast(schemas.LATE))).select(*names)
+    empty = {name: F.coalesce(name, F.array().cast(schemas.HISTOGRAM)) for name in ("late", "run")}
+    none = {name: F.coalesce(name, F.lit(0)) for name in ("attempts", "run_total_ms")}
+    return frame.withColumns(empty | none).select(*names)

@@ -47,7 +47,7 @@ def asked(spark: Any, database: Database, lake: Lake, job: Callable[..., Job], t
     1      gold         1  10.50     0.5  began in time
     2      gold         1  20.00     2.0  began 90 s late
     3      gold         2  30.25     nan  missing
-    4      basic        1   1.00       1  began 2 s late, which the rule allows; was made in January 2020
+    4      basic        1   1.00       1  began 2 s late, which the rule allows; was made two hours after the others
     5      basic        2     -    1e30   died, having begun 1 s early: a fault of the class `died`
     6      LONG         -   7.00       1  waits
     7      -            1   8.00       1  began 4 s late, which the rule allows; an older row of it has segment zinc
@@ -63,13 +63,13 @@ def asked(spark: Any, database: Database, lake: Lake, job: Callable[..., Job], t
     ]  # fmt: skip
     columns = [pa.array([row[n] for row in rows], each.type) for n, each in enumerate(SCHEMA)]
     parquet.write_table(pa.Table.from_arrays(columns, schema=SCHEMA), tmp_path / "orders.parquet")
+    made = {"created_at": datetime(2020, 1, 26, 10, tzinfo=UTC)}
     for number, late_ms in {1: 0, 2: 90_000, 4: 2_000, 7: 4_000, 99: 0}.items():
-        made = {"created_at": datetime(2020, 1, 26, 12, tzinfo=UTC)} if number == 4 else {}
-        happened(
-            job(f"order:{number}", state=State.FINISHED, due_at=ago, **made), Outcome.FINISHED, now, late_ms=late_ms
-        )
-    happened(job("order:5", state=State.DEAD, due_at=ago), Outcome.DEAD, now, late_ms=-1_000)
-    job("order:6", due_at=ahead)
+        row = job(f"order:{number}", state=State.FINISHED, due_at=ago, **made)
+        happened(row, Outcome.FINISHED, now, late_ms=late_ms)
+    Job.objects.filter(key="order:4").update(created_at=datetime(2020, 1, 26, 12, tzinfo=UTC))
+    happened(job("order:5", state=State.DEAD, due_at=ago, **made), Outcome.DEAD, now, late_ms=-1_000)
+    job("order:6", due_at=ahead, **made)
 
     def ask(**changed: Any) -> Any:
         rule = {
@@ -122,8 +122,7 @@ def test_figures_by_dimension_are_answered_shown_and_added_to_the_lakes_table(
         [2, 0, 0, 1.0], [0, 1, 1, 0.0], [0, 1, 0, 0.0], [0, 0, 0, None]]  # fmt: skip
 
     jobs = [(each["value"], *(each[name] for name in STATUSES)) for each in rule["weeks"]]
-    assert jobs[0] == ("2020-01-27", 0, 0, 1, 0, 0), "on Monday in Auckland, on Sunday in UTC"
-    assert [sum(each) for each in zip(*(counts for _, *counts in jobs), strict=True)] == [0, 0, 5, 1, 1]
+    assert jobs == [("2020-01-20", 0, 0, 4, 1, 1), ("2020-01-27", 0, 0, 1, 0, 0)], "order 4: Monday in Auckland"
     assert [total[name] for name in STATUSES] == [0, 0, 5, 1, 1]
 
     text = Path(answer["page"]).read_text()
@@ -134,7 +133,7 @@ def test_figures_by_dimension_are_answered_shown_and_added_to_the_lakes_table(
     stored = DeltaTable(lake.path(table.NAME)).to_pyarrow_table()
     rows = {(row["dimension"], row["value"]): row for row in stored.to_pylist()}
     assert set(stored.column_names) == set(table.DIMENSIONS.names)
-    assert len(rows) == stored.num_rows == 8
+    assert len(rows) == stored.num_rows == 10
     assert (rows["", None]["rows"], rows["", None]["cost"], rows["", None]["outcome_no"]) == (8, Decimal("50.25"), 2)
     row = rows["segment", "gold"]
     assert (row["rule"], row["topic"], row["run"], row["month"]) == (
@@ -164,9 +163,10 @@ def test_figures_by_dimension_are_answered_shown_and_added_to_the_lakes_table(
     )
     (rule,) = again["rules"]
     assert [(each["as_of"], each["faults"]) for each in rule["trend"]] == [(answer["as_of"], 3), (again["as_of"], 0)]
+    assert [each["value"] for each in rule["weeks"]] == ["2020-01-20"], "all on Sunday in UTC"
     (by_weight,) = rule["dimensions"].values()
     assert {(each["value"], each["without_amount"]) for each in by_weight} >= {("gold", 1), ("basic", 1)}
-    assert DeltaTable(lake.path(table.NAME)).to_pyarrow_table(columns=["run"])["run"].to_pylist() == [2] * 5 + [1] * 8
+    assert DeltaTable(lake.path(table.NAME)).to_pyarrow_table(columns=["run"])["run"].to_pylist() == [2] * 6 + [1] * 10
 
     (tmp_path / "a.toml").write_text(
         '[[rule]]\ntopic = "x"\ntable = "y"\ncolumns = {a = "int"}\nkey = "a"\nsince = "a"'

@@ -11,8 +11,10 @@ import pytest
 from deltalake import DeltaTable
 from django.core.management import CommandError, call_command
 from pyarrow import parquet
+from pyspark.sql.types import StructType
 
 from delaytasks.models import Job, TopicStat
+from delaytasks.pipeline import schemas
 from delaytasks.pipeline.applications import archive, convert, report
 from delaytasks.pipeline.sources import identity
 from delaytasks.pipeline.sources.database import Database
@@ -21,6 +23,7 @@ from delaytasks.pipeline.tables.delta import Table
 from delaytasks.pipeline.tables.lake import Lake, LakeError
 
 pytestmark = pytest.mark.only_on("sqlite")
+NEWER = ["attempts", "run_total_ms", "run"]  # columns of the hours that the former format did not have
 
 
 class Killed(BaseException):
@@ -196,8 +199,12 @@ def test_hours_of_former_reports_are_converted_and_stay(
     for each in Table(lake, hours.NAME, hours.MONTH).files:
         former = f"report/20300101T000000-00000001/hours/month={each.partition}/{os.path.basename(each.path)}"
         lake.move(each.path, former)
-        months[each.partition], sizes[former] = os.path.dirname(former), each.size
+        rows = parquet.read_table(lake.path(former), partitioning=None).drop_columns(NEWER)
+        parquet.write_table(rows, lake.path(former))
+        months[each.partition], sizes[former] = os.path.dirname(former), os.path.getsize(lake.path(former))
     lake.remove(hours.NAME)
+    older = [each for each in schemas.REPORTED_HOURS if each.name not in NEWER]
+    Table(lake, hours.NAME, hours.MONTH).create(StructType(older))
     lake.publish(report.DOCUMENT, {**document, "version": 1, "months": months, "files": sizes})
     with pytest.raises(LakeError, match=r"report\.json was written by an earlier .*pipeline convert"):
         report.run(spark, database, lake)
@@ -217,6 +224,8 @@ def test_hours_of_former_reports_are_converted_and_stay(
     ended("order:3", days=1)
     assert report.run(spark, database, lake)["since"] is not None
     assert len(statistics(lake)) > len(before), "hours whose events are gone stay"
+    attempts = DeltaTable(lake.path(hours.NAME)).to_pyarrow_table()["attempts"].to_pylist()
+    assert {each is None for each in attempts} == {True, False}, "hours of older reports have no run times"
 
 
 def statistics(lake: Lake) -> list[tuple[Any, ...]]:

@@ -5,6 +5,7 @@ from typing import Any
 from delaytasks.pipeline import schemas
 from delaytasks.pipeline.applications.stale_hours import HOUR_MS, MINUTE_MS
 from delaytasks.pipeline.page import facts, page
+from delaytasks.pipeline.page.facts import Need
 
 from ..conftest import at, ms
 
@@ -16,8 +17,11 @@ WEEK = 7 * 24
 def hour(hours_ago: int, happened: int, topic: str = "order.close") -> tuple[Any, ...]:
     """Start of the hour that began this long before the end of the last full hour."""
     counts = (happened, happened, 0, 0, 0, 0, happened)
+    run = (
+        (happened, happened * 1_500, [(1_500, happened)]) if happened != 3 else (None, None, None)
+    )  # of an older report
     return (topic, at("02-10 15:00").fromtimestamp((END - hours_ago * HOUR_MS) / 1000, at("02-10 15:00").tzinfo),
-            *counts, 4, 5, 6, 7, [(4, happened)])  # fmt: skip
+            *counts, 4, 5, 6, 7, [(4, happened)], *run)  # fmt: skip
 
 
 def test_days_are_full_hours_and_overdue_jobs_of_all_topics_are_counted(
@@ -44,6 +48,9 @@ def test_days_are_full_hours_and_overdue_jobs_of_all_topics_are_counted(
     assert (found.before[-1]["happened"], found.before[0]["happened"], len(found.before)) == (20, 7, WEEK)
     assert (len(found.minutes), found.minutes[0], found.minutes[59], sum(found.minutes)) == (60, 5, 7, 12)
 
+    assert (busy.run_mean_ms, busy.run_p95_ms, asks.run_mean_ms, asks.run_p95_ms) == (1_500, 1_500, None, None)
+    assert found.needs == [
+        Need(END, 5 + 60 * 2 + 1, 6 * 1_500, 60 * 2), Need(END + HOUR_MS, 6 + 1, 6 * 1_500, 1)]  # fmt: skip
     assert (len(idle), found.more_topics) == (facts.MAX_TOPICS - 2, 60 + 2 - facts.MAX_TOPICS)
     assert found.overdue == 60 * 2 + 1
     assert "22 more topics" in page.html(found)

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 from delaytasks.pipeline.applications.stale_hours import HOUR_MS
 from delaytasks.pipeline.page import charts, page
-from delaytasks.pipeline.page.facts import Facts, Herd, Topic
+from delaytasks.pipeline.page.facts import Facts, Herd, Need, Topic
 from delaytasks.pipeline.transforms.spikes import herds
 
 NOON = 1_893_499_200_000
@@ -18,9 +18,13 @@ def facts(*, empty: bool = False) -> Facts:
            "late_p50_ms": 4, "late_p95_ms": 1_500, "late_p99_ms": 120_000}  # fmt: skip
     hours = [{} if empty or n % 5 == 0 else {**day, "finished": n} for n in range(168)]
     minutes = [0 if empty else n % 7 for n in range(36 * 60)]
-    topic = Topic(EVIL, day, {"happened": 100}, tuple(range(24)), 40, 3)
+    topic = Topic(EVIL, day, {"happened": 100}, tuple(range(24)), 40, 3, 2_900.0, 4_400)
+    needs = [Need(NOON + n * HOUR_MS, 10, n * 60_000.0, 0) for n in range(14)] + [
+        Need(NOON, 5_000, 14_400_001.0, 1_234)
+    ]
     found = [] if empty else [Herd(NOON + 600_000, 5_000, ((EVIL, 4_990),))]
-    return Facts(NOON, NOON, hours, hours[:3] + [{}] * 165, [] if empty else [topic], 0, NOON, minutes, 12, found)
+    return Facts(NOON, NOON, hours, hours[:3] + [{}] * 165, [] if empty else [topic], 0, NOON, minutes, 12, found,
+                 [] if empty else needs)  # fmt: skip
 
 
 def body(text: str) -> ElementTree.Element:
@@ -53,6 +57,18 @@ def test_the_page_shows_herds_changes_and_durations() -> None:
     assert "1.5 s" in words
     assert "2 min" in words
     assert "herd is coming" in words
+
+
+def test_the_page_shows_the_hours_with_most_work_and_their_slots() -> None:
+    found = body(page.html(facts()))
+    (table,) = [each for each in found.findall(".//table") if each[0][0].text == "hour"]
+    rows = [[cell.text for cell in row] for row in table]
+
+    assert "Tuesday 01 January 12:00 needs 5 slots for 49 min: the most." in " ".join(found.itertext())
+    assert rows[1] == ["Tue 01 Jan 12:00", "5,000", "5", "49 min", "1,234"]
+    assert rows[-1] == ["Wed 02 Jan 01:00", "10", "1", "13 min", "0"]
+    assert len(rows) == 1 + page.MAX_NEEDS
+    assert "2.9 s" in " ".join(found.itertext())
 
 
 def test_the_scale_fits_a_higher_week_before() -> None:

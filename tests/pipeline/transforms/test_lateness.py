@@ -26,7 +26,7 @@ def test_an_hour_has_counts_and_the_lateness_of_first_attempts(spark: Any) -> No
     rows += [event(Outcome.FAILED, 5_000, attempt=2), event(Outcome.EXPIRED, 9_000, attempt=3)]
     rows += [event(Outcome.DEAD, 123_456), event(Outcome.CANCELLED, None), event(Outcome.RESCHEDULED, None)]
     rows += [event(Outcome.FINISHED, 7, topic=None), event(Outcome.SNOOZED, -3, done=NOON - 1)]
-    found = lateness.by_hour(lateness.count_events(spark.createDataFrame(rows, EVENTS))).orderBy("hour_at").collect()
+    found = lateness.by_hour(lateness.count_hours(spark.createDataFrame(rows, EVENTS))).orderBy("hour_at").collect()
     before, noon = (row.asDict() for row in found)
 
     expected = {"happened": 105, "finished": 100, "retried": 2, "died": 1, "cancelled": 1, "snoozed": 0, "begun": 101}
@@ -34,13 +34,16 @@ def test_an_hour_has_counts_and_the_lateness_of_first_attempts(spark: Any) -> No
     assert (noon["late_p50_ms"], noon["late_p95_ms"], noon["late_p99_ms"], noon["late_worst_ms"]) == (
         51, 96, 100, 123_456)  # fmt: skip
     assert sum(each.number for each in noon["late"]) == 101
+    exact = [10_000_000 - late for late in (*range(1, 101), 5_000, 9_000, 123_456)]
+    assert (noon["attempts"], noon["run_total_ms"], sum(each.number for each in noon["run"])) == (103, sum(exact), 103)
+    assert [tuple(each) for each in noon["run"]] == [(9_800_000, 1), (9_900_000, 102)]
     assert noon["late"][-1].asDict() == {"ms": 120_000, "number": 1}
     assert (before["happened"], before["snoozed"], before["late_worst_ms"]) == (1, 1, 0)
 
 
 def test_an_hour_without_a_first_attempt_has_no_lateness(spark: Any) -> None:
     frame = spark.createDataFrame([event(Outcome.CANCELLED, None)], EVENTS)
-    (row,) = lateness.by_hour(lateness.count_events(frame)).collect()
+    (row,) = lateness.by_hour(lateness.count_hours(frame)).collect()
 
     assert (row.begun, row.late_p50_ms, row.late_worst_ms, row.late) == (0, None, None, [])
     again = lateness.sum_hours(spark.createDataFrame([row], schemas.HOURS), ["topic"]).collect()
@@ -48,7 +51,7 @@ def test_an_hour_without_a_first_attempt_has_no_lateness(spark: Any) -> None:
 
 
 def test_an_empty_frame_gives_an_empty_frame(spark: Any) -> None:
-    hours = lateness.by_hour(lateness.count_events(spark.createDataFrame([], EVENTS)))
+    hours = lateness.by_hour(lateness.count_hours(spark.createDataFrame([], EVENTS)))
     assert hours.schema.names == schemas.HOURS.names
     assert hours.collect() == []
     jobs = spark.createDataFrame([], RELATIONS["jobs"].select(["topic", "state", "due_at", "ended_at"]))
@@ -58,7 +61,7 @@ def test_an_empty_frame_gives_an_empty_frame(spark: Any) -> None:
 
 def test_summed_hours_equal_the_statistics_of_all_their_events(spark: Any) -> None:
     rows = [event(Outcome.FINISHED, late, done=NOON + late % 3 * 3_600_000) for late in range(100)]
-    hours = lateness.by_hour(lateness.count_events(spark.createDataFrame(rows, EVENTS)))
+    hours = lateness.by_hour(lateness.count_hours(spark.createDataFrame(rows, EVENTS)))
     (row,) = lateness.sum_hours(hours, ["topic"]).collect()
 
     assert (row.happened, row.begun, row.late_p50_ms, row.late_p95_ms, row.late_worst_ms) == (100, 100, 49, 94, 99)

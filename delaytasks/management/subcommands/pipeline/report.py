@@ -1,6 +1,7 @@
 """pipeline report: statistics of past jobs, and forecast of due jobs."""
 
 import argparse
+from typing import Any
 
 from django.core.management.base import CommandParser
 
@@ -27,8 +28,18 @@ def _run(options: Options, using: str) -> Answer:
     answer = run_application("report", options, using, {"html": html, "ahead_hours": options["ahead_hours"]})
     since = f"from {answer['since']} on" if answer["since"] else "from the beginning"
     herds = f", {_herds(answer['herds'])}" if answer["herds"] else ""
-    text = f"{answer['rows']} rows of topics and hours {since}, in {answer['seconds']} s{herds}\n{answer['page']}"
-    return Answer(answer, text)
+    rows = f"{answer['rows']} rows of topics and hours {since}, in {answer['seconds']} s{herds}"
+    return Answer(answer, f"{_needs(answer['capacity'])}{rows}\n{answer['page']}")
+
+
+def _needs(hours: list[dict[str, Any]]) -> str:
+    """Return a line about the hour with most work; "" if there is none."""
+    busy = [each for each in hours if each["slots"]]
+    if not busy:
+        return ""
+    most = max(busy, key=lambda each: (each["slots"] * each["minutes"], each["slots"]))
+    slots = "1 slot" if most["slots"] == 1 else f"{most['slots']} slots"
+    return f"{most['hour_at'][:16].replace('T', ' ')} UTC needs {slots} for {most['minutes']} minutes: the most\n"
 
 
 def _herds(count: int) -> str:
