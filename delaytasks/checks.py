@@ -273,7 +273,7 @@ def _sqlite_messages(alias: str, database: Mapping[str, Any]) -> Iterator[CheckM
             f"DATABASES[{alias!r}]['TIME_ZONE'] is {database['TIME_ZONE']!r}: Django would read and write the texts "
             "that SQLite has for times in this zone, but jobs and declared timeouts are in UTC.",
             hint="Remove TIME_ZONE there; the setting TIME_ZONE of the project stays as it is. Convert the times that "
-            "are stored already, or keep jobs and the models with timeouts in another database (DELAYTASKS['DATABASES']).",
+            "are stored already, or keep jobs and models with timeouts in another database (DELAYTASKS['DATABASES']).",
             id="delaytasks.E017",
         )
     options = database.get("OPTIONS") or {}
