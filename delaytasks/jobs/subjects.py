@@ -4,6 +4,8 @@ A job stores the model's label in lower case and the primary key as Python's tex
 the subject leaves the job as it is, unless the handler was declared with on_subject_delete="cancel".
 """
 
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from django.core.exceptions import ValidationError
@@ -68,7 +70,7 @@ def model_label(model: type[Model]) -> str:
 def pk_text(field: Any, label: str, pk: Any) -> str:
     """Return a primary key as Python writes it. Raises BadInput if no job can store it."""
     try:
-        value = field.to_python(pk)
+        value = _as_stored(field, field.to_python(pk))
         text = str(value)
         is_readable = field.to_python(text) == value
     except (ValidationError, ValueError):
@@ -79,6 +81,17 @@ def pk_text(field: Any, label: str, pk: Any) -> str:
             "and be readable as a primary key again. Use a key."
         )
     return text
+
+
+def _as_stored(field: Any, value: Any) -> Any:
+    """Return an equal value as the database returns it: an instance may have Decimal("1") where that has 1.00."""
+    while field.is_relation:
+        field = field.target_field
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value.astimezone(UTC)
+    if isinstance(value, Decimal) and value.is_finite() and value == round(value, field.decimal_places):
+        return round(value, field.decimal_places)
+    return value
 
 
 def jobs_of(subject: Instance, *, using: str | None = None) -> "JobQuerySet":

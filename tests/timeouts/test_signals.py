@@ -6,16 +6,17 @@ from typing import Any
 
 import pytest
 from django.core import serializers
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import F, Q
 from django.test.utils import CaptureQueriesContext
 
-from delaytasks import timeout
+from delaytasks import Calendar, timeout
 from delaytasks.timeouts import declarations
 
 from .app.models import CourierOrder, Customer, Line, OpenOrder, Order, RushOrder
 from .conftest import HALF_HOUR, START, live
 
+ALWAYS = Calendar("always open", tz="UTC", hours={"mon-sun": "00:00-24:00"}, editable=False)
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("automatic", "db_clock")]
 
 
@@ -68,6 +69,24 @@ def test_a_save_of_unwatched_fields_costs_nothing(close: Any, django_assert_num_
     order.state = "paid"
     order.save(update_fields=["state"])
     assert live() == {}
+
+
+@pytest.mark.parametrize(("calendar", "more"), [(None, 0), (ALWAYS, 1)])
+def test_a_save_costs_the_statements_that_the_howto_says(
+    close: Any, django_assert_num_queries: Any, calendar: Any, more: int
+) -> None:
+    close(calendar=calendar)
+    order = Order(created_at=START)
+    changes: list[dict[str, Any]] = [{}, {}, {"created_at": START + HALF_HOUR}, {"state": "paid"}]  # made, same, moved
+    for changed, cost in zip(changes, (2, 1, 3, 3), strict=True):
+        for name, value in changed.items():
+            setattr(order, name, value)
+        with transaction.atomic(), django_assert_num_queries(1 + cost + more):
+            order.save()
+    with CaptureQueriesContext(connection) as queries:
+        order.save()
+    sent = [query["sql"].split()[0] for query in queries]
+    assert sent == ["UPDATE", "BEGIN", "SELECT", *["SELECT"] * more, "WITH", "COMMIT"]
 
 
 def test_a_foreign_key_is_watched_by_both_of_its_names(close: Any) -> None:
@@ -133,7 +152,6 @@ def test_other_models_are_saved_without_a_query_more(close: Any, django_assert_n
 
 def test_historical_models_of_migrations_are_ignored(close: Any) -> None:
     from django.apps import apps
-    from django.db import connection
     from django.db.migrations.state import ProjectState
 
     close()
@@ -149,8 +167,6 @@ def test_historical_models_of_migrations_are_ignored(close: Any) -> None:
 def test_in_autocommit_the_row_is_locked_while_its_job_is_made(close: Any, in_another_session: Any) -> None:
     """A payment that is not committed yet, and found no job to cancel, must not end with a live one."""
     from concurrent.futures import ThreadPoolExecutor
-
-    from django.db import connection
 
     from delaytasks.models import Job
     from delaytasks.timeouts import receivers
@@ -179,7 +195,6 @@ def test_in_autocommit_the_row_is_locked_while_its_job_is_made(close: Any, in_an
 
 def blocked() -> bool:
     """Return whether a session waits for a lock."""
-    from django.db import connection
 
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")

@@ -11,7 +11,7 @@ import pytest
 from django.db import connection, transaction
 from django.db.models import F, Q
 
-from delaytasks import cancel, clock, reschedule
+from delaytasks import cancel, clock, jobs_of, reschedule
 from delaytasks.calendars import hours
 from delaytasks.models import Job
 from delaytasks.states import State
@@ -171,6 +171,15 @@ def test_keys_are_as_python_writes_them_for_each_kind_of_primary_key(declare: De
         assert job.subject == concrete._base_manager.get(pk=row.pk)
         assert in_sync(declared, str(row.pk)) == (0, 0, 0)  # by its text
         Job.objects.all().delete()
+
+
+def test_a_decimal_key_is_as_the_database_returns_it(declare: Declare) -> None:
+    receivers.connect(declare(Reading, "taken_at", "reading.check"))
+    reading = Reading.objects.create(at=Decimal(1), taken_at=START)
+    assert list(live()) == ["reading:1.00"]
+    assert jobs_of(reading).count() == 1
+    Reading(at=1).delete()
+    assert live() == {}
 
 
 def test_a_primary_key_that_fits_no_key_has_no_job_and_hurts_no_other_row(declare: Declare, caplog: Any) -> None:
