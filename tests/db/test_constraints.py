@@ -1,9 +1,10 @@
 """Rows that the database constraints refuse."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
 from delaytasks import states
@@ -43,6 +44,17 @@ def test_the_database_refuses(case):
     with pytest.raises(IntegrityError), transaction.atomic():
         row(**REFUSED[case]).save(force_insert=True)
     assert not Job.objects.exists()
+
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.parametrize("column", ["due_at", "declared_due"])
+@pytest.mark.parametrize("moment", ["infinity", "-infinity", "12000-01-01"])
+def test_the_database_refuses_a_due_time_that_python_cannot_read(column: str, moment: str) -> None:
+    """One such job kept all others from running."""
+    row().save()
+    with pytest.raises(IntegrityError), connection.cursor() as cursor:
+        cursor.execute(f"UPDATE delaytasks_job SET {column} = %s", [moment])
+    row(key="far", due_at=datetime.max.replace(tzinfo=UTC), declared_due=datetime.min.replace(tzinfo=UTC)).save()
 
 
 def test_one_live_job_per_topic_and_key_and_any_number_of_ended_ones():
