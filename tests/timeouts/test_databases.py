@@ -1,0 +1,87 @@
+"""A row and its job are in one database; each database has its own."""
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.db import connections
+from django.db.models import Q
+
+from delaytasks import databases, timeout
+from delaytasks.models import Job
+from delaytasks.testing import Timeouts
+from delaytasks.timeouts import reconcile
+
+from .app.models import Order
+from .conftest import HALF_HOUR, START
+
+SECOND = "second"
+pytestmark = [pytest.mark.only_on("sqlite"), pytest.mark.django_db(databases=["default", SECOND])]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _second(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+    """Another database, in memory, with jobs and the models with timeouts."""
+    connections.settings[SECOND] = {**connections.settings["default"], "NAME": ":memory:"}
+    with django_db_blocker.unblock(), connections[SECOND].schema_editor() as editor:
+        for label in ("delaytasks", "declared"):
+            for model in apps.get_app_config(label).get_models():
+                if model._meta.managed and not model._meta.proxy:
+                    editor.create_model(model)
+    yield
+    with django_db_blocker.unblock():
+        connections[SECOND].close()
+    del connections[SECOND], connections.settings[SECOND]
+
+
+@pytest.fixture(autouse=True)
+def _both_have_jobs(settings: Any, automatic: None) -> Iterator[None]:
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "DATABASES": ["default", SECOND]}
+    yield
+    databases.clock.cache_clear()
+
+
+def live(using: str) -> dict[str, datetime]:
+    return {job.key: job.due_at for job in Job.objects.using(using).live()}
+
+
+@pytest.mark.usefixtures("db_clock")
+def test_a_save_and_a_pass_change_the_jobs_of_their_own_database() -> None:
+    timeout(Order, on="created_at", after=HALF_HOUR, while_=Q(state="open"), topic="declared.close")(lambda o, j: None)
+    Order.objects.create(pk=7, created_at=START)
+    other = Order.objects.using(SECOND).create(pk=7, created_at=START + HALF_HOUR)
+    assert live("default") == {"order:7": START + HALF_HOUR}
+    assert live(SECOND) == {"order:7": START + 2 * HALF_HOUR}
+    other.state = "paid"
+    other.save()
+    assert (list(live("default")), live(SECOND)) == (["order:7"], {})
+    Order.objects.update(state="paid")
+    Order.objects.using(SECOND).update(state="open")
+    assert reconcile.reconcile(SECOND)["declared.close"][:3] == (1, 0, 0)
+    assert list(live("default")) == list(live(SECOND)) == ["order:7"]
+    other.delete()
+    assert (list(live("default")), live(SECOND)) == (["order:7"], {})
+
+
+@pytest.mark.usefixtures("db_clock")
+def test_using_names_the_only_database_whose_rows_have_jobs() -> None:
+    timeout(Order, on="created_at", topic="declared.close", using=SECOND)(lambda order, job: None)
+    for using in ("default", SECOND):
+        Order.objects.using(using).create(created_at=START)
+    assert (len(live("default")), len(live(SECOND))) == (0, 1)
+    assert (reconcile.reconcile("default"), list(reconcile.reconcile(SECOND))) == ({}, ["declared.close"])
+
+
+def test_a_job_locks_and_receives_the_row_of_its_own_database() -> None:
+    @timeout(Order, on="created_at", after=HALF_HOUR, while_=Q(state="open"), topic="declared.close")
+    def close(order: Order, job: Any) -> None:
+        order.state = "closed"
+        order.save()
+
+    with Timeouts(using=SECOND) as kit:
+        for using in ("default", SECOND):
+            Order.objects.using(using).create(pk=7, created_at=kit.now)
+        assert kit.advance(minutes=30).outcomes == {"finished": 1}
+    assert [Order.objects.using(using).get().state for using in ("default", SECOND)] == ["open", "closed"]
