@@ -7,8 +7,9 @@ from django.conf import settings
 from django.db.models import F
 from django.utils import timezone
 
-from ..shop.models import Customer, Device, Lesson, Product, Seller
+from ..shop.models import Customer, Device, Lesson, Product, Seller, Ticket
 from ..shop.services import offer_product, put_in_cart, record_visit
+from ..shop.tickets import answer, open_ticket
 from .narrator import format_time
 
 ROUND_SECONDS = 20.0
@@ -26,6 +27,7 @@ class Examples:
         self._customers, self._products, self._echo = customers, products, echo
         self._round = 0
         self._lesson: Lesson | None = None
+        self._ticket: Ticket | None = None
         for number, customer in enumerate(customers):
             customer.phone = f"+49 30 555 01{number:02}"
             customer.card = f"card-{number}" if number < CARD_HOLDERS else ""
@@ -50,6 +52,7 @@ class Examples:
         self._echo(f"{customer} was here and left {cart.quantity} x {product} in the cart")
         self._set_devices()
         self._plan_lesson()
+        self._ask(customer)
         if self._round <= OFFERS:
             offer_product(self._seller, product)
             self._echo(f"{self._seller} offers {product}")
@@ -73,3 +76,11 @@ class Examples:
         self._lesson = Lesson.objects.create(title=f"Brewing tea {self._round}", starts_at=starts_at)
         self._lesson.students.set(self._customers[:3])
         self._echo(f"{self._lesson} starts at {format_time(starts_at)}")
+
+    def _ask(self, customer: Customer) -> None:
+        """Answer the last ticket, which has gone up meanwhile, and open the next one."""
+        if self._ticket:
+            answer(self._ticket.pk)
+            self._echo(f"{self._ticket} is answered")
+        self._ticket = open_ticket(customer, f"How hot should the water be? ({self._round})")
+        self._echo(f"{customer} asks: {self._ticket}")

@@ -36,6 +36,7 @@ DEMO_TIMES = {  # in seconds, short enough to watch
     "SHOP_LESSON_REMINDER_SECONDS": "15",
     "SHOP_REVIEW_AFTER_SECONDS": "10",
     "SHOP_ABSENCE_SECONDS": "60",
+    "SHOP_ESCALATION_SECONDS": "16",
 }
 
 

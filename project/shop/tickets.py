@@ -7,6 +7,9 @@ escalate_ticket   a ticket that is open 24 hours after it was created goes up, w
 Whoever saves a ticket with another state pauses, resumes or stops its clock: the functions here, or staff in the admin.
 """
 
+from datetime import timedelta
+
+from django.conf import settings
 from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
@@ -38,9 +41,12 @@ def answer_ticket(ticket: Ticket, event: SlaEvent) -> None:
 
 
 @timeout(
-    Ticket, on="created_at", after=hours(24), while_=Q(state=Ticket.State.OPEN, escalated_at=None),
+    Ticket,
+    on="created_at",
+    after=timedelta(seconds=settings.SHOP_ESCALATION_SECONDS),
+    while_=Q(state=Ticket.State.OPEN, escalated_at=None),
     topic="ticket.escalate",
-)  # fmt: skip
+)
 def escalate_ticket(ticket: Ticket, job: RunningJob) -> None:
     ticket.escalated_at = timezone.now()
     ticket.save(update_fields=["escalated_at"])

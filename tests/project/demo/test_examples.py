@@ -30,6 +30,8 @@ def test_the_rounds_play_every_example_and_one_topic_fails_retries_and_dies(time
     assert outcomes["device.tell", "finished"] == outcomes["device.tell", "dead"] == 6
     assert outcomes["device.tell", "failed"] == 12
     assert outcomes["lesson.remind", "finished"] == 6
+    assert outcomes["ticket.escalate", "finished"] == 1  # of the last ticket; the others were answered
+    assert outcomes["ticket.answer", "finished"] == 3  # two warnings and the breach
     assert set(Message.objects.values_list("kind", flat=True)) == set(Message.Kind) - {"review"}
     assert any("is postponed by 6 s" in line for line in lines)
     assert Device.objects.get(name="old kettle").told_at is None
