@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
-from itertools import islice
+from itertools import accumulate, islice
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -99,6 +99,12 @@ class Calendar:
         weekly = sum(window.closes - window.opens for day in self._week for window in day)
         more = sum(window.closes - window.opens for windows in self._exceptions.values() for window in windows)
         return timedelta(minutes=weekly * (HORIZON_DAYS // 7 + 1) + more)
+
+    def has_open_time(self, moment: datetime, duration: timedelta) -> bool:
+        """Return whether `duration` of open time comes within the horizon of the moment, without staff's exceptions."""
+        spans = self._forward(_to_utc(moment), {})
+        total = accumulate((closes - opens for opens, closes in spans), initial=ZERO)
+        return any(each >= duration for each in total)
 
     # Days
 
@@ -293,9 +299,9 @@ class Calendar:
         for window in self._date_info(day, stored).windows:
             yield Span(*(resolve(midnight + timedelta(minutes=minute), self.zone) for minute in window))
 
-    def _forward(self, moment: datetime) -> Iterator[Span]:
-        """Yield the spans that close after the moment, earliest first, up to the horizon."""
-        stored = self._stored_days()
+    def _forward(self, moment: datetime, stored: Mapping[date, tuple[Windows, str]] | None = None) -> Iterator[Span]:
+        """Yield the spans that close after the moment, earliest first, up to the horizon. `stored` None: read them."""
+        stored = self._stored_days() if stored is None else stored
         for day in _days_from(moment.astimezone(self.zone).date() - ONE_DAY, ONE_DAY):
             yield from (span for span in self._spans(day, stored) if span.closes > moment)
 

@@ -1,7 +1,7 @@
 """Validate the arguments of sla(). The messages are for developers. Never queries a database."""
 
 from collections.abc import Iterable, Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.db.models import Q
@@ -10,6 +10,7 @@ from ..calendars import WorkingDays
 from ..calendars.calendar import Calendar
 from ..exceptions import BadInput, short_repr
 from ..timeouts import conditions
+from ..timeouts.validation import LONGEST
 
 MAX_WARNINGS = 20
 
@@ -27,6 +28,13 @@ def check_target(who: str, target: Any, calendar: Any) -> timedelta:
             f"{_hours(calendar.max_open_time)} of open time within its horizon of 20 years. Give a shorter target, "
             "or a calendar with more open hours."
         )
+    if calendar is not None and not calendar.has_open_time(datetime.now(UTC), target):
+        raise BadInput(
+            f"{who}: target is {_hours(target)}, but the calendar {calendar.name!r} is closed on so many days that it "
+            "has less within its horizon of 20 years. Give a shorter target, or a calendar with more open days."
+        )
+    if calendar is None and target > LONGEST:
+        raise BadInput(f"{who}: target is {target.days:,} days; at most {LONGEST.days:,}, ten years, are possible.")
     return target
 
 

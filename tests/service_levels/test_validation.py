@@ -1,7 +1,7 @@
 """Arguments of sla() that cannot be meant are refused when the module is imported, with what to do."""
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import date, timedelta
 from typing import Any
 
 import pytest
@@ -31,6 +31,9 @@ from .conftest import MONDAY
         ({"target": timedelta(0)}, "give a timedelta above 0"),
         ({"target": days(2)}, "target is a number of working days, which have no length; give open time: hours(8)."),
         ({"target": hours(60_000)}, "is 60,000 hours, but the calendar"),
+        ({"target": timedelta(days=3_661), "calendar": None}, "is 3,661 days; at most 3,660, ten years, are possible"),
+        ({"target": timedelta.max, "calendar": None}, "ten years"),
+        ({"target": timedelta.max}, "of open time within its horizon of 20 years"),
         ({"calendar": "office"}, "calendar is 'office'; give a Calendar, or None for elapsed time."),
         ({"stop": None}, "stop is None; give a Q, such as Q(state='answered')."),
         ({"pause": "wait"}, "pause is 'wait'; give a Q"),
@@ -113,6 +116,17 @@ def test_the_fingerprint_depends_on_each_term(declare: Callable[..., Any], offic
 def declare_anew(declare: Callable[..., Any], options: dict[str, Any]) -> Any:
     handlers.forget("order.answer")
     return declare(**options).declaration
+
+
+def test_closed_days_count_against_the_target(declare: Callable[..., Any]) -> None:
+    """Without a query: the exceptions of staff are left out."""
+    first = date.today()  # noqa: DTZ011  the calendar's zone is a day away at most
+    closed = [first + timedelta(days=number) for number in range(-8, 20 * 366 + 8)]
+    closed = [day for day in closed if day.weekday() == 0]
+    mondays = Calendar("mondays", tz="UTC", hours={"mon": "09:00-17:00"}, holidays=closed[2:])
+    for target in (hours(40), hours(8_000)):
+        with pytest.raises(BadInput, match="closed on so many days that it has less"):
+            declare(calendar=mondays, target=target)
 
 
 def test_the_longest_open_time_counts_exceptions_of_the_definition(office: Calendar) -> None:
