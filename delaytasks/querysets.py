@@ -61,6 +61,13 @@ def find_subject(using: str, label: str | None, pk: str | None) -> Any:
         return None
 
 
+def starts_with(using: str, field: str, prefix: str) -> dict[str, str]:
+    """Return the conditions of filter() for the rows whose field starts with `prefix`; case counts."""
+    if connections[using].vendor == "sqlite":  # LIKE ignores case there, and cannot use an index; a range can
+        return {f"{field}__gte": prefix, f"{field}__lt": prefix + "\U0010ffff"}
+    return {f"{field}__startswith": prefix}
+
+
 # The columns of a job that a list of jobs does not read.
 LARGE_COLUMNS = ("body", "again_body", "error")
 
@@ -98,10 +105,7 @@ class JobQuerySet(models.QuerySet):
             from .models import Topic  # here, because the models import this module
 
             topics = list(Topic.objects.using(self.db).values_list("name", flat=True))
-        jobs = self.filter(topic__in=topics)
-        if connections[self.db].vendor == "sqlite":  # LIKE cannot use an index there; a range can
-            return jobs.filter(key__gte=prefix, key__lt=prefix + "\U0010ffff")
-        return jobs.filter(key__startswith=prefix)
+        return self.filter(topic__in=topics, **starts_with(self.db, "key", prefix))
 
 
 class EventQuerySet(models.QuerySet):

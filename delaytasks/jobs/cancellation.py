@@ -17,6 +17,7 @@ from ..db import transitions
 from ..db.retries import retry_once
 from ..exceptions import BadInput
 from ..mirror.base import Entry
+from ..querysets import starts_with
 from ..states import State
 from ..validators import check_key
 from . import again, on_commit, series
@@ -104,7 +105,9 @@ def cancel_of_subject(topic: str, label: str, pk: str, *, using: str) -> None:
 
 def _end_series(using: str, topic: str | None, key_prefix: str | None, label: str | None, pk: str | None) -> None:
     """End the series that match, so that they make no more jobs."""
-    conditions = {"topic": topic, "series_key__startswith": key_prefix, "subject_label": label, "subject_pk": pk}
+    conditions = {"topic": topic, "subject_label": label, "subject_pk": pk}
+    if key_prefix is not None:
+        conditions |= starts_with(using, "series_key", key_prefix)
     series.delete_matching(using, **{name: value for name, value in conditions.items() if value is not None})
 
 

@@ -321,6 +321,16 @@ def test_cancel_many_ends_series(runs, stage, db_clock, conditions):
     assert Schedule.objects.count() == 0
 
 
+@pytest.mark.on_both
+def test_cancel_many_tells_upper_from_lower_case(runs, db_clock):
+    for key in ("order:1042", "ORDER:1042", "order%1", "Order:1"):
+        schedule("tick", key, period=60, repeat=None, delay=60)
+    assert cancel_many(topic="tick", key_prefix="ORDER").cancelled == 1
+    assert cancel_many(topic="tick", key_prefix="order%").cancelled == 1
+    assert set(Schedule.objects.values_list("series_key", flat=True)) == {"order:1042", "Order:1"}
+    assert len(live()) == 2
+
+
 def test_cancel_many_leaves_schedules_of_staff(define, runs, db_clock):
     define()
     schedule("tick", KEY, period=60, repeat=None, delay=60)
