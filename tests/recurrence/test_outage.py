@@ -1,4 +1,7 @@
-"""An outage of three hours under each policy for missed runs: what runs afterwards, and that each run has its job."""
+"""An outage of three hours, and clocks that jump, under each policy for missed runs.
+
+What runs afterwards, and that each instant has one job. A database that is promoted has a clock of its own.
+"""
 
 from collections import Counter
 from datetime import timedelta
@@ -6,6 +9,7 @@ from datetime import timedelta
 import pytest
 from django.core.cache import cache
 
+from delaytasks.clock import to_ms
 from delaytasks.models import Job, JobEvent
 from delaytasks.recurrence import maker, statistics
 
@@ -46,3 +50,31 @@ def test_outage_of_three_hours(define, stage, db_clock, options, ran, reasons):
     run_until(stage, db_clock, AFTER + timedelta(minutes=30))
     assert keys[-1:] == ["tick@2030-01-01T03:30:00"]  # and then it goes on in time
     assert len(keys) == len(ran) + 1
+
+
+@pytest.mark.parametrize(
+    ("jump_seconds", "every", "missed", "skipped"),
+    [
+        (20, 10, "all", {}), (20, 10, "last", {"missed": 1}), (20, 10, "none", {}),
+        (3600, 300, "all", {}), (3600, 300, "last", {"missed": 11}), (3600, 300, "none", {"late": 11}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("back", [True, False])
+def test_a_clock_that_jumps_ahead_makes_each_instant_once(
+    define, stage, db_clock, jump_seconds, every, missed, skipped, back
+):
+    keys = stage.recorder("tick")
+    define(every=every, missed=missed, running="allow")
+    before, end = START + timedelta(seconds=2 * every), START + timedelta(seconds=jump_seconds + 4 * every)
+    run_until(stage, db_clock, before, step_seconds=every)
+    db_clock.advance(seconds=jump_seconds)
+    maker.make_due("default")
+    stage.go()
+    if back:
+        db_clock.set(to_ms(before))
+    run_until(stage, db_clock, end, step_seconds=every)
+    instants = [START + timedelta(seconds=every * number) for number in range(1, jump_seconds // every + 5)]
+    jobs = Job.objects.filter(topic="tick", due_at__lte=end).values_list("key", flat=True)
+    assert sorted(jobs) == [f"tick@{instant:%Y-%m-%dT%H:%M:%S}" for instant in instants]
+    assert Counter(JobEvent.objects.filter(outcome="skipped").values_list("reason", flat=True)) == skipped
+    assert len(set(keys)) == len(keys) == len(instants) - sum(skipped.values())

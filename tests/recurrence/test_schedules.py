@@ -389,6 +389,29 @@ def test_a_rename_keeps_the_chain(ticks, stage, db_clock):
     assert len({key.partition("@")[2] for key in ticks}) == 6
 
 
+@pytest.mark.parametrize(
+    ("change", "ran"), [("edit", ["00:10", "00:30", "01:00"]), ("rename", ["00:10", "00:20", "00:30", "00:40", "00:50",
+                        "01:00", "01:10"]), ("delete", ["00:10"])])  # fmt: skip
+def test_a_process_of_the_old_version_goes_by_the_rows(ticks, stage, db_clock, change, ran):
+    """It has the old declaration, makes jobs and runs them, after the new version was applied."""
+    declare("old")
+    schedules.apply()
+    db_clock.advance(seconds=601)
+    maker.make_due("default")  # one is due
+    if change == "edit":
+        declare("old", every=1800)
+        schedules.apply()
+    elif change == "rename":
+        rename("old", "new")
+        registry.forget("new")
+    else:
+        registry.forget("old")
+        schedules.apply()
+    declare("old")
+    run_until(stage, db_clock, START + HOUR + timedelta(minutes=15))
+    assert [key[-8:-3] for key in ticks] == ran
+
+
 def rename(old: str, new: str, **options) -> None:
     registry.forget(old)
     registry.add(registry.Declared(Definition(name=new, topic="tick", **{"every": 600} | options), was=(old,)))
