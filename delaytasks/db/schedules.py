@@ -18,6 +18,8 @@ DELAYED, CANCELLED = int(State.DELAYED), int(State.CANCELLED)
 _MADE = f"""SELECT 1 FROM delaytasks_job old
             WHERE old.topic = new_topic AND old.key = new_key AND old.state <> {CANCELLED}"""
 
+_FREQUENT = "(COALESCE(every_ms, period_ms, 60000) < 60000 OR rrule LIKE '%%BYSECOND%%')"
+
 
 class Advance(NamedTuple):
     """The chain of a schedule: its old values, as read, and its new ones."""
@@ -44,16 +46,20 @@ class NewFiring(NamedTuple):
     producer: str = ""  # whose limit of live jobs counts it; "": nobody's
 
 
-def due_sql(using: str) -> str:
+def due_sql(using: str, *, is_frequent: bool) -> str:
     d = dialects.get_dialect(using)
     return f"""SELECT id FROM delaytasks_schedule
         WHERE NOT paused AND NOT ended AND made_until <= {d.plus_ms(d.now, "%s")}
+            AND {"" if is_frequent else "NOT"} {_FREQUENT}
         ORDER BY made_until, id LIMIT %s"""
 
 
-def due(using: str, ahead_ms: int, limit: int) -> list[int]:
-    """Return the ids of the schedules whose last firing made is due within `ahead_ms`, earliest first."""
-    return [row[0] for row in dialects.run(using, due_sql(using), [ahead_ms, limit])]
+def due(using: str, ahead_ms: int, limit: int, *, is_frequent: bool) -> list[int]:
+    """Return the ids of the schedules whose last firing made is due within `ahead_ms`, earliest first.
+
+    is_frequent   of those that may run more often than each minute, or of the others
+    """
+    return [row[0] for row in dialects.run(using, due_sql(using, is_frequent=is_frequent), [ahead_ms, limit])]
 
 
 def advance(using: str, rows: Sequence[Advance]) -> set[int]:

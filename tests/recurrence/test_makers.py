@@ -26,6 +26,9 @@ MOST_STEPS = 500  # until a firing was cancelled and one retried; on a busy mach
 MAKERS = 4
 
 
+make = maker.make
+
+
 class Killed(BaseException):
     """A process that ends in the middle of a transaction."""
 
@@ -196,6 +199,25 @@ def test_many_schedules_are_made_in_pages(db_clock, django_assert_max_num_querie
         assert maker.make_due("default") == 455
 
 
+def test_schedules_with_second_grain_do_not_wait_for_a_herd(db_clock, monkeypatch):
+    """A herd that is due at noon is made in short passes; those with second grain are made first in each."""
+    herd = [define(f"hourly{n}", every=None, cron="0 * * * *") for n in range(3)]
+    frequent = [define("every", every=1), define("period", every=None, delay=1, period=30, repeat=None),
+                define("rule", every=None, rrule="FREQ=MINUTELY;BYSECOND=0,30")]  # fmt: skip
+    db_clock.set(clock.to_ms(max(row.made_until for row in herd)))
+    made: list[list[int]] = []
+    monkeypatch.setattr(maker, "make", lambda using, ids: make(using, made.append(sorted(ids)) or ids))
+    monkeypatch.setattr(maker, "PAGE", 2)
+    monkeypatch.setattr(maker, "MOST_SECONDS", 0.0)
+    monkeypatch.setattr(maker, "_passed", {})
+    maker.pass_if_rested("default")
+    number = next(n for n, ids in enumerate(made) if set(ids) <= {row.pk for row in herd})
+    assert made[number:] == [[row.pk for row in herd[:2]]]
+    assert {pk for ids in made[:number] for pk in ids} == {row.pk for row in frequent}
+    maker.pass_if_rested("default")  # goes on at once
+    assert made[-1] == [herd[2].pk]
+
+
 @pytest.mark.only_on("postgresql")
 def test_finding_due_schedules_reads_only_those(db_clock):
     from delaytasks.db import dialects
@@ -206,7 +228,7 @@ def test_finding_due_schedules_reads_only_those(db_clock):
     Schedule.objects.bulk_create((Schedule(name=f"s{n}", **later) for n in range(5_000)), batch_size=5000)
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE delaytasks_schedule")
-        cursor.execute("EXPLAIN " + statements.due_sql("default"), [10_000, 200])
+        cursor.execute("EXPLAIN " + statements.due_sql("default", is_frequent=False), [10_000, 200])
         plan = "\n".join(line for (line,) in cursor.fetchall())
     assert "delaytasks_schedule_due" in plan
     assert "Seq Scan" not in plan
