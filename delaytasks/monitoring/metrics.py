@@ -109,14 +109,16 @@ def _age(oldest: Any, now_ms: int) -> int | None:
 def mirror_state(using: str) -> tuple[MirrorState, dict[str, int], str]:
     """Return the mirror's state, the counters of all workers, and why Redis refuses writes: "" if it does not.
 
-    The state is "up", "read_only", "down" or "off". There are no counters in the last two. Waits for
-    Redis at most REDIS_TIMEOUT_SECONDS.
+    The state is "up", "read_only", "down" or "off". There are no counters in the last two, nor for a moment after a
+    refused write. Waits for Redis at most REDIS_TIMEOUT_SECONDS.
     """
     index = mirror.connect(using)
     if index is None:
         return "off", {}, ""
+    refusal = ""
     try:
-        counters, refusal = index.counters() | {"in_mirror_delayed": index.due_count()}, index.refusal()
+        refusal = index.refusal()
+        counters = index.counters() | {"in_mirror_delayed": index.due_count()}
     except MirrorDown:
-        return "down", {}, ""
+        return "read_only" if refusal else "down", {}, refusal
     return "read_only" if refusal else "up", counters, refusal

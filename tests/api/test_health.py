@@ -11,6 +11,7 @@ from django.db.backends.utils import CursorWrapper
 
 from delaytasks import mirror
 from delaytasks.api.views import health
+from delaytasks.exceptions import MirrorDown
 from tests.api.rest_client import Rest
 from tests.support.servers import RedisServer
 
@@ -53,6 +54,15 @@ def test_health_is_degraded_when_redis_refuses_writes(
     monkeypatch.setattr(health, "MIRROR_TIMEOUT_SECONDS", 30)
     with redis_server.full():
         assert anonymous.get("health/") == {"status": "degraded", "database": "up", "mirror": "read_only"}
+        after_a_refused_write()
+        assert anonymous.get("health/") == {"status": "degraded", "database": "up", "mirror": "read_only"}
+
+
+def after_a_refused_write() -> None:
+    """A process that writes calls Redis no more for a moment."""
+    index: Any = mirror.connect()
+    with pytest.raises(MirrorDown):
+        index._redis.ask(lambda client: client.set("a", 1))
 
 
 def test_hanging_redis_does_not_delay_the_health_check(anonymous: Rest, hanging_redis: None) -> None:

@@ -201,6 +201,16 @@ def test_asking_whether_redis_accepts_writes_writes_nothing_and_lets_reads_go_on
     mirror.close()
 
 
+def test_after_a_refused_write_it_is_known_why_although_redis_is_not_called(own_server: RedisServer) -> None:
+    mirror = Mirror(Settings(redis_url=own_server.url()))
+    with own_server.full():
+        with pytest.raises(MirrorDown):
+            mirror._redis.ask(lambda client: client.set("a", 1))
+        assert mirror.down
+        assert "used memory > 'maxmemory'" in mirror.refusal()
+    mirror.close()
+
+
 def test_a_redis_that_accepts_and_never_answers_is_down_after_the_timeout() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         hang_up = threading.Timer(5, silent.close)  # ends the test if the timeout does not work

@@ -15,6 +15,8 @@ from django.test import Client
 from django.urls import include, path
 
 from delaytasks import clock, schedule, tasks
+from delaytasks.exceptions import MirrorDown
+from delaytasks.mirror import connect as connect_mirror
 from delaytasks.models import MirrorMark, Topic
 from delaytasks.monitoring import readiness
 from delaytasks.monitoring.readiness import State
@@ -120,7 +122,11 @@ def test_a_redis_that_refuses_writes_is_a_degraded_mirror_and_the_check_says_why
     with redis_server.full():
         assert states()["mirror"] == "degraded"
         assert failing() == []
+        with pytest.raises(MirrorDown):  # after that, Redis is not called for a moment
+            connect_mirror()._redis.ask(lambda client: client.set("a", 1))
+        cache.clear()
         [mirror] = readiness.run(names=["mirror"])
+        connect_mirror()._redis.breaker.reset()
     assert mirror.message.startswith("Redis refuses writes: command not allowed when used memory > 'maxmemory'")
     assert "give it more (maxmemory)" in mirror.advice
     assert mirror.advice.endswith("See docs/howto/runbook.md#mirror.")

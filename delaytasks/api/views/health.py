@@ -60,7 +60,14 @@ def mirror_state(using: str) -> str:
     index = mirror.connect(using)
     if index is None:
         return "off"
-    return "down" if index.down else _state_of(index)
+    return _ask(index) if index.down else _state_of(index)
+
+
+def _ask(index: Mirror) -> str:
+    try:
+        return "read_only" if index.refusal() else "up"
+    except MirrorDown:
+        return "down"
 
 
 class _Ping:
@@ -73,10 +80,7 @@ class _Ping:
         self._thread.start()
 
     def _run(self) -> None:
-        try:
-            self.state = "read_only" if self.mirror.refusal() else "up"
-        except MirrorDown:
-            self.state = "down"
+        self.state = _ask(self.mirror)
 
     @property
     def fresh(self) -> bool:

@@ -10,7 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster
 from redis.connection import parse_url
-from redis.exceptions import RedisClusterException, RedisError
+from redis.exceptions import RedisClusterException, RedisError, ResponseError
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
@@ -106,6 +106,7 @@ class RedisClient:
         self._client: Any = None
         self.breaker = CircuitBreaker(FAILURES, *PAUSES_SECONDS, monotonic=monotonic)
         self.connection_count = 0
+        self._refusal = ""  # the last failure, if it was an answer of Redis
 
     def count_connection(self) -> None:
         self.connection_count += 1
@@ -113,6 +114,11 @@ class RedisClient:
     @property
     def down(self) -> bool:
         return self.breaker.refuses
+
+    @property
+    def refusal(self) -> str:
+        """Why Redis is not called for now, if it answered and refused a write; "" otherwise."""
+        return self._refusal if self.down else ""
 
     @property
     def client(self) -> Any:
@@ -128,6 +134,7 @@ class RedisClient:
         except CircuitOpen:
             raise MirrorDown("Redis failed a moment ago and is not called again yet.") from None
         except FAILURES as error:
+            self._refusal = str(error) if isinstance(error, ResponseError) else ""
             raise MirrorDown(f"Redis does not answer: {error}") from error
 
     def _ask(self, call: Callable[[Any], Any]) -> Any:

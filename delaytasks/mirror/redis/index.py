@@ -230,8 +230,11 @@ class Mirror:
     def refusal(self) -> str:
         """Return why a master refuses writes, for example because its memory is full; "" if all accept them.
 
-        Writes nothing: each master is asked to overwrite a key that never exists. Raises MirrorDown.
+        Writes nothing: each master is asked to overwrite a key that never exists. A Redis that has just refused a write
+        is not asked. Raises MirrorDown.
         """
+        if self._redis.refusal:
+            return self._redis.refusal
 
         def ask(client: Any) -> list[Any]:
             pipeline = client.pipeline(transaction=False)
