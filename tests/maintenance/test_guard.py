@@ -3,12 +3,13 @@
 import logging
 
 import pytest
+from django.db import connection
 
 from delaytasks import cancel, mirror, reschedule, schedule, schedule_many
 from delaytasks.maintenance import audit, data_loss, feed, guard, sweep
 from delaytasks.mirror.base import GONE, Entry, Settlement
 from delaytasks.mirror.redis.index import Mirror
-from delaytasks.models import Job, MirrorMark
+from delaytasks.models import Job, JobEvent, MirrorMark
 from delaytasks.monitoring import metrics
 from tests.torture.proxy import Proxy
 
@@ -47,6 +48,47 @@ def test_the_next_guard_rebuilds_a_flushed_mirror(stage, db_clock):
     db_clock.advance(seconds=60)
     stage.go(rounds=100)
     assert sorted(keys) == sorted(f"k{n}" for n in range(100))
+
+
+@pytest.mark.on_both
+def test_after_an_older_backup_of_the_database_its_rows_decide_and_none_runs_early(stage, db_clock):
+    """Redis runs ahead: it lacks jobs that the backup has, and has others that it does not know."""
+    keys, others = stage.recorder("t"), stage.recorder("u")
+    for key in ("ends", "cancelled", "earlier"):
+        schedule("t", key=key, delay=60 if key == "earlier" else 5)
+    backup = list(Job.objects.all())
+
+    cancel("t", key="cancelled")
+    reschedule("t", "earlier", delay=10)
+    lost = schedule("t", key="lost", delay=20)
+    db_clock.advance(seconds=6)
+    stage.go()
+    assert keys == ["ends"]
+
+    JobEvent.objects.all()._raw_delete("default")
+    Job.objects.all()._raw_delete("default")
+    Job.objects.bulk_create(backup)
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute("SELECT setval(pg_get_serial_sequence('delaytasks_job', 'id'), %s)", [backup[-1].pk])
+        else:
+            cursor.execute("UPDATE sqlite_sequence SET seq = %s WHERE name = 'delaytasks_job'", [backup[-1].pk])
+    assert schedule("u", key="with the id of a lost job", delay=90).id == lost.id
+
+    stage.guard()
+    stage.go()
+    assert sorted(keys[1:]) == ["cancelled", "ends"]  # as the backup says
+    db_clock.advance(seconds=50)
+    stage.guard()
+    stage.go()
+    assert (len(keys), others) == (3, [])
+    db_clock.advance(seconds=4)
+    stage.go()
+    assert keys[3:] == ["earlier"]
+    db_clock.advance(seconds=36)
+    stage.guard()
+    stage.go()
+    assert (keys[4:], others) == ([], ["with the id of a lost job"])
 
 
 def test_after_an_old_snapshot_no_ended_job_runs_again_and_none_runs_early(stage, db_clock, redis_server):

@@ -21,17 +21,21 @@ class SentinelServer(Server):
 
     password          the Sentinel's own password; "": none
     master_password   the master's password; "": none
+    down_after_ms     how long the master may be silent until a replica takes over
     """
 
     name = "sentinel"
 
-    def __init__(self, master_port: int, *, password: str = "", master_password: str = "") -> None:
+    def __init__(
+        self, master_port: int, *, password: str = "", master_password: str = "", down_after_ms: int = 30_000
+    ) -> None:
         super().__init__()
         self.port, self.password = free_port(), password
         lines = [
             f"port {self.port}",
             "bind 127.0.0.1",
             f"sentinel monitor {SERVICE} 127.0.0.1 {master_port} 1",
+            f"sentinel down-after-milliseconds {SERVICE} {down_after_ms}",
             *([f"sentinel auth-pass {SERVICE} {master_password}"] if master_password else []),
             *([f"requirepass {password}"] if password else []),
         ]
