@@ -71,6 +71,11 @@ declared-load: $(VENV)/.stamp-dev ## a million orders with a declared timeout wh
 fleet: $(VENV)/.stamp-dev ## three databases and one fleet of workers, one of them killed or silent in turn: ARGS="--seconds 8"
 	$(VENV_PYTHON) -m tests.torture.fleet $(ARGS)
 
+# Its figures go into docs/howto/high-availability.md. Wrong clocks need Debian's package libfaketime.
+.PHONY: failover
+failover: $(VENV)/.stamp-dev ## kill a PostgreSQL primary under load and promote its standby (8 min): ARGS="--seconds 15 synchronous"
+	$(VENV_PYTHON) -m tests.torture.failover $(ARGS)
+
 .PHONY: same-rows
 same-rows: $(VENV)/.stamp-dev ## play 500 random histories in the test kit and with real workers, and compare: ARGS="--histories 50 --unit 2"
 	$(VENV_PYTHON) -m tests.torture.same_rows $(ARGS)

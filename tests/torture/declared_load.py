@@ -142,12 +142,13 @@ def _rows(sql: str) -> list[tuple[Any, ...]]:
         return cursor.fetchall()
 
 
+EARLY = "closed before it was due"
 # What a scan of the whole tables says that is not so.
 WRONG = {
     "due, open, and not closed": "SELECT id FROM orders WHERE state = 'open' AND due_at <= now()",
     "paid, and its handler was called": "SELECT id FROM orders WHERE state = 'paid' AND note <> ''",
     "closed, and its handler was not called once": r"SELECT id FROM orders WHERE state = 'closed' AND note !~ '^\d+ $'",
-    "closed before it was due": """SELECT id FROM orders WHERE state = 'closed'
+    EARLY: """SELECT id FROM orders WHERE state = 'closed'
         AND split_part(note, ' ', 1)::bigint < floor(extract(epoch FROM due_at) * 1000)""",
     "open without a live job for its due time": """SELECT orders.id FROM orders LEFT JOIN live USING (id)
         WHERE state = 'open' AND live.due_at IS DISTINCT FROM orders.due_at""",

@@ -115,6 +115,7 @@ class Arena(World):
         self.env_of: dict[str, dict[str, str]] = {}
         self.token = ""
         self.seen: set[tuple[Any, ...]] = set()  # violations already reported by a trial
+        self.jumps: list[tuple[int, int]] = []  # of the database's clock, see evidence.collect()
         self.over = threading.Event()
         self._supervisor = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
         self._starts = 0

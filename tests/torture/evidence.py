@@ -1,7 +1,7 @@
 """The state of the system at the end as plain data for the checker: rows, events, effects, mirror."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,16 +75,24 @@ class Evidence:
     horizon_ms: int = 3_600_000  # jobs due later need not be in the mirror
 
 
-def collect(directory: Path) -> Evidence:
-    """Read the ledger in `directory`, the default database and the mirror."""
+def collect(directory: Path, jumps: Sequence[tuple[int, int]] = ()) -> Evidence:
+    """Read the ledger in `directory`, the default database and the mirror.
+
+    jumps   (at, by) in ns: when the database's clock jumped, and how far. The times of the ledger are changed as if
+            its clock had jumped too, so that the two can be compared
+    """
+
+    def jumped(at: int) -> int:
+        return at + sum(by for jump_at, by in jumps if at >= jump_at)
+
     return Evidence(
-        entries=ledger.read(directory),
+        entries=[{**entry, "at": jumped(entry["at"])} for entry in ledger.read(directory)],
         rows=_rows(),
         events=_events(),
         effects=_effects(),
         places=_places(),
         now_ms=int(dialects.now_ms("default")),
-        at=ledger.now_ns(),
+        at=jumped(ledger.now_ns()),
         horizon_ms=conf.get().horizon_ms,
     )
 

@@ -140,7 +140,7 @@ def _mended(arena: Arena, seconds: float) -> tuple[evidence.Evidence, list[check
     """Collect and check until there is no new violation or the time is over; return the last result."""
     deadline = time.monotonic() + seconds
     while True:
-        found = evidence.collect(arena.ledger)
+        found = evidence.collect(arena.ledger, arena.jumps)
         violations = [each for each in checker.check(found) if _identity(each) not in arena.seen]
         if not violations or time.monotonic() > deadline:
             return found, violations
