@@ -1,12 +1,15 @@
 """A webhook's request: signature, format, addresses, deadline and the meaning of each answer."""
 
 import json
+import os
+import shutil
 import socket
 import threading
 import time
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from ipaddress import ip_network
+from types import SimpleNamespace
 
 import pytest
 from cloudevents.core.bindings.http import HTTPMessage, from_http_event
@@ -15,8 +18,12 @@ from standardwebhooks.webhooks import WebhookVerificationError
 
 from delaytasks.forwarding import Message, Rejected, TargetDown, Webhook
 from delaytasks.forwarding import http as forward_http
+from delaytasks.forwarding import webhook as webhook_module
 from delaytasks.forwarding.addresses import is_allowed
 from delaytasks.forwarding.webhook import Failed, retry_after
+from tests.conftest import not_run
+from tests.support.installation import ROOT, Process
+from tests.support.servers import free_port, tail, wait_until
 
 from .conftest import CERTIFICATE
 
@@ -214,6 +221,46 @@ def test_a_receiver_that_says_nothing_is_cut_off_and_one_that_hangs_up_is_away(r
     receiver.answer = lambda request: None
     with pytest.raises(TargetDown):
         deliver(webhook(receiver))
+
+
+@pytest.mark.parametrize("secret", [SECRET, SECRET.removeprefix("whsec_"), [SECRET, (OLD_SECRET, DUE)]])
+def test_the_signature_is_the_one_of_the_specifications_vector(monkeypatch, secret):
+    """From standard-webhooks/standard-webhooks, libraries/python/tests/test_webhooks.py, test_sign_function."""
+    at, target = datetime.fromtimestamp(1614265330, UTC), Webhook("https://example.com/", secret=secret)
+    monkeypatch.setattr(webhook_module, "datetime", SimpleNamespace(now=lambda zone: at))
+    signed = target._signature("msg_p5jXN8AQM9LWM0D4loKWxJek", b'{"test": 2432232314}')
+    assert (signed["webhook-id"], signed["webhook-timestamp"]) == ("msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330")
+    assert signed["webhook-signature"].split()[0] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+    assert len(signed["webhook-signature"].split()) == (2 if isinstance(secret, list) else 1)
+
+
+@pytest.mark.parametrize(("program", "cure"), [("node", "apt-get install nodejs"), ("php", "apt-get install php-cli")])
+def test_the_documented_receivers_accept_what_is_signed_and_nothing_else(request, tmp_path, program, cure):
+    if shutil.which(program) is None:
+        request.config.stash[not_run].add(f"the receiver in {program}, as this machine has none: {cure}")
+        pytest.skip(f"there is no {program} here")
+    port, examples = free_port(), ROOT / "docs" / "clients"
+    command = {
+        "node": ["node", str(examples / "webhook.mjs"), str(port)],
+        "php": ["php", "-S", f"127.0.0.1:{port}", str(examples / "webhook.php")],
+    }[program]
+    started = Process(program, command, tmp_path, {"PATH": os.environ["PATH"], "WEBHOOK_SECRET": SECRET})
+    here = SimpleNamespace(port=port)
+    try:
+        wait_until(lambda: listens(port), seconds=20, what=lambda: f"{program}:\n{tail(started.log)}")
+        deliver(webhook(here, secret=SECRET), message(body={"order": "é"}))
+        deliver(webhook(here, secret=[(OLD_SECRET, None), SECRET]))  # while it rotates
+        for secret in (OLD_SECRET, None):
+            with pytest.raises(TargetDown, match="401"):
+                deliver(webhook(here, **({"secret": secret} if secret else {})))
+        wait_until(lambda: started.log.read_text().count("received 42") == 2, seconds=5, what="two messages")
+    finally:
+        started.kill()
+
+
+def listens(port):
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 # -- answers ------------------------------------------------------------------------------------
