@@ -28,7 +28,7 @@ from delaytasks.pipeline.tables.checksums import Differs
 from delaytasks.pipeline.tables.lake import Lake, LakeError
 from delaytasks.pipeline.tables.row_counts import RowsLost
 
-APPLICATIONS = ("report", "archive", "audit", "load", "stream")
+APPLICATIONS = ("report", "archive", "audit", "load", "stream", "serve")
 EXPECTED = (Busy, DatabaseAway, Differs, ExecutorBlind, JavaMissing, LakeError, NotAllowed, RowsLost, ServerAway)
 
 

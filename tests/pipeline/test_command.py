@@ -61,7 +61,7 @@ def test_dead_runs_and_bugs_do_not_have_the_exit_code_for_faults(
 
 
 def test_each_application_documents_its_exit_codes(capsys: Any) -> None:
-    for question in ("report", "archive", "audit", "load", "stream", "minutes"):
+    for question in ("report", "archive", "audit", "load", "stream", "minutes", "serve"):
         with pytest.raises(SystemExit):
             call_command("delaytasks", "pipeline", question, "--help")
         assert " ".join(exit_codes.HELP.split()) in " ".join(capsys.readouterr().out.split())

@@ -13,7 +13,7 @@ WRITE_OPTIONS = {"compression": "zstd"}
 
 def write_events(lake: Lake, folder: str, events: DataFrame, *, append: bool = False) -> None:
     """Write events to the folder of a part. append: add them to the events that the folder already has."""
-    mode = "append" if append else "errorifexists"
+    mode = "append" if append else row_counts.NEW
     row_counts.write(events, lake, f"{folder}/events", mode=mode, options=WRITE_OPTIONS)
 
 

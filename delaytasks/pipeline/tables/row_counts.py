@@ -15,6 +15,7 @@ from .lake import Lake
 
 THREADS = 16  # for reading files' footers; an object store takes about 50 ms for each
 BLOCK_BYTES = 1 << 20
+NEW = "error"  # mode of writing: the folder must not exist. Spark Connect's client knows no other name for it
 
 
 class RowsLost(Exception):
@@ -23,7 +24,7 @@ class RowsLost(Exception):
 
 def write(
     frame: DataFrame, lake: Lake, name: str, *by: str, order: tuple[str, ...] = (), kind: str = "parquet",
-    mode: str = "errorifexists", options: Mapping[str, str] | None = None,
+    mode: str = NEW, options: Mapping[str, str] | None = None,
 ) -> int:  # fmt: skip
     """Write a frame to a folder of the lake. Return the number of rows. Raises RowsLost if some cannot be read back.
 

@@ -7,11 +7,11 @@ from django.core.management.base import CommandParser
 from ....pipeline import exit_codes
 from .. import arguments
 from ..output import Answer, Options, Verb
-from . import archive, audit, load, minutes, report, stream, tables
+from . import archive, audit, load, minutes, report, serve, stream, tables
 
 QUESTIONS: dict[str, Verb] = {
     "archive": archive.VERB, "report": report.VERB, "audit": audit.VERB, "load": load.VERB, "stream": stream.VERB,
-    "minutes": minutes.VERB, "convert": tables.CONVERT, "optimize": tables.OPTIMIZE,
+    "minutes": minutes.VERB, "serve": serve.VERB, "convert": tables.CONVERT, "optimize": tables.OPTIMIZE,
 }  # fmt: skip
 
 

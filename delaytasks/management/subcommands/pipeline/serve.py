@@ -1,0 +1,52 @@
+"""pipeline serve: a Spark Connect server for several runs."""
+
+import argparse
+import os
+import sys
+
+from django.core.management.base import CommandError, CommandParser
+
+from .. import arguments
+from ..output import Answer, Options, Verb
+from .process import needs_spark, run_application
+
+PORT = 15002  # Spark's own default
+
+
+def _arguments(parser: CommandParser) -> None:
+    parser.add_argument("--port", type=_port, default=PORT, help=f"port on 127.0.0.1 (default: {PORT})")
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= 65_535):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port from 1 to 65535")
+    return int(text)
+
+
+def _run(options: Options, using: str) -> Answer:
+    needs_spark()
+    from ....pipeline.applications import serve
+    from ....pipeline.config import BadSettings
+
+    if options["submit"]:
+        raise CommandError("serve starts the driver itself: leave out --submit.", returncode=arguments.USAGE)
+    try:
+        conf = serve.options(dict(options["conf"]), master=options["master"], port=options["port"])
+    except BadSettings as error:
+        raise CommandError(str(error), returncode=arguments.USAGE) from error
+    parameters = {"port": options["port"], "parent": os.getpid()}
+    answer = run_application("serve", {**options, "conf": list(conf.items())}, using, parameters, _show, lasts=True)
+    return Answer(answer, f"served for {answer['seconds']} s")
+
+
+def _show(text: str) -> None:
+    if text:
+        print(text, file=sys.stderr, flush=True)
+
+
+VERB = Verb(
+    "Keep a Spark Connect server on this machine, so that several runs with --master sc://localhost:PORT pay Spark's "
+    "start once. Runs until stopped by SIGTERM or Ctrl-C.",
+    _arguments,
+    _run,
+)
