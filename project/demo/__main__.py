@@ -161,6 +161,7 @@ def compare(planted: "list[Fault]", report: dict[str, Any], audit: dict[str, Any
     echo(f"  {len(expected & found)} of {len(expected)} planted faults found, {len(found - expected)} others; "
          f"{correct:,} jobs are correct")  # fmt: skip
     echo(f"\nReport: {report['page']}")
+    echo(f"Audit: {audit['page']}")
     echo(f"Total time: {seconds:.0f} s.")
     return 0 if found == expected else 1
 
