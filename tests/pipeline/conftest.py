@@ -17,13 +17,13 @@ from delaytasks.models import Job
 from delaytasks.pipeline.sources.database import Database
 from delaytasks.pipeline.tables.lake import Lake
 from delaytasks.states import ENDED, Outcome, State
+from tests.support import spark_classes
 
 BODY = {"order": 7, "to": "Zoë 张"}
 HERE = Path(__file__).parent
-SMALL = {  # a few rows: to make code quick takes longer than to run it slowly
+SMALL = spark_classes.NO_CODEGEN | {
     "spark.sql.shuffle.partitions": "1", "spark.driver.memory": "1g", "spark.log.level": "ERROR",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.driver.extraJavaOptions": spark_classes.OPTIONS,
 }  # fmt: skip
 
 
@@ -42,6 +42,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         chosen = item.get_closest_marker("only_on") or item.get_closest_marker("on_both")
         if not chosen:
             item.add_marker(pytest.mark.only_on("postgresql" if "database" in asked_for else "sqlite"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _spark_classes() -> None:
+    """Let all Java processes of Spark start with its archive of classes."""
+    spark_classes.make()
 
 
 @pytest.fixture(scope="session")

@@ -17,12 +17,11 @@ from pathlib import Path
 from pyspark.find_spark_home import _find_spark_home
 
 from delaytasks.pipeline.spark import java
+from tests.support import spark_classes
 from tests.support.servers import die_with_parent, stop_process, tail, wait_until
 
 START_SECONDS = 60
 WORKERS = 2
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dspark.ui.enabled=false"
-
 
 VIEW = "/proc/self/cwd"
 
@@ -66,7 +65,7 @@ def _start(
     command += ["--webui-port", "0", *arguments]
     environment = {
         "PATH": os.defpath, "SPARK_HOME": home, "JAVA_HOME": java_home or java.home(), "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_DAEMON_MEMORY": "192m", "SPARK_DAEMON_JAVA_OPTS": QUICK,
+        "SPARK_DAEMON_MEMORY": "192m", "SPARK_DAEMON_JAVA_OPTS": f"{spark_classes.OPTIONS} -Dspark.ui.enabled=false",
     }  # fmt: skip
     with (folder / f"{name}.log").open("wb") as log:
         process = subprocess.Popen(
