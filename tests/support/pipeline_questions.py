@@ -1,12 +1,13 @@
-"""python -m tests.support.pipeline_questions: run several pipeline applications in one Spark session.
+"""python -m tests.support.pipeline_questions: run pipeline applications in one Spark session until stdin ends.
 
 One session is used because starting a session takes longer than running the applications.
 
-stdin    {"asked": [[application, its settings], ...], "unchecked": true to skip the check of the executors}
+stdin    lines: {"asked": [[application, its settings], ...], "unchecked": true to skip the check of the executors}
 stdout   the output of each run, followed by {"exit_code": ...}
 """
 
 import contextlib
+import itertools
 import json
 import sys
 
@@ -16,14 +17,16 @@ from delaytasks.pipeline.spark import session
 
 
 def main() -> None:
-    request = json.load(sys.stdin)
-    settings = from_environment({VARIABLE: request["asked"][0][1]})
+    requests = map(json.loads, iter(sys.stdin.readline, ""))
+    first = next(requests)
+    settings = from_environment({VARIABLE: first["asked"][0][1]})
+    check = run.check
     with session.session("questions", master=settings.master, options=settings.spark) as spark:
         session.session = lambda *_, **__: contextlib.nullcontext(spark)
-        if request["unchecked"]:
-            run.check = lambda *_: None
-        for question, text in request["asked"]:
-            print(json.dumps({"exit_code": run.main([question], {VARIABLE: text})}), flush=True)
+        for request in itertools.chain([first], requests):
+            run.check = (lambda *_: None) if request["unchecked"] else check
+            for question, text in request["asked"]:
+                print(json.dumps({"exit_code": run.main([question], {VARIABLE: text})}), flush=True)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from delaytasks.pipeline.tables import archives
 from delaytasks.pipeline.tables.lake import Lake
 from delaytasks.states import Outcome, State
 
+from ...support.servers import die_with_parent, tail
 from ...support.spark_cluster import VIEW, cluster
 from ..conftest import SMALL, happened
 from .test_cluster import LOOPBACK
@@ -50,6 +51,50 @@ class Site(NamedTuple):
     shared: Path
     alone: Path
     elsewhere: Path
+
+
+class Driver:
+    """The one driver that may use the cluster's cores: it runs applications in a folder until another is needed."""
+
+    def __init__(self, log: Path) -> None:
+        self.log = log
+        self.folder: Path | None = None
+        self.process: subprocess.Popen[str] | None = None
+
+    def run(self, folder: Path, asked: list[list[str]], unchecked: bool) -> list[dict[str, Any]]:
+        """Run these applications. Return two documents for each: its answer and its exit code."""
+        if folder != self.folder or self.process is None:
+            self.close()
+            with self.log.open("ab") as log:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-m", "tests.support.pipeline_questions"], cwd=folder, text=True, bufsize=1,
+                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, preexec_fn=die_with_parent(),
+                    env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(package.ROOT.parent)},
+                )  # fmt: skip
+            self.folder = folder
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps({"asked": asked, "unchecked": unchecked}) + "\n")
+        found: list[dict[str, Any]] = []
+        for line in self.process.stdout:
+            document = json.loads(line) if line.startswith("{") else {"progress": line}
+            found += [] if "progress" in document else [document]
+            if len(found) == 2 * len(asked):
+                return found
+        raise AssertionError(f"The driver ended after {found}:\n{tail(self.log)}")
+
+    def close(self) -> None:
+        """End the driver and its executors."""
+        if self.process is not None:
+            self.process.communicate()
+            self.process = None
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    running = Driver(tmp_path_factory.mktemp("driver") / "log")
+    yield running
+    running.close()
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +131,9 @@ def rows(job: Callable[..., Job]) -> list[Job]:
 
 
 @pytest.fixture
-def ask(site: Site, database: Database, rows: list[Job], tmp_path: Path) -> Callable[..., dict[str, Any]]:
+def ask(
+    site: Site, driver: Driver, database: Database, rows: list[Job], tmp_path: Path
+) -> Callable[..., dict[str, Any]]:
     """Run applications in one session from a folder. Return application -> answer with its exit code."""
     orders, promises = tmp_path / "orders", tmp_path / "promises.csv"
     orders.mkdir()
@@ -112,14 +159,7 @@ def ask(site: Site, database: Database, rows: list[Job], tmp_path: Path) -> Call
             [each, Settings(database, lake, site.url, CONF, arguments.get(each, {})).environment()[VARIABLE]]
             for each in questions
         ]
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.support.pipeline_questions"], cwd=folder, text=True, capture_output=True,
-            input=json.dumps({"asked": result, "unchecked": unchecked}),
-            env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(package.ROOT.parent)},
-        )  # fmt: skip
-        lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-        answers = [each for each in lines if "progress" not in each]
-        assert len(answers) == 2 * len(questions), done.stdout + done.stderr
+        answers = driver.run(folder, result, unchecked)
         pairs = zip(answers[::2], answers[1::2], strict=True)
         return {question: answer | code for question, (answer, code) in zip(questions, pairs, strict=True)}
 
@@ -208,8 +248,9 @@ def test_inputs_that_an_executor_lacks_or_has_in_another_version_are_named(
 
 @pytest.mark.parametrize("submit", [False, pytest.param(True, marks=pytest.mark.tools)])
 def test_the_command_has_another_exit_code_than_for_faults(
-    site: Site, rows: list[Job], monkeypatch: pytest.MonkeyPatch, submit: bool
+    site: Site, driver: Driver, rows: list[Job], monkeypatch: pytest.MonkeyPatch, submit: bool
 ) -> None:
+    driver.close()  # the command's driver needs the cores
     monkeypatch.chdir(site.elsewhere)
     options = [word for name, value in CONF.items() for word in ("--conf", f"{name}={value}")]
     with pytest.raises(CommandError, match="2 of 2 executors cannot take part") as raised:
