@@ -194,7 +194,7 @@ class Client:
 
     def add(
         self, topic: str, id: str, *, delay: Delay, ttr: Delay, body: Any = None, on_conflict: str = "reject",
-        expires: Delay | None = None,
+        expires: Delay | None = None, priority: int = 0,
     ) -> str:  # fmt: skip
         """Add a job that is due after `delay`. Return "created", "kept", "replaced" or "again".
 
@@ -204,12 +204,14 @@ class Client:
                       "again" keeps it if it waits, and lets it run once more if it is running
         expires       timedelta or seconds after its due time in which the job may begin; later it is skipped. None: as
                       the topic's handler says
+        priority      0 to 9; a due job of a higher priority is handed out first
 
         After Unavailable with perhaps_done=True, repeat the add with on_conflict="keep" to make sure that
         the job exists. With "keep" the client itself repeats the add after a broken connection.
         """
         command = {"command": "add", "topic": topic, "id": id, "delay": _seconds(delay), "TTR": _seconds(ttr)}
         optional = {} if expires is None else {"expires": _seconds(expires)}
+        optional |= {"priority": priority} if priority else {}
         return str(self._send(command | {"body": body, "on_conflict": on_conflict} | optional)["result"])
 
     def pop(self, topic: str, *, wait: float = 0, consumer: str = "") -> Job | None:

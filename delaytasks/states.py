@@ -21,6 +21,11 @@ class State(IntEnum):
         return self.name.lower()
 
 
+# A job of priority p is taken before those of priority 0 that are due up to p times this earlier. It is part of the
+# mirror's entries (score.lua), so it is not a setting.
+AGE_MS = 60_000
+MAX_PRIORITY = 9
+
 STORED = tuple(state for state in State if state is not State.READY)
 LIVE = (State.DELAYED, State.READY, State.RESERVED)
 STORED_LIVE = tuple(state for state in LIVE if state in STORED)

@@ -13,6 +13,7 @@ from typing import Any
 
 from .clock import to_ms
 from .exceptions import BadBody, BadDelay, BadInput, BadKey, BadTopic, BadTTR, BodyTooLarge, NaiveDatetime, short_repr
+from .states import MAX_PRIORITY
 
 MAX_KEY = 255
 MAX_TTR_MS = 7 * 86_400_000
@@ -86,6 +87,13 @@ def to_expires_ms(expires: timedelta | float | int) -> int:
     if ms == 0:
         raise BadDelay("expires is 0: no job begins in 0 seconds after its due time.")
     return ms
+
+
+def check_priority(priority: object) -> int:
+    """Return `priority` if it is valid. Raises BadInput."""
+    if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= MAX_PRIORITY:
+        raise BadInput(f"priority is {short_repr(priority)}: give an int from 0 to {MAX_PRIORITY}; 0 is the default.")
+    return int(priority)
 
 
 def to_body(body: Any, *, max_bytes: int) -> str:

@@ -110,6 +110,7 @@ class JobAdmin(BulkActions):
                     "due",
                     "late",
                     "time_to_run",
+                    "priority",
                     "pretty_body",
                 )
             },
@@ -121,9 +122,9 @@ class JobAdmin(BulkActions):
         (_("Lifecycle"), {"fields": ("id", "scheduled", "ended")}),
     ]
     readonly_fields = (
-        "id", "shown_state", "linked_topic", "key", "linked_subject", "due", "late", "time_to_run", "pretty_body",
-        "attempt", "shown_failures", "reserved", "lease", "next_run", "worker", "full_error", "scheduled", "ended",
-        "expires", "polled",
+        "id", "shown_state", "linked_topic", "key", "linked_subject", "due", "late", "time_to_run", "priority",
+        "pretty_body", "attempt", "shown_failures", "reserved", "lease", "next_run", "worker", "full_error",
+        "scheduled", "ended", "expires", "polled",
     )  # fmt: skip
 
     class Media:

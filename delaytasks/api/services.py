@@ -40,6 +40,7 @@ def _schedule_arguments(data: Mapping[str, Any]) -> dict[str, Any]:
         "body": data.get("body"),
         "ttr": data.get("ttr_seconds"),
         "expires": data.get("expires_seconds"),
+        "priority": data["priority"],
     }
 
 

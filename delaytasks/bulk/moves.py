@@ -93,7 +93,9 @@ def _record(using: str, moved: Moved, outcome: Outcome, origin: Origin) -> None:
 
 
 def _add_to_mirror(using: str, moved: Moved) -> None:
-    on_commit.add_to_mirror(using, [Entry(row.id, row.topic, due_ms) for row, due_ms, _ in moved], mark=True)
+    on_commit.add_to_mirror(
+        using, [Entry(row.id, row.topic, due_ms, row.priority) for row, due_ms, _ in moved], mark=True
+    )
 
 
 def _send(using: str, moved: Moved, signal: Signal) -> set[int]:

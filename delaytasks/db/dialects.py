@@ -94,6 +94,10 @@ class Dialect(abc.ABC):
         """Return the SQL of the condition that the column is one of these ids, and its parameters."""
         return f"{column} IN ({', '.join(['%s'] * len(ids))})", list(ids)
 
+    def for_each(self, numbers: range, query: str) -> list[str]:
+        """Return queries that together yield the rows of `query`, whose {} stands for a number, for each number."""
+        return [query.format(number) for number in numbers]
+
     def among_results(self, column: str, query: str) -> str:
         """Return the SQL of the condition that the column is one of the few ids that a query finds."""
         return f"{column} IN ({query})"
@@ -155,6 +159,11 @@ class PostgreSQL(Dialect):
 
     def among(self, column: str, ids: Sequence[int]) -> tuple[str, list[Any]]:
         return f"{column} = ANY(CAST(%s AS bigint[]))", [_array("bigint", ids)]
+
+    def for_each(self, numbers: range, query: str) -> list[str]:
+        """Return one query, which is planned in much less time."""
+        series = f"generate_series({numbers[0]}, {numbers[-1]}) AS number"
+        return [f"SELECT found.* FROM {series}, LATERAL ({query.format('number')}) AS found"]
 
     def among_results(self, column: str, query: str) -> str:
         return f"{column} = ANY(ARRAY({query}))"

@@ -103,22 +103,23 @@ def _insert(using: str, rows: Sequence[NewRow]) -> list[StoredJob]:
         return stored
     table, params = d.table(_NEW_KINDS, [(*row.job, row.actor, row.producer) for row in rows])
     sql = f"""
-        WITH new (topic, key, at_ms, delay_ms, ttr_ms, body, label, pk, expires_ms, trace, actor, producer)
+        WITH new (topic, key, at_ms, delay_ms, ttr_ms, body, label, pk, expires_ms, trace, level, actor, producer)
             AS ({table}),
         inserted AS (
             INSERT INTO delaytasks_job
                 (topic, key, state, due_at, ttr_ms, body, created_at, attempt, failures, worker, error,
-                 subject_label, subject_pk, expires_ms, trace_context, producer)
+                 subject_label, subject_pk, expires_ms, trace_context, priority, producer)
             SELECT topic, key, {DELAYED}, {transitions.new_due(d)}, ttr_ms, {d.as_json("body")}, {d.now}, 0, 0, '', '',
-                NULLIF(label, ''), NULLIF(pk, ''), expires_ms, NULLIF(trace, ''), NULLIF(producer, '')
+                NULLIF(label, ''), NULLIF(pk, ''), expires_ms, NULLIF(trace, ''), level,
+                NULLIF(producer, '')
             FROM new
             ON CONFLICT (topic, key) WHERE ended_at IS NULL DO NOTHING
-            RETURNING id, topic, key, {d.to_ms("due_at")} AS due_ms, {d.to_ms("created_at")} AS now_ms),
+            RETURNING id, topic, key, {d.to_ms("due_at")} AS due_ms, {d.to_ms("created_at")} AS now_ms, priority),
         recorded AS (
             INSERT INTO delaytasks_jobevent ({transitions.EVENT_COLUMNS})
             SELECT id, '{Outcome.SCHEDULED}', 0, due_ms, now_ms, NULL, due_ms, '', actor, '', ''
             FROM inserted JOIN new USING (topic, key) WHERE actor <> '')
-        SELECT id, topic, key, due_ms, now_ms FROM inserted"""
+        SELECT id, topic, key, due_ms, now_ms, priority FROM inserted"""
     return list(map(StoredJob._make, dialects.run(using, sql, params)))
 
 

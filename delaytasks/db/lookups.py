@@ -6,7 +6,7 @@ The queries that return pages use the cursor (due_ms, id), in the order of the i
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from ..states import State
+from ..states import AGE_MS, MAX_PRIORITY, State
 from . import dialects
 
 DELAYED, RESERVED = int(State.DELAYED), int(State.RESERVED)
@@ -24,6 +24,7 @@ class JobSnapshot(NamedTuple):
     lease_ms: int | None
     reserved_ms: int | None
     now_ms: int
+    priority: int = 0
 
     @property
     def lease_is_over(self) -> bool:
@@ -53,7 +54,7 @@ def lease_ms(d: dialects.Dialect) -> str:
 
 def _select(d: dialects.Dialect) -> str:
     return f"""SELECT id, topic, state, attempt, failures, {d.to_ms("due_at")},
-        {lease_ms(d)}, {d.to_ms("reserved_at")}, {d.to_ms(d.now)}
+        {lease_ms(d)}, {d.to_ms("reserved_at")}, {d.to_ms(d.now)}, priority
         FROM delaytasks_job"""
 
 
@@ -129,23 +130,35 @@ def held_by(using: str, prefix: str, *, after: tuple[int, int], limit: int) -> l
     return [JobSnapshot(*row) for row in dialects.run(using, held_by_sql(using), params)]
 
 
-def ready_ids_sql(using: str) -> str:
+def run_order(d: dialects.Dialect) -> str:
+    """Return the SQL of the order in which due jobs are run: by age, where each level of priority counts AGE_MS."""
+    return f"{d.plus_ms('due_at', f'-priority * {AGE_MS}')}, id"
+
+
+def ready_ids_sql(using: str) -> tuple[str, int]:
+    """Return a query for a topic's first ready jobs in run order, and how often it takes (topic, limit).
+
+    It merges the oldest jobs with the oldest ones of each higher priority, all from the beginning of an index. To sort
+    the jobs by priority would read all that are due.
+    """
     d = dialects.get_dialect(using)
-    return f"""SELECT id FROM delaytasks_job WHERE ended_at IS NULL AND topic = %s AND due_at <= {d.now}
-        AND (state = {DELAYED} OR {lease_is_over(d)})"""
+    ready = f"""SELECT id, due_at, priority FROM delaytasks_job WHERE ended_at IS NULL AND topic = %s
+        AND due_at <= {d.now} AND (state = {DELAYED} OR {lease_is_over(d)})"""
+    oldest = "ORDER BY due_at, id LIMIT %s"
+    of_level = f"{ready} AND priority > 0 AND priority = {{}} {oldest}"
+    heads = [f"{ready} {oldest}", *d.for_each(range(1, MAX_PRIORITY + 1), of_level)]
+    union = " UNION ".join(f"SELECT * FROM ({head}) AS head{i}" for i, head in enumerate(heads))
+    return f"SELECT id FROM ({union}) AS head ORDER BY {run_order(d)}", len(heads)
 
 
 def ready_ids(using: str, topic: str, *, limit: int, without: Collection[int] = ()) -> list[int]:
-    """Return the ids of the topic's oldest ready jobs, without locking them. For claims without a mirror.
+    """Return the ids of the topic's first ready jobs in run order, without locking them. For claims without a mirror.
 
     Includes jobs whose lease has ended: the caller cannot claim them and takes them back.
     """
-    condition, params = "", [topic]
-    if without:
-        among, ids = dialects.get_dialect(using).among("id", list(without))
-        condition, params = f"AND NOT {among}", [topic, *ids]
-    sql = f"{ready_ids_sql(using)} {condition} ORDER BY due_at, id LIMIT %s"
-    return [row[0] for row in dialects.run(using, sql, [*params, limit])]
+    sql, times = ready_ids_sql(using)
+    found = dialects.run(using, sql, [topic, limit + len(without)] * times)
+    return [row[0] for row in found if row[0] not in without][:limit]
 
 
 def ready_topic_sql(using: str) -> str:

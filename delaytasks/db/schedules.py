@@ -97,7 +97,7 @@ def insert_firings(using: str, rows: Sequence[NewFiring]) -> list[StoredJob]:
         WHERE NOT EXISTS ({_MADE})
         ON CONFLICT (topic, key) WHERE ended_at IS NULL DO NOTHING
         RETURNING id, topic, key, {d.to_ms("due_at")}, {d.to_ms("created_at")}"""
-    return list(map(StoredJob._make, dialects.run(using, sql, params)))
+    return [StoredJob(*row) for row in dialects.run(using, sql, params)]
 
 
 def find_made(using: str, topic: str, keys: Sequence[str]) -> list[str]:

@@ -1,6 +1,5 @@
 """DelaytasksBackend: each enqueued task is a job, in the topic of its queue."""
 
-import inspect
 import uuid
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -100,7 +99,7 @@ class DelaytasksBackend(BaseTaskBackend):
                 due_at=task.run_after,
                 body={"task": task.module_path},
                 using=using,
-                **_priority_options(task.priority),
+                priority=job_priority(task.priority),
             )
             record = TaskRecord(
                 id=record_id,
@@ -199,9 +198,3 @@ class DelaytasksBackend(BaseTaskBackend):
 def job_priority(priority: int) -> int:
     """Return the priority of a job, 0 to 9, for the priority of a task, -100 to 100. Negative ones become 0."""
     return max(0, -(-priority * 9 // 100))
-
-
-def _priority_options(priority: int) -> dict[str, Any]:
-    """Return the arguments that give a job its priority: none before schedule() takes one."""
-    takes_priority = "priority" in inspect.signature(schedule).parameters
-    return {"priority": job_priority(priority)} if takes_priority else {}

@@ -50,7 +50,9 @@ def schedule_next(using: str, ids: Sequence[int]) -> None:
     if not ids:
         return
     stored = transitions.insert_again(using, ids)
-    on_commit.add_to_mirror(using, [Entry(each.id, each.topic, each.due_ms) for each in stored], mark=False)
+    on_commit.add_to_mirror(
+        using, [Entry(each.id, each.topic, each.due_ms, each.priority) for each in stored], mark=False
+    )
     for each in stored:
         on_commit.send_signal(using, signals.job_scheduled, each.id)
 

@@ -325,7 +325,7 @@ def _move(using: str, row: JobRow, new_due: Callable[[JobRow], When], origin: Or
     transitions.record(using, [event._replace(actor=origin.by, reason=origin.reason)])
     # A postponement does not change the mirror: the entry is too early then, and a refused claim corrects it.
     if new_ms <= row.due_ms:
-        on_commit.add_to_mirror(using, [Entry(row.id, row.topic, new_ms)], mark=True)
+        on_commit.add_to_mirror(using, [Entry(row.id, row.topic, new_ms, row.priority)], mark=True)
     on_commit.send_signal(using, signals.job_rescheduled, row.id)
     return get_job(using, row.id)
 
@@ -391,6 +391,6 @@ def _retry(using: str, dead: JobRow, origin: Origin) -> "Job":
         raise NotDead(f"Job {dead.id} is no longer dead.")
     event = Event(dead.id, Outcome.RETRIED, dead.attempt, dead.due_ms, due_ms, None, due_ms)
     transitions.record(using, [event._replace(actor=origin.by, reason=origin.reason)])
-    on_commit.add_to_mirror(using, [Entry(dead.id, dead.topic, due_ms)], mark=True)
+    on_commit.add_to_mirror(using, [Entry(dead.id, dead.topic, due_ms, dead.priority)], mark=True)
     on_commit.send_signal(using, signals.job_rescheduled, dead.id)
     return get_job(using, dead.id)

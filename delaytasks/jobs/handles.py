@@ -71,6 +71,7 @@ class Handle(Generic[Function]):
         body: Any = None,
         ttr: Delay | None = None,
         expires: Delay | None = None,
+        priority: int = 0,
         on_conflict: OnConflict = "reject",
         period: Delay | None = None,
         repeat: int | None = 0,
@@ -89,12 +90,13 @@ class Handle(Generic[Function]):
         if isinstance(subject, str):
             return schedule(
                 self.topic, self._key(subject, key), delay=delay, due_at=due_at, body=body, ttr=ttr, expires=expires,
-                on_conflict=on_conflict, period=period, repeat=repeat, cron=cron, rrule=rrule, tz=tz, using=using,
-                by=by,
+                priority=priority, on_conflict=on_conflict, period=period, repeat=repeat, cron=cron, rrule=rrule,
+                tz=tz, using=using, by=by,
             )  # fmt: skip
         return schedule(
             self.topic, key, subject=subject, delay=delay, due_at=due_at, body=body, ttr=ttr, expires=expires,
-            on_conflict=on_conflict, period=period, repeat=repeat, cron=cron, rrule=rrule, tz=tz, using=using, by=by,
+            priority=priority, on_conflict=on_conflict, period=period, repeat=repeat, cron=cron, rrule=rrule, tz=tz,
+            using=using, by=by,
         )  # fmt: skip
 
     def cancel(

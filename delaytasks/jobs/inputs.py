@@ -78,6 +78,7 @@ def to_new_job(
     body: Any = None,
     ttr: Delay | None = None,
     expires: Delay | None = None,
+    priority: int = 0,
 ) -> NewJob:
     """Return a validated job to insert. Raises subclasses of BadInput. Does not check that the topic is known."""
     handlers.check_topic(topic)
@@ -85,4 +86,5 @@ def to_new_job(
     due_ms, delay_ms = to_when(delay, due_at)
     ttr_ms = handlers.ttr_ms(topic) if ttr is None else handlers.to_ttr_ms(ttr)
     expires_ms = None if expires is None else handlers.to_expires_ms(expires)
-    return NewJob(topic, key, due_ms, delay_ms, ttr_ms, to_body(body), label, pk, expires_ms)
+    level = validators.check_priority(priority)
+    return NewJob(topic, key, due_ms, delay_ms, ttr_ms, to_body(body), label, pk, expires_ms, priority=level)

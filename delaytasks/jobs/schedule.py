@@ -20,6 +20,7 @@ from ..db.retries import retry_conflicts
 from ..db.transitions import NewJob, StoredJob
 from ..exceptions import BadInput, BadSchedule, KeyIsLive, UnknownTopic
 from ..querysets import find_job, get_job
+from ..validators import check_priority
 from . import series, storage
 from .inputs import Delay, check_actor, check_known, check_name, to_key, to_new_job
 from .series import NewSeries
@@ -54,14 +55,15 @@ class Scheduled(_Counts):
 def schedule(
     topic: str, key: str, *, subject: Instance | None = None, delay: Delay | None = None,
     due_at: datetime | None = None, body: Any = None, ttr: Delay | None = None, expires: Delay | None = None,
-    on_conflict: OnConflict = "reject", period: Delay | None = None, repeat: int | None = 0, cron: str = "",
-    rrule: str = "", tz: str | ZoneInfo = "UTC", using: str | None = None, by: str = "",
+    priority: int = 0, on_conflict: OnConflict = "reject", period: Delay | None = None, repeat: int | None = 0,
+    cron: str = "", rrule: str = "", tz: str | ZoneInfo = "UTC", using: str | None = None, by: str = "",
 ) -> "Job": ...  # fmt: skip
 @overload
 def schedule(
     topic: str, key: None = None, *, subject: Instance, delay: Delay | None = None, due_at: datetime | None = None,
-    body: Any = None, ttr: Delay | None = None, expires: Delay | None = None, on_conflict: OnConflict = "reject",
-    period: Delay | None = None, repeat: int | None = 0, cron: str = "", rrule: str = "",
+    body: Any = None, ttr: Delay | None = None, expires: Delay | None = None, priority: int = 0,
+    on_conflict: OnConflict = "reject", period: Delay | None = None, repeat: int | None = 0, cron: str = "",
+    rrule: str = "",
     tz: str | ZoneInfo = "UTC", using: str | None = None, by: str = "",
 ) -> "Job": ...  # fmt: skip
 def schedule(
@@ -74,6 +76,7 @@ def schedule(
     body: Any = None,
     ttr: Delay | None = None,
     expires: Delay | None = None,
+    priority: int = 0,
     on_conflict: OnConflict = "reject",
     period: Delay | None = None,
     repeat: int | None = 0,
@@ -96,9 +99,11 @@ def schedule(
     ttr          timedelta or seconds that one attempt may take; None: the TTR of the topic's handler
     expires      timedelta or seconds: an attempt that has not begun so long after its due time is not made; the
                  job ends as skipped. None: as the topic's handler says
+    priority     int, 0 to 9: of the topic's jobs that are due, one of a higher priority is run first, unless
+                 another one has been due for a minute longer per level of difference
     on_conflict  for a live job with this topic and key: "reject" raises KeyIsLive, "keep"
-                 returns it as it is, "replace" gives it the new due time, body, TTR and
-                 expiry, and the new subject if there is one; "again" keeps it if it waits, and if its
+                 returns it as it is, "replace" gives it the new due time, body, TTR,
+                 expiry and priority, and the new subject if there is one; "again" keeps it if it waits, and if its
                  handler is running, makes it run once more after that
     period, repeat
                  timedelta or seconds from 0.1 on, and int: a series of repeat + 1 jobs, `period` apart, the first
@@ -136,6 +141,8 @@ def schedule(
     if period is not None or repeat != 0 or cron or rrule:
         if expires is not None or on_conflict == "again":
             raise BadSchedule('a series takes no expires= (give it to @handler) and no on_conflict="again".')
+        if check_priority(priority):
+            raise BadSchedule("a series takes no priority=: its jobs have the priority 0.")
         handlers.check_topic(topic)
         label, pk, key = to_key(topic, key, subject)
         mode, by = _checked_mode(on_conflict), check_actor(by)
@@ -145,7 +152,10 @@ def schedule(
         )
     if tz != "UTC":
         raise BadSchedule("tz is the zone of cron and rrule, and neither was given.")
-    row = to_new_job(topic, key=key, subject=subject, delay=delay, due_at=due_at, body=body, ttr=ttr, expires=expires)
+    row = to_new_job(
+        topic, key=key, subject=subject, delay=delay, due_at=due_at, body=body, ttr=ttr, expires=expires,
+        priority=priority,
+    )  # fmt: skip
     check_known(using, topic)
     mode, by = _checked_mode(on_conflict), check_actor(by)
     with tracing.scheduling(topic) as span:
@@ -178,6 +188,7 @@ def schedule_unique(
     body: Any = None,
     ttr: Delay | None = None,
     expires: Delay | None = None,
+    priority: int = 0,
     on_conflict: OnConflict = "reject",
     using: str | None = None,
     by: str = "",
@@ -203,8 +214,8 @@ def schedule_unique(
         with transaction.atomic(using):
             dialects.lock_name(using, key)
             job = schedule(
-                topic, key, delay=delay, due_at=due_at, body=body, ttr=ttr, expires=expires, on_conflict=on_conflict,
-                using=using, by=by,
+                topic, key, delay=delay, due_at=due_at, body=body, ttr=ttr, expires=expires, priority=priority,
+                on_conflict=on_conflict, using=using, by=by,
             )  # fmt: skip
             elsewhere = [(other, key) for other in among if other != topic]
             if elsewhere:
@@ -226,8 +237,8 @@ def schedule_many(
 ) -> Scheduled:
     """Schedule many jobs in one transaction, all or none. Return how many were created, kept and replaced.
 
-    items        mappings with arguments of schedule(): topic, key or subject, delay or due_at, body, ttr, expires.
-                 A generator is read in chunks of 500, never all at once
+    items        mappings with arguments of schedule(): topic, key or subject, delay or due_at, body, ttr, expires,
+                 priority. A generator is read in chunks of 500, never all at once
     on_conflict  as in schedule(), for all items. A repeated topic and key is a conflict as well
     using, by    as in schedule(), for all items
 
@@ -308,7 +319,8 @@ def _checked(items: Iterable[Mapping[str, Any]], trace_context: str) -> Iterator
             row = to_new_job(**item)
         except TypeError as error:
             raise BadInput(
-                f"Item {position}: {error}. It takes topic, key or subject, delay or due_at, body, ttr, expires."
+                f"Item {position}: {error}. It takes topic, key or subject, delay or due_at, body, ttr, expires, "
+                "priority."
             ) from None
         except BadInput as error:
             raise type(error)(f"Item {position}: {error}") from None
@@ -349,6 +361,7 @@ def _columns(row: NewJob, stored: StoredJob) -> tuple[list[str], list[Any]]:
         "subject_pk": row.subject_pk or None,
         "expires_ms": row.expires_ms,
         "trace_context": row.trace_context or None,
+        "priority": row.priority,
     }
     return list(columns), list(columns.values())
 

@@ -198,7 +198,7 @@ def _replace(
 
 def _notify(using: str, result: StoreResult) -> StoreResult:
     """Update the mirror and send the signals on commit. Return the result."""
-    entries = [Entry(s.id, s.topic, s.due_ms) for s in result.stored]
+    entries = [Entry(s.id, s.topic, s.due_ms, s.priority) for s in result.stored]
     if entries:
         on_commit.add_to_mirror(using, entries, mark=result.replaced > 0)
     if signals.job_scheduled.receivers:

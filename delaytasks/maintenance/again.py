@@ -22,6 +22,7 @@ def _settle_left(using: str) -> int:
     with transaction.atomic(using):
         waiting, ended = transitions.settle_left_again(using, PAGE)
         if waiting:
-            on_commit.add_to_mirror(using, [Entry(job.id, job.topic, job.due_ms) for job in waiting], mark=True)
+            entries = [Entry(job.id, job.topic, job.due_ms, job.priority) for job in waiting]
+            on_commit.add_to_mirror(using, entries, mark=True)
         schedule_next(using, ended)
     return len(waiting) + len(ended)

@@ -81,7 +81,7 @@ def _repair(index: Mirror, difference: _Difference) -> None:
     if difference.kind == "doubled":
         index.settle([Settlement(row.id, row.topic, difference.due_score or 0, GONE)])
     else:
-        index.feed([Entry(row.id, row.topic, row.entry_ms)])
+        index.feed([Entry(row.id, row.topic, row.entry_ms, row.priority)])
 
 
 def _check_entries(index: Mirror, using: str, counts: dict[str, int], repair: bool) -> None:

@@ -81,7 +81,7 @@ def window(using: str, after_ms: int, until_ms: int) -> Iterator[list[JobSnapsho
 
 def add_page(index: Mirror, page: list[JobSnapshot]) -> int:
     """Add a page of jobs to the mirror. Return how many had no entry before. Raises MirrorDown."""
-    return index.feed(Entry(s.id, s.topic, s.entry_ms) for s in page)
+    return index.feed(Entry(s.id, s.topic, s.entry_ms, s.priority) for s in page)
 
 
 def feed(index: Mirror, using: str) -> int:

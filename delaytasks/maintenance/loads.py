@@ -63,5 +63,5 @@ def _entries(using: str, until_ms: int, **filters: object) -> list[Entry]:
     Reserved jobs are left out: they have an entry, or the sweep takes them back when their lease has expired.
     """
     jobs = Job.objects.using(using).filter(state=State.DELAYED, due_at__lte=clock.from_ms(until_ms), **filters)
-    rows = jobs.order_by("pk").values_list("pk", "topic", "due_at")[:PAGE]
-    return [Entry(pk, topic, clock.to_ms(due_at)) for pk, topic, due_at in rows]
+    rows = jobs.order_by("pk").values_list("pk", "topic", "due_at", "priority")[:PAGE]
+    return [Entry(pk, topic, clock.to_ms(due_at), priority) for pk, topic, due_at, priority in rows]

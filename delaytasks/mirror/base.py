@@ -16,10 +16,14 @@ class Entry(NamedTuple):
     id: int
     topic: str
     at_ms: int
+    priority: int = 0  # of the job, 0 to 9; ignored when an entry is removed
 
 
 class Settlement(NamedTuple):
-    """A compare-and-set of one entry's score, from seen_ms to to_ms. If to_ms is GONE, the entry is removed."""
+    """A compare-and-set of one entry's time, from seen_ms to to_ms. If to_ms is GONE, the entry is removed.
+
+    The entry keeps its priority.
+    """
 
     id: int
     topic: str
@@ -59,7 +63,7 @@ class DueIndex(Protocol):
         """Add entries for delayed jobs. Return how many jobs had no entry before. Never raises."""
 
     def settle(self, settlements: Iterable[Settlement]) -> int:
-        """Move or remove each entry whose score is still `seen_ms`. Return how many changed. Never raises."""
+        """Move or remove each entry whose time is still `seen_ms`. Return how many changed. Never raises."""
 
     def count(self, name: str, by: int = 1) -> None:
         """Add `by` to a counter shared by all processes. Never raises."""
@@ -73,7 +77,9 @@ class DueIndex(Protocol):
         """
 
     def reserve(self, topic: str, count: int, now_ms: int, until_ms: int) -> Reservation:
-        """Reserve up to `count` of the topic's oldest ready jobs until `until_ms`; then they are ready again.
+        """Reserve up to `count` of the topic's ready jobs until `until_ms`; then they are ready again.
+
+        They are the first ones by due time minus AGE_MS for each level of priority.
 
         Without a mirror, the jobs are only read, so several callers may get the same ones.
         """

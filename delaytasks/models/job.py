@@ -85,6 +85,8 @@ class Job(models.Model):
     producer: str | None = columns.CharField(max_length=8, null=True, editable=False)
     # The span that scheduled the job, as delaytasks.tracing stores it; null: tracing was off, or it was not sampled.
     trace_context: str | None = columns.TextField(null=True, editable=False)
+    # 0 to 9. Of the jobs that are due, one of a higher priority is run first, until another is AGE_MS older per level.
+    priority: int = columns.SmallIntegerField(_("priority"), default=0, db_default=0)
 
     objects: ClassVar[Any] = JobQuerySet.as_manager()
     is_new: bool = False  # set on the result of schedule(): True if this call created the job
@@ -120,6 +122,9 @@ class Job(models.Model):
                 condition=Q(ttr_ms__gt=0, failures__gte=0, attempt__gte=F("failures")) & ~Q(key=""),
                 name="delaytasks_job_sane",
             ),
+            models.CheckConstraint(
+                condition=Q(priority__gte=0, priority__lte=states.MAX_PRIORITY), name="delaytasks_job_priority_known"
+            ),
         ]
         indexes: ClassVar = [
             # No index uses a column that a claim writes (state, attempt, lease_until, reserved_at, worker), not even
@@ -128,6 +133,12 @@ class Job(models.Model):
             # For lists of a topic's jobs and claims without a mirror: they do not read the jobs of other topics.
             models.Index(
                 fields=["topic", "due_at", "id"], condition=Q(ended_at__isnull=True), name="delaytasks_job_topic_due"
+            ),
+            # For claims without a mirror: the oldest jobs of each higher priority.
+            models.Index(
+                fields=["topic", "priority", "due_at", "id"],
+                condition=Q(ended_at__isnull=True, priority__gt=0),
+                name="delaytasks_job_priority",
             ),
             # For searches by topic and key, or topic and key prefix, among live and ended jobs.
             models.Index(

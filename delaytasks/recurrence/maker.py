@@ -178,5 +178,5 @@ def _move(using: str, row: Schedule, due_ms: int) -> int:
         job = transitions.find_live(using, [(row.topic, firing_prefix(row) + row.made_label)])
         for live in job.values():
             if live.due_ms == seen_ms and transitions.move_delayed(using, live.id, due_ms=due_ms, delay_ms=None):
-                on_commit.add_to_mirror(using, [Entry(live.id, live.topic, due_ms)], mark=True)
+                on_commit.add_to_mirror(using, [Entry(live.id, live.topic, due_ms, live.priority)], mark=True)
     return 1

@@ -200,7 +200,7 @@ def move(declaration: Declaration, rows: Sequence[Difference], using: str) -> li
         UPDATE delaytasks_job SET failures = 0, error = '', due_at = {_due(d)},
             declared_due = {d.from_ms("declared_ms")}, subject_label = CAST(%s AS text), subject_pk = pk
         FROM locked WHERE id = job_id AND state = {DELAYED}
-        RETURNING id, topic, key, {d.to_ms("due_at")}, {d.to_ms(d.now)}"""
+        RETURNING id, topic, key, {d.to_ms("due_at")}, {d.to_ms(d.now)}, priority"""
     moved = [StoredJob(*row) for row in dialects.run(using, sql, [*params, declaration.label])]
     before = {row.job_id: row for row in rows}
     transitions.record(using, (_moved_event(before[job.id], job) for job in moved))

@@ -140,7 +140,8 @@ def apply_differences(declaration: Declaration, different: Sequence[Difference],
         on_commit.remove_from_mirror(using, *(Entry(job.id, job.topic, job.due_ms) for job in cancelled))
     for jobs, mark in ((made, False), (moved, True)):
         if jobs:
-            on_commit.add_to_mirror(using, [Entry(job.id, job.topic, job.due_ms) for job in jobs], mark=mark)
+            entries = [Entry(job.id, job.topic, job.due_ms, job.priority) for job in jobs]
+            on_commit.add_to_mirror(using, entries, mark=mark)
     sent: list[tuple[Signal, Sequence[StoredJob | Cancelled]]] = [
         (signals.job_scheduled, made),
         (signals.job_rescheduled, moved),

@@ -9,6 +9,7 @@ its entry in the mirror is corrected.
 import logging
 import time
 from collections.abc import Sequence
+from operator import attrgetter
 
 from django.db import DatabaseError, InterfaceError, OperationalError, connections, transaction
 
@@ -34,7 +35,7 @@ UNENDED_RETRY_MS = 1_000  # the same for a job that must not run and could not b
 
 
 class Candidates:
-    """Jobs of a topic that a run has reserved but not claimed, oldest due first."""
+    """Jobs of a topic that a run has reserved but not claimed, in run order: by priority and age."""
 
     def __init__(self, index: DueIndex, topic: str, *, using: str, worker: str) -> None:
         self.index, self.topic, self.using, self.worker = index, topic, using, worker
@@ -63,7 +64,7 @@ class Candidates:
         return databases.now_ms(self.using) < self.until_ms
 
     def claim(self) -> RunningJob | None:
-        """Claim the reserved job that is due first and free. Return None if there is none."""
+        """Claim the first reserved job that is free. Return None if there is none."""
         while self.ids and self.fresh:
             claimed = self._claim_first()
             if claimed is None:
@@ -148,7 +149,7 @@ class Candidates:
 
 
 def take(index: DueIndex, topic: str, count: int, *, using: str, worker: str) -> list[RunningJob]:
-    """Reserve up to `count` ready jobs of a topic and claim them at once. Return the claimed jobs, oldest due first.
+    """Reserve up to `count` ready jobs of a topic and claim them at once. Return the claimed jobs in run order.
 
     For consumers over HTTP, which hold each of the jobs. The result is empty only if no more jobs are ready. If none
     of the reserved jobs can be claimed, because they are locked or not yet due, the next jobs are tried.
@@ -180,7 +181,7 @@ def _claim_many(using: str, topic: str, ids: Sequence[int], worker: str) -> list
             claimed += transitions.claim(using, topic, missed, worker)
     except DatabaseError as error:  # the claimed jobs must be returned
         logger.warning("%s: expired leases were not taken back: %s", topic, error)
-    return sorted(claimed, key=lambda c: (c.due_ms, c.id))
+    return sorted(claimed, key=attrgetter("rank"))
 
 
 def _take_back(using: str, ids: Sequence[int]) -> int:

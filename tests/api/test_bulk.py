@@ -24,7 +24,7 @@ def bulk(rest: Rest, jobs: list[Any], status: int = 201, **more: Any) -> Any:
 def test_bulk_creates_jobs_each_with_its_own_terms(rest: Rest) -> None:
     jobs = [
         terms(1, body={"n": 1}, ttr_seconds=5, expires_seconds=0.5),
-        {"topic": "mail.print", "key": "p", "due_at": "2030-01-01T01:00:00.250+01:00"},
+        {"topic": "mail.print", "key": "p", "due_at": "2030-01-01T01:00:00.250+01:00", "priority": 9},
         terms(2),
     ]
     made = bulk(rest, jobs)
@@ -37,6 +37,7 @@ def test_bulk_creates_jobs_each_with_its_own_terms(rest: Rest) -> None:
         (at(60), 5, {"n": 1}), (at(0.25), 60, {}), (at(60), 30, {}),
     ]  # fmt: skip
     assert [job["expires_seconds"] for job in read] == [0.5, None, None]
+    assert [job["priority"] for job in read] == [0, 9, 0]
     assert all(events(job["id"]) == [("scheduled", "php")] for job in made["jobs"])
 
 

@@ -38,19 +38,19 @@ def ended(rest: Rest, how: str, **terms: Any) -> int:
 
 
 def test_created_job_is_returned_with_all_fields(rest: Rest) -> None:
-    made = rest.make(delay_seconds=1800, body={"order": 7}, ttr_seconds=1.5, expires_seconds=90)
+    made = rest.make(delay_seconds=1800, body={"order": 7}, ttr_seconds=1.5, expires_seconds=90, priority=7)
     assert made == {
         "id": made["id"], "topic": "mail.send", "key": "mail:1", "state": "delayed", "due_at": at(1800),
-        "ttr_seconds": 1.5, "expires_seconds": 90, "attempt": 0, "failures": 0, "body": {"order": 7},
-        "created_at": at(0), "reserved_at": None, "lease_until": None, "ended_at": None, "worker": "", "error": "",
-        "error_code": None,
+        "ttr_seconds": 1.5, "expires_seconds": 90, "priority": 7, "attempt": 0, "failures": 0,
+        "body": {"order": 7}, "created_at": at(0), "reserved_at": None, "lease_until": None, "ended_at": None,
+        "worker": "", "error": "", "error_code": None,
         "result": "created",
     }  # fmt: skip
     assert rest.last.headers["Location"] == f"/api/jobs/{made['id']}/"
     assert events(made["id"]) == [("scheduled", "php")]
     job = Job.objects.get(pk=made["id"])
     assert (job.topic, job.key, job.body, job.ttr_ms) == ("mail.send", "mail:1", {"order": 7}, 1500)
-    assert job.expires_ms == 90_000
+    assert (job.expires_ms, job.priority) == (90_000, 7)
 
 
 def test_missing_fields_have_the_topics_defaults(rest: Rest) -> None:
@@ -158,6 +158,12 @@ GOOD = {"topic": "mail.send", "key": "mail:1", "delay_seconds": 5}
         ({"expires_seconds": 0}, ["expires_seconds"]),
         ({"expires_seconds": 31_622_401}, ["expires_seconds"]),
         ({"expires_seconds": None}, ["expires_seconds"]),
+        ({"priority": 10}, ["priority"]),
+        ({"priority": -1}, ["priority"]),
+        ({"priority": "5"}, ["priority"]),
+        ({"priority": True}, ["priority"]),
+        ({"priority": 1.5}, ["priority"]),
+        ({"priority": None}, ["priority"]),
         ({"on_conflict": "ignore"}, ["on_conflict"]),
         ({"on_conflict": None}, ["on_conflict"]),
         ({"on_conflict": ["keep"]}, ["on_conflict"]),
@@ -263,8 +269,9 @@ def test_job_is_read_with_its_events(rest: Rest, db_clock: Any) -> None:
     token = f"php (token {Token.objects.get(account__name='php').prefix})"
     assert rest.get(f"jobs/{job_id}/") == {
         "id": job_id, "topic": "mail.send", "key": "mail:1", "state": "delayed", "due_at": at(70.54),
-        "ttr_seconds": 30, "expires_seconds": None, "attempt": 1, "failures": 1, "body": [1], "created_at": at(0),
-        "reserved_at": at(10.04), "lease_until": None, "ended_at": None, "worker": "php/m1", "error": "from the bank",
+        "ttr_seconds": 30, "expires_seconds": None, "priority": 0, "attempt": 1, "failures": 1,
+        "body": [1], "created_at": at(0), "reserved_at": at(10.04),
+        "lease_until": None, "ended_at": None, "worker": "php/m1", "error": "from the bank",
         "error_code": None,
         "has_older_events": False,
         "events": [

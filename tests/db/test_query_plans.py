@@ -125,6 +125,31 @@ def test_the_ready_jobs_without_a_mirror_skip_the_backlog_of_other_topics(table)
     assert "delaytasks_job_topic_due" in plan.indexes, str(plan)
 
 
+def test_a_claim_by_priority_reads_only_the_first_jobs_of_each_level(table):
+    """10,000 jobs are due. A plan that sorts them would read them all; an index by priority has the few with one."""
+    with connection.cursor() as cursor:
+        cursor.execute("""
+            UPDATE delaytasks_job SET due_at = now() - id * interval '1 ms',
+                priority = CASE WHEN id / 20 % 50 = 0 THEN 1 + id / 1000 % 9 ELSE 0 END
+            WHERE topic = 't10' AND ended_at IS NULL""")
+        assert cursor.rowcount == 10_000
+        cursor.execute("ANALYZE delaytasks_job")
+        # All jobs that are due have one topic here. The planner cannot know that, and would sort the few it expects.
+        cursor.execute("SET LOCAL enable_bitmapscan = off")
+        sql, times = lookups.ready_ids_sql("default")
+        cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}", ["t10", 8] * times)
+        [[output]] = cursor.fetchall()
+    read = [node for node in _all_nodes(output[0]["Plan"]) if node.get("Relation Name") == "delaytasks_job"]
+    assert {node.get("Index Name") for node in read} == {"delaytasks_job_topic_due", "delaytasks_job_priority"}, output
+    assert {node["Actual Rows"] for node in read} == {8}, output
+
+
+def _all_nodes(tree):
+    yield tree
+    for child in tree.get("Plans", ()):
+        yield from _all_nodes(child)
+
+
 LISTED = {
     "all": ({}, "delaytasks_job_key"),
     "all, in another state": ({"state": State.CANCELLED}, "delaytasks_job_key"),

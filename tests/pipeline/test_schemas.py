@@ -24,7 +24,7 @@ KINDS: dict[type[models.Field], types.DataType] = {
 CLAIM = {"grouped", "fenceable", "alone"}  # how a running job was claimed
 # When and how often a live job may run. The pipeline does not read these either.
 AGAIN = {"again", "again_due_at", "again_ttr_ms", "again_expires_ms", "again_body"}
-UNREAD = CLAIM | AGAIN | {"expires_ms", "polls", "replaced_at", "declared_due", "producer", "trace_context"}
+UNREAD = CLAIM | AGAIN | {"expires_ms", "polls", "replaced_at", "declared_due", "producer", "trace_context", "priority"}
 
 
 def of_the_model(model: type[models.Model]) -> list[tuple[str, Any, bool]]:

@@ -114,7 +114,9 @@ def visible(topic: str | None, caller: Any, known: set[str]) -> list[str]:
 
 def _notify(using: str, added: Sequence[tuple[Add, Added]]) -> None:
     """Tell the mirror and the signals' receivers on commit."""
-    entries = [Entry(row.id, add.job.topic, row.due_ms) for add, row in added if row.done is Done.CREATED]
+    entries = [
+        Entry(row.id, add.job.topic, row.due_ms, add.job.priority) for add, row in added if row.done is Done.CREATED
+    ]
     if entries:
         on_commit.add_to_mirror(using, entries, mark=False)
     if signals.job_scheduled.receivers:

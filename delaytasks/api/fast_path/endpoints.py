@@ -108,7 +108,16 @@ async def queue(call: Call) -> Reply:
 async def _add_command(call: Call, fields: dict[str, Any]) -> Reply:
     _require_create(call, fields["topic"], fields["on_conflict"])
     body = JSON_NULL if fields["body"] is None else fields["body"]
-    job = _new_job(fields["topic"], fields["id"], None, fields["delay"], fields["TTR"], fields.get("expires"), body)
+    job = _new_job(
+        fields["topic"],
+        fields["id"],
+        None,
+        fields["delay"],
+        fields["TTR"],
+        fields.get("expires"),
+        fields["priority"],
+        body,
+    )
     added = await _add(call, job, mode=fields["on_conflict"], unique=True)
     due_at = rfc3339(from_ms(added.due_ms))
     return Reply(envelope(fields["id"], due_at=due_at, result=added.done.value))
@@ -120,9 +129,13 @@ def _require_create(call: Call, topic: str, on_conflict: str) -> None:
         raise FallBack
 
 
-def _new_job(topic: str, key: str, due_at: Any, delay: Any, ttr: Any, expires: Any, body: Any) -> NewJob:
+def _new_job(
+    topic: str, key: str, due_at: Any, delay: Any, ttr: Any, expires: Any, priority: int, body: Any
+) -> NewJob:  # fmt: skip
     try:
-        return inputs.to_new_job(topic, key=key, due_at=due_at, delay=delay, ttr=ttr, expires=expires, body=body)
+        return inputs.to_new_job(
+            topic, key=key, due_at=due_at, delay=delay, ttr=ttr, expires=expires, priority=priority, body=body
+        )
     except BadInput:
         raise FallBack from None
 
@@ -190,7 +203,7 @@ async def create(call: Call) -> Reply:
     _require_create(call, fields["topic"], fields["on_conflict"])
     job = _new_job(
         fields["topic"], fields["key"], fields.get("due_at"), fields.get("delay_seconds"), fields.get("ttr_seconds"),
-        fields.get("expires_seconds"), fields.get("body"),
+        fields.get("expires_seconds"), fields["priority"], fields.get("body"),
     )  # fmt: skip
     added = await _add(call, job, mode="reject", unique=False)
     location = f"{_jobs_path(settings.ROOT_URLCONF)}{added.id}/"
@@ -214,6 +227,7 @@ def _new_job_data(job: NewJob, added: Added, call: Call) -> dict[str, Any]:
         "due_at": rfc3339(from_ms(added.due_ms)),
         "ttr_seconds": to_seconds(job.ttr_ms),
         "expires_seconds": None if job.expires_ms is None else to_seconds(job.expires_ms),
+        "priority": job.priority,
         "attempt": 0,
         "failures": 0,
         "body": call.caller.shown_body(json.loads(job.body), job.topic),

@@ -18,7 +18,7 @@ from ...worker.attempt import RunningJob
 from .. import job_actions, services
 from ..access import receipts
 from ..access.permissions import CREATE, Right
-from ..serializers.fields import JSONField, delay_field, expires_field, rfc3339, topic_field, ttr_field
+from ..serializers.fields import JSONField, delay_field, expires_field, priority_field, rfc3339, topic_field, ttr_field
 from ..serializers.requests import StrictSerializer, reason_field
 from .fields import (
     Malformed,
@@ -51,7 +51,8 @@ def add(call: Call) -> Response:
     make = partial(
         schedule.schedule_unique,
         fields["topic"], key=call.id, among=call.caller.topics(call.using), delay=fields["delay"], ttr=fields["TTR"],
-        expires=fields.get("expires"), body=body, on_conflict=mode, using=call.using, by=call.caller.signature,
+        expires=fields.get("expires"), priority=fields["priority"], body=body, on_conflict=mode, using=call.using,
+        by=call.caller.signature,
     )  # fmt: skip
     try:
         job = services.make_and_log(make, call.caller, mode, call.using, (fields["topic"], call.id))
@@ -216,6 +217,7 @@ COMMANDS: Mapping[str, Command] = dict([
         body=JSONField(help_text="Any JSON, passed to the consumer."),
         on_conflict=mode_field(),
         expires=expires_field(help_text="Seconds after its due time in which the job may begin; later it is skipped."),
+        priority=priority_field(),
     ),
     _command(
         pop, Right.CONSUME,

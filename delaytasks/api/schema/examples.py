@@ -19,6 +19,7 @@ JOB: dict[str, Any] = {
     "due_at": "2031-05-01T09:30:00.250Z",
     "ttr_seconds": 60,
     "expires_seconds": None,
+    "priority": 0,
     "attempt": 0,
     "failures": 0,
     "body": {"order": 1042},

@@ -15,6 +15,7 @@ from rest_framework import serializers
 
 from ... import conf, handlers, validators
 from ...exceptions import BadInput, short_repr
+from ...states import MAX_PRIORITY
 
 MAX_ID = 2**63 - 1
 MAX_ATTEMPT = 2**31 - 1
@@ -200,6 +201,14 @@ def expires_field(**kwargs: Any) -> SecondsField:
         "How long after its due time the job may begin; later it is skipped. Default: as the topic's handler says.",
     )
     return SecondsField(0.001, validators.MAX_EXPIRES_SECONDS, required=False, **kwargs)
+
+
+def priority_field() -> IntegerField:
+    text = (
+        "0 to 9. Of the topic's jobs that are due, one of a higher priority is run first, unless another one has been "
+        "due for a minute longer per level of difference."
+    )
+    return IntegerField(0, MAX_PRIORITY, required=False, default=0, help_text=text)
 
 
 class DateTimeField(DocumentedField):

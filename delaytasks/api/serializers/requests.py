@@ -25,6 +25,7 @@ from .fields import (
     due_field,
     expires_field,
     key_field,
+    priority_field,
     topic_field,
     ttr_field,
 )
@@ -114,6 +115,7 @@ class NewJobTermsSerializer(WhenSerializer):
     )
     ttr_seconds = ttr_field(required=False)
     expires_seconds = expires_field()
+    priority = priority_field()
 
 
 def mode_field() -> ChoiceField:

@@ -4,7 +4,7 @@ from rest_framework import serializers
 
 from ...clock import from_ms, to_seconds
 from ...outcomes import ErrorCode, error_text, short_error_code
-from ...states import Outcome, State
+from ...states import MAX_PRIORITY, Outcome, State
 from ..access import receipts
 from .fields import (
     MAX_ATTEMPT,
@@ -53,6 +53,7 @@ class JobSerializer(serializers.Serializer):
         getter=lambda job, _: None if job.expires_ms is None else to_seconds(job.expires_ms),
         help_text="How long after its due time the job may begin; null: as the topic's handler says.",
     )
+    priority = IntegerField(0, MAX_PRIORITY)
     attempt = IntegerField(0, help_text="How often the job was reserved.")
     failures = IntegerField(0, help_text="Attempts that failed or exceeded their TTR.")
     body = JSONField(

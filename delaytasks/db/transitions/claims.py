@@ -1,9 +1,11 @@
 """ready → reserved: a worker claims jobs, renews their leases, or gives them back before the handler is called."""
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 from .. import dialects
+from ..lookups import run_order
 from .next_run import next_run
 from .reads import find_attempt
 from .rows import DELAYED, RESERVED, Claimed, with_body
@@ -19,7 +21,7 @@ def claim_parts(d: dialects.Dialect, choice: str, *, grouped: bool = False, fenc
         FROM due WHERE id = due_id AND state = {DELAYED}
         RETURNING id, topic, key, body, attempt, failures, ttr_ms, {d.to_ms("due_at")}, {d.to_ms("created_at")},
             {d.to_ms("reserved_at")}, {d.to_ms("lease_until")}, subject_label, subject_pk, expires_ms, polls,
-            {d.to_ms("replaced_at")}, trace_context"""
+            {d.to_ms("replaced_at")}, trace_context, priority"""
     return f"due AS MATERIALIZED ({choice})", update
 
 
@@ -32,7 +34,7 @@ def choice_sql(d: dialects.Dialect, condition: str, order: str) -> str:
 def claim(
     using: str, topic: str, ids: Sequence[int], worker: str, *, grouped: bool = False, fenceable: bool = False
 ) -> list[Claimed]:
-    """ready → reserved, with attempt + 1 and a lease. Return the claimed jobs, oldest due first.
+    """ready → reserved, with attempt + 1 and a lease. Return the claimed jobs in their run order.
 
     grouped     the jobs share a call or a commit: if the process ends, no failure is counted. Jobs that must run
                 alone, because that has happened to them, are left out
@@ -47,14 +49,14 @@ def claim(
     due, update = claim_parts(d, choice_sql(d, condition, "id"), grouped=grouped, fenceable=fenceable)
     rows = dialects.run(using, f"WITH {due} {update}", [*params, topic, worker])
     claimed = [with_body(Claimed(*row)) for row in rows]
-    return sorted(claimed, key=lambda c: (c.due_ms, c.id))
+    return sorted(claimed, key=attrgetter("rank"))
 
 
 def claim_first(using: str, topic: str, ids: Sequence[int], worker: str, *, fenceable: bool = False) -> Claimed | None:
-    """ready → reserved, as claim(), for the job of `ids` that is due first and free. Return None if none is."""
+    """ready → reserved, as claim(), for the first job of `ids` in run order that is free. Return None if none is."""
     d = dialects.get_dialect(using)
     condition, params = d.among("id", ids)
-    due, update = claim_parts(d, choice_sql(d, condition, "due_at, id LIMIT 1"), fenceable=fenceable)
+    due, update = claim_parts(d, choice_sql(d, condition, f"{run_order(d)} LIMIT 1"), fenceable=fenceable)
     rows = dialects.run(using, f"WITH {due} {update}", [*params, topic, worker])
     return with_body(Claimed(*rows[0])) if rows else None
 

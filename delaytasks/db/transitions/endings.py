@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from ...outcomes import DEATHS
 from .. import dialects
-from ..lookups import lease_is_over
+from ..lookups import lease_is_over, run_order
 from .claims import choice_sql, claim_first, claim_parts, in_time_condition, locked_first
 from .events import EVENT_COLUMNS, record
 from .next_run import next_run
@@ -71,7 +71,7 @@ def end_and_claim(
 def _end_and_claim_sql(d: dialects.Dialect, now: str, table: str, condition: str, fenceable: bool) -> str:
     """Return the SQL, which is built once, as a job takes one such statement. It contains the time, `now`, of tests."""
     ctes, update = _end_sql(d, table, "", "held", in_time=False, condition="AND NOT again")
-    choice = choice_sql(d, f"{condition} AND EXISTS (SELECT 1 FROM ended)", "due_at, id LIMIT 1")
+    choice = choice_sql(d, f"{condition} AND EXISTS (SELECT 1 FROM ended)", f"{run_order(d)} LIMIT 1")
     due, claim = claim_parts(d, choice, fenceable=fenceable)
     return f"""{ctes}, {_recorded(update)}, {due}, claimed AS ({claim})
         SELECT ended.id, next_due_ms, now_ms, claimed.* FROM ended LEFT JOIN claimed ON true"""

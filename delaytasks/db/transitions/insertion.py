@@ -7,7 +7,7 @@ from .next_run import withdrawn
 from .producer import current_producer
 from .rows import DELAYED, RESERVED, NewJob, StoredJob
 
-NEW_KINDS = ["text", "text", "bigint", "bigint", "bigint", "text", "text", "text", "bigint", "text"]
+NEW_KINDS = ["text", "text", "bigint", "bigint", "bigint", "text", "text", "text", "bigint", "text", "smallint"]
 
 
 def insert_new(using: str, rows: Sequence[NewJob], meanwhile: Callable[[], None] | None = None) -> list[StoredJob]:
@@ -18,15 +18,16 @@ def insert_new(using: str, rows: Sequence[NewJob], meanwhile: Callable[[], None]
     d = dialects.get_dialect(using)
     table, params = d.table(NEW_KINDS, rows)
     sql = f"""
-        WITH new (topic, key, at_ms, delay_ms, ttr_ms, body, label, pk, expires_ms, trace) AS ({table})
+        WITH new (topic, key, at_ms, delay_ms, ttr_ms, body, label, pk, expires_ms, trace, level) AS ({table})
         INSERT INTO delaytasks_job
             (topic, key, state, due_at, ttr_ms, body, created_at, attempt, failures, worker, error,
-             subject_label, subject_pk, expires_ms, trace_context, producer)
+             subject_label, subject_pk, expires_ms, trace_context, priority, producer)
         SELECT topic, key, {DELAYED}, {new_due(d)}, ttr_ms, {d.as_json("body")}, {d.now}, 0, 0, '', '',
-            NULLIF(label, ''), NULLIF(pk, ''), expires_ms, NULLIF(trace, ''), CAST(%s AS text) FROM new
+            NULLIF(label, ''), NULLIF(pk, ''), expires_ms, NULLIF(trace, ''), level, CAST(%s AS text)
+        FROM new
         WHERE true
         ON CONFLICT (topic, key) WHERE ended_at IS NULL DO NOTHING
-        RETURNING id, topic, key, {d.to_ms("due_at")}, {d.to_ms("created_at")}"""
+        RETURNING id, topic, key, {d.to_ms("due_at")}, {d.to_ms("created_at")}, priority"""
     return list(map(StoredJob._make, dialects.run(using, sql, [*params, current_producer()], meanwhile)))
 
 
@@ -36,7 +37,7 @@ def new_due(d: dialects.Dialect) -> str:
 
 
 def replace_delayed(using: str, rows: Mapping[int, NewJob], *, earlier: bool = False) -> list[StoredJob]:
-    """delayed/ready → delayed with a new due time, TTR, expiry and body. Return the jobs that were replaced.
+    """delayed/ready → delayed with a new due time, TTR, expiry, priority and body. Return the jobs that were replaced.
 
     rows      {id: new values}; reserved and ended jobs are not changed. A job whose new values have no subject keeps
               its subject; its trace context is always the new one
@@ -53,7 +54,7 @@ def store_again(using: str, rows: Mapping[int, NewJob]) -> list[StoredJob]:
     """reserved → reserved, with the terms of the next run. Return the jobs that were changed, with that run's due time.
 
     rows   {id: terms of the next run}; other jobs than reserved ones are not changed. The last call's terms win.
-           The trace context is stored at once: the running attempt has used that of the row already
+           The trace context and the priority are stored at once: the running attempt has used those of the row
     """
     d = dialects.get_dialect(using)
     changes = f"""again = true, again_due_at = {new_due(d)}, again_ttr_ms = new_ttr_ms,
@@ -67,12 +68,14 @@ def _rewrite(using: str, rows: Mapping[int, NewJob], state: int, changes: str, d
     values = [(i, *row[2:]) for i, row in rows.items()]
     table, params = d.table(["bigint", *NEW_KINDS[2:]], values)
     sql = f"""
-        WITH new_values (job_id, at_ms, delay_ms, new_ttr_ms, new_body, label, pk, new_expires_ms, trace) AS ({table}),
+        WITH new_values (job_id, at_ms, delay_ms, new_ttr_ms, new_body, label, pk, new_expires_ms, trace, level)
+            AS ({table}),
         locked AS MATERIALIZED (
             SELECT new_values.* FROM delaytasks_job JOIN new_values ON id = job_id
             WHERE state = {state} ORDER BY id {d.lock and d.lock + " OF delaytasks_job"})
         UPDATE delaytasks_job SET {changes}, subject_label = coalesce(NULLIF(label, ''), subject_label),
-            subject_pk = coalesce(NULLIF(pk, ''), subject_pk), trace_context = NULLIF(trace, '')
+            subject_pk = coalesce(NULLIF(pk, ''), subject_pk), trace_context = NULLIF(trace, ''),
+            priority = level
         FROM locked WHERE id = job_id AND state = {state}
-        RETURNING id, topic, key, {d.to_ms(due)}, {d.to_ms(d.now)}"""
+        RETURNING id, topic, key, {d.to_ms(due)}, {d.to_ms(d.now)}, priority"""
     return [StoredJob(*row) for row in dialects.run(using, sql, params)]

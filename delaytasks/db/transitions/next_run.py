@@ -36,13 +36,14 @@ def insert_again(using: str, ids: Sequence[int]) -> list[StoredJob]:
     sql = f"""
         INSERT INTO delaytasks_job
             (topic, key, state, due_at, ttr_ms, body, created_at, attempt, failures, worker, error,
-             subject_label, subject_pk, declared_due, expires_ms, trace_context, producer)
+             subject_label, subject_pk, declared_due, expires_ms, trace_context, priority, producer)
         SELECT topic, key, {DELAYED}, {d.greatest}(again_due_at, {d.now}), again_ttr_ms, again_body, {d.now}, 0, 0,
-            '', '', subject_label, subject_pk, declared_due, again_expires_ms, trace_context, producer
+            '', '', subject_label, subject_pk, declared_due, again_expires_ms, trace_context, priority,
+            producer
         FROM delaytasks_job
         WHERE {condition} AND ended_at IS NOT NULL AND again_due_at IS NOT NULL
         ON CONFLICT (topic, key) WHERE ended_at IS NULL DO NOTHING
-        RETURNING id, topic, key, {d.to_ms("due_at")}, {d.to_ms("created_at")}"""
+        RETURNING id, topic, key, {d.to_ms("due_at")}, {d.to_ms("created_at")}, priority"""
     return list(map(StoredJob._make, dialects.run(using, sql, params)))
 
 
@@ -76,10 +77,10 @@ def settle_left_again(using: str, limit: int) -> tuple[list[StoredJob], list[int
             due_at = CASE WHEN {merge} THEN {d.least}(due_at, {d.greatest}(again_due_at, {d.now})) ELSE due_at END,
             {next_run(d, merge)}
         WHERE {condition}
-        RETURNING id, topic, key, {d.to_ms("due_at")}, {d.to_ms(d.now)}, state"""
+        RETURNING id, topic, key, {d.to_ms("due_at")}, {d.to_ms(d.now)}, priority, state"""
     settled = dialects.run(using, sql, params)
-    waiting = [StoredJob._make(row[:5]) for row in settled if row[5] == DELAYED]
-    return waiting, [row[0] for row in settled if row[5] != DELAYED]
+    waiting = [StoredJob._make(row[:6]) for row in settled if row[6] == DELAYED]
+    return waiting, [row[0] for row in settled if row[6] != DELAYED]
 
 
 def next_run(d: dialects.Dialect, merge: str, polls: str = "polls") -> str:

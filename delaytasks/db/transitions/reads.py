@@ -69,8 +69,10 @@ def find_latest(using: str, topic: str, key: str) -> JobRow | None:
 
 def _find(using: str, where: str, params: list[Any]) -> list[JobRow]:
     d = dialects.get_dialect(using)
-    sql = f"SELECT id, topic, key, state, {d.to_ms('due_at')}, attempt, again FROM delaytasks_job WHERE {where}"
-    return [JobRow._make((*row[:-1], bool(row[-1]))) for row in dialects.run(using, sql, params)]
+    sql = (
+        f"SELECT id, topic, key, state, {d.to_ms('due_at')}, attempt, again, priority FROM delaytasks_job WHERE {where}"
+    )
+    return [JobRow._make((*row[:-2], bool(row[-2]), row[-1])) for row in dialects.run(using, sql, params)]
 
 
 def find_attempt(using: str, job_id: int) -> AttemptRow | None:
@@ -79,7 +81,7 @@ def find_attempt(using: str, job_id: int) -> AttemptRow | None:
     sql = f"""
         SELECT id, topic, key, body, attempt, failures, ttr_ms, {d.to_ms("due_at")}, {d.to_ms("created_at")},
             coalesce({d.to_ms("reserved_at")}, 0), coalesce({lease_ms(d)}, 0), subject_label, subject_pk,
-            expires_ms, polls, {d.to_ms("replaced_at")}, trace_context, state, worker, {d.to_ms(d.now)}
+            expires_ms, polls, {d.to_ms("replaced_at")}, trace_context, priority, state, worker, {d.to_ms(d.now)}
         FROM delaytasks_job WHERE id = %s"""
     for *claimed, state, worker, now_ms in dialects.run(using, sql, [job_id]):
         return AttemptRow(with_body(Claimed(*claimed)), state, worker, now_ms)

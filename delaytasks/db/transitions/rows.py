@@ -3,7 +3,7 @@
 import json
 from typing import Any, NamedTuple
 
-from ...states import Outcome, State
+from ...states import AGE_MS, Outcome, State
 
 DELAYED, RESERVED, FINISHED = int(State.DELAYED), int(State.RESERVED), int(State.FINISHED)
 CANCELLED, DEAD = int(State.CANCELLED), int(State.DEAD)
@@ -22,6 +22,7 @@ class NewJob(NamedTuple):
     subject_pk: str = ""
     expires_ms: int | None = None
     trace_context: str = ""  # "": none, stored as NULL
+    priority: int = 0
 
 
 class StoredJob(NamedTuple):
@@ -32,6 +33,7 @@ class StoredJob(NamedTuple):
     key: str
     due_ms: int
     stored_ms: int  # the time of the statement, in ms since 1970
+    priority: int = 0
 
 
 class JobRow(NamedTuple):
@@ -44,6 +46,7 @@ class JobRow(NamedTuple):
     due_ms: int
     attempt: int
     again: bool = False  # it was scheduled again while its handler was running
+    priority: int = 0
 
 
 class Ended(NamedTuple):
@@ -101,6 +104,12 @@ class Claimed(NamedTuple):
     polls: int = 0
     replaced_ms: int | None = None
     trace_context: str | None = None
+    priority: int = 0
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """The place among jobs that are due, as lookups.run_order() sorts them."""
+        return self.due_ms - self.priority * AGE_MS, self.id
 
 
 def with_body(claimed: Claimed) -> Claimed:

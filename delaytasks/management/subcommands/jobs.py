@@ -29,6 +29,9 @@ def _schedule_arguments(parser: CommandParser) -> None:
         help="skip the job if it cannot begin so long after its due time (default: the topic's)",
     )  # fmt: skip
     parser.add_argument(
+        "--priority", type=int, default=0, metavar="0-9", help="run it before due jobs of a lower priority (default: 0)"
+    )
+    parser.add_argument(
         "--on-conflict", choices=("reject", "keep", "replace", "again"), default="reject",
         help="if a job with this topic and key is live: refuse (default), keep it, replace its terms, or run it again: "
         "once more after the running attempt, and as keep if it waits",
@@ -39,8 +42,8 @@ def _schedule_arguments(parser: CommandParser) -> None:
 def _schedule(options: Options, using: str) -> Answer:
     job = schedule.schedule(
         options["topic"], key=options["key"], delay=options["delay"], due_at=options["due"], body=options["body"],
-        ttr=options["ttr"], expires=options["expires"], on_conflict=options["on_conflict"], using=using,
-        by=arguments.by_of(options),
+        ttr=options["ttr"], expires=options["expires"], priority=options["priority"],
+        on_conflict=options["on_conflict"], using=using, by=arguments.by_of(options),
     )  # fmt: skip
     result = "scheduled" if job.is_new else "replaced" if options["on_conflict"] == "replace" else "kept"
     if job.runs_again:

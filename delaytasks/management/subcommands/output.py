@@ -59,6 +59,7 @@ def job_data(job: Job, now: datetime) -> dict[str, Any]:
         "due_at": rfc3339(job.due_at),
         "ttr_ms": job.ttr_ms,
         "expires_ms": job.expires_ms,
+        "priority": job.priority,
         "attempt": job.attempt,
         "failures": job.failures,
         "polls": job.polls,

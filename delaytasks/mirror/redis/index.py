@@ -18,7 +18,7 @@ from ..base import RESEND_MS, CallResult, Entry, Promotion, Reservation, Settlem
 from . import client as clients
 from .keys import Keys, job_id_of, member
 from .lock import Lock
-from .scripts import Scripts
+from .scripts import Scripts, decode_score
 
 logger = logging.getLogger(__name__)
 CHUNK = 1000  # entries per script call
@@ -60,9 +60,9 @@ class Mirror:
         return sum(self._redis.ask(lambda c: self._scripts.many(c, "add", calls))) if calls else 0
 
     def settle(self, settlements: Iterable[Settlement]) -> int:
-        """Move or remove each entry whose score is still `seen_ms`. Return how many changed, or 0 if Redis is down.
+        """Move or remove each entry whose time is still `seen_ms`. Return how many changed, or 0 if Redis is down.
 
-        A move to an earlier time is made even if the score is another: see settle.lua.
+        A move to an earlier time is made even if the time is another: see settle.lua.
         """
         return sum(self._write("settle", self._by_bucket(settlements, [])))
 
@@ -137,7 +137,7 @@ class Mirror:
         )
 
     def reserve(self, topic: str, count: int, now_ms: int, until_ms: int) -> Reservation:
-        """Reserve up to `count` of the topic's oldest ready jobs: make their entries delayed until `until_ms`."""
+        """Reserve up to `count` of the topic's first ready jobs: make their entries delayed until `until_ms`."""
         if not self.settings.redis_cluster:
             return self._reserve(topic, range(self.keys.buckets), count, now_ms, until_ms)
         reserved = Reservation([], now_ms)
@@ -149,7 +149,10 @@ class Mirror:
         return reserved
 
     def _oldest_buckets(self, topic: str) -> list[tuple[int, float]]:
-        """Return (bucket, due ms of its oldest ready job) per bucket that has any, oldest first, ties at random."""
+        """Return (bucket, score of its first ready job) per bucket that has any, in order, ties at random.
+
+        The score is not later than the due time.
+        """
 
         def heads(client: Any) -> list[Any]:
             pipeline = client.pipeline(transaction=False)
@@ -254,7 +257,7 @@ class Mirror:
         return self._redis.ask(run)
 
     def scores(self, ids_topics: Sequence[tuple[int, str]]) -> list[tuple[int | None, int | None]]:
-        """Return (score in the due zset, score in the ready zset) of each job; None for a missing entry."""
+        """Return (time in the due zset, time in the ready zset) of each job, in ms; None for a missing entry."""
         k = self.keys
 
         def run(client: Any) -> list[Any]:
@@ -264,7 +267,7 @@ class Mirror:
                 pipeline.zscore(k.ready(k.bucket_of(job_id), topic), member(job_id, topic))
             return pipeline.execute()
 
-        flat = [None if score is None else int(score) for score in self._redis.ask(run)]
+        flat = [None if score is None else decode_score(score)[0] for score in self._redis.ask(run)]
         return list(zip(flat[::2], flat[1::2], strict=True))
 
     def entries(self) -> Iterator[list[Entry]]:
@@ -281,7 +284,11 @@ class Mirror:
             cursor, page = self._redis.ask(lambda client: client.zscan(zset, cursor=at, count=CHUNK))  # noqa: B023  called at once
             more = cursor != 0
             parts = ((entry.partition(":"), score) for entry, score in page)
-            yield [Entry(int(job_id), topic, int(score)) for (job_id, _, topic), score in parts if job_id.isdigit()]
+            yield [
+                Entry(int(job_id), topic, *decode_score(score))
+                for (job_id, _, topic), score in parts
+                if job_id.isdigit()
+            ]
 
     # -- for the test kit -----------------------------------------------------------------------
 

@@ -2,21 +2,40 @@
 
 import functools
 import hashlib
+import math
 from importlib.resources import files
 from typing import Any
 
 from redis.exceptions import NoScriptError
 
+from ...states import AGE_MS
+
 NAMES = ("add", "promote_due", "reserve", "settle", "take_slot", "call_runner", "extend_lock", "release_lock")
 
 
+READ_SCORES = {"add", "promote_due", "reserve", "settle"}  # they begin with score.lua
+
+
+@functools.cache
 def source(name: str) -> str:
-    return (files(__package__) / "lua" / f"{name}.lua").read_text()
+    folder = files(__package__) / "lua"
+    own = (folder / f"{name}.lua").read_text()
+    return (folder / "score.lua").read_text() + own if name in READ_SCORES else own
 
 
 @functools.cache
 def _sha(name: str) -> str:
     return hashlib.sha1(source(name).encode(), usedforsecurity=False).hexdigest()
+
+
+def decode_score(score: float) -> tuple[int, int]:
+    """Return the due time, in ms since 1970, and the priority of an entry's score, as score.lua does."""
+    due_ms = math.ceil(score)
+    priority = int((due_ms - score) * 64)
+    if priority > 32:
+        priority -= 32
+        due_ms += priority * AGE_MS
+    return due_ms, priority
 
 
 class Scripts:

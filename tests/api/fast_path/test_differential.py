@@ -113,6 +113,9 @@ EDGES = {
     "due at": _post("jobs/", {"topic": "mail.send", "key": "new", "due_at": "2031-05-01T09:30:60.9999+02:00"}),
     "due in the past": _post("jobs/", {"topic": "mail.send", "key": "new", "due_at": "0001-01-01T00:00:00+02:00"}),
     "milliseconds": _post("jobs/", {**NEW, "delay_seconds": 1.0004, "ttr_seconds": 1.0005}),
+    "priority": _post("jobs/", {**NEW, "priority": 9}),
+    "priority of an added job": _post("queue/", {**ADD, "priority": 3.0}),
+    "priority out of range": _post("jobs/", {**NEW, "priority": 10}),
     "unknown topic": _post("queue/", {**POP, "topic": "mail.nothing"}),
     "forbidden topic": _post("queue/", {**POP, "topic": "sms.send"}),
     "unknown job": _post("jobs/99999999/finish/", {"attempt": 1}),
@@ -213,7 +216,7 @@ def _answer(application: Any, request: Request, token: str) -> Answer:
     status, headers, content = asyncio.run_coroutine_threadsafe(
         _send(application, sent, token), asgi_client._loop()
     ).result(60)
-    fields = ("topic", "key", "state", "attempt", "worker", "ttr_ms", "body")
+    fields = ("topic", "key", "state", "attempt", "worker", "ttr_ms", "priority", "body")
     left = list(Job.objects.order_by("topic", "key").values_list(*fields))
     shown = {name: _neutral(headers[name]) for name in HEADERS if name in headers}
     return Answer(status, shown, _neutral(content), left)

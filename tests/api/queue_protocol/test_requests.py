@@ -31,6 +31,7 @@ BAD: dict[str, list[Any]] = {
     "delay": [*BAD_NUMBERS, 10**10, 1e300],
     "TTR": [*BAD_NUMBERS, 0, 0.0, 1e-9, 604_801, 10**400],
     "expires": [*BAD_NUMBERS, 0, 1e-9, 31_622_401, 10**400],
+    "priority": [*BAD_NUMBERS, -1, 10, 0.5],
     "on_conflict": [*BAD_TEXTS, "", "Reject", "ignore"],
     "count": [*BAD_NUMBERS, 0, 1.5, 201, 10**30],
     "wait": [*BAD_NUMBERS, 60.001, 3600],
@@ -70,7 +71,7 @@ def test_add_without_delay_is_refused_with_this_message(queue: QueueClient) -> N
     refused = queue.refused(400, "add", topic="mail.send", id="mail:1", TTR=60, body={})
     assert refused == {
         "success": False, "id": "mail:1", "value": None,
-        "error": "delay is missing: add requires topic, id, delay, TTR, body. Optional: on_conflict, expires.",
+        "error": "delay is missing: add requires topic, id, delay, TTR, body. Optional: on_conflict, expires, priority.",
     }  # fmt: skip
 
 

@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 from delaytasks.mirror.base import Promotion
 from delaytasks.mirror.redis.keys import Keys, member
-from delaytasks.mirror.redis.scripts import Scripts
+from delaytasks.mirror.redis.scripts import Scripts, decode_score
+from delaytasks.states import AGE_MS
 
 NOW = 1_893_456_000_000  # ms; 13 digits, as production has
 GRACE = 5_000
@@ -15,10 +16,16 @@ RUNNERS = "queue:runners"
 
 
 class At(NamedTuple):
-    """An entry: its zset and its score."""
+    """An entry: its zset, and the time and the priority in its score."""
 
     zset: str  # "due" or "ready"
     ms: int
+    priority: int = 0
+
+    @property
+    def score(self) -> float:
+        aged = self.priority * AGE_MS + 0.5 if self.zset == "ready" and self.priority else 0
+        return self.ms - aged - self.priority / 64
 
 
 class Settle(NamedTuple):
@@ -46,14 +53,14 @@ class Bucket:
         """Write an entry without a script; None for no entry."""
         if at is not None:
             key = self.due_key if at.zset == "due" else self.keys.ready(0, topic)
-            self.client.zadd(key, {member(job, topic): at.ms})
+            self.client.zadd(key, {member(job, topic): at.score})
 
     def everywhere(self, job: int, topic: str = TOPIC) -> list[At]:
         """Return all entries of a job; more than one is a defect."""
         with self.client.pipeline() as both:
             both.zscore(self.due_key, member(job, topic)).zscore(self.keys.ready(0, topic), member(job, topic))
             scores = zip(("due", "ready"), both.execute(), strict=True)
-        return [At(zset, int(ms)) for zset, ms in scores if ms is not None]
+        return [At(zset, *decode_score(score)) for zset, score in scores if score is not None]
 
     def where(self, job: int, topic: str = TOPIC) -> At | None:
         entries = self.everywhere(job, topic)
@@ -71,11 +78,13 @@ class Bucket:
 
     # Scripts
 
-    def add(self, job: int, ms: int, *, mark: bool = False, topic: str = TOPIC) -> int:
-        return self.add_all([(job, ms)], mark=mark, topic=topic)
+    def add(self, job: int, ms: int, *, priority: int = 0, mark: bool = False, topic: str = TOPIC) -> int:
+        return self.add_all([(job, ms)], priority=priority, mark=mark, topic=topic)
 
-    def add_all(self, entries: Iterable[tuple[int, int]], *, mark: bool = False, topic: str = TOPIC) -> int:
-        flat = [value for job, ms in entries for value in (member(job, topic), topic, ms)]
+    def add_all(
+        self, entries: Iterable[tuple[int, int]], *, priority: int = 0, mark: bool = False, topic: str = TOPIC
+    ) -> int:
+        flat = [value for job, ms in entries for value in (member(job, topic), topic, ms, priority)]
         return self.call("add", [self.due_key], [*self._head, int(mark), *flat])
 
     def settle(self, job: int, seen: int, new: int, *, topic: str = TOPIC) -> int:

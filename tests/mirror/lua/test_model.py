@@ -17,6 +17,7 @@ from tests.mirror.lua.bucket import GRACE, TOPIC, Bucket
 from tests.mirror.lua.conftest import fresh_bucket
 
 JOBS = st.sampled_from([0, 0, 0, 1])  # mostly one job, so that it sees many operations
+PRIORITIES = [9, 0]
 STEPS = st.integers(0, 3)
 ANY = st.integers(0, 9)
 VERBS = {
@@ -130,7 +131,7 @@ class Model:
         if self.pending:
             job, seen, new = self.pending.pop(index % len(self.pending))
             if seen is None:
-                self.bucket.add(job, new, mark=True)
+                self.bucket.add(job, new, priority=PRIORITIES[job], mark=True)
             else:
                 self.bucket.settle(job, seen, new)
 
@@ -143,13 +144,14 @@ class Model:
         self.empty()
         for job, row in self.rows.items():
             if row:
-                self.bucket.add(job, row.at)
+                self.bucket.add(job, row.at, priority=PRIORITIES[job])
 
     def check(self) -> None:
         waiting = {write.job for write in self.pending if write.makes_earlier}
         for job, row in self.rows.items():
             entries = self.bucket.everywhere(job)
             assert len(entries) <= 1, f"job {job} has two entries: {entries}"
+            assert all(entry.priority == PRIORITIES[job] for entry in entries), f"job {job}: {entries}"
             if row and job not in waiting:
                 assert entries, f"job {job}: {row} has no entry"
                 in_time = entries[0].zset == "ready" or entries[0].ms <= row.at

@@ -1,12 +1,12 @@
--- Move due jobs from delayed to ready, oldest first, at most one batch.
+-- Move due jobs from delayed to ready, oldest first, at most one batch. Ready jobs are in the order of score.lua.
 --
 -- Called by worker/mover.py. Next: reserve.lua, for worker/runner.py or for a consumer over HTTP.
 -- "count:topic" is published for each topic, for the waiting consumers (api/notifier.py). A member that is
 -- not "id:topic" is set aside, so that it cannot block the batch.
 --
--- KEYS[1]  zset    due: member -> ms
+-- KEYS[1]  zset    due: member -> score, see score.lua
 -- KEYS[2]  set     topics that ever had a ready job in this bucket
--- KEYS[3]  zset    set aside: member -> its due ms
+-- KEYS[3]  zset    set aside: member -> its score
 -- KEYS[4]  hash    counters
 -- KEYS[5...]       zsets, ready:<topic> of the known topics, in the order of ARGV[6...]
 -- ARGV[1]  ms      now, by the database's clock
@@ -34,6 +34,8 @@ for i = 1, #head, 2 do
   if topic and #id <= 18 then -- no id has more digits
     moves[topic] = moves[topic] or {}
     list = moves[topic]
+    local due_ms, priority = decode(score)
+    score = priority > 0 and ready_score(due_ms, priority) or score
   end
   list[#list + 1] = score
   list[#list + 1] = member
@@ -65,6 +67,6 @@ if list_ready then
 end
 local next_due = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')
 if #next_due > 0 then
-  answer[2] = math.floor(tonumber(next_due[2]))
+  answer[2] = decode(next_due[2])
 end
 return answer

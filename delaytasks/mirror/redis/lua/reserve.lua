@@ -1,62 +1,79 @@
--- Reserve a topic's oldest ready jobs: make them delayed again until shortly after now.
+-- Reserve a topic's first ready jobs: make them delayed again until shortly after now.
 --
--- The caller then claims them in the database, and moves the entries of slow jobs to the end of their lease.
--- The mover makes the others ready again at `until`: no job is ever held in memory alone.
--- Of several buckets, the one with the oldest job is emptied first; in a Cluster each call has one bucket.
--- The mover promotes a moment early. If nothing is due yet, the jobs due next are reserved, and the caller waits.
+-- The caller then claims them in the database, and moves the entries of slow jobs to the end of their lease. The mover
+-- makes the others ready again at `until`: no job is ever held in memory alone. The buckets are merged by score; in a
+-- Cluster each call has one. The mover promotes early: if nothing is due yet, the next jobs are reserved, to wait for.
 --
--- KEYS[1...]  zsets   two per bucket: ready:<topic>: member -> ms, and due: member -> ms
+-- KEYS[1...]  zsets   two per bucket: ready:<topic> and due: member -> score, see score.lua
 -- ARGV[1]     int     maximum number of jobs, up to 1,000
 -- ARGV[2]     ms      until: the end of the reservation
 -- ARGV[3]     ms      now
 -- ARGV[4]     string  channel to notify when the earliest due time becomes earlier
--- RETURN      {when all of them are due, 1 if more are ready else 0, member, ...}, the members by due time and id
+-- RETURN      {when all of them are due, 1 if more are ready else 0, member, ...}, the members by score and id
 local count, until_ms, now, channel = math.min(tonumber(ARGV[1]), 1000), ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local page, due_ms, next_due = math.ceil(math.max(count, 0) * 2 / #KEYS) + 8, now, math.huge
+local buckets, reserved, more = {}, {}, 0
 
-local buckets = {}
-for i = 1, #KEYS, 2 do
-  local ready, due = KEYS[i], KEYS[i + 1]
-  local head = redis.call('ZRANGE', ready, 0, 0, 'WITHSCORES')
-  if #head > 0 then
-    buckets[#buckets + 1] = { ready = ready, due = due, oldest = tonumber(head[2]) }
+-- Go to the bucket's next job that is due. Those due later are passed over: a high priority puts them in front.
+local function advance(bucket)
+  bucket.score = math.huge
+  repeat
+    if bucket.i >= #bucket.page then
+      bucket.page = redis.call('ZRANGE', bucket.ready, bucket.read, bucket.read + page - 1, 'WITHSCORES')
+      bucket.read, bucket.i = bucket.read + page, 0
+    end
+    bucket.i = bucket.i + 2
+    local score = tonumber(bucket.page[bucket.i] or math.huge)
+    local due, priority = decode(score)
+    if due <= due_ms then
+      bucket.score, bucket.priority = score, priority
+    else
+      next_due = math.min(next_due, due)
+    end
+  until due <= due_ms or score > due_ms or bucket.read > count + 2000
+end
+
+local function find()
+  buckets = {}
+  for i = 1, #KEYS, 2 do
+    local bucket = { ready = KEYS[i], due = KEYS[i + 1], page = {}, i = 0, read = 0, members = {}, entries = {} }
+    advance(bucket)
+    buckets[#buckets + 1] = bucket
+  end
+  local first = buckets[1]
+  while #reserved < count do
+    for _, bucket in ipairs(buckets) do
+      first = bucket.score < first.score and bucket or first
+    end
+    if first.score == math.huge then return end
+    local member, entries = first.page[first.i - 1], first.entries
+    reserved[#reserved + 1] = { first.score, tonumber(string.match(member, '^%d+')), member }
+    first.members[#first.members + 1] = member
+    entries[#entries + 1], entries[#entries + 2] = delayed_score(until_ms, first.priority), member
+    advance(first)
   end
 end
-table.sort(buckets, function(one, other) return one.oldest < other.oldest end)
 
-local due_ms = math.max(now, #buckets > 0 and buckets[1].oldest or 0)
-local reserved, more = {}, 0
+find()
+if #reserved == 0 and next_due < math.huge then
+  due_ms = next_due
+  find()
+end
 for _, bucket in ipairs(buckets) do
-  local wanted = count - #reserved
-  if wanted < 1 or bucket.oldest > due_ms then
-    break
-  end
-  local ready, entries = redis.call('ZRANGEBYSCORE', bucket.ready, '-inf', due_ms, 'WITHSCORES', 'LIMIT', 0, wanted), {}
-  for i = 1, #ready, 2 do
-    local member = ready[i]
-    reserved[#reserved + 1] = { tonumber(ready[i + 1]), tonumber(string.match(member, '^%d+')), member }
-    entries[#entries + 1] = until_ms
-    entries[#entries + 1] = member
-  end
-  if #ready > 0 then -- else the range 0 to -1 would remove all
-    redis.call('ZREMRANGEBYRANK', bucket.ready, 0, #ready / 2 - 1)
+  if #bucket.members > 0 then
+    redis.call('ZREM', bucket.ready, unpack(bucket.members))
     local first = redis.call('ZRANGE', bucket.due, 0, 0, 'WITHSCORES')
-    redis.call('ZADD', bucket.due, unpack(entries))
+    redis.call('ZADD', bucket.due, unpack(bucket.entries))
     -- A single job is claimed at once. Others may wait, and must be ready again in time if they wait too long.
     if count > 1 and (#first == 0 or tonumber(until_ms) < tonumber(first[2])) then
       redis.call('PUBLISH', channel, until_ms)
     end
   end
+  more = math.max(more, redis.call('EXISTS', bucket.ready))
 end
-table.sort(reserved, function(one, other)
-  return one[1] < other[1] or (one[1] == other[1] and one[2] < other[2])
-end)
-for _, bucket in ipairs(buckets) do
-  if redis.call('EXISTS', bucket.ready) == 1 then
-    more = 1
-  end
-end
+table.sort(reserved, function(one, other) return one[1] < other[1] or (one[1] == other[1] and one[2] < other[2]) end)
 local answer = { string.format('%.0f', due_ms), more }
-for _, job in ipairs(reserved) do
-  answer[#answer + 1] = job[3]
+for i, job in ipairs(reserved) do
+  answer[i + 2] = job[3]
 end
 return answer

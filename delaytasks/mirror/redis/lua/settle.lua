@@ -1,10 +1,10 @@
--- Move or remove entries whose score is still the one that the caller saw.
+-- Move or remove entries whose time is still the one that the caller saw. Their priorities stay.
 --
--- A changed score means that the job was moved meanwhile. The entry then stays: at worst it is early,
+-- A changed time means that the job was moved meanwhile. The entry then stays: at worst it is early,
 -- which costs one refused claim. Only a move to an earlier time is done even then: a run that reserved
 -- the job in vain may have put the entry at the end of a lease, and the lease's holder now releases the job.
 --
--- KEYS[1]  zset    due: member -> ms
+-- KEYS[1]  zset    due: member -> score, see score.lua
 -- ARGV[1]  string  prefix of the ready zsets' keys; the topic follows (same hash tag)
 -- ARGV[2]  string  channel to notify when the earliest due time becomes earlier
 -- ARGV[3...]       quadruples: member, topic, seen ms, new ms or -1 to remove; at most 1,000
@@ -13,7 +13,7 @@ local due, ready_prefix, channel = KEYS[1], ARGV[1], ARGV[2]
 
 local function head()
   local first = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')
-  return tonumber(first[2])
+  return #first > 0 and decode(first[2]) or nil
 end
 
 local before = head()
@@ -21,27 +21,28 @@ local changed = 0
 for i = 3, math.min(#ARGV, 4002), 4 do
   local member, ready = ARGV[i], ready_prefix .. ARGV[i + 1]
   local seen, new = tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
-  local zset = due
-  local score = tonumber(redis.call('ZSCORE', due, member) or nil)
+  local zset, score = due, redis.call('ZSCORE', due, member)
   if not score then
-    zset = ready
-    score = tonumber(redis.call('ZSCORE', ready, member) or nil)
+    zset, score = ready, redis.call('ZSCORE', ready, member)
   end
-  if score and score == seen then
-    if new < 0 or zset ~= due then
-      redis.call('ZREM', zset, member)
+  if score then
+    local at, priority = decode(score)
+    if at == seen then
+      if new < 0 or zset ~= due then
+        redis.call('ZREM', zset, member)
+      end
+      if new >= 0 then
+        redis.call('ZADD', due, delayed_score(new, priority), member)
+      end
+      changed = changed + 1
+    elseif zset == due and new >= 0 and new < at then
+      redis.call('ZADD', due, delayed_score(new, priority), member)
+      changed = changed + 1
     end
-    if new >= 0 then
-      redis.call('ZADD', due, new, member)
-    end
-    changed = changed + 1
-  elseif score and zset == due and new >= 0 and new < score then
-    redis.call('ZADD', due, 'LT', new, member)
-    changed = changed + 1
   end
 end
 local after = head()
 if after and (not before or after < before) then
-  redis.call('PUBLISH', channel, string.format('%d', after))
+  redis.call('PUBLISH', channel, string.format('%.0f', after))
 end
 return changed
