@@ -71,7 +71,8 @@ def test_add_without_delay_is_refused_with_this_message(queue: QueueClient) -> N
     refused = queue.refused(400, "add", topic="mail.send", id="mail:1", TTR=60, body={})
     assert refused == {
         "success": False, "id": "mail:1", "value": None,
-        "error": "delay is missing: add requires topic, id, delay, TTR, body. Optional: on_conflict, expires, priority.",
+        "error": "delay is missing: add requires topic, id, delay, TTR, body. "
+        "Optional: on_conflict, expires, priority.",
     }  # fmt: skip
 
 
