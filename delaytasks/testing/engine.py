@@ -48,11 +48,13 @@ _NEXT = """
     SELECT id, topic, {at_ms} FROM delaytasks_job
     WHERE ended_at IS NULL AND state = {state} AND topic IN ({topics})
         AND topic NOT IN (SELECT name FROM delaytasks_topic WHERE paused)
-    ORDER BY {at}, id LIMIT 1"""
+    ORDER BY {at}, priority DESC, id LIMIT 1"""
 
 
 def next_due(using: str, *, leases: bool) -> DueJob | None:
-    """Return the live job that is due next, by due time and id. Paused topics and those without handler are left out.
+    """Return the live job that is due next, by due time, priority and id.
+
+    Paused topics and those without handler are left out.
 
     leases   also jobs whose leases end; they come first, because a worker takes them back first
     """

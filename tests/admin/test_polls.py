@@ -59,6 +59,10 @@ def test_the_page_shows_when_a_job_expires(admin_client: Any, own: int | None, o
         handlers.forget("test.expires")
 
 
+def test_the_page_shows_the_priority(admin_client: Any) -> None:
+    assert field(admin_client, make_job("a", priority=7), "priority") == "7"
+
+
 def test_other_jobs_have_neither_field(admin_client: Any) -> None:
     job = make_job("a")
     assert (field(admin_client, job, "expires"), field(admin_client, job, "polled")) == (None, None)

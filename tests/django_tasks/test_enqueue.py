@@ -115,9 +115,11 @@ def test_priorities_are_mapped_to_those_of_jobs(priority, expected):
     assert job_priority(priority) == expected
 
 
-def test_the_priority_of_a_task_is_kept(backend):
-    result = tasks.add.using(priority=-7).enqueue(1)
-    assert backend.get_result(result.id).task.priority == -7
+@pytest.mark.parametrize(("priority", "of_job"), [(-7, 0), (50, 5)])
+def test_the_priority_of_a_task_is_kept_and_that_of_its_job(backend, priority, of_job):
+    result = tasks.add.using(priority=priority).enqueue(1)
+    assert backend.get_result(result.id).task.priority == priority
+    assert Job.objects.get().priority == of_job
 
 
 def test_a_record_that_names_no_task_is_refused(backend):

@@ -82,12 +82,12 @@ def state_of(found: Job) -> State:
 
 def test_schedule_creates_a_job_and_prints_its_due_time(run):
     done = run("schedule", TOPIC, "order:1", "--delay", "600", "--body", '{"order": 1}', "--ttr", "5",
-               "--expires", "60")  # fmt: skip
+               "--expires", "60", "--priority", "4")  # fmt: skip
     assert (done.code, done.err) == (0, "")
     assert "scheduled: job" in done.out
     assert "in 10 min" in done.out
     made = Job.objects.get()
-    assert (made.key, made.body, made.ttr_ms) == ("order:1", {"order": 1}, 5000)
+    assert (made.key, made.body, made.ttr_ms, made.priority) == ("order:1", {"order": 1}, 5000, 4)
 
 
 def test_schedule_takes_a_time_with_a_zone(run):

@@ -41,8 +41,9 @@ def test_jobs_run_in_the_order_of_their_due_times_across_topics(timeouts: Timeou
         register(topic, lambda job: order.append(job.key))
     for topic, key, delay in (("a", "3", 3), ("b", "2", 2), ("a", "1", 1), ("b", "4", 4), ("a", "5", 4)):
         schedule(topic, key, delay=delay)
+    schedule("a", "urgent", delay=4, priority=1)
     timeouts.advance(seconds=10)
-    assert order == ["1", "2", "3", "4", "5"]
+    assert order == ["1", "2", "3", "urgent", "4", "5"]
 
 
 def test_the_clock_stands_at_the_due_time_of_the_job_that_runs(timeouts: Timeouts, register: Register) -> None:
