@@ -6,7 +6,7 @@ Warnings  W004 Redis may evict, W005 Redis does not answer, W006 a TTR beyond Ce
           W007 the broker's visibility timeout, W008 SQLite without IMMEDIATE or WAL, W010 no Redis,
           W012 the Celery app has no broker, W013 Redis over TCP without a password,
           W014 the audit log's triggers are missing, W015 settings for a connection pooler, W016 the isolation level,
-          W017 PostgreSQL on another host without connect_timeout, W050 OpenTelemetry is not installed
+          W018 PostgreSQL on another host without connect_timeout, W050 OpenTelemetry is not installed
 """
 
 import re
@@ -311,7 +311,7 @@ def check_driver(**_kwargs: Any) -> list[CheckMessage]:
 
 @register(TAG, deploy=True)
 def check_connections(**_kwargs: Any) -> list[CheckMessage]:
-    """W015: settings that do not work behind a connection pooler. W016: the isolation level. W017: connect_timeout."""
+    """W015: settings that do not work behind a connection pooler. W016: the isolation level. W018: connect_timeout."""
     messages: list[CheckMessage] = []
     for alias in _postgresql_aliases():
         messages += db_checks.timeout_messages(alias, connections[alias].settings_dict)

@@ -403,7 +403,7 @@ def test_psycopg2_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_database_on_a_network_needs_a_limit_for_connecting(database: dict[str, Any], waits: bool) -> None:
     messages = list(db_checks.timeout_messages("default", {"OPTIONS": {}, **database}))
-    assert [message.id for message in messages] == ["delaytasks.W017"] * waits
+    assert [message.id for message in messages] == ["delaytasks.W018"] * waits
 
 
 def test_the_limit_for_connecting_may_be_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -416,8 +416,8 @@ def test_the_limit_for_connecting_is_checked_at_a_deployment(monkeypatch: pytest
     monkeypatch.setitem(connection.settings_dict, "HOST", "127.0.0.1")
     monkeypatch.setitem(connection.settings_dict, "OPTIONS", {})
     monkeypatch.setattr(db_checks, "connection_messages", lambda using: [])
-    assert not messages_of("delaytasks.W017")
-    assert len(messages_of("delaytasks.W017", deploy=True)) == 1
+    assert not messages_of("delaytasks.W018")
+    assert len(messages_of("delaytasks.W018", deploy=True)) == 1
 
 
 @pytest.mark.only_on("postgresql")

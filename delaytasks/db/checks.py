@@ -25,7 +25,7 @@ def driver_messages(using: str) -> Iterator[CheckMessage]:
 
 
 def timeout_messages(using: str, settings: Mapping[str, Any]) -> Iterator[CheckMessage]:
-    """Yield W017 if a new connection to another host may wait for minutes. Does not connect.
+    """Yield W018 if a new connection to another host may wait for minutes. Does not connect.
 
     settings   of the database; a service may have its limit in libpq's file
     """
@@ -39,7 +39,7 @@ def timeout_messages(using: str, settings: Mapping[str, Any]) -> Iterator[CheckM
         f"The database {using!r} has no connect_timeout.",
         hint='Set OPTIONS["connect_timeout"] = 2 in its settings, in seconds and for each host. Without it, a process '
         "waits two minutes for a host that drops its packets, and workers cannot go on with other databases.",
-        id="delaytasks.W017",
+        id="delaytasks.W018",
     )
 
 
