@@ -12,7 +12,7 @@ from ._online import AddIndexOnline, ValidateCheck, in_transaction
 class Migration(migrations.Migration):
     atomic = False
 
-    dependencies = [("delaytasks", "0030_priority")]
+    dependencies = [("delaytasks", "0031_priority")]
 
     operations = [
         in_transaction(ValidateCheck("job", "delaytasks_job_priority_known")),

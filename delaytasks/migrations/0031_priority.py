@@ -10,7 +10,7 @@ from ._online import AddCheckNotValid
 
 
 class Migration(migrations.Migration):
-    dependencies = [("delaytasks", "0029_known_runs")]
+    dependencies = [("delaytasks", "0030_finite_due_times")]
 
     operations = [
         migrations.AddField(
