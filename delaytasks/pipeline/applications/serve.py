@@ -18,7 +18,7 @@ from ..spark.shutdown import StopCondition, stop_signals
 from ..tables.lake import Lake
 
 PLUGIN, PLUGINS = "org.apache.spark.sql.connect.SparkConnectPlugin", "spark.plugins"
-TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # environment variable that Spark's server and its client read
+VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # its value is the token that Spark's server and its client read
 CHECK_SECONDS = 1.0
 
 
@@ -29,10 +29,10 @@ def options(site: Mapping[str, str], *, master: str, port: int) -> dict[str, str
     """
     if master.startswith(PREFIX):
         raise BadSettings(f"{master} is a Spark Connect server already: serve starts one. Use local[*] or a cluster.")
-    if not os.environ.get(TOKEN):
+    if not os.environ.get(VARIABLE):
         raise BadSettings(
-            f"Set the environment variable {TOKEN}, here and for the runs: without it every user of this machine could "
-            "run code as you."
+            f"Set the environment variable {VARIABLE}, here and for the runs: without it every user of this machine "
+            "could run code as you."
         )
     plugins = ",".join(filter(None, [site.get(PLUGINS), PLUGIN]))
     bound = {"spark.connect.grpc.binding.address": "127.0.0.1", "spark.connect.grpc.binding.port": str(port)}

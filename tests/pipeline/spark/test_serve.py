@@ -27,7 +27,7 @@ def listening(port: int) -> set[str]:
 
 
 def test_the_server_listens_on_loopback_and_ends_with_its_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(serve.TOKEN, "secret")
+    monkeypatch.setenv(serve.VARIABLE, "secret")
     port = free_port()
     conf = serve.options(SMALL, master="local[1]", port=port)
     settings = Settings(
@@ -49,12 +49,12 @@ def test_the_server_listens_on_loopback_and_ends_with_its_java(tmp_path: Path, m
 
 
 def test_a_server_needs_a_token_and_a_master_that_is_no_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv(serve.TOKEN, raising=False)
+    monkeypatch.delenv(serve.VARIABLE, raising=False)
     words = ["delaytasks", "pipeline", "serve", "--lake", str(tmp_path)]
     with pytest.raises(CommandError, match="Set the environment variable SPARK_CONNECT_AUTHENTICATE_TOKEN") as raised:
         call_command(*words)
     assert raised.value.returncode == 2
-    monkeypatch.setenv(serve.TOKEN, "secret")
+    monkeypatch.setenv(serve.VARIABLE, "secret")
     with pytest.raises(CommandError, match="leave out --submit"):
         call_command(*words, "--submit")
     with pytest.raises(BadSettings, match="sc://elsewhere is a Spark Connect server already"):
