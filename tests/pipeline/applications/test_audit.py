@@ -450,7 +450,7 @@ def test_the_command_reports_faults_and_how_to_schedule_missing_jobs(
     call_command(*message)  # nothing is wrong any more
     text = capsys.readouterr().out
     assert "missing        0" in text
-    assert re.search(r"last audits: \S+ 100 % kept and 0 faults, \S+ 100 % kept and 0 faults\n", text)
+    assert re.search(r"last audits: \S+ 0 % kept and 1 fault, \S+ 0 faults\n", text)
 
     file.write_text(TOML.replace("60", "'soon'"))
     with pytest.raises(CommandError, match="delay_seconds: 'soon' is invalid; expected a whole number") as raised:

@@ -93,7 +93,7 @@ def _section(rule: dict[str, Any], load: list[str]) -> str:
 
 def _to_audit(each: dict[str, Any]) -> str:
     share = "" if each["kept_share"] is None else f" {_percent(each['kept_share'])} kept and"
-    return f"{each['as_of'][:10]}{share} {each['faults']} faults"
+    return f"{each['as_of'][:10]}{share} {each['faults']} fault{'' if each['faults'] == 1 else 's'}"
 
 
 def _weeks(weeks: list[dict[str, Any]]) -> str:
