@@ -63,8 +63,7 @@ def schedule(
     topic: str, key: None = None, *, subject: Instance, delay: Delay | None = None, due_at: datetime | None = None,
     body: Any = None, ttr: Delay | None = None, expires: Delay | None = None, priority: int = 0,
     on_conflict: OnConflict = "reject", period: Delay | None = None, repeat: int | None = 0, cron: str = "",
-    rrule: str = "",
-    tz: str | ZoneInfo = "UTC", using: str | None = None, by: str = "",
+    rrule: str = "", tz: str | ZoneInfo = "UTC", using: str | None = None, by: str = "",
 ) -> "Job": ...  # fmt: skip
 def schedule(
     topic: str,

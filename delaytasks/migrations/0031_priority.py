@@ -1,6 +1,6 @@
 """The priority of a job. The column has a default in the database: processes of the older version insert jobs.
 
-0031 validates the constraint and creates the index.
+0032 validates the constraint and creates the index.
 """
 
 from django.db import migrations, models
