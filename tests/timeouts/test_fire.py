@@ -12,6 +12,7 @@ from django.db.models import F, Q
 from delaytasks import Snooze, cancel, schedule, timeout
 from delaytasks.models import Job, TimeoutMark
 from delaytasks.states import State
+from delaytasks.timeouts import fire
 from delaytasks.timeouts.fire import GONE, PAST
 from delaytasks.timeouts.statements import UNMET
 from delaytasks.timeouts.triggers import marks
@@ -219,21 +220,36 @@ def test_async_handlers_receive_the_row(stage: Any, db_clock: Any) -> None:
 
 
 @pytest.mark.only_on("postgresql")
-@pytest.mark.parametrize("model", [Order, CourierOrder])
+@pytest.mark.parametrize(("model", "locked", "free"), [(Order, 4, 50), (CourierOrder, 1, 1)])
 def test_a_locked_row_hands_its_job_back_soon_without_a_failure_or_an_event(
-    close: Close, stage: Any, db_clock: Any, in_another_session: Any, model: Any
+    close: Close,
+    stage: Any,
+    db_clock: Any,
+    in_another_session: Any,
+    monkeypatch: Any,
+    model: Any,
+    locked: int,
+    free: int,
 ) -> None:
+    waits: list[float] = []
+    wait = time.sleep
+
+    def wait_and_count(seconds: float) -> None:
+        waits.append(seconds)
+        wait(seconds)
+
+    monkeypatch.setattr(fire.time, "sleep", wait_and_count)
     called = close(model)
-    rows = [model.objects.create(created_at=START) for _ in range(2)]
-    in_another_session(f"UPDATE declared_order SET note = 'x' WHERE id = {rows[0].pk}")
+    rows = [model.objects.create(created_at=START) for _ in range(locked + free)]
+    in_another_session(f"UPDATE declared_order SET note = 'x' WHERE id <= {rows[locked - 1].pk}")
     db_clock.advance(seconds=1800)
-    began = time.monotonic()
     stage.go()
-    assert time.monotonic() - began < 10
-    assert called == [rows[1]]
-    job = Job.objects.get(ended_at=None)
-    assert (job.state, job.failures, job.due_at) == (State.DELAYED, 0, START + HALF_HOUR + timedelta(seconds=0.2))
-    assert outcomes() == [("finished", "")]
+    assert sorted(called, key=lambda row: row.pk) == rows[locked:]
+    assert locked <= len(waits)
+    assert sum(waits) <= locked * (fire.WAIT_SECONDS + fire.STEP_SECONDS) * 1.01
+    for job in Job.objects.filter(ended_at=None):
+        assert (job.state, job.failures, job.due_at) == (State.DELAYED, 0, START + HALF_HOUR + timedelta(seconds=0.2))
+    assert outcomes() == [("finished", "")] * free
 
 
 @pytest.mark.only_on("postgresql")
@@ -284,8 +300,6 @@ def test_a_payment_that_is_open_at_the_due_time_wins(
 def test_a_job_that_waits_for_its_row_answers_running_to_a_cancel(
     close: Close, stage: Any, db_clock: Any, in_another_session: Any, monkeypatch: Any
 ) -> None:
-    from delaytasks.timeouts import fire
-
     close()
     order = Order.objects.create(created_at=START)
     in_another_session(f"UPDATE declared_order SET note = 'x' WHERE id = {order.pk}")
