@@ -107,7 +107,7 @@ class Studio:
     # The pictures
 
     def visit_shop(self) -> None:
-        """Three orders: one to be paid in time, one with half an hour left, one whose money comes back."""
+        """Three orders, one whose money comes back; then the lessons and tickets."""
         from delaytasks import reschedule
         from project.shop.models import Order
 
@@ -120,8 +120,12 @@ class Studio:
         reschedule("order.close", placed.key, delay=12 * 60 + 34)
         expect(self.page.locator(f"#order-{placed.pk} .clock")).to_contain_text("12:3")
         self.page.locator("#others .order").first.wait_for()
+        self.page.set_viewport_size({"width": WIDE, "height": 2000})
+        for kind in ("lesson", "ticket"):
+            self.page.locator(f"#upcoming .order[data-state={kind}]").first.wait_for()
         self.page.evaluate("document.activeElement.blur(); scrollTo(0, 0)")
-        self.take("shop")
+        image = self.shot()
+        self.keep("shop", image.crop((0, 0, WIDE, self.edge("#upcoming", "bottom") + 24)))
 
     def order(self, place: int, then: tuple[str, ...]) -> None:
         """One of a product; then the buttons of its card, one after the other."""
@@ -154,6 +158,7 @@ class Studio:
 
     def settle_board(self) -> None:
         self.page.locator(".dt-board[data-state=fresh]").wait_for()
+        expect(self.page.locator(".dt-board")).not_to_contain_text("none yet", timeout=90_000)  # the first sweep
         self.page.locator("#dt-chart-minutes .dt-news li").first.wait_for()  # the herd of the next hour
         herd = re.compile(r"^[^+]*\b4\d,\d{3}\b[^+]*$")  # a + would mean: still being counted
         expect(self.page.locator("#dt-chart-hours .dt-news")).to_have_text(herd)  # of the day
