@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -232,13 +233,13 @@ def test_a_locked_row_hands_its_job_back_soon_without_a_failure_or_an_event(
     free: int,
 ) -> None:
     waits: list[float] = []
-    wait = time.sleep
 
     def wait_and_count(seconds: float) -> None:
         waits.append(seconds)
-        wait(seconds)
+        time.sleep(seconds)
 
-    monkeypatch.setattr(fire.time, "sleep", wait_and_count)
+    # Not time.sleep itself: other threads sleep, too.
+    monkeypatch.setattr(fire, "time", SimpleNamespace(monotonic=time.monotonic, sleep=wait_and_count))
     called = close(model)
     rows = [model.objects.create(created_at=START) for _ in range(locked + free)]
     in_another_session(f"UPDATE declared_order SET note = 'x' WHERE id <= {rows[locked - 1].pk}")
