@@ -6,6 +6,7 @@ to arrive, so this clock is never ahead of the database's: jobs may be a fractio
 are never early.
 """
 
+import math
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -73,6 +74,11 @@ class DatabaseClock:
             offsets.append(read_ms - self._monotonic() * 1000)
         self._offset_ms = max(offsets)
         self._measured_ms = self._monotonic() * 1000
+
+    def forget(self) -> None:
+        """Measure the offset again at the next reading: the database may be another server now."""
+        if self._measured_ms is not None:
+            self._measured_ms = -math.inf
 
     def skew_ms(self) -> int:
         """Return by how many ms this host's wall clock is ahead of the database's; negative: behind. For metrics."""

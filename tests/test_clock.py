@@ -150,3 +150,15 @@ def test_the_skew_is_the_hosts_wall_clock_minus_the_databases(monkeypatch: pytes
     database = Database()
     monkeypatch.setattr(clock.time, "time", lambda: (database.now_ms + ahead_ms) / 1000)
     assert database.clock().skew_ms() == ahead_ms
+
+
+def test_the_clock_of_another_server_is_measured_at_once_when_told() -> None:
+    database = Database()
+    clock = database.clock()
+    clock.now_ms()
+    database.epoch_ms -= 20_000
+    assert clock.now_ms() == database.now_ms + 20_000
+    clock.forget()
+    assert clock.last_known_ms() == database.now_ms + 20_000  # no query
+    assert clock.now_ms() == database.now_ms
+    assert database.queries == 2 * SAMPLES

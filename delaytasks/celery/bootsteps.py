@@ -140,7 +140,9 @@ def is_installed(app: Celery) -> bool:
 def _enforce_ttr(**_: Any) -> None:
     """Enforce TTRs in a pool process. The main process (solo pool) gets no watchdog, which would end the worker."""
     from ..worker.isolation import cancel_queries
+    from .connections import measure_time_anew
 
+    measure_time_anew()  # TTRs are counted by it
     is_child = current_process()._name != "MainProcess"
     ttr.enforce(watchdog=is_child, grace_seconds=conf.get().ttr_grace_seconds, before_interrupt=cancel_queries)
 

@@ -16,6 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 from celery import current_task
 from django.db import OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
 from kombu.utils.compat import detect_environment
 
 from .. import databases
@@ -49,6 +50,20 @@ def keep_connections(task: Callable[P, R]) -> Callable[P, R]:
         return result
 
     return run
+
+
+def measure_time_anew() -> None:
+    """Measure the database's clock after each new connection of this process.
+
+    After a failover the clock may be another one. If it is behind, a lease that has just begun seems to be over by the
+    old offset: each job would be interrupted, and charged a failure, before its handler begins.
+    """
+    connection_created.connect(_forget_time, dispatch_uid="delaytasks.measure_time_anew")
+
+
+def _forget_time(connection: BaseDatabaseWrapper, **_: object) -> None:
+    if connection.alias in databases.aliases():
+        databases.clock(connection.alias).forget()
 
 
 def _run_by_worker() -> bool:

@@ -12,9 +12,12 @@ import pytest
 from celery import Celery
 from celery.app.trace import build_tracer
 from django.db import OperationalError, connections, transaction
+from django.db.backends.signals import connection_created
 
+from delaytasks import databases
 from delaytasks.celery import connections as connecting
-from delaytasks.celery.connections import answers, keep_connections
+from delaytasks.celery.connections import answers, keep_connections, measure_time_anew
+from delaytasks.db import dialects
 from tests.support.silent_server import silent_server
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
@@ -274,3 +277,23 @@ def test_a_connection_that_celery_keeps_is_used(worker: Worker) -> None:
         return connections["default"].connection is raw is not first
 
     assert worker.run(opened_first, engine=False)
+
+
+def test_the_time_of_a_new_connection_is_measured_anew(worker: Worker) -> None:
+    """It may be another server, whose clock is behind: a lease that has just begun would seem to be over."""
+
+    def ahead_ms() -> int:
+        clock = databases.clock("default")
+        clock.now_ms()
+        clock._offset_ms += 20_000  # as if the former server's clock had been ahead
+        connections["default"].close()
+        session()
+        return clock.now_ms() - int(dialects.now_ms("default"))
+
+    assert worker.run(ahead_ms) > 15_000  # in a web process, where connections are many
+    measure_time_anew()
+    try:
+        assert worker.run(ahead_ms) <= 0
+    finally:
+        connection_created.disconnect(dispatch_uid="delaytasks.measure_time_anew")
+        databases.clock("default").forget()

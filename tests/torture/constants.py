@@ -8,6 +8,7 @@ LEAVING, BODY = "torture.leaving", "torture.body"  # topics of app/deployed.py
 BODY_ATTEMPTS = 3
 CROWD = "torture.crowd"  # the topic of the jobs that wait behind a slow or deadly one
 CROWD_ATTEMPTS = 3
+TICK = "load.tick"  # the topic of the schedules of `failover`
 FEWER_ATTEMPTS = {BODY: BODY_ATTEMPTS, CROWD: CROWD_ATTEMPTS} | {
     manner.topic: misbehaviours.ATTEMPTS for manner in misbehaviours.MANNERS.values()
 }

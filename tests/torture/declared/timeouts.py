@@ -1,4 +1,4 @@
-"""The handlers of the histories, their declared timeout, and that of the orders of `declared_load`."""
+"""Handlers of the histories and of `failover`, and the declared timeouts of the histories and of `declared_load`."""
 
 import time
 from datetime import timedelta
@@ -9,6 +9,7 @@ from django.db.models import Q
 from delaytasks import handler, timeout
 from tests.timeouts.app.models import Order, Ticket
 
+from ..constants import TICK, TTR_SECONDS
 from .histories import ANSWER, ANSWER_WITHIN, STEADY, TOPICS
 
 CLOSE = "load.close"
@@ -28,3 +29,8 @@ def close(order: Order, job: Any) -> None:
     """Close the order and note the time. A second note would be too long for its column."""
     order.state, order.note = "closed", f"{order.note}{time.time_ns() // 1_000_000} "
     order.save(update_fields=["state", "note"])
+
+
+@handler(TICK, ttr=TTR_SECONDS, backoff=STEADY)
+def tick(job: Any) -> None:
+    """Do nothing: the events of the schedules' jobs say how often they ran."""

@@ -1,9 +1,9 @@
 """Kill a PostgreSQL primary under load and promote its standby: `python -m tests.torture.failover --help`.
 
 A standby is synchronous, with a right clock and with a wrong one, or asynchronous and a second behind. Ordinary jobs
-are scheduled, changed and run all the time, and orders with a declared timeout are paid. With a synchronous standby,
-exit status 1 if anything was lost, done twice or early. With an asynchronous one, if anything is wrong that is not
-explained by the lost second.
+are scheduled, changed and run all the time, orders with a declared timeout are paid, and schedules run each second.
+Exit status 1 if anything was lost, done twice or early; with an asynchronous standby, if the lost second does not
+explain it.
 """
 
 import argparse

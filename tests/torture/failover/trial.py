@@ -1,4 +1,4 @@
-"""Orders with a declared timeout and ordinary jobs, while the primary is killed and the standby promoted."""
+"""Declared timeouts, schedules and ordinary jobs, while the primary is killed and the standby promoted."""
 
 import contextlib
 import random
@@ -10,12 +10,19 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from django.db import DatabaseError, InterfaceError, connection
 from django.utils import timezone
 
+from delaytasks.models import Job, Schedule
+from delaytasks.recurrence import schedules
+from delaytasks.recurrence.definition import Definition
+from delaytasks.recurrence.wall_times import parse_label
+
 from .. import declared_load, ledger, trial
 from ..checker import Violation
+from ..constants import TICK
 from ..environment import DURABLE, Arena, arena
 from ..faketime import sweep_up
 from ..faults import Fault
@@ -25,6 +32,7 @@ SETTINGS = "tests.torture.failover.settings"
 AWAY_SECONDS = 3.0  # from the death of the primary to the promotion
 LAG_SECONDS = 1.0  # of the asynchronous standby
 START_SECONDS = 20  # from the scheduling of the orders' timeouts until the first is due
+SCHEDULES = 20  # each with a run every second
 MENDED_SECONDS = 75.0  # a job whose end was committed without an answer stays in the mirror until its TTR is over
 # Broken promises that no lost commit excuses.
 NEVER = {"effect twice", "stuck", "drift"}
@@ -69,7 +77,7 @@ def installation(directory: Path, case: Case) -> Iterator[Arena]:
 
 
 class Failover:
-    """The fault. It pays orders all the time, and kills the primary in the middle.
+    """The fault. It starts schedules, pays orders all the time, and kills the primary in the middle.
 
     began, killed, promoted   by the ledger's clock: when the standby received its last bytes, when the primary died,
                               and when the standby had become the primary
@@ -82,6 +90,7 @@ class Failover:
         self.paid: dict[int, int] = {}
 
     def inflict(self, there: Arena) -> None:
+        self._start_schedules()
         killer = threading.Thread(target=self._kill, args=(there,))
         killer.start()
         began = time.monotonic()
@@ -90,6 +99,12 @@ class Failover:
             there.hold(max(0.0, began + turn - time.monotonic()))
             self._pay(there, numbers)
         killer.join()
+
+    def _start_schedules(self) -> None:
+        """Create schedules that end by themselves after `seconds`."""
+        for n in range(SCHEDULES):
+            period = {"period": 1, "repeat": round(self.seconds)}
+            schedules.create(Definition(f"tick.{n}", TICK, missed="all", running="allow", **period))
 
     def _pay(self, there: Arena, numbers: Sequence[int]) -> None:
         from tests.timeouts.app.models import Order
@@ -132,10 +147,12 @@ def run(there: Arena, case: Case, *, orders: int = 3_000, seconds: float = 30, w
     fault = Fault("failover", "postgres", failover.inflict, frozenset({"postgres"}), (), "", ("postgres",), False)
     verdict = trial.run(there, [fault], seed=1, mended_seconds=MENDED_SECONDS)
     there.until_quiet(declared_load._unsettled, seconds=trial.QUIET_SECONDS)
+    there.until_quiet(_schedules_left, seconds=trial.QUIET_SECONDS)
     if verdict.trouble:
         result.broken.append(verdict.trouble)
     _judge_jobs(there, result, failover, verdict)
     _judge_orders(result, failover)
+    _judge_schedules(result, round(seconds) + 1)
     connection.close()
     return result
 
@@ -208,3 +225,31 @@ def _judge_orders(result: Result, failover: Failover) -> None:
         result.facts["lost: payments"] = len(excused)
     if lost := sorted(set(undone) - set(excused)):
         result.broken.append(f"{len(lost)} payments are lost, such as {lost[:3]}")
+
+
+def _schedules_left() -> int:
+    """Return how many schedules and jobs of theirs have not ended."""
+    left = Schedule.objects.filter(topic=TICK, ended=False).count()
+    return left + Job.objects.filter(topic=TICK, ended_at=None).count()
+
+
+def _judge_schedules(result: Result, expected: int) -> None:
+    """Each of the expected instants has one job, which has finished once. No case excuses another number."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """SELECT key, count(DISTINCT job.id), count(event.id) FILTER (WHERE outcome = 'finished')
+               FROM delaytasks_job AS job LEFT JOIN delaytasks_jobevent AS event ON job_id = job.id
+               WHERE topic = %s GROUP BY key""",
+            [TICK],
+        )
+        rows = cursor.fetchall()
+    runs = {key: finished for key, _, finished in rows}
+    result.facts["schedules; runs of each"] = f"{SCHEDULES}; {expected}"
+    for key, jobs, finished in rows:
+        if (jobs, finished) != (1, 1):
+            result.broken.append(f"the run {key} has {jobs} jobs and finished {finished} times")
+    for n in range(SCHEDULES):
+        labels = sorted(key.partition("@")[2] for key in runs if key.startswith(f"tick.{n}@"))
+        instants = [parse_label(label, ZoneInfo("UTC")).due for label in labels]
+        if len(instants) != expected or instants[-1] - instants[0] != timedelta(seconds=expected - 1):
+            result.broken.append(f"tick.{n} has {len(instants)} runs of {expected}")
