@@ -170,5 +170,5 @@ def test_every_page_links_to_the_board(page, site):
         open_page(page, site + path)
         page.locator(f"a[href='{BOARD}']").filter(visible=True).first.click()
         expect(page).to_have_url(site + BOARD)
-    assert page.locator("#nav-sidebar .current-model a").inner_text() == "Board"
+    expect(page.locator("#nav-sidebar .current-model a").filter(visible=True)).to_have_text("Board")
     assert User.objects.count() == 1

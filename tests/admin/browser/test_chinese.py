@@ -49,6 +49,8 @@ def test_the_list_and_cancelling_with_a_reason_are_in_chinese(page, site):
     question.wait_for()
     assert english_controls(page) == []
     question.click()
+    page.locator(".messagelist li").wait_for()
+    page.wait_for_load_state()
     text = page.locator(".messagelist").inner_text()
     assert re.search(r"[\u4e00-\u9fff]", text)
     assert not is_english(text)
