@@ -309,7 +309,7 @@ def test_a_job_that_waits_for_its_row_answers_running_to_a_cancel(
     def asked(_: float) -> None:
         answers.append(in_a_thread(lambda: cancel("declared.close", f"order:{order.pk}")))
 
-    monkeypatch.setattr(fire.time, "sleep", asked)
+    monkeypatch.setattr(fire, "time", SimpleNamespace(monotonic=time.monotonic, sleep=asked))
     db_clock.advance(seconds=1800)
     stage.go()
     assert set(answers) == {"running"}
