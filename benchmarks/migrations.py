@@ -46,18 +46,19 @@ EVENTS = """
 # The statements that each connection repeats, in one transaction.
 WRITES = {
     "jobs": [
-        "INSERT INTO delaytasks_job (topic, key, state, due_at, ttr_ms, attempt, failures, body, created_at, worker,"
-        " error) VALUES ('new', gen_random_uuid()::text, 1, now() + interval '1 day', 60000, 0, 0, '{}', now(), '', '')",
-        "UPDATE delaytasks_job SET due_at = now() + interval '2 days' WHERE id ="
-        " (SELECT max(id) FROM delaytasks_job WHERE state = 1)",
+        """INSERT INTO delaytasks_job
+               (topic, key, state, due_at, ttr_ms, attempt, failures, body, created_at, worker, error)
+           VALUES ('new', gen_random_uuid()::text, 1, now() + interval '1 day', 60000, 0, 0, '{}', now(), '', '')""",
+        """UPDATE delaytasks_job SET due_at = now() + interval '2 days'
+           WHERE id = (SELECT max(id) FROM delaytasks_job WHERE state = 1)""",
     ],
     "events": [
-        "INSERT INTO delaytasks_jobevent (job_id, outcome, attempt, due_ms, done_ms, worker, actor, error)"
-        " VALUES ((SELECT max(id) FROM delaytasks_job), 'scheduled', 1, 0, 0, '', '', '')",
+        """INSERT INTO delaytasks_jobevent (job_id, outcome, attempt, due_ms, done_ms, worker, actor, error)
+           VALUES ((SELECT max(id) FROM delaytasks_job), 'scheduled', 1, 0, 0, '', '', '')""",
     ],
     "topics": [
-        "INSERT INTO delaytasks_topic (name, paused, slots) VALUES ('topic.1', false, '[]')"
-        " ON CONFLICT (name) DO UPDATE SET paused = false",
+        """INSERT INTO delaytasks_topic (name, paused, slots) VALUES ('topic.1', false, '[]')
+           ON CONFLICT (name) DO UPDATE SET paused = false""",
     ],
 }
 
