@@ -29,8 +29,8 @@ def pooled(request: pytest.FixtureRequest, world: World, database_server: Postgr
     if pgbouncer_binary() is None:
         request.config.stash[not_run].add("tests behind PgBouncer, which is not installed: apt-get install pgbouncer")
         pytest.skip("there is no pgbouncer here")
-    with PgBouncer(database_server) as pgbouncer:
-        world.env |= {"DATABASE_URL": pgbouncer.url(connection.settings_dict["NAME"]), "POOLED": "1"}
+    with PgBouncer(database_server, connection.settings_dict["NAME"]) as pgbouncer:
+        world.env |= {"DATABASE_URL": pgbouncer.url(), "POOLED": "1"}
         try:
             yield world
         finally:

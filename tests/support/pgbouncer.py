@@ -2,11 +2,13 @@
 
 import os
 import shutil
+import signal
 
 import psycopg
 
 from tests.support.servers import UNPRIVILEGED, PostgresServer, Server, ServerMissing, free_port, tail
 
+LOGIN_RETRY_SECONDS = 1  # 15 unless set: a pool that could not connect does not try again before
 POOL_SIZE = 3  # less than the processes of a test have connections, so that they share sessions
 
 
@@ -16,17 +18,21 @@ def pgbouncer_binary() -> str | None:
 
 
 class PgBouncer(Server):
-    """A pooler on loopback that gives each transaction one of POOL_SIZE sessions of the server."""
+    """A pooler on loopback that gives each transaction one of POOL_SIZE sessions of a database."""
 
     name = "pgbouncer"
 
-    def __init__(self, postgres: PostgresServer) -> None:
+    def __init__(self, postgres: PostgresServer, database: str) -> None:
         super().__init__()
-        self.postgres, self.port = postgres, free_port()
+        self.postgres, self.database, self.port = postgres, database, free_port()
         self.config = self.directory / "pgbouncer.ini"
+        self._write_config(postgres)
+
+    def _write_config(self, postgres: PostgresServer) -> None:
+        # By name: a pool that was made by an entry for "*" keeps its old address when the configuration is read again.
         lines = [
             "[databases]",
-            f"* = host={postgres.directory} user={postgres.user}",
+            f"{self.database} = host={postgres.directory} user={postgres.user}",
             "[pgbouncer]",
             "listen_addr = 127.0.0.1",
             f"listen_port = {self.port}",
@@ -35,6 +41,7 @@ class PgBouncer(Server):
             "pool_mode = transaction",
             f"default_pool_size = {POOL_SIZE}",
             "max_client_conn = 200",
+            f"server_login_retry = {LOGIN_RETRY_SECONDS}",
         ]
         self.config.write_text("\n".join(lines) + "\n")
 
@@ -42,18 +49,28 @@ class PgBouncer(Server):
         program = pgbouncer_binary()
         if program is None:
             raise ServerMissing("There is no pgbouncer program: `apt-get install pgbouncer`.")
-        user = ["-u", UNPRIVILEGED] if os.geteuid() == 0 else []
+        user = []
+        if os.geteuid() == 0:  # it refuses to run as root, and reads its configuration again as that user
+            shutil.chown(self.directory, UNPRIVILEGED)
+            user = ["-u", UNPRIVILEGED]
         self.spawn([program, *user, str(self.config)])
         if not self.await_answer():
             raise ServerMissing(f"{program} does not start. Its log ends:\n{tail(self.log)}")
 
+    def point_at(self, postgres: PostgresServer) -> None:
+        """Send all transactions from now on to another server, such as a standby that was promoted."""
+        assert self.process is not None
+        self.postgres = postgres
+        self._write_config(postgres)
+        self.process.send_signal(signal.SIGHUP)
+
     def answers(self) -> bool:
         try:
-            psycopg.connect(host="127.0.0.1", port=self.port, user=self.postgres.user, dbname="postgres").close()
+            psycopg.connect(self.url()).close()
         except psycopg.OperationalError:
             return False
         return True
 
-    def url(self, database: str) -> str:
-        """Return the URL of this database of the server, through the pooler."""
-        return f"postgres://{self.postgres.user}@127.0.0.1:{self.port}/{database}"
+    def url(self) -> str:
+        """Return the URL of the database, through the pooler."""
+        return f"postgres://{self.postgres.user}@127.0.0.1:{self.port}/{self.database}"

@@ -40,12 +40,19 @@ def behind_proxied_broker(directory: Path, database: str) -> Iterator[Arena]:
 @contextlib.contextmanager
 def pooled(directory: Path, database: str) -> Iterator[Arena]:
     """All processes reach PostgreSQL through a PgBouncer in transaction mode; the checker reads it directly."""
-    with arena(directory, database=database) as there:
-        assert there.postgres is not None
-        with PgBouncer(there.postgres) as there.pooler:
-            there.env |= {"DATABASE_URL": there.pooler.url(there.database_url.rpartition("/")[2]), "POOLED": "1"}
-            yield there
-            there.stop_all()
+    with arena(directory, database=database) as there, pooler(there):
+        yield there
+
+
+@contextlib.contextmanager
+def pooler(there: Arena) -> Iterator[None]:
+    """Start a PgBouncer and give its address to the processes, which are stopped before it."""
+    assert there.postgres is not None
+    database = there.database_url.rpartition("/")[2].partition("?")[0]
+    with PgBouncer(there.postgres, database) as there.pooler:
+        there.env |= {"DATABASE_URL": there.pooler.url(), "POOLED": "1"}
+        yield
+        there.stop_all()
 
 
 @contextlib.contextmanager

@@ -26,6 +26,7 @@ from ..constants import TICK
 from ..environment import DURABLE, Arena, arena
 from ..faketime import sweep_up
 from ..faults import Fault
+from ..installations import pooler
 from ..standby import ReplicatedServer
 
 SETTINGS = "tests.torture.failover.settings"
@@ -40,10 +41,14 @@ NEVER = {"effect twice", "stuck", "drift"}
 
 @dataclass(frozen=True)
 class Case:
-    """How the standby follows the primary, and how far its clock is ahead."""
+    """How the standby follows the primary, how far its clock is ahead, and how the processes find the new primary.
+
+    pooled   they reach it through a PgBouncer, whose configuration is changed; otherwise libpq tries both addresses
+    """
 
     synchronous: bool = True
     ahead_seconds: int = 0
+    pooled: bool = False
 
 
 CASES = {
@@ -51,6 +56,7 @@ CASES = {
     "ahead": Case(ahead_seconds=20),
     "behind": Case(ahead_seconds=-20),
     "asynchronous": Case(synchronous=False),
+    "pooled": Case(pooled=True),
 }
 
 
@@ -70,7 +76,9 @@ class Result:
 def installation(directory: Path, case: Case) -> Iterator[Arena]:
     server = ReplicatedServer(synchronous=case.synchronous, ahead_seconds=case.ahead_seconds, **DURABLE)
     try:
-        with arena(directory, postgres=server, settings=SETTINGS) as there:
+        with arena(directory, postgres=server, settings=SETTINGS) as there, contextlib.ExitStack() as stack:
+            if case.pooled:
+                stack.enter_context(pooler(there))
             yield there
     finally:
         sweep_up()
@@ -131,6 +139,8 @@ class Failover:
         self.killed, self.killed_ms = ledger.now_ns(), time.time_ns() // 1_000_000
         there.hold(AWAY_SECONDS)
         server.promote()
+        if self.case.pooled:
+            there.pooler.point_at(server.standby)
         self.promoted = ledger.now_ns()
         there.jumps.append((self.killed, self.case.ahead_seconds * 1_000_000_000))
 
