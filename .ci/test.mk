@@ -154,6 +154,10 @@ alerts: ## check the alert rules for Prometheus and run their unit tests; needs 
 release: $(VENV)/.stamp-dev ## build sdist, wheel, SBOM and hashes of the commit into dist/
 	@$(VENV_PYTHON) .ci/release.py
 
+.PHONY: lock
+lock: $(VENV)/.stamp-dev ## lock the versions and hashes of what the image installs, after a change of its requirements
+	@$(VENV_PYTHON) .ci/lock.py
+
 .PHONY: openapi
 openapi: $(VENV)/.stamp-dev ## generate docs/openapi.yaml
 	@DJANGO_SETTINGS_MODULE=project.settings $(VENV_PYTHON) -m delaytasks.api > $(VENV)/openapi.yaml
