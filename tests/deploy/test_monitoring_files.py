@@ -2,14 +2,19 @@
 
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
+import prometheus_client
 import pytest
 import yaml
 
+from delaytasks import schedule
 from delaytasks.maintenance import guard
 from delaytasks.monitoring import prometheus
+from tests.conftest import not_run
 
 ROOT = Path(__file__).parents[2]
 ALERTS = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text())["groups"][0]["rules"]
@@ -59,3 +64,34 @@ def test_the_panels_of_the_dashboard_do_not_overlap():
     ]
     assert len(cells) == len(set(cells))
     assert all(x < 24 for x, _ in cells)
+
+
+@pytest.fixture
+def promtool(request: pytest.FixtureRequest) -> Any:
+    """Run promtool and return its output. Fails if promtool does."""
+    if shutil.which("promtool") is None:
+        request.config.stash[not_run].add("promtool's checks, as it is not installed: apt-get install prometheus")
+        pytest.skip("there is no promtool here")
+
+    def run(*arguments: str, stdin: bytes = b"") -> str:
+        done = subprocess.run(["promtool", *arguments], input=stdin, capture_output=True, cwd=ROOT, check=False)
+        output = (done.stdout + done.stderr).decode()
+        assert done.returncode == 0, output
+        return output
+
+    return run
+
+
+def test_promtool_accepts_the_configuration_and_each_alert_fires_when_it_should(promtool):
+    promtool("check", "config", "deploy/prometheus/prometheus.yml")
+    promtool("test", "rules", "deploy/prometheus/alerts_test.yml")
+
+
+def test_promtool_finds_nothing_to_improve_in_the_metrics(promtool, stage, with_redis):
+    stage.recorder("order.close")
+    schedule("order.close", "a", delay=0)
+    stage.go()
+    guard.guard("default")
+    metrics = prometheus_client.generate_latest(prometheus.make_registry())
+    assert b"delaytasks_lateness_seconds_bucket" in metrics
+    assert promtool("check", "metrics", stdin=metrics) == ""
