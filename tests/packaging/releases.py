@@ -50,10 +50,10 @@ class Release:
         self.processes.append(process)
         return process
 
-    def start_worker(self) -> Process:
+    def start_worker(self, name: str = "worker") -> Process:
         """Start a worker that consumes the site's queue and the messages of the other release's callers and beat."""
         hostname, queues = f"--hostname={self.name}@test", f"celery,from-{self.other}"
-        return self.start_celery("worker", "worker", hostname, "--concurrency=2", f"--queues={queues}", queue="celery")
+        return self.start_celery(name, "worker", hostname, "--concurrency=2", f"--queues={queues}", queue="celery")
 
     def start_beat(self, name: str = "beat", schedule: str = "") -> Process:
         """Start beat.

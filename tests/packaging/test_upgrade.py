@@ -100,6 +100,7 @@ def test_a_site_upgrades_with_jobs_pending_and_both_releases_running(
     site.await_the_load()
     site.stop_the_old_release()
     site.end_letters("after", new)
+    site.roll_back()
     site.assert_each_job_ended_once_and_none_started_early()
     site.assert_commands_and_pages_show_the_jobs()
     site.assert_equal_outcomes_have_the_same_text()

@@ -218,6 +218,20 @@ class Site:
         self.new.await_line("beat-again", "Sending due task delaytasks.sweep")
         self.await_the_load()
 
+    # The old release again
+
+    def roll_back(self) -> None:
+        """The old release takes over on the migrated tables, and runs what the new one has scheduled."""
+        self.new.stop()
+        keys = self.schedule(self.new, "finished", items("parcel.note", "rolled-back", 20, delay=1, spread=1))
+        postponed = self.schedule(self.new, "delayed", items("parcel.note", "later-again", 3, delay=LATER_SECONDS))
+        self.old.start_worker("worker-again")
+        self.old.until("live", is_=0, seconds=RUN_SECONDS)
+        assert {effect["release"] for effect in self.old.call("effects") if effect["key"] in keys} == {"old"}
+        assert self.old.call("cancel", "parcel.note", postponed[:1]) == ["cancelled"]
+        self.expected["delayed"].remove(("parcel.note", postponed[0]))
+        self.expected["cancelled"].add(("parcel.note", postponed[0]))
+
     def assert_each_job_ended_once_and_none_started_early(self) -> None:
         actual: dict[str, set[Name]] = {state: set() for state in self.expected}
         jobs = self.new.call("jobs")
