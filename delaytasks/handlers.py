@@ -70,7 +70,7 @@ class Skip:
 
 
 SingleResult = Snooze | Skip | None
-BatchResult = Snooze | Skip | Mapping[int, Snooze | Skip | None] | None
+BatchResult = Snooze | Skip | Mapping[int, Snooze | Skip | None] | Mapping[int, Snooze | Skip | BaseException | None] | None
 
 
 class Retry(Exception):
@@ -213,10 +213,10 @@ def handler(
                     snoozes do not count. With the default backoff, 25 attempts take about three days
     queue           str, the Celery queue in which the topic's jobs run; None: Celery's default
     batch           int from 1 on: the function is called with a list of up to `batch` jobs, in one
-                    transaction; None: with one job
+                    transaction unless atomic=False; None: with one job
     atomic          bool: run the function and finish the job in one transaction. Set it to False for a
                     handler that works outside the database, and put the last part of that handler into
-                    `with job.finishing():`. False is not allowed with batch
+                    `with job.finishing():`
     one_commit      bool: several jobs may share one commit; if one of them fails, all of them run again
                     one by one
     relaxed_commit  bool: on PostgreSQL the commit does not wait for the disk. If the server crashes, the
@@ -241,7 +241,8 @@ def handler(
 
     The function receives a RunningJob, or a list of them with batch. It returns None (finished) or a
     Snooze. If it raises, the job is retried after a delay, until max_attempts attempts have failed. With
-    batch it may also return a mapping of job.id to Snooze or None.
+    batch it may also return a mapping of job.id to Snooze or None; with batch and atomic=False also to an
+    exception: that job's attempt failed with it. If a call with several jobs raises, each is run alone.
 
     The function may be a coroutine function (`async def`), and so may on_dead: the worker runs it in an event
     loop. With atomic=True the asynchronous methods of Django's ORM work inside its transaction. It must not
@@ -285,8 +286,6 @@ def _check_values(topic: str, max_attempts: int, batch: int | None, concurrency:
 
 
 def _check_combination(topic: str, batch: int | None, atomic: bool, one_commit: bool) -> None:
-    if batch is not None and not atomic:
-        raise ValueError(f"handler({topic!r}): a batch handler runs in one transaction; atomic=False is not allowed.")
     if one_commit and (batch is not None or not atomic):
         raise ValueError(f"handler({topic!r}): one_commit needs atomic=True and no batch.")
 

@@ -1,42 +1,114 @@
-"""Deliver a job to its target, and hold its topic while the target is away."""
+"""Deliver the due jobs of a topic to its target, and hold the topic while the target is away."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
 
 from .. import databases
+from ..exceptions import TTRExceeded
 from ..handlers import Snooze
-from ..states import Outcome
 from ..worker.attempt import RunningJob
-from ..worker.completion import Completion, complete
 from . import holds
 from .targets import Format, Message, Rejected, Target, TargetDown
 
 MARGIN_SECONDS = 1.0  # of the TTR, left to store the result of a call
+ALONE_SECONDS = 5.0  # for how long the messages of a refused batch are sent one by one; the rest goes back
+# By the id of the job. None: its message is confirmed. A Snooze: it goes back. Otherwise the error of the attempt.
+Results = dict[int, Any]
 
 
-def deliver(job: RunningJob, *, target: Target, format: Format, source: str) -> Snooze | None:
-    """Send a job to its target and wait for the confirmation. This is the handler of a topic that is forwarded."""
-    wait = holds.wait_seconds(job.using, job.topic, job.ttr_ms)
-    if wait is not None:
-        return _hand_back(wait)
-    message = Message(str(job.id), job.topic, job.key, job.body, job.due_at, source, format, job.trace_context or "")
-    seconds = (job.lease_ms - databases.now_ms(job.using)) / 1000
-    if seconds <= 0:
-        raise TimeoutError(f"The TTR of {job!r} was over before it was sent.")
-    try:
-        target.deliver(message, max(seconds - MARGIN_SECONDS, seconds / 2))
-    except TargetDown as error:
-        return _hand_back(holds.hold(job.using, job.topic, error.reason, error.retry_seconds))
-    except Rejected as error:
-        _bury(job, error)
-    holds.release(job.using, job.topic)
-    return None
+def deliver(jobs: Sequence[RunningJob], *, target: Target, format: Format, source: str) -> Results:
+    """Send jobs to their target and wait for the confirmations. This is the handler of a topic that is forwarded.
+
+    A target that is away holds the topic: the jobs that it has not confirmed go back without a failure.
+    """
+    using, topic = jobs[0].using, jobs[0].topic
+    wait = holds.wait_seconds(using, topic, jobs[0].ttr_ms)
+    if wait:
+        return _hand_back(jobs, wait)
+    results = _Call(target, jobs, format, source).send(probes=wait == 0)
+    down = [error for error in results.values() if isinstance(error, TargetDown)]
+    if down:
+        seconds = holds.hold(using, topic, down[0].reason, down[0].retry_seconds)
+        return _hand_back(jobs, seconds) | {i: each for i, each in results.items() if not isinstance(each, TargetDown)}
+    if any(each is None or isinstance(each, Rejected) for each in results.values()):
+        holds.release(using, topic)
+    return results
 
 
-# How the engine takes a job back without a failure, and how it makes a job dead at once: these two functions only.
+def _hand_back(jobs: Sequence[RunningJob], seconds: float) -> Results:
+    return dict.fromkeys((job.id for job in jobs), Snooze(seconds))
 
 
-def _hand_back(seconds: float) -> Snooze:
-    return Snooze(seconds)
+class _Call:
+    """Sends the messages of jobs together; if they are refused together, one by one. Keeps the result of each."""
 
+    def __init__(self, target: Target, jobs: Sequence[RunningJob], format: Format, source: str) -> None:
+        self.target, self.jobs = target, jobs
+        self.messages = [
+            Message(str(job.id), job.topic, job.key, job.body, job.due_at, source, format, job.trace_context or "")
+            for job in jobs
+        ]
+        self.results: dict[str, Any] = {}  # by the message's id
 
-def _bury(job: RunningJob, error: Rejected) -> None:
-    complete(job.using, [Completion(job, Outcome.DEAD, None, f"{type(error).__name__}: {error}")])
-    job.ended = True
+    def send(self, *, probes: bool) -> Results:
+        """Return the result of each job. Raises TimeoutError if the TTR of one of them is over already.
+
+        probes   the first message is sent before the others, to find out whether the target is back
+        """
+        if self._seconds() <= 0:
+            raise TimeoutError(f"The TTR of {self.jobs[0]!r} was over before it was sent.")
+        rest: Any = None
+        for part in [self.messages[:1], self.messages[1:]] if probes else [self.messages]:
+            if part and rest is None:
+                rest = self._send(part)
+        return {job.id: self.results.get(str(job.id), rest) for job in self.jobs}
+
+    def _send(self, messages: Sequence[Message]) -> Any:
+        """Send messages. Return None, or why no more can be sent: the result of those that have none of their own."""
+        seconds = self._seconds()
+        if seconds <= 0:
+            return Snooze(0)
+        error = self._try(messages, max(seconds - MARGIN_SECONDS, seconds / 2))
+        if isinstance(error, TargetDown | TTRExceeded):
+            return error
+        left = [message for message in messages if message.id not in self.results]
+        if len(left) > 1:
+            return self._send_alone(left)
+        for message in left:
+            self.results[message.id] = error or RuntimeError(f"{self.target!r} has not reported a result.")
+        return next((each for each in self.results.values() if isinstance(each, TargetDown)), None)
+
+    def _send_alone(self, messages: Sequence[Message]) -> Any:
+        """Send messages one by one, as _send()."""
+        until = time.monotonic() + min(ALONE_SECONDS, self._seconds() - MARGIN_SECONDS)
+        for message in messages:
+            rest = self._send([message])
+            if rest is None and time.monotonic() > until:
+                rest = Snooze(0)
+            if rest is not None:
+                return rest
+        return None
+
+    def _try(self, messages: Sequence[Message], seconds: float) -> BaseException | None:
+        """Send messages and keep the results that the target reports. Return the error that it raises, or None."""
+        deliver_many = getattr(self.target, "deliver_many", None)
+        try:
+            if deliver_many is not None:
+                deliver_many(messages, seconds, self._keep)
+                return None
+            for message in messages:
+                self.target.deliver(message, seconds)
+                self._keep(message, None)
+        except Rejected as error:
+            return Rejected(str(error))  # without traceback: staff read what the target answered
+        except (Exception, TTRExceeded) as error:
+            return error
+        return None
+
+    def _keep(self, message: Message, error: Exception | None) -> None:
+        self.results[message.id] = error
+
+    def _seconds(self) -> float:
+        """Return the time until the first TTR of these jobs is over."""
+        return (min(job.lease_ms for job in self.jobs) - databases.now_ms(self.jobs[0].using)) / 1000

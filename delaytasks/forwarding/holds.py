@@ -36,7 +36,7 @@ def hold(using: str, topic: str, why: str, retry_seconds: float | None) -> float
 
 
 def wait_seconds(using: str, topic: str, ttr_ms: int) -> float | None:
-    """Return how long a job of the topic has to wait; None: it may be sent, as usual or as a probe.
+    """Return how long jobs of the topic have to wait; None: they may be sent; 0: the first of them may, as the probe.
 
     The first job that asks after the time of the next probe becomes the probe. The others wait for its result, or
     until its TTR is over.
@@ -48,7 +48,7 @@ def wait_seconds(using: str, topic: str, ttr_ms: int) -> float | None:
     if row[1] is None or row[1] <= now:
         due = Topic.objects.using(using).filter(Q(held_until=None) | Q(held_until__lte=now), name=topic)
         if due.update(held_until=now + timedelta(milliseconds=ttr_ms)):
-            return None
+            return 0.0
         return float(FIRST_PROBE_SECONDS)
     return float(max((row[1] - now).total_seconds(), 0.001))
 

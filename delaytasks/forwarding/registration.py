@@ -1,14 +1,14 @@
 """forward(): declare that the due jobs of a topic go to a target."""
 
 import functools
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, get_args
 
 from .. import handlers
 from ..backoff import Backoff
-from ..handlers import Snooze
 from ..worker.attempt import RunningJob
-from .targets import Format, Target
+from .targets import Format, Rejected, Target
 
 
 def forward(
@@ -33,7 +33,8 @@ def forward(
     source   str, the `source` of the CloudEvents: a URI or a path
 
     The other arguments are those of handler(). A job is finished when the target has confirmed its message. A message
-    may be sent more than once, always with the same id, that of the job. No order is promised.
+    may be sent more than once, always with the same id, that of the job. No order is promised. Jobs that are due
+    together are sent together if the target can (BatchTarget); each of them is finished by its own confirmation.
 
     While the target is away or refuses the sender, the topic is held: its jobs go back without a failure, and one of
     them probes the target now and then. A job is dead at once if the target refuses its content. Other errors count as
@@ -53,7 +54,7 @@ def forward(
     named: Any = _Forwarder(function, f"forward({topic!r}, {target!r})")
     handlers.handler(
         topic, ttr=ttr, max_attempts=max_attempts, concurrency=concurrency, queue=queue, backoff=backoff,
-        atomic=False, on_dead=on_dead,
+        atomic=False, on_dead=on_dead, batch=getattr(target, "max_batch", 1), give_up_on=Rejected,
     )(named)  # fmt: skip
 
 
@@ -64,8 +65,8 @@ class _Forwarder:
         self.function = function
         self.__qualname__ = name
 
-    def __call__(self, job: RunningJob) -> Snooze | None:
-        return self.function(job)
+    def __call__(self, jobs: Sequence[RunningJob]) -> dict[int, Any]:
+        return self.function(jobs)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Forwarder) and other.__qualname__ == self.__qualname__
@@ -74,7 +75,7 @@ class _Forwarder:
         return hash(self.__qualname__)
 
 
-def _deliver(job: RunningJob, *, target: Target, format: Format, source: str) -> Snooze | None:
+def _deliver(jobs: Sequence[RunningJob], *, target: Target, format: Format, source: str) -> dict[int, Any]:
     from .delivery import deliver  # here: it loads the models, and a target may be declared before they are
 
-    return deliver(job, target=target, format=format, source=source)
+    return deliver(jobs, target=target, format=format, source=source)

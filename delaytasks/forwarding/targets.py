@@ -1,5 +1,6 @@
 """The argument of a target's deliver(), and the exceptions with which a target reports a failure."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, Protocol
@@ -47,6 +48,13 @@ class Rejected(Exception):
     """The target refuses this message because of its content. The job is dead at once."""
 
 
+class BatchRefused(Exception):
+    """The target refuses a batch because of some of its messages, and does not say because of which.
+
+    The messages that have no report are then sent alone.
+    """
+
+
 class Target(Protocol):
     """Something outside that takes messages."""
 
@@ -56,3 +64,36 @@ class Target(Protocol):
         Raises TargetDown, Rejected, or another exception: then the attempt fails and the job is retried.
         """
         ...
+
+
+Report = Callable[[Message, Exception | None], None]
+
+
+class BatchTarget(Target, Protocol):
+    """A target that takes several messages at once.
+
+    max_batch   the most messages of a call
+    """
+
+    max_batch: int
+
+    def deliver_many(self, messages: Sequence[Message], timeout_seconds: float, report: Report) -> None:
+        """Send the messages, and report each as soon as the target has answered: None if it has confirmed it.
+
+        report   called with a message and None, or with the error that deliver() would raise for it. Never called for
+                 a message whose confirmation is unknown
+
+        Raises TargetDown: then the messages without a report go back, and are sent again later. After another error
+        each of them is sent alone; the error of a message that was alone is its own.
+        """
+        ...
+
+
+def deliver_alone(target: BatchTarget, message: Message, timeout_seconds: float) -> None:
+    """Send one message, as Target.deliver()."""
+    errors: list[Exception | None] = []
+    target.deliver_many([message], timeout_seconds, lambda _, error: errors.append(error))
+    if not errors:
+        raise TargetDown(f"{target!r} has not reported whether the message was confirmed.")
+    if errors[0] is not None:
+        raise errors[0]

@@ -352,13 +352,14 @@ def take_back(
     error: ErrorCode = ErrorCode.WORKER_LOST,
     *,
     was_called: Callable[[int], bool] = lambda _: True,
+    trace: str = "",
 ) -> int:
-    """Take back jobs whose worker is dead, as expire().
+    """Take back jobs whose worker is dead, as expire(), or whose group was interrupted.
 
     error        why they are taken back
     was_called   returns whether the handler of the job with this id was called; otherwise no failure is counted
     """
-    return _take_back_all(using, snapshots, transitions.take_back, error, was_called=was_called)
+    return _take_back_all(using, snapshots, transitions.take_back, error, trace, was_called)
 
 
 TakeBack = Callable[[str, Sequence[Abandoned], str], dict[int, TakenBack]]

@@ -15,6 +15,7 @@ from ..db.retries import retry_once
 from ..exceptions import LeaseLost, TTRExceeded
 from ..handlers import Handler, Polled, Retry, Skip, Snooze
 from ..jobs.context import running_jobs
+from ..outcomes import ErrorCode
 from ..states import Outcome
 from .attempt import PutBack, RunningJob
 from .claim import Candidates
@@ -29,9 +30,10 @@ from .completion import (
     expire,
     put_back,
     remove_entries,
+    take_back,
 )
 from .coroutines import await_result
-from .isolation import isolated, reset_broken_connections
+from .isolation import close_connections, isolated, reset_broken_connections
 
 logger = logging.getLogger("delaytasks")
 TRACEBACK_CHARS = 4000
@@ -78,12 +80,11 @@ class Executor:
     def _run_together(self, group: Sequence[RunningJob]) -> bool:
         completed = None
         try:
+            if not self.handler.atomic:
+                self.run_without_transaction(group)
+                return True
             with ExitStack() as after_commit, completing_transaction(self.using, self.removals) as completed:
-                if self.handler.batch:
-                    results = self.batch_results(group, self.call(group, list(group)))
-                else:
-                    results = [self.call([attempt], attempt) for attempt in group]
-                completions = self.completions(group, results)
+                completions = self.completions(group, self.results(group))
                 complete(self.using, completions, completed, relaxed=self.handler.relaxed_commit)
                 self.limit_callbacks(after_commit, completed)
         except BaseException as error:
@@ -109,11 +110,10 @@ class Executor:
             if self.handler.atomic:
                 retry_once(lambda: self.run_in_transaction(attempt))
             else:
-                self.run_without_transaction(attempt)
+                self.run_without_transaction([attempt])
         except LeaseLost as error:
-            logger.warning("%s", error)
             tracing.failed(error, format_error)
-            self.index.count("lease_lost")
+            self.note_lost(error)
         except PutBack as error:
             self.put_back(attempt, error)
         except BaseException as error:
@@ -149,11 +149,7 @@ class Executor:
         attempt.ended, completed = False, None
         try:
             with ExitStack() as after_commit, completing_transaction(self.using, self.removals) as completed:
-                if self.handler.batch:
-                    results = self.batch_results([attempt], self.call([attempt], [attempt]))
-                else:
-                    results = [self.call([attempt], attempt)]
-                completions = self.completions([attempt], results)
+                completions = self.completions([attempt], self.results([attempt]))
                 self.complete(completions, completed)
                 self.limit_callbacks(after_commit, completed)
             if completed.offered:
@@ -182,14 +178,48 @@ class Executor:
         else:
             self.next = self.candidates.hold_first(transitions.with_body(completed.claimed))
 
-    def run_without_transaction(self, attempt: RunningJob) -> None:
-        """Run a handler with atomic=False, then finish its job.
+    def run_without_transaction(self, group: Sequence[RunningJob]) -> None:
+        """Run a handler with atomic=False, then end its jobs: with batch= several, otherwise one.
 
-        After a conflict the finish is repeated, but never the handler, because it has side effects.
+        After a conflict the end is repeated, but never the handler, because it has side effects.
         """
-        result = self.call([attempt], attempt)
-        completions = self.completions([attempt], [result])
-        retry_once(lambda: complete(self.using, completions))
+        results = dict(zip(group, self.results(group), strict=True))
+        interrupted = [attempt for attempt in group if isinstance(results[attempt], TTRExceeded)]
+        if interrupted:
+            close_connections()
+        ended = [attempt for attempt in group if attempt not in interrupted]
+        self.end_each(self.completions(ended, [results[attempt] for attempt in ended]))
+        if interrupted:
+            self.take_back(interrupted, results[interrupted[0]])
+
+    def end_each(self, completions: Sequence[Completion]) -> None:
+        """End these attempts in one statement. If one of them is lost, end the others one by one.
+
+        Raises LeaseLost for a single one.
+        """
+        try:
+            retry_once(lambda: complete(self.using, completions))
+        except LeaseLost:
+            if len(completions) == 1:
+                raise
+            for completion in completions:
+                self.end_or_note([completion])
+
+    def end_or_note(self, completions: Sequence[Completion]) -> None:
+        try:
+            self.end_each(completions)
+        except LeaseLost as error:
+            self.note_lost(error)
+
+    def note_lost(self, error: LeaseLost) -> None:
+        logger.warning("%s", error)
+        self.index.count("lease_lost")
+
+    def results(self, group: Sequence[RunningJob]) -> list[Any]:
+        """Call the handler and return the result of each job: in one call with batch=, otherwise one after the other."""
+        if self.handler.batch:
+            return self.batch_results(group, self.call(group, list(group)))
+        return [self.call([attempt], attempt) for attempt in group]
 
     def call(self, attempts: Sequence[RunningJob], argument: Any) -> Any:
         """Call the handler, limited to the time until the first lease of these jobs ends, and return its result."""
@@ -223,7 +253,8 @@ class Executor:
         """Return the completions that the results ask for. Attempts that the handler itself has ended get none."""
         completions = []
         for attempt, result in zip(group, results, strict=True):
-            if isinstance(result, Retry):
+            failed = self.handler.batch and not self.handler.atomic and isinstance(result, BaseException)
+            if isinstance(result, Retry) and not failed:
                 raise result
             if attempt.ended and not attempt.still_held():
                 if isinstance(result, Snooze | Skip):
@@ -239,6 +270,8 @@ class Executor:
                 completions.append(snoozed)
             elif isinstance(result, Skip):
                 completions.append(Completion(attempt, Outcome.SKIPPED, reason=result.reason))
+            elif failed:
+                completions.append(self.failure(attempt, result))
             else:
                 if result is not None:
                     self.warn_about_result(result)
@@ -277,34 +310,27 @@ class Executor:
         elif isinstance(error, TTRExceeded):
             self.expire_now(attempt, error)
         else:
-            self.fail(attempt, error)
+            self.end_or_note([self.failure(attempt, error)])
 
     def put_back(self, attempt: RunningJob, error: PutBack) -> None:
         try:
             retry_once(lambda: put_back(self.using, attempt, delay_ms=error.delay_ms, declared_ms=error.declared_ms))
         except LeaseLost as lost:
-            logger.warning("%s", lost)
-            self.index.count("lease_lost")
+            self.note_lost(lost)
 
-    def fail(self, attempt: RunningJob, error: BaseException) -> None:
-        """End the attempt as failed.
+    def failure(self, attempt: RunningJob, error: BaseException) -> Completion:
+        """Return the end of a failed attempt.
 
         The job is retried after the delay of the Retry or the topic's backoff. After max_attempts failures, or after
         an exception that the topic gives up on, it is dead.
         """
         trace = format_error(error)
         if attempt.failures + 1 >= self.handler.max_attempts or self.handler.gives_up_on(error):
-            completion = Completion(attempt, Outcome.DEAD, None, trace, exception=error)
-        else:
-            delay_ms = error.delay_ms if isinstance(error, Retry) else None
-            if delay_ms is None:
-                delay_ms = self.handler.backoff.delay_ms(attempt.failures + 1)
-            completion = Completion(attempt, Outcome.FAILED, delay_ms, trace, until_ms=attempt.until_ms)
-        try:
-            retry_once(lambda: complete(self.using, [completion]))
-        except LeaseLost as lost:
-            logger.warning("%s", lost)
-            self.index.count("lease_lost")
+            return Completion(attempt, Outcome.DEAD, None, trace, exception=error)
+        delay_ms = error.delay_ms if isinstance(error, Retry) else None
+        if delay_ms is None:
+            delay_ms = self.handler.backoff.delay_ms(attempt.failures + 1)
+        return Completion(attempt, Outcome.FAILED, delay_ms, trace, until_ms=attempt.until_ms)
 
     def expire_now(self, attempt: RunningJob, error: TTRExceeded) -> None:
         """Take the job back after its TTR has interrupted the handler, without waiting for the sweep.
@@ -313,6 +339,16 @@ class Executor:
         """
         self.index.count("ttr_exceeded")
         expire(self.using, lookups.get_snapshots(self.using, [attempt.id]), format_error(error))
+
+    def take_back(self, group: Sequence[RunningJob], error: TTRExceeded) -> None:
+        """Take jobs of a group back after the first TTR has interrupted the call: none is charged, and each runs alone.
+
+        Their own TTRs may end later.
+        """
+        self.index.count("ttr_exceeded")
+        held = {(attempt.id, attempt.attempt) for attempt in group}
+        snapshots = [s for s in lookups.get_snapshots(self.using, [a.id for a in group]) if (s.id, s.attempt) in held]
+        take_back(self.using, snapshots, ErrorCode.TIMED_OUT, trace=format_error(error))
 
     def reset_broken_connections(self) -> None:
         if not self.inside:

@@ -269,7 +269,7 @@ class Run:
             self.hand_back([claimed] if claimed else [])
         if self.not_handed_back is not None:  # a run that fails is followed by the take-back of what it holds
             raise self.not_handed_back
-        target = BATCH_TARGET_SECONDS if self.handler.batch else TARGET_SECONDS
+        target = BATCH_TARGET_SECONDS if (self.handler.batch or 1) > 1 else TARGET_SECONDS
         target = min(target, self.handler.ttr_ms / 4000)
         self.pace.learn(self.ran - before, time.monotonic() - began, target, conf.get().batch_max)
 
