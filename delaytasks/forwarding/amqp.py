@@ -1,14 +1,16 @@
 """Amqp: send due jobs to an exchange of RabbitMQ, or of another broker that speaks AMQP 0-9-1."""
 
 import string
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import kombu
 
 from . import brokers, events
 from .links import Links
-from .publisher import CONNECT_SECONDS, ERRORS, Publisher, Unroutable, raise_as_result
-from .targets import Message, Rejected, TargetDown
+from .publisher import CONNECT_SECONDS, Publisher, Sending, Unroutable
+from .targets import Message, Rejected, Report, TargetDown, deliver_alone, report_failures
 
 MAX_NAME_BYTES = 255  # of a short string in AMQP
 FIELDS = ("topic", "key", "id")
@@ -30,6 +32,8 @@ class Amqp:
     Raises ValueError, which says what is wrong.
     """
 
+    max_batch = 200
+
     def __init__(
         self, exchange: str, routing_key: str = "{topic}", *, broker: str = "amqp", timeout: float = 15
     ) -> None:
@@ -45,19 +49,32 @@ class Amqp:
 
     def deliver(self, message: Message, timeout_seconds: float) -> None:
         """Publish the message and wait for its confirmation. Raises TargetDown, Rejected."""
+        deliver_alone(self, message, timeout_seconds)
+
+    def deliver_many(self, messages: Sequence[Message], timeout_seconds: float, report: Report) -> None:
+        """Publish messages and wait for their confirmations. Raises TargetDown, Rejected, BatchRefused."""
+        options = brokers.options(self.broker, "Amqp")
+        publisher = _links.get(
+            repr(options), lambda: Publisher(lambda transport: _connection(options, transport), self.broker)
+        )
+        sendings = report_failures(messages, lambda message: self._sending(message, report), report)
+        publisher.publish(sendings, min(self.timeout, timeout_seconds))
+
+    def _sending(self, message: Message, report: Report) -> Sending:
+        """Return the encoded message. Raises Rejected."""
         routing_key = self.routing_key.format(topic=message.topic, key=message.key, id=message.id)
         if len(routing_key.encode()) > MAX_NAME_BYTES:
             raise Rejected(f"The routing key has more than {MAX_NAME_BYTES} bytes: {routing_key!r:.100}.")
-        options = brokers.options(self.broker, "Amqp")
-        publisher = _links.get(repr(options), lambda: Publisher(lambda transport: _connection(options, transport)))
-        try:
-            publisher.publish(
-                lambda channel: _send(channel, message, self.exchange, routing_key), min(self.timeout, timeout_seconds)
-            )
-        except Unroutable as error:
-            raise (Rejected if self.fields else TargetDown)(str(error)) from error
-        except ERRORS as error:
-            raise_as_result(error, self.broker)
+        send = partial(
+            _send, message=message, encoded=events.encode(message, "rabbitmq"), exchange=self.exchange,
+            routing_key=routing_key,
+        )  # fmt: skip
+        return Sending(message.id, send, lambda error: report(message, self._result(error)))
+
+    def _result(self, error: Exception | None) -> Exception | None:
+        if isinstance(error, Unroutable):
+            return (Rejected if self.fields else TargetDown)(str(error))
+        return error
 
 
 def _connection(options: dict[str, Any], transport: dict[str, Any]) -> kombu.Connection:
@@ -66,8 +83,7 @@ def _connection(options: dict[str, Any], transport: dict[str, Any]) -> kombu.Con
     return kombu.Connection(named.pop("url"), **named)
 
 
-def _send(channel: Any, message: Message, exchange: str, routing_key: str) -> None:
-    encoded = events.encode(message, "rabbitmq")
+def _send(channel: Any, *, message: Message, encoded: events.Encoded, exchange: str, routing_key: str) -> None:
     properties = {
         "message_id": message.id, "type": message.topic, "delivery_mode": 2,  # persistent
         "timestamp": int(message.due_at.timestamp()),

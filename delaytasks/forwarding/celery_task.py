@@ -1,5 +1,8 @@
 """CeleryTask: send due jobs as messages of a Celery task, which any worker of the site runs."""
 
+import time
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import celery
@@ -7,9 +10,10 @@ import celery
 from ..worker import sender
 from . import brokers, events
 from .links import Links
-from .publisher import ERRORS, Publisher, raise_as_result
-from .targets import Message, Rejected
+from .publisher import ERRORS, Publisher, Sending, raise_as_result
+from .targets import Message, Rejected, Report, deliver_alone, report_failures
 
+BROKER = "Celery's broker"
 _links = Links(by_thread=True)
 
 
@@ -31,6 +35,7 @@ class CeleryTask:
     """
 
     default_format = "json"
+    max_batch = 200
 
     def __init__(
         self, name: str, *, queue: str | None = None, app: celery.Celery | None = None, timeout: float = 15
@@ -47,17 +52,23 @@ class CeleryTask:
 
     def deliver(self, message: Message, timeout_seconds: float) -> None:
         """Send the task and wait for the confirmation. Raises TargetDown, Rejected."""
+        deliver_alone(self, message, timeout_seconds)
+
+    def deliver_many(self, messages: Sequence[Message], timeout_seconds: float, report: Report) -> None:
+        """Send tasks and wait for their confirmations. Raises TargetDown, Rejected, BatchRefused."""
         app = self.app or celery.current_app._get_current_object()
+        sendings = report_failures(messages, lambda message: self._sending(app, message, report), report)
+        _link(app).publish(sendings, min(self.timeout, timeout_seconds))
+
+    def _sending(self, app: celery.Celery, message: Message, report: Report) -> Sending:
+        """Return the call of the task. Raises Rejected."""
         args, kwargs = arguments(message)
         headers = events.encode(message, "rabbitmq").headers
         options: dict[str, Any] = {"task_id": message.id, "retry": False, "add_to_parent": False, "headers": headers}
         if self.queue is not None:
             options["queue"] = self.queue
         task = app.signature(self.name, args=args, kwargs=kwargs)  # finds a registered task with its own options
-        try:
-            _publish(app, task, options, min(self.timeout, timeout_seconds))
-        except ERRORS as error:
-            raise_as_result(error, "Celery's broker")
+        return Sending(message.id, partial(_send, app, task, options), lambda error: report(message, error))
 
 
 def arguments(message: Message) -> tuple[list[Any], dict[str, Any]]:
@@ -72,16 +83,18 @@ def arguments(message: Message) -> tuple[list[Any], dict[str, Any]]:
     raise Rejected(f"The body is a {type(body).__name__}; a Celery task takes an object, a list or null as arguments.")
 
 
-def _publish(app: celery.Celery, task: Any, options: dict[str, Any], seconds: float) -> None:
+def _link(app: celery.Celery) -> "Publisher | Direct":
     if app.conf.task_always_eager:
-        task.apply_async(**options)
-        return
-    link: Any
+        return Direct(app)
     if app.connection_for_write().get_transport_cls().driver_type == "amqp":
-        link = _links.get(("amqp", id(app)), lambda: Publisher(lambda transport: _connection(app, transport)))
-    else:
-        link = _links.get(("other", id(app)), lambda: Direct(app))
-    link.publish(lambda channel: task.apply_async(producer=_producer(app, channel), **options), seconds)
+        return _links.get(
+            ("amqp", id(app)), lambda: Publisher(lambda transport: _connection(app, transport), BROKER)
+        )
+    return _links.get(("other", id(app)), lambda: Direct(app))
+
+
+def _send(app: celery.Celery, task: Any, options: dict[str, Any], channel: Any) -> None:
+    task.apply_async(**options, **({} if channel is None else {"producer": _producer(app, channel)}))
 
 
 def _connection(app: celery.Celery, transport: dict[str, Any]) -> Any:
@@ -96,20 +109,35 @@ def _producer(app: celery.Celery, channel: Any) -> Any:
 
 
 class Direct:
-    """A connection of a transport whose publish() returns when the broker has answered, such as Redis."""
+    """A connection of a transport whose publish() returns when the broker has answered, such as Redis.
+
+    An eager app runs its tasks here, and has no connection.
+    """
 
     def __init__(self, app: celery.Celery) -> None:
         self._app = app
         self._connection: Any = None
 
-    def publish(self, send: Any, seconds: float) -> None:
-        """Call send(channel). Raises OSError, or the errors of kombu."""
+    def publish(self, sendings: Sequence[Sending], seconds: float) -> None:
+        """Publish messages one after the other. Raises TargetDown, Rejected."""
+        deadline = time.monotonic() + seconds
         try:
-            if self._connection is None:
-                self._connection = sender.connect(self._app)
-            send(self._connection.default_channel)
-        except BaseException:
+            for sending in sendings:
+                if time.monotonic() > deadline:
+                    raise TimeoutError("The broker has not confirmed the message in time.")
+                sending.send(self._channel())
+                sending.answered()
+        except BaseException as error:
             connection, self._connection = self._connection, None
             if connection is not None:
                 connection.collect(socket_timeout=0.1)
+            if isinstance(error, ERRORS):
+                raise_as_result(error, BROKER)
             raise
+
+    def _channel(self) -> Any:
+        if self._app.conf.task_always_eager:
+            return None
+        if self._connection is None:
+            self._connection = sender.connect(self._app)
+        return self._connection.default_channel

@@ -4,11 +4,13 @@ import logging
 import math
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from . import brokers, events
 from .links import Links
-from .targets import Message, Rejected, TargetDown
+from .targets import BatchRefused, Message, Rejected, Report, TargetDown, deliver_alone, report_failures
 
 logger = logging.getLogger("delaytasks.kafka")
 POLL_SECONDS = 0.1  # an interrupt of the TTR takes effect between two polls
@@ -18,7 +20,8 @@ CONTENT_ERRORS = {
     "MSG_SIZE_TOO_LARGE", "INVALID_MSG_SIZE", "INVALID_RECORD", "RECORD_LIST_TOO_LARGE", "INVALID_TIMESTAMP",
     "_BAD_MSG",
 }  # fmt: skip
-RETRY_ERRORS = {"UNKNOWN"}  # the broker does not say whose fault it is: the attempt fails
+# The broker does not say whose fault it is: the attempt fails. The second one: another message of the same request.
+RETRY_ERRORS = {"UNKNOWN", "_INVALID_DIFFERENT_RECORD"}
 AWAY_SECONDS = 2.0  # how long to wait after an error of the client: a broker may just have been restarted
 UNKNOWN_TOPIC_SECONDS = 5.0  # how long a topic may be unknown: brokers create topics on demand
 # One for all threads. In a forked process a producer of the parent would take messages and deliver none.
@@ -37,6 +40,8 @@ class Kafka:
 
     Raises ValueError, which says what is wrong.
     """
+
+    max_batch = 200
 
     def __init__(
         self,
@@ -62,17 +67,38 @@ class Kafka:
 
     def deliver(self, message: Message, timeout_seconds: float) -> None:
         """Produce the message and wait for its confirmation. Raises TargetDown, Rejected, Failed."""
+        deliver_alone(self, message, timeout_seconds)
+
+    def deliver_many(self, messages: Sequence[Message], timeout_seconds: float, report: Report) -> None:
+        """Produce messages and wait for their confirmations. Raises TargetDown, BatchRefused.
+
+        A broker answers one request for several messages: unless it says that it refuses the sender, only a message
+        that was alone is known to be the cause of an error.
+        """
+        seconds = min(self.timeout, timeout_seconds)
+        doubtful: list[Refusal] = []
+
+        def answered(message: Message, refusal: Refusal | None) -> None:
+            error = None if refusal is None else to_result(refusal, self.broker)
+            if refusal is None or refusal.is_local or len(messages) == 1 or isinstance(error, TargetDown):
+                report(message, error)
+            else:
+                doubtful.append(refusal)
+
+        records = report_failures(messages, lambda message: self._record(message, answered), report)
+        try:
+            self._producer(seconds).send(self.topic, records, seconds)
+        except Refusal as refusal:
+            raise to_result(refusal, self.broker) from refusal
+        if doubtful:
+            raise BatchRefused(str(doubtful[0]))
+
+    def _record(self, message: Message, answered: "Callable[[Message, Refusal | None], None]") -> "Record":
         encoded = events.encode(message, "kafka")
         headers = {"content-type": encoded.content_type, "message-id": message.id, **encoded.headers}
-        seconds = min(self.timeout, timeout_seconds)
-        producer = self._producer(seconds)
-        try:
-            producer.send(
-                self.topic, seconds, value=encoded.body, headers=[(k, v.encode()) for k, v in headers.items()],
-                key=None if self.key is None else getattr(message, self.key).encode(),
-            )  # fmt: skip
-        except Refusal as refusal:
-            raise_as_result(refusal, self.broker)
+        key = None if self.key is None else getattr(message, self.key).encode()
+        fields = {"value": encoded.body, "headers": [(k, v.encode()) for k, v in headers.items()], "key": key}
+        return Record(fields, lambda refusal: answered(message, refusal))
 
     def _producer(self, seconds: float) -> "Producer":
         """Return a producer that gives messages up after at most `seconds`; few different ones for many TTRs."""
@@ -83,24 +109,31 @@ class Kafka:
 
 
 class Refusal(Exception):
-    """A message was not confirmed: the name of an error code of librdkafka, and its text."""
+    """A message was not confirmed: the name of an error code of librdkafka, and its text.
 
-    def __init__(self, code: str, text: str) -> None:
+    is_local   librdkafka has refused to produce this message, and has not sent it
+    """
+
+    def __init__(self, code: str, text: str, *, is_local: bool = False) -> None:
         super().__init__(f"{code}: {text}")
-        self.code = code
+        self.code, self.is_local = code, is_local
 
 
 class Failed(Exception):
     """The broker reported an error that may pass: the attempt has failed."""
 
 
-def raise_as_result(refusal: Refusal, broker: str) -> None:
-    text = f"{broker}: {refusal}"
-    if refusal.code in CONTENT_ERRORS:
-        raise Rejected(text) from refusal
-    if refusal.code in RETRY_ERRORS:
-        raise Failed(text) from refusal
-    raise TargetDown(text) from refusal
+def to_result(refusal: Refusal, broker: str) -> Exception:
+    kind = Rejected if refusal.code in CONTENT_ERRORS else Failed if refusal.code in RETRY_ERRORS else TargetDown
+    return kind(f"{broker}: {refusal}")
+
+
+@dataclass(eq=False)
+class Record:
+    """A message for produce(), and the function that is called with None or a Refusal when it was answered."""
+
+    fields: dict[str, Any]
+    answered: Callable[[Refusal | None], object]
 
 
 class Producer:
@@ -124,46 +157,84 @@ class Producer:
         except _library().KafkaException as error:
             raise TargetDown(f"Kafka: {error.args[0].str()}") from error
 
-    def send(self, topic: str, seconds: float, **message: Any) -> None:
-        """Produce a message and wait until it is confirmed. Raises Refusal.
+    def send(self, topic: str, records: Sequence[Record], seconds: float) -> None:
+        """Produce messages and wait until each is answered. Raises Refusal for those that are not answered in time.
 
-        Unless it is confirmed, it is purged: librdkafka would otherwise deliver it after the job went back.
+        What is not confirmed then is purged: librdkafka would otherwise deliver it after the job went back.
         """
+        batch = _Batch(self._errors)
         deadline = time.monotonic() + seconds
         try:
-            self._wait(self._produce(topic, message), deadline)
+            for record in records:
+                self._produce(topic, record, batch, deadline)
+            while batch.waiting:
+                self._poll(batch, deadline)
         except BaseException:
-            _links.drop(self)
-            self._producer.purge(blocking=False)
-            self._producer.poll(0)
+            batch.is_given_up = True
+            self._give_up()
             raise
+        if batch.has_refusals:
+            self._give_up()
 
-    def _produce(self, topic: str, message: dict[str, Any]) -> list[Any]:
-        reports: list[Any] = []
-        try:
-            self._producer.produce(topic, on_delivery=lambda error, _: reports.append(error), **message)
-        except _library().KafkaException as error:
-            raise _refusal(error.args[0]) from error
-        except BufferError as error:
-            raise Refusal("_QUEUE_FULL", "too many messages wait for the broker") from error
-        return reports
+    def _produce(self, topic: str, record: Record, batch: "_Batch", deadline: float) -> None:
+        """Produce a message; if too many wait for the broker, after some of this batch are answered."""
+        while True:
+            batch.waiting.add(record)  # before: another thread's poll() may bring the answer at once
+            try:
+                self._producer.produce(topic, on_delivery=batch.on_delivery(record), **record.fields)
+                return
+            except _library().KafkaException as error:
+                batch.answer(record, _refusal(error.args[0], is_local=True))
+                return
+            except BufferError as error:
+                batch.waiting.discard(record)
+                if not batch.waiting:
+                    raise Refusal("_QUEUE_FULL", "too many messages wait for the broker") from error
+                self._poll(batch, deadline)
 
-    def _wait(self, reports: list[Any], deadline: float) -> None:
-        away = False
-        while not reports:
-            seconds = deadline - time.monotonic()
-            if seconds <= 0:
-                raise _refusal(self._errors[0]) if self._errors else Refusal("_TIMED_OUT", "not confirmed in time")
-            self._producer.poll(min(seconds, POLL_SECONDS))
-            if self._errors and not away:
-                away, deadline = True, min(deadline, time.monotonic() + AWAY_SECONDS)
-        if reports[0] is not None:
-            raise _refusal(reports[0])
-        self._errors.clear()
+    def _poll(self, batch: "_Batch", deadline: float) -> None:
+        """Wait a moment for answers. Raises Refusal at the deadline, or sooner if the brokers seem to be away."""
+        if self._errors and batch.away_at is None:
+            batch.away_at = time.monotonic() + AWAY_SECONDS
+        if not self._errors:
+            batch.away_at = None
+        seconds = (deadline if batch.away_at is None else min(deadline, batch.away_at)) - time.monotonic()
+        if seconds <= 0:
+            raise _refusal(self._errors[0]) if self._errors else Refusal("_TIMED_OUT", "not confirmed in time")
+        self._producer.poll(min(seconds, POLL_SECONDS))
+
+    def _give_up(self) -> None:
+        _links.drop(self)
+        self._producer.purge(blocking=False)
+        self._producer.poll(0)
 
 
-def _refusal(error: Any) -> Refusal:
-    return Refusal(error.name(), error.str())
+class _Batch:
+    """The messages of one call that wait for their answers. Does not refer to the producer, as the callbacks."""
+
+    def __init__(self, errors: deque[Any]) -> None:
+        self._errors = errors
+        self.waiting: set[Record] = set()
+        self.has_refusals = False  # of the broker
+        self.is_given_up = False  # what comes now is about messages for which nobody waits, unless it confirms one
+        self.away_at: float | None = None  # when a client with errors counts as one whose brokers are away
+
+    def on_delivery(self, record: Record) -> Callable[[Any, Any], None]:
+        return lambda error, _: self.answer(record, None if error is None else _refusal(error))
+
+    def answer(self, record: Record, refusal: Refusal | None) -> None:
+        self.waiting.discard(record)
+        if refusal is None:
+            self._errors.clear()
+        elif self.is_given_up:
+            return
+        else:
+            self.has_refusals = self.has_refusals or not refusal.is_local
+        record.answered(refusal)
+
+
+def _refusal(error: Any, *, is_local: bool = False) -> Refusal:
+    return Refusal(error.name(), error.str(), is_local=is_local)
 
 
 def _library() -> Any:

@@ -1,16 +1,18 @@
 """Publish over AMQP 0-9-1 and wait for the broker's confirmation of exactly the messages that were published."""
 
 import contextlib
+import itertools
 import socket
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
 
 import amqp
 import kombu
 from kombu.exceptions import KombuError
 
-from .targets import Rejected, TargetDown
+from .targets import BatchRefused, Rejected, TargetDown
 
 CONNECT_SECONDS = 5.0
 ERRORS = (amqp.AMQPError, KombuError, OSError)
@@ -21,49 +23,87 @@ class Unroutable(Exception):
     """The broker has returned the message: its routing key leads to no queue."""
 
 
+@dataclass(eq=False)
+class Sending:
+    """A message that is published and waits for its confirmation.
+
+    id       the `message_id` of its properties, by which a message that the broker returns is recognized
+    publish  called with the channel; publishes the message, and perhaps others that belong to it
+    report   called when the broker has answered: with None, TargetDown (nack), Unroutable, or the error of publish()
+    """
+
+    id: str
+    publish: Callable[[Any], object]
+    report: Callable[[Exception | None], object]
+    tags: set[int] = field(default_factory=set)  # that are not confirmed yet
+    error: Exception | None = None
+    is_open: bool = True  # without a report
+
+    def send(self, channel: Any) -> None:
+        """Call publish(). An error before anything was sent is its answer. Raises the errors of ERRORS."""
+        self.tags.clear()  # of a connection that has failed
+        self.error = None
+        try:
+            self.publish(channel)
+        except ERRORS:
+            raise
+        except Exception as error:
+            if self.tags:
+                raise
+            self.error = error
+
+    def answered(self) -> None:
+        """Report the answer if all that was published is confirmed."""
+        if self.is_open and not self.tags:
+            self.report(self.error)
+            self.is_open = False
+
+
 class Publisher:
     """One connection and one channel in confirm mode. Used by one thread only.
 
     connect   returns an unopened connection with these transport options
+    broker    str, its name in messages of errors
 
     py-amqp takes the next confirmation for that of the message that waits, although it may belong to an earlier one
     that was given up. Confirmations are therefore counted here, by delivery tag. After an error, a timeout or an
     interrupt the connection is closed: what it still delivers is about messages for which nobody waits.
     """
 
-    def __init__(self, connect: Callable[[dict[str, Any]], kombu.Connection]) -> None:
-        self._connect = connect
+    def __init__(self, connect: Callable[[dict[str, Any]], kombu.Connection], broker: str) -> None:
+        self._connect, self._broker = connect, broker
         self._connection: Any = None
         self._channel: Any = None
         self._reset()
 
     def _reset(self) -> None:
         self._last_tag = 0
-        self._unconfirmed: set[int] = set()
-        self._refused = False
-        self._returned: str | None = None
+        self._unconfirmed: dict[int, Sending] = {}  # by delivery tag, in their order
+        self._current: Sending | None = None  # the one that is being published
         self._blocked: str | None = None
 
-    def publish(self, send: Callable[[Any], object], seconds: float) -> None:
-        """Call send(channel), which publishes, and wait until the broker has confirmed all that it published.
+    def publish(self, sendings: Sequence[Sending], seconds: float) -> None:
+        """Publish messages and wait until the broker has confirmed each of them, or has refused it.
 
-        If a connection fails that was used before, send() is called again with a new one: the broker may have closed
-        it while it was idle.
+        If a connection fails that was used before, what has no report is published again with a new one: the broker
+        may have closed it while it was idle.
 
-        Raises Unroutable, TargetDown, or an error of ERRORS.
+        Raises TargetDown if the broker is away. Raises Rejected for a lone message that is too large; BatchRefused if
+        the broker has closed the channel because of one of several messages.
         """
         deadline = time.monotonic() + seconds
         is_used = self._channel is not None
         try:
-            self._publish(send, deadline)
-        except (*amqp.Connection.connection_errors, KombuError) as error:
-            if not is_used or _timed_out(error):
-                raise
-            self._publish(send, deadline)
-        if self._returned is not None:
-            raise Unroutable(self._returned)
-        if self._refused:
-            raise TargetDown("The broker has refused a message (nack): a queue may be full.")
+            try:
+                self._publish(sendings, deadline)
+            except (*amqp.Connection.connection_errors, KombuError) as error:
+                if not is_used or _timed_out(error):
+                    raise
+                self._publish([sending for sending in sendings if sending.is_open], deadline)
+        except ERRORS as error:
+            if isinstance(error, amqp.ChannelError) and len([each for each in sendings if each.is_open]) > 1:
+                raise BatchRefused(str(error)) from error
+            raise_as_result(error, self._broker)
 
     def close(self) -> None:
         """Close the connection at once, without waiting for the broker's answer."""
@@ -72,12 +112,16 @@ class Publisher:
             with contextlib.suppress(Exception):
                 connection.collect(socket_timeout=0.1)
 
-    def _publish(self, send: Callable[[Any], object], deadline: float) -> None:
+    def _publish(self, sendings: Sequence[Sending], deadline: float) -> None:
         try:
             if self._channel is None:
                 self._open()
-            self._refused, self._returned = False, None
-            send(self._channel)
+            for sending in sendings:
+                self._check(deadline)
+                self._current = sending
+                sending.send(self._channel)
+                self._current = None
+                sending.answered()
             self._wait(deadline)
         except BaseException:
             self.close()
@@ -96,8 +140,10 @@ class Publisher:
         publish = channel.basic_publish
 
         def counting(*args: Any, **options: Any) -> Any:
+            assert self._current is not None
             self._last_tag += 1
-            self._unconfirmed.add(self._last_tag)
+            self._unconfirmed[self._last_tag] = self._current
+            self._current.tags.add(self._last_tag)
             return publish(*args, **options)
 
         channel.basic_publish = counting
@@ -105,32 +151,46 @@ class Publisher:
 
     def _wait(self, deadline: float) -> None:
         while self._unconfirmed:
-            if self._blocked is not None:
-                raise TargetDown(f"The broker blocks publishers: {self._blocked}.")
-            seconds = deadline - time.monotonic()
-            if seconds <= 0:
-                raise TimeoutError("The broker has not confirmed the message in time.")
+            seconds = self._check(deadline)
             with contextlib.suppress(socket.timeout):
                 self._connection.drain_events(timeout=seconds)
 
-    def _on_ack(self, tag: int, multiple: bool) -> None:
-        self._unconfirmed = {each for each in self._unconfirmed if (each > tag if multiple else each != tag)}
+    def _check(self, deadline: float) -> float:
+        """Return the seconds until the deadline. Raises TargetDown or TimeoutError."""
+        if self._blocked is not None:
+            raise TargetDown(f"The broker blocks publishers: {self._blocked}.")
+        seconds = deadline - time.monotonic()
+        if seconds <= 0:
+            raise TimeoutError("The broker has not confirmed the message in time.")
+        return seconds
+
+    def _on_ack(self, tag: int, multiple: bool, error: Exception | None = None) -> None:
+        for each in list(itertools.takewhile(lambda each: each <= tag, self._unconfirmed)) if multiple else [tag]:
+            sending = self._unconfirmed.pop(each, None)
+            if sending is None:  # confirmed before
+                continue
+            sending.tags.discard(each)
+            sending.error = sending.error or error
+            if sending is not self._current:
+                sending.answered()
 
     def _on_nack(self, tag: int, multiple: bool) -> None:
-        before = len(self._unconfirmed)
-        self._on_ack(tag, multiple)
-        self._refused = self._refused or len(self._unconfirmed) < before
+        self._on_ack(tag, multiple, TargetDown("The broker has refused a message (nack): a queue may be full."))
 
     def _on_return(self, error: Any, exchange: str, routing_key: str, message: Any) -> None:
-        self._returned = (
-            f"No queue of exchange {exchange!r} takes routing key {routing_key!r:.300} ({error.reply_text})."
-        )
+        """Note that a message was returned. Its confirmation follows."""
+        text = f"No queue of exchange {exchange!r} takes routing key {routing_key!r:.300} ({error.reply_text})."
+        sendings = set(self._unconfirmed.values())
+        returned = [sending for sending in sendings if sending.id == message.properties.get("message_id")] or sendings
+        if len(returned) != 1:  # any of them may be meant
+            raise TargetDown(text)
+        next(iter(returned)).error = Unroutable(text)
 
     def _on_blocked(self, reason: str) -> None:
         self._blocked = reason
 
 
-def raise_as_result(error: BaseException, broker: str) -> None:
+def raise_as_result(error: BaseException, broker: str) -> NoReturn:
     """Raise Rejected if the message is too large, TargetDown for the other errors of ERRORS."""
     cause = error.__cause__ if error.__cause__ is not None and not str(error) else error  # kombu wraps some errors
     text = f"{broker}: {type(cause).__name__}: {cause}"

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
+Encoded = TypeVar("Encoded")
 Format = Literal["cloudevents", "cloudevents-binary", "json"]
 
 
@@ -97,3 +98,16 @@ def deliver_alone(target: BatchTarget, message: Message, timeout_seconds: float)
         raise TargetDown(f"{target!r} has not reported whether the message was confirmed.")
     if errors[0] is not None:
         raise errors[0]
+
+
+def report_failures(messages: Sequence[Message], encode: Callable[[Message], Encoded], report: Report) -> list[Encoded]:
+    """Return the encoded messages. Those that cannot be encoded are reported and left out. Raises TargetDown."""
+    encoded = []
+    for message in messages:
+        try:
+            encoded.append(encode(message))
+        except TargetDown:
+            raise
+        except Exception as error:
+            report(message, error)
+    return encoded

@@ -37,9 +37,13 @@ def ack_twice(session: "Session", tag: int) -> None:
 
 
 def return_and_ack(session: "Session", tag: int) -> None:
-    session.send((60, 50), "Bsss", 312, "NO_ROUTE", "orders", "nowhere")
-    session.send_content(b"x")
+    return_only(session, tag)
     ack(session, tag)
+
+
+def return_only(session: "Session", tag: int) -> None:
+    session.send((60, 50), "Bsss", 312, "NO_ROUTE", "orders", "nowhere")
+    session.send_content(b"x", session.properties)
 
 
 def silent(session: "Session", tag: int) -> None:
@@ -60,6 +64,7 @@ class Session(threading.Thread):
     def __init__(self, peer: "Peer", sock: socket.socket) -> None:
         super().__init__(daemon=True)
         self.peer, self.sock, self.tag = peer, sock, 0
+        self.properties = b"\0\0"  # of the latest message, as they were sent
 
     def run(self) -> None:
         try:
@@ -103,7 +108,7 @@ class Session(threading.Thread):
         body = b""
         while len(body) < size:
             body += self._frame()[2]
-        self.tag += 1
+        self.tag, self.properties = self.tag + 1, header[12:]
         self.peer.published.append((exchange, routing_key, mandatory, body))
         self.peer.sessions[self.tag] = self
         self.peer.next_step()(self, self.tag)
