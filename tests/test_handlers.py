@@ -261,7 +261,6 @@ def test_an_option_that_is_not_a_positive_integer_is_refused_by_name(option: str
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch": 10, "atomic": False}, "a batch handler runs in one transaction"),
         ({"one_commit": True, "batch": 10}, "one_commit needs atomic=True and no batch"),
         ({"one_commit": True, "atomic": False}, "one_commit needs atomic=True and no batch"),
         ({"queue": 7}, "name of a Celery queue"),

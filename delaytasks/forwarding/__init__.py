@@ -10,20 +10,25 @@ Importing this package opens no connection and loads no models.
 
 from typing import TYPE_CHECKING
 
-__all__ = ["Amqp", "CeleryTask", "Kafka", "Message", "Rejected", "Target", "TargetDown", "Webhook", "forward"]
+__all__ = [
+    "Amqp", "BatchRefused", "BatchTarget", "CeleryTask", "Kafka", "Message", "Rejected", "Target", "TargetDown", "Webhook",
+    "forward",
+]  # fmt: skip
 
 if TYPE_CHECKING:
     from .amqp import Amqp
     from .celery_task import CeleryTask
     from .kafka import Kafka
     from .registration import forward
-    from .targets import Message, Rejected, Target, TargetDown
+    from .targets import BatchRefused, BatchTarget, Message, Rejected, Target, TargetDown
     from .webhook import Webhook
 else:
     from importlib import import_module
 
     _HOMES = {
         "Amqp": "amqp",
+        "BatchRefused": "targets",
+        "BatchTarget": "targets",
         "CeleryTask": "celery_task",
         "Kafka": "kafka",
         "Message": "targets",

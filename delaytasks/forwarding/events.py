@@ -4,6 +4,7 @@ The extension "distributed tracing" has the context in which the job was schedul
 of the attempt that sends it.
 """
 
+import functools
 import json
 from importlib import import_module
 from typing import Any, Literal, NamedTuple
@@ -28,9 +29,8 @@ def encode(message: Message, protocol: Protocol) -> Encoded:
 
 
 def _encode(message: Message, protocol: Protocol) -> Encoded:
-    data = json.dumps(message.body, ensure_ascii=False, separators=(",", ":")).encode()
     if message.format == "json":
-        return Encoded(JSON, {}, data)
+        return Encoded(JSON, {}, _to_json(message.body))
     binding, format_ = _library(f"bindings.{protocol}"), _library("formats.json").JSONFormat()
     if message.format == "cloudevents":
         structured = binding.to_structured(_event(message), format_)
@@ -40,7 +40,11 @@ def _encode(message: Message, protocol: Protocol) -> Encoded:
         name.lower(): _text(value) for name, value in binding.to_binary(_event(message), format_).headers.items()
     }
     headers.pop("content-type", None)
-    return Encoded(JSON, headers, data)  # the library writes a str as it is, not as JSON
+    return Encoded(JSON, headers, _to_json(message.body))  # the library writes a str as it is, not as JSON
+
+
+def _to_json(body: Any) -> bytes:
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def as_dict(message: Message) -> dict[str, Any]:
@@ -57,6 +61,7 @@ def _event(message: Message) -> Any:
     return _library("v1.event").CloudEvent(attributes=attributes, data=message.body)
 
 
+@functools.cache  # finding a module takes as long as encoding a message
 def _library(module: str) -> Any:
     try:
         return import_module(f"cloudevents.core.{module}")

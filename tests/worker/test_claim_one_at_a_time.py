@@ -67,7 +67,11 @@ def test_a_process_that_is_killed_charges_only_the_job_that_had_begun(stage, db_
 
 
 @pytest.mark.on_both
-@pytest.mark.parametrize("options", [{"batch": 50}, {"one_commit": True}], ids=["batch handler", "one commit"])
+@pytest.mark.parametrize(
+    "options",
+    [{"batch": 50}, {"one_commit": True}, {"batch": 50, "atomic": False}],
+    ids=["batch handler", "one commit", "without transaction"],
+)
 def test_a_group_whose_process_was_killed_is_not_charged_and_its_jobs_run_alone(stage, db_clock, monkeypatch, options):
     groups, deadly = [], [True]
 
