@@ -87,6 +87,9 @@ TARGETS: Sequence[Target] = (
            against=Against("delaytasks", "scale", "mover.10k")),
     Target("scale: claim at 10 million pending against 10,000", "scale", "claim.10m", at_most=4 / 3,
            against=Against("delaytasks", "scale", "claim.10k")),
+    Target("forward to RabbitMQ, against the client's bare loop", "forward", "rabbitmq", "ratio", "×", at_least=0.5),
+    Target("forward to Kafka whose answers take 2 ms, against the client's bare loop", "forward", "kafka-2ms", "ratio",
+           "×", at_least=0.5),
     Target("idle: the whole system", "idle", "cpu", unit="% of a core", at_most=1),
     Target("idle: statements", "idle", "statements", unit="per minute", at_most=150),
 )  # fmt: skip

@@ -70,7 +70,8 @@ class Skip:
 
 
 SingleResult = Snooze | Skip | None
-BatchResult = Snooze | Skip | Mapping[int, Snooze | Skip | None] | Mapping[int, Snooze | Skip | BaseException | None] | None
+# With atomic=False the result of a job may be the exception with which its attempt failed.
+BatchResult = Snooze | Skip | Mapping[int, Snooze | Skip | None] | Mapping[int, SingleResult | BaseException] | None
 
 
 class Retry(Exception):

@@ -27,7 +27,7 @@ from delaytasks.mirror.redis.index import Mirror  # noqa: E402
 from delaytasks.worker.claim import take  # noqa: E402
 from delaytasks.worker.mover import Mover  # noqa: E402
 
-from . import rows  # noqa: E402
+from . import publishing, rows  # noqa: E402
 
 USING = "default"
 BATCH = 200
@@ -122,6 +122,6 @@ def bye() -> dict[str, Any]:
 if __name__ == "__main__":
     commands: dict[str, Command] = {
         "pending": pending, "backlog": backlog, "rebuild": rebuild, "promote": promote, "claim": claim, "token": token,
-        "settle": settle, "bye": bye,
+        "settle": settle, "forward": publishing.forward, "bare": publishing.bare, "bye": bye,
     }  # fmt: skip
     serve(commands)

@@ -11,8 +11,8 @@ Importing this package opens no connection and loads no models.
 from typing import TYPE_CHECKING
 
 __all__ = [
-    "Amqp", "BatchRefused", "BatchTarget", "CeleryTask", "Kafka", "Message", "Rejected", "Target", "TargetDown", "Webhook",
-    "forward",
+    "Amqp", "BatchRefused", "BatchTarget", "CeleryTask", "Kafka", "Message", "Rejected", "Target", "TargetDown",
+    "Webhook", "forward",
 ]  # fmt: skip
 
 if TYPE_CHECKING:

@@ -87,9 +87,7 @@ def _link(app: celery.Celery) -> "Publisher | Direct":
     if app.conf.task_always_eager:
         return Direct(app)
     if app.connection_for_write().get_transport_cls().driver_type == "amqp":
-        return _links.get(
-            ("amqp", id(app)), lambda: Publisher(lambda transport: _connection(app, transport), BROKER)
-        )
+        return _links.get(("amqp", id(app)), lambda: Publisher(lambda transport: _connection(app, transport), BROKER))
     return _links.get(("other", id(app)), lambda: Direct(app))
 
 

@@ -176,6 +176,13 @@ class Producer:
         if batch.has_refusals:
             self._give_up()
 
+    def send_one(self, topic: str, seconds: float, **fields: Any) -> None:
+        """Produce one message and wait until it is confirmed. Raises Refusal."""
+        answers: list[Refusal | None] = []
+        self.send(topic, [Record(fields, answers.append)], seconds)
+        if answers[0] is not None:
+            raise answers[0]
+
     def _produce(self, topic: str, record: Record, batch: "_Batch", deadline: float) -> None:
         """Produce a message; if too many wait for the broker, after some of this batch are answered."""
         while True:

@@ -105,6 +105,16 @@ class Publisher:
                 raise BatchRefused(str(error)) from error
             raise_as_result(error, self._broker)
 
+    def publish_one(self, send: Callable[[Any], object], seconds: float) -> None:
+        """Call send(channel), which publishes one message, and wait for its confirmation.
+
+        Raises Unroutable, TargetDown, Rejected.
+        """
+        errors: list[Exception | None] = []
+        self.publish([Sending("", send, errors.append)], seconds)
+        if errors[0] is not None:
+            raise errors[0]
+
     def close(self) -> None:
         """Close the connection at once, without waiting for the broker's answer."""
         connection, self._connection, self._channel = self._connection, None, None

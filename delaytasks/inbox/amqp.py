@@ -9,7 +9,7 @@ from typing import Any
 import kombu
 
 from ..forwarding.publisher import CONNECT_SECONDS, ERRORS, Publisher, Unroutable
-from ..forwarding.targets import TargetDown
+from ..forwarding.targets import Rejected, TargetDown
 from .declarations import Inbox
 from .messages import Received, Refused
 from .sources import BrokerDown
@@ -36,7 +36,7 @@ class AmqpSource:
         self._options = inbox.broker_options()
         self._messages: list[Any] = []  # delivered, and not returned by receive() yet
         self._last_tag = 0  # of the messages that receive() has returned
-        self._dead_letters = Publisher(lambda transport: _connection(self._options, transport))
+        self._dead_letters = Publisher(lambda transport: _connection(self._options, transport), inbox.broker)
         try:
             self._connection = _connection(self._options, {"read_timeout": None, "write_timeout": CONNECT_SECONDS})
             self._connection.ensure_connection(**_ONE_RETRY)
@@ -62,8 +62,8 @@ class AmqpSource:
 
     def refuse(self, received: Received, refused: Refused) -> None:
         try:
-            self._dead_letters.publish(lambda channel: self._send(channel, received, refused), SEND_SECONDS)
-        except (*ERRORS, TargetDown, Unroutable) as error:
+            self._dead_letters.publish_one(lambda channel: self._send(channel, received, refused), SEND_SECONDS)
+        except (TargetDown, Rejected, Unroutable) as error:
             raise _down(self._inbox.dead_letter, error) from error
 
     def confirm(self) -> None:

@@ -93,7 +93,7 @@ class KafkaSource:
         if self._producer is None:
             self._producer = self._new_producer()
         try:
-            self._producer.send(self._inbox.dead_letter, SEND_SECONDS, key=key, value=value, headers=headers)
+            self._producer.send_one(self._inbox.dead_letter, SEND_SECONDS, key=key, value=value, headers=headers)
         except kafka.Refusal:
             self._producer = None  # it is given up
             raise

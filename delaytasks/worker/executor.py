@@ -216,7 +216,7 @@ class Executor:
         self.index.count("lease_lost")
 
     def results(self, group: Sequence[RunningJob]) -> list[Any]:
-        """Call the handler and return the result of each job: in one call with batch=, otherwise one after the other."""
+        """Call the handler, with batch= once and otherwise for each job. Return the result of each job."""
         if self.handler.batch:
             return self.batch_results(group, self.call(group, list(group)))
         return [self.call([attempt], attempt) for attempt in group]

@@ -201,7 +201,7 @@ def due(stage, target, bodies):
 
 def test_due_jobs_are_sent_together_and_the_unroutable_one_is_dead(rabbit, queue, stage):  # noqa: F811
     keys = [f"due.{n}" for n in range(20)]
-    due(stage, Amqp(queue.name, "{key}"), dict.fromkeys([*keys[:10], "elsewhere", *keys[10:]], {}))
+    due(stage, Amqp(queue.name, "{key}"), dict.fromkeys([*keys[:10], "elsewhere", *keys[10:]]))
     stage.go()
     assert (outcomes("elsewhere"), {state_of(key) for key in keys}) == (["dead"], {"finished"})
     assert "NO_ROUTE" in Job.objects.get(key="elsewhere").error

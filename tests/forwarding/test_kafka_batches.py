@@ -14,7 +14,8 @@ from confluent_kafka import KafkaError
 
 from delaytasks import schedule_many
 from delaytasks.exceptions import TTRExceeded
-from delaytasks.forwarding import BatchRefused, Kafka, Rejected, TargetDown, forward, kafka as module
+from delaytasks.forwarding import BatchRefused, Kafka, Rejected, TargetDown, forward
+from delaytasks.forwarding import kafka as module
 from delaytasks.models import Job, Topic
 from delaytasks.worker import runner, ttr
 

@@ -1,11 +1,12 @@
-"""A handler for each form. Each one records its start; some also update a row."""
+"""A handler for each form. Each one records its start; some also update a row. Topics that are forwarded have none."""
 
 from typing import Any
 
 from django.db import connection
 
 from benchmarks.contestants import sink
-from delaytasks import handler
+from delaytasks import conf, forward, handler
+from delaytasks.forwarding import Amqp, Kafka
 
 TOPICS = {
     "noop": "bench.noop",
@@ -14,6 +15,7 @@ TOPICS = {
     "one-commit": "bench.shared",
     "batch": "bench.batch",
 }
+FORWARDED = {"amqp": "bench.amqp", "kafka": "bench.kafka"}  # by the name of the broker, if there is one
 
 
 def started(*jobs: Any) -> None:
@@ -50,3 +52,9 @@ def shared(job: Any) -> None:
 @handler("bench.batch", batch=200)
 def batch(jobs: Any) -> None:
     started(*jobs)
+
+
+if "amqp" in conf.get().brokers:
+    forward(FORWARDED["amqp"], Amqp("", "bench"))
+if "kafka" in conf.get().brokers:
+    forward(FORWARDED["kafka"], Kafka("bench", key="key"))
