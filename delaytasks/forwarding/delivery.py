@@ -73,7 +73,7 @@ class _Call:
         if isinstance(error, TargetDown | TTRExceeded):
             return error
         left = [message for message in messages if message.id not in self.results]
-        if len(left) > 1:
+        if left and len(messages) > 1:  # also one: it was not sent alone, so the error may not be its own
             return self._send_alone(left)
         for message in left:
             self.results[message.id] = error or RuntimeError(f"{self.target!r} has not reported a result.")

@@ -134,6 +134,14 @@ def test_messages_that_are_refused_together_are_sent_alone_to_find_the_cause(sta
     assert held_why() == ""
 
 
+def test_the_only_message_without_a_report_is_sent_alone_before_it_is_charged(stage, target):
+    target.steps = [answer({"k1": ...}, then=BatchRefused("one of them"))]
+    fill(3)
+    stage.go()
+    assert target.calls == [["k0", "k1", "k2"], ["k1"]]
+    assert all_outcomes(3) == [["finished"]] * 3
+
+
 def test_an_error_that_may_pass_is_charged_to_the_message_that_has_it_alone(stage, target):
     target.steps = [
         answer({"k0": ..., "k1": ...}, then=ValueError("one")), answer(), answer({"k1": ...}, then=ValueError("k1")),
