@@ -22,15 +22,18 @@ class DelaytasksConfig(AppConfig):
         from . import checks, conf, handlers  # noqa: F401  importing the checks registers them
         from .calendars import registry
         from .db import calendar_days
+        from .forwarding import checks as forwarding_checks  # noqa: F401
         from .inbox import checks as inbox_checks  # noqa: F401
         from .jobs import audit_log, series
         from .jobs.cancellation import connect_deletes
         from .maintenance import passes
         from .timeouts import checks as timeout_checks  # noqa: F401
         from .timeouts import receivers, retained  # noqa: F401  importing the latter keeps jobs from the retention
+        from .worker import topics
 
         request_started.connect(audit_log.reset_source, dispatch_uid="delaytasks.jobs.audit_log")
         handlers.call_through(_call_handler)
+        topics.build_through(_forward_to_row)
         series.start_through(_start_series)
         passes[:] = [_make_firings, _drain_marks, _reconcile]  # a test that changes INSTALLED_APPS comes here again
         registry.read_stored_days_by(calendar_days.stored_days)
@@ -53,6 +56,12 @@ def _call_handler(handler: Any, argument: Any) -> Any:
     from .recurrence import begin  # imported late: it loads the mirror
 
     return begin.call(handler, argument)
+
+
+def _forward_to_row(using: str, topic: str, target: Any) -> Any:
+    from .forwarding import stored_targets  # imported late: the client libraries of brokers
+
+    return stored_targets.handler(using, topic, target)
 
 
 def _make_firings(using: str) -> None:

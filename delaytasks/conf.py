@@ -20,9 +20,11 @@ _OPTIONAL: dict[str, tuple[type, ...]] = {
     "databases": (list, tuple, type(None)),
     "redact": (list, tuple),
 }
+_SECRET = ("brokers", "webhooks")  # messages do not show their values
 
 
 ALL_TOPICS = "*"  # in RETENTION: the topics without an age of their own
+WEBHOOK_OPTIONS = ("secret", "allow_networks", "allow_http", "ca_file")
 RETENTION_OPTIONS = ("ended", "dead")
 MOST_AHEAD_MS = 100  # a worker does nothing else between receiving a job early and its due time
 
@@ -77,6 +79,8 @@ class Settings:
     topics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # topics without a handler in Python
     # name -> URL, or dict of options, of the brokers to which delaytasks.forwarding sends; see docs/howto/forward.md
     brokers: Mapping[str, str | Mapping[str, Any]] = field(default_factory=dict)
+    # name -> secret, or dict of WEBHOOK_OPTIONS, for the webhooks of Topic rows; see docs/howto/webhooks.md
+    webhooks: Mapping[str, Any] = field(default_factory=dict)
     # name -> options of delaytasks.inbox.Inbox: where messages are taken from; see docs/howto/inbox.md
     inboxes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     inbox_retention_days: int = 14  # how long a repeated message of an inbox is recognized
@@ -97,6 +101,7 @@ class Settings:
             raise ImproperlyConfigured("DELAYTASKS['REDACT'] must be a list of words; use () to hide nothing.")
         self._check_retention()
         self._check_brokers()
+        self._check_webhooks()
         for name in ("linger_ms", "ahead_ms", "metrics_port"):
             if getattr(self, name) < 0:
                 raise ImproperlyConfigured(f"DELAYTASKS[{name.upper()!r}] must be 0 or more.")
@@ -111,7 +116,7 @@ class Settings:
             types = _OPTIONAL.get(field_.name) or _TYPES.get(type(default), (Mapping,))
             if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
                 allowed = " or ".join(each.__name__ for each in types)
-                shown = f"a {type(value).__name__}" if field_.name == "brokers" else f"{value!r:.80}"  # no password
+                shown = f"a {type(value).__name__}" if field_.name in _SECRET else f"{value!r:.80}"
                 raise ImproperlyConfigured(
                     f"DELAYTASKS[{field_.name.upper()!r}] is {shown}, of the wrong type: it must be {allowed}."
                 )
@@ -121,6 +126,20 @@ class Settings:
             if not isinstance(broker, str | Mapping) or not broker:  # the message must not show a password
                 raise ImproperlyConfigured(
                     f"DELAYTASKS['BROKERS'][{name!r}] is a {type(broker).__name__}; give a URL or a dict of options."
+                )
+
+    def _check_webhooks(self) -> None:
+        for name, options in self.webhooks.items():  # the messages must not show a secret
+            if not isinstance(options, str | list | Mapping) or not options:
+                raise ImproperlyConfigured(
+                    f"DELAYTASKS['WEBHOOKS'][{name!r}] is a {type(options).__name__}; give a secret, a list "
+                    f"of secrets, or a dict with {', '.join(map(repr, WEBHOOK_OPTIONS))}."
+                )
+            unknown = set(options) - set(WEBHOOK_OPTIONS) if isinstance(options, Mapping) else ()
+            if unknown:
+                raise ImproperlyConfigured(
+                    f"DELAYTASKS['WEBHOOKS'][{name!r}] has an unknown key {min(map(str, unknown))!r:.50}. Known keys: "
+                    f"{', '.join(map(repr, WEBHOOK_OPTIONS))}."
                 )
 
     def _check_retention(self) -> None:

@@ -18,7 +18,7 @@ from django.utils.translation import ngettext
 from .. import admin_log, formatting, handlers, permissions
 from ..admin_log import Action
 from ..models import Job, Topic
-from ..worker import dispatch
+from ..worker import topics as served
 from . import display, topic_columns
 from .dashboard.labels import number
 from .log_entries import TranslatedHistoryAdmin
@@ -222,7 +222,7 @@ class TopicAdmin(TranslatedHistoryAdmin):
             self.log_change(
                 request, topic, admin_log.entry_message(Action.PAUSED if paused else Action.RESUMED, reason)
             )
-        dispatch.forget_topic_settings()  # this process sees the change now, others within a second
+        served.forget_topic_settings()  # this process sees the change now, others within a second
         text = (
             ngettext("%(n)d topic paused", "%(n)d topics paused", len(changed))
             if paused
@@ -245,7 +245,7 @@ class TopicAdmin(TranslatedHistoryAdmin):
         if "paused" in form.changed_settings and _update_paused(obj, obj.paused):
             action = Action.PAUSED if obj.paused else Action.RESUMED
             super().log_change(request, obj, admin_log.entry_message(action, form.cleaned_data["reason"]))
-            dispatch.forget_topic_settings()
+            served.forget_topic_settings()
 
     def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:
         """Return the message of a change without `paused`, which has a log entry of its own, with the reason."""

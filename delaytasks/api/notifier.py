@@ -21,7 +21,7 @@ from .. import conf, databases, mirror
 from ..exceptions import MirrorDown
 from ..mirror.database import DatabaseIndex
 from ..mirror.redis.index import Listener, Mirror
-from ..worker import dispatch
+from ..worker import topics
 
 logger = logging.getLogger("delaytasks")
 IDLE_SECONDS = 60.0  # the thread ends after this time without waiting consumers
@@ -195,11 +195,11 @@ class _ListenLoop:
         return tick_ms
 
     def _poll_database(self, tick_ms: int) -> int:
-        topics = self._unpaused_topics()
-        if not topics:
+        names = self._unpaused_topics()
+        if not names:
             return tick_ms
         try:
-            promotion = DatabaseIndex(self._using).promote_due(0, topics)
+            promotion = DatabaseIndex(self._using).promote_due(0, names)
             rest_ms = tick_ms if promotion.next_ms is None else promotion.next_ms - databases.now_ms(self._using)
         finally:
             connections[self._using].close()
@@ -210,8 +210,8 @@ class _ListenLoop:
     def _unpaused_topics(self) -> list[str]:
         """Return the topics with waiting consumers, except paused topics, whose jobs are not given out."""
         try:
-            topics = self._consumers._waiting_topics()
-            return [topic for topic in topics if not dispatch.topic_settings(self._using, topic).paused]
+            waiting = self._consumers._waiting_topics()
+            return [topic for topic in waiting if not topics.topic_settings(self._using, topic).paused]
         finally:
             connections[self._using].close()
 

@@ -17,17 +17,21 @@ NOT_PUBLIC: Sequence[Network] = tuple(
 )
 
 
+class NotPublic(TargetDown):
+    """An address of the host is not public, and not allowed."""
+
+
 def resolve(host: str, port: int, *, allowed: Sequence[Network], timeout_seconds: float) -> list[str]:
     """Return the addresses of a host, all of which may be called.
 
     allowed   networks that may be called although they are not public
 
-    Raises TargetDown if the name cannot be resolved in time, or if one of its addresses is refused.
+    Raises TargetDown if the name cannot be resolved in time, NotPublic if one of its addresses is refused.
     """
     addresses = [info[4][0] for info in _look_up(host, port, timeout_seconds)]
     for text in addresses:
         if not is_allowed(text, allowed):
-            raise TargetDown(f"{host} is {text}, an address that is not public; see allow_networks.")
+            raise NotPublic(f"{host} is {text}, an address that is not public; see allow_networks.")
     return list(dict.fromkeys(addresses))
 
 

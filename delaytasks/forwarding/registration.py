@@ -1,6 +1,7 @@
 """forward(): declare that the due jobs of a topic go to a target."""
 
 import functools
+import sys
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, get_args
@@ -51,7 +52,8 @@ def forward(
             f"forward({topic!r}): {target!r:.100} is not a target; give a Kafka, Amqp, Webhook or CeleryTask."
         )
     function = functools.partial(_deliver, target=target, format=format, source=source)
-    named: Any = _Forwarder(function, f"forward({topic!r}, {target!r})")
+    caller = sys._getframe(1).f_globals.get("__name__", "")
+    named: Any = _Forwarder(function, f"forward({topic!r}, {target!r})", caller)
     handlers.handler(
         topic, ttr=ttr, max_attempts=max_attempts, concurrency=concurrency, queue=queue, backoff=backoff,
         atomic=False, on_dead=on_dead, batch=getattr(target, "max_batch", 1), give_up_on=Rejected,
@@ -59,11 +61,11 @@ def forward(
 
 
 class _Forwarder:
-    """The handler of a topic that is forwarded, with the name that the admin and the checks show."""
+    """The handler of a topic that is forwarded, with the module and the name that the admin and the checks show."""
 
-    def __init__(self, function: Any, name: str) -> None:
+    def __init__(self, function: Any, name: str, module: str) -> None:
         self.function = function
-        self.__qualname__ = name
+        self.__qualname__, self.__module__ = name, module
 
     def __call__(self, jobs: Sequence[RunningJob]) -> dict[int, Any]:
         return self.function(jobs)

@@ -23,6 +23,17 @@ MAX_RETRY_SECONDS = 3600
 RESPONSE_CHARS = 300
 
 
+class BadUrl(ValueError):
+    """The URL of a webhook is refused.
+
+    code   "syntax", "credentials" or "scheme"
+    """
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(f"Webhook: {message}")
+        self.code = code
+
+
 class Webhook:
     """A URL that takes each due job as a POST request, confirmed by a 2xx status.
 
@@ -51,7 +62,7 @@ class Webhook:
         allow_http: bool = False,
         ca_file: str | None = None,
     ) -> None:
-        self.url = _checked_url(url, allow_http)
+        self.url = checked_url(url, allow_http)
         self.secrets = _checked_secrets(secret)
         self.timeout = brokers.check_timeout(timeout, "Webhook")
         self.headers = dict(headers or {})
@@ -155,21 +166,22 @@ def _shown(response: http.Response) -> str:
     return text if len(text) <= RESPONSE_CHARS else f"{text[:RESPONSE_CHARS]}..."
 
 
-def _checked_url(url: str, allow_http: bool) -> SplitResult:
+def checked_url(url: str, allow_http: bool) -> SplitResult:
+    """Return the parts of a URL. Raises BadUrl."""
     if not isinstance(url, str) or not url.isascii() or not url.isprintable() or " " in url:
-        raise ValueError(f"Webhook: {url!r:.100} is not a URL: use printable ASCII without spaces.")
+        raise BadUrl(f"{url!r:.100} is not a URL: use printable ASCII without spaces.", "syntax")
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise ValueError(f"Webhook: {url!r:.100} is not a URL: {error}.") from None
+        raise BadUrl(f"{url!r:.100} is not a URL: {error}.", "syntax") from None
     if parts.username is not None or parts.password is not None:
-        raise ValueError("Webhook: the URL contains a user or a password. Use secret= or headers=.")
+        raise BadUrl("the URL contains a user or a password. Use secret= or headers=.", "credentials")
     schemes = ("https", "http") if allow_http else ("https",)
     if parts.scheme not in schemes:
-        raise ValueError(f"Webhook: the scheme of {url!r:.100} is {parts.scheme!r}; use {' or '.join(schemes)}.")
+        raise BadUrl(f"the scheme of {url!r:.100} is {parts.scheme!r}; use {' or '.join(schemes)}.", "scheme")
     if not parts.hostname or port == 0 or parts.fragment:
-        raise ValueError(f"Webhook: {url!r:.100} needs a host, a port other than 0 and no fragment.")
+        raise BadUrl(f"{url!r:.100} needs a host, a port other than 0 and no fragment.", "syntax")
     return parts
 
 

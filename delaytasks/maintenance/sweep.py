@@ -11,6 +11,7 @@ from ..db.retries import retry_conflicts
 from ..exceptions import MirrorDown
 from ..mirror.redis.index import Mirror
 from ..models import Topic
+from ..worker import topics
 from ..worker.completion import expire
 from . import again, inbox, loads, retention
 from .audit import audit
@@ -41,7 +42,7 @@ def sweep(using: str | None = None) -> dict[str, int]:
     if index is not None and not index.down:
         try:
             counts["fed"] = feed(index, using) + loads.add_to_mirror(using)
-            counts["unhandled"] = _report_unhandled(index)
+            counts["unhandled"] = _report_unhandled(index, using)
             if index.lock("audit", conf.get().audit_seconds * 1000).acquire():
                 counts |= _run_audit(using)
         except MirrorDown as error:
@@ -76,13 +77,13 @@ def take_back_expired(using: str) -> int:
 def _ensure_topics(using: str) -> None:
     rows = Topic.objects.using(using)
     missing = set(handlers.known()) - set(rows.values_list("name", flat=True))
-    topics = [Topic(name=name) for name in sorted(missing)]
-    retry_conflicts(lambda: rows.bulk_create(topics, ignore_conflicts=True), using)
+    new = [Topic(name=name) for name in sorted(missing)]
+    retry_conflicts(lambda: rows.bulk_create(new, ignore_conflicts=True), using)
 
 
-def _report_unhandled(index: Mirror) -> int:
+def _report_unhandled(index: Mirror, using: str) -> int:
     """Log and count the ready jobs of topics that this process does not know. They stay ready."""
-    counts = index.ready_counts(sorted(index.ready_topics() - set(handlers.known())))
+    counts = index.ready_counts(sorted(index.ready_topics() - {*handlers.known(), *topics.handled(using)}))
     for topic, count in counts.items():
         logger.warning("topic %s: %s jobs are ready, but this process does not know the topic; they stay", topic, count)
     if counts:

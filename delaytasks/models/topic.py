@@ -1,5 +1,7 @@
 """The settings of a topic that staff can change at runtime."""
 
+from typing import ClassVar
+
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
@@ -29,6 +31,8 @@ class Topic(models.Model):
         _("keep replaced bodies"), default=False, db_default=False,
         help_text=_("the audit log keeps the bodies of replaced jobs, and not only their hashes"),
     )  # fmt: skip
+    # What delaytasks.forwarding.stored_targets accepts; None: its jobs are not forwarded, unless code says so.
+    target = models.JSONField(_("target"), null=True, default=None, editable=False)
     # While its target is away (delaytasks.forwarding): since when, why, and when the next job probes the target.
     held_since = models.DateTimeField(_("held since"), null=True, editable=False)
     held_why = models.TextField(_("held because"), default="", db_default="", editable=False)
@@ -41,6 +45,7 @@ class Topic(models.Model):
     class Meta:
         verbose_name = _("topic")
         verbose_name_plural = _("topics")
+        permissions: ClassVar = [("forward_topic", "Can change where the jobs of a topic are forwarded")]
 
     def __str__(self) -> str:
         return self.name

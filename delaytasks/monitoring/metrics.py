@@ -10,6 +10,7 @@ from ..clock import from_ms, to_ms
 from ..exceptions import MirrorDown
 from ..models import Job, Topic
 from ..states import State
+from ..worker import topics
 from . import forecast
 
 MirrorState = Literal["up", "read_only", "down", "off"]
@@ -24,7 +25,8 @@ def snapshot(using: str | None = None) -> dict[str, Any]:
     counters   the counters of all workers since the mirror was last emptied
     overdue    number of jobs that are due and not reserved
     topics     for each topic: delayed (only jobs due within the horizon), ready, reserved, dead, oldest_ready_ms,
-               paused, handled (whether this process has a handler)
+               paused, handled (whether this process has a handler, or can forward to the target of
+               the topic's row)
     """
     using = databases.alias(using)
     now_ms = databases.now_ms(using)
@@ -57,7 +59,7 @@ def topics_snapshot(using: str, names: Collection[str]) -> dict[str, dict[str, A
             "at_least": not (status.delayed.complete and status.ready.complete and status.dead.complete),
             "oldest_ready_ms": status.oldest_ready_ms,
             "paused": status.paused,
-            "handled": handlers.find(name) is not None,
+            "handled": topics.find(using, name) is not None,
         }
         for name, status in statuses.items()
         if status.known or name in rows or _has_jobs(status)
@@ -96,7 +98,7 @@ def _per_topic(using: str, now_ms: int) -> dict[str, dict[str, Any]]:
             "dead": dead.get(topic, 0),
             "oldest_ready_ms": _age(counts.get(topic, {}).get("oldest"), now_ms),
             "paused": paused.get(topic, False),
-            "handled": handlers.find(topic) is not None,
+            "handled": topics.find(using, topic) is not None,
         }
         for topic in sorted(counts.keys() | dead.keys() | paused.keys() | set(handlers.known()))
     }

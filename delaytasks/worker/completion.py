@@ -23,6 +23,7 @@ from ..mirror.base import GONE, Settlement
 from ..outcomes import ErrorCode, error_text, to_stored_error
 from ..querysets import get_jobs
 from ..states import Outcome, State
+from . import topics
 from .coroutines import await_result
 from .isolation import isolated, reset_broken_connections
 
@@ -376,7 +377,7 @@ def _take_back_all(
     by_id = {s.id: s for s in snapshots}
     if not by_id:
         return 0
-    attempts = [_abandoned(s, was_called(s.id)) for s in by_id.values()]
+    attempts = [_abandoned(using, s, was_called(s.id)) for s in by_id.values()]
 
     def call(skip: Collection[int]) -> int:
         return _take_back(using, by_id, skip, lambda: statement(using, attempts, error.value), error, trace)
@@ -384,10 +385,11 @@ def _take_back_all(
     return _skipping_broken_on_dead(using, call)
 
 
-def _abandoned(snapshot: JobSnapshot, was_called: bool) -> Abandoned:
-    handler = handlers.find(snapshot.topic)
+def _abandoned(using: str, snapshot: JobSnapshot, was_called: bool) -> Abandoned:
+    handler = topics.find(using, snapshot.topic)
+    max_attempts = handler.max_attempts if handler else handlers.max_attempts_if_known(snapshot.topic)
     return Abandoned(
-        snapshot.id, snapshot.attempt, handlers.max_attempts_if_known(snapshot.topic),
+        snapshot.id, snapshot.attempt, max_attempts,
         (handler.backoff if handler else DEFAULT_BACKOFF).delay_ms(snapshot.failures + 1),
         handler.retry_within_ms if handler else None, int(was_called),
     )  # fmt: skip

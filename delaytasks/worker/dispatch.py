@@ -7,9 +7,7 @@ dispatches the topics that still have ready jobs.
 
 import functools
 import hashlib
-import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 from celery import current_app
 from django.db import DatabaseError, InterfaceError, connections
@@ -17,52 +15,31 @@ from django.db import DatabaseError, InterfaceError, connections
 from .. import conf, databases, handlers, mirror
 from ..exceptions import MirrorDown
 from ..mirror.base import CallResult
-from ..models import Topic
+from . import topics
 from .mover import Mover
 from .sender import Message, apply, sender
 
-_CACHE_SECONDS = 1.0
 
-_rows: dict[str, tuple[float, dict[str, tuple[bool, int | None]]]] = {}
-
-
-class TopicSettings(NamedTuple):
-    paused: bool
-    concurrency: int
+def group_topics(using: str, topic: str, max_age_seconds: float = topics.TARGET_SECONDS) -> list[str]:
+    """Return the topics that one runner serves together: those that are served here, with the same Celery queue."""
+    queue = _queue(topic)
+    return [name for name in topics.handled(using, max_age_seconds) if _queue(name) == queue]
 
 
-def topic_settings(using: str, topic: str) -> TopicSettings:
-    """Return whether the topic is paused, and its number of run slots. Topic rows are cached for a second."""
-    read_at, rows = _rows.get(using, (0.0, {}))
-    if not rows or time.monotonic() - read_at >= _CACHE_SECONDS:
-        topics = Topic.objects.using(using).values_list("name", "paused", "concurrency")
-        rows = {name: (paused, concurrency) for name, paused, concurrency in topics}
-        _rows[using] = (time.monotonic(), rows)
-    paused, concurrency = rows.get(topic, (False, None))
-    return TopicSettings(paused, concurrency if concurrency is not None else handlers.concurrency(topic))
+def runner_group(using: str, topic: str, max_age_seconds: float = topics.TARGET_SECONDS) -> str:
+    """Return a short name of the topic's runner group, the same in every process that serves the same topics."""
+    digest = hashlib.sha256(" ".join(group_topics(using, topic, max_age_seconds)).encode()).hexdigest()[:12]
+    return f"{_queue(topic) or ''}:{digest}"
 
 
-def forget_topic_settings() -> None:
-    """Clear the cache of Topic rows in this process. Other processes read the rows again within a second."""
-    _rows.clear()
-
-
-def group_topics(topic: str) -> list[str]:
-    """Return the topics that one runner serves together: those with a handler here and the same Celery queue."""
+def _queue(topic: str) -> str | None:
+    """Return the Celery queue of a topic. One that only its row forwards runs in Celery's default queue."""
     handler = handlers.find(topic)
-    queue = handler.queue if handler else None
-    return [name for name in handlers.handled() if (other := handlers.find(name)) and other.queue == queue]
-
-
-def runner_group(topic: str) -> str:
-    """Return a short name of the topic's runner group, the same in every process with the same handlers."""
-    handler = handlers.find(topic)
-    digest = hashlib.sha256(" ".join(group_topics(topic)).encode()).hexdigest()[:12]
-    return f"{(handler and handler.queue) or ''}:{digest}"
+    return handler.queue if handler else None
 
 
 class Dispatcher:
-    """Starts a runner for a topic that has a handler here, is not paused and has a free run slot.
+    """Starts a runner for a topic that is served here, is not paused and has a free run slot.
 
     send   send(topic, queue) sends the message that starts a runner
     """
@@ -83,20 +60,20 @@ class Dispatcher:
             raise
 
     def _dispatch(self, topic: str) -> None:
-        handler = handlers.find(topic)
+        handler = topics.find(self._using, topic)
         if handler is None:  # other workers may have one; the jobs stay ready
             return
-        paused, concurrency = topic_settings(self._using, topic)
+        paused, concurrency = topics.topic_settings(self._using, topic)
         if paused or self._call_runner(topic, concurrency) is not CallResult.SEND:
             return
         self._send(topic, handler.queue)
 
     def _call_runner(self, topic: str, concurrency: int) -> CallResult:
-        now_ms = databases.now_ms(self._using)
+        now_ms, group = databases.now_ms(self._using), runner_group(self._using, topic)
         try:
-            return mirror.choose(self._using).call_runner(topic, runner_group(topic), now_ms, concurrency)
+            return mirror.choose(self._using).call_runner(topic, group, now_ms, concurrency)
         except MirrorDown:  # it is marked as down now: this is the database
-            return mirror.choose(self._using).call_runner(topic, runner_group(topic), now_ms, concurrency)
+            return mirror.choose(self._using).call_runner(topic, group, now_ms, concurrency)
 
 
 def send_run_topic(using: str, topic: str, queue: str | None) -> None:
@@ -120,13 +97,11 @@ def is_unanswered(message: Message) -> bool:
     index = mirror.connect(message.using)
     if index is None or index.down:
         return False
-    topic, (_, rows) = message.topic, _rows.get(message.using, (0.0, {}))
-    _, concurrency = rows.get(topic, (False, None))
-    limit = handlers.concurrency(topic) if concurrency is None else concurrency
+    using, topic = message.using, message.topic
     if not index.has_unanswered_message(topic) or not index.ready_counts([topic]):
         return False
-    now_ms = databases.last_known_ms(message.using)
-    return index.call_runner(topic, runner_group(topic), now_ms, limit) is CallResult.SEND
+    limit, now_ms = topics.topic_settings(using, topic, topics.CACHED).concurrency, databases.last_known_ms(using)
+    return index.call_runner(topic, runner_group(using, topic, topics.CACHED), now_ms, limit) is CallResult.SEND
 
 
 @functools.cache
@@ -139,7 +114,7 @@ def new_mover(using: str) -> Mover:
     return Mover(
         functools.partial(mirror.choose, using),
         functools.partial(databases.exact_ms, using),
-        handlers.handled,
+        functools.partial(topics.handled, using),
         dispatcher(using).dispatch,
         conf.get().guard_tick_ms,
     )

@@ -15,7 +15,7 @@ from ..db.transitions import AttemptRow
 from ..exceptions import LeaseLost, MirrorDown
 from ..outcomes import ErrorCode
 from ..states import Outcome, State
-from . import dispatch
+from . import topics
 from .attempt import RunningJob
 from .claim import take
 from .completion import Completion, complete
@@ -32,7 +32,7 @@ def reserve(topic: str, count: int, *, using: str, worker: str) -> list[RunningJ
     jobs as they can handle.
     """
     handlers.check_topic(topic)
-    if dispatch.topic_settings(using, topic).paused:
+    if topics.topic_settings(using, topic).paused:
         return []
     limit = min(count, conf.get().batch_max)
     try:

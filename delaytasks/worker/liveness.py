@@ -32,6 +32,7 @@ from ..db.lookups import JobSnapshot
 from ..exceptions import MirrorDown
 from ..models import Touch, Worker
 from ..outcomes import ErrorCode
+from . import topics
 from .completion import take_back
 from .process_name import called_job, is_in_run, is_slot_of, is_slot_of_current_run, slot_owner, was_called
 
@@ -235,7 +236,7 @@ def free_stale_slots(using: str, worker: str, processes: Collection[int]) -> Non
 def _free_slots_if(using: str, condition: Callable[[str], bool]) -> None:
     index = mirror.choose(using)
     try:
-        for topic in handlers.known():
+        for topic in {*handlers.known(), *topics.handled(using)}:
             for token in filter(condition, index.slot_tokens(topic)):
                 index.free_slot(topic, token)
     except MirrorDown as error:

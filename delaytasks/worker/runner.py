@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 from django.db import DatabaseError, Error, InterfaceError, connections
 
-from .. import conf, databases, handlers, mirror
+from .. import conf, databases, mirror
 from ..db import transitions
 from ..db.retries import try_twice
 from ..exceptions import MirrorDown
 from ..handlers import Handler
 from ..mirror.base import DueIndex, Settlement
-from . import dispatch, liveness, process_name, ttr
+from . import dispatch, liveness, process_name, topics, ttr
 from .attempt import RunningJob
 from .claim import RESERVE_MS, Candidates
 from .executor import Executor
@@ -63,7 +63,7 @@ def run_topic(
 ) -> int:
     """Run ready jobs of the topic and its runner group. Return the number of jobs that were run.
 
-    Runs the jobs of `topic` first, then those of the other topics of its group: the topics with a handler here and the
+    Runs the jobs of `topic` first, then those of the other topics of its group: those that are served here, with the
     same Celery queue. Then waits up to LINGER_MS for the next ready job of the group. Ends if none becomes ready in
     that time, after RUN_BUDGET_SECONDS, or when the worker stops.
 
@@ -71,7 +71,7 @@ def run_topic(
     dispatch_topic   called with a topic that has more ready jobs than this run has reserved, to start another run
     stopping         returns True when the worker stops
     """
-    if handlers.find(topic) is None:
+    if topics.find(using, topic) is None:
         logger.warning("topic %s has no handler here; its jobs stay ready", topic)
         return 0
     end = time.monotonic() + conf.get().run_budget_seconds
@@ -86,8 +86,9 @@ def run_topic(
 def _run_once(
     topic: str, using: str, worker: str, dispatch_topic: Callable[[str], None], stopping: Callable[[], bool], end: float
 ) -> int:
-    handler = handlers.find(topic)
-    assert handler is not None
+    handler = topics.find(using, topic)
+    if handler is None:  # the target of its row was removed a moment ago
+        return 0
     run = Run(handler, mirror.choose(using), using, worker, dispatch_topic, stopping, end)
     try:
         run.run()
@@ -104,8 +105,8 @@ class RunnerGroup:
     """The topics that one runner serves, one after the other, without a message for each."""
 
     def __init__(self, topic: str, using: str, stopping: Callable[[], bool], end: float) -> None:
-        self.name, self.using, self.stopping, self.end = dispatch.runner_group(topic), using, stopping, end
-        self.others = set(dispatch.group_topics(topic))
+        self.name, self.using, self.stopping, self.end = dispatch.runner_group(using, topic), using, stopping, end
+        self.others = set(dispatch.group_topics(using, topic))
         self.token = uuid.uuid4().hex
 
     def next_topic(self, after: str) -> str | None:
@@ -123,8 +124,8 @@ class RunnerGroup:
             return None
 
     def _ready_topic(self, index: DueIndex) -> str | None:
-        topics = [topic for topic in sorted(self.others) if not dispatch.topic_settings(self.using, topic).paused]
-        ready = list(index.ready_counts(topics)) if topics else []
+        running = [topic for topic in sorted(self.others) if not topics.topic_settings(self.using, topic).paused]
+        ready = list(index.ready_counts(running)) if running else []
         return random.choice(ready) if ready else None
 
 
@@ -208,13 +209,14 @@ class Run:
     def has_slot(self) -> bool:
         """Take a run slot, or check each second that this run may keep it. Return whether this run has one.
 
-        It has none if all run slots are taken or the topic is paused.
+        It has none if all run slots are taken, the topic is paused, or its row names another target than before.
         """
         now_ms = databases.now_ms(self.using)
         if now_ms - self.slot_checked_ms < CHECK_SLOT_MS:
             return True
-        paused, concurrency = dispatch.topic_settings(self.using, self.topic)
-        if paused or not self.keep_slot(now_ms, concurrency):
+        paused, concurrency = topics.topic_settings(self.using, self.topic)
+        changed = topics.find(self.using, self.topic) is not self.handler
+        if paused or changed or not self.keep_slot(now_ms, concurrency):
             return False
         self.slot_checked_ms = now_ms
         return True

@@ -14,7 +14,7 @@ from django.test import Client
 from delaytasks.api.access import refusals, token_cache
 from delaytasks.api.limits import live_jobs, portions
 from delaytasks.api.models import Grant, ServiceAccount, Token
-from delaytasks.worker import dispatch
+from delaytasks.worker import topics
 from tests.api.rest_client import TOPICS, Rest
 from tests.support import asgi_client
 
@@ -130,9 +130,9 @@ def staff_api() -> Callable[..., ApiClient]:
 def rest_topics(settings: Any) -> Iterator[None]:
     """The topics mail.send, mail.print and sms.send are known by the settings only."""
     settings.DELAYTASKS = {**settings.DELAYTASKS, "TOPICS": TOPICS}
-    dispatch.forget_topic_settings()
+    topics.forget_topic_settings()
     yield
-    dispatch.forget_topic_settings()
+    topics.forget_topic_settings()
 
 
 @pytest.fixture

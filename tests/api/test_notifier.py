@@ -13,7 +13,7 @@ from delaytasks import conf, databases, handlers, mirror, schedule
 from delaytasks.api import notifier
 from delaytasks.api.notifier import WaitingConsumers
 from delaytasks.models import Topic
-from delaytasks.worker import dispatch
+from delaytasks.worker import topics
 from delaytasks.worker.mover import Mover
 
 pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.on_both]
@@ -257,7 +257,7 @@ def test_paused_topic_wakes_no_consumer(with_redis: Any, settings: Any, room: Wa
     tick(settings, 20)
     schedule_and_promote("a")
     Topic.objects.update_or_create(name=TOPIC, defaults={"paused": True})
-    dispatch.forget_topic_settings()
+    topics.forget_topic_settings()
 
     async def scene() -> bool:
         waiter = room.join(TOPIC)
@@ -267,7 +267,7 @@ def test_paused_topic_wakes_no_consumer(with_redis: Any, settings: Any, room: Wa
         return woken
 
     assert not asyncio.run(scene())
-    dispatch.forget_topic_settings()
+    topics.forget_topic_settings()
 
 
 def test_thread_that_failed_to_start_is_started_by_the_next_consumer(

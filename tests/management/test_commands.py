@@ -17,7 +17,7 @@ from delaytasks.db.transitions import Ending, Event
 from delaytasks.management.commands.delaytasks import VERBS, Command
 from delaytasks.models import Job, JobEvent, Topic
 from delaytasks.states import Outcome, State
-from delaytasks.worker import dispatch
+from delaytasks.worker import dispatch, topics
 
 TOPIC = "test.close"
 RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
@@ -393,7 +393,7 @@ def notified_topics(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     rang: list[str] = []
     monkeypatch.setattr(dispatch, "send_run_topic", lambda using, topic, queue: rang.append(topic))
     dispatch.dispatcher.cache_clear()
-    dispatch.forget_topic_settings()
+    topics.forget_topic_settings()
     yield rang
     dispatch.dispatcher.cache_clear()
 

@@ -14,7 +14,7 @@ from delaytasks.exceptions import MirrorDown
 from delaytasks.maintenance import guard
 from delaytasks.mirror.base import DueIndex
 from delaytasks.models import Job, JobEvent, Topic
-from delaytasks.worker import claim, dispatch, runner, ttr
+from delaytasks.worker import claim, dispatch, runner, topics, ttr
 from delaytasks.worker.mover import Mover
 
 
@@ -31,7 +31,7 @@ class Stage:
         self.mover = Mover(
             lambda: mirror.choose(self.using),
             lambda: databases.now_ms(self.using),
-            handlers.handled,
+            lambda: topics.handled(self.using),
             self.dispatcher.dispatch,
             1,
         )
@@ -83,7 +83,7 @@ class Stage:
 def stage(transactional_db: None, due_index: DueIndex, db_clock: Any, settings: Any) -> Iterator[Stage]:
     """The engine, run step by step with a settable clock. Tests run once with the mirror and once without it."""
     settings.DELAYTASKS = {**settings.DELAYTASKS, "LINGER_MS": 0}
-    dispatch.forget_topic_settings()
+    topics.forget_topic_settings()
     runner._paces.clear()
     guard._heartbeats.clear()  # otherwise the guard would make an extra query ten seconds after its last heartbeat
     stage = Stage()
@@ -93,7 +93,8 @@ def stage(transactional_db: None, due_index: DueIndex, db_clock: Any, settings: 
     for topic in stage.registered:
         handlers.forget(topic)
     handlers.clashes.clear()
-    dispatch.forget_topic_settings()
+    topics.forget_topic_settings()
+    topics._built.clear()  # of targets in rows, which the settings of a test made usable
 
 
 @pytest.fixture

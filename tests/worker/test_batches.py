@@ -6,7 +6,7 @@ from delaytasks import Snooze, mirror, schedule, schedule_many
 from delaytasks.db import transitions
 from delaytasks.maintenance import sweep
 from delaytasks.models import Job, Topic
-from delaytasks.worker import dispatch, runner
+from delaytasks.worker import runner, topics
 
 from ..support.stage import Boom, effect, effects, outcomes, state_of
 
@@ -101,10 +101,10 @@ def test_a_topic_runs_in_no_more_slots_than_its_concurrency(stage, db_clock):
 
 def test_staff_can_change_the_concurrency_of_a_running_topic(stage):
     stage.recorder("t", concurrency=4)
-    assert dispatch.topic_settings("default", "t").concurrency == 4
+    assert topics.topic_settings("default", "t").concurrency == 4
     Topic.objects.update_or_create(name="t", defaults={"concurrency": 2})
-    dispatch.forget_topic_settings()
-    assert dispatch.topic_settings("default", "t").concurrency == 2
+    topics.forget_topic_settings()
+    assert topics.topic_settings("default", "t").concurrency == 2
 
 
 def test_the_slot_of_a_killed_worker_is_free_after_its_lease(stage, db_clock, due_index):

@@ -7,7 +7,7 @@ from django.db import OperationalError, connection
 
 from delaytasks import databases, mirror, schedule
 from delaytasks.mirror.base import RESEND_MS
-from delaytasks.worker import dispatch
+from delaytasks.worker import dispatch, topics
 
 on_the_mirror = pytest.mark.parametrize("due_index", ["mirror"], indirect=True)
 
@@ -29,11 +29,12 @@ def test_a_runner_goes_on_with_another_topic_of_its_queue_without_a_message(stag
 def test_a_waiting_runner_is_woken_for_a_ready_job_of_its_runner_group(stage, db_clock):
     found = mirror.connect()
     stage.recorder("t"), stage.recorder("u")
-    found._redis.client.zadd(found.keys.waiting_runners(dispatch.runner_group("t")), {"token": db_clock.now_ms + 1000})
+    waiting = found.keys.waiting_runners(dispatch.runner_group("default", "t"))
+    found._redis.client.zadd(waiting, {"token": db_clock.now_ms + 1000})
     schedule("u", key="a", delay=0)
     stage.mover.move_due()
     assert stage.dispatched == [], "no message: the waiting runner was woken"
-    assert found.wait_for_ready(dispatch.runner_group("t"), "token", db_clock.now_ms, 500) == "u"
+    assert found.wait_for_ready(dispatch.runner_group("default", "t"), "token", db_clock.now_ms, 500) == "u"
 
 
 def test_messages_do_not_pile_up_while_no_worker_answers(stage, db_clock):
@@ -52,7 +53,7 @@ def test_a_broken_connection_loses_one_message_and_not_the_following_ones(stage,
     stage.recorder("b")
     schedule("a", key="1", delay=0)
     schedule("b", key="1", delay=0)
-    dispatch.forget_topic_settings()
+    topics.forget_topic_settings()
     databases.now_ms("default")
     with contextlib.suppress(OperationalError), connection.cursor() as cursor:
         cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")

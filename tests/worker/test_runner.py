@@ -11,7 +11,7 @@ from delaytasks.db import lookups
 from delaytasks.exceptions import LeaseLost, Reserved, TTRExceeded
 from delaytasks.maintenance import sweep
 from delaytasks.models import Job, JobEvent, Topic
-from delaytasks.worker import completion, dispatch
+from delaytasks.worker import completion, topics
 
 from ..support.stage import Boom, effect, effects, outcomes, state_of
 
@@ -96,7 +96,7 @@ def test_a_paused_topic_waits_and_goes_on(stage, db_clock):
     stage.run("t")
     assert keys == []
     Topic.objects.update(paused=False)
-    dispatch.forget_topic_settings()
+    topics.forget_topic_settings()
     db_clock.advance(seconds=2)
     stage.go()
     assert keys == ["a"]

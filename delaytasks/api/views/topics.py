@@ -12,7 +12,7 @@ from ... import conf, handlers
 from ...admin_log import Action
 from ...models import Topic
 from ...monitoring import metrics
-from ...worker import dispatch
+from ...worker import topics
 from ..access.permissions import Right
 from ..schema import examples
 from ..schema.operations import ANY_POST, ANY_REQUEST, ResponseDoc, operation
@@ -98,7 +98,7 @@ class PauseView(BaseView):
         action = Action.PAUSED if paused else Action.RESUMED
         if self.caller.run_logged(lambda: self._set_paused(topic, paused, action, reason), self.using):
             logger.info("Topic %s was %s by %s%s.", topic, action.lower(), self.caller.name, reason and f": {reason}")
-        dispatch.forget_topic_settings()  # effective at once in this process, within a second in others
+        topics.forget_topic_settings()  # effective at once in this process, within a second in others
         return Response({"name": topic, "paused": paused})
 
     def _set_paused(self, topic: str, paused: bool, action: Action, reason: str) -> bool:

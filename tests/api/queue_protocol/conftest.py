@@ -8,7 +8,7 @@ import pytest
 from delaytasks.api import long_poll
 from delaytasks.jobs import schedule
 from delaytasks.models import Job, JobEvent
-from delaytasks.worker import dispatch
+from delaytasks.worker import topics
 from tests.api.conftest import ApiClient
 
 PATH = "/api/queue/"
@@ -75,9 +75,9 @@ ENDS = [  # ways to end the ready job "mail:1", and the message about it afterwa
 @pytest.fixture(autouse=True)
 def _topics(settings: Any) -> Iterator[None]:
     settings.DELAYTASKS = {**settings.DELAYTASKS, "TOPICS": {"mail.send": {"max_attempts": 3}, "sms.send": {}}}
-    dispatch.forget_topic_settings()
+    topics.forget_topic_settings()
     yield
-    dispatch.forget_topic_settings()
+    topics.forget_topic_settings()
 
 
 @pytest.fixture

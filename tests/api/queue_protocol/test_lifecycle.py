@@ -7,7 +7,7 @@ from unittest.mock import ANY
 import pytest
 
 from delaytasks.models import Job, Topic
-from delaytasks.worker import dispatch
+from delaytasks.worker import topics
 
 from .conftest import T0, QueueClient, events, job
 
@@ -103,7 +103,7 @@ def test_the_consumer_is_kept_with_the_job(queue: QueueClient) -> None:
 def test_pop_of_a_paused_topic_returns_nothing(queue: QueueClient) -> None:
     queue.add()
     Topic.objects.update_or_create(name="mail.send", defaults={"paused": True})
-    dispatch.forget_topic_settings()
+    topics.forget_topic_settings()
     assert queue("pop", topic="mail.send")["value"] is None
 
 

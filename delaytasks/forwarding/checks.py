@@ -1,0 +1,74 @@
+"""System checks of the targets in Topic rows, and of the settings that they name."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.db import connections, router
+
+from .. import conf, handlers
+
+TAG = "delaytasks"
+
+
+@register(TAG)
+def check_webhooks(**_kwargs: Any) -> list[CheckMessage]:
+    """E060: DELAYTASKS["WEBHOOKS"] has settings that no webhook takes, such as a secret that is not base64."""
+    config = conf.get_if_valid()
+    problems = {name: problem for name in config.webhooks if (problem := _problem(name))} if config else {}
+    return [
+        Error(f"DELAYTASKS['WEBHOOKS'][{name!r}]: {problem}", hint="docs/howto/webhooks.md lists what it may contain.",
+              id="delaytasks.E060")
+        for name, problem in problems.items()
+    ]  # fmt: skip
+
+
+def _problem(name: str) -> str | None:
+    from .stored_targets import webhook_options
+    from .webhook import Webhook
+
+    try:
+        Webhook("https://receiver.invalid/", **webhook_options(name))
+    except (ValueError, TypeError) as error:
+        return str(error)
+    return None
+
+
+@register(TAG, Tags.database)
+def check_stored_targets(*, databases: Sequence[str] | None = None, **_kwargs: Any) -> list[CheckMessage]:
+    """W060: a target in a Topic row is not used. Runs with --database only."""
+    return [
+        Warning(f"Topic {topic!r} of the database {alias!r}: the target of its row is not used: {why}",
+                hint="Change or remove it on the topic's page in the admin.", id="delaytasks.W060")
+        for alias in databases or ()
+        for topic, why in _unused(alias)
+    ]  # fmt: skip
+
+
+def _unused(alias: str) -> Iterator[tuple[str, str]]:
+    from ..models import Topic
+    from .stored_targets import BadTarget, build
+
+    if not router.allow_migrate_model(alias, Topic) or not _has_column(alias):
+        return
+    for topic, stored in Topic.objects.using(alias).exclude(target=None).values_list("name", "target"):
+        handler = handlers.find(topic)
+        if handler is not None:
+            yield topic, f"the topic is handled in code, by {handler.name}."
+            continue
+        try:
+            build(stored)
+        except BadTarget as error:
+            yield topic, str(error)
+
+
+def _has_column(alias: str) -> bool:
+    """Return whether the database has been migrated so far: checks also run before migrations."""
+    from ..models import Topic
+
+    connection = connections[alias]
+    with connection.cursor() as cursor:
+        if Topic._meta.db_table not in connection.introspection.table_names(cursor):
+            return False
+        columns = connection.introspection.get_table_description(cursor, Topic._meta.db_table)
+    return "target" in {column.name for column in columns}

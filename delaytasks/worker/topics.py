@@ -1,0 +1,91 @@
+"""The topics of a database that this process serves: those with a handler in code, and those whose row names a target.
+
+Rows of Topic are read at once and cached. A run asks for rows that are at most a second old, and the mover, which asks
+in each pass, for rows of at most TARGET_SECONDS: so a process that runs for days learns of each change by staff, and no
+job costs a query.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from .. import handlers
+from ..handlers import Handler
+
+CACHE_SECONDS = 1.0
+TARGET_SECONDS = 5.0
+CACHED = math.inf  # as an age: rows of any age, without a query
+
+
+class Row(NamedTuple):
+    paused: bool = False
+    concurrency: int | None = None
+    target: Mapping[str, Any] | None = None
+
+
+class TopicSettings(NamedTuple):
+    paused: bool
+    concurrency: int
+
+
+# Returns the handler of a topic whose row has this target; None if this process cannot use the target.
+Builder = Callable[[str, str, Mapping[str, Any]], Handler | None]
+
+_rows: dict[str, tuple[float, dict[str, Row]]] = {}
+_built: dict[tuple[str, str], tuple[Mapping[str, Any], Handler | None]] = {}
+_builder: Builder | None = None
+
+
+def build_through(builder: Builder) -> None:
+    """Let `builder(using, topic, target)` make the handlers of topics whose rows name a target."""
+    global _builder
+    _builder = builder
+
+
+def topic_settings(using: str, topic: str, max_age_seconds: float = CACHE_SECONDS) -> TopicSettings:
+    """Return whether the topic is paused, and its number of run slots."""
+    row = _read(using, max_age_seconds).get(topic, Row())
+    return TopicSettings(row.paused, handlers.concurrency(topic) if row.concurrency is None else row.concurrency)
+
+
+def find(using: str, topic: str) -> Handler | None:
+    """Return the handler of a topic: that in code, or one that forwards to the target of its row.
+
+    None: this process leaves the topic's jobs to others.
+    """
+    return handlers.find(topic) or _of_row(using, topic, _read(using, CACHE_SECONDS).get(topic, Row()))
+
+
+def handled(using: str, max_age_seconds: float = TARGET_SECONDS) -> list[str]:
+    """Return the topics that this process serves, sorted."""
+    rows = _read(using, max_age_seconds).items()
+    forwarded = (name for name, row in rows if row.target is not None and _of_row(using, name, row))
+    return sorted({*handlers.handled(), *forwarded})
+
+
+def forget_topic_settings() -> None:
+    """Clear the cache in this process, so that it sees a change at once. Others see it within CACHE_SECONDS."""
+    _rows.clear()
+
+
+def _read(using: str, max_age_seconds: float) -> dict[str, Row]:
+    from ..models import Topic  # here: a target may be declared before the models are loaded
+
+    read_at, rows = _rows.get(using, (-math.inf, {}))
+    if max_age_seconds != CACHED and time.monotonic() - read_at >= max_age_seconds:
+        found = Topic.objects.using(using).values_list("name", "paused", "concurrency", "target")
+        rows = {name: Row(*columns) for name, *columns in found}
+        _rows[using] = (time.monotonic(), rows)
+    return rows
+
+
+def _of_row(using: str, topic: str, row: Row) -> Handler | None:
+    """Return the same handler as long as the target is the same."""
+    if row.target is None or _builder is None or handlers.find(topic) is not None:
+        return None
+    target, handler = _built.get((using, topic), (None, None))
+    if target != row.target:
+        handler = _builder(using, topic, row.target)
+        _built[using, topic] = (row.target, handler)
+    return handler
