@@ -17,6 +17,7 @@ from . import handlers
 from .models import Topic
 
 VIEW, OPERATE, MANAGE = "delaytasks.view_job", "delaytasks.operate_job", "delaytasks.change_topic"
+FORWARD = "delaytasks.forward_topic"
 
 
 def can_view(user: Any) -> bool:
@@ -32,6 +33,11 @@ def can_operate(user: Any) -> bool:
 def can_manage(user: Any) -> bool:
     """Return whether the user may change visible topics: pause, resume, and edit concurrency and the other fields."""
     return bool(user.has_perm(MANAGE))
+
+
+def can_forward(user: Any) -> bool:
+    """Return whether the user may say where the jobs of topics that they may change or add are forwarded."""
+    return bool(user.has_perm(FORWARD))
 
 
 def topics_requiring_reason(using: str, among: Iterable[str] | None = None) -> set[str]:

@@ -10,14 +10,14 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from .. import conf, formatting, handlers
-from ..backoff import Backoff
+from ..backoff import DEFAULT_BACKOFF, Backoff
 from ..models import Topic
 from ..monitoring import forecast
 from ..monitoring import last_hour as hourly
 from ..monitoring.forecast import TopicStatus
 from ..monitoring.last_hour import EventCounts, LastHour
 from ..states import Outcome
-from . import display
+from . import display, target_form
 from .lateness import STUCK_MS
 
 MAX_DELAYS = 5  # the number of retry delays that are listed
@@ -73,11 +73,19 @@ def last_hour(stats: TopicStats) -> str:
 # -- the handler --------------------------------------------------------------------------------
 
 
-def handler_name(topic: str) -> str:
-    handler = handlers.find(topic)
+def handler_name(topic: Topic) -> str:
+    handler = handlers.find(topic.name)
     if handler is not None:
         return handler.name
-    return _("in the settings") if topic in conf.get().topics else _("none here")
+    if topic.target is not None:
+        return target_form.description(topic.target)
+    return _("in the settings") if topic.name in conf.get().topics else _("none here")
+
+
+def short_name(topic: Topic) -> str:
+    """Return the name of the handler without its module; of a target, its name."""
+    name = handler_name(topic)
+    return name if "(" in name or topic.target is not None else name.rpartition(".")[2]
 
 
 def docstring(topic: str) -> str:
@@ -92,17 +100,18 @@ def run_slots(topic: Topic) -> str:
     return _("%(here)d instead of %(own)d") % {"here": topic.concurrency, "own": own}
 
 
-def policy(topic: str) -> Iterator[str]:
+def policy(topic: Topic) -> Iterator[str]:
     """Yield sentences about the time limit of an attempt and about what happens after a failure."""
-    yield _("An attempt may take %(span)s.") % {"span": formatting.duration(handlers.ttr_ms(topic))}
-    handler, max_attempts = handlers.find(topic), handlers.max_attempts(topic)
+    yield _("An attempt may take %(span)s.") % {"span": formatting.duration(handlers.ttr_ms(topic.name))}
+    handler, max_attempts = handlers.find(topic.name), handlers.max_attempts(topic.name)
     if max_attempts == 1:
         yield _("If it fails or takes longer, the job is dead.")
         return
-    if handler is not None:
-        yield _retry_delays(handler.backoff, max_attempts)
-        if handler.backoff.jitter:
-            yield _("Each delay varies by up to %(percent)d %%.") % {"percent": round(handler.backoff.jitter * 100)}
+    if handler is not None or topic.target is not None:
+        backoff = handler.backoff if handler else DEFAULT_BACKOFF
+        yield _retry_delays(backoff, max_attempts)
+        if backoff.jitter:
+            yield _("Each delay varies by up to %(percent)d %%.") % {"percent": round(backoff.jitter * 100)}
     else:
         yield _("The consumer decides when a failed attempt is retried.")
     dead = ngettext(

@@ -13,6 +13,8 @@ from django.utils.translation import gettext_lazy
 from .. import databases, handlers, permissions
 from ..exceptions import BadInput, BadTopic, short_repr
 from ..jobs.inputs import check_actor
+from . import target_form
+from .target_form import TargetForm
 
 SETTINGS = ("paused", "concurrency", "ask_reason", "hide_bodies", "keep_bodies", "visible_to")
 
@@ -42,7 +44,7 @@ def checked_reason(text: str) -> str:
         raise ValidationError(_("Enter one line of at most 255 printable characters.")) from error
 
 
-class TopicForm(forms.ModelForm):
+class TopicForm(TargetForm):
     """The form of a topic. Only the changed fields are saved: the page may be older than the row.
 
     user   the user who submits it; set by TopicAdmin
@@ -103,7 +105,7 @@ class TopicForm(forms.ModelForm):
         return checked_reason(self.cleaned_data["reason"])
 
     def clean(self) -> dict[str, Any]:
-        cleaned = super().clean() or {}
+        cleaned = super().clean()
         is_required = self.instance.ask_reason and "paused" in self.changed_data
         if (
             is_required
@@ -116,8 +118,9 @@ class TopicForm(forms.ModelForm):
 
     @property
     def changed_settings(self) -> list[str]:
-        """The names of the changed columns; the reason is not a column."""
-        return [name for name in self.changed_data if name != "reason"]
+        """The names of the changed columns. The reason is not a column, and the fields of the target are one."""
+        changed = [name for name in self.changed_data if name != "reason" and name not in target_form.FIELDS]
+        return [*changed, "target"] if self.target_is_changed else changed
 
     def clean_concurrency(self) -> int | None:
         slots = self.cleaned_data["concurrency"]

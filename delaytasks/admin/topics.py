@@ -17,9 +17,10 @@ from django.utils.translation import ngettext
 
 from .. import admin_log, formatting, handlers, permissions
 from ..admin_log import Action
+from ..forwarding import holds
 from ..models import Job, Topic
 from ..worker import topics as served
-from . import display, topic_columns
+from . import display, target_form, topic_columns
 from .dashboard.labels import number
 from .log_entries import TranslatedHistoryAdmin
 from .topic_form import SETTINGS, PauseForm, TopicForm, checked_reason, group_names
@@ -55,12 +56,12 @@ class TopicAdmin(TranslatedHistoryAdmin):
     action_form = PauseForm
     readonly_fields = (
         *LIVE, "last_hour", "jobs", "handler_path", "handler_text", "policy", "run_slots", "shown_to",
-        "held_since", "held_why",
+        "held_since", "held_why", "target_text",
     )  # fmt: skip
 
     class Media:
         css: ClassVar = {"all": ["delaytasks/admin.css", "delaytasks/topics.css"]}
-        js: ClassVar = ["delaytasks/cards.js"]
+        js: ClassVar = ["delaytasks/cards.js", "delaytasks/target.js"]
 
     # Permissions
 
@@ -77,7 +78,8 @@ class TopicAdmin(TranslatedHistoryAdmin):
         return TopicChangeList
 
     def get_readonly_fields(self, request: HttpRequest, obj: Topic | None = None) -> tuple[str, ...]:
-        return tuple(self.readonly_fields) if obj is None else ("name", *self.readonly_fields)
+        own = () if permissions.can_forward(request.user) else tuple(target_form.FIELDS)  # not in the form, then
+        return (*self.readonly_fields, *own) if obj is None else ("name", *self.readonly_fields, *own)
 
     def get_form(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         form: Any = super().get_form(request, *args, **kwargs)
@@ -86,7 +88,7 @@ class TopicAdmin(TranslatedHistoryAdmin):
 
     def get_fieldsets(self, request: HttpRequest, obj: Topic | None = None) -> Any:
         if obj is None:
-            return [(None, {"fields": ("name", *SETTINGS)})]
+            return [(None, {"fields": ("name", *SETTINGS)}), *self._target_fieldset(request)]
         can_change = self.has_change_permission(request, obj)
         settings = ("paused", "reason", *SETTINGS[1:]) if can_change else (*SETTINGS[:-1], "shown_to")
         live = [
@@ -97,12 +99,22 @@ class TopicAdmin(TranslatedHistoryAdmin):
         return [
             (None, {"fields": ("name", *held, *settings)}),
             *(live if may_see_jobs(request) else ()),
+            *self._target_fieldset(request, obj, can_change),
             (_("Handler"), {"fields": ("handler_path", "handler_text", "policy", "run_slots")}),
         ]
 
+    def _target_fieldset(self, request: HttpRequest, obj: Topic | None = None, can_change: bool = True) -> list[Any]:
+        if can_change and permissions.can_forward(request.user):
+            is_used = obj is not None and obj.target is not None
+            classes = () if is_used or obj is None or not handlers.find(obj.name) else ("collapse",)
+            return [(_("Forwarding"), {"fields": tuple(target_form.FIELDS), "classes": classes})]
+        return [(_("Forwarding"), {"fields": ("target_text",)})] if obj is not None and obj.target is not None else []
+
     def has_delete_permission(self, request: HttpRequest, obj: Topic | None = None) -> bool:
-        """Return False for a topic with a handler or any job: the list of jobs needs the topic's row."""
-        if obj is not None and (handlers.find(obj.name) or Job.objects.filter(topic=obj.name).exists()):
+        """Return False for a topic with a handler, a target or any job: the list of jobs needs the topic's row."""
+        if obj is None:
+            return super().has_delete_permission(request, obj)
+        if obj.target is not None or (handlers.find(obj.name) or Job.objects.filter(topic=obj.name).exists()):
             return False
         return super().has_delete_permission(request, obj)
 
@@ -168,18 +180,18 @@ class TopicAdmin(TranslatedHistoryAdmin):
     @admin.display(description=_("handler"))
     def handler_name(self, topic: Topic) -> Any:
         """Return a <details> element: the handler's name and summary; unfolded, its docstring and the retry policy."""
-        name, text = topic_columns.handler_name(topic.name), topic_columns.docstring(topic.name)
+        name, text = topic_columns.handler_name(topic), topic_columns.docstring(topic.name)
         return format_html(
             '<details class="dt-details dt-handler"><summary>{} <span class="dt-quiet">{}</span></summary>'
             '<div class="dt-doc">{}</div></details>',
-            name.rpartition(".")[2],
+            topic_columns.short_name(topic),
             text.partition("\n")[0],
             "\n\n".join(part for part in (name, text, self.policy(topic)) if part),
         )
 
     @admin.display(description=_("handler"))
     def handler_path(self, topic: Topic) -> Any:
-        return topic_columns.handler_name(topic.name)
+        return topic_columns.handler_name(topic)
 
     @admin.display(description=_("what it does"))
     def handler_text(self, topic: Topic) -> SafeString | str:
@@ -188,7 +200,11 @@ class TopicAdmin(TranslatedHistoryAdmin):
 
     @admin.display(description=_("when an attempt fails"))
     def policy(self, topic: Topic) -> str:
-        return " ".join(topic_columns.policy(topic.name))
+        return " ".join(topic_columns.policy(topic))
+
+    @admin.display(description=_("target"))
+    def target_text(self, topic: Topic) -> str:
+        return target_form.description(topic.target)
 
     @admin.display(description=_("run slots"))
     def run_slots(self, topic: Topic) -> str:
@@ -234,14 +250,18 @@ class TopicAdmin(TranslatedHistoryAdmin):
     # Saving
 
     def audited_state(self, obj: Topic) -> dict[str, Any]:
-        return {name: getattr(obj, name) for name in SETTINGS}
+        return {name: getattr(obj, name) for name in (*SETTINGS, "target")}
 
     def save_model(self, request: HttpRequest, obj: Topic, form: Any, change: bool) -> None:
         """Save only the fields that the user changed: other users and the engine may have updated the row since."""
         if not change:
             super().save_model(request, obj, form, change)
+            served.forget_topic_settings()
             return
         obj.save(update_fields=[name for name in form.changed_settings if name != "paused"])
+        if "target" in form.changed_settings:
+            holds.release(obj._state.db or router.db_for_write(Topic), obj.name)  # by the target of before
+            served.forget_topic_settings()
         if "paused" in form.changed_settings and _update_paused(obj, obj.paused):
             action = Action.PAUSED if obj.paused else Action.RESUMED
             super().log_change(request, obj, admin_log.entry_message(action, form.cleaned_data["reason"]))
@@ -250,7 +270,8 @@ class TopicAdmin(TranslatedHistoryAdmin):
     def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:
         """Return the message of a change without `paused`, which has a log entry of its own, with the reason."""
         if not add:
-            form.changed_data = [name for name in form.changed_settings if name != "paused"]
+            names = {"target": "target_kind"}  # of the field whose label stands for all of them
+            form.changed_data = [names.get(name, name) for name in form.changed_settings if name != "paused"]
         return super().construct_change_message(request, form, formsets, add)
 
     def log_change(self, request: HttpRequest, obj: Any, message: Any) -> Any:

@@ -51,6 +51,7 @@ def _unused(alias: str) -> Iterator[tuple[str, str]]:
 
     if not router.allow_migrate_model(alias, Topic) or not _has_column(alias):
         return
+    stored: Any
     for topic, stored in Topic.objects.using(alias).exclude(target=None).values_list("name", "target"):
         handler = handlers.find(topic)
         if handler is not None:

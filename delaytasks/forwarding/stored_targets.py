@@ -101,7 +101,7 @@ def build(stored: Mapping[str, Any]) -> Target:
         raise BadTarget(_FIRST[kind], getattr(error, "code", "invalid"), str(error)) from error
 
 
-def check_new(topic: str, stored: Mapping[str, Any]) -> None:
+def check_new(stored: Mapping[str, Any]) -> None:
     """Check a target that somebody is about to store, also that its host is public. Raises BadTarget.
 
     A host that is not public is refused by each call as well. A name that cannot be resolved here is accepted.
@@ -129,8 +129,9 @@ def _fits(kind: str, broker: str) -> bool:
 
 
 def _check_fields(stored: Mapping[str, Any]) -> None:
+    texts: dict[str, Any]
     texts = {name: value for name, value in stored.items() if name != "timeout"} if isinstance(stored, Mapping) else {}
-    kind = texts.get("kind")
+    kind = texts.get("kind", "")
     if not all(isinstance(value, str) for value in texts.values()) or kind not in FIELDS:
         known = ", ".join(FIELDS)
         raise BadTarget(
@@ -168,7 +169,7 @@ def _broker(stored: Mapping[str, Any]) -> str:
         text = ", ".join(sorted(known)) or "none"
         raise BadTarget(
             "broker", "broker", f'No broker {name!r:.50} of kind {kind!r} is in DELAYTASKS["BROKERS"]; known: {text}.',
-            name=str(name), known=text,
+            value=str(name),
         )  # fmt: skip
     return str(name)
 
@@ -206,7 +207,7 @@ def webhook_options(name: str) -> dict[str, Any]:
         known = ", ".join(sorted(webhooks)) or "none"
         raise BadTarget(
             "settings", "settings", f'There is no {name!r:.50} in DELAYTASKS["WEBHOOKS"], which has: {known}.',
-            name=name, known=known,
+            value=name,
         )  # fmt: skip
     given = webhooks[name]
     return dict(given) if isinstance(given, Mapping) else {"secret": given}

@@ -75,7 +75,7 @@ def _read(using: str, max_age_seconds: float) -> dict[str, Row]:
     read_at, rows = _rows.get(using, (-math.inf, {}))
     if max_age_seconds != CACHED and time.monotonic() - read_at >= max_age_seconds:
         found = Topic.objects.using(using).values_list("name", "paused", "concurrency", "target")
-        rows = {name: Row(*columns) for name, *columns in found}
+        rows = {name: Row(paused, slots, target) for name, paused, slots, target in found}
         _rows[using] = (time.monotonic(), rows)
     return rows
 

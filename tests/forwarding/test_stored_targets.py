@@ -380,16 +380,16 @@ def test_wrong_targets_are_refused(target, field, code, words):
 @pytest.mark.parametrize("host", ["10.0.0.1", "127.0.0.1", "169.254.169.254", "[::1]", "localhost"])
 def test_hosts_that_are_not_public_are_refused_when_a_target_is_stored(host):
     with pytest.raises(BadTarget, match="not public") as raised:
-        stored_targets.check_new("t", {**WEBHOOK, "url": f"https://{host}/"})
+        stored_targets.check_new({**WEBHOOK, "url": f"https://{host}/"})
     assert raised.value.code == "private"
 
 
 def test_networks_that_the_settings_allow_are_not_refused():
-    stored_targets.check_new("t", {**WEBHOOK, "url": "http://127.0.0.1:8000/", "settings": "local"})
+    stored_targets.check_new({**WEBHOOK, "url": "http://127.0.0.1:8000/", "settings": "local"})
 
 
 def test_a_name_that_cannot_be_resolved_here_is_accepted():
-    stored_targets.check_new("t", {**WEBHOOK, "url": "https://shop.invalid/"})
+    stored_targets.check_new({**WEBHOOK, "url": "https://shop.invalid/"})
 
 
 def test_a_target_whose_library_is_missing_is_refused_with_its_name(monkeypatch):
