@@ -53,7 +53,7 @@ LABELS_WITH_REASON = {
 # Django stores the untranslated labels of changed fields in its own entries, and translates them on display.
 FIELDS = (
     gettext_noop("Paused"), gettext_noop("Concurrency"), gettext_noop("Ask for a reason"), gettext_noop("Visible to"),
-    gettext_noop("Hide bodies"), gettext_noop("Keep replaced bodies"),
+    gettext_noop("Hide bodies"), gettext_noop("Keep replaced bodies"), gettext_noop("Target"),
     gettext_noop("Name"), gettext_noop("Active"), gettext_noop("Note"), gettext_noop("Expires"),
     gettext_noop("Revoked"), gettext_noop("Requests per minute"), gettext_noop("Largest request in bytes"),
     gettext_noop("Topic"), gettext_noop("Produce"), gettext_noop("Consume"), gettext_noop("Manage"),
