@@ -19,17 +19,16 @@ class DelaytasksConfig(AppConfig):
 
     def ready(self) -> None:
         """Register the system checks and import the handlers. Needs no database, no Redis and no network."""
-        from . import checks, conf, handlers  # noqa: F401  importing the checks registers them
+        from . import checks, conf, handlers, topics  # noqa: F401  importing the checks registers them
         from .calendars import registry
         from .db import calendar_days
-        from .forwarding import checks as forwarding_checks  # noqa: F401
+        from .forwarding.stored import checks as forwarding_checks  # noqa: F401
         from .inbox import checks as inbox_checks  # noqa: F401
         from .jobs import audit_log, series
         from .jobs.cancellation import connect_deletes
         from .maintenance import passes
         from .timeouts import checks as timeout_checks  # noqa: F401
         from .timeouts import receivers, retained  # noqa: F401  importing the latter keeps jobs from the retention
-        from .worker import topics
 
         request_started.connect(audit_log.reset_source, dispatch_uid="delaytasks.jobs.audit_log")
         handlers.call_through(_call_handler)
@@ -59,9 +58,9 @@ def _call_handler(handler: Any, argument: Any) -> Any:
 
 
 def _forward_to_row(using: str, topic: str, target: Any) -> Any:
-    from .forwarding import stored_targets  # imported late: the client libraries of brokers
+    from .forwarding.stored import targets  # imported late: the client libraries of brokers
 
-    return stored_targets.handler(using, topic, target)
+    return targets.handler(using, topic, target)
 
 
 def _make_firings(using: str) -> None:

@@ -10,8 +10,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from .. import conf, formatting, handlers
-from ..forwarding import stored_targets
-from ..forwarding.stored_targets import BadTarget
+from ..forwarding.stored import targets as stored_targets
+from ..forwarding.stored.targets import BadTarget
 
 KINDS = {
     "kafka": gettext_lazy("Kafka"),
@@ -131,7 +131,9 @@ class TargetForm(forms.ModelForm):
     def clean(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
         if self.target_is_changed and FIELDS.keys().isdisjoint(self.errors):
-            self.instance.target = self._checked_target(cleaned)
+            target = self._checked_target(cleaned)
+            if FIELDS.keys().isdisjoint(self.errors):
+                self.instance.target = target
         return cleaned
 
     def _checked_target(self, cleaned: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -142,7 +144,8 @@ class TargetForm(forms.ModelForm):
         values = {name: cleaned[field] for field, (of, name) in FIELDS.items() if of in ("", kind)}
         values["format"] = values["format"] or stored_targets.default_format(kind)
         values["source"] = values["source"] or stored_targets.DEFAULT_SOURCE
-        values["timeout"] = values["timeout"] or stored_targets.DEFAULT_TIMEOUT
+        seconds = values["timeout"] or stored_targets.DEFAULT_TIMEOUT
+        values["timeout"] = int(seconds) if seconds == int(seconds) else seconds
         handler = handlers.find(topic)
         if handler is not None:
             text = _("This topic is handled in code, by %(where)s. Remove that first.")
@@ -159,9 +162,21 @@ class TargetForm(forms.ModelForm):
         self.add_error(field, ValidationError(text, params=error.details))
 
 
+def short_description(stored: Any) -> str:
+    """Return the kind of a stored target and where it leads to: "Kafka orders"."""
+    if not _is_readable(stored):
+        return description(stored)
+    where = (stored.get(name) for name in stored_targets.FIELDS[stored["kind"]])
+    return f"{KINDS[stored['kind']]} {next(filter(None, where), '')}"
+
+
+def _is_readable(stored: Any) -> bool:
+    return isinstance(stored, Mapping) and isinstance(stored.get("kind"), str) and stored["kind"] in KINDS
+
+
 def description(stored: Any) -> str:
     """Return a stored target as one line, in the language of the user; "" without one."""
-    if not isinstance(stored, Mapping) or stored.get("kind") not in KINDS:
+    if not _is_readable(stored):
         return "" if stored is None else _("not readable: %(value)s") % {"value": repr(stored)[:200]}
     names = [*stored_targets.FIELDS[stored["kind"]], "format", "source", "timeout"]
     words: dict[str, Mapping[str, Any]] = {"format": FORMATS, "key": KEYS}

@@ -83,9 +83,12 @@ def handler_name(topic: Topic) -> str:
 
 
 def short_name(topic: Topic) -> str:
-    """Return the name of the handler without its module; of a target, its name."""
+    """Return the name of the handler without its module, or where the topic is forwarded."""
+    handler = handlers.find(topic.name)
+    if handler is None and topic.target is not None:
+        return target_form.short_description(topic.target)
     name = handler_name(topic)
-    return name if "(" in name or topic.target is not None else name.rpartition(".")[2]
+    return name if "(" in name else name.rpartition(".")[2]
 
 
 def docstring(topic: str) -> str:

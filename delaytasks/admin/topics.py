@@ -16,10 +16,10 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from .. import admin_log, formatting, handlers, permissions
+from .. import topics as served
 from ..admin_log import Action
 from ..forwarding import holds
 from ..models import Job, Topic
-from ..worker import topics as served
 from . import display, target_form, topic_columns
 from .dashboard.labels import number
 from .log_entries import TranslatedHistoryAdmin
@@ -191,7 +191,8 @@ class TopicAdmin(TranslatedHistoryAdmin):
 
     @admin.display(description=_("handler"))
     def handler_path(self, topic: Topic) -> Any:
-        return topic_columns.handler_name(topic)
+        is_forwarded = topic.target is not None and handlers.find(topic.name) is None
+        return topic_columns.short_name(topic) if is_forwarded else topic_columns.handler_name(topic)
 
     @admin.display(description=_("what it does"))
     def handler_text(self, topic: Topic) -> SafeString | str:

@@ -17,11 +17,10 @@ from collections.abc import Sequence
 
 from django.db import DatabaseError, InterfaceError, connections
 
-from .. import conf, databases, mirror
+from .. import conf, databases, mirror, topics
 from ..exceptions import MirrorDown
 from ..mirror.database import DatabaseIndex
 from ..mirror.redis.index import Listener, Mirror
-from ..worker import topics
 
 logger = logging.getLogger("delaytasks")
 IDLE_SECONDS = 60.0  # the thread ends after this time without waiting consumers

@@ -5,13 +5,12 @@ It also adds missing Topic rows, reports ready jobs of unknown topics, and start
 
 import logging
 
-from .. import conf, databases, handlers, mirror
+from .. import conf, databases, handlers, mirror, topics
 from ..db import lookups
 from ..db.retries import retry_conflicts
 from ..exceptions import MirrorDown
 from ..mirror.redis.index import Mirror
 from ..models import Topic
-from ..worker import topics
 from ..worker.completion import expire
 from . import again, inbox, loads, retention
 from .audit import audit

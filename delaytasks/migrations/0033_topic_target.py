@@ -8,7 +8,15 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.AddField(
-            "topic", "target", models.JSONField(default=None, editable=False, null=True, verbose_name="target")
+            "topic",
+            "target",
+            models.JSONField(
+                default=None,
+                editable=False,
+                help_text="where its jobs are forwarded, unless code says so; none: nowhere",
+                null=True,
+                verbose_name="target",
+            ),
         ),
         migrations.AlterModelOptions(
             "topic",

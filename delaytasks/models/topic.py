@@ -31,8 +31,11 @@ class Topic(models.Model):
         _("keep replaced bodies"), default=False, db_default=False,
         help_text=_("the audit log keeps the bodies of replaced jobs, and not only their hashes"),
     )  # fmt: skip
-    # What delaytasks.forwarding.stored_targets accepts; None: its jobs are not forwarded, unless code says so.
-    target = models.JSONField(_("target"), null=True, default=None, editable=False)
+    # As delaytasks.forwarding.stored describes it, without credentials.
+    target = models.JSONField(
+        _("target"), null=True, default=None, editable=False,
+        help_text=_("where its jobs are forwarded, unless code says so; none: nowhere"),
+    )  # fmt: skip
     # While its target is away (delaytasks.forwarding): since when, why, and when the next job probes the target.
     held_since = models.DateTimeField(_("held since"), null=True, editable=False)
     held_why = models.TextField(_("held because"), default="", db_default="", editable=False)

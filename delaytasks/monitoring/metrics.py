@@ -5,12 +5,11 @@ from typing import Any, Literal
 
 from django.db.models import Count, Min, Q
 
-from .. import conf, databases, handlers, mirror
+from .. import conf, databases, handlers, mirror, topics
 from ..clock import from_ms, to_ms
 from ..exceptions import MirrorDown
 from ..models import Job, Topic
 from ..states import State
-from ..worker import topics
 from . import forecast
 
 MirrorState = Literal["up", "read_only", "down", "off"]
@@ -46,10 +45,11 @@ def topics_snapshot(using: str, names: Collection[str]) -> dict[str, dict[str, A
     """Return the numbers of snapshot() for those of the named topics that exist, at a bounded cost.
 
     at_least   True: the time limit was reached, and delayed, ready and dead are lower bounds
+    target     where the topic's row says that its jobs are forwarded (forwarding.stored); None: nowhere
     """
     using = databases.alias(using)
     statuses = forecast.uncached_status(using, names, within_ms=conf.get().horizon_ms)
-    rows = set(Topic.objects.using(using).filter(name__in=statuses).values_list("name", flat=True))
+    rows = dict(Topic.objects.using(using).filter(name__in=statuses).values_list("name", "target"))
     return {
         name: {
             "delayed": status.delayed.number,
@@ -60,6 +60,7 @@ def topics_snapshot(using: str, names: Collection[str]) -> dict[str, dict[str, A
             "oldest_ready_ms": status.oldest_ready_ms,
             "paused": status.paused,
             "handled": topics.find(using, name) is not None,
+            "target": rows.get(name),
         }
         for name, status in statuses.items()
         if status.known or name in rows or _has_jobs(status)

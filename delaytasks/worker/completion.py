@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from django.db import connections, transaction
 
-from .. import handlers, mirror, signals, tracing
+from .. import handlers, mirror, signals, topics, tracing
 from ..backoff import DEFAULT_BACKOFF
 from ..db import dialects, transitions
 from ..db.lookups import JobSnapshot
@@ -23,7 +23,6 @@ from ..mirror.base import GONE, Settlement
 from ..outcomes import ErrorCode, error_text, to_stored_error
 from ..querysets import get_jobs
 from ..states import Outcome, State
-from . import topics
 from .coroutines import await_result
 from .isolation import isolated, reset_broken_connections
 

@@ -12,10 +12,9 @@ from collections.abc import Callable
 from celery import current_app
 from django.db import DatabaseError, InterfaceError, connections
 
-from .. import conf, databases, handlers, mirror
+from .. import conf, databases, handlers, mirror, topics
 from ..exceptions import MirrorDown
 from ..mirror.base import CallResult
-from . import topics
 from .mover import Mover
 from .sender import Message, apply, sender
 

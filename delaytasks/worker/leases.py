@@ -7,7 +7,7 @@ whose lease has ended but whose job has not been taken back, so that a consumer 
 from datetime import datetime, timedelta
 from typing import NoReturn
 
-from .. import clock, conf, handlers, mirror
+from .. import clock, conf, handlers, mirror, topics
 from ..backoff import DEFAULT_BACKOFF
 from ..db import transitions
 from ..db.retries import retry_conflicts
@@ -15,7 +15,6 @@ from ..db.transitions import AttemptRow
 from ..exceptions import LeaseLost, MirrorDown
 from ..outcomes import ErrorCode
 from ..states import Outcome, State
-from . import topics
 from .attempt import RunningJob
 from .claim import take
 from .completion import Completion, complete

@@ -25,14 +25,13 @@ from typing import NamedTuple
 
 from django.db.models import F
 
-from .. import conf, databases, handlers, mirror
+from .. import conf, databases, handlers, mirror, topics
 from ..clock import from_ms
 from ..db import lookups
 from ..db.lookups import JobSnapshot
 from ..exceptions import MirrorDown
 from ..models import Touch, Worker
 from ..outcomes import ErrorCode
-from . import topics
 from .completion import take_back
 from .process_name import called_job, is_in_run, is_slot_of, is_slot_of_current_run, slot_owner, was_called
 

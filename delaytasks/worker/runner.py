@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 from django.db import DatabaseError, Error, InterfaceError, connections
 
-from .. import conf, databases, mirror
+from .. import conf, databases, mirror, topics
 from ..db import transitions
 from ..db.retries import try_twice
 from ..exceptions import MirrorDown
 from ..handlers import Handler
 from ..mirror.base import DueIndex, Settlement
-from . import dispatch, liveness, process_name, topics, ttr
+from . import dispatch, liveness, process_name, ttr
 from .attempt import RunningJob
 from .claim import RESERVE_MS, Candidates
 from .executor import Executor

@@ -7,10 +7,9 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from delaytasks import schedule
+from delaytasks import schedule, topics
 from delaytasks.models import Job, Topic
 from delaytasks.states import State
-from delaytasks.worker import topics
 
 from ..forwarding.conftest import Receiver
 from ..support.installation import World

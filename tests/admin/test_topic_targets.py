@@ -184,6 +184,7 @@ def test_wrong_targets_are_refused_at_their_field(admin_client, fields, field, w
     assert response.status_code == 200
     assert words in " ".join(errors(response)[field])
     assert (target(), log_messages()) == (None, [])
+    assert '<div class="readonly">none here</div>' in response.text
     assert "s3cret" not in response.text
 
 
@@ -264,9 +265,10 @@ def test_a_change_is_in_both_logs_with_its_author_and_both_values(staff):
 
 def test_the_list_and_the_page_say_where_jobs_go(admin_client):
     Topic.objects.update(target=STORED)
-    for page in (LIST, PAGE):
-        text = admin_client.get(page).text
-        assert "webhook; URL: https://shop.example/hooks, settings: shop, format: CloudEvent as JSON" in text
+    text = admin_client.get(LIST).text
+    assert "<summary>webhook https://shop.example/hooks " in text
+    assert "webhook; URL: https://shop.example/hooks, settings: shop, format: CloudEvent as JSON" in text
+    assert '<div class="readonly">webhook https://shop.example/hooks</div>' in admin_client.get(PAGE).text
     assert "A failed attempt is retried after 5 s" in admin_client.get(PAGE).text
 
 

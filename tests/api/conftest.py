@@ -11,10 +11,10 @@ from django.core.cache import cache
 from django.http import HttpResponse
 from django.test import Client
 
+from delaytasks import topics
 from delaytasks.api.access import refusals, token_cache
 from delaytasks.api.limits import live_jobs, portions
 from delaytasks.api.models import Grant, ServiceAccount, Token
-from delaytasks.worker import topics
 from tests.api.rest_client import TOPICS, Rest
 from tests.support import asgi_client
 

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from django.db import connections
 
-from delaytasks import conf, databases, handlers, mirror, schedule
+from delaytasks import conf, databases, handlers, mirror, schedule, topics
 from delaytasks.api import notifier
 from delaytasks.api.notifier import WaitingConsumers
 from delaytasks.models import Topic
-from delaytasks.worker import topics
 from delaytasks.worker.mover import Mover
 
 pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.on_both]

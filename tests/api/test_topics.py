@@ -15,7 +15,7 @@ from tests.api.rest_client import Rest
 
 EMPTY = {
     "paused": False, "handled": False, "delayed_within_horizon": 0, "horizon_seconds": 3600, "ready": 0,
-    "reserved": 0, "dead": 0, "at_least": False, "oldest_ready_ms": None,
+    "reserved": 0, "dead": 0, "at_least": False, "oldest_ready_ms": None, "target": None,
 }  # fmt: skip
 
 
@@ -52,6 +52,16 @@ def test_topic_with_a_handler_is_marked_as_handled(rest: Rest) -> None:
         assert rest.get("topics/mail.send/")["handled"] is True
     finally:
         handlers.forget("mail.send")
+
+
+def test_a_target_of_staff_is_shown_and_counts_as_handled(rest: Rest) -> None:
+    target = {"kind": "celery", "task": "a.b", "format": "json", "source": "/delaytasks", "timeout": 15}
+    Topic.objects.create(name="mail.send", target=target)
+    Topic.objects.create(name="mail.gone", target={**target, "kind": "kafka"})  # no process can use it
+    shown = {each["name"]: (each["handled"], each["target"]) for each in rest.get("topics/")["results"]}
+    assert shown["mail.send"] == (True, target)
+    assert shown["mail.gone"] == (False, {**target, "kind": "kafka"})
+    assert rest.get("topics/mail.send/")["target"] == target
 
 
 @pytest.mark.parametrize("action", ["", "pause/", "resume/", "reserve/"])

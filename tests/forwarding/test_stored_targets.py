@@ -7,14 +7,15 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from delaytasks import cancel, handlers, schedule
+from delaytasks import cancel, handlers, schedule, topics
 from delaytasks.exceptions import UnknownTopic
-from delaytasks.forwarding import checks, stored_targets
-from delaytasks.forwarding.stored_targets import BadTarget
+from delaytasks.forwarding.stored import checks
+from delaytasks.forwarding.stored import targets as stored_targets
+from delaytasks.forwarding.stored.targets import BadTarget
 from delaytasks.maintenance import sweep
 from delaytasks.models import Job, Topic
 from delaytasks.monitoring import metrics
-from delaytasks.worker import dispatch, topics
+from delaytasks.worker import dispatch
 
 from ..support.stage import outcomes, state_of
 
@@ -78,7 +79,7 @@ def test_jobs_that_are_ready_already_are_forwarded_when_staff_set_the_target(sta
 
 def test_workers_learn_of_a_new_a_changed_and_a_removed_target_in_bounded_time(stage, receiver, monkeypatch):
     now = [1000.0]
-    monkeypatch.setattr("delaytasks.worker.topics.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("delaytasks.topics.time.monotonic", lambda: now[0])
     row = Topic.objects.create(name="t")
 
     def store(target):

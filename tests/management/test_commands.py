@@ -10,14 +10,14 @@ import pytest
 from django.utils import timezone
 from django.utils.translation import override
 
-from delaytasks import handlers, schedule
+from delaytasks import handlers, schedule, topics
 from delaytasks.clock import from_ms
 from delaytasks.db import dialects, transitions
 from delaytasks.db.transitions import Ending, Event
 from delaytasks.management.commands.delaytasks import VERBS, Command
 from delaytasks.models import Job, JobEvent, Topic
 from delaytasks.states import Outcome, State
-from delaytasks.worker import dispatch, topics
+from delaytasks.worker import dispatch
 
 TOPIC = "test.close"
 RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from delaytasks import conf, databases, handlers, mirror
+from delaytasks import conf, databases, handlers, mirror, topics
 from delaytasks.exceptions import MirrorDown
 from delaytasks.maintenance import guard
 from delaytasks.mirror.base import DueIndex
 from delaytasks.models import Job, JobEvent, Topic
-from delaytasks.worker import claim, dispatch, runner, topics, ttr
+from delaytasks.worker import claim, dispatch, runner, ttr
 from delaytasks.worker.mover import Mover
 
 

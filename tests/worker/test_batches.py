@@ -2,11 +2,11 @@
 
 import pytest
 
-from delaytasks import Snooze, mirror, schedule, schedule_many
+from delaytasks import Snooze, mirror, schedule, schedule_many, topics
 from delaytasks.db import transitions
 from delaytasks.maintenance import sweep
 from delaytasks.models import Job, Topic
-from delaytasks.worker import runner, topics
+from delaytasks.worker import runner
 
 from ..support.stage import Boom, effect, effects, outcomes, state_of
 

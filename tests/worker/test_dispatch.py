@@ -5,9 +5,9 @@ import contextlib
 import pytest
 from django.db import OperationalError, connection
 
-from delaytasks import databases, mirror, schedule
+from delaytasks import databases, mirror, schedule, topics
 from delaytasks.mirror.base import RESEND_MS
-from delaytasks.worker import dispatch, topics
+from delaytasks.worker import dispatch
 
 on_the_mirror = pytest.mark.parametrize("due_index", ["mirror"], indirect=True)
 

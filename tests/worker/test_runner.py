@@ -5,13 +5,13 @@ import logging
 import pytest
 from django.db import connection, transaction
 
-from delaytasks import Retry, Snooze, cancel, schedule
+from delaytasks import Retry, Snooze, cancel, schedule, topics
 from delaytasks.backoff import Backoff
 from delaytasks.db import lookups
 from delaytasks.exceptions import LeaseLost, Reserved, TTRExceeded
 from delaytasks.maintenance import sweep
 from delaytasks.models import Job, JobEvent, Topic
-from delaytasks.worker import completion, topics
+from delaytasks.worker import completion
 
 from ..support.stage import Boom, effect, effects, outcomes, state_of
 

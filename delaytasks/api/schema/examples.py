@@ -80,6 +80,7 @@ TOPIC: dict[str, Any] = {
     "name": "order.close",
     "paused": False,
     "handled": True,
+    "target": None,
     "delayed_within_horizon": 312,
     "horizon_seconds": 3600,
     "ready": 2,

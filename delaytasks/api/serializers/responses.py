@@ -178,7 +178,14 @@ class TopicSerializer(serializers.Serializer):
 
     name = TextField()
     paused = BooleanField(help_text="Its jobs become ready but are not given out.")
-    handled = BooleanField(help_text="The web process knows a Python handler for this topic.")
+    handled = BooleanField(
+        help_text="The web process knows a Python handler for this topic, or can forward its jobs to `target`."
+    )
+    target = JSONField(
+        allow_null=True,
+        help_text="Where its jobs are forwarded according to staff, without credentials; null: nowhere. A handler or "
+        "a target in code takes precedence.",
+    )
     delayed_within_horizon = IntegerField(0, help_text="Jobs due within horizon_seconds; later ones are not counted.")
     horizon_seconds = IntegerField(1)
     ready = IntegerField(0)

@@ -8,11 +8,10 @@ from django.http import Http404
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from ... import conf, handlers
+from ... import conf, handlers, topics
 from ...admin_log import Action
 from ...models import Topic
 from ...monitoring import metrics
-from ...worker import topics
 from ..access.permissions import Right
 from ..schema import examples
 from ..schema.operations import ANY_POST, ANY_REQUEST, ResponseDoc, operation

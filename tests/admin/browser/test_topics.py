@@ -37,3 +37,22 @@ def test_a_topic_paused_on_its_page_is_shown_on_the_board(page, site):
     expect(tile).to_contain_text(TOPIC)
     tile.locator("a").click()
     expect(page.locator(f"{ROW} .dt-paused")).to_be_visible()  # the way from the board to the topic
+
+
+def test_the_page_shows_the_fields_of_the_chosen_kind_and_saves_the_target(page, site):
+    Topic.objects.create(name="order.timeout")
+    page.goto(f"{site}{LIST}order.timeout/change/")
+    for name in ("kafka_topic", "amqp_exchange", "webhook_url", "celery_task", "target_format"):
+        expect(page.locator(f"#id_{name}")).to_be_hidden()
+    page.locator("#id_target_kind").select_option("webhook")
+    for name in ("webhook_url", "webhook_settings", "target_format", "target_timeout"):
+        expect(page.locator(f"#id_{name}")).to_be_visible()
+    expect(page.locator("#id_kafka_topic")).to_be_hidden()
+    page.locator("#id_webhook_url").fill("http://shop.example/")
+    page.locator("input[name=_save]").click()
+    expect(page.locator(".field-webhook_url .errorlist")).to_contain_text("must begin with https://")
+    page.locator("#id_target_kind").select_option("celery")
+    page.locator("#id_celery_task").fill("shop.tasks.close")
+    page.locator("input[name=_save]").click()
+    expect(page.locator("tr:has(input[value='order.timeout']) .field-handler_name")).to_contain_text("shop.tasks.close")
+    assert Topic.objects.get(name="order.timeout").target["task"] == "shop.tasks.close"

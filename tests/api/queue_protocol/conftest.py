@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from delaytasks import topics
 from delaytasks.api import long_poll
 from delaytasks.jobs import schedule
 from delaytasks.models import Job, JobEvent
-from delaytasks.worker import topics
 from tests.api.conftest import ApiClient
 
 PATH = "/api/queue/"

@@ -6,8 +6,8 @@ from unittest.mock import ANY
 
 import pytest
 
+from delaytasks import topics
 from delaytasks.models import Job, Topic
-from delaytasks.worker import topics
 
 from .conftest import T0, QueueClient, events, job
 

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from .. import handlers
-from ..handlers import Handler
+from . import handlers
+from .handlers import Handler
 
 CACHE_SECONDS = 1.0
 TARGET_SECONDS = 5.0
@@ -70,7 +70,7 @@ def forget_topic_settings() -> None:
 
 
 def _read(using: str, max_age_seconds: float) -> dict[str, Row]:
-    from ..models import Topic  # here: a target may be declared before the models are loaded
+    from .models import Topic  # here: a target may be declared before the models are loaded
 
     read_at, rows = _rows.get(using, (-math.inf, {}))
     if max_age_seconds != CACHED and time.monotonic() - read_at >= max_age_seconds:

@@ -6,7 +6,7 @@ from typing import Any
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.db import connections, router
 
-from .. import conf, handlers
+from ... import conf, handlers
 
 TAG = "delaytasks"
 
@@ -24,8 +24,8 @@ def check_webhooks(**_kwargs: Any) -> list[CheckMessage]:
 
 
 def _problem(name: str) -> str | None:
-    from .stored_targets import webhook_options
-    from .webhook import Webhook
+    from ..webhook import Webhook
+    from .targets import webhook_options
 
     try:
         Webhook("https://receiver.invalid/", **webhook_options(name))
@@ -46,8 +46,8 @@ def check_stored_targets(*, databases: Sequence[str] | None = None, **_kwargs: A
 
 
 def _unused(alias: str) -> Iterator[tuple[str, str]]:
-    from ..models import Topic
-    from .stored_targets import BadTarget, build
+    from ...models import Topic
+    from .targets import BadTarget, build
 
     if not router.allow_migrate_model(alias, Topic) or not _has_column(alias):
         return
@@ -65,7 +65,7 @@ def _unused(alias: str) -> Iterator[tuple[str, str]]:
 
 def _has_column(alias: str) -> bool:
     """Return whether the database has been migrated so far: checks also run before migrations."""
-    from ..models import Topic
+    from ...models import Topic
 
     connection = connections[alias]
     with connection.cursor() as cursor:

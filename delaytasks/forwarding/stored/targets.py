@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from typing import Any, get_args
 from urllib.parse import urlsplit
 
-from .. import conf, handlers
-from ..handlers import Handler, Snooze
-from ..models import Topic
-from ..redaction import redacted
-from ..worker.attempt import RunningJob
-from . import addresses, brokers, holds
-from .delivery import deliver
-from .targets import Format, Target, TargetDown
+from ... import conf, handlers
+from ...handlers import Handler, Snooze
+from ...models import Topic
+from ...redaction import redacted
+from ...worker.attempt import RunningJob
+from .. import addresses, brokers, holds
+from ..delivery import deliver
+from ..targets import Format, Target, TargetDown
 
 logger = logging.getLogger("delaytasks")
 # kind -> its fields, and whether a field must have a value
@@ -175,21 +175,21 @@ def _broker(stored: Mapping[str, Any]) -> str:
 
 
 def _kafka(stored: Mapping[str, Any]) -> Target:
-    from .kafka import Kafka
+    from ..kafka import Kafka
 
     key = stored.get("key") or None
     return Kafka(stored["topic"], key=key, broker=_broker(stored), timeout=stored["timeout"])
 
 
 def _amqp(stored: Mapping[str, Any]) -> Target:
-    from .amqp import Amqp
+    from ..amqp import Amqp
 
     exchange = stored.get("exchange") or ""
     return Amqp(exchange, stored["routing_key"], broker=_broker(stored), timeout=stored["timeout"])
 
 
 def _webhook(stored: Mapping[str, Any]) -> Target:
-    from .webhook import BadUrl, Webhook, checked_url
+    from ..webhook import BadUrl, Webhook, checked_url
 
     options = webhook_options(stored.get("settings") or "")
     checked_url(stored["url"], bool(options.get("allow_http")))
@@ -214,7 +214,7 @@ def webhook_options(name: str) -> dict[str, Any]:
 
 
 def _celery(stored: Mapping[str, Any]) -> Target:
-    from .celery_task import CeleryTask
+    from ..celery_task import CeleryTask
 
     return CeleryTask(stored["task"], queue=stored.get("queue") or None, timeout=stored["timeout"])
 

@@ -1,0 +1,1 @@
+"""Targets that staff store in the rows of topics."""
