@@ -60,7 +60,7 @@ def topics_snapshot(using: str, names: Collection[str]) -> dict[str, dict[str, A
             "oldest_ready_ms": status.oldest_ready_ms,
             "paused": status.paused,
             "handled": topics.find(using, name) is not None,
-            "target": rows.get(name),
+            "target": target if isinstance(target := rows.get(name), dict) else None,
         }
         for name, status in statuses.items()
         if status.known or name in rows or _has_jobs(status)

@@ -4,11 +4,12 @@ import logging
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, connections
 from django.test.utils import CaptureQueriesContext
 
 from delaytasks import cancel, handlers, schedule, topics
 from delaytasks.exceptions import UnknownTopic
+from delaytasks.forwarding import holds
 from delaytasks.forwarding.stored import checks
 from delaytasks.forwarding.stored import targets as stored_targets
 from delaytasks.forwarding.stored.targets import BadTarget
@@ -286,6 +287,43 @@ def test_each_database_has_its_own_targets():
     finally:
         topics.forget_topic_settings()
     assert targets == {"default": "Webhook(https://shop.example/hooks)", "other": "Webhook(https://other.example/)"}
+
+
+@pytest.fixture
+def other(db, monkeypatch):
+    """A second database with a table of topics."""
+    monkeypatch.setitem(connections.settings, "other", {
+        **connections.settings["default"], "ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:",
+        "OPTIONS": {},
+    })  # fmt: skip
+    connections["other"].connect()  # Django's test case refuses to open it by itself
+    with connections["other"].schema_editor() as editor:
+        editor.create_model(Topic)
+    topics.forget_topic_settings()
+    yield "other"
+    connections["other"].close()
+    del connections["other"]
+    topics.forget_topic_settings()
+
+
+def test_a_row_serves_its_own_database_only(other):
+    Topic.objects.using(other).create(name="t", target=WEBHOOK)
+    Topic.objects.create(name="t")
+    Topic.objects.create(name="u", target=CELERY)
+    assert topics.find("other", "t").function.using == "other"
+    assert topics.find("default", "t") is None
+    assert {"t", "u"} & set(topics.handled("other")) == {"t"}
+    assert {"t", "u"} & set(topics.handled("default")) == {"u"}
+    assert dispatch.new_mover("other")._topics() == topics.handled("other")
+    holds.hold("other", "t", "away", None)
+    holds.release("default", "t")
+    assert Topic.objects.using(other).get().held_why == "away"
+
+
+def test_the_check_names_the_database(other):
+    Topic.objects.using(other).create(name="t", target={**KAFKA, "broker": "gone"})
+    (warning,) = checks.check_stored_targets(databases=["default", "other"])
+    assert "Topic 't' of the database 'other'" in warning.msg
 
 
 # -- targets that this process cannot use ---------------------------------------------------------

@@ -320,3 +320,12 @@ def test_the_howto_lists_each_outcome_of_a_run() -> None:
     listed = re.findall(r"^\| `(\w+)` \|", text.partition("| outcome |")[2].partition("\n\n")[0], re.MULTILINE)
     never = {Outcome.SCHEDULED, Outcome.CANCELLED, Outcome.RETRIED, Outcome.RELEASED}  # done by people and by consumers
     assert set(listed) == {*Outcome, "died", "lost"} - never
+
+
+def test_the_target_of_a_topics_row_is_not_called(timeouts: Timeouts) -> None:
+    """Data must not make a test send something."""
+    target = {"kind": "celery", "task": "shop.tasks.close", "format": "json", "source": "/delaytasks", "timeout": 15}
+    Topic.objects.create(name="order.timeout", target=target)
+    schedule("order.timeout", "order:1", delay=1)
+    assert not timeouts.advance(hours=1)
+    assert Job.objects.get().attempt == 0

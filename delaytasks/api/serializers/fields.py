@@ -296,6 +296,13 @@ class JSONField(DocumentedField):
         return {}
 
 
+class ObjectField(JSONField):
+    """A JSON object."""
+
+    def json_schema(self) -> dict[str, Any]:
+        return {"type": "object", "additionalProperties": True}
+
+
 class TopicsField(DocumentedField):
     """Up to 100 topic names, one per query parameter."""
 

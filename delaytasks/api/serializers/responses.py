@@ -14,6 +14,7 @@ from .fields import (
     DateTimeField,
     IntegerField,
     JSONField,
+    ObjectField,
     SecondsField,
     TextField,
 )
@@ -181,7 +182,7 @@ class TopicSerializer(serializers.Serializer):
     handled = BooleanField(
         help_text="The web process knows a Python handler for this topic, or can forward its jobs to `target`."
     )
-    target = JSONField(
+    target = ObjectField(
         allow_null=True,
         help_text="Where its jobs are forwarded according to staff, without credentials; null: nowhere. A handler or "
         "a target in code takes precedence.",
