@@ -5,14 +5,18 @@ in each pass, for rows of at most TARGET_SECONDS: so a process that runs for day
 job costs a query.
 """
 
+import logging
 import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from django.db import DatabaseError, InterfaceError
+
 from . import handlers
 from .handlers import Handler
 
+logger = logging.getLogger("delaytasks")
 CACHE_SECONDS = 1.0
 TARGET_SECONDS = 5.0
 CACHED = math.inf  # as an age: rows of any age, without a query
@@ -58,9 +62,13 @@ def find(using: str, topic: str) -> Handler | None:
 
 
 def handled(using: str, max_age_seconds: float = TARGET_SECONDS) -> list[str]:
-    """Return the topics that this process serves, sorted."""
-    rows = _read(using, max_age_seconds).items()
-    forwarded = (name for name, row in rows if row.target is not None and _of_row(using, name, row))
+    """Return the topics that this process serves, sorted. If the database fails, those of the rows read before."""
+    try:
+        rows = _read(using, max_age_seconds)
+    except (DatabaseError, InterfaceError) as error:  # the mover goes on with the jobs that it can make ready
+        logger.warning("the targets of topics were not read from the database %s: %s", using, error)
+        rows = _read(using, CACHED)
+    forwarded = (name for name, row in rows.items() if row.target is not None and _of_row(using, name, row))
     return sorted({*handlers.handled(), *forwarded})
 
 

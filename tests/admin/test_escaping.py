@@ -56,6 +56,7 @@ JSON: dict[str, Any] = {  # hostile values for JSON columns, in the shape that t
     "job.again_body": {X: X},
     "topic.visible_to": [X],
     "topic.slots": {X: 1},
+    "topic.target": {"kind": "webhook", "url": X, "settings": X, "format": X, "source": X, "timeout": X},
     "mirrormark.masters": {X: X},
     "mirrormark.audit": {X: X},
     "bulkchange.selection": {"filters": {"q": X, "topic": X, "state": X}, "topics": {X: 1}, X: X},

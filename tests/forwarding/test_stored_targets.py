@@ -4,7 +4,7 @@ import logging
 from typing import Any
 
 import pytest
-from django.db import connection, connections
+from django.db import OperationalError, connection, connections
 from django.test.utils import CaptureQueriesContext
 
 from delaytasks import cancel, handlers, schedule, topics
@@ -102,6 +102,15 @@ def test_workers_learn_of_a_new_a_changed_and_a_removed_target_in_bounded_time(s
     now[0] += topics.TARGET_SECONDS
     assert "t" not in topics.handled("default")
     assert topics.find("default", "t") is None
+
+
+def test_a_database_that_fails_leaves_the_mover_with_the_targets_of_before(stage, monkeypatch, caplog):
+    set_target(WEBHOOK)
+    before = topics.handled("default")
+    assert "t" in before
+    monkeypatch.setattr(Topic.objects, "using", lambda using: (_ for _ in ()).throw(OperationalError("gone")))
+    assert topics.handled("default", 0) == before
+    assert "were not read from the database default: gone" in caplog.text
 
 
 def test_a_target_costs_no_query_for_each_job(stage, receiver):

@@ -10,7 +10,29 @@ from django.test import Client
 
 CHINESE = {"Accept-Language": "zh-CN,zh;q=0.9,en;q=0.8"}  # as a browser in China sends it
 # Names that are not translated: programs, formats, the brand and the name of the other language.
-NAMES = {"delaytasks", "Django", "Celery", "Redis", "JavaScript", "JSON", "HTTP", "TTR", "UTC", "beat", "English"}
+NAMES = {
+    "delaytasks",
+    "Django",
+    "Celery",
+    "Redis",
+    "JavaScript",
+    "JSON",
+    "HTTP",
+    "TTR",
+    "UTC",
+    "beat",
+    "English",
+    "Kafka",
+    "RabbitMQ",
+    "AMQP",
+    "Webhook",
+    "CloudEvent",
+    "URL",
+    "URI",
+    "https",
+    "BROKERS",
+    "WEBHOOKS",
+}
 _WORD = re.compile(r"[A-Za-z]{3,}")
 # Texts that are not words: addresses, dotted names (topics, handlers), settings, keys, placeholders in scripts.
 _NAMES = re.compile(r"\S+@\S+|[a-z]\w*(\.[\w*]+)+|[A-Z]+(_[A-Z]+)+|[a-z]+:\d+|\{[a-z]+\}")
