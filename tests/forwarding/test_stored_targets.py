@@ -9,7 +9,7 @@ from django.test.utils import CaptureQueriesContext
 
 from delaytasks import cancel, handlers, schedule, topics
 from delaytasks.exceptions import UnknownTopic
-from delaytasks.forwarding import holds
+from delaytasks.forwarding import Kafka, holds
 from delaytasks.forwarding.stored import checks
 from delaytasks.forwarding.stored import targets as stored_targets
 from delaytasks.forwarding.stored.targets import BadTarget
@@ -138,7 +138,12 @@ def test_the_sender_of_messages_makes_no_query(stage, receiver):
 def test_the_ttr_and_the_limits_are_those_of_the_settings(settings):
     settings.DELAYTASKS = {**settings.DELAYTASKS, "TOPICS": {"t": {"ttr": 7, "max_attempts": 4}}}
     handler = stored_targets.handler("default", "t", WEBHOOK)
-    assert (handler.ttr_ms, handler.max_attempts, handler.atomic) == (7000, 4, False)
+    assert (handler.ttr_ms, handler.max_attempts, handler.atomic, handler.batch) == (7000, 4, False, 1)
+
+
+def test_a_row_batches_as_a_declaration_in_code_does():
+    handler = stored_targets.handler("default", "t", KAFKA)
+    assert handler.batch == Kafka.max_batch > 1
 
 
 def test_a_job_whose_worker_died_is_dead_after_max_attempts(stage, receiver, db_clock, settings):

@@ -6,7 +6,7 @@ credentials: it names a broker of DELAYTASKS["BROKERS"], or the settings of a we
 
 import importlib.util
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 from urllib.parse import urlsplit
 
@@ -16,8 +16,8 @@ from ...models import Topic
 from ...redaction import redacted
 from ...worker.attempt import RunningJob
 from .. import addresses, brokers, holds
-from ..delivery import deliver
-from ..targets import Format, Target, TargetDown
+from ..delivery import Results, deliver
+from ..targets import Format, Rejected, Target, TargetDown
 
 logger = logging.getLogger("delaytasks")
 # kind -> its fields, and whether a field must have a value
@@ -66,7 +66,7 @@ def handler(using: str, topic: str, stored: Mapping[str, Any]) -> Handler | None
     logger.info("topic %s: its jobs are forwarded to %r, the target of its row", topic, target)
     return Handler(
         topic, StoredForwarder(using, topic, stored, target), handlers.ttr_ms(topic), handlers.max_attempts(topic),
-        atomic=False,
+        atomic=False, batch=getattr(target, "max_batch", 1), give_up_on=(Rejected,),
     )  # fmt: skip
 
 
@@ -77,11 +77,11 @@ class StoredForwarder:
         self.using, self.topic, self.stored, self.target = using, topic, stored, target
         self.__qualname__ = repr(target)
 
-    def __call__(self, job: RunningJob) -> Snooze | None:
-        result = deliver(job, target=self.target, format=self.stored["format"], source=self.stored["source"])
-        if result is not None and self._is_replaced():
+    def __call__(self, jobs: Sequence[RunningJob]) -> Results:
+        results = deliver(jobs, target=self.target, format=self.stored["format"], source=self.stored["source"])
+        if any(isinstance(each, Snooze) for each in results.values()) and self._is_replaced():
             holds.release(self.using, self.topic)  # what holds the topic is the target of before
-        return result
+        return results
 
     def _is_replaced(self) -> bool:
         rows = Topic.objects.using(self.using).filter(name=self.topic)
