@@ -111,7 +111,7 @@ class Session(threading.Thread):
         self.tag, self.properties = self.tag + 1, header[12:]
         self.peer.published.append((exchange, routing_key, mandatory, body))
         self.peer.sessions[self.tag] = self
-        self.peer.next_step()(self, self.tag)
+        self.peer.step_for(self, body)(self, self.tag)
 
     def _deliver(self) -> None:
         """Answer basic.consume: deliver all that was not confirmed before."""
@@ -156,7 +156,7 @@ class Peer:
     mute        methods, as pairs of numbers, that are not answered
     """
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
         self.steps: queue.SimpleQueue[Step] = queue.SimpleQueue()
         self.published: list[tuple[str, str, bool, bytes]] = []
         self.queue: list[Message] = []
@@ -164,7 +164,7 @@ class Peer:
         self.mute: set[tuple[int, int]] = set()
         self.connections = 0
         self.sessions: dict[int, Session] = {}  # by the tag of their latest message
-        self._server = socket.create_server(("127.0.0.1", 0))
+        self._server = socket.create_server(("127.0.0.1", port))
         self.url = f"amqp://guest:s3cret@127.0.0.1:{self._server.getsockname()[1]}//"
         self._thread = threading.Thread(target=self._accept, daemon=True)
 
@@ -186,7 +186,8 @@ class Peer:
         del self.queue[0 if multiple else tag - 1 : tag]
         self.confirmed.set()
 
-    def next_step(self) -> Step:
+    def step_for(self, session: Session, body: bytes) -> Step:
+        """Return how to answer a message."""
         try:
             return self.steps.get_nowait()
         except queue.Empty:

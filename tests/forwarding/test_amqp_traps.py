@@ -143,6 +143,15 @@ def test_a_broker_that_stops_answering_is_away(peer, message, method, monkeypatc
     assert "s3cret" not in str(raised.value)
 
 
+@pytest.mark.parametrize("method", [(10, 11), (20, 10), (85, 10)], ids=["start", "channel", "confirm"])
+def test_a_broker_that_stops_answering_takes_no_longer_than_the_timeout(peer, message, method):
+    peer.mute.add(method)
+    began = time.monotonic()
+    with pytest.raises(TargetDown):
+        Amqp("orders", timeout=0.4).deliver(message(), 10)
+    assert time.monotonic() - began < 2
+
+
 def test_a_forked_process_has_a_connection_of_its_own(peer, message):
     target = Amqp("orders")
     target.deliver(message(), 5)

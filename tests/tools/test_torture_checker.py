@@ -5,7 +5,7 @@ import inspect
 
 import pytest
 
-from ..torture import checker, constants, forged, job_histories
+from ..torture import checker, constants, forged, forwarded_jobs, job_histories
 from ..torture.forged import Breach, Build, lost
 from ..torture.forged.forge import TOPIC, Forge
 from ..torture.job_histories import Violation
@@ -45,7 +45,7 @@ def test_every_kind_of_breach_is_forged() -> None:
 
 def test_every_reason_of_the_checker_is_forged() -> None:
     reasons = [breach.why for breach in forged.BREACHES]
-    for module in (checker, job_histories):
+    for module in (checker, forwarded_jobs, job_histories):
         for reason in _reasons(inspect.getsource(module)):
             assert any(all(piece in why for piece in reason) for why in reasons), reason
 

@@ -17,11 +17,12 @@ import django
 from django.db import DatabaseError, connection, transaction
 
 from .ledger import Ledger
+from .targets.addresses import addresses
 
 TOPICS = {
     "torture.once": 5, "torture.slow": 2, "torture.batch": 4, "torture.together": 4, "torture.relaxed": 2,
     "torture.flaky": 2, "torture.snooze": 2, "torture.outside": 2,
-}  # fmt: skip
+} | dict.fromkeys(addresses(), 5)  # fmt: skip
 LONGEST_DELAY_SECONDS = 6.0
 REMEMBERED = 200
 stopping = threading.Event()
@@ -117,7 +118,7 @@ class Caller:
         )
         self.ledger.write("asks", *entries, op="schedule", group=numbers[0])
         try:
-            schedule_many([{"topic": topic, "key": key, "delay": delay} for topic, key, delay in items])
+            schedule_many([{"topic": t, "key": k, "delay": d, "body": {"key": k}} for t, k, d in items])
         except DatabaseError as error:
             self._answer_all(numbers, "broken", str(error)[:200])
             connection.close()
@@ -150,7 +151,10 @@ class Caller:
 
         delay = self._delay()
         self._change(
-            "schedule", lambda t, k: schedule(t, key=k, delay=delay, on_conflict="replace"), delay=delay, again=True
+            "schedule",
+            lambda t, k: schedule(t, key=k, delay=delay, body={"key": k}, on_conflict="replace"),
+            delay=delay,
+            again=True,
         )
 
     def _change(

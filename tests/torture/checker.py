@@ -13,8 +13,12 @@ stuck                 live and overdue for longer than the quiet time
 drift                 the mirror and the rows disagree. An entry that is too early is allowed: it costs a refused claim
 phantom               a job that no caller scheduled
 charged               a failure was counted for an attempt whose handler was not called, and it was not the only one of
-                      its process: that one may have died just before the call
+                      its process: that one may have died just before the call; or for a target that was away
 lateness              half of the attempts began more than a few ms before or after the time in their event
+unconfirmed           a forwarded job was finished, but its target had not confirmed the message of that attempt
+wrong id              a target received a message with another id than that of its job
+
+What is particular to forwarded jobs is in forwarded_jobs.
 """
 
 import statistics
@@ -23,10 +27,10 @@ from collections.abc import Callable, Iterator
 
 from delaytasks.states import Outcome, State
 
-from . import job_histories
-from .constants import most_attempts
+from . import forwarded_jobs, job_histories
+from .constants import FORWARDED, most_attempts
 from .evidence import Evidence, Place, Row
-from .job_histories import JobHistory, Request, Violation
+from .job_histories import READING_MS, ROUNDING_NS, JobHistory, Request, Violation, database_ms, earliest
 from .ledger import Entry
 
 LIVE = (State.DELAYED, State.RESERVED)
@@ -34,10 +38,8 @@ OUTSIDE_ONLY = "torture.http"  # prefix of topics with HTTP consumers, which lea
 ENDS_ATTEMPT = (  # each attempt has exactly one of these events, unless it still holds its job
     Outcome.FINISHED, Outcome.FAILED, Outcome.SNOOZED, Outcome.RELEASED, Outcome.EXPIRED, Outcome.DEAD,
 )  # fmt: skip
-ROUNDING_NS = 10_000_000  # the database's clock has whole ms and may drift a little from the ledger's
 GROUPED = ("torture.batch", "torture.together")  # topics whose jobs are claimed together
 LATENESS_MS, ENOUGH = 5, 20  # how far half of the attempts may be off, if there are this many
-READING_MS = 1_000  # tolerance: the two clocks are read one after the other on a busy machine
 
 
 def check(evidence: Evidence, *, quiet_ms: int = 15_000) -> list[Violation]:
@@ -51,7 +53,9 @@ def check(evidence: Evidence, *, quiet_ms: int = 15_000) -> list[Violation]:
             found += [history.breach(kind, why) for why in rule(history)]
         found += [history.breach("untrue answer", why) for why in _untrue_answer(history, evidence)]
         found += [history.breach("stuck", why) for why in _stuck(history, evidence, quiet_ms)]
+        found += [history.breach(*breach) for breach in forwarded_jobs.breaches(history, evidence)]
     found += [*_partial_calls(evidence), *_drift(evidence, known, quiet_ms)]
+    found += forwarded_jobs.held_for_nothing(evidence, known)
     return found + list(_charged(known)) + list(_wrong_lateness(known))
 
 
@@ -79,11 +83,14 @@ def _lost(history: JobHistory) -> Iterator[str]:
 
 def _finished_for_nothing(history: JobHistory, row: Row) -> Iterator[str]:
     """Check that a finished job has its effect, its event and a started attempt."""
-    if not (history.outside if row.topic.startswith(OUTSIDE_ONLY) else history.effects):
+    forwarded = row.topic.startswith(FORWARDED)
+    if forwarded and not history.receipts:
+        yield "it is finished, but its target never received it"
+    elif not forwarded and not (history.outside if row.topic.startswith(OUTSIDE_ONLY) else history.effects):
         yield "it is finished, but its effect is missing"
     if not any(event.outcome == Outcome.FINISHED for event in history.events):
         yield "it is finished, but the event is missing"
-    elif not any(begin["attempt"] == row.attempt for begin in history.begun):
+    elif not forwarded and not any(begin["attempt"] == row.attempt for begin in history.begun):
         yield f"attempt {row.attempt} finished it, but never started"
 
 
@@ -126,30 +133,14 @@ def _retry_due_ms(history: JobHistory, attempt: int) -> int | None:
 
 def _before_the_answers(requests: list[Request], begin: Entry) -> Iterator[str]:
     """Compare with the due times that callers were told and with the delays that they requested."""
-    due_ms = _earliest(requests, begin["at"], lambda t: t.due_ms, known=True)
+    due_ms = earliest(requests, begin["at"], lambda t: t.due_ms, known=True)
     if due_ms is not None and begin["now_ms"] < due_ms:
         early_ms = due_ms - begin["now_ms"]
         yield f"attempt {begin['attempt']} started {early_ms} ms before the due time that its caller was told"
-    not_before = _earliest(requests, begin["at"], lambda t: t.not_before, known=False)
+    not_before = earliest(requests, begin["at"], lambda t: t.not_before, known=False)
     if not_before is not None and begin["at"] < not_before - ROUNDING_NS:
         early_ms = round((not_before - begin["at"]) / 1e6)
         yield f"attempt {begin['attempt']} started {early_ms} ms before the requested delay was over"
-
-
-def _earliest(requests: list[Request], before: int, of: Callable[[Request], int | None], *, known: bool) -> int | None:
-    """Return the earliest value that may have been valid at `before`; None if it is unknown.
-
-    known   return None if no change was answered by then; the row's own due time is checked instead
-
-    Valid are the last change that was answered before any later request, and all requests still under way.
-    """
-    made = [t for t in requests if t.op != "cancel" and t.may_have_changed and t.asked_at < before]
-    settled = [t for t in made if t.changed and t.answered_at is not None and t.answered_at < before]
-    if known and not settled:
-        return None
-    since = max((t.asked_at for t in settled), default=0)
-    possible = [of(t) for t in made if t.answered_at is None or t.answered_at >= since]
-    return None if None in possible else min((each for each in possible if each is not None), default=None)
 
 
 # Effects and attempts
@@ -238,7 +229,7 @@ def _charged(known: dict[int, JobHistory]) -> Iterator[Violation]:
     """Find jobs that were charged for the death of a process that had not called their handler."""
     of_process = defaultdict(list)
     for history in known.values():
-        if history.topic.startswith((OUTSIDE_ONLY, *GROUPED)):
+        if history.topic.startswith((OUTSIDE_ONLY, FORWARDED, *GROUPED)):
             continue
         begun = {begin["attempt"] for begin in history.begun}
         for event in history.events:
@@ -271,7 +262,7 @@ RULES: dict[str, Callable[[JobHistory], Iterator[str]]] = {
     "ran after cancelled": _ran_after_cancelled,
     "lost fence": _lost_fence,
 }
-KINDS = (*RULES, "untrue answer", "stuck", "drift", "phantom", "charged", "lateness")
+KINDS = (*RULES, "untrue answer", "stuck", "drift", "phantom", "charged", "lateness", "unconfirmed", "wrong id")
 
 
 # Answers to callers
@@ -321,14 +312,10 @@ def _was_reserved(history: JobHistory, row: Row, request: Request, evidence: Evi
     """Return whether an attempt held the job at any moment between request and answer."""
     if row.state == State.RESERVED:
         return True  # the row does not say since when
-    asked_ms = _database_ms(request.asked_at, evidence) - READING_MS
-    answered_ms = _database_ms(request.answered_at or evidence.at, evidence) + READING_MS
+    asked_ms = database_ms(request.asked_at, evidence) - READING_MS
+    answered_ms = database_ms(request.answered_at or evidence.at, evidence) + READING_MS
     held = [e for e in history.events if e.outcome in ENDS_ATTEMPT and e.reserved_ms is not None]
     return any(e.reserved_ms <= answered_ms and e.done_ms >= asked_ms for e in held if e.reserved_ms is not None)
-
-
-def _database_ms(at: int, evidence: Evidence) -> int:
-    return evidence.now_ms - (evidence.at - at) // 1_000_000
 
 
 # The state at the end

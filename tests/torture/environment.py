@@ -83,6 +83,8 @@ class Arena(World):
     proxy, cluster, pooler
                     only in installations of that kind: the proxy to Redis or to the broker, the mirror's Cluster,
                     and the PgBouncer
+    site_redis, site_rabbit
+                    only in installations of that kind: the brokers of another site, to which jobs are forwarded
     dial            only in "jumping" installations: the offset of the clocks
     env_of          name in the crew -> additional environment variables from its next start on
     """
@@ -91,6 +93,8 @@ class Arena(World):
     proxy: Proxy
     cluster: Cluster
     pooler: PgBouncer
+    site_redis: RedisServer
+    site_rabbit: RabbitServer
     dial: Dial
 
     def __init__(

@@ -12,9 +12,10 @@ from delaytasks import clock, conf
 from delaytasks.db import dialects
 from delaytasks.mirror.redis import client
 from delaytasks.mirror.redis.keys import Keys
-from delaytasks.models import Job, JobEvent
+from delaytasks.models import Job, JobEvent, Topic
 
 from . import ledger
+from .constants import FORWARDED
 
 
 @dataclass
@@ -64,12 +65,22 @@ class Place:
 
 
 @dataclass
+class Hold:
+    """A topic that is held at the end."""
+
+    topic: str
+    since_ms: int
+    why: str
+
+
+@dataclass
 class Evidence:
     entries: list[ledger.Entry] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     events: list[Happened] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
     places: list[Place] | None = None  # None: there is no mirror
+    holds: list[Hold] = field(default_factory=list)
     now_ms: int = 0  # the database's clock at the collection
     at: int = 0  # the same moment by the ledger's clock
     horizon_ms: int = 3_600_000  # jobs due later need not be in the mirror
@@ -91,6 +102,7 @@ def collect(directory: Path, jumps: Sequence[tuple[int, int]] = ()) -> Evidence:
         events=_events(),
         effects=_effects(),
         places=_places(),
+        holds=_holds(),
         now_ms=int(dialects.now_ms("default")),
         at=jumped(ledger.now_ns()),
         horizon_ms=conf.get().horizon_ms,
@@ -120,6 +132,11 @@ def _effects() -> list[Effect]:
     with connection.cursor() as cursor:
         cursor.execute("SELECT job_id, attempt, at_ms FROM torture_effect ORDER BY id")
         return [Effect(*row) for row in cursor.fetchall()]
+
+
+def _holds() -> list[Hold]:
+    rows = Topic.objects.filter(name__startswith=FORWARDED, held_since__isnull=False)
+    return [Hold(row.name, clock.to_ms(row.held_since), row.held_why) for row in rows if row.held_since]
 
 
 def _places() -> list[Place] | None:

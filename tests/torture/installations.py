@@ -16,6 +16,7 @@ from .environment import DURABLE, Arena, arena
 from .faketime import OFF_SECONDS, Dial, WrongRedis, sweep_up, wrong_by
 from .postgresql import SmallFiles
 from .proxy import Proxy
+from .targets import installations as targets
 
 NODE_TIMEOUT_MS = "1500"  # after which the Cluster fails over a silent master
 
@@ -158,4 +159,7 @@ INSTALLATIONS: dict[str, Callable[[Path, str], AbstractContextManager[Arena]]] =
     "deploys": deploys,
     "small files": small_files,
     "threads": threads,
+    "peers": targets.peers,
+    "stores": targets.stores,
+    "rabbit": targets.rabbit,
 }

@@ -1,12 +1,15 @@
 """Ledger entries, rows, events and effects, grouped by job for the checker's rules."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from .evidence import Effect, Evidence, Happened, Row
 from .ledger import Entry
+
+ROUNDING_NS = 10_000_000  # the database's clock has whole ms and may drift a little from the ledger's
+READING_MS = 1_000  # tolerance: the two clocks are read one after the other on a busy machine
 
 
 class Violation(NamedTuple):
@@ -40,6 +43,14 @@ class Request:
 
 
 @dataclass
+class Receipt:
+    """A message that a target received. Times in ns by the ledger's clock."""
+
+    at: int
+    confirmed_at: int | None  # None: not at all
+
+
+@dataclass
 class JobHistory:
     """Everything known about one job."""
 
@@ -51,6 +62,7 @@ class JobHistory:
     begun: list[Entry] = field(default_factory=list)
     outside: list[Entry] = field(default_factory=list)
     finishes: list[Entry] = field(default_factory=list)
+    receipts: list[Receipt] = field(default_factory=list)
     events: list[Happened] = field(default_factory=list)  # in chronological order
     effects: list[Effect] = field(default_factory=list)
 
@@ -70,7 +82,8 @@ def read(evidence: Evidence) -> tuple[dict[int, JobHistory], list[Violation]]:
     for history in histories.values():
         of_key[history.topic, history.key].append(history)
     lost = list(_add_requests(evidence, histories, of_key))
-    return histories, [*lost, *_phantoms(evidence, of_key)]
+    wrong = list(_add_receipts(evidence, histories, of_key))
+    return histories, [*lost, *wrong, *_phantoms(evidence, of_key)]
 
 
 def _add_rows_and_effects(evidence: Evidence, histories: dict[int, JobHistory]) -> None:
@@ -113,6 +126,28 @@ def _add_requests(
                 yield Violation("lost", ask["topic"], ask["key"], None, "it was scheduled, but there is no row")
 
 
+def _add_receipts(
+    evidence: Evidence, histories: dict[int, JobHistory], of_key: dict[tuple[str, str], list[JobHistory]]
+) -> Iterator[Violation]:
+    """Add each message that a target received to the job of its id. Yield messages of another id or of no job."""
+    confirmed: dict[str, int] = {}
+    for entry in evidence.entries:
+        if entry["kind"] == "confirms":
+            confirmed.setdefault(entry["n"], entry["at"])
+    for entry in evidence.entries:
+        if entry["kind"] != "received":
+            continue
+        topic, key = entry["topic"], entry["key"]
+        candidates = {str(history.job): history for history in of_key.get((topic, key), [])}
+        if entry["id"] in candidates:
+            candidates[entry["id"]].receipts.append(Receipt(entry["at"], confirmed.get(entry["n"])))
+        elif candidates:
+            job = min(history.job for history in candidates.values())
+            yield Violation("wrong id", topic, key, job, f"its target received its message with the id {entry['id']}")
+        else:
+            yield Violation("phantom", topic, key, None, "its target received a message, but there is no job")
+
+
 def _request(ask: Entry, answer: Entry | None) -> Request:
     not_before = None if ask.get("delay_ms") is None else ask["at"] + ask["delay_ms"] * 1_000_000
     if answer is None:
@@ -140,3 +175,24 @@ def _phantoms(evidence: Evidence, of_key: dict[tuple[str, str], list[JobHistory]
     for pair, histories in of_key.items():
         for history in sorted(histories, key=lambda history: history.job)[scheduled[pair] :]:
             yield history.breach("phantom", "no caller scheduled this job")
+
+
+def database_ms(at: int, evidence: Evidence) -> int:
+    """Return a time of the ledger by the database's clock."""
+    return evidence.now_ms - (evidence.at - at) // 1_000_000
+
+
+def earliest(requests: list[Request], before: int, of: Callable[[Request], int | None], *, known: bool) -> int | None:
+    """Return the earliest value that may have been valid at `before`; None if it is unknown.
+
+    known   return None if no change was answered by then; the row's own due time is checked instead
+
+    Valid are the last change that was answered before any later request, and all requests still under way.
+    """
+    made = [t for t in requests if t.op != "cancel" and t.may_have_changed and t.asked_at < before]
+    settled = [t for t in made if t.changed and t.answered_at is not None and t.answered_at < before]
+    if known and not settled:
+        return None
+    since = max((t.asked_at for t in settled), default=0)
+    possible = [of(t) for t in made if t.answered_at is None or t.answered_at >= since]
+    return None if None in possible else min((each for each in possible if each is not None), default=None)

@@ -11,6 +11,8 @@ begins    job, topic, key, attempt, due_ms, now_ms   the first act of a handler;
 ends      job, attempt, how                    the last act of a handler; its effects may still be rolled back
 outside   job, topic, attempt                  an effect outside the database: this entry itself
 finishes  job, attempt                         a consumer was told that this attempt finished the job
+received  n, id, topic, key                    a target has this message; n is unique, and id what the sender gave it
+confirms  n, topic                             a target is about to confirm this receipt
 
 `op` is one of: schedule (also to replace), rolled back (scheduled in a transaction that the caller rolls back),
 cancel, move, run now. `said` is one of: scheduled, moved, cancelled, running, already finished, unknown, refused

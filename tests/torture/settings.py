@@ -4,6 +4,7 @@ import os
 
 from project.settings import *
 from tests.torture.constants import MOST_ATTEMPTS, TTR_SECONDS
+from tests.torture.targets.addresses import brokers
 
 INSTALLED_APPS = [*INSTALLED_APPS, "tests.torture.app"]
 if "POOLED" in os.environ:
@@ -16,5 +17,6 @@ DELAYTASKS = {
     "REDIS_CLUSTER": bool(os.environ.get("MIRROR_CLUSTER")),
     "TTR_GRACE_SECONDS": 1.0,
     "SWEEP_SECONDS": 5,
+    "BROKERS": brokers(),
     "TOPICS": {**DELAYTASKS["TOPICS"], "torture.http": {"ttr": TTR_SECONDS, "max_attempts": MOST_ATTEMPTS}},
 }

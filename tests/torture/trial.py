@@ -154,7 +154,7 @@ def _identity(violation: checker.Violation) -> tuple[Any, ...]:
 def _count(verdict: Verdict, entries: list[ledger.Entry]) -> None:
     first = [e["now_ms"] - e["due_ms"] for e in entries if e["kind"] == "begins" and e["attempt"] == 1]
     verdict.jobs = sum(e["kind"] == "answers" and e["said"] == "scheduled" for e in entries)
-    verdict.begun = sum(e["kind"] == "begins" for e in entries)
+    verdict.begun = sum(e["kind"] in ("begins", "received") for e in entries)
     verdict.broken = sum(e["kind"] == "answers" and e["said"] == "broken" for e in entries)
     if len(first) > 1:
         cuts = statistics.quantiles(first, n=100, method="inclusive")

@@ -126,4 +126,4 @@ def crowd(job: Any) -> None:
     time.sleep(job.body["seconds"])
 
 
-from . import deployed, misbehaving  # noqa: E402,F401  autodiscovery imports only this module
+from . import deployed, forwarded, misbehaving  # noqa: E402,F401  autodiscovery imports only this module
