@@ -125,7 +125,7 @@ class Publisher:
     def _publish(self, sendings: Sequence[Sending], deadline: float) -> None:
         try:
             if self._channel is None:
-                self._open()
+                self._open(deadline)
             for sending in sendings:
                 self._check(deadline)
                 self._current = sending
@@ -137,10 +137,13 @@ class Publisher:
             self.close()
             raise
 
-    def _open(self) -> None:
+    def _open(self, deadline: float) -> None:
         self._reset()
-        options = {"on_blocked": self._on_blocked, "read_timeout": CONNECT_SECONDS, "write_timeout": CONNECT_SECONDS}
+        # Of each try, of which there are two.
+        seconds = min(CONNECT_SECONDS, max(0.01, (deadline - time.monotonic()) / 2))
+        options = {"on_blocked": self._on_blocked, "read_timeout": seconds, "write_timeout": CONNECT_SECONDS}
         self._connection = self._connect(options)
+        self._connection.connect_timeout = min(self._connection.connect_timeout or seconds, seconds)
         self._connection.ensure_connection(**_ONE_RETRY)
         channel = self._connection.channel()
         channel.confirm_select()
