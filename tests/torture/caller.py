@@ -22,7 +22,7 @@ from .targets.addresses import addresses
 TOPICS = {
     "torture.once": 5, "torture.slow": 2, "torture.batch": 4, "torture.together": 4, "torture.relaxed": 2,
     "torture.flaky": 2, "torture.snooze": 2, "torture.outside": 2,
-} | dict.fromkeys(addresses(), 5)  # fmt: skip
+} | dict.fromkeys(addresses(), 10)  # fmt: skip
 LONGEST_DELAY_SECONDS = 6.0
 REMEMBERED = 200
 stopping = threading.Event()

@@ -11,17 +11,16 @@ from typing import Any
 import kombu
 from kombu.exceptions import KombuError
 
+from ..constants import QUEUE_ARGUMENTS
 from .amqp import id_and_key
 from .witness import Witness
 
-MOST = 20  # messages in a queue
 PREFETCHED = 5
 AGAIN_SECONDS = 0.3
 
 
 def consume(url: str, witnesses: dict[str, Witness]) -> None:
     """Consume until the connection fails. Raises OSError or KombuError."""
-    arguments = {"x-max-length": MOST, "x-overflow": "reject-publish"}
     with kombu.Connection(url, connect_timeout=2) as connection:
         connection.ensure_connection(max_retries=1)
         channel = connection.channel()
@@ -33,7 +32,10 @@ def consume(url: str, witnesses: dict[str, Witness]) -> None:
             channel.basic_ack(message.delivery_tag)
 
         for queue in witnesses:
-            channel.queue_declare(queue, durable=True, auto_delete=False, arguments=arguments)
+            channel.queue_declare(queue, durable=True, auto_delete=False, arguments=QUEUE_ARGUMENTS)
+            # As Celery declares it, which sends to an exchange of this name.
+            channel.exchange_declare(queue, "direct", durable=True, auto_delete=False)
+            channel.queue_bind(queue, queue, queue)
             channel.basic_consume(queue, callback=take)
         print("ready.", flush=True)
         while True:
