@@ -163,6 +163,17 @@ def test_a_mock_cluster_serves_other_processes_and_keeps_its_messages(start: Cal
     assert ("1", "k1") in cluster.recorded("received")
 
 
+def test_a_mock_cluster_refuses_for_a_while(start: Callable[[str], Started]) -> None:
+    cluster = start("cluster")
+    cluster.deliver(1)
+    cluster.behave("refuses")
+    with pytest.raises(TargetDown, match="AUTHORIZATION"):
+        while True:  # until it has read the manner
+            cluster.deliver(2)
+    cluster.behave("")
+    wait_until(lambda: _delivered(cluster, 3), seconds=10, what="the cluster to take messages")
+
+
 def _delivered(target: Started, job: int) -> bool:
     try:
         target.deliver(job)

@@ -18,13 +18,16 @@ from .witness import Witness
 
 LOOKS_SECONDS = 0.05
 PARTITIONS = 4
+MANY = 1000  # requests that are refused, more than there are until the manner changes
 ROUND_TRIPS = {"slow": SLOW_SECONDS, "late": LATE_SECONDS}
 
 
-def behave(cluster: KafkaCluster, topic: str, manner: str) -> None:
+def behave(cluster: KafkaCluster, manner: str) -> None:
     cluster.set_down(down=manner == "dies")
     cluster.set_round_trip(int(ROUND_TRIPS.get(manner, 0) * 1000))
-    cluster.fail_topic(topic, KafkaError.TOPIC_AUTHORIZATION_FAILED if manner == "refuses" else 0)
+    cluster.clear_errors()
+    if manner == "refuses":
+        cluster.fail_produce(*[KafkaError.TOPIC_AUTHORIZATION_FAILED] * MANY)
 
 
 def record(witness: Witness, servers: str) -> None:
@@ -49,7 +52,7 @@ def main(topic: str, file: str) -> None:
     print("ready.", flush=True)
     while not threading.Event().wait(LOOKS_SECONDS):
         if (now := witness.manner) != manner:
-            behave(cluster, topic, now)
+            behave(cluster, now)
             manner = now
 
 
