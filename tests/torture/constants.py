@@ -15,7 +15,7 @@ STORES = ("rabbit", "rabbit-celery", "redis", "cluster")  # targets of which onl
 FORWARDED_TTR_SECONDS = 8
 TIMEOUT_SECONDS = 2.0  # of all targets
 SLOW_SECONDS, LATE_SECONDS = 0.8, 3.0  # of a confirmation: before and after the sender has given up
-QUEUE_ARGUMENTS = {"x-max-length": 20, "x-overflow": "reject-publish"}  # of the queues of a RabbitMQ
+QUEUE_ARGUMENTS = {"x-max-length": 5, "x-overflow": "reject-publish"}  # of the queues of a RabbitMQ
 FEWER_ATTEMPTS = {BODY: BODY_ATTEMPTS, CROWD: CROWD_ATTEMPTS} | {
     manner.topic: misbehaviours.ATTEMPTS for manner in misbehaviours.MANNERS.values()
 }

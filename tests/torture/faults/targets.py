@@ -5,6 +5,7 @@ import signal
 from collections.abc import Iterator
 
 from delaytasks.models import Topic
+from tests.support.servers import wait_until
 
 from .. import ledger
 from ..constants import FORWARDED, PEERS
@@ -13,7 +14,8 @@ from ..targets.witness import manner_file
 from . import fault
 
 LASTS_SECONDS = 8
-DOWN_SECONDS = 3
+DOWN_SECONDS = 3  # in addition to the ten in which a RabbitMQ starts
+SHOWS_SECONDS = 4  # more, for the fault to have an effect
 LABELS = {
     "webhook": "a webhook's receiver", "amqp": "an AMQP target", "celery": "the AMQP broker of a Celery task",
     "kafka": "a Kafka target",
@@ -49,16 +51,26 @@ def _is_held(name: str) -> bool:
     return Topic.objects.filter(name=FORWARDED + name, held_since__isnull=False).exists()
 
 
+def _hold_until_held(arena: Arena, *names: str, seconds: float = LASTS_SECONDS) -> None:
+    arena.hold(seconds)
+    what = f"the topics of {', '.join(names)} to be held"
+    wait_until(lambda: all(map(_is_held, names)), seconds=SHOWS_SECONDS, what=what)
+
+
 def _misbehave(arena: Arena, name: str, manner: str) -> None:
     before, starts = _receipts(arena, name), arena.crew[name].starts
+
+    def shown() -> bool:
+        if manner == "dies":
+            return arena.crew[name].starts > starts
+        return manner == "refuses" or _receipts(arena, name) > before
+
     with behaving(arena, name, manner):
-        arena.hold(LASTS_SECONDS)
         if manner in HOLDS and (name, manner) != CHARGED:
-            assert _is_held(name), f"The topic of {name} is not held."
-    if manner == "dies":
-        assert arena.crew[name].starts > starts, f"{name} was not killed."
-    elif manner != "refuses":
-        assert _receipts(arena, name) > before, f"{name} received no message."
+            _hold_until_held(arena, name)
+        else:
+            arena.hold(LASTS_SECONDS)
+        wait_until(shown, seconds=SHOWS_SECONDS, what=f"{name} to be seen as one that {manner}")
 
 
 def _register(name: str, manner: str) -> None:
@@ -79,30 +91,26 @@ for _name in PEERS:
 def kill_cluster(arena: Arena) -> None:
     """What it had stored is still there afterwards."""
     with behaving(arena, "cluster", "dies"):
-        arena.hold(LASTS_SECONDS)
-        assert _is_held("cluster")
+        _hold_until_held(arena, "cluster")
 
 
 @fault("a Kafka cluster stores messages and confirms them after the timeout", uses="cluster", arena="stores")
 def late_cluster(arena: Arena) -> None:
     with behaving(arena, "cluster", "late"):
-        arena.hold(LASTS_SECONDS)
-        assert _is_held("cluster")
+        _hold_until_held(arena, "cluster")
 
 
 @fault("a Kafka cluster refuses the sender", uses="cluster", arena="stores")
 def refuse_cluster(arena: Arena) -> None:
     with behaving(arena, "cluster", "refuses"):
-        arena.hold(LASTS_SECONDS)
-        assert _is_held("cluster")
+        _hold_until_held(arena, "cluster")
 
 
 @fault("the Redis that is the broker of a Celery task is killed", uses="site", arena="stores")
 def kill_redis(arena: Arena) -> None:
     arena.site_redis.stop(signal.SIGKILL)
     try:
-        arena.hold(LASTS_SECONDS)
-        assert _is_held("redis")
+        _hold_until_held(arena, "redis")
     finally:
         arena.site_redis.start()
 
@@ -112,8 +120,7 @@ def silence_redis(arena: Arena) -> None:
     """It stores each message and seems to be down."""
     arena.proxy.swallows = True
     try:
-        arena.hold(LASTS_SECONDS)
-        assert _is_held("redis")
+        _hold_until_held(arena, "redis")
     finally:
         arena.proxy.heal()
         arena.proxy.cut_all()  # a connection that lost replies would stay out of step
@@ -126,10 +133,9 @@ RABBIT = ("rabbitmq-server", "epmd")
 def kill_target_rabbit(arena: Arena) -> None:
     arena.site_rabbit.stop(signal.SIGKILL)
     try:
-        arena.hold(DOWN_SECONDS)
+        _hold_until_held(arena, "rabbit", "rabbit-celery", seconds=DOWN_SECONDS)
     finally:
         arena.site_rabbit.start()
-    assert _is_held("rabbit") or _is_held("rabbit-celery")
 
 
 @fault("the queues of two targets in a RabbitMQ are full", uses="site", arena="rabbit", needs=RABBIT)
@@ -138,8 +144,6 @@ def fill_queues(arena: Arena) -> None:
     site = arena.crew["site"]
     site.signal(signal.SIGSTOP)
     try:
-        arena.hold(LASTS_SECONDS)
-        assert _is_held("rabbit")
-        assert _is_held("rabbit-celery")
+        _hold_until_held(arena, "rabbit", "rabbit-celery")
     finally:
         site.signal(signal.SIGCONT)

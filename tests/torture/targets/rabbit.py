@@ -15,7 +15,7 @@ from ..constants import QUEUE_ARGUMENTS
 from .amqp import id_and_key
 from .witness import Witness
 
-PREFETCHED = 5
+PREFETCHED = 2
 AGAIN_SECONDS = 0.3
 
 
