@@ -90,6 +90,11 @@ soak: $(VENV)/.stamp-dev ## soak test: a fault every 20 s while resource usage s
 promises: $(VENV)/.stamp-dev ## write the results of the last `make torture` of each database into docs/explanation/promises.md
 	$(VENV_PYTHON) -m tests.torture --publish var/torture/*.json
 
+# Their tests come with the source distributions on PyPI. Django 6 is run too where a Python 3.12 is found.
+.PHONY: reference-suites
+reference-suites: $(VENV)/.stamp-dev ## run the suites of Django's Tasks and of django-tasks-db against our backend: ARGS="--verbose"
+	@$(VENV_PYTHON) -m tests.reference_suites $(if $(SUITES),--suites $(SUITES)) $(ARGS)
+
 .PHONY: wheel-test
 wheel-test: $(VENV)/.stamp-dev ## build a wheel and install it into an empty project
 	$(PYTEST) tests/packaging $(ARGS)

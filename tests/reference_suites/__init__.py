@@ -1,0 +1,1 @@
+"""The test suites of the reference backends of Django's Tasks, run against ours: `make reference-suites`."""

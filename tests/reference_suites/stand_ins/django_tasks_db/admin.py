@@ -1,0 +1,8 @@
+"""There is no page of task records: staff see their jobs."""
+
+from typing import Any
+
+
+class DBTaskResultAdmin:
+    def __init__(self, *args: Any) -> None:
+        raise NotImplementedError
