@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from importlib import import_module
 from typing import Any, Literal
@@ -25,6 +25,7 @@ EXTENSIONS = {
     "delaytasksaction": "action", "delaytasksdue": "due_at", "delaytasksdelay": "delay_seconds",
     "delaytasksttr": "ttr_seconds", "delaytasksexpires": "expires_seconds", "delaytasksconflict": "on_conflict",
 }  # fmt: skip
+REQUIRED = ("specversion", "id", "source", "type")  # of a CloudEvent; the library makes up an id that is missing
 MAX_REASON = 1000
 PREFIXES = {"kafka": "ce_", "amqp": "ce-"}  # of the headers of a CloudEvent in binary mode
 
@@ -111,20 +112,35 @@ def decode(received: Received, inbox: Inbox, *, now_ms: int) -> Command:
 
 def _read(received: Received, protocol: str) -> tuple[str, dict[str, Any]]:
     """Return the source of a CloudEvent, or "", and the fields. Raises Refused."""
-    structured = received.content_type.lower().startswith("application/cloudevents")
-    if structured or any(name.startswith(PREFIXES[protocol]) for name in received.headers):
-        return _read_event(received, protocol, structured)
-    fields = _json(received.body)
-    if not isinstance(fields, dict):
-        raise Refused("not-json", f"The message is a {type(fields).__name__} of JSON; it must be an object.")
+    if received.content_type.lower().startswith("application/cloudevents"):
+        document = _object(received.body)
+        _check_attributes(document)
+        return _read_event(replace(received, body=_without_nulls(received.body, document)), protocol)
+    prefix = PREFIXES[protocol]
+    if attributes := {name[len(prefix) :]: text for name, text in received.headers.items() if name.startswith(prefix)}:
+        _check_attributes(attributes)
+        if "json" in (received.content_type or "json"):
+            _json(received.body or b"null")  # the library takes what is not JSON as text
+        return _read_event(received, protocol)
+    fields = _object(received.body)
     if received.message_id:
         fields.setdefault("id", received.message_id)
     return "", fields
 
 
-def _read_event(received: Received, protocol: str, structured: bool) -> tuple[str, dict[str, Any]]:
-    if structured or "json" in (received.content_type or "json"):
-        _json(received.body or b"null")  # the library takes what is not JSON as text
+def _check_attributes(attributes: Mapping[str, Any]) -> None:
+    missing = [name for name in REQUIRED if attributes.get(name) in (None, "")]
+    if missing:
+        raise Refused("invalid", f"The message is not a CloudEvent: it has no {missing[0]}.")
+
+
+def _without_nulls(body: bytes, document: Mapping[str, Any]) -> bytes:
+    """Return the event without attributes that are null, which is the same, and which the library refuses."""
+    kept = {name: value for name, value in document.items() if value is not None or name == "data"}
+    return body if len(kept) == len(document) else json.dumps(kept).encode()
+
+
+def _read_event(received: Received, protocol: str) -> tuple[str, dict[str, Any]]:
     try:
         event = _event(received, protocol)
         attributes, data = event.get_attributes(), event.get_data()
@@ -156,6 +172,13 @@ def _library(binding: str) -> Any:
         return import_module(f"cloudevents.core.bindings.{binding}")
     except ImportError as error:
         raise BadInput("cloudevents is not installed: pip install 'cloudevents>=2.2,<3'.") from error
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    document = _json(body)
+    if not isinstance(document, dict):
+        raise Refused("not-json", f"The message is a {type(document).__name__} of JSON; it must be an object.")
+    return document
 
 
 def _json(body: bytes) -> Any:

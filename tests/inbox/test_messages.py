@@ -205,8 +205,9 @@ def test_a_reason_fits_into_a_header():
 
 def test_a_missing_library_blames_no_message(kafka_inbox, monkeypatch):
     monkeypatch.setitem(sys.modules, "cloudevents.core.bindings.kafka", None)
+    headers = {f"ce_{name}": text for name, text in {**EVENT, "specversion": "1.0"}.items()}
     with pytest.raises(BadInput, match="cloudevents is not installed"):
-        _decode(received({}, ce_id="e1"), kafka_inbox, to_ms(NOW))
+        _decode(received({}, **headers), kafka_inbox, to_ms(NOW))
 
 
 def test_an_unknown_error_of_reading_refuses_the_message(kafka_inbox, monkeypatch):
