@@ -94,8 +94,9 @@ def kafka(_kafka_cluster: KafkaCluster, settings: Any) -> Iterator[KafkaCluster]
     """A cluster of Kafka, in BROKERS as "kafka"."""
     settings.DELAYTASKS = {**settings.DELAYTASKS, "BROKERS": {"kafka": {"bootstrap.servers": _kafka_cluster.servers}}}
     yield _kafka_cluster
-    _kafka_cluster.set_down(down=False)
-    _kafka_cluster.set_round_trip(0)
+    if isinstance(_kafka_cluster, KafkaCluster):
+        _kafka_cluster.set_down(down=False)
+        _kafka_cluster.set_round_trip(0)
 
 
 @pytest.fixture(scope="session")

@@ -25,9 +25,11 @@ from .conftest import DUE
 
 
 @pytest.fixture
-def name():
+def name(kafka):
     """A topic of Kafka of the test's own."""
-    return f"orders-{uuid4().hex[:8]}"
+    name = f"orders-{uuid4().hex[:8]}"
+    kafka.create_topic(name)
+    return name
 
 
 def headers_of(found):

@@ -49,14 +49,14 @@ def shop(name):
 
 def take(inbox, count):
     with contextlib.closing(connect(inbox)) as source:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while count > 0:
             assert time.monotonic() < deadline
             count -= step(source, inbox, "default")["stored"]
 
 
 def output(process):
-    text, _ = process.communicate(timeout=30)
+    text, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     return text
 
@@ -83,7 +83,7 @@ def declared(name, stage):
 
 
 def test_the_example_for_kafka(kafka, name, shop, stage, db_clock, declared, settings):
-    settings.DELAYTASKS["BROKERS"]["kafka"] |= {"session.timeout.ms": 400, "heartbeat.interval.ms": 50}
+    settings.DELAYTASKS["BROKERS"]["kafka"] |= kafka.group_options
     for topic in (name, f"{name}.due"):
         kafka.create_topic(topic)
     stage.registered.append("shop.close")

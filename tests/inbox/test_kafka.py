@@ -21,20 +21,18 @@ pytestmark = pytest.mark.usefixtures("transactional_db")
 
 @pytest.fixture
 def inbox(kafka, make_inbox, name, settings):
-    settings.DELAYTASKS["BROKERS"]["kafka"] |= {
-        "fetch.wait.max.ms": 20,
-        "heartbeat.interval.ms": 50,
-        "session.timeout.ms": 400,
-    }
-    kafka.create_topic(name)
-    return make_inbox(kafka=name, batch_max=10)
+    settings.DELAYTASKS["BROKERS"]["kafka"] |= kafka.group_options
+    inbox = make_inbox(kafka=name, batch_max=10)
+    for topic in (name, inbox.dead_letter):
+        kafka.create_topic(topic)
+    return inbox
 
 
 @pytest.fixture
 def stop():
-    """An event that is set after 20 s at the latest."""
+    """An event that is set after a minute at the latest."""
     event = threading.Event()
-    timer = threading.Timer(20, event.set)
+    timer = threading.Timer(60, event.set)
     timer.start()
     yield event
     timer.cancel()
@@ -48,7 +46,7 @@ def source(inbox):
 
 def take(source, inbox, count):
     """Take `count` messages. Return what became of them."""
-    counts, deadline = Counter(), time.monotonic() + 20
+    counts, deadline = Counter(), time.monotonic() + 60
     while counts.total() < count:
         assert time.monotonic() < deadline, f"only {counts}"
         counts += step(source, inbox, "default")

@@ -1,18 +1,26 @@
-"""librdkafka's mock cluster: brokers of Kafka in this process, which answer with the errors that a test asks for."""
+"""librdkafka's mock cluster: brokers of Kafka in this process, which answer with the errors that a test asks for.
+
+DELAYTASKS_TEST_KAFKA   host:port of other brokers, which the tests use instead; those that ask for errors are skipped
+"""
 
 import ctypes
 import glob
+import os
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, NoReturn
 
 import confluent_kafka
+import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
 PRODUCE = 0  # the number of the request in Kafka's protocol
+PARTITIONS = 4
+EXTERNAL_SERVERS = os.environ.get("DELAYTASKS_TEST_KAFKA")
 
 
 def _library() -> Any:
@@ -26,27 +34,70 @@ def _library() -> Any:
     return library
 
 
-class KafkaCluster:
+class KafkaBrokers:
+    """Brokers of Kafka, with what tests write to them and read from them.
+
+    group_options   options of a consumer with which a group notices quickly that a member is gone
+    """
+
+    group_options: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, servers: str) -> None:
+        self.servers = servers
+        self._consumer: Consumer | None = None
+
+    def close(self) -> None:
+        if self._consumer is not None:
+            self._consumer.close()
+
+    def produce(self, topic: str, *values: bytes | str | None, key: str | None = None, **headers: str) -> None:
+        """Produce messages, in this order, and wait until they are confirmed."""
+        named: list[Any] = [(name, text.encode()) for name, text in headers.items()]
+        producer = confluent_kafka.Producer({"bootstrap.servers": self.servers, "linger.ms": 0})
+        for value in values:
+            producer.produce(topic, value, key=key, headers=named)
+        assert producer.flush(10) == 0
+
+    def messages(self, topic: str, count: int, *, seconds: float = 10) -> list[Any]:
+        """Return the first messages of a topic: as soon as there are `count`, or those that there are in the end."""
+        if self._consumer is None:
+            options = {"bootstrap.servers": self.servers, "group.id": "test", "enable.auto.commit": False}
+            options |= {"fetch.wait.max.ms": 20, "fetch.error.backoff.ms": 20, "topic.metadata.refresh.interval.ms": 50}
+            options |= {"topic.metadata.refresh.fast.interval.ms": 20, "reconnect.backoff.max.ms": 100}
+            self._consumer = Consumer(options)
+        consumer = self._consumer
+        consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
+        found: list[Any] = []
+        deadline = time.monotonic() + seconds
+        while len(found) < count and time.monotonic() < deadline:
+            message = consumer.poll(0.05)
+            if message is not None and not message.error():
+                found.append(message)
+        consumer.unassign()
+        return found
+
+
+class KafkaCluster(KafkaBrokers):
     """A mock cluster. Topics exist when they are first used, with four partitions."""
+
+    group_options: ClassVar = {"fetch.wait.max.ms": 20, "heartbeat.interval.ms": 50, "session.timeout.ms": 400}
 
     def __init__(self, brokers: int = 1) -> None:
         self._library = _library()
         error = ctypes.create_string_buffer(512)
         self._client = ctypes.c_void_p(self._library.rd_kafka_new(0, None, error, 512))
         self._cluster = ctypes.c_void_p(self._library.rd_kafka_mock_cluster_new(self._client, brokers))
-        self._consumer: Consumer | None = None
         # Otherwise the first consumer of a group waits three seconds for others.
         self._library.rd_kafka_mock_group_initial_rebalance_delay_ms(self._cluster, 50)
-        self.servers: str = self._library.rd_kafka_mock_cluster_bootstraps(self._cluster).decode()
+        super().__init__(self._library.rd_kafka_mock_cluster_bootstraps(self._cluster).decode())
 
     def close(self) -> None:
-        if self._consumer is not None:
-            self._consumer.close()
+        super().close()
         self._library.rd_kafka_mock_cluster_destroy(self._cluster)
         self._library.rd_kafka_destroy(self._client)
 
     def create_topic(self, topic: str) -> None:
-        self._library.rd_kafka_mock_topic_create(self._cluster, topic.encode(), 4, 1)
+        self._library.rd_kafka_mock_topic_create(self._cluster, topic.encode(), PARTITIONS, 1)
 
     def fail_produce(self, *codes: int) -> None:
         """Answer the next requests of producers with these error codes, one each."""
@@ -71,36 +122,25 @@ class KafkaCluster:
         """Let each answer of the broker take this time."""
         self._library.rd_kafka_mock_broker_set_rtt(self._cluster, 1, ms)
 
-    def produce(self, topic: str, *values: bytes | str | None, key: str | None = None, **headers: str) -> None:
-        """Produce messages, in this order, and wait until they are confirmed."""
-        named: list[Any] = [(name, text.encode()) for name, text in headers.items()]
-        producer = confluent_kafka.Producer({"bootstrap.servers": self.servers, "linger.ms": 0})
-        for value in values:
-            producer.produce(topic, value, key=key, headers=named)
-        assert producer.flush(10) == 0
 
-    def messages(self, topic: str, count: int, *, seconds: float = 10) -> list[Any]:
-        """Return the first messages of a topic: as soon as there are `count`, or those that there are in the end."""
-        if self._consumer is None:
-            options = {"bootstrap.servers": self.servers, "group.id": "test", "enable.auto.commit": False}
-            options |= {"fetch.wait.max.ms": 20, "fetch.error.backoff.ms": 20, "topic.metadata.refresh.interval.ms": 50}
-            options |= {"topic.metadata.refresh.fast.interval.ms": 20, "reconnect.backoff.max.ms": 100}
-            self._consumer = Consumer(options)
-        consumer = self._consumer
-        consumer.assign([TopicPartition(topic, number, 0) for number in range(4)])
-        found: list[Any] = []
-        deadline = time.monotonic() + seconds
-        while len(found) < count and time.monotonic() < deadline:
-            message = consumer.poll(0.05)
-            if message is not None and not message.error():
-                found.append(message)
-        consumer.unassign()
-        return found
+class ExternalKafka(KafkaBrokers):
+    """Brokers that run already, of Apache Kafka or of another that speaks its protocol."""
+
+    group_options: ClassVar = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 500}  # Apache Kafka allows no less
+
+    def create_topic(self, topic: str) -> None:
+        client = AdminClient({"bootstrap.servers": self.servers})
+        client.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
+
+    def _cannot(self, *args: Any, **options: Any) -> NoReturn:
+        pytest.skip("Only librdkafka's mock cluster answers with errors that a test asks for.")
+
+    fail_produce = fail_topic = clear_errors = set_down = set_round_trip = _cannot
 
 
 @contextmanager
-def kafka_cluster() -> Iterator[KafkaCluster]:
-    cluster = KafkaCluster()
+def kafka_cluster() -> Iterator[Any]:
+    cluster = ExternalKafka(EXTERNAL_SERVERS) if EXTERNAL_SERVERS else KafkaCluster()
     yield cluster
     closing = threading.Thread(target=cluster.close)  # returns when the clients have noticed
     closing.start()
