@@ -2,9 +2,10 @@
 
 The suites are Django's own, tests/tasks, and that of django-tasks-db. Both come with the source distributions on PyPI
 and are laid into a throw-away folder, in which our backend takes the place of theirs (stand_ins/). Each is run on the
-Django of this environment and, where Python 3.12 is found, on Django 6. A test without an exclusion that fails, an
-exclusion whose test passes, and one whose test does not exist fail the command (status 1). Status 3: something could
-not be run, because there is no network or no Python 3.12; what could be run has passed.
+Django of this environment and, where Python 3.12 is found, on Django 6; there, our own tests/django_tasks are run, too.
+A test without an exclusion that fails, an exclusion whose test passes, and one whose test does not exist fail the
+command (status 1). Status 3: something could not be run, because there is no network or no Python 3.12; what could be
+run has passed.
 """
 
 import argparse
@@ -38,8 +39,10 @@ def main(arguments: list[str]) -> int:
         sources = {suite: _source(suite, options.suites) for suite in SUITES}
     except Missing as reason:
         return _say_not_run([str(reason)])
+    own_tests_pass = True
     try:
         pythons.append(with_django_6(CACHE, options.python))
+        own_tests_pass = _run_own_tests(pythons[1])
     except Missing as reason:
         missing.append(str(reason))
     runs = [(suite, python) for python in pythons for suite in SUITES]
@@ -47,7 +50,7 @@ def main(arguments: list[str]) -> int:
         verdicts = list(executor.map(lambda run: _run(*run, sources[run[0]], Path(folder)), runs))
     for (suite, python), verdict in zip(runs, verdicts, strict=True):
         _print(suite, python, verdict, verbose=options.verbose)
-    good = all(verdict.is_good for verdict in verdicts)
+    good = own_tests_pass and all(verdict.is_good for verdict in verdicts)
     passed, failed = sum(v.counts["passed"] for v in verdicts), sum(len(v.failures) for v in verdicts)
     print(f"{passed} passed, {failed} failed")
     return 1 if not good else _say_not_run(missing) if missing else 0
@@ -59,6 +62,13 @@ def _source(suite: Suite, given: Path | None) -> Path:
     if not (folder / suite.folder).is_dir():
         raise Missing(f"{folder} has no {suite.folder}")
     return folder / suite.folder
+
+
+def _run_own_tests(python: Python) -> bool:
+    """Run the tests of the backend with Django 6. Return whether they have passed."""
+    print(f"tests/django_tasks on {python.name}:", flush=True)
+    command = [python.path, "-m", "pytest", "-n", "0", "-q", "tests/django_tasks"]
+    return subprocess.run(command, cwd=ROOT, env=os.environ | {"DELAYTASKS_TEST_DB": "sqlite"}).returncode == 0
 
 
 def _run(suite: Suite, python: Python, source: Path, folder: Path) -> Verdict:

@@ -1,7 +1,6 @@
 """The environments in which the suites are run: this one, and one with Django 6, which needs Python 3.12."""
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -13,8 +12,8 @@ ROOT = Path(__file__).parents[2]
 DJANGO_6 = "Django==6.0.10"
 NAMES = ("python3.14", "python3.13", "python3.12")
 PROBE = "import sys, venv, sqlite3; print(*sys.version_info[:3], sep='.')"
-# What an environment with the engine needs beside Django, as requirements.txt pins it.
-NEEDED = ("celery", "redis", "packaging", "cronsim", "python-dateutil")
+# What our own tests need beside requirements.txt, as requirements-dev.txt pins it.
+TEST_PACKAGES = ("pytest", "pytest-django", "pytest-xdist", "pytest-randomly", "hypothesis")
 
 
 class Missing(Exception):
@@ -56,8 +55,9 @@ def with_django_6(folder: Path, interpreter: str | None = None) -> Python:
 
 
 def _pins() -> list[str]:
-    lines = (ROOT / "requirements.txt").read_text().splitlines()
-    return [line for line in lines if re.split(r"[\[=]", line)[0] in NEEDED]
+    run, test = ((ROOT / name).read_text().splitlines() for name in ("requirements.txt", "requirements-dev.txt"))
+    pins = [line for line in run if line[:1] not in ("", "#", "-") and not line.startswith("Django=")]
+    return pins + [line for line in test if line.split("==")[0] in TEST_PACKAGES]
 
 
 def _interpreters() -> Iterator[str]:
