@@ -28,6 +28,7 @@ from ..timeouts import applied, reconcile
 from ..worker.attempt import RunningJob
 from ..worker.claim import Candidates
 from ..worker.completion import expire
+from ..worker.coroutines import await_result
 from ..worker.executor import Executor
 from .exceptions import ProcessDied, TestKitError
 
@@ -119,7 +120,7 @@ def die(using: str, attempt: RunningJob, before: str) -> None:
         running_jobs(attempt),
         transaction.atomic(using) if handler.atomic else nullcontext(),
     ):
-        handler.call([attempt] if handler.batch else attempt)
+        await_result(handler.call([attempt] if handler.batch else attempt))
         raise ProcessDied
 
 
