@@ -1,5 +1,6 @@
 """Topics whose jobs are forwarded: confirmed, held, probed, dead."""
 
+import json
 import subprocess
 import sys
 
@@ -191,6 +192,20 @@ def test_a_real_webhook_that_goes_and_comes_back(stage, receiver, db_clock):
     stage.go()
     assert (state_of("a"), len(receiver.requests)) == ("finished", 2)
     assert receiver.requests[0].headers["webhook-id"] == receiver.requests[1].headers["webhook-id"]
+
+
+def test_the_answer_of_a_webhook_is_kept_in_the_event_shortened_and_redacted(stage, receiver):
+    stage.registered.append("hook")
+    forward("hook", Webhook(f"http://localhost:{receiver.port}/", allow_http=True, allow_networks=["127.0.0.0/8"]))
+    receiver.status = 422
+    receiver.body = json.dumps({"token": "s3cret", "error": "no such order" + "!" * 600}).encode()
+    schedule("hook", key="a", delay=0)
+    stage.go()
+    event = JobEvent.objects.get(job__key="a", outcome="dead")
+    assert "The receiver answered 422." in event.error
+    assert "no such order" in event.error
+    assert "s3cret" not in event.error
+    assert len(event.error) < 600
 
 
 # -- declarations -------------------------------------------------------------------------------
