@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 DJANGO_6 = "Django==6.0.10"
 NAMES = ("python3.14", "python3.13", "python3.12")
-PROBE = "import sys, venv, sqlite3; print(*sys.version_info[:3], sep='.')"
+PROBE = "import sys, venv, sqlite3; sys.exit(sys.version_info < (3, 12))"
 # What our own tests need beside requirements.txt, as requirements-dev.txt pins it.
 TEST_PACKAGES = ("pytest", "pytest-django", "pytest-xdist", "pytest-randomly", "hypothesis")
 
@@ -40,7 +40,9 @@ def with_django_6(folder: Path, interpreter: str | None = None) -> Python:
 
     interpreter   path of a Python from 3.12 on; None: the first that is found
     """
-    found = interpreter or next(_interpreters(), None)
+    if interpreter and not _works(interpreter):
+        raise Missing(f"{interpreter} is not a Python from 3.12 on that works")
+    found = interpreter or next(filter(_works, _interpreters()), None)
     if found is None:
         raise Missing(f"Django 6 needs Python 3.12 or newer, and there is none of {', '.join(NAMES)} here")
     folder.mkdir(parents=True, exist_ok=True)
@@ -61,13 +63,18 @@ def _pins() -> list[str]:
 
 
 def _interpreters() -> Iterator[str]:
-    """Yield the interpreters from Python 3.12 on that work: of PATH, and of pyenv."""
-    on_path = [found for name in NAMES if (found := shutil.which(name))]
+    """Yield the interpreters with these names, those of PATH before those of pyenv."""
+    yield from (found for name in NAMES if (found := shutil.which(name)))
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
-    for path in [*on_path, *(str(each) for name in NAMES for each in sorted(pyenv.glob(f"*/bin/{name}")))]:
-        done = subprocess.run([path, "-c", PROBE], text=True, capture_output=True)
-        if done.returncode == 0:
-            yield path
+    yield from (str(path) for name in NAMES for path in sorted(pyenv.glob(f"*/bin/{name}")))
+
+
+def _works(path: str) -> bool:
+    """Return whether this is a Python from 3.12 on that can make environments; a shim of pyenv may not be."""
+    try:
+        return subprocess.run([path, "-c", PROBE], capture_output=True).returncode == 0
+    except OSError:
+        return False
 
 
 def _described(path: str) -> Python:

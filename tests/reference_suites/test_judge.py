@@ -90,6 +90,12 @@ def test_a_folder_without_a_suite_is_named(tmp_path, capsys):
     assert f"{tmp_path / 'django'} has no tests/tasks" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("interpreter", ["no-such-python", "false"])
+def test_an_interpreter_that_does_not_work_is_named(tmp_path, interpreter):
+    with pytest.raises(pythons.Missing, match=f"{interpreter} is not a Python from 3\\.12 on"):
+        pythons.with_django_6(tmp_path, interpreter)
+
+
 def test_without_python_3_12_the_reason_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr(pythons, "NAMES", ("python3.99",))
     with pytest.raises(
