@@ -60,9 +60,11 @@ def test_the_server_listens_on_loopback_answers_a_client_and_ends_with_its_java(
         assert f"sc://localhost:{port}" in json.loads(process.stdout.readline())["progress"]
         assert listening(port)
         assert listening(port) <= LOOPBACK
-        rule = audit_by_client(port, tmp_path, capfd)
         (java,) = map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
-        code = stop_process(process)
+        try:
+            rule = audit_by_client(port, tmp_path, capfd)
+        finally:
+            code = stop_process(process)
         answer = json.loads(process.stdout.read())
     assert {name: each["count"] for name, each in rule["classes"].items() if each["count"]} == {"kept": 1, "missing": 1}
     assert [(each["value"], each["faults"], each["cost"]) for each in rule["dimensions"]["segment"]] == [
