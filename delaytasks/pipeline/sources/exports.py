@@ -11,6 +11,7 @@ from pyspark.sql.types import DecimalType
 
 from ..rules.rules import Rule
 from ..rules.types import can_read, no_column, type_of
+from ..tables.lake import for_pyarrow, for_spark
 from . import nanoseconds
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def checked_files(rule: Rule) -> dict[tuple[str, ...], list[str]]:
-    """Return names -> URIs of the rule's files, for Spark; names: the rule's columns that are in nanoseconds there.
+    """Return names -> URIs of the rule's files for Spark; names: the rule's columns that are in nanoseconds there.
 
     Raises BadRule if there is no file, or if a file is unreadable or lacks the rule's columns.
     """
@@ -27,7 +28,9 @@ def checked_files(rule: Rule) -> dict[tuple[str, ...], list[str]]:
     for files, path, uri in _files(rule):
         schema = _arrow_schema(rule, files, path, uri)
         _check_file(rule, uri, schema)
-        uris.setdefault(tuple(sorted(nanoseconds.columns_of(schema).keys() & rule.columns.keys())), []).append(uri)
+        uris.setdefault(tuple(sorted(nanoseconds.columns_of(schema).keys() & rule.columns.keys())), []).append(
+            for_spark(uri)
+        )
     if not uris:
         raise rule.bad("parquet", f"{rule.parquet} contains no Parquet file.")
     return uris
@@ -52,7 +55,7 @@ def _files(rule: Rule) -> "Iterator[tuple[fs.FileSystem, str, str]]":
             yield from ((local, each, f"file://{each}") for each in _parquet_files(local, path))
         return
     head = re.split(r"[*?\[]", rule.parquet)[0]
-    files, base = fs.FileSystem.from_uri(head if head == rule.parquet else head.rpartition("/")[0])
+    files, base = fs.FileSystem.from_uri(for_pyarrow(head if head == rule.parquet else head.rpartition("/")[0]))
     prefix = rule.parquet[: len(rule.parquet) - len(urlsplit(rule.parquet).path) - len(urlsplit(rule.parquet).netloc)]
     for path in _parquet_files(files, base):
         uri = f"{prefix}{path}"

@@ -29,25 +29,51 @@ class LakeError(Exception):
     """The lake's files are missing, damaged or in an unknown format."""
 
 
+# Hadoop's client for S3 has a name of its own, which pyarrow does not know.
+
+
+def for_spark(uri: str) -> str:
+    return f"s3a:{uri.removeprefix('s3:')}" if uri.startswith("s3:") else uri
+
+
+def for_pyarrow(uri: str) -> str:
+    return f"s3:{uri.removeprefix('s3a:')}" if uri.startswith("s3a:") else uri
+
+
+def _open(root: str) -> tuple[fs.FileSystem, str]:
+    """Return the file system of a URI, and the path in it. Raises LakeError."""
+    parts = urlsplit(root)
+    if parts.query or parts.password is not None or (parts.scheme == "s3" and parts.username is not None):
+        raise LakeError(
+            f"The URI {parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path} was given with a password "
+            "or parameters, which would be shown in messages. Set them in the environment, for S3 as "
+            "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT_URL."
+        )
+    try:
+        files, base = fs.FileSystem.from_uri(root)
+    except (ArrowException, OSError) as error:
+        raise LakeError(
+            f"The lake cannot be opened: {error}. Use a folder, or a URI that both Spark and pyarrow support "
+            "(file:, s3:, gs:, hdfs:)."
+        ) from error
+    return files, base
+
+
 class Lake:
     """The folder of the pipeline's files.
 
-    root   a path, or a URI that both Spark and pyarrow support: file:, s3:, gs:, hdfs:
+    root   a path, or a URI that both Spark and pyarrow support: file:, s3: or s3a:, gs:, hdfs:. Without parameters
+           and without credentials, which would be written into documents and messages
 
     Raises LakeError for a URI that pyarrow cannot open.
     """
 
     def __init__(self, root: str) -> None:
+        root = for_pyarrow(root)
         remote = bool(urlsplit(root).scheme) and not root.startswith("file:")
         self.scheme = urlsplit(root).scheme if remote else "file"
         if remote:
-            try:
-                self.files, self.base = fs.FileSystem.from_uri(root)
-            except (ArrowException, OSError) as error:
-                raise LakeError(
-                    f"The lake cannot be opened: {error}. Use a folder, or a URI that both Spark and pyarrow support "
-                    "(file:, s3:, gs:, hdfs:)."
-                ) from error
+            self.files, self.base = _open(root)
         else:
             path = unquote(urlsplit(root).path) if root.startswith("file:") else root
             self.files, self.base = fs.LocalFileSystem(), os.path.abspath(path)
@@ -59,11 +85,11 @@ class Lake:
 
     def uri(self, name: str) -> str:
         """Return the URI of a file or folder for Spark. name: its path relative to the root."""
-        return f"file://{self.path(name)}" if self.scheme == "file" else f"{self.root.rstrip('/')}/{name}"
+        return f"file://{self.path(name)}" if self.scheme == "file" else for_spark(self.location(name))
 
     def location(self, name: str) -> str:
         """Return the path of a file or folder, or its URI if the lake is not on a disk."""
-        return self.path(name) if self.scheme == "file" else self.uri(name)
+        return self.path(name) if self.scheme == "file" else f"{self.root.rstrip('/')}/{name}"
 
     # Documents
 

@@ -1,0 +1,34 @@
+"""An S3 server on loopback: moto, with one empty bucket. The environment leads pyarrow, delta-rs and Spark to it."""
+
+import contextlib
+import logging
+import urllib.request
+from collections.abc import Iterator
+
+BUCKET = "lake"
+SECRET = "a-secret-of-the-tests"
+
+
+@contextlib.contextmanager
+def server() -> Iterator[dict[str, str]]:
+    """Yield the environment variables for the server."""
+    from moto.moto_server.threaded_moto_server import ThreadedMotoServer  # here: its import takes a second
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it logs each request
+    running = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    running.start()
+    url = f"http://127.0.0.1:{running.get_host_and_port()[1]}"
+    try:
+        _ask(f"{url}/moto-api/reset", "POST")  # a process has one store for all its servers
+        _ask(f"{url}/{BUCKET}", "PUT")
+        yield {
+            "AWS_ENDPOINT_URL": url, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1",
+            "AWS_DEFAULT_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }  # fmt: skip
+    finally:
+        running.stop()
+
+
+def _ask(url: str, method: str) -> None:
+    urllib.request.urlopen(urllib.request.Request(url, method=method)).close()
