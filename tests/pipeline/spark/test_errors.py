@@ -35,6 +35,11 @@ def test_a_missing_jar_is_reported_with_the_option_for_it(spark: Any) -> None:
     assert errors.summary(raised.value)[1] == (
         "Java has no class org.none.Driver: name its jar with --conf spark.jars=/path/to.jar."
     )
+    with pytest.raises(Exception, match="ClassNotFound") as raised:
+        spark.range(1).write.parquet("s3a://lake/rows")
+    assert errors.summary(raised.value)[1].startswith(
+        "Java has no class org.apache.hadoop.fs.s3a.S3AFileSystem, with which Spark uses S3. Name Hadoop's jars with "
+    )
 
 
 def test_an_unknown_error_is_reported_by_sparks_first_lines() -> None:
