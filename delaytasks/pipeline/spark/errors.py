@@ -12,7 +12,7 @@ CAUSES = {  # pattern in Spark's message -> sentence
         f"The database has no such table or column: {{}}. {ABSENT}",
     r"(?<=Class )org\.apache\.hadoop\.fs\.s3a\.\w+(?= not found)":
         "Java has no class {}, with which Spark uses S3. Name Hadoop's jars with --conf spark.jars=hadoop-aws-….jar,"
-        "bundle-….jar, or --conf spark.jars.packages=…. See 'A lake on S3' in docs/pipeline.md.",
+        "bundle-….jar, or --conf spark.jars.packages=…. See docs/howto/cluster.md.",
     r"(?<=ClassNotFoundException: )[\w.$]+|(?<=No suitable driver).*":
         "Java has no class {}: name its jar with --conf spark.jars=/path/to.jar.",
     r"No space left on device|Read-only file system|Mkdirs failed to create \S+|\S+ \(Permission denied\)"

@@ -22,7 +22,7 @@ def command(question: str, settings: Settings, folder: Path) -> list[str]:
     if settings.spark.get(DEPLOY_MODE) == "cluster":
         raise BadSettings(
             f"{DEPLOY_MODE}=cluster runs the driver on another machine, without this environment and without a way to "
-            "return the answer. See 'Where it runs' in docs/pipeline.md."
+            "return the answer. See 'Two ways to start' in docs/howto/cluster.md."
         )
     options = folder / "options.properties"
     with os.fdopen(os.open(options, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
