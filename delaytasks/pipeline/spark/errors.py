@@ -15,6 +15,11 @@ CAUSES = {  # pattern in Spark's message -> sentence
         "bundle-….jar, or --conf spark.jars.packages=…. See docs/howto/cluster.md.",
     r"(?<=ClassNotFoundException: )[\w.$]+|(?<=No suitable driver).*":
         "Java has no class {}: name its jar with --conf spark.jars=/path/to.jar.",
+    r'(?<=Cannot run program )"[^"]+"':
+        "An executor cannot start Python: there is no {}. Install Python with delaytasks[pipeline] there on every "
+        "host, or set the environment variable PYSPARK_PYTHON to its path.",
+    r"Python in worker has different version:? \S+ than that in driver:? \S+?(?=,|\s|$)":
+        "{}. Use the same version of Python on every host, or set the environment variable PYSPARK_PYTHON to its path.",
     r"No space left on device|Read-only file system|Mkdirs failed to create \S+|\S+ \(Permission denied\)"
     r"|Parent path is not a directory: \S+":
         "Spark cannot write: {}. Free some space or give this user write permission, then run this again.",

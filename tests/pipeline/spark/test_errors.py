@@ -11,6 +11,11 @@ from delaytasks.pipeline.sources.database import Database, NotAllowed
 from delaytasks.pipeline.sources.snapshot import Snapshot
 from delaytasks.pipeline.spark import errors
 
+PYTHON_DIFFERS = (
+    "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12 than that in driver: 3.11, PySpark cannot "
+    "run with different minor versions."
+)
+
 
 @pytest.mark.only_on("postgresql")
 def test_a_missing_privilege_is_named_by_spark_and_the_driver(spark: Any, reader: Database) -> None:
@@ -40,6 +45,20 @@ def test_a_missing_jar_is_reported_with_the_option_for_it(spark: Any) -> None:
     assert errors.summary(raised.value)[1].startswith(
         "Java has no class org.apache.hadoop.fs.s3a.S3AFileSystem, with which Spark uses S3. Name Hadoop's jars with "
     )
+
+
+@pytest.mark.parametrize(
+    ("message", "sentence"),
+    [
+        ('java.io.IOException: Cannot run program "/srv/shop/python": error=2, No such file or directory',
+         'An executor cannot start Python: there is no "/srv/shop/python". Install Python with '),
+        (PYTHON_DIFFERS, "Python in worker has different version: 3.12 than that in driver: 3.11. Use the "),
+    ],
+)  # fmt: skip
+def test_an_executors_absent_or_different_python_is_named(message: str, sentence: str) -> None:
+    name, found = errors.summary(RuntimeError(f"Job aborted due to stage failure:\n{message}\nCaused by: more"))
+    assert (name, found.startswith(sentence)) == ("RuntimeError", True), found
+    assert "PYSPARK_PYTHON" in found
 
 
 def test_an_unknown_error_is_reported_by_sparks_first_lines() -> None:
