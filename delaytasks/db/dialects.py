@@ -13,12 +13,15 @@ from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from typing import Any, ClassVar
 
-from django.db import connections
+from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 
 from .. import clock
 from .retries import retry_conflicts
+
+Statement = tuple[str, Sequence[Any]]  # SQL and its parameters
+Rows = list[tuple[Any, ...]]
 
 PLANNED_SECONDS = 60  # how long a plan is reused: a plan made for an empty table must not stay when the table has grown
 
@@ -113,6 +116,11 @@ class Dialect(abc.ABC):
             c.execute(sql, params)
             return c.fetchall() if c.description else []
 
+    def run_together(self, connection: BaseDatabaseWrapper, statements: Sequence[Statement]) -> list[Rows]:
+        """Execute statements in one transaction and return the rows of each."""
+        with transaction.atomic(connection.alias):
+            return [self.run(connection, sql, params, None) for sql, params in statements]
+
 
 class PostgreSQL(Dialect):
     real_now = "date_trunc('milliseconds', statement_timestamp())"
@@ -198,6 +206,26 @@ class PostgreSQL(Dialect):
                 return cursor.fetchall()  # waits for the result; errors are raised here
             return cursor.fetchall() if cursor.pgresult.nfields else []  # its description takes long to build
 
+    def run_together(self, connection: BaseDatabaseWrapper, statements: Sequence[Statement]) -> list[Rows]:
+        """Execute statements, each of which returns rows, in one transaction and one round trip.
+
+        The server takes several statements in one text for a transaction, if none is open. With an isolation level
+        of the site's, or inside a transaction, they are executed one after the other.
+        """
+        connection.validate_thread_sharing()
+        connection.ensure_connection()
+        raw: Any = connection.connection
+        is_plain = connection.get_autocommit() and raw.isolation_level is None
+        if not is_plain or connection.queries_logged or connection.execute_wrappers:
+            return super().run_together(connection, statements)
+        text, params = "; ".join(sql for sql, _ in statements), [value for _, values in statements for value in values]
+        with connection.wrap_database_errors, _client_cursor_class()(raw) as cursor:
+            cursor.execute(text, params)
+            found: list[Rows] = [cursor.fetchall()]
+            while cursor.nextset():
+                found.append(cursor.fetchall())
+            return found
+
 
 def allows_prepared(settings: Mapping[str, Any]) -> bool:
     """Return whether a database's settings allow prepared statements: OPTIONS["prepare_threshold"] is a number.
@@ -278,6 +306,13 @@ def _cursor_class() -> Any:
 
 
 @functools.cache
+def _client_cursor_class() -> Any:
+    from psycopg import ClientCursor  # the protocol for parameters takes one statement at a time
+
+    return ClientCursor
+
+
+@functools.cache
 def _supports_pipeline() -> bool:
     """Return whether the driver's libpq supports pipeline mode: from version 14 on."""
     from psycopg import Pipeline
@@ -298,6 +333,14 @@ def run(
                 database
     """
     return get_dialect(using).run(connections[using], sql, params, meanwhile)
+
+
+def run_together(using: str, statements: Sequence[Statement]) -> list[Rows]:
+    """Execute statements in a transaction of their own, or inside that of the caller, and return the rows of each.
+
+    On PostgreSQL this is one round trip outside a transaction. Each statement sees what was committed before it began.
+    """
+    return get_dialect(using).run_together(connections[using], statements)
 
 
 def lock_name(using: str, name: str) -> None:

@@ -6,35 +6,51 @@ guarded by the state before, and rows are locked in one order.
 """
 
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from django.db import connections
+from django.db import DatabaseError, InterfaceError, connections, transaction
 
 from ..states import Outcome
 from . import dialects, transitions
 from .transitions import CANCELLED, DELAYED, RESERVED, AttemptRow, Cancelled, Claimed, Event, JobRow, NewJob, StoredJob
 
+logger = logging.getLogger("delaytasks")
+
 
 class NewRow(NamedTuple):
     """A job to add.
 
-    mode   what to do with a live job with its key: "keep" it, or "again": let it run once more if it is running, and
-           keep it if it waits. With other modes the row is refused
+    mode        what to do with a live job with its key: "keep" it, or "again": let it run once more if it is running,
+                and keep it if it waits. With other modes the row is refused
+    elsewhere   topics in none of which the key may be live; that of the job itself may be among them
     """
 
     job: NewJob
     mode: str
     actor: str
     producer: str = ""  # whose limit of live jobs counts it
+    elsewhere: frozenset[str] | None = None
+
+
+class Topics(NamedTuple):
+    """The topics that jobs may have: those that this process knows without a row, and those of the rows it has seen.
+
+    All topics of a NewRow's `elsewhere` come from here. If the table has another one, rows with `elsewhere` are not
+    inserted, because nobody has said yet whether it belongs there.
+    """
+
+    handled: Collection[str]
+    stored: Collection[str] = ()
 
 
 class Done(enum.StrEnum):
     CREATED = "created"
     KEPT = "kept"
     AGAIN = "again"  # the live job is running, and runs once more
-    REFUSED = "refused"  # the key is live
-    REPEAT = "repeat"  # the live job ended during the statement: repeat it for this row
+    REFUSED = "refused"  # the key is live, here or elsewhere, or the topic is unknown
+    REPEAT = "repeat"  # the live job ended during the statement, or there is a new topic: repeat it for this row
 
 
 class Added(NamedTuple):
@@ -46,65 +62,103 @@ class Added(NamedTuple):
     stored_ms: int = 0  # the time of the statement
 
 
-def begin(using: str, wait_ms: int, keys: Iterable[str] = ()) -> None:
-    """Begin a group: limit the wait for each lock to `wait_ms`, and lock these keys as dialects.lock_name() does.
+def begin(using: str, wait_ms: int) -> None:
+    """Limit the wait for each lock, and have statements planned each time, until the transaction ends."""
+    if connections[using].vendor == "postgresql":
+        dialects.run(using, *_beginning(wait_ms, ()))
+
+
+def _beginning(wait_ms: int, keys: Iterable[str]) -> tuple[str, list[Any]]:
+    """Return the statement that begins a group: it limits the waits, and locks keys as dialects.lock_name() does.
 
     Both last until the transaction ends. The keys are locked in one order, so that groups cannot deadlock. The
-    statements of a group are planned each time: a plan for one size of group or table is wrong for another. Does
-    nothing on SQLite, which has one writer at a time.
+    statements of a group are planned each time: a plan for one size of group or table is wrong for another. For
+    PostgreSQL; SQLite has one writer at a time.
     """
-    if connections[using].vendor != "postgresql":
-        return
     # The array always has an element, and the condition is volatile: the settings apply before the first lock is taken.
     sql = """
         SELECT count(CASE WHEN number <> 0 THEN pg_advisory_xact_lock(number) END) FROM (
             SELECT DISTINCT CASE WHEN name = '' THEN 0 ELSE hashtextextended(name, 5307) END AS number
             FROM unnest(CAST(%s AS text[])) AS name ORDER BY number) AS numbers
         WHERE set_config('lock_timeout', %s, true) <> set_config('plan_cache_mode', 'force_custom_plan', true)"""
-    dialects.run(using, sql, [["", *keys], f"{wait_ms}ms"])
+    return sql, [["", *keys], f"{wait_ms}ms"]
 
 
 # -- adds ---------------------------------------------------------------------------------------
 
 
-def add_each(using: str, rows: Sequence[NewRow]) -> list[Added]:
+def add_each(using: str, rows: Sequence[NewRow], topics: Topics, wait_ms: int) -> tuple[list[Added], set[str]]:
     """Insert, keep, run again or refuse each row, with its event. Return the results in the order of `rows`.
 
-    Each (topic, key) must be in `rows` only once. Call it in a transaction. New jobs are inserted by one statement;
-    only if some keys are live, another one finds them, and a third one stores the next runs of those that are running.
+    wait_ms   how long it waits for each lock, on PostgreSQL
+
+    Also returns the topics of the table that are not in `topics`. Each (topic, key) must be in `rows` only once. The
+    new jobs are committed together, in one round trip on PostgreSQL; if that fails, nothing is done. Only if some keys
+    are live, another statement finds them, and a third one stores the next runs of those that are running.
     """
     if not rows:
-        return []
+        return [], set()
     one_lock_order = sorted(rows, key=pair)
-    inserted = {(stored.topic, stored.key): stored for stored in _insert(using, one_lock_order)}
-    missed = [pair(row) for row in one_lock_order if pair(row) not in inserted]
-    live = transitions.find_live(using, missed) if missed else {}
-    next_runs = _store_again(using, rows, live)
-    return [_added(row, inserted.get(pair(row)), live.get(pair(row)), next_runs) for row in rows]
+    checked, new_topics = _insert(using, one_lock_order, topics, wait_ms)
+    missed = [row for row in one_lock_order if (found := checked[pair(row)]).is_allowed and found.stored is None]
+    live, next_runs = _find_missed(using, missed, wait_ms) if missed else ({}, {})
+    return [_added(row, checked[pair(row)], live, next_runs, bool(new_topics)) for row in rows], new_topics
 
 
 def pair(row: NewRow) -> tuple[str, str]:
     return row.job.topic, row.job.key
 
 
-_NEW_KINDS = [*transitions.NEW_KINDS, "text", "text"]
+class _Checked(NamedTuple):
+    is_allowed: bool
+    stored: StoredJob | None  # None also if its key is live
 
 
-def _insert(using: str, rows: Sequence[NewRow]) -> list[StoredJob]:
-    """Insert the rows whose (topic, key) no live job has, with their events. Return the inserted jobs."""
+_NEW_KINDS = ["int", *transitions.NEW_KINDS, "text", "text"]
+_NOBODY = -1  # the viewer of a row without `elsewhere`
+
+
+def _checks(d: dialects.Dialect, rows: Sequence[NewRow], topics: Topics) -> tuple[str, list[Any]]:
+    """Return the beginning of a WITH query, and its parameters: the table `checked` of the rows and what is allowed.
+
+    Each key is looked up in the index of live keys. For a join, PostgreSQL would read the whole table.
+    """
+    viewers = {names: n for n, names in enumerate(dict.fromkeys(row.elsewhere for row in rows if row.elsewhere is not None))}
+    new = [(viewers.get(row.elsewhere, _NOBODY), *row.job, row.actor, row.producer) for row in rows]
+    seen = [(n, name) for names, n in viewers.items() for name in names]
+    tables = [
+        d.table(_NEW_KINDS, new),
+        d.table(["int", "text"], [(_NOBODY, ""), *seen]),
+        d.table(["text"], [[name] for name in ("", *topics.handled)]),
+        d.table(["text"], [[name] for name in ("", *topics.handled, *topics.stored)]),
+    ]
+    (new_rows, seen_rows, handled, known), params = (sql for sql, _ in tables), [p for _, ps in tables for p in ps]
+    sql = f"""
+        WITH new (viewer, topic, key, at_ms, delay_ms, ttr_ms, body, label, pk, expires_ms, trace, level, actor,
+                producer) AS ({new_rows}),
+            seen (viewer, name) AS ({seen_rows}), handled (name) AS ({handled}), known (name) AS ({known}),
+            checked AS (SELECT new.*,
+                (topic IN (SELECT name FROM handled)
+                    OR EXISTS (SELECT 1 FROM delaytasks_topic AS stored WHERE stored.name = new.topic))
+                AND (viewer = {_NOBODY} OR (
+                    NOT EXISTS (SELECT 1 FROM delaytasks_topic AS stored
+                                WHERE stored.name NOT IN (SELECT name FROM known))
+                    AND (SELECT 1 FROM seen WHERE seen.viewer = new.viewer AND seen.name <> new.topic
+                         AND (SELECT id FROM delaytasks_job AS live WHERE live.ended_at IS NULL
+                              AND live.topic = seen.name AND live.key = new.key) IS NOT NULL LIMIT 1) IS NULL
+                )) AS is_allowed FROM new)"""
+    return sql, params
+
+
+def _insert(
+    using: str, rows: Sequence[NewRow], topics: Topics, wait_ms: int
+) -> tuple[dict[tuple[str, str], _Checked], set[str]]:
+    """Insert the rows that are allowed and whose (topic, key) no live job has, with their events, in a transaction."""
     d = dialects.get_dialect(using)
     if not d.writes_in_with:
-        stored = []
-        for producer in sorted({row.producer for row in rows}):
-            with transitions.produced_by(producer or None):
-                stored += transitions.insert_new(using, [row.job for row in rows if row.producer == producer])
-        actors = {pair(row): row.actor for row in rows}
-        transitions.record(using, [_scheduled(s, actors[s.topic, s.key]) for s in stored if actors[s.topic, s.key]])
-        return stored
-    table, params = d.table(_NEW_KINDS, [(*row.job, row.actor, row.producer) for row in rows])
-    sql = f"""
-        WITH new (topic, key, at_ms, delay_ms, ttr_ms, body, label, pk, expires_ms, trace, level, actor, producer)
-            AS ({table}),
+        return _insert_in_steps(using, d, rows, topics)
+    checks, params = _checks(d, rows, topics)
+    sql = f"""{checks},
         inserted AS (
             INSERT INTO delaytasks_job
                 (topic, key, state, due_at, ttr_ms, body, created_at, attempt, failures, worker, error,
@@ -112,19 +166,67 @@ def _insert(using: str, rows: Sequence[NewRow]) -> list[StoredJob]:
             SELECT topic, key, {DELAYED}, {transitions.new_due(d)}, ttr_ms, {d.as_json("body")}, {d.now}, 0, 0, '', '',
                 NULLIF(label, ''), NULLIF(pk, ''), expires_ms, NULLIF(trace, ''), level,
                 NULLIF(producer, '')
-            FROM new
+            FROM checked WHERE is_allowed
             ON CONFLICT (topic, key) WHERE ended_at IS NULL DO NOTHING
             RETURNING id, topic, key, {d.to_ms("due_at")} AS due_ms, {d.to_ms("created_at")} AS now_ms, priority),
         recorded AS (
             INSERT INTO delaytasks_jobevent ({transitions.EVENT_COLUMNS})
             SELECT id, '{Outcome.SCHEDULED}', 0, due_ms, now_ms, NULL, due_ms, '', actor, '', ''
             FROM inserted JOIN new USING (topic, key) WHERE actor <> '')
-        SELECT id, topic, key, due_ms, now_ms, priority FROM inserted"""
-    return list(map(StoredJob._make, dialects.run(using, sql, params)))
+        SELECT is_allowed, id, topic, key, due_ms, now_ms, priority FROM checked LEFT JOIN inserted USING (topic, key)"""
+    keys = sorted({row.job.key for row in rows if row.elsewhere is not None})
+    _, found, stored = dialects.run_together(using, [_beginning(wait_ms, keys), (sql, params), _new_topics(d, topics)])
+    return {(row[2], row[3]): _Checked(row[0], StoredJob(*row[1:]) if row[1] else None) for row in found}, {
+        name for (name,) in stored
+    }
+
+
+def _new_topics(d: dialects.Dialect, topics: Topics) -> tuple[str, list[Any]]:
+    known, params = d.table(["text"], [[name] for name in ("", *topics.handled, *topics.stored)])
+    return (
+        f"WITH known (name) AS ({known}) SELECT name FROM delaytasks_topic WHERE name NOT IN (SELECT * FROM known)",
+        params,
+    )
+
+
+def _insert_in_steps(
+    using: str, d: dialects.Dialect, rows: Sequence[NewRow], topics: Topics
+) -> tuple[dict[tuple[str, str], _Checked], set[str]]:
+    checks, params = _checks(d, rows, topics)
+    with transaction.atomic(using):
+        found = dialects.run(using, f"{checks} SELECT topic, key, is_allowed FROM checked", params)
+        allowed = {(topic, key) for topic, key, is_allowed in found if is_allowed}
+        stored: dict[tuple[str, str], StoredJob] = {}
+        for producer in sorted({row.producer for row in rows}):
+            jobs = [row.job for row in rows if row.producer == producer and pair(row) in allowed]
+            with transitions.produced_by(producer or None):
+                stored |= {(s.topic, s.key): s for s in (transitions.insert_new(using, jobs) if jobs else [])}
+        actors = {pair(row): row.actor for row in rows}
+        transitions.record(using, [_scheduled(s, actors[name]) for name, s in stored.items() if actors[name]])
+        new_topics = {name for (name,) in dialects.run(using, *_new_topics(d, topics))}
+    return {pair(row): _Checked(pair(row) in allowed, stored.get(pair(row))) for row in rows}, new_topics
 
 
 def _scheduled(job: StoredJob, actor: str) -> Event:
     return Event(job.id, Outcome.SCHEDULED, 0, job.due_ms, job.stored_ms, None, job.due_ms, "", actor)
+
+
+Live = dict[tuple[str, str], JobRow]
+
+
+def _find_missed(using: str, rows: Sequence[NewRow], wait_ms: int) -> tuple[Live | None, dict[int, StoredJob]]:
+    """Return the live jobs that kept these rows from being inserted, and the next runs that were stored, by id.
+
+    Never raises, because other rows are committed: if it fails, the first is None, and no next run is stored.
+    """
+    try:
+        with transaction.atomic(using):
+            begin(using, wait_ms)
+            live = transitions.find_live(using, [pair(row) for row in rows])
+            return live, _store_again(using, rows, live)
+    except (DatabaseError, InterfaceError) as error:
+        logger.debug("%s adds are left to the ordinary path: %r", len(rows), error)
+        return None, {}
 
 
 def _store_again(using: str, rows: Sequence[NewRow], live: Mapping[tuple[str, str], JobRow]) -> dict[int, StoredJob]:
@@ -145,15 +247,22 @@ def _scheduled_again(next_run: StoredJob, job: JobRow, actor: str) -> Event:
     return _scheduled(next_run, actor)._replace(attempt=job.attempt)
 
 
-def _added(row: NewRow, inserted: StoredJob | None, live: JobRow | None, next_runs: Mapping[int, StoredJob]) -> Added:
-    if inserted is not None:
-        return Added(Done.CREATED, inserted.id, inserted.due_ms, inserted.stored_ms)
+def _added(
+    row: NewRow, checked: _Checked, live: Live | None, next_runs: Mapping[int, StoredJob], has_new_topics: bool
+) -> Added:
+    if checked.stored is not None:
+        return Added(Done.CREATED, checked.stored.id, checked.stored.due_ms, checked.stored.stored_ms)
+    if not checked.is_allowed:
+        return Added(Done.REPEAT if has_new_topics and row.elsewhere is not None else Done.REFUSED)
     if live is None:
+        return Added(Done.REFUSED)
+    job = live.get(pair(row))
+    if job is None:
         return Added(Done.REPEAT)
-    if row.mode == "again" and live.state == RESERVED:
-        stored = next_runs.get(live.id)
+    if row.mode == "again" and job.state == RESERVED:
+        stored = next_runs.get(job.id)
         return Added(Done.AGAIN, stored.id, stored.due_ms, stored.stored_ms) if stored else Added(Done.REPEAT)
-    return Added(Done.KEPT if row.mode in ("keep", "again") else Done.REFUSED, live.id, live.due_ms)
+    return Added(Done.KEPT if row.mode in ("keep", "again") else Done.REFUSED, job.id, job.due_ms)
 
 
 # -- cancels ------------------------------------------------------------------------------------

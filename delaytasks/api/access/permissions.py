@@ -4,7 +4,7 @@ import abc
 import enum
 import functools
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
 
@@ -32,6 +32,7 @@ from . import refusals, token_cache
 Returned = TypeVar("Returned")
 logger = logging.getLogger("delaytasks")
 SCHEME = "Bearer"
+MAX_REMEMBERED = 1000  # answers about the rights of one token
 LAST_USED_INTERVAL = timedelta(minutes=1)  # minimum time between two writes of last_used_at
 DUMMY_HASH = Token.objects.key_generator.hash("nobody.has this")  # verified for unknown tokens, to take the same time
 
@@ -193,6 +194,10 @@ class Caller(abc.ABC):
             raise PermissionDenied(f"{self.name} has no rights on topic {topic!r:.120}.")
         raise PermissionDenied(f"{self.name} lacks the right to {rights} on topic {topic!r:.120}.")
 
+    def visible(self, topics: frozenset[str]) -> frozenset[str]:
+        """Return those of the topics that the caller sees."""
+        return frozenset(filter(self.sees, topics))
+
     def topics(self, using: str, right: AnyOf = Right.READ) -> list[str]:
         """Return the names of the known topics on which the caller has the right, sorted.
 
@@ -206,6 +211,26 @@ class Caller(abc.ABC):
         return f"{self.name}/{consumer}" if consumer else self.name
 
 
+class _Rights:
+    """The rights that grants give, with a memory of what was asked. Copies of a caller share it."""
+
+    def __init__(self, grants: Iterable[Grant]) -> None:
+        self._grants = list(grants)
+        self._known: dict[Hashable, Any] = {}
+
+    def include(self, right: Right, topic: str) -> bool:
+        return any(getattr(grant, right) and matches(grant.topic, topic) for grant in self._grants)
+
+    def remember(self, question: Hashable, answer: Callable[[], Returned]) -> Returned:
+        """Return the answer to the question, which is the same as long as the grants are."""
+        if question not in self._known:
+            if len(self._known) >= MAX_REMEMBERED:  # whoever asks for ever new topics must not fill the memory
+                self._known.clear()
+            self._known[question] = answer()
+        found: Returned = self._known[question]
+        return found
+
+
 class TokenCaller(Caller):
     """A service account, authenticated by a token. It need not give reasons.
 
@@ -216,7 +241,7 @@ class TokenCaller(Caller):
     def __init__(self, token: Token, grants: Iterable[Grant], change: int | None = None) -> None:
         config = conf.get()
         self.token = token
-        self.grants = list(grants)
+        self._rights = _Rights(grants)
         self._change = change
         self.name = token.account.name
         self.signature = f"{self.name} (token {token.prefix})"
@@ -227,7 +252,13 @@ class TokenCaller(Caller):
         self.max_live_jobs = token.max_live_jobs or config.api_max_live_jobs
 
     def _has(self, right: Right, topic: str) -> bool:
-        return any(getattr(grant, right) and matches(grant.topic, topic) for grant in self.grants)
+        return self._rights.include(right, topic)
+
+    def may(self, right: AnyOf, topic: str) -> bool:
+        return self._rights.remember((right, topic), lambda: super(TokenCaller, self).may(right, topic))
+
+    def visible(self, topics: frozenset[str]) -> frozenset[str]:
+        return self._rights.remember(topics, lambda: super(TokenCaller, self).visible(topics))
 
     def may_pause(self, topic: str) -> bool:
         return self.may(Right.MANAGE, topic)
@@ -241,7 +272,7 @@ class TokenCaller(Caller):
     def still_valid(self) -> bool:
         self._change = token_cache.answers.change
         valid = Token.objects.usable().filter(pk=self.token.pk).exists()
-        self.grants = _grants(self.token) if valid else []
+        self._rights = _Rights(_grants(self.token) if valid else [])
         return bool(valid)
 
     def shown_body(self, body: Any, topic: str) -> Any:

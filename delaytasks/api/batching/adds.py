@@ -8,7 +8,7 @@ from django.db import transaction
 
 from ... import handlers, permissions, signals
 from ...db import groups, transitions
-from ...db.groups import Added, Cancel, Done, NewRow
+from ...db.groups import Added, Cancel, Done, NewRow, Topics
 from ...db.transitions import JobRow, NewJob
 from ...jobs import audit_log, on_commit
 from ...mirror.base import Entry
@@ -55,19 +55,29 @@ def add_group(using: str, adds: Sequence[Add]) -> list[Added | FallBack]:
 
 
 def _add_round(using: str, remaining: dict[int, Add], answers: list[Added | FallBack]) -> None:
-    with transaction.atomic(using):
-        unique = [add.job.key for add in remaining.values() if add.unique]
-        groups.begin(using, LOCK_WAIT_MS, unique)
-        possible = _possible(using, remaining)
-        _read_hidden_topics(using, possible.values())
-        rows = [NewRow(add.job, add.mode, add.caller.signature, add.caller.producer or "") for add in possible.values()]
-        added = dict(zip(possible, groups.add_each(using, rows), strict=True))
-        _notify(using, [(remaining[n], row) for n, row in added.items()])
-    for n in list(remaining):
-        if n not in added or added[n].done is not Done.REPEAT:
+    _read_hidden_topics(using, remaining.values())
+    topics = Topics(handlers.known(), _stored.get(using, frozenset()))
+    known = frozenset((*topics.handled, *topics.stored))
+    rows = [_to_row(add, known) for add in remaining.values()]
+    results, new_topics = groups.add_each(using, rows, topics, LOCK_WAIT_MS)
+    if new_topics:
+        _stored[using] = frozenset((*topics.stored, *new_topics))
+    added = dict(zip(remaining, results, strict=True))
+    _notify(using, [(remaining[n], row) for n, row in added.items()])
+    for n, row in added.items():
+        if row.done is not Done.REPEAT:
             del remaining[n]
-        if n in added and added[n].done in (Done.CREATED, Done.KEPT, Done.AGAIN):
-            answers[n] = added[n]
+        if row.done in (Done.CREATED, Done.KEPT, Done.AGAIN):
+            answers[n] = row
+
+
+# The topics with a row, as seen last, by alias. Some may be deleted since: a live key there is left to the views.
+_stored: dict[str, frozenset[str]] = {}
+
+
+def _to_row(add: Add, known: frozenset[str]) -> NewRow:
+    elsewhere = add.caller.visible(known) if add.unique else None
+    return NewRow(add.job, add.mode, add.caller.signature, add.caller.producer or "", elsewhere)
 
 
 def _read_hidden_topics(using: str, adds: Iterable[Add]) -> None:
@@ -77,23 +87,6 @@ def _read_hidden_topics(using: str, adds: Iterable[Add]) -> None:
         hidden = permissions.topics_hiding_bodies(using)
         for caller in callers:
             caller._hidden_topics = hidden
-
-
-def _possible(using: str, adds: dict[int, Add]) -> dict[int, Add]:
-    """Return the adds whose topic is known and whose key is not live in another topic that the caller sees."""
-    known = known_topics(using, [None if add.unique else add.job.topic for add in adds.values()])
-    elsewhere = {
-        n: [(topic, add.job.key) for topic in known if topic != add.job.topic and add.caller.sees(topic)]
-        for n, add in adds.items()
-        if add.unique
-    }
-    pairs = sorted({pair for of_one in elsewhere.values() for pair in of_one})
-    live = transitions.find_live(using, pairs) if pairs else {}
-    return {
-        n: add
-        for n, add in adds.items()
-        if add.job.topic in known and not any(pair in live for pair in elsewhere.get(n, ()))
-    }
 
 
 def known_topics(using: str, asked: Iterable[str | None]) -> set[str]:

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from django.db import InterfaceError, InternalError, OperationalError, connections
@@ -105,9 +105,11 @@ class Lane:
 
     def _wait(self) -> bool:
         """Wait until there are items. Return False after IDLE_SECONDS without any."""
-        if not self._arrived.wait_for(lambda: self._queues, CLOSE_SECONDS):
-            connections.close_all()
-            self._arrived.wait_for(lambda: self._queues, IDLE_SECONDS)
+        if not self._arrived.wait_for(lambda: self._queues, CHECK_SECONDS):
+            _return_pooled(connections.all(initialized_only=True))
+            if not self._arrived.wait_for(lambda: self._queues, CLOSE_SECONDS):
+                connections.close_all()
+                self._arrived.wait_for(lambda: self._queues, IDLE_SECONDS)
         return bool(self._queues)
 
     def _take(self) -> list[Item]:
@@ -158,7 +160,7 @@ class Lane:
             self._connected_until = 0.0
             raise
         finally:
-            _return_pooled()
+            _return_pooled(filter(_is_scarce, connections.all(initialized_only=True)))
             self._used_at = time.monotonic()
         assert len(answers) == len(works)
         return answers
@@ -180,11 +182,24 @@ class Lane:
                 connection.close()
 
 
-def _return_pooled() -> None:
-    """Return the connections that a pool has lent: kept here, they would be missing for the views."""
-    for connection in connections.all(initialized_only=True):
+def _return_pooled(using: Iterable[Any]) -> None:
+    """Return those of these connections that a pool has lent. The others stay open."""
+    for connection in using:
         if getattr(connection, "pool", None):
             connection.close()
+
+
+def _is_scarce(connection: Any) -> bool:
+    """Return whether the connection would be missing in its pool, which the views use too.
+
+    A connection that returns to the pool costs a round trip when it is lent again, because the pool checks it.
+    """
+    pool = getattr(connection, "pool", None)
+    if not pool:
+        return False
+    stats = pool.get_stats()
+    is_spent = stats["pool_size"] >= stats["pool_max"] and not stats["pool_available"]
+    return bool(is_spent or stats.get("requests_waiting"))
 
 
 def _resolve(group: Sequence[Item], answers: Sequence[Any]) -> None:

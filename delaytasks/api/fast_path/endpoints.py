@@ -151,12 +151,11 @@ async def _take(call: Call) -> None:
 
 async def _add(call: Call, job: NewJob, *, mode: str, unique: bool) -> Added:
     await _take(call)
-    pair = job.key if unique else (job.topic, job.key)
     with tracing.scheduling(job.topic) as span:
         add = Add(job._replace(trace_context=span.context), mode, call.caller, unique)
         try:
             added: Added = await lane("add", call.using).submit(
-                add, share=call.caller.identity, name=pair, size=call.size
+                add, share=call.caller.identity, name=job.key, size=call.size
             )
         except FallBack:
             span.passed_on()

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from django.db import DataError, connection, connections, transaction
+from django.db import DataError, OperationalError, connection, connections, transaction
 from django.utils import timezone
 
 from delaytasks.api.access.permissions import Right
@@ -16,16 +16,17 @@ from delaytasks.api.batching.adds import Add, Delete
 from delaytasks.api.batching.attempts import Finish, Reserve
 from delaytasks.api.batching.lanes import FallBack, Lane
 from delaytasks.db import groups, transitions
-from delaytasks.db.groups import Added, Done
+from delaytasks.db.groups import Added, Done, Topics
 from delaytasks.db.transitions import NewJob
 from delaytasks.jobs import control, schedule
 from delaytasks.jobs.audit_log import Source
-from delaytasks.models import AuditEntry, Job, JobEvent
+from delaytasks.models import AuditEntry, Job, JobEvent, Topic
 from delaytasks.states import State
 from delaytasks.worker import leases
 
 pytestmark = pytest.mark.on_both
 USING = "default"
+TOPICS = Topics(["mail.send", "sms.send"])
 
 
 class FakeCaller:
@@ -40,6 +41,7 @@ class FakeCaller:
         return True
 
     sees = lambda self, topic: True  # noqa: E731
+    visible = lambda self, topics: topics  # noqa: E731
 
 
 PHP, GO = FakeCaller("php"), FakeCaller("go")
@@ -122,18 +124,47 @@ def test_each_row_keeps_its_subject_and_its_actor() -> None:
         groups.NewRow(NewJob("mail.send", "without", None, 60_000, 60_000, "{}"), "reject", "go"),
     ]
     with transaction.atomic(USING):
-        groups.add_each(USING, rows)
+        groups.add_each(USING, rows, TOPICS, 20)
     stored = Job.objects.order_by("key").values_list("key", "subject_label", "subject_pk", "events__actor")
     assert list(stored) == [("with", "shop.order", "7", "php"), ("without", None, None, "go")]
 
 
 def test_key_that_is_live_in_another_topic_is_left_to_the_ordinary_path() -> None:
     schedule.schedule("sms.send", "taken", delay=600)
-    assert add(new("taken", unique=True), new("free", unique=True), new("taken", unique=False)) == [
-        "",
-        "created",
-        "created",
-    ]
+    assert add(new("taken", unique=True), new("free", unique=True)) == ["", "created"]
+    assert add(new("taken", unique=False)) == ["created"]
+
+
+def test_key_that_is_live_in_a_topic_made_a_moment_ago_is_left_to_the_ordinary_path() -> None:
+    assert add(new("first", unique=True)) == ["created"]  # this process has now seen all topics
+    Topic.objects.create(name="push.send")
+    schedule.schedule("push.send", "taken", delay=600)
+    assert add(new("taken", unique=True), new("free", unique=True)) == ["", "created"]
+
+
+def test_key_in_a_topic_that_the_caller_does_not_see_is_no_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule.schedule("sms.send", "taken", delay=600)
+    monkeypatch.setattr(FakeCaller, "visible", lambda self, topics: topics - {"sms.send"})
+    assert add(new("taken", unique=True)) == ["created"]
+
+
+def test_topic_that_was_deleted_is_unknown_at_once() -> None:
+    topic = Topic.objects.create(name="push.send")
+    assert add(new("a", "push.send"), new("b", "push.send", unique=True)) == ["created", "created"]
+    topic.delete()
+    assert add(new("c", "push.send"), new("d", "push.send", unique=True), new("e")) == ["", "", "created"]
+
+
+@pytest.mark.only_on("postgresql")
+def test_failed_look_up_of_live_keys_leaves_them_to_the_ordinary_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new jobs are committed by then, so their answers stand."""
+    schedule.schedule("mail.send", "live", delay=600)
+
+    def fail(*_: Any) -> Any:
+        raise OperationalError("server closed the connection")
+
+    monkeypatch.setattr(transitions, "find_live", fail)
+    assert add(new("live", mode="keep"), new("fresh")) == ["", "created"]
 
 
 def test_two_groups_cannot_make_one_key_live_in_two_topics(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,8 +190,8 @@ def test_live_job_that_ends_during_the_statement_is_tried_again(monkeypatch: pyt
     schedule.schedule("mail.send", "k", delay=600)
     insert, calls = groups._insert, list[int]()
 
-    def insert_then_end(using: str, rows: Any) -> Any:
-        inserted = insert(using, rows)
+    def insert_then_end(using: str, *arguments: Any) -> Any:
+        inserted = insert(using, *arguments)
         if not calls:
             Job.objects.filter(key="k").update(state=State.CANCELLED, ended_at=Job.objects.get(key="k").due_at)
         calls.append(1)
@@ -174,11 +205,12 @@ def test_live_job_that_ends_during_the_statement_is_tried_again(monkeypatch: pyt
 def test_answers_of_a_committed_round_stand_if_the_next_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     add_each, calls = groups.add_each, list[int]()
 
-    def add_one_then_fail(using: str, rows: Any) -> Any:
+    def add_one_then_fail(using: str, rows: Any, *arguments: Any) -> Any:
         calls.append(1)
         if len(calls) > 1:
             raise DataError("bad row")
-        return [*add_each(using, rows[:1]), Added(Done.REPEAT)]
+        added, topics = add_each(using, rows[:1], *arguments)
+        return [*added, Added(Done.REPEAT)], topics
 
     monkeypatch.setattr(groups, "add_each", add_one_then_fail)
     assert add(new("one"), new("two")) == ["created", ""]

@@ -181,11 +181,31 @@ def test_groups_share_a_connection_for_some_time(
     assert len(opened) == connects
 
 
-def test_pooled_connections_are_returned_after_each_group(
-    transactional_db: None, monkeypatch: pytest.MonkeyPatch, opened: list[Any]
+class FakePool:
+    """The pool of a connection, as far as a lane asks it."""
+
+    def __init__(self, **stats: int) -> None:
+        self._stats = {"pool_max": 10, "pool_size": 10, "pool_available": 3} | stats
+
+    def get_stats(self) -> dict[str, int]:
+        return self._stats
+
+
+@pytest.mark.parametrize(
+    ("pool", "is_kept"),
+    [
+        (FakePool(), True),
+        (FakePool(pool_available=0), False),
+        (FakePool(pool_size=4, pool_available=0), True),
+        (FakePool(requests_waiting=1), False),
+    ],
+    ids=["others are free", "others are lent", "the pool may grow", "a view waits"],
+)
+def test_busy_lane_keeps_a_pooled_connection_unless_it_is_missing_in_the_pool(
+    pool: FakePool, is_kept: bool, transactional_db: None, monkeypatch: pytest.MonkeyPatch, opened: list[Any]
 ) -> None:
-    """Kept ones would be missing in the pool, which the views use too."""
-    monkeypatch.setattr(type(connections["default"]), "pool", object(), raising=False)
+    monkeypatch.setattr(lanes, "CHECK_SECONDS", 60.0)  # it stays busy
+    monkeypatch.setattr(type(connections["default"]), "pool", pool, raising=False)
     kept: list[bool] = []
 
     def do_group(works: list[Any]) -> Sequence[Any]:
@@ -193,7 +213,21 @@ def test_pooled_connections_are_returned_after_each_group(
         return connect(works)
 
     do_in_turn(do_group, 1, 2)
-    assert (kept, len(opened)) == ([False, False], 2)
+    assert (kept, len(opened)) == ([False, is_kept], 1 if is_kept else 2)
+
+
+def test_idle_lane_returns_a_pooled_connection(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(connections["default"]), "pool", FakePool(), raising=False)
+    lane, connection = Lane("test", connect), connections["default"]
+    closed = threading.Event()
+    monkeypatch.setattr(type(connection), "close", lambda self: closed.set())
+
+    async def run() -> None:
+        await lane.submit(1, share="a")
+        await asyncio.to_thread(closed.wait, 10)
+
+    asyncio.run(run())
+    assert closed.is_set()
 
 
 @pytest.mark.parametrize(("idle_seconds", "connects"), [(0.0, 2), (60.0, 1)])
