@@ -28,6 +28,9 @@ def alias(using: str | None = None) -> str:
 
     Raises BadInput if jobs of that database are not run.
     """
+    chosen = conf.get().databases
+    if using is None and not chosen:
+        return _write_alias()
     known = aliases()
     using = using or _write_alias()
     if using not in known:

@@ -237,6 +237,11 @@ def allows_prepared(settings: Mapping[str, Any]) -> bool:
     return settings.get("OPTIONS", {}).get("prepare_threshold") is not None
 
 
+def text_array(values: Sequence[str]) -> str:
+    """Return a parameter for PostgreSQL that is cast to text[]."""
+    return _array("text", values)
+
+
 def _array(kind: str, values: Sequence[Any]) -> str:
     """Return an array literal of PostgreSQL. This is faster than the driver, which adapts each value separately."""
     if not values:

@@ -81,7 +81,7 @@ def _beginning(wait_ms: int, keys: Iterable[str]) -> tuple[str, list[Any]]:
             SELECT DISTINCT CASE WHEN name = '' THEN 0 ELSE hashtextextended(name, 5307) END AS number
             FROM unnest(CAST(%s AS text[])) AS name ORDER BY number) AS numbers
         WHERE set_config('lock_timeout', %s, true) <> set_config('plan_cache_mode', 'force_custom_plan', true)"""
-    return sql, [["", *keys], f"{wait_ms}ms"]
+    return sql, [dialects.text_array(["", *keys]), f"{wait_ms}ms"]
 
 
 # -- adds ---------------------------------------------------------------------------------------
@@ -99,9 +99,11 @@ def add_each(using: str, rows: Sequence[NewRow], topics: Topics, wait_ms: int) -
     if not rows:
         return [], set()
     one_lock_order = sorted(rows, key=pair)
-    checked, new_topics = _insert(using, one_lock_order, topics, wait_ms)
+    checked = _insert(using, one_lock_order, topics, wait_ms)
     missed = [row for row in one_lock_order if (found := checked[pair(row)]).is_allowed and found.stored is None]
     live, next_runs = _find_missed(using, missed, wait_ms) if missed else ({}, {})
+    has_refused = any(row.elsewhere is not None and not checked[pair(row)].is_allowed for row in rows)
+    new_topics = _find_new_topics(using, topics) if has_refused else set()
     return [_added(row, checked[pair(row)], live, next_runs, bool(new_topics)) for row in rows], new_topics
 
 
@@ -114,7 +116,7 @@ class _Checked(NamedTuple):
     stored: StoredJob | None  # None also if its key is live
 
 
-_NEW_KINDS = ["int", *transitions.NEW_KINDS, "text", "text"]
+_NEW_KINDS = ["int", "boolean", *transitions.NEW_KINDS, "text", "text"]
 _NOBODY = -1  # the viewer of a row without `elsewhere`
 
 
@@ -123,36 +125,44 @@ def _checks(d: dialects.Dialect, rows: Sequence[NewRow], topics: Topics) -> tupl
 
     Each key is looked up in the index of live keys. For a join, PostgreSQL would read the whole table.
     """
-    viewers = {names: n for n, names in enumerate(dict.fromkeys(row.elsewhere for row in rows if row.elsewhere is not None))}
-    new = [(viewers.get(row.elsewhere, _NOBODY), *row.job, row.actor, row.producer) for row in rows]
-    seen = [(n, name) for names, n in viewers.items() for name in names]
-    tables = [
-        d.table(_NEW_KINDS, new),
-        d.table(["int", "text"], [(_NOBODY, ""), *seen]),
-        d.table(["text"], [[name] for name in ("", *topics.handled)]),
-        d.table(["text"], [[name] for name in ("", *topics.handled, *topics.stored)]),
-    ]
-    (new_rows, seen_rows, handled, known), params = (sql for sql, _ in tables), [p for _, ps in tables for p in ps]
-    sql = f"""
-        WITH new (viewer, topic, key, at_ms, delay_ms, ttr_ms, body, label, pk, expires_ms, trace, level, actor,
-                producer) AS ({new_rows}),
-            seen (viewer, name) AS ({seen_rows}), handled (name) AS ({handled}), known (name) AS ({known}),
-            checked AS (SELECT new.*,
-                (topic IN (SELECT name FROM handled)
-                    OR EXISTS (SELECT 1 FROM delaytasks_topic AS stored WHERE stored.name = new.topic))
-                AND (viewer = {_NOBODY} OR (
-                    NOT EXISTS (SELECT 1 FROM delaytasks_topic AS stored
-                                WHERE stored.name NOT IN (SELECT name FROM known))
-                    AND (SELECT 1 FROM seen WHERE seen.viewer = new.viewer AND seen.name <> new.topic
-                         AND (SELECT id FROM delaytasks_job AS live WHERE live.ended_at IS NULL
-                              AND live.topic = seen.name AND live.key = new.key) IS NOT NULL LIMIT 1) IS NULL
-                )) AS is_allowed FROM new)"""
-    return sql, params
+    viewers: dict[frozenset[str] | None, int] = {None: _NOBODY}
+    for row in rows:
+        viewers.setdefault(row.elsewhere, len(viewers))
+    handled = frozenset(topics.handled)
+    new = [(viewers[row.elsewhere], row.job.topic in handled, *row.job, row.actor, row.producer) for row in rows]
+    new_rows, params = d.table(_NEW_KINDS, new)
+    columns = "viewer, handled, topic, key, at_ms, delay_ms, ttr_ms, body, label, pk, expires_ms, trace, level, actor"
+    is_known = "(handled OR EXISTS (SELECT 1 FROM delaytasks_topic AS stored WHERE stored.name = new.topic))"
+    sql = f"WITH new ({columns}, producer) AS ({new_rows})"
+    if len(viewers) == 1:
+        return f"{sql}, checked AS (SELECT new.*, {is_known} AS is_allowed FROM new)", params
+    seen_rows, seen = d.table(["int", "text"], [(n, name) for names, n in viewers.items() for name in names or [""]])
+    new_topics, known = _new_topics(d, topics)
+    sql += f""", seen (viewer, name) AS ({seen_rows}),
+        checked AS (SELECT new.*, {is_known} AND (viewer = {_NOBODY} OR (
+            NOT EXISTS ({new_topics})
+            AND (SELECT 1 FROM seen WHERE seen.viewer = new.viewer AND seen.name <> new.topic
+                 AND (SELECT id FROM delaytasks_job AS live WHERE live.ended_at IS NULL
+                      AND live.topic = seen.name AND live.key = new.key) IS NOT NULL LIMIT 1) IS NULL
+        )) AS is_allowed FROM new)"""
+    return sql, [*params, *seen, *known]
 
 
-def _insert(
-    using: str, rows: Sequence[NewRow], topics: Topics, wait_ms: int
-) -> tuple[dict[tuple[str, str], _Checked], set[str]]:
+def _new_topics(d: dialects.Dialect, topics: Topics) -> tuple[str, list[Any]]:
+    known, params = d.table(["text"], [[name] for name in ("", *topics.handled, *topics.stored)])
+    return f"SELECT stored.name FROM delaytasks_topic AS stored WHERE stored.name NOT IN ({known})", params
+
+
+def _find_new_topics(using: str, topics: Topics) -> set[str]:
+    """Return the topics of the table that are not in `topics`; none if that fails, because rows are committed."""
+    try:
+        return {name for (name,) in dialects.run(using, *_new_topics(dialects.get_dialect(using), topics))}
+    except (DatabaseError, InterfaceError) as error:
+        logger.debug("The topics could not be read: %r", error)
+        return set()
+
+
+def _insert(using: str, rows: Sequence[NewRow], topics: Topics, wait_ms: int) -> dict[tuple[str, str], _Checked]:
     """Insert the rows that are allowed and whose (topic, key) no live job has, with their events, in a transaction."""
     d = dialects.get_dialect(using)
     if not d.writes_in_with:
@@ -173,25 +183,16 @@ def _insert(
             INSERT INTO delaytasks_jobevent ({transitions.EVENT_COLUMNS})
             SELECT id, '{Outcome.SCHEDULED}', 0, due_ms, now_ms, NULL, due_ms, '', actor, '', ''
             FROM inserted JOIN new USING (topic, key) WHERE actor <> '')
-        SELECT is_allowed, id, topic, key, due_ms, now_ms, priority FROM checked LEFT JOIN inserted USING (topic, key)"""
+        SELECT is_allowed, id, topic, key, due_ms, now_ms, priority
+        FROM checked LEFT JOIN inserted USING (topic, key)"""
     keys = sorted({row.job.key for row in rows if row.elsewhere is not None})
-    _, found, stored = dialects.run_together(using, [_beginning(wait_ms, keys), (sql, params), _new_topics(d, topics)])
-    return {(row[2], row[3]): _Checked(row[0], StoredJob(*row[1:]) if row[1] else None) for row in found}, {
-        name for (name,) in stored
-    }
-
-
-def _new_topics(d: dialects.Dialect, topics: Topics) -> tuple[str, list[Any]]:
-    known, params = d.table(["text"], [[name] for name in ("", *topics.handled, *topics.stored)])
-    return (
-        f"WITH known (name) AS ({known}) SELECT name FROM delaytasks_topic WHERE name NOT IN (SELECT * FROM known)",
-        params,
-    )
+    _, found = dialects.run_together(using, [_beginning(wait_ms, keys), (sql, params)])
+    return {(row[2], row[3]): _Checked(row[0], StoredJob(*row[1:]) if row[1] else None) for row in found}
 
 
 def _insert_in_steps(
     using: str, d: dialects.Dialect, rows: Sequence[NewRow], topics: Topics
-) -> tuple[dict[tuple[str, str], _Checked], set[str]]:
+) -> dict[tuple[str, str], _Checked]:
     checks, params = _checks(d, rows, topics)
     with transaction.atomic(using):
         found = dialects.run(using, f"{checks} SELECT topic, key, is_allowed FROM checked", params)
@@ -203,8 +204,7 @@ def _insert_in_steps(
                 stored |= {(s.topic, s.key): s for s in (transitions.insert_new(using, jobs) if jobs else [])}
         actors = {pair(row): row.actor for row in rows}
         transitions.record(using, [_scheduled(s, actors[name]) for name, s in stored.items() if actors[name]])
-        new_topics = {name for (name,) in dialects.run(using, *_new_topics(d, topics))}
-    return {pair(row): _Checked(pair(row) in allowed, stored.get(pair(row))) for row in rows}, new_topics
+    return {pair(row): _Checked(pair(row) in allowed, stored.get(pair(row))) for row in rows}
 
 
 def _scheduled(job: StoredJob, actor: str) -> Event:

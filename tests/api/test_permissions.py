@@ -122,7 +122,7 @@ def test_removed_grant_applies_to_the_next_request(make_token: Any, api: Any) ->
 
 def test_still_valid_notices_a_revoked_token_or_grant(make_token: Any) -> None:
     make_token(topics={"order.close": "consume"})
-    caller = permissions.TokenCaller(the_token(), Grant.objects.all())
+    caller = permissions.TokenCaller(the_token(), permissions.Rights(Grant.objects.all()))
     assert caller.still_valid()
     assert caller.may(Right.CONSUME, "order.close")
     Grant.objects.all().delete()

@@ -211,8 +211,8 @@ class Caller(abc.ABC):
         return f"{self.name}/{consumer}" if consumer else self.name
 
 
-class _Rights:
-    """The rights that grants give, with a memory of what was asked. Copies of a caller share it."""
+class Rights:
+    """The rights that grants give, with a memory of what was asked: the requests of a token share them for a moment."""
 
     def __init__(self, grants: Iterable[Grant]) -> None:
         self._grants = list(grants)
@@ -223,11 +223,12 @@ class _Rights:
 
     def remember(self, question: Hashable, answer: Callable[[], Returned]) -> Returned:
         """Return the answer to the question, which is the same as long as the grants are."""
-        if question not in self._known:
+        found: Returned | None = self._known.get(question)
+        if found is None:
+            found = answer()
             if len(self._known) >= MAX_REMEMBERED:  # whoever asks for ever new topics must not fill the memory
                 self._known.clear()
-            self._known[question] = answer()
-        found: Returned = self._known[question]
+            self._known[question] = found
         return found
 
 
@@ -238,10 +239,10 @@ class TokenCaller(Caller):
     to schedule or cancel jobs nobody needs those of others.
     """
 
-    def __init__(self, token: Token, grants: Iterable[Grant], change: int | None = None) -> None:
+    def __init__(self, token: Token, rights: Rights, change: int | None = None) -> None:
         config = conf.get()
         self.token = token
-        self._rights = _Rights(grants)
+        self._rights = rights
         self._change = change
         self.name = token.account.name
         self.signature = f"{self.name} (token {token.prefix})"
@@ -272,7 +273,7 @@ class TokenCaller(Caller):
     def still_valid(self) -> bool:
         self._change = token_cache.answers.change
         valid = Token.objects.usable().filter(pk=self.token.pk).exists()
-        self._rights = _Rights(_grants(self.token) if valid else [])
+        self._rights = _rights(self.token) if valid else Rights([])
         return bool(valid)
 
     def shown_body(self, body: Any, topic: str) -> Any:
@@ -353,8 +354,8 @@ def _redacted(body: Any, topic: str, hidden_topics: set[str]) -> Any:
     return HIDDEN if topic in hidden_topics else redacted(body, conf.get().redact)
 
 
-def _grants(token: Token) -> list[Grant]:
-    return list(Grant.objects.using(token._state.db).filter(token=token.pk))
+def _rights(token: Token) -> Rights:
+    return Rights(Grant.objects.using(token._state.db).filter(token=token.pk))
 
 
 class TokenAuthentication(BaseAuthentication):
@@ -415,12 +416,12 @@ def caller_of(answer: token_cache.Answer) -> TokenCaller | None:
     """Return the caller of an answer of the token cache, or None if there is none, or its token has expired."""
     if answer.token is None or answer.token.has_expired:
         return None
-    return TokenCaller(answer.token, answer.grants, answer.change)
+    return TokenCaller(answer.token, answer.rights, answer.change)
 
 
-def _ask(secret: str) -> tuple[Token | None, list[Grant]]:
+def _ask(secret: str) -> tuple[Token | None, Rights | None]:
     token = find_token(secret)
-    return token, [] if token is None else _grants(token)
+    return token, None if token is None else _rights(token)
 
 
 def find_token(secret: str) -> Token | None:

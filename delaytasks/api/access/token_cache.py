@@ -12,7 +12,7 @@ import secrets
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from django.db import models, transaction
@@ -31,12 +31,12 @@ class Answer(NamedTuple):
     """The result of looking up a secret in the database.
 
     token    the valid token, or None
-    grants   the grants of the token
+    rights   what the grants of the token allow
     change   the mark of the last change that this process knew before it asked
     """
 
     token: Any
-    grants: Sequence[Any] = ()
+    rights: Any = None
     change: int | None = None
 
 
@@ -67,11 +67,11 @@ class TokenCache:
         seconds = UNKNOWN_SECONDS if answer.token is None else KEPT_SECONDS
         return answer if now - asked_at < seconds else None
 
-    def get_or_ask(self, secret: str, ask: Callable[[str], tuple[Any, Sequence[Any]]]) -> Answer:
-        """Return the recent answer, or the result of ask(secret): the valid token and its grants, or None and ()."""
+    def get_or_ask(self, secret: str, ask: Callable[[str], tuple[Any, Any]]) -> Answer:
+        """Return the recent answer, or the result of ask(secret): the valid token and its rights, or None and None."""
         return self.get(secret) or self.ask(secret, ask)
 
-    def ask(self, secret: str, ask: Callable[[str], tuple[Any, Sequence[Any]]]) -> Answer:
+    def ask(self, secret: str, ask: Callable[[str], tuple[Any, Any]]) -> Answer:
         """Return the result of ask(secret) and keep it, unless something has changed meanwhile."""
         if self.change is None:
             self.change = self._read_change()  # before the database, so that the answer is not older than the mark

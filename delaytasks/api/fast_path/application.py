@@ -96,7 +96,8 @@ class FastPath:
             unread.is_complete = length == 0 and "transfer-encoding" not in headers
             return await self._pass_on(scope, unread, receive, send)
         try:
-            async with bodies.received(receive, limit) as body:
+            with Body() as body:
+                await body.receive(receive, limit)
                 reply = None
                 # A larger body would keep the event loop from other requests while it is parsed.
                 is_hot = caller is not None and scope["method"] == "POST" and body.size <= min(limit, bodies.IN_MEMORY)

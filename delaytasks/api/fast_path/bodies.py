@@ -2,8 +2,7 @@
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 Message = Mapping[str, Any]
@@ -17,7 +16,7 @@ class Disconnected(Exception):
 
 
 class Body:
-    """The body of a request, or its beginning if it is longer than the limit."""
+    """The body of a request, or its beginning if it is longer than the limit. To be used in a `with` statement."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -31,7 +30,7 @@ class Body:
             self._bytes += data
             return
         if self._file is None:
-            self._file = tempfile.TemporaryFile()  # noqa: SIM115  closed by close()
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115  closed at the end of the block
             self._file.write(self._bytes)
             self._bytes = b""
         self._file.write(data)
@@ -67,22 +66,18 @@ class Body:
 
         return replayed
 
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-
-
-@asynccontextmanager
-async def received(receive: Receive, limit: int) -> AsyncIterator[Body]:
-    """Receive a body, at most `limit` bytes and one chunk. Raises Disconnected."""
-    body = Body()
-    try:
-        while body.size <= limit and not body.is_complete:
+    async def receive(self, receive: Receive, limit: int) -> None:
+        """Receive a body, at most `limit` bytes and one chunk. Raises Disconnected."""
+        while self.size <= limit and not self.is_complete:
             message = await receive()
             if message["type"] == "http.disconnect":
                 raise Disconnected
-            body.add(message.get("body", b""))
-            body.is_complete = not message.get("more_body", False)
-        yield body
-    finally:
-        body.close()
+            self.add(message.get("body", b""))
+            self.is_complete = not message.get("more_body", False)
+
+    def __enter__(self) -> "Body":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()

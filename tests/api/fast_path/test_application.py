@@ -15,10 +15,10 @@ from django.http import HttpResponse
 
 from delaytasks.api import notifier
 from delaytasks.api.access import permissions
-from delaytasks.api.batching import adds
 from delaytasks.api.fast_path import application, callers
 from delaytasks.api.fast_path.application import FastPath
 from delaytasks.api.models import Token
+from delaytasks.db import groups
 from delaytasks.jobs import schedule
 from delaytasks.models import Job
 from delaytasks.states import State
@@ -46,8 +46,10 @@ def send(headers: dict[str, str], data: Any, **more: Any) -> Any:
 def grouped(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes of the groups of adds."""
     sizes: list[int] = []
-    possible = adds._possible
-    monkeypatch.setattr(adds, "_possible", lambda using, rows: (sizes.append(len(rows)), possible(using, rows))[1])
+    add_each = groups.add_each
+    monkeypatch.setattr(
+        groups, "add_each", lambda using, rows, *args: (sizes.append(len(rows)), add_each(using, rows, *args))[1]
+    )
     return sizes
 
 
@@ -180,15 +182,31 @@ def test_jobs_reserved_for_a_client_that_is_gone_are_released(
 
 
 def test_concurrent_adds_of_one_key_create_one_job(headers: dict[str, str], grouped: list[int]) -> None:
-    async def run() -> list[Any]:
-        body = json.dumps(ADD).encode()
-        request = asgi_client.arequest
-        requests = [request("POST", "/api/queue/", body, "application/json", headers) for _ in range(8)]
-        return list(await asyncio.gather(*requests))
-
-    answers = asyncio.run_coroutine_threadsafe(run(), asgi_client._loop()).result(30)
+    answers = at_once(headers, [("queue/", ADD)] * 8)
     assert sorted(answer.json()["success"] for answer in answers) == [False] * 7 + [True]
     assert Job.objects.count() == 1
+
+
+def test_concurrent_adds_of_one_key_through_both_doors_create_one_job(
+    headers: dict[str, str], grouped: list[int]
+) -> None:
+    job = {"topic": ADD["topic"], "key": ADD["id"], "delay_seconds": 60}
+    answers = at_once(headers, [("queue/", ADD), ("jobs/", job)] * 4)
+    assert sum(answer.json().get("result") == "created" for answer in answers) == 1
+    assert Job.objects.count() == 1
+
+
+def at_once(headers: dict[str, str], requests: list[tuple[str, Any]]) -> list[Any]:
+    """Send the requests at the same time. Return the answers."""
+
+    async def run() -> list[Any]:
+        sent = [
+            asgi_client.arequest("POST", f"/api/{path}", json.dumps(data).encode(), "application/json", headers)
+            for path, data in requests
+        ]
+        return list(await asyncio.gather(*sent))
+
+    return list(asyncio.run_coroutine_threadsafe(run(), asgi_client._loop()).result(30))
 
 
 def test_database_that_does_not_answer_is_told(headers: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +217,7 @@ def test_database_that_does_not_answer_is_told(headers: dict[str, str], monkeypa
     assert send(headers, ADD).status_code == 503  # the token is not known yet
     monkeypatch.undo()
     assert send(headers, {**ADD, "id": "one"}).json()["success"]
-    monkeypatch.setattr(adds, "_possible", fail)
+    monkeypatch.setattr(groups, "add_each", fail)
     refused = send(headers, ADD)
     assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
     assert refused.json()["id"] == "k"
