@@ -15,7 +15,7 @@ from django.http import HttpResponse
 
 from delaytasks.api import notifier
 from delaytasks.api.access import permissions
-from delaytasks.api.fast_path import application, callers
+from delaytasks.api.fast_path import application, callers, endpoints
 from delaytasks.api.fast_path.application import FastPath
 from delaytasks.api.models import Token
 from delaytasks.db import groups
@@ -187,13 +187,27 @@ def test_concurrent_adds_of_one_key_create_one_job(headers: dict[str, str], grou
     assert Job.objects.count() == 1
 
 
-def test_concurrent_adds_of_one_key_through_both_doors_create_one_job(
-    headers: dict[str, str], grouped: list[int]
+def test_two_doors_to_one_key_are_never_in_one_group(
+    headers: dict[str, str], grouped: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Both would be answered as created."""
+    lane, add_each, begun = endpoints.lane("add", "default"), groups.add_each, threading.Event()
+
+    def add_when_both_wait(*args: Any) -> Any:
+        monkeypatch.setattr(groups, "add_each", add_each)
+        begun.set()
+        wait_until(lambda: sum(map(len, lane._queues.values())) == 2, seconds=5, what="two requests in the lane")
+        return add_each(*args)
+
+    monkeypatch.setattr(groups, "add_each", add_when_both_wait)
+    first = threading.Thread(target=at_once, args=(headers, [("queue/", {**ADD, "id": "first"})]))
+    first.start()
+    assert begun.wait(30)
     job = {"topic": ADD["topic"], "key": ADD["id"], "delay_seconds": 60}
-    answers = at_once(headers, [("queue/", ADD), ("jobs/", job)] * 4)
-    assert sum(answer.json().get("result") == "created" for answer in answers) == 1
-    assert Job.objects.count() == 1
+    answers = at_once(headers, [("queue/", ADD), ("jobs/", job)])
+    first.join()
+    assert [answer.json().get("result") == "created" for answer in answers].count(True) == 1
+    assert (sorted(Job.objects.values_list("key", flat=True)), grouped) == (["first", "k"], [1, 1, 1])
 
 
 def at_once(headers: dict[str, str], requests: list[tuple[str, Any]]) -> list[Any]:
