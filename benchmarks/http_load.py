@@ -24,11 +24,11 @@ class Failed(Exception):
 
 
 class Connection:
-    """One persistent connection with one token."""
+    """One persistent connection. `authorization` is the header of this name."""
 
-    def __init__(self, port: int, secret: str) -> None:
+    def __init__(self, port: int, authorization: str) -> None:
         self.port = port
-        self.head = f"Host: 127.0.0.1\r\nAuthorization: Bearer {secret}\r\nContent-Type: application/json\r\n"
+        self.head = f"Host: 127.0.0.1\r\nAuthorization: {authorization}\r\nContent-Type: application/json\r\n"
 
     async def open(self) -> None:
         self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port)
@@ -67,17 +67,29 @@ async def cycle(connection: Connection, topic: str, key: str) -> None:
     await connection.post("queue/", {"command": "finish", "id": popped["id"], "attempt": popped["attempt"]})
 
 
-ROUNDS: dict[str, Round] = {"add": add, "job": job, "cycle": cycle}
+async def publish(connection: Connection, queue: str, key: str) -> None:
+    """Publish through RabbitMQ's management plugin, whose addresses begin with /api/ too."""
+    properties = {"delivery_mode": 2, "expiration": str(DELAY_SECONDS * 1000), "message_id": key}
+    message = {"payload": json.dumps({"order": key}), "payload_encoding": "string"}
+    routing = {"properties": properties, "routing_key": queue}
+    answer = await connection.post("exchanges/%2F/amq.default/publish", routing | message)
+    if not answer["routed"]:
+        raise Failed("The message was not routed.")
 
 
-async def run(port: int, secret: str, topic: str, kind: str, connections: int, seconds: float) -> dict[str, float]:
+ROUNDS: dict[str, Round] = {"add": add, "job": job, "cycle": cycle, "publish": publish}
+
+
+async def run(
+    port: int, authorization: str, topic: str, kind: str, connections: int, seconds: float
+) -> dict[str, float]:
     """Return the rounds per second, and their p50 and p99 in ms, after a warm-up."""
     one_round, durations = ROUNDS[kind], list[float]()
     begun = time.monotonic() + WARMUP_SECONDS
     prefix = f"{kind}:{time.time_ns()}"
 
     async def client(number: int) -> None:
-        connection, n = Connection(port, secret), 0
+        connection, n = Connection(port, authorization), 0
         await connection.open()
         while (at := time.monotonic()) < begun + seconds:
             await one_round(connection, topic, f"{prefix}:{number}:{n}")
@@ -88,13 +100,19 @@ async def run(port: int, secret: str, topic: str, kind: str, connections: int, s
 
     await asyncio.gather(*map(client, range(connections)))
     took = time.monotonic() - begun
+    return summary(durations, took)
+
+
+def summary(durations: list[float], took: float) -> dict[str, float]:
+    """Return what run() returns, for rounds of these durations that took so many seconds in all."""
     percentiles = statistics.quantiles(durations, n=100)
     return {"per_second": len(durations) / took, "p50_ms": percentiles[49] * 1000, "p99_ms": percentiles[98] * 1000}
 
 
 def main(arguments: list[str]) -> None:
     port, secret, topic, kind, connections, seconds = arguments
-    print(json.dumps(asyncio.run(run(int(port), secret, topic, kind, int(connections), float(seconds)))))
+    load = run(int(port), f"Bearer {secret}", topic, kind, int(connections), float(seconds))
+    print(json.dumps(asyncio.run(load)))
 
 
 if __name__ == "__main__":

@@ -4,11 +4,13 @@ import json
 import math
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from typing import Any
 
 import greenstalk
 
+from benchmarks import http_load
 from benchmarks.contestants import rows
 from benchmarks.contestants.beanstalkd_server import FSYNC_MS, Beanstalkd
 from benchmarks.contestants.lines import serve, timed
@@ -18,7 +20,7 @@ CONFIGURATION = (
     " job at a time; delays are whole seconds, rounded up here, which causes most of its lateness and spreads its"
     " burst over a second (a lower bound); no bulk call"
 )
-CAN = ["schedule.one", "burst", "burst.update", "punctual", "pending", "cancel.one"]
+CAN = ["schedule.one", "burst", "burst.update", "punctual", "pending", "cancel.one", "http.add"]
 
 server = Beanstalkd()
 scheduled: list[int] = []  # the ids of the last `schedule`
@@ -65,6 +67,25 @@ def cancel(how: str, count: int) -> dict[str, Any]:
     return answer | {"cancelled": len(ids)}
 
 
+def http_add(connections: int, duration: float) -> dict[str, Any]:
+    """Put jobs through this many clients of its own, each in a thread, for `duration` seconds after a warm-up."""
+    durations: list[float] = []
+    begun = time.monotonic() + http_load.WARMUP_SECONDS
+
+    def put_on(number: int) -> None:
+        own, n = greenstalk.Client(("127.0.0.1", server.port)), 0
+        while (at := time.monotonic()) < begun + duration:
+            own.put(_body(number * 10**9 + n, 0, "noop"), delay=http_load.DELAY_SECONDS)
+            n += 1
+            if at >= begun:
+                durations.append(time.monotonic() - at)
+        own.close()
+
+    with ThreadPoolExecutor(connections) as threads:
+        list(threads.map(put_on, range(connections)))  # raises what a thread raised
+    return http_load.summary(durations, time.monotonic() - begun)
+
+
 def left() -> dict[str, Any]:
     stats = client.stats()
     return {"left": stats["current-jobs-ready"] + stats["current-jobs-reserved"] + stats["current-jobs-delayed"]}
@@ -85,6 +106,6 @@ def _body(n: int, due_us: int, kind: str) -> str:
 
 if __name__ == "__main__":
     try:
-        serve({f.__name__: f for f in (describe, setup, schedule, fill, cancel, left, clear)})
+        serve({f.__name__: f for f in (describe, setup, schedule, fill, cancel, http_add, left, clear)})
     finally:
         server.stop()

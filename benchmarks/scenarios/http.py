@@ -1,4 +1,7 @@
-"""Jobs per second scheduled over HTTP: one uvicorn with the project, clients and servers on one machine."""
+"""Jobs per second scheduled over HTTP: one uvicorn with the project, clients and servers on one machine.
+
+Beside it, in the forms add.1 and add.64: beanstalkd through its own client and protocol, and RabbitMQ's HTTP door.
+"""
 
 import http.client
 import json
@@ -20,6 +23,7 @@ from ..stand import Testbed
 from .ourselves import inside
 
 OURS = "delaytasks"
+RIVALS = ("beanstalkd", "rabbitmq")
 DELAY_SECONDS = 600
 BULK = 1000
 CALLERS = 8
@@ -117,6 +121,8 @@ def load(name: str, kind: str, connections: int, note: str) -> Form:
     """Return a form with many connections at once, each of which waits for its answer; see http_load.py."""
 
     def measure(testbed: Testbed, options: Options) -> Measured:
+        if testbed.name != OURS:
+            return measured(testbed.do("http_add", connections=connections, duration=LOAD_SECONDS))
         with ExitStack() as at_end:
             port, access = at_end.enter_context(served(testbed))
             if kind == "cycle":  # its mover makes the added jobs ready
@@ -126,12 +132,14 @@ def load(name: str, kind: str, connections: int, note: str) -> Form:
             done = subprocess.run(command, env=testbed.env, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise DriverFailed(f"The load failed: {done.stderr[-500:]}")
-        answer = json.loads(done.stdout)
-        return Measured(
-            answer["per_second"], {"connections": connections, "p50 ms": answer["p50_ms"], "p99 ms": answer["p99_ms"]}
-        )
+        return measured(json.loads(done.stdout))
 
-    return Form("http", name, "rounds/s" if kind == "cycle" else "jobs/s", measure, only=(OURS,), note=note)
+    def measured(answer: dict[str, float]) -> Measured:
+        more = {"connections": connections, "p50 ms": answer["p50_ms"], "p99 ms": answer["p99_ms"]}
+        return Measured(answer["per_second"], more)
+
+    only, unit = ((OURS,), "rounds/s") if kind == "cycle" else ((OURS, *RIVALS), "jobs/s")
+    return Form("http", name, unit, measure, only=only, note=note)
 
 
 FORMS = [
@@ -139,6 +147,7 @@ FORMS = [
     form("one.8", rest, "the same with eight clients", callers=CALLERS),
     form("add", command, "the command protocol's add, one client"),
     form("bulk", rest, "POST /jobs/ with a thousand jobs per request", bulk=BULK, share=1),
+    load("add.1", "add", 1, "the command protocol's add, one connection"),
     load("add.64", "add", 64, "the command protocol's add, 64 connections at once"),
     load("cycle.64", "cycle", 64, "add, pop and finish, 64 connections at once"),
 ]

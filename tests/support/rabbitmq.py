@@ -7,6 +7,7 @@ DELAYTASKS_TEST_RABBITMQ   path of a rabbitmq-server script, for example where t
 import os
 import signal
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import amqp
@@ -23,9 +24,10 @@ class RabbitServer(Server):
 
     name = "rabbit"
 
-    def __init__(self, **options: str) -> None:
+    def __init__(self, *, plugins: Sequence[str] = (), **options: str) -> None:
         super().__init__()
         self.options = options  # of rabbitmq.conf
+        self.plugins = plugins
         self.port, self.dist_port, self.mapper_port = free_port(), free_port(), free_port()
         self.mapper: subprocess.Popen | None = None
 
@@ -52,7 +54,7 @@ class RabbitServer(Server):
             "CONFIG_FILE": self.directory / "config.conf", "CONF_ENV_FILE": self.directory / "conf-env",
             "SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
         }  # fmt: skip
-        (self.directory / "plugins").write_text("[].\n")
+        (self.directory / "plugins").write_text(f"[{','.join(self.plugins)}].\n")
         (self.directory / "conf-env").touch()
         (self.directory / "config.conf").write_text("".join(f"{name} = {v}\n" for name, v in self.options.items()))
         mapper = {"ERL_EPMD_ADDRESS": "127.0.0.1", "ERL_EPMD_PORT": str(self.mapper_port)}
