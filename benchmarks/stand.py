@@ -117,9 +117,16 @@ class Testbed:
     # -- the workers ----------------------------------------------------------------------------
 
     @contextmanager
-    def workers(self, count: int | None = None, warm: bool = True) -> Iterator[list[subprocess.Popen[bytes]]]:
-        """Run the workers inside the block, warmed up. `count` limits the worker commands."""
-        commands = [*self.info["workers"][:count], *self.info.get("extra", [])]
+    def workers(
+        self, count: int | None = None, warm: bool = True, concurrency: int | None = None
+    ) -> Iterator[list[subprocess.Popen[bytes]]]:
+        """Run the workers inside the block, warmed up.
+
+        count         limits the worker commands
+        concurrency   the number of processes of each worker, if its command has this option
+        """
+        workers = [[_concurrency(argument, concurrency) for argument in command] for command in self.info["workers"]]
+        commands = [*workers[:count], *self.info.get("extra", [])]
         for log in self.directory.glob("worker-*.log"):
             log.unlink()
         try:
@@ -164,3 +171,7 @@ class Testbed:
     def report(self) -> str:
         """Return the end of each worker's log."""
         return "\n".join(f"--- {log.name}\n{tail(log, 15)}" for log in sorted(self.directory.glob("worker-*.log")))
+
+
+def _concurrency(argument: str, concurrency: int | None) -> str:
+    return f"--concurrency={concurrency}" if concurrency and argument.startswith("--concurrency=") else argument

@@ -36,7 +36,7 @@ CONFIGURATION = (
     " the mover thread, and beat; default settings; a row per job and an event per attempt"
 )
 CAN = ["schedule.one", "schedule.ten", "schedule.bulk", "cancel.one", "cancel.bulk", "punctual", "pending"]
-CAN += ["burst", "burst.update", "burst.one-commit", "burst.batch"]
+CAN += ["burst", "burst.update", "burst.one-commit", "burst.batch", "slow.herd", "slow.call", "slow.call-one-commit"]
 BULK = 1000
 TEN = 10
 

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 
 from ..plan import Form
 
-NAMES = ("schedule", "burst", "punctual", "pending", "cancel", "http", "scale", "forward", "idle")
+NAMES = ("schedule", "burst", "slow", "punctual", "pending", "cancel", "http", "scale", "forward", "idle")
 
 
 def exists(name: str) -> bool:

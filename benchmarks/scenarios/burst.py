@@ -18,18 +18,23 @@ STALLED_SECONDS = 60.0
 
 def form(name: str, kind: str, needs: str, note: str) -> Form:
     def measure(testbed: Testbed, options: Options) -> Measured:
-        with testbed.workers():
-            due = fill_ahead(testbed, kind, options.jobs, lambda start: [start] * options.jobs)
-            until_due = max(0.0, due - time.time())
-            testbed.sink.await_count(options.jobs, until_due + TIMEOUT_SECONDS, until_due + STALLED_SECONDS)
-            testbed.await_quiet()
-            records = testbed.sink.records()
-        numbers = lateness(records, options.jobs)
-        if numbers["missing"] or numbers["twice"]:  # losing jobs would look fast
-            raise DriverFailed(f"{numbers['missing']:.0f} jobs did not run, {numbers['twice']:.0f} ran twice")
-        return Measured(per_second(records, due), numbers)
+        return measured(testbed, options, kind)
 
     return Form("burst", name, "jobs/s", measure, needs=needs, note=note)
+
+
+def measured(testbed: Testbed, options: Options, kind: str, concurrency: int | None = None) -> Measured:
+    """Measure a burst of this kind; `concurrency` as in Testbed.workers()."""
+    with testbed.workers(concurrency=concurrency):
+        due = fill_ahead(testbed, kind, options.jobs, lambda start: [start] * options.jobs)
+        until_due = max(0.0, due - time.time())
+        testbed.sink.await_count(options.jobs, until_due + TIMEOUT_SECONDS, until_due + STALLED_SECONDS)
+        testbed.await_quiet()
+        records = testbed.sink.records()
+    numbers = lateness(records, options.jobs)
+    if numbers["missing"] or numbers["twice"]:  # losing jobs would look fast
+        raise DriverFailed(f"{numbers['missing']:.0f} jobs did not run, {numbers['twice']:.0f} ran twice")
+    return Measured(per_second(records, due), numbers)
 
 
 FORMS = [

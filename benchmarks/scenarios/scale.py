@@ -140,26 +140,14 @@ def with_buckets(buckets: int) -> Form:
 
 def with_workers(processes: int, kind: str) -> Form:
     """Return a burst with this number of worker processes."""
-    form = burst.form(kind, kind, "", "")
 
     def measure(testbed: Testbed, options: Options) -> Measured:
-        before = testbed.info["workers"]
-        testbed.info["workers"] = [[_concurrency(argument, processes) for argument in command] for command in before]
-        try:
-            measured = form.measure(testbed, options)
-        finally:
-            testbed.info["workers"] = before
-        assert isinstance(measured, Measured)
-        return measured
+        return burst.measured(testbed, options, kind, processes)
 
     note = f"a burst of kind {kind} with {processes} worker process{'es' * (processes > 1)}"
     return Form(
         "scale", f"workers{processes}.{kind}", "jobs/s", measure, only=(OURS,), databases=("postgres",), note=note
     )
-
-
-def _concurrency(argument: str, processes: int) -> str:
-    return f"--concurrency={processes}" if argument.startswith("--concurrency=") else argument
 
 
 FORMS = [

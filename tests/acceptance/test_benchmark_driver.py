@@ -14,6 +14,7 @@ from tests.support.servers import RedisServer
 pytestmark = pytest.mark.tools
 
 KINDS = {"burst": "noop"} | {f"burst.{kind}": kind for kind in ("update", "update-relaxed", "one-commit", "batch")}
+KINDS |= {f"slow.{kind}": kind for kind in ("herd", "call", "call-one-commit")}
 
 
 @pytest.fixture
@@ -39,8 +40,8 @@ def test_the_driver_schedules_cancels_and_clears(driver: Driver) -> None:
         assert driver.do("left") == {"left": 0}
 
 
-def test_the_driver_fills_every_form_of_the_burst(driver: Driver) -> None:
-    forms = [form for form in driver.do("describe")["can"] if form.startswith("burst")]
+def test_the_driver_fills_every_kind_of_job(driver: Driver) -> None:
+    forms = [form for form in driver.do("describe")["can"] if form.startswith(("burst", "slow"))]
     driver.do("setup")
     for number, form in enumerate(forms):
         driver.do("fill", due=[time.time() + 3600] * 3, kind=KINDS[form])
