@@ -33,6 +33,7 @@ from .completion import (
     take_back,
 )
 from .coroutines import await_result
+from .group import Group
 from .isolation import close_connections, isolated, reset_broken_connections
 
 logger = logging.getLogger("delaytasks")
@@ -72,19 +73,23 @@ class Executor:
         attempt, self.next = self.next, None
         return attempt
 
-    def run_together(self, group: Sequence[RunningJob]) -> bool:
-        """Run the group in one transaction. Return False if its jobs must be run again one by one."""
-        with tracing.attempts(group):
+    def run_together(self, group: Group) -> bool:
+        """Run the group in one transaction. Return False if the jobs that it has begun must be run again one by one."""
+        with tracing.attempts(group.waiting):
             return self._run_together(group)
 
-    def _run_together(self, group: Sequence[RunningJob]) -> bool:
+    def _run_together(self, group: Group) -> bool:
         completed = None
         try:
             if not self.handler.atomic:
-                self.run_without_transaction(group)
+                self.run_without_transaction(group.begin_all())
                 return True
             with ExitStack() as after_commit, completing_transaction(self.using, self.removals) as completed:
-                completions = self.completions(group, self.results(group))
+                if self.handler.batch:
+                    results = self.results(group.begin_all())
+                else:
+                    results = [self.call([attempt], attempt) for attempt in group]
+                completions = self.completions(group.begun, results)
                 complete(self.using, completions, completed, relaxed=self.handler.relaxed_commit)
                 self.limit_callbacks(after_commit, completed)
         except BaseException as error:
@@ -94,7 +99,8 @@ class Executor:
             self.reraise_if_stopping(error)
             tracing.failed(error, format_error)
             self.repair_connection(error)
-            logger.info("%s: running %s jobs singly after %s", self.handler.topic, len(group), type(error).__name__)
+            count = len(group.begun) + len(group.waiting)
+            logger.info("%s: running %s jobs singly after %s", self.handler.topic, count, type(error).__name__)
             return False
         return True
 

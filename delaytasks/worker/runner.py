@@ -11,6 +11,7 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from django.db import DatabaseError, Error, InterfaceError, connections
@@ -25,6 +26,7 @@ from . import dispatch, liveness, process_name, ttr
 from .attempt import RunningJob
 from .claim import RESERVE_MS, Candidates
 from .executor import Executor
+from .group import Group
 from .process_name import in_run, new_slot_token, worker_name
 
 logger = logging.getLogger("delaytasks")
@@ -291,23 +293,35 @@ class Run:
             self.run_group(group)
             group = self.candidates.claim_group(self.handler.batch or self.pace.size) if self.may_claim() else []
 
-    def run_group(self, group: list[RunningJob]) -> None:
+    def run_group(self, attempts: list[RunningJob]) -> None:
         """Run a group in one call or commit. If that fails, run its jobs one by one, as many as the time allows."""
-        remaining, until = list(group), time.monotonic() + 2 * BATCH_TARGET_SECONDS
-        self.prepare(group)
+        self.prepare(attempts)
+        group = Group(attempts, self.hand_back)
         try:
-            if len(group) > 1 and self.executor.run_together(group):
-                remaining.clear()
-                self.ran += len(group)
-            elif len(group) > 1:  # one bad job must not make the others fail
-                self.pace.size = 1
-            while remaining and (len(remaining) == len(group) or (time.monotonic() < until and self.may_continue())):
-                for attempt in self.renew(remaining[:1]):
+            if len(attempts) == 1 or not self.run_together(group):
+                self.run_singly(group)
+        finally:
+            self.hand_back(group.pop_waiting())
+
+    def run_together(self, group: Group) -> bool:
+        """Run the group in one call or commit. Return False if that fails: its jobs wait again then."""
+        with nullcontext() if self.handler.batch else group.handing_back():
+            committed = self.executor.run_together(group)
+        if committed:
+            self.ran += len(group.begun)
+        else:  # one bad job must not make the others fail
+            self.pace.size = 1
+            group.start_again()
+        return committed
+
+    def run_singly(self, group: Group) -> None:
+        with group.handing_back():
+            for each in group:
+                for attempt in self.renew([each]):
                     self.executor.run_one(attempt)
                     self.ran += 1
-                del remaining[:1]
-        finally:
-            self.hand_back(remaining)
+                if not self.may_continue():
+                    break
 
     def prepare(self, attempts: Sequence[RunningJob]) -> None:
         """Keep the run slot for the longest TTR of these jobs, also after a handler touches one of them."""

@@ -12,7 +12,7 @@ import pytest
 from delaytasks import schedule, schedule_many
 from delaytasks.models import Job, Topic
 from delaytasks.outcomes import ErrorCode
-from delaytasks.states import State
+from delaytasks.states import Outcome, State
 
 from ..support.installation import World
 
@@ -68,6 +68,22 @@ def test_jobs_behind_a_slow_call_run_in_another_process_meanwhile(world: World) 
     assert Job.objects.get(key="slow").state == State.RESERVED
     (world.directory / "resume").touch()
     world.until(lambda: world.ended(400, state=State.FINISHED), seconds=30, what="the slow job to end")
+
+
+@pytest.mark.only_on("postgresql")
+def test_jobs_of_a_group_behind_a_slow_call_run_in_another_process_meanwhile(world: World) -> None:
+    world.start_all(concurrency=2)
+    schedule_many({"topic": "groupmates", "key": f"k{n}", "delay": 0} for n in range(300))
+    group = world.directory / "groupmates"
+    world.until(lambda: group.exists() and group.read_text(), seconds=30, what="a group of several jobs")
+    world.until(lambda: world.ended(299, state=State.FINISHED), seconds=30, what="the others to end")
+    slow, *others = json.loads(group.read_text())
+    assert others
+    assert Job.objects.get(key=slow).state == State.RESERVED
+    assert {event.outcome for key in others for event in Job.objects.get(key=key).events.all()} == {Outcome.FINISHED}
+    (world.directory / "resume").touch()
+    world.until(lambda: world.ended(300, state=State.FINISHED), seconds=30, what="the slow job to end")
+    assert len(world.effects("groupmates")) == 300
 
 
 def test_the_run_slot_of_a_killed_process_is_free_at_once(world: World) -> None:
@@ -138,7 +154,7 @@ def test_a_worker_stopped_while_busy_loses_no_job_and_runs_none_twice(
     worker = world.start_worker("first")
     world.await_workers()
     keys = [f"k{i}" for i in range(count)]
-    schedule_many({"topic": topic, "key": key, "delay": 0, "ttr": 3600} for key in keys)
+    schedule_many({"topic": "neighbours", "key": key, "delay": 0, "ttr": 3600} for key in keys)
     # By then its batches have reached their full size.
     world.until(lambda: len(world.effects(topic)) >= first, seconds=15, what="the worker to be busy")
 

@@ -1,5 +1,6 @@
 """Handlers: `quick` is well behaved; others hang, exceed their TTR or ignore the interrupt."""
 
+import json
 import os
 import signal
 import time
@@ -10,6 +11,8 @@ from django.conf import settings
 
 from delaytasks import clock, handler, poll
 from delaytasks.db import dialects
+from delaytasks.models import Job
+from delaytasks.states import State
 
 from .models import Effect
 from .tasks import backend
@@ -114,6 +117,18 @@ def neighbours(job):
     while job.key == "slow" and not (Path(settings.VAR) / "resume").exists():
         mark(job)
         time.sleep(0.02)
+    store_effects(job)
+
+
+@handler("groupmates", one_commit=True)
+def groupmates(job):
+    """The first job of the first group of several waits for the test, before the others of its group are called."""
+    group = Job.objects.filter(topic=job.topic, worker=job.worker, state=State.RESERVED).order_by("id")
+    path = Path(settings.VAR) / "groupmates"
+    if not path.exists() and group.count() > 1 and group[0].pk == job.id:
+        path.write_text(json.dumps(list(group.values_list("key", flat=True))))
+        while not (Path(settings.VAR) / "resume").exists():
+            time.sleep(0.02)
     store_effects(job)
 
 

@@ -1,0 +1,102 @@
+"""A group: jobs that are claimed together because they share a call or a commit.
+
+With `one_commit` the handler is called with one job after the other. The jobs behind a slow call are claimed, so no
+other run slot could run them. As the thread of the run is busy with that call, another thread hands them back.
+"""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from time import monotonic
+
+from django.db import connections
+
+from .attempt import RunningJob
+from .claim import RESERVE_MS
+
+logger = logging.getLogger("delaytasks")
+WAIT_SECONDS = RESERVE_MS / 1000  # how long a job of a group may wait for its call, as if it was only reserved
+
+
+class Group:
+    """Iterates over the jobs whose handler is called next, in run order.
+
+    begun       the jobs that the iteration has returned
+    hand_back   called with the jobs that have waited for too long, in another thread; must not raise a DatabaseError
+    """
+
+    def __init__(self, attempts: Sequence[RunningJob], hand_back: Callable[[Sequence[RunningJob]], None]) -> None:
+        self.begun: list[RunningJob] = []
+        self._waiting = deque(attempts)  # two threads remove from it: popleft() and pop() are atomic
+        self._hand_back = hand_back
+        self._until = 0.0  # by time.monotonic()
+
+    @property
+    def waiting(self) -> list[RunningJob]:
+        """The jobs whose handler was not called, in run order; a copy."""
+        return list(self._waiting)
+
+    def __iter__(self) -> Iterator[RunningJob]:
+        """Yield the first job, and further ones until WAIT_SECONDS after the start of handing_back()."""
+        while attempt := _pop(self._waiting.popleft):
+            self.begun.append(attempt)
+            yield attempt
+            if monotonic() >= self._until:
+                break
+
+    def begin_all(self) -> list[RunningJob]:
+        """Return all jobs, which share one call."""
+        self.begun += self.pop_waiting()
+        return self.begun
+
+    def pop_waiting(self) -> list[RunningJob]:
+        """Return the jobs that wait. They do not belong to the group any more."""
+        return list(iter(lambda: _pop(self._waiting.popleft), None))
+
+    def start_again(self) -> None:
+        """Let the begun jobs wait again, before the others: what they did was rolled back."""
+        self._waiting.extendleft(reversed(self.begun))
+        self.begun = []
+
+    @contextmanager
+    def handing_back(self) -> Iterator[None]:
+        """Hand back the jobs that still wait WAIT_SECONDS from now, while the block runs.
+
+        Not to be left inside a transaction: a job that the transaction has locked is handed back after its commit.
+        """
+        self._until = monotonic() + WAIT_SECONDS
+        if len(self._waiting) < 2:  # the first one is begun at once
+            yield
+            return
+        timer = threading.Timer(WAIT_SECONDS, self._hand_back_waiting)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            if monotonic() >= self._until:  # it may have begun
+                timer.join()
+
+    def _hand_back_waiting(self) -> None:
+        waiting = []
+        while len(self._waiting) > (0 if self.begun else 1):  # the first one is begun, however late
+            if attempt := _pop(self._waiting.pop):
+                waiting.append(attempt)
+        if not waiting:
+            return
+        try:
+            self._hand_back(waiting)
+        except Exception:  # Redis: the guard finds them
+            logger.exception("%s: the mirror was not told that %s jobs are ready again", waiting[0].topic, len(waiting))
+        finally:
+            connections.close_all()  # of this thread
+
+
+def _pop(pop: Callable[[], RunningJob]) -> RunningJob | None:
+    try:
+        return pop()
+    except IndexError:
+        return None
