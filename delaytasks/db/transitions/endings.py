@@ -70,7 +70,7 @@ def end_and_claim(
 @functools.lru_cache(maxsize=16)
 def _end_and_claim_sql(d: dialects.Dialect, now: str, table: str, condition: str, fenceable: bool) -> str:
     """Return the SQL, which is built once, as a job takes one such statement. It contains the time, `now`, of tests."""
-    ctes, update = _end_sql(d, table, "", "held", in_time=False, condition="AND NOT again")
+    ctes, update = _end_sql(d, table, "", "held", in_time=False, not_again=True)
     choice = choice_sql(d, f"{condition} AND EXISTS (SELECT 1 FROM ended)", f"{run_order(d)} LIMIT 1")
     due, claim = claim_parts(d, choice, fenceable=fenceable)
     return f"""{ctes}, {_recorded(update)}, {due}, claimed AS ({claim})
@@ -78,29 +78,34 @@ def _end_and_claim_sql(d: dialects.Dialect, now: str, table: str, condition: str
 
 
 def _end_sql(
-    d: dialects.Dialect, table: str, cte: str, held: str, *, in_time: bool, condition: str = ""
+    d: dialects.Dialect, table: str, cte: str, held: str, *, in_time: bool, not_again: bool = False
 ) -> tuple[str, str]:
     """Return the SQL of the CTEs with the endings, and that of the UPDATE that reads them from the CTE `held`.
 
-    condition   SQL: an additional condition on the job
+    not_again   leave out jobs that were scheduled again; the others have no next run to settle
     """
     ctes = f"""
         WITH held (job_id, token, next_state, delay_ms, failed, job_error,
                    outcome, was_due_ms, began_ms, by_worker, by_actor, trace, why, until_ms, polled)
         AS ({table}) {cte}"""
-    merge = f"again AND next_state = {DELAYED}"
     next_due = d.plus_ms(d.now, "delay_ms")
     at_latest = f"{d.least}({next_due}, {d.greatest}({d.from_ms('until_ms')}, {d.now}))"
     due = f"CASE WHEN delay_ms IS NULL THEN due_at WHEN until_ms IS NULL THEN {next_due} ELSE {at_latest} END"
+    answered = "polled = 1"
+    if not_again:
+        polls, condition = "polls = polls + polled", "AND NOT again"
+    else:
+        merge = f"again AND next_state = {DELAYED}"
+        due = f"CASE WHEN {merge} THEN {d.least}({due}, {d.greatest}(again_due_at, {d.now})) ELSE {due} END"
+        answered = f"{merge} OR {answered}"
+        polls, condition = next_run(d, merge, "polls + polled"), ""
     update = f"""
         UPDATE delaytasks_job SET
-            state = next_state,
-            due_at = CASE WHEN {merge} THEN {d.least}({due}, {d.greatest}(again_due_at, {d.now})) ELSE {due} END,
+            state = next_state, due_at = {due},
             ended_at = CASE WHEN next_state = {DELAYED} THEN NULL ELSE {d.now} END,
             died_at = CASE WHEN next_state = {DEAD} THEN {d.now} END,
             lease_until = NULL, error = job_error,
-            failures = CASE WHEN {merge} OR polled = 1 THEN 0 ELSE failures + failed END,
-            {next_run(d, merge, "polls + polled")}
+            failures = CASE WHEN {answered} THEN 0 ELSE failures + failed END, {polls}
         FROM {held} WHERE id = job_id AND attempt = token AND worker = by_worker AND state = {RESERVED}
             {in_time_condition(d, in_time)} {condition}
         RETURNING id, {d.to_ms("due_at")} AS next_due_ms, {d.to_ms(d.now)} AS now_ms,
