@@ -73,7 +73,7 @@ def test_jobs_behind_a_slow_call_run_in_another_process_meanwhile(world: World) 
 @pytest.mark.only_on("postgresql")
 def test_jobs_of_a_group_behind_a_slow_call_run_in_another_process_meanwhile(world: World) -> None:
     world.start_all(concurrency=2)
-    schedule_many({"topic": "groupmates", "key": f"k{n}", "delay": 0} for n in range(300))
+    schedule_many({"topic": "groupmates", "key": f"k{n}", "delay": 0, "ttr": 3600} for n in range(300))
     group = world.directory / "groupmates"
     world.until(lambda: group.exists() and group.read_text(), seconds=30, what="a group of several jobs")
     world.until(lambda: world.ended(299, state=State.FINISHED), seconds=30, what="the others to end")
