@@ -43,7 +43,7 @@ def kill(monkeypatch, stage) -> None:
 def killed_together(self, group):
     """As Executor.run_together(), but without its handling of errors: the process is gone."""
     if self.handler.batch:
-        return self.call(group, group)
+        return self.call(group.begin_all(), group.begun)
     return [self.call([each], each) for each in group]
 
 
