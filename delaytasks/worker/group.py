@@ -6,10 +6,10 @@ other run slot could run them. As the thread of the run is busy with that call, 
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from time import monotonic
 
 from django.db import connections
 
@@ -43,7 +43,7 @@ class Group:
         while attempt := _pop(self._waiting.popleft):
             self.begun.append(attempt)
             yield attempt
-            if monotonic() >= self._until:
+            if time.monotonic() >= self._until:
                 break
 
     def begin_all(self) -> list[RunningJob]:
@@ -66,7 +66,7 @@ class Group:
 
         Not to be left inside a transaction: a job that the transaction has locked is handed back after its commit.
         """
-        self._until = monotonic() + WAIT_SECONDS
+        self._until = time.monotonic() + WAIT_SECONDS
         if len(self._waiting) < 2:  # the first one is begun at once
             yield
             return
@@ -77,7 +77,7 @@ class Group:
             yield
         finally:
             timer.cancel()
-            if monotonic() >= self._until:  # it may have begun
+            if time.monotonic() >= self._until:  # it may have begun
                 timer.join()
 
     def _hand_back_waiting(self) -> None:
