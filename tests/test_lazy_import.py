@@ -200,3 +200,15 @@ def test_loading_the_app_opens_no_connection_and_the_first_command_does() -> Non
     assert after_connect == [], "a client connects with its first command"
     assert failed == "MirrorDown"
     assert "socket.connect" in after_use, "the audit hook records connections"
+
+
+def test_a_process_of_the_project_loads_the_serializers_only_when_it_serves_the_api() -> None:
+    """They load an HTTP client, forms and templates: a quarter of the start of a worker or a command."""
+    program = (
+        "import django\n"
+        "django.setup()\n"
+        "loaded = {'rest_framework.serializers', 'requests'} & {*sys.modules}\n"
+        "import project.urls\n"
+        "print(json.dumps([sorted(loaded), 'rest_framework.serializers' in sys.modules]))"
+    )
+    assert run_without_django(program, DJANGO_SETTINGS_MODULE="project.settings") == [[], True]

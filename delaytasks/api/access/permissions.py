@@ -14,9 +14,8 @@ from django.core.exceptions import PermissionDenied
 from django.db import DatabaseError, router, transaction
 from django.db.models import Q
 from django.utils import timezone
-from rest_framework import serializers
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication
-from rest_framework.exceptions import AuthenticationFailed
+from rest_framework.exceptions import AuthenticationFailed, ValidationError
 from rest_framework.exceptions import PermissionDenied as RequestDenied
 from rest_framework.permissions import BasePermission
 
@@ -341,7 +340,7 @@ class StaffCaller(Caller):
 
     def require_reason(self, topic: str, reason: str, field: str = "reason") -> None:
         if not reason and permissions.topics_requiring_reason(self.using, [topic]):
-            raise serializers.ValidationError({field: f"Topic {topic} requires a reason."})
+            raise ValidationError({field: f"Topic {topic} requires a reason."})
 
     def run_logged(self, do: Callable[[], Returned], using: str) -> Returned:
         return self.run_audited(do, using)
