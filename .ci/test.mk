@@ -2,8 +2,9 @@
 
 ## Test (ARGS="-k order" selects tests)
 
-# Two workers: more would disturb each other's timing on a small machine. Use PYTEST_WORKERS=0 with a debugger.
-PYTEST_WORKERS ?= 2
+# Of each pass, which wait for half of their time. More would disturb each other's timing on a small machine. Use
+# PYTEST_WORKERS=0 with a debugger: then the passes run one after the other, each in one process.
+export PYTEST_WORKERS ?= 2
 # Where the environment forbids bytecode, each of the hundreds of processes of a run would compile everything anew.
 export PYTHONDONTWRITEBYTECODE :=
 PYTEST = $(VENV_PYTHON) -m pytest -n $(PYTEST_WORKERS) --max-worker-restart=0
@@ -18,11 +19,8 @@ check: lint types layers audit-if-possible docs reference-suites-if-possible tes
 	@if [ -e $(VENV)/.audit-not-run ]; then echo "PASSED, but NOT RUN: the audit of dependencies. Run make audit with a network." >&2; fi
 
 .PHONY: test
-test: $(VENV)/.stamp-dev ## all product tests: on SQLite, then those about the database or real processes on PostgreSQL
-	@failed=0; \
-	DELAYTASKS_TEST_DB=sqlite $(PYTEST) $(PRODUCT) $(ARGS) || failed=1; \
-	DELAYTASKS_TEST_DB=postgres $(PYTEST) $(PRODUCT) $(ARGS) || failed=1; \
-	exit $$failed
+test: $(VENV)/.stamp-dev ## all product tests: on SQLite, and at the same time those about the database or real processes on PostgreSQL
+	@$(VENV_PYTHON) .ci/test_passes.py $(PYTEST) $(PRODUCT) $(ARGS)
 
 .PHONY: test-quick
 test-quick: $(VENV)/.stamp-dev ## the engine's tests on SQLite, in less than two minutes

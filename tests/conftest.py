@@ -1,6 +1,6 @@
 """Shared fixtures, the choice of tests for each database, and a summary of what ran.
 
-One run of pytest uses one database: SQLite unless DELAYTASKS_TEST_DB=postgres. `make test` makes both passes.
+One run of pytest uses one database: SQLite unless DELAYTASKS_TEST_DB=postgres. `make test` makes both passes at once.
 Servers start when the first test needs them, one set per process, and are stopped at the end.
 """
 
