@@ -38,7 +38,7 @@ class Release:
         return run(sys.executable, "-m", "django", *arguments, cwd=self.directory, **self.environment)
 
     def environment_of(self, queue: str) -> dict[str, str]:
-        own = {"PATH": os.environ["PATH"], "HOME": str(self.directory), "PYTHONDONTWRITEBYTECODE": "1"}
+        own = {"PATH": os.environ["PATH"], "HOME": str(self.directory)}
         return own | self.environment | {"PYTHONUNBUFFERED": "1", "PARCELS_QUEUE": queue}
 
     # Processes

@@ -17,10 +17,13 @@ class CommitMissing(Exception):
 
 
 def run(*command: str, cwd: Path, **environment: str) -> str:
-    """Run a command and return its output; fail with the output if it fails."""
+    """Run a command and return its output; fail with the output if it fails.
+
+    Bytecode is kept: an installed wheel has none, and each process would compile its modules anew.
+    """
     done = subprocess.run(
         command, cwd=cwd, capture_output=True, text=True, stdin=subprocess.DEVNULL,
-        env={"PATH": os.environ["PATH"], "HOME": str(cwd), "PYTHONDONTWRITEBYTECODE": "1", **environment},
+        env={"PATH": os.environ["PATH"], "HOME": str(cwd), **environment},
     )  # fmt: skip
     assert done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
     return done.stdout
