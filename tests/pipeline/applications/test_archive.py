@@ -25,6 +25,7 @@ from delaytasks.states import Outcome, State
 from ..conftest import BODY, happened
 
 pytestmark = pytest.mark.only_on("sqlite")  # most are about the files; the others are marked
+ON_BOTH = pytest.mark.on_both
 
 
 class Killed(BaseException):
@@ -102,8 +103,11 @@ def dies(*args: Any) -> Any:
     raise Killed
 
 
-@pytest.mark.on_both
-@pytest.mark.parametrize("when", ["written", "half", "published", "pruning", "withdrawing", "pruned"])
+# Until the publication only files are written, so the first three are the same on both databases.
+@pytest.mark.parametrize(
+    "when",
+    ["written", "half", "published", *(pytest.param(w, marks=ON_BOTH) for w in ("pruning", "withdrawing", "pruned"))],
+)
 def test_a_killed_and_repeated_run_loses_and_duplicates_nothing(
     spark: Any, database: Database, lake: Lake, ended: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
