@@ -45,9 +45,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _spark_classes() -> None:
-    """Let all Java processes of Spark start with its archive of classes."""
+def _spark_classes() -> Iterator[None]:
+    """Let all Java and Python processes of Spark start quickly."""
     spark_classes.make()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", str(spark_classes.PYTHON))
+        yield
 
 
 @pytest.fixture(scope="session")

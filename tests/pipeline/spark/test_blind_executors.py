@@ -1,6 +1,7 @@
 """Executors without the lake, the inputs or the database: each application reports them."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -69,7 +70,8 @@ class Driver:
                 self.process = subprocess.Popen(
                     [sys.executable, "-m", "tests.support.pipeline_questions"], cwd=folder, text=True, bufsize=1,
                     stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, preexec_fn=die_with_parent(),
-                    env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(package.ROOT.parent)},
+                    env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(package.ROOT.parent),
+                         "PYSPARK_PYTHON": os.environ["PYSPARK_PYTHON"]},
                 )  # fmt: skip
             self.folder = folder
         assert self.process.stdin is not None
