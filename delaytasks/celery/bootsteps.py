@@ -55,7 +55,7 @@ class HeartbeatStep(bootsteps.StartStopStep):
     requires = ("celery.worker.components:Pool",)
 
     def create(self, parent: Any) -> None:
-        from ..worker import liveness
+        from ..maintenance import liveness
 
         if detect_environment() == "default":
             process_name.start_worker()
@@ -64,7 +64,7 @@ class HeartbeatStep(bootsteps.StartStopStep):
             logger.warning("This pool has no heartbeat: the jobs of a dead worker are taken back when their TTR ends.")
 
     def start(self, parent: Any) -> None:
-        from ..worker import liveness
+        from ..maintenance import liveness
         from .heartbeat import HeartbeatThread, TouchThread
 
         worker = process_name.worker_name()

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from django.db import DatabaseError, InterfaceError, connections
 
 from .. import conf
-from ..worker import liveness, process_name
+from ..maintenance import liveness
+from ..worker import process_name
 from .forks import no_fork
 
 logger = logging.getLogger("delaytasks")

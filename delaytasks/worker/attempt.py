@@ -127,7 +127,9 @@ class RunningJob:
 
     def _notify_main_process(self) -> bool:
         """Let the main process record the new deadline. Return False if there is none. Raises LeaseLost."""
-        from . import liveness  # here: it needs Django's apps, and this module is imported before they are loaded
+        from ..maintenance import (
+            liveness,  # here: it needs Django's apps, and this module is imported before they are loaded
+        )
 
         pipe = liveness.touches.get(self.using)
         if pipe is None:

@@ -21,8 +21,9 @@ from ..db import transitions
 from ..db.retries import try_twice
 from ..exceptions import MirrorDown
 from ..handlers import Handler
+from ..maintenance import liveness
 from ..mirror.base import DueIndex, Settlement
-from . import dispatch, liveness, process_name, ttr
+from . import dispatch, process_name, ttr
 from .attempt import RunningJob
 from .claim import RESERVE_MS, Candidates
 from .executor import Executor

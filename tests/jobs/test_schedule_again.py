@@ -123,7 +123,7 @@ def test_an_attempt_whose_lease_ends_is_followed_by_the_next_run(stage, db_clock
 
 @pytest.mark.parametrize("max_attempts", [1, 2], ids=["dead", "ready"])
 def test_a_killed_process_is_followed_by_the_next_run(stage, max_attempts):
-    from delaytasks.worker import liveness
+    from delaytasks.maintenance import liveness
 
     stage.handler("t", max_attempts=max_attempts, ttr=3600)(lambda job: None)
     schedule("t", "a", delay=0)

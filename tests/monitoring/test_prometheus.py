@@ -14,10 +14,10 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from delaytasks import Snooze, clock, databases, schedule
-from delaytasks.maintenance import guard, sweep
+from delaytasks.maintenance import guard, liveness, sweep
 from delaytasks.models import MirrorMark, Topic
 from delaytasks.monitoring import job_collector, prometheus
-from delaytasks.worker import completion, liveness
+from delaytasks.worker import completion
 
 from ..support.servers import wait_until
 from ..support.stage import Boom

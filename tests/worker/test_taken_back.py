@@ -10,11 +10,11 @@ from django.db import Error, InternalError, OperationalError
 from delaytasks import mirror, poll, retry_dead, schedule
 from delaytasks.backoff import Backoff
 from delaytasks.db import transitions
-from delaytasks.maintenance import sweep
+from delaytasks.maintenance import liveness, sweep
 from delaytasks.models import Job, JobEvent
 from delaytasks.outcomes import ErrorCode
 from delaytasks.states import State
-from delaytasks.worker import claim, completion, liveness, process_name, runner
+from delaytasks.worker import claim, completion, process_name, runner
 
 from ..support.stage import Boom, outcomes
 

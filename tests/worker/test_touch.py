@@ -12,10 +12,9 @@ from delaytasks.celery.heartbeat import TouchThread
 from delaytasks.clock import from_ms
 from delaytasks.db import lookups, transitions
 from delaytasks.exceptions import LeaseLost
-from delaytasks.maintenance import sweep
+from delaytasks.maintenance import liveness, sweep
 from delaytasks.models import Job, Touch
 from delaytasks.states import State
-from delaytasks.worker import liveness
 
 from ..support.stage import outcomes
 

@@ -32,8 +32,8 @@ from ..db.lookups import JobSnapshot
 from ..exceptions import MirrorDown
 from ..models import Touch, Worker
 from ..outcomes import ErrorCode
-from .completion import take_back
-from .process_name import called_job, is_in_run, is_slot_of, is_slot_of_current_run, slot_owner, was_called
+from ..worker.completion import take_back
+from ..worker.process_name import called_job, is_in_run, is_slot_of, is_slot_of_current_run, slot_owner, was_called
 
 logger = logging.getLogger("delaytasks")
 PAGE = 200  # jobs taken back in one statement

@@ -11,10 +11,11 @@ import pytest
 from delaytasks import conf, mirror, schedule
 from delaytasks.celery import heartbeat
 from delaytasks.celery.heartbeat import HeartbeatThread, Processes
+from delaytasks.maintenance import liveness
 from delaytasks.models import Job, JobEvent, Worker
 from delaytasks.outcomes import ErrorCode
 from delaytasks.states import State
-from delaytasks.worker import claim, liveness, process_name
+from delaytasks.worker import claim, process_name
 
 from ..support.servers import wait_until
 from ..support.stage import Boom, outcomes
