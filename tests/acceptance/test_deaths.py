@@ -154,7 +154,7 @@ def test_a_worker_stopped_while_busy_loses_no_job_and_runs_none_twice(
     worker = world.start_worker("first")
     world.await_workers()
     keys = [f"k{i}" for i in range(count)]
-    schedule_many({"topic": "neighbours", "key": key, "delay": 0, "ttr": 3600} for key in keys)
+    schedule_many({"topic": topic, "key": key, "delay": 0, "ttr": 3600} for key in keys)
     # By then its batches have reached their full size.
     world.until(lambda: len(world.effects(topic)) >= first, seconds=15, what="the worker to be busy")
 

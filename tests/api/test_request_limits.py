@@ -125,12 +125,10 @@ def test_body_above_the_limit_is_not_waited_for(make_token: Any) -> None:
 
 def test_unfinished_body_is_kept_in_a_file() -> None:
     async def run() -> bool:
-        body = bodies.Body()
-        for _ in range(32):
-            body.add(b"x" * 32 * 1024)
-        assert len(body.read()) == body.size == MIB
-        in_memory = body.is_in_memory
-        body.close()
-        return in_memory
+        with bodies.Body() as body:
+            for _ in range(32):
+                body.add(b"x" * 32 * 1024)
+            assert len(body.read()) == body.size == MIB
+            return body.is_in_memory
 
     assert not asyncio.run(run())
