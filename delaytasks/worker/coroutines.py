@@ -49,6 +49,7 @@ class _Run:
     def _cancel(self) -> None:
         """Cancel the coroutine if it still runs, and serve its synchronous parts until it has ended."""
         self.abandoned = True
+        _release_lock()
         if self.task is None:
             self.coroutine.close()
             return
@@ -56,10 +57,22 @@ class _Run:
         executor = AsyncToSync.loop_thread_executors.get(loop)
         while executor is not None and not self.ended.done():
             try:
+                _release_lock()
                 loop.call_soon_threadsafe(self.task.cancel)
                 executor.run_until_future(self.ended)
             except BaseException:
                 continue  # the interrupt is repeated while the coroutine does not end; the first one is raised
+
+
+def _release_lock() -> None:
+    """Release the lock of asgiref's executors if an interrupt has left it locked by this thread.
+
+    asgiref acquires it in one step and begins its `try` in the next. If the interrupt comes in between, each later
+    sync_to_async() of this process would wait forever, also that of the coroutine which is being cancelled.
+    """
+    lock: Any = getattr(AsyncToSync.executors, "_lock", None)
+    while lock is not None and lock._is_owned():
+        lock.release()
 
 
 async def _cancel_others() -> None:

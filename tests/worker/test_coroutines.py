@@ -6,14 +6,14 @@ import signal
 import time
 
 import pytest
-from asgiref.sync import async_to_sync, sync_to_async
+from asgiref.sync import AsyncToSync, async_to_sync, sync_to_async
 from django.db import connection
 
 from delaytasks import Retry, Snooze, acancel, aschedule, schedule
-from delaytasks.exceptions import LeaseLost
+from delaytasks.exceptions import LeaseLost, TTRExceeded
 from delaytasks.models import Job, Topic
 from delaytasks.states import State
-from delaytasks.worker import isolation, ttr
+from delaytasks.worker import coroutines, isolation, ttr
 
 from ..support.stage import Boom, effect, effects, outcomes, state_of
 
@@ -312,3 +312,20 @@ def test_cancelling_another_job_is_part_of_the_handlers_transaction(stage, db_cl
     schedule("t", key="other", delay=60)
     stage.go()
     assert state_of("other") == "delayed"
+
+
+def test_a_lock_that_an_interrupt_leaves_behind_does_not_hang_the_next_coroutine(monkeypatch):
+    lock = AsyncToSync.executors._lock
+
+    def interrupted(*args, **kwargs):
+        lock.acquire()  # and the interrupt comes before the `try` that releases it
+        raise TTRExceeded
+
+    async def handle():
+        return await sync_to_async(lambda: "done")()
+
+    with monkeypatch.context() as patch, pytest.raises(TTRExceeded):
+        patch.setattr(coroutines, "async_to_sync", lambda main, force_new_loop: interrupted)
+        coroutines.await_result(handle())
+    assert not lock._is_owned()
+    assert coroutines.await_result(handle()) == "done"
