@@ -3,8 +3,8 @@
 import time
 from collections.abc import Callable
 
-from delaytasks import handlers
-from delaytasks.worker import dispatch, runner
+from delaytasks import handlers, topics
+from delaytasks.worker import runner
 
 USING = "default"
 MAX_ROUNDS = 20
@@ -12,13 +12,13 @@ MAX_ROUNDS = 20
 
 def run_due(is_wanted: Callable[[str], bool] = lambda topic: True) -> None:
     """Run the due jobs of the wanted topics, and those that become due meanwhile."""
-    dispatch.forget_topic_settings()
-    topics = [topic for topic in sorted(handlers.handled()) if is_wanted(topic)]
+    topics.forget_topic_settings()
+    wanted = [topic for topic in sorted(handlers.handled()) if is_wanted(topic)]
     for _ in range(MAX_ROUNDS):
         # Not run_topic(): it goes on with the other topics of the same Celery queue.
-        if not sum(_run(topic) for topic in topics):
+        if not sum(_run(topic) for topic in wanted):
             return
-    raise AssertionError(f"Jobs of {topics} are still due after {MAX_ROUNDS} rounds.")
+    raise AssertionError(f"Jobs of {wanted} are still due after {MAX_ROUNDS} rounds.")
 
 
 def _run(topic: str) -> int:
