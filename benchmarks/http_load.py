@@ -1,13 +1,15 @@
 """Load for an HTTP server: many connections, each of which sends its next request when the last one is answered.
 
-    python -m benchmarks.http_load PORT SECRET TOPIC KIND CONNECTIONS SECONDS
+    python -m benchmarks.http_load PORT SECRET TOPIC KIND CONNECTIONS SECONDS [PER_SECOND]
 
 KIND is `add` (the queue protocol's add), `job` (POST /jobs/) or `cycle` (add, pop, finish). Prints a JSON object with
-the rounds per second and the p50 and p99 of a round in ms. Needs only Python, so that two versions can be compared.
+the rounds per second and the p50 and p99 of a round in ms. With PER_SECOND, the connections together begin so many
+rounds a second, or fewer if the answers take longer. Needs only Python, so that two versions can be compared.
 """
 
 import asyncio
 import json
+import math
 import statistics
 import sys
 import time
@@ -81,7 +83,7 @@ ROUNDS: dict[str, Round] = {"add": add, "job": job, "cycle": cycle, "publish": p
 
 
 async def run(
-    port: int, authorization: str, topic: str, kind: str, connections: int, seconds: float
+    port: int, authorization: str, topic: str, kind: str, connections: int, seconds: float, per_second: float = math.inf
 ) -> dict[str, float]:
     """Return the rounds per second, and their p50 and p99 in ms, after a warm-up."""
     one_round, durations = ROUNDS[kind], list[float]()
@@ -91,7 +93,11 @@ async def run(
     async def client(number: int) -> None:
         connection, n = Connection(port, authorization), 0
         await connection.open()
+        first, pause = time.monotonic() + number / per_second, connections / per_second
         while (at := time.monotonic()) < begun + seconds:
+            if (wait := first + n * pause - at) > 0:
+                await asyncio.sleep(wait)
+                at += wait
             await one_round(connection, topic, f"{prefix}:{number}:{n}")
             n += 1
             if at >= begun:
@@ -110,8 +116,8 @@ def summary(durations: list[float], took: float) -> dict[str, float]:
 
 
 def main(arguments: list[str]) -> None:
-    port, secret, topic, kind, connections, seconds = arguments
-    load = run(int(port), f"Bearer {secret}", topic, kind, int(connections), float(seconds))
+    port, secret, topic, kind, connections, *numbers = arguments
+    load = run(int(port), f"Bearer {secret}", topic, kind, int(connections), *map(float, numbers))
     print(json.dumps(asyncio.run(load)))
 
 

@@ -117,8 +117,20 @@ def _time(clients: Sequence[Client], calls: Sequence[tuple[str, Any]]) -> float:
     return time.perf_counter() - begun
 
 
-def load(name: str, kind: str, connections: int, note: str) -> Form:
-    """Return a form with many connections at once, each of which waits for its answer; see http_load.py."""
+def answer_of(testbed: Testbed, command: list[str]) -> dict[str, float]:
+    """Return what http_load.py prints. Raises DriverFailed."""
+    done = subprocess.run(command, env=testbed.env, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise DriverFailed(f"The load failed: {done.stderr[-500:]}")
+    answer: dict[str, float] = json.loads(done.stdout)
+    return answer
+
+
+def load(name: str, kind: str, connections: int, note: str, share: float = 1) -> Form:
+    """Return a form with many connections at once, each of which waits for its answer; see http_load.py.
+
+    share   of the highest load, which is measured first
+    """
 
     def measure(testbed: Testbed, options: Options) -> Measured:
         if testbed.name != OURS:
@@ -129,16 +141,17 @@ def load(name: str, kind: str, connections: int, note: str) -> Form:
                 at_end.enter_context(testbed.workers(1, warm=False))
             command = [sys.executable, "-m", "benchmarks.http_load", str(port), access["secret"], access["unhandled"]]
             command += [kind, str(connections), str(LOAD_SECONDS)]
-            done = subprocess.run(command, env=testbed.env, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise DriverFailed(f"The load failed: {done.stderr[-500:]}")
-        return measured(json.loads(done.stdout))
+            answer = answer_of(testbed, command)
+            if share < 1:
+                answer = answer_of(testbed, [*command, str(answer["per_second"] * share)])
+        return measured(answer)
 
     def measured(answer: dict[str, float]) -> Measured:
         more = {"connections": connections, "p50 ms": answer["p50_ms"], "p99 ms": answer["p99_ms"]}
         return Measured(answer["per_second"], more)
 
-    only, unit = ((OURS,), "rounds/s") if kind == "cycle" else ((OURS, *RIVALS), "jobs/s")
+    only = (OURS,) if kind == "cycle" or share < 1 else (OURS, *RIVALS)
+    unit = "rounds/s" if kind == "cycle" else "jobs/s"
     return Form("http", name, unit, measure, only=only, note=note)
 
 
@@ -149,5 +162,6 @@ FORMS = [
     form("bulk", rest, "POST /jobs/ with a thousand jobs per request", bulk=BULK, share=1),
     load("add.1", "add", 1, "the command protocol's add, one connection"),
     load("add.64", "add", 64, "the command protocol's add, 64 connections at once"),
+    load("add.half", "add", 64, "the same with half of the requests a second", share=0.5),
     load("cycle.64", "cycle", 64, "add, pop and finish, 64 connections at once"),
 ]
