@@ -1,6 +1,7 @@
 """Messages from a topic of Kafka: offsets after the rows, dead letters, outages. Librdkafka's mock cluster."""
 
 import contextlib
+import dataclasses
 import threading
 import time
 from collections import Counter
@@ -117,8 +118,11 @@ def test_a_dead_letter_that_is_too_large_has_its_reason_alone(kafka, inbox, name
     assert "MSG_SIZE_TOO_LARGE" in headers["delaytasks-value"]
 
 
-def test_nothing_is_confirmed_until_the_dead_letter_is(kafka, inbox, source, name):
-    kafka.produce(name, b"{", text())
+def test_nothing_is_confirmed_until_the_dead_letter_is(kafka, inbox, source, name, monkeypatch):
+    """Both messages are in one batch: one that is stored, and one whose dead letter the broker refuses."""
+    monkeypatch.setattr("delaytasks.inbox.kafka.MORE_SECONDS", 60)
+    inbox = dataclasses.replace(inbox, batch_max=2)
+    kafka.produce(name, b"{", text(), key="a")
     kafka.fail_produce(*[KafkaError.TOPIC_AUTHORIZATION_FAILED] * 2)
     with pytest.raises(BrokerDown, match=r"dead: .*AUTHORIZATION"):
         take(source, inbox, 2)
