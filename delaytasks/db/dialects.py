@@ -23,7 +23,7 @@ from .retries import retry_conflicts
 Statement = tuple[str, Sequence[Any]]  # SQL and its parameters
 Rows = list[tuple[Any, ...]]
 
-PLANNED_SECONDS = 60  # how long a plan is reused: a plan made for an empty table must not stay when the table has grown
+PLANNED_SECONDS = 5  # how long a plan is reused: one for a small table must not stay after a burst
 
 READ_COMMITTED = 2  # psycopg.IsolationLevel
 _IDLE = 0  # psycopg.pq.TransactionStatus
@@ -365,8 +365,7 @@ def wait_at_most(using: str, ms: int) -> None:
 def check_constraints(using: str) -> None:
     """Check the deferred constraints of the current transaction now. Raises IntegrityError. Does nothing on SQLite."""
     if connections[using].vendor == "postgresql":
-        with cursor(using) as c:
-            c.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        run(using, "SET CONSTRAINTS ALL IMMEDIATE", ())
 
 
 def has_begun(using: str) -> bool:

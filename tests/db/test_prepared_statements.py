@@ -78,7 +78,7 @@ def test_the_size_of_an_integer_does_not_need_another_plan(allowed) -> None:
     assert prepared_count() == 1
 
 
-def test_a_plan_is_replaced_after_a_minute(allowed, monkeypatch) -> None:
+def test_a_plan_is_replaced_after_some_seconds(allowed, monkeypatch) -> None:
     """Otherwise a plan for an empty table would scan the table after it has grown."""
     monkeypatch.setattr(dialects, "PLANNED_SECONDS", 10**9)
     for _ in range(3):
@@ -87,7 +87,7 @@ def test_a_plan_is_replaced_after_a_minute(allowed, monkeypatch) -> None:
     monkeypatch.setattr(dialects, "PLANNED_SECONDS", time.monotonic() / 3)
     for _ in range(3):
         dialects.run("default", "SELECT 1", [])
-    assert prepared_count() == 2, "the text changes each minute"
+    assert prepared_count() == 2, "the text changes"
 
 
 @pytest.mark.parametrize("prepares", [False, True])

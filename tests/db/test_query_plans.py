@@ -110,6 +110,25 @@ def test_no_statement_of_the_engine_reads_the_whole_table(name):
         assert cost(plan) < full_scan / 10, str(plan)
 
 
+@pytest.mark.parametrize("name", [name for name in STATEMENTS if "claim" in name and "missed" not in name])
+def test_a_claim_reads_only_its_candidates_where_the_statistics_do_not_know_the_topic(name):
+    """A burst: the planner expects hardly any jobs of the topic, and an index by topic would read all of them."""
+    with connection.cursor() as cursor:
+        cursor.execute("""
+            INSERT INTO delaytasks_job (topic, key, state, due_at, ttr_ms, attempt, failures, body, created_at, worker,
+                                        error)
+            SELECT 't1', 'burst' || n, 1, now(), 60000, 0, 0, '{}', now(), '', '' FROM generate_series(1, 5000) AS n
+            RETURNING id""")
+        ids = [row[0] for row in cursor.fetchmany(8)]
+        cursor.execute("UPDATE delaytasks_job SET topic = 'burst' WHERE key LIKE 'burst%'")
+    (plan,) = plans_of(lambda: STATEMENTS[name](ids))
+    plan = explain(plan.sql.replace("'t1'", "'burst'"))
+    assert {node.index for node in plan.nodes if node.relation == "delaytasks_job" and node.index} <= {
+        "delaytasks_job_pkey"
+    }, plan
+    assert not plan.scans("delaytasks_job"), plan
+
+
 def cost(plan: Plan) -> float:
     return float(re.search(r"cost=[\d.]+\.\.([\d.]+)", plan.text)[1])
 

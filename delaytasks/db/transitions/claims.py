@@ -26,8 +26,13 @@ def claim_parts(d: dialects.Dialect, choice: str, *, grouped: bool = False, fenc
 
 
 def choice_sql(d: dialects.Dialect, condition: str, order: str) -> str:
+    """Return the SQL that locks ready jobs of a topic, by a condition on their ids.
+
+    IS TRUE keeps the planner from an index that begins with the topic: with old statistics it expects few rows of a
+    topic that has many, and would read all of them for each claim.
+    """
     return f"""SELECT id AS due_id FROM delaytasks_job
-        WHERE {condition} AND topic = %s AND state = {DELAYED} AND due_at <= {d.now}
+        WHERE {condition} AND (topic = %s) IS TRUE AND state = {DELAYED} AND due_at <= {d.now}
         ORDER BY {order} {d.skip_locked}"""
 
 
