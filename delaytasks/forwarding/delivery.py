@@ -29,6 +29,8 @@ def deliver(jobs: Sequence[RunningJob], *, target: Target, format: Format, sourc
     results = _Call(target, jobs, format, source).send(probes=wait == 0)
     down = [error for error in results.values() if isinstance(error, TargetDown)]
     if down:
+        if None in results.values():  # it took some, as a queue that was full does: the hold begins anew
+            holds.release(using, topic)
         seconds = holds.hold(using, topic, down[0].reason, down[0].retry_seconds)
         return _hand_back(jobs, seconds) | {i: each for i, each in results.items() if not isinstance(each, TargetDown)}
     if any(each is None or isinstance(each, Rejected) for each in results.values()):

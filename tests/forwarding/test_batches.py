@@ -2,10 +2,11 @@
 
 import pytest
 
-from delaytasks import schedule, schedule_many
+from delaytasks import clock, schedule, schedule_many
 from delaytasks.exceptions import TTRExceeded
 from delaytasks.forwarding import BatchRefused, Rejected, TargetDown, delivery, forward
 from delaytasks.models import Job, JobEvent, Topic
+from delaytasks.states import State
 from delaytasks.worker import runner
 
 from ..support.stage import outcomes, state_of
@@ -96,6 +97,24 @@ def test_a_message_that_is_not_taken_goes_back_uncharged_and_the_confirmed_ones_
     db_clock.advance(seconds=5)
     stage.go()
     assert (target.calls[1:], state_of("k1"), held_why()) == ([["k1"]], "finished", "")
+
+
+def test_a_target_that_takes_some_of_each_batch_is_held_for_a_short_time_only(stage, target, db_clock):
+    """As a full queue that its consumer empties: the wait grows only while the target takes nothing."""
+
+    def takes_one(messages, report):
+        for number, message in enumerate(messages):
+            report(message, TargetDown("the queue is full") if number else None)
+
+    fill(12)
+    waits = []
+    for _ in range(5):
+        target.steps = [takes_one, takes_one]
+        stage.go()
+        waits.append(clock.to_ms(Topic.objects.get(name="t").held_until) - db_clock.now_ms)
+        db_clock.advance(seconds=5)
+    assert waits == [5_000] * 5
+    assert Job.objects.filter(state=State.FINISHED).count() == 1 + 4 * 2
 
 
 def test_a_refused_message_is_dead_alone_with_its_reason(stage, target):

@@ -21,10 +21,10 @@ def breaches(history: JobHistory, evidence: Evidence) -> Iterator[tuple[str, str
     """Yield the kind and the reason of each breach of a forwarded job."""
     if not history.topic.startswith(FORWARDED):
         return
-    yield from (("early", why) for why in _early(history))
     yield from (("charged", why) for why in _charged(history, evidence))
     yield from (("stuck", why) for why in _stuck(history, evidence))
     if history.topic in PEER_TOPICS:
+        yield from (("early", why) for why in _early(history))
         yield from (("ran after cancelled", why) for why in _received_after_cancelled(history))
         yield from (("unconfirmed", why) for why in _unconfirmed(history, evidence))
 
