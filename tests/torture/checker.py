@@ -35,7 +35,7 @@ from .ledger import Entry
 
 LIVE = (State.DELAYED, State.RESERVED)
 OUTSIDE_ONLY = "torture.http"  # prefix of topics with HTTP consumers, which leave no effect in the database
-ENDS_ATTEMPT = (  # each attempt has exactly one of these events, unless it still holds its job
+ENDS_ATTEMPT = (  # each attempt that began has exactly one of these events, unless it still holds its job
     Outcome.FINISHED, Outcome.FAILED, Outcome.SNOOZED, Outcome.RELEASED, Outcome.EXPIRED, Outcome.DEAD,
 )  # fmt: skip
 GROUPED = ("torture.batch", "torture.together")  # topics whose jobs are claimed together
@@ -218,9 +218,11 @@ def _attempts_without_an_end(history: JobHistory) -> Iterator[str]:
     if twice:
         yield f"attempts {twice} ended more than once"
     held = {row.attempt} if row.state == State.RESERVED else set()
-    open_ended = set(range(1, row.attempt + 1)) - ends.keys() - held
+    # A claimed job that is handed back before its handler is called leaves no event.
+    begun = {begin["attempt"] for begin in history.begun if begin["attempt"] <= row.attempt}
+    open_ended = begun - ends.keys() - held
     if open_ended:
-        yield f"attempts {sorted(open_ended)} were reserved, but have no event of their end"
+        yield f"attempts {sorted(open_ended)} began, but have no event of their end"
     if held & ends.keys():
         yield f"attempt {row.attempt} has ended, but still holds the lease"
 

@@ -80,6 +80,12 @@ def an_attempt_whose_process_was_killed_before_the_handler_started(forge: Forge)
 
 
 @sound
+def an_attempt_that_was_handed_back_before_the_handler_was_called(forge: Forge) -> None:
+    forge.promised(1)
+    forge.finished(1, attempt=2, ms=1_200)
+
+
+@sound
 def a_key_that_was_used_again(forge: Forge) -> None:
     forge.done(1)
     n = forge.asks("schedule", 1, 3_000, delay_ms=1_000)

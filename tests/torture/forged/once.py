@@ -144,10 +144,11 @@ def two_ends_of_one_attempt(forge: Forge) -> None:
     forge.event(1, Outcome.EXPIRED, attempt=1, reserved=1_000, done=6_000)
 
 
-@breach("lost fence", "attempts [1] were reserved, but have no event of their end")
+@breach("lost fence", "attempts [1] began, but have no event of their end")
 def an_attempt_without_an_end(forge: Forge) -> None:
-    forge.pending(1)
-    forge.evidence.rows[-1].attempt = 1
+    forge.promised(1)
+    forge.begins(1, 1_005)
+    forge.finished(1, attempt=2, ms=2_000)
 
 
 @breach("lost fence", "attempt 1 has ended, but still holds the lease")
