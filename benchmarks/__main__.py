@@ -1,7 +1,7 @@
 """Benchmark delaytasks against other queues: start servers, measure each in turn, write tables and charts.
 
     python -m benchmarks [SCENARIO ...] [--only NAME,NAME] [--forms NAME,NAME] [--repeats 3] [--jobs 20000]
-                         [--database postgres|sqlite|both] [--out var/bench]
+                         [--database postgres|sqlite|both] [--former FOLDER] [--out var/bench]
 
 Writes last.json (the previous one becomes previous.json), report.md and bench-*.svg to the folder and prints the
 report. An interrupted run keeps its figures. Needs requirements-bench.txt; contestants that do not start are skipped.
@@ -23,7 +23,7 @@ from .plan import DEFAULT_JOBS, Form, Options
 from .results import Result
 from .rounds import Run, log
 from .servers import benchmark_postgres
-from .stand import Testbed
+from .stand import ROOT, Testbed
 
 DATABASES = {"postgres": ["postgres"], "sqlite": ["sqlite"], "both": ["postgres", "sqlite"]}
 
@@ -43,11 +43,16 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--database", choices=DATABASES, default="postgres", help="database of delaytasks; both: measure it on each"
     )
+    parser.add_argument(
+        "--former", type=Path, help="a checkout of another version, measured as contestant `former` in the same run"
+    )
     parser.add_argument("--out", type=Path, default=Path("var/bench"))
     args = parser.parse_args()
     unknown = set(args.scenario) - set(scenarios.NAMES)
     if unknown:
         parser.error(f"unknown scenario {', '.join(sorted(unknown))}: use {', '.join(scenarios.NAMES)}")
+    if args.former and not (args.former / roster.DRIVER).is_file():
+        parser.error(f"--former {args.former}: no {roster.DRIVER} is there; name a checkout of delaytasks")
     return args
 
 
@@ -63,16 +68,22 @@ def chosen_forms(names: list[str], only: str, result: Result) -> list[list[Form]
     return chosen
 
 
+def entered(args: argparse.Namespace) -> list[tuple[str, list[str], Path]]:
+    """Return the chosen contestants: name, command of the driver, and the checkout with its code."""
+    every = [(name, command, ROOT) for name, command in roster.contestants().items()]
+    if args.former:
+        every.insert(1, (roster.FORMER, every[0][1], args.former.resolve()))
+    return [each for each in every if not args.only or each[0] in args.only.split(",")]
+
+
 def open_testbeds(
     args: argparse.Namespace, postgres: PostgresServer, at_end: ExitStack, result: Result
 ) -> list[Testbed]:
     """Start a testbed for each contestant. Skip those that fail, with a note in the result."""
     testbeds = []
-    for name, command in roster.contestants().items():
-        if args.only and name not in args.only.split(","):
-            continue
-        for database in DATABASES[args.database] if name == roster.OURS else ["postgres"]:
-            testbed = Testbed(name, command, postgres, database)
+    for name, command, root in entered(args):
+        for database in DATABASES[args.database] if name in (roster.OURS, roster.FORMER) else ["postgres"]:
+            testbed = Testbed(name, command, postgres, database, root)
             try:
                 at_end.enter_context(testbed)
             except DriverFailed as error:

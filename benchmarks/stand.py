@@ -23,14 +23,14 @@ WARM_SECONDS = 60.0
 QUIET_SECONDS = 10.0
 
 
-def environment(directory: Path, postgres_url: str, redis_url: str, database: str) -> dict[str, str]:
+def environment(directory: Path, postgres_url: str, redis_url: str, database: str, root: Path = ROOT) -> dict[str, str]:
     """Return the environment of a driver and its workers. Of the caller's own, only BENCH_... variables are passed."""
     inherited = {name: value for name, value in os.environ.items() if name.startswith("BENCH_")}
     return inherited | {
         "PATH": os.environ.get("PATH", os.defpath),
         "HOME": str(directory),
         "LANG": "C.UTF-8",
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")])),
         "PYTHONUNBUFFERED": "1",
         "BENCH_POSTGRES": postgres_url,
         "BENCH_REDIS": redis_url,
@@ -45,12 +45,16 @@ class Testbed:
 
     info    the driver's description of the contestant
     label   the contestant in the results: its name, with the database if that is not PostgreSQL
+    root    the checkout whose code is measured
 
     Entering the context raises DriverFailed if the contestant cannot take part.
     """
 
-    def __init__(self, name: str, command: list[str], postgres: PostgresServer, database: str = "postgres") -> None:
+    def __init__(
+        self, name: str, command: list[str], postgres: PostgresServer, database: str = "postgres", root: Path = ROOT
+    ) -> None:
         self.name = name
+        self.root = root
         self.label = name if database == "postgres" else f"{name}-{database}"
         self.command = command
         self.database = database
@@ -66,7 +70,7 @@ class Testbed:
             at_end.callback(shutil.rmtree, self.directory, ignore_errors=True)
             self.redis: RedisServer = at_end.enter_context(benchmark_redis())
             self.database_url = self.postgres.make_database(f"bench_{self.label.replace('-', '_')}")
-            self.env = environment(self.directory, self.database_url, self.redis.url(), self.database)
+            self.env = environment(self.directory, self.database_url, self.redis.url(), self.database, self.root)
             self.sink = Sink(self.directory / "sink")
             self._start_driver()
             at_end.callback(lambda: self.driver.close())

@@ -50,6 +50,7 @@ class Judged(NamedTuple):
     met: bool | None
 
 
+NEVER = ("early", "twice", "missing")  # no repeat may have one
 BARE_CELERY = Against("celery", "burst", "noop")
 
 TARGETS: Sequence[Target] = (
@@ -93,6 +94,18 @@ TARGETS: Sequence[Target] = (
     Target("forward to RabbitMQ, against the client's bare loop", "forward", "rabbitmq", "ratio", "×", at_least=0.5),
     Target("forward to Kafka whose answers take 2 ms, against the client's bare loop", "forward", "kafka-2ms", "ratio",
            "×", at_least=0.5),
+    Target("HTTP: add at one connection, against the former engine", "http", "add.1", at_least=4,
+           against=Against("former", "http", "add.1")),
+    Target("HTTP: add at 64 connections, against the former engine", "http", "add.64", at_least=20,
+           against=Against("former", "http", "add.64")),
+    Target("HTTP: add at 64 connections", "http", "add.64", unit="jobs/s", at_least=2_000),
+    Target("HTTP: add, pop and finish by 64 clients, against the former engine", "http", "cycle.64", at_least=10,
+           against=Against("former", "http", "cycle.64")),
+    Target("HTTP: p99 of add at half of the highest load", "http", "add.half", "p99 ms", "ms", at_most=50),
+    Target("HTTP: jobs popped twice by 200 consumers", "http", "fleet.pop", "twice", "jobs", at_most=0),
+    Target("HTTP: jobs never popped by 200 consumers", "http", "fleet.pop", "missing", "jobs", at_most=0),
+    Target("HTTP: jobs reserved twice by 200 consumers", "http", "fleet.reserve", "twice", "jobs", at_most=0),
+    Target("HTTP: jobs never reserved by 200 consumers", "http", "fleet.reserve", "missing", "jobs", at_most=0),
     Target("idle: the whole system", "idle", "cpu", unit="% of a core", at_most=1),
     Target("idle: statements", "idle", "statements", unit="per minute", at_most=150),
 )  # fmt: skip
@@ -113,7 +126,7 @@ def _measured(target: Target, result: Result) -> float:
     ours = result.find(target.scenario, target.form, target.ours)
     if ours is None:
         return math.nan
-    number = worst(ours.numbers(target.number)) if target.number == "early" else ours.number(target.number)
+    number = worst(ours.numbers(target.number)) if target.number in NEVER else ours.number(target.number)
     if target.against is None:
         return number
     other = result.find(target.against.scenario, target.against.form, target.against.contestant)

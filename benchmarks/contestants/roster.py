@@ -5,7 +5,9 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
+DRIVER = "benchmarks/contestants/delaytasks_driver.py"  # of a checkout
 OURS = "delaytasks"
+FORMER = "former"  # delaytasks of another checkout: it has a driver of its own
 
 
 def contestants() -> dict[str, list[str]]:

@@ -1,35 +1,33 @@
 """Jobs per second scheduled over HTTP: one uvicorn with the project, clients and servers on one machine.
 
-Beside it, in the forms add.1 and add.64: beanstalkd through its own client and protocol, and RabbitMQ's HTTP door.
+Beside it, in the forms add.1 and add.64: beanstalkd through its own client and protocol, and RabbitMQ's HTTP door. With
+--former, the web process of another checkout in all forms: the same uvicorn, load and servers.
 """
 
 import http.client
 import json
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
-from project.run.programs import answers_http, web
-from tests.support.servers import free_port, tail
-
-from .. import processes
+from ..contestants.roster import FORMER, OURS
 from ..drivers import DriverFailed
 from ..plan import Form, Measured, Options
 from ..stand import Testbed
-from .ourselves import inside
+from .web import loader, served
 
-OURS = "delaytasks"
+ENGINES = (OURS, FORMER)
 RIVALS = ("beanstalkd", "rabbitmq")
 DELAY_SECONDS = 600
 BULK = 1000
 CALLERS = 8
 WARMUP = 100  # requests that are not counted
-START_SECONDS = 60.0
 LOAD_SECONDS = 8
+CONSUMERS = 200
+FED_PER_SECOND = 2_000
+FED_SECONDS = 20
 
 
 class Client:
@@ -48,26 +46,6 @@ class Client:
             raise DriverFailed(f"POST {path}: {response.status} {text[:200]!r}")
 
 
-@contextmanager
-def served(testbed: Testbed) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Run a web process; yield its port and the token that inside.py created."""
-    port = free_port()
-    with inside(testbed) as ours:
-        access = ours.do("token")
-    log = testbed.directory / "web.log"
-    env = testbed.env | {"DJANGO_SETTINGS_MODULE": "benchmarks.contestants.ours.settings", "SERVED_BY": "asgi"}
-    process = processes.start(web(port, http="auto").command, env, testbed.directory, log)
-    try:
-        deadline = time.monotonic() + START_SECONDS
-        while not answers_http(port, "/api/health/"):
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise DriverFailed(f"The web process does not respond.\n{tail(log, 15)}")
-            time.sleep(0.1)
-        yield port, access
-    finally:
-        processes.stop_all([process])
-
-
 def rest(topic: str, numbers: Sequence[int], bulk: int) -> tuple[str, Any]:
     jobs = [{"topic": topic, "key": f"http:{n}", "delay_seconds": DELAY_SECONDS, "body": {"n": n}} for n in numbers]
     return "jobs/", {"jobs": jobs} if bulk > 1 else jobs[0]
@@ -84,14 +62,14 @@ def form(name: str, make: Any, note: str, *, bulk: int = 1, callers: int = 1, sh
 
     def measure(testbed: Testbed, options: Options) -> Measured:
         count = max(callers, options.jobs // share)
-        with served(testbed) as (port, access):
-            clients = [Client(port, access["secret"]) for _ in range(callers)]
-            _time(clients, [make(access["topic"], [n], 1) for n in range(count, count + WARMUP)])
-            calls = [make(access["topic"], range(at, min(at + bulk, count)), bulk) for at in range(0, count, bulk)]
+        with served(testbed) as web:
+            clients = [Client(web.port, web.secret) for _ in range(callers)]
+            _time(clients, [make(web.topic, [n], 1) for n in range(count, count + WARMUP)])
+            calls = [make(web.topic, range(at, min(at + bulk, count)), bulk) for at in range(0, count, bulk)]
             seconds = _time(clients, calls)
         return Measured(count / seconds, {"jobs": count, "callers": callers})
 
-    return Form("http", name, "jobs/s", measure, only=(OURS,), note=note)
+    return Form("http", name, "jobs/s", measure, only=ENGINES, note=note)
 
 
 def _time(clients: Sequence[Client], calls: Sequence[tuple[str, Any]]) -> float:
@@ -117,15 +95,6 @@ def _time(clients: Sequence[Client], calls: Sequence[tuple[str, Any]]) -> float:
     return time.perf_counter() - begun
 
 
-def answer_of(testbed: Testbed, command: list[str]) -> dict[str, float]:
-    """Return what http_load.py prints. Raises DriverFailed."""
-    done = subprocess.run(command, env=testbed.env, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise DriverFailed(f"The load failed: {done.stderr[-500:]}")
-    answer: dict[str, float] = json.loads(done.stdout)
-    return answer
-
-
 def load(name: str, kind: str, connections: int, note: str, share: float = 1) -> Form:
     """Return a form with many connections at once, each of which waits for its answer; see http_load.py.
 
@@ -133,26 +102,44 @@ def load(name: str, kind: str, connections: int, note: str, share: float = 1) ->
     """
 
     def measure(testbed: Testbed, options: Options) -> Measured:
-        if testbed.name != OURS:
+        if testbed.name in RIVALS:
             return measured(testbed.do("http_add", connections=connections, duration=LOAD_SECONDS))
         with ExitStack() as at_end:
-            port, access = at_end.enter_context(served(testbed))
+            web = at_end.enter_context(served(testbed))
             if kind == "cycle":  # its mover makes the added jobs ready
                 at_end.enter_context(testbed.workers(1, warm=False))
-            command = [sys.executable, "-m", "benchmarks.http_load", str(port), access["secret"], access["unhandled"]]
-            command += [kind, str(connections), str(LOAD_SECONDS)]
-            answer = answer_of(testbed, command)
+            arguments = (web.port, web.secret, web.unhandled, kind, connections, LOAD_SECONDS)
+            answer = loader(testbed, "http_load", *arguments).answer()
             if share < 1:
-                answer = answer_of(testbed, [*command, str(answer["per_second"] * share)])
+                answer = loader(testbed, "http_load", *arguments, answer["per_second"] * share).answer()
         return measured(answer)
 
     def measured(answer: dict[str, float]) -> Measured:
         more = {"connections": connections, "p50 ms": answer["p50_ms"], "p99 ms": answer["p99_ms"]}
         return Measured(answer["per_second"], more)
 
-    only = (OURS,) if kind == "cycle" or share < 1 else (OURS, *RIVALS)
+    only = ENGINES if kind == "cycle" or share < 1 else (*ENGINES, *RIVALS)
     unit = "rounds/s" if kind == "cycle" else "jobs/s"
     return Form("http", name, unit, measure, only=only, note=note)
+
+
+def fleet(name: str, kind: str, note: str) -> Form:
+    """Return a form with waiting consumers; see http_fleet.py."""
+
+    def measure(testbed: Testbed, options: Options) -> Measured:
+        seconds = max(1, options.scaled(FED_SECONDS))
+        with served(testbed) as web, testbed.workers(1, warm=False):
+            arguments = (web.port, web.secret, web.unhandled, kind, CONSUMERS, FED_PER_SECOND * seconds)
+            consumers = loader(testbed, "http_fleet", *arguments)
+            web.producer.do("feed", per_second=CONSUMERS, seconds=1)
+            consumers.await_line("warm")
+            fed = web.producer.do("feed", per_second=FED_PER_SECOND, seconds=seconds)
+            answer = consumers.answer()
+            answer |= {"unfinished": web.producer.do("live")["live"], "fed late_ms": fed["behind_ms"]}
+        more = {name.replace("_", " "): number for name, number in answer.items() if name != "per_second"}
+        return Measured(answer["per_second"], more)
+
+    return Form("http", name, "deliveries/s", measure, only=ENGINES, note=note)
 
 
 FORMS = [
@@ -164,4 +151,6 @@ FORMS = [
     load("add.64", "add", 64, "the command protocol's add, 64 connections at once"),
     load("add.half", "add", 64, "the same with half of the requests a second", share=0.5),
     load("cycle.64", "cycle", 64, "add, pop and finish, 64 connections at once"),
+    fleet("fleet.pop", "pop", f"{CONSUMERS} consumers that pop and finish, fed {FED_PER_SECOND:,} due jobs a second"),
+    fleet("fleet.reserve", "reserve", "the same by REST: reserve and finish"),
 ]

@@ -9,7 +9,6 @@ import statistics
 import time
 from collections.abc import Callable
 from typing import Any
-from uuid import uuid4
 
 import django
 
@@ -84,7 +83,7 @@ def claim(kind: str) -> dict[str, Any]:
     index, batches = redis_mirror(), []
     while True:
         begun = time.perf_counter()
-        jobs = take(index, TOPICS[kind], BATCH, using=USING, worker="benchmark", quick=True)
+        jobs = take(index, TOPICS[kind], BATCH, using=USING, worker="benchmark")
         if not jobs:
             break
         batches.append((len(jobs), (time.perf_counter() - begun) / len(jobs) * 1_000_000))
@@ -92,18 +91,6 @@ def claim(kind: str) -> dict[str, Any]:
     costs = full_batches or [us for _, us in batches] or [0.0]
     claimed = sum(size for size, _ in batches)
     return {"claimed": claimed, "us": statistics.median(costs), "mean_us": statistics.fmean(costs)}
-
-
-def token() -> dict[str, Any]:
-    """Create a token that may schedule every topic, without a rate limit; return its secret."""
-    from delaytasks.api.models import Grant, ServiceAccount, Token
-    from delaytasks.models import Topic
-
-    account = ServiceAccount.objects.create(name=f"bench-{uuid4().hex[:8]}")
-    token, secret = Token.objects.create_key(name="benchmark", account=account, rate_per_minute=100_000_000)
-    Grant.objects.create(token=token, topic="*", produce=True, consume=True)
-    unhandled, _ = Topic.objects.get_or_create(name="bench.http")  # for consumers over HTTP: no worker runs its jobs
-    return {"secret": secret, "topic": TOPICS["noop"], "unhandled": unhandled.name}
 
 
 def settle() -> dict[str, Any]:
@@ -121,7 +108,7 @@ def bye() -> dict[str, Any]:
 
 if __name__ == "__main__":
     commands: dict[str, Command] = {
-        "pending": pending, "backlog": backlog, "rebuild": rebuild, "promote": promote, "claim": claim, "token": token,
+        "pending": pending, "backlog": backlog, "rebuild": rebuild, "promote": promote, "claim": claim,
         "settle": settle, "forward": publishing.forward, "bare": publishing.bare, "bye": bye,
     }  # fmt: skip
     serve(commands)

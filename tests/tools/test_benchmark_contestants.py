@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import __main__ as command
 from benchmarks.contestants import roster
 from benchmarks.drivers import Driver, DriverFailed
 from benchmarks.plan import Form, Measured, Options
@@ -39,6 +40,24 @@ def test_a_smaller_run_scales_all_numbers():
 
 def test_delaytasks_is_the_first_contestant():
     assert next(iter(roster.contestants())) == roster.OURS
+
+
+def test_another_checkout_is_measured_beside_this_one(tmp_path, monkeypatch):
+    driver = tmp_path / roster.DRIVER
+    driver.parent.mkdir(parents=True)
+    driver.touch()
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--former", str(tmp_path), "--only", "delaytasks,former"])
+    (ours, _, root), (former, _, former_root) = command.entered(command.arguments())
+    assert (ours, former) == (roster.OURS, roster.FORMER)
+    assert (root / roster.DRIVER).is_file()
+    assert former_root == tmp_path
+
+
+def test_a_folder_without_a_checkout_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--former", str(tmp_path)])
+    with pytest.raises(SystemExit):
+        command.arguments()
+    assert "name a checkout of delaytasks" in capsys.readouterr().err
 
 
 @pytest.fixture

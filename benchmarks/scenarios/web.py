@@ -1,0 +1,94 @@
+"""A web process of the measured project, and the processes that load it."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from project.run.programs import answers_http, web
+from tests.support.servers import die_with_parent, free_port, tail
+
+from .. import processes
+from ..drivers import Driver, DriverFailed
+from ..stand import ROOT, Testbed
+
+PRODUCER = Path(__file__).with_name("http_producer.py")
+START_SECONDS = 60.0
+
+
+class Served(NamedTuple):
+    """A running web process.
+
+    producer   runs http_producer.py
+    secret     of a token with all rights
+    topic      has a handler
+    unhandled  a topic for consumers over HTTP
+    """
+
+    port: int
+    producer: Driver
+    secret: str
+    topic: str
+    unhandled: str
+
+
+@contextmanager
+def served(testbed: Testbed) -> Iterator[Served]:
+    """Run a web process with the code of the contestant, and a producer beside it."""
+    port, log = free_port(), testbed.directory / "web.log"
+    env = testbed.env | {"DJANGO_SETTINGS_MODULE": "benchmarks.contestants.ours.settings", "SERVED_BY": "asgi"}
+    # -P: no module of this folder stands in for another one
+    producer = Driver("producer", [sys.executable, "-P", str(PRODUCER)], testbed.env, testbed.directory)
+    try:
+        access = producer.do("token", seconds=START_SECONDS)
+        process = processes.start(web(port, http="auto").command, env, testbed.directory, log)
+        try:
+            _await(process, port, log)
+            yield Served(port, producer, **access)
+        finally:
+            processes.stop_all([process])
+    finally:
+        producer.close()
+
+
+def _await(process: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while not answers_http(port, "/api/health/"):
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise DriverFailed(f"The web process does not respond.\n{tail(log, 15)}")
+        time.sleep(0.1)
+
+
+class Loader:
+    """A module of the benchmarks that loads a web process. It has the code of this checkout."""
+
+    def __init__(self, module: str, command: list[str], env: dict[str, str]) -> None:
+        self.module = module
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            preexec_fn=die_with_parent(signal.SIGTERM),
+        )  # fmt: skip
+
+    def await_line(self, line: str) -> None:
+        """Wait until it has printed this line. Raises DriverFailed."""
+        assert self.process.stdout is not None
+        if self.process.stdout.readline() != f"{line}\n":
+            self.answer()
+
+    def answer(self) -> dict[str, float]:
+        """Wait until it ends; return the JSON object that it printed last. Raises DriverFailed."""
+        printed, errors = self.process.communicate()
+        if self.process.returncode != 0 or not printed:
+            raise DriverFailed(f"{self.module} failed: {errors[-500:]}")
+        answer: dict[str, float] = json.loads(printed.splitlines()[-1])
+        return answer
+
+
+def loader(testbed: Testbed, module: str, *arguments: object) -> Loader:
+    command = [sys.executable, "-m", f"benchmarks.{module}", *map(str, arguments)]
+    return Loader(module, command, testbed.env | {"PYTHONPATH": str(ROOT)})
