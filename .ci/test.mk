@@ -45,6 +45,12 @@ test-postgres: $(VENV)/.stamp-dev ## the product tests on PostgreSQL
 acceptance-test: $(VENV)/.stamp-dev ## tests with real beat and worker processes: kills, outages, bursts
 	$(PYTEST) tests/acceptance $(ARGS)
 
+.PHONY: schemathesis
+schemathesis: MINUTES ?= 10
+schemathesis: $(VENV)/.stamp-dev ## call the HTTP API with requests generated from its document, in all phases: MINUTES=10
+	SCHEMATHESIS_MINUTES=$(MINUTES) DELAYTASKS_TEST_DB=postgres $(VENV_PYTHON) -m pytest -n 0 -o faulthandler_timeout=0 \
+		tests/server/test_schemathesis.py $(ARGS)
+
 # The figures in docs/explanation/promises.md: run it on both databases, on an idle machine, then `make promises`.
 .PHONY: torture
 torture: MINUTES ?= 20

@@ -131,9 +131,9 @@ def fleet(name: str, kind: str, note: str) -> Form:
         with served(testbed) as web, testbed.workers(1, warm=False):
             arguments = (web.port, web.secret, web.unhandled, kind, CONSUMERS, FED_PER_SECOND * seconds)
             consumers = loader(testbed, "http_fleet", *arguments)
-            web.producer.do("feed", per_second=CONSUMERS, seconds=1)
+            web.producer.do("feed", per_second=CONSUMERS, duration=1)
             consumers.await_line("warm")
-            fed = web.producer.do("feed", per_second=FED_PER_SECOND, seconds=seconds)
+            fed = web.producer.do("feed", per_second=FED_PER_SECOND, duration=seconds)
             answer = consumers.answer()
             answer |= {"unfinished": web.producer.do("live")["live"], "fed late_ms": fed["behind_ms"]}
         more = {name.replace("_", " "): number for name, number in answer.items() if name != "per_second"}

@@ -41,10 +41,10 @@ def token() -> dict[str, Any]:
     return {"secret": secret, "topic": TOPICS["noop"], "unhandled": UNHANDLED}
 
 
-def feed(per_second: int, seconds: float) -> dict[str, Any]:
+def feed(per_second: int, duration: float) -> dict[str, Any]:
     """Schedule so many jobs a second, each due at an instant of its own. Return how much later than planned, in ms."""
     first, behind = time.time() + 2 * AHEAD_SECONDS, 0.0
-    for tick in range(round(seconds * TICKS)):
+    for tick in range(round(duration * TICKS)):
         begins = first + tick / TICKS
         time.sleep(max(0.0, begins - AHEAD_SECONDS - time.time()))
         behind = max(behind, time.time() - begins + AHEAD_SECONDS)

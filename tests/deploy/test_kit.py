@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from delaytasks import conf
+
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 COMPOSE = yaml.safe_load((DEPLOY / "docker/compose.yaml").read_text())
@@ -131,6 +133,16 @@ def test_units_are_hardened(unit: Path) -> None:
         "UMask=0077",
     ):
         assert re.search(f"^{line}$", text, re.MULTILINE), line
+
+
+def test_the_proxy_limits_what_a_stranger_may_send_and_hold() -> None:
+    text = (DEPLOY / "nginx/shop.conf").read_text()
+    limits = dict(re.findall(r"^    (client_\w+|limit_conn) ([^;]+);", text, re.MULTILINE))
+    mib = int(limits["client_max_body_size"].removesuffix("m"))
+    assert conf.Settings().api_max_request_bytes < mib * 2**20 < 2 * conf.Settings().api_max_request_bytes
+    assert all(int(limits[name].removesuffix("s")) <= 15 for name in ("client_header_timeout", "client_body_timeout"))
+    assert re.fullmatch(r"callers \d+", limits["limit_conn"])
+    assert "limit_conn_zone $binary_remote_addr zone=callers:" in text, "of one address"
 
 
 def test_a_warm_shutdown_has_time_everywhere() -> None:

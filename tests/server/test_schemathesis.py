@@ -1,13 +1,17 @@
 """schemathesis calls the running server with valid and invalid requests generated from docs/openapi.yaml.
 
-Its own process and its own pseudo-random numbers, always the same ones: warnings of its libraries are not ours, and a
-run that failed fails again. Jobs of every state and known topics are given to it, or it would see little but 404.
+Its own process: warnings of its libraries are not ours. Jobs of every state and known topics are given to it, or it
+would see little but 404. Its pseudo-random numbers are always the same ones, so a run that failed fails again. With
+SCHEMATHESIS_MINUTES (`make schemathesis`) it runs that long, with other numbers each time; SCHEMATHESIS_SEED, which it
+prints, repeats them.
 """
 
 import json
+import os
+import random
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import pytest
 
@@ -25,8 +29,11 @@ from tests.support.servers import wait_until
 pytestmark = pytest.mark.only_on("postgresql")
 ENVIRONMENT = {"API_MAX_WAIT_SECONDS": "0.1"}
 DOCUMENT = ROOT / "docs" / "openapi.yaml"
-HELD = 200
-LIMIT_SECONDS = 500  # it takes a minute
+MINUTES = float(os.environ.get("SCHEMATHESIS_MINUTES") or 0)
+SEED = int(os.environ.get("SCHEMATHESIS_SEED") or (random.randrange(10**6) if MINUTES else 1))
+PHASES = ("examples", "coverage", "fuzzing", "stateful")
+HELD = round(200 * max(1.0, MINUTES))
+LIMIT_SECONDS = 500 + 2 * 60 * MINUTES  # without MINUTES it takes a minute
 # A known topic, a cursor of ours, a due time that is not too far ahead: a schema cannot say what is acceptable there.
 LEFT_OUT = "positive_data_acceptance"
 # A schedule has exactly one of three rules and a new name, which generated bodies hardly ever have.
@@ -40,14 +47,14 @@ def jobs(topic, api):
     The token's account has reserved them, so that it needs no receipt.
     """
     holder = ServiceAccount.objects.latest("pk").name
-    schedule_many({"topic": topic, "key": f"held{n}", "delay": 0, "ttr": 600} for n in range(HELD))
+    schedule_many({"topic": topic, "key": f"held{n}", "delay": 0, "ttr": 3600} for n in range(HELD))
     held = []
 
     def all_held():
         held.extend(leases.reserve(topic, HELD, using="default", worker=holder))
         return len(held) == HELD
 
-    wait_until(all_held, seconds=10, what="ready jobs")
+    wait_until(all_held, seconds=10 + MINUTES, what="ready jobs")
     for job in held[: HELD // 5]:
         leases.bury(job.id, job.attempt, using="default")
     schedule_many({"topic": topic, "key": f"waiting{n}", "delay": 3600} for n in range(HELD // 5))
@@ -80,25 +87,32 @@ def configuration(topic, jobs, names):
     return "\n".join(lines)
 
 
-def answers(report):
-    """Return the statuses per operation: {"POST /api/jobs/": {201, 400, ...}}."""
-    found = defaultdict(set)
+def events(report, kind):
+    """Yield the events of one kind of a run's report."""
     for line in report.read_text().splitlines():
-        recorded = json.loads(line).get("ScenarioFinished", {}).get("recorder") or {}
+        if event := json.loads(line).get(kind):
+            yield event
+
+
+def answers(report):
+    """Return the number of answers by status, for each operation: {"POST /api/jobs/": {201: 12, 400: 90, ...}}."""
+    found = defaultdict(Counter)
+    for event in events(report, "ScenarioFinished"):
+        recorded = event.get("recorder") or {}
         for case_id, call in recorded.get("interactions", {}).items():
             case = recorded["cases"][case_id]["value"]
-            found[f"{case['method']} {case['path']}"].add((call["response"] or {}).get("status_code"))
+            found[f"{case['method']} {case['path']}"][(call["response"] or {}).get("status_code")] += 1
     return found
 
 
-def test_no_request_gets_a_5xx_or_an_undocumented_response(here, api, topic, jobs, names, tmp_path):
+def test_no_request_gets_a_5xx_or_an_undocumented_response(here, api, topic, jobs, names, tmp_path, capsys):
     (tmp_path / "given.toml").write_text(configuration(topic, jobs, names))
     report = tmp_path / "report.ndjson"
     command = [sys.executable, "-m", "schemathesis.cli", "--config-file", "given.toml", "run", str(DOCUMENT)]
-    command += [f"--url={here.url}", f"--header=Authorization: Bearer {api.token}"]
-    command += ["--checks=all", f"--exclude-checks={LEFT_OUT}", "--continue-on-failure"]
+    command += [f"--url={here.url}", f"--header=Authorization: Bearer {api.token}", f"--phases={','.join(PHASES)}"]
+    command += ["--checks=all", f"--exclude-checks={LEFT_OUT}", "--continue-on-failure", f"--seed={SEED}"]
     # One worker: with several, Python 3.11 was seen to fail in its parser (a SystemError about the recursion depth).
-    command += ["--seed=1", "--generation-deterministic", "--max-examples=20"]
+    command += [f"--max-time={MINUTES * 60:.0f}"] if MINUTES else ["--generation-deterministic", "--max-examples=20"]
     command += ["--report=ndjson", f"--report-ndjson-path={report}", "--no-color"]
 
     done = subprocess.run(
@@ -107,8 +121,13 @@ def test_no_request_gets_a_5xx_or_an_undocumented_response(here, api, topic, job
 
     assert done.returncode == 0, done.stdout + done.stderr
     found = answers(report)
-    documented = {each: statuses for each, statuses in found.items() if statuses != {405}}
+    if MINUTES:
+        total = sum(found.values(), Counter())
+        with capsys.disabled():
+            print(f"\nSCHEMATHESIS_SEED={SEED}: {total.total():,} requests; by status {dict(sorted(total.items()))}")
+    assert {event["phase"]["name"].lower() for event in events(report, "PhaseFinished")} >= set(PHASES)
+    documented = {each: statuses for each, statuses in found.items() if set(statuses) != {405}}
     assert len(documented) >= 20
-    unheard = {each for each, statuses in documented.items() if not statuses & {200, 201}} - HARDLY_ACCEPTED
+    unheard = {each for each, statuses in documented.items() if not statuses.keys() & {200, 201}} - HARDLY_ACCEPTED
     assert not unheard, f"nothing that these were asked was accepted, so little of them was tried: {sorted(unheard)}"
     assert not any(status is None or status >= 500 for statuses in found.values() for status in statuses)
