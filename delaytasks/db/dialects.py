@@ -85,10 +85,13 @@ class Dialect(abc.ABC):
     def as_json(self, value: str) -> str:
         return value
 
-    def table(self, kinds: Sequence[str], rows: Sequence[Sequence[Any]]) -> tuple[str, list[Any]]:
+    def table(
+        self, kinds: Sequence[str], rows: Sequence[Sequence[Any]], *, hidden: bool = False
+    ) -> tuple[str, list[Any]]:
         """Return the SQL of a query that yields these rows, and its parameters.
 
-        kinds   the PostgreSQL types of the columns
+        kinds    the PostgreSQL types of the columns
+        hidden   the planner must not plan for the values of a single row
         """
         placeholders = "(" + ", ".join(["%s"] * len(kinds)) + ")"
         return "VALUES " + ", ".join([placeholders] * len(rows)), [value for row in rows for value in row]
@@ -151,12 +154,14 @@ class PostgreSQL(Dialect):
     def as_json(self, value: str) -> str:
         return f"CAST({value} AS jsonb)"
 
-    def table(self, kinds: Sequence[str], rows: Sequence[Sequence[Any]]) -> tuple[str, list[Any]]:
+    def table(
+        self, kinds: Sequence[str], rows: Sequence[Sequence[Any]], *, hidden: bool = False
+    ) -> tuple[str, list[Any]]:
         """Return a query with one array for each column, as the driver is slow with thousands of placeholders.
 
         The SQL is the same for any number of rows, except for a single row, so that the planner knows that it is one.
         """
-        if len(rows) == 1:
+        if len(rows) == 1 and not hidden:
             values = [
                 None if value is None else str(value) for value in rows[0]
             ]  # the type of an int depends on its size

@@ -7,7 +7,7 @@ import pytest
 from django.db import connection
 
 from delaytasks import clock
-from delaytasks.db import counts, dialects, lookups, pagination, retention, transitions
+from delaytasks.db import counts, dialects, groups, lookups, pagination, retention, transitions
 from delaytasks.db.scans import JobFilter
 from delaytasks.maintenance import loads
 from delaytasks.states import State
@@ -63,6 +63,34 @@ def test_live_keys_are_looked_up_one_by_one(count: int) -> None:
     (plan,) = plans_of(lambda: transitions.find_live("default", pairs))
     assert not plan.scans("delaytasks_job"), str(plan)
     assert set(plan.indexes) == {"delaytasks_job_one_live", "delaytasks_job_pkey"}, str(plan)
+
+
+@pytest.fixture
+def new_topic() -> str:
+    """A topic with 2,000 live jobs, which is newer than the table's statistics."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            INSERT INTO delaytasks_job (topic, key, state, due_at, ttr_ms, attempt, failures, body, created_at, worker,
+                                        error)
+            SELECT 'new', 'k' || n, 1, now(), 60000, 0, 0, '{}', now(), '', '' FROM generate_series(1, 2000) AS n"""
+        )
+    return "new"
+
+
+BY_KEY = {
+    "live": lambda topic: transitions.find_live("default", [(topic, "k5")]),
+    "latest": lambda topic: transitions.find_latest("default", topic, "k5"),
+    "cancel": lambda topic: transitions.cancel_live("default", topic, "k5"),
+    "finish": lambda topic: groups.find_attempts("default", [], [(topic, "k5")]),
+}
+
+
+@pytest.mark.parametrize("name", BY_KEY)
+def test_a_key_of_a_new_topic_is_looked_up_without_its_other_jobs(name: str, new_topic: str) -> None:
+    for plan in plans_of(lambda: BY_KEY[name](new_topic)):
+        assert "delaytasks_job_topic_due" not in plan.indexes, str(plan)
+        assert "delaytasks_job_one_live" in plan.indexes, str(plan)
 
 
 STATEMENTS = {

@@ -7,6 +7,7 @@ from ...states import Outcome
 from .. import dialects
 from .events import RECORD_CANCELLED, record
 from .next_run import withdrawn
+from .reads import is_live
 from .rows import CANCELLED, DEAD, DELAYED, RESERVED, Cancelled, Event
 
 
@@ -17,7 +18,8 @@ def cancel_delayed(using: str, job_id: int, *, actor: str = "", reason: str = ""
 
 def cancel_live(using: str, topic: str, key: str, *, actor: str = "", reason: str = "") -> Cancelled | None:
     """delayed/ready → cancelled, for the live job of (topic, key). Return None if there is none or it is reserved."""
-    return _cancel(using, "topic = %s AND key = %s AND ended_at IS NULL", [topic, key], actor, reason)
+    which, params = is_live(dialects.get_dialect(using), [(topic, key)])
+    return _cancel(using, f"{which} AND ended_at IS NULL", params, actor, reason)
 
 
 def cancel_dead(using: str, job_id: int, *, actor: str = "", reason: str = "") -> Cancelled | None:

@@ -18,9 +18,10 @@ def find_live(using: str, pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, s
 def is_live(d: dialects.Dialect, pairs: Sequence[tuple[str, str]]) -> tuple[str, list[Any]]:
     """Return the SQL of the condition that a job is live and one of these pairs (topic, key), and its parameters.
 
-    Each pair is looked up in the index of live keys. For a join with many pairs, PostgreSQL would read the whole table.
+    Each pair is looked up in the index of live keys. For a join with many pairs, PostgreSQL would read the whole table;
+    for a topic that it sees and that is newer than its statistics, all live jobs of the topic.
     """
-    table, params = d.table(["text", "text"], pairs)
+    table, params = d.table(["text", "text"], pairs, hidden=True)
     ids = f"""
         WITH pair (topic, key) AS ({table})
         SELECT (SELECT id FROM delaytasks_job AS live
