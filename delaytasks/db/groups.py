@@ -6,6 +6,7 @@ guarded by the state before, and rows are locked in one order.
 """
 
 import enum
+import itertools
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,7 +15,20 @@ from django.db import DatabaseError, InterfaceError, connections, transaction
 
 from ..states import Outcome
 from . import dialects, transitions
-from .transitions import CANCELLED, DELAYED, RESERVED, AttemptRow, Cancelled, Claimed, Event, JobRow, NewJob, StoredJob
+from .transitions import (
+    CANCELLED,
+    DELAYED,
+    RESERVED,
+    AttemptRow,
+    Cancelled,
+    Claimed,
+    Ended,
+    Ending,
+    Event,
+    JobRow,
+    NewJob,
+    StoredJob,
+)
 
 logger = logging.getLogger("delaytasks")
 
@@ -300,17 +314,17 @@ def _cancel_event(cancel: Cancel, done: Cancelled) -> Event:
 
 
 def find_attempts(using: str, ids: Sequence[int], pairs: Sequence[tuple[str, str]]) -> list[AttemptRow]:
-    """Return the live jobs with these ids, and those with these pairs (topic, key), with their latest attempts."""
+    """Return the jobs with these ids, and the live ones with these pairs (topic, key), with their latest attempts."""
     d = dialects.get_dialect(using)
+    sql = f"""
+        SELECT id, topic, key, body, attempt, failures, ttr_ms, {d.to_ms("due_at")}, {d.to_ms("created_at")},
+            coalesce({d.to_ms("reserved_at")}, 0), coalesce({d.to_ms("lease_until")}, 0), state, worker,
+            {d.to_ms(d.now)}
+        FROM delaytasks_job WHERE """
+    statements = [(sql + where, params) for where, params in _conditions(d, ids, pairs)]
     found: dict[int, AttemptRow] = {}
-    for where, params in _conditions(d, ids, pairs):
-        sql = f"""
-            SELECT id, topic, key, body, attempt, failures, ttr_ms, {d.to_ms("due_at")}, {d.to_ms("created_at")},
-                coalesce({d.to_ms("reserved_at")}, 0), coalesce({d.to_ms("lease_until")}, 0), state, worker,
-                {d.to_ms(d.now)}
-            FROM delaytasks_job WHERE {where} AND ended_at IS NULL"""
-        for *claimed, state, worker, now_ms in dialects.run(using, sql, params):
-            found[claimed[0]] = AttemptRow(transitions.with_body(Claimed(*claimed)), state, worker, now_ms)
+    for *claimed, state, worker, now_ms in itertools.chain(*dialects.run_together(using, statements)):
+        found[claimed[0]] = AttemptRow(transitions.with_body(Claimed(*claimed)), state, worker, now_ms)
     return list(found.values())
 
 
@@ -319,6 +333,22 @@ def _conditions(d: dialects.Dialect, ids: Sequence[int], pairs: Sequence[tuple[s
         yield d.among("id", ids)
     if pairs:
         yield transitions.is_live(d, pairs)
+
+
+def end_each(using: str, endings: Sequence[Ending], wait_ms: int) -> dict[int, Ended]:
+    """reserved → finished, with an event for each, in a transaction. Return {id: Ended}.
+
+    wait_ms   how long it waits for each lock, on PostgreSQL
+
+    An id is missing if the attempt no longer holds its job, or if the job was scheduled again: its next run needs
+    another statement. On PostgreSQL this is one round trip.
+    """
+    d = dialects.get_dialect(using)
+    if not d.writes_in_with:
+        with transaction.atomic(using):
+            return transitions.end_if_held(using, endings, in_time=True, not_again=True)
+    _, rows = dialects.run_together(using, [_beginning(wait_ms, ()), transitions.end_statement(d, endings)])
+    return {row[0]: Ended(*row[1:]) for row in rows}
 
 
 def assign_workers(using: str, workers: Mapping[int, str]) -> None:

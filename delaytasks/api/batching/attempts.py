@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 
 from django.db import InterfaceError, OperationalError, connections, transaction
 
-from ...db import groups, transitions
+from ...db import groups
 from ...db.retries import is_retryable
 from ...db.transitions import AttemptRow, Ending
-from ...jobs.again import schedule_next
 from ...states import Outcome, State
 from ...worker import leases
 from ...worker.attempt import RunningJob
@@ -40,22 +39,26 @@ class Finish(NamedTuple):
 
 
 def finish_group(using: str, finishes: Sequence[Finish]) -> list[bool | FallBack]:
-    """Finish each attempt that its caller holds. The answer is True, else FallBack."""
-    with transaction.atomic(using):
-        groups.begin(using, LOCK_WAIT_MS)
-        held = _find_held(using, finishes)
-        ending = {job.id: job for job in held if job is not None}
-        ended = (
-            transitions.end_if_held(using, [_ending(job) for job in ending.values()], in_time=True) if ending else {}
-        )
-        completed = [
-            (Completion(job, Outcome.FINISHED), ended[job.id].due_ms) for job in ending.values() if job.id in ended
-        ]
-        schedule_next(using, [job_id for job_id, each in ended.items() if each.again])
-        if completed:
-            transaction.on_commit(lambda: notify(using, completed), using=using, robust=True)
+    """Finish each attempt that its caller holds. The answer is True, else FallBack; so it is if the job runs again.
+
+    The attempts are looked up before the transaction: the statement that ends them refuses those that are lost since.
+    """
+    held = _find_held(using, finishes)
+    ending = {job.id: job for job in held if job is not None}
+    ended = _end(using, list(ending.values()))
     done = [job is not None and job is ending[job.id] and job.id in ended for job in held]
     return [True if each else FallBack() for each in done]
+
+
+def _end(using: str, jobs: Sequence[RunningJob]) -> set[int]:
+    """Finish these jobs in one transaction. Return the ids of those that were still held."""
+    if not jobs:
+        return set()
+    ended = groups.end_each(using, [_ending(job) for job in jobs], LOCK_WAIT_MS)
+    completed = [(Completion(job, Outcome.FINISHED), ended[job.id].due_ms) for job in jobs if job.id in ended]
+    if completed:
+        transaction.on_commit(lambda: notify(using, completed), using=using, robust=True)
+    return set(ended)
 
 
 def _ending(job: RunningJob) -> Ending:
@@ -137,7 +140,9 @@ def reserve_group(using: str, reserves: Sequence[Reserve]) -> list[list[RunningJ
 
 
 def _reserve_of_topic(using: str, topic: str, asked: Mapping[int, Reserve]) -> dict[int, list[RunningJob]]:
-    with transaction.atomic(using):  # or else an error would leave jobs reserved for nobody
+    if len({each.worker for each in asked.values()}) == 1:
+        return _deal(using, topic, asked)
+    with transaction.atomic(using):  # or else an error would leave jobs reserved in another consumer's name
         dealt = _deal(using, topic, asked)
         workers = {job.id: job.worker for jobs in dealt.values() for job in jobs}
         if set(workers.values()) - {next(iter(asked.values())).worker}:
@@ -150,7 +155,13 @@ def _deal(using: str, topic: str, asked: Mapping[int, Reserve]) -> dict[int, lis
     dealt: dict[int, list[RunningJob]] = {n: [] for n in asked}
     name = next(iter(asked.values())).worker
     while waiting := [n for n in asked if not dealt[n]]:
-        jobs = iter(leases.reserve(topic, sum(asked[n].most for n in waiting), using=using, worker=name))
+        try:
+            jobs = iter(leases.reserve(topic, sum(asked[n].most for n in waiting), using=using, worker=name))
+        except Exception as error:
+            if connections[using].in_atomic_block or len(waiting) == len(asked):
+                raise
+            logger.warning("%s: some consumers get no job yet: %r", topic, error)  # the others' claims are committed
+            break
         for n in waiting:
             dealt[n] = list(itertools.islice(jobs, asked[n].most))
             for job in dealt[n]:

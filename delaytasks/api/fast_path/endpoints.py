@@ -281,15 +281,33 @@ def _attempt_data(job: RunningJob) -> dict[str, Any]:
 # -- reserving ----------------------------------------------------------------------------------
 
 _known_until: dict[tuple[str, str], float] = {}
+_looked_up: dict[tuple[asyncio.AbstractEventLoop, str, str], "asyncio.Future[bool]"] = {}  # in progress
 
 
 async def _require_known(topic: str, using: str) -> None:
     """Raise FallBack for an unknown topic."""
     if topic in handlers.known() or _known_until.get((using, topic), 0) > time.monotonic():
         return
-    if not await sync_to_async(_has_row, thread_sensitive=False)(topic, using):
+    if not await _look_up(topic, using):
         raise FallBack
     _known_until[using, topic] = time.monotonic() + TOPICS_SECONDS
+
+
+async def _look_up(topic: str, using: str) -> bool:
+    """Return whether the topic has a row. Hundreds of consumers that ask at the same time cost one query."""
+    name = (asyncio.get_running_loop(), using, topic)
+    lookup = _looked_up.get(name)
+    if lookup is None:
+        lookup = asyncio.ensure_future(sync_to_async(_has_row, thread_sensitive=False)(topic, using))
+        lookup.add_done_callback(functools.partial(_end_lookup, name))
+        _looked_up[name] = lookup
+    return await asyncio.shield(lookup)
+
+
+def _end_lookup(name: tuple[asyncio.AbstractEventLoop, str, str], lookup: "asyncio.Future[bool]") -> None:
+    del _looked_up[name]
+    if not lookup.cancelled():
+        lookup.exception()  # or asyncio would log it if all who asked are gone
 
 
 def _has_row(topic: str, using: str) -> bool:

@@ -10,7 +10,7 @@ planner would prefer the partial index of live rows and read all of it.
 
 from .changes import cancel_dead, cancel_delayed, cancel_live, cancel_page, fence, move_delayed, retry_if_dead
 from .claims import claim, claim_first, find_claimed, hand_back, put_back, renew_if_held
-from .endings import end_and_claim, end_if_held, expire, take_back
+from .endings import end_and_claim, end_if_held, end_statement, expire, take_back
 from .events import EVENT_COLUMNS, record
 from .insertion import NEW_KINDS, insert_new, new_due, replace_delayed, store_again
 from .next_run import insert_again, left_again_sql, settle_left_again, withdraw_again
@@ -64,6 +64,7 @@ __all__ = [
     "current_producer",
     "end_and_claim",
     "end_if_held",
+    "end_statement",
     "expire",
     "fence",
     "find_attempt",

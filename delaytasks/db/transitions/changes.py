@@ -19,7 +19,7 @@ def cancel_delayed(using: str, job_id: int, *, actor: str = "", reason: str = ""
 def cancel_live(using: str, topic: str, key: str, *, actor: str = "", reason: str = "") -> Cancelled | None:
     """delayed/ready → cancelled, for the live job of (topic, key). Return None if there is none or it is reserved."""
     which, params = is_live(dialects.get_dialect(using), [(topic, key)])
-    return _cancel(using, f"{which} AND ended_at IS NULL", params, actor, reason)
+    return _cancel(using, which, params, actor, reason)
 
 
 def cancel_dead(using: str, job_id: int, *, actor: str = "", reason: str = "") -> Cancelled | None:

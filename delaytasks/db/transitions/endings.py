@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 from ...outcomes import DEATHS
 from .. import dialects
@@ -16,23 +17,23 @@ _ENDING_KINDS += ["bigint", "int"]
 
 
 def end_if_held(
-    using: str, endings: Sequence[Ending], *, in_time: bool = False, relaxed: bool = False
+    using: str, endings: Sequence[Ending], *, in_time: bool = False, relaxed: bool = False, not_again: bool = False
 ) -> dict[int, Ended]:
     """reserved → finished, delayed or dead, with an event, for attempts that still hold their jobs.
 
     A job that was scheduled again while it ran and stays live gets the earlier of both due times and the newer TTR and
     body, with no failures.
 
-    in_time   refuse an attempt whose lease has ended, even if the job has not been taken back
-    relaxed   the commit of this transaction does not wait for the disk (PostgreSQL)
+    in_time     refuse an attempt whose lease has ended, even if the job has not been taken back
+    relaxed     the commit of this transaction does not wait for the disk (PostgreSQL)
+    not_again   leave out jobs that were scheduled again
 
     Return {id: Ended}. An id is missing if the attempt no longer holds the job: its TTR passed and the job was taken
     back, or the attempt has ended. Only this function, end_and_claim() and expire() end attempts.
     """
     d = dialects.get_dialect(using)
     endings = sorted(endings)
-    table, params = d.table(_ENDING_KINDS, endings)
-    ctes, update = _end_sql(d, table, *locked_first(d, endings), in_time=in_time)
+    ctes, update, params = _end_parts(d, endings, in_time=in_time, not_again=not_again)
     if d.writes_in_with:
         sql = f"""{ctes}, {_recorded(update)}
         SELECT id, next_due_ms, now_ms, runs_again{_RELAX if relaxed else ""} FROM ended"""
@@ -40,6 +41,23 @@ def end_if_held(
     ended = {row[0]: Ended(row[1], row[2], bool(row[3])) for row in dialects.run(using, ctes + update, params)}
     record(using, [_event(e, *ended[e.id][:2]) for e in endings if e.id in ended])
     return ended
+
+
+def end_statement(d: dialects.Dialect, endings: Sequence[Ending]) -> dialects.Statement:
+    """Return the statement of end_if_held(..., in_time=True, not_again=True), for a database where WITH may write.
+
+    Its rows are those of Ended, each after the id of its job.
+    """
+    ctes, update, params = _end_parts(d, sorted(endings), in_time=True, not_again=True)
+    return f"{ctes}, {_recorded(update)} SELECT id, next_due_ms, now_ms, runs_again FROM ended", params
+
+
+def _end_parts(
+    d: dialects.Dialect, endings: Sequence[Ending], *, in_time: bool, not_again: bool
+) -> tuple[str, str, list[Any]]:
+    """Return the SQL of the CTEs with these endings, that of the UPDATE, and the parameters."""
+    table, params = d.table(_ENDING_KINDS, endings)
+    return *_end_sql(d, table, *locked_first(d, endings), in_time=in_time, not_again=not_again), params
 
 
 def end_and_claim(

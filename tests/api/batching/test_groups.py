@@ -1,9 +1,13 @@
 """Groups of adds, deletes, finishes and reservations: a true answer for each, on both databases."""
 
 import json
+import re
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +26,7 @@ from delaytasks.jobs import control, schedule
 from delaytasks.jobs.audit_log import Source
 from delaytasks.models import AuditEntry, Job, JobEvent, Topic
 from delaytasks.states import State
+from delaytasks.topics import topic_settings
 from delaytasks.worker import leases
 
 pytestmark = pytest.mark.on_both
@@ -81,7 +86,9 @@ def test_running_jobs_are_added_again_and_waiting_ones_are_kept() -> None:
     assert (job.again_body, int(job.again_due_at.timestamp() * 1000)) == ({"n": 2}, again.due_ms)
     [event] = JobEvent.objects.filter(job_id=job_id)
     assert (event.outcome, event.attempt, event.actor) == ("scheduled", attempt, PHP.signature)
-    assert attempts.finish_group(USING, [Finish(PHP, id=job_id, attempt=attempt)]) == [True]
+    (finished,) = attempts.finish_group(USING, [Finish(PHP, id=job_id, attempt=attempt)])
+    assert isinstance(finished, FallBack), "the next run needs a second statement"
+    leases.finish(job_id, attempt, using=USING)
     assert Job.objects.live().get(key="running").body == {"n": 2}
 
 
@@ -348,6 +355,65 @@ def test_attempt_lost_between_lookup_and_update_is_not_finished(monkeypatch: pyt
     (answer,) = attempts.finish_group(USING, [Finish(PHP, key="k")])
     assert isinstance(answer, FallBack)
     assert Job.objects.get().state == State.RESERVED
+
+
+@pytest.mark.only_on("postgresql")
+def test_groups_of_finishes_and_of_reservations_take_two_round_trips(tmp_path: Path) -> None:
+    held = [running(f"k{n}") for n in range(3)]
+    schedule.schedule_many({"topic": "mail.send", "key": f"r{n}", "delay": 0} for n in range(3))
+    by_key = [Finish(PHP, key=f"k{n}", topic="mail.send") for n in (1, 2)]
+    finishes = [Finish(PHP, id=held[0][0], attempt=held[0][1]), *by_key]
+    with round_trips(tmp_path / "finishes") as found:
+        assert attempts.finish_group(USING, finishes) == [True] * 3
+    assert found == [2]
+    topic_settings(USING, "mail.send")  # read once in a second
+    with round_trips(tmp_path / "reservations") as found:
+        assert all(attempts.reserve_group(USING, [Reserve("mail.send", 1, "php")] * 3))
+    assert found == [2], "the ready ids, which the mirror knows otherwise, and the claim"
+
+
+@contextmanager
+def round_trips(path: Path) -> Iterator[list[int]]:
+    """Append the number of this connection's round trips in the block to the list."""
+    counts: list[int] = []
+    connection.ensure_connection()
+    pgconn: Any = connection.connection.pgconn
+    with path.open("wb") as file:
+        pgconn.trace(file.fileno())
+        try:
+            yield counts
+        finally:
+            pgconn.untrace()
+    counts.append(len(re.findall(r"^\S+ \S+\tF\t\d+\t(?:Query|Sync)\b", path.read_text(), re.MULTILINE)))
+
+
+def test_claims_of_a_topic_stand_if_a_later_one_fails(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "BATCH_MAX": 2}
+    schedule.schedule_many({"topic": "mail.send", "key": f"k{n}", "delay": 0} for n in range(5))
+    reserve, claims = leases.reserve, []
+
+    def fail_second(*args: Any, **kwargs: Any) -> Any:
+        claims.append(args)
+        if len(claims) == 2:
+            raise OperationalError("the connection is lost")
+        return reserve(*args, **kwargs)
+
+    monkeypatch.setattr(leases, "reserve", fail_second)
+    dealt = attempts.reserve_group(USING, [Reserve("mail.send", 1, "php")] * 4)
+    assert [len(jobs) for jobs in dealt] == [1, 1, 0, 0]
+    assert Job.objects.filter(state=State.RESERVED).count() == 2
+
+
+def test_claims_in_several_names_are_all_or_none(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule.schedule_many({"topic": "mail.send", "key": f"k{n}", "delay": 0} for n in range(2))
+
+    def fail(*_: Any) -> None:
+        raise OperationalError("the connection is lost")
+
+    monkeypatch.setattr(groups, "assign_workers", fail)
+    answers = attempts.reserve_group(USING, [Reserve("mail.send", 1, "php"), Reserve("mail.send", 1, "go")])
+    assert all(isinstance(answer, OperationalError) for answer in answers)
+    assert not Job.objects.filter(state=State.RESERVED).exists()
 
 
 def test_consumers_are_dealt_jobs_in_their_order_under_their_own_names(due_index: Any) -> None:
