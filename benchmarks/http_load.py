@@ -63,10 +63,18 @@ async def job(connection: Connection, topic: str, key: str) -> None:
 
 async def cycle(connection: Connection, topic: str, key: str) -> None:
     await add(connection, topic, key, delay=0)
+    if not await pop_and_finish(connection, topic):
+        raise Failed("No job was ready in time.")
+
+
+async def pop_and_finish(connection: Connection, topic: str) -> bool:
+    """Return whether a job was ready in time."""
     popped = await connection.post("queue/", {"command": "pop", "topic": topic, "wait": WAIT_SECONDS})
     if popped["value"] is None:
-        raise Failed("No job was ready in time.")
-    await connection.post("queue/", {"command": "finish", "id": popped["id"], "attempt": popped["attempt"]})
+        return False
+    finish = {"command": "finish", "topic": topic, "id": popped["id"], "attempt": popped["attempt"]}
+    await connection.post("queue/", finish)
+    return True
 
 
 async def publish(connection: Connection, queue: str, key: str) -> None:

@@ -1,7 +1,7 @@
 """Jobs per second scheduled over HTTP: one uvicorn with the project, clients and servers on one machine.
 
 Beside it, in the forms add.1 and add.64: beanstalkd through its own client and protocol, and RabbitMQ's HTTP door. With
---former, the web process of another checkout in all forms: the same uvicorn, load and servers.
+--former, the web process of another checkout too, under the same uvicorn, load and servers.
 """
 
 import http.client
@@ -16,7 +16,7 @@ from ..contestants.roster import FORMER, OURS
 from ..drivers import DriverFailed
 from ..plan import Form, Measured, Options
 from ..stand import Testbed
-from .web import loader, served
+from .web import await_mover, loader, served
 
 ENGINES = (OURS, FORMER)
 RIVALS = ("beanstalkd", "rabbitmq")
@@ -108,6 +108,7 @@ def load(name: str, kind: str, connections: int, note: str, share: float = 1) ->
             web = at_end.enter_context(served(testbed))
             if kind == "cycle":  # its mover makes the added jobs ready
                 at_end.enter_context(testbed.workers(1, warm=False))
+                await_mover(web)
             arguments = (web.port, web.secret, web.unhandled, kind, connections, LOAD_SECONDS)
             answer = loader(testbed, "http_load", *arguments).answer()
             if share < 1:
@@ -139,7 +140,7 @@ def fleet(name: str, kind: str, note: str) -> Form:
         more = {name.replace("_", " "): number for name, number in answer.items() if name != "per_second"}
         return Measured(answer["per_second"], more)
 
-    return Form("http", name, "deliveries/s", measure, only=ENGINES, note=note)
+    return Form("http", name, "deliveries/s", measure, only=(OURS,), note=note)
 
 
 FORMS = [

@@ -1,5 +1,6 @@
 """A web process of the measured project, and the processes that load it."""
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -13,7 +14,7 @@ from typing import NamedTuple
 from project.run.programs import answers_http, web
 from tests.support.servers import die_with_parent, free_port, tail
 
-from .. import processes
+from .. import http_load, processes
 from ..drivers import Driver, DriverFailed
 from ..stand import ROOT, Testbed
 
@@ -62,6 +63,25 @@ def _await(process: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
         if process.poll() is not None or time.monotonic() > deadline:
             raise DriverFailed(f"The web process does not respond.\n{tail(log, 15)}")
         time.sleep(0.1)
+
+
+def await_mover(served: Served) -> None:
+    """Wait until a worker makes jobs ready: take one from its add to its end. Raises DriverFailed."""
+    try:
+        asyncio.run(_first_round(served))
+    except http_load.Failed as error:
+        raise DriverFailed(str(error)) from None
+
+
+async def _first_round(served: Served) -> None:
+    connection = http_load.Connection(served.port, f"Bearer {served.secret}")
+    await connection.open()
+    await http_load.add(connection, served.unhandled, "first", delay=0)
+    deadline = time.monotonic() + START_SECONDS
+    while not await http_load.pop_and_finish(connection, served.unhandled):
+        if time.monotonic() > deadline:
+            raise http_load.Failed("No worker makes jobs ready.")
+    connection.writer.close()
 
 
 class Loader:
