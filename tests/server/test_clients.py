@@ -31,8 +31,9 @@ LANGUAGES = {
     "python": ([sys.executable, "consume.py"], ""),
     "node": (["node", "consume.mjs"], "apt-get install nodejs"),
     "php": (["php", "consume.php"], "apt-get install php-cli"),
+    "go": (["go", "consume.go"], "apt-get install golang-go"),
 }
-HEARTBEAT = ("python", "node")
+HEARTBEAT = ("python", "node", "go")
 
 
 def need(request: pytest.FixtureRequest, program: str, example: str, cure: str) -> None:
@@ -76,7 +77,20 @@ def env(here: World, topic: str, make_token: Callable[..., str], tmp_path: Path)
 def example_in(language: str, request: pytest.FixtureRequest, env: dict[str, str], directory: Path) -> Example:
     command, cure = LANGUAGES[language]
     need(request, command[0], f"docs/clients/{command[-1]}", cure)
+    if language == "go":
+        command = [str(request.getfixturevalue("built_in_go"))]
     return Example(command, env, directory)
+
+
+@pytest.fixture(scope="session")
+def built_in_go(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The compiled example in Go."""
+    directory = tmp_path_factory.mktemp("go")
+    env = {"PATH": os.environ["PATH"], "HOME": str(directory), "GOCACHE": str(directory / "cache"), "GOPROXY": "off"}
+    build = ["go", "build", "-o", str(directory / "consume"), "consume.go"]
+    done = subprocess.run(build, cwd=EXAMPLES, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return directory / "consume"
 
 
 @pytest.fixture(params=LANGUAGES)
