@@ -21,7 +21,7 @@ from rest_framework.request import Request
 from ... import conf, validators
 from ..access import throttling
 from ..access.permissions import Caller
-from . import portions
+from . import garbage, portions
 from .lengths import declared_length
 
 MAX_DEPTH = validators.MAX_DEPTH + 10  # nested levels in a request: those of a job's body plus the levels around it
@@ -81,6 +81,7 @@ class CountedRequest(Request):
         if self.bulk and not may_be_bulk(body):
             self.require_single()
         self._count_bytes(len(body))
+        garbage.count(len(body))
         self._stream = io.BytesIO(body) if body else None
 
     def require_single(self) -> None:
