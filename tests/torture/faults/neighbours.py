@@ -69,7 +69,8 @@ def slow_neighbour(arena: Arena) -> None:
     assert late[-1] < BEGINS_MS, f"The last of {NEIGHBOURS} jobs began {late[-1]} ms late."
 
 
-@fault("a herd of slow jobs is due at once", uses=ALONE)
+# Not on SQLite: each of these handlers writes first, and SQLite has one writer at a time.
+@fault("a herd of slow jobs is due at once", uses=ALONE, databases=("postgres",))
 def herd(arena: Arena) -> None:
     """Each process gets one at once, not one a second."""
     group = f"herd-{time.monotonic_ns()}"
