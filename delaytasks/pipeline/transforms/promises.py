@@ -161,7 +161,9 @@ def by_key(rows: DataFrame, jobs: DataFrame, events: DataFrame) -> DataFrame:
     """
     promised = F.col("promised")
     combined = rows.unionByName(jobs, allowMissingColumns=True).unionByName(events, allowMissingColumns=True)
-    return combined.groupBy("key").agg(
+    # Most keys have few rows, so that combining rows before the shuffle saves little; with `carried`, Spark would sort
+    # all rows for it, and sort them again after the shuffle.
+    return combined.repartition("key").groupBy("key").agg(
         F.count("promised").alias("rows"),
         F.count_if(promised).alias("promised_rows"),
         F.count_if(promised & F.col("promised_ms").isNull()).alias("undated"),

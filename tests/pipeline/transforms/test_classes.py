@@ -1,10 +1,13 @@
 """Classes of promises: every combination of rows, jobs and attempts, on tiny frames."""
 
+import re
+from dataclasses import replace
 from datetime import timedelta
 from itertools import count
 from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from delaytasks.pipeline.rules.rules import Rule
@@ -53,14 +56,16 @@ class World:
             reserved_ms = due_ms + round(late * 1000) if begun else None
             self.events.append((f"order:{number}", str(outcome), attempt, due_ms, reserved_ms))
 
-    def classed(self, spark: Any, column: str = "class") -> dict[str | None, str]:
-        """Return key -> its class, or another column."""
+    def keys(self, spark: Any, rule: Rule = RULE) -> DataFrame:
         columns = ["id", "key", "state", "due_at", "attempt", "reserved_at", "lease_until", "ended_at", "created_at"]
         jobs = spark.createDataFrame(self.jobs, StructType([JOBS[name] for name in columns]))
         events = spark.createDataFrame(self.events, EVENTS)
-        rows = promises.promised_jobs(spark.createDataFrame(self.orders, ORDERS), RULE)
-        keys = promises.by_key(rows, promises.summarize_jobs(jobs), promises.summarize_events(events))
-        found = promises.classify(keys, RULE, ms("02-01 13:00"))
+        rows = promises.promised_jobs(spark.createDataFrame(self.orders, ORDERS), rule)
+        return promises.by_key(rows, promises.summarize_jobs(jobs), promises.summarize_events(events))
+
+    def classed(self, spark: Any, column: str = "class") -> dict[str | None, str]:
+        """Return key -> its class, or another column."""
+        found = promises.classify(self.keys(spark), RULE, ms("02-01 13:00"))
         assert found.schema.names == promises.CLASSIFIED.names
         return {row.key and row.key.removeprefix("order:"): row[column] for row in found.collect()}
 
@@ -187,6 +192,18 @@ def test_null_and_duplicate_values_of_a_rule_get_classes_of_their_own(spark: Any
     world.job("3", FINISHED, ONCE)
 
     assert world.classed(spark) == {None: "no_key", "1": "no_since", "2": "same_key", "3": "kept"}
+
+
+@pytest.mark.parametrize(("carry", "sorts"), [((), 0), (("status",), 1)])
+def test_all_rows_of_a_key_meet_in_one_shuffle_and_are_sorted_once_at_most(
+    spark: Any, world: World, carry: tuple[str, ...], sorts: int
+) -> None:
+    world.order("1")
+    world.job("1", FINISHED, ONCE)
+    keys: Any = world.keys(spark, replace(RULE, carry=carry))
+    plan = keys._jdf.queryExecution().executedPlan().toString()
+    nodes = (r"\bExchange ", r"\bSort \[", r"(?:Hash|Sort)Aggregate\(")
+    assert [len(re.findall(node, plan)) for node in nodes] == [1, sorts, 1], plan
 
 
 def test_empty_input_gives_no_classes(spark: Any, world: World) -> None:
