@@ -160,8 +160,6 @@ def _audit_rule(
         F.count("*").alias("keys"), F.sum("rows").alias("rows"), F.sum("jobs").alias("jobs")).collect()}  # fmt: skip
     samples = _samples(classified, list(totals))
     _check_invalid(rule, totals, samples)
-    if rule.carry:
-        dimensions.check_values(classified, rule)
     by_value = dimensions.by_value(classified, rule)
     (total,) = by_value.pop(dimensions.ALL)
     missing = ""

@@ -4,6 +4,7 @@ The values travel with the keys through the classification, so the business rows
 rule's outcome, which is known only when the rows have met their jobs.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
@@ -12,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DecimalType, MapType, StringType, StructField
 
-from ..rules.rules import BEGUN_AT, CLASSES, STATUSES, Rule
+from ..rules.rules import BEGUN_AT, CLASSES, STATUSES, BadRule, Rule
 
 ALL = ""  # dimension of the figures of all rows; its only value is null
 WEEK = "week made"  # dimension of the week in which a job was made; no column has this name: it has a space
@@ -79,19 +80,6 @@ def with_outcome(keys: DataFrame, rule: Rule) -> DataFrame:
     return scope.select(f"`{BY_KEY}`.*", F.when(asked, F.expr(rule.outcome)).alias("outcome"))
 
 
-def check_values(classified: DataFrame, rule: Rule) -> None:
-    """Raise BadRule if a dimension has more than MAX_VALUES values. Needs the columns CARRIED."""
-    counts = classified.agg(*(F.count_distinct(F.col("carry").getItem(name)).alias(name) for name in rule.carry))
-    (row,) = counts.collect()
-    for name in rule.carry:
-        if row[name] > MAX_VALUES:
-            raise rule.bad(
-                "carry",
-                f"{name} has {row[name]:,} values in {rule.source}; at most {MAX_VALUES:,} can be told apart in an "
-                "answer. Carry a column with fewer values, such as a group of them.",
-            )
-
-
 def by_value(classified: DataFrame, rule: Rule) -> dict[str, list[dict[str, Any]]]:
     """Return dimension -> the figures of each value, the worst first. Needs classified keys.
 
@@ -111,9 +99,15 @@ def by_value(classified: DataFrame, rule: Rule) -> dict[str, list[dict[str, Any]
     outcome_yes, outcome_no, outcome_unknown    number of keys with a row whose job has begun, by the rule's outcome;
                     None: the rule has no outcome
     outcome_share   the share of outcome_yes in the three; None: there are none
+
+    Raises BadRule if a column has more than MAX_VALUES values.
     """
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in (ALL, WEEK, *rule.carry)}
-    for row in summarize(classified, rule.zone or UTC).collect():
+    values: Counter[str] = Counter()
+    for row in summarize(classified, rule).toLocalIterator():  # not all at once: there may be a million
+        values[row.dimension] += row.value is not None
+        if row.dimension in rule.carry and values[row.dimension] > MAX_VALUES:
+            raise _too_many_values(rule, row.dimension)
         found[row.dimension].append(_figures(row.asDict(), rule))
     found[ALL] = found[ALL] or [_figures({}, rule)]
     for name, each in found.items():
@@ -121,28 +115,49 @@ def by_value(classified: DataFrame, rule: Rule) -> dict[str, list[dict[str, Any]
     return found
 
 
-def summarize(classified: DataFrame, zone: str) -> DataFrame:
-    """Return a row with counts, lateness and amounts of each class for each dimension and value."""
-    week = F.date_format(F.date_trunc("week", F.from_utc_timestamp("made_at", zone)), "yyyy-MM-dd")
-    values = F.map_concat(F.create_map(F.lit(ALL), F.lit(None).cast("string"), F.lit(WEEK), week), "carry")
+def _too_many_values(rule: Rule, name: str) -> BadRule:
+    return rule.bad(
+        "carry",
+        f"{name} has more than {MAX_VALUES:,} values in {rule.source}, the most that an answer tells apart. Carry a "
+        "column with fewer values, such as a group of them.",
+    )
+
+
+def summarize(classified: DataFrame, rule: Rule) -> DataFrame:
+    """Return a row with counts and lateness of each class for each dimension and value.
+
+    Amounts and outcomes are summed up only if the rule has them: every sum is computed for every key and dimension.
+    """
+    week = F.date_format(F.date_trunc("week", F.from_utc_timestamp("made_at", rule.zone or UTC)), "yyyy-MM-dd")
+    always = [F.struct(F.lit(name).alias("key"), value.alias("value"))
+              for name, value in ((ALL, F.lit(None).cast("string")), (WEEK, week))]  # fmt: skip
     begun = (F.col("rows") > 0) & F.col("begun_at").isNotNull()
     exploded = classified.select(
         "rows", "status", "late_ms", "amount", "outcome", begun.alias("begun"), F.col("class").alias("name"),
-        F.explode(values).alias("dimension", "value"),
+        F.inline(F.concat(F.array(*always), F.map_entries("carry"))).alias("dimension", "value"),
     )  # fmt: skip
     weekly = exploded.where((F.col("dimension") != WEEK) | F.col("value").isNotNull())  # null: there is no job
     return weekly.groupBy("dimension", "value").agg(
         F.sum("rows").alias("rows"),
         F.percentile_approx("late_ms", 0.5, ACCURACY).alias("late_p50_ms"),
         F.max("late_ms").alias("late_worst_ms"),
-        F.count_if((F.col("rows") > 0) & F.col("amount").isNull()).alias("without_amount"),
         *(F.count_if(F.col("status") == name).alias(name) for name in STATUSES),
-        F.count_if("outcome").alias("outcome_yes"),
-        F.count_if(~F.col("outcome")).alias("outcome_no"),
-        F.count_if(F.col("begun") & F.col("outcome").isNull()).alias("outcome_unknown"),
         *(F.count_if(F.col("name") == name).alias(name) for name in CLASSES),
-        *(F.sum(F.when(F.col("name") == name, F.col("amount"))).alias(f"{name}_amount") for name in CLASSES),
+        *(_outcomes() if rule.outcome else ()),
+        *(_amounts() if rule.amount else ()),
     )
+
+
+def _outcomes() -> list[Column]:
+    outcome = F.col("outcome")
+    asked = (outcome, ~outcome, F.col("begun") & outcome.isNull())
+    return [F.count_if(condition).alias(name) for condition, name in zip(asked, OUTCOMES, strict=True)]
+
+
+def _amounts() -> list[Column]:
+    amount = F.col("amount")
+    sums = [F.sum(F.when(F.col("name") == name, amount)).alias(f"{name}_amount") for name in CLASSES]
+    return [F.count_if((F.col("rows") > 0) & amount.isNull()).alias("without_amount"), *sums]
 
 
 def _figures(row: Mapping[str, Any], rule: Rule) -> dict[str, Any]:
