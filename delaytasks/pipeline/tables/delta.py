@@ -181,13 +181,16 @@ class Table:
         where = f"{column} IN ({', '.join(map(str, sorted(values)))}){numbered}"
         return self._changed(lambda log: log.delete(where, writer_properties=_writer_properties()))
 
-    def compact(self, partition: str, target_bytes: int) -> "Table":
-        """Rewrite the files of a partition that are smaller than target_bytes into as few files as possible."""
+    def compact(self, partitions: Collection[str], target_bytes: int) -> "Table":
+        """Rewrite the files of these partitions that are smaller than target_bytes into few, in one commit."""
+        if not partitions:
+            return self
         return self._changed(
             lambda log: log.optimize.compact(
-                [(self.partition, "=", partition)], target_size=target_bytes, writer_properties=_writer_properties()
+                [(self.partition, "in", sorted(partitions))], target_size=target_bytes,
+                writer_properties=_writer_properties(),
             )
-        )
+        )  # fmt: skip
 
     def z_order(self, partition: str, columns: Iterable[str], target_bytes: int) -> "Table":
         """Rewrite all files of a partition, ordered by these columns together."""

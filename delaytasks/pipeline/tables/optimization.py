@@ -23,9 +23,8 @@ def compact(archive: Archive) -> None:
 def merge_small_files(table: Table) -> None:
     """Merge the small files of each partition that has many, and remove files that left the table a week ago."""
     small = Counter(each.partition for each in table.files if each.size < SMALL_BYTES)
-    for partition in [partition for partition, number in small.items() if number > MAX_SMALL_FILES]:
-        table = table.compact(partition, TARGET_BYTES)
-    table.vacuum()
+    many = [partition for partition, number in small.items() if number > MAX_SMALL_FILES]
+    table.compact(many, TARGET_BYTES).vacuum()
 
 
 def z_order(archive: Archive) -> dict[str, int]:
