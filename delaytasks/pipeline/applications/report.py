@@ -21,6 +21,7 @@ from ..sources import arrow
 from ..sources import snapshot as snapshots
 from ..sources.database import Database
 from ..sources.snapshot import Snapshot
+from ..spark import session
 from ..tables import archives, delta, history, hours, row_counts
 from ..tables.delta import Table
 from ..tables.lake import Lake, LakeError
@@ -81,7 +82,8 @@ def _make_report(
     rows = topic_stats.upsert_stats(database, recomputed.where(_is_stale(F.unix_millis("hour_at"), stale)))
     # These frames are small: one partition is faster than many.
     last = hours.read(spark, lake, hours.since(table, page_facts.first_ms(now.taken_ms))).coalesce(1)
-    facts = page_facts.facts(last, read_due(spark, lake, folder).coalesce(1), now.taken_ms, until_ms)
+    with session.interpreted(spark):
+        facts = page_facts.facts(last, read_due(spark, lake, folder).coalesce(1), now.taken_ms, until_ms)
     text = page.html(facts).encode()
     lake.write(f"{folder}/report.html", text)
     lake.sync(folder)

@@ -7,11 +7,12 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
 from ..sources import arrow
-from . import connect, java, package
+from . import connect, java, package, python
 
 # Options that the code depends on. They override the site's options.
 NEEDED = {
@@ -25,16 +26,21 @@ NEEDED = {
     "spark.sql.files.ignoreMissingFiles": "false",  # a file that an executor does not see is an error
     "spark.sql.files.ignoreCorruptFiles": "false",
 }
+PARTITIONS = "spark.sql.shuffle.partitions"
+SIZES = {  # for every master
+    PARTITIONS: "16",
+    "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "65536",  # the default, 128, is below topics * hours
+}
 LOCAL = {  # for local[*]: listen on this machine only
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "2g",
-    "spark.sql.shuffle.partitions": "16",
     "spark.sql.catalogImplementation": "in-memory",
-    "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "65536",  # the default, 128, is below topics * hours
+    **SIZES,
 }
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 SUBMITTED = "PYSPARK_GATEWAY_PORT"  # set by spark-submit: the port of its Java process
 
 
@@ -74,6 +80,33 @@ def session(name: str, *, master: str = "local[*]", options: Mapping[str, str] |
             spark.stop()
 
 
+def fit_to_cluster(spark: Any) -> None:
+    """Set SIZES, with two partitions for each core if that is more. Options that the site has set stay as they are.
+
+    Call it when the executors have registered. With Spark Connect the server's options count.
+    """
+    if not isinstance(spark, SparkSession):
+        return
+    site = spark.sparkContext.getConf()
+    partitions = max(int(SIZES[PARTITIONS]), 2 * spark.sparkContext.defaultParallelism)
+    for name, value in {**SIZES, PARTITIONS: str(partitions)}.items():
+        if not site.contains(name):
+            spark.conf.set(name, value)
+
+
+@contextlib.contextmanager
+def interpreted(spark: SparkSession) -> Iterator[None]:
+    """Let Spark interpret its plans inside the block: for some thousand rows, compiling them would take longer."""
+    before = {name: spark.conf.get(name) or "" for name in INTERPRETED}
+    try:
+        for name, value in INTERPRETED.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)
+
+
 def spark_options(master: str, options: Mapping[str, str]) -> dict[str, str]:
     """Return the site's Spark options. For a local master, add the defaults LOCAL for options that are not set."""
     return {**(LOCAL if master.startswith("local") else {}), **options}
@@ -86,6 +119,6 @@ def environment(master: str) -> dict[str, str]:
     paths = [str(package.ROOT.parent), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     variables = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     if master.startswith("local"):
-        variables["SPARK_LOCAL_IP"] = "127.0.0.1"
+        variables |= {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": python.command()}
     kept = {name: os.environ.get(name, value) for name, value in variables.items()}
     return kept | {"JAVA_HOME": java.home(), "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}

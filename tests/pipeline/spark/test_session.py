@@ -1,9 +1,18 @@
 """The session of every run."""
 
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from urllib.parse import urlsplit
+
+import pyspark
+import pytest
+from pyspark.sql import SparkSession
+
+from delaytasks.pipeline.spark import python, session
 
 
 def test_sparks_warehouse_folder_is_not_in_the_working_directory(spark: Any) -> None:
@@ -12,3 +21,42 @@ def test_sparks_warehouse_folder_is_not_in_the_working_directory(spark: Any) -> 
 
     assert warehouse.is_dir()
     assert Path(tempfile.gettempdir()) in warehouse.parents
+
+
+def test_a_cluster_has_two_partitions_for_each_core_and_what_the_site_has_set() -> None:
+    (fallback,) = session.SIZES.keys() - {session.PARTITIONS}
+    options = {}
+    for cores, site in ((2, ()), (20, ()), (20, (session.PARTITIONS,))):
+        spark = Mock(spec=SparkSession)
+        spark.sparkContext.defaultParallelism, spark.sparkContext.getConf().contains = cores, site.__contains__
+        session.fit_to_cluster(spark)
+        options[cores, site] = {call.args[0]: call.args[1] for call in spark.conf.set.call_args_list}
+    assert [each.get(session.PARTITIONS) for each in options.values()] == ["16", "40", None]
+    assert {each[fallback] for each in options.values()} == {session.SIZES[fallback]}
+
+
+def test_only_what_is_interpreted_runs_without_compiled_code(spark: Any) -> None:
+    name = "spark.sql.codegen.wholeStage"
+    before = spark.conf.get(name)
+    spark.conf.set(name, "true")
+    try:
+        with pytest.raises(KeyError), session.interpreted(spark):
+            assert spark.conf.get(name) == "false"
+            raise KeyError
+        assert spark.conf.get(name) == "true"
+    finally:
+        spark.conf.set(name, before)
+
+
+def test_sparks_python_does_not_read_pyspark_from_the_zip() -> None:
+    (archive,) = Path(pyspark.__file__).parent.glob("python/lib/pyspark.zip")
+    (py4j,) = archive.parent.glob("py4j-*.zip")
+    paths = [str(archive), str(py4j), "/spark/jars/spark-core.jar", "/shop"]
+    program = "import os, pyspark; print(pyspark.__file__); print(os.environ['PYTHONPATH'])"
+    found = {}
+    for command in (sys.executable, python.command()):
+        done = subprocess.run([command, "-c", program], env={"PYTHONPATH": ":".join(paths)}, capture_output=True,
+                              text=True, check=True)  # fmt: skip
+        found[command] = done.stdout.split()
+    assert found[sys.executable][0].startswith(str(archive))  # or Spark has changed and the command is not needed
+    assert found[python.command()] == [pyspark.__file__, "/shop"]
