@@ -31,11 +31,11 @@ def upsert_stats(database: Database, hours: DataFrame) -> int:
     )
     rows = hours.orderBy(*KEY).withColumn("hour_at", F.unix_millis("hour_at")).select(*names)
     written = 0
-    for batch in _batches(rows.toLocalIterator(), BATCH_ROWS):
-        with database.connect() as connection:
-            cursor = connection.cursor()
-            cursor.executemany(sql, [_to_values(row, database.vendor) for row in batch])
-        written += len(batch)
+    with database.connect() as connection:  # one for all batches: connecting takes as long as a batch
+        for batch in _batches(rows.toLocalIterator(), BATCH_ROWS):
+            connection.cursor().executemany(sql, [_to_values(row, database.vendor) for row in batch])
+            connection.commit()
+            written += len(batch)
     return written
 
 

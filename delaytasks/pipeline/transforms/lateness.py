@@ -89,18 +89,18 @@ def _start(period: str) -> Column:
 def by_hour(counts: DataFrame) -> DataFrame:
     """Return the statistics of each topic and hour, with the columns schemas.HOURS. Needs those of count_hours()."""
     by = ("topic", "hour_ms")
-    events, attempts = counts.where(F.col("outcome").isNotNull()), counts.where(F.col("run_ms").isNotNull())
-    parts = [histogram(_lateness(events, by), by), _runs(attempts, by)]
-    statistics = _join_all(_statistics(events, by), parts, by)
+    statistics = _join_all(_statistics(counts, by, *_runs()), [histogram(_lateness(counts, by), by)], by)
     return _select(statistics.withColumn("hour_at", F.timestamp_millis("hour_ms")), schemas.HOURS.names)
 
 
-def _runs(attempts: DataFrame, by: Sequence[str]) -> DataFrame:
-    """Return for each value of `by` the columns attempts, run_total_ms and run of schemas.HOURS."""
-    return attempts.groupBy(*by).agg(
-        F.sum("number").alias("attempts"), F.sum("total_ms").alias("run_total_ms"),
-        F.sort_array(F.collect_list(F.struct(F.col("run_ms").alias("ms"), "number"))).alias("run"),
-    )  # fmt: skip
+def _runs() -> list[Column]:
+    """Return the aggregates attempts, run_total_ms and run of schemas.HOURS. Rows of events add nothing to them."""
+    ms, number = F.col("run_ms"), F.col("number")
+    each = F.when(ms.isNotNull(), F.struct(ms.alias("ms"), number))
+    return [
+        F.sum(F.when(ms.isNotNull(), number)).alias("attempts"), F.sum("total_ms").alias("run_total_ms"),
+        F.sort_array(F.collect_list(each)).alias("run"),
+    ]  # fmt: skip
 
 
 def by_minute(counts: DataFrame) -> DataFrame:
@@ -118,22 +118,26 @@ def merge_counts(counts: DataFrame) -> DataFrame:
     return counts.groupBy(*by).agg(F.sum("number").alias("number"), F.max("worst_ms").alias("worst_ms"))
 
 
-def _statistics(counts: DataFrame, by: Sequence[str]) -> DataFrame:
-    """Return for each value of `by` the number of events per outcome and the lateness of first attempts."""
+def _statistics(counts: DataFrame, by: Sequence[str], *more: Column) -> DataFrame:
+    """Return for each value of `by` the number of events per outcome and the lateness of first attempts.
+
+    more   further aggregates
+    """
+    outcome, number = F.col("outcome"), F.col("number")
     outcomes = counts.groupBy(*by).agg(
-        F.sum("number").alias("happened"),
-        *(F.sum(F.when(F.col("outcome").isin(*map(str, outcomes_of)), F.col("number")).otherwise(0)).alias(name)
+        F.sum(F.when(outcome.isNotNull(), number)).alias("happened"),
+        *(F.sum(F.when(outcome.isin(*map(str, outcomes_of)), number).otherwise(0)).alias(name)
           for name, outcomes_of in OUTCOME_COLUMNS.items()),
+        F.max("worst_ms").alias("late_worst_ms"),
+        *more,
     )  # fmt: skip
-    late = _lateness(counts, by)
-    worst = late.groupBy(*by).agg(F.max("worst_ms").alias("late_worst_ms"))
-    return _join_all(outcomes, [percentiles(late, by), worst], by)
+    return _join_all(outcomes, [percentiles(_lateness(counts, by), by)], by)
 
 
 def _lateness(counts: DataFrame, by: Sequence[str]) -> DataFrame:
-    """Return the number of first attempts by `by` and lateness, with the columns `by`, ms, number and worst_ms."""
+    """Return the number of first attempts by `by` and lateness, with the columns `by`, ms and number."""
     late = counts.where(F.col("late_ms").isNotNull()).withColumnRenamed("late_ms", "ms")
-    return late.groupBy(*by, "ms").agg(F.sum("number").alias("number"), F.max("worst_ms").alias("worst_ms"))
+    return late.groupBy(*by, "ms").agg(F.sum("number").alias("number"))
 
 
 def percentiles(late: DataFrame, by: Sequence[str]) -> DataFrame:
