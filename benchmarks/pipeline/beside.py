@@ -1,12 +1,15 @@
-"""Run the same report and audit with PostgreSQL and with DuckDB reading PostgreSQL, with the same SQL.
+"""Run the same report and audit with PostgreSQL, with DuckDB and with bare Spark, with the same SQL.
 
-    python -m benchmarks.pipeline.beside postgres|duckdb QUESTION DATABASE OUT.parquet [NOW_MS]
+    python -m benchmarks.pipeline.beside postgres|duckdb|spark QUESTION DATABASE OUT.parquet [NOW_MS]
 
-DATABASE is a libpq connection string, NOW_MS the time of the audit. Percentiles are exact. DuckDB uses its postgres
-extension with a thread per core; PostgreSQL sorts in memory, with a process per core.
+DATABASE is a libpq connection string, NOW_MS the time of the audit. Percentiles are exact. PostgreSQL sorts in memory,
+with a process per core. DuckDB reads PostgreSQL with its extension, with a thread per core. Bare Spark is one query in
+a session with the pipeline's options and its reader, which joins jobs and events in PostgreSQL: what a question costs
+without the lake, checks, statistics and pages.
 """
 
 import importlib.util
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -24,16 +27,19 @@ COUNTS = {
 }  # fmt: skip
 SHARES = {"late_p50_ms": "0.5", "late_p95_ms": "0.95", "late_p99_ms": "0.99"}
 
+EVENTS = "SELECT e.*, j.topic FROM delaytasks_jobevent AS e JOIN delaytasks_job AS j ON j.id = e.job_id"
+
 REPORT = f"""
+    WITH events AS ({EVENTS})
     SELECT topic, hour_ms, count(*) AS happened,
         {", ".join(f"count(*) FILTER (WHERE outcome IN ({of})) AS {name}" for name, of in COUNTS.items())},
         count(late) AS begun,
         {", ".join(f"percentile_disc({at}) WITHIN GROUP (ORDER BY late) AS {name}" for name, at in SHARES.items())},
         max(late) AS late_worst_ms
     FROM (
-        SELECT j.topic, e.done_ms - e.done_ms % {HOUR_MS} AS hour_ms, e.outcome,
-            CASE WHEN e.attempt = 1 AND e.reserved_ms IS NOT NULL THEN greatest(e.reserved_ms - e.due_ms, 0) END AS late
-        FROM delaytasks_jobevent AS e JOIN delaytasks_job AS j ON j.id = e.job_id
+        SELECT topic, done_ms - done_ms % {HOUR_MS} AS hour_ms, outcome,
+            CASE WHEN attempt = 1 AND reserved_ms IS NOT NULL THEN greatest(reserved_ms - due_ms, 0) END AS late
+        FROM events
     ) AS told
     GROUP BY topic, hour_ms"""
 
@@ -41,13 +47,12 @@ MS = "CAST(extract(epoch FROM {}) * 1000 AS bigint)".format
 
 # The classes of delaytasks.pipeline.transforms.promises that occur in the data of rows.py.
 AUDIT = f"""
-    WITH attempted AS (
+    WITH events AS ({EVENTS}), attempted AS (
         SELECT job_id, count(*) FILTER (WHERE outcome = 'finished') AS finishes,
             count(*) FILTER (WHERE reserved_ms < due_ms) AS early,
             count(*) FILTER (WHERE outcome = 'rescheduled') AS moves, min(reserved_ms) AS first_ms,
             max(CASE attempt WHEN 1 THEN reserved_ms - due_ms END) AS late_ms
-        FROM delaytasks_jobevent WHERE job_id IN (SELECT id FROM delaytasks_job WHERE topic = '{TOPIC}')
-        GROUP BY job_id
+        FROM events WHERE topic = '{TOPIC}' GROUP BY job_id
     ), jobs AS (
         SELECT key, count(*) AS jobs, count(*) FILTER (WHERE ended_at IS NULL) AS live,
             min(CASE WHEN ended_at IS NULL THEN {MS("due_at")} END) AS overdue_ms,
@@ -79,6 +84,10 @@ AUDIT = f"""
     ) AS classed WHERE class IS NOT NULL GROUP BY class"""
 
 QUESTIONS = {"report": REPORT, "audit": AUDIT}
+# What bare Spark reads: it does not push column pruning down to the reader.
+EVENT_COLUMNS = ["job_id", "topic", "outcome", "attempt", "due_ms", "reserved_ms", "done_ms"]
+JOB_COLUMNS = ["id", "topic", "key", "state", "due_at", "ended_at"]
+ORDER_COLUMNS = {"id": "long", "payment": "string", "status": "string", "placed_at": "timestamp"}
 
 Rows = list[dict[str, Any]]
 
@@ -103,6 +112,33 @@ def of_duckdb(database: str, sql: str) -> Rows:
     return list(answer.to_pylist())
 
 
+def of_spark(database: str, sql: str) -> Rows:
+    from psycopg.conninfo import conninfo_to_dict
+    from pyspark.sql.types import StructType
+
+    from delaytasks.pipeline.sources import arrow
+    from delaytasks.pipeline.sources.database import Database
+    from delaytasks.pipeline.sources.snapshot import Snapshot
+    from delaytasks.pipeline.spark import session
+
+    address = {name.replace("dbname", "name"): str(value) for name, value in conninfo_to_dict(database).items()}
+    unnamed = Snapshot(Database("postgresql", **address), 0, 0, 0)
+    orders = StructType()
+    for name, kind in ORDER_COLUMNS.items():
+        orders.add(name, kind)
+    with session.session("bare Spark") as spark:
+        arrow.read(spark, unnamed, "stories", EVENT_COLUMNS).createTempView("joined")
+        arrow.read(spark, unnamed, "jobs", JOB_COLUMNS).createTempView("delaytasks_job")
+        arrow.read_table(spark, unnamed, "bench_order", orders).createTempView("bench_order")
+        return list(spark.sql(to_spark(sql)).toArrow().to_pylist())
+
+
+def to_spark(sql: str) -> str:
+    """Return the statement in Spark's SQL, with events that PostgreSQL has joined with their jobs."""
+    return re.sub(r"CAST\(extract\(epoch FROM (\w+)\) \* 1000 AS bigint\)", r"unix_millis(\1)",
+                  sql.replace(EVENTS, "SELECT * FROM joined"))  # fmt: skip
+
+
 def extension() -> Path:
     """Return the path of DuckDB's postgres extension in its package; nothing is downloaded."""
     spec = importlib.util.find_spec("duckdb_extension_postgres_scanner")
@@ -112,7 +148,7 @@ def extension() -> Path:
     return next(Path(folder).glob("extensions/*/*.duckdb_extension"))
 
 
-ENGINES: dict[str, Callable[[str, str], Rows]] = {"postgres": of_postgres, "duckdb": of_duckdb}
+ENGINES: dict[str, Callable[[str, str], Rows]] = {"postgres": of_postgres, "duckdb": of_duckdb, "spark": of_spark}
 
 
 def main(engine: str, question: str, database: str, out: str, now_ms: str = "") -> None:

@@ -69,7 +69,9 @@ class BenchmarkDatabase:
 
 
 @contextmanager
-def filled(server: PostgresServer, millions: float, folder: Path, conf: tuple[str, ...]) -> Iterator[BenchmarkDatabase]:
+def filled(
+    server: PostgresServer, millions: float, folder: Path, conf: tuple[str, ...], back_days: int = rows.BACK_DAYS
+) -> Iterator[BenchmarkDatabase]:
     """Create and fill a database; drop it after the block."""
     database = BenchmarkDatabase(
         server, f"jobs_{round(millions * 1000)}k", millions, folder / f"lake-{millions:g}", conf
@@ -77,7 +79,7 @@ def filled(server: PostgresServer, millions: float, folder: Path, conf: tuple[st
     server.make_database(database.database)
     measuring.run(["manage.py", "migrate", "-v0"], database.env)
     with server.connect(database.database, autocommit=True) as connection:
-        rows.fill(connection, round(millions * 1_000_000))
+        rows.fill(connection, round(millions * 1_000_000), back_days)
     yield database
     with server.connect(autocommit=True) as connection:
         connection.execute(f"DROP DATABASE {database.database}")

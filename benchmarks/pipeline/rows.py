@@ -1,9 +1,9 @@
-"""Insert a month of jobs, events and orders into PostgreSQL.
+"""Insert a month of jobs, events and orders into PostgreSQL, or another number of days.
 
-There are 50 topics; the first has half of all jobs. Jobs are due from 33 days ago to 3 days ahead, so that half of them
-ended more than 15 days ago. They are finished, cancelled or dead after one to three attempts. Each attempt or change
-has an event, about 1.5 per job, in chronological order. First attempts began some milliseconds late, one in 100 some
-seconds and one in 2,000 some minutes.
+There are 50 topics; the first has half of all jobs. Jobs are due from BACK_DAYS ago to AHEAD_DAYS ahead, so that half
+of them ended more than OLD_DAYS ago. They are finished, cancelled or dead after one to three attempts. Each attempt or
+change has an event, about 1.5 per job, in chronological order. First attempts began some milliseconds late, one in 100
+some seconds and one in 2,000 some minutes.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -44,8 +44,8 @@ JOBS = f"""
             FROM (SELECT *, CASE WHEN first_due > now() - interval '5 min' THEN 1 WHEN s < 0.35 THEN 5
                 WHEN s < 0.355 THEN 6 ELSE 4 END AS state FROM (
                 SELECT n, random() AS t, random() AS s, random() AS a, random() AS r, random() AS l, random() AS u,
-                    now() - interval '{BACK_DAYS} days'
-                        + (n + random() * %(jitter)s) / %(rows)s * interval '{BACK_DAYS + AHEAD_DAYS} days' AS first_due
+                    now() + interval '1 day'
+                        * ((n + random() * %(jitter)s) / %(rows)s * (%(back)s + {AHEAD_DAYS}) - %(back)s) AS first_due
                 FROM generate_series(1, %(rows)s) AS n
             ) AS dice) AS thrown
         ) AS states
@@ -104,8 +104,11 @@ MS = """
     AS 'SELECT CAST(extract(epoch FROM $1) * 1000 AS bigint)'"""
 
 
-def fill(connection: Any, rows: int) -> None:
-    """Insert this many jobs into a newly migrated database. Takes less than a minute per million."""
+def fill(connection: Any, rows: int, back_days: int = BACK_DAYS) -> None:
+    """Insert this many jobs into a newly migrated database. Takes less than a minute per million.
+
+    back_days   how long ago the first job was due
+    """
     with connection.transaction(), connection.cursor() as cursor:
         # With wal_level minimal, rows inserted after a TRUNCATE in the same transaction need no WAL.
         cursor.execute("TRUNCATE delaytasks_job, delaytasks_jobevent RESTART IDENTITY")
@@ -114,7 +117,7 @@ def fill(connection: Any, rows: int) -> None:
         cursor.execute("SET LOCAL max_parallel_maintenance_workers = 2")
         cursor.execute("SELECT setseed(0.42)")
         cursor.execute(MS)
-        cursor.execute(JOBS % {"rows": rows, "jitter": rows // 500})
+        cursor.execute(JOBS % {"rows": rows, "jitter": rows // 500, "back": back_days})
         cursor.execute(ORDER_TABLE)
         cursor.execute(ORDERS % {"rows": rows})
         cursor.execute(TWICE % {"rows": rows})

@@ -25,7 +25,7 @@ def test_the_report_and_the_sql_of_the_benchmark_agree_and_a_wrong_count_is_seen
     with connection.cursor() as cursor:
         cursor.execute("SELECT setseed(0.3)")
         cursor.execute(rows.MS)
-        cursor.execute(rows.JOBS % {"rows": 300, "jitter": 1})
+        cursor.execute(rows.JOBS % {"rows": 300, "jitter": 1, "back": rows.BACK_DAYS})
         cursor.execute(rows.EVENTS.replace("%%", "%"))
         cursor.execute("DROP FUNCTION ms")
     report.run(spark, database, lake)
@@ -50,7 +50,7 @@ def test_the_audit_and_the_sql_of_the_benchmark_agree(
     with connection.cursor() as cursor:
         cursor.execute("SELECT setseed(0.3)")
         cursor.execute(rows.MS)
-        cursor.execute(rows.JOBS % {**of_so_many, "jitter": 1})
+        cursor.execute(rows.JOBS % {**of_so_many, "jitter": 1, "back": rows.BACK_DAYS})
         cursor.execute(rows.ORDER_TABLE)
         cursor.execute(rows.ORDERS % of_so_many)
         cursor.execute(rows.TWICE % of_so_many)
