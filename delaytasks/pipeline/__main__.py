@@ -20,8 +20,9 @@ from delaytasks.pipeline.exit_codes import ExitCode
 from delaytasks.pipeline.sources.database import Busy, DatabaseAway, NotAllowed
 
 # Absolute imports, because spark-submit runs this file by its path.
-from delaytasks.pipeline.spark import errors
+from delaytasks.pipeline.spark import errors, full_disk
 from delaytasks.pipeline.spark.connect import ServerAway
+from delaytasks.pipeline.spark.full_disk import DiskFull
 from delaytasks.pipeline.spark.java import JavaMissing
 from delaytasks.pipeline.spark.preflight import ExecutorBlind, check
 from delaytasks.pipeline.tables.checksums import Differs
@@ -29,7 +30,9 @@ from delaytasks.pipeline.tables.lake import Lake, LakeError
 from delaytasks.pipeline.tables.row_counts import RowsLost
 
 APPLICATIONS = ("report", "archive", "audit", "load", "stream", "serve")
-EXPECTED = (Busy, DatabaseAway, Differs, ExecutorBlind, JavaMissing, LakeError, NotAllowed, RowsLost, ServerAway)
+EXPECTED = (
+    Busy, DatabaseAway, Differs, DiskFull, ExecutorBlind, JavaMissing, LakeError, NotAllowed, RowsLost, ServerAway,
+)  # fmt: skip
 
 
 def main(arguments: list[str], environment: Any = os.environ) -> int:
@@ -63,9 +66,13 @@ def run_application(question: str, settings: Settings) -> dict[str, Any]:
     from delaytasks.pipeline.spark import session
 
     module, lake = importlib.import_module(f"delaytasks.pipeline.applications.{question}"), Lake(settings.lake)
-    with session.session(f"delaytasks {question}", master=settings.master, options=settings.spark) as spark:
+    with (
+        full_disk.named(lake, settings.spark),
+        session.session(f"delaytasks {question}", master=settings.master, options=settings.spark) as spark,
+    ):
         inputs = module.inputs(**settings.arguments) if hasattr(module, "inputs") else []
-        ask_executors = partial(check, spark, settings.database, lake, inputs)
+        zones = module.zones(**settings.arguments) if hasattr(module, "zones") else {}
+        ask_executors = partial(check, spark, settings.database, lake, inputs, zones)
         ask_executors()
         session.fit_to_cluster(spark)
         try:

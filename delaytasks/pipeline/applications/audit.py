@@ -115,6 +115,14 @@ def inputs(*, file: str, rules: list[dict[str, Any]], **_: Any) -> list[tuple[st
     return [each for rule in rules_of(file, rules) if rule.parquet for each in exports.inputs(rule)]
 
 
+def zones(
+    *, file: str, rules: list[dict[str, Any]], calendars: Mapping[str, Any] | None = None, **_: Any
+) -> dict[str, bool]:
+    """Return the time zones with which executors compute -> whether Java does (weeks), too, for preflight.check()."""
+    of_calendars = {each["zone"]: False for each in (calendars or {}).values()}
+    return of_calendars | {rule.zone: True for rule in rules_of(file, rules) if rule.zone}
+
+
 def _without_figures(result: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in result.items() if name not in FIGURES}
 

@@ -103,6 +103,12 @@ def inputs(*, source: str = "", reading: Mapping[str, str] | None = None, **_: A
     return [(source_files.root, path) for path in source_files.files] if source_files else []
 
 
+def zones(*, limits: Mapping[str, Any], **_: Any) -> dict[str, bool]:
+    """Return the time zones with which executors compute -> whether Java does, too, for preflight.check()."""
+    calendar = limits.get("calendar") or {}
+    return dict.fromkeys(filter(None, (limits.get("zone"), calendar.get("zone"))), False)
+
+
 def _run_name(name: str, lake: Lake) -> str:
     name = name or lake.new_run("load").split("/")[1]
     if not NAME.fullmatch(name):

@@ -1,9 +1,9 @@
-"""Check a cluster before a run: each executor must see the lake and the inputs, and reach the database.
+"""Check a cluster before a run: each executor must see the lake and the inputs, reach the database and know the zones.
 
 The driver writes a token into the lake. Tasks on all executors read the token, write a marker beside it, read the
-inputs and query the database server's identity. The driver compares the results with its own. With local[*] nothing is
-checked. Executors that join later are not checked either, but the rows that they write are counted
-(pipeline/tables/row_counts.py).
+inputs, query the database server's identity and compute the offsets of the run's time zones. These are compared with
+the driver's. With local[*] nothing is checked. Executors that join later are not checked either, but the rows that they
+write are counted (pipeline/tables/row_counts.py).
 """
 
 import hashlib
@@ -12,7 +12,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -21,7 +21,11 @@ from uuid import uuid4
 
 from pyarrow import ArrowException
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
+from ...exceptions import BadTimeZone
+from ..delays import zone_databases
+from ..delays.zone_databases import Offsets
 from ..sources.database import Database
 from ..tables.lake import WRITE_TIMEOUT, Lake, LakeError
 from .progress import report_progress
@@ -43,6 +47,8 @@ ADVICE = {
     "lake": "Mount the same folder under the same path on every host, or use a lake that all hosts can reach.",
     "write": "Give the executors' user write permission there.",
     "input": "Put the inputs where every host sees the same files under the same path.",
+    "zone": "Install the same version of the time zone database on every host: the system's tzdata or Python's package "
+    "tzdata, and for Java the same version of Java.",
     "database": "Use a database address that leads to the same server from every host, and allow the hosts to connect.",
 }
 
@@ -57,12 +63,13 @@ Problem = tuple[str, str]  # (key of ADVICE, what the executor fails to do)
 
 @dataclass(frozen=True)
 class Probe:
-    """Checks that run on an executor: the token in the lake, the inputs' sizes and heads, the database's server.
+    """Checks that run on an executor: the token in the lake, the inputs' sizes and heads, the database's server, zones.
 
     folder   folder of the token and the markers, below the lake
     token    expected contents of the token file
     inputs   files, each with the result of described() on the driver
     server   expected result of _server(); None: executors do not read from the database directly
+    zones    (name, expected offsets) of each time zone with which executors compute
     """
 
     root: str
@@ -71,14 +78,16 @@ class Probe:
     inputs: tuple[tuple[Input, tuple[int, str]], ...]
     database: Database
     server: tuple[str, ...] | None
+    zones: tuple[tuple[str, Offsets], ...] = ()
 
-    def report(self) -> dict[str, Any]:
-        """Run the checks and return their results.
+    def report(self, java_offsets: Mapping[str, Sequence[int]] | None = None) -> dict[str, Any]:
+        """Run the checks and return their results. java_offsets: of zones with which the executor's Java computes.
 
         The parent's process id identifies the executor, because all Python processes of an executor have one parent.
         """
         marker = f"{self.folder}/{uuid4().hex}"
-        problems = [*self._check_lake(marker), *self._check_inputs(), *self._check_database()]
+        problems = [*self._check_lake(marker), *self._check_inputs(), *self._check_database(),
+                    *self._check_zones(java_offsets or {})]  # fmt: skip
         return {
             "host": socket.gethostname(), "process": os.getppid(), "wrote": marker, "problems": json.dumps(problems),
         }  # fmt: skip
@@ -124,9 +133,26 @@ class Probe:
         if found != self.server:
             yield "database", f"reaches another server as {self.database}"
 
+    def _check_zones(self, java_offsets: Mapping[str, Sequence[int]]) -> Iterator[Problem]:
+        for zone, expected in self.zones:
+            try:
+                offsets = [zone_databases.offset_at(zone, instant) for instant, _ in expected]
+            except BadTimeZone:
+                yield "zone", f"has no time zone {zone} in Python"
+                return
+            for program, found in (("Python", offsets), ("Java", java_offsets.get(zone))):
+                if found and (difference := zone_databases.difference(expected, found)):
+                    yield "zone", f"computes {zone} differently in {program}: {difference}"
+                    return
 
-def check(spark: SparkSession, database: Database, lake: Lake, inputs: Sequence[Input] = ()) -> None:
-    """Check that every executor sees the same lake, inputs and database as this process.
+
+def check(
+    spark: SparkSession, database: Database, lake: Lake, inputs: Sequence[Input] = (),
+    zones: Mapping[str, bool] | None = None,
+) -> None:  # fmt: skip
+    """Check that every executor sees the same lake, inputs, database and time zones as this process.
+
+    zones   name of each zone with which executors compute -> whether Java does, too
 
     Raises ExecutorBlind, and DatabaseAway if this process does not reach the database.
     """
@@ -135,10 +161,12 @@ def check(spark: SparkSession, database: Database, lake: Lake, inputs: Sequence[
     began, folder, token = time.monotonic(), lake.new_run(FOLDER), uuid4().hex.encode()
     chosen = inputs[:: max(1, -(-len(inputs) // MAX_INPUTS))]
     described_inputs = tuple((each, described(*each)) for each in chosen)
-    probe = Probe(lake.root, folder, token, described_inputs, database, _expected(database))
+    probe = Probe(lake.root, folder, token, described_inputs, database, _expected(database),
+                  tuple((name, zone_databases.offsets(name)) for name in zones or {}))  # fmt: skip
+    of_java = [each for each in probe.zones if (zones or {})[each[0]]]
     lake.write(f"{folder}/token", token)
     try:
-        reports = _reports(spark, probe)
+        reports = _reports(spark, probe, of_java)
         problems = [each for report in reports for each in _problems(lake, report)]
     finally:
         _clear(lake, folder)
@@ -175,11 +203,18 @@ def _server(database: Database) -> tuple[str, ...]:
         return tuple(cursor.fetchone())
 
 
-def _reports(spark: SparkSession, probe: Probe) -> list[Any]:
-    """Run the probe on the executors, in up to ROUNDS rounds until each registered executor has reported."""
+def _reports(spark: SparkSession, probe: Probe, of_java: Sequence[tuple[str, Offsets]]) -> list[Any]:
+    """Run the probe on the executors, in up to ROUNDS rounds until each registered executor has reported.
+
+    of_java   zones whose offsets Java computes, once in each partition
+    """
     found: list[Any] = []
+    rows = spark.range(ROWS)
+    if of_java:
+        first = F.monotonically_increasing_id() % (1 << 33) == 0
+        rows = rows.select(F.when(first, zone_databases.java_offsets(of_java, F.col("id"))).alias("offsets"))
     for _ in range(ROUNDS):
-        found += spark.range(ROWS).mapInArrow(partial(_run_probe, probe), REPORT).collect()
+        found += rows.mapInArrow(partial(_run_probe, probe), REPORT).collect()
         if len({(row.host, row.process) for row in found}) >= _executor_count(spark):
             break
     return found
@@ -188,10 +223,13 @@ def _reports(spark: SparkSession, probe: Probe) -> list[Any]:
 def _run_probe(probe: Probe, batches: Iterator["pyarrow.RecordBatch"]) -> Iterator["pyarrow.RecordBatch"]:
     import pyarrow
 
-    for _ in batches:
-        pass
+    computed = None
+    for batch in batches:
+        column = batch.column(0)
+        if computed is None and pyarrow.types.is_map(column.type) and len(column):
+            computed = column[0].as_py()
     schema = pyarrow.schema([("host", "string"), ("process", "int32"), ("wrote", "string"), ("problems", "string")])
-    yield pyarrow.RecordBatch.from_pylist([probe.report()], schema=schema)
+    yield pyarrow.RecordBatch.from_pylist([probe.report(dict(computed or []))], schema=schema)
 
 
 def _executor_count(spark: Any) -> int:

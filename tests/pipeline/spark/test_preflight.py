@@ -1,15 +1,27 @@
 """Checks of an executor. On a cluster: test_blind_executors.py."""
 
+import itertools
 import json
+import os
+import pickle
+import pwd
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import functions as F
 
+from delaytasks.calendars.wall_time import to_zone
+from delaytasks.pipeline.delays import zone_databases
 from delaytasks.pipeline.sources.database import Database
-from delaytasks.pipeline.spark import preflight
+from delaytasks.pipeline.spark import package, preflight
 from delaytasks.pipeline.spark.preflight import Probe, described
 from delaytasks.pipeline.tables.lake import Lake
+from tests.support.servers import UNPRIVILEGED, make_directory
 
 SHOP = Database("sqlite", "shop")
 
@@ -34,6 +46,32 @@ def test_an_executor_reads_the_token_and_writes_a_marker(lake: Lake) -> None:
     assert (kind, problem) == ("lake", f"has another folder as the lake {lake.root}")
 
 
+def test_an_executor_without_write_permission_is_named() -> None:
+    """As another user if this one is root, whom no permission stops."""
+    folder = make_directory("delaytasks-lake-")
+    try:
+        folder.chmod(0o755)
+        lake = Lake(f"{folder}/lake")
+        lake.write("preflight/now/token", b"token")
+        Path(lake.path("preflight/now")).chmod(0o555)
+        user = pwd.getpwnam(UNPRIVILEGED).pw_uid if os.geteuid() == 0 else os.geteuid()
+        program = (
+            "import os, pickle, sys; probe = pickle.load(sys.stdin.buffer); os.setuid(int(sys.argv[1])); "
+            "print(probe.report()['problems'])"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(user)], input=pickle.dumps(probe(lake)), capture_output=True,
+            env={"PATH": os.defpath, "PYTHONPATH": str(package.ROOT.parent)},
+        )  # fmt: skip
+    finally:
+        Path(lake.path("preflight/now")).chmod(0o755)
+        shutil.rmtree(folder)
+    assert done.returncode == 0, done.stderr.decode()
+    ((kind, problem),) = json.loads(done.stdout)
+    assert (kind, problem.startswith(f"cannot write to the lake {lake.root} (")) == ("write", True), problem
+    assert "Permission denied" in problem
+
+
 def test_an_input_is_identified_by_its_size_and_head(lake: Lake, tmp_path: Path) -> None:
     lake.write("preflight/now/token", b"token")
     file = tmp_path / "orders 100%.csv"
@@ -56,6 +94,32 @@ def test_a_database_that_an_executor_cannot_reach_is_named(lake: Lake, tmp_path:
     assert kind == "database"
     assert "does not reach the database postgresql shop" in problem
     assert "hush" not in problem
+
+
+def test_offsets_of_a_zone_include_each_of_its_changes(spark: Any) -> None:
+    """Of Python and of Java, computed on executors."""
+    found = zone_databases.offsets("Europe/Berlin")
+    changes = [second for (_, one), second in itertools.pairwise(found) if one != second[1]]
+
+    assert (1_901_149_200, 7200) in changes, "2030-03-31T01:00Z"
+    assert (1_919_293_200, 3600) in changes, "2030-10-27T01:00Z"
+    assert zone_databases.difference(found, [offset for _, offset in found]) == ""
+    rows = spark.range(1).select(zone_databases.java_offsets([("Europe/Berlin", found)], F.col("id")))
+    ((java,),) = rows.collect()
+    assert zone_databases.difference(found, java["Europe/Berlin"]) == ""
+
+
+def test_another_zone_database_is_named_with_its_first_difference(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake.write("preflight/now/token", b"token")
+    known = zone_databases.offsets("Europe/Berlin")
+    asked = replace(probe(lake), zones=(("Europe/Berlin", known),))
+    assert problems(asked) == []
+    java = {"Europe/Berlin": [offset + 1800 * (instant == 1_901_149_200) for instant, offset in known]}
+    assert json.loads(asked.report(java)["problems"]) == [
+        ["zone", "computes Europe/Berlin differently in Java: +02:30 instead of +02:00 at 2030-03-31T01:00Z"]
+    ]
+    monkeypatch.setattr(zone_databases, "to_zone", lambda zone: to_zone(f"{zone}/of another version"))
+    assert problems(asked) == [["zone", "has no time zone Europe/Berlin in Python"]]
 
 
 def test_a_local_master_is_not_checked(spark: Any, lake: Lake) -> None:

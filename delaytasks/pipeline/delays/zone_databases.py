@@ -1,0 +1,69 @@
+"""Compare zone databases: the offsets of a zone, as this process, Python on executors and their Java compute them.
+
+Python takes zones from the system or the package tzdata, Java from its own files. Two versions differ in few zones, by
+an hour for some months, so due times would be wrong without an error.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from ...calendars.wall_time import to_zone
+
+FIRST, LAST = 0, 2_840_140_800  # the compared time, 1970 to 2060, in seconds since 1970
+WEEK = 7 * 86_400
+
+Offsets = tuple[tuple[int, int], ...]  # (instant in seconds since 1970, offset from UTC in seconds)
+
+
+def offsets(zone: str) -> Offsets:
+    """Return the offsets of a zone each week, and around each of its changes. Raises BadTimeZone."""
+    weeks = range(FIRST, LAST, WEEK)
+    instants = {*weeks}
+    for first in weeks:
+        if offset_at(zone, first) != offset_at(zone, first + WEEK):
+            instants |= _around_change(zone, first, first + WEEK)
+    return tuple((instant, offset_at(zone, instant)) for instant in sorted(instants))
+
+
+def offset_at(zone: str, instant: int) -> int:
+    """Return the offset at an instant by this process's Python, in seconds. Raises BadTimeZone."""
+    moment = datetime.fromtimestamp(instant, UTC).astimezone(to_zone(zone))
+    return round((moment.utcoffset() or timedelta()).total_seconds())
+
+
+def _around_change(zone: str, low: int, high: int) -> set[int]:
+    """Return the last second of the offset at `low`, and the next second. The offset at `high` is another."""
+    before = offset_at(zone, low)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if offset_at(zone, middle) == before else (low, middle)
+    return {low, high}
+
+
+def java_offsets(zones: Sequence[tuple[str, Offsets]], row: Column) -> Column:
+    """Return zone -> offsets by Java, as a map. row: a number column of the frame; null at rows without an answer."""
+
+    def computed(zone: str, expected: Offsets) -> Column:
+        instants = F.transform(F.lit([instant for instant, _ in expected]), lambda each: each + row - row)
+        return F.transform(instants, lambda each: F.unix_seconds(
+            F.from_utc_timestamp(F.timestamp_seconds(each), zone)) - each)  # fmt: skip
+
+    # `row - row`: of constants alone, Spark would compute the result on the driver.
+    return F.create_map(*(part for zone, expected in zones for part in (F.lit(zone), computed(zone, expected))))
+
+
+def difference(expected: Offsets, found: Sequence[int]) -> str:
+    """Return the first difference in words, "" if there is none. found: offsets at the instants of `expected`."""
+    for (instant, offset), other in zip(expected, found, strict=True):
+        if other != offset:
+            moment = datetime.fromtimestamp(instant, UTC)
+            return f"{_text(other)} instead of {_text(offset)} at {moment:%Y-%m-%dT%H:%MZ}"
+    return ""
+
+
+def _text(offset: int) -> str:
+    hours, minutes = divmod(abs(offset) // 60, 60)
+    return f"{'-' if offset < 0 else '+'}{hours:02}:{minutes:02}"
