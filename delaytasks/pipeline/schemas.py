@@ -113,3 +113,8 @@ _RUN = StructField("run", LongType(), True)
 ENDED_JOBS = StructType([*JOBS, StructField("last_event_id", LongType(), False)])  # 0: no event
 ARCHIVED_JOBS = StructType([*ENDED_JOBS, _RUN])
 ARCHIVED_EVENTS = StructType([*EVENTS, JOBS["topic"], _RUN])
+
+# Rows of the stream's tables. day: the UTC day of publication, such as "2030-02-01".
+_DAY = StructField("day", StringType(), False)
+STREAMED_EVENTS = StructType([*EVENTS, StructField("topic", StringType(), True), _DAY])  # null: the job is gone
+STREAMED_COUNTS = StructType([*COUNTS, _DAY])

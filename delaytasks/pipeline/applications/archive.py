@@ -73,7 +73,7 @@ def run(
             written = write(spark, snapshot, archive, folder, before_ms, states)
         if written:
             check_lock()  # if the lock was lost, another run may have removed these uncommitted files
-            archive = commit(archive, folder)
+            archive = commit(archive, folder, written)
         if written and prune:  # after the end of the snapshot, so that PostgreSQL can vacuum the rows
             archive, pruned = pruner.prune(database, archive)
             result += pruned
@@ -140,11 +140,14 @@ def read_written(spark: SparkSession, lake: Lake, folder: str) -> tuple[DataFram
     )
 
 
-def commit(archive: Archive, folder: str) -> Archive:
-    """Publish a run: commit its events, then its jobs. Raises Busy if another process has committed this run."""
+def commit(archive: Archive, folder: str, written: Digests) -> Archive:
+    """Publish a run: commit its events, then its jobs.
+
+    Raises Busy if another process has committed this run, and LakeError if files of the run were removed.
+    """
     run = archive.jobs.run + 1
-    archive.events.commit(folder, run)
-    archive.jobs.commit(folder, run)
+    archive.events.commit(folder, run, rows=sum(each.events for each in written.values()))
+    archive.jobs.commit(folder, run, rows=sum(each.jobs for each in written.values()))
     return archives.load(archive.lake)
 
 

@@ -1,34 +1,40 @@
 """Publish batches of the stream, each exactly once, even if the stream is killed at any point."""
 
 import time
-from dataclasses import replace
+from datetime import UTC, datetime
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from .. import schemas
 from ..sources.database import Database
-from ..tables import archives, compaction, delta, parts, stream_batches
+from ..tables import archives, delta, row_counts, stream_tables
 from ..tables.delta import DeltaFile
 from ..tables.lake import Lake
-from ..tables.stream_batches import Part, Streamed
+from ..tables.stream_tables import DAY, DAY_MS, EVENTS, MINUTES
 from ..transforms import lateness
+
+WRITE_OPTIONS = {"compression": "zstd"}
+EVENT_COLUMNS = [name for name in schemas.STREAMED_EVENTS.names if name != DAY]
 
 
 class Batches:
-    """Publishes batches as parts, one after the other, and compacts old parts.
+    """Publishes batches, one after the other, and merges their files.
 
-    keep_days   number of days to keep a part after its last event; 0: forever
+    keep_days   number of days to keep a file after its last event; 0: forever
     """
 
     def __init__(self, spark: SparkSession, database: Database, lake: Lake, *, keep_days: float = 0) -> None:
         self.spark, self.database, self.lake, self.keep_days = spark, database, lake, keep_days
-        self.state = stream_batches.load(lake)
+        # A new stream leaves out events of jobs that were pruned before: they are only in the archive.
+        skipped = archives.load(lake).pruned if stream_tables.load(lake).archived_run is None else 0
+        self.stream = stream_tables.open_stream(lake, skipped)
         self.events = self.batches = self.folds = 0
-        if not self.state.revision:
-            # Skip the events of jobs that were pruned before the first run: they are only in the archive.
-            skipped = {"run": archives.load(lake).pruned}
-            self._replace(replace(self.state, archive=skipped))  # creates the document, before any part exists
+
+    @property
+    def to(self) -> int:
+        """Id of the last published event; 0 if there is none."""
+        return self.stream.to
 
     def publish(self, frame: DataFrame, up_to_id: int = 0) -> None:
         """Publish the events of a frame, and events that were archived and pruned before the stream could read them.
@@ -38,68 +44,59 @@ class Batches:
 
         Publishes nothing if there are no events.
         """
-        folder = self.lake.new_run("stream")
-        parts.write_events(self.lake, folder, frame.where(F.col("id") > self.state.to))
-        part = stream_batches.measure(self.lake, folder, now_ms())
-        up_to_id = max(up_to_id, part.last_id if part else 0)
+        folder, day = delta.new_folder(self.to + 1), today()
+        name = f"{EVENTS}/{folder}"
+        rows = self._write(frame.where(F.col("id") > self.to), name, day)
+        up_to_id = max(up_to_id, delta.greatest(self.lake, name, "id") or 0)
         # Load the archive after reading the tables: events that were missing from the tables are archived by now.
         if files := [each for each in self._unread_files() if each.may_contain("id", last=up_to_id)]:
-            parts.write_events(self.lake, folder, self._unread_events(files, folder, up_to_id), append=True)
-            part = stream_batches.measure(self.lake, folder, now_ms())
-        if part is None:  # the events were archived after the archive was listed: the next batch contains them
-            self.lake.remove(folder)
+            rows += self._write(self._unread_events(files, name, up_to_id), name, day, mode="append")
+        last_id = delta.greatest(self.lake, name, "id")
+        if last_id is None:  # the events were archived after the archive was listed: the next batch contains them
+            self.lake.remove(name)
             return
-        events = parts.read_events(self.spark, self.lake, folder)
-        parts.write_counts(self.lake, folder, lateness.count_events(events, "minute_ms"))
-        self._publish_part(part)
+        counts = lateness.count_events(self._written(name), "minute_ms").coalesce(1)
+        self._write(counts, f"{MINUTES}/{folder}", day)
+        for table in (EVENTS, MINUTES):
+            self.lake.sync(f"{table}/{folder}")
+        self.stream = stream_tables.commit(self.stream, folder, last_id)
+        self.events, self.batches = self.events + rows, self.batches + 1
+        self._compact_and_expire(day)
 
-    def _publish_part(self, part: Part) -> None:
-        self.lake.sync(part.folder)
-        newest = stream_batches.event(self.lake, part, part.last_id)
-        all_parts = (*self.state.parts, part)
-        self._replace(replace(self.state, to=part.last_id, newest=newest, parts=all_parts))
-        self.events, self.batches = self.events + part.events, self.batches + 1
-        self._compact_and_remove()
+    def _write(self, frame: DataFrame, name: str, day: str, mode: str = row_counts.NEW) -> int:
+        dated = frame.withColumn(DAY, F.lit(day))
+        return row_counts.write(dated, self.lake, name, DAY, mode=mode, options=WRITE_OPTIONS)
 
-    def _replace(self, state: Streamed) -> None:
-        state = replace(state, revision=self.state.revision + 1)
-        stream_batches.publish(self.lake, state)
-        self.state = state
+    def _written(self, name: str) -> DataFrame:
+        """Return the events in this folder, which are not committed yet."""
+        files = delta.files_in(self.lake, name, DAY)
+        return delta.read(self.spark, self.lake, files, schemas.STREAMED_EVENTS, DAY).drop(DAY)
 
-    def _compact_and_remove(self) -> None:
-        """Compact parts, retire expired ones, and remove folders that no reader can still use.
-
-        Compacts at most once per batch, to keep the delay of the next batch short.
-        """
-        selected = compaction.select_parts(self.state.parts, now_ms())
-        if selected:
-            compacted = compaction.compact(self.spark, self.lake, selected)
-            self._replace(compaction.replace_parts(self.state, selected, compacted, now_ms()))
+    def _compact_and_expire(self, day: str) -> None:
+        if stream_tables.compact(self.stream, day):
             self.folds += 1
-        expired = compaction.expired_parts(self.state, now_ms(), self.keep_days)
-        removable = compaction.removable_folders(self.state, now_ms())
-        if expired or removable:
-            self._replace(compaction.retire(self.state, expired, removable, now_ms()))
-            for folder in removable:
-                self.lake.remove(folder)
+            self.stream = stream_tables.load(self.lake)
+        if self.keep_days:
+            stream_tables.expire(self.stream, int(time.time() * 1000 - self.keep_days * DAY_MS))
+            self.stream = stream_tables.load(self.lake)
 
     # Events that were archived before the stream read them
 
     def _unread_files(self) -> list[DeltaFile]:
         """Return the archive's files that may have events after the last published one."""
         files = archives.load(self.lake).events.run_files(self._first_run())
-        return [each for each in files if each.may_contain("id", self.state.to + 1)]
+        return [each for each in files if each.may_contain("id", self.to + 1)]
 
     def _first_run(self) -> int:
         """Return the number of the first run that this stream needs; 0: also converted files, which have no number."""
-        return self.state.archive.get("run", -1) + 1
+        return 0 if self.stream.archived_run is None else self.stream.archived_run + 1
 
-    def _unread_events(self, files: list[DeltaFile], folder: str, up_to_id: int) -> DataFrame:
+    def _unread_events(self, files: list[DeltaFile], name: str, up_to_id: int) -> DataFrame:
         events = delta.read(self.spark, self.lake, files, schemas.ARCHIVED_EVENTS)
-        already_read = parts.read_events(self.spark, self.lake, folder).select("id")
+        already_read = self._written(name).select("id")
         events = events.where(F.coalesce(delta.RUN, F.lit(0)) >= self._first_run())
-        events = events.where((F.col("id") > self.state.to) & (F.col("id") <= up_to_id))
-        return events.join(already_read, "id", "left_anti").select(*parts.EVENTS.names)
+        events = events.where((F.col("id") > self.to) & (F.col("id") <= up_to_id))
+        return events.join(already_read, "id", "left_anti").select(*EVENT_COLUMNS)
 
     def unread_range(self) -> tuple[int, int] | None:
         """Return (first id, last id) of the archive's files with unread events, or None if there are none.
@@ -111,5 +108,5 @@ class Batches:
         return (min(each.low["id"] for each in files), max(each.high["id"] for each in files)) if files else None
 
 
-def now_ms() -> int:
-    return int(time.time() * 1000)
+def today() -> str:
+    return f"{datetime.now(UTC):%Y-%m-%d}"

@@ -1,7 +1,7 @@
-"""Convert: make Delta tables of an archive and of hourly statistics that an earlier version wrote. Needs no Spark.
+"""Convert: make Delta tables of an archive, hourly statistics and a stream of an earlier version. Needs no Spark.
 
 The files are moved (on a disk: renamed) into the tables' folders and committed as they are, run by run. The new
-document is published last, so a killed conversion can be repeated. Until then every reader refuses the archive.
+document is published last, so a killed conversion can be repeated. Until then every reader refuses what is converted.
 """
 
 import os
@@ -12,11 +12,11 @@ from typing import Any
 from .. import schemas
 from ..sources import identity
 from ..sources.database import Database
-from ..tables import archives
+from ..tables import archives, stream_tables
 from ..tables.archives import DOCUMENT, EVENTS, FOLDER, FORMAT, JOBS, Archive
 from ..tables.delta import Table
 from ..tables.lake import VERSION, Lake, LakeError
-from . import convert_hours, report
+from . import convert_hours, convert_stream, report
 
 APPLICATION = "delaytasks-convert"  # id of the transactions; their versions are the places of the runs in the document
 PARTITIONS, PRUNED_SUFFIX = "partitions.json", ".pruned"
@@ -38,25 +38,27 @@ class FormerRun:
 
 
 def run(database: Database, lake: Lake) -> dict[str, Any]:
-    """Convert a lake. Return {"runs", "months", "jobs", "events"}.
+    """Convert a lake. Return {"runs", "months", "parts", "jobs", "events"}.
 
     Members of the answer:
 
     runs           number of converted runs of the archive
     months         number of converted months of hourly statistics
+    parts          number of converted parts of the stream
     jobs, events   what the archive has afterwards
 
-    Raises LakeError, before anything of the archive or of the statistics is changed, if there is neither, if a document
-    is damaged, outdated or of another database, or if a file is missing or damaged.
+    Raises LakeError, before anything of the archive, of the statistics or of the stream is changed, if there is none of
+    them, if its document is damaged, outdated or of another database, or if a file is missing or damaged.
     """
-    if not (lake.has(DOCUMENT) or lake.has(report.DOCUMENT)):
-        raise LakeError(f"There is nothing to convert: {lake.path(DOCUMENT)} and {report.DOCUMENT} do not exist.")
-    with database.lock("archive"), database.lock("report"):
+    documents = (DOCUMENT, report.DOCUMENT, stream_tables.DOCUMENT)
+    if not any(map(lake.has, documents)):
+        raise LakeError(f"There is nothing to convert: {lake.base} has none of {', '.join(documents)}.")
+    with database.lock("archive"), database.lock("report"), database.lock("stream"):
         with database.connect() as connection:
             runs = _convert_archive(lake, identity.identify(database, connection))
-        months, archive = convert_hours.run(lake), archives.load(lake)
+        months, parts, archive = convert_hours.run(lake), convert_stream.run(lake), archives.load(lake)
     jobs, events = (sum(each.rows for each in table.files) for table in (archive.jobs, archive.events))
-    return {"runs": runs, "months": months, "jobs": jobs, "events": events}
+    return {"runs": runs, "months": months, "parts": parts, "jobs": jobs, "events": events}
 
 
 def _convert_archive(lake: Lake, ours: identity.Identity) -> int:

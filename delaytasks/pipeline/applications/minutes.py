@@ -11,12 +11,11 @@ from typing import Any
 import pyarrow
 from pyarrow import parquet
 
-from ..tables import stream_batches
+from ..tables import stream_tables
 from ..tables.lake import Lake, LakeError
-from ..tables.stream_batches import Part
 from ..transforms.outcomes import OUTCOME_COLUMNS, PERCENTILES, SUM_COLUMNS
 
-ATTEMPTS = 3  # a part may be compacted and removed while it is read
+ATTEMPTS = 3  # a file may be merged and removed while it is read
 COUNTS = pyarrow.schema([
     ("topic", pyarrow.string()), ("minute_ms", pyarrow.int64()), ("outcome", pyarrow.string()),
     ("late_ms", pyarrow.int64()), ("number", pyarrow.int64()), ("worst_ms", pyarrow.int64()),
@@ -43,29 +42,27 @@ def read(lake: Lake, since_ms: int, until_ms: int | None = None, topic: str | No
 
 
 def published_ms(lake: Lake) -> int | None:
-    """Return the time of the stream's last publication, or None if it has no parts. Raises LakeError.
+    """Return the time of the stream's last publication, or None if it has published nothing. Raises LakeError.
 
     The time is in milliseconds since 1970, by the clock of the stream's host.
     """
-    return max((part.published_ms for part in stream_batches.load(lake).parts), default=None)
+    return stream_tables.load(lake).minutes.committed_ms
 
 
 def _read(lake: Lake, since_ms: int, until_ms: int | None, topic: str | None) -> list[Minute]:
     filters: list[tuple[str, str, Any]] = [("minute_ms", ">=", since_ms)]
     filters += [("minute_ms", "<", until_ms)] if until_ms is not None else []
     filters += [("topic", "=", topic)] if topic is not None else []
-    files = [path for part in stream_batches.load(lake).parts if _may_contain(part, since_ms, until_ms)
-             for path in stream_batches.files(lake, part, "minutes")]  # fmt: skip
-    return to_minutes(pyarrow.concat_tables([COUNTS.empty_table(), *(_counts(lake, path, filters) for path in files)]))
+    last_ms = None if until_ms is None else until_ms - 1
+    paths = [each.path for each in stream_tables.load(lake).minutes.select("minute_ms", since_ms, last_ms)]
+    return to_minutes(pyarrow.concat_tables([COUNTS.empty_table(), *(_counts(lake, path, filters) for path in paths)]))
 
 
 def _counts(lake: Lake, path: str, filters: list[tuple[str, str, Any]]) -> pyarrow.Table:
     with lake.reading(path) as name:
-        return parquet.read_table(name, filesystem=lake.files, filters=filters, partitioning=None).cast(COUNTS)
-
-
-def _may_contain(part: Part, since_ms: int, until_ms: int | None) -> bool:
-    return part.last_ms >= since_ms and (until_ms is None or part.first_ms < until_ms)
+        return parquet.read_table(
+            name, filesystem=lake.files, filters=filters, partitioning=None, columns=COUNTS.names
+        ).cast(COUNTS)
 
 
 def to_minutes(counts: pyarrow.Table) -> list[Minute]:

@@ -50,6 +50,8 @@ def prune(database: Database, archive: Archive) -> tuple[Archive, Pruned]:
     """
     run, result = archive.jobs.run, Pruned()
     delta.check(archive.lake, [*archive.jobs.run_files(run), *archive.events.run_files(run)])
+    for table in (archive.jobs, archive.events):  # a run that was killed right after a commit has not flushed its log
+        archive.lake.sync(f"{table.name}/{delta.LOG}")
     archive = archives.mark_deleting(archive, run)
     with database.connect() as connection:  # one for all batches: connecting takes as long as a batch
         for batch in archived_batches(archive):

@@ -24,9 +24,9 @@ from ..sources.snapshot import Snapshot
 from ..sources.watermark import NoWatermark, Watermark
 from ..spark import errors
 from ..spark.shutdown import StopCondition, stop_signals
-from ..tables import story, stream_batches
+from ..tables import story, stream_tables
 from ..tables.lake import Lake, LakeError
-from ..tables.stream_batches import RESTART
+from ..tables.stream_tables import RESTART, Stream
 from .batches import Batches
 
 MAX_EVENTS = 250_000  # events of a batch; bounds the memory when many events are waiting
@@ -62,13 +62,13 @@ def run(
     for_seconds    stop after this time; None: no time limit
     once           stop when all events that exist at the start are published; waits for open transactions, for a
                    minute at most
-    keep_days      number of days to keep a part after its last event; 0: forever
+    keep_days      number of days to keep a file of the tables after its last event; 0: forever
     most           maximum number of events in a batch
     parent         process id; stop when this process ends. None: no parent is watched
 
     Members of the answer:
 
-    folds          number of compactions
+    folds          number of times that small files were merged
     to             id of the last published event
 
     Raises DatabaseAway if the database goes away. A stream that is started again loses and duplicates nothing.
@@ -78,8 +78,7 @@ def run(
     began = time.monotonic()
     with database.lock("stream") as check_lock, stop_signals() as stop_event:
         batches = Batches(spark, database, lake, keep_days=keep_days)
-        verify(database, lake, batches.state)
-        stream_batches.clear(lake, batches.state)
+        verify(database, batches.stream)
         handler = BatchHandler(batches)
         stop_condition = StopCondition(
             stop_event, check_lock, parent, None if for_seconds is None else began + for_seconds
@@ -87,10 +86,10 @@ def run(
         with translate_errors(database, handler):
             catch_up(spark, database, batches, most, stop_condition)
             if not stop_condition():
-                frame = events.read(spark, database, after=batches.state.to, max_events=most)
+                frame = events.read(spark, database, after=batches.to, max_events=most)
                 every = f"{round(every_seconds * 1000)} milliseconds"
                 follow(frame, handler, stop_condition, {"availableNow": True} if once else {"processingTime": every})
-    return {"events": batches.events, "batches": batches.batches, "folds": batches.folds, "to": batches.state.to,
+    return {"events": batches.events, "batches": batches.batches, "folds": batches.folds, "to": batches.to,
             "seconds": round(time.monotonic() - began, 1)}  # fmt: skip
 
 
@@ -143,24 +142,25 @@ def wait(query: StreamingQuery, handler: BatchHandler, stop_condition: StopCondi
 # Checks before the start
 
 
-def verify(database: Database, lake: Lake, state: stream_batches.Streamed) -> None:
+def verify(database: Database, stream: Stream) -> None:
     """Check that the last published event is in the tables or the archive. Raises OtherDatabase.
 
     If the event is missing or different, the database was restored or is another one. The ids after it may then belong
     to other events.
     """
-    if not state.to:
+    if not stream.to:
         return
-    expected = tuple(state.newest[name] for name in ("job_id", "outcome", "done_ms"))
-    found = Snapshot(database, 0, 0, 0).query(EVENT_QUERY, [state.to])
-    if not found and (archived := story.by_id(lake, state.newest["job_id"])):
-        events = [each for each in archived.events if each["id"] == state.to]
+    last = stream_tables.event(stream, stream.to)
+    expected = tuple(last[name] for name in ("job_id", "outcome", "done_ms"))
+    found = Snapshot(database, 0, 0, 0).query(EVENT_QUERY, [stream.to])
+    if not found and (archived := story.by_id(stream.lake, last["job_id"])):
+        events = [each for each in archived.events if each["id"] == stream.to]
         found = [(each["job_id"], each["outcome"], each["done_ms"]) for each in events]
     if [tuple(row) for row in found] != [expected]:
         problem = "is a different event there" if found else "is neither there nor in the archive of this lake"
         raise OtherDatabase(
-            f"The last event in {lake.path(stream_batches.DOCUMENT)}, {state.to}, {problem}: {database} was restored "
-            f"to an earlier state, is another database, or its jobs were archived elsewhere. {RESTART}"
+            f"The last event in {stream.lake.path(stream_tables.EVENTS)}, {stream.to}, {problem}: {database} was "
+            f"restored to an earlier state, is another database, or its jobs were archived elsewhere. {RESTART}"
         )
 
 
@@ -181,8 +181,8 @@ def catch_up(
         last = min(unread_range[1], watermark.settled(events.FINAL_WAIT_SECONDS))
         watermark.make_durable()
     snapshot = Snapshot(database, 0, 0, 0)
-    table, ((next_id,),) = arrow.read(spark, snapshot, "events"), snapshot.query(NEXT_ID_QUERY, [batches.state.to])
-    first = max(batches.state.to + 1, min(unread_range[0], next_id or unread_range[0]))
+    table, ((next_id,),) = arrow.read(spark, snapshot, "events"), snapshot.query(NEXT_ID_QUERY, [batches.to])
+    first = max(batches.to + 1, min(unread_range[0], next_id or unread_range[0]))
     for first_id in range(first, last + 1, most):
         if stop_condition():
             return

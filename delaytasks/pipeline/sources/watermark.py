@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from ..tables.lake import LakeError
-from ..tables.stream_batches import RESTART
+from ..tables.stream_tables import RESTART
 from .database import Database
 
 TABLE = "delaytasks_jobevent"

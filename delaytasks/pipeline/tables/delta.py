@@ -33,6 +33,7 @@ LOG = "_delta_log"
 TOPIC, RUN = "topic", "run"
 TEXT_BOUNDS = ("key",)  # text columns whose least and greatest values are in the log; others are not searched for
 READER_VERSION = 1  # Spark reads the files without the log, so a table may not hide rows or rename columns
+WRITER_VERSION = 7  # the newest that delta-rs knows
 ROW_GROUP_ROWS = 100_000  # of files that delta-rs writes; a lookup skips row groups
 THREADS = 16  # for reading files' footers; an object store takes about 50 ms for each
 SHOWN = 5  # maximum number of files named in a message
@@ -78,7 +79,7 @@ class Table:
 
     def __init__(self, lake: Lake, name: str, partition: str = TOPIC) -> None:
         self.lake, self.name, self.partition = lake, name, partition
-        self.log = _open(lake, name)
+        self.log = _open(lake, name, partition)
 
     @property
     def run(self) -> int:
@@ -88,6 +89,12 @@ class Table:
     def last_run(self, application: str) -> int:
         """Return the number of the last run that was committed by transactions with this id; 0 if there is none."""
         return (self.log and self.log.transaction_version(application)) or 0
+
+    @property
+    def committed_ms(self) -> int | None:
+        """Time of the last commit of a run, in milliseconds since 1970; None if there is none."""
+        commits = self.log.history() if self.log and self.run else []
+        return next((each["timestamp"] for each in commits if "run" in each), None)
 
     @cached_property
     def files(self) -> tuple[DeltaFile, ...]:
@@ -119,38 +126,54 @@ class Table:
 
     # Changes
 
-    def create(self, schema: "StructType") -> "Table":
+    def create(self, schema: "StructType", configuration: Mapping[str, str] | None = None) -> "Table":
         """Return this table. Creates it if it does not exist yet, and adds the columns that it lacks.
 
-        schema   all its columns; those that are newer than a table may be null
+        schema          all its columns; those that are newer than a table may be null
+        configuration   Delta's properties of a new table
+
+        Raises LakeError if the table lacks a column that may not be null: then another program has made it.
         """
         if self.log is None:
             with _translated(self.lake, self.name):
                 DeltaTable.create(
                     self.lake.location(self.name), Schema.from_json(schema.json()), "ignore",
-                    partition_by=[self.partition],
+                    partition_by=[self.partition], configuration=configuration,
                 )  # fmt: skip
             return Table(self.lake, self.name, self.partition)
         existing = {field.name for field in self.log.schema().fields}
         added = [each for each in Schema.from_json(schema.json()).fields if each.name not in existing]
+        if absent := [each.name for each in added if not each.nullable]:
+            raise LakeError(_foreign_message(self.lake, self.name, f"it has no column {', '.join(absent)}"))
         return self._changed(lambda log: log.alter.add_columns(added)) if added else self
 
     def commit(
-        self, folder: str, run: int, *, replaced: Iterable[DeltaFile] = (), application: str = APPLICATION
-    ) -> "Table":
+        self, folder: str, run: int, *, replaced: Iterable[DeltaFile] = (), application: str = APPLICATION,
+        rows: int | None = None,
+    ) -> "Table":  # fmt: skip
         """Add the Parquet files of a folder as a run, and return the table's new version. Repeated, it adds nothing.
 
         folder        relative to the table; its files must have been flushed to the disk
         replaced      files that leave the table in the same commit
         application   id of the transaction
+        rows          number of rows that were written to the folder; None: not known
 
-        Raises Busy if another process has committed this run or a later one meanwhile.
+        Raises Busy if another process has committed this run or a later one meanwhile, and LakeError if the files do
+        not have all rows.
         """
         assert self.log is not None
         if self.last_run(application) >= run:
             return self
         properties = CommitProperties({"run": str(run)}, app_transactions=[Transaction(application, run)])
-        actions: list[AddAction | RemoveAction] = [*self._additions(folder), *map(self._removal, replaced)]
+        additions = list(self._additions(folder))
+        found = sum(json.loads(each.stats)["numRecords"] for each in additions)
+        if found != (found if rows is None else rows):
+            raise LakeError(
+                f"{self.lake.path(self.name)}/{folder} has {found} of {rows} rows that were written: another program "
+                "removed files, for example by a vacuum without retention. Nothing was published or pruned. Run this "
+                "again."
+            )
+        actions: list[AddAction | RemoveAction] = [*additions, *map(self._removal, replaced)]
         return self._changed(
             lambda log: log.create_write_transaction(
                 actions, "append", log.schema(), [self.partition], commit_properties=properties
@@ -181,6 +204,13 @@ class Table:
         where = f"{column} IN ({', '.join(map(str, sorted(values)))}){numbered}"
         return self._changed(lambda log: log.delete(where, writer_properties=_writer_properties()))
 
+    def remove(self, files: Iterable[DeltaFile]) -> "Table":
+        """Remove these files from the table in one commit. Older versions keep them until the next vacuum()."""
+        actions: list[AddAction | RemoveAction] = [self._removal(each) for each in files]
+        return self._changed(
+            lambda log: log.create_write_transaction(actions, "append", log.schema(), [self.partition])
+        )
+
     def compact(self, partitions: Collection[str], target_bytes: int) -> "Table":
         """Rewrite the files of these partitions that are smaller than target_bytes into few, in one commit."""
         if not partitions:
@@ -204,7 +234,7 @@ class Table:
         )
 
     def vacuum(self) -> list[str]:
-        """Remove files that the table has not used for its retention time (a week). Return their paths."""
+        """Remove files that the table has not used for its retention time (by default a week). Return their paths."""
         if self.log is None:
             return []
         with _translated(self.lake, self.name):
@@ -217,8 +247,13 @@ class Table:
             change(self.log)
         changed = Table(self.lake, self.name, self.partition)
         self.lake.sync_files({each.path for each in changed.files} - {each.path for each in self.files})
-        self.lake.sync(f"{self.name}/{LOG}")
+        self.lake.sync_files(self._log_files(self.log.version()))
         return changed
+
+    def _log_files(self, version: int) -> list[str]:
+        """Return the paths of the log's files that are newer than a version."""
+        names = {path: path.rpartition("/")[2] for path, _ in self.lake.list_files(f"{self.name}/{LOG}", "")}
+        return [path for path, name in names.items() if not name[:20].isdecimal() or int(name[:20]) > version]
 
 
 @contextlib.contextmanager
@@ -231,23 +266,42 @@ def _translated(lake: Lake, name: str) -> Iterator[None]:
             f"Another process changes the table {lake.path(name)}: {error} Each database needs its own lake or alias."
         ) from error
     except DeltaError as error:
+        if "Unsupported" in str(error):
+            raise LakeError(
+                f"{lake.path(name)} was changed by another program to a protocol that is not known here: {error}. "
+                "Restore the table from a backup."
+            ) from error
         raise LakeError(f"The table {lake.path(name)} is damaged or cannot be read: {error}") from error
 
 
-def _open(lake: Lake, name: str) -> DeltaTable | None:
+def _open(lake: Lake, name: str, partition: str) -> DeltaTable | None:
     with _translated(lake, name):
         try:
             found = DeltaTable(lake.location(name))
         except TableNotFoundError:
             return None
-        protocol = found.protocol()
+        protocol, partitions = found.protocol(), found.metadata().partition_columns
     if protocol.min_reader_version > READER_VERSION:
         features = ", ".join(protocol.reader_features or ()) or f"reader version {protocol.min_reader_version}"
         raise LakeError(
             f"{lake.path(name)} was changed by another program to use {features}, which the pipeline does not read. "
             "Restore the table from a backup, or rewrite it without them."
         )
+    if protocol.min_writer_version > WRITER_VERSION:
+        raise LakeError(
+            f"{lake.path(name)} was changed by another program to writer version {protocol.min_writer_version}, which "
+            "the pipeline does not know. Restore the table from a backup."
+        )
+    if partitions != [partition]:
+        raise LakeError(_foreign_message(lake, name, f"its partition columns are {partitions}, not {partition}"))
     return found
+
+
+def _foreign_message(lake: Lake, name: str, difference: str) -> str:
+    return (
+        f"{lake.path(name)} was written by another program: {difference}. Nothing was changed. Move the table away, or "
+        "restore it from a backup."
+    )
 
 
 def _writer_properties() -> WriterProperties:
@@ -271,6 +325,12 @@ def _statistics(lake: Lake, path: str) -> dict[str, Any]:
             low[column] = _bound(min(group.min for group in groups))
             high[column] = _bound(max(group.max for group in groups), up=True)
     return {"numRecords": footer.num_rows, "minValues": low, "maxValues": high}
+
+
+def greatest(lake: Lake, name: str, column: str) -> Any:
+    """Return the greatest value of a column in the files of a folder, committed or not; None if there are no rows."""
+    found = [_statistics(lake, path)["maxValues"].get(column) for path, _ in lake.parquet(name)]
+    return max((each for each in found if each is not None), default=None)
 
 
 def _bound(value: Any, *, up: bool = False) -> Any:

@@ -1,9 +1,9 @@
 """Folder of the pipeline's files, on a disk or in an object store. Uses pyarrow only, no Spark.
 
     archive.json, report.json, audit.json, stream.json    documents, published last and atomically by a rename
-    archive/jobs/, archive/events/, report/hours/      Delta tables
-    report/<run>/, audit/<run>/, stream/<part>/    files of a run. A folder that no document names was left by a killed
-                                          run and is ignored
+    archive/jobs/, archive/events/, report/hours/, audit/dimensions/, stream/events/, stream/minutes/    Delta tables
+    report/<run>/, audit/<run>/           files of a run. A folder that no document names was left by a killed run,
+                                          and is ignored
     load/<run>/run.json                   document of a load; each load has its own
 
 Readers follow the documents and the tables' logs. They never list folders to find data.

@@ -112,12 +112,6 @@ def by_minute(counts: DataFrame) -> DataFrame:
     return statistics.withColumn("minute_at", F.timestamp_millis("minute_ms")).select(*schemas.MINUTES.names)
 
 
-def merge_counts(counts: DataFrame) -> DataFrame:
-    """Merge the results of count_events() by minute for several batches into one result with the same columns."""
-    by = ("topic", "minute_ms", "outcome", "late_ms")
-    return counts.groupBy(*by).agg(F.sum("number").alias("number"), F.max("worst_ms").alias("worst_ms"))
-
-
 def _statistics(counts: DataFrame, by: Sequence[str], *more: Column) -> DataFrame:
     """Return for each value of `by` the number of events per outcome and the lateness of first attempts.
 

@@ -1,5 +1,6 @@
 """The archive: ended jobs move from the tables to the lake exactly once, and stay readable."""
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -7,8 +8,9 @@ from typing import Any
 
 import duckdb
 import duckdb_extension_delta
+import pyarrow
 import pytest
-from deltalake import DeltaTable, TableFeatures
+from deltalake import DeltaTable, TableFeatures, write_deltalake
 from pyspark.errors import PySparkException
 
 from delaytasks.db import dialects
@@ -117,9 +119,9 @@ def test_a_killed_and_repeated_run_loses_and_duplicates_nothing(
     done: list[Any] = []
 
     def second(real: Any) -> Any:
-        def once(*args: Any) -> Any:
+        def once(*args: Any, **more: Any) -> Any:
             done.append(args)
-            return dies() if len(done) == 2 else real(*args)
+            return dies() if len(done) == 2 else real(*args, **more)
 
         return once
 
@@ -430,6 +432,57 @@ def test_a_table_with_features_that_hide_rows_is_refused(
     for ask in (lambda: story.by_id(lake, old.pk), lambda: archive.run(spark, database, lake)):
         with pytest.raises(LakeError, match=r"was changed by another program to use deletionVectors"):
             ask()
+
+
+@pytest.mark.parametrize("version", ["minReaderVersion", "minWriterVersion"])
+def test_a_table_of_a_newer_protocol_is_refused_and_nothing_is_pruned(
+    spark: Any, database: Database, lake: Lake, ended: Callable[..., Job], version: str
+) -> None:
+    ended("order:1")
+    archive.run(spark, database, lake)
+    log = Path(lake.path(archives.JOBS), "_delta_log", f"{0:020}.json")
+    log.write_text(re.sub(rf'"{version}":\d+', f'"{version}":99', log.read_text()))
+    ended("order:2")
+
+    with pytest.raises(LakeError, match=rf"{archives.JOBS} was changed by another .* version 99"):
+        archive.run(spark, database, lake)
+    assert standing() == ["order:2"]
+
+
+@pytest.mark.parametrize("partition", [None, "topic"])
+def test_a_table_of_another_program_is_refused(
+    spark: Any, database: Database, lake: Lake, ended: Callable[..., Job], partition: str | None
+) -> None:
+    ended("order:1")
+    archive.run(spark, database, lake, older_than_days=99)  # creates the document and empty tables
+    lake.remove(archives.JOBS)
+    theirs = pyarrow.table({"topic": ["order.close"], "amount": [1]})
+    write_deltalake(lake.path(archives.JOBS), theirs, partition_by=partition)
+
+    with pytest.raises(LakeError, match=rf"{archives.JOBS} was written by another program: it"):
+        archive.run(spark, database, lake)
+    assert standing() == ["order:1"]
+    assert DeltaTable(lake.path(archives.JOBS)).count() == 1
+
+
+@pytest.mark.parametrize("table", [archives.JOBS, archives.EVENTS])
+def test_files_that_were_vacuumed_before_their_commit_are_missed_and_nothing_is_pruned(
+    spark: Any, database: Database, lake: Lake, ended: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, table: str
+) -> None:
+    """A vacuum without retention by another program takes files that are not in the log yet."""
+    ended("order:1")
+    archive.run(spark, database, lake, older_than_days=99)
+    real = archive.commit
+
+    def vacuumed(*args: Any) -> Any:
+        theirs = DeltaTable(lake.path(table))
+        assert theirs.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+        return real(*args)
+
+    with monkeypatch.context() as patched, pytest.raises(LakeError, match=r"has 0 of \d rows .* vacuum without ret"):
+        patched.setattr(archive, "commit", vacuumed)
+        archive.run(spark, database, lake)
+    assert standing() == ["order:1"]
 
 
 def test_a_truncated_file_is_named_and_nothing_is_pruned(

@@ -124,10 +124,10 @@ def test_a_concurrent_publication_is_refused_and_removes_nothing(
     ended("order:1")
     real = archive.commit
 
-    def meanwhile(found: Archive, folder: str) -> Archive:
+    def meanwhile(found: Archive, *written: Any) -> Archive:
         _ = found.jobs, found.events
-        real(archives.load(lake), folder)
-        return real(found, folder)
+        real(archives.load(lake), *written)
+        return real(found, *written)
 
     with monkeypatch.context() as patched, pytest.raises(Busy, match=r"Another process changes the table .*events"):
         patched.setattr(archive, "commit", meanwhile)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from datetime import UTC
 from pathlib import Path
@@ -13,14 +14,20 @@ from django.core.management import CommandError, call_command
 from pyarrow import parquet
 from pyspark.sql.types import StructType
 
-from delaytasks.models import Job, TopicStat
+from delaytasks.models import Job, JobEvent, TopicStat
 from delaytasks.pipeline import schemas
-from delaytasks.pipeline.applications import archive, convert, report
-from delaytasks.pipeline.sources import identity
+from delaytasks.pipeline.applications import archive, convert, minutes, report, stream
+from delaytasks.pipeline.applications.batches import Batches
+from delaytasks.pipeline.sources import arrow, identity
 from delaytasks.pipeline.sources.database import Database
-from delaytasks.pipeline.tables import archives, hours, story
+from delaytasks.pipeline.sources.snapshot import Snapshot
+from delaytasks.pipeline.tables import archives, hours, story, stream_tables
 from delaytasks.pipeline.tables.delta import Table
 from delaytasks.pipeline.tables.lake import Lake, LakeError
+from delaytasks.pipeline.tables.stream_tables import FORMAT
+from delaytasks.states import Outcome
+
+from ..conftest import at, happened, ms
 
 pytestmark = pytest.mark.only_on("sqlite")
 NEWER = ["attempts", "run_total_ms", "run"]  # columns of the hours that the former format did not have
@@ -93,7 +100,8 @@ def test_a_former_archive_is_refused_then_converted_without_copying(
             ask()
 
     call_command("delaytasks", "pipeline", "convert", "--lake", str(tmp_path), "--json")
-    assert json.loads(capsys.readouterr().out) == {"runs": 2, "months": 0, "jobs": 3, "events": 6}
+    assert json.loads(capsys.readouterr().out) == {
+        "runs": 2, "months": 0, "parts": 0, "jobs": 3, "events": 6}  # fmt: skip
     assert inodes(lake) == before
     assert sorted(each.name for each in Path(lake.path("archive")).iterdir()) == ["events", "jobs"]
     assert list(Job.objects.values_list("key", flat=True)) == ["order:2"]
@@ -108,7 +116,7 @@ def test_a_former_archive_is_refused_then_converted_without_copying(
     assert (found.job["key"], len(found.events)) == ("order:1", 2)
     call_command("delaytasks", "pipeline", "convert", "--lake", str(tmp_path))
     assert (
-        "0 runs of the archive and 0 months of hourly statistics converted. The archive has 4 jobs"
+        "0 runs of the archive, 0 months of hourly statistics and 0 parts of the stream converted. The archive has 4 j"
         in capsys.readouterr().out
     )
     call_command("delaytasks", "pipeline", "optimize", "--lake", str(tmp_path))
@@ -159,7 +167,7 @@ def test_a_job_withdrawn_from_one_run_stays_in_a_later_one(
 def test_a_damaged_or_absent_former_archive_is_refused_and_stays(
     database: Database, lake: Lake, ended: Callable[..., Job], former: Callable[..., Any], tmp_path: Path
 ) -> None:
-    with pytest.raises(CommandError, match=r"There is nothing to convert: .*report\.json do not exist") as raised:
+    with pytest.raises(CommandError, match=r"nothing to convert: .* has none of archive\.json, report") as raised:
         call_command("delaytasks", "pipeline", "convert", "--lake", str(tmp_path))
     assert raised.value.returncode == 3
     ended("order:1")
@@ -215,7 +223,8 @@ def test_hours_of_former_reports_are_converted_and_stay(
     with pytest.raises(LakeError, match=rf"{file} is missing or has another size .* remove report\.json"):
         convert.run(database, lake)
     file.write_bytes(whole)
-    assert convert.run(database, lake) == {"runs": 0, "months": 2, "jobs": 0, "events": 0}
+    assert convert.run(database, lake) == {
+        "runs": 0, "months": 2, "parts": 0, "jobs": 0, "events": 0}  # fmt: skip
     assert convert.run(database, lake)["months"] == 0
     assert statistics(lake) == before
     with database.connect() as connection:
@@ -231,3 +240,49 @@ def test_hours_of_former_reports_are_converted_and_stay(
 def statistics(lake: Lake) -> list[tuple[Any, ...]]:
     rows = DeltaTable(lake.path(hours.NAME)).to_pyarrow_table().to_pylist()
     return sorted((each["topic"], each["hour_at"], each["happened"], each["month"]) for each in rows)
+
+
+def test_parts_of_a_former_stream_are_converted_and_continued(
+    spark: Any, database: Database, lake: Lake, job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = job()
+    parts = []
+    for n in range(2):
+        happened(row, Outcome.FAILED, at("02-01 12:00"), late_ms=n, attempt=n + 1)
+        batch = Batches(spark, database, lake)
+        batch.publish(arrow.read(spark, Snapshot(database, 0, 0, 0), "events"))
+        folder = f"stream/2030020{n + 1}T120000-0000000{n}"
+        for table, kind in ((batch.stream.events, "events"), (batch.stream.minutes, "minutes")):
+            for each in table.files:
+                lake.move(each.path, f"{folder}/{kind}/{os.path.basename(each.path)}")
+        shutil.rmtree(lake.path("stream/events"))
+        shutil.rmtree(lake.path("stream/minutes"))
+        lake.publish("stream.json", {"version": FORMAT, "archived_run": 0})
+        parts.append({"folder": folder, "events": n + 1, "published_ms": ms(f"02-0{n + 1} 12:00")})
+    lake.remove(parts.pop(0)["folder"])  # its event is in the second part, too
+    lake.files.create_dir(lake.path("stream/20300201T000000-killed/events"))
+    last = JobEvent.objects.latest("id").pk
+    lake.publish("stream.json", {"revision": 4, "to": last, "newest": {}, "parts": parts, "archive": {"run": 0}})
+    files = {path.stat().st_ino for path in Path(lake.path(parts[0]["folder"])).rglob("*.parquet")}
+    for ask in (lambda: minutes.read(lake, 0), lambda: Batches(spark, database, lake)):
+        with pytest.raises(LakeError, match=r"stream\.json was written by an earlier .*pipeline convert"):
+            ask()
+
+    (file,) = Path(lake.path(f"{parts[0]['folder']}/events")).glob("*.parquet")
+    file.rename(f"{file}.away")
+    with pytest.raises(LakeError, match=r"-00000001 is damaged: it has 0 of 2 events.* restore it from a backup"):
+        convert.run(database, lake)
+    Path(f"{file}.away").rename(file)
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(stream_tables, "publish", lambda *_: (_ for _ in ()).throw(Killed()))
+        convert.run(database, lake)
+    assert convert.run(database, lake) == {"runs": 0, "months": 0, "parts": 1, "jobs": 0, "events": 0}
+    assert lake.runs("stream") == ["stream/events", "stream/minutes"]
+    assert {path.stat().st_ino for path in Path(lake.path("stream")).rglob("part-*.parquet")} == files
+    assert [each["happened"] for each in minutes.read(lake, 0)] == [2]
+
+    happened(row, Outcome.FINISHED, at("02-01 12:01"), attempt=3)
+    assert stream.run(spark, database, lake, once=True)["events"] == 1
+    assert [each["happened"] for each in minutes.read(lake, 0)] == [2, 1]
+    assert DeltaTable(lake.path("stream/events")).count() == 3
+    assert convert.run(database, lake)["parts"] == 0

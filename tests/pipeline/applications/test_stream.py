@@ -3,17 +3,17 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 from collections.abc import Callable
-from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import pyarrow
 import pytest
+from deltalake import DeltaTable
 from django.core.management import CommandError, call_command
-from pyarrow import parquet
+from django.db import connection
 from pyspark.sql import functions as F
 
 from delaytasks.db import dialects
@@ -21,15 +21,16 @@ from delaytasks.management.subcommands.pipeline import process
 from delaytasks.models import Job, JobEvent
 from delaytasks.pipeline import schemas
 from delaytasks.pipeline.applications import archive, minutes, stream
+from delaytasks.pipeline.applications import batches as batches_module
 from delaytasks.pipeline.applications.batches import Batches
 from delaytasks.pipeline.applications.stream import OtherDatabase
 from delaytasks.pipeline.sources import arrow
 from delaytasks.pipeline.sources.database import Busy, Database, DatabaseAway
 from delaytasks.pipeline.sources.snapshot import Snapshot
-from delaytasks.pipeline.tables import archives, compaction, parts, stream_batches
-from delaytasks.pipeline.tables.compaction import DAY_MS
-from delaytasks.pipeline.tables.lake import VERSION, Lake, LakeError
-from delaytasks.pipeline.tables.stream_batches import Part
+from delaytasks.pipeline.tables import archives, delta, stream_tables
+from delaytasks.pipeline.tables.delta import Table
+from delaytasks.pipeline.tables.lake import Lake, LakeError
+from delaytasks.pipeline.tables.stream_tables import DAY, DAY_MS, EVENTS, FORMAT, MINUTES
 from delaytasks.pipeline.transforms import lateness
 from delaytasks.states import Outcome, State
 
@@ -53,9 +54,14 @@ def take(made: Batches) -> Batches:
     return made
 
 
-def ids(spark: Any, lake: Lake) -> list[int]:
-    folders = [part.folder for part in stream_batches.load(lake).parts]
-    return sorted(row.id for row in parts.read_events(spark, lake, *folders).collect()) if folders else []
+def ids(lake: Lake) -> list[int]:
+    """Return the ids in the table of events, as any program that reads Delta tables sees them."""
+    return sorted(DeltaTable(lake.path(EVENTS)).to_pyarrow_table(columns=["id"])["id"].to_pylist())
+
+
+def folders(lake: Lake) -> list[str]:
+    """Return the folders of batches in both tables."""
+    return [f"{table}/{each}" for table in (EVENTS, MINUTES) for each in delta.run_folders(lake, table)]
 
 
 def there() -> list[int]:
@@ -68,7 +74,8 @@ def told(lake: Lake) -> list[tuple[str, int, int, int | None]]:
 
 
 def by_spark(spark: Any, lake: Lake) -> list[dict[str, Any]]:
-    counts = parts.read_counts(spark, lake, *(part.folder for part in stream_batches.load(lake).parts))
+    table = stream_tables.load(lake).minutes
+    counts = delta.read(spark, lake, table.files, schemas.STREAMED_COUNTS, DAY)
     rows = lateness.by_minute(counts).withColumn("minute_ms", F.unix_millis("minute_at")).orderBy("minute_ms", "topic")
     return [row.asDict() for row in rows.drop("minute_at").collect()]
 
@@ -96,7 +103,7 @@ def test_a_restarted_stream_reads_each_event_once_and_stops_after_a_batch(
     second = stream.run(spark, database, lake, every_seconds=0.1)
 
     assert [(each["events"], each["batches"]) for each in (first, second)] == [(5, 3), (1, 1)]
-    assert ids(spark, lake) == there()
+    assert ids(lake) == there()
     assert second["to"] == there()[-1]
     assert told(lake) == [("order.close", 0, 5, 2), ("order.close", 60_000, 1, 70)]
 
@@ -117,9 +124,9 @@ def test_a_stream_of_sqlite_reads_all_events_and_stops_without_its_parent(
     again = stream.run(spark, database, lake, once=True)
 
     assert [(each["events"], each["batches"]) for each in (done, again)] == [(5, 2), (1, 1)]
-    found = parts.read_events(spark, lake, *(part.folder for part in stream_batches.load(lake).parts))
-    names = [name for name in found.columns if name != "topic"]
-    assert sorted(tuple(each) for each in found.select(names).collect()) == sorted(JobEvent.objects.values_list(*names))
+    found = DeltaTable(lake.path(EVENTS)).to_pyarrow_table(columns=schemas.EVENTS.names)
+    rows = sorted(tuple(each.values()) for each in found.to_pylist())
+    assert rows == sorted(JobEvent.objects.values_list(*schemas.EVENTS.names))
     assert told(lake) == [("order.close", 0, 6, 0)]
 
 
@@ -157,40 +164,37 @@ def test_a_lost_database_is_reported_and_no_event_is_lost(
     monkeypatch.setattr(Batches, "publish", disturbed)
     with pytest.raises(DatabaseAway, match="does not answer"):
         stream.run(spark, database, lake, every_seconds=0.1)
-    assert ids(spark, lake) == there()
+    assert ids(lake) == there()
 
 
 # A batch
 
 
-def test_unpublished_parts_are_ignored_and_written_again(
-    spark: Any, lake: Lake, job: Callable[..., Job], batches: Callable[[], Batches], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    row = job()
-    happened(row, Outcome.FINISHED, at(NOON))
+@pytest.mark.parametrize("committed", [None, EVENTS])
+def test_a_killed_batch_is_completed_or_done_again(
+    lake: Lake, job: Callable[..., Job], batches: Callable[[], Batches], monkeypatch: pytest.MonkeyPatch,
+    committed: str | None,
+) -> None:  # fmt: skip
+    """Killed before both commits, or between them; as the first batch of all, and as a later one."""
+    row, commit = job(), Table.commit
 
-    def killed_at(step: str) -> None:
+    def commits_until(self: Table, *given: Any, **more: Any) -> Table:
+        if self.name != committed:
+            raise Killed
+        return commit(self, *given, **more)
+
+    for number in (1, 2):
+        happened(row, Outcome.FINISHED, at(NOON))
         made = batches()
-        with monkeypatch.context() as patched:
-            patched.setattr(stream_batches, step, lambda *given: (_ for _ in ()).throw(Killed()))
-            with pytest.raises(Killed):
-                take(made)
-
-    killed_at("publish")  # the first batch of all
-    assert told(lake) == []
-    take(batches())
-    happened(row, Outcome.FINISHED, at(NOON))
-    for step in ("publish", "event"):
-        killed_at(step)
-        assert (len(ids(spark, lake)), told(lake)[0][2]) == (1, 1)
-    assert len(lake.runs("stream")) == 4
-
-    again = batches()
-    stream_batches.clear(lake, again.state)
-    assert len(lake.runs("stream")) == 1
-    take(take(again))
-    assert ids(spark, lake) == there()
-    assert told(lake)[0][2] == 2
+        with monkeypatch.context() as patched, pytest.raises(Killed):
+            patched.setattr(Table, "commit", commits_until)
+            take(made)
+        assert sum(each["happened"] for each in minutes.read(lake, 0)) == number - 1
+        assert len(folders(lake)) == 2 * number
+        again = take(batches())
+        assert (ids(lake), again.to, again.batches) == (there(), there()[-1], 0 if committed else 1)
+        assert told(lake) == [("order.close", 0, number, 0)]
+        assert len(folders(lake)) == 2 * number, "what had committed nothing is gone"
 
 
 def test_a_late_event_corrects_its_minute_with_and_without_spark(
@@ -223,9 +227,9 @@ def test_two_streams_never_overwrite_each_other(
     happened(job(), Outcome.FINISHED, at(NOON))
     one, two = batches(), batches()
     take(one)
-    with pytest.raises(Busy, match=r"Another stream publishes to .*stream\.json \(revision 2, expected 1\)"):
+    with pytest.raises(Busy, match=r"Another process changes the table .*/stream/events"):
         take(two)
-    assert ids(spark, lake) == there()
+    assert ids(lake) == there()
 
 
 # What the archive took away
@@ -246,7 +250,7 @@ def test_events_archived_before_they_were_read_come_from_the_archive(
     archive.run(spark, database, lake)  # before the stream first ran: the archive's alone
     gone = ended("order:1", "order:2")
     made = take(batches())
-    before = made.state
+    shutil.copytree(lake.path("stream"), lake.path("before"))
     gone += ended("order:3")
     happened(job("order:8"), Outcome.SNOOZED, at(NOON))
     (kept,) = there()[-1:]
@@ -260,72 +264,86 @@ def test_events_archived_before_they_were_read_come_from_the_archive(
         batches().unread_range()
     away.rename(lost)
     again = batches()
-    stream.verify(database, lake, again.state)
+    stream.verify(database, again.stream)
     stream.catch_up(spark, database, again, 2, lambda: again.batches == 1)  # when it begins again; told to stop
-    assert ids(spark, lake) == [*gone[:-1], kept], "two ids at once, and one of them the tables still have"
+    assert ids(lake) == [*gone[:-1], kept], "two ids at once, and one of them the tables still have"
     stream.catch_up(spark, database, again, 2, lambda: False)
-    assert (ids(spark, lake), again.batches) == (sorted([*gone, kept]), 2)
-    stream.verify(database, lake, batches().state)
+    assert (ids(lake), again.batches) == (sorted([*gone, kept]), 2)
+    stream.verify(database, batches().stream)
     stream.catch_up(spark, database, again, 2, lambda: False)
     assert again.batches == 2
 
-    lake.publish(stream_batches.DOCUMENT, asdict(before))
+    elsewhere = Lake(f"{lake.root}/elsewhere")
+    shutil.copytree(lake.path("stream"), elsewhere.path("stream"))
+    shutil.copy(lake.path("stream.json"), elsewhere.path("stream.json"))
+    with pytest.raises(OtherDatabase, match=r"neither there nor in the archive of this lake.*move stream\.json"):
+        stream.verify(database, stream_tables.load(elsewhere))
+    shutil.rmtree(lake.path("stream"))
+    os.rename(lake.path("before"), lake.path("stream"))
     happened(job("order:9"), Outcome.SNOOZED, at(NOON))
     take(made)  # while it runs: they come with the next event
-    assert (ids(spark, lake), made.batches) == (sorted([*gone, *there()]), 2)
-    with pytest.raises(OtherDatabase, match=r"neither there nor in the archive of this lake.*move stream\.json"):
-        stream.verify(database, Lake(f"{lake.root}/elsewhere"), again.state)
+    assert (ids(lake), made.batches) == (sorted([*gone, *there()]), 2)
 
 
-# Folding
+# Merging
 
 
-def part(name: str, events: int, published_ms: int, batches: int = 1) -> Part:
-    return Part(name, events, 1, 2, published_ms, published_ms, published_ms, batches)
+def sizes(lake: Lake) -> list[tuple[str, int]]:
+    """Return day and rows of each file of events."""
+    return sorted((each.partition, each.rows) for each in stream_tables.load(lake).events.files)
 
 
-def test_batches_are_compacted_after_their_day_or_when_there_are_many() -> None:
-    now, full = 10 * DAY_MS + 5, compaction.FULL_EVENTS
-    old = [part("a", 5, 8 * DAY_MS), part("b", full, 8 * DAY_MS + 1), part("c", 5, 8 * DAY_MS + 2, 60)]
-    today = [part(str(n), 5, 10 * DAY_MS + n) for n in range(compaction.MIN_BATCHES - 1)]
-
-    assert [each.folder for each in compaction.select_parts([*old, *today], now)] == ["a", "c"]
-    assert compaction.select_parts([part("a", 5, 8 * DAY_MS), part("b", 5, 9 * DAY_MS), *today[2:]], now) == []
-    many = [*today, part("x", compaction.SMALL_EVENTS, now), part("y", 5, now)]
-    assert [each.folder for each in compaction.select_parts(many, now)] == [*(each.folder for each in today), "y"]
-    large = [part(str(n), full - 1, 8 * DAY_MS) for n in range(4)]
-    assert len(compaction.select_parts(large, now)) == 2, "no fold is much larger than a full part"
-
-
-def test_a_compaction_keeps_the_data_in_fewer_files_and_removes_old_ones_later(
+def test_small_files_are_merged_after_their_day_or_when_there_are_many(
     spark: Any, lake: Lake, job: Callable[..., Job], batches: Callable[[], Batches], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compaction, "MIN_BATCHES", 3)
+    monkeypatch.setattr(stream_tables, "MAX_SMALL_FILES", 3)
+    day = batches_module.today()
     row, made = job(), batches()
-    for n in range(2):
+    for n in range(4):
+        monkeypatch.setattr(batches_module, "today", lambda n=n: "2020-01-01" if n < 2 else day)
         happened(row, Outcome.FINISHED, at(NOON), late_ms=n)
         take(made)
-    happened(row, Outcome.FINISHED, at(NOON), late_ms=5)
-    with monkeypatch.context() as patched:
-        patched.setattr(compaction, "replace_parts", lambda *given: (_ for _ in ()).throw(Killed()))
-        with pytest.raises(Killed):
-            take(made)
-    assert (len(made.state.parts), told(lake)) == (3, [("order.close", 0, 3, 1)])
-    assert take(batches()).state == made.state, "nothing new, so nothing to be done"
-    happened(row, Outcome.FINISHED, at(NOON), late_ms=6)
-    made = take(batches())
+        if n == 1:
+            assert sizes(lake) == [("2020-01-01", 1), ("2020-01-01", 1)]
+    assert sizes(lake) == [("2020-01-01", 2), (day, 1), (day, 1)]
+    for n in (4, 5):
+        happened(row, Outcome.FINISHED, at(NOON), late_ms=n)
+        take(made)
 
-    assert [(each.batches, each.events) for each in made.state.parts] == [(4, 4)]
-    assert (ids(spark, lake), told(lake)) == (there(), [("order.close", 0, 4, 1)])
-    assert len(lake.runs("stream")) == 6, "who reads the old ones is not disturbed"
-    monkeypatch.setattr(compaction, "READER_MS", -1)
-    made.keep_days = 1 / DAY_MS
-    happened(row, Outcome.FINISHED, dialects.database_now("default") - timedelta(days=1))
+    assert (sizes(lake), made.folds) == ([("2020-01-01", 2), (day, 4)], 2)
+    assert (ids(lake), told(lake)) == (there(), [("order.close", 0, 6, 2)])
+    assert minutes.read(lake, 0) == by_spark(spark, lake)
+    assert len(folders(lake)) == 12, "readers of an older version have an hour"
+
+
+def test_expired_events_and_minutes_leave_the_tables(
+    lake: Lake, job: Callable[..., Job], batches: Callable[[], Batches]
+) -> None:
+    now = dialects.database_now("default")
+    row, made = job(), batches()
+    made.keep_days = 3
+    happened(row, Outcome.FAILED, now - timedelta(days=4))
+    happened(row, Outcome.FAILED, now - timedelta(days=2))
     take(made)
-    assert ([each.events for each in made.state.parts], len(made.state.retired)) == ([4], 1)
-    stream_batches.clear(lake, made.state)
-    assert len(lake.runs("stream")) == 2
-    assert told(lake) == [("order.close", 0, 4, 1)], "what happened longer ago than it is kept is gone"
+    assert ids(lake) == there(), "a file stays as long as one of its events"
+    made.keep_days = 1 / DAY_MS
+    happened(row, Outcome.FINISHED, now + timedelta(days=1))
+    take(made)
+    assert ids(lake) == there()[-1:]
+    assert [each["happened"] for each in minutes.read(lake, 0)] == [1]
+    assert batches().to == there()[-1]
+
+
+def test_the_log_of_many_batches_stays_short(lake: Lake) -> None:
+    """A batch every two seconds would make 43,200 files of the log a day, and keep them for a month."""
+    stream_tables.publish(lake, 0)
+    configuration = {**stream_tables.CONFIGURATION, "delta.logRetentionDuration": "interval 0 days"}
+    table = Table(lake, MINUTES, DAY).create(schemas.STREAMED_COUNTS, configuration)
+    for run in range(1, 251):
+        table = table.commit("none", run)
+    assert table.run == 250
+    assert len(lake.list_files(f"{MINUTES}/{delta.LOG}", ".json")) < 110
+    assert stream_tables.load(lake).minutes.committed_ms is not None
 
 
 # Bad input
@@ -337,53 +355,43 @@ def test_a_lake_of_another_or_restored_database_is_refused(
     row = job()
     happened(row, Outcome.FINISHED, at(NOON))
     made = take(batches())
-    stream.verify(database, lake, made.state)
-    other = replace(made.state, newest={**made.state.newest, "done_ms": 1})
+    stream.verify(database, made.stream)
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE delaytasks_jobevent SET done_ms = 1")
     with pytest.raises(OtherDatabase, match="is a different event there"):
-        stream.verify(database, lake, other)
+        stream.verify(database, made.stream)
     JobEvent.objects.all()._raw_delete("default")
     with pytest.raises(OtherDatabase, match="was restored to an earlier state, is another"):
-        stream.verify(database, lake, made.state)
+        stream.verify(database, made.stream)
 
 
 def test_a_damaged_or_newer_document_is_named(lake: Lake) -> None:
-    lake.publish(stream_batches.DOCUMENT, {"version": VERSION + 1})
+    lake.publish(stream_tables.DOCUMENT, {"version": FORMAT + 1})
     with pytest.raises(LakeError, match=r"stream\.json was written by a newer delaytasks"):
         minutes.read(lake, 0)
-    lake.publish(stream_batches.DOCUMENT, {"colour": 1})
-    with pytest.raises(LakeError, match=r"stream\.json is damaged: .*colour"):
-        stream_batches.load(lake)
+    lake.publish(stream_tables.DOCUMENT, {"version": FORMAT, "colour": 1})
+    with pytest.raises(LakeError, match=r"stream\.json is damaged: .*archived_run"):
+        stream_tables.load(lake)
 
 
-def test_parts_without_a_document_are_refused_and_kept(lake: Lake, spark: Any) -> None:
-    lake.files.create_dir(lake.path("stream/20300101T000000-1/events"))
+def test_tables_without_a_document_are_refused_and_kept(lake: Lake, spark: Any) -> None:
+    lake.files.create_dir(lake.path(EVENTS))
     for ask in (lambda: minutes.read(lake, 0), lambda: Batches(spark, Database("sqlite", "none"), lake)):
         with pytest.raises(LakeError, match=r"stream\.json is missing, but .*/stream has 1 folders.*move stream\.json"):
             ask()
-    assert lake.runs("stream") == ["stream/20300101T000000-1"]
-
-
-@pytest.fixture
-def three(lake: Lake) -> Part:
-    """A published part with three events, as Spark would have written it."""
-    folder = "stream/20300201T120000-1"
-    made = part(folder, 3, ms(NOON))
-    counts = [{"topic": "order.close", "minute_ms": ms(NOON), "outcome": "finished", "late_ms": n, "number": 1,
-               "worst_ms": n} for n in range(3)]  # fmt: skip
-    for kind, rows in (("minutes", counts), ("events", [{"id": n, "done_ms": ms(NOON)} for n in range(3)])):
-        lake.files.create_dir(lake.path(f"{folder}/{kind}"))
-        parquet.write_table(pyarrow.Table.from_pylist(rows), lake.path(f"{folder}/{kind}/a.parquet"))
-    lake.publish(stream_batches.DOCUMENT, asdict(stream_batches.Streamed(revision=1, to=2, parts=(made,))))
-    return made
+    assert lake.runs("stream") == [EVENTS]
 
 
 @pytest.mark.parametrize("damage", ["gone", "empty", "cut", "another"])
-def test_a_missing_or_damaged_part_is_refused_by_name(lake: Lake, three: Part, damage: str, spark: Any) -> None:
-    assert told(lake) == [("order.close", 0, 3, 1)]
-    stream_batches.verify(lake, three)
+def test_a_missing_or_damaged_file_is_refused_by_name(
+    lake: Lake, job: Callable[..., Job], batches: Callable[[], Batches], damage: str
+) -> None:
+    happened(job(), Outcome.FINISHED, at(NOON))
+    made = take(batches())
 
-    for kind in ("minutes", "events"):
-        file = Path(lake.path(f"{three.folder}/{kind}/a.parquet"))
+    for table, ask in ((made.stream.minutes, lambda: minutes.read(lake, 0)),
+                       (made.stream.events, lambda: stream_tables.event(made.stream, made.to))):  # fmt: skip
+        file = Path(lake.path(table.files[0].path))
         whole = file.read_bytes()
         if damage == "gone":
             file.unlink()
@@ -391,15 +399,20 @@ def test_a_missing_or_damaged_part_is_refused_by_name(lake: Lake, three: Part, d
             file.write_bytes(
                 {"empty": b"", "cut": whole[:-20], "another": whole[:40] + b"x" * (len(whole) - 40)}[damage]
             )
-        with pytest.raises(LakeError, match=rf"{three.folder}/{kind}.* though .* names it.*Restore it from a backup"):
-            compaction.compact(spark, lake, [three])
-        if kind == "minutes":
-            with pytest.raises(LakeError, match=rf"{three.folder}/minutes.*Restore it"):
-                minutes.read(lake, 0)
+        with pytest.raises(
+            LakeError, match=rf"{table.name}/.*{file.name}.* though .* names it.*Restore it from a back"
+        ):
+            ask()
         file.write_bytes(whole)
-    parquet.write_table(pyarrow.table({"id": [0], "done_ms": [0]}), file)
-    with pytest.raises(LakeError, match=r"has 1 events, but stream\.json says 3"):
-        stream_batches.verify(lake, three)
+    shutil.copytree(lake.path(EVENTS), lake.path("copy"))
+    happened(job("order:2"), Outcome.FINISHED, at(NOON))
+    take(made)
+    shutil.rmtree(lake.path(EVENTS))
+    os.rename(lake.path("copy"), lake.path(EVENTS))
+    older = stream_tables.load(lake)
+    assert older.minutes.run > older.to
+    with pytest.raises(LakeError, match=r"/stream/events ends with event \d+, but .*/stream/minutes with \d+"):
+        batches()
 
 
 # The minutes
@@ -421,10 +434,10 @@ def test_minutes_are_shown_without_spark_or_the_database(
     call_command(*asked, "--json", "--topic", "order.close", "--last", "2")
     (found,) = json.loads(capsys.readouterr().out)["minutes"]
     assert (found["died"], found["late_p95_ms"], found["late_worst_ms"]) == (1, 3, 3)
-    root.publish(stream_batches.DOCUMENT, {"version": VERSION + 1})
+    root.publish(stream_tables.DOCUMENT, {"version": FORMAT + 1})
     for words in ([], ["--last", "0"]):
         with pytest.raises(CommandError):
             call_command(*asked, *words)
     with pytest.raises(CommandError), contextlib.redirect_stderr(None):
         call_command("delaytasks", "pipeline", "stream", "--lake", lake.root, "--every", "never")
-    assert made.state.revision == 2
+    assert made.batches == 1

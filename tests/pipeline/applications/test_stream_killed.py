@@ -18,8 +18,9 @@ from delaytasks.models import Job, JobEvent
 from delaytasks.pipeline.applications import minutes
 from delaytasks.pipeline.exit_codes import ExitCode
 from delaytasks.pipeline.sources.database import Database
-from delaytasks.pipeline.tables import stream_batches
+from delaytasks.pipeline.tables import delta, stream_tables
 from delaytasks.pipeline.tables.lake import Lake
+from delaytasks.pipeline.tables.stream_tables import EVENTS
 from tests.support.servers import PATIENCE, PostgresServer, die_with_parent, tail, wait_until
 
 from ..test_command import CONF
@@ -118,9 +119,9 @@ def test_a_killed_stream_has_each_committed_event_once(
     lake = Lake(str(tmp_path / "lake" / "default"))
 
     def half() -> bool:
-        """Return whether an unpublished batch is being written."""
-        known = stream_batches.load(lake)
-        return bool(known.parts and {*lake.runs("stream")} - known.folders)
+        """Return whether a later batch than the first is being written."""
+        to = stream_tables.load(lake).to
+        return bool(to and any(number > to for number in delta.run_folders(lake, EVENTS).values()))
 
     with (
         writing(postgres_server, job().pk) as writers,
@@ -128,15 +129,15 @@ def test_a_killed_stream_has_each_committed_event_once(
     ):
         first.wait_for(half, "a batch to be half written")
         first.kill_the_run()
-        assert stream_batches.load(lake).parts
+        assert stream_tables.load(lake).to
     with Command(postgres_server, tmp_path, "--once") as last:
         assert last.process.wait(PATIENCE * START_SECONDS) == 0, tail(last.log)
 
     committed = sorted(id for each in writers for id in each.committed)
-    state = stream_batches.load(lake)
-    files = [lake.path(path) for part in state.parts for path in stream_batches.files(lake, part, "events")]
+    found = stream_tables.load(lake)
+    files = [lake.path(each.path) for each in found.events.files]
     assert (
         sorted(id for each in files for id in parquet.read_table(each, columns=["id"])["id"].to_pylist()) == committed
     )
     assert sum(each["happened"] for each in minutes.read(lake, 0)) == len(committed) == JobEvent.objects.count()
-    assert {*lake.runs("stream")} == state.folders, "what was half written is gone"
+    assert max(delta.run_folders(lake, EVENTS).values()) <= found.to, "what was half written is gone"

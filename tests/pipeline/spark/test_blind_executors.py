@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zoneinfo
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,7 +23,7 @@ from delaytasks.pipeline.exit_codes import ExitCode
 from delaytasks.pipeline.sources import arrow
 from delaytasks.pipeline.sources.database import Database
 from delaytasks.pipeline.spark import package
-from delaytasks.pipeline.tables import archives
+from delaytasks.pipeline.tables import archives, stream_tables
 from delaytasks.pipeline.tables.lake import Lake
 from delaytasks.states import Outcome, State
 
@@ -36,6 +37,8 @@ CONF = SMALL | {name: value for name, value in LOOPBACK.items() if "eventLog" no
     # Each executor has a part in each stage that writes.
     "spark.sql.shuffle.partitions": "2", "spark.sql.adaptive.coalescePartitions.enabled": "false",
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": "64b",
+    # An executor whose folder has zones uses them; the others use those of the driver.
+    "spark.executorEnv.PYTHONTZPATH": f"{VIEW}/zoneinfo:{':'.join(zoneinfo.TZPATH)}",
 }  # fmt: skip
 JOBS, ROWS = 6, 200
 FIRST_DUE = datetime(2025, 1, 15, 12, tzinfo=UTC)
@@ -146,16 +149,17 @@ def ask(
 
     def asked(
         folder: Path, *questions: str, lake: str = f"{VIEW}/lake", unchecked: bool = False, orders: str = str(orders),
-        promises: str = str(promises), database: Database = database,
+        promises: str = str(promises), database: Database = database, zone: str = "",
     ) -> dict[str, Any]:  # fmt: skip
         rule = {"topic": "order.close", "parquet": orders, "columns": {"id": "bigint", "due": "timestamp"},
                 "key": "concat('order:', id)", "since": "due"}  # fmt: skip
+        rule |= {"zone": zone, "delay": "0 days"} if zone else {}
         arguments = {
             "audit": {"file": "audit.toml", "rules": [rule]}, "stream": {"once": True},
             "archive": {"older_than_days": 1},
             "load": {"source": promises, "mapping": {"topic": "order.close"},
                      "limits": {"topics": {"order.close": 60_000}, "max_delay_seconds": 10**9,
-                                "max_body_bytes": 1000}},
+                                "max_body_bytes": 1000, "zone": zone}},
         }  # fmt: skip
         result = [
             [each, Settings(database, lake, site.url, CONF, arguments.get(each, {})).environment()[VARIABLE]]
@@ -171,7 +175,7 @@ def ask(
 def published(lake: Path) -> list[str]:
     found = Lake(str(lake))
     runs = [f"archive of {archives.load(found).jobs.run}"] if found.has("archive.json") else []
-    stream = found.document("stream.json").get("parts") if found.has("stream.json") else None
+    stream = found.has("stream.json") and stream_tables.load(found).to
     return [
         *runs,
         *(name for name in ("report.json", "audit.json") if found.has(name)),
@@ -246,6 +250,25 @@ def test_inputs_that_an_executor_lacks_or_has_in_another_version_are_named(
     assert f"does not see {VIEW}/promises.csv" in answers["load"]["message"]
     assert f"has another {VIEW}/orders.parquet (4 bytes instead of" in answers["audit"]["message"]
     assert all("Put the inputs where every host sees the same" in each["message"] for each in answers.values())
+
+
+def test_an_executor_with_another_zone_database_is_named(
+    ask: Callable[..., dict[str, Any]], site: Site, tmp_path: Path
+) -> None:
+    zones = [Path(folder, "Asia") for folder in zoneinfo.TZPATH if Path(folder, "Asia/Kolkata").exists()]
+    (site.alone / "zoneinfo" / "Europe").mkdir(parents=True)
+    (site.alone / "zoneinfo" / "Europe" / "Berlin").write_bytes((zones[0] / "Kolkata").read_bytes())
+    lake = str(tmp_path / "lake")
+    wrong = ask(site.shared, "load", "audit", lake=lake, zone="Europe/Berlin")
+    right = ask(site.shared, "audit", lake=lake, zone="Europe/Rome")
+
+    for each in wrong.values():
+        assert (each["exit_code"], each["error"]) == (ExitCode.COULD_NOT_RUN, "ExecutorBlind"), each
+        assert "1 of 2 executors cannot take part: " in each["message"]
+        assert "computes Europe/Berlin differently in Python: +05:30 instead of +01:00 at 1970-" in each["message"]
+        assert "Install the same version of the time zone database on every host" in each["message"]
+    assert right["audit"]["exit_code"] == ExitCode.DONE, right
+    assert right["audit"]["rules"][0]["classes"]["kept"]["count"] == JOBS
 
 
 @pytest.mark.parametrize("submit", [False, pytest.param(True, marks=pytest.mark.tools)])

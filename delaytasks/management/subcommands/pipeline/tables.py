@@ -35,7 +35,8 @@ def _run(question: str, options: Options, using: str) -> dict[str, Any]:
 def _convert(options: Options, using: str) -> Answer:
     answer = _run("convert", options, using)
     text = (
-        f"{answer['runs']} runs of the archive and {answer['months']} months of hourly statistics converted. "
+        f"{answer['runs']} runs of the archive, {answer['months']} months of hourly statistics and {answer['parts']} "
+        "parts of the stream converted. "
         f"The archive has {answer['jobs']} jobs and {answer['events']} events."
     )
     return Answer(answer, text)
@@ -47,8 +48,8 @@ def _optimize(options: Options, using: str) -> Answer:
 
 
 CONVERT = Verb(
-    "Make Delta tables of an archive and of hourly statistics that an earlier version wrote. Moves the files and "
-    "copies nothing. Can be repeated. Does not start Spark.",
+    "Make Delta tables of an archive, hourly statistics and a stream that an earlier version wrote. Moves the files "
+    "and copies nothing. Can be repeated. Does not start Spark.",
     _no_arguments,
     _convert,
 )

@@ -1,0 +1,79 @@
+"""Convert the parts of an earlier version's stream to Delta tables. Needs no Spark."""
+
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from ..tables import row_counts, stream_tables
+from ..tables.delta import APPLICATION as POSITION
+from ..tables.delta import Table
+from ..tables.lake import VERSION, Lake, LakeError
+from ..tables.stream_tables import CONFIGURATION, DAY, DOCUMENT, EVENTS, FOLDER, FORMAT, MINUTES, SCHEMAS
+
+APPLICATION = "delaytasks-convert"  # id of the transactions, whose versions number the parts
+KINDS = {EVENTS: "events", MINUTES: "minutes"}  # table -> its folder in a part
+
+
+def run(lake: Lake) -> int:
+    """Convert the stream. Return the number of parts; 0 if there is nothing to convert.
+
+    Moves files and copies nothing. The new document is published last, so a killed conversion can be repeated.
+
+    Raises LakeError before anything is changed if the document is damaged, or a file is missing or damaged.
+    """
+    document = lake.document(DOCUMENT, FORMAT)
+    if not document or document.get("version", VERSION) >= FORMAT:
+        return 0
+    try:
+        parts, to = [dict(each) for each in document.get("parts", ())], int(document.get("to", 0))
+        days = {each["folder"]: _day(each["published_ms"]) for each in parts}
+        archived_run = int(document.get("archive", {}).get("run", -1))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise LakeError(f"{lake.path(DOCUMENT)} is damaged: {error!r}.") from error
+    for part in parts:
+        _check(lake, part, days[part["folder"]])
+    for name, schema in SCHEMAS.items():
+        table = Table(lake, name, DAY).create(schema, CONFIGURATION)
+        for number, (folder, day) in enumerate(days.items(), 1):
+            table = _add(table, number, folder, day)
+        table.commit("none", to, application=POSITION)
+    stream_tables.publish(lake, archived_run)
+    for folder in lake.runs(FOLDER):
+        if folder not in SCHEMAS:
+            lake.remove(folder)
+    return len(parts)
+
+
+def _day(ms: int) -> str:
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d}"
+
+
+def _moved(path: str, table: str, day: str) -> str:
+    """Return the path of a file in the table. path: stream/<part>/<kind>/<file>."""
+    _, part, _, file = path.split("/")
+    return f"{table}/{part}/{DAY}={day}/{file}"
+
+
+def _check(lake: Lake, part: Mapping[str, Any], day: str) -> None:
+    """Check that a part has all its events and a file of minutes, moved or not. Raises LakeError."""
+    counts = {}
+    for table, kind in KINDS.items():
+        moved = f"{table}/{os.path.basename(part['folder'])}/{DAY}={day}"
+        paths = [path for name in (f"{part['folder']}/{kind}", moved) for path, _ in lake.parquet(name)]
+        counts[kind] = row_counts.count(lake, paths) if paths else -1
+    if counts["events"] != part["events"] or counts["minutes"] < 0:
+        raise LakeError(
+            f"{lake.path(part['folder'])} is damaged: it has {max(counts['events'], 0)} of {part['events']} events"
+            f"{' and no minutes' if counts['minutes'] < 0 else ''}. Nothing was changed: restore it from a backup. "
+            + stream_tables.RESTART
+        )
+
+
+def _add(table: Table, number: int, folder: str, day: str) -> Table:
+    """Move the files of a part into a table and commit them. Return the table's new version."""
+    lake, name = table.lake, os.path.basename(folder)
+    for path, _ in lake.parquet(f"{folder}/{KINDS[table.name]}"):
+        lake.move(path, _moved(path, table.name, day))
+    lake.sync(f"{table.name}/{name}")
+    return table.commit(name, number, application=APPLICATION)
