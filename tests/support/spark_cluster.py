@@ -3,6 +3,8 @@
 A worker may have a view: a folder in which its executors and their Python processes run, so that /proc/self/cwd is
 this folder in them. A path below /proc/self/cwd thus means different files in different processes, like a folder that
 is not mounted on some hosts. No permission to mount is needed.
+
+Workers do not find `delaytasks`: their executors have only what a run sends them.
 """
 
 import contextlib
@@ -10,6 +12,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +35,9 @@ def cluster(*views: Path) -> Iterator[str]:
 
     views   one folder for each worker; without views, executors run in folders that Spark creates
     """
+    assert not _finds_delaytasks(), (
+        "delaytasks is installed in this environment: uninstall it, as its workers need none"
+    )
     with tempfile.TemporaryDirectory(prefix="delaytasks-spark-") as name, contextlib.ExitStack() as at_end:
         folder = Path(name)
         master = _start(at_end, folder, "master", "master.Master", "--port", "0")
@@ -46,6 +52,14 @@ def cluster(*views: Path) -> Iterator[str]:
             seconds=START_SECONDS, what=lambda: f"the workers; the master said:\n{tail(folder / 'master.log')}",
         )  # fmt: skip
         yield url
+
+
+def _finds_delaytasks() -> bool:
+    """Return whether this Python has `delaytasks` where it is started as by a worker: elsewhere, without a path."""
+    program = "import importlib.util; print(importlib.util.find_spec('delaytasks'))"
+    command, environment = [sys.executable, "-c", program], {"PATH": os.defpath}
+    found = subprocess.run(command, cwd="/", env=environment, capture_output=True, text=True, check=True)
+    return found.stdout.strip() != "None"
 
 
 def _java_in(home: Path, view: Path) -> str:
