@@ -138,10 +138,10 @@ def compact(stream: Stream, today: str) -> bool:
     changed = False
     for table in (stream.events, stream.minutes):
         small = Counter(each.partition for each in table.files if each.size < SMALL_BYTES)
-        for day in [day for day, number in small.items() if number > (MAX_SMALL_FILES if day == today else 1)]:
-            table, changed = table.compact(day, TARGET_BYTES), True
-        if changed:
-            table.vacuum()
+        days = [day for day, number in small.items() if number > (MAX_SMALL_FILES if day == today else 1)]
+        if days:
+            table.compact(days, TARGET_BYTES).vacuum()
+            changed = True
     return changed
 
 
