@@ -6,7 +6,8 @@ The handler misbehaves at each attempt for half of a topic's jobs, and only at t
 from typing import NamedTuple
 
 ATTEMPTS = 4  # max_attempts of these topics
-OVERRUN = "delaytasks:timed_out"  # stored in a job whose process could not store another error
+OVERRUN = "delaytasks:timed_out"  # stored in a job whose handler was interrupted
+LOST = "delaytasks:worker_lost"  # stored in a job whose process has ended
 
 
 class Manner(NamedTuple):
@@ -39,8 +40,8 @@ FAMILIES: dict[str, tuple[Manner, ...]] = {
         Manner("lingers", ttr_seconds=1, jobs=4, slots=2),
     ),
     "deaf": (
-        Manner("deaf", OVERRUN, ttr_seconds=1, jobs=2, slots=1),
-        Manner("unalarmed", OVERRUN, ttr_seconds=1, jobs=2, slots=1),
+        Manner("deaf", LOST, ttr_seconds=1, jobs=2, slots=1),
+        Manner("unalarmed", LOST, ttr_seconds=1, jobs=2, slots=1),
     ),
     "forks": (
         Manner("fork-returns"),
@@ -49,14 +50,14 @@ FAMILIES: dict[str, tuple[Manner, ...]] = {
         Manner("fork-works"),
         Manner("fork-lives-on"),
         Manner("fork-outside", atomic=False),
-        Manner("fork-orphan", OVERRUN, ttr_seconds=1, jobs=4),
+        Manner("fork-orphan", LOST, ttr_seconds=1, jobs=4),
     ),
     "memory": (Manner("memory", "MemoryError", ttr_seconds=20, jobs=6, slots=2),),
     "nonsense": (
         Manner("object"),
         Manner("text"),
         Manner("generator", "TypeError: "),
-        Manner("coroutine", "TypeError: "),
+        Manner("async-generator", "TypeError: "),
         Manner("negative", "BadDelay: Snooze is -1"),
         Manner("absurd", "BadDelay: Snooze is 1e+300"),
     ),
@@ -79,8 +80,8 @@ FAMILIES: dict[str, tuple[Manner, ...]] = {
         Manner("sys-exit", "SystemExit: 3"),
         Manner("interrupt", "KeyboardInterrupt", jobs=4),
         Manner("generator-exit", "GeneratorExit"),
-        Manner("os-exit", OVERRUN, ttr_seconds=1, jobs=4),
-        Manner("kill", OVERRUN, ttr_seconds=1, jobs=4),
+        Manner("os-exit", LOST, ttr_seconds=1, jobs=4),
+        Manner("kill", LOST, ttr_seconds=1, jobs=4),
     ),
     "process": (
         Manner("ignores-alarm"),

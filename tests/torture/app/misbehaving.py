@@ -11,7 +11,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -241,9 +241,9 @@ def generator(job: Any) -> Iterator[None]:
     yield None
 
 
-@misbehaves("coroutine")
-async def coroutine(job: Any) -> None:
-    pass
+@misbehaves("async-generator")
+async def async_generator(job: Any) -> AsyncIterator[None]:
+    yield None
 
 
 @misbehaves("negative")
