@@ -24,6 +24,7 @@ from .timeouts import LEDGER, QUICKLY, leave_effects, logged
 
 FOREVER_SECONDS = 600
 MEMORY_BYTES = 300_000_000
+CHUNK_BYTES = 40_000_000  # so large that the C library always gives the memory back when the object is deleted
 LIVES_ON_SECONDS = 3
 GENERATIONS = 3
 STOP = object()  # returned to skip finishing()
@@ -214,7 +215,7 @@ def memory(job: Any) -> None:
     chunks = []
     try:
         while True:
-            chunks.append(b"x" * 1_000_000)
+            chunks.append(b"x" * CHUNK_BYTES)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
 
