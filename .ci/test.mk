@@ -53,10 +53,10 @@ schemathesis: $(VENV)/.stamp-dev ## call the HTTP API with requests generated fr
 
 # The figures in docs/explanation/promises.md: run it on both databases, on an idle machine, then `make promises`.
 .PHONY: torture
-torture: MINUTES ?= 20
+torture: MINUTES ?= 60
 torture: SEED ?= 1
 torture: DATABASE ?= postgres
-torture: $(VENV)/.stamp-dev ## inject every fault, then random ones, into an installation: MINUTES=20 SEED=1 DATABASE=postgres
+torture: $(VENV)/.stamp-dev ## inject every fault, then random ones, into an installation: MINUTES=60 SEED=1 DATABASE=postgres
 	$(VENV_PYTHON) -m tests.torture --minutes $(MINUTES) --seed $(SEED) --database $(DATABASE) --report var/torture $(ARGS)
 
 # Its table goes into docs/howto/gameday.md. Needs Debian's packages prometheus and libfaketime, and root for a small disk.

@@ -18,7 +18,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.torture", description=__doc__.split("\n")[0])
     parser.add_argument("--seed", type=int, default=1, help="determines the order and the callers' actions")
-    parser.add_argument("--minutes", type=float, default=20, help="run combinations until then")
+    parser.add_argument("--minutes", type=float, default=60, help="run combinations until then")
     parser.add_argument("--database", choices=("postgres", "sqlite"), default="postgres")
     parser.add_argument("--only", default="", help="only faults whose name contains this text, or of this area")
     parser.add_argument("--quick", action="store_true", help="only the faults of the short run")
