@@ -31,11 +31,13 @@ class _Run:
         self.ended: Future[None] = Future()  # the coroutine and every task that it left behind
 
     def wait(self) -> Any:
+        executor = getattr(AsyncToSync.executors, "current", None)
         try:
             # A loop of its own, even if the caller was called from a loop: its other tasks are not ours to cancel.
             return async_to_sync(self._main, force_new_loop=True)()
         except BaseException:
             self._cancel()
+            _restore(executor)
             raise
 
     async def _main(self) -> Any:
@@ -62,6 +64,20 @@ class _Run:
                 executor.run_until_future(self.ended)
             except BaseException:
                 continue  # the interrupt is repeated while the coroutine does not end; the first one is raised
+
+
+def _restore(executor: Any) -> None:
+    """Let synchronous parts run where they did before the coroutine; asgiref does not, if the interrupt was too early.
+
+    Otherwise a later sync_to_async() of this context would wait for a thread that no longer serves it.
+    """
+    while True:
+        try:
+            _release_lock()
+            AsyncToSync.executors.current = executor
+            return
+        except BaseException:
+            continue  # as in _cancel()
 
 
 def _release_lock() -> None:

@@ -73,7 +73,7 @@ def test_of_racing_claims_none_raises_and_each_job_is_claimed_once(stage) -> Non
     stage.recorder("t")
     for round_ in range(9):
         schedule_many([{"topic": "t", "key": f"{round_}.{n}", "delay": 0} for n in range(6)])
-        ids = list(Job.objects.filter(state=State.DELAYED).values_list("id", flat=True))
+        ids = sorted(Job.objects.filter(state=State.DELAYED).values_list("id", flat=True))
         claims = at_once(*[lambda: transitions.claim("default", "t", ids, "w")] * THREADS)  # noqa: B023
         assert sorted(claimed.id for claimed in chain(*claims)) == ids
 

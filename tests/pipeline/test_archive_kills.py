@@ -28,6 +28,8 @@ from tests.support.servers import PATIENCE, PostgresServer, die_with_parent, tai
 
 from .test_command import CONF
 
+pytestmark = pytest.mark.tools  # minutes of CPU
+
 ROOT = Path(__file__).parents[2]
 DAY_JOBS, EVENTS = 1_200, 3  # jobs that ended on one day, of one topic: four batches of the pruning
 NEWEST = 31  # days ago: of the jobs that are never archived
@@ -156,7 +158,7 @@ def killed(process: subprocess.Popen[bytes], lake: Lake, wanted: str, chance: ra
 
 @pytest.mark.parametrize(
     ("each_step", "most"),
-    [pytest.param(1, 8, id="one kill in each step"), pytest.param(5, 40, marks=pytest.mark.tools, id="20 kills")],
+    [pytest.param(1, 8, id="one kill in each step"), pytest.param(5, 40, id="20 kills")],
 )
 def test_an_archive_that_is_killed_in_each_of_its_steps_has_each_row_once(
     spark: Any, database: Database, postgres_server: PostgresServer, tmp_path: Path, capsys: Any, each_step: int,

@@ -1,6 +1,7 @@
 """Send a request through FastPath and Django's ASGI handler in this process, on one event loop in a thread."""
 
 import asyncio
+import contextvars
 import functools
 import io
 import json
@@ -46,7 +47,9 @@ def forget() -> None:
 
 def request(method: str, path: str, body: bytes, content_type: str, headers: dict[str, str]) -> HttpResponse:
     """Return the response as Django's test client would."""
-    asked = asyncio.run_coroutine_threadsafe(arequest(method, path, body, content_type, headers), _loop())
+    started = arequest(method, path, body, content_type, headers)
+    # In an empty context, as a server does it: that of this thread may name a thread for synchronous parts.
+    asked = contextvars.Context().run(asyncio.run_coroutine_threadsafe, started, _loop())
     try:
         return asked.result(ANSWER_SECONDS)
     except TimeoutError:

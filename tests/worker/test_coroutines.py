@@ -329,3 +329,18 @@ def test_a_lock_that_an_interrupt_leaves_behind_does_not_hang_the_next_coroutine
         coroutines.await_result(handle())
     assert not lock._is_owned()
     assert coroutines.await_result(handle()) == "done"
+
+
+def test_an_interrupt_before_the_coroutine_leaves_no_thread_for_synchronous_parts_behind(monkeypatch):
+    """Otherwise a request that the same context starts later would wait for this thread forever."""
+
+    def interrupted():
+        raise TTRExceeded
+
+    async def handle():
+        pass
+
+    with monkeypatch.context() as patch, pytest.raises(TTRExceeded):
+        patch.setattr("asgiref.sync.contextvars.copy_context", interrupted)  # asgiref has named the thread just before
+        coroutines.await_result(handle())
+    assert getattr(AsyncToSync.executors, "current", None) is None
