@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import machine, report
@@ -69,8 +70,9 @@ def interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def main() -> int:
-    args, result, begun = arguments(), Result(), time.monotonic()
+def run(args: argparse.Namespace, measure: Callable[[argparse.Namespace, Result], None], name: str) -> int:
+    """Measure until the end or an interruption, and write what was measured to name.json and name.md."""
+    result, begun = Result(), time.monotonic()
     signal.signal(signal.SIGTERM, interrupt)  # clean up as on Ctrl-C
     try:
         measure(args, result)
@@ -78,11 +80,12 @@ def main() -> int:
         result.notes.append("The run was interrupted.")
     result.seconds = time.monotonic() - begun
     if result.figures:
-        result.save(args.out / "pipeline.json")
-        (args.out / "pipeline.md").write_text(markdown(result))
-        print(markdown(result))
+        result.save(args.out / f"{name}.json")
+        text = markdown(result) + "".join(f"\n- {note}" for note in result.notes)
+        (args.out / f"{name}.md").write_text(text)
+        print(text)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(arguments(), measure, "pipeline"))

@@ -10,10 +10,8 @@ CPU time of all processes including the server. Writes year.json and year.md and
 
 import argparse
 import json
-import signal
 import sys
 import tempfile
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +25,7 @@ from delaytasks.pipeline.tables.lake import Lake
 from delaytasks.pipeline.tables.optimization import SMALL_BYTES
 
 from . import place
-from .__main__ import interrupt, markdown
+from .__main__ import run
 from .agreeing import Disagree
 from .daily import divide
 from .place import BenchmarkDatabase
@@ -131,21 +129,5 @@ def file_sizes(table: Table) -> dict[str, float]:
     }  # fmt: skip
 
 
-def main() -> int:
-    args, result, begun = arguments(), Result(), time.monotonic()
-    signal.signal(signal.SIGTERM, interrupt)  # clean up as on Ctrl-C
-    try:
-        measure(args, result)
-    except KeyboardInterrupt:
-        result.notes.append("The run was interrupted.")
-    result.seconds = time.monotonic() - begun
-    if result.figures:
-        result.save(args.out / "year.json")
-        text = markdown(result) + "".join(f"\n- {note}" for note in result.notes)
-        (args.out / "year.md").write_text(text)
-        print(text)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(arguments(), measure, "year"))

@@ -15,6 +15,8 @@ from typing import Any
 
 from asgiref.sync import AsyncToSync, async_to_sync
 
+from ..exceptions import TTRExceeded
+
 
 def await_result(result: Any) -> Any:
     """Return the result of a handler. If it is a coroutine, run the coroutine and return its result."""
@@ -76,8 +78,8 @@ def _restore(executor: Any) -> None:
             _release_lock()
             AsyncToSync.executors.current = executor
             return
-        except BaseException:
-            continue  # as in _cancel()
+        except (TTRExceeded, KeyboardInterrupt, SystemExit):
+            continue  # the interrupt is repeated; the first one is raised
 
 
 def _release_lock() -> None:

@@ -206,6 +206,8 @@ def test_a_broker_that_is_away_is_tried_again(kafka, inbox, name, stop, monkeypa
 
 
 def test_offsets_that_another_consumer_has_taken_over_are_no_error(inbox, source, monkeypatch):
+    refused = []
+
     class Moved:
         def __getattr__(self, name):
             return getattr(source._consumer, name)
@@ -213,11 +215,13 @@ def test_offsets_that_another_consumer_has_taken_over_are_no_error(inbox, source
         def commit(self, **options):
             import confluent_kafka
 
+            refused.append(options["offsets"])
             raise confluent_kafka.KafkaException(KafkaError(KafkaError.ILLEGAL_GENERATION))
 
     with monkeypatch.context() as patch:
         patch.setattr(source, "_consumer", Moved())
         source.confirm()
+    assert refused == [[]]
 
 
 def test_a_wrong_option_of_the_broker_is_named(inbox, settings):

@@ -14,12 +14,12 @@ def samples(resident):
 def test_memory_that_grew_only_at_the_start_is_flat():
     flat = samples([60, 70, 80, 90, *[100] * 25, 104])
     assert growth(flat).is_flat
-    early, last, said = verdict(flat).splitlines()
+    early, last, result = verdict(flat).splitlines()
     assert (early.strip(), last.strip()) == (
         "30 s: 80.0 MiB resident, 40.0 MiB proportional",
         "300 s: 104.0 MiB resident, 52.0 MiB proportional",
     )
-    assert said.endswith(": flat")
+    assert result.endswith(": flat")
 
 
 def test_memory_that_grows_steadily_is_not_flat():

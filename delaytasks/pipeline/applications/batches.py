@@ -56,10 +56,10 @@ class Batches:
             self.lake.remove(name)
             return
         counts = lateness.count_events(self._written(name), "minute_ms").coalesce(1)
-        self._write(counts, f"{MINUTES}/{folder}", day)
+        counted = self._write(counts, f"{MINUTES}/{folder}", day)
         for table in (EVENTS, MINUTES):
             self.lake.sync(f"{table}/{folder}")
-        self.stream = stream_tables.commit(self.stream, folder, last_id)
+        self.stream = stream_tables.commit(self.stream, folder, last_id, events=rows, counts=counted)
         self.events, self.batches = self.events + rows, self.batches + 1
         self._compact_and_expire(day)
 
@@ -76,8 +76,8 @@ class Batches:
         if stream_tables.compact(self.stream, day):
             self.folds += 1
             self.stream = stream_tables.load(self.lake)
-        if self.keep_days:
-            stream_tables.expire(self.stream, int(time.time() * 1000 - self.keep_days * DAY_MS))
+        before_ms = int(time.time() * 1000 - self.keep_days * DAY_MS)
+        if self.keep_days and stream_tables.expire(self.stream, before_ms):
             self.stream = stream_tables.load(self.lake)
 
     # Events that were archived before the stream read them

@@ -1,5 +1,6 @@
 """The command that starts Spark's Python processes on this machine."""
 
+import os
 import shlex
 import sys
 import tempfile
@@ -14,11 +15,14 @@ PYTHONPATH=${{PYTHONPATH#*/pyspark.zip:*.jar:}} exec {shlex.quote(sys.executable
 
 
 def command() -> str:
-    """Return the path of a command that starts this Python. The file is removed when this process ends."""
+    """Return the path of a command that starts this Python. The file is removed when this process ends.
+
+    Where the folder for temporary files does not allow programs (noexec), it is Python itself.
+    """
     path = Path(_folder().name) / "python"
     if not path.exists():
         write(path)
-    return str(path)
+    return str(path) if os.access(path, os.X_OK) else sys.executable
 
 
 def write(path: Path) -> None:

@@ -160,12 +160,12 @@ def recover(archive: Archive) -> Archive:
     for table in (JOBS, EVENTS):
         delta.remove_uncommitted(lake, table, run)
     if archive.jobs.run < run:
-        folders = [folder for folder, number in delta.run_folders(lake, JOBS).items() if number == run]
-        if len(folders) != 1:
+        folder = delta.folder_of_run(lake, JOBS, run)
+        if folder is None:
             raise LakeError(
                 f"{lake.path(EVENTS)} has run {run}, but {lake.path(JOBS)} has not. Nothing was changed. Restore the "
                 f"newest backup of {lake.path(FOLDER)}."
             )
-        archive.jobs.commit(folders[0], run)
+        archive.jobs.commit(folder, run)
         return replace(archive)
     return archive

@@ -167,7 +167,7 @@ class Table:
         properties = CommitProperties({"run": str(run)}, app_transactions=[Transaction(application, run)])
         additions = list(self._additions(folder))
         found = sum(json.loads(each.stats)["numRecords"] for each in additions)
-        if found != (found if rows is None else rows):
+        if rows is not None and found != rows:
             raise LakeError(
                 f"{self.lake.path(self.name)}/{folder} has {found} of {rows} rows that were written: another program "
                 "removed files, for example by a vacuum without retention. Nothing was published or pruned. Run this "
@@ -399,6 +399,12 @@ def run_folders(lake: Lake, table: str) -> dict[str, int]:
     """Return folder -> number of the run, for each folder of a run in a table, committed or not."""
     names = [name.rpartition("/")[2] for name in lake.runs(table)]
     return {name: int(found[1]) for name in names if (found := _RUN_FOLDER.fullmatch(name))}
+
+
+def folder_of_run(lake: Lake, table: str, run: int) -> str | None:
+    """Return the folder of a run, committed or not; None if there is none, or more than one."""
+    folders = [folder for folder, number in run_folders(lake, table).items() if number == run]
+    return folders[0] if len(folders) == 1 else None
 
 
 def remove_uncommitted(lake: Lake, table: str, run: int) -> None:

@@ -110,26 +110,27 @@ def _recover(stream: Stream) -> Stream:
         delta.remove_uncommitted(lake, table, to)
     if done == to:
         return stream
-    folders = [folder for folder, number in delta.run_folders(lake, MINUTES).items() if number == done + 1]
-    if len(folders) != 1:
+    folder = delta.folder_of_run(lake, MINUTES, done + 1)
+    if folder is None:
         raise LakeError(
             f"{lake.path(EVENTS)} ends with event {to}, but {lake.path(MINUTES)} with {done}. Nothing was changed. "
             f"Restore the newest backup of {lake.path(FOLDER)}. {RESTART}"
         )
-    stream.minutes.commit(folders[0], to)
+    stream.minutes.commit(folder, to)
     return load(lake)
 
 
-def commit(stream: Stream, folder: str, to: int) -> Stream:
+def commit(stream: Stream, folder: str, to: int, *, events: int, counts: int) -> Stream:
     """Publish the files of a batch, which have been flushed, and return the stream's new version.
 
-    folder   of the batch in both tables: delta.new_folder() of the id after the stream's position
-    to       id of its last event
+    folder           of the batch in both tables: delta.new_folder() of the id after the stream's position
+    to               id of its last event
+    events, counts   number of rows that were written to each table
 
-    Raises Busy if another process has published meanwhile.
+    Raises Busy if another process has published meanwhile, and LakeError if files of the batch were removed.
     """
-    stream.events.commit(folder, to)
-    stream.minutes.commit(folder, to)
+    stream.events.commit(folder, to, rows=events)
+    stream.minutes.commit(folder, to, rows=counts)
     return load(stream.lake)
 
 
@@ -145,12 +146,15 @@ def compact(stream: Stream, today: str) -> bool:
     return changed
 
 
-def expire(stream: Stream, before_ms: int) -> None:
-    """Remove the files whose rows all happened before this time, in milliseconds since 1970."""
+def expire(stream: Stream, before_ms: int) -> bool:
+    """Remove the files whose rows all happened before this time, in ms since 1970. Return whether there were any."""
+    changed = False
     for table in (stream.events, stream.minutes):
         expired = [each for each in table.files if each.high.get(TIMES[table.name], before_ms) < before_ms]
         if expired:
             table.remove(expired)
+            changed = True
+    return changed
 
 
 def event(stream: Stream, event_id: int) -> dict[str, Any]:

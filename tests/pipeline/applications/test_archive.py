@@ -55,7 +55,7 @@ def folders(lake: Lake) -> set[int]:
     return {run for table in (archives.JOBS, archives.EVENTS) for run in delta.run_folders(lake, table).values()}
 
 
-def standing() -> list[str]:
+def kept_keys() -> list[str]:
     return sorted(Job.objects.values_list("key", flat=True))
 
 
@@ -73,7 +73,7 @@ def test_old_ended_jobs_leave_the_tables_and_stay_complete_in_the_archive(
 
     assert run(spark, database, lake) == {
         "jobs": 2, "events": 4, "partitions": 2, "pruned": 2, "left": 0, "withdrawn": 0}  # fmt: skip
-    assert standing() == ["order:2", "order:3", "order:4", "order:5"]
+    assert kept_keys() == ["order:2", "order:3", "order:4", "order:5"]
     assert JobEvent.objects.filter(job=needed).exists()
     found = story.by_id(lake, old.pk)
     assert found is not None
@@ -85,7 +85,7 @@ def test_old_ended_jobs_leave_the_tables_and_stay_complete_in_the_archive(
     assert story.by_id(lake, 10**9) is None
     assert story.by_key(lake, "order.close", "refund:1") is None
     assert run(spark, database, lake, dead=True)["pruned"] == 1
-    assert standing() == ["order:2", "order:4", "order:5"]
+    assert kept_keys() == ["order:2", "order:4", "order:5"]
 
 
 def test_a_day_is_archived_completely_by_one_run(
@@ -97,7 +97,7 @@ def test_a_day_is_archived_completely_by_one_run(
         Job.objects.filter(pk=ended(key).pk).update(ended_at=moment)
 
     assert run(spark, database, lake)["jobs"] == 1
-    assert standing() == ["order:2"]
+    assert kept_keys() == ["order:2"]
     assert archive.cutoff_ms(0, 0.5) == -archive.DAY_MS // 2
 
 
@@ -144,12 +144,12 @@ def test_a_killed_and_repeated_run_loses_and_duplicates_nothing(
         patched.setattr(*where[when])
         with pytest.raises(Killed):
             archive.run(spark, database, lake)
-    assert len(standing()) == {"pruning": 3, "withdrawing": 1, "pruned": 0}.get(when, 4)
+    assert len(kept_keys()) == {"pruning": 3, "withdrawing": 1, "pruned": 0}.get(when, 4)
     assert published(lake) == (0 if when in ("written", "half") else 1)
 
     run(spark, database, lake)
 
-    assert standing() == []
+    assert kept_keys() == []
     assert stored(lake) == ([f"order:{n}" for n in range(4)], 9 if when == "withdrawing" else 8)
     runs = 2 if when == "withdrawing" else 1
     assert (published(lake), folders(lake)) == (runs, set(range(1, runs + 1)))
@@ -173,7 +173,7 @@ def test_a_run_killed_during_cleanup_removes_nothing_published(
     with monkeypatch.context() as patched, pytest.raises(Killed):
         patched.setattr(lake, "remove", half)
         archive.run(spark, database, lake)
-    assert standing() == ["order:2"]
+    assert kept_keys() == ["order:2"]
 
     run(spark, database, lake)
     assert stored(lake) == (["order:1", "order:2"], 4)
@@ -260,13 +260,13 @@ def test_a_job_changed_after_writing_stays_and_is_archived_when_it_ends_again(
 ) -> None:
     retried, commented, same = ended("order:1", state=State.DEAD), ended("order:2"), ended("order:3")
     archive.run(spark, database, lake, dead=True, prune=False)
-    assert standing() == ["order:1", "order:2", "order:3"]
+    assert kept_keys() == ["order:1", "order:2", "order:3"]
     Job.objects.filter(pk=retried.pk).update(state=State.DELAYED, ended_at=None, died_at=None)
     happened(commented, Outcome.RELEASED, dialects.database_now("default"))
 
     assert run(spark, database, lake, dead=True) == {
         "jobs": 1, "events": 3, "partitions": 1, "pruned": 2, "left": 0, "withdrawn": 2}  # fmt: skip
-    assert standing() == ["order:1"]
+    assert kept_keys() == ["order:1"]
     assert story.by_id(lake, retried.pk) is None
     assert story.by_key(lake, "order.close", "order:1") is None
     found = story.by_id(lake, commented.pk)
@@ -290,7 +290,7 @@ def test_files_that_differ_from_the_source_are_not_published_and_nothing_is_prun
     with pytest.raises(Differs, match=r"order\.close: 1 jobs and 1 events instead of 1 and 2"):
         archive.run(spark, database, lake)
 
-    assert (standing(), published(lake)) == (["order:1"], 0)
+    assert (kept_keys(), published(lake)) == (["order:1"], 0)
 
 
 def test_a_checksum_depends_on_values_and_nulls_but_not_on_order(spark: Any) -> None:
@@ -348,7 +348,7 @@ def test_a_lost_database_leaves_nothing_published_and_the_next_run_repeats_all(
         patched.setattr(archive, "_write", after_losing(snapshots, database, archive._write))
         with pytest.raises((PySparkException, DatabaseAway)):
             archive.run(spark, database, lake)
-    assert (standing(), published(lake)) == (["order:1"], 0)
+    assert (kept_keys(), published(lake)) == (["order:1"], 0)
     assert run(spark, database, lake)["pruned"] == 1
 
 
@@ -362,7 +362,7 @@ def test_a_run_that_lost_its_lock_publishes_nothing(
     monkeypatch.setattr(lake, "sync", after_losing(locks, database, lake.sync))
     with pytest.raises(DatabaseAway):
         archive.run(spark, database, lake)
-    assert (standing(), published(lake)) == (["order:1"], 0)
+    assert (kept_keys(), published(lake)) == (["order:1"], 0)
 
 
 def test_kept_jobs_are_pruned_by_the_next_run_without_keep(
@@ -372,7 +372,7 @@ def test_kept_jobs_are_pruned_by_the_next_run_without_keep(
     for jobs, refused in ((1, ""), (0, "run this without --keep")):
         result = archive.run(spark, database, lake, prune=False)
         assert (result["jobs"], refused in result.get("refused", "")) == (jobs, True)
-    assert standing() == ["order:1"]
+    assert kept_keys() == ["order:1"]
     assert run(spark, database, lake)["pruned"] == 1
 
 
@@ -446,7 +446,7 @@ def test_a_table_of_a_newer_protocol_is_refused_and_nothing_is_pruned(
 
     with pytest.raises(LakeError, match=rf"{archives.JOBS} was changed by another .* version 99"):
         archive.run(spark, database, lake)
-    assert standing() == ["order:2"]
+    assert kept_keys() == ["order:2"]
 
 
 @pytest.mark.parametrize("partition", [None, "topic"])
@@ -461,7 +461,7 @@ def test_a_table_of_another_program_is_refused(
 
     with pytest.raises(LakeError, match=rf"{archives.JOBS} was written by another program: it"):
         archive.run(spark, database, lake)
-    assert standing() == ["order:1"]
+    assert kept_keys() == ["order:1"]
     assert DeltaTable(lake.path(archives.JOBS)).count() == 1
 
 
@@ -482,7 +482,7 @@ def test_files_that_were_vacuumed_before_their_commit_are_missed_and_nothing_is_
     with monkeypatch.context() as patched, pytest.raises(LakeError, match=r"has 0 of \d rows .* vacuum without ret"):
         patched.setattr(archive, "commit", vacuumed)
         archive.run(spark, database, lake)
-    assert standing() == ["order:1"]
+    assert kept_keys() == ["order:1"]
 
 
 def test_a_truncated_file_is_named_and_nothing_is_pruned(
@@ -500,7 +500,7 @@ def test_a_truncated_file_is_named_and_nothing_is_pruned(
         story.by_id(lake, old.pk)
     with pytest.raises(LakeError, match=f"{where} is missing or has another size"):
         archive.run(spark, database, lake)
-    assert standing() == ["order:1"]
+    assert kept_keys() == ["order:1"]
     jobs.write_bytes(whole)
 
     result = events.read_bytes()
@@ -510,7 +510,7 @@ def test_a_truncated_file_is_named_and_nothing_is_pruned(
         for ask in (report.run, archive.run):
             with pytest.raises(LakeError, match=where):
                 ask(spark, database, lake)
-    assert standing() == ["order:1"]
+    assert kept_keys() == ["order:1"]
     events.write_bytes(result)
 
     copy = events.with_name("part-copied.parquet")

@@ -64,11 +64,11 @@ def folders(lake: Lake) -> list[str]:
     return [f"{table}/{each}" for table in (EVENTS, MINUTES) for each in delta.run_folders(lake, table)]
 
 
-def there() -> list[int]:
+def event_ids() -> list[int]:
     return sorted(JobEvent.objects.values_list("id", flat=True))
 
 
-def told(lake: Lake) -> list[tuple[str, int, int, int | None]]:
+def minute_rows(lake: Lake) -> list[tuple[str, int, int, int | None]]:
     return [(each["topic"], each["minute_ms"] - ms(NOON), each["happened"], each["late_p50_ms"])
             for each in minutes.read(lake, 0)]  # fmt: skip
 
@@ -83,6 +83,28 @@ def by_spark(spark: Any, lake: Lake) -> list[dict[str, Any]]:
 # A run
 
 
+@pytest.mark.parametrize("table", [EVENTS, MINUTES])
+def test_files_that_were_vacuumed_before_their_commit_are_missed_and_come_with_the_next_batch(
+    batches: Callable[[], Batches], lake: Lake, job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, table: str
+) -> None:
+    """A vacuum without retention by another program takes files that are not in the log yet."""
+    happened(job(), Outcome.FINISHED, at(NOON))
+    real = stream_tables.commit
+
+    def vacuumed(*args: Any, **counts: int) -> Any:
+        theirs = DeltaTable(lake.path(table))
+        assert theirs.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+        return real(*args, **counts)
+
+    with monkeypatch.context() as patched, pytest.raises(LakeError, match=r"has 0 of 1 rows .* vacuum without ret"):
+        patched.setattr(stream_tables, "commit", vacuumed)
+        take(batches())
+    if table == EVENTS:  # otherwise the events are committed, and their counts are lost
+        take(batches())
+        assert ids(lake) == event_ids()
+        assert minute_rows(lake) == [("order.close", 0, 1, 0)]
+
+
 def test_a_restarted_stream_reads_each_event_once_and_stops_after_a_batch(
     spark: Any, database: Database, lake: Lake, job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,19 +115,19 @@ def test_a_restarted_stream_reads_each_event_once_and_stops_after_a_batch(
     happened(row, Outcome.FAILED, at(NOON) + timedelta(minutes=1), late_ms=70)
     real = Batches.publish
 
-    def told_to_stop(self: Batches, *given: Any) -> None:
+    def stopped_by_signal(self: Batches, *given: Any) -> None:
         with pytest.raises(Busy, match="Another stream of"), database.lock("stream"):
             pass
         os.kill(os.getpid(), signal.SIGTERM)
         real(self, *given)
 
-    monkeypatch.setattr(Batches, "publish", told_to_stop)
+    monkeypatch.setattr(Batches, "publish", stopped_by_signal)
     second = stream.run(spark, database, lake, every_seconds=0.1)
 
     assert [(each["events"], each["batches"]) for each in (first, second)] == [(5, 3), (1, 1)]
-    assert ids(lake) == there()
-    assert second["to"] == there()[-1]
-    assert told(lake) == [("order.close", 0, 5, 2), ("order.close", 60_000, 1, 70)]
+    assert ids(lake) == event_ids()
+    assert second["to"] == event_ids()[-1]
+    assert minute_rows(lake) == [("order.close", 0, 5, 2), ("order.close", 60_000, 1, 70)]
 
 
 @pytest.mark.only_on("sqlite")
@@ -118,7 +140,7 @@ def test_a_stream_of_sqlite_reads_all_events_and_stops_without_its_parent(
         happened(row, Outcome.FAILED, at(NOON), late_ms=n, attempt=n + 1, error="no\tmoney", worker="w-1")
 
     orphan = stream.run(spark, database, lake, every_seconds=0.1, parent=os.getppid() + 1)
-    assert (orphan["events"], there()[0] > 0) == (0, True)
+    assert (orphan["events"], event_ids()[0] > 0) == (0, True)
     done = stream.run(spark, database, lake, once=True, most=3, parent=os.getppid())
     happened(row, Outcome.FINISHED, at(NOON), late_ms=9)
     again = stream.run(spark, database, lake, once=True)
@@ -127,7 +149,7 @@ def test_a_stream_of_sqlite_reads_all_events_and_stops_without_its_parent(
     found = DeltaTable(lake.path(EVENTS)).to_pyarrow_table(columns=schemas.EVENTS.names)
     rows = sorted(tuple(each.values()) for each in found.to_pylist())
     assert rows == sorted(JobEvent.objects.values_list(*schemas.EVENTS.names))
-    assert told(lake) == [("order.close", 0, 6, 0)]
+    assert minute_rows(lake) == [("order.close", 0, 6, 0)]
 
 
 @pytest.mark.parametrize("which", [(signal.SIGTERM, signal.SIGINT), (signal.SIGTERM,)])
@@ -164,7 +186,7 @@ def test_a_lost_database_is_reported_and_no_event_is_lost(
     monkeypatch.setattr(Batches, "publish", disturbed)
     with pytest.raises(DatabaseAway, match="does not answer"):
         stream.run(spark, database, lake, every_seconds=0.1)
-    assert ids(lake) == there()
+    assert ids(lake) == event_ids()
 
 
 # A batch
@@ -192,8 +214,8 @@ def test_a_killed_batch_is_completed_or_done_again(
         assert sum(each["happened"] for each in minutes.read(lake, 0)) == number - 1
         assert len(folders(lake)) == 2 * number
         again = take(batches())
-        assert (ids(lake), again.to, again.batches) == (there(), there()[-1], 0 if committed else 1)
-        assert told(lake) == [("order.close", 0, number, 0)]
+        assert (ids(lake), again.to, again.batches) == (event_ids(), event_ids()[-1], 0 if committed else 1)
+        assert minute_rows(lake) == [("order.close", 0, number, 0)]
         assert len(folders(lake)) == 2 * number, "what had committed nothing is gone"
 
 
@@ -205,7 +227,7 @@ def test_a_late_event_corrects_its_minute_with_and_without_spark(
         happened(row, Outcome.FINISHED, at(NOON) + timedelta(seconds=n * 7), late_ms=n * 111)
     happened(other, Outcome.CANCELLED, at(NOON), reserved_ms=None)
     first = take(batches())
-    assert told(lake)[0] == ("order.close", 0, 9, 444)
+    assert minute_rows(lake)[0] == ("order.close", 0, 9, 444)
     happened(row, Outcome.EXPIRED, at(NOON), late_ms=99_999)
     happened(row, Outcome.FINISHED, at(NOON), late_ms=1, attempt=2)
     take(first)
@@ -229,7 +251,7 @@ def test_two_streams_never_overwrite_each_other(
     take(one)
     with pytest.raises(Busy, match=r"Another process changes the table .*/stream/events"):
         take(two)
-    assert ids(lake) == there()
+    assert ids(lake) == event_ids()
 
 
 # What the archive took away
@@ -244,7 +266,7 @@ def test_events_archived_before_they_were_read_come_from_the_archive(
         """Return the events of jobs that the archive takes."""
         for key in keys:
             happened(job(key, state=State.FINISHED, due_at=long_ago), Outcome.FINISHED, long_ago)
-        return there()[-len(keys) :]
+        return event_ids()[-len(keys) :]
 
     ended("order:0")
     archive.run(spark, database, lake)  # before the stream first ran: the archive's alone
@@ -253,10 +275,10 @@ def test_events_archived_before_they_were_read_come_from_the_archive(
     shutil.copytree(lake.path("stream"), lake.path("before"))
     gone += ended("order:3")
     happened(job("order:8"), Outcome.SNOOZED, at(NOON))
-    (kept,) = there()[-1:]
+    (kept,) = event_ids()[-1:]
     gone += ended("order:4")
     archive.run(spark, database, lake)
-    assert there() == [kept]
+    assert event_ids() == [kept]
 
     lost = Path(lake.path(archives.load(lake).events.run_files(2)[0].path))
     away = lost.rename(f"{lost}.away")
@@ -282,7 +304,7 @@ def test_events_archived_before_they_were_read_come_from_the_archive(
     os.rename(lake.path("before"), lake.path("stream"))
     happened(job("order:9"), Outcome.SNOOZED, at(NOON))
     take(made)  # while it runs: they come with the next event
-    assert (ids(lake), made.batches) == (sorted([*gone, *there()]), 2)
+    assert (ids(lake), made.batches) == (sorted([*gone, *event_ids()]), 2)
 
 
 # Merging
@@ -311,7 +333,7 @@ def test_small_files_are_merged_after_their_day_or_when_there_are_many(
         take(made)
 
     assert (sizes(lake), made.folds) == ([("2020-01-01", 2), (day, 4)], 2)
-    assert (ids(lake), told(lake)) == (there(), [("order.close", 0, 6, 2)])
+    assert (ids(lake), minute_rows(lake)) == (event_ids(), [("order.close", 0, 6, 2)])
     assert minutes.read(lake, 0) == by_spark(spark, lake)
     assert len(folders(lake)) == 12, "readers of an older version have an hour"
 
@@ -325,13 +347,13 @@ def test_expired_events_and_minutes_leave_the_tables(
     happened(row, Outcome.FAILED, now - timedelta(days=4))
     happened(row, Outcome.FAILED, now - timedelta(days=2))
     take(made)
-    assert ids(lake) == there(), "a file stays as long as one of its events"
+    assert ids(lake) == event_ids(), "a file stays as long as one of its events"
     made.keep_days = 1 / DAY_MS
     happened(row, Outcome.FINISHED, now + timedelta(days=1))
     take(made)
-    assert ids(lake) == there()[-1:]
+    assert ids(lake) == event_ids()[-1:]
     assert [each["happened"] for each in minutes.read(lake, 0)] == [1]
-    assert batches().to == there()[-1]
+    assert batches().to == event_ids()[-1]
 
 
 def test_the_log_of_many_batches_stays_short(lake: Lake) -> None:

@@ -60,3 +60,10 @@ def test_sparks_python_does_not_read_pyspark_from_the_zip() -> None:
         found[command] = done.stdout.split()
     assert found[sys.executable][0].startswith(str(archive))  # or Spark has changed and the command is not needed
     assert found[python.command()] == [pyspark.__file__, "/shop"]
+
+
+def test_sparks_python_is_python_itself_where_temporary_files_may_not_be_programs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    assert python.command() == sys.executable
