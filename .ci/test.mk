@@ -10,8 +10,9 @@ export PYTHONDONTWRITEBYTECODE :=
 PYTEST = $(VENV_PYTHON) -m pytest -n $(PYTEST_WORKERS) --max-worker-restart=0
 # tests/conftest.py decides which tests run on which database: SQL on both, pages on SQLite, processes on PostgreSQL.
 PRODUCT = -m "not tools"
-# Folders that `make test-quick` skips: pages, processes, Spark, and tests that start servers.
-SLOW_FOLDERS = acceptance admin api deploy http packaging pipeline project property server tools torture
+# Folders that `make test-quick` skips: pages, processes, Spark, tests that start servers, and years of dates.
+SLOW_FOLDERS = acceptance admin api deploy forwarding http inbox packaging pipeline project property recurrence server \
+	tools torture
 
 .PHONY: check
 check: lint types layers audit-if-possible docs reference-suites-if-possible test ## everything that CI runs: linters, types, import layers, advisories, documents, tests
