@@ -1,6 +1,6 @@
-"""Decide when a firing begins whether it runs: missed=, within= and running= of its schedule.
+"""Decide, when a firing begins, whether it runs: the options missed=, within= and running= of its schedule.
 
-The handler's caller goes through call(). Jobs that are no firings are passed on without a query.
+The executor calls handlers through call(). Jobs that no schedule has made are passed on without a query.
 """
 
 import logging
@@ -32,7 +32,7 @@ _FIRING = re.compile(rf"(?:(?P<name>[A-Za-z0-9._-]{{1,100}})@|(?P<series>.{{1,22
 
 
 def call(handler: Handler, argument: Any) -> Any:
-    """Call the handler's function with a job, or with those jobs of a list that run; return its result."""
+    """Call the handler's function with a job, or with the jobs of a list that are not skipped. Return its result."""
     if isinstance(argument, list):
         return _call_batch(handler, argument)
     decision = decide(argument)
@@ -55,7 +55,7 @@ def is_firing(key: str) -> bool:
 
 
 class Instead(NamedTuple):
-    """The handler is not called: it is taken to have returned this result."""
+    """The result of a job whose handler is not called, as if the handler had returned it."""
 
     result: Any
 
@@ -115,10 +115,10 @@ def _find(using: str, name: str, topic: str, *, is_series: bool = False) -> "Sch
 
 
 def _missed(row: "Schedule", job: "RunningJob", label: str) -> str:
-    """Return why the firing does not run, or "".
+    """Return the reason to skip the firing as missed, or "".
 
-    Only a first attempt at the firing's own time is judged: retries, and what people moved, ran now or filled in
-    later, run.
+    Only the first attempt of a firing at its scheduled time can be missed. Retries, backfills, and firings that a
+    person moved or ran now always run.
     """
     if job.attempt > 1 or not _is_at_its_time(row, job, label):
         return ""
@@ -132,9 +132,10 @@ def _missed(row: "Schedule", job: "RunningJob", label: str) -> str:
 
 
 def _may_be_skipped(row: "Schedule", job: "RunningJob", label: str) -> bool:
-    """Return whether running="skip" may skip this attempt: a first one, at the firing's own time or of a backfill.
+    """Return whether running="skip" applies to this attempt.
 
-    Others wait: retries, and what people moved or ran now.
+    It applies to the first attempt of a firing at its scheduled time and of a backfill. Retries, and firings that a
+    person moved or ran now, wait instead.
     """
     if job.attempt > 1 or label.startswith("now:"):
         return False
@@ -143,14 +144,17 @@ def _may_be_skipped(row: "Schedule", job: "RunningJob", label: str) -> bool:
 
 
 def _is_at_its_time(row: "Schedule", job: "RunningJob", label: str) -> bool:
-    """Return whether a job is due at its firing's own time: not after a reschedule, and never for run_now()."""
+    """Return whether a job is still due at its firing's scheduled time. False after a reschedule and for run_now()."""
     if label.startswith("now:"):
         return False
     return clock.to_ms(parse_label(label, to_zone(row.tz)).due) == job.due_ms
 
 
 def _has_later(row: "Schedule", job: "RunningJob", now_ms: int) -> bool:
-    """Return whether a later firing of the schedule is due, too. Those cancelled before they began do not count."""
+    """Return whether a later firing of the schedule is due as well.
+
+    Firings cancelled before they began do not count.
+    """
     due = clock.from_ms(job.due_ms)
     try:
         times = times_of_row(row)

@@ -1,7 +1,7 @@
-"""Cron expressions as in Debian's cron, read by the library cronsim; some are refused.
+"""Cron expressions as in Debian's cron, parsed by the library cronsim. Ambiguous ones are refused.
 
-A fixed time, with neither minute nor hour beginning with a star, is a wall time: it runs once in an overlap and at
-the end of a gap. The others follow elapsed time.
+An expression whose minute and hour both do not begin with a star is a fixed wall time: it runs once in an overlap, and
+at the end of a gap. All other expressions follow elapsed time.
 """
 
 import re
@@ -17,7 +17,7 @@ from .wall_times import Firing, Gap, Overlap, from_instant, next_firing
 
 FIELDS = ("minute", "hour", "day of month", "month", "day of week")
 MAX_LENGTH = 255
-_WHOLE = {  # ranges that mean every value: they would make a fixed time of what should follow elapsed time
+_WHOLE = {  # ranges that cover every value; without a star, the expression would count as a fixed time
     "minute": {(0, 59)}, "hour": {(0, 23)}, "day of month": {(1, 31)}, "month": {(1, 12)},
     "day of week": {(0, 6), (0, 7), (1, 7)},
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Make the jobs of schedules: one firing ahead, and all that are due within ten seconds.
+"""Make the jobs of schedules: the next firing of each schedule, and all firings due within ten seconds.
 
 Any number of processes may do this at the same time.
 """
@@ -42,15 +42,15 @@ def pass_if_rested(using: str) -> None:
 
 
 def make_due(using: str) -> int:
-    """Make the firings of all schedules that are due within ten seconds, and the next one. Return how many."""
+    """Make all firings that are due within ten seconds, and the next firing of each schedule. Return their number."""
     return _make_due(using, None)[0]
 
 
 def _make_due(using: str, deadline: float | None) -> tuple[int, bool]:
-    """Do the same, until the deadline. Return how many, and whether all were made.
+    """Make firings as make_due() does, until the deadline. Return their number, and whether all were made.
 
-    Schedules with second grain come first, whatever the deadline: of the others only the firing after the one ahead is
-    made, which has time. At noon there may be 20,000 of them.
+    Schedules that may run more often than each minute come first and ignore the deadline. The other schedules have a
+    firing made ahead already, so the one after it can wait; at noon there may be 20,000 of them.
     """
     frequent, _ = _make_pages(using, None, is_frequent=True)
     others, is_done = _make_pages(using, deadline, is_frequent=False)
@@ -73,7 +73,7 @@ def _make_pages(using: str, deadline: float | None, *, is_frequent: bool) -> tup
 def make(using: str, ids: Iterable[int]) -> int:
     """Advance these schedules and insert their jobs, in one transaction. Return the number of jobs.
 
-    A schedule is left alone if the last firing made is not due within ten seconds: it is the one ahead.
+    A schedule is skipped if its last firing is not due within ten seconds, because that one is the firing ahead.
     """
     until_ms = databases.now_ms(using) + AHEAD_MS
     chosen = Schedule.objects.using(using).filter(pk__in=list(ids), paused=False, ended=False)
@@ -146,7 +146,7 @@ def insert(using: str, new: list[NewFiring]) -> list[StoredJob]:
 
 
 def refresh_zones(using: str) -> int:
-    """Move firings made with older rules of their time zone; they keep their wall times. Return the number.
+    """Move firings whose time zone has new rules, so that they keep their wall times. Return how many were moved.
 
     Called by `schedules apply`. Only the last firing made of a schedule can be far ahead.
     """

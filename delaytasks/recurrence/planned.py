@@ -1,4 +1,7 @@
-"""The numbers of jobs that schedules will make in spans of time, without those made already. For the forecast."""
+"""Count the jobs that schedules will make in given periods, for the forecast.
+
+Jobs that exist already are not counted.
+"""
 
 import functools
 import time

@@ -1,4 +1,4 @@
-"""Recurrence rules of iCalendar (RFC 5545), read by the library python-dateutil; some are refused.
+"""Recurrence rules of iCalendar (RFC 5545), parsed by the library python-dateutil. Some rules are refused.
 
 Occurrences are computed as wall times and resolved with zoneinfo, because dateutil's own zones are an hour early in a
 gap. A time in a gap runs at the end of the gap, as for cron; RFC 5545 would shift it by the length of the gap.
@@ -76,7 +76,7 @@ class SearchTooLong(Exception):
 
 
 class Search(tuple[int, ...]):
-    """A rule's BYSETPOS, which dateutil tests once in each period that it reads: so the periods can be counted.
+    """The BYSETPOS of a rule, which counts the periods that dateutil reads: dateutil tests it once in each period.
 
     Dateutil has no limit: it would look for a time that never comes up to the year 9999, for minutes.
     """
@@ -279,7 +279,7 @@ def _check_numbers(parts: Mapping[str, str]) -> None:
 
 
 def _check_combinations(parts: Mapping[str, str]) -> None:
-    """Refuse what RFC 5545 forbids, and what dateutil reads otherwise than RFC 5545 or libical."""
+    """Refuse what RFC 5545 forbids, and what dateutil interprets differently from RFC 5545 or libical."""
     frequency, by = parts["FREQ"], {name for name in parts if name.startswith("BY")}
     problems = {
         "COUNT and UNTIL exclude each other": {"COUNT", "UNTIL"} <= parts.keys(),

@@ -1,4 +1,4 @@
-"""Change schedules: apply those of the code, define, pause, resume, delete, run once now, fill in the past.
+"""Change schedules: apply those declared in code, define, pause, resume, delete, run once now, and backfill.
 
 A change of the times cancels the firing that was made ahead and makes the next one by the new times, in the same
 transaction. A change of anything else makes it again at the same time. Firings that have begun, ended or are overdue
@@ -96,7 +96,7 @@ def _plan(using: str) -> tuple[list[Change], dict[str, str]]:
 
 
 def _old_name(name: str, was: Sequence[str], rows: Mapping[str, Schedule]) -> str | None:
-    """Return the name of the row that this schedule has had: by its was=, or because its rename is rolled back."""
+    """Return the stored name of a renamed schedule: a name in was=, or its later name if a rename was rolled back."""
     of_code = {row.name: row for row in rows.values() if row.source == Schedule.Source.CODE}
     back = (row.name for row in of_code.values() if name in row.former_names.split())
     return next((old for old in (*was, *back) if old in of_code and old not in registry.declared()), None)
@@ -253,7 +253,7 @@ def insert(using: str, row: Schedule) -> Schedule:
 
 
 def _save(using: str, row: Schedule, withdrawn: Sequence[Firing] = ()) -> None:
-    """Save a changed row, which is locked, with a new version. Make the withdrawn firings again, and its next one."""
+    """Save a changed, locked row with a new version. Make the withdrawn firings again, and the next firing."""
     row.version += 1
     row.ended, row.problem = False, ""
     row.save(using=using)
@@ -263,10 +263,10 @@ def _save(using: str, row: Schedule, withdrawn: Sequence[Firing] = ()) -> None:
 
 
 def _withdraw(using: str, row: Schedule, topic: str, tz: str, now: datetime | None = None) -> list[Firing]:
-    """Cancel the firings made ahead and return them. Those that somebody has moved or cancelled stay as they are.
+    """Cancel the firings made ahead and return them. Firings that a person has moved or cancelled are not changed.
 
-    now   where the chain begins anew if the times change. One reading of the clock decides this and what is ahead: with
-          two, a firing between them would be lost. None: read it
+    now   the time from which new firings are made if the times change; None: the current time. The same value must
+    decide which firings are ahead: with two readings of the clock, a firing between them would be lost
     """
     withdrawn, prefix = [], firing_prefix(row)
     now_ms = databases.now_ms(using) if now is None else clock.to_ms(now)
@@ -294,12 +294,15 @@ def _at_its_time(label: str, due_ms: int, tz: str) -> Firing | None:
 
 
 def pause(name: str, *, using: str | None = None) -> bool:
-    """Pause a schedule: nothing is made, and what comes due is skipped. Return False if it was paused."""
+    """Pause a schedule: no firings are made, and firings that come due are skipped.
+
+    Return False if it was paused already.
+    """
     return _set_paused(name, True, using)
 
 
 def resume(name: str, *, using: str | None = None) -> bool:
-    """Resume a schedule. Runs that fell into the pause are not made. Return False if it was not paused."""
+    """Resume a schedule. Firings of the time in which it was paused are not made. Return False if it was not paused."""
     return _set_paused(name, False, using)
 
 
@@ -340,10 +343,10 @@ def run_now(name: str, *, using: str | None = None, by: str = "") -> Job:
 
 
 def backfill(name: str, start: datetime, end: datetime, *, using: str | None = None) -> int:
-    """Make the firings from `start` to `end`, both included, that never ran, due now. Return how many.
+    """Make the firings from `start` to `end`, both included, that never ran; they are due at once. Return their number.
 
     They run whatever missed= and within= say. Raises BadSchedule for a range that is not in the past, with more than
-    10,000 firings, or with firings of which nobody knows whether they ran.
+    10,000 firings, or with firings whose jobs may have been deleted after they ran.
     """
     using = databases.alias(using)
     with transaction.atomic(using):
@@ -380,7 +383,7 @@ def past_firings(row: Schedule, start: datetime, end: datetime, *, using: str | 
 
 
 def unknown_until_of(row: Schedule) -> datetime | None:
-    """Return the time up to which nobody knows which firings ran, or None if all are known."""
+    """Return the time before which nobody knows which firings ran, because jobs were deleted; None if all are known."""
     deleted = Topic.objects.using(row._state.db).filter(name=row.topic).values_list("runs_deleted_until", flat=True)
     return max(filter(None, [row.runs_unknown_until, deleted.first()]), default=None)
 

@@ -64,7 +64,7 @@ def _definition(new: NewSeries, now: datetime) -> Definition:
 
 
 def _check(new: NewSeries) -> None:
-    """Raise for combinations that would be accepted elsewhere and mean something else than they say."""
+    """Raise BadSchedule or BadDelay for combinations that are ambiguous for a series."""
     if new.period is None and new.repeat != 0:
         raise BadSchedule(f"repeat is {new.repeat!r} without period: give the time between two runs as period.")
     if new.period is not None and new.repeat == 0:
@@ -99,7 +99,7 @@ def _start(using: str, new: NewSeries, definition: Definition, now: datetime) ->
 
 
 def _resolve_conflict(using: str, new: NewSeries) -> "Job | None":
-    """Return the job to keep, or None if the series can start: then there is none of its key any more."""
+    """Return the job to keep. Return None if the series can start, because its key is no longer in use."""
     plain = transitions.find_live(using, [(new.topic, new.key)]).get((new.topic, new.key))
     if plain is not None:
         if new.on_conflict == "keep":
@@ -126,8 +126,8 @@ def _resolve_conflict(using: str, new: NewSeries) -> "Job | None":
 def _next_job(using: str, row: "Schedule") -> "Job | None":
     """Return the live job of a series that is due first. Make its next one if there is none; None if none comes.
 
-    There is none while the series is paused, and if somebody ran early what was made ahead. The chain stays where it
-    is: when it comes to this job, it finds it made.
+    There is no live job while the series is paused, or if a person ran the firing ahead early. The series is not
+    advanced: when it reaches this job later, it finds that the job exists.
     """
     job = _first_job(using, row.topic, row.series_key or "")
     if job is not None:
@@ -146,7 +146,7 @@ def _first_job(using: str, topic: str, key: str) -> "Job | None":
 
 
 def pass_if_rested(using: str) -> None:
-    """Delete what series that ended a day ago, and deleted schedules, left, at most every ten minutes in a process."""
+    """Delete the rows of series that ended a day ago and of deleted schedules, at most every ten minutes."""
     if time.monotonic() - _passed.get(using, -REST_SECONDS) >= REST_SECONDS:
         _passed[using] = time.monotonic()
         forget_ended(using)

@@ -30,7 +30,7 @@ class Firing(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The wall time as text, for keys: 2026-10-25T02:30:00, with /2 for the second of two equal times."""
+        """The wall time as text, for keys: 2026-10-25T02:30:00, and with /2 for the second of two equal times."""
         text = self.wall.isoformat(timespec="milliseconds" if self.wall.microsecond else "seconds")
         return f"{text}/2" if self.fold else text
 

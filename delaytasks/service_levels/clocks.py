@@ -99,10 +99,11 @@ def evaluate(
 
 
 def _count_handled(terms: Terms, clock: Clock, ended: EndedJob | None, state: str, skip_before_ms: int) -> Clock:
-    """Count the level whose job has ended, and those that are skipped.
+    """Mark the level whose job has ended, and skipped levels, as handled.
 
-    A cancelled job of a row that runs no longer may be the one that was skipped for this reason: its level is not
-    counted. If the row runs again, the level is handled. Any other job may have paused or stopped its row itself.
+    If the row no longer runs, a cancelled job does not count: it may have been cancelled because the row was paused or
+    stopped, and its level is handled when the row runs again. Every other ended job counts, because its own function
+    may have paused or stopped the row.
     """
     if ended is not None and (
         (ended.declared_ms == due_ms(terms, clock) and not (ended.cancelled and state != RUNNING))
@@ -150,7 +151,7 @@ def due_ms(terms: Terms, clock: Clock) -> int | None:
     """Return the due time of the next level; None: no level is waited for, or the calendar has no such time.
 
     A level that was reached before the current state began is due at its beginning. No two levels have the same due
-    time: a declared timeout fires once for each.
+    time, because a declared timeout fires once for each due time.
     """
     index = next_level(terms, clock)
     if clock.state != RUNNING or index is None:

@@ -90,7 +90,7 @@ def implies(first: Q, second: Q) -> bool:
 
 
 def _values(condition: Q) -> Mapping[str, list[Any]] | None:
-    """Return the values that each field may have; None if the condition says anything else."""
+    """Return the possible values of each field; None if the condition is not a conjunction of such values."""
     if condition.negated or (condition.connector != Q.AND and len(condition.children) > 1):
         return None
     found: dict[str, list[Any]] = {}

@@ -1,4 +1,4 @@
-"""Which declarations are applied: nothing is made, moved or cancelled for any other.
+"""Which declarations are applied. For others, no job is made, moved or cancelled.
 
 plan() counts what a declaration would change, apply() puts it into force. The row of Declaration is read by each
 statement that looks for differences, so that a process with other code writes nothing from then on.

@@ -1,6 +1,7 @@
 """The handler of a declared timeout: lock the row, test condition and due time again, then call the function.
 
-What nobody noticed before is noticed here. So a job may be late, but never runs with its condition false or early.
+This test also covers changes that no signal reported. So a job may be late, but it never runs early or with a false
+condition.
 """
 
 import functools
@@ -104,10 +105,10 @@ def _reason_to_skip(declaration: Declaration, pk: Any, job: RunningJob) -> str |
 
 
 def _not_applied_delay_ms(facts: _Facts) -> int:
-    """Return when to try again a job that this process's code does not run now; 0 or less: it runs.
+    """Return after how many ms to try again a job that is not due by this process's code; 0 or less: it runs now.
 
-    Another process may know better, so the job keeps its declared time. It waits for as long as it is late already, and
-    not beyond the time at which this process runs it.
+    Another process may have newer code, so the job keeps its declared time. The delay is as long as the job is late
+    already, but ends at the due time that this process computes.
     """
     late_ms = 0 if facts.declared_ms is None else facts.now_ms - facts.declared_ms
     delay_ms = min(max(late_ms, NOT_APPLIED_RETRY_MS), LONGEST_NOT_APPLIED_RETRY_MS)
@@ -129,10 +130,10 @@ def _facts(declaration: Declaration, pk: Any, job: RunningJob) -> _Facts:
 
 
 def make_next(using: str, held: Any) -> None:
-    """Make the next job of the row whose job has just ended, if it declares another due time. In one commit with it.
+    """Make the next job of the row whose job has just ended, if it declares another due time.
 
-    A row that others have locked is marked: their transaction may have seen this job running, and so made none. To wait
-    for it here could deadlock.
+    Both are one commit. If another transaction has locked the row, the row is marked for a later sync: that transaction
+    may have made no job because it saw this one running. Waiting for the lock could deadlock.
     """
     from .triggers import marks  # here: it needs Django's apps, and this module is imported before they are loaded
 

@@ -95,7 +95,7 @@ def _due(using: str, topics: Sequence[str]) -> Any:
 def calendar_changed(calendar: str, using: str) -> None:
     """Begin a pass of each declaration that counts in this calendar, soon after the commit of the caller's transaction.
 
-    Not at once: for a second another process may save rows by the days that it has read before.
+    The pass is delayed, because other processes may use the days that they have cached for up to a second.
     """
     transaction.on_commit(lambda: _begin_passes(calendar), using=using, robust=True)
 
@@ -167,9 +167,10 @@ def _page_of_keys(declaration: Declaration, using: str, position: str) -> list[s
 
 @contextmanager
 def _without_sorting(using: str) -> Iterator[None]:
-    """Let PostgreSQL read in the order of an index, even if its statistics do not know the topic yet.
+    """Make PostgreSQL read in the order of an index.
 
-    It then expects a single job, and may read and sort all live jobs of the topic for each page.
+    If its statistics do not contain the topic yet, it expects a single job, and may read and sort all live jobs of the
+    topic for each page.
     """
     if connections[using].vendor != "postgresql":
         yield

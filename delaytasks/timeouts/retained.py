@@ -1,7 +1,7 @@
-"""Ended jobs that a declaration still needs: of each key whose row matches, the newest with a declared time.
+"""Find the ended jobs that a declaration still needs: for each key whose row matches, the newest with a declared time.
 
-It says that the row's due time is done. Without it the row would get another job. The retention keeps these jobs. The
-archive of the pipeline keeps each job with a declared time; the others forget theirs before.
+That job records that the row's due time is done. Without it the row would get another job. The retention keeps these
+jobs. The archive of the pipeline keeps each job with a declared time; the others forget theirs before.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ def keep_done(using: str, jobs: Sequence[EndedJob]) -> set[int]:
 
 
 def _newest_of_keys(using: str, ids: Sequence[int]) -> set[int]:
-    """Return those of these jobs that have a declared time, and no later ended job of the same key has one.
+    """Return the jobs that are the newest ended job of their key with a declared time.
 
     A live job does not count: it forgets its declared time if the declaration cancels it.
     """

@@ -145,7 +145,7 @@ class _Group:
             return None
 
     def _sync_dependents(self, marks: Sequence[TimeoutMark]) -> Result:
-        """Sync at most a page of the rows that refer to the marked ones. If there are more, store the position."""
+        """Sync at most a page of the rows that refer to the marked ones. Store the position if more rows are left."""
         begin_name, begin_key = self.position or ("", None)
         keys = None if self.is_all else [key for mark in marks if (key := self._to_python(mark)) is not None]
         room = PAGE

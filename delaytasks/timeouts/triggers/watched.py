@@ -1,4 +1,4 @@
-"""The tables whose changes may change the jobs of declarations: those of their models and of forward relations."""
+"""The tables that declarations depend on: those of their models and of forward relations."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
