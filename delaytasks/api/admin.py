@@ -134,7 +134,7 @@ class TokenChangeList(ChangeList):
 
 @admin.register(Token)
 class TokenAdmin(TranslatedHistoryAdmin):
-    list_display = ("shown_prefix", "account", "name", "standing", "granted", "expiry_date", "last_used_at")
+    list_display = ("shown_prefix", "account", "name", "status", "granted", "expiry_date", "last_used_at")
     list_filter = ("revoked", "account")
     list_select_related = ("account",)
     search_fields = ("prefix", "name", "account__name")
@@ -152,12 +152,12 @@ class TokenAdmin(TranslatedHistoryAdmin):
         terms = ("expiry_date", "rate_per_minute", "max_request_bytes", "max_live_jobs")
         if obj is None:
             return ("account", "name", *terms)
-        return ("shown_prefix", "account", "name", "standing", "revoked", *terms, *RECORDS)
+        return ("shown_prefix", "account", "name", "status", "revoked", *terms, *RECORDS)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Token | None = None) -> tuple[str, ...]:
         if obj is None:
             return ()
-        fixed = ("shown_prefix", "account", "standing", *RECORDS)
+        fixed = ("shown_prefix", "account", "status", *RECORDS)
         return (*fixed, "revoked") if obj.revoked else fixed
 
     # djangorestframework-api-key does not translate the names of these two fields.
@@ -171,7 +171,7 @@ class TokenAdmin(TranslatedHistoryAdmin):
         return display_for_value(token.created, "-")
 
     @admin.display(description=_("state"))
-    def standing(self, token: Token) -> SafeString:
+    def status(self, token: Token) -> SafeString:
         status = tokens.status(token)
         css = "running" if status == "accepted" else "paused"
         return format_html('<span class="dt-state dt-{}">{}</span>', css, STATUS_LABELS[status])

@@ -55,7 +55,7 @@ def main(arguments: list[str], environment: Any = os.environ) -> int:
     return _print_answer(answer.get("exit_code", ExitCode.FAULTS if answer.get("refused") else ExitCode.DONE), answer)
 
 
-def run_application(question: str, settings: Settings) -> dict[str, Any]:
+def run_application(name: str, settings: Settings) -> dict[str, Any]:
     """Run an application and return its answer.
 
     If the run found faults or did not do everything, the answer has a sentence about that as `refused`.
@@ -65,10 +65,10 @@ def run_application(question: str, settings: Settings) -> dict[str, Any]:
     """
     from delaytasks.pipeline.spark import session
 
-    module, lake = importlib.import_module(f"delaytasks.pipeline.applications.{question}"), Lake(settings.lake)
+    module, lake = importlib.import_module(f"delaytasks.pipeline.applications.{name}"), Lake(settings.lake)
     with (
         full_disk.named(lake, settings.spark),
-        session.session(f"delaytasks {question}", master=settings.master, options=settings.spark) as spark,
+        session.session(f"delaytasks {name}", master=settings.master, options=settings.spark) as spark,
     ):
         inputs = module.inputs(**settings.arguments) if hasattr(module, "inputs") else []
         zones = module.zones(**settings.arguments) if hasattr(module, "zones") else {}

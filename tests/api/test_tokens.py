@@ -181,7 +181,7 @@ def test_token_list_shows_grants_and_status(make_token: Any) -> None:
     assert "order.*: produce consume" in lines[3]
     (only,) = json.loads(run("list", "--account", "old-shop", "--json"))
     assert only["grants"] == [{"topic": "*", "rights": ["manage"]}]
-    assert only["standing"] == "revoked"
+    assert only["status"] == "revoked"
     assert run("list", "--account", "nobody") == "No tokens.\n"
 
 

@@ -124,7 +124,7 @@ def data(token: Token) -> dict[str, Any]:
         "prefix": token.prefix,
         "account": token.account.name,
         "name": token.name,
-        "standing": status(token),
+        "status": status(token),
         "grants": [{"topic": grant.topic, "rights": grant.rights} for grant in token.grants.all()],
         "rate_per_minute": token.rate_per_minute,
         "max_request_bytes": token.max_request_bytes,

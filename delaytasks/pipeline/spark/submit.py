@@ -11,7 +11,7 @@ from . import package, session
 DEPLOY_MODE = "spark.submit.deployMode"
 
 
-def command(question: str, settings: Settings, folder: Path) -> list[str]:
+def command(application: str, settings: Settings, folder: Path) -> list[str]:
     """Write the files for spark-submit into the folder. Return the command line.
 
     Spark's options are in a file that only this user can read, not on the command line, which is visible to all users.
@@ -29,9 +29,9 @@ def command(question: str, settings: Settings, folder: Path) -> list[str]:
         for name, value in session.spark_options(settings.master, settings.spark).items():
             file.write(f"{_escaped(name)}={_escaped(value)}\n")
     return [
-        f"{_find_spark_home()}/bin/spark-submit", "--master", settings.master, "--name", f"delaytasks {question}",
+        f"{_find_spark_home()}/bin/spark-submit", "--master", settings.master, "--name", f"delaytasks {application}",
         "--load-spark-defaults", "--properties-file", str(options), "--py-files", str(package.zipped(folder)),
-        str(package.ROOT / "pipeline" / "__main__.py"), question,
+        str(package.ROOT / "pipeline" / "__main__.py"), application,
     ]  # fmt: skip
 
 

@@ -9,17 +9,17 @@ from .. import arguments
 from ..output import Answer, Options, Verb
 from . import archive, audit, load, minutes, report, serve, stream, tables
 
-QUESTIONS: dict[str, Verb] = {
+APPLICATIONS: dict[str, Verb] = {
     "archive": archive.VERB, "report": report.VERB, "audit": audit.VERB, "load": load.VERB, "stream": stream.VERB,
     "minutes": minutes.VERB, "serve": serve.VERB, "convert": tables.CONVERT, "optimize": tables.OPTIMIZE,
 }  # fmt: skip
 
 
 def _arguments(parser: CommandParser) -> None:
-    questions = parser.add_subparsers(dest="question", metavar=" | ".join(QUESTIONS), required=True)
-    for name, question in QUESTIONS.items():
-        sub = questions.add_parser(name, help=question.help, description=question.help, epilog=exit_codes.HELP)
-        question.arguments(sub)
+    applications = parser.add_subparsers(dest="application", metavar=" | ".join(APPLICATIONS), required=True)
+    for name, application in APPLICATIONS.items():
+        sub = applications.add_parser(name, help=application.help, description=application.help, epilog=exit_codes.HELP)
+        application.arguments(sub)
         arguments.lake(sub)
         sub.add_argument(
             "--master", default="local[*]", help="Spark master: local[*], spark://..., yarn, k8s://..., sc://..."
@@ -48,12 +48,12 @@ def _option(text: str) -> tuple[str, str]:
 
 
 def _run(options: Options, using: str) -> Answer:
-    return QUESTIONS[options["question"]].run(options, using)
+    return APPLICATIONS[options["application"]].run(options, using)
 
 
 VERBS: dict[str, Verb] = {
     "pipeline": Verb(
-        f"Run a Spark application: {', '.join(QUESTIONS)}. {exit_codes.HELP}", _arguments, _run,
+        f"Run a Spark application: {', '.join(APPLICATIONS)}. {exit_codes.HELP}", _arguments, _run,
         exit_codes.ExitCode.COULD_NOT_RUN,
     ),
 }  # fmt: skip

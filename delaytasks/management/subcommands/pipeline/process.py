@@ -57,8 +57,8 @@ def needs_spark() -> None:
 
 
 def run_application(
-    question: str, options: Options, using: str, parameters: dict[str, Any], progress: Progress = lambda text: None, *,
-    lasts: bool = False,
+    application: str, options: Options, using: str, parameters: dict[str, Any],
+    progress: Progress = lambda text: None, *, lasts: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """Run a Spark application and return its result. progress() is called with its messages while it runs.
 
@@ -75,7 +75,7 @@ def run_application(
         settings = Settings(Database(**database_of(using)), lake, options["master"], dict(options["conf"]), parameters)
     except BadSettings as error:
         raise CommandError(str(error), returncode=arguments.USAGE) from error
-    with submission.command(question, settings, submit=options["submit"]) as (command, environment):
+    with submission.command(application, settings, submit=options["submit"]) as (command, environment):
         return _run_process(command, environment, progress, lasts)
 
 

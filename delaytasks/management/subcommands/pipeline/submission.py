@@ -20,25 +20,25 @@ ROOT = Path(__file__).parents[4]
 
 
 @contextmanager
-def command(question: str, settings: "Settings", *, submit: bool) -> Iterator[tuple[list[str], dict[str, str]]]:
+def command(application: str, settings: "Settings", *, submit: bool) -> Iterator[tuple[list[str], dict[str, str]]]:
     """Yield (command line, additional environment variables), valid only inside the block. Raises CommandError."""
     with tempfile.TemporaryDirectory(prefix="delaytasks-run-") as folder:
         variables = settings.environment(Path(folder))
         if submit:
-            command, environment = _by_spark_submit(question, settings, Path(folder))
+            command, environment = _by_spark_submit(application, settings, Path(folder))
             yield command, environment | variables
             return
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-        yield [sys.executable, "-m", "delaytasks.pipeline", question], variables | {"PYTHONPATH": path}
+        yield [sys.executable, "-m", "delaytasks.pipeline", application], variables | {"PYTHONPATH": path}
 
 
-def _by_spark_submit(question: str, settings: "Settings", folder: Path) -> tuple[list[str], dict[str, str]]:
+def _by_spark_submit(application: str, settings: "Settings", folder: Path) -> tuple[list[str], dict[str, str]]:
     from ....pipeline.config import BadSettings
     from ....pipeline.spark import submit
     from ....pipeline.spark.java import JavaMissing
 
     try:
-        return submit.command(question, settings, folder), submit.environment(settings)
+        return submit.command(application, settings, folder), submit.environment(settings)
     except BadSettings as error:
         raise CommandError(str(error), returncode=arguments.USAGE) from error
     except JavaMissing as error:

@@ -16,7 +16,7 @@ def _no_arguments(parser: CommandParser) -> None:
     pass
 
 
-def _run(question: str, options: Options, using: str) -> dict[str, Any]:
+def _run(name: str, options: Options, using: str) -> dict[str, Any]:
     """Run an application in this process and return its result. Raises CommandError with its error."""
     root = folder(options, using)
     if any(importlib.util.find_spec(name) is None for name in ("pyspark", "pyarrow", "deltalake")):
@@ -24,7 +24,7 @@ def _run(question: str, options: Options, using: str) -> dict[str, Any]:
     from ....pipeline.sources.database import Busy, Database, DatabaseAway, NotAllowed
     from ....pipeline.tables.lake import Lake, LakeError
 
-    application = importlib.import_module(f"delaytasks.pipeline.applications.{question}")
+    application = importlib.import_module(f"delaytasks.pipeline.applications.{name}")
     try:
         answer: dict[str, Any] = application.run(Database(**database_of(using)), Lake(root))
     except (Busy, DatabaseAway, NotAllowed, LakeError) as error:
