@@ -31,7 +31,6 @@ from . import forwarded_jobs, job_histories
 from .constants import FORWARDED, most_attempts
 from .evidence import Evidence, Place, Row
 from .job_histories import READING_MS, ROUNDING_NS, JobHistory, Request, Violation, database_ms, earliest
-from .ledger import Entry
 
 LIVE = (State.DELAYED, State.RESERVED)
 OUTSIDE_ONLY = "torture.http"  # prefix of topics with HTTP consumers, which leave no effect in the database
@@ -51,6 +50,7 @@ def check(evidence: Evidence, *, quiet_ms: int = 15_000) -> list[Violation]:
     for history in known.values():
         for kind, rule in RULES.items():
             found += [history.breach(kind, why) for why in rule(history)]
+        found += [history.breach("early", why) for why in _before_the_answers(history, evidence)]
         found += [history.breach("untrue answer", why) for why in _untrue_answer(history, evidence)]
         found += [history.breach("stuck", why) for why in _stuck(history, evidence, quiet_ms)]
         found += [history.breach(*breach) for breach in forwarded_jobs.breaches(history, evidence)]
@@ -116,7 +116,6 @@ def _early(history: JobHistory) -> Iterator[str]:
         if begin["now_ms"] < begin["due_ms"]:
             early_ms = begin["due_ms"] - begin["now_ms"]
             yield f"attempt {begin['attempt']} started {early_ms} ms before the due time of the row"
-        yield from _before_the_answers(history.requests, begin)
         retry_ms = _retry_due_ms(history, begin["attempt"])
         if retry_ms is not None and begin["now_ms"] < retry_ms:
             yield f"attempt {begin['attempt']} started {retry_ms - begin['now_ms']} ms before its retry was due"
@@ -131,16 +130,18 @@ def _retry_due_ms(history: JobHistory, attempt: int) -> int | None:
     return before[-1].next_due_ms if before else None
 
 
-def _before_the_answers(requests: list[Request], begin: Entry) -> Iterator[str]:
+def _before_the_answers(history: JobHistory, evidence: Evidence) -> Iterator[str]:
     """Compare with the due times that callers were told and with the delays that they requested."""
-    due_ms = earliest(requests, begin["at"], lambda t: t.due_ms, known=True)
-    if due_ms is not None and begin["now_ms"] < due_ms:
-        early_ms = due_ms - begin["now_ms"]
-        yield f"attempt {begin['attempt']} started {early_ms} ms before the due time that its caller was told"
-    not_before = earliest(requests, begin["at"], lambda t: t.not_before, known=False)
-    if not_before is not None and begin["at"] < not_before - ROUNDING_NS:
-        early_ms = round((not_before - begin["at"]) / 1e6)
-        yield f"attempt {begin['attempt']} started {early_ms} ms before the requested delay was over"
+    for begin in history.begun:
+        due_ms = earliest(history.requests, begin["at"], lambda t: t.due_ms, known=True)
+        if due_ms is not None and begin["now_ms"] < due_ms:
+            early_ms = due_ms - begin["now_ms"]
+            yield f"attempt {begin['attempt']} started {early_ms} ms before the due time that its caller was told"
+        not_before = earliest(history.requests, begin["at"], lambda t: t.not_before, known=False)
+        began = evidence.jumped(begin["at"])
+        if not_before is not None and began < not_before - ROUNDING_NS:
+            early_ms = round((not_before - began) / 1e6)
+            yield f"attempt {begin['attempt']} started {early_ms} ms before the requested delay was over"
 
 
 # Effects and attempts
@@ -218,9 +219,11 @@ def _attempts_without_an_end(history: JobHistory) -> Iterator[str]:
     if twice:
         yield f"attempts {twice} ended more than once"
     held = {row.attempt} if row.state == State.RESERVED else set()
-    # A claimed job that is handed back before its handler is called leaves no event.
+    # A claimed job that is handed back before its handler is called leaves no event. Nor does one of a group that was
+    # rolled back, if it is handed back before its handler is called once more.
+    handed_back = set(range(row.attempt)) if row.topic in GROUPED else set()
     begun = {begin["attempt"] for begin in history.begun if begin["attempt"] <= row.attempt}
-    open_ended = begun - ends.keys() - held
+    open_ended = begun - ends.keys() - held - handed_back
     if open_ended:
         yield f"attempts {sorted(open_ended)} began, but have no event of their end"
     if held & ends.keys():

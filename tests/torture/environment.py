@@ -35,10 +35,14 @@ CHECK_SECONDS = 0.3  # period of the supervisor
 
 
 class Supervised:
-    """A process that is restarted when it ends, until stay_down() or die()."""
+    """A process that is restarted when it ends, until stay_down() or die().
+
+    last_words   how it ended, and the end of its log, each time that it was restarted
+    """
 
     def __init__(self, start: Callable[[], Process]) -> None:
         self.start, self.process, self.wanted, self.starts = start, start(), True, 1
+        self.last_words: list[str] = []
         self._one_at_a_time = threading.Lock()
 
     @property
@@ -47,7 +51,8 @@ class Supervised:
 
     def restart_if_ended(self) -> None:
         with self._one_at_a_time:
-            if self.wanted and self.process.popen.poll() is not None:
+            if self.wanted and (status := self.process.popen.poll()) is not None:
+                self.last_words.append(f"{self.process.name} ended with {status}:\n{tail(self.process.log)}")
                 self.process = self.start()
                 self.starts += 1
 

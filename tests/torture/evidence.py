@@ -75,7 +75,7 @@ class Hold:
 
 @dataclass
 class Evidence:
-    entries: list[ledger.Entry] = field(default_factory=list)
+    entries: list[ledger.Entry] = field(default_factory=list)  # "at" by the ledger's clock, which is never set
     rows: list[Row] = field(default_factory=list)
     events: list[Happened] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
@@ -83,28 +83,30 @@ class Evidence:
     holds: list[Hold] = field(default_factory=list)
     now_ms: int = 0  # the database's clock at the collection
     at: int = 0  # the same moment by the ledger's clock
+    jumps: Sequence[tuple[int, int]] = ()  # (at, by) in ns: when the database's clock jumped, and how far
     horizon_ms: int = 3_600_000  # jobs due later need not be in the mirror
+
+    def jumped(self, at: int) -> int:
+        """Return a time of the ledger as if its clock had jumped with the database's. Not for orders of events."""
+        return at + sum(by for jump_at, by in self.jumps if at >= jump_at)
+
+    def earliest_jumped(self, since: int, until: int) -> int:
+        """Return the earliest time that the database's clock may have shown between two times of the ledger."""
+        return min(map(self.jumped, [since, *(at for at, _ in self.jumps if since <= at <= until)]))
 
 
 def collect(directory: Path, jumps: Sequence[tuple[int, int]] = ()) -> Evidence:
-    """Read the ledger in `directory`, the default database and the mirror.
-
-    jumps   (at, by) in ns: when the database's clock jumped, and how far. The times of the ledger are changed as if
-            its clock had jumped too, so that the two can be compared
-    """
-
-    def jumped(at: int) -> int:
-        return at + sum(by for jump_at, by in jumps if at >= jump_at)
-
+    """Read the ledger in `directory`, the default database and the mirror. `jumps` as in Evidence."""
     return Evidence(
-        entries=[{**entry, "at": jumped(entry["at"])} for entry in ledger.read(directory)],
+        entries=ledger.read(directory),
         rows=_rows(),
         events=_events(),
         effects=_effects(),
         places=_places(),
         holds=_holds(),
         now_ms=int(dialects.now_ms("default")),
-        at=jumped(ledger.now_ns()),
+        at=ledger.now_ns(),
+        jumps=jumps,
         horizon_ms=conf.get().horizon_ms,
     )
 

@@ -24,16 +24,17 @@ def breaches(history: JobHistory, evidence: Evidence) -> Iterator[tuple[str, str
     yield from (("charged", why) for why in _charged(history, evidence))
     yield from (("stuck", why) for why in _stuck(history, evidence))
     if history.topic in PEER_TOPICS:
-        yield from (("early", why) for why in _early(history))
+        yield from (("early", why) for why in _early(history, evidence))
         yield from (("ran after cancelled", why) for why in _received_after_cancelled(history))
         yield from (("unconfirmed", why) for why in _unconfirmed(history, evidence))
 
 
-def _early(history: JobHistory) -> Iterator[str]:
+def _early(history: JobHistory, evidence: Evidence) -> Iterator[str]:
     for receipt in history.receipts:
         not_before = earliest(history.requests, receipt.at, lambda request: request.not_before, known=False)
-        if not_before is not None and receipt.at < not_before - ROUNDING_NS:
-            early_ms = round((not_before - receipt.at) / 1e6)
+        received = evidence.jumped(receipt.at)
+        if not_before is not None and received < not_before - ROUNDING_NS:
+            early_ms = round((not_before - received) / 1e6)
             yield f"its target received it {early_ms} ms before the requested delay was over"
 
 

@@ -30,7 +30,7 @@ class Request:
     said: str  # "broken" if no answer came
     due_ms: int | None
     why: str = ""
-    not_before: int | None = None  # request time plus the requested delay
+    not_before: int | None = None  # request time plus the requested delay; see Evidence.jumped()
 
     @property
     def changed(self) -> bool:
@@ -113,7 +113,7 @@ def _add_requests(
     answers = _answers(evidence)
     for ask in _requests(evidence):
         answer = answers.get(ask["n"])
-        request, job = _request(ask, answer), None if answer is None else answer.get("job")
+        request, job = _request(ask, answer, evidence), None if answer is None else answer.get("job")
         if job is not None:
             history = histories.setdefault(job, JobHistory(job))
             history.name(ask["topic"], ask["key"])
@@ -148,8 +148,10 @@ def _add_receipts(
             yield Violation("phantom", topic, key, None, "its target received a message, but there is no job")
 
 
-def _request(ask: Entry, answer: Entry | None) -> Request:
-    not_before = None if ask.get("delay_ms") is None else ask["at"] + ask["delay_ms"] * 1_000_000
+def _request(ask: Entry, answer: Entry | None, evidence: Evidence) -> Request:
+    delay_ms = ask.get("delay_ms")
+    until = evidence.at if answer is None else answer["at"]
+    not_before = None if delay_ms is None else evidence.earliest_jumped(ask["at"], until) + delay_ms * 1_000_000
     if answer is None:
         return Request(ask["op"], ask["at"], None, "broken", None, not_before=not_before)
     due_ms = answer.get("due_ms", ask.get("due_ms"))
@@ -179,7 +181,7 @@ def _phantoms(evidence: Evidence, of_key: dict[tuple[str, str], list[JobHistory]
 
 def database_ms(at: int, evidence: Evidence) -> int:
     """Return a time of the ledger by the database's clock."""
-    return evidence.now_ms - (evidence.at - at) // 1_000_000
+    return evidence.now_ms - (evidence.jumped(evidence.at) - evidence.jumped(at)) // 1_000_000
 
 
 def earliest(requests: list[Request], before: int, of: Callable[[Request], int | None], *, known: bool) -> int | None:

@@ -107,14 +107,15 @@ def _inflict(arena: Arena, faults: Sequence[Fault]) -> str:
 
 
 def _ended(arena: Arena, started: dict[str, int], faults: Sequence[Fault]) -> str:
-    """Return which processes ended although no fault uses them; they should have survived."""
+    """Return which processes ended although no fault uses them, and their last words; they should have survived."""
     used = {kind for fault in faults for kind in fault.uses}
     ended = [
         name
         for name, one in arena.crew.items()
         if one.starts > started.get(name, one.starts) and name.rstrip("0123456789") not in used
     ]
-    return f"{', '.join(ended)} ended. " if ended else ""
+    words = [words for name in ended for words in arena.crew[name].last_words[started[name] - 1 :]]
+    return "\n".join([f"{', '.join(ended)} ended. ", *words, ""]) if ended else ""
 
 
 def _live() -> int:

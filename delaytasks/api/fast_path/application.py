@@ -87,10 +87,9 @@ class FastPath:
             return await self.application(scope, receive, send)
         headers = _joined(scope["headers"])
         secret = _secret(headers)
-        caller = None if secret is None else await _find_caller(secret)
+        caller, is_stranger = await _identify(secret, headers)
         limit = body_limit(caller, bulk=path == "jobs/")[0] if caller else conf.get().api_max_request_bytes
         length = declared_length(headers.get("content-length", ""))
-        is_stranger = caller is None and (secret is not None or not _has_session(headers))
         if is_stranger or length > limit:  # the view refuses it without its body
             unread = Body()
             unread.is_complete = length == 0 and "transfer-encoding" not in headers
@@ -116,13 +115,16 @@ class FastPath:
         await self.application(scope, body.replay(receive), send if body.is_complete else closing(receive, send))
 
 
-async def _find_caller(secret: str) -> TokenCaller | None:
-    """Return the caller, or None. Also None if the database does not answer: the view then says so."""
+async def _identify(secret: str | None, headers: Mapping[str, str]) -> tuple[TokenCaller | None, bool]:
+    """Return the caller of a token, or None, and whether the view will refuse the request without its body."""
+    if secret is None:
+        return None, not _has_session(headers)
     try:
-        return await callers.find(secret)
+        caller = await callers.find(secret)
     except Exception as error:
         logger.debug("The token could not be looked up: %r", error)
-        return None
+        return None, False  # the view asks again; if the database answers then, the view needs the body
+    return caller, caller is None
 
 
 async def _serve(

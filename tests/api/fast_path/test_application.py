@@ -237,6 +237,23 @@ def test_database_that_does_not_answer_is_told(headers: dict[str, str], monkeypa
     assert refused.json()["id"] == "k"
 
 
+def test_body_is_kept_if_only_the_second_look_at_the_token_finds_the_database(
+    headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A standby was promoted between the two. A body that the view misses would be refused for good."""
+    find_token, looked = permissions.find_token, []
+
+    def fail_once(secret: str) -> Any:
+        looked.append(secret)
+        if len(looked) == 1:
+            raise OperationalError("connection refused")
+        return find_token(secret)
+
+    monkeypatch.setattr(permissions, "find_token", fail_once)
+    assert send(headers, ADD).json()["result"] == "created"
+    assert len(looked) == 2
+
+
 def test_body_of_a_stranger_with_a_cookie_is_not_read(rest_topics: None) -> None:
     """Only a session cookie makes a request that may be of staff; other cookies are easy to invent."""
     reads: list[str] = []

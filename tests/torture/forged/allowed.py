@@ -191,3 +191,27 @@ def a_bulk_call_without_an_answer_and_with_its_jobs(forge: Forge) -> None:
     for job in (1, 2):
         forge.answers(forge.asks("schedule", job, 0, delay_ms=1_000, group="together"), "broken", 500)
         forge.finished(job)
+
+
+@sound
+def a_request_that_the_next_primary_answers_by_an_earlier_clock(forge: Forge) -> None:
+    """Asked at 1,480, before the clock jumped back, and done at 1,600, which is 1,200 by the new clock."""
+    forge.evidence.jumps = ((1_500_000_000, -400_000_000), (50_000_000_000, 400_000_000))
+    forge.promised(1, due=2_000)
+    n = forge.asks("run now", 1, 1_480, delay_ms=0)
+    forge.answers(n, "moved", 1_602, 1, due=1_200)
+    forge.begins(1, 1_610, due=1_200)["now_ms"] -= 400
+    forge.event(1, Outcome.FINISHED, attempt=1, due=1_200, reserved=1_206, done=1_220)
+    forge.effect(1, ms=1_215)
+    forge.row(1, State.FINISHED, attempt=1, due=1_200)
+
+
+@sound
+def a_group_that_was_rolled_back_and_handed_back(forge: Forge) -> None:
+    topic = "torture.together"
+    forge.promised(1, topic=topic)
+    forge.begins(1, 1_005, topic=topic)
+    forge.begins(1, 1_505, attempt=2, topic=topic)
+    forge.event(1, Outcome.FINISHED, attempt=2, reserved=1_500, done=1_520)
+    forge.effect(1, attempt=2, ms=1_515)
+    forge.row(1, State.FINISHED, attempt=2, topic=topic)
