@@ -149,7 +149,7 @@ def _add_receipts(
 
 
 def _request(ask: Entry, answer: Entry | None, evidence: Evidence) -> Request:
-    delay_ms = ask.get("delay_ms")
+    delay_ms = None if ask["op"] == "run now" else ask.get("delay_ms")  # which leaves an earlier due time as it is
     until = evidence.at if answer is None else answer["at"]
     not_before = None if delay_ms is None else evidence.earliest_jumped(ask["at"], until) + delay_ms * 1_000_000
     if answer is None:

@@ -215,3 +215,15 @@ def a_group_that_was_rolled_back_and_handed_back(forge: Forge) -> None:
     forge.event(1, Outcome.FINISHED, attempt=2, reserved=1_500, done=1_520)
     forge.effect(1, attempt=2, ms=1_515)
     forge.row(1, State.FINISHED, attempt=2, topic=topic)
+
+
+@sound
+def an_overdue_job_that_is_to_run_now_when_the_clock_jumps_back(forge: Forge) -> None:
+    """It was due at 1,000 and keeps that due time. It begins at 1,850, which is 1,450 by the new clock."""
+    forge.evidence.jumps = ((1_500_000_000, -400_000_000), (50_000_000_000, 400_000_000))
+    forge.promised(1)
+    forge.answers(forge.asks("run now", 1, 1_490, delay_ms=0), "moved", 1_492, 1, due=1_000)
+    forge.begins(1, 1_850)["now_ms"] -= 400
+    forge.event(1, Outcome.FINISHED, attempt=1, reserved=1_446, done=1_460)
+    forge.effect(1, ms=1_455)
+    forge.row(1, State.FINISHED, attempt=1)
