@@ -1,7 +1,6 @@
 """The files of deploy/ are hardened and agree with each other and with the settings; their commands exist."""
 
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,24 +11,9 @@ import yaml
 
 from delaytasks import conf
 
-ROOT = Path(__file__).parents[2]
-DEPLOY = ROOT / "deploy"
-COMPOSE = yaml.safe_load((DEPLOY / "docker/compose.yaml").read_text())
-OBJECTS = [each for each in yaml.safe_load_all((DEPLOY / "kubernetes/shop.yaml").read_text()) if each]
-DOCKERFILE = (DEPLOY / "docker/Dockerfile").read_text()
-UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+from .kit import COMPOSE, DEPLOY, DOCKERFILE, OBJECTS, ROOT, UNITS, exec_start, pods
+
 OURS = ("migrate", "timeouts", "web", "worker", "beat")
-
-
-def pods() -> dict[str, Any]:
-    """Return the pod templates by the names of their objects."""
-    found = {}
-    for each in OBJECTS:
-        spec = each.get("spec", {})
-        template = spec.get("jobTemplate", {}).get("spec", spec).get("template")
-        if template:
-            found[each["metadata"]["name"]] = template
-    return found
 
 
 def commands() -> list[list[str]]:
@@ -39,10 +23,7 @@ def commands() -> list[list[str]]:
     found += [container["command"] for pod in pods().values()
               for container in [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]]
               if "command" in container]  # fmt: skip
-    for unit in UNITS:
-        [line] = re.findall(r"^ExecStart=(.*)$", unit.read_text(), re.MULTILINE)
-        found.append(shlex.split(line.replace("/srv/shop/.venv/bin/", "").replace("%i", "8001")))
-    return found
+    return [*found, *map(exec_start, UNITS)]
 
 
 def as_help(command: list[str]) -> list[str]:

@@ -48,15 +48,20 @@ def environment(directory: Path, database_url: str, redis_url: str = "") -> dict
 
 
 class Process:
-    """A beat, worker or web process with its own log, in its own process group."""
+    """A beat, worker or web process with its own log in `directory`, in its own process group.
 
-    def __init__(self, name: str, command: list[str], directory: Path, env: dict[str, str]) -> None:
+    cwd   None: `directory`
+    """
+
+    def __init__(
+        self, name: str, command: list[str], directory: Path, env: dict[str, str], *, cwd: Path | None = None
+    ) -> None:
         self.name = name
         self.log = directory / f"{name}.log"
         with self.log.open("wb") as log:
             self.popen = subprocess.Popen(
                 command,
-                cwd=directory,
+                cwd=cwd or directory,
                 env=env,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
