@@ -74,7 +74,7 @@ declared-load: $(VENV)/.stamp-dev ## a million orders with a declared timeout wh
 	$(VENV_PYTHON) -m tests.torture.declared_load $(ARGS)
 
 .PHONY: fleet
-fleet: $(VENV)/.stamp-dev ## three databases and one fleet of workers, one of them killed or silent in turn: ARGS="--seconds 8"
+fleet: $(VENV)/.stamp-dev ## three databases and one fleet of workers, one of them killed, silent or slow in turn: ARGS="--seconds 8"
 	$(VENV_PYTHON) -m tests.torture.fleet $(ARGS)
 
 # Its figures go into docs/howto/high-availability.md. Wrong clocks need Debian's package libfaketime.

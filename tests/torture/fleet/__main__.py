@@ -1,8 +1,8 @@
 """Three PostgreSQL servers and one fleet of workers: `python -m tests.torture.fleet --help`.
 
-Each of the databases has jobs due all the time. In turn, one of them is killed, or stopped so that it is silent.
-Then a tenant moves from one to another and back while its timeouts fall due. Reports how late the jobs of each
-database begin. Exit status 1 if a job was lost, early or twice, or late in a healthy database.
+Each of the databases has jobs due all the time. In turn, one of them is killed, stopped so that it is silent, or
+slowed down. Then a tenant moves from one to another and back while its timeouts fall due. Reports how late the jobs of
+each database begin. Exit status 1 if a job was lost, early or twice, or late in a healthy database.
 """
 
 import argparse

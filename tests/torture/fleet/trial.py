@@ -1,8 +1,9 @@
-"""Phases in which all databases work, one of them is killed, and one is silent."""
+"""Phases in which all databases work, one of them is killed, one is silent, and one is slow."""
 
 import contextlib
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ SETTLE_SECONDS = 60.0  # after a fault, until all jobs have ended
 # The lateness of 99 of 100 jobs of the healthy databases, while the third one is down or silent. For a second, all
 # processes may wait for it at the same time. Without that limit they waited until it came back.
 HEALTHY_P99_MS = 2_000
+# A slow server works for a fifth of the time: each answer takes up to 0.4 s longer, as with a full disk queue.
+SLOW_STOPPED_SECONDS, SLOW_WORKING_SECONDS = 0.4, 0.1
 
 
 @dataclass
@@ -130,17 +133,48 @@ def killed(server: PostgresServer) -> Iterator[None]:
 @contextlib.contextmanager
 def silent(server: PostgresServer) -> Iterator[None]:
     """Stop all processes of the server inside the block: its connections stay open, and nobody answers."""
+    stopped = _stop(server)
+    try:
+        yield
+    finally:
+        _continue(stopped)
+
+
+@contextlib.contextmanager
+def slow(server: PostgresServer) -> Iterator[None]:
+    """Let all processes of the server work for a part of the time only, inside the block."""
+    over = threading.Event()
+
+    def alternate() -> None:
+        while not over.is_set():
+            stopped = _stop(server)
+            over.wait(SLOW_STOPPED_SECONDS)
+            _continue(stopped)
+            over.wait(SLOW_WORKING_SECONDS)
+
+    thread = threading.Thread(target=alternate, name="slow")
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _stop(server: PostgresServer) -> list[int]:
+    """Stop all processes of the server. Return their ids."""
     assert server.process is not None
     main = server.process.pid
     os.kill(main, signal.SIGSTOP)  # first, so that it starts no more
     pids = [int(pid) for pid in Path(f"/proc/{main}/task/{main}/children").read_text().split()]
-    try:
-        for pid in pids:
-            _signal(pid, signal.SIGSTOP)
-        yield
-    finally:
-        for pid in [*pids, main]:
-            _signal(pid, signal.SIGCONT)
+    for pid in pids:
+        _signal(pid, signal.SIGSTOP)
+    return [*pids, main]
+
+
+def _continue(pids: list[int]) -> None:
+    for pid in pids:
+        _signal(pid, signal.SIGCONT)
 
 
 def _signal(pid: int, how: int) -> None:
@@ -153,6 +187,7 @@ PHASES: dict[str, tuple[Callable[[PostgresServer], contextlib.AbstractContextMan
     "all well": (well, ""),
     "west killed": (killed, "west"),
     "east silent": (silent, "east"),
+    "west slow": (slow, "west"),
     "default killed": (killed, "default"),
     "default silent": (silent, "default"),
     "all well again": (well, ""),
