@@ -1,5 +1,12 @@
-"""Old import path of BodyLimit, kept for existing ASGI files. Use delaytasks.api.middleware."""
+"""The former home of BodyLimit. Use `from delaytasks.api.middleware import BodyLimit`."""
 
-from .middleware import BodyLimit
+from typing import TYPE_CHECKING
 
 __all__ = ["BodyLimit"]
+
+if TYPE_CHECKING:
+    from .middleware import BodyLimit
+else:
+    from ..deprecation import moved
+
+    __getattr__ = moved(__name__, {"BodyLimit": "delaytasks.api.middleware"}, removed_in="0.4")

@@ -1,4 +1,4 @@
-"""The former name of delaytasks.forwarding: imports from here keep working."""
+"""The former name of delaytasks.forwarding. The function `delaytasks.forward` keeps its name."""
 
 import sys
 from types import ModuleType
@@ -11,13 +11,14 @@ if TYPE_CHECKING:
 else:
     from importlib import import_module
 
-    def __getattr__(name: str) -> object:
-        return getattr(import_module("delaytasks.forwarding"), name)
+    from ..deprecation import moved
 
-    class _Shim(ModuleType):
+    __getattr__ = moved(__name__, dict.fromkeys(__all__, "delaytasks.forwarding"), removed_in="0.4")
+
+    class _Function(ModuleType):
         """This module is callable: once it is imported, `from delaytasks import forward` finds it, not the function."""
 
         def __call__(self, *args: Any, **options: Any) -> None:
-            self.forward(*args, **options)
+            import_module("delaytasks.forwarding").forward(*args, **options)
 
-    sys.modules[__name__].__class__ = _Shim
+    sys.modules[__name__].__class__ = _Function

@@ -1,5 +1,16 @@
-"""Kept for programs that import Lake from here. Use delaytasks.pipeline.tables.lake."""
+"""The former home of Lake. Use delaytasks.pipeline.tables.lake."""
 
-from .tables.lake import Lake, LakeError
+from typing import TYPE_CHECKING
 
 __all__ = ["Lake", "LakeError"]
+
+if TYPE_CHECKING:
+    from .tables.lake import Lake, LakeError
+else:
+    from ..deprecation import moved
+
+    __getattr__ = moved(
+        __name__,
+        {"Lake": "delaytasks.pipeline.tables.lake", "LakeError": "delaytasks.pipeline.tables.lake"},
+        removed_in="0.4",
+    )

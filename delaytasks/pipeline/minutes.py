@@ -1,5 +1,12 @@
-"""Kept for programs that import read() from here. Use delaytasks.pipeline.applications.minutes."""
+"""The former home of read(). Use delaytasks.pipeline.applications.minutes."""
 
-from .applications.minutes import read
+from typing import TYPE_CHECKING
 
 __all__ = ["read"]
+
+if TYPE_CHECKING:
+    from .applications.minutes import read
+else:
+    from ..deprecation import moved
+
+    __getattr__ = moved(__name__, {"read": "delaytasks.pipeline.applications.minutes"}, removed_in="0.4")

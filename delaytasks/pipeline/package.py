@@ -1,5 +1,12 @@
-"""Kept for programs that import zipped() from here. Use delaytasks.pipeline.spark.package."""
+"""The former home of zipped(). Use delaytasks.pipeline.spark.package."""
 
-from .spark.package import zipped
+from typing import TYPE_CHECKING
 
 __all__ = ["zipped"]
+
+if TYPE_CHECKING:
+    from .spark.package import zipped
+else:
+    from ..deprecation import moved
+
+    __getattr__ = moved(__name__, {"zipped": "delaytasks.pipeline.spark.package"}, removed_in="0.4")

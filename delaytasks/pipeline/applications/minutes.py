@@ -1,7 +1,8 @@
 """Read the per-minute statistics that the stream wrote. Needs only pyarrow, neither Spark nor the database.
 
-from delaytasks.pipeline import lake, minutes
-minutes.read(lake.Lake("/var/lake/default"), since_ms=...)
+from delaytasks.pipeline.applications import minutes
+from delaytasks.pipeline.tables.lake import Lake
+minutes.read(Lake("/var/lake/default"), since_ms=...)
 """
 
 from collections import defaultdict

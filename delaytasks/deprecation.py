@@ -1,0 +1,32 @@
+"""Names that have moved: they work for a while, with a warning. docs/howto/upgrade.md has the policy."""
+
+import warnings
+from collections.abc import Callable, Mapping
+from importlib import import_module
+
+__all__ = ["DelaytasksDeprecationWarning", "moved", "warn_moved"]
+
+
+class DelaytasksDeprecationWarning(DeprecationWarning):
+    """A name is used that a later version of delaytasks removes."""
+
+
+def warn_moved(old: str, new: str, removed_in: str, *, stacklevel: int = 2) -> None:
+    """Warn the caller of the caller that `old` is `new` now, and in which version it is removed."""
+    text = f"{old} is now {new}. The old name will be removed in delaytasks {removed_in}."
+    warnings.warn(text, DelaytasksDeprecationWarning, stacklevel=stacklevel + 1)
+
+
+def moved(module: str, names: Mapping[str, str], *, removed_in: str) -> Callable[[str], object]:
+    """Return the __getattr__ of a module whose names have moved: {"install": "delaytasks.celery"}.
+
+    Each use of a name gives a DelaytasksDeprecationWarning in the line that uses it.
+    """
+
+    def getattr_moved(name: str) -> object:
+        if name not in names:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        warn_moved(f"{module}.{name}", f"{names[name]}.{name}", removed_in)
+        return getattr(import_module(names[name]), name)
+
+    return getattr_moved
