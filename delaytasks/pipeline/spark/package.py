@@ -5,7 +5,7 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PLAIN_MODULES = ("__init__.py", "states.py", "validators.py", "exceptions.py", "clock.py")
+PLAIN_MODULES = ("__init__.py", "states.py", "validators.py", "exceptions.py", "clock.py", "deprecation.py")
 PACKAGES = ("calendars", "pipeline")
 MODULES = (
     *PLAIN_MODULES,
