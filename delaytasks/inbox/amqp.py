@@ -4,6 +4,7 @@ import contextlib
 import struct
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import kombu
@@ -11,7 +12,7 @@ import kombu
 from ..forwarding.publisher import CONNECT_SECONDS, ERRORS, Publisher, Unroutable
 from ..forwarding.targets import Rejected, TargetDown
 from .declarations import Inbox
-from .messages import Received, Refused
+from .formats import Received, Refused
 from .sources import BrokerDown
 
 MORE_SECONDS = 0.01  # how long to wait for more messages after the first
@@ -112,11 +113,18 @@ def _connection(options: dict[str, Any], transport: dict[str, Any]) -> kombu.Con
 
 def _received(message: Any) -> Received:
     properties = message.properties
-    headers = {name.lower(): str(value) for name, value in (message.headers or {}).items()}
+    headers = {name.lower(): _text(value) for name, value in (message.headers or {}).items() if value is not None}
     return Received(
         message.body or b"", headers, properties.get("content_type") or "", properties.get("message_id") or "",
         _ms(properties.get("timestamp")), message,
     )  # fmt: skip
+
+
+def _text(value: Any) -> str:
+    """Return the value of a header as text. Timestamps of AMQP are in UTC, and naive in py-amqp."""
+    if isinstance(value, datetime):
+        return (value if value.tzinfo else value.replace(tzinfo=UTC)).isoformat()
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def _ms(timestamp: Any) -> int | None:

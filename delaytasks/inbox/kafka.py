@@ -8,7 +8,7 @@ from ..exceptions import BadInput
 from ..forwarding import kafka
 from ..forwarding.targets import TargetDown
 from .declarations import Inbox
-from .messages import Received, Refused
+from .formats import Received, Refused
 from .sources import BrokerDown
 
 logger = logging.getLogger("delaytasks.kafka")

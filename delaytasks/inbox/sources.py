@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from .messages import Received, Refused
+from .formats import Received, Refused
 
 
 class BrokerDown(Exception):

@@ -62,6 +62,22 @@ def test_properties_and_headers_count(peer, inbox):
     assert Job.objects.get(key="order:2").body == {"n": 1}
 
 
+def test_plain_headers_may_have_the_types_of_amqp(peer, inbox):
+    due_at = datetime(2035, 1, 2, tzinfo=UTC)
+    plain = {"delaytasks-topic": "shop.close", "delaytasks-key": "order:1", "delaytasks-ttr": 5}
+    peer.queue += [
+        amqp.Message(b'{"n": 1}', application_headers=plain | {"delaytasks-due": due_at}, message_id="p1"),
+        amqp.Message(b"", application_headers=plain | {"delaytasks-id": 2, "delaytasks-key": "order:2",
+                                                       "delaytasks-delay": 60.5, "delaytasks-expires": None}),
+        amqp.Message(b"{}", application_headers=plain | {"delaytasks-delay": True}, message_id="p3"),
+    ]  # fmt: skip
+    assert take(inbox, 3) == {"stored": 2, "refused": 1}
+    first, second = Job.objects.order_by("key")
+    assert (first.body, first.due_at, first.ttr_ms) == ({"n": 1}, due_at, 5000)
+    assert (second.body, second.key) == ({}, "order:2")
+    assert set(InboxMessage.objects.values_list("message_id", flat=True)) == {"p1", "2"}
+
+
 def test_a_message_that_was_stored_and_not_acknowledged_is_repeated_and_does_nothing(peer, inbox):
     peer.queue += [amqp.Message(text().encode())]
     with contextlib.closing(connect(inbox)) as source:
@@ -174,6 +190,17 @@ def test_a_rabbitmq_has_the_dead_letter_with_its_headers_and_reason(rabbit, rabb
     (letter,) = messages(rabbit, rabbit_inbox.dead_letter)
     assert (letter.body, letter.properties["message_id"], letter.headers["shop"]) == ("{", "x", "eu")
     assert (letter.headers["delaytasks-code"], letter.headers["delaytasks-origin"]) == ("not-json", rabbit_inbox.amqp)
+
+
+def test_a_rabbitmq_has_messages_with_plain_headers_and_their_dead_letters(rabbit, rabbit_inbox, send):
+    plain = {"delaytasks-topic": "shop.close", "delaytasks-key": "order:1", "delaytasks-due": "2035-01-02T00:00:00Z"}
+    send('{"n": 1}', application_headers=plain, message_id="p1")
+    send('{"n": 1}', application_headers=plain | {"delaytasks-due": "2055-01-02T00:00:00Z"}, message_id="p2")
+    assert take(rabbit_inbox, 2) == {"stored": 1, "refused": 1}
+    assert Job.objects.get().body == {"n": 1}
+    (letter,) = messages(rabbit, rabbit_inbox.dead_letter)
+    assert (letter.properties["message_id"], letter.headers["delaytasks-code"]) == ("p2", "invalid")
+    assert "MAX_DELAY_SECONDS" in letter.headers["delaytasks-reason"]
 
 
 def delete_dead_letters(rabbit, inbox):

@@ -10,7 +10,8 @@ import pytest
 
 from delaytasks import handlers
 from delaytasks.clock import to_ms
-from delaytasks.inbox.messages import PREFIXES, Refused, decode
+from delaytasks.inbox.formats import PREFIXES, Refused
+from delaytasks.inbox.messages import decode
 
 from ..support.cloudevents_cases import BINARY_TYPES, DATA, EVENT, INVALID, STRUCTURED_TYPES, VALID
 from .conftest import received

@@ -5,6 +5,7 @@ import dataclasses
 import threading
 import time
 from collections import Counter
+from datetime import UTC, datetime
 
 import pytest
 from confluent_kafka import KafkaError
@@ -80,6 +81,18 @@ def test_a_cloudevent_in_binary_mode_is_taken(kafka, inbox, source, name):
     )  # fmt: skip
     assert take(source, inbox, 1) == {"stored": 1}
     assert Job.objects.get().body == {"n": 1}
+
+
+def test_a_message_with_plain_headers_is_taken_and_a_bad_one_is_a_dead_letter(kafka, inbox, source, name):
+    headers = {"delaytasks-topic": "shop.close", "delaytasks-key": "order:1", "delaytasks-due": "2035-01-02T00:00:00Z"}
+    kafka.produce(name, '{"n": 1}', **headers, **{"delaytasks-id": "h1"})
+    kafka.produce(name, '{"n": 2}', **{**headers, "message-id": "h2", "delaytasks-due": "tomorrow"})
+    assert take(source, inbox, 2) == {"stored": 1, "refused": 1}
+    job = Job.objects.get()
+    assert (job.key, job.body, job.due_at) == ("order:1", {"n": 1}, datetime(2035, 1, 2, tzinfo=UTC))
+    ((found, value),) = dead(kafka, inbox, 1)
+    assert (value, found["delaytasks-due"], found["delaytasks-code"]) == (b'{"n": 2}', "tomorrow", "invalid")
+    assert "delaytasks-due is 'tomorrow'" in found["delaytasks-reason"]
 
 
 def test_a_message_that_is_stored_and_not_confirmed_is_repeated_and_does_nothing(kafka, inbox, source, name):

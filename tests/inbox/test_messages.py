@@ -12,6 +12,7 @@ from delaytasks.exceptions import BadInput
 from delaytasks.inbox import consumer
 from delaytasks.inbox.consumer import _decode
 from delaytasks.inbox.messages import Refused, decode
+from delaytasks.validators import JSON_NULL
 
 from .conftest import document, received
 
@@ -114,6 +115,112 @@ def test_every_field_is_in_the_digest(kafka_inbox):
 def test_a_digest_is_the_same_in_another_process(kafka_inbox):
     digest = read(kafka_inbox, document(body=None)).digest
     assert digest.startswith("6be2ec1c30ac")
+
+
+# -- headers ------------------------------------------------------------------------------------
+
+PLAIN = {"delaytasks-topic": "shop.close", "delaytasks-key": "order:1", "delaytasks-id": "m1"}
+
+
+@pytest.mark.parametrize("fixture", ["kafka_inbox", "amqp_inbox"])
+def test_plain_headers_say_what_to_do_and_the_whole_message_is_the_body(request, fixture):
+    headers = PLAIN | {"delaytasks-due": "2030-01-02T00:00:00Z", "delaytasks-ttr": "5", "delaytasks-expires": "9.5"}
+    headers |= {"delaytasks-conflict": "keep", "trace": "x"}
+    command = read(request.getfixturevalue(fixture), {"action": "cancel", "n": 1}, **headers)
+    assert (command.action, command.topic, command.key) == ("schedule", "shop.close", "order:1")
+    assert (command.identity, command.on_conflict) == (("", "m1"), "keep")
+    due_at = NOW + timedelta(days=1)
+    assert command.terms == {"due_at": due_at, "ttr": 5, "expires": 9.5, "body": {"action": "cancel", "n": 1}}
+
+
+@pytest.mark.parametrize(("body", "terms"), [(b"", {}), (b"null", {"body": JSON_NULL}), (b"[1]", {"body": [1]})])
+def test_the_body_of_a_message_with_plain_headers_is_any_json_or_nothing(kafka_inbox, body, terms):
+    command = read(kafka_inbox, body, **PLAIN, **{"delaytasks-delay": "60"})
+    assert command.terms == {"delay": 60, **terms}
+
+
+def test_plain_headers_may_cancel(kafka_inbox):
+    command = read(kafka_inbox, b"not read", **PLAIN, **{"delaytasks-action": "cancel"})
+    assert (command.action, command.key, command.terms) == ("cancel", "order:1", {})
+
+
+def test_the_brokers_message_id_identifies_a_message_with_plain_headers(amqp_inbox):
+    headers = {name: value for name, value in PLAIN.items() if name != "delaytasks-id"} | {"delaytasks-delay": "1"}
+    assert read(amqp_inbox, {}, message_id="p1", **headers).message_id == "p1"
+    assert code_of(amqp_inbox, {}, **headers) == "invalid"
+
+
+def test_plain_headers_say_the_same_as_a_document(kafka_inbox):
+    plain = read(kafka_inbox, {"n": 1}, **PLAIN, **{"delaytasks-delay": "60"})
+    assert plain.digest == read(kafka_inbox, document(delay_seconds=60, body={"n": 1})).digest
+
+
+@pytest.mark.parametrize("mode", ["binary", "structured"])
+def test_a_cloudevent_may_have_its_due_time_in_a_plain_header(kafka_inbox, mode):
+    message = getattr(kafka, f"to_{mode}_event")(CloudEvent(dict(EVENT), {"n": 1}))
+    headers = {name: value.decode() for name, value in message.headers.items()}
+    headers |= {"delaytasks-due": "2030-01-02T00:00:00Z", "delaytasks-conflict": "again"}
+    command = read(kafka_inbox, message.value, content_type=headers.pop("content-type", ""), **headers)
+    assert (command.identity, command.topic, command.on_conflict) == (("/shop", "e1"), "shop.close", "again")
+    assert command.terms == {"due_at": NOW + timedelta(days=1), "body": {"n": 1}}
+
+
+@pytest.mark.parametrize("name", ["delaytasks-topic", "delaytasks-key", "delaytasks-id", "delaytasks-delay"])
+def test_a_cloudevent_that_has_a_field_twice_is_refused(kafka_inbox, name):
+    event = CloudEvent({**EVENT, "delaytasksdelay": 60}, None)
+    message = kafka.to_structured_event(event)
+    with pytest.raises(Refused, match=f"{name} and") as raised:
+        read(kafka_inbox, message.value, content_type="application/cloudevents+json", **{name: "60"})
+    assert raised.value.code == "invalid"
+
+
+def test_a_dead_letter_that_is_sent_again_with_its_headers_is_read_as_before(kafka_inbox):
+    """The inbox adds these headers to a dead letter."""
+    dead = {f"delaytasks-{name}": "x" for name in ("inbox", "code", "reason", "origin", "value")}
+    assert read(kafka_inbox, document(), **dead).digest == read(kafka_inbox, document()).digest
+    assert read(kafka_inbox, {}, **PLAIN, **dead, **{"delaytasks-delay": "5"}).terms == {"delay": 5, "body": {}}
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "code", "reason"),
+    [
+        ({"delaytasks-due": "tomorrow"}, b"{}", "invalid", "delaytasks-due is 'tomorrow'; give a time such as"),
+        ({"delaytasks-due": "1893456000"}, b"{}", "invalid", "delaytasks-due is '1893456000'; give a time such as"),
+        ({"delaytasks-due": ""}, b"{}", "invalid", "delaytasks-due is ''; give a time such as"),
+        ({"delaytasks-due": "2030-01-01T00:00:00"}, b"{}", "invalid", "NaiveDatetime"),
+        ({"delaytasks-due": "2040-06-01T00:00:00Z"}, b"{}", "invalid", "MAX_DELAY_SECONDS"),
+        ({"delaytasks-due": "2029-01-01T00:00:00Z"}, b"{}", "due-in-past", "past_seconds"),
+        ({"delaytasks-delay": "soon"}, b"{}", "invalid", "delaytasks-delay is 'soon'; give a number of seconds"),
+        ({"delaytasks-delay": "-1"}, b"{}", "invalid", "BadDelay"),
+        ({"delaytasks-delay": "5", "delaytasks-due": "2030-01-02T00:00:00Z"}, b"{}", "invalid", "both were given"),
+        ({"delaytasks-ttr": "5"}, b"{}", "invalid", "neither was given"),
+        ({"delaytasks-delay": "5", "delaytasks-ttr": "0"}, b"{}", "invalid", "BadTTR"),
+        ({"delaytasks-delay": "5", "delaytasks-conflict": "merge"}, b"{}", "invalid", "delaytasks-conflict is 'merge'"),
+        ({"delaytasks-delay": "5", "delaytasks-action": "stop"}, b"{}", "invalid", "delaytasks-action is 'stop'"),
+        ({"delaytasks-dleay": "5"}, b"{}", "invalid", "Unknown header 'delaytasks-dleay'. Known: delaytasks-action"),
+        ({"delaytasks-delay": "5", "delaytasks-key": ""}, b"{}", "invalid", "BadKey"),
+        ({"delaytasks-delay": "5", "delaytasks-id": "x" * 256}, b"{}", "invalid", "no valid id"),
+        ({"delaytasks-delay": "5", "delaytasks-topic": "shop.other"}, b"{}", "not-allowed", "shop.other"),
+        ({"delaytasks-delay": "5"}, b"{", "not-json", "not JSON"),
+        ({"delaytasks-delay": "5"}, b"\xff", "not-json", "not JSON"),
+        ({"delaytasks-action": "cancel", "delaytasks-delay": "5"}, b"", "invalid", "A cancel has no delaytasks-delay"),
+    ],
+)
+def test_a_wrong_header_is_refused_and_named(kafka_inbox, headers, body, code, reason):
+    with pytest.raises(Refused) as raised:
+        read(kafka_inbox, body, **PLAIN | headers)
+    assert (raised.value.code, reason in raised.value.reason) == (code, True), raised.value.reason
+
+
+@pytest.mark.parametrize("name", ["topic", "key"])
+def test_plain_headers_without_topic_or_key_are_refused(kafka_inbox, name):
+    headers = {each: value for each, value in PLAIN.items() if not each.endswith(name)} | {"delaytasks-delay": "5"}
+    with pytest.raises(Refused, match=f"no header delaytasks-{name}") as raised:
+        read(kafka_inbox, {}, **headers)
+    assert raised.value.code == "invalid"
+
+
+# -- what is refused ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,205 @@
+"""The formats of an inbox's messages: a JSON document, a CloudEvent in either mode, or JSON with plain headers."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from ..exceptions import BadInput, short_repr
+
+# The plain header, and the extension of a CloudEvent, that has a field's value. Extensions' names have no hyphens.
+HEADERS = {
+    "delaytasks-action": "action", "delaytasks-id": "id", "delaytasks-topic": "topic", "delaytasks-key": "key",
+    "delaytasks-due": "due_at", "delaytasks-delay": "delay_seconds", "delaytasks-ttr": "ttr_seconds",
+    "delaytasks-expires": "expires_seconds", "delaytasks-conflict": "on_conflict",
+}  # fmt: skip
+EXTENSIONS = {
+    name.replace("-", ""): field for name, field in HEADERS.items() if field not in ("id", "topic", "key")
+}  # fmt: skip
+ATTRIBUTES = {"id": "id", "type": "topic", "subject": "key"}  # of a CloudEvent
+HEADER_PREFIX = "delaytasks-"
+OWN_HEADERS = {f"{HEADER_PREFIX}{name}" for name in ("inbox", "code", "reason", "origin", "value")}  # of dead letters
+REQUIRED = ("specversion", "id", "source", "type")  # of a CloudEvent; the library makes up an id that is missing
+MAX_REASON = 1000
+PREFIXES = {"kafka": "ce_", "amqp": "ce-"}  # of the headers of a CloudEvent in binary mode
+
+
+@dataclass(frozen=True)
+class Received:
+    """A message as the broker delivered it.
+
+    headers     names in lower case, and their values as text
+    message_id  the broker's property or header; "" without one
+    sent_ms     ms since 1970: the broker's or the producer's time; None if it is not known
+    raw         the message of the client library
+    """
+
+    body: bytes
+    headers: Mapping[str, str]
+    content_type: str
+    message_id: str
+    sent_ms: int | None
+    raw: Any
+
+
+class Refused(Exception):
+    """The message is refused: it goes to the dead-letter topic or queue.
+
+    code    a word for programs; see docs/howto/inbox.md
+    reason  a text for people; shortened, and without what no header can have
+    """
+
+    def __init__(self, code: str, reason: str) -> None:
+        self.code, self.reason = code, reason.encode(errors="backslashreplace").decode()[:MAX_REASON]
+        super().__init__(self.reason)
+
+
+class Fields(NamedTuple):
+    """What a message says.
+
+    fields   by the names that a JSON document has
+    source   of a CloudEvent; otherwise ""
+    names    how the message calls a field, where that is a header
+    """
+
+    fields: dict[str, Any]
+    source: str
+    names: Mapping[str, str]
+
+
+def read(received: Received, protocol: str) -> Fields:
+    """Return the fields of a message, which are not validated. Raises Refused, BadInput."""
+    headers, names = _plain_headers(received.headers)
+    if _is_structured(received) or _event_attributes(received, protocol):
+        fields, source = _read_event(received, protocol, headers, names)
+    elif headers:
+        fields, source = _read_plain(received, headers), ""
+    else:
+        fields, source = _object(received.body), ""
+    if received.message_id and not source:
+        fields.setdefault("id", received.message_id)
+    return Fields(fields, source, names)
+
+
+# -- plain headers ------------------------------------------------------------------------------
+
+
+def _plain_headers(headers: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the fields that plain headers have, and the names of these headers. Raises Refused."""
+    plain = {name: text for name, text in headers.items() if name.startswith(HEADER_PREFIX) and name not in OWN_HEADERS}
+    for name in plain:
+        if name not in HEADERS:
+            raise Refused("invalid", f"Unknown header {short_repr(name)}. Known: {', '.join(HEADERS)}.")
+    return {HEADERS[name]: text for name, text in plain.items()}, {HEADERS[name]: name for name in plain}
+
+
+def _read_plain(received: Received, headers: Mapping[str, Any]) -> dict[str, Any]:
+    for name in ("topic", "key"):
+        if name not in headers:
+            raise Refused("invalid", f"The message has no header {HEADER_PREFIX}{name}.")
+    fields = {"action": "schedule", **headers}
+    if fields["action"] != "cancel" and received.body:
+        fields["body"] = _json(received.body)
+    return fields
+
+
+# -- CloudEvents --------------------------------------------------------------------------------
+
+
+def _is_structured(received: Received) -> bool:
+    return received.content_type.lower().startswith("application/cloudevents")
+
+
+def _event_attributes(received: Received, protocol: str) -> dict[str, str]:
+    """Return the attributes of a CloudEvent in binary mode; {}: it is none."""
+    prefix = PREFIXES[protocol]
+    return {name[len(prefix) :]: text for name, text in received.headers.items() if name.startswith(prefix)}
+
+
+def _read_event(
+    received: Received, protocol: str, headers: Mapping[str, Any], names: Mapping[str, str]
+) -> tuple[dict[str, Any], str]:
+    """Return the fields and the source of a CloudEvent, which plain headers complete."""
+    event = _checked_event(received, protocol)
+    attributes, data = _parts(event, protocol)
+    called = {field: name for name, field in (ATTRIBUTES | EXTENSIONS).items() if attributes.get(name) is not None}
+    for field in called.keys() & headers.keys():
+        raise Refused("invalid", f"The message has {names[field]} and {called[field]}: give one of them.")
+    fields: dict[str, Any] = {field: attributes.get(name) for name, field in ATTRIBUTES.items()}
+    fields |= {field: attributes[name] for name, field in EXTENSIONS.items() if name in attributes}
+    fields = {"action": "schedule"} | fields | dict(headers)
+    if data is not None and fields["action"] != "cancel":
+        fields["body"] = data
+    return fields, str(attributes.get("source", ""))
+
+
+def _checked_event(received: Received, protocol: str) -> Received:
+    """Return the message without what the library cannot read although it means nothing. Raises Refused."""
+    if _is_structured(received):
+        document = _object(received.body)
+        _check_attributes(document)
+        return replace(received, body=_without_nulls(received.body, document))
+    _check_attributes(_event_attributes(received, protocol))
+    if "json" in (received.content_type or "json"):
+        _json(received.body or b"null")  # the library takes what is not JSON as text
+    return received
+
+
+def _check_attributes(attributes: Mapping[str, Any]) -> None:
+    missing = [name for name in REQUIRED if attributes.get(name) in (None, "")]
+    if missing:
+        raise Refused("invalid", f"The message is not a CloudEvent: it has no {missing[0]}.")
+
+
+def _without_nulls(body: bytes, document: Mapping[str, Any]) -> bytes:
+    """Return the event without attributes that are null, which is the same, and which the library refuses."""
+    kept = {name: value for name, value in document.items() if value is not None or name == "data"}
+    return body if len(kept) == len(document) else json.dumps(kept).encode()
+
+
+def _parts(received: Received, protocol: str) -> tuple[Mapping[str, Any], Any]:
+    """Return the attributes and the data of a CloudEvent. Raises Refused, BadInput."""
+    try:
+        event = _event(received, protocol)
+        attributes, data = event.get_attributes(), event.get_data()
+    except BadInput:
+        raise
+    except Exception as error:  # the library raises errors of many kinds
+        raise Refused("invalid", f"The message is not a CloudEvent: {type(error).__name__}: {error}") from None
+    if isinstance(data, bytes):
+        raise Refused("not-json", "The data of the CloudEvent is binary; it must be JSON or text.")
+    return attributes, data
+
+
+def _event(received: Received, protocol: str) -> Any:
+    library = _library("kafka" if protocol == "kafka" else "rabbitmq")
+    content_type, headers = received.content_type or None, dict(received.headers)
+    if protocol == "amqp":
+        return library.from_rabbitmq_event(library.RabbitMQMessage(headers, content_type, received.body))
+    encoded = {name: text.encode() for name, text in headers.items() if text or name != "content-type"}
+    return library.from_kafka_event(library.KafkaMessage(encoded, None, received.body))
+
+
+def _library(binding: str) -> Any:
+    try:
+        return import_module(f"cloudevents.core.bindings.{binding}")
+    except ImportError as error:
+        raise BadInput("cloudevents is not installed: pip install 'cloudevents>=2.2,<3'.") from error
+
+
+# -- JSON ---------------------------------------------------------------------------------------
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    document = _json(body)
+    if not isinstance(document, dict):
+        raise Refused("not-json", f"The message is a {type(document).__name__} of JSON; it must be an object.")
+    return document
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return json.loads(body.decode())
+    except (ValueError, RecursionError) as error:
+        raise Refused("not-json", f"The message is not JSON: {str(error) or type(error).__name__}") from None
