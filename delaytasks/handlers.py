@@ -28,17 +28,20 @@ ErrorClasses = type[Exception] | tuple[type[Exception], ...]
 class Snooze:
     """The result of a handler that is not done yet: the job runs again after `delay`.
 
-    delay   timedelta, or seconds as int or float, from the end of the attempt; up to 366 days
+    delay    timedelta, or seconds as int or float, from the end of the attempt; up to 366 days
+    reason   str, one line of up to 255 characters, stored in the job's event
 
     A snooze is not a failure and does not count against max_attempts, but the job's attempt number still
     grows. A batch handler returns one Snooze for all of its jobs, or a mapping of job.id to Snooze or None.
 
-    Raises BadDelay. The name comes from Oban, a job queue for Elixir.
+    Raises BadDelay, BadInput. The name comes from Oban, a job queue for Elixir.
     """
 
     delay: timedelta | float | int
+    reason: str = ""
 
     def __post_init__(self) -> None:
+        check_line(self.reason, what="Snooze")
         to_delay_ms(self.delay, max_seconds=366 * 86_400, what="Snooze")
 
     @property
@@ -67,6 +70,19 @@ class Skip:
 
     def __post_init__(self) -> None:
         check_line(self.reason, what="Skip")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The result of a forwarded job that is finished, with the answer of its target for the job's event.
+
+    reason   str, one line of up to 255 characters
+    """
+
+    reason: str
+
+    def __post_init__(self) -> None:
+        check_line(self.reason, what="Finished")
 
 
 SingleResult = Snooze | Skip | None

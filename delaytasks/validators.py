@@ -60,6 +60,12 @@ def check_line(text: object, *, what: str, expected: str = "one line") -> str:
     return text
 
 
+def to_line(text: str) -> str:
+    """Return the beginning of a text as check_line() takes it: characters that are not printable become spaces."""
+    line = "".join(" " if unicodedata.category(c) in UNPRINTABLE else c for c in text[: MAX_KEY + 1])
+    return line if len(line) <= MAX_KEY else f"{line[: MAX_KEY - 3]}..."
+
+
 def to_delay_ms(delay: timedelta | float | int, *, max_seconds: float, what: str = "delay") -> int:
     """Convert a timedelta or seconds to milliseconds, rounded up. Raises BadDelay."""
     if isinstance(delay, bool) or not isinstance(delay, timedelta | int | float):

@@ -6,14 +6,16 @@ from typing import Any
 
 from .. import databases
 from ..exceptions import TTRExceeded
-from ..handlers import Snooze
+from ..handlers import Finished, Snooze
+from ..validators import to_line
 from ..worker.attempt import RunningJob
 from . import holds
 from .targets import Format, Message, Rejected, Target, TargetDown
 
 MARGIN_SECONDS = 1.0  # of the TTR, left to store the result of a call
 ALONE_SECONDS = 5.0  # for how long the messages of a refused batch are sent one by one; the rest goes back
-# By the id of the job. None: its message is confirmed. A Snooze: it goes back. Otherwise the error of the attempt.
+# By the id of the job. None, or Finished with the target's answer: its message is confirmed. A Snooze: it goes back.
+# Otherwise the error of the attempt.
 Results = dict[int, Any]
 
 
@@ -25,21 +27,25 @@ def deliver(jobs: Sequence[RunningJob], *, target: Target, format: Format, sourc
     using, topic = jobs[0].using, jobs[0].topic
     wait = holds.wait_seconds(using, topic, jobs[0].ttr_ms)
     if wait:
-        return _hand_back(jobs, wait)
+        return dict.fromkeys((job.id for job in jobs), Snooze(wait))
     results = _Call(target, jobs, format, source).send(probes=wait == 0)
     down = [error for error in results.values() if isinstance(error, TargetDown)]
     if down:
-        if None in results.values():  # it took some, as a queue that was full does: the hold begins anew
+        if any(map(_is_confirmed, results.values())):  # a queue that was full takes some: the hold begins anew
             holds.release(using, topic)
         seconds = holds.hold(using, topic, down[0].reason, down[0].retry_seconds)
-        return _hand_back(jobs, seconds) | {i: each for i, each in results.items() if not isinstance(each, TargetDown)}
-    if any(each is None or isinstance(each, Rejected) for each in results.values()):
+        return {i: _postponed(each, seconds) if isinstance(each, TargetDown) else each for i, each in results.items()}
+    if any(_is_confirmed(each) or isinstance(each, Rejected) for each in results.values()):
         holds.release(using, topic)
     return results
 
 
-def _hand_back(jobs: Sequence[RunningJob], seconds: float) -> Results:
-    return dict.fromkeys((job.id for job in jobs), Snooze(seconds))
+def _is_confirmed(result: Any) -> bool:
+    return result is None or isinstance(result, Finished)
+
+
+def _postponed(error: TargetDown, seconds: float) -> Snooze:
+    return Snooze(seconds, to_line(error.reason))
 
 
 class _Call:
@@ -100,8 +106,9 @@ class _Call:
                 deliver_many(messages, seconds, self._keep)
                 return None
             for message in messages:
-                self.target.deliver(message, seconds)
-                self._keep(message, None)
+                answer = self.target.deliver(message, seconds)
+                is_text = isinstance(answer, str) and answer
+                self.results[message.id] = Finished(to_line(answer)) if is_text else None
         except Rejected as error:
             return Rejected(str(error))  # without traceback: staff read what the target answered
         except (Exception, TTRExceeded) as error:

@@ -59,8 +59,10 @@ class BatchRefused(Exception):
 class Target(Protocol):
     """Something outside that takes messages."""
 
-    def deliver(self, message: Message, timeout_seconds: float) -> None:
+    def deliver(self, message: Message, timeout_seconds: float) -> str | None:
         """Send the message and wait until the target has confirmed it.
+
+        Returns None, or the target's answer: a text whose beginning is kept in the job's event, without secrets.
 
         Raises TargetDown, Rejected, or another exception: then the attempt fails and the job is retried.
         """

@@ -76,8 +76,11 @@ class Webhook:
     def __repr__(self) -> str:
         return f"Webhook({self.url.scheme}://{self.url.netloc}{self.url.path})"
 
-    def deliver(self, message: Message, timeout_seconds: float) -> None:
-        """Send the message. Raises TargetDown, Rejected, http.Timeout, or Failed for an answer that may change."""
+    def deliver(self, message: Message, timeout_seconds: float) -> str:
+        """Send the message. Return the answer, shortened and redacted.
+
+        Raises TargetDown, Rejected, http.Timeout, or Failed for an answer that may change.
+        """
         encoded = events.encode(message, "http")
         headers = {"Content-Type": encoded.content_type, **encoded.headers}
         headers |= self._signature(message.id, encoded.body) | self.headers
@@ -87,7 +90,7 @@ class Webhook:
             self.url, headers, encoded.body, allowed=self.networks, context=context,
             timeout_seconds=min(self.timeout, timeout_seconds),
         )  # fmt: skip
-        raise_for_status(response)
+        return checked_answer(response)
 
     def _signature(self, message_id: str, body: bytes) -> dict[str, str]:
         if not self.secrets:
@@ -124,11 +127,12 @@ class Failed(Exception):
     """The receiver answered with an error that may pass: the attempt has failed."""
 
 
-def raise_for_status(response: http.Response) -> None:
+def checked_answer(response: http.Response) -> str:
+    """Return the status and the beginning of the response, if it confirms the message. Otherwise raise an error."""
     status = response.status
+    text = f"The receiver answered {status}. {_shown(response)}".removesuffix(" ")
     if 200 <= status < 300:
-        return
-    text = f"The receiver answered {status}. {_shown(response)}".strip()
+        return text
     if status in CONTENT_STATUSES:
         raise Rejected(text)
     if status in RETRY_STATUSES or status > 504:

@@ -2,8 +2,8 @@
 
     manage.py delaytasks inbox NAME
 
-`declarations` says which inboxes there are, `formats` reads their messages, `messages` validates them, `store` writes the
-jobs, `consumer` is the loop.
+`declarations` says which inboxes there are, `formats` reads their messages, `messages` validates them, `store` writes
+the jobs, `consumer` is the loop.
 Importing this package opens no connection and loads no models.
 """
 

@@ -100,7 +100,9 @@ class Poll(Generic[Function]):
             return result
         if _is_settled(job, result):
             return None
-        return Polled(result.delay if isinstance(result, Snooze) else self.ladder.delay(job.polls))
+        if isinstance(result, Snooze):
+            return Polled(result.delay, result.reason)
+        return Polled(self.ladder.delay(job.polls))
 
     def _ask_last(self, job: RunningJob) -> Any:
         """Poll at the deadline, and give up unless the answer is true. The writes of a failed poll are rolled back."""

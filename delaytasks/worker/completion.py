@@ -67,7 +67,7 @@ class Completion(NamedTuple):
     outcome: Outcome
     delay_ms: int | None = None  # until the next attempt; None keeps the due time
     error: str = ""  # an ErrorCode or a shortened traceback, of which the job's row stores the last line
-    reason: str = ""  # why a handler skipped its job
+    reason: str = ""  # why a handler skipped or snoozed its job, or the answer of a target
     exception: BaseException | None = None  # for the log, if the job is dead
     until_ms: int | None = None  # with delay_ms: the next attempt is due at this time at the latest
     polled: bool = False  # a poll was answered "not yet"

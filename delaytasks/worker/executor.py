@@ -13,7 +13,7 @@ from .. import databases, tracing
 from ..db import dialects, lookups, transitions
 from ..db.retries import retry_once
 from ..exceptions import LeaseLost, TTRExceeded
-from ..handlers import Handler, Polled, Retry, Skip, Snooze
+from ..handlers import Finished, Handler, Polled, Retry, Skip, Snooze
 from ..jobs.context import running_jobs
 from ..outcomes import ErrorCode
 from ..states import Outcome
@@ -271,11 +271,14 @@ class Executor:
             elif isinstance(result, Snooze):
                 polled = isinstance(result, Polled)
                 snoozed = Completion(
-                    attempt, Outcome.SNOOZED, result.delay_ms, until_ms=attempt.until_ms, polled=polled
-                )
+                    attempt, Outcome.SNOOZED, result.delay_ms, reason=result.reason, until_ms=attempt.until_ms,
+                    polled=polled,
+                )  # fmt: skip
                 completions.append(snoozed)
             elif isinstance(result, Skip):
                 completions.append(Completion(attempt, Outcome.SKIPPED, reason=result.reason))
+            elif isinstance(result, Finished):
+                completions.append(Completion(attempt, Outcome.FINISHED, reason=result.reason))
             elif failed:
                 completions.append(self.failure(attempt, result))
             else:

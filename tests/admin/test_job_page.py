@@ -197,6 +197,12 @@ def test_a_reason_is_stored_and_shown(admin_client):
     assert "Reason: the customer called" in timeline(admin_client, job)[0]
 
 
+def test_the_answer_of_a_target_is_shown_as_one(admin_client):
+    job = make_job("order:1", state=State.FINISHED)
+    make_event(job, Outcome.FINISHED, reason="The receiver answered <204>.")
+    assert "Answer: The receiver answered <204>." in timeline(admin_client, job)[0]
+
+
 def test_a_reason_is_optional_unless_the_topic_requires_one(admin_client):
     job = make_job("order:1")
     page = page_of(admin_client, job)

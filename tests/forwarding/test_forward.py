@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -10,6 +11,7 @@ from delaytasks import handlers, schedule
 from delaytasks.checks import check_clashes
 from delaytasks.forwarding import Rejected, TargetDown, Webhook, forward
 from delaytasks.models import Job, JobEvent, Topic
+from delaytasks.worker import ttr
 
 from ..support.stage import outcomes, state_of
 
@@ -206,6 +208,88 @@ def test_the_answer_of_a_webhook_is_kept_in_the_event_shortened_and_redacted(sta
     assert "no such order" in event.error
     assert "s3cret" not in event.error
     assert len(event.error) < 600
+
+
+@pytest.fixture
+def hook(stage, receiver):
+    """The topic "hook", which is forwarded to the receiver."""
+    stage.registered.append("hook")
+    forward("hook", Webhook(f"http://localhost:{receiver.port}/", allow_http=True, allow_networks=["127.0.0.0/8"]))
+    return receiver
+
+
+def answer_in_event(stage):
+    """Return the outcome and the reason of the newest event of a job that is due now."""
+    schedule("hook", key="a", delay=0, on_conflict="replace")
+    stage.go()
+    return JobEvent.objects.filter(job__key="a").order_by("-id").values_list("outcome", "reason").first()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "answer"),
+    [
+        (204, b"", "The receiver answered 204."),
+        (200, b"taken\nwith thanks\x00", "The receiver answered 200. taken with thanks"),
+        (202, b'{"queue": 7, "token": "s3cret"}', 'The receiver answered 202. {"queue": 7, "token": "••••••"}'),
+        (200, b"the password", "The receiver answered 200. (The response is hidden: it contains a word of REDACT.)"),
+        (200, b'"\\ud800 \\u2028"', 'The receiver answered 200. "   "'),
+    ],
+)  # fmt: skip
+def test_the_answer_that_finishes_a_job_is_in_its_event(stage, hook, status, body, answer):
+    hook.status, hook.body = status, body
+    assert answer_in_event(stage) == ("finished", answer)
+
+
+def test_a_long_answer_is_shortened_in_the_event(stage, hook):
+    hook.status, hook.body = 200, "ä".encode() * 5000
+    outcome, reason = answer_in_event(stage)
+    assert (outcome, len(reason)) == ("finished", 255)
+    assert (reason[:32], reason[-4:]) == ("The receiver answered 200. äääää", "ä...")
+
+
+@pytest.mark.parametrize("status", [302, 401, 404, 410, 429, 503])
+def test_the_answer_that_holds_the_topic_is_in_the_event_of_the_job_that_was_sent(stage, hook, status):
+    hook.status, hook.body, hook.headers = status, b'{"wait": true, "secret": "s3cret"}', {"Retry-After": "30"}
+    outcome, reason = answer_in_event(stage)
+    assert (outcome, f"The receiver answered {status}" in reason, "s3cret" in reason) == ("snoozed", True, False)
+    hook.status = 204
+    schedule("hook", key="b", delay=0)
+    stage.go()
+    assert JobEvent.objects.get(job__key="b").reason == ""  # it was not sent: the topic is held
+
+
+def test_the_answer_that_fails_an_attempt_is_in_its_event(stage, hook):
+    hook.status, hook.body = 500, b'{"error": "a defect", "token": "s3cret"}'
+    answer_in_event(stage)
+    event = JobEvent.objects.get(job__key="a", outcome="failed")
+    assert 'The receiver answered 500. {"error": "a defect", "token": "••••••"}' in event.error
+
+
+def test_a_text_that_a_target_returns_is_kept_and_what_else_it_returns_is_not(stage, target, monkeypatch):
+    results = {"a": "taken\tas 7" + "!" * 300, "b": object(), "c": None, "d": ""}
+    monkeypatch.setattr(target, "deliver", lambda message, seconds: results[message.key])
+    for key in results:
+        schedule("t", key=key, delay=0)
+    stage.go()
+    events = JobEvent.objects.filter(outcome="finished").values_list("job__key", "reason")
+    assert dict(events) == {"a": f"taken as 7{'!' * 242}...", "b": "", "c": "", "d": ""}
+
+
+def test_a_call_of_a_webhook_ends_before_the_ttr_and_fails_the_attempt(stage, receiver, ttr_state):
+    """The timeout of the target is longer: the rest of the TTR limits the call, and leaves time to store its result."""
+    ttr.enforce(watchdog=False, grace_seconds=5)
+    stage.registered.append("hook")
+    url = f"http://localhost:{receiver.port}/"
+    forward("hook", Webhook(url, allow_http=True, allow_networks=["127.0.0.0/8"], timeout=60), ttr=3)
+    ended = threading.Event()
+    receiver.answer = lambda request: ended.wait(30)
+    schedule("hook", key="a", delay=0)
+    stage.go()
+    ended.set()
+    event = JobEvent.objects.get(job__key="a")
+    assert event.outcome == "failed"  # not "timed_out": the TTR did not interrupt the call
+    assert "Timeout: localhost did not answer within" in event.error
+    assert len(receiver.requests) == 1
 
 
 # -- declarations -------------------------------------------------------------------------------

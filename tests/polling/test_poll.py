@@ -204,13 +204,14 @@ def test_a_last_poll_that_the_database_fails_is_retried(timeouts, register, bank
 
 
 def test_a_snooze_is_asked_again_after_its_own_delay_at_the_deadline_at_the_latest(timeouts, register, bank):
-    bank.answers = [Snooze(60), False, Snooze(DAY), Snooze(1)]
+    bank.answers = [Snooze(60, "closed"), False, Snooze(DAY), Snooze(1)]
     register("t", bank.ask, every=["2m", "10m", "1h"], until="1h", on_give_up=lambda job: effect("effect"))
     start = timeouts.now
     schedule("t", "a", delay=0)
     runs = timeouts.advance(hours=2)
     assert minutes_of(runs, start) == [0, 1, 11, 60]
     assert (runs[-1].outcome, effects()) == ("finished", ["effect"])
+    assert JobEvent.objects.filter(outcome="snoozed").order_by("id").values_list("reason", flat=True)[0] == "closed"
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["before the deadline", "at the deadline"])

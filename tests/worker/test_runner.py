@@ -8,7 +8,7 @@ from django.db import connection, transaction
 from delaytasks import Retry, Snooze, cancel, schedule, topics
 from delaytasks.backoff import Backoff
 from delaytasks.db import lookups
-from delaytasks.exceptions import LeaseLost, Reserved, TTRExceeded
+from delaytasks.exceptions import BadInput, LeaseLost, Reserved, TTRExceeded
 from delaytasks.maintenance import sweep
 from delaytasks.models import Job, JobEvent, Topic
 from delaytasks.worker import completion
@@ -120,6 +120,19 @@ def test_a_snooze_runs_the_handler_again_later_and_is_no_failure(stage, db_clock
     assert calls == [1, 2, 3, 4]
     assert outcomes("a") == ["snoozed", "snoozed", "snoozed", "finished"]
     assert Job.objects.get().failures == 0
+
+
+def test_the_reason_of_a_snooze_is_in_its_event(stage):
+    stage.handler("t")(lambda job: Snooze(10, "the bank is closed"))
+    schedule("t", key="a", delay=0)
+    stage.go()
+    assert JobEvent.objects.get(job__key="a").reason == "the bank is closed"
+
+
+@pytest.mark.parametrize("reason", ["two\nlines", "x" * 256, None, "\x00"])
+def test_a_reason_of_a_snooze_that_is_not_one_line_is_refused(reason):
+    with pytest.raises(BadInput, match="Snooze"):
+        Snooze(10, reason=reason)
 
 
 def test_a_failing_job_backs_off_exponentially_and_dies_with_its_traceback(stage, db_clock):
