@@ -23,10 +23,11 @@ TERM = re.compile(r"^(?P<names>\w+(?:, \w+)*) {2,}(?P<description>\S.*)$")  # a 
 METHODS = ("get", "post", "put", "patch", "delete")
 
 CHANGES = ("schedule", "schedule_many", "cancel", "reschedule", "run_now", "retry_dead")
-ASYNC_CHANGES = tuple(f"a{name}" for name in CHANGES)
+ASYNC_CHANGES = tuple(f"a{name}" for name in (*CHANGES, "cancel_many"))
 HANDLERS = ("handler", "RunningJob", "Snooze", "Retry")
 OTHER_MODULES = (
-    "delaytasks.celery.install", "delaytasks.backoff.Backoff", "delaytasks.jobs.schedule.schedule_unique",
+    "delaytasks.celery.install", "delaytasks.jobs.handles.Handle", "delaytasks.backoff.Backoff",
+    "delaytasks.jobs.schedule.schedule_unique",
     "delaytasks.forwarding.Kafka", "delaytasks.forwarding.Amqp", "delaytasks.forwarding.Webhook",
     "delaytasks.forwarding.CeleryTask", "delaytasks.inbox.declare", "delaytasks.service_levels.ServiceLevel",
     "delaytasks.service_levels.SlaEvent", "delaytasks.service_levels.SlaStatus",
@@ -109,10 +110,11 @@ def signature(function: Any) -> str:
     """Return the signature on one line, or with a line for each argument if it is longer than 100 characters."""
     node = node_of(function)
     returns = f" -> {annotation(node.returns)}" if node.returns else ""
-    one_line = f"{node.name}({', '.join(arguments_of(node.args))}){returns}"
+    name = function.__name__  # of an asynchronous form, not that of the function in the source
+    one_line = f"{name}({', '.join(arguments_of(node.args))}){returns}"
     if len(one_line) <= 100:
         return one_line
-    return f"{node.name}(\n" + "".join(f"    {each},\n" for each in arguments_of(node.args)) + f"){returns}"
+    return f"{name}(\n" + "".join(f"    {each},\n" for each in arguments_of(node.args)) + f"){returns}"
 
 
 def arguments_of(args: ast.arguments) -> Iterator[str]:

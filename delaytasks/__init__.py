@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 __version__ = "0.2.0"
 
 __all__ = [
-    "Calendar", "CancelResult", "Retry", "RunningJob", "Skip", "Snooze", "acancel", "areschedule", "aretry_dead",
-    "arun_now", "aschedule", "aschedule_many", "cancel", "cancel_many", "forward", "handler", "jobs_of", "levels",
-    "poll", "recurring", "reschedule", "retry_dead", "run_now", "schedule", "schedule_many", "sla", "timeout",
+    "Calendar", "CancelResult", "Retry", "RunningJob", "Skip", "Snooze", "acancel", "acancel_many", "areschedule",
+    "aretry_dead", "arun_now", "aschedule", "aschedule_many", "cancel", "cancel_many", "forward", "handler", "jobs_of",
+    "levels", "poll", "recurring", "reschedule", "retry_dead", "run_now", "schedule", "schedule_many", "sla", "timeout",
 ]  # fmt: skip
 
 # The same names twice: as imports for type checkers, and as modules to import when a name is first used.
@@ -29,7 +29,15 @@ if TYPE_CHECKING:
     from .calendars.calendar import Calendar
     from .forwarding.registration import forward
     from .handlers import Retry, Skip, Snooze, handler
-    from .jobs.asynchronous import acancel, areschedule, aretry_dead, arun_now, aschedule, aschedule_many
+    from .jobs.asynchronous import (
+        acancel,
+        acancel_many,
+        areschedule,
+        aretry_dead,
+        arun_now,
+        aschedule,
+        aschedule_many,
+    )
     from .jobs.cancellation import cancel_many
     from .jobs.control import cancel, reschedule, retry_dead, run_now
     from .jobs.schedule import schedule, schedule_many
@@ -52,6 +60,7 @@ else:
         "Skip": "handlers",
         "Snooze": "handlers",
         "acancel": "jobs.asynchronous",
+        "acancel_many": "jobs.asynchronous",
         "areschedule": "jobs.asynchronous",
         "aretry_dead": "jobs.asynchronous",
         "arun_now": "jobs.asynchronous",

@@ -26,8 +26,9 @@ PUBLIC = {  # name -> its module
     "handler": "handlers", "jobs_of": "jobs.subjects", "recurring": "recurrence.decorator",
     "reschedule": "jobs.control", "retry_dead": "jobs.control", "run_now": "jobs.control",
     "schedule": "jobs.schedule", "schedule_many": "jobs.schedule",
-    "acancel": "jobs.asynchronous", "areschedule": "jobs.asynchronous", "aretry_dead": "jobs.asynchronous",
-    "arun_now": "jobs.asynchronous", "aschedule": "jobs.asynchronous", "aschedule_many": "jobs.asynchronous",
+    "acancel": "jobs.asynchronous", "acancel_many": "jobs.asynchronous", "areschedule": "jobs.asynchronous",
+    "aretry_dead": "jobs.asynchronous", "arun_now": "jobs.asynchronous", "aschedule": "jobs.asynchronous",
+    "aschedule_many": "jobs.asynchronous",
 }  # fmt: skip
 HEAVY = ("redis", "celery", "kombu", "psycopg", "sqlite3", "django.db", "django.conf", "rest_framework", "pyspark")
 

@@ -1,4 +1,4 @@
-"""The public verbs as coroutine functions, for async views and `async def` handlers.
+"""The public verbs, and those of handles, as coroutine functions, for async views and `async def` handlers.
 
 Each has the arguments, the result and the exceptions of the function without the "a". Django's database drivers are
 synchronous, so each runs in the thread in which Django runs synchronous code (asgiref's sync_to_async). Inside an
@@ -7,10 +7,11 @@ atomic handler that is the thread of its transaction.
 
 import functools
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
 from asgiref.sync import sync_to_async
 
+from .cancellation import cancel_many
 from .control import cancel, reschedule, retry_dead, run_now
 from .schedule import schedule, schedule_many
 
@@ -19,18 +20,17 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Self = TypeVar("Self")
 
 
 def _asynchronous(verb: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
-    name = verb.__name__
-
     @functools.wraps(verb)
     async def call(*args: P.args, **kwargs: P.kwargs) -> R:
         return await sync_to_async(verb)(*args, **kwargs)
 
-    call.__name__ = call.__qualname__ = f"a{name}"
+    _name(call, verb)
     call.__module__ = __name__
-    call.__doc__ = f"""Await {name}(): the same arguments, result and exceptions, without blocking the event loop.
+    call.__doc__ = f"""{call.__doc__}
 
     Outside a handler the call is a transaction of its own. Inside an `async def` handler with atomic=True it
     takes effect with the handler's transaction. Django has no transaction for async code: to schedule a job
@@ -39,9 +39,32 @@ def _asynchronous(verb: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
     return call
 
 
+def asynchronous_method(
+    verb: Callable[Concatenate[Self, P], R],
+) -> Callable[Concatenate[Self, P], Coroutine[Any, Any, R]]:
+    """Return a method that awaits the method `verb` of its class, or what a subclass has in its place."""
+    verb_name = verb.__name__
+
+    @functools.wraps(verb)
+    async def call(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        result: R = await sync_to_async(getattr(self, verb_name))(*args, **kwargs)
+        return result
+
+    _name(call, verb)
+    return call
+
+
+def _name(call: Any, verb: Callable[..., Any]) -> None:
+    name = verb.__name__
+    call.__name__ = f"a{name}"
+    call.__qualname__ = f"{verb.__qualname__.removesuffix(name)}a{name}"
+    call.__doc__ = f"Await {name}(): the same arguments, result and exceptions, without blocking the event loop."
+
+
 aschedule = _asynchronous(schedule)
 aschedule_many = _asynchronous(schedule_many)
 acancel = _asynchronous(cancel)
+acancel_many = _asynchronous(cancel_many)
 areschedule = _asynchronous(reschedule)
 arun_now = _asynchronous(run_now)
 

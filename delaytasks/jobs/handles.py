@@ -12,6 +12,7 @@ from .. import handlers
 from ..exceptions import BadInput
 from ..outcomes import CancelResult
 from . import control
+from .asynchronous import asynchronous_method
 from .cancellation import connect_delete
 from .inputs import Delay
 from .schedule import OnConflict, schedule
@@ -37,6 +38,8 @@ class Handle(Generic[Function]):
     arguments, results and exceptions are those of the function of the same name. An instance that is not
     saved, that was deleted, or whose primary key is composite raises BadInput, as does an instance of
     another model than the `subject` of @handler.
+
+    In async code: aschedule(), acancel(), areschedule() and arun_now().
     """
 
     topic: str
@@ -100,11 +103,11 @@ class Handle(Generic[Function]):
         )  # fmt: skip
 
     def cancel(
-        self, subject: Instance | str, *, key: str | None = None, using: str | None = None, by: str = "",
-        reason: str = "",
+        self, subject: Instance | str, *, key: str | None = None, running: control.WhenRunning = "leave",
+        using: str | None = None, by: str = "", reason: str = "",
     ) -> CancelResult:  # fmt: skip
         """Cancel the job about `subject`, a model instance or a key; as delaytasks.cancel()."""
-        return control.cancel(self.topic, self._key(subject, key), using=using, by=by, reason=reason)
+        return control.cancel(self.topic, self._key(subject, key), running=running, using=using, by=by, reason=reason)
 
     def reschedule(
         self, subject: Instance | str, *, key: str | None = None, delay: Delay | None = None,
@@ -121,6 +124,11 @@ class Handle(Generic[Function]):
     ) -> "Job":  # fmt: skip
         """Make the job about `subject`, a model instance or a key, due now; as delaytasks.run_now()."""
         return control.run_now(self.topic, self._key(subject, key), using=using, by=by, reason=reason)
+
+    aschedule = asynchronous_method(schedule)
+    acancel = asynchronous_method(cancel)
+    areschedule = asynchronous_method(reschedule)
+    arun_now = asynchronous_method(run_now)
 
     def _key(self, subject: Instance | str, key: str | None) -> str:
         if isinstance(subject, str):

@@ -10,6 +10,7 @@ from django.db.models import Model
 from .. import databases
 from ..clock import from_ms
 from ..exceptions import BadInput, NoOpenHours
+from ..jobs.asynchronous import asynchronous_method
 from ..jobs.handles import Handle
 from ..jobs.subjects import Instance, to_subject
 from ..timeouts import applied, declarations
@@ -66,7 +67,8 @@ class SlaEvent(NamedTuple):
 class ServiceLevel(Handle[Function]):
     """A service level: the handle of its topic, and the status of rows.
 
-    Each method reads what is stored: a change by update() is seen after the next reconciliation.
+    Each method reads what is stored: a change by update() is seen after the next reconciliation. In async code:
+    astatus(), astatuses(), aremaining() and ahistory().
     """
 
     def __init__(self, declaration: SlaDeclaration, function: Function) -> None:
@@ -104,6 +106,11 @@ class ServiceLevel(Handle[Function]):
         """Return the states of a row's clock that have ended, oldest first. Raises BadInput, as status() does."""
         using = _alias(self._checked(row), self.declaration)
         return store.segments(self.declaration, to_subject(row).pk, using) if using in databases.aliases() else []
+
+    astatus = asynchronous_method(status)
+    astatuses = asynchronous_method(statuses)
+    aremaining = asynchronous_method(remaining)
+    ahistory = asynchronous_method(history)
 
     def _checked(self, row: Instance) -> Instance:
         """Return a row of the model, of a proxy of it, or of a model that inherits from it. Raises BadInput."""

@@ -9,6 +9,7 @@ from asgiref.sync import async_to_sync
 import delaytasks
 from delaytasks import (
     acancel,
+    acancel_many,
     areschedule,
     aretry_dead,
     arun_now,
@@ -18,13 +19,17 @@ from delaytasks import (
     schedule,
     schedule_many,
 )
-from delaytasks.exceptions import KeyIsLive, NotLive, UnknownTopic
+from delaytasks.exceptions import BadInput, KeyIsLive, NotLive, UnknownTopic
+from delaytasks.jobs.handles import Handle
 from delaytasks.models import Job
+from delaytasks.service_levels import ServiceLevel
 from delaytasks.states import State
 
 from ..support.stage import Boom, state_of
 
-VERBS = ("schedule", "schedule_many", "cancel", "reschedule", "run_now", "retry_dead")
+VERBS = ("schedule", "schedule_many", "cancel", "cancel_many", "reschedule", "run_now", "retry_dead")
+HANDLE_VERBS = ("schedule", "cancel", "reschedule", "run_now")
+SLA_VERBS = ("status", "statuses", "remaining", "history")
 
 
 @pytest.mark.parametrize("name", VERBS)
@@ -34,6 +39,53 @@ def test_each_verb_has_an_asynchronous_form_with_the_same_signature(name):
     assert inspect.signature(form) == inspect.signature(verb)
     assert form.__name__ == f"a{name}"
     assert f"{name}()" in form.__doc__
+
+
+def test_every_verb_that_is_exported_has_an_asynchronous_form():
+    """Those without one open no transaction, or are declarations."""
+    others = {"forward", "handler", "jobs_of", "levels", "poll", "recurring", "sla", "timeout"}
+    verbs = {name for name in delaytasks.__all__ if name.islower() and f"a{name}" in delaytasks.__all__}
+    functions = {name for name in delaytasks.__all__ if name[0].islower()}
+    assert functions - others == verbs | {f"a{name}" for name in verbs}
+    assert verbs == set(VERBS)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"), [*((Handle, name) for name in HANDLE_VERBS), *((ServiceLevel, name) for name in SLA_VERBS)]
+)
+def test_each_verb_of_a_handle_has_an_asynchronous_form_with_the_same_signature(owner, name):
+    verb, form = getattr(owner, name), getattr(owner, f"a{name}")
+    assert inspect.iscoroutinefunction(form)
+    assert inspect.signature(form) == inspect.signature(verb)
+    assert form.__qualname__ == f"{owner.__name__}.a{name}"
+    assert f"{name}()" in form.__doc__
+
+
+def test_an_async_view_uses_the_verbs_of_a_handle(stage):
+    stage.recorder("t")
+    handle = Handle("t", lambda job: None)
+
+    async def view():
+        job = await handle.aschedule("a", delay=60, body={"n": 1})
+        later = await handle.areschedule("a", delay=120)
+        now = await handle.arun_now("a", by="ann")
+        with pytest.raises(KeyIsLive):
+            await handle.aschedule("a", delay=1)
+        return job, later, now, await handle.acancel("a", reason="paid"), await handle.acancel("unknown")
+
+    job, later, now, cancelled, unknown = async_to_sync(view)()
+    assert (job.is_new, job.topic, job.body) == (True, "t", {"n": 1})
+    assert job.due_at < later.due_at > now.due_at
+    assert (cancelled, unknown) == ("cancelled", "unknown")
+
+
+def test_acancel_many_cancels_all_that_match(stage):
+    stage.recorder("t")
+    schedule_many({"topic": "t", "key": f"{'ab'[n % 2]}{n}", "delay": 60} for n in range(6))
+    assert async_to_sync(acancel_many)(topic="t", key_prefix="a", by="ann") == (3, 0, 0)
+    assert {job.key[0] for job in Job.objects.live()} == {"b"}
+    with pytest.raises(BadInput):
+        async_to_sync(acancel_many)()
 
 
 def test_an_async_view_schedules_moves_and_cancels(stage):

@@ -5,6 +5,7 @@ from datetime import date, timedelta
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.db import transaction
 from django.db.models import Q
 
@@ -57,6 +58,24 @@ def test_the_clock_stands_still_at_night_and_while_paused(level: Any, told: Any,
     timeouts.advance(milliseconds=1)
     assert told[-1] == (order.pk, 1.0)
     assert [(each.state, each.worked_ms) for each in level.history(order)] == [("running", 3_600_000), ("paused", 0)]
+
+
+def test_async_code_reads_the_service_level_of_a_row(level: Any, timeouts: Any) -> None:
+    order = Order.objects.create()
+    timeouts.advance(hours=1)
+    write(order, "wait")
+
+    async def view() -> tuple[Any, ...]:
+        with pytest.raises(BadInput, match="is a service level"):
+            await level.aschedule(order, delay=1)
+        return (
+            await level.astatus(order), await level.astatuses([order]), await level.aremaining(order),
+            await level.ahistory(order),
+        )  # fmt: skip
+
+    status, statuses, remaining, history = async_to_sync(view)()
+    assert (status.state, remaining, statuses) == ("paused", 7 * HOUR, {str(order.pk): status})
+    assert [each.state for each in history] == ["running"]
 
 
 def test_a_row_that_stops_in_time_breaches_nothing(level: Any, told: Any, timeouts: Any) -> None:

@@ -14,6 +14,7 @@ from delaytasks import (
     RunningJob,
     Snooze,
     acancel,
+    acancel_many,
     areschedule,
     aretry_dead,
     arun_now,
@@ -187,7 +188,7 @@ assert_type(close_unpaid_order.schedule(ORDER, delay=HOUR), Job)
 close_unpaid_order.schedule("order:1", due_at=TOMORROW, body={"order": 1}, ttr=2.5, on_conflict="keep", by="ann")
 close_unpaid_order.schedule(ORDER, key="order:1:again", delay=30, using="default")
 assert_type(close_unpaid_order.cancel(ORDER), CancelResult)
-close_unpaid_order.cancel("order:1", by="ann", reason="paid")
+close_unpaid_order.cancel("order:1", running="fence", by="ann", reason="paid")
 assert_type(close_unpaid_order.reschedule(ORDER, due_at=TOMORROW), Job)
 assert_type(close_unpaid_order.run_now(ORDER), Job)
 expire_points.schedule("points:1", delay=HOUR)
@@ -199,6 +200,7 @@ close_unpaid_order.schedule(ORDER, delay="1h")  # error
 close_unpaid_order.schedule(ORDER, delay=HOUR, on_conflict="ignore")  # error
 close_unpaid_order.cancel()  # error
 close_unpaid_order.cancel(1042)  # error
+close_unpaid_order.cancel(ORDER, running="wait")  # error
 close_unpaid_order.shedule(ORDER, delay=HOUR)  # error
 
 
@@ -294,6 +296,8 @@ async def view(later: Callable[[RunningJob], Coroutine[Any, Any, Snooze | None]]
     assert_type(await aschedule("order.close", "order:1", delay=HOUR), Job)
     assert_type(await aschedule_many([{"topic": "order.close"}], by="ann"), Scheduled)
     assert_type(await acancel("order.close", key="order:1"), CancelResult)
+    assert_type(await acancel_many(topic="order.close", key_prefix="order:"), CancelCounts)
+    assert_type(await acancel_many(subject=ORDER, by="ann", reason="asked"), CancelCounts)
     assert_type(await areschedule("order.close", "order:1", due_at=TOMORROW), Job)
     assert_type(await arun_now("order.close", "order:1", by="ann"), Job)
     assert_type(await aretry_dead("order.close", "order:1"), Job)
@@ -302,10 +306,31 @@ async def view(later: Callable[[RunningJob], Coroutine[Any, Any, Snooze | None]]
     await aschedule("order.close", delay=1)  # error
     await aschedule("order.close", "order:1", delay=1, on_conflict="ignore")  # error
     await acancel("order.close")  # error
+    await acancel_many("order.close")  # error
+    await acancel_many(key="order:1")  # error
     await areschedule("order.close", "order:1", TOMORROW)  # error
     await arun_now("order.close", "order:1", delay=3)  # error
     await aretry_dead("order.close", "order:1", job_id=3)  # error
     print((await acancel("order.close", "order:1")).word)  # error
+
+
+async def view_with_handles() -> None:
+    assert_type(await close_unpaid_order.aschedule(ORDER, delay=HOUR), Job)
+    assert_type(await close_unpaid_order.aschedule("order:1", due_at=TOMORROW, body={"order": 1}, ttr=2.5), Job)
+    assert_type(await close_unpaid_order.acancel(ORDER), CancelResult)
+    assert_type(await close_unpaid_order.acancel("order:1", running="fence", reason="paid"), CancelResult)
+    assert_type(await close_unpaid_order.areschedule(ORDER, due_at=TOMORROW), Job)
+    assert_type(await close_unpaid_order.arun_now("order:1", by="ann"), Job)
+    await close_unpaid_order.aschedule(1042, delay=HOUR)  # error
+    await close_unpaid_order.aschedule(delay=HOUR)  # error
+    await close_unpaid_order.aschedule(ORDER, delay="1h")  # error
+    await close_unpaid_order.aschedule(ORDER, delay=HOUR, on_conflict="ignore")  # error
+    await close_unpaid_order.acancel()  # error
+    await close_unpaid_order.acancel(1042)  # error
+    await close_unpaid_order.areschedule(ORDER, TOMORROW)  # error
+    await close_unpaid_order.arun_now(ORDER, delay=3)  # error
+    await close_unpaid_order.cancel(ORDER)  # error
+    print((await close_unpaid_order.acancel(ORDER)).word)  # error
 
 
 handler("order.close", ttl=60)  # error
