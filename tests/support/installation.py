@@ -115,9 +115,9 @@ class World:
         command = [sys.executable, "-m", "celery", "-A", "project", *arguments, f"--loglevel={loglevel}"]
         return self.start(name, command)
 
-    def start_web(self) -> Process:
-        """Start a web process as `make run` does, on a free port. Return the process when it responds."""
-        self.port = free_port()
+    def start_web(self, port: int | None = None) -> Process:
+        """Start a web process as `make run` does, on this or a free port. Return the process when it responds."""
+        self.port = port or free_port()
         process = self.start("web", web(self.port).command)
 
         def up() -> bool:
