@@ -6,7 +6,7 @@ reverse proxy can limit the size too; use this middleware where there is no such
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from .limits.lengths import declared_length
@@ -36,11 +36,12 @@ class BodyLimit:
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self.application(scope, receive, send)
-        if {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}:
+        length, is_ambiguous = _declared(scope["headers"])
+        if is_ambiguous:
             detail = "The request has both Content-Length and Transfer-Encoding. Send only one of them."
             title = "The request cannot be read."
             return await _refuse(closing(receive, send), 400, "malformed-request", title, detail)
-        if _content_length(scope) > self.most:
+        if length > self.most:
             return await self._refuse_size(closing(receive, send))
         received, more = 0, True
 
@@ -105,9 +106,12 @@ async def _refuse(send: Send, status: int, kind: str, title: str, detail: str) -
     await send({"type": "http.response.body", "body": body})
 
 
-def _content_length(scope: Any) -> int:
-    """Return the declared length of the body, or 0 if none is declared."""
-    for name, value in scope["headers"]:
-        if name == b"content-length":
-            return declared_length(value.decode("latin-1"))
-    return 0
+def _declared(headers: Iterable[tuple[bytes, bytes]]) -> tuple[int, bool]:
+    """Return the declared length of the body, 0 if none is, and whether another header declares it, too."""
+    length, has_length, has_encoding = 0, False, False
+    for name, value in headers:
+        if name == b"content-length" and not has_length:
+            length, has_length = declared_length(value.decode("latin-1")), True
+        elif name == b"transfer-encoding":
+            has_encoding = True
+    return length, has_length and has_encoding

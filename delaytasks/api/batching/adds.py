@@ -89,20 +89,19 @@ def _read_hidden_topics(using: str, adds: Iterable[Add]) -> None:
             caller._hidden_topics = hidden
 
 
-def known_topics(using: str, asked: Iterable[str | None]) -> set[str]:
-    """Return the topics that have a handler, a setting or a row.
+def known_topics(using: str, asked: Collection[str | None]) -> set[str]:
+    """Return the topics that have a handler, a setting or a row, for those who ask in all topics; else none.
 
-    asked   the topics that matter, or None for all of them; the rows are read only if they are needed
+    asked   the topic of each who asks; None: all topics
     """
-    known = set(handlers.known())
-    if known.issuperset(asked):
-        return known
-    return known.union(Topic.objects.using(using).values_list("name", flat=True))
+    if None not in asked:
+        return set()
+    return {*handlers.known(), *Topic.objects.using(using).values_list("name", flat=True)}
 
 
 def visible(topic: str | None, caller: Any, known: set[str]) -> list[str]:
-    """Return the topics in which a key is searched: the given one if it is known, or those that the caller sees."""
-    return [each for each in known if caller.sees(each)] if topic is None else [topic] if topic in known else []
+    """Return the topics in which a key is searched: the given one, or those that the caller sees."""
+    return [each for each in known if caller.sees(each)] if topic is None else [topic]
 
 
 def _notify(using: str, added: Sequence[tuple[Add, Added]]) -> None:

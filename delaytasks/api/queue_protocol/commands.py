@@ -18,7 +18,16 @@ from ...worker.attempt import RunningJob
 from .. import job_actions, services
 from ..access import receipts
 from ..access.permissions import CREATE, Right
-from ..serializers.fields import JSONField, delay_field, expires_field, priority_field, rfc3339, topic_field, ttr_field
+from ..serializers.fields import (
+    JSONField,
+    delay_field,
+    expires_field,
+    priority_field,
+    rfc3339,
+    rfc3339_of,
+    topic_field,
+    ttr_field,
+)
 from ..serializers.requests import StrictSerializer, reason_field
 from .fields import (
     Malformed,
@@ -88,8 +97,8 @@ def _popped(attempt: RunningJob) -> dict[str, Any]:
         "attempt": attempt.attempt,
         "receipt": receipts.make(attempt.id, attempt.attempt, attempt.reserved_ms),
         "TTR": clock.to_seconds(attempt.ttr_ms),
-        "due_at": rfc3339(attempt.due_at),
-        "deadline": rfc3339(attempt.deadline),
+        "due_at": rfc3339_of(attempt.due_ms),
+        "deadline": rfc3339_of(attempt.lease_ms),
     }
 
 
