@@ -70,8 +70,7 @@ def _ending(job: RunningJob) -> Ending:
 
 def _find_held(using: str, finishes: Sequence[Finish]) -> list[RunningJob | None]:
     """Return the job of each finish, or None if its caller does not hold exactly one such job."""
-    by_key = [each for each in finishes if each.key is not None]
-    known = known_topics(using, [each.topic for each in by_key])
+    known = known_topics(using, [each.topic for each in finishes if each.key is not None])
     topics = [[] if each.key is None else visible(each.topic, each.caller, known) for each in finishes]
     ids = sorted({each.id for each in finishes if each.id is not None and each.key is None})
     pairs = {(topic, str(each.key)) for each, among in zip(finishes, topics, strict=True) for topic in among}
@@ -112,11 +111,13 @@ class Reserve(NamedTuple):
 
     most     largest number of jobs
     worker   stored in Job.worker: the name of the caller's account, or account/consumer
+    by       the caller's signature, stored in the event if the jobs are released again
     """
 
     topic: str
     most: int
     worker: str
+    by: str = ""
 
 
 def reserve_group(using: str, reserves: Sequence[Reserve]) -> list[list[RunningJob] | Exception]:
@@ -171,14 +172,18 @@ def _deal(using: str, topic: str, asked: Mapping[int, Reserve]) -> dict[int, lis
     return dealt
 
 
-def release(using: str, jobs: Sequence[RunningJob], by: str) -> list[Exception]:
-    """Release jobs whose consumer is gone. Return the errors; those jobs are taken back after their TTR."""
-    errors = []
-    for job in jobs:
-        try:
-            leases.release(job.id, job.attempt, using=using, by=by)
-        except Exception as error:
-            errors.append(error)
-    for connection in connections.all(initialized_only=True):
-        connection.close()
-    return errors
+def release(using: str, reserve: Reserve, jobs: Sequence[RunningJob]) -> None:
+    """Release jobs whose consumer is gone. Those for which that fails are taken back after their TTR."""
+    try:
+        for job in jobs:
+            _try_release(using, job, reserve.by)
+    finally:
+        for connection in connections.all(initialized_only=True):
+            connection.close()
+
+
+def _try_release(using: str, job: RunningJob, by: str) -> None:
+    try:
+        leases.release(job.id, job.attempt, using=using, by=by)
+    except Exception as error:  # the other jobs must be released
+        logger.warning("Could not release %r, whose consumer is gone: %s", job, error)

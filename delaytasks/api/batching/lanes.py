@@ -57,10 +57,17 @@ class Lane:
 
     do_group   function of a list of `work`; returns an answer for each: a value, or an exception for the caller to
                raise. If it raises, it must have done nothing
+    undo       function of a `work` and its answer, called in a thread if the request was cancelled before it got the
+               answer; None: such an answer is dropped
     """
 
-    def __init__(self, name: str, do_group: Callable[[list[Any]], Sequence[Any]]) -> None:
-        self._name, self._do_group = name, do_group
+    def __init__(
+        self,
+        name: str,
+        do_group: Callable[[list[Any]], Sequence[Any]],
+        undo: Callable[[Any, Any], None] | None = None,
+    ) -> None:
+        self._name, self._do_group, self._undo = name, do_group, undo
         self._queues: dict[str, deque[Item]] = {}  # in the order of their next turns
         self._bytes = 0
         self._share_bytes: Counter[str] = Counter()  # by share
@@ -80,7 +87,12 @@ class Lane:
             self._queues.setdefault(share, deque()).append(item)
             self._ensure_thread()
             self._arrived.notify()
-        return await item.future
+        try:
+            return await item.future
+        except asyncio.CancelledError:
+            if not item.future.cancelled():  # it had its answer already, and cannot take it
+                _undo_in_thread(self._undo, [(item, item.future.exception() or item.future.result())])
+            raise
 
     def _ensure_thread(self) -> None:
         if self._thread is None or not self._thread.is_alive():  # threads do not survive a fork
@@ -90,7 +102,7 @@ class Lane:
     def _run(self) -> None:
         try:
             while group := self._next_group():
-                _resolve(group, self._answers(group))
+                _resolve(group, self._answers(group), self._undo)
         finally:
             connections.close_all()
 
@@ -202,23 +214,43 @@ def _is_scarce(connection: Any) -> bool:
     return bool(is_spent or stats.get("requests_waiting"))
 
 
-def _resolve(group: Sequence[Item], answers: Sequence[Any]) -> None:
+Answered = Sequence[tuple[Item, Any]]  # items with their answers
+Undo = Callable[[Any, Any], None] | None
+
+
+def _resolve(group: Sequence[Item], answers: Sequence[Any], undo: Undo) -> None:
     """Answer the items, with one call for each event loop."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Item, Any]]] = {}
     for item, answer in zip(group, answers, strict=True):
         by_loop.setdefault(item.loop, []).append((item, answer))
     for loop, pairs in by_loop.items():
         try:
-            loop.call_soon_threadsafe(_set_results, pairs)
+            loop.call_soon_threadsafe(_set_results, pairs, undo)
         except RuntimeError:  # the loop has ended, and with it the requests
-            logger.debug("%s requests ended before their answers.", len(pairs))
+            _undo_all(undo, pairs)
 
 
-def _set_results(pairs: Sequence[tuple[Item, Any]]) -> None:
+def _set_results(pairs: Answered, undo: Undo) -> None:
+    cancelled = []
     for item, answer in pairs:
-        if item.future.done():  # its client is gone
-            continue
-        if isinstance(answer, Exception):
+        if item.future.done():
+            cancelled.append((item, answer))
+        elif isinstance(answer, Exception):
             item.future.set_exception(answer)
         else:
             item.future.set_result(answer)
+    if cancelled:
+        _undo_in_thread(undo, cancelled)
+
+
+def _undo_in_thread(undo: Undo, pairs: Answered) -> None:
+    try:
+        asyncio.get_running_loop().run_in_executor(None, _undo_all, undo, pairs)
+    except RuntimeError:  # the loop is about to end, and has no threads any more
+        _undo_all(undo, pairs)
+
+
+def _undo_all(undo: Undo, pairs: Answered) -> None:
+    for item, answer in pairs:
+        if undo is not None and not isinstance(answer, Exception):
+            undo(item.work, answer)

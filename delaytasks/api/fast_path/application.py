@@ -5,13 +5,12 @@ middleware and views. Everything else goes to Django unchanged, and so does ever
 It answers errors of the server itself, such as a lost database or a full lane.
 """
 
-import asyncio
 import functools
 import io
 import logging
 import re
 import sys
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from asgiref.sync import sync_to_async
@@ -33,8 +32,9 @@ from ..limits.parsers import JSONParser, body_limit
 from ..middleware import closing
 from ..queue_protocol.commands import envelope
 from ..serializers.fields import TOPIC_PATTERN
-from . import bodies, callers, endpoints
+from . import bodies, callers, endpoints, site
 from .bodies import Body, Receive
+from .clients import Watch, has_left
 from .endpoints import Call, Endpoint
 from .responses import Reply, Send, from_problem, send_reply
 
@@ -75,7 +75,7 @@ class FastPath:
         self._bypassed = frozenset(bypassed)
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope.get("root_path") or settings.FORCE_SCRIPT_NAME:
+        if scope["type"] != "http" or scope.get("root_path") or site.get().script_name:
             return await self.application(scope, receive, send)
         prefix = api_prefix(settings.ROOT_URLCONF)
         if prefix is None or not scope["path"].startswith(prefix):
@@ -83,7 +83,7 @@ class FastPath:
         return await self._serve_api(scope, receive, send, scope["path"][len(prefix) :])
 
     async def _serve_api(self, scope: Any, receive: Receive, send: Send, path: str) -> None:
-        if await _in_test_transaction():
+        if _is_test() and await _in_test_transaction():
             return await self.application(scope, receive, send)
         headers = _joined(scope["headers"])
         secret = _secret(headers)
@@ -101,7 +101,7 @@ class FastPath:
                 # A larger body would keep the event loop from other requests while it is parsed.
                 is_hot = caller is not None and scope["method"] == "POST" and body.size <= min(limit, bodies.IN_MEMORY)
                 route = _find_route(path) if is_hot else None
-                may_bypass = not unknown_middleware(tuple(settings.MIDDLEWARE), self._bypassed)
+                may_bypass = not unknown_middleware(site.get().middleware, self._bypassed)
                 if caller and secret and route and may_bypass and _is_ordinary(scope, headers):
                     with tracing.continuing(headers):
                         reply = await _serve(scope, route, caller, secret, body, receive)
@@ -109,6 +109,8 @@ class FastPath:
                     return await self._pass_on(scope, body, receive, send)
         except bodies.Disconnected:
             return None
+        if reply.lost is not None and has_left(receive):
+            return reply.lost()
         return await send_reply(send, reply, route.allow)
 
     async def _pass_on(self, scope: Any, body: Body, receive: Receive, send: Send) -> None:
@@ -141,8 +143,10 @@ async def _serve(
         caller.source = _source(scope)
         data = _parser.parse(io.BytesIO(body.read()))
         call = Call(caller, databases.alias(), data, body.size, secret)
-        serving = route.endpoint(call, *route.arguments)
-        return await (_unless_gone(serving, receive) if endpoints.reserves(route.endpoint, data) else serving)
+        if not endpoints.reserves(route.endpoint, data):
+            return await route.endpoint(call, *route.arguments)
+        with Watch(receive):
+            return await route.endpoint(call, *route.arguments)
     except bodies.Disconnected:
         raise
     except (FallBack, ParseError):
@@ -173,22 +177,6 @@ async def _count(caller: TokenCaller, size: int) -> bool:
 
 def _count_in_cache(caller: TokenCaller, size: int) -> bool:
     return portions.take_bytes(caller, size) is None and portions.take_request(caller) is None
-
-
-async def _unless_gone(serving: Coroutine[Any, Any, Reply], receive: Receive) -> Reply:
-    """Return the reply. Raises Disconnected, and cancels the endpoint, if the client goes away before."""
-    reply = asyncio.ensure_future(serving)
-    gone = asyncio.ensure_future(receive())  # the body is complete: the next message says that the client is gone
-    try:
-        await asyncio.wait((reply, gone), return_when=asyncio.FIRST_COMPLETED)
-        if gone.done() and reply.done() and reply.exception() is None:
-            reply.result().lost()
-        if gone.done():
-            raise bodies.Disconnected
-        return await reply
-    finally:
-        gone.cancel()
-        reply.cancel()
 
 
 # -- what a request is --------------------------------------------------------------------------
@@ -249,7 +237,7 @@ def _secret(headers: Mapping[str, str]) -> str | None:
 
 def _has_session(headers: Mapping[str, str]) -> bool:
     """Return whether the request may be of staff: it has a session cookie, valid or not."""
-    return f"{settings.SESSION_COOKIE_NAME}=" in headers.get("cookie", "")
+    return site.get().session_cookie in headers.get("cookie", "")
 
 
 def _is_ordinary(scope: Any, headers: Mapping[str, str]) -> bool:
@@ -257,11 +245,11 @@ def _is_ordinary(scope: Any, headers: Mapping[str, str]) -> bool:
     media_type = headers.get("content-type", "").lower()
     if media_type not in MEDIA_TYPES:
         return False
-    if settings.DISALLOWED_USER_AGENTS:
+    obeyed = site.get()
+    if obeyed.refuses_user_agents:
         return False
-    forwarded = headers.get("x-forwarded-host") if settings.USE_X_FORWARDED_HOST else None
-    host = headers.get("host", "") if forwarded is None else forwarded
-    return _is_allowed(host, tuple(settings.ALLOWED_HOSTS)) and _is_secure(scope, headers)
+    host = headers.get(obeyed.host_header, headers.get("host", ""))
+    return _is_allowed(host, obeyed.allowed_hosts) and _is_secure(scope, headers, obeyed)
 
 
 @functools.lru_cache(maxsize=128)
@@ -270,21 +258,20 @@ def _is_allowed(host: str, allowed: tuple[str, ...]) -> bool:
     return bool(domain) and validate_host(domain, allowed)
 
 
-def _is_secure(scope: Any, headers: Mapping[str, str]) -> bool:
+def _is_secure(scope: Any, headers: Mapping[str, str], obeyed: site.Site) -> bool:
     """Return whether the request came over HTTPS, or need not. The proxy's header decides if it is there."""
-    if not settings.SECURE_SSL_REDIRECT:
+    if not obeyed.ssl_redirect:
         return True
-    header: Any = settings.SECURE_PROXY_SSL_HEADER
-    name, secure = header or ("", "")
-    header = headers.get(name.removeprefix("HTTP_").replace("_", "-").lower()) if name else None
-    return bool(scope["scheme"] == "https" if header is None else header.partition(",")[0].strip() == secure)
+    header = headers.get(obeyed.ssl_header) if obeyed.ssl_header else None
+    return scope["scheme"] == "https" if header is None else header.partition(",")[0].strip() == obeyed.ssl_value
+
+
+def _is_test() -> bool:
+    return hasattr(getattr(sys.modules.get("django.test.utils"), "_TestState", None), "saved_data")
 
 
 async def _in_test_transaction() -> bool:
     """Return whether a test's transaction is open, in which other connections would not see its rows."""
-    state = getattr(sys.modules.get("django.test.utils"), "_TestState", None)
-    if not hasattr(state, "saved_data"):  # no test is running
-        return False
     return await sync_to_async(_in_transaction, thread_sensitive=True)()
 
 

@@ -17,7 +17,7 @@ from django.db import connections
 from django.urls import reverse
 
 from ... import conf, handlers, tracing
-from ...clock import from_ms, to_seconds
+from ...clock import to_seconds
 from ...db.groups import Added, Done
 from ...db.transitions import NewJob
 from ...exceptions import BadInput
@@ -36,13 +36,13 @@ from ..batching.lanes import FallBack, Lane
 from ..exceptions import ProblemError
 from ..limits import live_jobs
 from ..queue_protocol.commands import COMMANDS, _popped_list, _popped_one, envelope
-from ..serializers.fields import MAX_ID, rfc3339
+from ..serializers.fields import MAX_ID, rfc3339_of
 from ..serializers.requests import HeldSerializer, NewJobSerializer, ReserveSerializer
 from . import callers
 from .readers import Reader
 from .responses import Reply
 
-TOPICS_SECONDS = 1.0  # how long a topic that only a row knows stays known
+TOPICS_SECONDS = 1.0  # how long a topic stays known
 
 
 class Call(NamedTuple):
@@ -87,7 +87,8 @@ def lane(name: str, using: str) -> Lane:
         "add": adds.add_group, "delete": adds.delete_group, "finish": attempts.finish_group,
         "reserve": attempts.reserve_group,
     }[name]  # fmt: skip
-    return Lane(f"{name}-{using}", functools.partial(do_group, using))
+    undo = functools.partial(attempts.release, using) if name == "reserve" else None
+    return Lane(f"{name}-{using}", functools.partial(do_group, using), undo)
 
 
 # -- the queue protocol -------------------------------------------------------------------------
@@ -119,7 +120,7 @@ async def _add_command(call: Call, fields: dict[str, Any]) -> Reply:
         body,
     )
     added = await _add(call, job, mode=fields["on_conflict"], unique=True)
-    due_at = rfc3339(from_ms(added.due_ms))
+    due_at = rfc3339_of(added.due_ms)
     return Reply(envelope(fields["id"], due_at=due_at, result=added.done.value))
 
 
@@ -180,10 +181,9 @@ async def _delete_command(call: Call, fields: dict[str, Any]) -> Reply:
 
 
 async def _pop_command(call: Call, fields: dict[str, Any]) -> Reply:
-    await _require_known(fields["topic"], call.using)
-    jobs = await _reserve(call, fields["topic"], fields.get("count", 1), fields["wait"], fields["consumer"])
+    ask = _ask(call, fields["topic"], fields.get("count", 1), fields["consumer"])
     show = _popped_list if "count" in fields else _popped_one
-    return Reply(show(jobs) if jobs else envelope(), lost=functools.partial(release, call, jobs))
+    return await _reserve(call, ask, fields["wait"], lambda jobs: show(jobs) if jobs else envelope())
 
 
 _COMMANDS: Mapping[str, Any] = {
@@ -223,14 +223,14 @@ def _new_job_data(job: NewJob, added: Added, call: Call) -> dict[str, Any]:
         "topic": job.topic,
         "key": job.key,
         "state": (State.READY if ready else State.DELAYED).word,
-        "due_at": rfc3339(from_ms(added.due_ms)),
+        "due_at": rfc3339_of(added.due_ms),
         "ttr_seconds": to_seconds(job.ttr_ms),
         "expires_seconds": None if job.expires_ms is None else to_seconds(job.expires_ms),
         "priority": job.priority,
         "attempt": 0,
         "failures": 0,
         "body": call.caller.shown_body(json.loads(job.body), job.topic),
-        "created_at": rfc3339(from_ms(added.stored_ms)),
+        "created_at": rfc3339_of(added.stored_ms),
         "reserved_at": None,
         "lease_until": None,
         "ended_at": None,
@@ -256,9 +256,8 @@ async def reserve(call: Call, topic: str) -> Reply:
     if not call.caller.may(Right.CONSUME, topic):
         raise FallBack
     fields = _read(ReserveSerializer, call.data)
-    await _require_known(topic, call.using)
-    jobs = await _reserve(call, topic, fields["count"], fields["wait_seconds"], fields["consumer"])
-    return Reply({"jobs": [_attempt_data(job) for job in jobs]}, lost=functools.partial(release, call, jobs))
+    ask = _ask(call, topic, fields["count"], fields["consumer"])
+    return await _reserve(call, ask, fields["wait_seconds"], lambda jobs: {"jobs": [_attempt_data(j) for j in jobs]})
 
 
 def _attempt_data(job: RunningJob) -> dict[str, Any]:
@@ -272,8 +271,8 @@ def _attempt_data(job: RunningJob) -> dict[str, Any]:
         "failures": job.failures,
         "body": job.body,
         "ttr_seconds": to_seconds(job.ttr_ms),
-        "due_at": rfc3339(job.due_at),
-        "deadline": rfc3339(job.deadline),
+        "due_at": rfc3339_of(job.due_ms),
+        "deadline": rfc3339_of(job.lease_ms),
         "late_ms": job.reserved_ms - job.due_ms,
     }
 
@@ -286,9 +285,9 @@ _looked_up: dict[tuple[asyncio.AbstractEventLoop, str, str], "asyncio.Future[boo
 
 async def _require_known(topic: str, using: str) -> None:
     """Raise FallBack for an unknown topic."""
-    if topic in handlers.known() or _known_until.get((using, topic), 0) > time.monotonic():
+    if _known_until.get((using, topic), 0) > time.monotonic():
         return
-    if not await _look_up(topic, using):
+    if topic not in handlers.known() and not await _look_up(topic, using):
         raise FallBack
     _known_until[using, topic] = time.monotonic() + TOPICS_SECONDS
 
@@ -317,55 +316,51 @@ def _has_row(topic: str, using: str) -> bool:
         connections[using].close()
 
 
-async def _reserve(call: Call, topic: str, count: int, wait: float, consumer: str) -> list[RunningJob]:
-    """Reserve up to `count` jobs, at once or as soon as there are any; [] if there are none in time.
+def _ask(call: Call, topic: str, count: int, consumer: str) -> Reserve:
+    worker = call.caller.worker(consumer)
+    return Reserve(topic, min(count, conf.get().batch_max), worker, call.caller.signature)
 
-    If the request is cancelled, because its client is gone, the jobs are released.
+
+async def _reserve(call: Call, ask: Reserve, wait: float, show: Callable[[list[RunningJob]], Any]) -> Reply:
+    """Reserve jobs, at once or as soon as there are any. They are released if the reply cannot be sent.
+
+    show   function that returns the reply's data for the jobs, or for none of them if none was ready in time
     """
-    ask = Reserve(topic, min(count, conf.get().batch_max), call.caller.worker(consumer))
+    await _require_known(ask.topic, call.using)
     seconds = min(wait, conf.get().api_max_wait_seconds)
-    if seconds <= 0:
-        return await _ask(call, ask)
+    jobs = await (_wait_for_jobs(call, ask, seconds) if seconds > 0 else _submit(call, ask))
+    return Reply(show(jobs), lost=functools.partial(_release, call, ask, jobs) if jobs else None)
+
+
+async def _wait_for_jobs(call: Call, ask: Reserve, seconds: float) -> list[RunningJob]:
     deadline = time.monotonic() + seconds
     consumers = notifier.waiting_consumers(call.using)
-    waiter = consumers.join(topic)
+    waiter = consumers.join(ask.topic)
     wake_unused = False  # woken, but has not tried to reserve since
     try:
-        while not (jobs := await _ask(call, ask)):
+        while not (jobs := await _submit(call, ask)):
             wake_unused = False
             if not await waiter.wait_for_wake(deadline - time.monotonic()):
                 return []
             wake_unused = True
-            await _check_again(call, topic)
+            await _check_again(call, ask.topic)
             consumers.rejoin(waiter)
         wake_unused = False
         return jobs
     finally:
         consumers.leave(waiter)
         if wake_unused:
-            consumers.wake(topic, 1)
+            consumers.wake(ask.topic, 1)
 
 
-async def _ask(call: Call, ask: Reserve) -> list[RunningJob]:
-    submitted = lane("reserve", call.using).submit(ask, share=call.caller.identity, size=call.size)
-    asked = asyncio.ensure_future(submitted)
-    try:
-        return list(await asyncio.shield(asked))
-    except asyncio.CancelledError:
-        asked.add_done_callback(functools.partial(_release_late, call))
-        raise
+async def _submit(call: Call, ask: Reserve) -> list[RunningJob]:
+    jobs: list[RunningJob] = await lane("reserve", call.using).submit(ask, share=call.caller.identity, size=call.size)
+    return jobs
 
 
-def _release_late(call: Call, asked: "asyncio.Future[list[RunningJob]]") -> None:
-    """Release the jobs that were reserved for a client that has disconnected."""
-    if not asked.cancelled() and asked.exception() is None and asked.result():
-        release(call, asked.result())
-
-
-def release(call: Call, jobs: list[RunningJob]) -> None:
+def _release(call: Call, ask: Reserve, jobs: list[RunningJob]) -> None:
     """Release jobs whose client is gone, in a thread."""
-    by = call.caller.signature
-    asyncio.get_running_loop().run_in_executor(None, attempts.release, call.using, jobs, by)
+    asyncio.get_running_loop().run_in_executor(None, attempts.release, call.using, ask, jobs)
 
 
 async def _check_again(call: Call, topic: str) -> None:

@@ -14,14 +14,14 @@ _COMMON = [(b"cache-control", b"no-store"), (b"content-language", b"en"), (b"x-c
 class Reply(NamedTuple):
     """The response to a request.
 
-    lost   called if the client is gone before it is sent
+    lost   called if it cannot be sent
     """
 
     data: Mapping[str, Any]
     status: int = 200
     headers: Mapping[str, str] = {}
     media_type: str = "application/json"
-    lost: Callable[[], Any] = lambda: None
+    lost: Callable[[], Any] | None = None
 
 
 def from_problem(problem: Problem) -> Reply:
@@ -29,7 +29,7 @@ def from_problem(problem: Problem) -> Reply:
 
 
 async def send_reply(send: Send, reply: Reply, allow: bytes) -> None:
-    """Send the reply. `allow` is the value of the header Allow."""
+    """Send the reply, or tell that it is lost. `allow` is the value of the header Allow."""
     # As REST framework's renderer: these two end a line in JavaScript, though not in JSON.
     text = _encode(reply.data).replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
     body = text.encode()
@@ -37,5 +37,10 @@ async def send_reply(send: Send, reply: Reply, allow: bytes) -> None:
         (b"content-type", reply.media_type.encode()), (b"content-length", b"%d" % len(body)), (b"allow", allow),
         *_COMMON, *((name.lower().encode(), value.encode("latin-1")) for name, value in reply.headers.items()),
     ]  # fmt: skip
-    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    try:
+        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+    except BaseException:
+        if reply.lost is not None:
+            reply.lost()
+        raise

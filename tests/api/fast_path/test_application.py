@@ -15,12 +15,12 @@ from django.http import HttpResponse
 
 from delaytasks.api import notifier
 from delaytasks.api.access import permissions
-from delaytasks.api.fast_path import application, callers, endpoints
+from delaytasks.api.fast_path import application, callers, clients, endpoints
 from delaytasks.api.fast_path.application import FastPath
 from delaytasks.api.models import Token
 from delaytasks.db import groups
 from delaytasks.jobs import schedule
-from delaytasks.models import Job
+from delaytasks.models import Job, JobEvent
 from delaytasks.states import State
 from delaytasks.worker import leases
 from tests.support import asgi_client
@@ -179,6 +179,58 @@ def test_jobs_reserved_for_a_client_that_is_gone_are_released(
         return (job.state, job.attempt) == (State.DELAYED, 1)
 
     wait_until(is_released, seconds=10, what="the job to be released")
+
+
+@pytest.mark.parametrize("wait", [0, 30])
+def test_job_reserved_at_once_for_a_client_that_left_at_once_is_released(headers: dict[str, str], wait: int) -> None:
+    """Nothing watches the client so soon: before the answer is sent, it is looked whether it is still there."""
+    job = schedule.schedule("mail.send", "k", delay=0)
+
+    async def gone() -> None:
+        pass
+
+    assert send(headers, {**POP, "wait": wait}, gone=gone).status_code == 499
+    released = JobEvent.objects.filter(job_id=job.pk, outcome="released")
+    wait_until(released.exists, seconds=10, what="the job to be released")
+
+
+def test_waiting_client_that_leaves_is_no_longer_waited_for(headers: dict[str, str]) -> None:
+    async def gone() -> None:
+        await asyncio.to_thread(wait_until, lambda: consumers._queues, seconds=10, what="the consumer to wait")
+
+    consumers = notifier.waiting_consumers("default")
+    assert send(headers, {**POP, "wait": 30}, gone=gone).status_code == 499
+    assert not consumers._queues
+
+
+def test_empty_message_after_the_body_is_no_disconnection() -> None:
+    """A server may send one; see also Body.replay()."""
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def run() -> bool:
+        return clients.has_left(receive)
+
+    assert not asyncio.run(run())
+
+
+def test_block_that_is_cancelled_by_the_server_is_not_taken_for_a_disconnection() -> None:
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    async def serve() -> None:
+        with clients.Watch(receive):
+            await asyncio.Event().wait()
+
+    async def run() -> None:
+        serving = asyncio.ensure_future(serve())
+        await asyncio.sleep(0)
+        serving.cancel()
+        await serving
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(run())
 
 
 def test_concurrent_adds_of_one_key_create_one_job(headers: dict[str, str], grouped: list[int]) -> None:

@@ -1,0 +1,63 @@
+"""Notice clients that go away before their answer, without a task for requests that are answered soon."""
+
+import asyncio
+from types import TracebackType
+
+from .bodies import Disconnected, Receive
+
+WATCH_AFTER_SECONDS = 0.1
+
+
+class Watch:
+    """Cancel the block if the client goes away while it runs. To be used in a `with` statement, in a task.
+
+    It begins after WATCH_AFTER_SECONDS, because to wait for a message takes a task: see has_left() for the time before.
+    The request's body must be complete. Raises Disconnected at the end of the block, as asyncio.timeout() raises
+    TimeoutError.
+    """
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._watching: asyncio.Task[None] | None = None
+        self._has_left = False
+
+    def __enter__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task, self._cancelling = task, task.cancelling()
+        self._timer = asyncio.get_running_loop().call_later(WATCH_AFTER_SECONDS, self._begin)
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._timer.cancel()
+        if self._watching is not None:
+            self._watching.remove_done_callback(self._cancel)
+            self._watching.cancel()
+        if self._has_left and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+            raise Disconnected from error
+
+    def _begin(self) -> None:
+        self._watching = asyncio.ensure_future(_until_gone(self._receive))
+        self._watching.add_done_callback(self._cancel)
+
+    def _cancel(self, watching: "asyncio.Task[None]") -> None:
+        if not watching.cancelled():
+            watching.exception()  # a connection that cannot be read is gone as well
+            self._has_left = True
+            self._task.cancel()
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def has_left(receive: Receive) -> bool:
+    """Return whether the client is known to have gone away, without waiting. The request's body must be complete."""
+    message = receive().__await__()
+    try:
+        next(message)  # as the event loop would begin it
+    except StopIteration as received:
+        return bool(received.value["type"] == "http.disconnect")
+    finally:
+        message.close()
+    return False
