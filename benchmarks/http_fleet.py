@@ -1,12 +1,13 @@
 """A fleet of HTTP consumers, each of which waits for a job, gets it and finishes it, while another program schedules.
 
-    python -m benchmarks.http_fleet PORT SECRET TOPIC KIND CONSUMERS EXPECTED
+    python -m benchmarks.http_fleet PORT,PORT SECRET TOPIC KIND CONSUMERS EXPECTED
 
-KIND is `pop` (the queue protocol) or `reserve` (REST). The first CONSUMERS jobs warm up everything; then it prints a
-line. After EXPECTED more jobs, or PATIENCE_SECONDS without one, it prints a JSON object: jobs per second from the first
-due time to the last answer; p50, p99 and maximum of the ms from a job's due time to its answer; how many jobs came
-early, twice or not at all; and how many the consumer with the fewest had. The body of each job has its key and its due
-time: {"key": "a", "due": 1700000000.001}. Needs only Python, so that two versions can be compared.
+The consumers are spread over the web processes at these ports. KIND is `pop` (the queue protocol) or `reserve` (REST).
+The first CONSUMERS jobs warm up everything; then it prints a line. After EXPECTED more jobs, or PATIENCE_SECONDS
+without one, it prints a JSON object: jobs per second from the first due time to the last answer; p50, p99 and maximum
+of the ms from a job's due time to its answer; how many jobs came early, twice or not at all; and how many the consumer
+with the fewest had. The body of each job has its key and its due time: {"key": "a", "due": 1700000000.001}. Needs only
+Python, so that two versions can be compared.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-from .http_load import WAIT_SECONDS, Connection
+from .http_load import WAIT_SECONDS, Connection, run_loop
 
 PATIENCE_SECONDS = 25.0  # longer than a poll waits
 AFTER_SECONDS = 1.0  # for jobs that come twice
@@ -78,8 +79,8 @@ ROUNDS: dict[str, Callable[[Connection, str, Deliver], Awaitable[None]]] = {"pop
 
 
 class Fleet:
-    def __init__(self, port: int, secret: str, topic: str, kind: str, consumers: int) -> None:
-        self.port, self.authorization, self.topic = port, f"Bearer {secret}", topic
+    def __init__(self, ports: list[int], secret: str, topic: str, kind: str, consumers: int) -> None:
+        self.ports, self.authorization, self.topic = ports, f"Bearer {secret}", topic
         self.one_round, self.consumers = ROUNDS[kind], consumers
         self.deliveries: list[Delivery] = []
 
@@ -96,7 +97,7 @@ class Fleet:
         def deliver(body: dict[str, Any]) -> None:
             self.deliveries.append(Delivery(body["key"], body["due"], time.time(), number))
 
-        connection = Connection(self.port, self.authorization)
+        connection = Connection(self.ports[number % len(self.ports)], self.authorization)
         await connection.open()
         while True:
             await self.one_round(connection, self.topic, deliver)
@@ -122,9 +123,9 @@ class Fleet:
 
 
 def main(arguments: list[str]) -> None:
-    port, secret, topic, kind, consumers, expected = arguments
-    fleet = Fleet(int(port), secret, topic, kind, int(consumers))
-    print(json.dumps(asyncio.run(fleet.run(int(expected)))))
+    ports, secret, topic, kind, consumers, expected = arguments
+    fleet = Fleet([int(port) for port in ports.split(",")], secret, topic, kind, int(consumers))
+    print(json.dumps(run_loop(fleet.run(int(expected)))))
 
 
 if __name__ == "__main__":

@@ -13,8 +13,13 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
+
+try:
+    import uvloop
+except ImportError:
+    uvloop = None
 
 DELAY_SECONDS = 600
 WAIT_SECONDS = 20
@@ -25,27 +30,55 @@ class Failed(Exception):
     """A request was refused."""
 
 
-class Connection:
-    """One persistent connection. `authorization` is the header of this name."""
+class Connection(asyncio.Protocol):
+    """One persistent connection. `authorization` is the header of this name.
+
+    Not asyncio's streams: the load must not take the time of the server, with which it shares the machine.
+    """
 
     def __init__(self, port: int, authorization: str) -> None:
         self.port = port
         self.head = f"Host: 127.0.0.1\r\nAuthorization: {authorization}\r\nContent-Type: application/json\r\n"
+        self.received = b""
 
     async def open(self) -> None:
-        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port)
+        loop = asyncio.get_running_loop()
+        self.transport, _ = await loop.create_connection(lambda: self, "127.0.0.1", self.port)
+
+    def close(self) -> None:
+        self.transport.close()
 
     async def post(self, path: str, data: Any) -> Any:
         """Send a request and return its answer. Raises Failed."""
-        body = json.dumps(data).encode()
+        body = json.dumps(data)
         head = f"POST /api/{path} HTTP/1.1\r\n{self.head}Content-Length: {len(body)}\r\n\r\n"
-        self.writer.write(head.encode() + body)
-        answer = await self.reader.readuntil(b"\r\n\r\n")
-        at = answer.lower().index(b"content-length:") + 15
-        text = await self.reader.readexactly(int(answer[at : answer.index(b"\r\n", at)]))
-        if answer[9:11] != b"20" or b'"success":false' in text:
-            raise Failed(f"{path}: {answer[:15]!r} {text[:300]!r}")
+        self.answer: asyncio.Future[tuple[bytes, bytes]] = asyncio.get_running_loop().create_future()
+        self.transport.write((head + body).encode())
+        status, text = await self.answer
+        if status[:2] != b"20" or b'"success":false' in text:
+            raise Failed(f"{path}: {status!r} {text[:300]!r}")
         return json.loads(text)
+
+    def data_received(self, data: bytes) -> None:
+        self.received += data
+        head, end, text = self.received.partition(b"\r\n\r\n")
+        if not end:
+            return
+        at = head.lower().index(b"content-length:") + 15
+        if len(text) >= int(head[at:].partition(b"\r\n")[0]):
+            self.received = b""
+            self.answer.set_result((head[9:12], text))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        answer = getattr(self, "answer", None)
+        if answer is not None and not answer.done():
+            answer.set_exception(Failed(f"The server has closed the connection: {error!r}"))
+
+
+def run_loop(main: Coroutine[Any, Any, dict[str, float]]) -> dict[str, float]:
+    """Run the coroutine with uvloop, where it is installed."""
+    with asyncio.Runner(loop_factory=getattr(uvloop, "new_event_loop", None)) as runner:
+        return runner.run(main)
 
 
 Round = Callable[[Connection, str, str], Awaitable[None]]
@@ -110,7 +143,7 @@ async def run(
             n += 1
             if at >= begun:
                 durations.append(time.monotonic() - at)
-        connection.writer.close()
+        connection.close()
 
     await asyncio.gather(*map(client, range(connections)))
     took = time.monotonic() - begun
@@ -126,7 +159,7 @@ def summary(durations: list[float], took: float) -> dict[str, float]:
 def main(arguments: list[str]) -> None:
     port, secret, topic, kind, connections, *numbers = arguments
     load = run(int(port), f"Bearer {secret}", topic, kind, int(connections), *map(float, numbers))
-    print(json.dumps(asyncio.run(load)))
+    print(json.dumps(run_loop(load)))
 
 
 if __name__ == "__main__":

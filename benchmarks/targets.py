@@ -106,6 +106,8 @@ TARGETS: Sequence[Target] = (
     Target("HTTP: jobs never popped by 200 consumers", "http", "fleet.pop", "missing", "jobs", at_most=0),
     Target("HTTP: jobs reserved twice by 200 consumers", "http", "fleet.reserve", "twice", "jobs", at_most=0),
     Target("HTTP: jobs never reserved by 200 consumers", "http", "fleet.reserve", "missing", "jobs", at_most=0),
+    *(Target(f"HTTP: fed 2,000 jobs/s, deliveries of {form}", "http", form, unit="jobs/s", at_least=1_950)
+      for form in ("fleet.pop.2", "fleet.reserve.2")),
     Target("idle: the whole system", "idle", "cpu", unit="% of a core", at_most=1),
     Target("idle: statements", "idle", "statements", unit="per minute", at_most=150),
 )  # fmt: skip

@@ -124,19 +124,21 @@ def load(name: str, kind: str, connections: int, note: str, share: float = 1) ->
     return Form("http", name, unit, measure, only=only, note=note)
 
 
-def fleet(name: str, kind: str, note: str) -> Form:
+def fleet(name: str, kind: str, processes: int, note: str) -> Form:
     """Return a form with waiting consumers; see http_fleet.py."""
 
     def measure(testbed: Testbed, options: Options) -> Measured:
         seconds = max(1, options.scaled(FED_SECONDS))
-        with served(testbed) as web, testbed.workers(1, warm=False):
-            arguments = (web.port, web.secret, web.unhandled, kind, CONSUMERS, FED_PER_SECOND * seconds)
-            consumers = loader(testbed, "http_fleet", *arguments)
+        with served(testbed, processes) as web, testbed.workers(1, warm=False):
+            ports, expected = ",".join(map(str, web.ports)), FED_PER_SECOND * seconds
+            consumers = loader(testbed, "http_fleet", ports, web.secret, web.unhandled, kind, CONSUMERS, expected)
             web.producer.do("feed", per_second=CONSUMERS, duration=1)
             consumers.await_line("warm")
+            used = web.cpu()
             fed = web.producer.do("feed", per_second=FED_PER_SECOND, duration=seconds)
             answer = consumers.answer()
             answer |= {"unfinished": web.producer.do("live")["live"], "fed late_ms": fed["behind_ms"]}
+            answer |= {"web us": (web.cpu() - used) / expected * 1e6}
         more = {name.replace("_", " "): number for name, number in answer.items() if name != "per_second"}
         return Measured(answer["per_second"], more)
 
@@ -152,6 +154,10 @@ FORMS = [
     load("add.64", "add", 64, "the command protocol's add, 64 connections at once"),
     load("add.half", "add", 64, "the same with half of the requests a second", share=0.5),
     load("cycle.64", "cycle", 64, "add, pop and finish, 64 connections at once"),
-    fleet("fleet.pop", "pop", f"{CONSUMERS} consumers that pop and finish, fed {FED_PER_SECOND:,} due jobs a second"),
-    fleet("fleet.reserve", "reserve", "the same by REST: reserve and finish"),
+    fleet(
+        "fleet.pop", "pop", 1, f"{CONSUMERS} consumers that pop and finish, fed {FED_PER_SECOND:,} due jobs a second"
+    ),
+    fleet("fleet.reserve", "reserve", 1, "the same by REST: reserve and finish"),
+    fleet("fleet.pop.2", "pop", 2, "fleet.pop with two web processes"),
+    fleet("fleet.reserve.2", "reserve", 2, "fleet.reserve with two web processes"),
 ]

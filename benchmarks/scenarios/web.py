@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -17,42 +17,56 @@ from tests.support.servers import die_with_parent, free_port, tail
 from .. import http_load, processes
 from ..drivers import Driver, DriverFailed
 from ..stand import ROOT, Testbed
+from . import usage
 
 PRODUCER = Path(__file__).with_name("http_producer.py")
 START_SECONDS = 60.0
 
 
 class Served(NamedTuple):
-    """A running web process.
+    """Running web processes.
 
+    port       of the first
+    cpu        returns the seconds of CPU time that the processes have used
     producer   runs http_producer.py
     secret     of a token with all rights
     topic      has a handler
     unhandled  a topic for consumers over HTTP
     """
 
-    port: int
+    ports: list[int]
+    cpu: Callable[[], float]
     producer: Driver
     secret: str
     topic: str
     unhandled: str
 
+    @property
+    def port(self) -> int:
+        return self.ports[0]
+
 
 @contextmanager
-def served(testbed: Testbed) -> Iterator[Served]:
-    """Run a web process with the code of the contestant, and a producer beside it."""
-    port, log = free_port(), testbed.directory / "web.log"
+def served(testbed: Testbed, count: int = 1) -> Iterator[Served]:
+    """Run web processes with the code of the contestant, and a producer beside them."""
+    ports = [free_port() for _ in range(count)]
+    logs = [testbed.directory / f"web-{port}.log" for port in ports]
     env = testbed.env | {"DJANGO_SETTINGS_MODULE": "benchmarks.contestants.ours.settings", "SERVED_BY": "asgi"}
     # -P: no module of this folder stands in for another one
     producer = Driver("producer", [sys.executable, "-P", str(PRODUCER)], testbed.env, testbed.directory)
     try:
         access = producer.do("token", seconds=START_SECONDS)
-        process = processes.start(web(port, http="auto").command, env, testbed.directory, log)
+        running = [
+            processes.start(web(port, http="auto").command, env, testbed.directory, log)
+            for port, log in zip(ports, logs, strict=True)
+        ]
         try:
-            _await(process, port, log)
-            yield Served(port, producer, **access)
+            for process, port, log in zip(running, ports, logs, strict=True):
+                _await(process, port, log)
+            pids = [process.pid for process in running]
+            yield Served(ports, lambda: usage.cpu_seconds(pids), producer, **access)
         finally:
-            processes.stop_all([process])
+            processes.stop_all(running)
     finally:
         producer.close()
 
@@ -81,7 +95,7 @@ async def _first_round(served: Served) -> None:
     while not await http_load.pop_and_finish(connection, served.unhandled):
         if time.monotonic() > deadline:
             raise http_load.Failed("No worker makes jobs ready.")
-    connection.writer.close()
+    connection.close()
 
 
 class Loader:
