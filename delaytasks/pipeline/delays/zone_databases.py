@@ -4,13 +4,14 @@ Python takes zones from the system or the package tzdata, Java from its own file
 an hour for some months, so due times would be wrong without an error.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
-from pyspark.sql import Column
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
 from ...calendars.wall_time import to_zone
+from ..config import BadSettings
 
 FIRST, LAST = 0, 2_840_140_800  # the compared time, 1970 to 2060, in seconds since 1970
 WEEK = 7 * 86_400
@@ -53,6 +54,20 @@ def java_offsets(zones: Sequence[tuple[str, Offsets]], row: Column) -> Column:
 
     # `row - row`: of constants alone, Spark would compute the result on the driver.
     return F.create_map(*(part for zone, expected in zones for part in (F.lit(zone), computed(zone, expected))))
+
+
+def check_java(spark: SparkSession, zones: Iterable[str]) -> None:
+    """Raise BadSettings if the driver's Java does not know one of these zones, which Python knows."""
+    for zone in zones:
+        try:
+            spark.sql("SELECT from_utc_timestamp(timestamp_seconds(0), :zone)", {"zone": zone}).collect()
+        except Exception as error:  # its class depends on whether Spark plans it here or on a server
+            if zone not in str(error):
+                raise
+            raise BadSettings(
+                f"Java has no time zone {zone!r}, though Python has it; an audit's weeks are computed by Java. Update "
+                "Java and its time zone data, or name a zone with the same clocks that Java has."
+            ) from error
 
 
 def difference(expected: Offsets, found: Sequence[int]) -> str:

@@ -20,6 +20,8 @@ CAUSES = {  # pattern in Spark's message -> sentence
         "host, or set the environment variable PYSPARK_PYTHON to its path.",
     r"Python in worker has different version:? \S+ than that in driver:? \S+?(?=,|\s|$)":
         "{}. Use the same version of Python on every host, or set the environment variable PYSPARK_PYTHON to its path.",
+    r"Unknown time-zone ID: \S+":
+        "Java on an executor does not know a zone: {}. Install the same version of Java on every host.",
     r"No space left on device|Read-only file system|Mkdirs failed to create \S+|\S+ \(Permission denied\)"
     r"|Parent path is not a directory: \S+":
         "Spark cannot write: {}. Free some space or give this user write permission, then run this again.",

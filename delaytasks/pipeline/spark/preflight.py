@@ -2,8 +2,8 @@
 
 The driver writes a token into the lake. Tasks on all executors read the token, write a marker beside it, read the
 inputs, query the database server's identity and compute the offsets of the run's time zones. These are compared with
-the driver's. With local[*] nothing is checked. Executors that join later are not checked either, but the rows that they
-write are counted (pipeline/tables/row_counts.py).
+the driver's. With local[*] only Java's zones are checked. Executors that join later are not checked, but the rows
+that they write are counted (pipeline/tables/row_counts.py).
 """
 
 import hashlib
@@ -154,8 +154,10 @@ def check(
 
     zones   name of each zone with which executors compute -> whether Java does, too
 
-    Raises ExecutorBlind, and DatabaseAway if this process does not reach the database.
+    Raises ExecutorBlind, DatabaseAway if this process does not reach the database, and BadSettings if Java does not
+    know a zone with which it computes; that is checked with local[*], too.
     """
+    zone_databases.check_java(spark, [name for name, of_java in (zones or {}).items() if of_java])
     if not is_needed(spark):
         return
     began, folder, token = time.monotonic(), lake.new_run(FOLDER), uuid4().hex.encode()

@@ -16,6 +16,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from delaytasks.calendars.wall_time import to_zone
+from delaytasks.pipeline.config import BadSettings
 from delaytasks.pipeline.delays import zone_databases
 from delaytasks.pipeline.sources.database import Database
 from delaytasks.pipeline.spark import package, preflight
@@ -107,6 +108,15 @@ def test_offsets_of_a_zone_include_each_of_its_changes(spark: Any) -> None:
     rows = spark.range(1).select(zone_databases.java_offsets([("Europe/Berlin", found)], F.col("id")))
     ((java,),) = rows.collect()
     assert zone_databases.difference(found, java["Europe/Berlin"]) == ""
+
+
+def test_a_zone_that_only_python_knows_is_refused_with_its_name_before_the_run(
+    spark: Any, database: Database, lake: Lake
+) -> None:
+    assert to_zone("Factory")
+    preflight.check(spark, database, lake, zones={"Europe/Berlin": True, "Factory": False})
+    with pytest.raises(BadSettings, match="Java has no time zone 'Factory', though Python has it"):
+        preflight.check(spark, database, lake, zones={"Europe/Berlin": True, "Factory": True})
 
 
 def test_another_zone_database_is_named_with_its_first_difference(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
