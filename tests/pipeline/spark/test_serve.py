@@ -44,7 +44,7 @@ def listening(port: int) -> set[str]:
 
 
 @pytest.mark.only_on("postgresql")
-def test_the_server_listens_on_loopback_answers_a_client_and_ends_with_its_java(
+def test_the_server_listens_on_loopback_answers_clients_with_the_token_and_ends_with_its_java(
     database: Database, job: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:
     monkeypatch.setenv(serve.VARIABLE, "secret")
@@ -63,6 +63,10 @@ def test_the_server_listens_on_loopback_answers_a_client_and_ends_with_its_java(
         (java,) = map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
         try:
             rule = audit_by_client(port, tmp_path, capfd)
+            report = report_by_client(port, tmp_path, capfd)
+            monkeypatch.setenv(serve.VARIABLE, "wrong")
+            with pytest.raises(CommandError, match="authentication token") as refused:
+                report_by_client(port, tmp_path, capfd)
         finally:
             code = stop_process(process)
         answer = json.loads(process.stdout.read())
@@ -71,6 +75,8 @@ def test_the_server_listens_on_loopback_answers_a_client_and_ends_with_its_java(
         ("gold", 1, "20.5"), ("basic", 0, "0"),
     ]  # fmt: skip
     assert (rule["total"]["outcome_yes"], parquet.read_table(rule["missing"]).num_rows) == (1, 1)
+    assert (report["rows"], report["since"]) == (1, None)
+    assert refused.value.returncode == ExitCode.COULD_NOT_RUN
     assert (code, list(answer)) == (0, ["seconds"])
     wait_until(lambda: not Path(f"/proc/{java}").exists(), seconds=10, what="Java runs on")
 
@@ -89,6 +95,14 @@ def audit_by_client(port: int, folder: Path, capfd: Any) -> dict[str, Any]:
     assert raised.value.returncode == ExitCode.FAULTS
     (rule,) = json.loads(capfd.readouterr().out)["rules"]
     return cast(dict[str, Any], rule)
+
+
+def report_by_client(port: int, folder: Path, capfd: Any) -> dict[str, Any]:
+    """Ask for a report as a client of the server, and return the answer."""
+    capfd.readouterr()
+    words = ["--master", f"sc://localhost:{port}", "--lake", str(folder / "lake")]
+    call_command("delaytasks", "pipeline", "report", *words, "--json")
+    return cast(dict[str, Any], json.loads(capfd.readouterr().out))
 
 
 def test_a_server_needs_a_token_and_a_master_that_is_no_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
