@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 BASE = Path(__file__).resolve().parents[2]
 RULE = BASE / "project" / "shop" / "audit.toml"
+PAGE = "report.html"  # the pages of the report and the audit, joined
 ARCHIVED_DAYS = 10
 MIN_ORDERS = 200  # fewer would not have enough closed orders for the faults
 SEED = 7
@@ -51,8 +52,9 @@ def main() -> int:
         orders, folder = read_options()
         prepare(folder)
         simulate(orders)
+        check_month()
         planted = plant_faults()
-        return compare(planted, *run_pipeline(folder), time.monotonic() - began)
+        return compare(planted, run_pipeline(folder), folder, time.monotonic() - began)
     except Failed as error:
         print(error, file=sys.stderr)
         return 1
@@ -113,21 +115,38 @@ def plant_faults() -> "list[Fault]":
     return planted
 
 
-def run_pipeline(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Run the archive, the report and the audit. Return the results of the report and the audit. Raises Failed."""
+def check_month() -> None:
+    """Audit the month before faults are planted. Raises Failed if it finds one."""
     from .month import catch_up
 
-    page = str(folder / "report.html")
+    with gateway():
+        catch_up()
+    echo("\nAudit of the month, as it was:")
+    audit = manage("audit", "--rule", str(RULE), may_fail=True)
+    echo(f"  {len(list(violations(audit)))} faults; {count_correct(audit):,} jobs are correct")
+    if found := list(violations(audit)):
+        raise Failed(f"The month has faults, though none was planted yet: {found}.")
+
+
+def run_pipeline(folder: Path) -> dict[str, Any]:
+    """Run the archive, the report and the audit, and join their pages. Return the audit's result. Raises Failed."""
+    from delaytasks.pipeline.page import page
+
+    from .month import catch_up
+
     with gateway():
         catch_up()
     echo("\nMoving older jobs to the archive:")
     archive = manage("archive", "--older-than-days", str(ARCHIVED_DAYS))
     echo(f"  {archive['pruned']:,} jobs with {archive['events']:,} events, in {archive['partitions']} partitions")
     echo("\nReport on the tables and the archive:")
-    report = manage("report", "--html", page)
+    report = manage("report")
     echo(f"  {report['rows']:,} rows by topic and hour; upcoming spikes: {report['herds']}")
     echo("\nAudit with the rules in project/shop/audit.toml:")
-    return report, manage("audit", "--rule", str(RULE), may_fail=True)
+    audit = manage("audit", "--rule", str(RULE), may_fail=True)
+    texts = [Path(each["page"]).read_text(encoding="utf-8") for each in (report, audit)]
+    (folder / PAGE).write_text(page.join("Timeouts and audit of the demo", texts), encoding="utf-8")
+    return audit
 
 
 def manage(subcommand: str, *args: str, may_fail: bool = False) -> dict[str, Any]:
@@ -148,7 +167,7 @@ def manage(subcommand: str, *args: str, may_fail: bool = False) -> dict[str, Any
     return result
 
 
-def compare(planted: "list[Fault]", report: dict[str, Any], audit: dict[str, Any], seconds: float) -> int:
+def compare(planted: "list[Fault]", audit: dict[str, Any], folder: Path, seconds: float) -> int:
     """Print which faults the audit found. Return 0 if they are exactly the planted ones, else 1."""
     expected = {(fault.audit_class, fault.key) for fault in planted}
     found = set(violations(audit))
@@ -157,13 +176,15 @@ def compare(planted: "list[Fault]", report: dict[str, Any], audit: dict[str, Any
             "found" if (name, key) in expected & found else "NOT FOUND" if (name, key) in expected else "NOT PLANTED"
         )
         echo(f"  {name:<11} {key:<12} {status}")
-    correct = sum(rule["classes"]["kept"]["count"] + rule["classes"]["open"]["count"] for rule in audit["rules"])
     echo(f"  {len(expected & found)} of {len(expected)} planted faults found, {len(found - expected)} others; "
-         f"{correct:,} jobs are correct")  # fmt: skip
-    echo(f"\nReport: {report['page']}")
-    echo(f"Audit: {audit['page']}")
+         f"{count_correct(audit):,} jobs are correct")  # fmt: skip
+    echo(f"\nReport and audit: {folder / PAGE}")
     echo(f"Total time: {seconds:.0f} s.")
     return 0 if found == expected else 1
+
+
+def count_correct(audit: dict[str, Any]) -> int:
+    return sum(rule["classes"][name]["count"] for rule in audit["rules"] for name in ("kept", "open"))
 
 
 def violations(audit: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -12,6 +12,7 @@ from .style import CSS
 SOON_MINUTES = 120  # length of the chart with a bar for each minute
 BIN_MINUTES = 10  # minutes per bar in the chart of all that falls due
 MAX_NEEDS = 12  # hours
+BODY_BEGIN, BODY_END = "<body>\n", "\n</body></html>\n"
 MAX_LABELS = 10  # below a chart, at the first of these distances that is long enough:
 LABEL_MINUTES = (5, 15, 30, 60, 120, 180, 240, 360, 720, 1_440, 2_880, 7_200)
 OUTCOMES = (("finished", "finished"), ("retried", "retried"), ("cancelled", "cancelled"), ("snoozed", "snoozed"),
@@ -31,14 +32,20 @@ def html(facts: Facts) -> str:
     return document(f"Timeouts, {end:%Y-%m-%d %H:%M} UTC", parts)
 
 
+def join(title: str, pages: Sequence[str]) -> str:
+    """Return one page with the contents of several pages of document(), in this order."""
+    bodies = (page.partition(BODY_BEGIN)[2].rpartition(BODY_END)[0] for page in pages)
+    return document(escape(title), [f"<section>\n{body}\n</section>" for body in bodies])
+
+
 def document(title: str, parts: Sequence[str]) -> str:
-    """Return an HTML document. parts: HTML of its body."""
+    """Return an HTML document. title and parts are HTML; the parts are its body."""
     body = "\n".join(parts)
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{title}</title>\n<style>{CSS}</style></head>\n"
-        f"<body>\n{body}\n</body></html>\n"
+        f"{BODY_BEGIN}{body}{BODY_END}"
     )
 
 

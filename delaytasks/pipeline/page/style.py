@@ -30,5 +30,6 @@ p { margin: .3rem 0; } .quiet { color: var(--quiet); }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { padding: .3rem .45rem; text-align: right; border-bottom: 1px solid var(--rule); white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; } th { color: var(--quiet); font-weight: 500; }
+section + section { margin-top: 3rem; border-top: 2px solid var(--rule); padding-top: 1.5rem; }
 @media print { body { max-width: none; } }
 """

@@ -44,6 +44,17 @@ def test_the_page_is_well_formed_and_has_no_scripts_or_external_files() -> None:
     assert "prefers-color-scheme: dark" in text
 
 
+def test_joined_pages_are_one_well_formed_page_in_their_order() -> None:
+    text = page.join("Timeouts & more", [page.html(facts()), page.html(facts(empty=True))])
+
+    first, second = body(text)
+    assert (first.tag, second.tag) == ("section", "section")
+    assert "Herds" in " ".join(first.itertext())
+    assert "Herds" not in " ".join(second.itertext())
+    assert "<title>Timeouts &amp; more</title>" in text
+    assert text.count("<style>") == text.count("<body>") == 1
+
+
 def test_topic_names_are_escaped() -> None:
     text = page.html(facts())
     assert "&lt;script&gt;" in text

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -77,7 +78,7 @@ def test_the_demo_succeeds_only_if_the_audit_finds_exactly_the_planted_faults(ca
                    "samples": [{"key": key} for key in found.get(name, ())]}
             for name in ("late", "missing", "early", "kept", "open")
         }  # fmt: skip
-        return demo.compare(planted, {"page": "p"}, {"page": "a", "rules": [{"name": "r", "classes": classes}]}, 1)
+        return demo.compare(planted, {"rules": [{"name": "r", "classes": classes}]}, Path("folder"), 1)
 
     assert exit_code(late=["order:1"], missing=["order:2"], kept=["order:3"]) == 0
     assert exit_code(late=["order:1"]) == 1
