@@ -2,21 +2,24 @@
 
     python -m benchmarks.pipeline.beside postgres|duckdb|spark QUESTION DATABASE OUT.parquet [NOW_MS]
 
-DATABASE is a libpq connection string, NOW_MS the time of the audit. Percentiles are exact. PostgreSQL sorts in memory,
-with a process per core. DuckDB reads PostgreSQL with its extension, with a thread per core. Bare Spark is one query in
-a session with the pipeline's options and its reader, which joins jobs and events in PostgreSQL: what a question costs
-without the lake, checks, statistics and pages.
+DATABASE is a libpq connection string, NOW_MS the time of the audit. The audit is one statement, the report two: the
+hours with outcomes, lateness and run times, and what falls due; the first result is written. Percentiles are exact.
+PostgreSQL sorts in memory, with a process per core. DuckDB reads PostgreSQL with its extension, with a thread per core.
+Bare Spark runs the statements in a session with the pipeline's options and its reader, which joins jobs and events in
+PostgreSQL: what a question costs without the lake, histograms, checks, statistics and pages.
 """
 
 import importlib.util
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow
 from pyarrow import parquet
+
+from delaytasks.states import State
 
 from .rows import TOPIC
 
@@ -35,13 +38,22 @@ REPORT = f"""
         {", ".join(f"count(*) FILTER (WHERE outcome IN ({of})) AS {name}" for name, of in COUNTS.items())},
         count(late) AS begun,
         {", ".join(f"percentile_disc({at}) WITHIN GROUP (ORDER BY late) AS {name}" for name, at in SHARES.items())},
-        max(late) AS late_worst_ms
+        max(late) AS late_worst_ms, count(ran) AS attempts, CAST(coalesce(sum(ran), 0) AS bigint) AS run_total_ms
     FROM (
         SELECT topic, done_ms - done_ms % {HOUR_MS} AS hour_ms, outcome,
+            CASE WHEN reserved_ms IS NOT NULL THEN greatest(done_ms - reserved_ms, 0) END AS ran,
             CASE WHEN attempt = 1 AND reserved_ms IS NOT NULL THEN greatest(reserved_ms - due_ms, 0) END AS late
         FROM events
     ) AS told
     GROUP BY topic, hour_ms"""
+
+# What falls due in each minute, and what is overdue.
+DUE = f"""
+    SELECT topic, date_trunc('minute', greatest(due_at, now())) AS minute_at,
+        count(*) FILTER (WHERE due_at > now()) AS due, count(*) FILTER (WHERE due_at <= now()) AS overdue
+    FROM delaytasks_job
+    WHERE ended_at IS NULL AND state = {int(State.DELAYED)} AND due_at < now() + INTERVAL '36 hours'
+    GROUP BY 1, 2"""
 
 MS = "CAST(extract(epoch FROM {}) * 1000 AS bigint)".format
 
@@ -83,7 +95,7 @@ AUDIT = f"""
         FROM keys
     ) AS classed WHERE class IS NOT NULL GROUP BY class"""
 
-QUESTIONS = {"report": REPORT, "audit": AUDIT}
+QUESTIONS = {"report": (REPORT, DUE), "audit": (AUDIT,)}
 # What bare Spark reads: it does not push column pruning down to the reader.
 EVENT_COLUMNS = ["job_id", "topic", "outcome", "attempt", "due_ms", "reserved_ms", "done_ms"]
 JOB_COLUMNS = ["id", "topic", "key", "state", "due_at", "ended_at"]
@@ -92,27 +104,26 @@ ORDER_COLUMNS = {"id": "long", "payment": "string", "status": "string", "placed_
 Rows = list[dict[str, Any]]
 
 
-def of_postgres(database: str, sql: str) -> Rows:
+def of_postgres(database: str, statements: Sequence[str]) -> list[Rows]:
     import psycopg
     from psycopg.rows import dict_row
 
     with psycopg.connect(database, row_factory=dict_row) as connection:
         connection.execute("SET work_mem = '256MB'")
-        return connection.execute(sql).fetchall()
+        return [connection.execute(sql).fetchall() for sql in statements]
 
 
-def of_duckdb(database: str, sql: str) -> Rows:
+def of_duckdb(database: str, statements: Sequence[str]) -> list[Rows]:
     import duckdb
 
     with duckdb.connect() as connection:
         connection.execute(f"LOAD '{extension()}'")
         connection.execute(f"ATTACH '{database}' AS pg (TYPE postgres, READ_ONLY)")
         connection.execute("USE pg")
-        answer = connection.execute(sql).to_arrow_table()
-    return list(answer.to_pylist())
+        return [connection.execute(sql).to_arrow_table().to_pylist() for sql in statements]
 
 
-def of_spark(database: str, sql: str) -> Rows:
+def of_spark(database: str, statements: Sequence[str]) -> list[Rows]:
     from psycopg.conninfo import conninfo_to_dict
     from pyspark.sql.types import StructType
 
@@ -130,7 +141,7 @@ def of_spark(database: str, sql: str) -> Rows:
         arrow.read(spark, unnamed, "stories", EVENT_COLUMNS).createTempView("joined")
         arrow.read(spark, unnamed, "jobs", JOB_COLUMNS).createTempView("delaytasks_job")
         arrow.read_table(spark, unnamed, "bench_order", orders).createTempView("bench_order")
-        return list(spark.sql(to_spark(sql)).toArrow().to_pylist())
+        return [spark.sql(to_spark(sql)).toArrow().to_pylist() for sql in statements]
 
 
 def to_spark(sql: str) -> str:
@@ -148,11 +159,16 @@ def extension() -> Path:
     return next(Path(folder).glob("extensions/*/*.duckdb_extension"))
 
 
-ENGINES: dict[str, Callable[[str, str], Rows]] = {"postgres": of_postgres, "duckdb": of_duckdb, "spark": of_spark}
+ENGINES: dict[str, Callable[[str, Sequence[str]], list[Rows]]] = {
+    "postgres": of_postgres,
+    "duckdb": of_duckdb,
+    "spark": of_spark,
+}
 
 
 def main(engine: str, question: str, database: str, out: str, now_ms: str = "") -> None:
-    rows = ENGINES[engine](database, QUESTIONS[question].replace("{now_ms}", now_ms))
+    statements = [sql.replace("{now_ms}", now_ms) for sql in QUESTIONS[question]]
+    rows, *_ = ENGINES[engine](database, statements)
     parquet.write_table(pyarrow.Table.from_pylist(rows), out)
 
 

@@ -30,7 +30,7 @@ def test_the_report_and_the_sql_of_the_benchmark_agree_and_a_wrong_count_is_seen
         cursor.execute("DROP FUNCTION ms")
     report.run(spark, database, lake)
     keywords = f"host={database.host} user={database.user} dbname={database.name}"
-    found = beside.of_postgres(keywords, beside.REPORT)
+    found = beside.of_postgres(keywords, beside.QUESTIONS["report"])[0]
     parquet.write_table(pyarrow.Table.from_pylist(found), tmp_path / "theirs")
 
     agreeing.reports(Path(lake.path("")), tmp_path / "theirs")
@@ -58,7 +58,7 @@ def test_the_audit_and_the_sql_of_the_benchmark_agree(
     keywords = f"host={database.host} user={database.user} dbname={database.name}"
     asked = tomllib.loads(questions.RULE)["rule"]
     answer = audit.run(spark, database, lake, file="rule.toml", rules=asked)
-    found = beside.of_postgres(keywords, beside.AUDIT.replace("{now_ms}", str(round(time.time() * 1000))))
+    found = beside.of_postgres(keywords, [beside.AUDIT.replace("{now_ms}", str(round(time.time() * 1000)))])[0]
     with connection.cursor() as cursor:
         cursor.execute("DROP TABLE bench_order; DROP FUNCTION ms")
     parquet.write_table(pyarrow.Table.from_pylist(found), tmp_path / "theirs")
