@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -164,9 +163,11 @@ def _audit_rule(
     except PySparkException as error:
         raise business.translate(rule, error) from error
     classified = spark.read.schema(CLASSIFIED).parquet(lake.uri(f"{folder}/classes"))
+    # One query for the counts and the samples of all classes.
     totals = {row["class"]: row for row in classified.groupBy("class").agg(
-        F.count("*").alias("keys"), F.sum("rows").alias("rows"), F.sum("jobs").alias("jobs")).collect()}  # fmt: skip
-    samples = _samples(classified, list(totals))
+        F.count("*").alias("keys"), F.sum("rows").alias("rows"), F.sum("jobs").alias("jobs"),
+        F.min_by(F.struct(*classified.columns), "key", SAMPLES).alias("samples")).collect()}  # fmt: skip
+    samples = {name: _samples(row.samples or []) for name, row in totals.items()}
     _check_invalid(rule, totals, samples)
     by_value = dimensions.by_value(classified, rule)
     (total,) = by_value.pop(dimensions.ALL)
@@ -209,14 +210,12 @@ def _check_invalid(rule: Rule, totals: dict[str, Any], samples: dict[str, list[d
             raise rule.bad(field, f"it {problem} for {rows}" + (f", such as {keys}." if keys else "."))
 
 
-def _samples(classified: DataFrame, names: list[str]) -> dict[str, list[dict[str, Any]]]:
-    """Return class -> the first SAMPLES rows by key, without the column `class`."""
-    frames = [classified.where(F.col("class") == name).orderBy("key").limit(SAMPLES) for name in names]
-    samples: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    for row in reduce(DataFrame.union, frames).collect() if frames else ():
-        sample = {column: _to_json_value(value) for column, value in row.asDict().items()}
-        samples[sample.pop("class")].append(sample)
-    return samples
+def _samples(rows: list[Any]) -> list[dict[str, Any]]:
+    """Return rows as in the answer, by key and without the column `class`."""
+    ordered = sorted(rows, key=lambda row: row.key)
+    return [
+        {name: _to_json_value(value) for name, value in row.asDict().items() if name != "class"} for row in ordered
+    ]  # fmt: skip
 
 
 def _to_json_value(value: Any) -> Any:

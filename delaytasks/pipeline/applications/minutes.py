@@ -6,7 +6,6 @@ minutes.read(Lake("/var/lake/default"), since_ms=...)
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
 from typing import Any
 
 import pyarrow
@@ -14,7 +13,7 @@ from pyarrow import parquet
 
 from ..tables import stream_tables
 from ..tables.lake import Lake, LakeError
-from ..transforms.outcomes import OUTCOME_COLUMNS, PERCENTILES, SUM_COLUMNS
+from ..transforms.outcomes import OUTCOME_COLUMNS, PERCENTILES, SUM_COLUMNS, percentile
 
 ATTEMPTS = 3  # a file may be merged and removed while it is read
 COUNTS = pyarrow.schema([
@@ -88,20 +87,6 @@ def _minute(minute_ms: int, topic: str, counts: list[dict[str, Any]]) -> Minute:
     lateness = sorted(histogram.items())
     return {
         "topic": topic, "minute_ms": minute_ms, SUM_COLUMNS[0]: sum(each["number_sum"] for each in counts), **numbers,
-        "begun": begun, **{name: _percentile(lateness, begun * share) for name, share in PERCENTILES.items()},
+        "begun": begun, **{name: percentile(lateness, begun * share) for name, share in PERCENTILES.items()},
         "late_worst_ms": worst,
     }  # fmt: skip
-
-
-def _percentile(histogram: Iterable[tuple[int, int]], threshold: float) -> int | None:
-    """Return the first lateness at which the cumulative count reaches the threshold; None if the histogram is empty.
-
-    histogram   (lateness in milliseconds, number of attempts), sorted
-    threshold   number of attempts: a share of all
-    """
-    cumulative = 0
-    for ms, number in histogram:
-        cumulative += number
-        if cumulative >= threshold:
-            return ms
-    return None

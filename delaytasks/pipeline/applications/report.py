@@ -1,4 +1,4 @@
-"""Report: statistics per topic and hour, and jobs that will fall due, as Delta table, in TopicStat and as an HTML page.
+"""Report: statistics per topic and hour, and what will fall due, as Delta tables, in TopicStat and as an HTML page.
 
 A report recomputes only the hours that may have changed since the last report. It publishes its document last, so if
 a run is killed, the next run recomputes the same hours.
@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+from pyarrow import compute, parquet
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -17,12 +19,11 @@ from .. import schemas
 from ..page import facts as page_facts
 from ..page import page
 from ..sinks import topic_stats
-from ..sources import arrow
+from ..sources import due_jobs
 from ..sources import snapshot as snapshots
 from ..sources.database import Database
 from ..sources.snapshot import Snapshot
-from ..spark import session
-from ..tables import archives, delta, history, hours, row_counts
+from ..tables import archives, capacity, delta, history, hours, optimization
 from ..tables.delta import Table
 from ..tables.lake import Lake, LakeError
 from ..transforms import lateness
@@ -31,8 +32,7 @@ from .stale_hours import HOUR_MS, StaleHours
 
 DOCUMENT = "report.json"
 FORMAT = 2  # version of the document; 1 named folders of months instead of a table
-ALL_ROWS = 1 << 62  # ids of a range: so many that the whole table is one range
-COLUMNS = ["id", "topic", "outcome", "attempt", "due_ms", "reserved_ms", "done_ms"]
+COLUMNS = ["topic", "outcome", "attempt", "due_ms", "reserved_ms", "done_ms"]
 
 
 def run(
@@ -70,27 +70,26 @@ def _make_report(
         stale_events, everything = events(spark, snapshot, lake, stale), not before
         table = write_hours(spark, hours.open_table(lake), stale_events, stale, everything, check_lock)
         until_ms = snapshot.now_ms + ahead_hours * HOUR_MS
-        # One range, so that the database can use its index of due times.
-        jobs = arrow.read(spark, snapshot, "jobs", ["topic", "state", "due_at", "ended_at"], rows=ALL_ROWS)
-        row_counts.write(lateness.due_by_minute(jobs, snapshot.now_ms, until_ms).coalesce(1), lake, f"{folder}/due")
+        due = due_jobs.count_by_minute(snapshot, until_ms)
+        write_due(lake, folder, due)
     document: dict[str, Any] = {
         "looks": stale_hours.to_document([*earlier, now]), "settled_ms": stale_hours.settled_before(earlier, now),
         "page": f"{folder}/report.html", "due": f"{folder}/due", "archive_run": archive_run,
     }  # fmt: skip
-    recomputed = hours.read(spark, lake, hours.changed(table, stale))
     check_lock()  # if the lock was lost, a newer report may have written newer statistics
-    rows = topic_stats.upsert_stats(database, recomputed.where(_is_stale(F.unix_millis("hour_at"), stale)))
-    # These frames are small: one partition is faster than many.
-    last = hours.read(spark, lake, hours.since(table, page_facts.first_ms(now.taken_ms))).coalesce(1)
-    with session.interpreted(spark):
-        facts = page_facts.facts(last, read_due(spark, lake, folder).coalesce(1), now.taken_ms, until_ms)
+    changed = hours.batches(lake, hours.changed(table, stale), schemas.TOPIC_STATS.names)
+    rows = topic_stats.upsert_stats(database, (_stale_rows(each, stale) for each in changed))
+    last = hours.batches(lake, hours.since(table, page_facts.first_ms(now.taken_ms)))
+    facts = page_facts.facts(last, due, now.taken_ms, until_ms)
     text = page.html(facts).encode()
     lake.write(f"{folder}/report.html", text)
     lake.sync(folder)
     check_lock()
+    needs = capacity.append(capacity.open_table(lake), facts.needs, now.taken_ms)
     lake.publish(DOCUMENT, {"version": FORMAT, **document})
     clear(lake, [before, document])
     table.vacuum()
+    optimization.merge_small_files(needs)
     if html:
         Path(html).write_bytes(text)
     return {
@@ -133,8 +132,10 @@ def _isoformat(ms: int) -> str:
 
 def events(spark: SparkSession, snapshot: Snapshot, lake: Lake, stale: StaleHours) -> DataFrame:
     """Return the events of the stale hours, including those of archived jobs."""
-    frame = history.events(spark, snapshot, lake, COLUMNS, min([stale.since_ms, *stale.earlier_hours]))
-    return frame.where(F.col("id") > stale.above_id).where(_is_stale(lateness.hour_ms(), stale))
+    names = ["id", *COLUMNS] if stale.above_id else COLUMNS  # each column costs time
+    frame = history.events(spark, snapshot, lake, names, min([stale.since_ms, *stale.earlier_hours]))
+    unseen = frame.where(F.col("id") > stale.above_id) if stale.above_id else frame
+    return unseen.where(_is_stale(lateness.hour_ms(), stale))
 
 
 def archived_late(spark: SparkSession, lake: Lake, read_run: int, seen_id: int, settled_ms: int) -> set[int]:
@@ -156,33 +157,36 @@ def _is_stale(hour_ms: Any, stale: StaleHours) -> Any:
     return (hour_ms >= stale.since_ms) | hour_ms.isin(*stale.earlier_hours)
 
 
+def _stale_rows(hours: pyarrow.Table, stale: StaleHours) -> pyarrow.Table:
+    ms = hours["hour_at"].cast(pyarrow.timestamp("ms", "UTC")).cast(pyarrow.int64())
+    earlier = compute.is_in(ms, pyarrow.array(stale.earlier_hours, pyarrow.int64()))
+    return hours.filter(compute.or_(compute.greater_equal(ms, stale.since_ms), earlier))
+
+
 def write_hours(
     spark: SparkSession, table: Table, stale_events: DataFrame, stale: StaleHours, everything: bool,
     check_lock: Callable[[], None],
 ) -> Table:  # fmt: skip
-    """Replace each month that has recomputed hours, with its unchanged hours. Return the table's new version.
+    """Replace the months that may have stale hours, with their unchanged hours. Return the table's new version.
 
     everything   replace the whole table, without reading it: its files may be damaged
     """
-    # Repartition once, for both aggregations in by_hour().
-    counts = lateness.count_hours(stale_events).repartition("topic", "hour_ms").persist()
-    try:
-        months = {stale_hours.month_of(row.hour_ms) for row in counts.select("hour_ms").distinct().collect()}
-        old = [] if everything else [each for each in table.files if each.partition in months]
-        kept = hours.read(spark, table.lake, old).where(~_is_stale(F.unix_millis("hour_at"), stale))
-        new = lateness.by_hour(counts).unionByName(kept)
-        return hours.replace(table, new, months, everything, check_lock)
-    finally:
-        counts.unpersist()
+    replaced = table.files if everything else hours.changed(table, stale)
+    kept = hours.read(spark, table.lake, [] if everything else replaced)
+    new = lateness.by_hour(lateness.count_hours(stale_events))
+    both = new.unionByName(kept.where(~_is_stale(F.unix_millis("hour_at"), stale)))
+    return hours.replace(table, both, replaced, check_lock)
 
 
-def read_due(spark: SparkSession, lake: Lake, folder: str) -> DataFrame:
-    return spark.read.schema(schemas.DUE).parquet(lake.uri(f"{folder}/due"))
+def write_due(lake: Lake, folder: str, due: pyarrow.Table) -> None:
+    text = pyarrow.BufferOutputStream()
+    parquet.write_table(due, text, compression="zstd")
+    lake.write(f"{folder}/due/part-0.parquet", text.getvalue().to_pybytes())
 
 
 def clear(lake: Lake, documents: Iterable[dict[str, Any]]) -> None:
     """Remove the runs' folders that none of the documents names: left by killed runs, or of older reports."""
     used = {"/".join(str(each["page"]).split("/")[:2]) for each in documents if each}
     for folder in lake.runs("report"):
-        if folder not in used and folder != hours.NAME:
+        if folder not in used and folder not in (hours.NAME, capacity.NAME):
             lake.remove(folder)

@@ -1,22 +1,46 @@
 """Figures of a report's page. Their number is bounded, however many jobs and topics there are."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from dataclasses import field as attribute
 from math import ceil
 from typing import Any
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+import pyarrow
+from pyarrow import compute
+from pyarrow.compute import field
+from pyspark.sql.pandas.types import to_arrow_schema
 
+from .. import schemas
 from ..applications.stale_hours import HOUR_MS, MINUTE_MS, hour_of
-from ..transforms import lateness
+from ..transforms.outcomes import percentile
 from ..transforms.spikes import herds
+from ..transforms.summaries import (
+    HOUR_SUMS,
+    NUMBER,
+    RUN_SUMS,
+    Grouping,
+    Histogram,
+    combine,
+    histogram,
+    histograms,
+    statistics,
+)
 
 DAYS = 7  # length of the hourly charts, which are compared with the same time before
 MAX_TOPICS = 40  # in the table of topics
 MAX_HERDS = 20
 SHOWN_TOPICS = 3  # listed for each herd
 Statistics = dict[str, Any]  # the numeric columns of HOURS, without nulls
+DAY, BEFORE = "day", "before"  # the last 24 full hours, and the same hours a week before
+HOUR, TOPIC, TOPIC_PERIOD = ("hour_ms",), ("topic",), ("topic", "period")
+GROUPINGS = {
+    "hours": Grouping(HOUR, HOUR_SUMS), "hours late": Grouping((*HOUR, "ms"), NUMBER),
+    "topics": Grouping(TOPIC_PERIOD, HOUR_SUMS), "topics late": Grouping((*TOPIC_PERIOD, "ms"), NUMBER),
+    "events": Grouping(("topic", "hour_ms"), (("happened", "sum"),)),
+    "runs": Grouping(TOPIC, RUN_SUMS), "runs histogram": Grouping((*TOPIC, "ms"), NUMBER),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -86,8 +110,8 @@ class Facts:
     start_ms: int
     minutes: list[int]
     overdue: int
-    herds: list[Herd] = field(default_factory=list)
-    needs: list[Need] = field(default_factory=list)
+    herds: list[Herd] = attribute(default_factory=list)
+    needs: list[Need] = attribute(default_factory=list)
 
 
 def first_ms(now_ms: int) -> int:
@@ -95,80 +119,121 @@ def first_ms(now_ms: int) -> int:
     return hour_of(now_ms) - 2 * DAYS * 24 * HOUR_MS
 
 
-def facts(hours: DataFrame, due: DataFrame, now_ms: int, until_ms: int) -> Facts:
-    """Compute the figures. Needs the columns schemas.HOURS from first_ms() on in `hours`, and schemas.DUE in `due`."""
+def facts(hours: Iterable[pyarrow.Table], due: pyarrow.Table, now_ms: int, until_ms: int) -> Facts:
+    """Compute the figures.
+
+    hours   batches of rows with the columns of schemas.HOURS, from first_ms() on
+    due     the columns of schemas.DUE
+    """
     end_ms, start_ms = hour_of(now_ms), now_ms - now_ms % MINUTE_MS
-    timed = hours.withColumn("hour_ms", F.unix_millis("hour_at"))
-    timed = timed.where((F.col("hour_ms") >= first_ms(now_ms)) & (F.col("hour_ms") < end_ms))
-    hour_statistics = [_to_statistics(row) for row in lateness.sum_hours(timed, ["hour_ms"]).collect()]
-    by_hour = {statistics.pop("hour_ms"): statistics for statistics in hour_statistics}
+    sums = _sum(hours, first_ms(now_ms), end_ms)
+    by_hour = {hour: each for (hour,), each in statistics(sums["hours"], sums["hours late"], HOUR)}
     series = [by_hour.get(ms, {}) for ms in range(first_ms(now_ms), end_ms, HOUR_MS)]
-    minutes, overdue = _minutes(due, start_ms, until_ms)
-    run_times = lateness.run_times(timed, ["topic"]).persist()
-    topics, more_topics = _topics(timed, due, run_times, end_ms)
-    needs = [Need(**row.asDict()) for row in lateness.work_by_hour(due, run_times).orderBy("hour_ms").collect()]
-    run_times.unpersist()
-    midpoint = DAYS * 24
-    spikes = _herds(due, minutes, start_ms)
+    due = due.append_column("ms", _to_ms(due["minute_at"]))
+    run_means = _run_means(sums["runs"])
+    minutes = dict(_pairs(due, "ms", "due"))
+    counts, midpoint = [minutes.get(ms, 0) for ms in range(start_ms, until_ms, MINUTE_MS)], DAYS * 24
+    topics, more_topics = _topics(sums, _due_by_topic(due), run_means, end_ms)
     return Facts(
-        now_ms, end_ms, series[midpoint:], series[:midpoint], topics, more_topics, start_ms, minutes, overdue, spikes,
-        needs,
+        now_ms, end_ms, series[midpoint:], series[:midpoint], topics, more_topics, start_ms, counts,
+        sum(due["overdue"].to_pylist()), _herds(due, counts, start_ms), _needs(due, run_means),
     )  # fmt: skip
 
 
-def _to_statistics(row: Any) -> Statistics:
-    return {name: value for name, value in row.asDict().items() if value is not None}
+def _to_ms(times: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:
+    return times.cast(pyarrow.timestamp("ms", "UTC")).cast(pyarrow.int64())
 
 
-def _minutes(due: DataFrame, start_ms: int, until_ms: int) -> tuple[list[int], int]:
-    """Return the number of jobs that fall due in each minute, and the number of overdue jobs."""
-    sums = (F.sum(name).alias(name) for name in ("due", "overdue"))
-    rows = due.groupBy(F.unix_millis("minute_at").alias("ms")).agg(*sums).collect()
-    due_at = {row.ms: row.due for row in rows}
-    return [due_at.get(ms, 0) for ms in range(start_ms, until_ms, MINUTE_MS)], sum(row.overdue for row in rows)
+def _sum(hours: Iterable[pyarrow.Table], first_ms: int, end_ms: int) -> dict[str, pyarrow.Table]:
+    """Return the sums of GROUPINGS over the hours from first_ms to end_ms."""
+    none = to_arrow_schema(schemas.HOURS, timezone="UTC").empty_table()
+    return combine(GROUPINGS, (_sum_batch(each, first_ms, end_ms) for each in itertools.chain([none], hours)))
 
 
-def _herds(due: DataFrame, minutes: Sequence[int], start_ms: int) -> list[Herd]:
+def _sum_batch(hours: pyarrow.Table, first_ms: int, end_ms: int) -> dict[str, pyarrow.Table]:
+    timed = hours.append_column("hour_ms", _to_ms(hours["hour_at"]))
+    timed = timed.filter((field("hour_ms") >= first_ms) & (field("hour_ms") < end_ms))
+    ms = timed["hour_ms"]
+    periods = {name: compute.and_(compute.greater_equal(ms, at - 24 * HOUR_MS), compute.less(ms, at))
+               for name, at in ((DAY, end_ms), (BEFORE, end_ms - DAYS * 24 * HOUR_MS))}  # fmt: skip
+    period = compute.if_else(periods[DAY], DAY, compute.if_else(periods[BEFORE], BEFORE, None))
+    timed = timed.append_column("period", period.cast(pyarrow.string()))
+    days, today = timed.filter(field("period").is_valid()), timed.filter(field("period") == DAY)
+    rows = {
+        "hours": timed, "hours late": histogram(timed, "late", HOUR), "topics": days,
+        "topics late": histogram(days, "late", TOPIC_PERIOD), "events": today,
+        "runs": timed.filter(field("attempts") > 0), "runs histogram": histogram(timed, "run", TOPIC),
+    }  # fmt: skip
+    return {name: GROUPINGS[name].apply(each) for name, each in rows.items()}
+
+
+def _pairs(table: pyarrow.Table, by: str, number: str) -> Iterator[tuple[Any, Any]]:
+    """Yield each value of a column with the sum of another one."""
+    sums = Grouping((by,), ((number, "sum"),)).apply(table)
+    return zip(sums[by].to_pylist(), sums[number].to_pylist(), strict=True)
+
+
+def _run_means(runs: pyarrow.Table) -> dict[str, float]:
+    return {row["topic"]: row["run_total_ms"] / row["attempts"] for row in runs.to_pylist()}
+
+
+def _due_by_topic(due: pyarrow.Table) -> dict[str, tuple[int, int]]:
+    """Return topic -> number of jobs that fall due, and of overdue ones."""
+    sums = Grouping(TOPIC, (("due", "sum"), ("overdue", "sum"))).apply(due)
+    return {row["topic"]: (row["due"], row["overdue"]) for row in sums.to_pylist()}
+
+
+def _herds(due: pyarrow.Table, minutes: Sequence[int], start_ms: int) -> list[Herd]:
     """Return the MAX_HERDS largest herds in order of time, each with its largest topics."""
     indexes = sorted(sorted(herds(minutes), key=lambda index: -minutes[index])[:MAX_HERDS])
     at = {start_ms + index * MINUTE_MS: minutes[index] for index in indexes}
-    if not at:
-        return []
-    timed = due.withColumn("ms", F.unix_millis("minute_at")).where(F.col("ms").isin(*at))
-    rows = timed.orderBy(F.desc("due"), "topic").select("ms", "topic", "due").collect()
-    topics = {ms: tuple((row.topic, row.due) for row in rows if row.ms == ms and row.due)[:SHOWN_TOPICS] for ms in at}
+    rows = due.filter(field("ms").isin(list(at))).filter(field("due") > 0).to_pylist() if at else []
+    rows.sort(key=lambda row: (-row["due"], row["topic"]))
+    topics = {ms: tuple((row["topic"], row["due"]) for row in rows if row["ms"] == ms)[:SHOWN_TOPICS] for ms in at}
     return [Herd(ms, count, topics[ms]) for ms, count in at.items()]
 
 
-def _topics(timed: DataFrame, due: DataFrame, run_times: DataFrame, end_ms: int) -> tuple[list[Topic], int]:
+def _needs(due: pyarrow.Table, run_means: Mapping[str, float]) -> list[Need]:
+    """Return each hour in which jobs fall due, with the work of these jobs: the mean of their topic for each."""
+    timed = due.append_column("hour_ms", pyarrow.array([hour_of(ms) for ms in due["ms"].to_pylist()], pyarrow.int64()))
+    sums = Grouping(("hour_ms", "topic"), (("due", "sum"), ("overdue", "sum"))).apply(timed).sort_by(
+        [("hour_ms", "ascending"), ("topic", "ascending")])  # fmt: skip
+    needs: dict[int, Need] = {}
+    for row in sums.to_pylist():
+        jobs, mean = row["due"] + row["overdue"], run_means.get(row["topic"])
+        need = needs.get(row["hour_ms"], Need(row["hour_ms"], 0, 0.0, 0))
+        needs[need.hour_ms] = replace(
+            need, jobs=need.jobs + jobs, work_ms=need.work_ms + jobs * (mean or 0.0),
+            unknown=need.unknown + (jobs if mean is None else 0),
+        )  # fmt: skip
+    return list(needs.values())
+
+
+def _topics(
+    sums: Mapping[str, pyarrow.Table], due: Mapping[str, tuple[int, int]], run_means: Mapping[str, float], end_ms: int
+) -> tuple[list[Topic], int]:
     """Return the topics with most events in the last 24 hours, then most jobs due, and the number of other topics."""
-    day_ms = end_ms - 24 * HOUR_MS
-    week_ms = DAYS * 24 * HOUR_MS
-    ms = F.col("hour_ms")
-    period = F.when(ms >= day_ms, "day").when((ms >= day_ms - week_ms) & (ms < end_ms - week_ms), "before")
-    topic_sums = lateness.sum_hours(
-        timed.withColumn("period", period).where("period is not null"), ["topic", "period"]
-    ).persist()
-    due_sums = due.groupBy("topic").agg(F.sum("due").alias("due"), F.sum("overdue").alias("overdue")).persist()
-    names = topic_sums.select("topic").union(due_sums.select("topic")).distinct()
-    today = topic_sums.where("period = 'day'").select("topic", "happened")
-    order = [F.desc_nulls_last("happened"), F.desc_nulls_last("due"), F.asc("topic")]
-    ranked = names.join(today, "topic", "left").join(due_sums, "topic", "left").orderBy(*order)
-    rows = ranked.limit(MAX_TOPICS).join(run_times, "topic", "left").orderBy(*order).collect()
-    shown = [row.topic for row in rows]
-    topic_statistics = {
-        (row.topic, row.period): _to_statistics(row) for row in topic_sums.where(F.col("topic").isin(*shown)).collect()
-    }
-    hourly = timed.where(F.col("topic").isin(*shown) & (ms >= day_ms)).select("topic", "hour_ms", "happened").collect()
-    events = {(row.topic, row.hour_ms): row.happened for row in hourly}
-    spans = range(day_ms, end_ms, HOUR_MS)
+    periods = sums["topics"]
+    happened = dict(_pairs(periods.filter(field("period") == DAY), "topic", "happened"))
+    names = {*periods["topic"].to_pylist(), *due}
+    ranked = sorted(names, key=lambda name: (-happened.get(name, -1), -due.get(name, (-1, 0))[0], name))
+    shown = ranked[:MAX_TOPICS]
+    is_shown = field("topic").isin(pyarrow.array(shown, pyarrow.string()))
+    few = {name: sums[name].filter(is_shown) for name in (
+        "topics", "topics late", "events", "runs histogram")}  # fmt: skip
+    figures = dict(statistics(few["topics"], few["topics late"], TOPIC_PERIOD))
+    events = {(row["topic"], row["hour_ms"]): row["happened"] for row in few["events"].to_pylist()}
+    runs = {topic: entries for (topic,), entries in histograms(few["runs histogram"], TOPIC).items()}
+    spans = range(end_ms - 24 * HOUR_MS, end_ms, HOUR_MS)
     topics = [
-        Topic(row.topic, topic_statistics.get((row.topic, "day"), {}), topic_statistics.get((row.topic, "before"), {}),
-              tuple(events.get((row.topic, at), 0) for at in spans), row.due or 0, row.overdue or 0,
-              row.run_mean_ms, row.run_p95_ms)
-        for row in rows
+        Topic(name, figures.get((name, DAY), {}), figures.get((name, BEFORE), {}),
+              tuple(events.get((name, at), 0) for at in spans), *due.get(name, (0, 0)),
+              run_means.get(name), _slowest(runs.get(name, [])))
+        for name in shown
     ]  # fmt: skip
-    more_topics = names.count() - len(topics) if len(topics) == MAX_TOPICS else 0
-    topic_sums.unpersist()
-    due_sums.unpersist()
-    return topics, more_topics
+    return topics, len(ranked) - len(shown)
+
+
+def _slowest(runs: Histogram) -> int | None:
+    """Return the 95th percentile of run times."""
+    return percentile(runs, 0.95 * sum(number for _, number in runs))

@@ -40,7 +40,6 @@ LOCAL = {  # for local[*]: listen on this machine only
     "spark.sql.catalogImplementation": "in-memory",
     **SIZES,
 }
-INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 SUBMITTED = "PYSPARK_GATEWAY_PORT"  # set by spark-submit: the port of its Java process
 
 
@@ -91,19 +90,6 @@ def fit_to_cluster(spark: Any) -> None:
     partitions = max(int(SIZES[PARTITIONS]), 2 * spark.sparkContext.defaultParallelism)
     for name, value in {**SIZES, PARTITIONS: str(partitions)}.items():
         if not site.contains(name):
-            spark.conf.set(name, value)
-
-
-@contextlib.contextmanager
-def interpreted(spark: SparkSession) -> Iterator[None]:
-    """Let Spark interpret its plans inside the block: for some thousand rows, compiling them would take longer."""
-    before = {name: spark.conf.get(name) or "" for name in INTERPRETED}
-    try:
-        for name, value in INTERPRETED.items():
-            spark.conf.set(name, value)
-        yield
-    finally:
-        for name, value in before.items():
             spark.conf.set(name, value)
 
 

@@ -5,22 +5,23 @@ Each function takes and returns data frames. Times are in milliseconds since 197
 
 from collections.abc import Sequence
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from ...states import State
 from .. import schemas
 from ..applications.stale_hours import HOUR_MS, MINUTE_MS
-from .outcomes import OUTCOME_COLUMNS, PERCENTILES, SUM_COLUMNS
+from .outcomes import OUTCOME_COLUMNS, PERCENTILES
 
+LONG_DIGITS = 19  # of the largest bigint
 PERIODS = {"hour_ms": HOUR_MS, "minute_ms": MINUTE_MS}  # column with a period's start -> length of the period in ms
 
 
 def round_down(ms: Column, digits: int) -> Column:
     """Round a duration down to its first `digits` digits."""
-    zeros = F.greatest(F.length(ms.cast("string")) - digits, F.lit(0))
-    unit = F.pow(F.lit(10), zeros).cast("long")
-    return ms - ms % unit
+    unit = F.when(ms < 10**digits, 1)  # comparisons are quicker than the length of a text
+    for zeros in range(1, LONG_DIGITS - digits):
+        unit = unit.when(ms < 10 ** (digits + zeros), 10**zeros)
+    return ms - ms % unit.otherwise(10 ** (LONG_DIGITS - digits))
 
 
 def hour_ms() -> Column:
@@ -58,11 +59,7 @@ def count_hours(events: DataFrame) -> DataFrame:
 
     Needs the columns for count_events().
     """
-    ran, no_time, no_text = (
-        F.col("done_ms") - F.col("reserved_ms"),
-        F.lit(None).cast("long"),
-        F.lit(None).cast("string"),
-    )
+    ran, no_time, no_text = F.col("done_ms") - F.col("reserved_ms"), _no_ms(), F.lit(None).cast("string")
     event = F.struct(F.col("outcome"), _late().alias("late"), no_time.alias("ran"))
     attempt = F.struct(no_text.alias("outcome"), no_time.alias("late"), F.greatest(ran, F.lit(0)).alias("ran"))
     both = F.when(ran.isNotNull(), F.array(event, attempt)).otherwise(F.array(event))
@@ -88,18 +85,17 @@ def _start(period: str) -> Column:
 
 def by_hour(counts: DataFrame) -> DataFrame:
     """Return the statistics of each topic and hour, with the columns schemas.HOURS. Needs those of count_hours()."""
-    by = ("topic", "hour_ms")
-    statistics = _join_all(_statistics(counts, by, *_runs()), [histogram(_lateness(counts, by), by)], by)
-    return _select(statistics.withColumn("hour_at", F.timestamp_millis("hour_ms")), schemas.HOURS.names)
+    statistics = _statistics(counts, ("topic", "hour_ms"), *_runs())
+    late = statistics.withColumn("late", histogram(F.col("lateness")))
+    return late.withColumn("hour_at", F.timestamp_millis("hour_ms")).select(*schemas.HOURS.names)
 
 
 def _runs() -> list[Column]:
     """Return the aggregates attempts, run_total_ms and run of schemas.HOURS. Rows of events add nothing to them."""
     ms, number = F.col("run_ms"), F.col("number")
-    each = F.when(ms.isNotNull(), F.struct(ms.alias("ms"), number))
     return [
-        F.sum(F.when(ms.isNotNull(), number)).alias("attempts"), F.sum("total_ms").alias("run_total_ms"),
-        F.sort_array(F.collect_list(each)).alias("run"),
+        _sum(F.when(ms.isNotNull(), number)).alias("attempts"), _sum(F.col("total_ms")).alias("run_total_ms"),
+        _sorted(ms).alias("run"),
     ]  # fmt: skip
 
 
@@ -115,121 +111,69 @@ def by_minute(counts: DataFrame) -> DataFrame:
 def _statistics(counts: DataFrame, by: Sequence[str], *more: Column) -> DataFrame:
     """Return for each value of `by` the number of events per outcome and the lateness of first attempts.
 
+    The column lateness has the sorted counts of lateness. One pass over the rows gives all columns: there are no joins.
+
     more   further aggregates
     """
-    outcome, number = F.col("outcome"), F.col("number")
-    outcomes = counts.groupBy(*by).agg(
-        F.sum(F.when(outcome.isNotNull(), number)).alias("happened"),
-        *(F.sum(F.when(outcome.isin(*map(str, outcomes_of)), number).otherwise(0)).alias(name)
+    outcome, number, late = F.col("outcome"), F.col("number"), F.col("late_ms")
+    found = counts.groupBy(*by).agg(
+        _sum(F.when(outcome.isNotNull(), number)).alias("happened"),
+        *(_sum(F.when(outcome.isin(*map(str, outcomes_of)), number)).alias(name)
           for name, outcomes_of in OUTCOME_COLUMNS.items()),
+        _sum(F.when(late.isNotNull(), number)).alias("begun"),
         F.max("worst_ms").alias("late_worst_ms"),
+        _sorted(late).alias("lateness"),
         *more,
     )  # fmt: skip
-    return _join_all(outcomes, [percentiles(_lateness(counts, by), by)], by)
+    return found.withColumn("percentiles", percentiles(F.col("lateness"), F.col("begun"))).select("*", "percentiles.*")
 
 
-def _lateness(counts: DataFrame, by: Sequence[str]) -> DataFrame:
-    """Return the number of first attempts by `by` and lateness, with the columns `by`, ms and number."""
-    late = counts.where(F.col("late_ms").isNotNull()).withColumnRenamed("late_ms", "ms")
-    return late.groupBy(*by, "ms").agg(F.sum("number").alias("number"))
+def _sum(number: Column) -> Column:
+    return F.coalesce(F.sum(number), F.lit(0))
 
 
-def percentiles(late: DataFrame, by: Sequence[str]) -> DataFrame:
-    """Return for each value of `by` the 50th, 95th and 99th percentile of lateness.
+def _sorted(ms: Column) -> Column:
+    """Return an aggregate: the sorted array of (ms, number) of the rows with this duration."""
+    return F.sort_array(F.collect_list(F.when(ms.isNotNull(), F.struct(ms.alias("ms"), F.col("number")))))
 
-    The column begun has the number of first attempts. Needs `by`, ms, number.
+
+def percentiles(lateness: Column, begun: Column) -> Column:
+    """Return a struct with the 50th, 95th and 99th percentile of a sorted array of (ms, number). begun: their sum."""
+
+    def step(before: Column, each: Column) -> Column:
+        so_far = before["so_far"] + each["number"]
+        found = (F.coalesce(before[name], F.when(so_far >= begun * share, each["ms"])).alias(name)
+                 for name, share in PERCENTILES.items())  # fmt: skip
+        return F.struct(so_far.alias("so_far"), *found)
+
+    none = F.struct(F.lit(0).cast("long").alias("so_far"), *(_no_ms().alias(name) for name in PERCENTILES))
+    return F.aggregate(lateness, none, step, lambda last: F.struct(*(last[name].alias(name) for name in PERCENTILES)))
+
+
+def histogram(lateness: Column) -> Column:
+    """Return a sorted array of (ms, number), with ms rounded down to two digits. lateness: a sorted array of the same.
+
+    Equal values follow each other, so a step adds to the last bucket or begins a new one.
     """
-    window = Window.partitionBy(*by)
-    so_far = F.sum("number").over(window.orderBy("ms").rowsBetween(Window.unboundedPreceding, Window.currentRow))
-    ranked = late.select(
-        *by, "ms", "number", so_far.alias("so_far"), F.sum("number").over(window).alias("all")
+
+    def step(before: Column, each: Column) -> Column:
+        ms = round_down(each["ms"], 2)
+        same = before["ms"] == ms
+        return F.struct(
+            F.when(same, before["buckets"]).otherwise(all_of(before)).alias("buckets"), ms.alias("ms"),
+            (F.when(same, before["number"]).otherwise(0) + each["number"]).alias("number"),
+        )  # fmt: skip
+
+    def all_of(last: Column) -> Column:
+        bucket = F.struct(last["ms"].alias("ms"), last["number"].alias("number"))
+        return F.when(last["ms"].isNull(), last["buckets"]).otherwise(F.concat(last["buckets"], F.array(bucket)))
+
+    none = F.struct(
+        F.array().cast(schemas.HISTOGRAM.simpleString()).alias("buckets"), _no_ms().alias("ms"),
+        F.lit(0).cast("long").alias("number"),
     )  # fmt: skip
-    percentile_columns = [
-        F.min(F.when(F.col("so_far") >= F.col("all") * share, F.col("ms"))).alias(name)
-        for name, share in PERCENTILES.items()
-    ]
-    return ranked.groupBy(*by).agg(F.sum("number").alias("begun"), *percentile_columns)
+    return F.aggregate(lateness, none, step, all_of)
 
 
-def histogram(late: DataFrame, by: Sequence[str]) -> DataFrame:
-    """Return for each value of `by` the column late: a sorted histogram of lateness, rounded down to two digits.
-
-    Needs `by`, ms, number.
-    """
-    buckets = late.groupBy(*by, round_down(F.col("ms"), 2).alias("ms")).agg(F.sum("number").alias("number"))
-    return buckets.groupBy(*by).agg(F.sort_array(F.collect_list(F.struct("ms", "number"))).alias("late"))
-
-
-def sum_hours(hours: DataFrame, by: Sequence[str]) -> DataFrame:
-    """Return for each value of `by` the statistics over all its hours. Needs the columns schemas.HOURS and `by`.
-
-    The percentiles are computed from the histograms, so they are rounded down to two digits.
-    """
-    sums = hours.groupBy(*by).agg(
-        *(F.sum(name).alias(name) for name in SUM_COLUMNS), F.max("late_worst_ms").alias("late_worst_ms")
-    )
-    return _join_all(sums, [percentiles(_sum_histograms(hours, "late", by), by)], by)
-
-
-def run_times(hours: DataFrame, by: Sequence[str]) -> DataFrame:
-    """Return for each value of `by` with attempts: run_mean_ms, and run_p95_ms, rounded down to two digits.
-
-    Needs attempts, run_total_ms, run and `by`. Hours of older reports, which lack these columns, do not count.
-    """
-    mean = (F.sum("run_total_ms") / F.sum("attempts")).alias("run_mean_ms")
-    means = hours.where(F.col("attempts") > 0).groupBy(*by).agg(mean)
-    slowest = percentiles(_sum_histograms(hours, "run", by), by)
-    return means.join(slowest.select(*by, F.col("late_p95_ms").alias("run_p95_ms")), [*by])
-
-
-def _sum_histograms(hours: DataFrame, name: str, by: Sequence[str]) -> DataFrame:
-    """Return the sum of the histograms in this column for each value of `by`, with the columns `by`, ms and number."""
-    buckets = hours.select(*by, F.explode(name).alias("each")).select(*by, "each.ms", "each.number")
-    return buckets.groupBy(*by, "ms").agg(F.sum("number").alias("number"))
-
-
-def work_by_hour(due: DataFrame, run_times: DataFrame) -> DataFrame:
-    """Return for each hour in which jobs fall due: hour_ms, jobs, work_ms and unknown. Needs schemas.DUE.
-
-    jobs       number of jobs that fall due, in the first hour also of overdue ones
-    work_ms    sum of their expected run times: the mean of their topic
-    unknown    number of jobs whose topic has no run time; they add nothing to work_ms
-
-    run_times   topic, run_mean_ms
-    """
-    ms, jobs, mean = F.unix_millis("minute_at"), F.col("due") + F.col("overdue"), F.col("run_mean_ms")
-    return (
-        due.join(run_times.select("topic", "run_mean_ms"), "topic", "left")
-        .groupBy((ms - ms % HOUR_MS).alias("hour_ms"))
-        .agg(F.sum(jobs).alias("jobs"), F.coalesce(F.sum(jobs * mean), F.lit(0.0)).alias("work_ms"),
-             F.sum(F.when(mean.isNull(), jobs).otherwise(0)).alias("unknown"))
-    )  # fmt: skip
-
-
-def due_by_minute(jobs: DataFrame, now_ms: int, until_ms: int) -> DataFrame:
-    """Return the number of jobs that fall due in each minute before until_ms, with the columns schemas.DUE.
-
-    Overdue jobs are counted in the first minute, which contains now_ms.
-
-    Needs topic, state, due_at, ended_at. Reserved jobs are left out, as they have been due already.
-    """
-    now, until = (F.timestamp_millis(F.lit(ms)) for ms in (now_ms, until_ms))
-    live = F.col("ended_at").isNull() & (F.col("state") == int(State.DELAYED)) & (F.col("due_at") < until)
-    minute = F.date_trunc("minute", F.greatest(F.col("due_at"), now))
-    return (
-        jobs.where(live)
-        .groupBy("topic", minute.alias("minute_at"))
-        .agg(F.count_if(F.col("due_at") > now).alias("due"), F.count_if(F.col("due_at") <= now).alias("overdue"))
-    )
-
-
-def _join_all(joined: DataFrame, parts: Sequence[DataFrame], by: Sequence[str]) -> DataFrame:
-    for part in parts:
-        joined = joined.join(part, [*by], "left")
-    return joined.withColumn("begun", F.coalesce("begun", F.lit(0)))
-
-
-def _select(frame: DataFrame, names: Sequence[str]) -> DataFrame:
-    empty = {name: F.coalesce(name, F.array().cast(schemas.HISTOGRAM)) for name in ("late", "run")}
-    none = {name: F.coalesce(name, F.lit(0)) for name in ("attempts", "run_total_ms")}
-    return frame.withColumns(empty | none).select(*names)
+def _no_ms() -> Column:
+    return F.lit(None).cast("long")

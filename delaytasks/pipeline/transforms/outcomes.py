@@ -1,5 +1,7 @@
 """The outcomes that are counted and the percentiles of lateness that are computed, with Spark and without it."""
 
+from collections.abc import Iterable
+
 from ...states import Outcome
 
 PERCENTILES = {"late_p50_ms": 0.5, "late_p95_ms": 0.95, "late_p99_ms": 0.99}
@@ -9,3 +11,17 @@ OUTCOME_COLUMNS = {  # column -> outcomes counted in it
     "cancelled": (Outcome.CANCELLED, Outcome.SKIPPED), "snoozed": (Outcome.SNOOZED,),
 }  # fmt: skip
 SUM_COLUMNS = ("happened", *OUTCOME_COLUMNS)
+
+
+def percentile(histogram: Iterable[tuple[int, int]], threshold: float) -> int | None:
+    """Return the first lateness at which the cumulative count reaches the threshold; None if the histogram is empty.
+
+    histogram   (lateness in milliseconds, number of attempts), sorted
+    threshold   number of attempts: a share of all
+    """
+    cumulative = 0
+    for ms, number in histogram:
+        cumulative += number
+        if cumulative >= threshold:
+            return ms
+    return None

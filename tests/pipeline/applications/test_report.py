@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from delaytasks import clock
 from delaytasks.db import dialects
@@ -17,7 +18,7 @@ from delaytasks.pipeline.applications import archive, report, stale_hours
 from delaytasks.pipeline.config import Settings
 from delaytasks.pipeline.exit_codes import ExitCode
 from delaytasks.pipeline.sources.database import Busy, Database
-from delaytasks.pipeline.tables import delta, hours
+from delaytasks.pipeline.tables import capacity, delta, hours
 from delaytasks.pipeline.tables.delta import Table
 from delaytasks.pipeline.tables.lake import Lake, LakeError
 from delaytasks.states import Outcome, State
@@ -98,6 +99,11 @@ def test_a_report_writes_table_and_page_and_recomputes_only_stale_hours(
         ("order.close", ago(hours=50), 77, 5), ("order.close", ago(hours=30), 1, 1_000),
         ("order.close", ago(hours=0), 1, 9), ("refund.ask", ago(hours=2), 1, 5),
     ]  # fmt: skip
+    coming = DeltaTable(lake.path(capacity.NAME)).to_pyarrow_table().sort_by("as_of").to_pylist()
+    assert [(each["hour_at"], each["jobs"], each["slots"], each["unknown"]) for each in coming] == [
+        (ago(hours=-5), 120, 1, 0)] * 2, "of both reports"  # fmt: skip
+    assert coming[0]["as_of"] < coming[1]["as_of"]
+    assert [coming[0][name] for name in ("work_ms", "minutes")] == [120 * 994, 2]
     for damaged in (None, whole[:-1]):
         if damaged:
             Path(lake.path(lost)).write_bytes(damaged)

@@ -2,6 +2,10 @@
 
 from typing import Any
 
+import pyarrow
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
 from delaytasks.pipeline import schemas
 from delaytasks.pipeline.applications.stale_hours import HOUR_MS, MINUTE_MS
 from delaytasks.pipeline.page import facts, page
@@ -18,24 +22,28 @@ def hour(hours_ago: int, happened: int, topic: str = "order.close") -> tuple[Any
     """Start of the hour that began this long before the end of the last full hour."""
     counts = (happened, happened, 0, 0, 0, 0, happened)
     run = (
-        (happened, happened * 1_500, [(1_500, happened)]) if happened != 3 else (None, None, None)
+        (happened, happened * 1_500, [{"ms": 1_500, "number": happened}]) if happened != 3 else (None, None, None)
     )  # of an older report
     return (topic, at("02-10 15:00").fromtimestamp((END - hours_ago * HOUR_MS) / 1000, at("02-10 15:00").tzinfo),
-            *counts, 4, 5, 6, 7, [(4, happened)], *run)  # fmt: skip
+            *counts, 4, 5, 6, 7, [{"ms": 4, "number": happened}], *run)  # fmt: skip
 
 
-def test_days_are_full_hours_and_overdue_jobs_of_all_topics_are_counted(
-    spark: Any,
-) -> None:
+def table(schema: StructType, rows: list[tuple[Any, ...]]) -> pyarrow.Table:
+    return pyarrow.Table.from_pylist(
+        [dict(zip(schema.names, row, strict=True)) for row in rows], to_arrow_schema(schema, timezone="UTC")
+    )
+
+
+def test_days_are_full_hours_and_overdue_jobs_of_all_topics_are_counted() -> None:
     rows = [hour(0, 1), hour(1, 10), hour(24, 100), hour(25, 1_000)]  # the hour that is not over; a day; before it
     rows += [hour(WEEK, 10_000), hour(WEEK + 1, 20), hour(WEEK + 24, 200), hour(WEEK + 25, 2_000)]
     rows += [hour(2 * WEEK, 7), hour(2 * WEEK + 1, 8), hour(3, 3, "refund.ask")]
     first = at("02-10 15:17")
     due = [(f"idle:{n:02}", first, 0, 2) for n in range(60)] + [("order.close", first, 5, 1)]
     due += [("order.close", at("02-10 16:16"), 6, 0), ("refund.ask", at("02-10 16:16"), 1, 0)]
-    found = facts.facts(
-        spark.createDataFrame(rows, schemas.HOURS), spark.createDataFrame(due, schemas.DUE), NOW, NOW + HOUR_MS
-    )
+    batches = [table(schemas.HOURS, rows[:4]), table(schemas.HOURS, rows[4:])]
+    batches[0] = pyarrow.table(batches[0].columns, schemas.HOURS.names)  # as read from a file: each column may be null
+    found = facts.facts(batches, table(schemas.DUE, due), NOW, NOW + HOUR_MS)
     busy, asks, *idle = found.topics
 
     assert facts.first_ms(NOW) == END - 2 * WEEK * HOUR_MS
@@ -54,3 +62,9 @@ def test_days_are_full_hours_and_overdue_jobs_of_all_topics_are_counted(
     assert (len(idle), found.more_topics) == (facts.MAX_TOPICS - 2, 60 + 2 - facts.MAX_TOPICS)
     assert found.overdue == 60 * 2 + 1
     assert "22 more topics" in page.html(found)
+
+
+def test_without_hours_and_due_jobs_there_are_no_topics() -> None:
+    found = facts.facts([], table(schemas.DUE, []), NOW, NOW + HOUR_MS)
+    assert (found.topics, found.more_topics, found.overdue, found.needs, found.herds) == ([], 0, 0, [], [])
+    assert (found.hours, found.before, found.minutes) == ([{}] * WEEK, [{}] * WEEK, [0] * 60)

@@ -35,19 +35,6 @@ def test_a_cluster_has_two_partitions_for_each_core_and_what_the_site_has_set() 
     assert {each[fallback] for each in options.values()} == {session.SIZES[fallback]}
 
 
-def test_only_what_is_interpreted_runs_without_compiled_code(spark: Any) -> None:
-    name = "spark.sql.codegen.wholeStage"
-    before = spark.conf.get(name)
-    spark.conf.set(name, "true")
-    try:
-        with pytest.raises(KeyError), session.interpreted(spark):
-            assert spark.conf.get(name) == "false"
-            raise KeyError
-        assert spark.conf.get(name) == "true"
-    finally:
-        spark.conf.set(name, before)
-
-
 def test_sparks_python_does_not_read_pyspark_from_the_zip() -> None:
     (archive,) = Path(pyspark.__file__).parent.glob("python/lib/pyspark.zip")
     (py4j,) = archive.parent.glob("py4j-*.zip")

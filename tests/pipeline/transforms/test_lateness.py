@@ -7,9 +7,9 @@ from pyspark.sql import functions as F
 from delaytasks.pipeline import schemas
 from delaytasks.pipeline.sources.relations import RELATIONS
 from delaytasks.pipeline.transforms import lateness
-from delaytasks.states import Outcome, State
+from delaytasks.states import Outcome
 
-from ..conftest import at, ms
+from ..conftest import ms
 
 EVENTS = RELATIONS["events"].select(["topic", "outcome", "attempt", "due_ms", "reserved_ms", "done_ms"])
 NOON = ms("02-01 12:00")
@@ -46,40 +46,12 @@ def test_an_hour_without_a_first_attempt_has_no_lateness(spark: Any) -> None:
     (row,) = lateness.by_hour(lateness.count_hours(frame)).collect()
 
     assert (row.begun, row.late_p50_ms, row.late_worst_ms, row.late) == (0, None, None, [])
-    again = lateness.sum_hours(spark.createDataFrame([row], schemas.HOURS), ["topic"]).collect()
-    assert [(each.happened, each.begun, each.late_p99_ms) for each in again] == [(1, 0, None)]
 
 
 def test_an_empty_frame_gives_an_empty_frame(spark: Any) -> None:
     hours = lateness.by_hour(lateness.count_hours(spark.createDataFrame([], EVENTS)))
     assert hours.schema.names == schemas.HOURS.names
     assert hours.collect() == []
-    jobs = spark.createDataFrame([], RELATIONS["jobs"].select(["topic", "state", "due_at", "ended_at"]))
-    due = lateness.due_by_minute(jobs, NOON, NOON + 1)
-    assert (due.schema.names, due.collect()) == (schemas.DUE.names, [])
-
-
-def test_summed_hours_equal_the_statistics_of_all_their_events(spark: Any) -> None:
-    rows = [event(Outcome.FINISHED, late, done=NOON + late % 3 * 3_600_000) for late in range(100)]
-    hours = lateness.by_hour(lateness.count_hours(spark.createDataFrame(rows, EVENTS)))
-    (row,) = lateness.sum_hours(hours, ["topic"]).collect()
-
-    assert (row.happened, row.begun, row.late_p50_ms, row.late_p95_ms, row.late_worst_ms) == (100, 100, 49, 94, 99)
-
-
-def test_due_jobs_are_counted_per_minute_and_overdue_jobs_in_the_first(spark: Any) -> None:
-    delayed, reserved, finished = int(State.DELAYED), int(State.RESERVED), int(State.FINISHED)
-    rows = [
-        ("a", delayed, at("02-01 12:00:59.999"), None), ("a", delayed, at("02-01 12:01"), None),
-        ("a", delayed, at("02-01 11:00"), None), ("a", delayed, at("02-01 12:00:30"), None),
-        ("a", delayed, at("02-01 13:00"), None), ("a", reserved, at("02-01 12:02"), None),
-        ("a", finished, at("02-01 12:02"), at("02-01 12:03")),
-    ]  # fmt: skip
-    frame = spark.createDataFrame(rows, RELATIONS["jobs"].select(["topic", "state", "due_at", "ended_at"]))
-    due = lateness.due_by_minute(frame, ms("02-01 12:00:30"), ms("02-01 13:00")).orderBy("minute_at")
-    found = due.withColumn("ms", F.unix_millis("minute_at")).collect()
-
-    assert [(row.ms, row.due, row.overdue) for row in found] == [(NOON, 1, 2), (NOON + 60_000, 1, 0)]
 
 
 def test_rounding_down_keeps_the_first_digits(spark: Any) -> None:
