@@ -23,7 +23,7 @@ from ..worker import leases
 from ..worker.attempt import RunningJob
 from . import notifier
 from .access.permissions import Right
-from .views.base import BaseView
+from .views.base import BaseView, count_request
 
 logger = logging.getLogger("delaytasks")
 MAX_CONCURRENT_POLLS = 8  # per process: 200 requests woken together must not open 200 connections
@@ -46,7 +46,7 @@ class LongPoll(BaseView):
         async def long_poll(request: Any, *args: Any, **kwargs: Any) -> Any:
             response = await sync_to_async(view)(request, *args, **kwargs)
             wait: Wait | None = getattr(response, "wait", None)
-            return response if wait is None else await wait.respond(response)
+            return response if wait is None else await wait.respond_counted(request, response)
 
         return functools.update_wrapper(long_poll, view)
 
@@ -76,10 +76,16 @@ class Wait:
     def __init__(self, view: Any, topic: str, count: int, consumer: str, show: Show) -> None:
         self.view, self.topic, self.count, self.show = view, topic, count, show
         self.worker = view.caller.worker(consumer)
-        self.deadline = 0.0
+        self.deadline = self.began = 0.0
 
     def reserve(self) -> list[RunningJob]:
         return leases.reserve(self.topic, self.count, using=self.view.using, worker=self.worker)
+
+    async def respond_counted(self, request: Any, response: Response) -> Response:
+        """Do the same as respond(), and count the request in the metrics."""
+        response = await self.respond(response)
+        count_request(self.began, request, response)
+        return response
 
     async def respond(self, response: Response) -> Response:
         """Return `response` with the reserved jobs, or unchanged after the deadline, or an error response."""

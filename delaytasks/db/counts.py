@@ -271,3 +271,25 @@ def waiting_sql(using: str, count: int, rows: int) -> str:
             (SELECT {d.to_ms("due_at")} FROM delaytasks_job WHERE {due} AND state = {int(State.DELAYED)}
              ORDER BY due_at, id LIMIT 1)
         FROM cells"""
+
+
+def next_due(using: str, names: Sequence[str]) -> dict[str, int | None]:
+    """Return the due time of each topic's next job that is not due yet, in ms since 1970; None without such a job."""
+    if not names:
+        return {}
+    with by_index(using):
+        return dict(run(using, next_due_sql(using, len(names)), list(names)))
+
+
+def next_due_sql(using: str, count: int) -> str:
+    """Compare topic and due time as a row, so that only the index by both can serve the query.
+
+    With "=" the planner might search all due times for the first one of a rare topic, and with two comparisons of the
+    topic it would read all its overdue jobs.
+    """
+    d = dialects.get_dialect(using)
+    return f"""
+        WITH cells (name) AS (VALUES {", ".join(["(%s)"] * count)})
+        SELECT name, (SELECT {d.to_ms("due_at")} FROM delaytasks_job
+            WHERE (topic, due_at) > (name, {d.now}) AND topic <= name AND ended_at IS NULL
+            ORDER BY topic, due_at LIMIT 1) FROM cells"""

@@ -28,6 +28,7 @@ TOPIC_GAUGES = {
     "delayed": ("delaytasks_delayed_jobs", "Jobs that become due within the mirror's horizon."),
     "paused": ("delaytasks_paused", "1 if the topic is paused."),
 }
+NEXT_DUE = "next_due_ms"
 COUNTERS = {
     "repaired": "Overdue jobs that the mirror had lost and that were found in the database.",
     "rebuilt": "Rebuilds of the mirror.",
@@ -120,8 +121,10 @@ def _numbers(using: str) -> Numbers:
 def _topics(using: str) -> dict[str, dict[str, int | None]]:
     names = {*handlers.known(), *counts.live_topics(using), *counts.dead_topics(using)}
     snapshot = metrics.topics_snapshot(using, sorted(names)[:MAX_TOPICS])
+    next_due_ms = counts.next_due(using, list(snapshot))
     return {
-        topic: {field: None if value is None else int(value) for field, value in numbers.items()}
+        topic: {field: None if numbers[field] is None else int(numbers[field]) for field in TOPIC_GAUGES}
+        | {NEXT_DUE: next_due_ms[topic]}
         for topic, numbers in snapshot.items()
     }
 
@@ -130,12 +133,23 @@ def _topic_metrics(databases_: list[dict[str, dict[str, Any]]]) -> Iterator[Metr
     for field, (name, description) in TOPIC_GAUGES.items():
         family = GaugeMetricFamily(name, description, labels=["topic"])
         for topic in sorted({topic for topics in databases_ for topic in topics}):
-            values = [topics[topic][field] or 0 for topics in databases_ if topic in topics]
-            value = (
-                max(values) / 1000 if field == "oldest_ready_ms" else max(values) if field == "paused" else sum(values)
+            family.add_metric(
+                [topic], _merged(field, [topics[topic][field] or 0 for topics in databases_ if topic in topics])
             )
-            family.add_metric([topic], value)
         yield family
+    yield _next_due(databases_)
+
+
+def _next_due(databases_: list[dict[str, dict[str, Any]]]) -> Metric:
+    """Return the earliest due time to come of each topic that has one."""
+    family = GaugeMetricFamily(
+        "delaytasks_next_due_timestamp_seconds", "Due time of the next job that is not due yet.", labels=["topic"]
+    )
+    for topic in sorted({topic for topics in databases_ for topic in topics}):
+        times = [ms for topics in databases_ if (ms := topics.get(topic, {}).get(NEXT_DUE)) is not None]
+        if times:
+            family.add_metric([topic], min(times) / 1000)
+    return family
 
 
 def _merged(field: str, values: list[int]) -> float:

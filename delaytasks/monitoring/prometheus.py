@@ -1,13 +1,14 @@
 """Metrics for Prometheus, with the library prometheus-client: `pip install "delaytasks[prometheus]"`.
 
-Each process counts the attempts that end in it. The number of jobs, their ages and the state of the mirror are read
-from the database when Prometheus scrapes. Labels are the topic and the schedule, each with a bounded number of values
-in a process.
+Each process counts the attempts that end in it, and the requests to the API that it answers. The number of jobs, their
+ages and the state of the mirror are read from the database when Prometheus scrapes. Labels are the topic and the
+schedule, each with a bounded number of values in a process; of requests the method, the endpoint and the status.
 
 In a web process, add `path("metrics", delaytasks.monitoring.views.metrics)` to the URLs. A worker serves its metrics
 on METRICS_PORT. Processes with children need PROMETHEUS_MULTIPROC_DIR; a worker chooses one itself.
 """
 
+import functools
 import logging
 import os
 from collections.abc import Iterator
@@ -33,12 +34,15 @@ from ..recurrence import begin
 from ..recurrence.begin import Run
 from ..states import Outcome
 from ..worker import completion
+from . import requests
 from .job_collector import JobCollector
 
 logger = logging.getLogger("delaytasks")
 MAX_TOPICS = 200
 OTHER = "other"  # the label of all topics beyond the first MAX_TOPICS
 LATE_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200)
+METHODS = frozenset(("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"))  # any other method is OTHER
+REQUEST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 RAN_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 1800, 7200, 86400)
 
 LATENESS = Histogram(
@@ -68,6 +72,14 @@ SCHEDULE_SKIPPED = Counter(
     ["schedule", "reason"],
 )  # fmt: skip
 SERIES = "series"  # the label of all series, of which there may be one for each order
+
+HTTP_REQUESTS = Counter(
+    "delaytasks_http_requests", "Requests to the API that were answered.", ["method", "endpoint", "status"]
+)
+HTTP_DURATION = Histogram(
+    "delaytasks_http_duration_seconds", "Time to answer a request to the API, including a long poll's wait.",
+    ["endpoint"], buckets=REQUEST_BUCKETS,
+)  # fmt: skip
 
 _seen_topics: set[str] = set()
 _seen_schedules: set[str] = set()
@@ -123,12 +135,29 @@ def observe_run(run: Run) -> None:
         logger.warning("metrics: a schedule's run was not counted", exc_info=True)
 
 
+def observe_request(method: str, endpoint: str, status: int, seconds: float) -> None:
+    """Count a request to the API. Never raises."""
+    try:
+        count, duration = _request_metrics(method if method in METHODS else OTHER, endpoint, status)
+        count.inc()
+        duration.observe(seconds)
+    except Exception:
+        logger.warning("metrics: a request was not counted", exc_info=True)
+
+
+@functools.lru_cache(maxsize=1024)  # finding a metric by its labels costs as much as counting
+def _request_metrics(method: str, endpoint: str, status: int) -> tuple[Counter, Histogram]:
+    return HTTP_REQUESTS.labels(method, endpoint, status), HTTP_DURATION.labels(endpoint)
+
+
 def enable() -> None:
-    """Count the attempts that end in this process, and in the processes forked from it. May be called again."""
+    """Count what ends in this process, and in the processes forked from it. May be called again."""
     if observe not in completion.observers:
         completion.observers.append(observe)
     if observe_run not in begin.observers:
         begin.observers.append(observe_run)
+    if observe_request not in requests.observers:
+        requests.observers.append(observe_request)
 
 
 def initialize() -> None:
@@ -149,7 +178,7 @@ def make_registry() -> CollectorRegistry:
     """Return a registry for one scrape: what all processes have counted, and the numbers from the database."""
     initialize()
     registry = CollectorRegistry()
-    if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+    if requests.SHARED in os.environ:
         MultiProcessCollector(registry)
     else:
         registry.register(_DefaultRegistry())

@@ -72,6 +72,7 @@ NUMBERS: dict[str, tuple[Callable[[], Any], set[str]]] = {
     "statuses": (
         lambda: forecast.topic_statuses("default", TOPICS), {"delaytasks_job_topic_due", "delaytasks_job_topic_dead"},
     ),
+    "next due": (lambda: counts.next_due("default", TOPICS), {"delaytasks_job_topic_due"}),
     "the last hour": (lambda: last_hour.last_hour("default"), {"delaytasks_jobevent_pkey", "delaytasks_job_pkey"}),
 }  # fmt: skip
 
@@ -88,8 +89,13 @@ def test_each_number_is_read_from_its_index_in_order(number):
         assert set(plan.indexes) <= indexes, str(plan)
 
 
+def test_the_next_due_time_is_found_without_reading_the_overdue_jobs():
+    for plan in plans(lambda: counts.next_due("default", TOPICS)):
+        assert "Index Cond: ((ROW(topic, due_at) > ROW(" in str(plan), str(plan)
+
+
 def test_no_count_sorts_rows():
-    for query, _indexes in (NUMBERS["minutes"], NUMBERS["hours of topics"], NUMBERS["statuses"]):
+    for query, _indexes in (NUMBERS[name] for name in ("minutes", "hours of topics", "statuses", "next due")):
         for plan in plans(query):
             assert "Sort" not in plan.types, str(plan)
 

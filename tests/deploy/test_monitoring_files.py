@@ -28,6 +28,8 @@ def metric_names(stage: Any, with_redis: Any) -> set[str]:
     families = [family for family in prometheus.make_registry().collect() if family.name.startswith("delaytasks_")]
     names = {sample.name for family in families for sample in family.samples}
     histograms = {family.name for family in families if family.type == "histogram"}
+    names |= {family.name for family in families if family.type == "gauge"}
+    names |= {f"{family.name}_total" for family in families if family.type == "counter"}
     return names | {f"{name}_{suffix}" for name in histograms for suffix in ("bucket", "sum", "count")}
 
 
@@ -91,7 +93,10 @@ def test_promtool_finds_nothing_to_improve_in_the_metrics(promtool, stage, with_
     stage.recorder("t")
     schedule("t", "a", delay=0)
     stage.go()
+    schedule("t", "b", delay=60)
+    prometheus.observe_request("POST", "queue", 200, 0.001)
     guard.guard("default")
     metrics = prometheus_client.generate_latest(prometheus.make_registry())
-    assert b"delaytasks_lateness_seconds_bucket" in metrics
+    for name in ("lateness_seconds_bucket", "http_duration_seconds_bucket", "next_due_timestamp_seconds"):
+        assert f"delaytasks_{name}".encode() in metrics
     assert promtool("check", "metrics", stdin=metrics) == ""

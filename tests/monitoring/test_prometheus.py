@@ -123,6 +123,25 @@ def test_the_numbers_of_topics_come_from_the_database(stage, db_clock):
     assert {name: found[f"delaytasks_{name}", "t"] for name in expected} == expected
 
 
+def test_a_topic_that_is_forwarded_by_its_row_has_numbers(stage):
+    target = {"kind": "celery", "task": "shop.tasks.close", "format": "json", "source": "/", "timeout": 10}
+    Topic.objects.create(name="t", target=target)
+    schedule("t", "a", delay=600)
+    found = scrape()
+    assert (found["delaytasks_delayed_jobs", "t"], found["delaytasks_database_up", ""]) == (1, 1)
+
+
+def test_the_next_due_time_of_each_topic_is_that_of_its_first_job_to_come(stage, db_clock):
+    stage.recorder("t")
+    stage.recorder("idle")
+    for key, delay in (("overdue", 0), ("second", 700), ("first", 600)):
+        schedule("t", key, delay=delay)
+    db_clock.advance(seconds=90)
+    found = scrape()
+    assert found["delaytasks_next_due_timestamp_seconds", "t"] == db_clock.now_ms / 1000 + 510
+    assert ("delaytasks_next_due_timestamp_seconds", "idle") not in found
+
+
 def test_the_signs_of_life_are_ages_and_infinite_before_the_first(stage, db_clock):
     MirrorMark.objects.all().delete()
     assert scrape()["delaytasks_sweep_age_seconds", ""] == float("inf")
@@ -199,12 +218,13 @@ def test_a_database_that_hangs_delays_no_scrape_and_is_asked_once(stage):
     assert scrape()["delaytasks_database_up", ""] == 1
 
 
-def test_topic_and_schedule_are_the_only_labels_and_each_metric_has_a_help(stage):
+def test_topic_and_schedule_are_the_only_labels_of_jobs_and_each_metric_has_a_help(stage):
     stage.recorder("t")
     schedule("t", "a", delay=0)
     stage.go()
     registry: CollectorRegistry = prometheus.make_registry()
     ours = [family for family in registry.collect() if family.name.startswith("delaytasks_")]
     assert len(ours) > 15
-    assert {label for family in ours for sample in family.samples for label in sample.labels} == {"topic", "le"}
+    of_jobs = [family for family in ours if "_http_" not in family.name]
+    assert {label for family in of_jobs for sample in family.samples for label in sample.labels} == {"topic", "le"}
     assert all(family.documentation.endswith(".") for family in ours)

@@ -22,6 +22,7 @@ from rest_framework.exceptions import ParseError
 
 from ... import conf, databases, tracing
 from ...jobs import audit_log
+from ...monitoring import requests
 from .. import exceptions
 from ..access.permissions import SCHEME, TokenCaller
 from ..access.throttling import COUNTED
@@ -49,13 +50,14 @@ class Route(NamedTuple):
     pattern: re.Pattern[str]
     endpoint: Endpoint
     allow: bytes
+    name: str  # of the URL in delaytasks.api.urls
 
 
 ROUTES = [
-    Route(re.compile("queue/"), endpoints.queue, b"POST"),
-    Route(re.compile("jobs/"), endpoints.create, b"GET, POST, HEAD"),
-    Route(re.compile("jobs/([0-9]{1,19})/finish/"), endpoints.finish, b"POST"),
-    Route(re.compile(f"topics/({TOPIC_PATTERN.strip('^$')})/reserve/"), endpoints.reserve, b"POST"),
+    Route(re.compile("queue/"), endpoints.queue, b"POST", "queue"),
+    Route(re.compile("jobs/"), endpoints.create, b"GET, POST, HEAD", "jobs"),
+    Route(re.compile("jobs/([0-9]{1,19})/finish/"), endpoints.finish, b"POST", "finish"),
+    Route(re.compile(f"topics/({TOPIC_PATTERN.strip('^$')})/reserve/"), endpoints.reserve, b"POST", "reserve"),
 ]
 
 
@@ -85,6 +87,7 @@ class FastPath:
     async def _serve_api(self, scope: Any, receive: Receive, send: Send, path: str) -> None:
         if _is_test() and await _in_test_transaction():
             return await self.application(scope, receive, send)
+        began = requests.began()  # of requests that are passed on, Django's views count
         headers = _joined(scope["headers"])
         secret = _secret(headers)
         caller, is_stranger = await _identify(secret, headers)
@@ -111,7 +114,9 @@ class FastPath:
             return None
         if reply.lost is not None and has_left(receive):
             return reply.lost()
-        return await send_reply(send, reply, route.allow)
+        await send_reply(send, reply, route.allow)
+        requests.ended(began, scope["method"], route.name, reply.status)
+        return None
 
     async def _pass_on(self, scope: Any, body: Body, receive: Receive, send: Send) -> None:
         await self.application(scope, body.replay(receive), send if body.is_complete else closing(receive, send))
@@ -186,13 +191,14 @@ class Found(NamedTuple):
     endpoint: Endpoint
     arguments: tuple[str, ...]
     allow: bytes
+    name: str
 
 
 def _find_route(path: str) -> Found | None:
     for route in ROUTES:
         match = route.pattern.fullmatch(path)
         if match:
-            return Found(route.endpoint, match.groups(), route.allow)
+            return Found(route.endpoint, match.groups(), route.allow, route.name)
     return None
 
 

@@ -13,6 +13,7 @@ from rest_framework.views import APIView
 
 from ... import databases, tracing
 from ...models import Job
+from ...monitoring import requests
 from .. import exceptions
 from ..access.permissions import AnyOf, Caller, HasCaller, Right, StaffAuthentication, TokenAuthentication
 from ..access.throttling import RateLimit
@@ -36,6 +37,13 @@ class FirstRenderer(BaseContentNegotiation):
 
     def select_renderer(self, request: Any, renderers: Any, format_suffix: str | None = None) -> Any:
         return renderers[0], renderers[0].media_type
+
+
+def count_request(began: float, request: Any, response: Any) -> None:
+    """Count a request in the metrics. `began` is what requests.began() returned for it."""
+    if began:
+        endpoint = request.resolver_match.url_name if request.resolver_match else ""
+        requests.ended(began, request.method, endpoint, response.status_code)
 
 
 class BaseView(APIView):
@@ -95,8 +103,14 @@ class BaseView(APIView):
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         """Answer in English, independent of Accept-Language: programs log the messages, and people search for them."""
+        began = requests.began()
         with translation.override("en"), ExitStack() as self._admitted:
-            return super().dispatch(request, *args, **kwargs)
+            response = super().dispatch(request, *args, **kwargs)
+        if getattr(response, "wait", None) is None:
+            count_request(began, request, response)
+        else:  # a long poll, which LongPoll counts at its end
+            response.wait.began = began
+        return response
 
     def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)

@@ -1,0 +1,43 @@
+"""Which requests to the HTTP API are counted, and by whom: prometheus.py adds itself to `observers`.
+
+A process counts from its first scrape on. One of several web processes that share a directory for their counters counts
+from its first request on, because any of them may be the one that is scraped. All others keep nothing.
+"""
+
+import functools
+import logging
+import os
+import time
+from collections.abc import Callable
+
+logger = logging.getLogger("delaytasks")
+SHARED = "PROMETHEUS_MULTIPROC_DIR"  # the variable of the library that names this directory
+Observer = Callable[[str, str, int, float], None]  # method, name of the endpoint's URL, status, seconds
+observers: list[Observer] = []
+
+
+def began() -> float:
+    """Return the time at which a request begins, for ended(); 0.0 if requests are not counted."""
+    _count_for_others()
+    return time.perf_counter() if observers else 0.0
+
+
+def ended(since: float, method: str, endpoint: str, status: int) -> None:
+    """Count a request. `since` is what began() returned for it."""
+    if since:
+        seconds = time.perf_counter() - since
+        for observer in observers:
+            observer(method, endpoint, status, seconds)
+
+
+@functools.cache
+def _count_for_others() -> None:
+    """Count from now on if another process may be asked for what this one counts."""
+    if SHARED not in os.environ:
+        return
+    try:
+        from . import prometheus
+    except ModuleNotFoundError as error:
+        logger.warning("metrics: %s is set, and %s is not installed: nothing is counted", SHARED, error.name)
+    else:
+        prometheus.enable()
