@@ -15,9 +15,15 @@ SLOW_FOLDERS = acceptance admin api deploy forwarding http inbox packaging pipel
 	tools torture
 
 .PHONY: check
-check: lint types layers audit-if-possible docs reference-suites-if-possible test ## everything that CI runs: linters, types, import layers, advisories, documents, tests
+check: lint checks-at-once test ## everything that CI runs: linters, types, import layers, advisories, documents, tests
 	@if [ -e $(VENV)/.suites-not-run ]; then echo "PASSED, but NOT RUN: a part of the reference suites. Run make reference-suites with a network and Python 3.12." >&2; fi
 	@if [ -e $(VENV)/.audit-not-run ]; then echo "PASSED, but NOT RUN: the audit of dependencies. Run make audit with a network." >&2; fi
+
+# Most of them use one core, so two run at a time. The tests, which use all cores, run alone.
+.PHONY: checks-at-once
+checks-at-once: $(VENV)/.stamp-docs
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target \
+		types layers docs audit-if-possible reference-suites-if-possible
 
 .PHONY: test
 test: $(VENV)/.stamp-dev ## all product tests: on SQLite, and at the same time those about the database or real processes on PostgreSQL
