@@ -94,6 +94,16 @@ def db(request: pytest.FixtureRequest) -> None:
     request.getfixturevalue("transactional_db" if "transactional_db" in request.fixturenames else "db")
 
 
+@pytest.fixture(autouse=True)
+def _django_db_marker(request: pytest.FixtureRequest) -> None:
+    """pytest-django's meaning of `django_db`, but a test that commits, in one database, uses our `transactional_db`."""
+    marker = request.node.get_closest_marker("django_db")
+    if marker:
+        commits = marker.kwargs.get("transaction") or "transactional_db" in request.fixturenames
+        ours = commits and marker.kwargs.keys() <= {"transaction"}
+        request.getfixturevalue("transactional_db" if ours else "_django_db_helper")
+
+
 @pytest.fixture
 def transactional_db(_emptied_tables: list[str], django_db_blocker: Any) -> Iterator[None]:
     """Let tests commit, and reset the tables afterwards, as pytest-django does.
