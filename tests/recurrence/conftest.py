@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from delaytasks import clock
+from delaytasks import clock, conf
 from delaytasks.maintenance import sweep
 from delaytasks.models import Job
 from delaytasks.recurrence import maker, registry, schedules
@@ -34,11 +34,14 @@ def define(stage: Any, db_clock: Any) -> Callable[..., Any]:
 
 
 def run_until(stage: Any, db_clock: Any, moment: datetime, *, step_seconds: float = 60) -> None:
-    """Advance the clock in steps; in each, make firings and run jobs."""
+    """Advance the clock in steps; in each, make firings and run jobs. Sweep as often as beat does."""
+    sweep_at = db_clock.now_ms
     while db_clock.now_ms < clock.to_ms(moment):
         db_clock.advance(seconds=min(step_seconds, (clock.to_ms(moment) - db_clock.now_ms) / 1000))
         maker.make_due("default")
-        sweep.sweep("default")  # enters what comes within the mirror's horizon
+        if db_clock.now_ms >= sweep_at:
+            sweep.sweep("default")  # enters what comes within the mirror's horizon
+            sweep_at = db_clock.now_ms + conf.get().sweep_seconds * 1000
         stage.go()
 
 
