@@ -19,6 +19,7 @@ from django.db import connection, connections, transaction
 from django.utils import translation
 from hypothesis import settings as hypothesis_settings
 
+from tests.support import rabbitmq
 from tests.support.browser_fixtures import _profiles, console_errors, page, site, visitor  # noqa: F401  fixtures
 from tests.support.servers import PostgresServer, RedisServer
 from tests.support.spans import spans  # noqa: F401  fixture
@@ -57,6 +58,18 @@ def redis_server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
 def postgres_server(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
     """The session's PostgreSQL."""
     with PostgresServer() as server:
+        request.config.stash[used_servers].add(server.version)
+        yield server
+
+
+@pytest.fixture(scope="session")
+def rabbit_server(request: pytest.FixtureRequest) -> Iterator[rabbitmq.RabbitServer]:
+    """The pass's RabbitMQ. Each test uses names of its own, and starts it again if it has stopped it."""
+    if not rabbitmq.PROGRAM.exists():
+        remedy = "install Debian's rabbitmq-server, or set DELAYTASKS_TEST_RABBITMQ"
+        request.config.stash[not_run].add(f"tests of a RabbitMQ, because there is no {rabbitmq.PROGRAM}: {remedy}")
+        pytest.skip(f"There is no {rabbitmq.PROGRAM}: {remedy}")
+    with rabbitmq.RabbitServer(max_message_size="100000") as server:
         request.config.stash[used_servers].add(server.version)
         yield server
 
@@ -249,6 +262,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if other_pass:
         config.hook.pytest_deselected(items=list(other_pass))
         items[:] = [item for item in items if item not in other_pass]
+    for item in items:
+        if "rabbit_server" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("rabbit"))  # in one process: its start takes four seconds of CPU
     items.sort(key=lambda item: folder_of(item.nodeid) not in SLOW)
 
 

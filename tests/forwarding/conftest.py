@@ -12,9 +12,8 @@ import pytest
 
 from delaytasks.forwarding.targets import Format, Message
 
-from ..conftest import not_run, used_servers
 from ..support.kafka_cluster import KafkaCluster, kafka_cluster
-from ..support.rabbitmq import PROGRAM, RabbitServer
+from ..support.rabbitmq import RabbitServer
 from .amqp_peer import Peer
 
 DUE = datetime(2030, 1, 1, tzinfo=UTC)
@@ -99,24 +98,13 @@ def kafka(_kafka_cluster: KafkaCluster, settings: Any) -> Iterator[KafkaCluster]
         _kafka_cluster.set_round_trip(0)
 
 
-@pytest.fixture(scope="session")
-def _rabbit_server(request: pytest.FixtureRequest) -> Iterator[RabbitServer]:
-    if not PROGRAM.exists():
-        remedy = "install Debian's rabbitmq-server, or set DELAYTASKS_TEST_RABBITMQ"
-        request.config.stash[not_run].add(f"tests of a RabbitMQ, because there is no {PROGRAM}: {remedy}")
-        pytest.skip(f"There is no {PROGRAM}: {remedy}")
-    with RabbitServer(max_message_size="100000") as server:
-        request.config.stash[used_servers].add(server.version)
-        yield server
-
-
 @pytest.fixture
-def rabbit(_rabbit_server: RabbitServer, settings: Any) -> Iterator[RabbitServer]:
+def rabbit(rabbit_server: RabbitServer, settings: Any) -> Iterator[RabbitServer]:
     """A RabbitMQ, in BROKERS as "amqp"."""
-    settings.DELAYTASKS = {**settings.DELAYTASKS, "BROKERS": {"amqp": _rabbit_server.url()}}
-    yield _rabbit_server
-    if _rabbit_server.process is None:
-        _rabbit_server.start()
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "BROKERS": {"amqp": rabbit_server.url()}}
+    yield rabbit_server
+    if rabbit_server.process is None:
+        rabbit_server.start()
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from delaytasks import handlers
 from delaytasks.inbox import Inbox, declarations, declare
 from delaytasks.inbox.messages import Received
 
-from ..forwarding.conftest import _kafka_cluster, _rabbit_server, kafka, peer, rabbit  # noqa: F401  fixtures
+from ..forwarding.conftest import _kafka_cluster, kafka, peer, rabbit  # noqa: F401  fixtures
 
 TOPICS = ["shop.close", "shop.remind"]
 
