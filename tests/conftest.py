@@ -4,11 +4,12 @@ One run of pytest uses one database: SQLite unless DELAYTASKS_TEST_DB=postgres. 
 Servers start when the first test needs them, one set per process, and are stopped at the end.
 """
 
+import gc
 import logging
 import shutil
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -253,6 +254,17 @@ def pytest_configure(config: pytest.Config) -> None:
     # No deadline: the duration of an example depends on the machine.
     hypothesis_settings.register_profile("unhurried", parent=hypothesis_settings(), deadline=None)
     hypothesis_settings.load_profile("unhurried")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Collect without the garbage collector: it would look at the tests of so large a suite again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
