@@ -42,5 +42,5 @@ STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.InMemoryStorage"},
     "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
 }
-# Each test client makes the middlewares anew, and this one would look for every static file of every app each time.
-SERVESTATIC_USE_FINDERS = SERVESTATIC_USE_STATIC_ROOT = False  # the fixture `static_files` says otherwise
+# It is async only: a thread would start for each request of a test client. The fixture `static_files` adds it again.
+MIDDLEWARE = [name for name in MIDDLEWARE if name != "servestatic.middleware.ServeStaticMiddleware"]

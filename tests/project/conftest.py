@@ -14,6 +14,7 @@ from delaytasks.models import Job
 from delaytasks.polling.ladder import Ladder
 from delaytasks.polling.poll import find_poll
 from delaytasks.timeouts import applied
+from project import settings as project_settings
 from project.shop.gateway import FakeGateway, plan_for
 from project.shop.models import Customer, Order, Product
 from project.shop.services import place_order
@@ -69,7 +70,7 @@ def order(customer: Customer, tea: Product) -> Order:
 @pytest.fixture
 def static_files(settings: Any) -> None:
     """Clients that are made from now on are served the static files of the apps, as in production."""
-    settings.SERVESTATIC_USE_FINDERS = True
+    settings.MIDDLEWARE = project_settings.MIDDLEWARE
 
 
 @pytest.fixture

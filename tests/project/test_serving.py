@@ -7,7 +7,6 @@ import sys
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.conf import settings
 from django.core.cache.backends.redis import RedisCache
 from django.core.exceptions import ImproperlyConfigured
 from django.test import AsyncClient, Client
@@ -16,7 +15,7 @@ from psycopg import OperationalError
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from project.run.__main__ import BASE
-from project.settings import cache, positive_int
+from project.settings import MIDDLEWARE, cache, positive_int
 from tests.support.servers import PostgresServer, RedisServer, stopped
 
 STATIC = [
@@ -26,7 +25,7 @@ STATIC = [
 ]
 
 
-@pytest.mark.parametrize("path", settings.MIDDLEWARE)
+@pytest.mark.parametrize("path", MIDDLEWARE)
 def test_every_middleware_is_async_capable_so_that_no_waiting_request_holds_a_thread(path):
     assert getattr(import_string(path), "async_capable", False)
 
