@@ -107,8 +107,7 @@ class _Call:
                 return None
             for message in messages:
                 answer = self.target.deliver(message, seconds)
-                is_text = isinstance(answer, str) and answer
-                self.results[message.id] = Finished(to_line(answer)) if is_text else None
+                self.results[message.id] = Finished(to_line(answer)) if answer and isinstance(answer, str) else None
         except Rejected as error:
             return Rejected(str(error))  # without traceback: staff read what the target answered
         except (Exception, TTRExceeded) as error:
