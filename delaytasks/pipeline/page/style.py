@@ -7,7 +7,7 @@ CSS = """
 @media (prefers-color-scheme: dark) { :root { --ink: #e4e9ee; --quiet: #9aa7b4; --paper: #14181d; --card: #1d232a;
   --rule: #333c46; --finished: #5a9ff0; --retried: #f0be45; --cancelled: #7b8896; --snoozed: #a193f5; --died: #f0665f;
   --before: #9aa7b4; --p50: #5a9ff0; --p95: #f0be45; --p99: #f0665f; --due: #5a9ff0; --herd: #f0665f; } }
-body { margin: 0 auto; padding: 1.5rem; max-width: 66rem; background: var(--paper); color: var(--ink);
+body { margin: 0 auto; padding: 1.5rem; max-width: 74rem; background: var(--paper); color: var(--ink);
   font: 15px/1.45 system-ui, sans-serif; }
 h1 { font-size: 1.5rem; margin: 0; } h2 { font-size: 1.1rem; margin: 2rem 0 .4rem; }
 p { margin: .3rem 0; } .quiet { color: var(--quiet); }

@@ -12,6 +12,7 @@ from django.utils import timezone
 from delaytasks import clock
 from delaytasks.db import dialects
 from delaytasks.models import Job, JobEvent
+from delaytasks.pipeline.page import page
 from delaytasks.states import State
 from project.demo import __main__ as demo
 from project.demo import faults, month
@@ -87,3 +88,27 @@ def test_the_demo_succeeds_only_if_the_audit_finds_exactly_the_planted_faults(ca
     output = capsys.readouterr().out
     assert "NOT FOUND" in output
     assert "NOT PLANTED" in output
+
+
+def test_the_demo_joins_the_pages_of_report_and_audit_and_refuses_a_month_with_faults(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    late = {"count": 0, "must_be_empty": True, "samples": []}
+    fine = {"count": 3, "must_be_empty": False, "samples": []}
+    answers = {
+        "archive": {"pruned": 1, "events": 2, "partitions": 1}, "report": {"rows": 1, "herds": 0},
+        "audit": {"rules": [{"name": "r", "classes": {"late": late, "kept": fine, "open": fine}}]},
+    }  # fmt: skip
+    for name in ("report", "audit"):
+        answers[name]["page"] = str(tmp_path / f"{name}.txt")
+        Path(answers[name]["page"]).write_text(page.document(name, [f"<h1>{name}</h1>"]))
+    monkeypatch.setattr(demo, "manage", lambda name, *_, **__: answers[name])
+    monkeypatch.setattr(month, "catch_up", lambda: None)
+
+    demo.check_month()
+    assert demo.run_pipeline(tmp_path) == answers["audit"]
+    text = (tmp_path / demo.PAGE).read_text()
+    assert text.index("<h1>report</h1>") < text.index("<h1>audit</h1>")
+    late |= {"count": 1, "samples": [{"key": "order:1"}]}
+    with pytest.raises(demo.Failed, match=r"though none was planted yet: \[\('late', 'order:1'\)\]"):
+        demo.check_month()
