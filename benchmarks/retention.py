@@ -1,24 +1,30 @@
 """The effect of the retention on workers: lateness at 200 jobs a second, without and with pruning.
 
-    python -m benchmarks.retention [--rows 5000000] [--seconds 60] [--rate 200]
+    python -m benchmarks.retention [--rows 5000000] [--pairs 20] [--window 4] [--rate 200]
 
-Fills PostgreSQL with ended jobs, each with an event, and runs one worker with two processes. Each round measures the
-lateness without pruning, then while `manage.py delaytasks prune` deletes those jobs in a process of its own, then how
-many jobs a second it deletes and how many rows are dead in the tables. Needs about 1 GB for a million rows.
+Fills PostgreSQL with ended jobs, each with an event, and runs one worker with two processes, whose jobs are due all the
+time. Beside them `manage.py delaytasks prune` deletes the ended jobs in a process of its own, which is stopped
+(SIGSTOP) for every other window of some seconds: so both kinds of window have the same machine, tables and caches.
+Prints the lateness of all jobs of each kind, and the ratio of the 99th percentiles of each two neighbouring windows.
+A vacuum that pruning caused may run in a window without pruning; such pairs are counted apart. Then prints how many
+jobs a second were deleted, and how many rows are dead in the tables. Needs about 1 GB for a million rows.
 """
 
 import argparse
 import random
+import signal
+import statistics
 import subprocess
 import sys
 import time
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from .contestants import roster
 from .filling import fill_ahead
 from .indexes import without_indexes
 from .servers import benchmark_postgres
-from .sink import lateness
+from .sink import Record, lateness, percentile
 from .stand import ROOT, Testbed
 
 ENDED = """
@@ -26,21 +32,25 @@ ENDED = """
                                 ended_at, worker, error)
     SELECT 'old.' || n %% 20, 'order:' || n, 4, at, 60000, 1, 0, jsonb_build_object('order', n), at - interval '1 hour',
         at, at, 'worker-1', ''
-    FROM (SELECT n, now() - interval '60 days' + n * interval '1 ms' AS at FROM generate_series(1, %s) AS n) AS rows"""
+    FROM (SELECT n, now() - interval '60 days' + n * %s * interval '1 ms' AS at FROM generate_series(1, %s) AS n) AS rows"""
 EVENTS = """
     INSERT INTO delaytasks_jobevent (job_id, outcome, attempt, due_ms, reserved_ms, done_ms, worker, actor, error,
                                      reason)
     SELECT id, 'finished', 1, extract(epoch FROM due_at) * 1000, extract(epoch FROM due_at) * 1000,
         extract(epoch FROM due_at) * 1000, worker, '', '', ''
     FROM delaytasks_job WHERE ended_at < now() - interval '30 days' ORDER BY id"""
+SETTLE_SECONDS = 0.5  # at the beginning of a window: what waited before may still be late
+LOOK_SECONDS = 0.5
+VACUUMS = "SELECT count(*) FROM pg_stat_progress_vacuum"
 DEAD_ROWS = "SELECT n_dead_tup, n_live_tup FROM pg_stat_user_tables WHERE relname = 'delaytasks_job'"
 
 
-def fill(testbed: Testbed, rows: int) -> None:
+def fill(testbed: Testbed, rows: int, apart_ms: int = 1) -> None:
+    """Insert jobs that ended from 60 days ago on, each so long after the last one, and their events."""
     with testbed.postgres.connect(testbed.database_name) as connection, connection.cursor() as cursor:
         definitions = without_indexes(cursor)
         cursor.execute("SET LOCAL synchronous_commit = off")
-        cursor.execute(ENDED, [rows])
+        cursor.execute(ENDED, [apart_ms, rows])
         cursor.execute(EVENTS)
         for definition in definitions:
             cursor.execute(definition)
@@ -58,42 +68,106 @@ def ended_rows(testbed: Testbed) -> int:
     return int(ask(testbed, "SELECT count(*) FROM delaytasks_job WHERE ended_at < now() - interval '30 days'")[0])
 
 
-def start_prune(testbed: Testbed) -> subprocess.Popen[bytes]:
+def start_prune(testbed: Testbed, age: str = "30d") -> subprocess.Popen[bytes]:
     env = testbed.env | {"DJANGO_SETTINGS_MODULE": "benchmarks.contestants.ours.settings"}
-    command = [sys.executable, str(ROOT / "manage.py"), "delaytasks", "prune", "--older-than", "30d"]
+    command = [sys.executable, str(ROOT / "manage.py"), "delaytasks", "prune", "--older-than", age]
     return subprocess.Popen(command, env=env, cwd=testbed.directory, stdout=subprocess.DEVNULL)
 
 
-def measure(testbed: Testbed, rate: int, seconds: float, *, prune: bool) -> dict[str, float]:
-    rng = random.Random(7)
-    offsets = sorted(rng.uniform(0, seconds) for _ in range(round(rate * seconds)))
+class Window(NamedTuple):
+    """A part of the run. Times in seconds since 1970."""
+
+    begin: float
+    end: float
+    pruning: bool
+    vacuuming: bool
+
+    def lateness(self, records: Sequence[Record]) -> list[float]:
+        """Return how late the jobs of this window began, in ms, sorted. Those of its first moments are left out."""
+        since, until = (self.begin + SETTLE_SECONDS) * 1e6, self.end * 1e6
+        return sorted((each.start_us - each.due_us) / 1000 for each in records if since <= each.due_us < until)
+
+
+def play(testbed: Testbed, process: subprocess.Popen[bytes], start: float, pairs: int, seconds: float) -> list[Window]:
+    """Let the process go on in every other window. The order changes from pair to pair, against a drift."""
+    windows = []
+    for number in range(2 * pairs):
+        pruning = number % 4 in (1, 2)
+        process.send_signal(signal.SIGCONT if pruning else signal.SIGSTOP)
+        begin, end, vacuuming = start + number * seconds, start + (number + 1) * seconds, False
+        while (left := end - time.time()) > 0:
+            time.sleep(min(LOOK_SECONDS, left))
+            vacuuming = vacuuming or ask(testbed, VACUUMS)[0] > 0
+        if process.poll() is not None:
+            break  # everything is pruned
+        windows.append(Window(begin, end, pruning, vacuuming))
+    return windows[: len(windows) // 2 * 2]
+
+
+def summary(records: Sequence[Record], windows: Sequence[Window]) -> list[str]:
+    """Return a line for each kind of window, and the ratios of the pairs."""
+    lines = []
+    for pruning in (False, True):
+        late = sorted(ms for each in windows if each.pruning == pruning for ms in each.lateness(records))
+        figures = ", ".join(f"p{percent} {percentile(late, percent):.1f} ms" for percent in (50, 95, 99))
+        lines.append(
+            f"{'beside prune' if pruning else 'without'}: {len(late):,} jobs, {figures}, longest {late[-1]:.1f} ms"
+        )
+    for name, pairs in _pairs(windows).items():
+        ratios = sorted(_p99(with_prune, records) / _p99(without, records) for without, with_prune in pairs)
+        if ratios:
+            quartiles = f"{percentile(ratios, 25):.2f} to {percentile(ratios, 75):.2f}"
+            lines.append(
+                f"p99 ratio of {len(ratios)} {name}: median {statistics.median(ratios):.2f}, half within {quartiles}"
+            )
+    return lines
+
+
+def _pairs(windows: Sequence[Window]) -> dict[str, list[tuple[Window, Window]]]:
+    """Return the pairs (without, with) of neighbouring windows by their kind."""
+    found: dict[str, list[tuple[Window, Window]]] = {"pairs": [], "pairs with a vacuum in the window without prune": []}
+    for two in zip(windows[::2], windows[1::2], strict=True):
+        without, with_prune = sorted(two, key=lambda window: window.pruning)
+        found["pairs with a vacuum in the window without prune" if without.vacuuming else "pairs"].append(
+            (without, with_prune)
+        )
+    return found
+
+
+def _p99(window: Window, records: Sequence[Record]) -> float:
+    return percentile(window.lateness(records), 99)
+
+
+def measure(testbed: Testbed, rate: int, pairs: int, seconds: float) -> None:
+    """Run the windows and print what was found."""
+    rng, length = random.Random(7), 2 * pairs * seconds
+    offsets = sorted(rng.uniform(0, length) for _ in range(round(rate * length)))
     testbed.sink.empty()
+    before = ended_rows(testbed)
     start = fill_ahead(testbed, "noop", len(offsets), lambda start: [start + offset for offset in offsets])
-    rows_before = ended_rows(testbed) if prune else 0
-    process = start_prune(testbed) if prune else None
-    began = time.monotonic()
+    process = start_prune(testbed)
     try:
-        testbed.sink.await_count(len(offsets), start + seconds - time.time() + 60, 60)
-        numbers = lateness(testbed.sink.records(), len(offsets))
+        time.sleep(max(0.0, start - time.time()))
+        windows = play(testbed, process, start, pairs, seconds)
+        testbed.sink.await_count(len(offsets), start + length - time.time() + 60, 60)
     finally:
-        if process is not None:
-            process.terminate()
-            process.wait(30)
-    if prune:
-        took = time.monotonic() - began
-        left = ended_rows(testbed)
-        dead, live = ask(testbed, DEAD_ROWS)
-        numbers |= {"pruned": rows_before - left, "pruned_per_second": (rows_before - left) / took, "left": left}
-        numbers |= {"dead_rows": dead, "live_rows": live}
-    return numbers
+        process.kill()
+        process.wait(30)
+    left, (dead, live) = ended_rows(testbed), ask(testbed, DEAD_ROWS)
+    print("\n".join(summary(testbed.sink.records(), windows)))
+    pruning = sum(window.end - window.begin for window in windows if window.pruning)
+    pruned = f"{before - left:,} of {before:,} pruned, {(before - left) / pruning:,.0f} a second"
+    print(f"{pruned}; dead rows {dead:,} of {live:,}")
+    numbers = lateness(testbed.sink.records(), len(offsets))
+    print(", ".join(f"{name} {numbers[name]:,.0f}" for name in ("early", "missing", "twice")))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=5_000_000)
-    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--pairs", type=int, default=20, help="of a window without and a window with pruning")
+    parser.add_argument("--window", type=float, default=4, help="length of a window in seconds")
     parser.add_argument("--rate", type=int, default=200, help="jobs due per second")
-    parser.add_argument("--rounds", type=int, default=2)
     args = parser.parse_args()
     with (
         benchmark_postgres() as postgres,
@@ -101,11 +175,7 @@ def main() -> None:
     ):
         fill(testbed, args.rows)
         with testbed.workers():
-            for number in range(args.rounds):
-                for prune in (False, True):
-                    figures = measure(testbed, args.rate, args.seconds, prune=prune)
-                    line = ", ".join(f"{name} {value:,.1f}" for name, value in figures.items())
-                    print(f"round {number + 1}, {'with' if prune else 'without'} pruning: {line}", flush=True)
+            measure(testbed, args.rate, args.pairs, args.window)
 
 
 if __name__ == "__main__":
