@@ -32,7 +32,8 @@ ENDED = """
                                 ended_at, worker, error)
     SELECT 'old.' || n %% 20, 'order:' || n, 4, at, 60000, 1, 0, jsonb_build_object('order', n), at - interval '1 hour',
         at, at, 'worker-1', ''
-    FROM (SELECT n, now() - interval '60 days' + n * %s * interval '1 ms' AS at FROM generate_series(1, %s) AS n) AS rows"""
+    FROM (SELECT n, now() - interval '60 days' + n * %s * interval '1 ms' AS at
+          FROM generate_series(1, %s) AS n) AS rows"""
 EVENTS = """
     INSERT INTO delaytasks_jobevent (job_id, outcome, attempt, due_ms, reserved_ms, done_ms, worker, actor, error,
                                      reason)
