@@ -36,6 +36,8 @@ PRODUCTION = ("postgresql",)
 ABOVE_SQL = ("admin", "api", "project", "recurrence", "testing")
 PROCESSES = ("acceptance", "server")
 DATABASE_FIXTURES = {"db", "transactional_db", "django_db_setup", "database_server"}
+# DISCARD ALL without the plans: what a test has set, locked or created in its session of PostgreSQL is gone.
+NEW_SESSION = "RESET SESSION AUTHORIZATION; RESET ALL; UNLISTEN *; SELECT pg_advisory_unlock_all(); DISCARD TEMP"
 # Folders whose single tests take seconds. They run first, so that short tests keep all workers busy at the end.
 SLOW = ("packaging", "acceptance", "server", "pipeline")
 HERE = Path(__file__).parent
@@ -122,14 +124,19 @@ def _django_db_marker(request: pytest.FixtureRequest) -> None:
 def transactional_db(_emptied_tables: list[str], django_db_blocker: Any) -> Iterator[None]:
     """Let tests commit, and reset the tables afterwards, as pytest-django does.
 
-    With DELETE: TRUNCATE and new content types and permissions would take longer than most tests.
+    With DELETE: TRUNCATE and new content types and permissions would take longer than most tests. So would a new
+    connection; PostgreSQL's session is reset instead.
     """
     from delaytasks import handlers
     from delaytasks.models import Topic
 
     with django_db_blocker.unblock():
         yield
+        connection.close_at = None
         connection.close_if_unusable_or_obsolete()  # a test may have killed it
+        if connection.vendor == "postgresql":
+            with connection.cursor() as cursor:
+                cursor.execute(NEW_SESSION)
         statements = [f"DELETE FROM {connection.ops.quote_name(table)}" for table in _emptied_tables]
         with transaction.atomic(), connection.cursor() as cursor:  # foreign keys are checked at the commit
             for statement in statements if connection.vendor == "sqlite" else ["; ".join(statements)]:
