@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 from django.db import DatabaseError, InterfaceError, connections
 
 from .. import conf, databases, formatting
+from .advice import ADVICE, Wrong
 from .health import Health, health
 
 SWEEPS_MISSED = 4  # after this many sweeps without a sign of beat, it counts as dead
 MIN_SWEEP_AGE_MS = 120_000
 POOL_SECONDS = 2.0
-RUNBOOK = "docs/howto/runbook.md"
 
 
 class State(StrEnum):
@@ -39,12 +39,6 @@ class Check(NamedTuple):
     state: State
     message: str
     advice: str = ""
-
-
-def runbook(section: str = "") -> str:
-    """Return the address of a section of the runbook, or the page's path if RUNBOOK_URL is not set."""
-    page = conf.get().runbook_url or RUNBOOK
-    return f"{page}#{section}" if section else page
 
 
 def is_sweeping(status: Health) -> bool:
@@ -110,8 +104,7 @@ def _without_database(name: str, using: str, error: str = "") -> Check:
     if name != "database":
         return Check(name, State.UNKNOWN, "the database does not answer", "Repair the database first.")
     message = f"{using} does not answer: {error}" if error else f"{using} does not answer"
-    advice = "Start the database, check its address, and check that `manage.py migrate` was run."
-    return Check(name, State.FAILING, message, advice)
+    return Check(name, State.FAILING, message, str(ADVICE[Wrong.DATABASE]))
 
 
 def _workers(status: Health) -> Check:
@@ -119,8 +112,7 @@ def _workers(status: Health) -> Check:
         return Check("workers", State.OK, "at least one worker is alive")
     ages = [age for age in (status.heartbeat_age_ms, status.sweep_age_ms) if age is not None]
     message = f"no sign of a worker for {formatting.duration(min(ages))}" if ages else "there has been no worker yet"
-    advice = "Start a Celery worker: `celery -A mysite worker`. If one runs, read its log and check its broker."
-    return Check("workers", State.FAILING, message, advice)
+    return Check("workers", State.FAILING, message, str(ADVICE[Wrong.WORKERS]))
 
 
 def _mover(status: Health) -> Check:
@@ -130,8 +122,7 @@ def _mover(status: Health) -> Check:
         message = "no mover has checked for due jobs yet"
     else:
         message = f"no mover has checked for due jobs for {formatting.duration(status.heartbeat_age_ms)}"
-    advice = "Restart the workers: each runs a mover. With MOVER_THREAD = False, beat and a worker are both needed."
-    return Check("mover", State.FAILING, message, advice)
+    return Check("mover", State.FAILING, message, str(ADVICE[Wrong.MOVER]))
 
 
 def _beat(status: Health) -> Check:
@@ -141,11 +132,7 @@ def _beat(status: Health) -> Check:
         message = "no worker has run the sweep yet"
     else:
         message = f"no worker has run the sweep for {formatting.duration(status.sweep_age_ms)}"
-    advice = (
-        "Start beat: `celery -A mysite beat`. If it runs, the broker does not deliver its messages, or all processes "
-        "of the workers are busy or hang."
-    )
-    return Check("beat", State.FAILING, message, advice)
+    return Check("beat", State.FAILING, message, str(ADVICE[Wrong.BEAT]))
 
 
 def _ready(status: Health) -> Check:
@@ -155,39 +142,27 @@ def _ready(status: Health) -> Check:
     message = f"{waits} (topic {status.oldest_ready_topic})"
     if status.oldest_ready_ms < conf.get().health_ready_seconds * 1000:
         return Check("ready", State.OK, message)
-    advice = (
-        f"Check that a worker has a handler of topic {status.oldest_ready_topic} and takes messages of its queue; then "
-        "add workers, or raise the topic's concurrency."
-    )
-    return Check("ready", State.FAILING, message, advice)
+    return Check("ready", State.FAILING, message, str(ADVICE[Wrong.READY]))
 
 
 def _mirror(status: Health) -> Check:
     if status.mirror == "down":
-        advice = "Start Redis and check DELAYTASKS['REDIS_URL']. Until then jobs run from the database, up to 1 s late."
-        return Check("mirror", State.DEGRADED, "Redis does not answer", advice)
+        return Check("mirror", State.DEGRADED, "Redis does not answer", str(ADVICE[Wrong.MIRROR_DOWN]))
     if status.mirror == "read_only":
-        advice = (
-            "If its memory is full, give it more (maxmemory). Until then jobs run from the database, up to 1 s late. "
-            f"See {runbook('mirror')}."
-        )
-        return Check("mirror", State.DEGRADED, f"Redis refuses writes: {status.mirror_refusal}", advice)
+        message = f"Redis refuses writes: {status.mirror_refusal}"
+        return Check("mirror", State.DEGRADED, message, str(ADVICE[Wrong.MIRROR_READ_ONLY]))
     return Check("mirror", State.OK, "Redis answers" if status.mirror == "up" else "Redis is not configured")
 
 
 def _schedules(status: Health) -> Check:
     if status.schedules_behind_ms is not None:
         behind = formatting.duration(status.schedules_behind_ms)
-        advice = (
-            "Workers make the runs of schedules: see the checks of the workers and of the mover. If those are ok, a "
-            "worker's log says what fails."
-        )
         message = f"{status.schedule_behind} is {behind} behind: its next run has not been made"
-        return Check("schedules", State.FAILING, message, advice)
+        return Check("schedules", State.FAILING, message, str(ADVICE[Wrong.SCHEDULES_BEHIND]))
     if status.schedules_stopped:
         names = ", ".join(status.schedules_stopped)
-        advice = "Open the schedule in the admin: its state says why. Correct its times or its zone, and save it."
-        return Check("schedules", State.DEGRADED, f"stopped by a problem: {names}", advice)
+        message = f"stopped by a problem: {names}"
+        return Check("schedules", State.DEGRADED, message, str(ADVICE[Wrong.SCHEDULES_STOPPED]))
     return Check("schedules", State.OK, "the next runs are made")
 
 

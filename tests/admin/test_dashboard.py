@@ -13,6 +13,7 @@ from django.db import DatabaseError, connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import include, path
+from django.utils import translation
 
 from delaytasks.admin.dashboard import data, labels
 from delaytasks.admin.dashboard.admin import BoardAdmin
@@ -20,8 +21,8 @@ from delaytasks.admin.jobs import JobAdmin
 from delaytasks.clock import from_ms, to_ms
 from delaytasks.db import counts
 from delaytasks.db.counts import Count
-from delaytasks.models import Board, Job, MirrorMark, Topic
-from delaytasks.monitoring import last_hour
+from delaytasks.models import Board, Job, MirrorMark, Schedule, Topic
+from delaytasks.monitoring import last_hour, readiness
 from delaytasks.states import Outcome, State
 
 from .conftest import NOW, TOPIC, make_event, make_job
@@ -93,10 +94,10 @@ def test_waiting_jobs_show_the_waiting_time_and_are_marked_if_it_is_too_long(adm
     make_job("a", State.READY, due=timedelta(seconds=10))
     cache.clear()
     ready = tiles(admin_client)["ready"]
-    assert (ready["value"], ready["level"], ready["notes"]) == ("1", "look", ["the oldest for 10 s"])
+    assert (ready["value"], ready["level"], ready["notes"]) == ("1", "warning", ["the oldest for 10 s"])
     make_job("b", State.READY, due=2 * MINUTE)
     cache.clear()
-    assert tiles(admin_client)["ready"]["level"] == "bad"
+    assert tiles(admin_client)["ready"]["level"] == "error"
 
 
 def test_waiting_jobs_of_a_paused_topic_are_not_marked_but_the_pause_is(admin_client):
@@ -110,7 +111,7 @@ def test_waiting_jobs_of_a_paused_topic_are_not_marked_but_the_pause_is(admin_cl
 def test_topics_without_a_handler_are_named(admin_client):
     make_job("a", State.READY, due=timedelta(seconds=1), topic="nobody.knows")
     ready = tiles(admin_client)["ready"]
-    assert ready["level"] == "look"
+    assert ready["level"] == "warning"
     assert "no handler here for nobody.knows" in ready["notes"]
 
 
@@ -123,8 +124,8 @@ def test_the_tiles_of_the_last_hour(admin_client):
     found = tiles(admin_client)
     assert found["finished"]["value"] == "3"
     assert (found["late"]["value"], found["late"]["notes"]) == ("3 s", ["p50 10 ms, the worst 3 s"])
-    assert (found["wrong"]["value"], found["wrong"]["level"]) == ("1", "look")  # one in four
-    assert (found["died"]["value"], found["died"]["level"]) == ("1", "bad")
+    assert (found["wrong"]["value"], found["wrong"]["level"]) == ("1", "warning")  # one in four
+    assert (found["died"]["value"], found["died"]["level"]) == ("1", "error")
     charts = numbers(admin_client)["charts"]
     assert [sum(each["values"]) for each in charts["ended"]["series"]] == [3, 0, 0]
     assert [sum(each["values"]) for each in charts["trouble"]["series"]] == [1, 0, 1]
@@ -142,7 +143,7 @@ def test_a_partly_counted_hour_says_which_part_is_counted(admin_client, monkeypa
 
 def test_the_mover_tile_shows_the_heartbeat(admin_client):
     assert tiles(admin_client)["mover"]["value"] == "none yet"
-    for ago_s, value, level in ((3, "alive", "ok"), (300, "silent", "bad")):
+    for ago_s, value, level in ((3, "alive", "ok"), (300, "silent", "error")):
         cache.clear()
         MirrorMark.objects.update_or_create(pk=1, defaults={"heartbeat_at": NOW - timedelta(seconds=ago_s)})
         mover = tiles(admin_client)["mover"]
@@ -151,20 +152,70 @@ def test_the_mover_tile_shows_the_heartbeat(admin_client):
 
 def test_the_beat_tile_shows_the_last_sweep_and_what_to_do(admin_client):
     assert tiles(admin_client)["beat"]["notes"][0] == "no worker has run the sweep yet"
-    for ago_s, value, level in ((30, "alive", "ok"), (300, "silent", "bad")):
+    for ago_s, value, level in ((30, "alive", "ok"), (300, "silent", "error")):
         cache.clear()
         MirrorMark.objects.update_or_create(pk=1, defaults={"swept_at": NOW - timedelta(seconds=ago_s)})
         beat = tiles(admin_client)["beat"]
         assert (beat["value"], beat["level"]) == (value, level)
-    assert "start beat, or see whether all workers are busy" in beat["notes"]
+    assert beat["advice"]["text"].startswith("Start beat. ")
 
 
-def test_a_tile_with_a_problem_links_to_its_section_of_the_runbook(admin_client, settings):
+def test_each_tile_that_is_wrong_says_what_to_do_and_links_to_its_section_of_the_runbook(
+    admin_client, settings, with_redis, redis_server, monkeypatch
+):
     settings.DELAYTASKS = {**settings.DELAYTASKS, "RUNBOOK_URL": "https://wiki.example/runbook"}
-    found = tiles(admin_client)
-    assert {name: found[name]["url"] for name in ("mover", "beat", "mirror")} == {
-        "mover": "https://wiki.example/runbook#mover", "beat": "https://wiki.example/runbook#beat", "mirror": ""
+    assert advice(admin_client) == {"mover": "workers", "beat": "beat"}
+    make_job("a", State.READY, due=timedelta(seconds=1), topic="nobody.knows")
+    assert advice(admin_client)["ready"] == "ready"
+    job = make_job("b", State.READY, due=2 * MINUTE)
+    finished(job, Outcome.DEAD, late_ms=600_000)
+    finished(job, Outcome.FAILED, late_ms=600_000)
+    Topic.objects.create(name="t", paused=True)
+    row = {"topic": TOPIC, "body": {}, "cron": "0 9 * * *", "start_at": NOW}
+    Schedule.objects.create(name="nightly", made_until=NOW - 2 * MINUTE, **row)
+    redis_server.stop()
+    assert advice(admin_client) == {
+        "ready": "ready", "paused": "paused-topics", "late": "late-jobs", "wrong": "failed-attempts",
+        "died": "dead-jobs", "mover": "workers", "beat": "beat", "mirror": "mirror", "schedules": "schedules",
     }  # fmt: skip
+
+
+def advice(client: Client) -> dict[str, str]:
+    """Return the section of the runbook to which each tile that is wrong links."""
+    cache.clear()
+    found = tiles(client)
+    wrong = {name: tile["advice"] for name, tile in found.items() if tile["level"] in ("warning", "error")}
+    assert wrong == {name: tile["advice"] for name, tile in found.items() if tile["advice"]}
+    assert all(each["text"] and each["runbook"] == "Runbook" for each in wrong.values())
+    return {name: each["url"].removeprefix("https://wiki.example/runbook#") for name, each in wrong.items()}
+
+
+def test_without_an_address_of_the_runbook_its_path_is_shown(admin_client):
+    assert tiles(admin_client)["beat"]["advice"] == {
+        "text": "Start beat. If it runs, its messages do not arrive, or all processes of the workers are busy.",
+        "runbook": "docs/howto/runbook.md#beat", "url": "",
+    }  # fmt: skip
+
+
+def test_a_tile_says_the_same_in_chinese_and_health_in_english(admin_client):
+    headers = {"Accept-Language": "zh-hans"}
+    chinese = {tile["name"]: tile for tile in admin_client.get(NUMBERS, headers=headers).json()["tiles"]}
+    assert chinese["beat"]["advice"]["text"].startswith("请启动 beat")
+    with translation.override("zh-hans"):
+        [beat] = readiness.run(names=["beat"])
+    assert beat.advice.startswith("Start beat. ")
+
+
+def test_schedules_have_a_tile_only_if_something_is_wrong_with_them(admin_client):
+    row = {"topic": TOPIC, "body": {}, "cron": "0 9 * * *", "start_at": NOW, "made_until": NOW + timedelta(days=1)}
+    schedule = Schedule.objects.create(name="nightly", **row)
+    assert "schedules" not in tiles(admin_client)
+    schedule.problem = "The zone Mars/Base is unknown."
+    schedule.ended = True
+    schedule.save()
+    cache.clear()
+    tile = tiles(admin_client)["schedules"]
+    assert (tile["value"], tile["level"], tile["notes"]) == ("1", "warning", ["stopped: nightly"])
 
 
 def test_one_compared_job_is_told_in_the_singular(admin_client, with_redis):
@@ -178,8 +229,8 @@ def test_the_mirror_tile_shows_the_result_of_the_audit(admin_client, with_redis)
     same = {"at_ms": to_ms(NOW - 3 * MINUTE), "checked": 1200, "missing": 0, "ghosts": 0, "late": 0, "doubled": 0}
     for audit, level, note in (
         (same, "ok", "agreed with the database on 1,200 jobs 3 min ago"),
-        (same | {"missing": 2}, "look", "2 of 1,200 differed, repaired 3 min ago"),
-        (same | {"at_ms": to_ms(NOW - 31 * MINUTE)}, "look", "agreed with the database on 1,200 jobs 31 min ago"),
+        (same | {"missing": 2}, "warning", "2 of 1,200 differed, repaired 3 min ago"),
+        (same | {"at_ms": to_ms(NOW - 31 * MINUTE)}, "warning", "agreed with the database on 1,200 jobs 31 min ago"),
     ):
         cache.clear()
         MirrorMark.objects.update_or_create(pk=1, defaults={"audit": audit})
@@ -195,13 +246,13 @@ def test_a_site_without_a_mirror_has_no_problem(admin_client):
 def test_a_mirror_that_refuses_writes_is_a_problem(admin_client, with_redis, redis_server):
     with redis_server.full():
         mirror = tiles(admin_client)["mirror"]
-    assert (mirror["value"], mirror["level"]) == ("read-only", "bad")
+    assert (mirror["value"], mirror["level"]) == ("read-only", "error")
 
 
 def test_a_mirror_that_is_down_is_a_problem(admin_client, with_redis, redis_server):
     redis_server.stop()
     mirror = tiles(admin_client)["mirror"]
-    assert (mirror["value"], mirror["level"]) == ("down", "bad")
+    assert (mirror["value"], mirror["level"]) == ("down", "error")
 
 
 def test_a_failed_query_does_not_affect_the_other_numbers(admin_client, monkeypatch):

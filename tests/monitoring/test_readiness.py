@@ -19,6 +19,7 @@ from delaytasks.exceptions import MirrorDown
 from delaytasks.mirror import connect as connect_mirror
 from delaytasks.models import MirrorMark, Topic
 from delaytasks.monitoring import readiness
+from delaytasks.monitoring.advice import ADVICE, Wrong
 from delaytasks.monitoring.readiness import State
 from delaytasks.monitoring.views import metrics
 
@@ -135,9 +136,18 @@ def test_a_redis_that_refuses_writes_is_a_degraded_mirror_and_the_check_says_why
 
 def test_each_check_that_is_not_ok_says_what_to_do_and_has_a_section_in_the_runbook(stage):
     MirrorMark.objects.all().delete()
-    assert all(check.advice for check in readiness.run() if check.state is not State.OK)
+    wrong = [check for check in readiness.run() if check.state is not State.OK]
+    assert [check.name for check in wrong] == ["workers", "mover", "beat"]
+    assert all(check.advice.endswith(f" See docs/howto/runbook.md#{check.name}.") for check in wrong)
     headings = re.findall(r"^## `(\w+)`", (DOCS / "howto/runbook.md").read_text(), re.MULTILINE)
     assert set(readiness.NAMES) <= set(headings)
+
+
+def test_each_advice_names_a_section_of_the_runbook():
+    headings = re.findall(r"^## `?([\w ]+)`?$", (DOCS / "howto/runbook.md").read_text(), re.MULTILINE)
+    sections = {heading.lower().replace(" ", "-") for heading in headings}
+    assert set(ADVICE) == set(Wrong)
+    assert {each.section for each in ADVICE.values()} <= sections
 
 
 # A database that does not answer
@@ -256,7 +266,7 @@ def test_health_ends_with_1_and_says_what_to_do(alive, db_clock, capsys):
     db_clock.advance(seconds=121)
     code, out = health(capsys)
     assert code == 1
-    assert "Start beat: `celery -A mysite beat`." in out
+    assert "Start beat. If it runs, its messages do not arrive" in out
     assert "Failing: workers, mover, beat. See docs/howto/runbook.md." in out
 
 

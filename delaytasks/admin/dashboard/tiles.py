@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
+from django.utils import translation
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
@@ -10,25 +11,44 @@ from django.utils.translation import ngettext
 from ... import conf
 from ...db.counts import NOTHING, Count, total
 from ...monitoring import health, last_hour, readiness
+from ...monitoring.advice import ADVICE, Wrong
 from ...monitoring.forecast import Forecast, TopicStatus, TopicStatuses
 from ...monitoring.last_hour import EventCounts, LastHour
+from ...recurrence.statistics import Statistics
 from ...states import Outcome
 from ..lateness import SLOW_MS, STUCK_MS
 from .labels import MAX_NAMES, names, number, span, topic_counts
 
 Json = dict[str, Any]
 ViewUrl = Callable[..., str]
-OK, WARNING, ERROR, PLAIN = "ok", "look", "bad", ""
+OK, WARNING, ERROR, PLAIN = "ok", "warning", "error", ""
 AUDITS_MISSED = 3  # after this many missed audits, it is unknown whether the mirror is correct
 MAX_FAILED_RATIO = 0.1  # failed attempts of all attempts; a higher ratio is a warning
 
 
-def tile(name: str, label: str, value: str, *notes: str, level: str = PLAIN, url: str = "") -> Json:
+def tile(
+    name: str, label: str, value: str, *notes: str, level: str = PLAIN, url: str = "", wrong: Wrong | None = None
+) -> Json:
+    """Return a tile.
+
+    url     of the list that the number counts
+    wrong   the state of a tile whose level is WARNING or ERROR: the tile says what to do about it
+    """
     level_text = {OK: "", PLAIN: "", WARNING: _("needs attention"), ERROR: _("problem")}[level]
     return {
         "name": name, "label": label, "value": value, "url": url, "notes": [n for n in notes if n],
-        "level": level, "said": level_text,
+        "level": level, "level_text": level_text, "advice": None if wrong is None else _advice(wrong),
     }  # fmt: skip
+
+
+def _advice(wrong: Wrong) -> Json:
+    """Return what to do, and where the runbook says more: a path without a link unless RUNBOOK_URL is set."""
+    advice, is_link = ADVICE[wrong], bool(conf.get().runbook_url)
+    return {
+        "text": translation.gettext(advice.text),
+        "runbook": _("Runbook") if is_link else advice.address,
+        "url": advice.address if is_link else "",
+    }
 
 
 def due_tiles(minutes: Forecast, hours: Forecast) -> Iterator[Json]:
@@ -51,8 +71,8 @@ def status_tiles(all_statuses: TopicStatuses, view_url: ViewUrl, topic: str = ""
         return number(total([*counts, Count(0, all_statuses.complete)]))
 
     ready = sum_of(each.ready for each in statuses.values())
-    level, notes = _waiting(statuses, all_statuses.complete)
-    yield tile("ready", _("Due and waiting"), ready, *notes, scope, level=level, url=jobs("ready"))
+    level, wrong, notes = _waiting(statuses, all_statuses.complete)
+    yield tile("ready", _("Due and waiting"), ready, *notes, scope, level=level, url=jobs("ready"), wrong=wrong)
     running = sum_of(Count(each.reserved) for each in statuses.values())
     yield tile("reserved", _("Running"), running, scope, url=jobs("reserved"))
     dead = sum_of(each.dead for each in statuses.values())
@@ -60,11 +80,12 @@ def status_tiles(all_statuses: TopicStatuses, view_url: ViewUrl, topic: str = ""
     paused = [name for name, each in statuses.items() if each.paused]
     if paused:
         topics, many = view_url("admin:delaytasks_topic_changelist"), number(Count(len(paused), all_statuses.complete))
-        yield tile("paused", _("Paused topics"), many, names(paused), scope, level=WARNING, url=topics)
+        notes = [names(paused), scope]
+        yield tile("paused", _("Paused topics"), many, *notes, level=WARNING, url=topics, wrong=Wrong.PAUSED)
 
 
-def _waiting(statuses: dict[str, TopicStatus], complete: bool) -> tuple[str, list[str]]:
-    """Return the level and the notes of the tile of waiting jobs."""
+def _waiting(statuses: dict[str, TopicStatus], complete: bool) -> tuple[str, Wrong | None, list[str]]:
+    """Return the level of the tile of waiting jobs, what is wrong, and its notes."""
     waiting = {name: each for name, each in statuses.items() if each.oldest_ready_ms is not None}
     oldest = max((each.oldest_ready_ms or 0 for each in waiting.values()), default=None)
     stuck = max((each.oldest_ready_ms or 0 for each in waiting.values() if not each.paused), default=0)
@@ -72,11 +93,11 @@ def _waiting(statuses: dict[str, TopicStatus], complete: bool) -> tuple[str, lis
     notes = [_("the oldest for %(span)s") % {"span": span(oldest)}] if oldest is not None else []
     if oldest is None and complete:
         notes = [_("nothing is overdue")]
-    if stuck >= STUCK_MS:
-        notes.append(_("add workers, or see why none takes these jobs"))
     if unknown:
         notes.append(_("no handler here for %(topics)s") % {"topics": names(unknown)})
-    return (ERROR if stuck >= STUCK_MS else WARNING if stuck >= SLOW_MS or unknown else OK), notes
+    if stuck >= SLOW_MS:
+        return (ERROR if stuck >= STUCK_MS else WARNING), Wrong.READY, notes
+    return (WARNING, Wrong.NO_HANDLER, notes) if unknown else (OK, None, notes)
 
 
 def _top_topics(statuses: dict[str, TopicStatus], state: str) -> list[str]:
@@ -95,31 +116,33 @@ def health_tiles(status: health.Health) -> Iterator[Json]:
         notes.append(many % {"n": number(status.repaired)})
     if status.rebuilt > 1:  # the first rebuild is the initial fill
         notes.append(_("rebuilt %(n)s times") % {"n": number(status.rebuilt - 1)})
-    is_recent = status.audit_age_ms is None or status.audit_age_ms <= AUDITS_MISSED * conf.get().audit_seconds * 1000
-    up = OK if is_recent and not status.differences else WARNING
-    level = {"up": up, "read_only": ERROR, "down": ERROR, "off": PLAIN}[status.mirror]
+    level, wrong = _mirror_level(status)
     value = {"up": _("up"), "read_only": _("read-only"), "down": _("down"), "off": _("off")}[status.mirror]
+    yield tile("mirror", _("Mirror"), value, *notes, level=level, wrong=wrong)
+
+
+def _mirror_level(status: health.Health) -> tuple[str, Wrong | None]:
+    """Return the level of the mirror's tile, and what is wrong."""
     if status.mirror == "down":
-        notes.append(_("start Redis; until then jobs are up to a second late"))
+        return ERROR, Wrong.MIRROR_DOWN
     if status.mirror == "read_only":
-        notes.append(_("see why Redis refuses writes; until it accepts them jobs are up to a second late"))
-    yield tile("mirror", _("Mirror"), value, *notes, level=level, url=_runbook("mirror", level))
-
-
-def _runbook(check: str, level: str) -> str:
-    """Return the address of the runbook's section for a tile that needs attention, if RUNBOOK_URL is set."""
-    return readiness.runbook(check) if level in (WARNING, ERROR) and conf.get().runbook_url else ""
+        return ERROR, Wrong.MIRROR_READ_ONLY
+    if status.mirror == "off":
+        return PLAIN, None
+    if status.differences:
+        return WARNING, Wrong.MIRROR_DIFFERS
+    is_old = (status.audit_age_ms or 0) > AUDITS_MISSED * conf.get().audit_seconds * 1000
+    return (WARNING, Wrong.MIRROR_NOT_COMPARED) if is_old else (OK, None)
 
 
 def _mover_tile(status: health.Health) -> Json:
     if status.heartbeat_age_ms is None:
-        notes = [_("no beat or worker has checked for due jobs yet"), _("start a worker")]
-        return tile("mover", _("Mover"), _("none yet"), *notes, level=ERROR, url=_runbook("mover", ERROR))
+        note = _("no beat or worker has checked for due jobs yet")
+        return tile("mover", _("Mover"), _("none yet"), note, level=ERROR, wrong=Wrong.WORKERS)
     checked = _("last check %(span)s ago") % {"span": span(status.heartbeat_age_ms)}
     if status.moving:
         return tile("mover", _("Mover"), _("alive"), checked, level=OK)
-    url = _runbook("mover", ERROR)
-    return tile("mover", _("Mover"), _("silent"), checked, _("restart a worker"), level=ERROR, url=url)
+    return tile("mover", _("Mover"), _("silent"), checked, level=ERROR, wrong=Wrong.MOVER)
 
 
 def _beat_tile(status: health.Health) -> Json:
@@ -128,11 +151,23 @@ def _beat_tile(status: health.Health) -> Json:
         checked = _("last sweep %(span)s ago") % {"span": span(status.sweep_age_ms)}
         return tile("beat", _("Beat"), _("alive"), checked, level=OK)
     if status.sweep_age_ms is None:
-        value, notes = _("none yet"), [_("no worker has run the sweep yet")]
+        value, note = _("none yet"), _("no worker has run the sweep yet")
     else:
-        value, notes = _("silent"), [_("last sweep %(span)s ago") % {"span": span(status.sweep_age_ms)}]
-    notes.append(_("start beat, or see whether all workers are busy"))
-    return tile("beat", _("Beat"), value, *notes, level=ERROR, url=_runbook("beat", ERROR))
+        value, note = _("silent"), _("last sweep %(span)s ago") % {"span": span(status.sweep_age_ms)}
+    return tile("beat", _("Beat"), value, note, level=ERROR, wrong=Wrong.BEAT)
+
+
+def schedule_tiles(status: health.Health, recurring: Statistics, view_url: ViewUrl) -> Iterator[Json]:
+    """Yield a tile if runs of schedules are not made: only then is it of interest."""
+    url = view_url("admin:delaytasks_schedule_changelist")
+    if status.schedules_behind_ms is not None:
+        value, note = span(status.schedules_behind_ms), _("behind: their next runs have not been made")
+        yield tile("schedules", _("Schedules"), value, note, level=ERROR, url=url, wrong=Wrong.SCHEDULES_BEHIND)
+        return
+    stopped = [each.name for each in recurring.schedules if each.state == "stopped"]
+    if stopped:
+        value, note = number(len(stopped)), _("stopped: %(names)s") % {"names": names(stopped)}
+        yield tile("schedules", _("Schedules"), value, note, level=WARNING, url=url, wrong=Wrong.SCHEDULES_STOPPED)
 
 
 def _audit_note(status: health.Health) -> str:
@@ -163,14 +198,13 @@ def hour_tiles(hour: LastHour, topics: Collection[str] | None) -> Iterator[Json]
     yield tile("finished", _("Finished, last hour"), number(finished), rate, known)
     yield _late_tile(tally)
     failed = sum(tally.outcomes[outcome] for outcome in (Outcome.FAILED, Outcome.EXPIRED))
-    level = WARNING if failed > MAX_FAILED_RATIO * (failed + finished) else PLAIN
+    level, wrong = (WARNING, Wrong.FAILED) if failed > MAX_FAILED_RATIO * (failed + finished) else (PLAIN, None)
     expired = _("%(number)s exceeded their TTR") % {"number": number(tally.outcomes[Outcome.EXPIRED])}
-    yield tile("wrong", _("Failed attempts, last hour"), number(failed), expired, level=level)
+    yield tile("wrong", _("Failed attempts, last hour"), number(failed), expired, level=level, wrong=wrong)
     most = sorted(per_topic.items(), key=lambda pair: -pair[1].outcomes[Outcome.DEAD])
     by_topic = [(name, Count(each.outcomes[Outcome.DEAD])) for name, each in most if each.outcomes[Outcome.DEAD]]
-    yield tile(
-        "died", _("Died, last hour"), number(died), topic_counts(by_topic[:MAX_NAMES]), level=ERROR if died else OK
-    )
+    level, wrong = (ERROR, Wrong.DIED) if died else (OK, None)
+    yield tile("died", _("Died, last hour"), number(died), topic_counts(by_topic[:MAX_NAMES]), level=level, wrong=wrong)
 
 
 def _late_tile(tally: EventCounts) -> Json:
@@ -179,4 +213,6 @@ def _late_tile(tally: EventCounts) -> Json:
         return tile("late", _("Late, p99 of the last hour"), "–", _("no job was started"))
     level = ERROR if p99 >= STUCK_MS else WARNING if p99 >= SLOW_MS else OK
     half = _("p50 %(half)s, the worst %(worst)s") % {"half": span(p50), "worst": span(tally.worst_ms)}
-    return tile("late", _("Late, p99 of the last hour"), span(p99), half, level=level)
+    return tile(
+        "late", _("Late, p99 of the last hour"), span(p99), half, level=level, wrong=None if level == OK else Wrong.LATE
+    )

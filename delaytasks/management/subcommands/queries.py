@@ -11,7 +11,7 @@ from ...db import dialects, pagination
 from ...db.scans import JobFilter
 from ...jobs import history
 from ...models import Job, JobEvent, Topic
-from ...monitoring import metrics, readiness
+from ...monitoring import advice, metrics, readiness
 from ...outcomes import error_text
 from ...states import State
 from . import arguments
@@ -52,7 +52,7 @@ def _health(options: Options, using: str) -> Answer:
     checks = readiness.run(using, options["check"] or ())
     failing = [check.name for check in checks if check.state is readiness.State.FAILING]
     data = {"status": readiness.worst(check.state for check in checks), "checks": [each._asdict() for each in checks]}
-    refused = f"Failing: {', '.join(failing)}. See {readiness.runbook()}." if failing else ""
+    refused = f"Failing: {', '.join(failing)}. See {advice.runbook()}." if failing else ""
     return Answer(data, "\n".join(_check_lines(checks)), refused)
 
 

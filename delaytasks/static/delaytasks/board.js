@@ -7,6 +7,22 @@
     const MAX_PAUSE_MS = 60000;
     const {Chart, Colours, make, write} = delaytasksCharts;
 
+    function showAdvice(place, advice) {
+        const json = JSON.stringify(advice);
+        if (place.dataset.shown === json) {
+            return; // keeps the focus
+        }
+        place.dataset.shown = json;
+        place.replaceChildren();
+        if (advice) {
+            const runbook = make(advice.url ? 'a' : 'span', advice.runbook, 'dt-tile-runbook');
+            if (advice.url) {
+                runbook.href = advice.url;
+            }
+            place.append(`${advice.text} `, runbook);
+        }
+    }
+
     function showTiles(list, tiles) {
         const names = new Set(tiles.map((tile) => tile.name));
         for (const item of [...list.children]) {
@@ -20,20 +36,22 @@
                 item = make('li', '', 'dt-tile');
                 item.dataset.name = tile.name;
                 item.append(make('span', '', 'dt-tile-label'), make(tile.url ? 'a' : 'span', '', 'dt-tile-value'));
-                item.append(make('span', '', 'dt-tile-said'), make('span', '', 'dt-tile-note'));
+                item.append(make('span', '', 'dt-tile-level'), make('span', '', 'dt-tile-note'));
+                item.append(make('span', '', 'dt-tile-advice'));
             }
             if (list.children[index] !== item) {
                 list.insertBefore(item, list.children[index] || null);
             }
-            const [label, value, level, note] = item.children;
+            const [label, value, level, note, advice] = item.children;
             item.dataset.level = tile.level;
             write(label, tile.label);
             write(value, tile.value);
-            write(level, tile.said);
+            write(level, tile.level_text);
             write(note, tile.notes.join(' · '));
             if (tile.url) {
                 value.href = tile.url;
             }
+            showAdvice(advice, tile.advice);
         });
     }
 

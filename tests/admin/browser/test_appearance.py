@@ -26,8 +26,8 @@ THEMES = pytest.mark.parametrize("theme", ["light", "dark"])
 WORDS = {
     JOBS: ".dt-state, .dt-relative, .dt-overdue, .dt-one-line, .dt-all, .dt-zone, #result_list td, .object-tools a",
     TOPICS: ".dt-state, .dt-handler, #result_list td, .dt-overdue, #result_list td a",
-    BOARD: ".dt-tile-label, .dt-tile-value, .dt-tile-note, .dt-tile-said, .dt-legend, .dt-numbers summary, "
-    ".dt-news li, #dt-board-updated, .dt-tall, .dt-board button",
+    BOARD: ".dt-tile-label, .dt-tile-value, .dt-tile-note, .dt-tile-level, .dt-tile-advice, .dt-legend, "
+    ".dt-numbers summary, .dt-news li, #dt-board-updated, .dt-tall, .dt-board button",
     JOBS + "all/?state=live": ".dt-state, .dt-choice dt, .dt-choice dd, .dt-relative, .dt-quiet, .dt-radio label, h2",
     CHANGES: ".dt-state, #result_list td, .dt-relative",
 }

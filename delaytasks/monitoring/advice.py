@@ -1,0 +1,110 @@
+"""What to do about each state that the board or a health check calls wrong: the same words in both.
+
+Commands print the English text, the board its translation. The runbook (docs/howto/runbook.md) has the whole procedure.
+"""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from django.utils.translation import gettext_noop
+
+from .. import conf
+
+RUNBOOK = "docs/howto/runbook.md"
+
+
+def runbook(section: str = "") -> str:
+    """Return the address of a section of the runbook, or the page's path if RUNBOOK_URL is not set."""
+    page = conf.get().runbook_url or RUNBOOK
+    return f"{page}#{section}" if section else page
+
+
+class Wrong(StrEnum):
+    """The states that are called wrong."""
+
+    DATABASE = "database"
+    WORKERS = "workers"
+    MOVER = "mover"
+    BEAT = "beat"
+    READY = "ready"
+    NO_HANDLER = "no handler"
+    MIRROR_DOWN = "mirror down"
+    MIRROR_READ_ONLY = "mirror read-only"
+    MIRROR_DIFFERS = "mirror differs"
+    MIRROR_NOT_COMPARED = "mirror not compared"
+    SCHEDULES_BEHIND = "schedules behind"
+    SCHEDULES_STOPPED = "schedules stopped"
+    PAUSED = "paused"
+    LATE = "late"
+    FAILED = "failed"
+    DIED = "died"
+
+
+class Advice(NamedTuple):
+    """section: of the runbook."""
+
+    section: str
+    text: str
+
+    @property
+    def address(self) -> str:
+        return runbook(self.section)
+
+    def __str__(self) -> str:
+        return f"{self.text} See {self.address}."
+
+
+ADVICE = {
+    Wrong.DATABASE: Advice(
+        "database", gettext_noop("Start the database, check its address, and check that manage.py migrate was run.")
+    ),
+    Wrong.WORKERS: Advice(
+        "workers", gettext_noop("Start a worker. If one runs, read its log, and check its broker and its database.")
+    ),
+    Wrong.MOVER: Advice(
+        "mover",
+        gettext_noop("Restart the workers: each runs a mover. Without mover threads, start beat and a worker."),
+    ),
+    Wrong.BEAT: Advice(
+        "beat",
+        gettext_noop("Start beat. If it runs, its messages do not arrive, or all processes of the workers are busy."),
+    ),
+    Wrong.READY: Advice(
+        "ready",
+        gettext_noop("See whether a worker takes jobs of the topic. Then add workers, or raise its concurrency."),
+    ),
+    Wrong.NO_HANDLER: Advice(
+        "ready",
+        gettext_noop("See whether a worker has a handler of the topic. If not, deploy the handler or cancel the jobs."),
+    ),
+    Wrong.MIRROR_DOWN: Advice(
+        "mirror",
+        gettext_noop("Start Redis and check its address. Until then jobs run from the database, up to 1 s late."),
+    ),
+    Wrong.MIRROR_READ_ONLY: Advice(
+        "mirror",
+        gettext_noop("If its memory is full, give it more (maxmemory). Until then jobs run up to 1 s late."),
+    ),
+    Wrong.MIRROR_DIFFERS: Advice(
+        "rebuilt-mirror",
+        gettext_noop("Nothing is lost, and it was repaired. If it happens again, see what else changes this Redis."),
+    ),
+    Wrong.MIRROR_NOT_COMPARED: Advice(
+        "beat", gettext_noop("The regular comparison is missing. See whether beat and a worker run.")
+    ),
+    Wrong.SCHEDULES_BEHIND: Advice(
+        "schedules",
+        gettext_noop("Workers make the runs of schedules. If workers and mover are ok, read the log of a worker."),
+    ),
+    Wrong.SCHEDULES_STOPPED: Advice(
+        "schedules", gettext_noop("Open the schedule: its state says why. Correct its times or its zone, and save it.")
+    ),
+    Wrong.PAUSED: Advice("paused-topics", gettext_noop("Jobs wait until somebody resumes the topic.")),
+    Wrong.LATE: Advice("late-jobs", gettext_noop("Add workers, or spread the due times of herds.")),
+    Wrong.FAILED: Advice(
+        "failed-attempts", gettext_noop("Read the last errors in the list of jobs, and repair what the handlers need.")
+    ),
+    Wrong.DIED: Advice(
+        "dead-jobs", gettext_noop("Read the last error of the dead jobs, remove its cause, and retry them.")
+    ),
+}
