@@ -1,5 +1,6 @@
-"""Jobs in the admin: read-only, apart from actions that move them to another state. No adding, editing or deleting.
+"""Jobs in the admin: read-only, apart from actions that move them to another state. No editing or deleting.
 
+scheduling/ has the page on which staff schedule a job.
 changelist.py finds a page of the list. bulk/ applies an action to the selected jobs or to all that match.
 """
 
@@ -29,9 +30,9 @@ from ..models import Job, JobEvent
 from ..polling.poll import deadline_of
 from ..states import MOVES, Outcome, State
 from . import display, filters, job_actions, lateness, state_diagram, subjects, timeline
-from .bulk.actions import BulkActions
 from .bulk.forms import LABELS, UNITS
 from .changelist import JobChangeList, LimitedPaginator, parse_id
+from .scheduling.page import NewJobPage
 
 DisplayedJob = Any  # a Job with seen_at, late_ms and, on its page, viewer; in the list with error_tail instead of error
 ACTIONS = {
@@ -89,7 +90,7 @@ def _topic_rules(job: DisplayedJob) -> permissions.TopicRules:
 
 
 @admin.register(Job)
-class JobAdmin(BulkActions):
+class JobAdmin(NewJobPage):
     list_display = ("shown_state", "topic", "linked_key", "due", "late", "attempts", "last_error")
     list_display_links = ("linked_key",)
     list_filter = (filters.StateFilter, filters.TopicFilter, filters.DueFilter)
@@ -132,13 +133,10 @@ class JobAdmin(BulkActions):
         js: ClassVar = ["delaytasks/times.js", "delaytasks/cards.js", "delaytasks/job.js"]
 
     # Viewing needs Django's permission, and permissions.py limits the topics. Nobody may edit. BulkActions decides
-    # who may operate.
+    # who may operate, and so who may schedule.
 
     def has_view_permission(self, request: HttpRequest, obj: Job | None = None) -> bool:
         return request.user.has_perm("delaytasks.view_job")  # Django would also accept change_job
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
 
     def has_change_permission(self, request: HttpRequest, obj: Job | None = None) -> bool:
         return False

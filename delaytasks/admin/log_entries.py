@@ -42,6 +42,7 @@ LABELS_WITH_REASON = {
     Action.MADE_READY: _("Made ready: %(reason)s"),
     Action.RETRIED: _("Retried: %(reason)s"),
     Action.RESCHEDULED: _("Rescheduled: %(reason)s"),
+    Action.SCHEDULED: _("Scheduled: %(reason)s"),
     Action.BEGUN: _("Begun: %(reason)s"),
     Action.PAUSED: _("Paused: %(reason)s"),
     Action.RESUMED: _("Resumed: %(reason)s"),

@@ -3,7 +3,9 @@
 schedule.py checks the arguments; this module is called with rows. The mirror is updated on commit.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from operator import itemgetter
 from typing import Literal, NamedTuple
 
@@ -23,6 +25,7 @@ OnConflict = Literal["reject", "keep", "replace", "again"]
 Pair = tuple[str, str]  # topic and key
 RACES = 5  # tries: the live job may end between two of our statements
 _TOPIC_AND_KEY = itemgetter(0, 1)
+_reason: ContextVar[str] = ContextVar("delaytasks_reason", default="")
 
 
 class StoreResult(NamedTuple):
@@ -137,12 +140,25 @@ def changed_too_often(topic: str, key: str) -> KeyIsLive:
     return error
 
 
+@contextmanager
+def scheduled_because(reason: str) -> Iterator[None]:
+    """Store this reason in the events of jobs that somebody (`by`) schedules inside the block."""
+    token = _reason.set(reason)
+    try:
+        yield
+    finally:
+        _reason.reset(token)
+
+
 def _record_scheduled(using: str, inserted: Sequence[StoredJob], by: str) -> None:
     """Record who scheduled the jobs. Write no event if `by` is empty, because created_at has the time."""
     if by:
         transitions.record(
             using,
-            [Event(s.id, Outcome.SCHEDULED, 0, s.due_ms, s.stored_ms, None, s.due_ms, "", by) for s in inserted],
+            [
+                Event(s.id, Outcome.SCHEDULED, 0, s.due_ms, s.stored_ms, None, s.due_ms, "", by, "", _reason.get())
+                for s in inserted
+            ],
         )
 
 

@@ -55,7 +55,7 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     "board numbers/": ("get", LOOKS),
     "job": ("get", LOOKS),
     "job all/": ("get", ACTS),
-    "job add/": ("get", NOBODY),
+    "job add/": ("get", ACTS),
     "job <id>/change/": ("get", LOOKS_AT_ONE),
     "job <id>/now/": ("get", LOOKS_AT_ONE),
     "job <id>/history/": ("get", LOOKS_AT_ONE),
