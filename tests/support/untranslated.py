@@ -34,7 +34,8 @@ NAMES = {
     "WEBHOOKS",
 }
 _WORD = re.compile(r"[A-Za-z]{3,}")
-# Texts that are not words: addresses, paths of documents, dotted names (topics, handlers), settings, keys, placeholders in scripts.
+# Texts that are not words: addresses, paths of documents, dotted names (topics, handlers), settings, keys, and
+# placeholders in scripts.
 _NAMES = re.compile(r"\S+@\S+|docs/\S+|[a-z]\w*(\.[\w*]+)+|[A-Z]+(_[A-Z]+)+|[a-z]+:\d+|\{[a-z]+\}")
 _TEXT_ATTRIBUTES = (
     "title", "aria-label", "alt", "placeholder", "value", "label", "data-text", "data-lost", "data-question",
