@@ -1,6 +1,8 @@
 """Scheduling a job from the admin: the same checks as schedule(), errors at the fields, and who did it and why."""
 
+import html
 import json
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -9,6 +11,7 @@ from django.contrib.admin.models import ADDITION, LogEntry
 from django.contrib.messages import get_messages
 from django.test import Client
 
+from delaytasks.admin.scheduling import page
 from delaytasks.models import AuditEntry, Job, JobEvent, Topic
 from delaytasks.states import State
 
@@ -60,9 +63,9 @@ def test_without_a_delay_or_a_time_or_with_both_nothing_is_scheduled(admin_clien
 
 def test_a_due_time_is_in_the_time_zone_of_the_browser(admin_client):
     admin_client.cookies["delaytasks_zone"] = "Asia/Kolkata"
-    page = admin_client.get(ADD).content.decode()
-    assert "Times are in Asia/Kolkata." in page
-    assert 'data-admin-utc-offset="19800"' in page
+    shown = admin_client.get(ADD).content.decode()
+    assert "Times are in Asia/Kolkata." in shown
+    assert 'data-admin-utc-offset="19800"' in shown
     submit(admin_client, amount="", due_at_0="2030-01-02", due_at_1="10:00:00")
     assert Job.objects.get().due_at.isoformat() == "2030-01-02T04:30:00+00:00"
 
@@ -140,8 +143,9 @@ def test_the_person_and_the_reason_are_in_the_history_the_admin_log_and_the_audi
     assert (entry.action, entry.actor, entry.target, entry.reason, entry.request) == (
         "job.scheduled", client.user.username, f"job {job.pk}", "the customer asked for it", f"POST {ADD}",
     )  # fmt: skip
-    for page in (f"/admin/delaytasks/job/{job.pk}/change/", f"/admin/delaytasks/job/{job.pk}/history/"):
-        assert "the customer asked for it" in client.get(page).content.decode()
+    for shown in ("change", "history"):
+        address = f"/admin/delaytasks/job/{job.pk}/{shown}/"
+        assert "the customer asked for it" in client.get(address).content.decode()
 
 
 def test_a_topic_that_requires_a_reason_gets_none_of_these_jobs_without_one(admin_client):
@@ -171,8 +175,19 @@ def test_who_may_not_operate_may_not_schedule_and_sees_no_link(staff):
 
 def test_the_filter_of_the_list_chooses_the_topic(admin_client):
     Topic.objects.create(name="z.last")
-    page = admin_client.get(ADD, {"topic": "z.last"}).content.decode()
-    assert '<option value="z.last" selected>z.last</option>' in page
+    listed = admin_client.get("/admin/delaytasks/job/", {"topic": "z.last", "state": "live"}).content.decode()
+    link = re.search(r'href="(/admin/delaytasks/job/add/\?[^"]+)"', listed)
+    assert link is not None
+    for address in (f"{ADD}?topic=z.last", html.unescape(link[1])):
+        assert '<option value="z.last" selected>z.last</option>' in admin_client.get(address).content.decode()
+
+
+def test_without_a_filter_no_topic_is_chosen_unless_there_is_only_one(admin_client, monkeypatch):
+    assert '<option value="" selected>' in admin_client.get(ADD).content.decode()
+    assert errors(admin_client, topic="") == {"topic": ["This field is required."]}
+    monkeypatch.setattr(page.permissions, "known_topics", lambda user, using: [TOPIC])
+    assert f'<option value="{TOPIC}">{TOPIC}</option>' in admin_client.get(ADD).content.decode()
+    assert '<option value=""' not in admin_client.get(ADD).content.decode()
 
 
 def test_the_page_tells_what_a_topic_does_and_how_long_its_jobs_may_run(admin_client):
@@ -190,6 +205,6 @@ def test_a_second_submission_of_the_same_page_schedules_no_second_job(admin_clie
 
 
 def test_the_page_is_in_chinese(admin_client):
-    page = admin_client.get(ADD, headers={"Accept-Language": "zh-hans"}).content.decode()
+    shown = admin_client.get(ADD, headers={"Accept-Language": "zh-hans"}).content.decode()
     for text in ("安排任务", "优先级", "原因"):
-        assert text in page
+        assert text in shown

@@ -78,8 +78,9 @@ class NewJobForm(forms.Form):
         need_reason   those that require a reason
         """
         super().__init__(*args, **kwargs)
-        self.fields["topic"].choices = [(name, name) for name in topics]  # type: ignore[attr-defined]
-        self.need_reason = need_reason
+        none = [] if len(topics) == 1 else [("", "---------")]  # so that nobody takes the first one by mistake
+        self.fields["topic"].choices = [*none, *((name, name) for name in topics)]  # type: ignore[attr-defined]
+        self.topics, self.need_reason = topics, need_reason
         self.terms: dict[str, Any] = {}
 
     def clean_reason(self) -> str:

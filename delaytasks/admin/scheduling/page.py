@@ -7,7 +7,7 @@ from django.contrib import messages
 from django.contrib.admin.helpers import AdminForm
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import router, transaction
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.template.response import TemplateResponse
 from django.utils import timezone
 from django.utils.html import format_html
@@ -48,7 +48,7 @@ class NewJobPage(BulkActions):
         topics = permissions.known_topics(request.user, using)
         need_reason = permissions.topics_requiring_reason(using, topics)
         data = request.POST if request.method == "POST" else None
-        initial = {"topic": request.GET.get("topic", "")}
+        initial = {"topic": _filtered_topic(request)}
         with timezone.override(display.viewer_zone(request)):
             form = NewJobForm(data, initial=initial, topics=topics, need_reason=need_reason)
             job = self._schedule(request, form, using) if form.is_valid() else None
@@ -96,12 +96,18 @@ class NewJobPage(BulkActions):
             "title": _("Schedule a job"),
             "form": form,
             "adminform": AdminForm(form, FIELDSETS, {}, model_admin=self),
-            "facts": _facts(dict(form.fields["topic"].choices), form.need_reason),  # type: ignore[attr-defined]
+            "facts": _facts(form.topics, form.need_reason),
             "list_url": self._url("job_changelist"),
             "zone_notice": display.zone_notice(request),
         }
         request.current_app = self.admin_site.name
         return TemplateResponse(request, "admin/delaytasks/job/add.html", context)
+
+
+def _filtered_topic(request: HttpRequest) -> str:
+    """Return the topic in the URL, or that of the list's filter, which Django's link to this page contains."""
+    filters = QueryDict(request.GET.get("_changelist_filters", ""))
+    return str(request.GET.get("topic") or filters.get("topic", ""))
 
 
 def _facts(topics: Iterable[str], need_reason: Iterable[str]) -> dict[str, dict[str, str]]:
