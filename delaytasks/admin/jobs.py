@@ -226,6 +226,11 @@ class JobAdmin(NewJobPage):
             lifecycle,
         ]
 
+    def get_form(self, request: HttpRequest, obj: Job | None = None, change: bool = False, **kwargs: Any) -> Any:
+        """Return the form with a help text in the words of staff: that of the model is for programmers."""
+        help_texts = {"attempt": _("how often it was begun")}
+        return super().get_form(request, obj, change=change, **{"help_texts": help_texts} | kwargs)
+
     def get_urls(self) -> list[Any]:
         view = self.admin_site.admin_view(self.now_view)
         return [path("<path:object_id>/now/", view, name="delaytasks_job_now"), *super().get_urls()]

@@ -414,3 +414,10 @@ def test_times_are_in_the_active_time_zone_to_the_millisecond(admin_client, sett
     job = make_job("order:1", due=timedelta(milliseconds=1234))
     assert "2030-01-01 09:00:01.234" in page_of(admin_client, job)
     assert NOW + timedelta(milliseconds=1234) == job.due_at
+
+
+def test_the_page_explains_the_attempt_without_words_of_programmers(admin_client):
+    job = make_job("order:1")
+    page = admin_client.get(f"/admin/delaytasks/job/{job.pk}/change/").content.decode()
+    assert "how often it was begun" in page
+    assert "fencing token" not in page

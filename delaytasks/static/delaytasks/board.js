@@ -15,10 +15,12 @@
         place.dataset.shown = json;
         place.replaceChildren();
         if (advice) {
-            const runbook = make(advice.url ? 'a' : 'span', advice.runbook, 'dt-tile-runbook');
+            const runbook = make(advice.url ? 'a' : 'span', '', 'dt-tile-runbook');
             if (advice.url) {
                 runbook.href = advice.url;
             }
+            // A path may be longer than the tile is wide: it breaks after "/" and "#".
+            runbook.append(...advice.runbook.split(/(?<=[/#])/).flatMap((part) => [part, document.createElement('wbr')]));
             place.append(`${advice.text} `, runbook);
         }
     }
