@@ -1,19 +1,27 @@
 """Divide an archive of one run into a lake with a run for each day.
 
-DuckDB writes each day's rows as Spark would: a file for each topic, ordered alike. Each run is then committed, marked
-as pruned and followed by a compaction, by the functions of the command.
+DuckDB writes each day's rows as Spark would: a file for each topic, ordered alike. Each run is then committed, and
+small files are merged, by the functions of the command. To save time it does less than a year of commands, with the
+same tables in the end:
+
+- Small files are merged after each of the last runs, but before that only once in a fortnight of runs. As merging keeps
+  the order of the rows, the merged files are the same.
+- Replaced files are removed after a fortnight of runs. The command does so after a week.
+- Nothing is flushed to the disk or pruned.
 """
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
 
 from delaytasks.pipeline import schemas
-from delaytasks.pipeline.applications import archive as command
-from delaytasks.pipeline.tables import archives, delta, optimization
+from delaytasks.pipeline.tables import archives, data_files, optimization
+from delaytasks.pipeline.tables.archives import Archive
 from delaytasks.pipeline.tables.lake import Lake
 
+FORTNIGHT_RUNS = 14
 # Jobs ended on these days, numbered by run. Events belong to the run of their job.
 DAYS = """
     CREATE TABLE days AS SELECT id, dense_rank() OVER (ORDER BY ended_at::date) AS number FROM read_parquet({jobs})"""
@@ -26,30 +34,50 @@ WRITE = """
 ORDERS = {archives.JOBS: ("id", "key, rows.id"), archives.EVENTS: ("job_id", "job_id, rows.id")}
 
 
+class UnsyncedLake(Lake):
+    """A lake whose files are not flushed to the disk."""
+
+    def _sync(self, path: str) -> None:
+        pass
+
+
 def divide(source: Lake, target: Lake) -> int:
-    """Fill an empty lake with the rows of the source's archive. Return the number of runs."""
-    once = archives.load(source)
-    archive = archives.open_archive(target, once.database)
+    """Fill a lake with the rows of the source's archive, day by day. Return the number of runs.
+
+    What a killed call has done stays: the next one goes on with the run after the last.
+    """
+    once, lake = archives.load(source), UnsyncedLake(target.root)
+    archive = archives.open_archive(lake, once.database)
     archive.jobs.create(schemas.ARCHIVED_JOBS)
     archive.events.create(schemas.ARCHIVED_EVENTS)
     parts = Path(target.path("parts"))
-    runs = write(once, parts)
-    for run in range(1, runs + 1):
-        folder = delta.new_folder(run)
-        for table in ORDERS:
-            found = parts / table / f"number={run}"
-            if found.exists():
-                found.rename(target.path(f"{table}/{folder}"))
-            else:
-                Path(target.path(f"{table}/{folder}")).mkdir()  # no job of this day has an event
-        archive = command.commit(archives.load(target), folder)
-        archive = archives.mark_pruned(archives.mark_deleting(archive, run), run, run * command.DAY_MS)
-        optimization.compact(archive)
+    written = parts / "runs"
+    if not written.exists():
+        shutil.rmtree(parts, ignore_errors=True)
+        written.write_text(str(write(once, parts)))
+    runs = int(written.read_text())
+    for run in range(archives.load(lake).jobs.run + 1, runs + 1):
+        add(archives.load(lake), run, parts, fortnight=run % FORTNIGHT_RUNS == 0, last=run > runs - FORTNIGHT_RUNS)
     shutil.rmtree(parts)
+    archives.publish(replace(archives.load(lake), deleting=runs, pruned=runs))
     return runs
 
 
-def write(once: archives.Archive, parts: Path) -> int:
+def add(archive: Archive, run: int, parts: Path, *, fortnight: bool, last: bool) -> None:
+    """Commit a run. Merge small files and remove replaced ones as the module says."""
+    folder = data_files.new_folder(run)
+    for table in (archive.events, archive.jobs):
+        found = parts / table.name / f"number={run}"
+        if found.exists():  # otherwise no job of this day has an event
+            shutil.copytree(found, archive.lake.path(f"{table.name}/{folder}"))
+        table = table.commit(folder, run)
+        if fortnight or last:
+            table = optimization.merge(table)
+        if fortnight and table.log is not None:
+            table.log.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+
+
+def write(once: Archive, parts: Path) -> int:
     """Write the files of all runs into the folder. Return the number of runs."""
     with duckdb.connect() as connection:
         connection.execute("SET threads = 1")  # with more threads a topic would have several files for a day

@@ -20,7 +20,7 @@ from pyarrow import parquet
 from delaytasks.models import Job
 from delaytasks.pipeline.applications import archive
 from delaytasks.pipeline.sources.database import Database
-from delaytasks.pipeline.tables import archives, delta
+from delaytasks.pipeline.tables import archives, data_files, delta
 from delaytasks.pipeline.tables.lake import Lake
 from delaytasks.states import State
 from tests.support import archived_rows
@@ -36,7 +36,9 @@ NEWEST = 31  # days ago: of the jobs that are never archived
 RUN_SECONDS = 120
 WRITING_SECONDS = 2.0  # how long a run writes, from the first folder to the commit
 
-WRITING, BETWEEN, COMMITTED, PRUNING = "writing", "between the commits", "before the pruning", "pruning"
+WRITING, BETWEEN, COMMITTED = "writing", "between the commits", "before the pruning"
+PRUNING, MERGING = "pruning", "merging"
+STEPS = [WRITING, BETWEEN, COMMITTED, PRUNING, MERGING]
 OTHER = "another step"
 
 INSERT_JOBS = """
@@ -93,19 +95,21 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 @dataclass(frozen=True)
 class Seen:
-    """Versions of the two tables, folders of runs that they have on the disk, and jobs in the database."""
+    """Versions of the two tables, folders of runs on the disk, jobs in the database, and the last pruned run."""
 
     events: int
     jobs: int
     folders: int
     rows: int
+    pruned: int
 
     @classmethod
     def now(cls, lake: Lake) -> "Seen":
         versions = (
             len(list(Path(lake.path(name), delta.LOG).glob("*.json"))) for name in (archives.EVENTS, archives.JOBS)
         )
-        return cls(*versions, len(delta.run_folders(lake, archives.JOBS)), Job.objects.count())
+        return cls(*versions, len(data_files.run_folders(lake, archives.JOBS)), Job.objects.count(),
+                   lake.document(archives.DOCUMENT, archives.FORMAT)["pruned"])  # fmt: skip
 
 
 def moments(lake: Lake, chance: random.Random) -> dict[str, Callable[[Seen], bool]]:
@@ -121,6 +125,7 @@ def moments(lake: Lake, chance: random.Random) -> dict[str, Callable[[Seen], boo
         BETWEEN: lambda seen: seen.events > before.events,
         COMMITTED: lambda seen: seen.jobs > before.jobs + left,
         PRUNING: lambda seen: seen.rows <= before.rows - gone,
+        MERGING: lambda seen: seen.pruned > found.events.run,
     }
 
 
@@ -129,10 +134,11 @@ def step(lake: Lake) -> str:
     found = archives.load(lake)
     if found.events.run > found.jobs.run:
         return BETWEEN
-    if any(run > found.events.run for run in delta.run_folders(lake, archives.JOBS).values()):
+    if any(run > found.events.run for run in data_files.run_folders(lake, archives.JOBS).values()):
         return WRITING
     if not found.unpruned:
-        return OTHER
+        merged = len(found.jobs.files) == len(found.events.files) == 1
+        return OTHER if merged else MERGING
     run = found.jobs.run
     ids = [
         row["id"] for each in found.jobs.run_files(run)
@@ -158,7 +164,7 @@ def killed(process: subprocess.Popen[bytes], lake: Lake, wanted: str, chance: ra
 
 @pytest.mark.parametrize(
     ("each_step", "most"),
-    [pytest.param(1, 8, id="one kill in each step"), pytest.param(5, 40, id="20 kills")],
+    [pytest.param(1, 10, id="one kill in each step"), pytest.param(4, 40, id="20 kills")],
 )
 def test_an_archive_that_is_killed_in_each_of_its_steps_has_each_row_once(
     spark: Any, database: Database, postgres_server: PostgresServer, tmp_path: Path, capsys: Any, each_step: int,
@@ -171,7 +177,7 @@ def test_an_archive_that_is_killed_in_each_of_its_steps_has_each_row_once(
     """
     oldest, chance, kills = NEWEST + most + 2, random.Random(21), Counter[str]()
     lake, log = Lake(str(tmp_path / "lake" / "default")), tmp_path / "log"
-    planned = chance.sample([WRITING, BETWEEN, COMMITTED, PRUNING] * each_step, 4 * each_step)
+    planned = chance.sample(STEPS * each_step, len(STEPS) * each_step)
     fill(oldest)
     with archived_rows.kept():
         archive.run(spark, database, lake, older_than_days=oldest - 0.5)

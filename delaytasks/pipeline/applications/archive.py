@@ -19,7 +19,7 @@ from ..sources import arrow, identity
 from ..sources import snapshot as snapshots
 from ..sources.database import Database
 from ..sources.snapshot import Snapshot
-from ..tables import archives, checksums, delta, optimization, row_counts
+from ..tables import archives, checksums, data_files, delta, optimization, row_counts
 from ..tables.archives import EVENTS, JOBS, Archive
 from ..tables.checksums import Digests
 from ..tables.lake import Lake
@@ -67,7 +67,7 @@ def run(
             refused = f"{result.left or 'Some'} jobs of an earlier run are not pruned yet: {advice}."
             return _answer({}, result, began) | {"refused": refused, "exit_code": ExitCode.COULD_NOT_RUN}
         states = (*ENDED_STATES, State.DEAD) if dead else ENDED_STATES
-        folder = delta.new_folder(archive.jobs.run + 1)
+        folder = data_files.new_folder(archive.jobs.run + 1)
         with snapshots.take(database) as snapshot:
             before_ms = cutoff_ms(snapshot.now_ms, older_than_days)
             written = write(spark, snapshot, archive, folder, before_ms, states)
@@ -133,7 +133,7 @@ def write(
 
 def read_written(spark: SparkSession, lake: Lake, folder: str) -> tuple[DataFrame, DataFrame]:
     """Return the jobs and events in this folder of both tables, committed or not."""
-    jobs, events = (delta.files_in(lake, f"{table}/{folder}") for table in (JOBS, EVENTS))
+    jobs, events = (data_files.files_in(lake, f"{table}/{folder}", delta.TOPIC) for table in (JOBS, EVENTS))
     return (
         delta.read(spark, lake, jobs, schemas.ARCHIVED_JOBS),
         delta.read(spark, lake, events, schemas.ARCHIVED_EVENTS),

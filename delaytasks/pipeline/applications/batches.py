@@ -8,8 +8,8 @@ from pyspark.sql import functions as F
 
 from .. import schemas
 from ..sources.database import Database
-from ..tables import archives, delta, row_counts, stream_tables
-from ..tables.delta import DeltaFile
+from ..tables import archives, data_files, delta, row_counts, stream_tables
+from ..tables.data_files import DeltaFile
 from ..tables.lake import Lake
 from ..tables.stream_tables import DAY, DAY_MS, EVENTS, MINUTES
 from ..transforms import lateness
@@ -44,14 +44,14 @@ class Batches:
 
         Publishes nothing if there are no events.
         """
-        folder, day = delta.new_folder(self.to + 1), today()
+        folder, day = data_files.new_folder(self.to + 1), today()
         name = f"{EVENTS}/{folder}"
         rows = self._write(frame.where(F.col("id") > self.to), name, day)
-        up_to_id = max(up_to_id, delta.greatest(self.lake, name, "id") or 0)
+        up_to_id = max(up_to_id, data_files.greatest(self.lake, name, "id") or 0)
         # Load the archive after reading the tables: events that were missing from the tables are archived by now.
         if files := [each for each in self._unread_files() if each.may_contain("id", last=up_to_id)]:
             rows += self._write(self._unread_events(files, name, up_to_id), name, day, mode="append")
-        last_id = delta.greatest(self.lake, name, "id")
+        last_id = data_files.greatest(self.lake, name, "id")
         if last_id is None:  # the events were archived after the archive was listed: the next batch contains them
             self.lake.remove(name)
             return
@@ -69,7 +69,7 @@ class Batches:
 
     def _written(self, name: str) -> DataFrame:
         """Return the events in this folder, which are not committed yet."""
-        files = delta.files_in(self.lake, name, DAY)
+        files = data_files.files_in(self.lake, name, DAY)
         return delta.read(self.spark, self.lake, files, schemas.STREAMED_EVENTS, DAY).drop(DAY)
 
     def _compact_and_expire(self, day: str) -> None:
@@ -104,7 +104,7 @@ class Batches:
         Raises LakeError if such a file is missing or has another size.
         """
         files = self._unread_files()
-        delta.check(self.lake, files)
+        data_files.check(self.lake, files)
         return (min(each.low["id"] for each in files), max(each.high["id"] for each in files)) if files else None
 
 

@@ -2,6 +2,7 @@
 
 The files are moved (on a disk: renamed) into the tables' folders and committed as they are, run by run. The new
 document is published last, so a killed conversion can be repeated. Until then every reader refuses what is converted.
+In the end small files are merged, as after each run.
 """
 
 import os
@@ -12,7 +13,7 @@ from typing import Any
 from .. import schemas
 from ..sources import identity
 from ..sources.database import Database
-from ..tables import archives, stream_tables
+from ..tables import archives, optimization, stream_tables
 from ..tables.archives import DOCUMENT, EVENTS, FOLDER, FORMAT, JOBS, Archive
 from ..tables.delta import Table
 from ..tables.lake import VERSION, Lake, LakeError
@@ -56,7 +57,10 @@ def run(database: Database, lake: Lake) -> dict[str, Any]:
     with database.lock("archive"), database.lock("report"), database.lock("stream"):
         with database.connect() as connection:
             runs = _convert_archive(lake, identity.identify(database, connection))
-        months, parts, archive = convert_hours.run(lake), convert_stream.run(lake), archives.load(lake)
+        months, parts = convert_hours.run(lake), convert_stream.run(lake)
+        archive, stream = archives.load(lake), stream_tables.load(lake)
+        for table in (archive.jobs, archive.events, stream.events, stream.minutes):
+            optimization.merge_small_files(table)
     jobs, events = (sum(each.rows for each in table.files) for table in (archive.jobs, archive.events))
     return {"runs": runs, "months": months, "parts": parts, "jobs": jobs, "events": events}
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from pyarrow import parquet
 
 from ..sources.database import Database
-from ..tables import archives, delta
+from ..tables import archives, data_files, delta
 from ..tables.archives import Archive
 
 BATCH_JOBS = 300  # jobs of a transaction
@@ -49,7 +49,7 @@ def prune(database: Database, archive: Archive) -> tuple[Archive, Pruned]:
     another size.
     """
     run, result = archive.jobs.run, Pruned()
-    delta.check(archive.lake, [*archive.jobs.run_files(run), *archive.events.run_files(run)])
+    data_files.check(archive.lake, [*archive.jobs.run_files(run), *archive.events.run_files(run)])
     for table in (archive.jobs, archive.events):  # a run that was killed right after a commit has not flushed its log
         archive.lake.sync(f"{table.name}/{delta.LOG}")
     archive = archives.mark_deleting(archive, run)

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..sources import identity
 from ..sources.identity import Identity
-from . import delta
+from . import data_files
 from .delta import Table
 from .lake import VERSION, Lake, LakeError
 
@@ -158,9 +158,9 @@ def recover(archive: Archive) -> Archive:
     """
     lake, run = archive.lake, archive.events.run
     for table in (JOBS, EVENTS):
-        delta.remove_uncommitted(lake, table, run)
+        data_files.remove_uncommitted(lake, table, run)
     if archive.jobs.run < run:
-        folder = delta.folder_of_run(lake, JOBS, run)
+        folder = data_files.folder_of_run(lake, JOBS, run)
         if folder is None:
             raise LakeError(
                 f"{lake.path(EVENTS)} has run {run}, but {lake.path(JOBS)} has not. Nothing was changed. Restore the "

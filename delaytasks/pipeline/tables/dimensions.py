@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 
 from ..rules.rules import CLASSES, STATUSES
 from ..transforms.dimensions import ALL, WEEK
-from . import delta
+from . import data_files
 from .delta import Table
 from .lake import Lake
 
@@ -60,7 +60,7 @@ TREND_AUDITS, TREND_DAYS = 30, 365  # the audits of a trend: how many, and how o
 def open_table(lake: Lake) -> Table:
     """Return the table, before an audit writes to it. Removes what killed runs left. Raises LakeError."""
     table = Table(lake, NAME, MONTH)
-    delta.remove_uncommitted(lake, NAME, table.run)
+    data_files.remove_uncommitted(lake, NAME, table.run)
     return table
 
 
@@ -74,7 +74,7 @@ def trends(table: Table) -> dict[tuple[str, str], list[dict[str, Any]]]:
     files = [each for each in table.files if each.partition >= f"{first:%Y-%m}"]
     if not files:
         return {}
-    delta.check(lake, files)
+    data_files.check(lake, files)
     with lake.reading(NAME):
         found = parquet.read_table(
             [lake.path(each.path) for each in files], filesystem=lake.files, partitioning=None,
@@ -92,7 +92,7 @@ def append(table: Table, results: list[dict[str, Any]], as_of_ms: int) -> Table:
     """Add the figures of an audit's rules in one commit, and return the table's new version."""
     table = table.create(DIMENSIONS)
     lake, run, as_of = table.lake, table.run + 1, datetime.fromtimestamp(as_of_ms / 1000, UTC)
-    month, folder = f"{as_of:%Y-%m}", delta.new_folder(run)
+    month, folder = f"{as_of:%Y-%m}", data_files.new_folder(run)
     rows = [
         _row(each) | {"rule": result["name"], "topic": result["topic"], "dimension": name, "as_of": as_of, "run": run}
         for result in results

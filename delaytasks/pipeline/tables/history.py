@@ -12,7 +12,7 @@ from ..sources import arrow
 from ..sources.snapshot import Snapshot
 from . import archives, delta
 from .archives import Archive
-from .delta import DeltaFile
+from .data_files import DeltaFile
 from .lake import Lake
 
 # A run pruned up to this long before the snapshot may have jobs in it: run and snapshot have times of different clocks.

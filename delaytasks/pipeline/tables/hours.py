@@ -14,8 +14,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from .. import schemas
 from ..applications.stale_hours import StaleHours, month_of
-from . import delta, row_counts
-from .delta import DeltaFile, Table
+from . import data_files, delta, row_counts
+from .data_files import DeltaFile
+from .delta import Table
 from .lake import Lake, LakeError
 
 NAME, MONTH = "report/hours", "month"
@@ -28,7 +29,7 @@ def open_table(lake: Lake) -> Table:
     Raises LakeError.
     """
     table = Table(lake, NAME, MONTH).create(schemas.REPORTED_HOURS)
-    delta.remove_uncommitted(lake, NAME, table.run)
+    data_files.remove_uncommitted(lake, NAME, table.run)
     return table
 
 
@@ -87,7 +88,7 @@ def replace(table: Table, hours: DataFrame, replaced: Collection[DeltaFile], che
     hours        the columns schemas.HOURS
     check_lock   called before the commit: if the lock was lost, a newer report may have committed newer rows
     """
-    folder, run = delta.new_folder(table.run + 1), table.run + 1
+    folder, run = data_files.new_folder(table.run + 1), table.run + 1
     monthly = hours.withColumn(MONTH, F.date_format("hour_at", "yyyy-MM")).repartition(MONTH)
     row_counts.write(monthly, table.lake, f"{NAME}/{folder}", MONTH, order=("topic", "hour_at"))
     table.lake.sync(f"{NAME}/{folder}")

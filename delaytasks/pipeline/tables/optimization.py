@@ -1,30 +1,63 @@
-"""Fewer and larger files in the archive's tables. Rows stay the same, and so do older versions for a week."""
+"""Fewer and larger files in the lake's tables. Rows stay the same, and so do older versions for a week.
 
-from collections import Counter
-from collections.abc import Iterable
+Small files are merged after each run, so that a partition has one at most. A file that has reached SMALL_BYTES is not
+rewritten again: a run costs what its own rows and one small file cost, however large the table is.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
 
 from .archives import EVENTS, JOBS, Archive
+from .data_files import DeltaFile
 from .delta import Table
 
-SMALL_BYTES = 8 << 20  # a file that is worth merging
-TARGET_BYTES = 128 << 20
-MAX_SMALL_FILES = (
-    10  # of a partition; with more, they are merged. Merging after each run would rewrite the same rows often
-)
+SMALL_BYTES = 8 << 20  # a file below it is merged
+TARGET_BYTES = 128 << 20  # about the greatest size of a file that is written here
 Z_ORDER = {JOBS: ("key", "ended_at"), EVENTS: ("job_id", "done_ms")}
 
 
 def compact(archive: Archive) -> None:
-    """Merge the small files of each topic that has many, and remove files that left the tables a week ago."""
+    """Merge the small files of each topic, and remove files that left the tables a week ago."""
     for table in (archive.jobs, archive.events):
         merge_small_files(table)
 
 
 def merge_small_files(table: Table) -> None:
-    """Merge the small files of each partition that has many, and remove files that left the table a week ago."""
-    small = Counter(each.partition for each in table.files if each.size < SMALL_BYTES)
-    many = [partition for partition, number in small.items() if number > MAX_SMALL_FILES]
-    table.compact(many, TARGET_BYTES).vacuum()
+    """Merge the small files of each partition, and remove files that left the table a week ago."""
+    merge(table).vacuum()
+
+
+def merge(table: Table, growing: str = "", most: int = 1) -> Table:
+    """Merge the small files of each partition that has several. Return the table's new version.
+
+    growing   a partition in which up to `most` small files are not merged
+    """
+    return table.merge(
+        group
+        for partition, small in _small_files(table).items()
+        if len(small) > (most if partition == growing else 1)
+        for group in _groups(small)
+    )
+
+
+def _small_files(table: Table) -> dict[str, list[DeltaFile]]:
+    """Return partition -> its small files, oldest run first."""
+    by_partition: dict[str, list[DeltaFile]] = {}
+    for each in sorted(table.files, key=lambda each: (each.newest_run, each.path)):
+        if each.size < SMALL_BYTES:
+            by_partition.setdefault(each.partition, []).append(each)
+    return by_partition
+
+
+def _groups(files: Iterable[DeltaFile]) -> Iterator[Sequence[DeltaFile]]:
+    """Divide files into groups of TARGET_BYTES or slightly more, and the rest. A single file is no group."""
+    group: list[DeltaFile] = []
+    for each in files:
+        group.append(each)
+        if sum(each.size for each in group) >= TARGET_BYTES:
+            yield group
+            group = []
+    if len(group) > 1:
+        yield group
 
 
 def z_order(archive: Archive) -> dict[str, int]:

@@ -9,7 +9,7 @@ from pyarrow import parquet
 
 from . import archives
 from .archives import Archive
-from .delta import DeltaFile
+from .data_files import DeltaFile
 from .lake import Lake
 
 INTERNAL = ("last_event_id", "run")  # columns of the archive that are no part of a job or an event

@@ -5,7 +5,6 @@ event as the version of the application transaction: this id is the stream's pos
 one commit. The document is created before the tables, so tables without a document mean that the document was lost.
 """
 
-from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 from pyarrow import parquet
 
 from .. import schemas
-from . import delta
+from . import data_files, optimization
 from .delta import Table
 from .lake import VERSION, Lake, LakeError
 
@@ -28,8 +27,6 @@ CONFIGURATION = {
     "delta.logRetentionDuration": "interval 1 days",
     "delta.deletedFileRetentionDuration": "interval 1 hours",
 }
-SMALL_BYTES = 8 << 20  # a file that is worth merging
-TARGET_BYTES = 128 << 20
 MAX_SMALL_FILES = 60  # of the current day; with more, they are merged
 RESTART = "To start again from the events in the tables, move stream.json and the folder stream/ out of the lake."
 
@@ -107,10 +104,10 @@ def _recover(stream: Stream) -> Stream:
     """Complete a batch that was killed between its two commits, and remove the files of one that committed nothing."""
     lake, to, done = stream.lake, stream.to, stream.minutes.run
     for table in (EVENTS, MINUTES):
-        delta.remove_uncommitted(lake, table, to)
+        data_files.remove_uncommitted(lake, table, to)
     if done == to:
         return stream
-    folder = delta.folder_of_run(lake, MINUTES, done + 1)
+    folder = data_files.folder_of_run(lake, MINUTES, done + 1)
     if folder is None:
         raise LakeError(
             f"{lake.path(EVENTS)} ends with event {to}, but {lake.path(MINUTES)} with {done}. Nothing was changed. "
@@ -123,7 +120,7 @@ def _recover(stream: Stream) -> Stream:
 def commit(stream: Stream, folder: str, to: int, *, events: int, counts: int) -> Stream:
     """Publish the files of a batch, which have been flushed, and return the stream's new version.
 
-    folder           of the batch in both tables: delta.new_folder() of the id after the stream's position
+    folder           of the batch in both tables: data_files.new_folder() of the id after the stream's position
     to               id of its last event
     events, counts   number of rows that were written to each table
 
@@ -138,10 +135,9 @@ def compact(stream: Stream, today: str) -> bool:
     """Merge the small files of each day that is over, and those of today if there are many. Return whether any were."""
     changed = False
     for table in (stream.events, stream.minutes):
-        small = Counter(each.partition for each in table.files if each.size < SMALL_BYTES)
-        days = [day for day, number in small.items() if number > (MAX_SMALL_FILES if day == today else 1)]
-        if days:
-            table.compact(days, TARGET_BYTES).vacuum()
+        merged = optimization.merge(table, today, MAX_SMALL_FILES)
+        if merged is not table:
+            merged.vacuum()
             changed = True
     return changed
 

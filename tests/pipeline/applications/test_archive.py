@@ -18,7 +18,7 @@ from delaytasks.models import Job, JobEvent, TopicStat
 from delaytasks.pipeline import schemas
 from delaytasks.pipeline.applications import archive, prune, report
 from delaytasks.pipeline.sources.database import Busy, Database, DatabaseAway
-from delaytasks.pipeline.tables import archives, checksums, delta, optimization, story
+from delaytasks.pipeline.tables import archives, checksums, data_files, delta, optimization, story
 from delaytasks.pipeline.tables.checksums import Differs, Digest
 from delaytasks.pipeline.tables.delta import Table
 from delaytasks.pipeline.tables.lake import Lake, LakeError
@@ -52,7 +52,7 @@ def published(lake: Lake) -> int:
 
 def folders(lake: Lake) -> set[int]:
     """Return the numbers of the runs that have files."""
-    return {run for table in (archives.JOBS, archives.EVENTS) for run in delta.run_folders(lake, table).values()}
+    return {run for table in (archives.JOBS, archives.EVENTS) for run in data_files.run_folders(lake, table).values()}
 
 
 def kept_keys() -> list[str]:
@@ -184,6 +184,7 @@ def test_a_topic_has_as_few_files_as_its_rows_need(
     spark: Any, database: Database, lake: Lake, ended: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archive, "FILE_ROWS", 4)
+    monkeypatch.setattr(optimization, "SMALL_BYTES", 0)  # otherwise a topic's files are merged
     shuffled = spark.conf.get("spark.sql.shuffle.partitions")
     spark.conf.set("spark.sql.shuffle.partitions", "3")
     for n in range(3):
@@ -215,10 +216,9 @@ def test_a_huge_topic_is_written_by_several_tasks(spark: Any, lake: Lake) -> Non
     assert len(lake.parquet("x")) > 1
 
 
-def test_many_small_files_are_merged_and_older_versions_stay_readable(
-    spark: Any, database: Database, lake: Lake, ended: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+def test_small_files_are_merged_after_each_run_and_older_versions_stay_readable(
+    spark: Any, database: Database, lake: Lake, ended: Callable[..., Job]
 ) -> None:
-    monkeypatch.setattr(optimization, "MAX_SMALL_FILES", 2)
     for n in range(3):
         jobs = [ended(f"order:{n}", days=40 + n), ended(f"refund:{n}", "refund.ask")]
         archive.run(spark, database, lake)

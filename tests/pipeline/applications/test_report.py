@@ -18,7 +18,7 @@ from delaytasks.pipeline.applications import archive, report, stale_hours
 from delaytasks.pipeline.config import Settings
 from delaytasks.pipeline.exit_codes import ExitCode
 from delaytasks.pipeline.sources.database import Busy, Database
-from delaytasks.pipeline.tables import capacity, delta, hours
+from delaytasks.pipeline.tables import capacity, data_files, hours
 from delaytasks.pipeline.tables.delta import Table
 from delaytasks.pipeline.tables.lake import Lake, LakeError
 from delaytasks.states import Outcome, State
@@ -135,7 +135,10 @@ def test_the_next_report_repairs_a_killed_one(
     again = report.run(spark, database, lake)
 
     (folder,) = [each for each in lake.runs("report") if each != hours.NAME]
-    files = {each.path for each in [*Table(lake, hours.NAME, hours.MONTH).files, *delta.files_in(lake, folder)]}
+    files = {
+        each.path
+        for each in [*Table(lake, hours.NAME, hours.MONTH).files, *data_files.files_in(lake, folder, hours.MONTH)]
+    }
     assert len(files) == 2
     assert set(map(lake.path, files)) <= set(on_disk), "before a document names them"
 

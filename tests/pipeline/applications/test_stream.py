@@ -27,7 +27,7 @@ from delaytasks.pipeline.applications.stream import OtherDatabase
 from delaytasks.pipeline.sources import arrow
 from delaytasks.pipeline.sources.database import Busy, Database, DatabaseAway
 from delaytasks.pipeline.sources.snapshot import Snapshot
-from delaytasks.pipeline.tables import archives, delta, stream_tables
+from delaytasks.pipeline.tables import archives, data_files, delta, stream_tables
 from delaytasks.pipeline.tables.delta import Table
 from delaytasks.pipeline.tables.lake import Lake, LakeError
 from delaytasks.pipeline.tables.stream_tables import DAY, DAY_MS, EVENTS, FORMAT, MINUTES
@@ -61,7 +61,7 @@ def ids(lake: Lake) -> list[int]:
 
 def folders(lake: Lake) -> list[str]:
     """Return the folders of batches in both tables."""
-    return [f"{table}/{each}" for table in (EVENTS, MINUTES) for each in delta.run_folders(lake, table)]
+    return [f"{table}/{each}" for table in (EVENTS, MINUTES) for each in data_files.run_folders(lake, table)]
 
 
 def event_ids() -> list[int]:

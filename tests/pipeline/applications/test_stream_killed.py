@@ -18,7 +18,7 @@ from delaytasks.models import Job, JobEvent
 from delaytasks.pipeline.applications import minutes
 from delaytasks.pipeline.exit_codes import ExitCode
 from delaytasks.pipeline.sources.database import Database
-from delaytasks.pipeline.tables import delta, stream_tables
+from delaytasks.pipeline.tables import data_files, stream_tables
 from delaytasks.pipeline.tables.lake import Lake
 from delaytasks.pipeline.tables.stream_tables import EVENTS
 from tests.support.servers import PATIENCE, PostgresServer, die_with_parent, tail, wait_until
@@ -121,7 +121,7 @@ def test_a_killed_stream_has_each_committed_event_once(
     def half() -> bool:
         """Return whether a later batch than the first is being written."""
         to = stream_tables.load(lake).to
-        return bool(to and any(number > to for number in delta.run_folders(lake, EVENTS).values()))
+        return bool(to and any(number > to for number in data_files.run_folders(lake, EVENTS).values()))
 
     with (
         writing(postgres_server, job().pk) as writers,
@@ -140,4 +140,4 @@ def test_a_killed_stream_has_each_committed_event_once(
         sorted(id for each in files for id in parquet.read_table(each, columns=["id"])["id"].to_pylist()) == committed
     )
     assert sum(each["happened"] for each in minutes.read(lake, 0)) == len(committed) == JobEvent.objects.count()
-    assert max(delta.run_folders(lake, EVENTS).values()) <= found.to, "what was half written is gone"
+    assert max(data_files.run_folders(lake, EVENTS).values()) <= found.to, "what was half written is gone"

@@ -8,7 +8,7 @@ import pytest
 from pyarrow import parquet
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from delaytasks.pipeline.tables import delta
+from delaytasks.pipeline.tables import data_files, optimization
 from delaytasks.pipeline.tables.delta import Table
 from delaytasks.pipeline.tables.lake import Lake, LakeError
 
@@ -51,19 +51,19 @@ def test_documents_are_replaced_and_killed_runs_removed(lake: Lake) -> None:
     for run in (1, 2):
         write(lake, f"{run:06d}-0000000{run}", run)
     table = table.commit("000001-00000001", 1)
-    delta.remove_uncommitted(lake, NAME, table.run)
-    assert delta.run_folders(lake, NAME) == {"000001-00000001": 1}
-    delta.check(lake, table.files)
+    data_files.remove_uncommitted(lake, NAME, table.run)
+    assert data_files.run_folders(lake, NAME) == {"000001-00000001": 1}
+    data_files.check(lake, table.files)
     assert ids(table) == [1]
     lake.files.delete_file(lake.path(table.files[0].path))
     with pytest.raises(LakeError, match="is missing or has another size"):
-        delta.check(lake, table.files)
+        data_files.check(lake, table.files)
 
 
 def test_of_several_writers_at_once_none_overwrites_anothers_commit(lake: Lake) -> None:
     """delta-rs writes each version with If-None-Match, and again with the next number if the version exists."""
     table = Table(lake, NAME).create(COLUMNS)
-    folders = [delta.new_folder(number) for number in range(1, WRITERS + 1)]
+    folders = [data_files.new_folder(number) for number in range(1, WRITERS + 1)]
     for number, folder in enumerate(folders, 1):
         write(lake, folder, number)
     opened = [Table(lake, NAME) for _ in folders]
@@ -76,6 +76,12 @@ def test_of_several_writers_at_once_none_overwrites_anothers_commit(lake: Lake) 
     table = Table(lake, NAME)
     assert ids(table) == [*range(1, WRITERS + 1)]
     assert (table.last_run(folders[0]), table.run) == (1, 0)
+
+    optimization.merge_small_files(table)
+    merged = Table(lake, NAME)
+    assert ids(merged) == [*range(1, WRITERS + 1)]
+    assert [each.rows for each in merged.files] == [WRITERS]
+    data_files.check(lake, merged.files)
 
 
 @pytest.mark.parametrize("uri", ["s3://key:hunter2@lake/default", "s3a://lake/default?secret_key=hunter2"])

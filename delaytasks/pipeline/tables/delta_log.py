@@ -1,0 +1,61 @@
+"""Logs of Delta tables: opening them, refusing those that the pipeline would misread, and translating errors."""
+
+import contextlib
+from collections.abc import Iterator
+
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+
+from ..sources.database import Busy
+from .lake import Lake, LakeError
+
+READER_VERSION = 1  # Spark reads the files without the log, so a table may not hide rows or rename columns
+WRITER_VERSION = 7  # the newest that delta-rs knows
+
+
+@contextlib.contextmanager
+def translated(lake: Lake, name: str) -> Iterator[None]:
+    """Raise LakeError or Busy instead of the exceptions of delta-rs."""
+    try:
+        yield
+    except CommitFailedError as error:
+        raise Busy(
+            f"Another process changes the table {lake.path(name)}: {error} Each database needs its own lake or alias."
+        ) from error
+    except DeltaError as error:
+        if "Unsupported" in str(error):
+            raise LakeError(
+                f"{lake.path(name)} was changed by another program to a protocol that is not known here: {error}. "
+                "Restore the table from a backup."
+            ) from error
+        raise LakeError(f"The table {lake.path(name)} is damaged or cannot be read: {error}") from error
+
+
+def open_log(lake: Lake, name: str, partition: str) -> DeltaTable | None:
+    with translated(lake, name):
+        try:
+            found = DeltaTable(lake.location(name))
+        except TableNotFoundError:
+            return None
+        protocol, partitions = found.protocol(), found.metadata().partition_columns
+    if protocol.min_reader_version > READER_VERSION:
+        features = ", ".join(protocol.reader_features or ()) or f"reader version {protocol.min_reader_version}"
+        raise LakeError(
+            f"{lake.path(name)} was changed by another program to use {features}, which the pipeline does not read. "
+            "Restore the table from a backup, or rewrite it without them."
+        )
+    if protocol.min_writer_version > WRITER_VERSION:
+        raise LakeError(
+            f"{lake.path(name)} was changed by another program to writer version {protocol.min_writer_version}, which "
+            "the pipeline does not know. Restore the table from a backup."
+        )
+    if partitions != [partition]:
+        raise LakeError(foreign_message(lake, name, f"its partition columns are {partitions}, not {partition}"))
+    return found
+
+
+def foreign_message(lake: Lake, name: str, difference: str) -> str:
+    return (
+        f"{lake.path(name)} was written by another program: {difference}. Nothing was changed. Move the table away, or "
+        "restore it from a backup."
+    )
