@@ -6,13 +6,15 @@ published exactly once, together with the stream's position (batches.py), so the
 
 import contextlib
 import re
+import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -30,6 +32,7 @@ from ..tables.stream_tables import RESTART, Stream
 from .batches import Batches
 
 MAX_EVENTS = 250_000  # events of a batch; bounds the memory when many events are waiting
+MAX_STARTS = 5  # of the query, if its Python process is slow to start
 POLL_SECONDS = 1  # between checks whether to stop
 STOP_TIMEOUT_SECONDS = 600.0  # how long to wait for the last batch
 EVENT_QUERY = "SELECT job_id, outcome, done_ms FROM delaytasks_jobevent WHERE id = {}"
@@ -79,18 +82,47 @@ def run(
     with database.lock("stream") as check_lock, stop_signals() as stop_event:
         batches = Batches(spark, database, lake, keep_days=keep_days)
         verify(database, batches.stream)
-        handler = BatchHandler(batches)
         stop_condition = StopCondition(
             stop_event, check_lock, parent, None if for_seconds is None else began + for_seconds
         )
-        with translate_errors(database, handler):
-            catch_up(spark, database, batches, most, stop_condition)
-            if not stop_condition():
-                frame = events.read(spark, database, after=batches.to, max_events=most)
-                every = f"{round(every_seconds * 1000)} milliseconds"
-                follow(frame, handler, stop_condition, {"availableNow": True} if once else {"processingTime": every})
+        every = f"{round(every_seconds * 1000)} milliseconds"
+        trigger = {"availableNow": True} if once else {"processingTime": every}
+        start = partial(publish_new_events, spark, database, batches, most, stop_condition, trigger)
+        start_again_if_python_is_slow(start)
     return {"events": batches.events, "batches": batches.batches, "folds": batches.folds, "to": batches.to,
             "seconds": round(time.monotonic() - began, 1)}  # fmt: skip
+
+
+def start_again_if_python_is_slow(start: Callable[[], None]) -> None:
+    """Call start(), and again if Spark did not wait for the query's Python process, which reads the source.
+
+    Spark waits for 10 seconds, which may be too short on a busy machine. No batch has begun then.
+    """
+    for _ in range(MAX_STARTS - 1):
+        try:
+            return start()
+        except StreamingQueryException as error:
+            if not errors.is_slow_python(str(error)):
+                raise
+            print("delaytasks stream: Python did not start within 10 seconds; starting it again", file=sys.stderr)
+    return start()
+
+
+def publish_new_events(
+    spark: SparkSession,
+    database: Database,
+    batches: Batches,
+    most: int,
+    stop_condition: StopCondition,
+    trigger: dict[str, Any],
+) -> None:
+    """Publish the events after the last published one, until the trigger or the stop condition ends the query."""
+    handler = BatchHandler(batches)
+    with translate_errors(database, handler):
+        catch_up(spark, database, batches, most, stop_condition)
+        if not stop_condition():
+            frame = events.read(spark, database, after=batches.to, max_events=most)
+            follow(frame, handler, stop_condition, trigger)
 
 
 class BatchHandler:

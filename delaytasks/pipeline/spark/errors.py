@@ -5,6 +5,7 @@ import re
 from ..sources.database import ABSENT
 
 LINES = 12  # maximum number of lines of Spark's message
+SLOW_PYTHON = "Python worker failed to connect back"
 CAUSES = {  # pattern in Spark's message -> sentence
     r"permission denied for (?:table|view|sequence|schema|function) [^\s;.]+":
         "The database refuses the pipeline's user: {}. Nothing was published; GRANT SELECT on it and run this again.",
@@ -18,6 +19,8 @@ CAUSES = {  # pattern in Spark's message -> sentence
     r'(?<=Cannot run program )"[^"]+"':
         "An executor cannot start Python: there is no {}. Install Python with delaytasks[pipeline] there on every "
         "host, or set the environment variable PYSPARK_PYTHON to its path.",
+    SLOW_PYTHON:
+        "{}: it took more than 10 seconds to start. The machine is probably busy. Run this again.",
     r"Python in worker has different version:? \S+ than that in driver:? \S+?(?=,|\s|$)":
         "{}. Use the same version of Python on every host, or set the environment variable PYSPARK_PYTHON to its path.",
     r"Unknown time-zone ID: \S+":
@@ -49,6 +52,11 @@ def away(message: str) -> str:
     """Return the reason if the message says that the database went away during a read, else an empty string."""
     found = AWAY.search(message)
     return (found[1] or found[2] or "").strip().rstrip(".") if found else ""
+
+
+def is_slow_python(message: str) -> bool:
+    """Return whether the message says that Spark did not wait for the start of a Python process."""
+    return SLOW_PYTHON in message
 
 
 def of_files(error: Exception) -> str:

@@ -14,6 +14,7 @@ import pytest
 from deltalake import DeltaTable
 from django.core.management import CommandError, call_command
 from django.db import connection
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
 from delaytasks.db import dialects
@@ -27,6 +28,7 @@ from delaytasks.pipeline.applications.stream import OtherDatabase
 from delaytasks.pipeline.sources import arrow
 from delaytasks.pipeline.sources.database import Busy, Database, DatabaseAway
 from delaytasks.pipeline.sources.snapshot import Snapshot
+from delaytasks.pipeline.spark.errors import SLOW_PYTHON
 from delaytasks.pipeline.tables import archives, data_files, delta, stream_tables
 from delaytasks.pipeline.tables.delta import Table
 from delaytasks.pipeline.tables.lake import Lake, LakeError
@@ -305,6 +307,55 @@ def test_events_archived_before_they_were_read_come_from_the_archive(
     happened(job("order:9"), Outcome.SNOOZED, at(NOON))
     take(made)  # while it runs: they come with the next event
     assert (ids(lake), made.batches) == (sorted([*gone, *event_ids()]), 2)
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_query_whose_python_is_slow_to_start_begins_again(
+    spark: Any, database: Database, lake: Lake, job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    happened(job(), Outcome.FINISHED, at(NOON))
+    real, errors = stream.follow, [f"[STREAM_FAILED] Query terminated with exception: {SLOW_PYTHON}."] * 2
+
+    def slow(*args: Any) -> None:
+        if errors:
+            raise StreamingQueryException(errors.pop())
+        real(*args)
+
+    monkeypatch.setattr(stream, "follow", slow)
+    assert stream.run(spark, database, lake, once=True)["events"] == 1
+    assert capsys.readouterr().err.count("Python did not start within 10 seconds; starting it again") == 2
+
+    errors += [f"{SLOW_PYTHON}."] * stream.MAX_STARTS
+    with pytest.raises(StreamingQueryException):
+        stream.run(spark, database, lake, once=True)
+    assert not errors, "it does not try for ever"
+    errors += ["another cause", "not reached"]
+    errors.reverse()
+    with pytest.raises(StreamingQueryException, match="another cause"):
+        stream.run(spark, database, lake, once=True)
+    assert errors == ["not reached"]
+    assert ids(lake) == event_ids()
+
+
+@pytest.mark.tools  # Spark waits for 10 seconds
+@pytest.mark.only_on("sqlite")
+def test_a_python_that_takes_eleven_seconds_to_start_ends_no_stream(
+    spark: Any, database: Database, lake: Lake, job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    happened(job(), Outcome.FINISHED, at(NOON))
+    script, once = tmp_path / "python", tmp_path / "was-slow"
+    script.write_text(f"""#!/bin/sh
+case "$*" in *streaming_source_runner*) mkdir {once} && sleep 11;; esac
+exec {spark.sparkContext.pythonExec} "$@"
+""")
+    script.chmod(0o755)
+    with monkeypatch.context() as patched:
+        patched.setattr(spark.sparkContext, "pythonExec", str(script))
+        arrow.register(spark)
+        assert stream.run(spark, database, lake, once=True)["events"] == 1
+    arrow.register(spark)
+    assert once.exists()
+    assert ids(lake) == event_ids()
 
 
 # Merging
