@@ -65,14 +65,16 @@ def test_without_workers_one_pass_follows_the_other_even_if_it_fails(tmp_path: P
     assert "== 7 passed on postgres ==" in lines
 
 
+def written(folder: Path, *, count: int) -> list[int]:
+    """Return the ids of the processes in the folder's files, or [] until there are so many. A new file is empty."""
+    pids = [int(path.read_text() or 0) for path in folder.iterdir()]
+    return pids if len(pids) == count and all(pids) else []
+
+
 def test_a_run_that_is_stopped_stops_its_passes(tmp_path: Path) -> None:
     folder = tmp_path / "begun"
     with subprocess.Popen(command(folder, fails="hang"), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        pids = wait_until(
-            lambda: [int(path.read_text() or 0) for path in folder.iterdir()] if len([*folder.iterdir()]) == 2 else 0,
-            seconds=30, what="both passes to begin",
-        )  # fmt: skip
+        pids = wait_until(lambda: written(folder, count=2), seconds=30, what="both passes to begin")
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 1
-    assert all(pids)
     assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
