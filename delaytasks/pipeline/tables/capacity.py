@@ -6,13 +6,10 @@ Needs no Spark: a report adds one file with a row for each hour in which jobs fa
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-import pyarrow
-from pyarrow import parquet
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType, TimestampType
 
 from ..page.facts import Need
-from . import delta
+from . import data_files
 from .delta import Table
 from .lake import Lake
 
@@ -33,7 +30,7 @@ CAPACITY = StructType([
 def open_table(lake: Lake) -> Table:
     """Return the table, before a report writes to it. Removes what killed runs left. Raises LakeError."""
     table = Table(lake, NAME, MONTH)
-    delta.remove_uncommitted(lake, NAME, table.run)
+    data_files.remove_uncommitted(lake, NAME, table.run)
     return table
 
 
@@ -41,18 +38,10 @@ def append(table: Table, needs: Sequence[Need], as_of_ms: int) -> Table:
     """Add the needs of a report in one commit, and return the table's new version. Without needs, do nothing."""
     if not needs:
         return table
-    table = table.create(CAPACITY)
-    lake, run, as_of = table.lake, table.run + 1, datetime.fromtimestamp(as_of_ms / 1000, UTC)
-    folder = delta.new_folder(run)
+    as_of = datetime.fromtimestamp(as_of_ms / 1000, UTC)
     rows = [
         {"as_of": as_of, "hour_at": datetime.fromtimestamp(each.hour_ms / 1000, UTC), "jobs": each.jobs,
-         "work_ms": each.work_ms, "slots": each.slots, "minutes": each.minutes, "unknown": each.unknown, "run": run}
+         "work_ms": each.work_ms, "slots": each.slots, "minutes": each.minutes, "unknown": each.unknown}
         for each in needs
     ]  # fmt: skip
-    stored = StructType([field for field in CAPACITY if field.name != MONTH])
-    path = lake.path(f"{NAME}/{folder}/{MONTH}={as_of:%Y-%m}")
-    lake.files.create_dir(path, recursive=True)
-    found = pyarrow.Table.from_pylist(rows, schema=to_arrow_schema(stored, timezone="UTC"))
-    parquet.write_table(found, f"{path}/part-0.parquet", filesystem=lake.files, compression="zstd")
-    lake.sync(f"{NAME}/{folder}")
-    return table.commit(folder, run)
+    return table.append(CAPACITY, f"{as_of:%Y-%m}", rows)

@@ -16,6 +16,7 @@ from uuid import uuid4
 import pyarrow
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, WriterProperties
 from deltalake.transaction import AddAction, RemoveAction
+from pyarrow import parquet
 
 from ..sources.database import Busy
 from . import data_files
@@ -130,6 +131,25 @@ class Table:
             self._check_rows(f"{self.name}/{folder}", found, rows)
         properties = CommitProperties({"run": str(run)}, app_transactions=[Transaction(application, run)])
         return self._write([*additions, *map(self._removal, replaced)], properties)
+
+    def append(self, schema: "StructType", partition: str, rows: Sequence[Mapping[str, Any]]) -> "Table":
+        """Commit a few rows of one partition, without Spark, and return the table's new version.
+
+        schema   all columns of the table, as for create(), with RUN
+        rows     their values, except the partition and the number of the run
+        """
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        table = self.create(schema)
+        run = table.run + 1
+        folder = data_files.new_folder(run)
+        stored = type(schema)([field for field in schema if field.name != self.partition])
+        path = self.lake.path(f"{self.name}/{folder}/{self.partition}={partition}")
+        self.lake.files.create_dir(path, recursive=True)
+        found = pyarrow.Table.from_pylist([{**row, RUN: run} for row in rows], to_arrow_schema(stored, timezone="UTC"))
+        parquet.write_table(found, f"{path}/part-0.parquet", filesystem=self.lake.files, compression="zstd")
+        self.lake.sync(f"{self.name}/{folder}")
+        return table.commit(folder, run)
 
     def _additions(self, folder: str) -> list[AddAction]:
         """Return the log's entries for the Parquet files in a folder of the table, with their statistics."""

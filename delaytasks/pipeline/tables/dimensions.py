@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-import pyarrow
 from pyarrow import parquet
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
@@ -90,22 +89,14 @@ def trends(table: Table) -> dict[tuple[str, str], list[dict[str, Any]]]:
 
 def append(table: Table, results: list[dict[str, Any]], as_of_ms: int) -> Table:
     """Add the figures of an audit's rules in one commit, and return the table's new version."""
-    table = table.create(DIMENSIONS)
-    lake, run, as_of = table.lake, table.run + 1, datetime.fromtimestamp(as_of_ms / 1000, UTC)
-    month, folder = f"{as_of:%Y-%m}", data_files.new_folder(run)
+    as_of = datetime.fromtimestamp(as_of_ms / 1000, UTC)
     rows = [
-        _row(each) | {"rule": result["name"], "topic": result["topic"], "dimension": name, "as_of": as_of, "run": run}
+        _row(each) | {"rule": result["name"], "topic": result["topic"], "dimension": name, "as_of": as_of}
         for result in results
         for name, values in {ALL: [result["total"]], WEEK: result["weeks"], **result["dimensions"]}.items()
         for each in values
     ]
-    stored = StructType([field for field in DIMENSIONS if field.name != MONTH])
-    path = lake.path(f"{NAME}/{folder}/{MONTH}={month}")
-    lake.files.create_dir(path, recursive=True)
-    found = pyarrow.Table.from_pylist(rows, schema=to_arrow_schema(stored, timezone="UTC"))
-    parquet.write_table(found, f"{path}/part-0.parquet", filesystem=lake.files, compression="zstd")
-    lake.sync(f"{NAME}/{folder}")
-    return table.commit(folder, run)
+    return table.append(DIMENSIONS, f"{as_of:%Y-%m}", rows)
 
 
 def _row(figures: dict[str, Any]) -> dict[str, Any]:

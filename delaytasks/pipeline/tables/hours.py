@@ -51,7 +51,7 @@ def batches(lake: Lake, files: Collection[DeltaFile], names: Sequence[str] = ())
     """
     fields = [field for field in to_arrow_schema(schemas.HOURS, timezone="UTC") if not names or field.name in names]
     with _advised():
-        delta.check(lake, files)
+        data_files.check(lake, files)
         for file in files:
             with lake.reading(file.path) as path, lake.files.open_input_file(path) as opened:
                 parts = parquet.ParquetFile(opened).iter_batches(BATCH_ROWS, columns=[field.name for field in fields])
