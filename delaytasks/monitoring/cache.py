@@ -13,7 +13,7 @@ from typing import Any
 
 from .. import conf
 from ..circuit_breaker import CircuitBreaker, CircuitOpen
-from . import shared_cache, typed_json
+from .caching import shared_cache, typed_json
 
 logger = logging.getLogger("delaytasks")
 KEPT_SECONDS = 3600  # how long a stale value can still be returned while one caller computes a new one

@@ -8,7 +8,7 @@ from django.core.cache import cache
 
 from delaytasks.circuit_breaker import CircuitBreaker
 from delaytasks.monitoring import cache as stats_cache
-from delaytasks.monitoring import shared_cache
+from delaytasks.monitoring.caching import shared_cache
 
 
 @pytest.fixture(autouse=True)

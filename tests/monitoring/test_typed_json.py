@@ -7,8 +7,8 @@ from typing import Any, Literal, NamedTuple
 
 import pytest
 
+from delaytasks.monitoring.caching.typed_json import decode, encode
 from delaytasks.monitoring.last_hour import EventCounts
-from delaytasks.monitoring.typed_json import decode, encode
 
 
 class Point(NamedTuple):

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from delaytasks.monitoring import shared_cache
+from delaytasks.monitoring.caching import shared_cache
 from project.settings import cache
 from tests.support.databases import copied, make_template
 from tests.support.installation import World

@@ -9,7 +9,7 @@ from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.throttling import BaseThrottle
 
 from ...circuit_breaker import CircuitBreaker, CircuitOpen
-from ...monitoring import shared_cache
+from ...monitoring.caching import shared_cache
 from . import token_cache
 from .permissions import Caller
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from django.db import models, transaction
 
-from ...monitoring import shared_cache
+from ...monitoring.caching import shared_cache
 
 logger = logging.getLogger("delaytasks")
 KEPT_SECONDS = 5.0

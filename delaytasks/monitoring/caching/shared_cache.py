@@ -25,7 +25,7 @@ def _forget_connection(*, setting: str, **_: object) -> None:
         _connection.cache_clear()
 
 
-setting_changed.connect(_forget_connection, dispatch_uid="delaytasks.monitoring.shared_cache")
+setting_changed.connect(_forget_connection, dispatch_uid="delaytasks.monitoring.caching.shared_cache")
 
 
 def _redis() -> Any:
