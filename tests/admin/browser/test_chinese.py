@@ -59,7 +59,8 @@ def test_the_list_and_cancelling_with_a_reason_are_in_chinese(page, site):
     assert Job.objects.get().state == State.CANCELLED
 
 
-def test_the_board_and_its_charts_are_in_chinese(page, site):
+def test_the_board_and_its_charts_are_in_chinese(page, site, settings):
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "RUNBOOK_URL": f"{site}/runbook"}  # otherwise its path is shown
     for n in range(1, 30):
         make_job(f"order:{n}", due=timedelta(minutes=n))
     page.goto(site + BOARD)
@@ -68,6 +69,9 @@ def test_the_board_and_its_charts_are_in_chinese(page, site):
     tiles = page.locator(".dt-tile").all_inner_texts()
     assert tiles
     assert [text for text in tiles if is_english(text)] == []
+    runbook = page.locator('.dt-tile[data-name="beat"] .dt-tile-advice a')
+    expect(runbook).to_have_text("运维手册")
+    assert runbook.get_attribute("href") == f"{site}/runbook#beat"
     spoken = page.locator("#dt-chart-minutes .dt-plot").get_attribute("aria-label")
     assert "29" in spoken
     assert re.search(r"[\u4e00-\u9fff]", spoken)
