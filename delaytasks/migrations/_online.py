@@ -38,18 +38,29 @@ class AddCheckNotValid(migrations.AddConstraint):
 
 
 class ValidateCheck(Operation):
-    """Validate a check of AddCheckNotValid on PostgreSQL, without blocking writes. Can be repeated."""
+    """Validate a check that was added NOT VALID on PostgreSQL, without blocking writes. Can be repeated.
+
+    backwards   do that when the migration is reversed, and nothing otherwise
+    """
 
     reduces_to_sql = True
     reversible = True
 
-    def __init__(self, model_name, name):
-        self.model_name, self.name = model_name, name
+    def __init__(self, model_name, name, *, backwards=False):
+        self.model_name, self.name, self.backwards = model_name, name, backwards
 
     def state_forwards(self, app_label, state):
         pass
 
     def database_forwards(self, app_label, schema_editor, from_state, to_state):
+        if not self.backwards:
+            self.validate(app_label, schema_editor, to_state)
+
+    def database_backwards(self, app_label, schema_editor, from_state, to_state):
+        if self.backwards:
+            self.validate(app_label, schema_editor, to_state)
+
+    def validate(self, app_label, schema_editor, to_state):
         model = to_state.apps.get_model(app_label, self.model_name)
         if schema_editor.connection.vendor == "postgresql" and self.allow_migrate_model(
             schema_editor.connection.alias, model
@@ -57,11 +68,51 @@ class ValidateCheck(Operation):
             table, name = (schema_editor.quote_name(each) for each in (model._meta.db_table, self.name))
             schema_editor.execute(f"ALTER TABLE {table} VALIDATE CONSTRAINT {name}")
 
-    def database_backwards(self, app_label, schema_editor, from_state, to_state):
-        pass
-
     def describe(self):
         return f"Validate constraint {self.name} on model {self.model_name}"
+
+
+class ReplaceChecks(Operation):
+    """Replace check constraints by one: on PostgreSQL in one short statement, on SQLite with one copy of the table.
+
+    PostgreSQL has the new one already. Backwards the former ones are added there without reading a row: let
+    ValidateCheck(..., backwards=True) be in the migration before.
+    """
+
+    reduces_to_sql = True
+    reversible = True
+
+    def __init__(self, model_name, replaced, constraint):
+        self.model_name, self.replaced, self.constraint = model_name, replaced, constraint
+
+    def state_forwards(self, app_label, state):
+        for each in self.replaced:
+            state.remove_constraint(app_label, self.model_name, each.name)
+        state.add_constraint(app_label, self.model_name, self.constraint)
+
+    def database_forwards(self, app_label, schema_editor, from_state, to_state):
+        drops = [f"DROP CONSTRAINT {schema_editor.quote_name(each.name)}" for each in self.replaced]
+        self.alter(app_label, schema_editor, to_state, lambda model: ", ".join(drops))
+
+    def database_backwards(self, app_label, schema_editor, from_state, to_state):
+        def additions(model):
+            created = [str(each.create_sql(model, schema_editor)) for each in self.replaced]
+            return ", ".join(f"{sql[sql.index(' ADD ') :]} NOT VALID" for sql in created)
+
+        self.alter(app_label, schema_editor, to_state, additions)
+
+    def alter(self, app_label, schema_editor, to_state, changes):
+        model = to_state.apps.get_model(app_label, self.model_name)
+        if not self.allow_migrate_model(schema_editor.connection.alias, model):
+            return
+        if schema_editor.connection.vendor == "postgresql":
+            table = schema_editor.quote_name(model._meta.db_table)
+            schema_editor.execute(f"ALTER TABLE {table} {changes(model)}", params=None)
+        else:
+            schema_editor._remake_table(model)
+
+    def describe(self):
+        return f"Replace {len(self.replaced)} constraints on model {self.model_name} by {self.constraint.name}"
 
 
 def _concurrently(schema_editor):
