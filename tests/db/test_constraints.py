@@ -34,7 +34,7 @@ def at(*columns: str, **others: Any) -> dict[str, Any]:
 
 
 # Each row breaks one rule. The former constraint of the rule is the first word.
-REFUSED = {
+REFUSED: dict[str, dict[str, Any]] = {
     "state_known: ready, which is never stored": {"state": State.READY},
     "state_known: an unknown state": {"state": 99},
     "state_known: an unknown state that has ended": at("ended_at", state=0),
@@ -59,7 +59,7 @@ REFUSED = {
     "priority_known: a negative priority": {"priority": -1},
     "priority_known: a priority above the highest": {"priority": states.MAX_PRIORITY + 1},
 }
-ACCEPTED = [
+ACCEPTED: list[dict[str, Any]] = [
     {},
     {"attempt": 3, "failures": 3, "priority": states.MAX_PRIORITY},
     at("lease_until", state=State.RESERVED, attempt=1),
