@@ -83,7 +83,7 @@ def test_a_change_to_a_row_that_would_be_refused_is_refused(case):
         Job.objects.update(**REFUSED[case])
 
 
-@pytest.mark.parametrize("changes", ACCEPTED, ids=str)
+@pytest.mark.parametrize("changes", ACCEPTED, ids=lambda changes: "-".join(changes) or "delayed")
 def test_the_database_accepts_each_stored_state(changes):
     row(**changes).save(force_insert=True)
     Job.objects.get().validate_constraints()
