@@ -38,7 +38,7 @@ def recommended() -> list[str]:
 
 
 class Size(NamedTuple):
-    """Of a table with its TOAST table, and of its indexes, in bytes; rows as PostgreSQL estimates them."""
+    """Bytes of a table with its TOAST table, and of its indexes; PostgreSQL's estimates of rows."""
 
     table: int
     indexes: int

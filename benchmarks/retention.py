@@ -90,7 +90,7 @@ class Window(NamedTuple):
 
 
 def play(testbed: Testbed, process: subprocess.Popen[bytes], start: float, pairs: int, seconds: float) -> list[Window]:
-    """Let the process go on in every other window. The order changes from pair to pair, against a drift."""
+    """Run the process in one window of each pair, in alternating order, so that a drift of the machine cancels out."""
     windows = []
     for number in range(2 * pairs):
         pruning = number % 4 in (1, 2)

@@ -21,7 +21,7 @@ def make_application() -> BodyLimit:
 
 
 def exempt_from_collection() -> None:
-    """Let Python's garbage collector look at requests only, not at all that is imported, twice a second under load."""
+    """Freeze what is imported: the garbage collector, which runs twice a second under load, would scan it each time."""
     from django.urls import get_resolver
 
     _ = get_resolver().url_patterns  # imports the views, which the first request would do

@@ -265,7 +265,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, Any, Any]:
-    """Collect without the garbage collector: it would look at the tests of so large a suite again and again."""
+    """Disable the garbage collector during collection: it would scan the collected tests again and again."""
     gc.disable()
     try:
         return (yield)

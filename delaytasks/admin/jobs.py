@@ -227,8 +227,8 @@ class JobAdmin(NewJobPage):
         ]
 
     def get_form(self, request: HttpRequest, obj: Job | None = None, change: bool = False, **kwargs: Any) -> Any:
-        """Return the form with a help text in the words of staff: that of the model is for programmers."""
-        help_texts = {"attempt": _("how often it was begun")}
+        """Return the form with a help text for staff instead of the model's, which is for programmers."""
+        help_texts = {"attempt": _("number of times that it was started")}
         return super().get_form(request, obj, change=change, **{"help_texts": help_texts} | kwargs)
 
     def get_urls(self) -> list[Any]:

@@ -21,7 +21,7 @@ KINDS = {
 }
 FORMATS = {
     "cloudevents": gettext_lazy("CloudEvent as JSON"),
-    "cloudevents-binary": gettext_lazy("the body, with the attributes of a CloudEvent in headers"),
+    "cloudevents-binary": gettext_lazy("CloudEvent in binary mode: the body, with attributes in headers"),
     "json": gettext_lazy("the body alone"),
 }
 KEYS = {"key": gettext_lazy("the key of the job"), "topic": gettext_lazy("the topic"), "id": gettext_lazy("the id")}

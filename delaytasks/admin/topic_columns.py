@@ -105,7 +105,7 @@ def run_slots(topic: Topic) -> str:
 
 def policy(topic: Topic) -> Iterator[str]:
     """Yield sentences about the time limit of an attempt and about what happens after a failure."""
-    yield _("An attempt may take %(span)s.") % {"span": formatting.duration(handlers.ttr_ms(topic.name))}
+    yield _("An attempt may take at most %(span)s.") % {"span": formatting.duration(handlers.ttr_ms(topic.name))}
     handler, max_attempts = handlers.find(topic.name), handlers.max_attempts(topic.name)
     if max_attempts == 1:
         yield _("If it fails or takes longer, the job is dead.")

@@ -280,7 +280,7 @@ class TopicAdmin(TranslatedHistoryAdmin):
 
 
 def _update_paused(topic: Topic, paused: bool) -> bool:
-    """Pause or resume a topic. Return False if it was already paused or already running."""
+    """Pause or resume a topic. Return False if nothing changed."""
     rows = Topic.objects.using(router.db_for_write(Topic)).filter(pk=topic.pk, paused=not paused)
     return bool(rows.update(paused=paused))
 

@@ -45,7 +45,7 @@ class Waiter:
         self._waiting: asyncio.Future[None] | None = None
 
     def set_woken(self) -> None:
-        """Wake the consumer, in its event loop."""
+        """Wake the consumer. Must be called in its event loop."""
         self._is_woken = True
         self._end_wait()
 
@@ -188,9 +188,9 @@ class _ListenLoop:
             self._listener.close()
 
     def _wake(self, messages: Sequence[str]) -> None:
-        """Wake as many consumers as these messages say. Rest a moment if they come often, so that fewer wakes do.
+        """Wake as many consumers as these messages say. If messages come often, sleep to gather several.
 
-        A thread that wakes a thousand times a second would take the interpreter's lock from the event loop as often.
+        A thread that wakes up a thousand times a second would take the GIL from the event loop a thousand times.
         """
         counts: Counter[str] = Counter()
         for message in messages:

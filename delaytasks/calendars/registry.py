@@ -51,5 +51,5 @@ def read_stored_days_by(reader: Callable[[str], Mapping[date, tuple[Windows, str
 
 
 def stored_days(name: str) -> Mapping[date, tuple[Windows, str]]:
-    """Return the days that staff have changed; none before Django's apps are loaded."""
+    """Return the days of a calendar that staff have changed; {} before Django's apps are loaded."""
     return {} if _stored_days is None else _stored_days(name)

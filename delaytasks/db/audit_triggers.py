@@ -1,7 +1,7 @@
-"""Triggers that make the table of the audit log append-only, also for plain SQL.
+"""Triggers that make the audit log's table append-only, also for plain SQL.
 
-Nothing can be updated. A row can be deleted only if an entry "audit.pruned" announces the deletion of entries older
-than a time after that row. Such an entry cannot announce its own deletion (constraint delaytasks_audit_prunes_older).
+Nothing can be updated. A row can be deleted only if an entry "audit.pruned" exists whose deletes_before is later than
+the row's time. Such an entry cannot announce its own deletion (constraint delaytasks_audit_prunes_older).
 
 Not installed in Django's test databases: TransactionTestCase empties all tables after each test.
 """

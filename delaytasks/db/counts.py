@@ -282,10 +282,10 @@ def next_due(using: str, names: Sequence[str]) -> dict[str, int | None]:
 
 
 def next_due_sql(using: str, count: int) -> str:
-    """Compare topic and due time as a row, so that only the index by both can serve the query.
+    """Return the query of next_due(). It compares (topic, due_at) as a row: only the index on both can serve it.
 
-    With "=" the planner might search all due times for the first one of a rare topic, and with two comparisons of the
-    topic it would read all its overdue jobs.
+    With `topic = name` the planner might scan all due times for a rare topic; with `topic >= name AND topic <= name` it
+    would read all overdue jobs of the topic.
     """
     d = dialects.get_dialect(using)
     return f"""

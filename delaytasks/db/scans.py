@@ -171,7 +171,7 @@ def _between(
 ) -> tuple[list[str], list[Any]]:
     """Return the conditions for rows above `low` and below `high`, and their parameters.
 
-    Both are values of the columns of the order, or None for no limit. There is at most one row comparison for each, so
+    Both are lists of values of the ORDER BY columns; None: no limit. There is at most one row comparison for each, so
     that the index scan starts at the right place. For a topic, the comparisons and the ORDER BY begin with the topic:
     then only an index that begins with the topic fits. With `topic = ...` the planner might scan the jobs of all
     topics.

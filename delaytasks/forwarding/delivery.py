@@ -14,8 +14,8 @@ from .targets import Format, Message, Rejected, Target, TargetDown
 
 MARGIN_SECONDS = 1.0  # of the TTR, left to store the result of a call
 ALONE_SECONDS = 5.0  # for how long the messages of a refused batch are sent one by one; the rest goes back
-# By the id of the job. None, or Finished with the target's answer: its message is confirmed. A Snooze: it goes back.
-# Otherwise the error of the attempt.
+# Job id -> None or Finished if the target confirmed the message; Snooze if the job is to be sent again later;
+# otherwise the exception with which the attempt failed.
 Results = dict[int, Any]
 
 

@@ -79,7 +79,7 @@ class Webhook:
     def deliver(self, message: Message, timeout_seconds: float) -> str:
         """Send the message. Return the answer, shortened and redacted.
 
-        Raises TargetDown, Rejected, http.Timeout, or Failed for an answer that may change.
+        Raises TargetDown, Rejected, http.Timeout, or Failed for an error that a retry may avoid.
         """
         encoded = events.encode(message, "http")
         headers = {"Content-Type": encoded.content_type, **encoded.headers}

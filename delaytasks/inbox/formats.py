@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ..exceptions import BadInput, short_repr
 
-# The plain header, and the extension of a CloudEvent, that has a field's value. Extensions' names have no hyphens.
+# Plain header -> field, and CloudEvent extension -> field. The names of extensions have no hyphens.
 HEADERS = {
     "delaytasks-action": "action", "delaytasks-id": "id", "delaytasks-topic": "topic", "delaytasks-key": "key",
     "delaytasks-due": "due_at", "delaytasks-delay": "delay_seconds", "delaytasks-ttr": "ttr_seconds",
@@ -47,7 +47,7 @@ class Refused(Exception):
     """The message is refused: it goes to the dead-letter topic or queue.
 
     code    a word for programs; see docs/howto/inbox.md
-    reason  a text for people; shortened, and without what no header can have
+    reason  a text for people; shortened, with lone surrogates escaped, because it becomes a header
     """
 
     def __init__(self, code: str, reason: str) -> None:
@@ -60,7 +60,7 @@ class Fields(NamedTuple):
 
     fields   by the names that a JSON document has
     source   of a CloudEvent; otherwise ""
-    names    how the message calls a field, where that is a header
+    names   field -> plain header that it was read from
     """
 
     fields: dict[str, Any]
@@ -135,7 +135,7 @@ def _read_event(
 
 
 def _checked_event(received: Received, protocol: str) -> Received:
-    """Return the message without what the library cannot read although it means nothing. Raises Refused."""
+    """Validate the message. Return it without null attributes, which the library rejects. Raises Refused."""
     if _is_structured(received):
         document = _object(received.body)
         _check_attributes(document)
@@ -153,7 +153,7 @@ def _check_attributes(attributes: Mapping[str, Any]) -> None:
 
 
 def _without_nulls(body: bytes, document: Mapping[str, Any]) -> bytes:
-    """Return the event without attributes that are null, which is the same, and which the library refuses."""
+    """Return the event without null attributes, which mean the same as absent ones but are rejected by the library."""
     kept = {name: value for name, value in document.items() if value is not None or name == "data"}
     return body if len(kept) == len(document) else json.dumps(kept).encode()
 
@@ -194,7 +194,7 @@ def _library(binding: str) -> Any:
 def _object(body: bytes) -> dict[str, Any]:
     document = _json(body)
     if not isinstance(document, dict):
-        raise Refused("not-json", f"The message is a {type(document).__name__} of JSON; it must be an object.")
+        raise Refused("not-json", f"The message is JSON of type {type(document).__name__}; it must be an object.")
     return document
 
 

@@ -55,7 +55,7 @@ def source_of(request: Any) -> Source:
 
 
 def _printable(text: str) -> str:
-    """Return the text without characters that PostgreSQL or a terminal would not take."""
+    """Replace unprintable characters, which PostgreSQL or a terminal may not accept, by "?"."""
     return "".join(each if each.isprintable() else "?" for each in text)
 
 

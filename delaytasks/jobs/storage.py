@@ -142,7 +142,7 @@ def changed_too_often(topic: str, key: str) -> KeyIsLive:
 
 @contextmanager
 def scheduled_because(reason: str) -> Iterator[None]:
-    """Store this reason in the events of jobs that somebody (`by`) schedules inside the block."""
+    """Store this reason in the SCHEDULED event of each job that is scheduled with `by` inside the block."""
     token = _reason.set(reason)
     try:
         yield

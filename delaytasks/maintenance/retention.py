@@ -117,8 +117,9 @@ class Batch(NamedTuple):
 def prune(using: str, retention: Retention) -> Iterator[Batch]:
     """Delete all rows that are old enough, in order of id. Yield the result of each transaction.
 
-    Then events older than the shortest age that have no job are deleted. After each transaction comes a pause of the
-    same length. Where the pipeline archives, nothing is deleted.
+    Then delete events without a job that are older than the shortest age, unless `retention` is for one topic. After
+    each transaction, pause for as long as it took, up to MAX_PAUSE_SECONDS. Where the pipeline archives, nothing is
+    deleted.
     """
     yield from _paced(_batches(using, retention, job_id=0, event_id=0))
 

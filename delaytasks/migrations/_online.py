@@ -40,7 +40,7 @@ class AddCheckNotValid(migrations.AddConstraint):
 class ValidateCheck(Operation):
     """Validate a check that was added NOT VALID on PostgreSQL, without blocking writes. Can be repeated.
 
-    backwards   do that when the migration is reversed, and nothing otherwise
+    backwards   validate only when the migration is reversed
     """
 
     reduces_to_sql = True
@@ -75,8 +75,8 @@ class ValidateCheck(Operation):
 class ReplaceChecks(Operation):
     """Replace check constraints by one: on PostgreSQL in one short statement, on SQLite with one copy of the table.
 
-    PostgreSQL has the new one already. Backwards the former ones are added there without reading a row: let
-    ValidateCheck(..., backwards=True) be in the migration before.
+    On PostgreSQL the new one must exist already. Reversed, the former ones are added NOT VALID there: put
+    ValidateCheck(..., backwards=True) in the migration before.
     """
 
     reduces_to_sql = True

@@ -31,7 +31,7 @@ STATE_CHOICES = [
 
 
 def _valid() -> Q:
-    """Return the condition of each row: which times a state has, and the ranges of numbers."""
+    """Return the condition of the CHECK constraint: the timestamps of each state, and the ranges of numbers."""
     times = functools.reduce(operator.or_, map(_times_of, states.STORED))
     attempts = Q(failures__gte=0, attempt__gte=F("failures")) & (Q(lease_until__isnull=True) | Q(attempt__gte=1))
     return times & attempts & Q(ttr_ms__gt=0, priority__gte=0, priority__lte=states.MAX_PRIORITY) & ~Q(key="")

@@ -1,4 +1,4 @@
-"""What to do about each state that the board or a health check calls wrong: the same words in both.
+"""Advice for each problem that the board or a health check reports; both show the same text.
 
 Commands print the English text, the board its translation. The runbook (docs/howto/runbook.md) has the whole procedure.
 """
@@ -20,7 +20,7 @@ def runbook(section: str = "") -> str:
 
 
 class Wrong(StrEnum):
-    """The states that are called wrong."""
+    """The problems that the board and the health checks report."""
 
     DATABASE = "database"
     WORKERS = "workers"
@@ -41,7 +41,7 @@ class Wrong(StrEnum):
 
 
 class Advice(NamedTuple):
-    """section: of the runbook."""
+    """What to do about a problem, and the runbook's section about it."""
 
     section: str
     text: str
@@ -87,7 +87,7 @@ ADVICE = {
     ),
     Wrong.MIRROR_DIFFERS: Advice(
         "rebuilt-mirror",
-        gettext_noop("Nothing is lost, and it was repaired. If it happens again, see what else changes this Redis."),
+        gettext_noop("No job is lost; the mirror was repaired. If this recurs, see what else writes to this Redis."),
     ),
     Wrong.MIRROR_NOT_COMPARED: Advice(
         "beat", gettext_noop("The regular comparison is missing. See whether beat and a worker run.")
@@ -100,9 +100,9 @@ ADVICE = {
         "schedules", gettext_noop("Open the schedule: its state says why. Correct its times or its zone, and save it.")
     ),
     Wrong.PAUSED: Advice("paused-topics", gettext_noop("Jobs wait until somebody resumes the topic.")),
-    Wrong.LATE: Advice("late-jobs", gettext_noop("Add workers, or spread the due times of herds.")),
+    Wrong.LATE: Advice("late-jobs", gettext_noop("Add workers, or spread the due times of the jobs.")),
     Wrong.FAILED: Advice(
-        "failed-attempts", gettext_noop("Read the last errors in the list of jobs, and repair what the handlers need.")
+        "failed-attempts", gettext_noop("Read the last errors in the list of jobs, and remove their causes.")
     ),
     Wrong.DIED: Advice(
         "dead-jobs", gettext_noop("Read the last error of the dead jobs, remove its cause, and retry them.")

@@ -135,7 +135,7 @@ def herds(numbers: Sequence[int]) -> list[int]:
 
 
 def _top_topics(due: DueCounts, to_come: planned.Planned, at: int) -> tuple[tuple[str, Count], ...]:
-    """Return the topics with the most jobs due in the span that starts at `at`, including those still to be made."""
+    """Return the topics with the most jobs due in the period that starts at `at`, with those yet to be made."""
     counts = {topic: each.counted for (topic, start), each in due.items() if topic is not None and start == at}
     for topic, number in to_come.numbers.get(at, {}).items():
         counts[topic] = total([counts.get(topic, NOTHING), Count(number, to_come.complete)])

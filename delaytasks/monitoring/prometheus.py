@@ -151,7 +151,7 @@ def _request_metrics(method: str, endpoint: str, status: int) -> tuple[Counter, 
 
 
 def enable() -> None:
-    """Count what ends in this process, and in the processes forked from it. May be called again."""
+    """Start counting attempts, runs of schedules and API requests in this process and its forks. Can be repeated."""
     if observe not in completion.observers:
         completion.observers.append(observe)
     if observe_run not in begin.observers:

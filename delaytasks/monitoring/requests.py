@@ -1,4 +1,4 @@
-"""Which requests to the HTTP API are counted, and by whom: prometheus.py adds itself to `observers`.
+"""Report requests to the HTTP API to `observers`; prometheus.py adds itself there.
 
 A process counts from its first scrape on. One of several web processes that share a directory for their counters counts
 from its first request on, because any of them may be the one that is scraped. All others keep nothing.
@@ -32,7 +32,7 @@ def ended(since: float, method: str, endpoint: str, status: int) -> None:
 
 @functools.cache
 def _count_for_others() -> None:
-    """Count from now on if another process may be asked for what this one counts."""
+    """Start counting if PROMETHEUS_MULTIPROC_DIR is set: another process may then be scraped for these counts."""
     if SHARED not in os.environ:
         return
     try:

@@ -76,9 +76,9 @@ class SearchTooLong(Exception):
 
 
 class Search(tuple[int, ...]):
-    """The BYSETPOS of a rule, which counts the periods that dateutil reads: dateutil tests it once in each period.
+    """The BYSETPOS of a rule, as a limit to dateutil's search: dateutil tests it for truth once in each period.
 
-    Dateutil has no limit: it would look for a time that never comes up to the year 9999, for minutes.
+    Without a limit, dateutil searches up to the year 9999 for a time that never comes, which takes minutes.
     """
 
     _most: int

@@ -1,8 +1,8 @@
 """Change schedules: apply those declared in code, define, pause, resume, delete, run once now, and backfill.
 
 A change of the times cancels the firing that was made ahead and makes the next one by the new times, in the same
-transaction. A change of anything else makes it again at the same time. Firings that have begun, ended or are overdue
-stand.
+transaction. Any other change makes it again, at the same time. Firings that have begun or ended, or are overdue, are
+not changed.
 """
 
 import copy
@@ -376,14 +376,14 @@ def past_firings(row: Schedule, start: datetime, end: datetime, *, using: str | 
         until = unknown_until.isoformat(timespec="seconds")
         raise _bad_range(
             "unknown",
-            f"{span}: nobody knows which runs there were up to {until}. The schedule had another time zone or topic, "
+            f"{span}: there is no record of the runs up to {until}. The schedule had another time zone or topic, "
             "or its old jobs were deleted. Give times after that.",
         )
     return firings
 
 
 def unknown_until_of(row: Schedule) -> datetime | None:
-    """Return the time before which nobody knows which firings ran, because jobs were deleted; None if all are known."""
+    """Return the last time for which there is no record of which firings ran; None if all are known."""
     deleted = Topic.objects.using(row._state.db).filter(name=row.topic).values_list("runs_deleted_until", flat=True)
     return max(filter(None, [row.runs_unknown_until, deleted.first()]), default=None)
 

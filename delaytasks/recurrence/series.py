@@ -124,7 +124,7 @@ def _resolve_conflict(using: str, new: NewSeries) -> "Job | None":
 
 
 def _next_job(using: str, row: "Schedule") -> "Job | None":
-    """Return the live job of a series that is due first. Make its next one if there is none; None if none comes.
+    """Return the live job of a series that is due first, or make its next job. Return None if there is no next one.
 
     There is no live job while the series is paused, or if a person ran the firing ahead early. The series is not
     advanced: when it reaches this job later, it finds that the job exists.

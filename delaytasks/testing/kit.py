@@ -128,7 +128,7 @@ class Timeouts:
         return self._run_until(self._clock.now_ms())
 
     def travel_to(self, moment: datetime) -> None:
-        """Set the clock, forwards or backwards, without running a job. Jobs that are overdue then run with the next."""
+        """Set the clock, forwards or backwards, without running a job. Overdue jobs run at the next advance()."""
         self._clock.set(to_ms(moment))
 
     def reconcile(self) -> None:

@@ -105,7 +105,7 @@ def _reason_to_skip(declaration: Declaration, pk: Any, job: RunningJob) -> str |
 
 
 def _not_applied_delay_ms(facts: _Facts) -> int:
-    """Return after how many ms to try again a job that is not due by this process's code; 0 or less: it runs now.
+    """Return the delay in ms before retrying a job that is not due by this process's code; 0 or less: run it now.
 
     Another process may have newer code, so the job keeps its declared time. The delay is as long as the job is late
     already, but ends at the due time that this process computes.

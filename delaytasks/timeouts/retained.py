@@ -1,7 +1,8 @@
 """Find the ended jobs that a declaration still needs: for each key whose row matches, the newest with a declared time.
 
 That job records that the row's due time is done. Without it the row would get another job. The retention keeps these
-jobs. The archive of the pipeline keeps each job with a declared time; the others forget theirs before.
+jobs. The pipeline's archive leaves jobs with a declared time in the database; before it runs, forget_others() clears
+the declared time of those that no declaration needs.
 """
 
 from collections.abc import Sequence
@@ -44,7 +45,7 @@ def _newest_of_keys(using: str, ids: Sequence[int]) -> set[int]:
 
 
 def forget_others(using: str, before: datetime) -> None:
-    """Let the jobs that ended before then, and that no declaration needs, forget their declared time."""
+    """Clear the declared time of the jobs that ended before then and that no declaration needs."""
     last = 0
     ended = Job.objects.using(using).filter(declared_due__isnull=False, ended_at__lt=before).order_by("pk")
     while page := list(ended.filter(pk__gt=last).values_list(*_COLUMNS)[:PAGE]):

@@ -1,7 +1,7 @@
 """The jobs that should exist: the rows of the model whose condition is true, with the job's key and due time.
 
 Integer, text and UUID primary keys become the text that Python writes in SQL; other keys, and due times that a calendar
-computes, take the way through Python.
+computes, are computed in Python.
 """
 
 import logging

@@ -60,7 +60,7 @@ _OFF = Scheduling()
 def scheduling(topic: str = "") -> Scheduling:
     """Return the span of a call that schedules jobs, to be used in a `with` statement.
 
-    topic   that of all jobs of the call; "": they may have different ones
+    topic   the topic of all jobs of the call; "" if they may have different topics
     """
     spans = _spans()
     return _OFF if spans is None else spans.SchedulingSpan(topic)

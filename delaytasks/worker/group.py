@@ -56,7 +56,7 @@ class Group:
         return list(iter(lambda: _pop(self._waiting.popleft), None))
 
     def start_again(self) -> None:
-        """Let the begun jobs wait again, before the others: what they did was rolled back."""
+        """After a rollback, put the begun jobs back at the front of the waiting jobs."""
         self._waiting.extendleft(reversed(self.begun))
         self.begun = []
 

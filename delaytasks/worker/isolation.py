@@ -98,7 +98,7 @@ def _exit_child(error: BaseException) -> None:
     if isinstance(error, SystemExit) and isinstance(error.code, int | None):
         os._exit((error.code or 0) & 0xFF)
     with suppress(Exception):
-        logger.error("a process that a handler forked failed", exc_info=error)
+        logger.error("a child process that a handler forked has failed", exc_info=error)
     os._exit(1)
 
 

@@ -419,5 +419,5 @@ def test_times_are_in_the_active_time_zone_to_the_millisecond(admin_client, sett
 def test_the_page_explains_the_attempt_without_words_of_programmers(admin_client):
     job = make_job("order:1")
     page = admin_client.get(f"/admin/delaytasks/job/{job.pk}/change/").content.decode()
-    assert "how often it was begun" in page
+    assert "number of times that it was started" in page
     assert "fencing token" not in page

@@ -55,10 +55,10 @@ def test_without_a_ttr_the_job_has_that_of_its_topic(admin_client):
 
 
 def test_without_a_delay_or_a_time_or_with_both_nothing_is_scheduled(admin_client):
-    text = "Enter after how long, or a date and a time."
+    text = "Enter a delay, or a date and a time."
     assert errors(admin_client, amount="") == {"amount": [text]}
     both = {"due_at_0": "2030-01-02", "due_at_1": "10:00:00"}
-    assert errors(admin_client, **both) == {"amount": ["Enter either after how long, or a date and a time, not both."]}
+    assert errors(admin_client, **both) == {"amount": ["Enter either a delay or a date and a time, not both."]}
 
 
 def test_a_due_time_is_in_the_time_zone_of_the_browser(admin_client):

@@ -256,7 +256,7 @@ RETRIED = "A failed attempt is retried after"
 @pytest.mark.parametrize(
     ("terms", "text"),
     [
-        ({"ttr": 60, "max_attempts": 3}, f"An attempt may take 1 min. {RETRIED} 5 s, 10 s. "),
+        ({"ttr": 60, "max_attempts": 3}, f"An attempt may take at most 1 min. {RETRIED} 5 s, 10 s. "),
         (
             {"ttr": 60, "max_attempts": 3},
             " Each delay varies by up to 20 %. The job is dead after 3",
@@ -266,7 +266,7 @@ RETRIED = "A failed attempt is retried after"
             {"max_attempts": 3, "backoff": Backoff(1, 2, 60, 0)},
             f"{RETRIED} 1 s, 2 s. The job is dead after 3 failed attempts.",
         ),
-        ({"max_attempts": 1}, "An attempt may take 1 min. If it fails or takes longer, the job is dead."),
+        ({"max_attempts": 1}, "An attempt may take at most 1 min. If it fails or takes longer, the job is dead."),
     ],
 )
 def test_the_retry_policy_is_described(admin_client, terms, text):
@@ -281,7 +281,7 @@ def test_the_policy_of_a_topic_with_consumers(admin_client, settings):
     page = admin_client.get(f"{LIST}mail.send/change/").content.decode()
     assert "in the settings" in page
     assert (
-        "An attempt may take 30 s. The consumer decides when a failed attempt is retried. "
+        "An attempt may take at most 30 s. The consumer decides when a failed attempt is retried. "
         "The job is dead after 4 failed attempts."
     ) in page
 

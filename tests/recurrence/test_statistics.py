@@ -112,7 +112,7 @@ def test_the_board_has_a_row_for_each_schedule(define, stage, db_clock, admin_cl
     (row,) = table["rows"]
     assert row[:2] == ["tick", "tick"]
     assert row[5:] == ["2", "0", "0"]
-    assert table["note"] == "of the newest 50 runs of each"
+    assert table["note"] == "counted over the newest 50 runs of each schedule"
     assert 'id="dt-schedules"' in admin_client.get("/admin/delaytasks/board/").content.decode()
 
 

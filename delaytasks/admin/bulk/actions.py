@@ -261,7 +261,7 @@ class BulkActions(TranslatedHistoryAdmin):
 
 
 def _must_confirm(request: HttpRequest, operation: Operation, jobs: QuerySet) -> bool:
-    """Return whether to ask first: Cancel and Run now cannot be undone. Jobs that would be refused need no question."""
+    """Return whether to ask first: Cancel and Run now cannot be undone. Do not ask if no job would change."""
     if operation not in (CANCEL, RUN_NOW) or request.POST.get("confirmed"):
         return False
     if operation == CANCEL:

@@ -15,7 +15,7 @@ Json = dict[str, Any]
 def table(statistics: Statistics) -> Json:
     """Return the table's head, its rows (one per schedule, the next to run first) and a note."""
     more = statistics.total - len(statistics.schedules)
-    notes = [_("of the newest %(n)d runs of each") % {"n": RUNS}] if statistics.schedules else []
+    notes = [_("counted over the newest %(n)d runs of each schedule") % {"n": RUNS}] if statistics.schedules else []
     if more > 0:
         notes.append(ngettext("%(n)s more schedule", "%(n)s more schedules", more) % {"n": number(more)})
     return {

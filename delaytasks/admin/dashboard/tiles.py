@@ -42,7 +42,7 @@ def tile(
 
 
 def _advice(wrong: Wrong) -> Json:
-    """Return what to do, and where the runbook says more: a path without a link unless RUNBOOK_URL is set."""
+    """Return the advice and the runbook's section: a link if RUNBOOK_URL is set, otherwise a path without a link."""
     advice, is_link = ADVICE[wrong], bool(conf.get().runbook_url)
     return {
         "text": translation.gettext(advice.text),
@@ -85,7 +85,7 @@ def status_tiles(all_statuses: TopicStatuses, view_url: ViewUrl, topic: str = ""
 
 
 def _waiting(statuses: dict[str, TopicStatus], complete: bool) -> tuple[str, Wrong | None, list[str]]:
-    """Return the level of the tile of waiting jobs, what is wrong, and its notes."""
+    """Return (level, wrong, notes) for the tile of the jobs that are due and waiting."""
     waiting = {name: each for name, each in statuses.items() if each.oldest_ready_ms is not None}
     oldest = max((each.oldest_ready_ms or 0 for each in waiting.values()), default=None)
     stuck = max((each.oldest_ready_ms or 0 for each in waiting.values() if not each.paused), default=0)
@@ -158,7 +158,7 @@ def _beat_tile(status: health.Health) -> Json:
 
 
 def schedule_tiles(status: health.Health, recurring: Statistics, view_url: ViewUrl) -> Iterator[Json]:
-    """Yield a tile if runs of schedules are not made: only then is it of interest."""
+    """Yield a tile only if schedules are behind or stopped."""
     url = view_url("admin:delaytasks_schedule_changelist")
     if status.schedules_behind_ms is not None:
         value, note = span(status.schedules_behind_ms), _("behind: their next runs have not been made")

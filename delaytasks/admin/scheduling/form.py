@@ -1,4 +1,4 @@
-"""The form of a new job. schedule() has the last word: the form shows what it refuses at the field that is wrong."""
+"""The form for a new job. Values are validated as by schedule(); each error is shown at its field."""
 
 from collections.abc import Collection
 from datetime import datetime
@@ -34,12 +34,12 @@ class BodyField(forms.JSONField):
 
 
 class NewJobForm(forms.Form):
-    """A valid form has `terms`, arguments of schedule(), and a cleaned "reason"."""
+    """The form for a new job. If it is valid, `terms` has arguments of schedule(), and cleaned_data has the reason."""
 
     topic = forms.ChoiceField(label=gettext_lazy("Topic"))
     key = forms.CharField(
         label=gettext_lazy("Key"), max_length=255, strip=False, widget=forms.TextInput(attrs={"class": "vTextField"}),
-        help_text=gettext_lazy("The business name, such as order:1042. Only one live job of a topic has it."),
+        help_text=gettext_lazy("The business name, such as order:1042. Only one live job of a topic can have it."),
     )  # fmt: skip
     amount = forms.DecimalField(
         label=gettext_lazy("After"), required=False, min_value=0, max_digits=12, decimal_places=3,
@@ -56,7 +56,7 @@ class NewJobForm(forms.Form):
     body = BodyField(
         label=gettext_lazy("Body"), required=False, initial=dict,
         widget=forms.Textarea(attrs={"rows": 5, "class": "vLargeTextField", "spellcheck": "false"}),
-        help_text=gettext_lazy("What the job is to know, as JSON."),
+        help_text=gettext_lazy("The data for the handler, as JSON."),
     )  # fmt: skip
     priority = forms.IntegerField(
         label=gettext_lazy("Priority"), required=False, min_value=0, max_value=MAX_PRIORITY, initial=0,
@@ -64,7 +64,7 @@ class NewJobForm(forms.Form):
     )  # fmt: skip
     ttr = forms.FloatField(
         label=gettext_lazy("Time to run, in seconds"), required=False, min_value=0,
-        help_text=gettext_lazy("How long one attempt may take. Empty: as the topic says."),
+        help_text=gettext_lazy("How long one attempt may take. Empty: the topic's time to run."),
     )  # fmt: skip
     reason = forms.CharField(
         label=gettext_lazy("Reason"), required=False, max_length=255,
@@ -102,9 +102,9 @@ class NewJobForm(forms.Form):
         if {"amount", "due_at"} & self.errors.keys():
             return
         if amount is None and due_at is None:
-            self.add_error("amount", _("Enter after how long, or a date and a time."))
+            self.add_error("amount", _("Enter a delay, or a date and a time."))
         elif amount is not None and due_at is not None:
-            self.add_error("amount", _("Enter either after how long, or a date and a time, not both."))
+            self.add_error("amount", _("Enter either a delay or a date and a time, not both."))
 
     def _check(self, values: dict[str, Any]) -> None:
         amount = values["amount"]
@@ -123,7 +123,7 @@ class NewJobForm(forms.Form):
             self.add_error(*self._explained(error))
 
     def _explained(self, error: BadInput) -> tuple[str | None, str]:
-        """Return the field that is wrong, None for all, and what is wrong in the language of the user."""
+        """Return the name of the wrong field (None: of no single field) and the error in the user's language."""
         if isinstance(error, BadKey):
             return "key", _("Enter 1 to 255 printable characters.")
         if isinstance(error, BodyTooLarge):

@@ -35,7 +35,7 @@ FIELDSETS: list[tuple[Any, dict[str, Any]]] = [
 
 
 class NewJobPage(BulkActions):
-    """The part of JobAdmin that schedules a job. It is for all who may change jobs, and for topics that they see."""
+    """Mixin of JobAdmin with the page for a new job. For users who may change jobs, in the topics that they see."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return self.has_operate_permission(request)
@@ -60,7 +60,7 @@ class NewJobPage(BulkActions):
         return HttpResponseRedirect(self._url("job_change", job.pk))
 
     def _schedule(self, request: HttpRequest, form: NewJobForm, using: str) -> Job | None:
-        """Return the scheduled job, or None if it was refused: the form has the error then."""
+        """Return the scheduled job. If it is refused, add the error to the form and return None."""
         user: Any = request.user
         reason = form.cleaned_data["reason"]
         audit_log.set_source(audit_log.source_of(request))
@@ -105,13 +105,13 @@ class NewJobPage(BulkActions):
 
 
 def _filtered_topic(request: HttpRequest) -> str:
-    """Return the topic in the URL, or that of the list's filter, which Django's link to this page contains."""
+    """Return the topic in the URL, or in the list's filters, which Django's "add" link passes on."""
     filters = QueryDict(request.GET.get("_changelist_filters", ""))
     return str(request.GET.get("topic") or filters.get("topic", ""))
 
 
 def _facts(topics: Iterable[str], need_reason: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Return what the page tells about each topic when it is chosen."""
+    """Return what the page shows when a topic is chosen: its docstring, its TTR and whether it requires a reason."""
     required = set(need_reason)
     return {
         topic: {

@@ -90,9 +90,9 @@ def _read_hidden_topics(using: str, adds: Iterable[Add]) -> None:
 
 
 def known_topics(using: str, asked: Collection[str | None]) -> set[str]:
-    """Return the topics that have a handler, a setting or a row, for those who ask in all topics; else none.
+    """Return the topics with a handler, setting or row if a request searches all topics; otherwise an empty set.
 
-    asked   the topic of each who asks; None: all topics
+    asked   the topic of each request; None: all topics
     """
     if None not in asked:
         return set()
@@ -100,7 +100,7 @@ def known_topics(using: str, asked: Collection[str | None]) -> set[str]:
 
 
 def visible(topic: str | None, caller: Any, known: set[str]) -> list[str]:
-    """Return the topics in which a key is searched: the given one, or those that the caller sees."""
+    """Return the topics to search for a key: the given one, or those of `known` that the caller sees."""
     return [each for each in known if caller.sees(each)] if topic is None else [topic]
 
 

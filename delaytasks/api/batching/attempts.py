@@ -173,7 +173,7 @@ def _deal(using: str, topic: str, asked: Mapping[int, Reserve]) -> dict[int, lis
 
 
 def release(using: str, reserve: Reserve, jobs: Sequence[RunningJob]) -> None:
-    """Release jobs whose consumer is gone. Those for which that fails are taken back after their TTR."""
+    """Release jobs whose consumer is gone. A job that cannot be released is taken back when its TTR is over."""
     try:
         for job in jobs:
             _try_release(using, job, reserve.by)

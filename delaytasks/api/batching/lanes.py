@@ -90,7 +90,7 @@ class Lane:
         try:
             return await item.future
         except asyncio.CancelledError:
-            if not item.future.cancelled():  # it had its answer already, and cannot take it
+            if not item.future.cancelled():  # the answer came first, and is not delivered
                 _undo_in_thread(self._undo, [(item, item.future.exception() or item.future.result())])
             raise
 

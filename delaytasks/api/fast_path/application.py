@@ -123,7 +123,7 @@ class FastPath:
 
 
 async def _identify(secret: str | None, headers: Mapping[str, str]) -> tuple[TokenCaller | None, bool]:
-    """Return the caller of a token, or None, and whether the view will refuse the request without its body."""
+    """Return (caller, refused): the token's caller or None; whether the view will refuse before it reads the body."""
     if secret is None:
         return None, not _has_session(headers)
     try:

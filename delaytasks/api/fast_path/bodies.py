@@ -1,4 +1,4 @@
-"""Read a request's body with a limit, and hand it to another application."""
+"""Read a request's body up to a limit, and replay it to another ASGI application."""
 
 import asyncio
 import tempfile

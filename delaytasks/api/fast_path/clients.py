@@ -1,4 +1,4 @@
-"""Notice clients that go away before their answer, without a task for requests that are answered soon."""
+"""Detect clients that disconnect before they are answered, without a task for requests that are answered soon."""
 
 import asyncio
 from types import TracebackType
@@ -11,7 +11,8 @@ WATCH_AFTER_SECONDS = 0.1
 class Watch:
     """Cancel the block if the client goes away while it runs. To be used in a `with` statement, in a task.
 
-    It begins after WATCH_AFTER_SECONDS, because to wait for a message takes a task: see has_left() for the time before.
+    Watching starts after WATCH_AFTER_SECONDS, because receive() needs a task of its own. For a faster request, call
+    has_left().
     The request's body must be complete. Raises Disconnected at the end of the block, as asyncio.timeout() raises
     TimeoutError.
     """
@@ -52,7 +53,7 @@ async def _until_gone(receive: Receive) -> None:
 
 
 def has_left(receive: Receive) -> bool:
-    """Return whether the client is known to have gone away, without waiting. The request's body must be complete."""
+    """Return whether the client has disconnected, as far as known without waiting. The body must be complete."""
     message = receive().__await__()
     try:
         next(message)  # as the event loop would begin it

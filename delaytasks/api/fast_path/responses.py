@@ -29,7 +29,7 @@ def from_problem(problem: Problem) -> Reply:
 
 
 async def send_reply(send: Send, reply: Reply, allow: bytes) -> None:
-    """Send the reply, or tell that it is lost. `allow` is the value of the header Allow."""
+    """Send the reply. If that fails, call reply.lost() and raise. `allow` is the value of the header Allow."""
     # As REST framework's renderer: these two end a line in JavaScript, though not in JSON.
     text = _encode(reply.data).replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
     body = text.encode()

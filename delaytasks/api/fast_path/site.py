@@ -1,4 +1,4 @@
-"""The settings of Django that FastPath obeys, read once: each look at django.conf.settings costs a microsecond."""
+"""Django settings that FastPath obeys, cached because each access to django.conf.settings costs a microsecond."""
 
 import functools
 from typing import Any, NamedTuple
@@ -8,7 +8,7 @@ from django.core.signals import setting_changed
 
 
 class Site(NamedTuple):
-    """Django's settings of these names, and the header of SECURE_PROXY_SSL_HEADER as ASGI names it."""
+    """Django settings in the form in which FastPath compares them: names of headers are as in ASGI."""
 
     script_name: str | None
     middleware: tuple[str, ...]

@@ -171,7 +171,7 @@ def _too_many(count: _Count, number: int) -> ProblemError:
 
 
 def forget() -> None:
-    """Forget the counts of this process."""
+    """Clear the counts that this process has cached."""
     with _lock:
         _counts.clear()
         _pending.clear()

@@ -81,6 +81,6 @@ def _minute() -> int:
 
 
 def forget() -> None:
-    """Forget the portions of this process."""
+    """Discard what this process has counted in the shared cache but not used."""
     with _lock:
         _left.clear()

@@ -267,7 +267,7 @@ def rfc3339(moment: datetime) -> str:
 
 
 def rfc3339_of(ms: int) -> str:
-    """Return a time in milliseconds since 1970 as rfc3339() does; a fifth of the cost for times of the same seconds."""
+    """Format a time in ms since 1970 as rfc3339() does. Five times as fast for times in the same second."""
     seconds, milliseconds = divmod(ms, 1000)
     return f"{_second(seconds)}.{milliseconds:03}Z"
 

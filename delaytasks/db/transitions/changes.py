@@ -28,7 +28,7 @@ def cancel_dead(using: str, job_id: int, *, actor: str = "", reason: str = "") -
 
 
 def fence(using: str, job_id: int, *, actor: str = "", reason: str = "") -> Cancelled | None:
-    """reserved → cancelled, with an event, if the handler's effects are undone when its end is refused.
+    """reserved → cancelled, with an event, if the job is fenceable: its handler is rolled back when its end is refused.
 
     Waits for the handler's transaction if that has locked the row. Return None if the job is in another state, or if
     its handler cannot be fenced.

@@ -154,7 +154,7 @@ def expire(using: str, attempts: Sequence[Abandoned], error: str) -> dict[int, T
 
     error   stored in the row, if the handler was called
 
-    A job is ready at once the first time; if the attempt before was taken back as well, it waits for `delay_ms`. A job
+    A job is ready at once, unless its previous attempt was also taken back: then it waits for `delay_ms`. A job
     of a group is charged no failure, because another job of the group may be the cause; it runs alone next time. A job
     that was scheduled again while it ran and stays live is ready at once, with the newer TTR and body and no failures.
     Return {id: TakenBack}. Locked rows are skipped, because their attempts are about to end.

@@ -94,7 +94,7 @@ def run(
 
 
 def start_again_if_python_is_slow(start: Callable[[], None]) -> None:
-    """Call start(), and again if Spark did not wait for the query's Python process, which reads the source.
+    """Call start(). Call it again if Spark timed out waiting for the Python worker that reads the source.
 
     Spark waits for 10 seconds, which may be too short on a busy machine. No batch has begun then.
     """

@@ -66,7 +66,7 @@ def check_java(spark: SparkSession, zones: Iterable[str]) -> None:
                 raise
             raise BadSettings(
                 f"Java has no time zone {zone!r}, though Python has it; an audit's weeks are computed by Java. Update "
-                "Java and its time zone data, or name a zone with the same clocks that Java has."
+                "Java and its time zone data, or use an equivalent zone that Java knows."
             ) from error
 
 

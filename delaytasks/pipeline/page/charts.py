@@ -67,7 +67,7 @@ def outline(values: Points, top: float, css: str) -> str:
 
 
 def overlay(svg: str, elements: str) -> str:
-    """Add elements to a chart."""
+    """Return the SVG of a chart with these elements added on top."""
     return svg.replace("</svg>", f"{elements}</svg>")
 
 

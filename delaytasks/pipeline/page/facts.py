@@ -168,7 +168,7 @@ def _sum_batch(hours: pyarrow.Table, first_ms: int, end_ms: int) -> dict[str, py
 
 
 def _pairs(table: pyarrow.Table, by: str, number: str) -> Iterator[tuple[Any, Any]]:
-    """Yield each value of a column with the sum of another one."""
+    """Yield (value, sum): the sum of the column `number` for each value of the column `by`."""
     sums = Grouping((by,), ((number, "sum"),)).apply(table)
     return zip(sums[by].to_pylist(), sums[number].to_pylist(), strict=True)
 
@@ -194,7 +194,7 @@ def _herds(due: pyarrow.Table, minutes: Sequence[int], start_ms: int) -> list[He
 
 
 def _needs(due: pyarrow.Table, run_means: Mapping[str, float]) -> list[Need]:
-    """Return each hour in which jobs fall due, with the work of these jobs: the mean of their topic for each."""
+    """Return the expected work of each hour in which jobs fall due: the sum of the mean run times of their topics."""
     timed = due.append_column("hour_ms", pyarrow.array([hour_of(ms) for ms in due["ms"].to_pylist()], pyarrow.int64()))
     sums = Grouping(("hour_ms", "topic"), (("due", "sum"), ("overdue", "sum"))).apply(timed).sort_by(
         [("hour_ms", "ascending"), ("topic", "ascending")])  # fmt: skip

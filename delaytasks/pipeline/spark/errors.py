@@ -55,7 +55,7 @@ def away(message: str) -> str:
 
 
 def is_slow_python(message: str) -> bool:
-    """Return whether the message says that Spark did not wait for the start of a Python process."""
+    """Return whether Spark timed out waiting for a Python worker to start."""
     return SLOW_PYTHON in message
 
 

@@ -152,7 +152,7 @@ def check(
 ) -> None:  # fmt: skip
     """Check that every executor sees the same lake, inputs, database and time zones as this process.
 
-    zones   name of each zone with which executors compute -> whether Java does, too
+    zones   zone used by Python on the executors -> whether Java also uses it
 
     Raises ExecutorBlind, DatabaseAway if this process does not reach the database, and BadSettings if Java does not
     know a zone with which it computes; that is checked with local[*], too.

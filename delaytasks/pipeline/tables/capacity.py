@@ -1,4 +1,4 @@
-"""The slots that each report found necessary, by hour: a Delta table with a partition for each month.
+"""The run slots that each report expects to be needed, by hour: a Delta table with a partition for each month.
 
 Needs no Spark: a report adds one file with a row for each hour in which jobs fall due.
 """

@@ -1,6 +1,6 @@
 """Parquet files of Delta tables: their statistics, checks and merging, and the folders of runs that they are in.
 
-Uses pyarrow, no Spark and no log: files that are not committed yet have the same functions.
+Needs pyarrow, but neither Spark nor the Delta log, so it works on files that are not committed yet, too.
 """
 
 import re
@@ -92,7 +92,7 @@ def _bound(value: Any, *, up: bool = False) -> Any:
 
 
 def check(lake: Lake, files: Iterable[DeltaFile]) -> None:
-    """Check that the files exist in the size that was committed. Raises LakeError, which names the first ones."""
+    """Check that the files exist with their committed sizes. Raises LakeError that names the first wrong file."""
     named = sorted(files)
     found = lake.files.get_file_info([lake.path(each.path) for each in named])
     wrong = [each for each, info in zip(named, found, strict=True) if info.size != each.size]

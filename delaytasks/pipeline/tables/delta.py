@@ -187,7 +187,7 @@ class Table:
         Raises Busy if another process has removed one of the files meanwhile, and LakeError if rows were lost. If this
         is killed, files that were not committed stay until a vacuum().
         """
-        # The log calls it a change of data. Otherwise delta-rs would let others change the replaced files meanwhile.
+        # dataChange is true. Otherwise delta-rs would let a concurrent transaction change the replaced files.
         actions: list[AddAction | RemoveAction] = []
         replaced: set[str] = set()
         for files in groups:

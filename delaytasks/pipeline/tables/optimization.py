@@ -1,7 +1,8 @@
 """Fewer and larger files in the lake's tables. Rows stay the same, and so do older versions for a week.
 
-Small files are merged after each run, so that a partition has one at most. A file that has reached SMALL_BYTES is not
-rewritten again: a run costs what its own rows and one small file cost, however large the table is.
+Small files are merged after each run, so that a partition has one at most (the stream's current day has more). A file
+that has reached SMALL_BYTES is not rewritten again: a run costs what its own rows and one small file cost, however
+large the table is.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,7 +30,7 @@ def merge_small_files(table: Table) -> None:
 def merge(table: Table, growing: str = "", most: int = 1) -> Table:
     """Merge the small files of each partition that has several. Return the table's new version.
 
-    growing   a partition in which up to `most` small files are not merged
+    growing   a partition whose small files are merged only if there are more than `most`
     """
     return table.merge(
         group
@@ -49,7 +50,7 @@ def _small_files(table: Table) -> dict[str, list[DeltaFile]]:
 
 
 def _groups(files: Iterable[DeltaFile]) -> Iterator[Sequence[DeltaFile]]:
-    """Divide files into groups of TARGET_BYTES or slightly more, and the rest. A single file is no group."""
+    """Yield groups of files of at least TARGET_BYTES together, then the remaining files if there are several."""
     group: list[DeltaFile] = []
     for each in files:
         group.append(each)

@@ -111,7 +111,8 @@ def by_minute(counts: DataFrame) -> DataFrame:
 def _statistics(counts: DataFrame, by: Sequence[str], *more: Column) -> DataFrame:
     """Return for each value of `by` the number of events per outcome and the lateness of first attempts.
 
-    The column lateness has the sorted counts of lateness. One pass over the rows gives all columns: there are no joins.
+    The column `lateness` is an array of (ms, number), sorted by ms. One pass over the rows gives all columns: there are
+    no joins.
 
     more   further aggregates
     """
@@ -138,7 +139,7 @@ def _sorted(ms: Column) -> Column:
 
 
 def percentiles(lateness: Column, begun: Column) -> Column:
-    """Return a struct with the 50th, 95th and 99th percentile of a sorted array of (ms, number). begun: their sum."""
+    """Return a struct of the PERCENTILES of a sorted array of (ms, number). begun: the sum of the numbers."""
 
     def step(before: Column, each: Column) -> Column:
         so_far = before["so_far"] + each["number"]
@@ -151,7 +152,7 @@ def percentiles(lateness: Column, begun: Column) -> Column:
 
 
 def histogram(lateness: Column) -> Column:
-    """Return a sorted array of (ms, number), with ms rounded down to two digits. lateness: a sorted array of the same.
+    """Round the ms of a sorted array of (ms, number) down to two digits, and add the numbers of equal ms.
 
     Equal values follow each other, so a step adds to the last bucket or begins a new one.
     """

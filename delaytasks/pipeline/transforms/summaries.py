@@ -23,7 +23,7 @@ Histogram = list[tuple[int, int]]  # (ms, number), sorted
 
 @dataclass(frozen=True)
 class Grouping:
-    """Sums of some columns for each value of the columns `by`. Sums of sums are sums, so batches can be combined."""
+    """A GROUP BY `by` with sums and maxima of columns. To combine batches, group their results again."""
 
     by: tuple[str, ...]
     sums: tuple[tuple[str, str], ...]  # (column, "sum" or "max")
@@ -46,7 +46,7 @@ def combine(groupings: Mapping[str, Grouping], parts: Iterable[Sums]) -> dict[st
 
 
 def histogram(hours: pyarrow.Table, name: str, by: Sequence[str]) -> pyarrow.Table:
-    """Return a row for each entry of the histograms in a column, with the columns `by`, ms and number."""
+    """Explode a column of histograms: return a row for each entry, with the columns `by`, ms and number."""
     lists = hours[name].combine_chunks()
     entries, parents = compute.list_flatten(lists), compute.list_parent_indices(lists)
     columns = {each: hours[each].take(parents) for each in by}

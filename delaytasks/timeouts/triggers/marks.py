@@ -137,7 +137,7 @@ class _Group:
         return self._sync_dependents([mark for mark, key in keys.items() if key is None or key not in locked])
 
     def _to_python(self, mark: TimeoutMark) -> Any:
-        """Return the key, or None if no row can have it."""
+        """Return the mark's primary key as Django reads it, or None (and log it) if it is not valid for the table."""
         try:
             return self.table.to_python(mark.row_pk or "")
         except (ValidationError, DecimalException):

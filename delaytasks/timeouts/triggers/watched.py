@@ -28,7 +28,7 @@ class Dependent:
 
     @property
     def name(self) -> str:
-        """The same in each process: "shop.order.close_unpaid customer"."""
+        """Topic and path, the same in each process: "shop.order.close_unpaid customer"."""
         return f"{self.declaration.topic} {self.path}"
 
     def page(self, keys: Sequence[Any] | None, after: Any, limit: int, using: str) -> list[Any]:
