@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from .. import databases
+from .. import databases, permissions
 from ..exceptions import TTRExceeded
 from ..handlers import Finished, Snooze
 from ..validators import to_line
@@ -53,10 +53,14 @@ class _Call:
 
     def __init__(self, target: Target, jobs: Sequence[RunningJob], format: Format, source: str) -> None:
         self.target, self.jobs = target, jobs
+        hides_body = permissions.topic_rules(jobs[0].using, jobs[0].topic).hides_bodies
         self.messages = [
-            Message(str(job.id), job.topic, job.key, job.body, job.due_at, source, format, job.trace_context or "")
+            Message(
+                str(job.id), job.topic, job.key, job.body, job.due_at, source, format, job.trace_context or "",
+                hides_body,
+            )
             for job in jobs
-        ]
+        ]  # fmt: skip
         self.results: dict[str, Any] = {}  # by the message's id
 
     def send(self, *, probes: bool) -> Results:

@@ -21,6 +21,7 @@ class Message:
     format      "cloudevents" (structured), "cloudevents-binary" or "json" (the body alone)
     trace_context
                 str: of the span that scheduled the job, as delaytasks.tracing stores it; "": none
+    hides_body  whether people may not see the topic's bodies, which a target's answer may repeat
     """
 
     id: str
@@ -31,6 +32,7 @@ class Message:
     source: str = "/delaytasks"
     format: Format = "cloudevents"
     trace_context: str = ""
+    hides_body: bool = False
 
 
 class TargetDown(Exception):

@@ -90,7 +90,7 @@ class Webhook:
             self.url, headers, encoded.body, allowed=self.networks, context=context,
             timeout_seconds=min(self.timeout, timeout_seconds),
         )  # fmt: skip
-        return checked_answer(response)
+        return checked_answer(response, hidden=message.hides_body)
 
     def _signature(self, message_id: str, body: bytes) -> dict[str, str]:
         if not self.secrets:
@@ -127,10 +127,14 @@ class Failed(Exception):
     """The receiver answered with an error that may pass: the attempt has failed."""
 
 
-def checked_answer(response: http.Response) -> str:
-    """Return the status and the beginning of the response, if it confirms the message. Otherwise raise an error."""
+def checked_answer(response: http.Response, *, hidden: bool = False) -> str:
+    """Return the status and the beginning of the response, if it confirms the message. Otherwise raise an error.
+
+    hidden   leave the response out, because it may repeat a body that people may not see
+    """
     status = response.status
-    text = f"The receiver answered {status}. {_shown(response)}".removesuffix(" ")
+    shown = "(The response is hidden, as the topic's bodies are.)" if hidden else _shown(response)
+    text = f"The receiver answered {status}. {shown}".removesuffix(" ")
     if 200 <= status < 300:
         return text
     if status in CONTENT_STATUSES:

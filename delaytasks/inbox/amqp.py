@@ -12,7 +12,7 @@ import kombu
 from ..forwarding.publisher import CONNECT_SECONDS, ERRORS, Publisher, Unroutable
 from ..forwarding.targets import Rejected, TargetDown
 from .declarations import Inbox
-from .formats import Received, Refused
+from .formats import Received, Refused, to_headers, to_text
 from .sources import BrokerDown
 
 MORE_SECONDS = 0.01  # how long to wait for more messages after the first
@@ -113,7 +113,7 @@ def _connection(options: dict[str, Any], transport: dict[str, Any]) -> kombu.Con
 
 def _received(message: Any) -> Received:
     properties = message.properties
-    headers = {name.lower(): _text(value) for name, value in (message.headers or {}).items() if value is not None}
+    headers = to_headers((name, _text(value)) for name, value in (message.headers or {}).items() if value is not None)
     return Received(
         message.body or b"", headers, properties.get("content_type") or "", properties.get("message_id") or "",
         _ms(properties.get("timestamp")), message,
@@ -124,7 +124,7 @@ def _text(value: Any) -> str:
     """Return the value of a header as text. Timestamps of AMQP are in UTC, and naive in py-amqp."""
     if isinstance(value, datetime):
         return (value if value.tzinfo else value.replace(tzinfo=UTC)).isoformat()
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    return to_text(value) if isinstance(value, bytes) else str(value)
 
 
 def _ms(timestamp: Any) -> int | None:

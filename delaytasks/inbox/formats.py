@@ -1,7 +1,7 @@
 """The formats of an inbox's messages: a JSON document, a CloudEvent in either mode, or JSON with plain headers."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -41,6 +41,23 @@ class Received:
     message_id: str
     sent_ms: int | None
     raw: Any
+
+
+def to_headers(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return headers by their names in lower case.
+
+    The values of a repeated header are joined with a line break. No field may have one, so the message is refused.
+    """
+    headers: dict[str, str] = {}
+    for name, text in pairs:
+        name = name.lower()
+        headers[name] = f"{headers[name]}\n{text}" if name in headers else text
+    return headers
+
+
+def to_text(value: bytes) -> str:
+    """Return the value of a header. Bytes that are not UTF-8 become lone surrogates, which no field may have."""
+    return value.decode(errors="surrogateescape")
 
 
 class Refused(Exception):
@@ -177,7 +194,10 @@ def _event(received: Received, protocol: str) -> Any:
     content_type, headers = received.content_type or None, dict(received.headers)
     if protocol == "amqp":
         return library.from_rabbitmq_event(library.RabbitMQMessage(headers, content_type, received.body))
-    encoded = {name: text.encode() for name, text in headers.items() if text or name != "content-type"}
+    kept = {
+        name: text for name, text in headers.items() if name.startswith(PREFIXES["kafka"]) or name == "content-type"
+    }
+    encoded = {name: text.encode(errors="surrogateescape") for name, text in kept.items() if text}
     return library.from_kafka_event(library.KafkaMessage(encoded, None, received.body))
 
 

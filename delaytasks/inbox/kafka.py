@@ -8,7 +8,7 @@ from ..exceptions import BadInput
 from ..forwarding import kafka
 from ..forwarding.targets import TargetDown
 from .declarations import Inbox
-from .formats import Received, Refused
+from .formats import Received, Refused, to_headers, to_text
 from .sources import BrokerDown
 
 logger = logging.getLogger("delaytasks.kafka")
@@ -107,7 +107,7 @@ class KafkaSource:
 
 
 def _received(message: Any) -> Received:
-    headers = {name.lower(): (value or b"").decode(errors="replace") for name, value in message.headers() or []}
+    headers = to_headers((name, to_text(value or b"")) for name, value in message.headers() or [])
     kind, ms = message.timestamp()
     return Received(
         message.value() or b"", headers, headers.get("content-type", ""), headers.get("message-id", ""),

@@ -1,5 +1,6 @@
 """The health of the workers, beat, the mover and the mirror: the last signs of each, as recorded in the database."""
 
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from .. import clock, databases
@@ -49,6 +50,7 @@ def _compute(using: str) -> Health:
     heartbeat_at = mark.heartbeat_at if mark else None
     audit: dict[str, Any] = (mark.audit if mark else None) or {}
     mirror, counters, refusal = metrics.mirror_state(using)
+    schedules = schedule_problems(using, now_ms)
     return Health(
         now_ms,
         None if heartbeat_at is None else max(0, now_ms - clock.to_ms(heartbeat_at)),
@@ -60,16 +62,28 @@ def _compute(using: str) -> Health:
         counters.get("rebuilt", 0),
         None if mark is None or mark.swept_at is None else max(0, now_ms - clock.to_ms(mark.swept_at)),
         *_oldest_ready(using, now_ms),
-    )._replace(mirror_refusal=refusal, **_schedules(using, now_ms))
+    )._replace(
+        schedules_behind_ms=schedules.behind_ms, schedule_behind=schedules.behind, schedules_stopped=schedules.stopped,
+        mirror_refusal=refusal,
+    )  # fmt: skip
 
 
-def _schedules(using: str, now_ms: int) -> dict[str, Any]:
-    """Return the fields about schedules."""
+class ScheduleProblems(NamedTuple):
+    """Schedules that make no runs: Health explains the fields."""
+
+    behind_ms: int | None
+    behind: str
+    stopped: tuple[str, ...]
+
+
+def schedule_problems(using: str, now_ms: int, topics: Collection[str] | None = None) -> ScheduleProblems:
+    """Return the problems of the schedules of these topics, by default of all."""
     rows = Schedule.objects.using(using).filter(paused=False)
+    rows = rows if topics is None else rows.filter(topic__in=list(topics))
     late = rows.filter(ended=False, made_until__lt=clock.from_ms(now_ms - BEHIND_MS)).order_by("made_until").first()
     stopped = tuple(map(str, rows.exclude(problem="").order_by("name")[:NAMED_SCHEDULES]))
-    behind = {} if late is None else {"schedules_behind_ms": now_ms - clock.to_ms(late.made_until)}
-    return {**behind, "schedule_behind": "" if late is None else str(late), "schedules_stopped": stopped}
+    behind_ms = None if late is None else now_ms - clock.to_ms(late.made_until)
+    return ScheduleProblems(behind_ms, "" if late is None else str(late), stopped)
 
 
 def _oldest_ready(using: str, now_ms: int) -> tuple[int | None, str]:

@@ -33,7 +33,11 @@ def ended(since: float, method: str, endpoint: str, status: int) -> None:
 @functools.cache
 def _count_for_others() -> None:
     """Start counting if PROMETHEUS_MULTIPROC_DIR is set: another process may then be scraped for these counts."""
-    if SHARED not in os.environ:
+    folder = os.environ.get(SHARED)
+    if folder is None:
+        return
+    if not os.path.isdir(folder):
+        logger.warning("metrics: %s is %r, which is not a directory: nothing is counted", SHARED, folder)
         return
     try:
         from . import prometheus

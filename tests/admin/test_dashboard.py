@@ -215,7 +215,7 @@ def test_schedules_have_a_tile_only_if_something_is_wrong_with_them(admin_client
     schedule.save()
     cache.clear()
     tile = tiles(admin_client)["schedules"]
-    assert (tile["value"], tile["level"], tile["notes"]) == ("1", "warning", ["stopped: nightly"])
+    assert (tile["value"], tile["level"], tile["notes"]) == ("stopped", "warning", ["nightly"])
 
 
 def test_one_compared_job_is_told_in_the_singular(admin_client, with_redis):

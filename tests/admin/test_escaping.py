@@ -179,10 +179,13 @@ SHOWN_AS_HTML = {"now", "timeline", "fields", "lists", "pieces"}  # parts of JSO
 
 
 def html_of(answer: Any) -> str:
-    """Return the HTML of a response: the page, or the parts that a script inserts."""
+    """Return the HTML of a response: the page, or the parts that a script inserts.
+
+    JSON for scripts in the page is left out: nothing in it can end its element.
+    """
     text = answer.getvalue().decode()
     if not answer["Content-Type"].startswith("application/json"):
-        return text
+        return re.sub(r'(<script id="[a-z-]+" type="application/json">)[^<>&]*(</script>)', r"\1\2", text)
     data = json.loads(text)
     parts = {name: data[name] for name in SHOWN_AS_HTML & data.keys()} if isinstance(data, dict) else {}
     return "\n".join(texts_in(parts))

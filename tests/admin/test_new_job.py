@@ -54,6 +54,12 @@ def test_without_a_ttr_the_job_has_that_of_its_topic(admin_client):
     assert Job.objects.get().ttr_ms == 60_000
 
 
+@pytest.mark.parametrize(("text", "body"), [("null", None), ("", {}), ("[]", [])])
+def test_the_body_is_what_was_entered(admin_client, text, body):
+    submit(admin_client, body=text)
+    assert Job.objects.get().body == body
+
+
 def test_without_a_delay_or_a_time_or_with_both_nothing_is_scheduled(admin_client):
     text = "Enter a delay, or a date and a time."
     assert errors(admin_client, amount="") == {"amount": [text]}

@@ -11,6 +11,7 @@ from delaytasks.clock import to_ms
 from delaytasks.exceptions import BadInput
 from delaytasks.inbox import consumer
 from delaytasks.inbox.consumer import _decode
+from delaytasks.inbox.formats import to_headers, to_text
 from delaytasks.inbox.messages import Refused, decode
 from delaytasks.validators import JSON_NULL
 
@@ -148,6 +149,29 @@ def test_the_brokers_message_id_identifies_a_message_with_plain_headers(amqp_inb
     headers = {name: value for name, value in PLAIN.items() if name != "delaytasks-id"} | {"delaytasks-delay": "1"}
     assert read(amqp_inbox, {}, message_id="p1", **headers).message_id == "p1"
     assert code_of(amqp_inbox, {}, **headers) == "invalid"
+
+
+@pytest.mark.parametrize("key", [b"M\xfcller:1", b"M\xf6ller:1"])
+def test_a_header_that_is_not_utf_8_is_refused(kafka_inbox, key):
+    """Decoded with replacements, the two keys would be one."""
+    assert (
+        code_of(kafka_inbox, {}, **PLAIN | {"delaytasks-key": to_text(key)}, **{"delaytasks-delay": "1"}) == "invalid"
+    )
+
+
+@pytest.mark.parametrize("name", ["topic", "key", "action", "id", "delay", "conflict"])
+def test_a_header_that_is_given_twice_is_refused(kafka_inbox, name):
+    """Another program, which checks messages before this one, may have read the other of the two."""
+    given = PLAIN | {"delaytasks-delay": "60", "delaytasks-action": "schedule", "delaytasks-conflict": "keep"}
+    headers = to_headers([*given.items(), (f"Delaytasks-{name}", given[f"delaytasks-{name}"])])
+    assert code_of(kafka_inbox, {}, **headers) in ("invalid", "not-allowed")
+
+
+def test_bytes_in_a_header_that_is_not_ours_refuse_no_message(kafka_inbox):
+    message = kafka.to_binary_event(CloudEvent(dict(EVENT), {"n": 1}))
+    headers = {name: value.decode() for name, value in message.headers.items()}
+    headers |= {"span": to_text(b"\xff\x00"), "delaytasks-delay": "60"}
+    assert read(kafka_inbox, message.value, **headers).key == EVENT["subject"]
 
 
 def test_plain_headers_say_the_same_as_a_document(kafka_inbox):

@@ -41,7 +41,7 @@ def build(using: str, topics: Collection[str] | None, *, view_url: ViewUrl, topi
         *(tile_data.status_tiles(statuses, view_url, topic) if statuses is not None else ()),
         *(tile_data.hour_tiles(hour, topics) if hour else ()),
         *(tile_data.health_tiles(engine_health) if engine_health else ()),
-        *(tile_data.schedule_tiles(engine_health, recurring, view_url) if engine_health and recurring else ()),
+        *(tile_data.schedule_tiles(recurring.problems, view_url) if recurring else ()),
     ]
     return {
         "at": local(databases.now_ms(using)).strftime("%H:%M:%S"), "tiles": tiles, "charts": charts,

@@ -14,7 +14,6 @@ from ...monitoring import health, last_hour, readiness
 from ...monitoring.advice import ADVICE, Wrong
 from ...monitoring.forecast import Forecast, TopicStatus, TopicStatuses
 from ...monitoring.last_hour import EventCounts, LastHour
-from ...recurrence.statistics import Statistics
 from ...states import Outcome
 from ..lateness import SLOW_MS, STUCK_MS
 from .labels import MAX_NAMES, names, number, span, topic_counts
@@ -157,16 +156,14 @@ def _beat_tile(status: health.Health) -> Json:
     return tile("beat", _("Beat"), value, note, level=ERROR, wrong=Wrong.BEAT)
 
 
-def schedule_tiles(status: health.Health, recurring: Statistics, view_url: ViewUrl) -> Iterator[Json]:
+def schedule_tiles(problems: health.ScheduleProblems, view_url: ViewUrl) -> Iterator[Json]:
     """Yield a tile only if schedules are behind or stopped."""
     url = view_url("admin:delaytasks_schedule_changelist")
-    if status.schedules_behind_ms is not None:
-        value, note = span(status.schedules_behind_ms), _("behind: their next runs have not been made")
+    if problems.behind_ms is not None:
+        value, note = span(problems.behind_ms), _("behind: their next runs have not been made")
         yield tile("schedules", _("Schedules"), value, note, level=ERROR, url=url, wrong=Wrong.SCHEDULES_BEHIND)
-        return
-    stopped = [each.name for each in recurring.schedules if each.state == "stopped"]
-    if stopped:
-        value, note = number(len(stopped)), _("stopped: %(names)s") % {"names": names(stopped)}
+    elif problems.stopped:
+        value, note = _("stopped"), names(problems.stopped)
         yield tile("schedules", _("Schedules"), value, note, level=WARNING, url=url, wrong=Wrong.SCHEDULES_STOPPED)
 
 

@@ -15,7 +15,7 @@ from ... import conf, formatting
 from ...exceptions import BadBody, BadDelay, BadInput, BadKey, BadTTR, BodyTooLarge
 from ...jobs.inputs import check_actor, to_new_job
 from ...states import MAX_PRIORITY
-from ...validators import MAX_TTR_MS
+from ...validators import JSON_NULL, MAX_TTR_MS
 from ..bulk.forms import UNITS, UNITS_MS
 
 
@@ -113,7 +113,7 @@ class NewJobForm(forms.Form):
             "key": values["key"],
             "delay": None if amount is None else int(amount * UNITS_MS[values["unit"] or "minutes"]) / 1000,
             "due_at": values["due_at"],
-            "body": values["body"],
+            "body": JSON_NULL if values["body"] is None and self["body"].data else values["body"],
             "priority": values["priority"] or 0,
             "ttr": values["ttr"],
         }

@@ -1,8 +1,9 @@
 """FastPath: an ASGI application in front of Django's that serves the API's hot endpoints itself.
 
-It authenticates before it reads a body, reads no more than the address allows, and serves what it can without Django's
-middleware and views. Everything else goes to Django unchanged, and so does every request that is invalid or refused.
-It answers errors of the server itself, such as a lost database or a full lane.
+It authenticates before it reads a body, unless the database does not answer. It reads no more than the address allows,
+and serves what it can without Django's middleware and views. Everything else goes to Django unchanged, and so does
+every request that is invalid or refused. It answers errors of the server itself, such as a lost database or a full
+lane.
 """
 
 import functools
@@ -150,8 +151,12 @@ async def _serve(
         call = Call(caller, databases.alias(), data, body.size, secret)
         if not endpoints.reserves(route.endpoint, data):
             return await route.endpoint(call, *route.arguments)
-        with Watch(receive):
-            return await route.endpoint(call, *route.arguments)
+        with Watch(receive) as watch:
+            reply = await route.endpoint(call, *route.arguments)
+        if watch.has_left and reply.lost is not None:
+            reply.lost()
+            raise bodies.Disconnected
+        return reply
     except bodies.Disconnected:
         raise
     except (FallBack, ParseError):

@@ -215,6 +215,28 @@ def test_empty_message_after_the_body_is_no_disconnection() -> None:
     assert not asyncio.run(run())
 
 
+def test_client_that_leaves_just_when_the_block_ends_is_noticed_and_nothing_else_is_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The watch has ended, but the event loop has not called back yet: it would cancel what follows the block."""
+    monkeypatch.setattr(clients, "WATCH_AFTER_SECONDS", 0)
+    answered = asyncio.Event()
+
+    async def receive() -> Any:
+        await answered.wait()
+        return {"type": "http.disconnect"}
+
+    async def run() -> bool:
+        with clients.Watch(receive) as watch:
+            while watch._watching is None or not watch._watching.done():
+                answered.set()
+                await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return watch.has_left
+
+    assert asyncio.run(run())
+
+
 def test_block_that_is_cancelled_by_the_server_is_not_taken_for_a_disconnection() -> None:
     async def receive() -> Any:
         await asyncio.Event().wait()
