@@ -65,6 +65,8 @@ class Migration(migrations.Migration):
     dependencies = [("delaytasks", "0033_topic_target")]
 
     operations = [
-        migrations.RunPython(limit_waiting, limit_waiting),
-        migrations.RunPython(add_constraint, remove_constraint),
+        migrations.RunPython(limit_waiting, migrations.RunPython.noop),
+        # The hint: Django would ask a router that decides by model without a model.
+        migrations.RunPython(add_constraint, remove_constraint, hints={"model_name": "job"}),
+        migrations.RunPython(migrations.RunPython.noop, limit_waiting),  # the first one if the migration is reversed
     ]

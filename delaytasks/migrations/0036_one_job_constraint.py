@@ -52,7 +52,8 @@ class Migration(migrations.Migration):
     dependencies = [("delaytasks", "0035_job_valid_validated")]
 
     operations = [
-        migrations.RunPython(limit_waiting, limit_waiting),
+        migrations.RunPython(limit_waiting, migrations.RunPython.noop),
         migrations.RunPython(due_times.remove_constraint, due_times.add_constraint),
         ReplaceChecks("job", REPLACED, VALID),
+        migrations.RunPython(migrations.RunPython.noop, limit_waiting),  # the first one if the migration is reversed
     ]
