@@ -2,10 +2,10 @@
 
 DuckDB writes each day's rows as Spark would: a file for each topic, ordered alike. Each run is then committed, and
 small files are merged, by the functions of the command. To save time it does less than a year of commands, with the
-same tables in the end:
+same rows in the end:
 
-- Small files are merged after each of the last runs, but before that only once in a fortnight of runs. As merging keeps
-  the order of the rows, the merged files are the same.
+- Small files are merged after each of the last runs, but before that only once in a fortnight of runs. So a file may be
+  larger than 8 MB by the rows of a fortnight.
 - Replaced files are removed after a fortnight of runs. The command does so after a week.
 - Nothing is flushed to the disk or pruned.
 """

@@ -60,7 +60,7 @@ def run(database: Database, lake: Lake) -> dict[str, Any]:
         months, parts = convert_hours.run(lake), convert_stream.run(lake)
         archive, stream = archives.load(lake), stream_tables.load(lake)
         for table in (archive.jobs, archive.events, stream.events, stream.minutes):
-            optimization.merge_small_files(table)
+            optimization.merge(table)  # a vacuum would remove the files of a killed run, which the next one completes
     jobs, events = (sum(each.rows for each in table.files) for table in (archive.jobs, archive.events))
     return {"runs": runs, "months": months, "parts": parts, "jobs": jobs, "events": events}
 

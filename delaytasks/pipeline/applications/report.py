@@ -175,7 +175,7 @@ def write_hours(
     kept = hours.read(spark, table.lake, [] if everything else replaced)
     new = lateness.by_hour(lateness.count_hours(stale_events))
     both = new.unionByName(kept.where(~_is_stale(F.unix_millis("hour_at"), stale)))
-    return hours.replace(table, both, replaced, check_lock)
+    return hours.replace(table, both, replaced, check_lock, everything=everything)
 
 
 def write_due(lake: Lake, folder: str, due: pyarrow.Table) -> None:

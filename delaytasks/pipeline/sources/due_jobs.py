@@ -14,7 +14,7 @@ from .snapshot import Snapshot
 
 MINUTE_MS = 60_000
 DUE_MS = {
-    "postgresql": "CAST(extract(epoch FROM due_at) * 1000 AS bigint)",
+    "postgresql": "CAST(floor(extract(epoch FROM due_at) * 1000) AS bigint)",
     "sqlite": "CAST(round((julianday(due_at) - 2440587.5) * 86400000) AS integer)",
 }
 BY_MINUTE = """

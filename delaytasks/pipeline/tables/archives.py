@@ -161,7 +161,7 @@ def recover(archive: Archive) -> Archive:
         data_files.remove_uncommitted(lake, table, run)
     if archive.jobs.run < run:
         folder = data_files.folder_of_run(lake, JOBS, run)
-        if folder is None:
+        if folder is None or not lake.parquet(f"{JOBS}/{folder}"):  # a vacuum of another program leaves empty folders
             raise LakeError(
                 f"{lake.path(EVENTS)} has run {run}, but {lake.path(JOBS)} has not. Nothing was changed. Restore the "
                 f"newest backup of {lake.path(FOLDER)}."

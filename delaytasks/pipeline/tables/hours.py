@@ -82,15 +82,20 @@ def read(spark: SparkSession, lake: Lake, files: Collection[DeltaFile]) -> DataF
         return delta.read(spark, lake, files, schemas.REPORTED_HOURS, MONTH).select(*schemas.HOURS.names)
 
 
-def replace(table: Table, hours: DataFrame, replaced: Collection[DeltaFile], check_lock: Callable[[], None]) -> Table:
+def replace(
+    table: Table, hours: DataFrame, replaced: Collection[DeltaFile], check_lock: Callable[[], None], *, everything: bool
+) -> Table:
     """Replace these files by these rows, and return the table's new version.
 
     hours        the columns schemas.HOURS
     check_lock   called before the commit: if the lock was lost, a newer report may have committed newer rows
+    everything   replace also the files of months without a row. False: such a month keeps its files, because its events
+                 may have been deleted since
     """
     folder, run = data_files.new_folder(table.run + 1), table.run + 1
     monthly = hours.withColumn(MONTH, F.date_format("hour_at", "yyyy-MM")).repartition(MONTH)
     row_counts.write(monthly, table.lake, f"{NAME}/{folder}", MONTH, order=("topic", "hour_at"))
     table.lake.sync(f"{NAME}/{folder}")
     check_lock()
-    return table.commit(folder, run, replaced=replaced)
+    written = {each.partition for each in data_files.files_in(table.lake, f"{NAME}/{folder}", MONTH)}
+    return table.commit(folder, run, replaced=[each for each in replaced if everything or each.partition in written])

@@ -43,7 +43,7 @@ def merge(table: Table, growing: str = "", most: int = 1) -> Table:
 def _small_files(table: Table) -> dict[str, list[DeltaFile]]:
     """Return partition -> its small files, oldest run first."""
     by_partition: dict[str, list[DeltaFile]] = {}
-    for each in sorted(table.files, key=lambda each: (each.newest_run, each.path)):
+    for each in sorted(table.files, key=lambda each: (each.newest_run, each.low.get("id") or 0, each.path)):
         if each.size < SMALL_BYTES:
             by_partition.setdefault(each.partition, []).append(each)
     return by_partition

@@ -108,7 +108,7 @@ def _recover(stream: Stream) -> Stream:
     if done == to:
         return stream
     folder = data_files.folder_of_run(lake, MINUTES, done + 1)
-    if folder is None:
+    if folder is None or not lake.parquet(f"{MINUTES}/{folder}"):  # a vacuum of another program leaves empty folders
         raise LakeError(
             f"{lake.path(EVENTS)} ends with event {to}, but {lake.path(MINUTES)} with {done}. Nothing was changed. "
             f"Restore the newest backup of {lake.path(FOLDER)}. {RESTART}"

@@ -166,7 +166,8 @@ def test_figures_by_dimension_are_answered_shown_and_added_to_the_lakes_table(
     assert [each["value"] for each in rule["weeks"]] == ["2020-01-20"], "all on Sunday in UTC"
     (by_weight,) = rule["dimensions"].values()
     assert {(each["value"], each["without_amount"]) for each in by_weight} >= {("gold", 1), ("basic", 1)}
-    assert DeltaTable(lake.path(table.NAME)).to_pyarrow_table(columns=["run"])["run"].to_pylist() == [2] * 6 + [1] * 10
+    runs = DeltaTable(lake.path(table.NAME)).to_pyarrow_table(columns=["run"])["run"].to_pylist()
+    assert sorted(runs) == [1] * 10 + [2] * 6
 
     (tmp_path / "a.toml").write_text(
         '[[rule]]\ntopic = "x"\ntable = "y"\ncolumns = {a = "int"}\nkey = "a"\nsince = "a"'

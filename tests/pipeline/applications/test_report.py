@@ -116,6 +116,24 @@ def test_a_report_writes_table_and_page_and_recomputes_only_stale_hours(
 
 
 @pytest.mark.only_on("sqlite")
+def test_a_month_whose_events_were_deleted_keeps_its_hours(
+    spark: Any, database: Database, lake: Lake, past: Callable[..., None]
+) -> None:
+    """Also if no hour was settled at the last report, so that all are recomputed."""
+    past(days=100)
+    past(hours=2)
+    report.run(spark, database, lake)
+    Job.objects.filter(due_at__lt=ago(days=99)).delete()  # by the retention, without an archive
+    document = lake.document(report.DOCUMENT, report.FORMAT)
+    lake.publish(report.DOCUMENT, {**document, "settled_ms": 0})
+    report.run(spark, database, lake)
+
+    table = Table(lake, hours.NAME, hours.MONTH)
+    (kept,) = table.in_partition(stale_hours.month_of(clock.to_ms(ago(days=100))))
+    assert kept.rows == 1
+
+
+@pytest.mark.only_on("sqlite")
 def test_the_next_report_repairs_a_killed_one(
     spark: Any, database: Database, lake: Lake, past: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
