@@ -36,8 +36,12 @@ PRODUCTION = ("postgresql",)
 ABOVE_SQL = ("admin", "api", "project", "recurrence", "testing")
 PROCESSES = ("acceptance", "server")
 DATABASE_FIXTURES = {"db", "transactional_db", "django_db_setup", "database_server"}
-# DISCARD ALL without the plans: what a test has set, locked or created in its session of PostgreSQL is gone.
-NEW_SESSION = "RESET SESSION AUTHORIZATION; RESET ALL; UNLISTEN *; SELECT pg_advisory_unlock_all(); DISCARD TEMP"
+# DISCARD ALL without the plans, of which psycopg keeps a list: what a test has set, locked or created in its session of
+# PostgreSQL is gone.
+NEW_SESSION = (
+    "CLOSE ALL; RESET SESSION AUTHORIZATION; RESET ALL; UNLISTEN *; SELECT pg_advisory_unlock_all(); DISCARD TEMP; "
+    "DISCARD SEQUENCES"
+)
 # Folders whose single tests take seconds. They run first, so that short tests keep all workers busy at the end.
 SLOW = ("packaging", "acceptance", "server", "pipeline")
 HERE = Path(__file__).parent

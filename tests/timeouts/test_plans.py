@@ -26,6 +26,7 @@ ROWS = 60_000
 def test_a_page_of_reconciliation_scans_no_table(declare: Callable[..., Declaration], analyzed: bool) -> None:
     close = declare(Order, after="window", while_=Q(state="open"))
     with connection.cursor() as cursor:
+        empty_tables(cursor)
         cursor.execute(f"""
             INSERT INTO declared_order (state, created_at, "window", note)
             SELECT 'open', now(), '30 min', '' FROM generate_series(1, {ROWS})""")
