@@ -50,7 +50,7 @@ def _compute(using: str) -> Health:
     heartbeat_at = mark.heartbeat_at if mark else None
     audit: dict[str, Any] = (mark.audit if mark else None) or {}
     mirror, counters, refusal = metrics.mirror_state(using)
-    schedules = schedule_problems(using, now_ms)
+    schedules = _schedule_problems(using, now_ms)
     return Health(
         now_ms,
         None if heartbeat_at is None else max(0, now_ms - clock.to_ms(heartbeat_at)),
@@ -76,8 +76,14 @@ class ScheduleProblems(NamedTuple):
     stopped: tuple[str, ...]
 
 
-def schedule_problems(using: str, now_ms: int, topics: Collection[str] | None = None) -> ScheduleProblems:
-    """Return the problems of the schedules of these topics, by default of all."""
+def problems_of(using: str, status: Health, topics: Collection[str] | None) -> ScheduleProblems:
+    """Return the problems of the schedules of these topics (None: of all). Queries only if there are any."""
+    found = ScheduleProblems(status.schedules_behind_ms, status.schedule_behind, status.schedules_stopped)
+    is_none = found.behind_ms is None and not found.stopped
+    return found if topics is None or is_none else _schedule_problems(using, status.now_ms, topics)
+
+
+def _schedule_problems(using: str, now_ms: int, topics: Collection[str] | None = None) -> ScheduleProblems:
     rows = Schedule.objects.using(using).filter(paused=False)
     rows = rows if topics is None else rows.filter(topic__in=list(topics))
     late = rows.filter(ended=False, made_until__lt=clock.from_ms(now_ms - BEHIND_MS)).order_by("made_until").first()

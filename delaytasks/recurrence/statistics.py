@@ -13,7 +13,6 @@ from ..db import schedules as sql
 from ..exceptions import BadInput
 from ..models import Schedule
 from ..monitoring import cache
-from ..monitoring.health import ScheduleProblems, schedule_problems
 from . import schedules
 from .definition import state_of
 
@@ -48,7 +47,6 @@ class ScheduleStats(NamedTuple):
 class Statistics(NamedTuple):
     schedules: tuple[ScheduleStats, ...]
     total: int  # also those beyond the first 20
-    problems: ScheduleProblems  # of all of them, and of series
 
 
 def recent(using: str, topics: Collection[str] | None) -> Statistics:
@@ -70,8 +68,7 @@ def _compute(using: str, topics: Collection[str] | None) -> Statistics:
     events: dict[int, list[sql.RunEvent]] = {row.pk: [] for row in shown}
     for event in sql.recent_runs(using, [(pk, *each) for pk, each in ranges.items() if each], RUNS):
         events[event.schedule_id].append(event)
-    problems = schedule_problems(using, clock.to_ms(now), topics)
-    return Statistics(tuple(_stats(row, now, events[row.pk]) for row in shown), rows.count(), problems)
+    return Statistics(tuple(_stats(row, now, events[row.pk]) for row in shown), rows.count())
 
 
 def _key_range(row: Schedule, now: datetime) -> tuple[str, str, str] | None:

@@ -19,11 +19,11 @@ JOBS = 20
 
 
 @pytest.fixture(scope="module")
-def settled_queue(_rabbit_server):
+def settled_queue(rabbit_server):
     """A queue that the broker has on disk: one that is declared shortly before a kill can lose its binding."""
-    queue = Queue(_rabbit_server)
-    _rabbit_server.stop()
-    _rabbit_server.start()
+    queue = Queue(rabbit_server)
+    rabbit_server.stop()
+    rabbit_server.start()
     return queue
 
 

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from delaytasks import clock, schedule
 from delaytasks.admin.dashboard import schedules as board
 from delaytasks.models import MirrorMark, Schedule
-from delaytasks.monitoring import forecast, health, prometheus, readiness
+from delaytasks.monitoring import forecast, prometheus, readiness
 from delaytasks.recurrence import begin, maker, planned, schedules, statistics
 from delaytasks.recurrence.cron import Cron
 
@@ -117,7 +117,7 @@ def test_the_board_has_a_row_for_each_schedule(define, stage, db_clock, admin_cl
 
 
 def test_the_board_without_schedules_has_an_empty_table():
-    assert board.table(statistics.Statistics((), 0, health.ScheduleProblems(None, "", ())))["rows"] == []
+    assert board.table(statistics.Statistics((), 0))["rows"] == []
 
 
 # -- forecast -----------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ def build(using: str, topics: Collection[str] | None, *, view_url: ViewUrl, topi
     engine_health = _query(health.health, using)
     past = _query(daily_stats.topic_histories, using)
     recurring = _query(statistics.recent, using, topics)
+    problems = engine_health and _query(health.problems_of, using, engine_health, topics)
     charts: Json = {
         chart_data.MINUTES: minutes and chart_data.due_chart(minutes, clock_time, every=10),
         chart_data.HOURS: hours and chart_data.due_chart(hours, day_and_time, every=3),
@@ -41,7 +42,7 @@ def build(using: str, topics: Collection[str] | None, *, view_url: ViewUrl, topi
         *(tile_data.status_tiles(statuses, view_url, topic) if statuses is not None else ()),
         *(tile_data.hour_tiles(hour, topics) if hour else ()),
         *(tile_data.health_tiles(engine_health) if engine_health else ()),
-        *(tile_data.schedule_tiles(recurring.problems, view_url) if recurring else ()),
+        *(tile_data.schedule_tiles(problems, view_url) if problems else ()),
     ]
     return {
         "at": local(databases.now_ms(using)).strftime("%H:%M:%S"), "tiles": tiles, "charts": charts,
