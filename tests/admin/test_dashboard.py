@@ -216,6 +216,17 @@ def test_schedules_have_a_tile_only_if_something_is_wrong_with_them(admin_client
     cache.clear()
     tile = tiles(admin_client)["schedules"]
     assert (tile["value"], tile["level"], tile["notes"]) == ("stopped", "warning", ["nightly"])
+    make_job("b", topic="mail.send")
+    assert "schedules" in tiles(admin_client, topic=TOPIC)
+    assert "schedules" not in tiles(admin_client, topic="mail.send"), "of another topic, which the viewer may not see"
+
+
+def test_a_stopped_schedule_has_a_tile_however_many_others_there_are(admin_client):
+    row = {"topic": TOPIC, "body": {}, "cron": "0 9 * * *", "start_at": NOW, "made_until": NOW + timedelta(days=1)}
+    for number in range(25):
+        Schedule.objects.create(name=f"daily-{number}", **row)
+    Schedule.objects.create(name="nightly", problem="The zone Mars/Base is unknown.", ended=True, **row)
+    assert tiles(admin_client)["schedules"]["notes"] == ["nightly"]
 
 
 def test_one_compared_job_is_told_in_the_singular(admin_client, with_redis):
