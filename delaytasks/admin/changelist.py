@@ -20,7 +20,7 @@ from ..querysets import LARGE_COLUMNS
 from ..states import State
 from . import display, filters, lateness
 
-ERROR_TAIL = 400  # the list reads only so many characters, from the end of each error
+ERROR_TAIL = 400  # number of characters that the list reads from the end of each error
 PAGE_VARS = (PAGE_VAR,)  # URL parameters that only select the page
 MAX_ID = 2**63 - 1
 MAX_COUNT = 200
@@ -63,7 +63,7 @@ class JobChangeList(ChangeList):
         for job in self.result_list:
             job.seen_at = now
         lateness.annotate(self.result_list, now)
-        # Django's templates show "select all N" and "N results" if these counts differ. The matches were not counted.
+        # The matches are not counted. Equal numbers keep Django's templates from showing "select all N", "N results".
         self.result_count = self.full_result_count = len(self.result_list)
         self.show_full_result_count = False
         self.show_admin_actions = bool(self.result_list)
@@ -78,7 +78,8 @@ class JobChangeList(ChangeList):
         if self.queryset.query.is_empty():
             return None
         job_filter = self._filter(request, self._order(request))
-        return None if job_filter.topics == () else job_filter  # otherwise a cursor could reveal hidden jobs
+        # None if no topic is visible: otherwise a cursor in the URL could reveal hidden jobs.
+        return None if job_filter.topics == () else job_filter
 
     def _order(self, request: HttpRequest) -> Order:
         column, descending = self._sort()

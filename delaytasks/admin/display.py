@@ -103,7 +103,7 @@ def late(ms: int | None, *, overdue: bool = False) -> SafeString | str:
 
 
 def pretty_json(value: Any, *, hidden: bool = False) -> SafeString:
-    """Return formatted JSON without its secrets; if `hidden`, only a sign that there is something."""
+    """Return formatted JSON without its secrets; if `hidden`, only a placeholder."""
     shown = HIDDEN if hidden else redacted(value, conf.get().redact)
     return format_html('<pre class="dt-pre" tabindex="0">{}</pre>', json.dumps(shown, indent=2, ensure_ascii=False))
 

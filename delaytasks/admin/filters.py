@@ -21,7 +21,7 @@ ENDED_CHOICES = {state.word for state in ENDED}
 
 
 def in_due_order(request: HttpRequest) -> bool:
-    """Return whether the filters select live jobs only: only live jobs have an index by due time."""
+    """Return whether the list can be in order of due time: it has only live jobs, and these have an index for it."""
     return request.GET.get("state") in LIVE_CHOICES or bool(request.GET.get("due"))
 
 

@@ -62,10 +62,10 @@ def _version(job: DisplayedJob) -> str:
 
 
 def possible_operations(state: State) -> list[job_actions.Operation]:
-    """Return the operations that the table of moves allows in this state, and that succeed here.
+    """Return the operations that staff can apply to a job in this state.
 
-    A ready job cannot be made ready. A running job can be cancelled only with running="fence", which is for code, and
-    moved only by its declared timeout.
+    They are those in the table of moves, with two exceptions. A running job (RESERVED) allows none, because only code
+    may cancel or move it. A READY job cannot be run now, because it is due already.
     """
     if state is State.RESERVED:
         return []
@@ -82,7 +82,7 @@ def possible_operations(state: State) -> list[job_actions.Operation]:
 
 
 def _topic_rules(job: DisplayedJob) -> permissions.TopicRules:
-    """Return the rules of the job's topic, read once for a page."""
+    """Return the rules of the job's topic. Reads them once, and keeps them on the job."""
     if not hasattr(job, "topic_rules"):
         job.topic_rules = permissions.topic_rules(job._state.db or "default", job.topic)
     rules: permissions.TopicRules = job.topic_rules
@@ -133,7 +133,7 @@ class JobAdmin(NewJobPage):
         js: ClassVar = ["delaytasks/times.js", "delaytasks/cards.js", "delaytasks/job.js"]
 
     # Viewing needs Django's permission, and permissions.py limits the topics. Nobody may edit. BulkActions decides
-    # who may operate, and so who may schedule.
+    # who may operate on jobs; the same users may schedule jobs.
 
     def has_view_permission(self, request: HttpRequest, obj: Job | None = None) -> bool:
         return request.user.has_perm("delaytasks.view_job")  # Django would also accept change_job
@@ -167,7 +167,7 @@ class JobAdmin(NewJobPage):
         return ("due", *by_key) if filters.in_due_order(request) else by_key
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
-        """Return whether `lookup` is one of the filters: any other lookup in the URL may read every job."""
+        """Return whether `lookup` is one of the filters. Any other lookup in the URL could read all rows."""
         return lookup in {spec.parameter_name for spec in self.list_filter}
 
     def get_search_results(self, request: HttpRequest, queryset: QuerySet, search_term: str) -> tuple[QuerySet, bool]:
@@ -214,7 +214,7 @@ class JobAdmin(NewJobPage):
     # The page of one job
 
     def get_fieldsets(self, request: HttpRequest, obj: DisplayedJob | None = None) -> Any:
-        """Return the fields, and those that only some jobs have: an expiry, a polling ladder."""
+        """Return the fieldsets. The field `expires` or `polled` is included only if the job expires or polls."""
         timing, attempts, lifecycle = super().get_fieldsets(request, obj)
         if obj is None:
             return [timing, attempts, lifecycle]

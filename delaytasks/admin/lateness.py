@@ -9,15 +9,16 @@ from django.db.models import F
 from ..models import Job, JobEvent
 from ..states import State
 
-MAX_ATTEMPTS = 50  # no lookup of events for jobs with more: a job retried every ten minutes may have thousands
-SLOW_MS, STUCK_MS = 5_000, 60_000  # after such a wait, a job is marked with a warning or an error
+MAX_ATTEMPTS = 50  # the events of jobs with more attempts are not read: there may be thousands
+SLOW_MS, STUCK_MS = 5_000, 60_000  # lateness from which a job is marked with a warning, and with an error
 _MS = timedelta(milliseconds=1)
 
 
 def annotate(jobs: Iterable[Any], now: datetime) -> None:
-    """Set late_ms on each job: milliseconds, or None if the job is not late or its lateness would be expensive to find.
+    """Set late_ms on each job: its lateness in ms; None if it is not late, or if finding the lateness is expensive.
 
-    Uses one query for all jobs that wait for a retry, because their rows have the due time of the next attempt already.
+    The row of a job that waits for a retry has the due time of the next attempt already. For all such jobs, one query
+    reads the lateness of the last attempt from the events.
     """
     waiting = []
     for job in jobs:

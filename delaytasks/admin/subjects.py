@@ -20,19 +20,19 @@ from . import display
 from .bulk.forms import LABELS
 from .job_actions import CANCEL, RETRY, RUN_NOW
 
-MAX_JOBS = 50  # shown on a subject's page, live ones first
+MAX_JOBS = 50  # jobs shown on a subject's page, live ones first
 _ACTIONS = {CANCEL: "cancel_jobs", RUN_NOW: "run_jobs_now", RETRY: "retry_jobs"}
 
 
 class TimeoutsMixin:
-    """A mixin for the ModelAdmin of a model whose instances are subjects: its page shows their jobs, with actions.
+    """A mixin for the ModelAdmin of a model that has jobs: the page of an instance shows its jobs, with actions.
 
         @admin.register(Order)
         class OrderAdmin(TimeoutsMixin, ModelAdmin): ...
 
     Live jobs come first, then ended ones, newest first, 50 in all. Users see the jobs that they may see in the
-    list of jobs, and change them with the same permission. A ModelAdmin with a change_form_template of its own
-    includes admin/delaytasks/subject/timeouts.html in it.
+    list of jobs, and change them with the same permission. If the ModelAdmin sets change_form_template, include
+    admin/delaytasks/subject/timeouts.html in that template.
     """
 
     change_form_template: Any = "admin/delaytasks/subject/change_form.html"
@@ -40,7 +40,7 @@ class TimeoutsMixin:
 
     @property
     def media(self) -> Media:
-        """The files of the ModelAdmin, and those of the jobs' table."""
+        """The media of the ModelAdmin, and those of the jobs' table."""
         ours = Media(css={"all": ["delaytasks/admin.css"]}, js=["delaytasks/times.js"])
         return super().media + ours  # type: ignore[misc]
 
@@ -57,7 +57,7 @@ def _context(request: HttpRequest, subject: Any) -> dict[str, Any]:
     now = display.request_time(request, using)
     try:
         jobs: Any = permissions.visible_jobs(jobs_of(subject), request.user)
-    except BadInput:  # a composite primary key
+    except BadInput:  # the model has a composite primary key, and so no jobs
         return {}
     live = list(jobs.live().order_by("due_at", "id")[:MAX_JOBS])
     ended = list(jobs.filter(ended_at__isnull=False)[: MAX_JOBS - len(live)])

@@ -1,4 +1,4 @@
-"""The fields of a topic's form that say where its jobs are forwarded, and the text that describes a stored target."""
+"""Form fields for the target to which a topic's jobs are forwarded, and a description of a stored target in a line."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -25,7 +25,7 @@ FORMATS = {
     "json": gettext_lazy("the body alone"),
 }
 KEYS = {"key": gettext_lazy("the key of the job"), "topic": gettext_lazy("the topic"), "id": gettext_lazy("the id")}
-# Of the fields of a stored target, on the form and in its description.
+# Labels of a target's fields, on the form and in the description.
 LABELS = {
     "topic": gettext_lazy("topic of Kafka"), "key": gettext_lazy("key of the message"),
     "broker": gettext_lazy("broker"), "exchange": gettext_lazy("exchange"),
@@ -33,14 +33,14 @@ LABELS = {
     "task": gettext_lazy("task"), "queue": gettext_lazy("queue"), "format": gettext_lazy("format"),
     "source": gettext_lazy("source"), "timeout": gettext_lazy("timeout in seconds"),
 }  # fmt: skip
-# Field of the form -> kind and name of the field of the target; kind "": of every kind.
+# Form field -> (kind of target that has it, its name in the stored target). Kind "": all kinds have it.
 FIELDS = {
     "target_kind": ("", "kind"),
     **{f"{kind}_{name}": (kind, name) for kind, names in stored_targets.FIELDS.items() for name in names},
     **{f"target_{name}": ("", name) for name in ("format", "source", "timeout")},
 }
 NO_BROKER = gettext_lazy("The settings (BROKERS) have no broker %(value)s of this kind.")
-MESSAGES = {  # BadTarget.code -> message; the others say what the error says
+MESSAGES = {  # BadTarget.code -> message; for other codes, the error's own text is shown
     "missing": gettext_lazy("This field is required."),
     "broker": NO_BROKER,
     "settings": gettext_lazy("The settings (WEBHOOKS) have no %(value)s."),
@@ -69,7 +69,7 @@ def choice_field(name: str, help_text: Any = "", error: Any = None, **options: A
 
 
 class TargetForm(forms.ModelForm):
-    """The fields that describe a topic's target, which is checked and stored as a whole if one of them changes."""
+    """The form fields for a topic's target. If one of them changes, the whole target is checked and stored."""
 
     target_kind = choice_field(
         "kind", gettext_lazy("where a worker sends the jobs when they are due; a topic has a handler or a target"),
@@ -92,16 +92,16 @@ class TargetForm(forms.ModelForm):
         "settings", gettext_lazy("the name of a secret in the settings (WEBHOOKS); empty: not signed"),
         MESSAGES["settings"],
     )  # fmt: skip
-    celery_task = text_field("task", gettext_lazy("its name, such as shop.tasks.close"), max_length=255)
-    celery_queue = text_field("queue", gettext_lazy("empty: that of the task"), max_length=255)
+    celery_task = text_field("task", gettext_lazy("name of the task, such as shop.tasks.close"), max_length=255)
+    celery_queue = text_field("queue", gettext_lazy("empty: the queue of the Celery task"), max_length=255)
     target_format = choice_field(
-        "format", gettext_lazy("usual: the body alone for a Celery task, a CloudEvent for the others"),
-        choices=[("", gettext_lazy("usual")), *FORMATS.items()],
+        "format", gettext_lazy("default: the body alone for a Celery task, a CloudEvent for all others"),
+        choices=[("", gettext_lazy("default")), *FORMATS.items()],
     )  # fmt: skip
-    target_source = text_field("source", gettext_lazy("of the CloudEvents: a URI or a path"), max_length=500)
+    target_source = text_field("source", gettext_lazy("source of the CloudEvents: a URI or a path"), max_length=500)
     target_timeout = forms.FloatField(
         label=capfirst(LABELS["timeout"]), required=False, min_value=0.1, max_value=3600,
-        help_text=gettext_lazy("to wait for the confirmation; never longer than the TTR of the job"),
+        help_text=gettext_lazy("longest wait for the target's confirmation; the TTR of the job limits it, too"),
     )  # fmt: skip
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -148,7 +148,7 @@ class TargetForm(forms.ModelForm):
         values["timeout"] = int(seconds) if seconds == int(seconds) else seconds
         handler = handlers.find(topic)
         if handler is not None:
-            text = _("This topic is handled in code, by %(where)s. Remove that first.")
+            text = _("This topic is handled in code, by %(where)s. Remove that code first.")
             self.add_error("target_kind", ValidationError(text, params={"where": handler.name}))
         try:
             stored_targets.check_new(values)
@@ -175,7 +175,7 @@ def _is_readable(stored: Any) -> bool:
 
 
 def description(stored: Any) -> str:
-    """Return a stored target as one line, in the language of the user; "" without one."""
+    """Return a stored target as one line of text, in the language of the user; "" for None."""
     if not _is_readable(stored):
         return "" if stored is None else _("not readable: %(value)s") % {"value": repr(stored)[:200]}
     names = [*stored_targets.FIELDS[stored["kind"]], "format", "source", "timeout"]

@@ -14,7 +14,7 @@ from ..states import Outcome, State
 from . import display
 
 NEWEST = 200  # events shown; a job that is retried every ten minutes may have thousands
-LONG_MS = 10_000  # from this length on, durations are shown in larger units, too
+LONG_MS = 10_000  # durations from this length on are also shown in larger units
 
 
 class Entry(NamedTuple):
@@ -46,7 +46,7 @@ def build(job: Job, now: datetime) -> tuple[list[Entry], bool]:
 
 
 def _is_creation(event: JobEvent) -> bool:
-    """Return whether the event records who scheduled the job; a running job may have been scheduled again."""
+    """Return whether the event records the job's creation; one with an attempt records a schedule() while it ran."""
     return event.outcome == Outcome.SCHEDULED and not event.attempt
 
 

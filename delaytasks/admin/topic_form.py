@@ -118,7 +118,7 @@ class TopicForm(TargetForm):
 
     @property
     def changed_settings(self) -> list[str]:
-        """The names of the changed columns. The reason is not a column, and the fields of the target are one."""
+        """The names of the changed columns: "target" for all fields of the target; nothing for the reason."""
         changed = [name for name in self.changed_data if name != "reason" and name not in target_form.FIELDS]
         return [*changed, "target"] if self.target_is_changed else changed
 

@@ -78,7 +78,7 @@ class TopicAdmin(TranslatedHistoryAdmin):
         return TopicChangeList
 
     def get_readonly_fields(self, request: HttpRequest, obj: Topic | None = None) -> tuple[str, ...]:
-        own = () if permissions.can_forward(request.user) else tuple(target_form.FIELDS)  # not in the form, then
+        own = () if permissions.can_forward(request.user) else tuple(target_form.FIELDS)  # read-only: not in the form
         return (*self.readonly_fields, *own) if obj is None else ("name", *self.readonly_fields, *own)
 
     def get_form(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
@@ -261,7 +261,8 @@ class TopicAdmin(TranslatedHistoryAdmin):
             return
         obj.save(update_fields=[name for name in form.changed_settings if name != "paused"])
         if "target" in form.changed_settings:
-            holds.release(obj._state.db or router.db_for_write(Topic), obj.name)  # by the target of before
+            # The topic may be held because its former target did not answer.
+            holds.release(obj._state.db or router.db_for_write(Topic), obj.name)
             served.forget_topic_settings()
         if "paused" in form.changed_settings and _update_paused(obj, obj.paused):
             action = Action.PAUSED if obj.paused else Action.RESUMED
@@ -269,9 +270,9 @@ class TopicAdmin(TranslatedHistoryAdmin):
             served.forget_topic_settings()
 
     def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:
-        """Return the message of a change without `paused`, which has a log entry of its own, with the reason."""
+        """Return the message of a change without `paused`: pausing has a log entry of its own, with the reason."""
         if not add:
-            names = {"target": "target_kind"}  # of the field whose label stands for all of them
+            names = {"target": "target_kind"}  # the label of this field stands for all fields of the target
             form.changed_data = [names.get(name, name) for name in form.changed_settings if name != "paused"]
         return super().construct_change_message(request, form, formsets, add)
 

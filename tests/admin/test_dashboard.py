@@ -80,7 +80,7 @@ def test_a_herd_is_marked_with_its_number_time_and_topics(admin_client):
     assert hours["herds"] == [[9, "1,234"]]
     assert hours["news"] == [f"1,234 at Tue 09:00: {TOPIC} 1,234"]
     assert hours["remarks"] == {"9": f"{TOPIC} 1,234"}
-    assert hours["summary"] == "1,234 fall due, most of them at Tue 09:00: 1,234."
+    assert hours["summary"] == "1,234 fall due. The busiest time is Tue 09:00: 1,234."
 
 
 def test_an_incomplete_count_is_marked():
@@ -322,8 +322,8 @@ def test_the_tiles_say_if_there_are_more_topics_than_counted(admin_client, monke
     make_job("dead:9", State.DEAD, topic="z.last")
     found = tiles(admin_client)
     assert found["dead"]["value"] == "3+"
-    assert found["dead"]["notes"] == ["t0 1, t1 1, t2 1", "of 3 topics: there are more"]
-    assert found["ready"]["notes"] == ["of 3 topics: there are more"], "it does not say that nothing is overdue"
+    assert found["dead"]["notes"] == ["t0 1, t1 1, t2 1", "counted for 3 topics only; there are more"]
+    assert found["ready"]["notes"] == ["counted for 3 topics only; there are more"], "not: nothing is overdue"
     assert found["reserved"]["value"] == "0+"
     Job.objects.filter(topic__in=["t1", "z.last"]).delete()
     cache.clear()

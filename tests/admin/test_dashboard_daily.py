@@ -53,7 +53,7 @@ def test_each_topic_shows_its_last_day_and_week_compared_with_the_week_before(ad
     found = past(admin_client)
 
     assert found["rows"] == [[TOPIC, "1,200", "+26 %", "1 s", "1,550", "+7 %", "1 min"]]
-    assert found["note"] == "the newest hour is that of Tue 00:00, 20 min ago"
+    assert found["note"] == "newest hour in the reports: Tue 00:00, 20 min ago"
     assert len(found["head"]) == 7
 
 

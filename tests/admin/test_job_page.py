@@ -218,7 +218,7 @@ def test_a_topic_that_requires_a_reason_gets_one(admin_client, reason):
     job = make_job("order:1")
     page = page_of(admin_client, job)
     assert "required" in page.partition('id="dt-reason"')[2].partition(">")[0]
-    assert "This topic requires one." in page
+    assert "This topic requires a reason." in page
     fields = {} if reason is None else {"reason": reason}
     answer = admin_client.post(
         "/admin/delaytasks/job/", {"action": "cancel_jobs", "_selected_action": job.pk, "index": 0, "_job": 1} | fields

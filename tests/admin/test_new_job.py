@@ -91,7 +91,7 @@ def test_a_local_time_that_does_not_exist_is_an_error(admin_client):
         ("body", "{", "Enter a valid JSON."),
         ("body", "[" * 100_000, "Enter a valid JSON."),
         ("body", "NaN", "Enter a valid JSON."),
-        ("body", json.dumps("x" * 70_000), "The body has at most 65,536 bytes as JSON."),
+        ("body", json.dumps("x" * 70_000), "The body may have at most 65,536 bytes as JSON."),
         ("priority", "10", "Ensure this value is less than or equal to 9."),
         ("ttr", "0", "Enter a time to run of at least 0.001 s and at most 7 d 0 h."),
         ("topic", "no.such", "Select a valid choice. no.such is not one of the available choices."),

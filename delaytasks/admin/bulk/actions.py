@@ -40,7 +40,7 @@ from . import selection
 from .forms import BulkForm, ReasonForm, question
 from .selection import Matches
 
-AT_ONCE = 100  # up to this many selected jobs are changed within the request: one page of the list
+AT_ONCE = 100  # most selected jobs to change within the request: one page of the list; more become a BulkChange
 
 
 def selected_ids(request: HttpRequest) -> list[int]:
@@ -55,7 +55,7 @@ def may_operate(request: HttpRequest) -> bool:
 
 
 class BulkActions(TranslatedHistoryAdmin):
-    """The part of JobAdmin that changes many jobs."""
+    """Mixin of JobAdmin with the actions on many jobs."""
 
     actions = ("cancel_jobs", "postpone_jobs", "run_jobs_now", "retry_jobs")
 
@@ -74,7 +74,7 @@ class BulkActions(TranslatedHistoryAdmin):
             response.context_data["all_url"] = self._url("job_all") + query  # type: ignore[attr-defined]
         return response
 
-    # Selected jobs. A job is processed even if it no longer matches the list's filters; its result says what happened.
+    # Actions on selected jobs. They also process a job that no longer matches the list's filters.
 
     def response_action(self, request: Any, queryset: QuerySet, *args: Any, **kwargs: Any) -> HttpResponse | None:
         ids = selected_ids(request)
@@ -82,7 +82,7 @@ class BulkActions(TranslatedHistoryAdmin):
         request.POST.setlist(ACTION_CHECKBOX_NAME, [str(job_id) for job_id in ids])
         response = super().response_action(request, self.get_queryset(request).filter(pk__in=ids), *args, **kwargs)
         if isinstance(response, HttpResponseRedirect) and "_job" in request.POST and len(ids) == 1:
-            return HttpResponseRedirect(self._url("job_change", *ids))  # the button was on the job's page
+            return HttpResponseRedirect(self._url("job_change", *ids))  # return to the job's page, where the button was
         return response
 
     @admin.action(permissions=["operate"], description=gettext_lazy("Cancel"))
@@ -135,20 +135,20 @@ class BulkActions(TranslatedHistoryAdmin):
         context |= {"action_name": request.POST.getlist("action")[-1], "title": context["question"]}
         return self._page(request, context, first)
 
-    # All matching jobs
+    # The change of all matching jobs
 
     def act_on_all(self, request: HttpRequest) -> HttpResponseBase:
         """Show the number of matching jobs and a form (GET), or store the jobs' ids and start the change (POST)."""
         if not self.has_operate_permission(request):
             raise PermissionDenied
         query: Any = request.GET.copy()
-        query.pop(PAGE_VAR, None)  # the page of the list does not matter
+        query.pop(PAGE_VAR, None)  # the change is not limited to a page of the list
         request.GET = query
-        request._delaytasks_rows = selection.SAMPLE  # type: ignore[attr-defined]  # less than a page
+        request._delaytasks_rows = selection.SAMPLE  # type: ignore[attr-defined]  # load a sample instead of a page
         try:
             cl = self.get_changelist_instance(request)
         except IncorrectLookupParameters:
-            return HttpResponseRedirect(self._list_url(request))  # the list shows the error
+            return HttpResponseRedirect(self._list_url(request))  # the list's view shows the error
         if not selection.operations(request) or not selection.is_explicit(request, cl):
             return self._refuse(request, cl)
         if request.method != "POST":
@@ -201,7 +201,7 @@ class BulkActions(TranslatedHistoryAdmin):
             "everything_url": f"?{urlencode({ALL_VAR: 1})}",
             "narrower": [],
         }
-        if refused == TOO_MANY and not {"state", "due"} & set(request.GET):  # suggest to leave out ended jobs
+        if refused == TOO_MANY and not {"state", "due"} & set(request.GET):  # suggest filters that leave out ended jobs
             states = ((filters.LIVE_VALUE, _("only live jobs")), ("dead", _("only dead jobs")))
             query = request.GET.dict()
             context["narrower"] = [(f"?{urlencode(query | {'state': state})}", label) for state, label in states]
@@ -261,7 +261,7 @@ class BulkActions(TranslatedHistoryAdmin):
 
 
 def _must_confirm(request: HttpRequest, operation: Operation, jobs: QuerySet) -> bool:
-    """Return whether to ask first: Cancel and Run now cannot be undone. Do not ask if no job would change."""
+    """Return whether Cancel or Run now needs a confirmation, because it would change a job and cannot be undone."""
     if operation not in (CANCEL, RUN_NOW) or request.POST.get("confirmed"):
         return False
     if operation == CANCEL:
@@ -274,7 +274,7 @@ def _form_context(form: ReasonForm, count: int, matches: Matches) -> dict[str, A
     return {
         "form": form,
         "count": count,
-        "plain_count": str(count),  # as text: templates add the separators of the site's number format
+        "plain_count": str(count),  # a string: templates would format a number with the site's separators
         "shown_count": f"{count:,}",
         "question": question(None if has_choice else form.operation, count),
         "cannot_be_undone": not has_choice and form.operation == CANCEL,

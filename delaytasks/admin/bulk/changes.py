@@ -31,10 +31,10 @@ from .actions import may_operate
 from .forms import question
 
 State = BulkChange.State
-QUIET = timedelta(seconds=5)  # longest normal wait for a worker: an idle one starts a change faster
-LOST = timedelta(seconds=15)  # longest normal time without progress: a batch takes a moment, and the next follows
+QUIET = timedelta(seconds=5)  # after this wait, the page says that no worker is free; an idle one starts sooner
+LOST = timedelta(seconds=15)  # after this time without progress, the page says so; a batch takes only a moment
 POLL_MS = 1_000  # polling interval of the progress page
-MAX_FILTERED = 1000  # users who may not see every topic see only changes among this many newest ones
+MAX_FILTERED = 1000  # users who may not see every topic can find only the newest changes, up to this number
 
 
 @admin.register(BulkChange)
@@ -135,7 +135,7 @@ class BulkChangeAdmin(TranslatedHistoryAdmin):
             "change": change,
             "progress": self._progress(change),
             "can_go_on": changes.can_resume(change.pk, using=router.db_for_write(BulkChange)),
-            "every_ms": str(POLL_MS),  # as text: templates add the separators of the site's number format
+            "every_ms": str(POLL_MS),  # a string: templates would format a number with the site's separators
             "requested": self.requested(change),
             "filters": selection.describe(_request_data(change, "filters"), request, job_admin),
             "topics": [(name, f"{count:,}") for name, count in _request_data(change, "topics").items()],

@@ -26,7 +26,7 @@ SAMPLE = 10
 class Matches(NamedTuple):
     number: int
     topics: Counter[str]
-    ids: list[int]  # in the list's order; empty if the jobs were only counted
+    ids: list[int]  # ids of the jobs in the list's order; empty if the jobs were only counted
     ended: int = 0  # finished or cancelled jobs, which no operation changes
     refused: str = ""  # "many": more jobs than a change may have; "wide": too many rows to read; or ""
 
@@ -75,7 +75,7 @@ def _select(cl: Any, request: HttpRequest, using: str) -> Selection | str:
 
 
 def _found_by_id(cl: Any, selected: Selection) -> list[Job]:
-    """Return a list of the job whose ID is the search term; empty without one, or if its key matches, too."""
+    """Return [the job whose ID is the search term]. Return [] if there is none, or if its key matches as well."""
     prefix, topics = selected.scan.job_filter.key_prefix, selected.scan.job_filter.topics or ()
     job_id = parse_id(prefix)
     if job_id is None:

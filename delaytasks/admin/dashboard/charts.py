@@ -15,7 +15,7 @@ from ...states import Outcome
 from .labels import clock_time, local, number, span, topic_counts
 
 Json = dict[str, Any]
-LATENESS_TICKS = (1, 10, 100, 1_000, 10_000, 60_000, 600_000, 3_600_000, 36_000_000, 86_400_000, 864_000_000)  # ms
+LATENESS_TICKS = (1, 10, 100, 1_000, 10_000, 60_000, 600_000, 3_600_000, 36_000_000, 86_400_000, 864_000_000)  # in ms
 MINUTES, HOURS, ENDED, TROUBLE, LATE = "minutes", "hours", "ended", "trouble", "late"
 LAST_HOUR_CHARTS = (ENDED, TROUBLE, LATE)
 
@@ -45,7 +45,9 @@ def due_chart(jobs: Forecast, label: Callable[[int], str], *, every: int) -> Jso
         "series": [
             {"name": "due", "label": pgettext("how many are", "due"), "values": [each.due.number for each in bins]}
         ],
-        "legend": [("herd", _("herd: many more jobs than around it"))] if any(each.herd for each in bins) else [],
+        "legend": [("herd", _("herd: many more jobs than before and after"))]
+        if any(each.herd for each in bins)
+        else [],
         "texts": [[number(each.due) for each in bins]],
         "more": [n for n, each in enumerate(bins) if not each.due.complete],
         "herds": [(n, number(each.due)) for n, each in enumerate(bins) if each.herd],
@@ -77,7 +79,7 @@ def _summary(jobs: Forecast, label: Callable[[int], str]) -> str:
     most = max(jobs.bins, key=lambda each: each.due.number)
     if not most.due.number:
         return _("No jobs fall due.")
-    return _("%(sum)s fall due, most of them at %(time)s: %(most)s.") % {
+    return _("%(sum)s fall due. The busiest time is %(time)s: %(most)s.") % {
         "sum": number(jobs.sum), "time": label(most.at_ms), "most": number(most.due),
     }  # fmt: skip
 

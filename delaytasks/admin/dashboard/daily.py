@@ -11,7 +11,7 @@ from ...monitoring.daily_stats import PeriodStats, TopicHistory
 from .labels import day_and_time, number, span
 
 Json = dict[str, Any]
-MAX_TOPICS = 20  # topics with the most events
+MAX_TOPICS = 20  # rows of the table: the topics with the most events
 
 
 def table(statistics: dict[str, TopicHistory], topics: Collection[str] | None, using: str) -> Json:
@@ -27,8 +27,8 @@ def table(statistics: dict[str, TopicHistory], topics: Collection[str] | None, u
     most = sorted(by_topic.items(), key=lambda pair: (-pair[1].day.happened, -pair[1].week.happened, pair[0]))
     return {
         "head": [
-            _("Topic"), _("Events, last 24 h"), _("against the week before"), _("Late, p95 of the worst hour"),
-            _("Events, last 7 days"), _("against the week before"), _("Late, p95 of the worst hour"),
+            _("Topic"), _("Events, last 24 h"), _("change from a week earlier"), _("Late, p95 of the worst hour"),
+            _("Events, last 7 days"), _("change from a week earlier"), _("Late, p95 of the worst hour"),
         ],
         "rows": [[topic, *_row(past)] for topic, past in most[:MAX_TOPICS]],
         "note": " · ".join(_notes(by_topic, using)),
@@ -51,7 +51,7 @@ def change(now: PeriodStats, before: PeriodStats) -> str:
 def _notes(by_topic: dict[str, TopicHistory], using: str) -> list[str]:
     newest_ms = max(clock.to_ms(each.newest) for each in by_topic.values())
     age = span(max(0, databases.now_ms(using) - newest_ms))
-    notes = [_("the newest hour is that of %(time)s, %(age)s ago") % {"time": day_and_time(newest_ms), "age": age}]
+    notes = [_("newest hour in the reports: %(time)s, %(age)s ago") % {"time": day_and_time(newest_ms), "age": age}]
     more = len(by_topic) - MAX_TOPICS
     if more > 0:
         notes.append(ngettext("%(n)s more topic", "%(n)s more topics", more) % {"n": number(more)})

@@ -1,4 +1,4 @@
-"""The words of the board that are not everyday language, explained in a sentence each."""
+"""Short explanations of the technical terms on the board."""
 
 from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
@@ -14,7 +14,7 @@ def glossary() -> list[tuple[str, str]]:
             _("Late"),
             _("How long after its due time a job began. p50: half of the jobs; p99: 99 of 100 were not later."),
         ),
-        (_("Dead"), _("All attempts of the job have failed. It stays until somebody retries or cancels it.")),
+        (_("Dead"), _("The job has failed for good. It stays until somebody retries or cancels it.")),
         (_("Paused topics"), _("Their jobs become due and wait until the topic is resumed.")),
         (_("TTR"), _("Time to run: how long one attempt may take before it is stopped.")),
         (_("Mover"), _("The program part that finds due jobs and hands them to workers.")),

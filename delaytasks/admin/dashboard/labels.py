@@ -13,7 +13,7 @@ MAX_NAMES = 3  # topics named on a tile
 
 
 def local(ms: int) -> datetime:
-    """Return the time in the active time zone, which is the viewer's."""
+    """Convert ms since 1970 to a datetime in the active time zone, which is the viewer's."""
     return timezone.localtime(clock.from_ms(ms))
 
 

@@ -20,7 +20,7 @@ def table(statistics: Statistics) -> Json:
         notes.append(ngettext("%(n)s more schedule", "%(n)s more schedules", more) % {"n": number(more)})
     return {
         "head": [
-            _("Schedule"), _("Topic"), _("Next run"), _("Drift of the newest"), _("Largest drift"), _("Begun"),
+            _("Schedule"), _("Topic"), _("Next run"), _("Drift of the newest run"), _("Largest drift"), _("Begun"),
             _("Missed"), _("Skipped"),
         ],
         "rows": [_row(each) for each in statistics.schedules],

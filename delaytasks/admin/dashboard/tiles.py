@@ -22,16 +22,16 @@ Json = dict[str, Any]
 ViewUrl = Callable[..., str]
 OK, WARNING, ERROR, PLAIN = "ok", "warning", "error", ""
 AUDITS_MISSED = 3  # after this many missed audits, it is unknown whether the mirror is correct
-MAX_FAILED_RATIO = 0.1  # failed attempts of all attempts; a higher ratio is a warning
+MAX_FAILED_RATIO = 0.1  # failed attempts divided by all attempts; the tile shows a warning above it
 
 
 def tile(
     name: str, label: str, value: str, *notes: str, level: str = PLAIN, url: str = "", wrong: Wrong | None = None
 ) -> Json:
-    """Return a tile.
+    """Return a tile as JSON.
 
-    url     of the list that the number counts
-    wrong   the state of a tile whose level is WARNING or ERROR: the tile says what to do about it
+    url     the page that lists what the number counts
+    wrong   the problem, if the level is WARNING or ERROR: the tile shows what to do about it
     """
     level_text = {OK: "", PLAIN: "", WARNING: _("needs attention"), ERROR: _("problem")}[level]
     return {
@@ -60,7 +60,7 @@ def due_tiles(minutes: Forecast, hours: Forecast) -> Iterator[Json]:
 
 def status_tiles(all_statuses: TopicStatuses, view_url: ViewUrl, topic: str = "") -> Iterator[Json]:
     statuses = all_statuses.topics
-    scope = "" if all_statuses.complete else _("of %(n)d topics: there are more") % {"n": len(statuses)}
+    scope = "" if all_statuses.complete else _("counted for %(n)d topics only; there are more") % {"n": len(statuses)}
 
     def jobs(state: str) -> str:
         query = {"state": state} | ({"topic": topic} if topic else {})
@@ -145,7 +145,7 @@ def _mover_tile(status: health.Health) -> Json:
 
 
 def _beat_tile(status: health.Health) -> Json:
-    """Return the tile of Celery's beat: whether a worker has run the sweep that beat sends."""
+    """Return the tile of Celery's beat: whether a worker has recently run the sweep, which beat sends."""
     if readiness.is_sweeping(status):
         checked = _("last sweep %(span)s ago") % {"span": span(status.sweep_age_ms)}
         return tile("beat", _("Beat"), _("alive"), checked, level=OK)

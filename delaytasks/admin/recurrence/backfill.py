@@ -1,4 +1,4 @@
-"""The page that backfills a range of a schedule: it shows what it would make, and makes it when that is confirmed."""
+"""The page that backfills a range of a schedule: it previews the missing runs, and makes them after a confirmation."""
 
 from typing import Any, NamedTuple
 
@@ -23,11 +23,11 @@ from .schedule_form import local_text
 
 
 class Preview(NamedTuple):
-    """What a backfill would make; nothing is stored.
+    """The result of a backfill that is not confirmed yet. Nothing is stored.
 
-    number        of runs in the range
-    existing      how many of them ran or are live: they are not made again
-    first, last   in the schedule's zone; "" without runs
+    number        number of runs in the range
+    existing      number of runs in the range that ran or are live, and are not made again
+    first, last   times of the first and the last run in the range, in the schedule's zone; "" if there are none
     """
 
     number: int
@@ -41,7 +41,7 @@ class Preview(NamedTuple):
 
 
 class BackfillPage(TranslatedHistoryAdmin):
-    """The part of ScheduleAdmin that backfills. As the actions of the list, it is for all who may change schedules."""
+    """Mixin of ScheduleAdmin with the backfill page, for users who may change schedules."""
 
     def get_urls(self) -> list[Any]:
         view = self.admin_site.admin_view(self.backfill_view)
@@ -54,7 +54,7 @@ class BackfillPage(TranslatedHistoryAdmin):
         return super().render_change_form(request, context, *args, **kwargs)
 
     def backfill_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Show the form, and what the range in the query would make (GET), or make it (POST)."""
+        """Show the form and a preview of the range in the query, if there is one (GET), or make the runs (POST)."""
         if not self.has_change_permission(request):
             raise PermissionDenied
         row: Schedule | None = self.get_object(request, object_id)
@@ -109,7 +109,7 @@ class BackfillPage(TranslatedHistoryAdmin):
 
 
 def _preview(form: BackfillForm) -> Preview | None:
-    """Return what a form's range would make, or None if it is not valid."""
+    """Return the preview of the form's range, or None if the range is not valid."""
     if form.firings is None:
         return None
     if not form.firings:

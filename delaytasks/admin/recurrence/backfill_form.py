@@ -17,11 +17,11 @@ from ...recurrence.wall_times import Firing
 from ..topic_form import checked_reason
 from .schedule_form import local_text
 
-YEARS = range(1970, 9999)  # the first as in the API
+YEARS = range(1970, 9999)  # the engine refuses earlier ranges, too
 
 
 class WallTimeField(forms.DateTimeField):
-    """A time that clocks show. Returns a naive datetime: the form knows the zone."""
+    """A field for a local time. Its value is a naive datetime; the form interprets it in the schedule's zone."""
 
     def __init__(self, **kwargs: Any) -> None:
         widget = forms.DateTimeInput(attrs={"type": "datetime-local", "step": "1"})
@@ -45,7 +45,7 @@ class BackfillForm(forms.Form):
 
     firings      the runs of the range; None: the range is not valid
     start, end   aware; set if the range is valid
-    notes        how times were read that clocks skip or show twice. Of the latter, the range includes both
+    notes        messages about a start or an end that clocks skip or show twice; if twice, the range includes both
     """
 
     first_at = WallTimeField(label=gettext_lazy("From"))
@@ -58,7 +58,7 @@ class BackfillForm(forms.Form):
     def __init__(self, *args: Any, row: Schedule, confirmed: bool = False, **kwargs: Any) -> None:
         """Create the form.
 
-        confirmed   whether the user has seen the preview, and so the field for the reason, which the topic may require
+        confirmed   whether the user has seen the preview. The field for a required reason is shown only with it
         """
         super().__init__(*args, **kwargs)
         self.row, self.using = row, databases.alias(row._state.db)
@@ -107,7 +107,7 @@ class BackfillForm(forms.Form):
             case "unknown":
                 until = schedules.unknown_until_of(self.row) or self.end
                 text = _(
-                    "Nobody knows which runs there were up to %(until)s: the schedule had another time zone or topic, "
+                    "There is no record of the runs up to %(until)s: the schedule had another time zone or topic, "
                     "or its old jobs were deleted. Enter times after that."
                 )
                 return text % {"until": local_text(until, self.zone)}

@@ -1,4 +1,4 @@
-"""Exceptions of calendars in the admin, below the picture of a year."""
+"""Exceptions to calendars in the admin. Their list is shown below a picture of the year."""
 
 from collections.abc import Callable
 from datetime import date
@@ -23,7 +23,7 @@ from . import year as picture
 
 
 class CalendarDayForm(forms.ModelForm):
-    """The form of an exception. The calendars to choose from are those of the code."""
+    """The form of an exception. It offers the calendars that the code declares as editable, and the stored one."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -73,7 +73,7 @@ class CalendarDayAdmin(TranslatedHistoryAdmin):
         css: ClassVar = {"all": ["delaytasks/admin.css", "delaytasks/calendar.css"]}
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Show the list with the year that ?year= names; the other parameters are the list's own."""
+        """Show the list and the picture of the year in ?year=. Django's list handles the other parameters."""
         query = request.GET.copy()
         years = query.pop("year", [])
         request.GET = query  # type: ignore[assignment]
@@ -99,7 +99,7 @@ class CalendarDayAdmin(TranslatedHistoryAdmin):
         return "?" + urlencode({"calendar": name, "year": year})
 
     def _url_of(self, request: HttpRequest, name: str) -> Callable[[date], str]:
-        """Return a function of the URL where the user adds or changes the exception of a day."""
+        """Return a function: day -> URL to add or change the exception of that day; "" if the user may not add one."""
         rows = CalendarDay.objects.filter(calendar=name).values_list("day", "pk")
         stored = dict(rows) if self.has_view_or_change_permission(request) else {}
         site, may_add = self.admin_site.name, self.has_add_permission(request)

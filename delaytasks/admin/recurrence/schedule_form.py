@@ -1,4 +1,4 @@
-"""The form of a schedule in the admin, and the next runs of times that are not saved yet."""
+"""The form of a schedule in the admin, and a preview of the next runs before it is saved."""
 
 from datetime import datetime, timedelta, tzinfo
 from typing import Any
@@ -45,7 +45,7 @@ class ScheduleForm(forms.ModelForm):
     ttr = forms.FloatField(label=SECONDS["ttr"], required=False, min_value=0.001)
     start_at = forms.SplitDateTimeField(
         label=_("start"), required=False, widget=AdminSplitDateTime(),
-        help_text=_("empty: now; the beginning of every, delay and period, and of a recurrence rule"),
+        help_text=_("the time from which every, delay, period and a recurrence rule count; empty: now"),
     )  # fmt: skip
 
     class Meta:
@@ -62,14 +62,14 @@ class ScheduleForm(forms.ModelForm):
         self.keep_topic()
 
     def keep_topic(self) -> None:
-        """Offer the schedule's own topic, also where no handler is registered for it."""
+        """Add the schedule's own topic to the choices, even if it has no handler here."""
         field, own = self.fields.get("topic"), self.instance.topic
         if isinstance(field, forms.ChoiceField) and own:
             choices = dict([(own, own), *field.widget.choices])
             field.choices = list(choices.items())
 
     def clean(self) -> dict[str, Any]:
-        """Check the definition as a whole. Keep it as `definition`."""
+        """Validate the schedule as a whole, and keep it in self.definition."""
         values: dict[str, Any] = super().clean() or self.cleaned_data
         if self.errors:
             return values
@@ -82,7 +82,7 @@ class ScheduleForm(forms.ModelForm):
         same["body"] = {} if values.get("body") is None else values["body"]
         start = values["start_at"]
         if self.instance.pk is not None and "start_at" not in self.changed_data:
-            start = self.instance.start_at  # the field shows whole seconds
+            start = self.instance.start_at  # with its fraction of a second, which the field does not show
         try:
             self.definition = Definition(start=start, **durations, **same)
             schedules.check_runs(self.definition, None if self.instance.pk is None else self._stored())
@@ -91,19 +91,19 @@ class ScheduleForm(forms.ModelForm):
         return values
 
     def _stored(self) -> Schedule:
-        """Return the row as it is stored: Django sets the form's values on its instance."""
+        """Return the row as it is stored: Django has already set the form's values on self.instance."""
         return Schedule.objects.using(self.instance._state.db).get(pk=self.instance.pk)
 
 
 class TimesForm(ScheduleForm):
-    """The times alone."""
+    """A ScheduleForm for previews, without the fields for name, topic and body."""
 
     class Meta(ScheduleForm.Meta):
         fields = ("tz", "cron", "rrule", "repeat", "gap", "overlap")
 
 
 def next_lines(row: Schedule, count: int, *, after: datetime | None = None) -> list[str]:
-    """Return the next runs in the schedule's own zone, or why there are none."""
+    """Return the times of the next runs as texts in the schedule's zone, or the error as the only text."""
     try:
         zone = to_zone(row.tz)
         firings = schedules.next_firings(row, count, after=after)
@@ -118,7 +118,7 @@ def local_text(moment: datetime, zone: tzinfo) -> str:
 
 
 def preview_lines(data: Any) -> list[str]:
-    """Return the next ten runs of the times that a form has, or what is wrong with them. Stores nothing."""
+    """Return the next ten runs for the data of a ScheduleForm as texts, or the form's errors. Stores nothing."""
     form = TimesForm(data, instance=Schedule(name="preview", topic="preview", body={}))
     if not form.is_valid():
         fields = {name: field.label for name, field in form.fields.items()}

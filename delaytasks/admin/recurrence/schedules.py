@@ -44,7 +44,7 @@ class ScheduleAdmin(BackfillPage):
         return [path("preview/", view, name="delaytasks_schedule_preview"), *super().get_urls()]
 
     def preview_view(self, request: HttpRequest) -> JsonResponse:
-        """Return the next ten runs of the times in the query, which have the names of the form's fields."""
+        """Return the next ten runs for the form's values in the query string, as JSON."""
         if not (self.has_view_permission(request) or self.has_add_permission(request)):
             raise PermissionDenied
         return JsonResponse({"lines": preview_lines(request.GET)})
@@ -57,7 +57,7 @@ class ScheduleAdmin(BackfillPage):
         return queryset if limit is None else queryset.filter(topic__in=limit)
 
     def has_change_permission(self, request: HttpRequest, obj: Schedule | None = None) -> bool:
-        """Return False for a schedule of the code: the next `schedules apply` would undo the change."""
+        """Return False for schedules that staff did not define: those of the code, and series of schedule() calls."""
         return super().has_change_permission(request, obj) and (obj is None or obj.source == Schedule.Source.STAFF)
 
     def has_delete_permission(self, request: HttpRequest, obj: Schedule | None = None) -> bool:
@@ -105,7 +105,7 @@ class ScheduleAdmin(BackfillPage):
 
     @admin.display(description=_("the next ten runs"))
     def next_runs(self, row: Schedule) -> SafeString:
-        """Return the next ten runs in the schedule's own zone. A script follows what is typed into the form."""
+        """Return the next ten runs in the schedule's zone. schedule.js updates them while the form is edited."""
         lines = next_lines(row, 10) if row.pk else []
         url = reverse(f"{self.admin_site.name}:delaytasks_schedule_preview")
         shown = format_html_join("", "{}<br>", ((line,) for line in lines)) or display.EMPTY

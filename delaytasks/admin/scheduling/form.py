@@ -20,7 +20,7 @@ from ..bulk.forms import UNITS, UNITS_MS
 
 
 class BodyField(forms.JSONField):
-    """A JSON value. JSON that is too deep for Python's parser is an error of the user, too."""
+    """A JSON field. JSON that is nested too deeply for Python's parser is a ValidationError, too."""
 
     def to_python(self, value: Any) -> Any:
         try:
@@ -29,7 +29,7 @@ class BodyField(forms.JSONField):
             raise ValidationError(self.error_messages["invalid"], code="invalid") from error
 
     def bound_data(self, data: Any, initial: Any) -> Any:
-        """Return what the user has typed as it is: parsing it again could fail again."""
+        """Return the user's input unchanged: Django's method would parse it again, which could raise."""
         return InvalidJSONInput("" if data is None else data)
 
 
@@ -78,7 +78,7 @@ class NewJobForm(forms.Form):
         need_reason   those that require a reason
         """
         super().__init__(*args, **kwargs)
-        none = [] if len(topics) == 1 else [("", "---------")]  # so that nobody takes the first one by mistake
+        none = [] if len(topics) == 1 else [("", "---------")]  # so that nobody submits the first topic by mistake
         self.fields["topic"].choices = [*none, *((name, name) for name in topics)]  # type: ignore[attr-defined]
         self.topics, self.need_reason = topics, need_reason
         self.terms: dict[str, Any] = {}
@@ -127,7 +127,7 @@ class NewJobForm(forms.Form):
         if isinstance(error, BadKey):
             return "key", _("Enter 1 to 255 printable characters.")
         if isinstance(error, BodyTooLarge):
-            return "body", _("The body has at most %(most)s bytes as JSON.") % {
+            return "body", _("The body may have at most %(most)s bytes as JSON.") % {
                 "most": f"{conf.get().max_body_bytes:,}"
             }
         if isinstance(error, BadBody):

@@ -95,7 +95,7 @@ class NewJobPage(BulkActions):
             "opts": self.opts,
             "title": _("Schedule a job"),
             "form": form,
-            "adminform": AdminForm(form, FIELDSETS, {}, model_admin=self),  # type: ignore[arg-type]  # not of a model
+            "adminform": AdminForm(form, FIELDSETS, {}, model_admin=self),  # type: ignore[arg-type]  # no ModelForm
             "facts": _facts(form.topics, form.need_reason),
             "list_url": self._url("job_changelist"),
             "zone_notice": display.zone_notice(request),

@@ -1,4 +1,4 @@
-"""The countdown of a service level: HTML that is right when it is sent, and what sla.js needs to go on."""
+"""The countdown of a service level: HTML with the value of now, and the data with which sla.js continues it."""
 
 import json
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from ...clock import from_ms, to_ms
 from ...service_levels.clocks import MS, PAUSED, RUNNING
 from ...service_levels.service_level import SlaStatus
 
-# What a page knows in advance; then its countdown stands still until it is loaded again.
+# Limits of the open times that a page gets. After the last one, its countdown stops until the page is reloaded.
 SPANS = 8
 DAYS = timedelta(days=60)
 
@@ -28,7 +28,7 @@ def open_spans(calendar: Calendar | None, now_ms: int) -> list[tuple[int, int]]:
 
 
 def html(status: SlaStatus, spans: Sequence[tuple[int, int]], now_ms: int, name: str) -> SafeString:
-    """Return the state of a service level and the working time left; negative after the breach."""
+    """Return HTML with the state of a service level and the working time left, which is negative after the breach."""
     word, style = _badge(status)
     return format_html(
         '{name}<span class="dt-state dt-{style}">{word}</span> '

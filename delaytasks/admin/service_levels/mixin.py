@@ -25,16 +25,16 @@ class SlaMixin:
         class TicketAdmin(SlaMixin, ModelAdmin):
             list_display = ("__str__", "state", "sla_status")
 
-    It shows the state of each service level and a countdown of the working time left, which stands still outside of
-    open hours and while paused. The page of a row has it too; a ModelAdmin with `fields` or `fieldsets` names
-    `sla_status` there. A list needs one more query for each service level.
+    The column shows the state of each service level and a countdown of the working time left, which stops outside of
+    open hours and while the clock is paused. The page of a row shows the same; if the ModelAdmin sets `fields` or
+    `fieldsets`, add `sla_status` to them. The list makes one more query for each service level.
     """
 
     model: type[Model]
 
     @property
     def media(self) -> Media:
-        """The files of the ModelAdmin, and those of the countdown."""
+        """The media of the ModelAdmin, and those of the countdown."""
         ours = Media(css={"all": ["delaytasks/admin.css"]}, js=["delaytasks/sla.js"])
         return super().media + ours  # type: ignore[misc]
 
@@ -44,7 +44,7 @@ class SlaMixin:
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         changelist = super().get_changelist_instance(request)  # type: ignore[misc]
-        _prepare(self.model, list(changelist.result_list))  # the same instances are listed
+        _prepare(self.model, list(changelist.result_list))  # the list renders these instances
         return changelist
 
     @display(description=_("service level"))
@@ -57,7 +57,7 @@ class SlaMixin:
 
 
 def _prepare(model: type[Model], rows: Sequence[Any]) -> None:
-    """Give each row the texts of its service levels."""
+    """Set _delaytasks_sla on each row: a list with the HTML of each service level."""
     for row in rows:
         row._delaytasks_sla = []
     levels = declared_on(model)

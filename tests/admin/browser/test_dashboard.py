@@ -190,7 +190,7 @@ def test_each_chart_has_a_live_table_that_opens_by_keyboard(page):
 def test_each_chart_has_a_text_alternative(page):
     plot = page.locator("#dt-chart-minutes .dt-plot")
     assert plot.get_attribute("role") == "img"
-    assert plot.get_attribute("aria-label") == "49 fall due, most of them at 00:01: 1."
+    assert plot.get_attribute("aria-label") == "49 fall due. The busiest time is 00:01: 1."
 
 
 def test_one_topic_is_chosen_without_a_page_load(page, site):
