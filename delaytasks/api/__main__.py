@@ -7,7 +7,7 @@ import django
 
 def main() -> None:
     django.setup()
-    from .schema.document import as_yaml  # the views need the apps
+    from .schema.document import as_yaml  # after django.setup(): the views import models
 
     sys.stdout.write(as_yaml())
 

@@ -121,7 +121,7 @@ class GrantInline(admin.TabularInline):
 
 
 class TokenChangeList(ChangeList):
-    """The list of tokens. Finds out once for all rows which topics the user may see."""
+    """The list of tokens. Checks once for all rows which topics the user may see."""
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
@@ -143,7 +143,7 @@ class TokenAdmin(TranslatedHistoryAdmin):
     inlines: ClassVar = [GrantInline]
 
     class Media:
-        css = {"all": ["delaytasks/admin.css"]}  # noqa: RUF012  the name and the form are Django's
+        css = {"all": ["delaytasks/admin.css"]}  # noqa: RUF012  Django defines this attribute
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Token]:
         return super().get_queryset(request).prefetch_related("grants")
@@ -214,7 +214,7 @@ class TokenAdmin(TranslatedHistoryAdmin):
         obj.save()
 
     def response_add(self, request: HttpRequest, obj: Any, post_url_continue: str | None = None) -> HttpResponse:
-        """Show the secret in this response only: a message would travel in a cookie or be stored with the session."""
+        """Show the secret in this response. Django would store a message with the secret in a cookie or the session."""
         request.current_app = self.admin_site.name
         context = {
             **self.admin_site.each_context(request), "title": _("Token created"), "opts": self.opts, "token": obj,

@@ -90,7 +90,7 @@ def classify(error: Exception) -> Problem | None:
 
 
 def _is_read_only(error: Exception) -> bool:
-    """Return whether PostgreSQL takes no changes: after a failover, the address may lead to a standby for a while."""
+    """Return whether PostgreSQL is read-only: after a failover, its host name may lead to a standby for a while."""
     return isinstance(error, InternalError) and getattr(error.__cause__, "sqlstate", None) == READ_ONLY
 
 
@@ -155,7 +155,7 @@ _FRAMEWORK: dict[type[Exception], tuple[str, str]] = {
 
 
 def _from_framework(error: Exception) -> Problem | None:
-    if isinstance(error, Http404 | drf.NotFound | Job.DoesNotExist):  # the last: pruned since it was looked up
+    if isinstance(error, Http404 | drf.NotFound | Job.DoesNotExist):  # DoesNotExist: deleted after its lookup
         return Problem(404, "not-found", "Not found.", "There is no such resource, or the caller may not see it.")
     if isinstance(error, PermissionDenied | drf.PermissionDenied):
         return Problem(403, "forbidden", "Permission denied.", str(error) or "The caller lacks permission.")

@@ -1,4 +1,4 @@
-"""Changes to a job by a caller: check for a required reason, and log changes by staff in Django's admin log."""
+"""Changes to a job by a caller of the API. They require a reason where the topic does, and are logged."""
 
 from collections.abc import Callable
 from typing import TypeVar

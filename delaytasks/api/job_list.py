@@ -15,7 +15,7 @@ from .access.permissions import Caller, Right
 from .serializers.requests import PageQuerySerializer, validated
 from .serializers.responses import JobSerializer, JobWithEventsSerializer
 
-MAX_EVENTS = 1000  # a job that polls a bank every ten minutes has thousands
+MAX_EVENTS = 1000  # events in a response; a job that polls every ten minutes has thousands
 
 
 def shown_job(

@@ -14,7 +14,7 @@ from .limits.lengths import declared_length
 Message = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-# The most of a refused body that is received and thrown away, so that the client sees the response.
+# Limits for receiving the rest of a refused body, which is thrown away. Without it, the client may miss the response.
 DISCARDED_BYTES = 4 * 1024 * 1024
 DISCARD_SECONDS = 5.0
 
@@ -65,10 +65,11 @@ class BodyLimit:
 
 
 def closing(receive: Receive, send: Send) -> Send:
-    """Return a function that sends the response to a request with an unread body, and has the connection closed.
+    """Return an ASGI send() for a request whose body was not read. It has the server close the connection.
 
-    Before that it receives the rest of the body, within limits, and throws it away: most clients send everything
-    before they read, and a connection that is closed with unread data is reset, so that they never see the response.
+    Before the end of the response, it receives the rest of the body, within limits, and throws it away: most clients
+    send everything before they read. Closing a connection with unread data resets it, and they would not see the
+    response.
     """
 
     async def send_and_close(message: Message) -> None:
@@ -107,7 +108,7 @@ async def _refuse(send: Send, status: int, kind: str, title: str, detail: str) -
 
 
 def _declared(headers: Iterable[tuple[bytes, bytes]]) -> tuple[int, bool]:
-    """Return the declared length of the body, 0 if none is, and whether another header declares it, too."""
+    """Return (Content-Length or 0, whether the request has both Content-Length and Transfer-Encoding)."""
     length, has_length, has_encoding = 0, False, False
     for name, value in headers:
         if name == b"content-length" and not has_length:

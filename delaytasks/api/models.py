@@ -64,7 +64,7 @@ class ServiceAccount(models.Model):
 
 
 class TokenManager(BaseAPIKeyManager):
-    """The library's key manager, with an integer primary key."""
+    """The key manager of djangorestframework-api-key, changed to use an integer primary key."""
 
     def get_queryset(self) -> models.QuerySet:
         return AnnouncingQuerySet(self.model, using=self._db)
@@ -72,7 +72,7 @@ class TokenManager(BaseAPIKeyManager):
     def assign_key(self, obj: Any) -> str:
         """Set prefix and hash of a new token. Return the secret, which is not stored."""
         secret: str = super().assign_key(obj)
-        obj.pk = None  # an integer instead of the library's prefix.hash, because ids appear in URLs and logs
+        obj.pk = None  # the database assigns an integer: the library's id has the hash, and ids appear in URLs
         return secret
 
     def usable(self) -> models.QuerySet:

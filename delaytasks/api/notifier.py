@@ -27,8 +27,8 @@ logger = logging.getLogger("delaytasks")
 IDLE_SECONDS = 60.0  # the thread ends after this time without waiting consumers
 WAKE_COUNT = 8  # consumers to wake when the number of ready jobs is unknown
 MIN_POLL_MS = 50  # shortest rest between two polls of the database
-BUSY_SECONDS = 0.02  # messages that come so soon after another are gathered
-GATHERED = 0.5  # for this part of AHEAD_MS: the mover makes jobs ready so long before they are due
+BUSY_SECONDS = 0.02  # messages that follow one another within this time are gathered
+GATHERED = 0.5  # messages are gathered for this part of AHEAD_MS, by which jobs become ready before they are due
 
 
 _numbers = itertools.count()
@@ -67,7 +67,7 @@ class Waiter:
 
 
 def _wake(waiters: Sequence[Waiter]) -> int:
-    """Wake these consumers, with one call for each event loop. Return how many there are in loops that run."""
+    """Wake these consumers, with one call for each event loop. Return the number of those whose loop is running."""
     by_loop: dict[asyncio.AbstractEventLoop, list[Waiter]] = defaultdict(list)
     for waiter in waiters:
         by_loop[waiter.loop].append(waiter)
@@ -94,7 +94,7 @@ class WaitingConsumers:
         self._thread: threading.Thread | None = None
 
     def join(self, topic: str) -> Waiter:
-        """Add a consumer at the end of the topic's queue. The caller tries to reserve afterwards: see rejoin()."""
+        """Add a consumer at the end of the topic's queue. Then the caller must try to reserve: see rejoin()."""
         waiter = Waiter(topic)
         self.rejoin(waiter)
         return waiter
@@ -102,7 +102,7 @@ class WaitingConsumers:
     def rejoin(self, waiter: Waiter) -> None:
         """Put a woken consumer back at its former place in the queue.
 
-        The caller tries to reserve afterwards: a job that became ready before would not wake the consumer.
+        Then the caller must try to reserve: a job that became ready earlier does not wake the consumer.
         """
         with self._lock:
             self._ensure_thread()

@@ -28,19 +28,21 @@ def sees(user: Any, topic: str) -> bool:
 def problem(user: Any, topic: str, rights: Collection[str]) -> str:
     """Return why the user may not grant these rights on the topic, or "".
 
-    The user must see the topic and its jobs. To grant "submit" or "produce", the user must be allowed to operate jobs;
-    for "manage", to change topics as well, because a manager pauses them; for "consume", which shows bodies with their
-    secrets, the user needs the permission grant_consume. All but "submit" need the permissions on schedules that they
-    include: "produce" to add, change and delete them, "manage" to change and delete, "consume" to view them.
+    The user must see the topic and its jobs. In addition, to grant a right, the user needs these permissions:
+
+    submit    operate on jobs
+    produce   operate on jobs; add, change and delete schedules
+    manage    operate on jobs; change topics, because a manager pauses them; change and delete schedules
+    consume   grant_consume, because a consumer sees the secrets in bodies; view schedules
     """
     if not permissions.can_view(user) or not sees(user, topic):
         return _("You do not see every topic. Grant topics that you see, by their full names.")
     if not permissions.can_operate(user) and {"submit", "produce", "manage"} & set(rights):
-        return _("You may not change jobs, so you cannot grant it.")
+        return _("You may not change jobs, so you cannot grant that right.")
     if "manage" in rights and not permissions.can_manage(user):
-        return _("You may not pause topics, so you cannot grant to manage them.")
+        return _("You may not pause topics, so you cannot grant the right to manage.")
     if "consume" in rights and not user.has_perm(CONSUME):
-        return _("Consumers read bodies with their secrets. You may not grant that.")
+        return _("You may not grant the right to consume: consumers read bodies with their secrets.")
     if not all(each.allows(user) for each in ScheduleRight if each.is_of(rights)):
         return _("You lack permissions on schedules that this right includes.")
     return ""

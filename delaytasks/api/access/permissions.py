@@ -31,23 +31,24 @@ from . import refusals, token_cache
 Returned = TypeVar("Returned")
 logger = logging.getLogger("delaytasks")
 SCHEME = "Bearer"
-MAX_REMEMBERED = 1000  # answers about the rights of one token
+MAX_REMEMBERED = 1000  # answers that Rights keeps for one token
 LAST_USED_INTERVAL = timedelta(minutes=1)  # minimum time between two writes of last_used_at
-DUMMY_HASH = Token.objects.key_generator.hash("nobody.has this")  # verified for unknown tokens, to take the same time
+# Verified if no token has the prefix, so that the request takes as long as for a wrong secret.
+DUMMY_HASH = Token.objects.key_generator.hash("nobody.has this")
 
 
 class Right(enum.StrEnum):
     """A right on a topic. Each granted right except SUBMIT includes READ."""
 
     READ = "read"
-    SUBMIT = "submit"  # create jobs, and see none: neither what is live, nor what became of one's own jobs
+    SUBMIT = "submit"  # create jobs without seeing any, not even one's own
     PRODUCE = "produce"
     CONSUME = "consume"
     MANAGE = "manage"
 
 
 class ScheduleRight(enum.Enum):
-    """An operation on a schedule: the rights of tokens, any of which allows it, and the permission of staff."""
+    """An operation on schedules: the rights of which a token needs one, and the permission that staff need."""
 
     READ = (Right.READ,), "view"
     CREATE = (Right.PRODUCE,), "add"
@@ -64,17 +65,17 @@ class ScheduleRight(enum.Enum):
         return f"delaytasks.{self.value[1]}_schedule"
 
     def is_of(self, rights: Collection[str]) -> bool:
-        """Return whether a token with these granted rights has this right."""
+        """Return whether a token with these granted rights may do this."""
         return bool(set(rights) & set(INCLUDING_READ if Right.READ in self.rights else self.rights))
 
     def allows(self, user: Any) -> bool:
-        """Return whether the staff user has the permission, as in the admin: who changes schedules sees them."""
+        """Return whether the staff user may do this. As in the admin, the permission to change includes viewing."""
         return user.has_perm(self.permission) or (self is ScheduleRight.READ and ScheduleRight.CHANGE.allows(user))
 
 
 AnyOf = Right | tuple[Right, ...]  # of a tuple of rights, one is enough
 INCLUDING_READ = (Right.PRODUCE, Right.CONSUME, Right.MANAGE)
-CREATE = (Right.PRODUCE, Right.SUBMIT)  # to create a job, without effect on one that is live
+CREATE = (Right.PRODUCE, Right.SUBMIT)  # one of these is needed to create a job with on_conflict="reject"
 
 
 def _as_tuple(right: AnyOf) -> tuple[Right, ...]:
@@ -112,7 +113,7 @@ class Caller(abc.ABC):
 
     @abc.abstractmethod
     def still_valid(self) -> bool:
-        """Read the caller again from the database, with its grants. Return whether the caller would be accepted now."""
+        """Read the caller and its grants again from the database. Return whether the caller is still accepted."""
 
     def is_current(self) -> bool:
         """Return whether no token, grant or account is known to have changed since the caller was read."""
@@ -124,7 +125,7 @@ class Caller(abc.ABC):
 
     @abc.abstractmethod
     def may_schedule(self, right: ScheduleRight, topic: str) -> bool:
-        """Return whether the caller may do this with schedules of the topic."""
+        """Return whether the caller may do this operation on schedules of the topic."""
 
     @abc.abstractmethod
     def shown_body(self, body: Any, topic: str) -> Any:
@@ -176,7 +177,7 @@ class Caller(abc.ABC):
             self._refuse(Right.MANAGE, topic)
 
     def require_schedule(self, right: ScheduleRight, topic: str) -> None:
-        """Raise PermissionDenied, as require() does, unless the caller may do this with schedules of the topic."""
+        """Raise PermissionDenied, as require(), unless the caller may do this operation on schedules of the topic."""
         if not self.may_schedule(right, topic):
             self._refuse(" or ".join(right.rights), topic)
 
@@ -211,7 +212,7 @@ class Caller(abc.ABC):
 
 
 class Rights:
-    """The rights that grants give, with a memory of what was asked: the requests of a token share them for a moment."""
+    """The rights of a token, with a cache of answers. Requests with this token share the object for some seconds."""
 
     def __init__(self, grants: Iterable[Grant]) -> None:
         self._grants = list(grants)
@@ -221,11 +222,11 @@ class Rights:
         return any(getattr(grant, right) and matches(grant.topic, topic) for grant in self._grants)
 
     def remember(self, question: Hashable, answer: Callable[[], Returned]) -> Returned:
-        """Return the answer to the question, which is the same as long as the grants are."""
+        """Return the cached answer to the question, or that of answer(). Answers may depend only on the grants."""
         found: Returned | None = self._known.get(question)
         if found is None:
             found = answer()
-            if len(self._known) >= MAX_REMEMBERED:  # whoever asks for ever new topics must not fill the memory
+            if len(self._known) >= MAX_REMEMBERED:  # a client that names ever new topics must not fill the memory
                 self._known.clear()
             self._known[question] = found
         return found
@@ -234,8 +235,7 @@ class Rights:
 class TokenCaller(Caller):
     """A service account, authenticated by a token. It need not give reasons.
 
-    Bodies are redacted for it, as for staff, unless it may consume the topic: a job is executed with its secrets, but
-    to schedule or cancel jobs nobody needs those of others.
+    Bodies are redacted, as for staff, unless the token may consume the topic: only consumers need a job's secrets.
     """
 
     def __init__(self, token: Token, rights: Rights, change: int | None = None) -> None:
@@ -291,7 +291,7 @@ class TokenCaller(Caller):
         return do()
 
     def log(self, rows: Iterable[Any], action: Action, reason: str = "", *, added: bool = False) -> None:
-        if action not in (Action.SCHEDULED, Action.REPLACED):  # schedule() records both
+        if action not in (Action.SCHEDULED, Action.REPLACED):  # schedule() writes the audit entries for these two
             admin_log.write_audit(self.signature, rows, action, reason, source=self.source)
 
 
@@ -407,12 +407,12 @@ class HasCaller(BasePermission):
 
 
 def find_caller(secret: str) -> TokenCaller | None:
-    """Return the caller with this secret, or None. Asks the database if it did not do so in the last seconds."""
+    """Return the caller with this secret, or None. Looks in the token cache first, and then in the database."""
     return caller_of(token_cache.answers.get_or_ask(secret, _ask))
 
 
 def caller_of(answer: token_cache.Answer) -> TokenCaller | None:
-    """Return the caller of an answer of the token cache, or None if there is none, or its token has expired."""
+    """Return the caller for an answer of the token cache; None if it has no token or the token has expired."""
     if answer.token is None or answer.token.has_expired:
         return None
     return TokenCaller(answer.token, answer.rights, answer.change)
@@ -453,6 +453,6 @@ def record_use(token: Token) -> None:
     try:
         with transaction.atomic(using):
             Token.objects.using(using).filter(unused, pk=token.pk).update(last_used_at=now)
-        token.last_used_at = now  # the object stays in the cache for a moment
+        token.last_used_at = now  # the token cache returns this object for the next requests, too
     except DatabaseError:
         logger.warning("Could not write last_used_at of token %s", token.prefix, exc_info=True)

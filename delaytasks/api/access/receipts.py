@@ -1,7 +1,7 @@
-"""Receipts: what only the holder of a reservation knows.
+"""Receipts: a receipt proves that its sender holds a reservation.
 
-The answer to pop and reserve has a receipt. Whoever may read the topic's jobs sees their attempt numbers, but no
-receipt: it is computed from SECRET_KEY and stored nowhere.
+The response to pop and reserve contains the receipt. Other callers can read the job and its attempt number, but not the
+receipt: it is computed from SECRET_KEY and stored nowhere. Its owner may pass it on.
 """
 
 import functools
@@ -25,11 +25,11 @@ def make(job_id: int, attempt: int, reserved_ms: int, *, secret: str | bytes | N
 
 @functools.lru_cache(maxsize=8)
 def _key(secret: str | bytes) -> bytes:
-    """Return the key that salted_hmac() of Django derives each time."""
+    """Return the key of Django's salted_hmac(), cached: Django derives it on each call."""
     return hashlib.sha256(_SALT.encode() + force_bytes(secret)).digest()
 
 
 def is_valid(receipt: str, job_id: int, attempt: int, reserved_ms: int) -> bool:
-    """Return whether this is the reservation's receipt, also if SECRET_KEY was changed since."""
+    """Return whether this is the reservation's receipt. It may be made with a key of SECRET_KEY_FALLBACKS."""
     keys: list[Any] = [settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS]
     return any(constant_time_compare(receipt, make(job_id, attempt, reserved_ms, secret=key)) for key in keys)

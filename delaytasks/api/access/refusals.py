@@ -18,8 +18,8 @@ from ...models import AuditEntry
 logger = logging.getLogger("delaytasks")
 REFUSED = "request.refused"
 WINDOW_SECONDS = 60
-MAX_PER_ADDRESS, MAX_PER_PROCESS = 20, 200  # entries per minute
-MAX_ADDRESSES = 1_000  # counted at a time
+MAX_PER_ADDRESS, MAX_PER_PROCESS = 20, 200  # audit entries per minute
+MAX_ADDRESSES = 1_000  # addresses that are counted at the same time
 
 
 class Limiter:
@@ -34,7 +34,7 @@ class Limiter:
         self._left_out = 0
 
     def admit(self, address: str) -> int | None:
-        """Return how many refusals were left out since the last one that was admitted; None to leave this one out."""
+        """Return None if this refusal must not be recorded, else how many were left out since the last recorded one."""
         with self._lock:
             if self._monotonic() - self._began >= WINDOW_SECONDS:
                 self._began, self._written = self._monotonic(), 0
@@ -57,7 +57,7 @@ _executor = ThreadPoolExecutor(1, thread_name_prefix="delaytasks-refusals")
 def record(source: Source, actor: str, why: str, topic: str = "") -> None:
     """Write an entry for a refused request, or leave it out if there are too many. Never raises a database error.
 
-    actor   who asked: an account with its token, a user, the prefix of a wrong token, or "" for nobody
+    actor   who asked: an account with its token, a user, the prefix of a wrong token, or "" without any
     """
     left_out = limiter.admit(source.address)
     if left_out is None:

@@ -15,14 +15,14 @@ from .permissions import Caller
 
 logger = logging.getLogger("delaytasks")
 WINDOW_SECONDS = 60
-COUNTED = "delaytasks.counted"  # in the ASGI scope of a request that was counted before it came to its view
-PAUSE_SECONDS = 10.0  # without cache access after a failure: else each request would wait for the timeout
+COUNTED = "delaytasks.counted"  # key in the ASGI scope of a request that FastPath has counted already
+PAUSE_SECONDS = 10.0  # after a failure, the cache is not used for this time: each request would wait for its timeout
 ROUNDING = 1e-6  # tolerance for float errors, in requests or ms
-_breaker = CircuitBreaker(Exception, PAUSE_SECONDS)  # every exception: each cache backend has its own
+_breaker = CircuitBreaker(Exception, PAUSE_SECONDS)  # cache backends have no common exception
 
 
 def now() -> float:
-    """Return the current time in seconds since 1970, by a clock that all web processes share."""
+    """Return the seconds since 1970: web processes on several hosts count in the same minutes."""
     return time.time()
 
 
@@ -81,13 +81,14 @@ def _count_in_cache(identity: str, per_minute: int, requests: int) -> float | No
 
 
 def _wait_seconds(count: int, last: int, per_minute: int, elapsed: float, requests: int = 1) -> float:
-    """Return the seconds until so many more requests are allowed, rounded up to whole milliseconds.
+    """Return the seconds until further requests are allowed, rounded up to whole milliseconds.
 
-    count     requests in the current clock minute
-    last      requests in the previous clock minute
-    elapsed   seconds since the current clock minute began
+    count      requests in the current clock minute
+    last       requests in the previous clock minute
+    elapsed    seconds since the current clock minute began
+    requests   number of further requests
     """
-    if requests > per_minute:  # never allowed at once
+    if requests > per_minute:  # never allowed: more than the limit
         windows = 2.0
     elif count + requests <= per_minute:  # in this clock minute, when enough of the previous one has left the window
         windows = 1 - (per_minute - count - requests) / last

@@ -1,9 +1,9 @@
-"""Tokens and their grants, kept in this process for a moment, so that most requests need no query for them.
+"""A cache of tokens and their grants in each web process. Most requests need no query for them.
 
-The bounds: an answer is used for at most five seconds after the database was asked. It is dropped at once when a
-token, a grant or an account changes through Django's ORM in this process. Other processes notice with the next request
-that counts towards a rate limit, because that request reads the mark of the last change in the shared cache. Without a
-shared cache, and after a change in plain SQL, the five seconds apply. An expiry date is checked on each use.
+An answer of the database is used for at most five seconds. All answers are dropped at once when a token, a grant or an
+account changes through Django's ORM in this process. Other processes drop theirs with the next request that they count
+for a rate limit: it also reads the change mark, a number in the shared cache that is replaced after each change.
+Without a shared cache, and after a change in plain SQL, the five seconds apply. An expiry date is checked on each use.
 """
 
 import hashlib
@@ -21,9 +21,9 @@ from ...monitoring.caching import shared_cache
 
 logger = logging.getLogger("delaytasks")
 KEPT_SECONDS = 5.0
-UNKNOWN_SECONDS = 1.0  # so that somebody with a wrong token does not keep the database busy
+UNKNOWN_SECONDS = 1.0  # for wrong tokens: a client that repeats one must not keep the database busy
 MAX_KNOWN, MAX_UNKNOWN = 10_000, 1_000
-CHANGE_KEY = "delaytasks:tokens:change"  # in the shared cache: a random number, another one after each change
+CHANGE_KEY = "delaytasks:tokens:change"  # key of the change mark in the shared cache; its value is a random number
 CHANGE_SECONDS = 30 * 86_400
 
 
@@ -32,7 +32,7 @@ class Answer(NamedTuple):
 
     token    the valid token, or None
     rights   what the grants of the token allow
-    change   the mark of the last change that this process knew before it asked
+    change   the change mark that this process knew before the lookup
     """
 
     token: Any
@@ -41,7 +41,7 @@ class Answer(NamedTuple):
 
 
 class TokenCache:
-    """The answers of one process. Secrets are kept as hashes."""
+    """The cached answers of one process. Secrets are kept as hashes."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic, read_change: Callable[[], int] = int) -> None:
         self.change: int | None = None
@@ -54,11 +54,11 @@ class TokenCache:
 
     @property
     def epoch(self) -> int:
-        """The number of clear() calls. An answer that was asked for in an earlier epoch may be out of date."""
+        """The number of clear() calls. A lookup that began in an earlier epoch may have an outdated answer."""
         return self._epoch
 
     def get(self, secret: str) -> Answer | None:
-        """Return the answer if it is recent, without a query; None if the database must be asked."""
+        """Return the cached answer, or None if there is none or it is too old."""
         key, now = _hashed(secret), self._monotonic()
         with self._lock:
             asked_at, answer = self._known.get(key) or self._unknown.get(key) or (0.0, None)
@@ -68,13 +68,13 @@ class TokenCache:
         return answer if now - asked_at < seconds else None
 
     def get_or_ask(self, secret: str, ask: Callable[[str], tuple[Any, Any]]) -> Answer:
-        """Return the recent answer, or the result of ask(secret): the valid token and its rights, or None and None."""
+        """Return the cached answer, or look it up. ask(secret) returns (valid token, its rights) or (None, None)."""
         return self.get(secret) or self.ask(secret, ask)
 
     def ask(self, secret: str, ask: Callable[[str], tuple[Any, Any]]) -> Answer:
-        """Return the result of ask(secret) and keep it, unless something has changed meanwhile."""
+        """Return the answer of ask(secret), and cache it unless clear() was called meanwhile."""
         if self.change is None:
-            self.change = self._read_change()  # before the database, so that the answer is not older than the mark
+            self.change = self._read_change()  # before the lookup, so that the answer is not older than the mark
         epoch, change, asked_at = self._epoch, self.change, self._monotonic()
         answer = Answer(*ask(secret), change)
         with self._lock:
@@ -97,7 +97,7 @@ class TokenCache:
             self.change = change
 
     def forget(self, secret: str) -> None:
-        """Drop the answer for this secret, so that the database is asked next time."""
+        """Drop the answer for this secret: the next call looks it up."""
         with self._lock:
             self._known.pop(_hashed(secret), None)
 
@@ -116,18 +116,18 @@ def _hashed(secret: str) -> bytes:
 
 
 def tell_change(using: str) -> None:
-    """Drop the answers of this process, and on commit those of all processes."""
+    """Drop the answers of this process and, on commit, replace the change mark, so that all processes drop theirs."""
     answers.clear()
     transaction.on_commit(_publish_change, using=using)
 
 
 def _publish_change() -> None:
-    answers.clear()  # another thread may have asked before the commit
+    answers.clear()  # another thread may have cached an answer before the commit
     change = secrets.randbelow(2**62)
     try:
         shared_cache.set_text(CHANGE_KEY, str(change), CHANGE_SECONDS)
         answers.change = change
-    except Exception as error:  # each cache backend raises its own
+    except Exception as error:  # cache backends have no common exception
         logger.warning("The cache is unavailable: web processes notice a changed token within 5 s. %r", error)
 
 
@@ -143,7 +143,7 @@ answers = TokenCache(read_change=_read_change)
 
 
 def on_change(sender: Any, using: str, **_: object) -> None:
-    """Receiver of post_save and post_delete."""
+    """Call tell_change(). Receiver of post_save and post_delete."""
     tell_change(using)
 
 

@@ -1,4 +1,4 @@
-"""Add the jobs of concurrent requests with one statement, and cancel those that `delete` names with another."""
+"""Add the jobs of concurrent requests with one statement; cancel the jobs of concurrent requests with another."""
 
 import logging
 from collections.abc import Collection, Iterable, Sequence
@@ -18,15 +18,15 @@ from ..access.permissions import Right
 from .lanes import FallBack
 
 logger = logging.getLogger("delaytasks")
-LOCK_WAIT_MS = 20  # a key in somebody's open transaction must not hold the group
-ROUNDS = 3  # repetitions for rows whose live job changed during the statement
+LOCK_WAIT_MS = 20  # a key that another transaction has locked must not delay the group
+ROUNDS = 3  # tries for rows whose live job changed during the statement
 
 
 class Add(NamedTuple):
     """A job to add for a caller.
 
-    mode     on_conflict: with "keep" a live job with this key is kept, with "again" too, and if it is running it runs
-             once more; otherwise the answer is FallBack then
+    mode     on_conflict. If a job with this key is live: "keep" keeps it; "again" keeps it if it waits, and lets it run
+             once more if it is running; with other modes, the answer is FallBack
     caller   an authenticated caller with the right to produce on the topic
     unique   the key may be live in no other topic that the caller sees
     """
@@ -38,7 +38,7 @@ class Add(NamedTuple):
 
 
 def add_group(using: str, adds: Sequence[Add]) -> list[Added | FallBack]:
-    """Add each job. The answer is what was done: created, kept, again; FallBack for everything else."""
+    """Add the jobs. The answer for each is an Added with CREATED, KEPT or AGAIN, or else FallBack."""
     answers: list[Added | FallBack] = [FallBack() for _ in adds]
     remaining = dict(enumerate(adds))
     for number in range(ROUNDS):
@@ -47,7 +47,7 @@ def add_group(using: str, adds: Sequence[Add]) -> list[Added | FallBack]:
         except Exception as error:
             if number == 0:
                 raise
-            logger.debug("%s adds are left to the ordinary path: %r", len(remaining), error)
+            logger.debug("%s adds are left to Django's views: %r", len(remaining), error)
             break  # earlier rounds are committed: their answers stand
         if not remaining:
             break
@@ -71,7 +71,7 @@ def _add_round(using: str, remaining: dict[int, Add], answers: list[Added | Fall
             answers[n] = row
 
 
-# The topics with a row, as seen last, by alias. Some may be deleted since: a live key there is left to the views.
+# Names of the Topic rows by alias, as last seen. A row may have been deleted since: then the views handle the request.
 _stored: dict[str, frozenset[str]] = {}
 
 
@@ -81,7 +81,7 @@ def _to_row(add: Add, known: frozenset[str]) -> NewRow:
 
 
 def _read_hidden_topics(using: str, adds: Iterable[Add]) -> None:
-    """Read for all callers at once which topics' bodies they may not see: the answer to POST /jobs/ shows the body."""
+    """Read once for all callers which topics hide bodies: the response to POST /jobs/ shows the body."""
     callers = [add.caller for add in adds if not add.unique and not add.caller.may(Right.CONSUME, add.job.topic)]
     if callers:
         hidden = permissions.topics_hiding_bodies(using)
@@ -105,7 +105,7 @@ def visible(topic: str | None, caller: Any, known: set[str]) -> list[str]:
 
 
 def _notify(using: str, added: Sequence[tuple[Add, Added]]) -> None:
-    """Tell the mirror and the signals' receivers on commit."""
+    """On commit, add the new jobs to the mirror and send job_scheduled."""
     entries = [
         Entry(row.id, add.job.topic, row.due_ms, add.job.priority) for add, row in added if row.done is Done.CREATED
     ]
@@ -135,7 +135,7 @@ class Delete(NamedTuple):
 
 
 def delete_group(using: str, deletes: Sequence[Delete]) -> list[bool | FallBack]:
-    """Cancel each job that is live, waits and is the only one with its key. The answer is True, else FallBack."""
+    """Cancel each job that waits and is the only live one with its key. The answer is True; FallBack for the others."""
     with transaction.atomic(using):
         groups.begin(using, LOCK_WAIT_MS)
         known = known_topics(using, [each.topic for each in deletes])
@@ -178,7 +178,7 @@ def _write_audit(using: str, pairs: Iterable[tuple[JobRow | None, Delete]], canc
 
 
 def _only(live: Sequence[JobRow], delete: Delete) -> JobRow | None:
-    """Return the job if there is exactly one, which waits and which the caller may cancel."""
+    """Return the only live job if it waits and the caller may cancel it, else None."""
     if len(live) != 1 or live[0].state != State.DELAYED or not delete.caller.may(delete.rights, live[0].topic):
         return None
     return live[0]

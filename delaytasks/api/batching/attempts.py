@@ -23,7 +23,7 @@ logger = logging.getLogger("delaytasks")
 
 
 class Finish(NamedTuple):
-    """An attempt to finish for a caller: by the job's id, by its key, or by both.
+    """A caller's request to finish an attempt. It names the job by its id, by its key, or by both.
 
     topic     of the key; None: any topic that the caller sees
     attempt   None: the attempt that the caller holds
@@ -39,9 +39,10 @@ class Finish(NamedTuple):
 
 
 def finish_group(using: str, finishes: Sequence[Finish]) -> list[bool | FallBack]:
-    """Finish each attempt that its caller holds. The answer is True, else FallBack; so it is if the job runs again.
+    """Finish each attempt that its caller holds. The answer is True; FallBack for the others.
 
-    The attempts are looked up before the transaction: the statement that ends them refuses those that are lost since.
+    FallBack also if the job was scheduled again meanwhile: its next run needs another statement. The attempts are
+    looked up before the transaction; the statement that ends them refuses attempts that have lost their job since.
     """
     held = _find_held(using, finishes)
     ending = {job.id: job for job in held if job is not None}
@@ -87,7 +88,7 @@ def _find_held(using: str, finishes: Sequence[Finish]) -> list[RunningJob | None
 
 
 def _holds(finish: Finish, row: AttemptRow) -> bool:
-    """Return whether the caller may finish this attempt, and proves that it holds it."""
+    """Return whether the caller may finish this attempt and has proved that it holds it."""
     job, name = row.claimed, finish.caller.name
     if finish.receipt is None:
         has_proof = row.worker == name or row.worker.startswith(f"{name}/")
@@ -133,7 +134,7 @@ def reserve_group(using: str, reserves: Sequence[Reserve]) -> list[list[RunningJ
         except (OperationalError, InterfaceError) as error:
             dealt = {n: FallBack() if is_retryable(error) else error for n in asked}
         except Exception as error:
-            logger.warning("%s: consumers are served one by one: %r", topic, error)
+            logger.warning("topic %s: reserving failed, Django's views serve the consumers: %r", topic, error)
             dealt = {n: FallBack() for n in asked}
         for n, jobs in dealt.items():
             answers[n] = jobs
@@ -152,7 +153,7 @@ def _reserve_of_topic(using: str, topic: str, asked: Mapping[int, Reserve]) -> d
 
 
 def _deal(using: str, topic: str, asked: Mapping[int, Reserve]) -> dict[int, list[RunningJob]]:
-    """Deal ready jobs until each consumer has one, or none is left. All are claimed in the name of one of them."""
+    """Claim ready jobs, all in the name of the first consumer, until each consumer has one or none is left."""
     dealt: dict[int, list[RunningJob]] = {n: [] for n in asked}
     name = next(iter(asked.values())).worker
     while waiting := [n for n in asked if not dealt[n]]:
@@ -161,8 +162,8 @@ def _deal(using: str, topic: str, asked: Mapping[int, Reserve]) -> dict[int, lis
         except Exception as error:
             if connections[using].in_atomic_block or len(waiting) == len(asked):
                 raise
-            logger.warning("%s: some consumers get no job yet: %r", topic, error)  # the others' claims are committed
-            break
+            logger.warning("topic %s: reserving failed, some consumers get no job yet: %r", topic, error)
+            break  # the claims for the others are committed
         for n in waiting:
             dealt[n] = list(itertools.islice(jobs, asked[n].most))
             for job in dealt[n]:

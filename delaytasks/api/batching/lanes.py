@@ -18,28 +18,28 @@ from django.db import InterfaceError, InternalError, OperationalError, connectio
 from ...db.retries import is_retryable, waited_too_long
 
 logger = logging.getLogger("delaytasks")
-MAX_GROUP = 200  # items; larger groups were measured to be slower
-MAX_QUEUED_BYTES = 16 * 1024 * 1024  # of requests that wait in one lane
-MAX_SHARE_BYTES = MAX_QUEUED_BYTES // 2  # of one caller's requests: no caller alone fills the lane for the others
-CLOSE_SECONDS = 1.0  # an idle lane closes its database connection
-CONNECTION_SECONDS = 60.0  # a busy lane opens a new one
-CHECK_SECONDS = 0.1  # a connection that was not used for so long is checked first
-IDLE_SECONDS = 60.0  # an idle lane ends its thread
+MAX_GROUP = 200  # most items in a group; larger groups were measured to be slower
+MAX_QUEUED_BYTES = 16 * 1024 * 1024  # total size of the requests that wait in one lane
+MAX_SHARE_BYTES = MAX_QUEUED_BYTES // 2  # for one caller, who must not fill the lane for the others
+CLOSE_SECONDS = 1.0  # idle time after which a lane closes its database connection
+CONNECTION_SECONDS = 60.0  # age at which a busy lane replaces its database connection
+CHECK_SECONDS = 0.1  # idle time after which a connection is checked before use
+IDLE_SECONDS = 60.0  # idle time after which a lane ends its thread
 
 
 class LaneFull(Exception):
-    """Too many bytes of requests wait already, of all callers or of this one."""
+    """The lane has no room for the request: those of this caller, or of all callers, exceed the limit of bytes."""
 
 
 class FallBack(Exception):
-    """The lane did nothing for this item: serve the request on the ordinary path, which also explains refusals."""
+    """The lane did nothing for this item: pass the request to Django's view, which also explains refusals."""
 
 
 class Item(NamedTuple):
     """One request in a lane.
 
-    work     what to do, as the lane's function takes it
-    share    the queue of this caller: the lane takes one item of each in turn
+    work     argument of the lane's function
+    share    identity of the caller: each caller has a queue, and the lane takes one item of each queue in turn
     name     two items with the same name are never in one group; None: no such rule
     size     bytes of the request
     """
@@ -68,15 +68,15 @@ class Lane:
         undo: Callable[[Any, Any], None] | None = None,
     ) -> None:
         self._name, self._do_group, self._undo = name, do_group, undo
-        self._queues: dict[str, deque[Item]] = {}  # in the order of their next turns
+        self._queues: dict[str, deque[Item]] = {}  # by share, in the order of their next turns
         self._bytes = 0
-        self._share_bytes: Counter[str] = Counter()  # by share
+        self._share_bytes: Counter[str] = Counter()  # size of the queued items by share
         self._arrived = threading.Condition()
         self._thread: threading.Thread | None = None
         self._connected_until = self._used_at = 0.0
 
     async def submit(self, work: Any, *, share: str, name: Hashable = None, size: int = 0) -> Any:
-        """Return the answer for one item. Raises LaneFull, FallBack, or the exception that is the item's answer."""
+        """Queue an item and wait for its answer. Raises LaneFull, FallBack, or the exception that is the answer."""
         loop = asyncio.get_running_loop()
         item = Item(work, share, name, size, loop, loop.create_future())
         with self._arrived:
@@ -90,7 +90,7 @@ class Lane:
         try:
             return await item.future
         except asyncio.CancelledError:
-            if not item.future.cancelled():  # the answer came first, and is not delivered
+            if not item.future.cancelled():  # there is an answer, which is not delivered
                 _undo_in_thread(self._undo, [(item, item.future.exception() or item.future.result())])
             raise
 
@@ -133,17 +133,17 @@ class Lane:
             share = turns.popleft()
             queue = self._queues[share]
             if queue[0].name is not None and queue[0].name in names:
-                continue  # it and what its caller sent after it wait for the next group
+                continue  # the item waits for the next group, and the later items of its caller, too
             item = queue.popleft()
             self._bytes -= item.size
             self._share_bytes[share] -= item.size
             names.add(item.name)
             if queue:
-                self._queues[share] = self._queues.pop(share)  # at the end: the others are first next time
+                self._queues[share] = self._queues.pop(share)  # to the end: the other callers are first next time
                 turns.append(share)
             else:
                 del self._queues[share], self._share_bytes[share]
-            if not item.future.cancelled():  # its client is gone, and nothing was begun
+            if not item.future.cancelled():  # drop a cancelled item: its client is gone
                 group.append(item)
         return group
 
@@ -153,11 +153,11 @@ class Lane:
             return self._do([item.work for item in group])
         except (OperationalError, InterfaceError) as error:
             if not (is_retryable(error) or waited_too_long(error)):
-                return [error] * len(group)  # no database: the answers are the same one by one
+                return [error] * len(group)  # the database is down: one by one, all items would fail, too
             return [FallBack()] if len(group) == 1 else self._one_by_one(group)
         except Exception as error:
             if len(group) == 1:
-                logger.debug("%s: left to the ordinary path: %r", self._name, error)
+                logger.debug("%s: left to Django's view: %r", self._name, error)
                 return [FallBack()]
             return self._one_by_one(group)
 
@@ -195,16 +195,16 @@ class Lane:
 
 
 def _return_pooled(using: Iterable[Any]) -> None:
-    """Return those of these connections that a pool has lent. The others stay open."""
+    """Return the pooled connections to their pools. Connections without a pool stay open."""
     for connection in using:
         if getattr(connection, "pool", None):
             connection.close()
 
 
 def _is_scarce(connection: Any) -> bool:
-    """Return whether the connection would be missing in its pool, which the views use too.
+    """Return whether the connection's pool has no other connection for the views.
 
-    A connection that returns to the pool costs a round trip when it is lent again, because the pool checks it.
+    Otherwise the lane keeps it: after each return to the pool, the pool checks it, which costs a round trip.
     """
     pool = getattr(connection, "pool", None)
     if not pool:

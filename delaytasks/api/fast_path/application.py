@@ -1,9 +1,9 @@
 """FastPath: an ASGI application in front of Django's that serves the API's hot endpoints itself.
 
-It authenticates before it reads a body, unless the database does not answer. It reads no more than the address allows,
-and serves what it can without Django's middleware and views. Everything else goes to Django unchanged, and so does
-every request that is invalid or refused. It answers errors of the server itself, such as a lost database or a full
-lane.
+It authenticates the caller before it reads the body, unless the database does not answer. It reads no more of the body
+than the endpoint allows, and serves the request without Django's middleware and views. It passes all other requests to
+Django unchanged, and also those that are invalid or refused. For an error of the server, such as a lost database or a
+full lane, it sends the response itself.
 """
 
 import functools
@@ -46,12 +46,12 @@ MEDIA_TYPES = ("application/json", "application/json;charset=utf-8", "applicatio
 
 
 class Route(NamedTuple):
-    """A hot endpoint: the address below the API's, its function, and the methods that the address allows."""
+    """A hot endpoint: pattern of its path below the API's prefix, its function, and value of the header Allow."""
 
     pattern: re.Pattern[str]
     endpoint: Endpoint
     allow: bytes
-    name: str  # of the URL in delaytasks.api.urls
+    name: str  # name of the URL in delaytasks.api.urls
 
 
 ROUTES = [
@@ -88,13 +88,13 @@ class FastPath:
     async def _serve_api(self, scope: Any, receive: Receive, send: Send, path: str) -> None:
         if _is_test() and await _in_test_transaction():
             return await self.application(scope, receive, send)
-        began = requests.began()  # of requests that are passed on, Django's views count
+        began = requests.began()  # not used for requests that are passed on: Django's views count them
         headers = _joined(scope["headers"])
         secret = _secret(headers)
         caller, is_stranger = await _identify(secret, headers)
         limit = body_limit(caller, bulk=path == "jobs/")[0] if caller else conf.get().api_max_request_bytes
         length = declared_length(headers.get("content-length", ""))
-        if is_stranger or length > limit:  # the view refuses it without its body
+        if is_stranger or length > limit:  # the view refuses the request without reading its body
             unread = Body()
             unread.is_complete = length == 0 and "transfer-encoding" not in headers
             return await self._pass_on(scope, unread, receive, send)
@@ -162,7 +162,7 @@ async def _serve(
     except (FallBack, ParseError):
         return None
     except LaneFull:
-        problem = exceptions.unavailable("Too many requests wait to be written at the moment.")
+        problem = exceptions.unavailable("Too many requests are waiting at the moment.")
     except Exception as error:
         found = exceptions.classify(error)
         problem = exceptions.internal_error(error, {}) if found is None else found
@@ -189,7 +189,7 @@ def _count_in_cache(caller: TokenCaller, size: int) -> bool:
     return portions.take_bytes(caller, size) is None and portions.take_request(caller) is None
 
 
-# -- what a request is --------------------------------------------------------------------------
+# -- properties of a request ----------------------------------------------------------------------
 
 
 class Found(NamedTuple):
@@ -212,7 +212,7 @@ KNOWN_MIDDLEWARE = ("django.", "servestatic.", "whitenoise.")
 
 @functools.lru_cache(maxsize=8)
 def unknown_middleware(installed: tuple[str, ...], bypassed: frozenset[str]) -> list[str]:
-    """Return the middleware that a request must pass. Logs it once, because it makes the API slower."""
+    """Return the middleware for which all requests must go to Django. Logs it once: it makes the API slower."""
     unknown = [name for name in installed if not name.startswith(KNOWN_MIDDLEWARE) and name not in bypassed]
     if unknown:
         logger.warning(
@@ -247,7 +247,7 @@ def _secret(headers: Mapping[str, str]) -> str | None:
 
 
 def _has_session(headers: Mapping[str, str]) -> bool:
-    """Return whether the request may be of staff: it has a session cookie, valid or not."""
+    """Return whether staff may have sent the request: it has a session cookie, valid or not."""
     return site.get().session_cookie in headers.get("cookie", "")
 
 

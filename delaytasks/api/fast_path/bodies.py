@@ -8,7 +8,7 @@ from typing import Any
 Message = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 CHUNK = 256 * 1024
-IN_MEMORY = 64 * 1024  # of an unfinished body; the rest is in a temporary file
+IN_MEMORY = 64 * 1024  # a larger body is kept in a temporary file
 
 
 class Disconnected(Exception):
@@ -36,7 +36,7 @@ class Body:
         self._file.write(data)
 
     def read(self) -> bytes:
-        """Return the whole body."""
+        """Return all that was received."""
         if self._file is None:
             return self._bytes
         self._file.seek(0)
@@ -47,7 +47,7 @@ class Body:
         return self._file is None
 
     def replay(self, receive: Receive) -> Receive:
-        """Return a function that receives this body and, if it is complete, then what `receive` receives."""
+        """Return an ASGI receive() with the messages of this body and, if it is complete, then those of `receive`."""
         left = self.size
         if self._file is not None:
             self._file.seek(0)
@@ -55,10 +55,10 @@ class Body:
         async def replayed() -> Message:
             nonlocal left
             if left < 0 and not self.is_complete:
-                await asyncio.Future()  # nothing: closing() receives the rest
+                await asyncio.Future()  # wait for ever: closing() receives the rest of the body
             if left < 0:
                 while (message := await receive())["type"] == "http.request":
-                    pass  # the empty body of a request that declared none, and was not read
+                    pass  # skip the empty body of a request that declared none
                 return message
             data = self._bytes if self._file is None else self._file.read(CHUNK)
             left = left - len(data) or -1
@@ -67,7 +67,7 @@ class Body:
         return replayed
 
     async def receive(self, receive: Receive, limit: int) -> None:
-        """Receive a body, at most `limit` bytes and one chunk. Raises Disconnected."""
+        """Receive the body until it is complete or longer than `limit` bytes. Raises Disconnected."""
         while self.size <= limit and not self.is_complete:
             message = await receive()
             if message["type"] == "http.disconnect":

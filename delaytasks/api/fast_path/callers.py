@@ -39,13 +39,13 @@ async def find_again(secret: str) -> TokenCaller | None:
 
 
 async def _ask(secret: str) -> TokenCaller | None:
-    # With the epoch: who asks after a revocation must not get the answer of a query that began before it.
+    # The epoch is part of the key: after a revocation, a request must not share a query that began before it.
     running = (id(asyncio.get_running_loop()), token_cache.answers.epoch, secret)
-    if running not in _lookups:  # concurrent requests of one caller ask once
+    if running not in _lookups:  # concurrent requests of one caller share a lookup
         _lookups[running] = asyncio.ensure_future(sync_to_async(_look_up, thread_sensitive=False)(secret))
         _lookups[running].add_done_callback(lambda _: _lookups.pop(running))
     caller = await asyncio.shield(_lookups[running])
-    return copy.copy(caller)  # each request has its own source
+    return copy.copy(caller)  # a copy, because each request sets its own `source`
 
 
 def _look_up(secret: str) -> TokenCaller | None:

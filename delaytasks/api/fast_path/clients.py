@@ -35,7 +35,7 @@ class Watch:
         self._timer.cancel()
         self._is_over = True
         if self._watching is not None and not self._watching.cancel():
-            self.has_left = True  # the watch has ended, although the event loop may not have called _cancel() yet
+            self.has_left = True  # the client is gone, although the event loop may not have called _cancel() yet
         if self._has_cancelled and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise Disconnected from error
 
@@ -61,7 +61,7 @@ def has_left(receive: Receive) -> bool:
     """Return whether the client has disconnected, as far as known without waiting. The body must be complete."""
     message = receive().__await__()
     try:
-        next(message)  # as the event loop would begin it
+        next(message)  # run receive() up to its first wait
     except StopIteration as received:
         return bool(received.value["type"] == "http.disconnect")
     finally:

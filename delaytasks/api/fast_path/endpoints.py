@@ -42,7 +42,7 @@ from . import callers
 from .readers import Reader
 from .responses import Reply
 
-TOPICS_SECONDS = 1.0  # how long a topic stays known
+TOPICS_SECONDS = 1.0  # how long the existence of a topic is cached
 
 
 class Call(NamedTuple):
@@ -142,7 +142,7 @@ def _new_job(
 
 
 async def _take(call: Call) -> None:
-    """Count a new live job. Raises FallBack if there are too many: the view accepts the job if its key is live."""
+    """Count a new live job. Raises FallBack above the limit: the view may still accept a job whose key is live."""
     try:
         if not live_jobs.take_counted(call.caller, 1):
             await sync_to_async(live_jobs.take_in_thread, thread_sensitive=False)(call.caller, 1, call.using)
@@ -211,7 +211,7 @@ async def create(call: Call) -> Reply:
 
 @functools.lru_cache(maxsize=8)
 def _jobs_path(_urlconf: str) -> str:
-    """Return the path of /jobs/. To reverse each job's own address took a quarter of the time of a request."""
+    """Return the path of /jobs/, cached: calling reverse() for each job took a quarter of the time of a request."""
     return reverse("delaytasks_api:jobs")
 
 
@@ -280,7 +280,7 @@ def _attempt_data(job: RunningJob) -> dict[str, Any]:
 # -- reserving ----------------------------------------------------------------------------------
 
 _known_until: dict[tuple[str, str], float] = {}
-_looked_up: dict[tuple[asyncio.AbstractEventLoop, str, str], "asyncio.Future[bool]"] = {}  # in progress
+_looked_up: dict[tuple[asyncio.AbstractEventLoop, str, str], "asyncio.Future[bool]"] = {}  # lookups in progress
 
 
 async def _require_known(topic: str, using: str) -> None:
@@ -293,7 +293,7 @@ async def _require_known(topic: str, using: str) -> None:
 
 
 async def _look_up(topic: str, using: str) -> bool:
-    """Return whether the topic has a row. Hundreds of consumers that ask at the same time cost one query."""
+    """Return whether the topic has a row. Concurrent requests share one query."""
     name = (asyncio.get_running_loop(), using, topic)
     lookup = _looked_up.get(name)
     if lookup is None:
@@ -306,7 +306,7 @@ async def _look_up(topic: str, using: str) -> bool:
 def _end_lookup(name: tuple[asyncio.AbstractEventLoop, str, str], lookup: "asyncio.Future[bool]") -> None:
     del _looked_up[name]
     if not lookup.cancelled():
-        lookup.exception()  # or asyncio would log it if all who asked are gone
+        lookup.exception()  # otherwise asyncio logs it if no request waits for it any more
 
 
 def _has_row(topic: str, using: str) -> bool:
@@ -322,9 +322,9 @@ def _ask(call: Call, topic: str, count: int, consumer: str) -> Reserve:
 
 
 async def _reserve(call: Call, ask: Reserve, wait: float, show: Callable[[list[RunningJob]], Any]) -> Reply:
-    """Reserve jobs, at once or as soon as there are any. They are released if the reply cannot be sent.
+    """Reserve jobs, at once or as soon as some are ready. They are released if the reply cannot be sent.
 
-    show   function that returns the reply's data for the jobs, or for none of them if none was ready in time
+    show   function: list of the reserved jobs -> data of the reply; the list is empty if none was ready in time
     """
     await _require_known(ask.topic, call.using)
     seconds = min(wait, conf.get().api_max_wait_seconds)

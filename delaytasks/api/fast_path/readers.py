@@ -1,4 +1,4 @@
-"""Read valid requests by the fields of their serializers, without the serializers' own machinery."""
+"""Validate requests by the fields of their serializers, but faster than the serializers do."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,9 +10,9 @@ from ..serializers.requests import StrictSerializer
 
 
 class Reader:
-    """Returns what the serializer would return for a valid request, and None for an invalid one.
+    """Validator for one serializer: read() returns the same for a valid request, and None for an invalid one.
 
-    The ordinary path then repeats the validation and explains what is wrong.
+    Django's view then repeats the validation and explains what is wrong.
     """
 
     def __init__(self, serializer: type[StrictSerializer]) -> None:

@@ -1,4 +1,4 @@
-"""Responses without REST framework's machinery, equal to those of the views."""
+"""Responses that are equal to those of the views, but made without REST framework."""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
@@ -14,7 +14,7 @@ _COMMON = [(b"cache-control", b"no-store"), (b"content-language", b"en"), (b"x-c
 class Reply(NamedTuple):
     """The response to a request.
 
-    lost   called if it cannot be sent
+    lost   called if the response cannot be sent
     """
 
     data: Mapping[str, Any]
@@ -30,7 +30,7 @@ def from_problem(problem: Problem) -> Reply:
 
 async def send_reply(send: Send, reply: Reply, allow: bytes) -> None:
     """Send the reply. If that fails, call reply.lost() and raise. `allow` is the value of the header Allow."""
-    # As REST framework's renderer: these two end a line in JavaScript, though not in JSON.
+    # Escape these two, as REST framework's renderer does: they end a line in JavaScript, though not in JSON.
     text = _encode(reply.data).replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
     body = text.encode()
     headers = [

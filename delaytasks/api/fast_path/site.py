@@ -8,7 +8,7 @@ from django.core.signals import setting_changed
 
 
 class Site(NamedTuple):
-    """Django settings in the form in which FastPath compares them: names of headers are as in ASGI."""
+    """Django settings in the form in which FastPath needs them: names of headers are in lower case, as in ASGI."""
 
     script_name: str | None
     middleware: tuple[str, ...]

@@ -1,10 +1,10 @@
-"""Limit the live jobs of each token, without a count per request.
+"""Limit the live jobs of each token, without counting them for each request.
 
-Each job that is created over HTTP stores the prefix of its token (Job.producer). A process counts a token's live jobs,
-reading at most as many index entries as the limit allows, and then admits a portion of what is left without another
-count: 1/20 of it, or 1/1,000 of the limit if that is more. So the true number can exceed the limit, by at most 1/20 of
-it for each further web process, plus the jobs of requests that are in progress in the others, and of single requests
-in this one. A refusal holds for RECOUNT_SECONDS: jobs that end meanwhile do not shorten it.
+Each job that is created over HTTP stores the prefix of its token (Job.producer). A web process counts a token's live
+jobs; this reads at most as many index entries as the limit allows. Then it admits a portion of the remaining number
+without another count: 1/20 of it, or 1/1,000 of the limit if that is more. So the limit can be exceeded: by at most
+1/20 of it for each further web process, by the jobs of requests in progress in other processes, and by those of
+requests with one job in this process. After a refusal, the jobs are not counted again for RECOUNT_SECONDS.
 Jobs that a schedule makes later count for the token that created the schedule, but are not refused.
 """
 
@@ -22,19 +22,20 @@ from ...models import Job
 from ..access.permissions import Caller
 from ..exceptions import Problem, ProblemError
 
-PARTS = 20  # a portion is this part of what is left below the limit,
-LEAST_PARTS = 1_000  # or this part of the limit: near it, not each request may count everything
-KEPT_SECONDS = 60.0  # then the jobs are counted again
-RECOUNT_SECONDS = 5.0  # a refused caller's jobs are not counted again before
+PARTS = 20  # a portion is 1/PARTS of the remaining number of jobs,
+LEAST_PARTS = 1_000  # and at least 1/LEAST_PARTS of the limit: near the limit, not each request may count the jobs
+KEPT_SECONDS = 60.0  # age from which a count is not used any more
+RECOUNT_SECONDS = 5.0  # age of a count before which a refused request does not cause another one
 MAX_KNOWN = 10_000
 
 
 class _Count(NamedTuple):
-    """The live jobs of a token.
+    """A count of the live jobs of a token.
 
-    limit   of live jobs at that time
-    room    how many more the limit allowed at that time, without those that requests were about to create
-    left    of the portion of this process
+    at      when the jobs were counted, by now()
+    limit   limit of live jobs at that time
+    room    how many more jobs the limit allowed at that time, less those of pending requests
+    left    rest of the portion of this process
     """
 
     at: float
@@ -44,7 +45,7 @@ class _Count(NamedTuple):
 
 
 _counts: dict[str, _Count] = {}  # by producer
-_pending: Counter[str] = Counter()  # by producer: jobs of requests of this process that are in progress
+_pending: Counter[str] = Counter()  # by producer: jobs of pending requests, which this process is serving
 _lock = threading.Lock()
 _counting: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()  # one count at a time for each producer
 
@@ -55,9 +56,9 @@ def now() -> float:
 
 @contextmanager
 def taken(caller: Caller, number: int, using: str, *, count_new: Callable[[], int] | None = None) -> Iterator[None]:
-    """Count so many new jobs of this caller, which the block creates. Raises ProblemError, as take().
+    """Count `number` new jobs of this caller, which the block creates. Raises ProblemError, as take().
 
-    A count that begins before the end of the block allows for them.
+    They are pending until the end of the block: a count of the live jobs adds them.
 
     count_new   returns how many of the jobs will be new. It is called only if the limit refuses all of them
     """
@@ -91,9 +92,9 @@ def _release(producer: str, number: int) -> None:
 
 
 def take_counted(caller: Caller, number: int, *, pending: bool = False) -> bool:
-    """Count so many new jobs if that needs no query. Return whether they were counted. Raises ProblemError, as take.
+    """Count `number` new jobs if that needs no query. Return whether they were counted. Raises ProblemError, as take().
 
-    pending   they are counted as pending as well
+    pending   whether the jobs are also counted as pending
     """
     if caller.producer is None:
         return True
@@ -113,7 +114,7 @@ def take_counted(caller: Caller, number: int, *, pending: bool = False) -> bool:
 
 
 def take(caller: Caller, number: int, using: str, *, pending: bool = False) -> None:
-    """Count so many new jobs of this caller, before they are created. Raises ProblemError with status 429.
+    """Count `number` new jobs of this caller before they are created. Raises ProblemError with status 429.
 
     The request may then keep or replace a live job instead of creating one: the next count corrects that.
     """
@@ -130,7 +131,7 @@ def take(caller: Caller, number: int, using: str, *, pending: bool = False) -> N
 
 
 def _count(caller: Caller, number: int, using: str, pending: bool) -> _Count:
-    """Count the live jobs, and keep the count with a portion from which so many jobs are taken already."""
+    """Count the live jobs, take `number` jobs from the new portion, and keep and return the count."""
     producer, begun, limit = str(caller.producer), now(), caller.max_live_jobs
     with _lock:
         others = _pending[producer]  # before the query: those committed meanwhile count twice rather than never
@@ -150,7 +151,7 @@ def _live(producer: str, most: int, using: str) -> int:
 
 
 def take_in_thread(caller: Caller, number: int, using: str) -> None:
-    """Do as take(), in a thread without a connection of its own."""
+    """Call take() in a thread of a pool, and close the connection that it has opened there."""
     try:
         take(caller, number, using)
     finally:

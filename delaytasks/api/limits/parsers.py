@@ -1,7 +1,7 @@
-"""Read and parse request bodies, within limits that a hostile body cannot make expensive.
+"""Read and parse request bodies within limits, so that a hostile body costs little.
 
-A body is refused by its length before it is read, and by its number of values before it is parsed: both numbers are
-counted by functions in C. So a refusal takes about a millisecond per MiB and no memory beyond the body.
+A body that is too long is refused before it is read, and one with too many values before it is parsed. Functions in C
+count the values, so a refusal takes about a millisecond per MiB and no memory beyond the body.
 """
 
 import io
@@ -25,10 +25,10 @@ from . import garbage, portions
 from .lengths import declared_length
 
 MAX_DEPTH = validators.MAX_DEPTH + 10  # nested levels in a request: those of a job's body plus the levels around it
-SINGLE_EXTRA_BYTES = 128 * 1024  # of a request with one job, beyond MAX_BODY_BYTES: the other fields, and escapes
+SINGLE_EXTRA_BYTES = 128 * 1024  # added to MAX_BODY_BYTES for a request with one job: other fields, escapes
 MAX_CONTAINERS = 50_000  # lists and objects in a request; each takes 56 bytes or more
-MAX_VALUES = 500_000  # at most as many as there are commas and containers
-LARGE_BYTES = 256 * 1024  # two such bodies are parsed at a time in a process
+MAX_VALUES = 500_000  # values in a request, estimated as commas + containers
+LARGE_BYTES = 256 * 1024  # a process parses at most two bodies above this size at a time
 _large = threading.BoundedSemaphore(2)
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -63,7 +63,7 @@ class CountedRequest(Request):
     """
 
     bulk = False  # set by the view: the address takes many jobs at once
-    size = 0  # of the body in bytes, once it was read
+    size = 0  # size of the body in bytes; 0 before it is read
 
     @property
     def POST(self) -> QueryDict:

@@ -1,7 +1,8 @@
 """Count requests and bytes in portions, so that most requests need no trip to the cache.
 
-A process counts a portion of a caller's limit in the shared cache and uses it up by itself. What it has not used at the
-end of the minute is lost: the limit is never exceeded by this, but a process may fall short of it by one portion.
+A process counts a portion of a caller's limit in the shared cache, and then serves requests from it. The rest of the
+portion is lost at the end of the minute. So portions never let a caller exceed the limit, but for each process the
+caller may get up to one portion less than the limit.
 """
 
 import threading
@@ -11,10 +12,10 @@ from ..access import throttling
 from ..access.permissions import Caller
 
 PER_MINUTE = 600  # trips to the cache per caller, process and minute, if the caller uses its whole limit
-MAX_REQUESTS = 1000  # of a portion
+MAX_REQUESTS = 1000  # largest portion
 MAX_KNOWN = 10_000
 
-_left: dict[str, tuple[int, int]] = {}  # name -> minute, what is left of the portion
+_left: dict[str, tuple[int, int]] = {}  # name -> (minute, rest of its portion)
 _lock = threading.Lock()
 
 
@@ -25,7 +26,7 @@ def take_request(caller: Caller) -> float | None:
 
 
 def take_bytes(caller: Caller, size: int) -> float | None:
-    """Count the bytes of a request, in the same way."""
+    """Count the bytes of a request. Return the same as take_request()."""
     per_minute = conf.get().api_bytes_per_minute
     return _take_or_refill(f"{caller.identity}:bytes", size, max(size, per_minute // PER_MINUTE), per_minute)
 
@@ -47,7 +48,7 @@ def _take_or_refill(name: str, amount: int, portion: int, per_minute: int) -> fl
     if _take(name, amount, minute):
         return None
     wait_seconds = throttling.count_request(name, per_minute, portion)
-    if wait_seconds is not None and portion > amount:  # less may still be allowed
+    if wait_seconds is not None and portion > amount:  # this request alone may still be allowed
         portion = amount
         wait_seconds = throttling.count_request(name, per_minute, portion)
     if wait_seconds is None:

@@ -44,7 +44,7 @@ class CommandName(DocumentedField):
 
 def id_field(**kwargs: Any) -> CheckedField:
     """Return the field for the job's key, which this protocol calls "id"."""
-    text = "The key of the job, for example `order:1042`: best made of the kind and the id of the business object."
+    text = "The key of the job: the kind and the id of a business object, for example `order:1042`."
     field = key_field(help_text=text)
     return CheckedField(_check_id, field.schema, help_text=field.help_text, **kwargs)
 
@@ -61,7 +61,7 @@ def wait_field() -> SecondsField:
 
 
 def count_field() -> IntegerField:
-    text = "Largest number of jobs. With it, the value is a list."
+    text = "Largest number of jobs. If it is given, the value is a list."
     return IntegerField(1, MAX_COUNT, required=False, help_text=text)
 
 
@@ -80,8 +80,8 @@ def message_field(help_text: str) -> TextField:
 
 def mode_field() -> ChoiceField:
     text = (
-        "What to do if a job with this topic and id is live: refuse the command, keep the job, replace it, or run it "
-        "again: once more after the running attempt, and as `keep` if it waits."
+        "What to do if a job with this topic and id is live. `reject`: refuse the command. `keep`: keep the job. "
+        "`replace`: replace it. `again`: run it once more after the running attempt; a waiting job is kept."
     )
     return ChoiceField(MODES, "OnConflict", default="reject", help_text=text)
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document and its Swagger UI page. Both depend only on this app, not on the site's settings.
+"""The OpenAPI document and its Swagger UI page. Both ignore the site's settings of REST framework and drf-spectacular.
 
 `python -m delaytasks.api > docs/openapi.yaml` writes the document.
 """
@@ -33,8 +33,8 @@ key. A consumer **reserves** a job and holds it for its TTR. Each reservation is
 fencing token: only the holder of (id, attempt) can finish the job.
 
 - **Authentication.** Service accounts send a token (`Authorization: Bearer ...`); staff use Django's session. A token
-  has grants for topics: the right to produce, to consume or to manage. Any of them includes reading. All other topics
-  are hidden: their jobs are 404, whether they exist or not.
+  has grants for topics: the right to submit, to produce, to consume or to manage. All but submit include reading. All
+  other topics are hidden: their jobs are 404, whether they exist or not.
 - **Errors** are problem details (RFC 9457). Use `type` in programs; `detail` is for people; `errors` lists fields.
 - **Times** are RFC 3339 with an offset; responses use UTC. Names of numbers contain the unit.
 - **Unknown fields** are refused, so that misspelt names are noticed.
@@ -89,7 +89,7 @@ def _generate(prefix: str) -> dict[str, Any]:
         "TAGS": TAGS,
         "SCHEMA_PATH_PREFIX": "",
         "SCHEMA_PATH_PREFIX_INSERT": prefix,
-        "COMPONENT_SPLIT_PATCH": False,  # no field of a PATCH is required by its serializer: nothing to split
+        "COMPONENT_SPLIT_PATCH": False,  # PATCH serializers have no required fields: one component is enough
         "SORT_OPERATIONS": False,
         "SORT_OPERATION_PARAMETERS": False,
         "POSTPROCESSING_HOOKS": [],
@@ -101,7 +101,7 @@ def _generate(prefix: str) -> dict[str, Any]:
 
 
 def as_yaml() -> str:
-    """Return the document as YAML, as it is committed. Raises GeneratorWarnings if there were warnings."""
+    """Return the document as YAML, as in docs/openapi.yaml. Raises GeneratorWarnings if there were warnings."""
     schema = document()
     if GENERATOR_STATS:
         raise GeneratorWarnings("drf-spectacular warned; see stderr.")

@@ -31,7 +31,7 @@ ANY_POST = {
     415: "The request body is not `application/json`.",
 }
 HEADERS: list[tuple[str, str, str, set[int]]] = [
-    ("Location", "string", "The URL of what was created, if it is one thing.", {201}),
+    ("Location", "string", "The URL of the created job or schedule. Missing after a request with many jobs.", {201}),
     ("WWW-Authenticate", "string", "`Bearer`.", {401}),
     ("Retry-After", "integer", "Seconds.", {429, 503}),
 ]

@@ -206,8 +206,8 @@ def expires_field(**kwargs: Any) -> SecondsField:
 
 def priority_field() -> IntegerField:
     text = (
-        "0 to 9. Of the topic's jobs that are due, one of a higher priority is run first, unless another one has been "
-        "due for a minute longer per level of difference."
+        "0 to 9. Of the topic's due jobs, those with a higher priority run first. A minute of waiting makes up for one "
+        "level of priority."
     )
     return IntegerField(0, MAX_PRIORITY, required=False, default=0, help_text=text)
 

@@ -30,7 +30,7 @@ from .fields import (
     ttr_field,
 )
 
-MAX_JOBS = 1000  # in one bulk request
+MAX_JOBS = 1000  # jobs in one bulk request
 MAX_LIMIT = 200  # jobs per page
 MAX_REASON = 255  # characters
 MAX_CURSOR = 6000  # characters; it contains an escaped key
@@ -82,7 +82,7 @@ class ReasonSerializer(StrictSerializer):
 class WhenSerializer(StrictSerializer):
     """Exactly one of due_at and delay_seconds."""
 
-    # Not oneOf beside properties: generators of typed clients read that as a choice between two unknown types.
+    # oneOf is not used: beside properties, client generators read it as a choice between two unknown types.
     rules: ClassVar = {
         "if": {"required": ["due_at"]},
         "then": {"not": {"required": ["delay_seconds"]}},
@@ -120,9 +120,9 @@ class NewJobTermsSerializer(WhenSerializer):
 
 def mode_field() -> ChoiceField:
     text = (
-        "What to do if a job with this topic and key is live: refuse the request, keep the job unchanged, replace "
-        "its due time, body and TTR, or run it again: once more after the running attempt, and as `keep` if it "
-        "waits."
+        "What to do if a job with this topic and key is live. `reject`: refuse the request. `keep`: keep the job "
+        "unchanged. `replace`: replace its due time, body and TTR. `again`: run it once more after the running "
+        "attempt; a waiting job is kept."
     )
     return ChoiceField(MODES, "OnConflict", default="reject", help_text=text)
 
@@ -165,7 +165,7 @@ class ReserveSerializer(StrictSerializer):
 
 
 def receipt_field() -> TextField:
-    text = "The receipt from the reservation. Only another account than the one that reserved the job must give it."
+    text = "The receipt from the reservation. Required from an account other than the one that reserved the job."
     return TextField(maximum=receipts.LENGTH, required=False, help_text=text)
 
 

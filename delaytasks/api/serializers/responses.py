@@ -59,7 +59,7 @@ class JobSerializer(serializers.Serializer):
     failures = IntegerField(0, help_text="Attempts that failed or exceeded their TTR.")
     body = JSONField(
         getter=lambda job, context: context["caller"].shown_body(job.body, job.topic),
-        help_text="For callers who may not consume the topic, secrets are hidden, or all of it.",
+        help_text="For callers who may not consume the topic, secrets or the whole body are hidden.",
     )
     created_at = DateTimeField()
     reserved_at = DateTimeField(allow_null=True)
@@ -97,7 +97,7 @@ class JobWithEventsSerializer(JobSerializer):
 
 
 class MadeJobSerializer(JobSerializer):
-    """A job, and whether this request created it."""
+    """A job, and what the request did with it."""
 
     result = ChoiceField(
         ("created", "kept", "replaced", "again"), "Result", getter=lambda _, context: context["result"]
@@ -184,8 +184,8 @@ class TopicSerializer(serializers.Serializer):
     )
     target = ObjectField(
         allow_null=True,
-        help_text="Where its jobs are forwarded according to staff, without credentials; null: nowhere. A handler or "
-        "a target in code takes precedence.",
+        help_text="The target that staff have set for its jobs, without credentials; null: none. A handler or a target "
+        "in code takes precedence.",
     )
     delayed_within_horizon = IntegerField(0, help_text="Jobs due within horizon_seconds; later ones are not counted.")
     horizon_seconds = IntegerField(1)

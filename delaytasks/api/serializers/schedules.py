@@ -64,20 +64,23 @@ class ScheduleTermsSerializer(StrictSerializer):
     )  # fmt: skip
     start_at = DateTimeField(required=False, allow_null=True, help_text="Default: now.")
     gap = ChoiceField(
-        Schedule.Gap.values, "ScheduleGap", required=False, help_text="For a fixed time that clocks skip. Default: run."
-    )
+        Schedule.Gap.values, "ScheduleGap", required=False,
+        help_text="What happens at a fixed time that clocks skip. Default: run.",
+    )  # fmt: skip
     overlap = ChoiceField(
         Schedule.Overlap.values, "ScheduleOverlap", required=False,
-        help_text="For a fixed time that clocks show twice. Default: once.",
+        help_text="What happens at a fixed time that clocks show twice. Default: once.",
     )  # fmt: skip
     missed = ChoiceField(
         Schedule.Missed.values, "ScheduleMissed", required=False,
-        help_text="Which of several runs that are due together are run. Default: last.",
+        help_text="What happens if several runs have become due, for example after an outage. Default: last.",
     )  # fmt: skip
-    within_seconds = _seconds_field(0, "What could not begin so soon after its time is skipped; null: no limit.")
+    within_seconds = _seconds_field(
+        0, "A run that cannot begin within this time after it is due is skipped; null: no limit."
+    )
     running = ChoiceField(
         Schedule.Running.values, "ScheduleRunning", required=False,
-        help_text="What happens while the run before is still running. Default: skip.",
+        help_text="What happens to a run while the previous one is still running. Default: skip.",
     )  # fmt: skip
 
 
@@ -89,7 +92,7 @@ class NewScheduleSerializer(ScheduleTermsSerializer):
 
 
 class ScheduleChangeSerializer(ScheduleTermsSerializer):
-    """The fields to change; all others stay. To change the kind of times, empty the old one and give the new one."""
+    """The fields to change. To replace one kind of times, empty its field: {"cron": "", "every_seconds": 600}."""
 
     topic = topic_field(required=False)
     reason = reason_field()
@@ -150,7 +153,7 @@ def _next_run(row: Schedule, context: Mapping[str, Any]) -> datetime | None:
         return None
     try:
         return next((firing.due for firing in schedules.next_firings(row, 1, after=context["now"])), None)
-    except BadInput:  # its zone is gone, for example
+    except BadInput:  # for example, its time zone is unknown now
         return None
 
 
@@ -162,7 +165,7 @@ class ScheduleSerializer(serializers.Serializer):
     topic = TextField()
     body = JSONField(
         getter=lambda row, context: context["caller"].shown_body(row.body, row.topic),
-        help_text="For callers who may not consume the topic, secrets are hidden, or all of it.",
+        help_text="For callers who may not consume the topic, secrets or the whole body are hidden.",
     )
     ttr_seconds = _duration("ttr")
     tz = TextField()
@@ -178,10 +181,13 @@ class ScheduleSerializer(serializers.Serializer):
     missed = ChoiceField(Schedule.Missed.values, "ScheduleMissed")
     within_seconds = _duration("within")
     running = ChoiceField(Schedule.Running.values, "ScheduleRunning")
-    source = ChoiceField(Schedule.Source.values, help_text="Who defined it: the code, or staff and programs.")
+    source = ChoiceField(
+        Schedule.Source.values,
+        help_text="code: declared with @recurring; call: a series, started by a call of schedule(); staff: all others.",
+    )
     state = ChoiceField(STATES, getter=lambda row, _: state_of(row), help_text="stopped: `problem` says why.")
     problem = TextField()
-    next_run_at = DateTimeField(allow_null=True, getter=_next_run, help_text="Null if it is not running.")
+    next_run_at = DateTimeField(allow_null=True, getter=_next_run, help_text="Null if the schedule is not running.")
 
 
 class ScheduleListSerializer(serializers.Serializer):
@@ -196,12 +202,12 @@ class NextRunSerializer(serializers.Serializer):
 
     wall_time = TextField(
         getter=lambda firing, _: firing.label,
-        help_text="What clocks in the zone show; with `/2`, the second of two equal times.",
+        help_text="The local time in the schedule's zone; `/2` marks the second of two equal times.",
     )
     due_at = DateTimeField(getter=lambda firing, _: firing.due)
     local_time = TextField(
         getter=lambda firing, context: firing.due.astimezone(context["zone"]).isoformat(timespec="milliseconds"),
-        help_text="The same instant with the zone's offset.",
+        help_text="`due_at` with the offset of the schedule's zone.",
     )
 
 

@@ -30,7 +30,7 @@ class PlainJSON(JSONRenderer):
 
 
 class FirstRenderer(BaseContentNegotiation):
-    """Use the view's first renderer for every request: there is one representation, and errors must be readable."""
+    """Use the view's only renderer, whatever the header Accept says: errors must be readable, too."""
 
     def select_parser(self, request: Any, parsers: Any) -> Any:
         return DefaultContentNegotiation().select_parser(request, parsers)
@@ -93,9 +93,8 @@ class BaseView(APIView):
         PermissionDenied if the caller sees the topic but lacks the right.
         """
         jobs = Job.objects.using(self.using).filter(pk=job_id)
-        topic = jobs.values_list(
-            "topic", flat=True
-        ).first()  # without the body: the time to read a large one would reveal that the job exists
+        # Read only the topic: the time to read a large body would reveal that a hidden job exists.
+        topic = jobs.values_list("topic", flat=True).first()
         if topic is None or not self.caller.sees(topic):
             raise Http404
         self.caller.require(right, topic)
@@ -114,7 +113,8 @@ class BaseView(APIView):
 
     def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)
-        self._admitted.enter_context(tracing.continuing(request.headers))  # a stranger decides nothing about traces
+        # After authentication, because strangers must not choose the trace.
+        self._admitted.enter_context(tracing.continuing(request.headers))
 
     def get_format_suffix(self, **kwargs: Any) -> None:
         return None

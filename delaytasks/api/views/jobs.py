@@ -110,7 +110,7 @@ class JobsView(BaseView):
 
         Creating is idempotent: there is at most one live job per topic and key, and `on_conflict` selects what happens
         to an existing one. Requires the right to produce on each topic. With `reject` the right to submit is enough; a
-        caller who has no other right on the topic learns nothing of a live job but that its key is taken.
+        caller without another right on the topic only learns that the key of a live job is taken.
         """
         many = isinstance(request.data, Mapping) and "jobs" in request.data
         if many:

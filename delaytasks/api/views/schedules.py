@@ -59,7 +59,7 @@ class ScheduleBaseView(BaseView):
         PermissionDenied if the caller sees the schedule but lacks the right.
         """
         rows = Schedule.objects.using(self.using).filter(name=name)
-        topic = rows.values_list("topic", flat=True).first()  # without the body, as in BaseView.job()
+        topic = rows.values_list("topic", flat=True).first()  # only the topic, as in BaseView.job()
         if topic is None or not self.caller.may_schedule(ScheduleRight.READ, topic):
             raise Http404
         self.caller.require_schedule(right, topic)
@@ -202,7 +202,7 @@ class ScheduleView(ScheduleBaseView):
         def change(row: Schedule) -> Schedule:
             _require_own(row)
             if row.series_key is not None and terms.get("topic", row.topic) != row.topic:
-                raise BadSchedule("A series keeps its topic: delete it, and start another one.")
+                raise BadSchedule("The topic of a series cannot be changed: delete the series, and start another one.")
             return schedules.define(Definition(**(terms_of_row(row) | terms)), using=self.using)
 
         row = self.operate(schedule, ScheduleRight.CHANGE, Action.CHANGED, reason, change)
@@ -225,7 +225,7 @@ class ScheduleView(ScheduleBaseView):
             _require_own(row)
             pk = row.pk
             schedules.delete(row, using=self.using)
-            row.pk = pk  # for the log
+            row.pk = pk  # deleting has cleared it; the log entry needs it
 
         self.operate(schedule, ScheduleRight.DELETE, Action.DELETED, reason, delete)
         return Response({"name": schedule, "deleted": True})
@@ -278,7 +278,7 @@ class RunNowView(ScheduleBaseView):
         responses={201: ResponseDoc(JobSerializer, "The job, which is due now.")},
     )
     def post(self, request: Request, schedule: str) -> Response:
-        """Create one job of the schedule, due now, beside its times. Requires the right to produce or to manage."""
+        """Create one extra job of the schedule, due now. Requires the right to produce or to manage."""
         self.schedule(schedule, ScheduleRight.OPERATE)
         reason = validated(ReasonSerializer, request.data)["reason"]
         by = self.caller.signature
@@ -311,7 +311,7 @@ class NextView(ScheduleBaseView):
 class BackfillView(ScheduleBaseView):
     @schedule_operation(
         "backfillSchedule",
-        summary="Make the runs of a time in the past",
+        summary="Make the missing runs of a range in the past",
         request=BackfillSerializer,
         responses={200: ResponseDoc(BackfilledSerializer, "How many jobs were made, due now.")},
         examples=[
@@ -320,9 +320,10 @@ class BackfillView(ScheduleBaseView):
         ],
     )
     def post(self, request: Request, schedule: str) -> Response:
-        """Make the runs of a range that never ran, at most 10,000, due now. Repeating it makes none twice.
+        """Make the runs of a range in the past that never ran, due now. A repeated request makes none of them twice.
 
-        All runs of the range, also those that ran, must be within the caller's limit of live jobs.
+        The range may have at most 10,000 runs, including those that ran. All of them count towards the caller's limit
+        of live jobs.
 
         Requires the right to produce or to manage.
         """
