@@ -44,7 +44,7 @@ def _mover_heartbeat_ms() -> int:
         return min(mirror.mover_heartbeat_ms(handlers_digest()) if mirror else 0 for mirror in mirrors)
     except MirrorDown:
         return 0
-    except Exception:  # if raised, beat would check again only minutes later; when in doubt, send move_due
+    except Exception:  # raised, it would delay beat's next check by minutes; when in doubt, send move_due
         logger.exception("beat: the mover threads' heartbeats cannot be read; move_due is sent")
         return 0
 

@@ -43,7 +43,7 @@ def read(app_path: str = "") -> list[Entry]:
 
     app_path   the app as for `celery -A`; "": the current app
 
-    Raises ImportError, AttributeError.
+    Raises ImportError or AttributeError if app_path names no app.
     """
     app = find_app(app_path) if app_path else celery.current_app
     return [*_from_app(app), *_from_tables(app)]

@@ -1,4 +1,4 @@
-"""Make Schedules of the entries of Celery beat, and name what cannot be carried over."""
+"""Convert the entries of Celery beat to Schedules, and report what cannot be converted."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -31,8 +31,8 @@ class Carried:
 
     name         of the entry
     definition   of the schedule; None: the entry is not carried over
-    problem      why it is not, or ""
-    notes        what of it is lost
+    problem      why it is not carried over, or ""
+    notes        what of the entry is lost or changes
     """
 
     name: str
@@ -43,7 +43,7 @@ class Carried:
 
 
 class _Times(NamedTuple):
-    terms: dict[str, Any]  # of Definition
+    terms: dict[str, Any]  # arguments of Definition
     notes: list[str]
 
 
@@ -54,9 +54,9 @@ class _Lost(Exception):
 def carry_over(
     entries: Iterable[Entry], topics: Mapping[str, str], *, using: str | None = None, write: bool = False
 ) -> list[Carried]:
-    """Return what becomes of each entry. Store the schedules if `write`; those that exist stay as they are.
+    """Convert each entry and return the results. If `write`, store the new schedules; existing ones are not changed.
 
-    topics   task -> topic, where they differ
+    topics   task -> topic; a task that is not in it becomes a topic of the same name
     """
     using, names = databases.alias(using), set[str]()
     results = [_carry(entry, topics.get(entry.task, entry.task), using, names) for entry in entries]
@@ -93,18 +93,18 @@ def _check(definition: Definition, using: str, names: set[str]) -> None:
     if row is not None and row.source != Schedule.Source.STAFF:
         raise _Lost(f"the schedule {definition.name!r} is declared in code already")
     if row is not None and _differs(row, definition):
-        raise _Lost(f"there is another schedule {definition.name!r}, of staff: it stays; delete it to get the entry's")
+        raise _Lost(f"there is another schedule {definition.name!r} of staff: delete it to carry over the entry")
     if definition.topic not in handlers.known():
         raise _Lost(
-            f'no handler: write @handler("{definition.topic}") that does what the task does, or name its topic with '
-            f"--topic {definition.topic}=TOPIC"
+            f'no handler: write @handler("{definition.topic}") that does what the task does, or choose another topic '
+            f"with --topic {definition.topic}=TOPIC"
         )
     check_known(using, definition.topic)
     to_body(definition.body)
 
 
 def _differs(row: Schedule, definition: Definition) -> bool:
-    """Return whether the terms are others. The start of an interval, beat's last run, is not compared."""
+    """Return whether the stored terms differ. The start of an interval is not compared: it is beat's last run."""
     other_start = definition.delay is not None and definition.start != row.start_at
     return other_start or any(getattr(row, name) != value for name, value in definition.columns().items())
 
@@ -119,7 +119,7 @@ def _convert(entry: Entry, topic: str, using: str) -> tuple[Definition, list[str
     terms, notes = _times(entry)
     within, lost = _options(entry)
     if entry.end is not None:
-        notes.append(f"its end at {entry.end.isoformat()}: pause or delete the schedule then")
+        notes.append(f"its end at {entry.end.isoformat()} is lost: pause or delete the schedule then")
     return Definition(
         name=_name(entry.name), topic=topic, tz=entry.tz, body={"args": entry.args, "kwargs": entry.kwargs},
         missed="last", running="allow", within=within, **terms,
@@ -131,12 +131,12 @@ def _name(name: str) -> str:
 
 
 def _options(entry: Entry) -> tuple[timedelta | None, list[str]]:
-    """Return the time within which a run must begin, and what of the options is lost."""
+    """Return the time within which a run must begin (None: no limit), and a note about the options that are lost."""
     expires = entry.options.get("expires")
     is_duration = isinstance(expires, int | float | timedelta)
     within = timedelta(seconds=expires) if isinstance(expires, int | float) else expires if is_duration else None
     lost = sorted(entry.options.keys() - ({"expires"} if is_duration else set()))
-    return within, [f"the options {', '.join(lost)}: @handler has its own"] if lost else []
+    return within, [f"the options {', '.join(lost)} are lost: @handler has its own"] if lost else []
 
 
 # -- times --------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ def _times(entry: Entry) -> _Times:
 
 
 def _interval_terms(entry: Entry, times: schedule) -> _Times:
-    notes = ["relative: runs are counted from the start, not from round times"] if times.relative else []
+    notes = ["relative is lost: runs are counted from the start, not from round times"] if times.relative else []
     start = entry.begin if entry.begin is not None and entry.begin > timezone.now() else entry.last_run_at
     return _Times({"every": times.run_every, "start": start}, notes)
 
@@ -168,16 +168,17 @@ def _interval_terms(entry: Entry, times: schedule) -> _Times:
 def _cron_terms(entry: Entry, times: crontab) -> _Times:
     notes = []
     if entry.begin is not None and entry.begin > timezone.now():
-        notes.append(f"its start at {entry.begin.isoformat()}: the schedule runs from now on")
+        notes.append(f"its start at {entry.begin.isoformat()} is lost: the schedule runs from now on")
     names = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
     fields = {name: _cron_field(name, getattr(times, f"_orig_{name}"), getattr(times, name)) for name in names}
-    if "*" not in (fields["day_of_month"], fields["day_of_week"]):  # in Celery a day must be both, in cron either
+    # Celery needs a match of both the day of the month and the day of the week, cron a match of either.
+    if "*" not in (fields["day_of_month"], fields["day_of_week"]):
         return _Times({"rrule": _rule(times)}, notes)
     return _Times({"cron": " ".join(fields.values())}, notes)
 
 
 def _cron_field(name: str, given: Any, values: set[int]) -> str:
-    """Return the field of a cron expression with these values. Steps stay: times with a star follow elapsed time."""
+    """Return the field of a cron expression with these values. Keeps "*/5": its times follow elapsed time."""
     if values == _ALL[name]:
         return "*"
     if isinstance(given, str) and re.fullmatch(r"\*/[1-9]\d?", given, re.ASCII):
@@ -186,7 +187,7 @@ def _cron_field(name: str, given: Any, values: set[int]) -> str:
 
 
 def _rule(times: crontab) -> str:
-    """Return a recurrence rule for days that are of the month and of the week at once."""
+    """Return a recurrence rule for the days that match both the day of the month and the day of the week."""
     parts = {
         "BYMONTH": times.month_of_year, "BYMONTHDAY": times.day_of_month,
         "BYHOUR": times.hour, "BYMINUTE": times.minute,

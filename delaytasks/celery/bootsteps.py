@@ -142,7 +142,7 @@ def _enforce_ttr(**_: Any) -> None:
     from ..worker.isolation import cancel_queries
     from .connections import measure_time_anew
 
-    measure_time_anew()  # TTRs are counted by it
+    measure_time_anew()  # TTRs are measured by the database's clock
     is_child = current_process()._name != "MainProcess"
     ttr.enforce(watchdog=is_child, grace_seconds=conf.get().ttr_grace_seconds, before_interrupt=cancel_queries)
 

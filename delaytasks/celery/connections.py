@@ -26,7 +26,7 @@ logger = logging.getLogger("delaytasks")
 P = ParamSpec("P")
 R = TypeVar("R")
 ANSWER_SECONDS = 1.0
-PAUSES_SECONDS = (1, 5)  # a process that tries to connect again waits for connect_timeout
+PAUSES_SECONDS = (1, 5)  # after the first and after further failures: each attempt to connect takes connect_timeout
 _TUPLES_OK = 2  # psycopg.pq.ExecStatus
 
 _idle = threading.local()  # .connections: alias -> this thread's connection between two of the engine's tasks
@@ -55,8 +55,8 @@ def keep_connections(task: Callable[P, R]) -> Callable[P, R]:
 def measure_time_anew() -> None:
     """Measure the database's clock after each new connection of this process.
 
-    After a failover the clock may be another one. If it is behind, a lease that has just begun seems to be over by the
-    old offset: each job would be interrupted, and charged a failure, before its handler begins.
+    After a failover, another server's clock counts. If it is behind, new leases would seem over by the old offset: each
+    job would be interrupted, and charged a failure, before its handler begins.
     """
     connection_created.connect(_forget_time, dispatch_uid="delaytasks.measure_time_anew")
 
@@ -81,7 +81,7 @@ def _run_by_worker() -> bool:
 def _restore() -> None:
     idle, _idle.connections = getattr(_idle, "connections", {}), {}
     for alias, connection in idle.items():
-        if _is_open(alias):  # kept by Celery, as the project has configured: one is enough
+        if _is_open(alias):  # Celery has kept one, as the project has configured: close ours
             connection.close()
             continue
         connections[alias] = connection
@@ -103,12 +103,14 @@ def _stash() -> None:
 
 
 def answers(using: str) -> bool:
-    """Return whether the database answers a worker's task within ANSWER_SECONDS. If it does not, nothing is asked of it
-    for a while.
+    """Return whether the database answers a worker's task within ANSWER_SECONDS. After a failure, pause the checks.
 
-    A server that hangs keeps its connections open, and a query would wait for it without limit. The tasks of that
-    database would then hold each process of the worker, one after the other. A new connection is bounded by
-    connect_timeout in OPTIONS. That a database is down is not noticed here: its errors come at once.
+    Returns False during the pause. Always returns True for a database other than PostgreSQL, in a transaction, and
+    outside a worker's task.
+
+    A server that hangs keeps its connections open, and queries would wait for it without limit. Its tasks would then
+    block all processes of the worker, one after the other. For new connections, connect_timeout in OPTIONS is the
+    limit. A database that is down is not noticed here: its errors come at once.
     """
     connection = connections[using]
     if connection.vendor != "postgresql" or connection.in_atomic_block or not _run_by_worker():

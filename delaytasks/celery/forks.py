@@ -9,16 +9,16 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-WAIT_SECONDS = 2.0  # a thread that waits for a database for longer does not keep the pool from forking
+WAIT_SECONDS = 2.0  # longest delay of a fork, if a thread still waits for a database
 
-_threads = 0  # in a block of no_fork()
+_threads = 0  # number of threads inside a block of no_fork()
 _changed = threading.Condition()
 _forking = threading.local()  # .locked: this thread's fork has acquired _changed
 
 
 @contextmanager
 def no_fork() -> Iterator[None]:
-    """Let no thread of this process fork inside the block, or at least not for WAIT_SECONDS.
+    """Delay the forks of this process until the end of the block, but for at most WAIT_SECONDS.
 
     Any number of threads may be inside: one that hangs must not stop the others.
     """

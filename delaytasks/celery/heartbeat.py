@@ -16,11 +16,11 @@ from .forks import no_fork
 
 logger = logging.getLogger("delaytasks")
 OBSERVE_SECONDS = 1.0
-COLLECT_SECONDS = 0.05  # how long touches are collected after each statement
+COLLECT_SECONDS = 0.05  # pause between two statements that store touches, which are collected meanwhile
 
 
 class BeatThread(threading.Thread):
-    """Beats for this worker in one database every LEASE_SECONDS / 3. Does nothing else, so that nothing delays it."""
+    """Increments this worker's counter in one database every LEASE_SECONDS / 3. No other work delays it."""
 
     def __init__(self, using: str, worker: str) -> None:
         super().__init__(name=f"delaytasks-beat-{using}", daemon=True)
@@ -49,7 +49,7 @@ class BeatThread(threading.Thread):
 
 
 class HeartbeatThread(threading.Thread):
-    """Observes the workers of one database and the processes of this one each second, and starts a BeatThread.
+    """Checks, each second, all workers of one database and the processes of its own worker. Starts a BeatThread.
 
     There is one for each database, so that a database that does not answer delays nothing in the others.
 
@@ -96,7 +96,7 @@ class HeartbeatThread(threading.Thread):
             thread.join(timeout=5)
 
     def _a_run_has_failed(self) -> bool:
-        """Return whether a run of this worker's processes has failed since the last call."""
+        """Return whether a run of a topic in one of this worker's processes has failed since the last call."""
         before, self._last_failure = self._last_failure, process_name.last_failure()
         return self._last_failure != before
 
@@ -114,9 +114,9 @@ class HeartbeatThread(threading.Thread):
             logger.exception("heartbeat: a pass failed, trying again")
 
     def _find_unseen(self) -> None:
-        """Find jobs that are held by processes outside a run, or by processes that began and ended between two passes.
+        """Take back the jobs of processes that are not in a run. Find dead processes that nobody has watched.
 
-        Nobody has watched the latter.
+        These are processes that hold jobs, and that began and ended between two passes.
         """
         liveness.take_back_abandoned_jobs(self._using, self._worker)
         for pid in liveness.holding_process_ids(self._using, self._worker) - {os.getpid(), *self._children()}:
@@ -144,15 +144,16 @@ class HeartbeatThread(threading.Thread):
 
 
 class TouchThread(threading.Thread):
-    """Stores the touches of the worker's handlers in one database, beside the beat.
+    """Stores the touches of the worker's handlers in one database.
 
-    It connects only once there is a touch. There is one for each database, as of the heartbeat.
+    It connects only once there is a touch. Like HeartbeatThread, there is one for each database.
     """
 
     def __init__(self, using: str, pipe: liveness.TouchPipe) -> None:
         super().__init__(name=f"delaytasks-touches-{using}", daemon=True)
         self._using, self._pipe = using, pipe
-        self._waiting: dict[tuple[int, int], liveness.Touched] = {}  # the last one of each attempt
+        # (job id, attempt) -> the last touch of the attempt, which is not stored yet
+        self._waiting: dict[tuple[int, int], liveness.Touched] = {}
 
     def run(self) -> None:
         while True:
@@ -185,13 +186,13 @@ def has_ended(pid: int) -> bool:
 class Processes:
     """Waits for the end of processes that this process has started.
 
-    They are watched by descriptors. Where there are none (not Linux, an old kernel, a sandbox, too many open files),
-    wait() looks at each process instead, so that an end is noticed up to `seconds` late.
+    It watches them by pidfds. Where there are none (not Linux, an old kernel, a sandbox, too many open files), wait()
+    checks each process instead, and notices its end up to `seconds` late.
     """
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
-        self._descriptors: dict[int, int | None] = {}  # process id -> descriptor, or None without one
+        self._descriptors: dict[int, int | None] = {}  # process id -> its pidfd, or None
 
     def watch(self, pids: list[int]) -> None:
         """Also wait for these processes from now on."""
@@ -218,7 +219,7 @@ class Processes:
 
 
 def _open(pid: int) -> int | None:
-    """Return a descriptor of a process, or None if there is none."""
+    """Return a pidfd of a process, or None if the system has none for it."""
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):

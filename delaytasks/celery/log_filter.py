@@ -1,7 +1,7 @@
-"""Leave out Celery's INFO lines about the engine's own tasks that run every second.
+"""Leave out Celery's INFO lines about the engine's own tasks that run very often.
 
-Without Redis, beat sends move_due each second, and Celery writes three lines for each: sent, received, succeeded. Lines
-about other tasks, failures, and everything at the level DEBUG stay.
+Without Redis, beat sends move_due each second, and Celery logs three lines for each: sent, received, succeeded. A chain
+of `prune` tasks deletes old jobs. Lines about other tasks, about failures, and at the level DEBUG stay.
 """
 
 import logging
@@ -11,7 +11,7 @@ QUIET_TASKS = ("delaytasks.move_due", "delaytasks.prune")
 
 
 def is_wanted(record: logging.LogRecord) -> bool:
-    """Return False for an INFO line about one of QUIET_TASKS, unless the logger shows DEBUG."""
+    """Return False for an INFO line about one of QUIET_TASKS, unless the level DEBUG is enabled."""
     if record.levelno > logging.INFO or logging.getLogger(record.name).isEnabledFor(logging.DEBUG):
         return True
     return not any(task in record.getMessage() for task in QUIET_TASKS)

@@ -22,7 +22,7 @@ VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 def prepare(**_: Any) -> None:
     """Choose a directory for the counters of the pool's processes, before the pool forks them. Receiver of worker_init.
 
-    The library reads the variable when it is first imported.
+    prometheus_client reads PROMETHEUS_MULTIPROC_DIR when it is first imported.
     """
     if not conf.get().metrics_port:
         return
@@ -56,7 +56,7 @@ def make_directory() -> str:
 
 
 def _is_abandoned(directory: str) -> bool:
-    """Return whether the lock of the directory is free. Not if there is none: it is new, or of an earlier version."""
+    """Return whether the directory's lock is free. False without a lock: it is new, or of an earlier version."""
     try:
         descriptor = os.open(os.path.join(directory, LOCK), os.O_RDWR | os.O_NOFOLLOW)
     except OSError:  # also: the directory of another user
@@ -83,7 +83,7 @@ def _remove(directory: str, pid: int) -> None:
 
 
 class MetricsServer:
-    """An HTTP server with the metrics of this worker, in a thread. `port` is that of METRICS_PORT."""
+    """An HTTP server with the metrics of this worker, in a thread. Raises SystemExit if the port cannot be used."""
 
     def __init__(self, port: int) -> None:
         from prometheus_client import start_http_server

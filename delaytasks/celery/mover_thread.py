@@ -34,7 +34,7 @@ class MoverThread(threading.Thread):
         self._stop_requested = threading.Event()
         self._listener: Listener | None = None
         self._mover: Mover | None = None
-        self._guarded_at = -math.inf  # by time.monotonic(): the guard's last run
+        self._guarded_at = -math.inf  # last run of the guard, by time.monotonic()
 
     def run(self) -> None:
         while not self._stop_requested.is_set():
@@ -78,7 +78,7 @@ class MoverThread(threading.Thread):
 
     def _listen(self, ms: int) -> bool:
         """Wait up to `ms` for a message. Return False early if there is no listener, for example without Redis."""
-        index = mirror.connect(self._using)  # all databases share the channel
+        index = mirror.connect(self._using)  # a message may be about another database
         if index is None or index.down:
             return False
         try:
@@ -87,7 +87,7 @@ class MoverThread(threading.Thread):
         except MirrorDown:
             self._listener = None
             return False
-        except Exception:  # whatever a message contains: the thread must go on
+        except Exception:  # a malformed message must not end the thread
             logger.exception("mover: waiting for messages failed, trying again")
             self._close_listener()
             return False
