@@ -16,11 +16,11 @@ from . import databases
 from .jobs import audit_log
 from .outcomes import Result
 
-ADDED, CHANGED = 1, 2  # the values of django.contrib.admin.models, which may not be installed
+ADDED, CHANGED = 1, 2  # LogEntry's ADDITION and CHANGE; not imported, because the admin may not be installed
 
 
 class Action(StrEnum):
-    """The actions, which are the first words of an entry. Stored in the log."""
+    """What was done: the first words of each entry. The values are stored, so never change one."""
 
     CANCELLED = "Cancelled"
     POSTPONED = "Postponed"
@@ -53,24 +53,24 @@ def entry_message(what: Action, reason: str = "") -> str:
 
 
 def read(message: str) -> tuple[Action | None, str]:
-    """Return the action and the reason of a message of entry_message(); (None, "") for another message."""
+    """Parse a message of entry_message() into its action and reason. Return (None, "") for any other message."""
     what, colon, reason = message.partition(": ")
     what = what if colon else what.removesuffix(".")
     return (Action(what), reason) if what in set(Action) else (None, "")
 
 
 def code(row: Any, what: str) -> str:
-    """Return the action of an entry in the audit log: "job.made_ready"."""
+    """Return the code that the audit log stores for this action on this row, such as "job.made_ready"."""
     return f"{audit_log.kind_of(row)}.{what.lower().replace(' ', '_')}"
 
 
 def write(
     user_id: Any, rows: Iterable[Any], what: Action, reason: str = "", *, flag: int = CHANGED, audit: bool = True
 ) -> None:
-    """Write one entry for each row. Write none if the user no longer exists.
+    """Write one entry for each row to the log of Django's admin and to the audit log.
 
-    user_id   the primary key of the user, or its text
-    audit     whether to write to the audit log as well. A bulk change has one entry there, not one for each job
+    user_id   the primary key of the user, as its own type or as a str. If the user no longer exists, write nothing
+    audit     False for bulk changes: the audit log has one entry for the whole change instead of one for each job
     """
     rows = list(rows)
     if not rows or not user_id or not apps.is_installed("django.contrib.auth"):
@@ -82,13 +82,14 @@ def write(
         from django.contrib.admin.models import LogEntry
 
         LogEntry.objects.log_actions(user_id, rows, flag, entry_message(what, reason), single_object=False)
-    if audit and what is not Action.REPLACED:  # schedule() has recorded a replaced job, with both bodies
+    if audit and what is not Action.REPLACED:  # schedule() itself writes the audit entry of a replaced job
         write_audit(user.get_username(), rows, what, reason)
 
 
 def write_audit(actor: str, rows: Iterable[Any], what: str, reason: str = "", **columns: Any) -> None:
     """Write one entry for each row to the audit log.
 
+    actor     who did it, as in JobEvent.actor
     what      an Action, or "added", "changed", "deleted"
     columns   as in audit_log.entry()
     """

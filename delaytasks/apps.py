@@ -28,18 +28,19 @@ class DelaytasksConfig(AppConfig):
         from .jobs.cancellation import connect_deletes
         from .maintenance import passes
         from .timeouts import checks as timeout_checks  # noqa: F401
-        from .timeouts import receivers, retained  # noqa: F401  importing the latter keeps jobs from the retention
+        from .timeouts import receivers, retained  # noqa: F401  importing `retained` exempts jobs from the retention
 
         request_started.connect(audit_log.reset_source, dispatch_uid="delaytasks.jobs.audit_log")
-        handlers.call_through(_call_handler)
-        topics.build_through(_forward_to_row)
-        series.start_through(_start_series)
-        passes[:] = [_make_firings, _drain_marks, _reconcile]  # a test that changes INSTALLED_APPS comes here again
+        handlers.set_caller(_call_handler)
+        topics.set_builder(_forward_to_row)
+        series.set_starter(_start_series)
+        # Assigned, not appended: ready() runs again when a test changes INSTALLED_APPS.
+        passes[:] = [_make_firings, _drain_marks, _reconcile]
         registry.read_stored_days_by(calendar_days.stored_days)
         for signal in (post_save, post_delete):
             signal.connect(calendar_days.forget, sender="delaytasks.CalendarDay", dispatch_uid="delaytasks.calendars")
             signal.connect(_reconcile_calendar, sender="delaytasks.CalendarDay", dispatch_uid="delaytasks.passes")
-        connect_deletes()  # of the handlers that are defined already; later ones are connected at once
+        connect_deletes()  # for the handlers defined so far; a handler that is defined later connects itself
         post_migrate.connect(_make_topic_rows, sender=self, dispatch_uid="delaytasks.handlers")
         post_migrate.connect(_reinstall_triggers, sender=self, dispatch_uid="delaytasks.timeouts")
         try:
@@ -58,7 +59,7 @@ def _call_handler(handler: Any, argument: Any) -> Any:
 
 
 def _forward_to_row(using: str, topic: str, target: Any) -> Any:
-    from .forwarding.stored import targets  # imported late: the client libraries of brokers
+    from .forwarding.stored import targets  # imported late: it loads the brokers' client libraries
 
     return targets.handler(using, topic, target)
 
@@ -83,7 +84,7 @@ def _drain_marks(using: str) -> None:
 
 
 def _reinstall_triggers(*, using: str, **_kwargs: Any) -> None:
-    """Install again the triggers of declared timeouts that migrations of any app have dropped or made outdated."""
+    """Reinstall the triggers of declared timeouts that a migration, of any app, has dropped or made outdated."""
     from .timeouts.triggers import installation
 
     installation.reinstall(using)

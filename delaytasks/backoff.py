@@ -35,6 +35,6 @@ class Backoff:
         return max(1, round(seconds * (1 + spread) * 1000))
 
 
-# Of handlers that choose none: 5 s, 10 s, 20 s and so on, at most 6 h. The 24 retries of the default max_attempts, 25,
-# take 3.2 days, so that a job outlives an outage from Friday evening to Monday morning.
+# For handlers without a backoff of their own: 5 s, 10 s, 20 s and so on, at most 6 h. With the default max_attempts of
+# 25, the 24 retries take 3.2 days: a job survives an outage from Friday evening to Monday morning.
 DEFAULT_BACKOFF = Backoff(cap_seconds=6 * 3600.0)

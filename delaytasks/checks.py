@@ -70,7 +70,7 @@ def _is_model(label: str) -> bool:
 
 @register(TAG)
 def check_time_zone(**_kwargs: Any) -> list[CheckMessage]:
-    """E003: with naive datetimes jobs are an hour early or late when daylight saving time begins or ends."""
+    """E003: USE_TZ is False. With naive datetimes, jobs would be an hour early or late when clocks change."""
     if settings.USE_TZ:
         return []
     return [Error("USE_TZ is False: due times would be naive datetimes.", hint="Set USE_TZ = True.",
@@ -121,8 +121,8 @@ def check_redis_passwords(**_kwargs: Any) -> list[CheckMessage]:
         Warning(
             f"{setting} uses a Redis over TCP without a password.",
             hint="Set `requirepass` or a user with a password, and put it into the URL: rediss://:PASSWORD@HOST/0. Or "
-            "use a Unix socket. Whoever can write to this Redis can delay jobs, lift rate limits and falsify "
-            "statistics; who can write to the broker can start tasks.",
+            "use a Unix socket. A program that can write to this Redis can delay jobs, lift rate limits and falsify "
+            "statistics; one that can write to the broker can start tasks.",
             id="delaytasks.W013",
         )
         for setting, urls in _redis_urls()
@@ -160,7 +160,7 @@ def _redis_urls() -> Iterator[tuple[str, list[str]]]:
 
 
 def _url_list(urls: Any) -> list[str]:
-    """Return the URLs of a setting: a list, or a text with separators."""
+    """Return the URLs of a setting, which may be a list or one text with several URLs."""
     texts = urls if isinstance(urls, list | tuple) else [urls or ""]
     return [url for text in texts for url in re.split(r"[;,\s]+(?=\w+(?:\+\w+)?://)", str(text))]
 
@@ -256,7 +256,7 @@ def _has_broker(conf: Any) -> bool:
 
 @register(TAG)
 def check_sqlite(**_kwargs: Any) -> list[CheckMessage]:
-    """E017: times are stored in another zone. W008: without IMMEDIATE or WAL "database is locked" under load."""
+    """E017: times would not be stored in UTC. W008: without IMMEDIATE or WAL, "database is locked" under load."""
     from .models import Job
 
     return [
@@ -270,10 +270,11 @@ def check_sqlite(**_kwargs: Any) -> list[CheckMessage]:
 def _sqlite_messages(alias: str, database: Mapping[str, Any]) -> Iterator[CheckMessage]:
     if database.get("TIME_ZONE") not in (None, "UTC", "Etc/UTC"):
         yield Error(
-            f"DATABASES[{alias!r}]['TIME_ZONE'] is {database['TIME_ZONE']!r}: Django would read and write the texts "
-            "that SQLite has for times in this zone, but jobs and declared timeouts are in UTC.",
-            hint="Remove TIME_ZONE there; the setting TIME_ZONE of the project stays as it is. Convert the times that "
-            "are stored already, or keep jobs and models with timeouts in another database (DELAYTASKS['DATABASES']).",
+            f"DATABASES[{alias!r}]['TIME_ZONE'] is {database['TIME_ZONE']!r}: Django would store times in this zone, "
+            "but the SQL of delaytasks reads and writes times in UTC.",
+            hint="Remove TIME_ZONE from this database; the project's own TIME_ZONE setting can stay. Convert the times "
+            "that are already stored, or keep jobs and models with timeouts in another database "
+            "(DELAYTASKS['DATABASES']).",
             id="delaytasks.E017",
         )
     options = database.get("OPTIONS") or {}
@@ -305,7 +306,7 @@ def _postgresql_aliases() -> list[str]:
 
 @register(TAG)
 def check_driver(**_kwargs: Any) -> list[CheckMessage]:
-    """E013: Django uses psycopg2."""
+    """E013: Django uses psycopg2, which delaytasks does not support."""
     return [message for alias in _postgresql_aliases() for message in db_checks.driver_messages(alias)]
 
 

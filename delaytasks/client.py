@@ -215,7 +215,7 @@ class Client:
         return str(self._send(command | {"body": body, "on_conflict": on_conflict} | optional)["result"])
 
     def pop(self, topic: str, *, wait: float = 0, consumer: str = "") -> Job | None:
-        """Reserve the job that has been due the longest. Return None if none is due within `wait` seconds."""
+        """Reserve the first due job, by priority and age. Return None if none is due within `wait` seconds."""
         return next(iter(self.pop_many(topic, 1, wait=wait, consumer=consumer)), None)
 
     def pop_many(self, topic: str, count: int, *, wait: float = 0, consumer: str = "") -> list[Job]:

@@ -62,11 +62,11 @@ class DatabaseClock:
         """Return the database's time in milliseconds since 1970, with a fraction."""
         mono_ms = self._monotonic() * 1000
         if self._measured_ms is None or mono_ms - self._measured_ms > REFRESH_MS:
-            self.learn()
+            self.measure()
             mono_ms = self._monotonic() * 1000
         return mono_ms + self._offset_ms
 
-    def learn(self) -> None:
+    def measure(self) -> None:
         """Measure the offset between this host's monotonic clock and the database's clock."""
         offsets = []
         for _ in range(SAMPLES):
@@ -76,10 +76,10 @@ class DatabaseClock:
         self._measured_ms = self._monotonic() * 1000
 
     def forget(self) -> None:
-        """Measure the offset again at the next reading: the database may be another server now."""
+        """Measure the offset again when the time is next read, because another server may be the database now."""
         if self._measured_ms is not None:
             self._measured_ms = -math.inf
 
     def skew_ms(self) -> int:
-        """Return by how many ms this host's wall clock is ahead of the database's; negative: behind. For metrics."""
+        """Return how far this host's wall clock is ahead of the database's clock, in ms; negative if it is behind."""
         return round(time.time() * 1000 - self.now_ms())

@@ -23,10 +23,10 @@ _OPTIONAL: dict[str, tuple[type, ...]] = {
 _SECRET = ("brokers", "webhooks")  # messages do not show their values
 
 
-ALL_TOPICS = "*"  # in RETENTION: the topics without an age of their own
+ALL_TOPICS = "*"  # key in RETENTION for all topics that have no age of their own
 WEBHOOK_OPTIONS = ("secret", "allow_networks", "allow_http", "ca_file")
 RETENTION_OPTIONS = ("ended", "dead")
-MOST_AHEAD_MS = 100  # a worker does nothing else between receiving a job early and its due time
+MOST_AHEAD_MS = 100  # a worker that receives a job early waits idle until the job is due
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ class Settings:
     prefix: str = "delaytasks"  # the beginning of all keys in Redis
     buckets: int = 4  # shards of the mirror; each is one slot of a Redis Cluster
     horizon_seconds: int = 3600  # jobs due later than this are not in the mirror yet
-    claim_grace_ms: int = 5000  # the time allowed between reserving in the mirror and claiming in the database
-    lease_seconds: int = 30  # how long a worker may give no sign of life before its jobs are taken back
-    guard_tick_ms: int = 1000  # interval between two guards, and the longest sleep of a mover
-    promote_limit: int = 1000  # jobs moved from due to ready in one call
-    batch_max: int = 200  # the most jobs claimed in one statement; more was measured to be slower
+    claim_grace_ms: int = 5000  # for consumers over HTTP: time to claim a job in the database that Redis has reserved
+    lease_seconds: int = 30  # a worker that gives no sign of life for so long is dead, and its jobs are taken back
+    guard_tick_ms: int = 1000  # interval between two runs of the guard, and the longest sleep of a mover
+    promote_limit: int = 1000  # jobs moved from delayed to ready by one script call
+    batch_max: int = 200  # the most jobs that a run reserves, or a consumer claims, at once; more was slower
     run_budget_seconds: float = 10.0  # how long one run_topic task runs before it sends the next
     ahead_ms: int = 3  # how long before its due time a worker may receive a job, to claim it on time; 0: never
     linger_ms: int = 50  # how long a run_topic task waits for the next ready job before it ends; 0: not at all
@@ -56,7 +56,7 @@ class Settings:
     sweep_seconds: int = 30
     audit_seconds: int = 600
     reconcile_seconds: int = 300  # interval between two passes over the rows of each declared timeout
-    health_ready_seconds: int = 300  # health checks fail when a job has been ready for so long and none has claimed it
+    health_ready_seconds: int = 300  # a health check fails if a job has been ready for so long and is not claimed
     metrics_port: int = 0  # each worker serves its metrics for Prometheus on this port; 0: not at all
     opentelemetry: bool = False  # spans of scheduling and of attempts; see docs/howto/opentelemetry.md
     runbook_url: str | None = None  # address of your copy of docs/howto/runbook.md; the board links to its sections
@@ -66,15 +66,15 @@ class Settings:
     # topic or "*" -> {"ended": age, "dead": age}: how long finished and cancelled jobs, and dead jobs, are kept after
     # their end, as timedelta; None: forever. Without it the sweep deletes no jobs
     retention: Mapping[str, Mapping[str, timedelta | None]] = field(default_factory=dict)
-    redact: Sequence[str] = (  # staff do not see the values of a body's keys that contain one of these words
+    redact: Sequence[str] = (  # values under body keys that contain one of these words are hidden from staff
         "password", "passwd", "pwd", "passphrase", "passcode", "secret", "token", "auth", "oauth", "authorization",
         "authentication", "jwt", "otp", "pin", "api_key", "access_key", "private_key", "signature", "credential",
         "cookie", "session", "dsn", "card_number", "account_number", "security_code", "cvv", "cvc", "iban", "ssn",
     )  # fmt: skip
-    api_rate_per_minute: int = 6000  # per token or user; a token may have its own limit
+    api_rate_per_minute: int = 6000  # requests per token or user; a token may have its own limit
     api_max_request_bytes: int = 4_194_304  # a token may have its own limit
     api_bytes_per_minute: int = 268_435_456  # of request bodies, per token or user
-    api_max_live_jobs: int = 1_000_000  # of each token's own; a token may have its own limit
+    api_max_live_jobs: int = 1_000_000  # live jobs that one token has created; a token may have its own limit
     api_max_wait_seconds: float = 60.0  # the longest that a consumer's request may wait for a job
     topics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # topics without a handler in Python
     # name -> URL, or dict of options, of the brokers to which delaytasks.forwarding sends; see docs/howto/forward.md

@@ -8,11 +8,14 @@ __all__ = ["DelaytasksDeprecationWarning", "moved", "warn_moved"]
 
 
 class DelaytasksDeprecationWarning(DeprecationWarning):
-    """A name is used that a later version of delaytasks removes."""
+    """The code uses a name that a later version of delaytasks removes."""
 
 
 def warn_moved(old: str, new: str, removed_in: str, *, stacklevel: int = 2) -> None:
-    """Warn the caller of the caller that `old` is `new` now, and in which version it is removed."""
+    """Warn that `old` is now called `new`, and in which version `old` is removed.
+
+    stacklevel   as in warnings.warn(): 2 attributes the warning to the line that called the caller of this function
+    """
     text = f"{old} is now {new}. The old name will be removed in delaytasks {removed_in}."
     warnings.warn(text, DelaytasksDeprecationWarning, stacklevel=stacklevel + 1)
 

@@ -38,7 +38,7 @@ class DelaytasksError(Exception):
 class BadInput(DelaytasksError, ValueError):
     """An argument is wrong; nothing was written.
 
-    Base of the exceptions about arguments. Raised itself for on_conflict, using, by and reason.
+    Base of the exceptions about arguments. Raised directly if on_conflict, using, by or reason is wrong.
     """
 
 
@@ -52,8 +52,8 @@ class NaiveDatetime(BadInput):
 class BadDelay(BadInput):
     """Give exactly one of delay and due_at, within the range.
 
-    From 0 to MAX_DELAY_SECONDS. Raised by schedule(), schedule_many() and reschedule(). Also by Snooze and
-    Retry, where the limit is 366 days.
+    The range is 0 to MAX_DELAY_SECONDS. Raised by schedule(), schedule_many() and reschedule(). Also by Snooze
+    and Retry, where the limit is 366 days.
     """
 
 
@@ -131,7 +131,7 @@ class ScheduleExists(BadSchedule):
 
 
 class UnknownTopic(BadInput):
-    """No handler, no setting and no Topic row knows this topic.
+    """This topic has no handler, no setting and no Topic row.
 
     Raised by schedule(), schedule_many() and cancel().
     """
@@ -185,7 +185,7 @@ class MovedMeanwhile(DelaytasksError):
 class LeaseLost(DelaytasksError):
     """This attempt no longer holds the job: it exceeded its TTR, or the job was ended elsewhere.
 
-    Raised by RunningJob.touch() and RunningJob.finishing(), and when a handler finishes too late, whose
+    Raised by RunningJob.touch() and RunningJob.finishing(). Also raised when a handler returns too late: its
     transaction is then rolled back. A handler should not catch it.
     """
 

@@ -51,7 +51,7 @@ class Snooze:
 
 
 class Polled(Snooze):
-    """The Snooze of a poll (delaytasks.poll) that was answered "not yet": it moves the ladder on."""
+    """The Snooze after a poll (delaytasks.poll) with the answer "not yet": the next delay is that of the next step."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,9 @@ class Skip:
 
 @dataclass(frozen=True)
 class Finished:
-    """The result of a forwarded job that is finished, with the answer of its target for the job's event.
+    """The result of a forwarded job whose target has accepted it: the job is finished.
 
-    reason   str, one line of up to 255 characters
+    reason   str, one line of up to 255 characters: the target's answer, stored in the job's event
     """
 
     reason: str
@@ -136,12 +136,12 @@ class Handler:
         return bool(self.retry_on) and isinstance(error, Exception) and not isinstance(error, (*self.retry_on, Retry))
 
     def call(self, argument: Any) -> Any:
-        """Call the function with a job or a list of jobs, unless call_through() says otherwise. Return its result."""
-        return self.function(argument) if _through is None else _through(self, argument)
+        """Call the function with a job or a list of jobs, by way of set_caller()'s function if there is one."""
+        return self.function(argument) if _caller is None else _caller(self, argument)
 
     @property
     def retry_within_ms(self) -> int | None:
-        """How long after its scheduling a job is retried at the latest; None: no limit. Polling ladders have one."""
+        """Milliseconds after scheduling by which a job that was taken back is due again; None: no limit. For poll()."""
         within_ms: int | None = getattr(self.function, "retry_within_ms", None)
         return within_ms
 
@@ -151,18 +151,18 @@ class Handler:
 
     @property
     def home(self) -> tuple[str, object]:
-        """The place where the function is defined, which is the same if its module is imported twice."""
+        """Where the function is defined. The value is the same if its module is imported twice."""
         code = getattr(self.function, "__code__", None)
         return self.name, (code.co_filename, code.co_firstlineno) if code else self.function
 
 
 _handlers: dict[str, Handler] = {}
-_through: Callable[[Handler, Any], Any] | None = None
+_caller: Callable[[Handler, Any], Any] | None = None
 clashes: list[str] = []  # messages for the system check delaytasks.E002
 
 
 class RowHandlerOptions(TypedDict, total=False):
-    """The options of handler() that fit a handler which gets a row: those of timeout() and sla()."""
+    """The options of handler() that timeout() and sla() accept."""
 
     ttr: timedelta | float | int
     max_attempts: int
@@ -177,7 +177,7 @@ class RowHandlerOptions(TypedDict, total=False):
 
 
 class HandlerOptions(RowHandlerOptions, total=False):
-    """The options of handler() but batch: those of poll() and recurring()."""
+    """All options of handler() except batch. poll() and recurring() accept them."""
 
     one_commit: bool
     subject: type[Any] | str | None
@@ -186,10 +186,10 @@ class HandlerOptions(RowHandlerOptions, total=False):
 
 
 def check_options(who: str, given: Mapping[str, Any], known: Any) -> None:
-    """Raise TypeError if an option is not one of the TypedDict `known`. Type checkers see it earlier."""
+    """Raise TypeError if an option is not in the TypedDict `known`. Type checkers report it earlier."""
     for name in given:
         if name not in known.__optional_keys__:
-            raise TypeError(f"{who} has no option {name!r}. Its options of handler() are: "
+            raise TypeError(f"{who} has no option {name!r}. It takes these options of handler(): "
                             f"{', '.join(sorted(known.__optional_keys__))}.")  # fmt: skip
 
 
@@ -242,24 +242,25 @@ def handler(
                     time; None: the CONCURRENCY setting. The topic's row in Topic may override both
     backoff         delaytasks.backoff.Backoff: the delays after failed attempts; None: 5 s, doubled after each
                     failure, at most 6 hours, each varied by up to 20 %
-    retry_on        exception class or tuple of them: any other exception makes the job dead at once. (): retry
-                    after every exception. A Retry and an exceeded TTR are always retried
+    retry_on        exception class or tuple of them: only these are retried; any other exception makes the job
+                    dead at once. (): every exception is retried. A Retry and an exceeded TTR are always retried
     give_up_on      exception class or tuple of them: these make the job dead at once
     expires         timedelta or seconds: a job that has not begun so long after its due time is not run; it
                     ends as skipped. None: jobs run however late
     on_dead         callable, called with the job in the transaction that makes the job dead. The job is a
-                    RunningJob, or its row (models.Job) if the TTR was exceeded. The result is ignored.
-                    An exception is logged, and the job is dead nevertheless
+                    RunningJob, or its row (models.Job) if the TTR was exceeded or the worker died. The result is
+                    ignored. An exception is logged, and the job is dead nevertheless
     subject         a model or its label ("shop.Order"): the model of the jobs' subjects. A subject of
                     another model is refused; None: any model
     on_subject_delete  "cancel": deleting a subject cancels its live jobs of this topic, in the same
                     transaction; needs subject. Django then deletes the model's rows one by one. "keep":
                     the jobs stay as they are
 
-    The function receives a RunningJob, or a list of them with batch. It returns None (finished) or a
-    Snooze. If it raises, the job is retried after a delay, until max_attempts attempts have failed. With
-    batch it may also return a mapping of job.id to Snooze or None; with batch and atomic=False also to an
-    exception: that job's attempt failed with it. If a call with several jobs raises, each is run alone.
+    The function receives a RunningJob, or a list of them with batch. It returns None (finished), a Snooze or a
+    Skip. If it raises, the job is retried after a delay, until max_attempts attempts have failed. With batch it
+    may also return a mapping of job.id to None, Snooze or Skip. With batch and atomic=False the mapping may also
+    contain an exception: the attempt of that job failed with it. If a call with several jobs raises, each job
+    is run alone.
 
     The function may be a coroutine function (`async def`), and so may on_dead: the worker runs it in an event
     loop. With atomic=True the asynchronous methods of Django's ORM work inside its transaction. It must not
@@ -281,7 +282,7 @@ def handler(
     expires_ms = None if expires is None else to_expires_ms(expires)
 
     def register(function: Callable[..., Any]) -> "Handle[Any]":
-        from .jobs.handles import Handle  # here: the verbs of a handle are in a layer above
+        from .jobs.handles import Handle  # imported late: jobs/ is in a higher layer than this module
 
         function = function.function if isinstance(function, Handle) else function
         add(
@@ -315,7 +316,7 @@ def _check_on_subject_delete(topic: str, on_subject_delete: str, subject: type[A
 
 
 def _subject_label(topic: str, subject: type[Any] | str | None) -> str | None:
-    """Return the label in lower case of a model, or of a label. A model's label is that of its concrete model."""
+    """Return the lower-case label of a model or label. A proxy model has the label of its concrete model."""
     if subject is None:
         return None
     meta = getattr(subject, "_meta", None)
@@ -350,10 +351,10 @@ def add(new: Handler) -> None:
     _handlers[new.topic] = new
 
 
-def call_through(caller: Callable[[Handler, Any], Any]) -> None:
-    """Let `caller(handler, argument)` call the functions of all handlers. It may decide not to call one."""
-    global _through
-    _through = caller
+def set_caller(caller: Callable[[Handler, Any], Any]) -> None:
+    """Let Handler.call() call `caller(handler, argument)`, which calls the handler's function or decides not to."""
+    global _caller
+    _caller = caller
 
 
 def find(topic: str) -> Handler | None:
@@ -410,7 +411,7 @@ def ttr_ms(topic: str) -> int:
 def expires_ms(topic: str, own_ms: int | None) -> int | None:
     """Return how long after its due time a job may begin, in milliseconds; None: however late.
 
-    own_ms   what the job itself says; None: as its topic's handler says
+    own_ms   the value stored with the job; None: the value of its topic's handler is used
     """
     handler_ = find(topic)
     return handler_.expires_ms if own_ms is None and handler_ else own_ms

@@ -57,7 +57,7 @@ ERROR_TEXTS = {
     ErrorCode.BURIED: gettext_noop("Buried by its consumer."),
     ErrorCode.NOT_ALLOWED: gettext_noop("The requester no longer has permission."),
 }
-DEATHS = (ErrorCode.TIMED_OUT, ErrorCode.WORKER_LOST, ErrorCode.RUN_FAILED)  # the attempt was not ended by its worker
+DEATHS = (ErrorCode.TIMED_OUT, ErrorCode.WORKER_LOST, ErrorCode.RUN_FAILED)  # errors of attempts that were taken back
 FORMER_ERRORS = {
     "Its TTR was over and nobody had finished it.": ErrorCode.TIMED_OUT,
     "Buried by its consumer.": ErrorCode.BURIED,
@@ -88,7 +88,7 @@ def short_error_code(stored: str) -> str | None:
 
 
 def to_stored_error(error: str) -> str:
-    """Return the value to store for an error: a code, or a text, in quotes if it looks like a code."""
+    """Return the value to store for an error. A text that begins like a code is put in quotes."""
     if not isinstance(error, ErrorCode) and error.startswith(PREFIX):
         return f"'{error}'"
     return str(error)
@@ -98,7 +98,7 @@ def to_stored_error(error: str) -> str:
 
 
 class Result(StrEnum):
-    """The result of a change to one job, true at the time of the SQL statement.
+    """The result of a change to one job, as it was at the time of the SQL statement.
 
     If the change raised an exception without a code, "error:" and the exception's type are stored instead; see
     error_result().
@@ -174,7 +174,7 @@ FORMER_ERROR = "error: "
 
 
 class CancelResult(StrEnum):
-    """The result of cancel(): a str, true at the time of the SQL statement.
+    """The result of cancel(): a str. It describes the job at the time of the SQL statement.
 
     CANCELLED          "cancelled": the job will not run; also if it had been cancelled before
     RUNNING            "running": the handler of the job is running and was not disturbed

@@ -36,7 +36,7 @@ def can_manage(user: Any) -> bool:
 
 
 def can_forward(user: Any) -> bool:
-    """Return whether the user may say where the jobs of topics that they may change or add are forwarded."""
+    """Return whether the user may set the forwarding target of the topics that they may change or add."""
     return bool(user.has_perm(FORWARD))
 
 

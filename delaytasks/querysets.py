@@ -62,13 +62,13 @@ def find_subject(using: str, label: str | None, pk: str | None) -> Any:
 
 
 def starts_with(using: str, field: str, prefix: str) -> dict[str, str]:
-    """Return the conditions of filter() for the rows whose field starts with `prefix`; case counts."""
-    if connections[using].vendor == "sqlite":  # LIKE ignores case there, and cannot use an index; a range can
+    """Return arguments of filter() for the rows whose field starts with `prefix`, case-sensitive."""
+    if connections[using].vendor == "sqlite":  # its LIKE ignores case and cannot use the index; a range can
         return {f"{field}__gte": prefix, f"{field}__lt": prefix + "\U0010ffff"}
     return {f"{field}__startswith": prefix}
 
 
-# The columns of a job that a list of jobs does not read.
+# Columns of Job that lists of jobs do not read.
 LARGE_COLUMNS = ("body", "again_body", "error")
 
 
@@ -98,8 +98,8 @@ class JobQuerySet(models.QuerySet):
     def key_starts(self, prefix: str, *, topics: list[str] | None = None) -> "JobQuerySet":
         """Return live and ended jobs whose key starts with `prefix`.
 
-        topics   the topics to search; None: all topics of the Topic table. The query names topics because
-                 the index starts with the topic: so it is fast among millions of rows
+        topics   the topics to search; None: all topics of the Topic table. The index starts with the topic, so a
+                 query without topics would read all rows
         """
         if topics is None:
             from .models import Topic  # here, because the models import this module

@@ -8,7 +8,7 @@ from typing import Any
 
 HIDDEN = "••••••"
 SHORT = 4  # letters; a longer word is also found inside other words: "token" in "refreshtokens"
-# {"name": "password", "value": "x"}: the key that has the name, and the keys that have the value.
+# In {"name": "password", "value": "x"}: keys that hold the name of a secret, and keys that hold its value.
 NAME_KEYS = frozenset({"name", "key", "field", "header", "param", "parameter", "variable", "property", "attribute"})
 VALUE_KEYS = frozenset({"value", "values", "val", "content", "data", "text", "string", "default"})
 _CAMEL_CASE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
@@ -27,7 +27,7 @@ _VALUE = re.compile(
 def redacted(value: Any, words: Sequence[str]) -> Any:
     """Return a copy of JSON data without its secrets, at any depth. Without words, nothing is hidden.
 
-    These are hidden:
+    It hides:
 
     - the value of a key whose name has one of `words`. Case and separators do not matter: "api_key" hides X-API-Key
       and apiKey. A word of up to four letters must be a whole word of the name: "pin" hides userPin and PIN_2, but not
@@ -35,7 +35,7 @@ def redacted(value: Any, words: Sequence[str]) -> Any:
     - the value of a pair: {"name": "password", "value": ...}, ["password", ...], and "password=..." in a text
     - user and password in a URL, JSON Web Tokens, and what follows "Bearer" in a text
 
-    JSON inside a string is treated in the same way. Empty values stay visible: they show that there is no secret.
+    JSON inside a string is searched too. Empty values stay visible, because they show that there is no secret.
     """
     normalized = frozenset(each for each in map(_normalized, words) if each)
     return _redacted(value, normalized) if normalized else value

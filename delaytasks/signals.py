@@ -13,7 +13,7 @@ error    str, in job_failed and job_dead only: the last line of the job's stored
 
 Signals are sent after the commit, in the thread that made the change, with send_robust(): if a receiver raises, Django
 logs the exception. They are never sent after a rollback. A signal may be missing, because a process that is killed
-after the commit sends nothing. To see every change, read the job's events (delaytasks.models.JobEvent).
+after the commit sends nothing. To see every change, read the jobs' rows and events (delaytasks.models.Job, JobEvent).
 """
 
 from django.dispatch import Signal
@@ -27,19 +27,21 @@ job_scheduled = Signal()
 
 job   the row as it is after the commit
 
-Not sent for the rows of `pipeline load`. For a replaced job, job_rescheduled is not sent as well.
+Not sent for the rows of `pipeline load`. A replaced job sends this signal only, not job_rescheduled.
 """
 
 job_rescheduled = Signal()
-"""A job's due time was changed: by reschedule(), run_now(), retry_dead() or a postponement by staff.
+"""A job's due time was changed: by reschedule(), run_now() or retry_dead(), by staff, or by its declared timeout.
 
 job   the row as it is after the commit
 """
 
 job_cancelled = Signal()
-"""A job was cancelled, by cancel() or by a bulk change. Not sent by a cancel() that changed nothing.
+"""A job was cancelled: by cancel() or cancel_many(), by staff, with its subject, or by its declared timeout.
 
 job   the row as it is after the commit
+
+Not sent by a cancel() that changed nothing, nor for a job that ends as skipped.
 """
 
 job_finished = Signal()
@@ -55,15 +57,15 @@ job   RunningJob; its due_at is that of the ended attempt, not the next one
 """
 
 job_failed = Signal()
-"""An attempt failed and the job will run again: its handler or consumer failed, or it exceeded its TTR.
+"""An attempt failed and the job will run again: its handler or consumer failed, its TTR ended or its worker died.
 
-job     RunningJob; the row as it is after the commit if the TTR was exceeded
+job     RunningJob; the row as it is after the commit if the TTR ended or the worker died
 error   str
 """
 
 job_dead = Signal()
-"""A job is dead: its failures are used up, or its consumer buried it. job_failed is not sent for the same attempt.
+"""A job is dead, for example after max_attempts failures. job_failed is not sent for the same attempt.
 
-job     RunningJob; the row as it is after the commit if the TTR was exceeded
+job     RunningJob; the row as it is after the commit if the TTR ended or the worker died
 error   str
 """

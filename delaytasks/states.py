@@ -21,8 +21,8 @@ class State(IntEnum):
         return self.name.lower()
 
 
-# A job of priority p is taken before those of priority 0 that are due up to p times this earlier. It is part of the
-# mirror's entries (score.lua), so it is not a setting.
+# A job of priority p runs before jobs of priority 0 that were due up to p × AGE_MS earlier. Not a setting, because the
+# scores that Redis stores contain it (score.lua).
 AGE_MS = 60_000
 MAX_PRIORITY = 9
 

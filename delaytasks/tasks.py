@@ -26,13 +26,13 @@ from .worker.sender import RUN_TOPIC, sender
 
 logger = logging.getLogger("delaytasks")
 Returned = TypeVar("Returned")
-SEND_SECONDS = 1.0  # how long a task waits for its messages to be sent: this process may end after the task
+SEND_SECONDS = 1.0  # how long a task waits until its messages are sent, because its process may end after the task
 
 
 def _on_each_database(function: Callable[[str], Returned]) -> list[Returned]:
-    """Return function(using) of each database.
+    """Call function(using) for each database and return the results.
 
-    If a database fails or does not answer, the others are served, then the error is raised.
+    If one database fails or does not answer, the function is still called for the others. Then the error is raised.
     """
     results, errors = [], []
     for using in databases.aliases():
@@ -77,7 +77,7 @@ def _move_due(using: str) -> float:
 def run_topic(topic: str, using: str | None = None) -> int:
     """Run the ready jobs of a topic. Return the number of jobs that were run."""
     using = databases.alias(using)
-    if not answers(using):  # the mover dispatches the topic again when it does
+    if not answers(using):  # the mover dispatches the topic again when the database answers
         return 0
     try:
         return runner.run_topic(
@@ -129,7 +129,7 @@ def _sweep(using: str) -> dict[str, int]:
 def prune(using: str, until_ms: int) -> dict[str, int]:
     """Do one step of the retention, and send the task for the next step. Return the numbers of deleted rows.
 
-    until_ms   no further step is sent from this time on, because the next sweep begins anew; in ms since 1970
+    until_ms   in ms since 1970, about when the next sweep begins; from then on no further step is sent
     """
     began = time.monotonic()
     counts = retention.step(using)
@@ -138,9 +138,9 @@ def prune(using: str, until_ms: int) -> dict[str, int]:
 
 
 def _continue_pruning(using: str, pause_seconds: float, until_ms: int) -> None:
-    """Send the task for the next step of the retention, if one is useful before `until_ms`.
+    """Send the task for the next step of the retention, if rows are left and the step begins before `until_ms`.
 
-    If the broker does not answer, the next sweep goes on.
+    If the broker does not answer, the next sweep continues instead.
     """
     if databases.now_ms(using) + pause_seconds * 1000 >= until_ms or not retention.is_unfinished(using):
         return

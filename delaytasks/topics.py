@@ -1,8 +1,7 @@
 """The topics of a database that this process serves: those with a handler in code, and those whose row names a target.
 
-Rows of Topic are read at once and cached. A run asks for rows that are at most a second old, and the mover, which asks
-in each pass, for rows of at most TARGET_SECONDS: so a process that runs for days learns of each change by staff, and no
-job costs a query.
+One query reads all rows of Topic, and they are cached: for at most a second for a run, and for at most TARGET_SECONDS
+for the mover, which reads them in each pass. So each process soon sees a change by staff, without a query for each job.
 """
 
 import logging
@@ -41,7 +40,7 @@ _built: dict[tuple[str, str], tuple[Mapping[str, Any], Handler | None]] = {}
 _builder: Builder | None = None
 
 
-def build_through(builder: Builder) -> None:
+def set_builder(builder: Builder) -> None:
     """Let `builder(using, topic, target)` make the handlers of topics whose rows name a target."""
     global _builder
     _builder = builder
@@ -54,18 +53,18 @@ def topic_settings(using: str, topic: str, max_age_seconds: float = CACHE_SECOND
 
 
 def find(using: str, topic: str) -> Handler | None:
-    """Return the handler of a topic: that in code, or one that forwards to the target of its row.
+    """Return the topic's handler: the one in code, otherwise one that forwards to the target of its row.
 
-    None: this process leaves the topic's jobs to others.
+    None: this process has no handler and leaves the topic's jobs to other processes.
     """
     return handlers.find(topic) or _of_row(using, topic, _read(using, CACHE_SECONDS).get(topic, Row()))
 
 
 def handled(using: str, max_age_seconds: float = TARGET_SECONDS) -> list[str]:
-    """Return the topics that this process serves, sorted. If the database fails, those of the rows read before."""
+    """Return the topics that this process serves, sorted. If the database fails, use the rows that were read last."""
     try:
         rows = _read(using, max_age_seconds)
-    except (DatabaseError, InterfaceError) as error:  # the mover goes on with the jobs that it can make ready
+    except (DatabaseError, InterfaceError) as error:  # must not stop the mover
         logger.warning("the targets of topics were not read from the database %s: %s", using, error)
         rows = _read(using, CACHED)
     forwarded = (name for name, row in rows.items() if row.target is not None and _of_row(using, name, row))
@@ -89,7 +88,7 @@ def _read(using: str, max_age_seconds: float) -> dict[str, Row]:
 
 
 def _of_row(using: str, topic: str, row: Row) -> Handler | None:
-    """Return the same handler as long as the target is the same."""
+    """Return a handler that forwards to the row's target. It is cached until the target changes."""
     if row.target is None or _builder is None or handlers.find(topic) is not None:
         return None
     target, handler = _built.get((using, topic), (None, None))

@@ -61,7 +61,7 @@ def check_line(text: object, *, what: str, expected: str = "one line") -> str:
 
 
 def to_line(text: str) -> str:
-    """Return the beginning of a text as check_line() takes it: characters that are not printable become spaces."""
+    """Shorten a text to one line that check_line() accepts. Unprintable characters become spaces."""
     line = "".join(" " if unicodedata.category(c) in UNPRINTABLE else c for c in text[: MAX_KEY + 1])
     return line if len(line) <= MAX_KEY else f"{line[: MAX_KEY - 3]}..."
 
@@ -126,7 +126,7 @@ def to_body(body: Any, *, max_bytes: int) -> str:
 def depth(text: str) -> int:
     """Return the nesting depth of JSON text, or 0 if the text has too few brackets to exceed MAX_DEPTH.
 
-    The depth is limited because a reader with a small stack may fail on a text that the writer could still nest.
+    The depth is limited because a program with a small stack may fail to parse what a larger one could write.
     """
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return 0  # fast path: it cannot be deeper

@@ -386,5 +386,5 @@ def test_every_decorator_has_the_defaults_of_handler(decorator, declare):
 @pytest.mark.parametrize("decorator", DECORATORS)
 def test_every_decorator_passes_options_on_and_refuses_unknown_ones(decorator, declare):
     assert declare(decorator, max_attempts=7, ttr=90).max_attempts == 7
-    with pytest.raises(TypeError, match=rf"{decorator}\(\) has no option 'nope'\. Its options .* are: atomic"):
+    with pytest.raises(TypeError, match=rf"{decorator}\(\) has no option 'nope'\. It takes these options .*: atomic"):
         declare(decorator, nope=1)

@@ -48,7 +48,7 @@ Starter = Callable[[str, NewSeries], "Job"]
 _starter: Starter | None = None
 
 
-def start_through(starter: Starter) -> None:
+def set_starter(starter: Starter) -> None:
     """Let `starter(using, new)` start series; it returns the first job. Called by AppConfig.ready()."""
     global _starter
     _starter = starter
