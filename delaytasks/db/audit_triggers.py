@@ -20,7 +20,8 @@ NAMES = {
 
 _INSTALL = {
     "postgresql": [
-        # STABLE: the statement that deletes the announcing entry with others sees it until the end.
+        # STABLE: the function sees the rows as they were when the statement began. So one statement may delete the
+        # announcing entry together with the entries that it announces.
         f"""CREATE OR REPLACE FUNCTION delaytasks_audit_append_only() RETURNS trigger LANGUAGE plpgsql STABLE AS $$
             BEGIN
                 IF TG_OP = 'DELETE' THEN

@@ -27,7 +27,7 @@ def driver_messages(using: str) -> Iterator[CheckMessage]:
 def timeout_messages(using: str, settings: Mapping[str, Any]) -> Iterator[CheckMessage]:
     """Yield W018 if a new connection to another host may wait for minutes. Does not connect.
 
-    settings   of the database; a service may have its limit in libpq's file
+    settings   of the database. With a `service` nothing is reported, because libpq's service file may have the timeout
     """
     options = settings.get("OPTIONS") or {}
     hosts = str(settings.get("HOST") or "").split(",")
@@ -44,11 +44,11 @@ def timeout_messages(using: str, settings: Mapping[str, Any]) -> Iterator[CheckM
 
 
 def connection_messages(using: str) -> Iterator[CheckMessage]:
-    """Yield W015 and W016. Connects to the database; raises its errors."""
+    """Yield W015 and W016. Connects to the database. Raises DatabaseError."""
     with connections[using].cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid(), current_setting('transaction_isolation')")
         pid, isolation = cursor.fetchone()
-    # A pooler tells its clients a process id of its own, with which they can cancel a query.
+    # A pooler gives its clients a process id of its own, for the cancellation of queries.
     if pid != connections[using].connection.info.backend_pid:
         yield from pooler_messages(using)
     if isolation != "read committed":

@@ -1,9 +1,9 @@
 """Counts for display at a bounded cost: exact if the time allows, otherwise a lower bound that becomes exact later.
 
 A count reads an index in order and stops at a cap. The first round of a pass uses the same small cap for all counts.
-The counts that reach it are repeated with larger caps, as long as the speed measured so far says that there is time. So
-40,000 jobs are counted exactly. Of millions of jobs, each pass makes some counts exact and takes the others from
-earlier passes.
+The counts that reach it are repeated with larger caps, while there is time by the speed of the pass so far. So 40,000
+jobs are counted exactly. Of millions of jobs, each pass makes some counts exact and takes the others from earlier
+passes.
 """
 
 import time
@@ -181,7 +181,7 @@ class CountPass:
             still_large = True
             if position < SINGLE_STATEMENTS and rows >= 2 * cap and (position == 0 or rows > before.counted.number):
                 still_large = bool(self._count([n], rows))
-            if still_large:  # only the first one had all of the time: it counts as tried
+            if still_large:  # only the first count could use all the time that was left, so only it counts as tried
                 self._known[n] = self._better(n)._replace(tried_in=self._pass if position == 0 else before.tried_in)
 
     def _better(self, n: int) -> KnownCount:
@@ -248,7 +248,7 @@ class Waiting(NamedTuple):
 
 
 def waiting(using: str, names: Sequence[str], *, rows: int) -> dict[str, Waiting]:
-    """For each topic, count the reserved jobs among its `rows` oldest due jobs, and find its oldest ready job.
+    """Return, for each topic, its oldest ready job and the number of reserved jobs among its `rows` oldest due jobs.
 
     Jobs are reserved oldest first, so the reserved ones are among the oldest.
     """

@@ -23,7 +23,7 @@ from .retries import retry_conflicts
 Statement = tuple[str, Sequence[Any]]  # SQL and its parameters
 Rows = list[tuple[Any, ...]]
 
-PLANNED_SECONDS = 5  # how long a plan is reused: one for a small table must not stay after a burst
+PLANNED_SECONDS = 5  # how long a prepared plan is reused: a plan for a small table is slow after the table has grown
 
 READ_COMMITTED = 2  # psycopg.IsolationLevel
 _IDLE = 0  # psycopg.pq.TransactionStatus
@@ -91,7 +91,7 @@ class Dialect(abc.ABC):
         """Return the SQL of a query that yields these rows, and its parameters.
 
         kinds    the PostgreSQL types of the columns
-        hidden   the planner must not plan for the values of a single row
+        hidden   True: PostgreSQL does not see the values when it plans, even if there is a single row
         """
         placeholders = "(" + ", ".join(["%s"] * len(kinds)) + ")"
         return "VALUES " + ", ".join([placeholders] * len(rows)), [value for row in rows for value in row]
@@ -101,7 +101,7 @@ class Dialect(abc.ABC):
         return f"{column} IN ({', '.join(['%s'] * len(ids))})", list(ids)
 
     def for_each(self, numbers: range, query: str) -> list[str]:
-        """Return queries that together yield the rows of `query`, whose {} stands for a number, for each number."""
+        """Return queries that together yield the rows of `query` for each number; {} in `query` is the number."""
         return [query.format(number) for number in numbers]
 
     def among_results(self, column: str, query: str) -> str:
@@ -186,36 +186,36 @@ class PostgreSQL(Dialect):
     ) -> list[tuple[Any, ...]]:
         """Execute the statement. Outside a transaction, repeat it after a conflict with another transaction.
 
-        It is a prepared statement only if the project allows its connections to prepare: see allows_prepared(). The
-        engine changes no setting of the connection.
+        The statement is prepared only if the settings of the database allow it: see allows_prepared().
         """
         return retry_conflicts(lambda: self._run(connection, sql, params, meanwhile), connection.alias)
 
     def _run(
         self, connection: BaseDatabaseWrapper, sql: str, params: Sequence[Any], meanwhile: Callable[[], None] | None
     ) -> list[tuple[Any, ...]]:
-        # While Django logs or wraps queries, only its own cursor does that; it never prepares.
+        # Only Django's own cursor logs queries and calls execute wrappers. It never prepares statements.
         if connection.queries_logged or connection.execute_wrappers or not allows_prepared(connection.settings_dict):
             return super().run(connection, sql, params, meanwhile)
         connection.validate_thread_sharing()
         connection.close_if_health_check_failed()
-        connection.ensure_connection()  # before the next lines: it resets the state that an interrupt left
-        if not connection.closed_in_transaction:  # in that case the driver's own error says more
+        connection.ensure_connection()  # first, because it resets the state that an interrupt has left behind
+        if not connection.closed_in_transaction:  # if it was closed, the driver's error below says more
             connection.validate_no_broken_transaction()
         raw: Any = connection.connection
-        pipeline = raw.pipeline() if meanwhile and _supports_pipeline() else nullcontext()  # else execute() waits
+        # Without pipeline mode, execute() waits for the result.
+        pipeline = raw.pipeline() if meanwhile and _supports_pipeline() else nullcontext()
         with connection.wrap_database_errors, pipeline, _cursor_class()(raw) as cursor:
             cursor.execute(f"{sql} -- {int(time.monotonic() / PLANNED_SECONDS)}", params)
             if meanwhile:
                 meanwhile()
                 return cursor.fetchall()  # waits for the result; errors are raised here
-            return cursor.fetchall() if cursor.pgresult.nfields else []  # its description takes long to build
+            return cursor.fetchall() if cursor.pgresult.nfields else []  # cursor.description would be slow
 
     def run_together(self, connection: BaseDatabaseWrapper, statements: Sequence[Statement]) -> list[Rows]:
         """Execute statements, each of which returns rows, in one transaction and one round trip.
 
-        The server takes several statements in one text for a transaction, if none is open. With an isolation level
-        of the site's, or inside a transaction, they are executed one after the other.
+        The server runs several statements in one text as one transaction. Inside a transaction, or if the settings
+        have an isolation level, the statements are executed one after the other.
         """
         connection.validate_thread_sharing()
         connection.ensure_connection()
@@ -243,7 +243,7 @@ def allows_prepared(settings: Mapping[str, Any]) -> bool:
 
 
 def text_array(values: Sequence[str]) -> str:
-    """Return a parameter for PostgreSQL that is cast to text[]."""
+    """Return the values as one parameter that PostgreSQL can cast to text[]."""
     return _array("text", values)
 
 
@@ -317,7 +317,7 @@ def _cursor_class() -> Any:
 
 @functools.cache
 def _client_cursor_class() -> Any:
-    from psycopg import ClientCursor  # the protocol for parameters takes one statement at a time
+    from psycopg import ClientCursor  # the server accepts separate parameters only for a single statement
 
     return ClientCursor
 

@@ -36,23 +36,23 @@ logger = logging.getLogger("delaytasks")
 class NewRow(NamedTuple):
     """A job to add.
 
-    mode        what to do with a live job with its key: "keep" it, or "again": let it run once more if it is running,
-                and keep it if it waits. With other modes the row is refused
-    elsewhere   topics in none of which the key may be live; that of the job itself may be among them
+    mode        what to do if its topic and key are live: "keep" keeps the live job; "again" keeps it if it waits, and
+                lets it run once more if it is running; any other mode refuses the row
+    elsewhere   refuse the row if its key is live in one of these topics, apart from its own topic; None: do not check
     """
 
     job: NewJob
     mode: str
     actor: str
-    producer: str = ""  # whose limit of live jobs counts it
+    producer: str = ""  # the API token whose limit of live jobs counts the job; "": none
     elsewhere: frozenset[str] | None = None
 
 
 class Topics(NamedTuple):
-    """The topics that jobs may have: those that this process knows without a row, and those of the rows it has seen.
+    """The topics that this process knows: those with a handler or a setting, and those of the rows that it has read.
 
-    All topics of a NewRow's `elsewhere` come from here. If the table has another one, rows with `elsewhere` are not
-    inserted, because nobody has said yet whether it belongs there.
+    `elsewhere` of each NewRow was chosen from these topics. If the table has a further topic, rows with `elsewhere`
+    are not inserted, because that topic may belong to `elsewhere` too.
     """
 
     handled: Collection[str]
@@ -64,7 +64,7 @@ class Done(enum.StrEnum):
     KEPT = "kept"
     AGAIN = "again"  # the live job is running, and runs once more
     REFUSED = "refused"  # the key is live, here or elsewhere, or the topic is unknown
-    REPEAT = "repeat"  # the live job ended during the statement, or there is a new topic: repeat it for this row
+    REPEAT = "repeat"  # nothing was done, because the live job has just ended or the table has a new topic: try again
 
 
 class Added(NamedTuple):
@@ -72,22 +72,22 @@ class Added(NamedTuple):
 
     done: Done
     id: int = 0
-    due_ms: int = 0  # with AGAIN, of the next run
+    due_ms: int = 0  # with AGAIN, the due time of the next run
     stored_ms: int = 0  # the time of the statement
 
 
 def begin(using: str, wait_ms: int) -> None:
-    """Limit the wait for each lock, and have statements planned each time, until the transaction ends."""
+    """Until the transaction ends, limit the wait for each lock, and plan each statement anew. PostgreSQL only."""
     if connections[using].vendor == "postgresql":
         dialects.run(using, *_beginning(wait_ms, ()))
 
 
 def _beginning(wait_ms: int, keys: Iterable[str]) -> tuple[str, list[Any]]:
-    """Return the statement that begins a group: it limits the waits, and locks keys as dialects.lock_name() does.
+    """Return the first statement of a group: it limits the waits for locks, and locks keys as dialects.lock_name().
 
-    Both last until the transaction ends. The keys are locked in one order, so that groups cannot deadlock. The
-    statements of a group are planned each time: a plan for one size of group or table is wrong for another. For
-    PostgreSQL; SQLite has one writer at a time.
+    Both last until the transaction ends. The keys are locked in one order, so that groups cannot deadlock. PostgreSQL
+    then plans each statement anew, because a plan for one size of group or table is wrong for another. Not for SQLite,
+    which has one writer at a time.
     """
     # The array always has an element, and the condition is volatile: the settings apply before the first lock is taken.
     sql = """
@@ -104,11 +104,11 @@ def _beginning(wait_ms: int, keys: Iterable[str]) -> tuple[str, list[Any]]:
 def add_each(using: str, rows: Sequence[NewRow], topics: Topics, wait_ms: int) -> tuple[list[Added], set[str]]:
     """Insert, keep, run again or refuse each row, with its event. Return the results in the order of `rows`.
 
-    wait_ms   how long it waits for each lock, on PostgreSQL
+    wait_ms   the longest wait for each lock (PostgreSQL)
 
     Also returns the topics of the table that are not in `topics`. Each (topic, key) must be in `rows` only once. The
-    new jobs are committed together, in one round trip on PostgreSQL; if that fails, nothing is done. Only if some keys
-    are live, another statement finds them, and a third one stores the next runs of those that are running.
+    new jobs are committed together, in one round trip on PostgreSQL; if that fails, nothing is done. If some keys are
+    live, a second transaction finds their jobs and stores the next runs of those that are running.
     """
     if not rows:
         return [], set()
@@ -127,7 +127,7 @@ def pair(row: NewRow) -> tuple[str, str]:
 
 class _Checked(NamedTuple):
     is_allowed: bool
-    stored: StoredJob | None  # None also if its key is live
+    stored: StoredJob | None  # the inserted job; None if the row was not allowed or its key is live
 
 
 _NEW_KINDS = ["int", "boolean", *transitions.NEW_KINDS, "text", "text"]
@@ -135,9 +135,9 @@ _NOBODY = -1  # the viewer of a row without `elsewhere`
 
 
 def _checks(d: dialects.Dialect, rows: Sequence[NewRow], topics: Topics) -> tuple[str, list[Any]]:
-    """Return the beginning of a WITH query, and its parameters: the table `checked` of the rows and what is allowed.
+    """Return the SQL of CTEs, and its parameters. The last one, `checked`, has each row with the column is_allowed.
 
-    Each key is looked up in the index of live keys. For a join, PostgreSQL would read the whole table.
+    Each key is looked up in the index of live keys. With a join, PostgreSQL would read the whole table.
     """
     viewers: dict[frozenset[str] | None, int] = {None: _NOBODY}
     for row in rows:
@@ -168,7 +168,10 @@ def _new_topics(d: dialects.Dialect, topics: Topics) -> tuple[str, list[Any]]:
 
 
 def _find_new_topics(using: str, topics: Topics) -> set[str]:
-    """Return the topics of the table that are not in `topics`; none if that fails, because rows are committed."""
+    """Return the topics of the table that are not in `topics`.
+
+    Never raises, because rows are committed already: after an error the result is empty.
+    """
     try:
         return {name for (name,) in dialects.run(using, *_new_topics(dialects.get_dialect(using), topics))}
     except (DatabaseError, InterfaceError) as error:
@@ -177,7 +180,7 @@ def _find_new_topics(using: str, topics: Topics) -> set[str]:
 
 
 def _insert(using: str, rows: Sequence[NewRow], topics: Topics, wait_ms: int) -> dict[tuple[str, str], _Checked]:
-    """Insert the rows that are allowed and whose (topic, key) no live job has, with their events, in a transaction."""
+    """Insert the allowed rows whose (topic, key) is not live, with their events, in one transaction."""
     d = dialects.get_dialect(using)
     if not d.writes_in_with:
         return _insert_in_steps(using, d, rows, topics)
@@ -229,9 +232,9 @@ Live = dict[tuple[str, str], JobRow]
 
 
 def _find_missed(using: str, rows: Sequence[NewRow], wait_ms: int) -> tuple[Live | None, dict[int, StoredJob]]:
-    """Return the live jobs that kept these rows from being inserted, and the next runs that were stored, by id.
+    """Return the live jobs because of which these rows were not inserted, and the next runs that were stored, by id.
 
-    Never raises, because other rows are committed: if it fails, the first is None, and no next run is stored.
+    Never raises, because other rows are committed already. After an error it returns (None, {}) and has stored nothing.
     """
     try:
         with transaction.atomic(using):
@@ -239,7 +242,7 @@ def _find_missed(using: str, rows: Sequence[NewRow], wait_ms: int) -> tuple[Live
             live = transitions.find_live(using, [pair(row) for row in rows])
             return live, _store_again(using, rows, live)
     except (DatabaseError, InterfaceError) as error:
-        logger.debug("%s adds are left to the ordinary path: %r", len(rows), error)
+        logger.debug("%s adds must be repeated one by one: %r", len(rows), error)
         return None, {}
 
 
@@ -289,7 +292,10 @@ class Cancel(NamedTuple):
 
 
 def cancel_each(using: str, cancels: Sequence[Cancel]) -> dict[int, Cancelled]:
-    """delayed/ready → cancelled, with an event. An id is missing if its job is in another state. In a transaction."""
+    """delayed/ready → cancelled, with an event for each, in the caller's transaction. Return the results by id.
+
+    An id is missing if its job is in another state.
+    """
     if not cancels:
         return {}
     d = dialects.get_dialect(using)
@@ -338,7 +344,7 @@ def _conditions(d: dialects.Dialect, ids: Sequence[int], pairs: Sequence[tuple[s
 def end_each(using: str, endings: Sequence[Ending], wait_ms: int) -> dict[int, Ended]:
     """reserved → finished, with an event for each, in a transaction. Return {id: Ended}.
 
-    wait_ms   how long it waits for each lock, on PostgreSQL
+    wait_ms   the longest wait for each lock (PostgreSQL)
 
     An id is missing if the attempt no longer holds its job, or if the job was scheduled again: its next run needs
     another statement. On PostgreSQL this is one round trip.
@@ -352,7 +358,7 @@ def end_each(using: str, endings: Sequence[Ending], wait_ms: int) -> dict[int, E
 
 
 def assign_workers(using: str, workers: Mapping[int, str]) -> None:
-    """Write the worker of each of these jobs, which the caller's transaction has just claimed."""
+    """Store the worker's name with each of these jobs, {id: name}, which the caller's transaction has just claimed."""
     d = dialects.get_dialect(using)
     table, params = d.table(["bigint", "text"], sorted(workers.items()))
     sql = f"""

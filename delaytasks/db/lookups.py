@@ -42,12 +42,12 @@ _TOUCH = """FROM delaytasks_touch AS touch WHERE touch.job_id = delaytasks_job.i
 
 
 def lease_is_over(d: dialects.Dialect) -> str:
-    """Return the SQL of the condition that the lease of a reserved job has ended, also that of a touch."""
+    """Return the SQL of the condition that a reserved job's lease, and any extension in models.Touch, has ended."""
     return f"(lease_until <= {d.now} AND NOT EXISTS (SELECT 1 {_TOUCH} {d.now}))"
 
 
 def lease_ms(d: dialects.Dialect) -> str:
-    """Return the SQL of the end of a job's lease, also that of a touch, in ms since 1970."""
+    """Return the SQL of the end of a job's lease, or of its extension in models.Touch, in ms since 1970."""
     touched = f"(SELECT {d.to_ms('touch.lease_until')} {_TOUCH} delaytasks_job.lease_until)"
     return f"coalesce({touched}, {d.to_ms('lease_until')})"
 
@@ -136,10 +136,10 @@ def run_order(d: dialects.Dialect) -> str:
 
 
 def ready_ids_sql(using: str) -> tuple[str, int]:
-    """Return a query for a topic's first ready jobs in run order, and how often it takes (topic, limit).
+    """Return a query for a topic's first ready jobs in run order, and how often its parameters (topic, limit) repeat.
 
-    It merges the oldest jobs with the oldest ones of each higher priority, all from the beginning of an index. To sort
-    the jobs by priority would read all that are due.
+    The query merges the oldest jobs with the oldest jobs of each higher priority, and reads each from the beginning of
+    an index. A sort by priority would read all jobs that are due.
     """
     d = dialects.get_dialect(using)
     ready = f"""SELECT id, due_at, priority FROM delaytasks_job WHERE ended_at IS NULL AND topic = %s

@@ -21,7 +21,7 @@ from .scans import DUE, KEY, NEWEST, OLDEST, JobFilter, Order, Position, Scan, S
 
 ROUNDS = (2_000, 8_000, 32_000)  # rows read per round, until the page is full
 ROUND_BY_ID = 128_000  # rows of one more round in the order by id, where neighbouring rows are cheap to read
-PAGE_SECONDS = 0.1  # no round starts later than this, or if it is expected to end later
+PAGE_SECONDS = 0.1  # a page starts no further round after this time, or if the round is expected to end after it
 TOPICS_SECONDS = 0.25  # a page ordered by topic starts no further topic after this
 SMALL_TOPIC = 5_000  # topics with fewer jobs are read completely and sorted, as their jobs may be anywhere in the table
 MERGED_TOPICS = (
@@ -74,7 +74,7 @@ def find(using: str, order: Order, job_filter: JobFilter, after: Position | None
     """Return the page of up to `limit` jobs after a position, with the jobs of all topics in one order.
 
     Takes a bounded number of statements. PostgreSQL is made to read in index order: it might choose to sort if it
-    expects few rows, but after an outage or a large import without ANALYZE its estimate may be wrong by a million.
+    expects few rows, but after an outage or a large import without ANALYZE it may expect a million too few.
     """
     with by_index(using):
         return _find(using, order, job_filter, after, limit)
@@ -218,7 +218,7 @@ def encode(order: Order, cursor: Cursor) -> str:
 
 
 def decode(text: str, order: Order, *, by_topic: bool = False) -> Cursor:
-    """Return the cursor of a list in this order from its text. Raises BadCursor."""
+    """Parse the text of a cursor of a list in this order. Raises BadCursor."""
     try:
         padded = text + "=" * (-len(text) % 4)
         version, code, topic, back, *after = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))

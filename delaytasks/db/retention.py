@@ -45,7 +45,7 @@ def ended_sql(using: str) -> str:
 
 
 def ended_jobs(using: str, *, after: int, before_ms: int, limit: int) -> Page:
-    """Read `limit` jobs after the id `after`. The rows are those that ended by `before_ms`, as EndedJob."""
+    """Read `limit` jobs after the id `after`. The page has those that ended by `before_ms`, as EndedJob."""
     moment = dialects.get_dialect(using).moment(before_ms)
     return _page(dialects.run(using, ended_sql(using), [after, limit, moment]), lambda row: EndedJob(*row))
 
@@ -60,7 +60,7 @@ def orphans_sql() -> str:
 
 
 def orphan_events(using: str, *, after: int, before_ms: int, limit: int) -> Page:
-    """Read `limit` events after the id `after`. The rows are the ids of those by `before_ms` whose job is gone."""
+    """Read `limit` events after the id `after`. The page has the ids of those until `before_ms` whose job is gone."""
     return _page(dialects.run(using, orphans_sql(), [after, limit, before_ms]), lambda row: row[0])
 
 
@@ -109,7 +109,7 @@ def delete_orphans(using: str, ids: Sequence[int]) -> int:
 
 
 def newest_of_keys(using: str, jobs: Sequence[EndedJob]) -> set[int]:
-    """Return the ids of those jobs after which no other job of the same topic and key was created."""
+    """Return the ids of those jobs that are the newest of their topic and key."""
     if not jobs:
         return set()
     among, params = dialects.get_dialect(using).among("job.id", [job.id for job in jobs])

@@ -39,7 +39,7 @@ def waited_too_long(error: BaseException) -> bool:
 def retry_once(call: Callable[[], Returned], using: str | None = None) -> Returned:
     """Return call(). Call it once more if the database reports a conflict that a retry may solve.
 
-    For calls that run code of the site: a handler. For the engine's own work use retry_conflicts().
+    For calls that run a handler. For the engine's own work use retry_conflicts(), which repeats more often.
 
     using   the database alias of the call. Inside a transaction of this alias nothing is retried, because only the code
             that opened the transaction can repeat it as a whole. None: always retry
@@ -69,7 +69,7 @@ def retry_conflicts(call: Callable[[], Returned], using: str) -> Returned:
 
 
 def try_twice(call: Callable[[], Returned], using: str) -> Returned:
-    """Return call(). If the database refuses it, call it once more, with a new connection if the old one is broken.
+    """Return call(). After any database error, call it once more, with a new connection if the old one is broken.
 
     Inside a transaction nothing is repeated, as with retry_once().
     """

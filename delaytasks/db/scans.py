@@ -89,7 +89,7 @@ class JobFilter(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """A filter applied in the order of an index: one index range for each topic; None: one for all topics."""
+    """A filter applied in the order of an index: one index range for each topic. The topic None means all topics."""
 
     using: str
     order: Order

@@ -1,7 +1,7 @@
 """The guarded statements of recurrence: find the schedules that need a next firing, advance them, insert the jobs.
 
-advance() and insert_firings() run in one transaction. So each instant of a schedule is made by the one transaction
-that advances the chain past it, whoever else tries and wherever it is killed.
+advance() and insert_firings() run in one transaction. So the job of each instant is made by exactly one transaction,
+the one that advances the chain past the instant, even if several processes try or one is killed.
 """
 
 import re
@@ -43,7 +43,7 @@ class NewFiring(NamedTuple):
     body: str  # JSON
     subject_label: str = ""  # "": none
     subject_pk: str = ""
-    producer: str = ""  # whose limit of live jobs counts it; "": nobody's
+    producer: str = ""  # the API token whose limit of live jobs counts the job; "": none
 
 
 def due_sql(using: str, *, is_frequent: bool) -> str:
@@ -55,17 +55,17 @@ def due_sql(using: str, *, is_frequent: bool) -> str:
 
 
 def due(using: str, ahead_ms: int, limit: int, *, is_frequent: bool) -> list[int]:
-    """Return the ids of the schedules whose last firing made is due within `ahead_ms`, earliest first.
+    """Return the ids of the schedules that need a next firing: their last one is due within `ahead_ms`; earliest first.
 
-    is_frequent   of those that may run more often than each minute, or of the others
+    is_frequent   True: only schedules that may run more than once a minute; False: only the others
     """
     return [row[0] for row in dialects.run(using, due_sql(using, is_frequent=is_frequent), [ahead_ms, limit])]
 
 
 def advance(using: str, rows: Sequence[Advance]) -> set[int]:
-    """Move the chains that are as they were read; return their ids. Locked rows are left to their holders.
+    """Advance the chains that have not changed since they were read. Return their ids. Locked rows are skipped.
 
-    A chain that was written past this package may have microseconds, which `seen_ms` rounds up.
+    A chain that other software has written may have microseconds, which `seen_ms` rounds up.
     """
     d = dialects.get_dialect(using)
     as_seen = f"made_until > {d.from_ms('seen_ms - 1')} AND made_until <= {d.from_ms('seen_ms')}"
@@ -101,7 +101,7 @@ def insert_firings(using: str, rows: Sequence[NewFiring]) -> list[StoredJob]:
 
 
 def find_made(using: str, topic: str, keys: Sequence[str]) -> list[str]:
-    """Return those of these keys that have a job that ran or is live, which insert_firings() leaves out."""
+    """Return the keys whose job is live or has run. insert_firings() leaves these keys out."""
     table, params = dialects.get_dialect(using).table(["text", "text"], [(topic, key) for key in keys])
     sql = f"WITH new (new_topic, new_key) AS ({table}) SELECT new_key FROM new WHERE EXISTS ({_MADE})"
     return [row[0] for row in dialects.run(using, sql, params)]

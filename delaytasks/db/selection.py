@@ -75,7 +75,7 @@ def read_ids(selection: Selection) -> tuple[list[int], Counter[str]]:
 
 
 def _orders(job_filter: JobFilter) -> Iterator[Order]:
-    """Yield the orders whose index has all matching jobs."""
+    """Yield the orders whose index contains all matching jobs."""
     is_any = job_filter.state is None and not job_filter.live
     if job_filter.is_dead:
         yield NEWEST
@@ -88,7 +88,7 @@ def _orders(job_filter: JobFilter) -> Iterator[Order]:
 
 
 def _by_topic(scan: Scan) -> Scan:
-    """Split an exact scan over all topics by topic, if an index has the topic: then an index-only scan suffices."""
+    """Split an exact scan over all topics by topic if an index contains the topic, so that it reads only the index."""
     if scan.topics != (None,) or not scan.is_exact or not (scan.job_filter.is_dead or scan.order == DUE):
         return scan
     topics = (counts.dead_topics if scan.job_filter.is_dead else counts.live_topics)(scan.using)

@@ -1,8 +1,8 @@
 """The guarded statements: each changes the state of jobs in one UPDATE, whose WHERE requires the state before.
 
 If no row was changed, another transaction has changed the job first. Statements that change several rows lock them in
-id order, so that they cannot deadlock. The SQL is the same for any number of rows but one, so that PostgreSQL plans it
-once. Queries for display are in querysets.py.
+id order, so that they cannot deadlock. Except for a single row, the SQL is the same for any number of rows, so that
+PostgreSQL plans it once. Queries for display are in querysets.py.
 
 Statements by id have no condition on ended_at. The condition on a live state implies it, and with stale statistics the
 planner would prefer the partial index of live rows and read all of it.

@@ -28,7 +28,7 @@ def cancel_dead(using: str, job_id: int, *, actor: str = "", reason: str = "") -
 
 
 def fence(using: str, job_id: int, *, actor: str = "", reason: str = "") -> Cancelled | None:
-    """reserved → cancelled, with an event, if the job is fenceable: its handler is rolled back when its end is refused.
+    """reserved → cancelled, with an event, if the job is fenceable: its handler's end is refused and rolled back.
 
     Waits for the handler's transaction if that has locked the row. Return None if the job is in another state, or if
     its handler cannot be fenced.
@@ -63,9 +63,9 @@ def _cancel(
 
 
 def cancel_page(using: str, ids: Sequence[int], *, actor: str = "", reason: str = "") -> list[Cancelled]:
-    """delayed/ready → cancelled, for those of these jobs that are not reserved, with their events.
+    """delayed/ready → cancelled, with an event for each. Return the cancelled jobs.
 
-    Return the cancelled jobs. Waits for locked rows, in id order.
+    Jobs in another state are left out. Waits for locked rows, in id order.
     """
     d = dialects.get_dialect(using)
     condition, params = d.among("id", ids)

@@ -41,8 +41,8 @@ def claim(
 ) -> list[Claimed]:
     """ready → reserved, with attempt + 1 and a lease. Return the claimed jobs in their run order.
 
-    grouped     the jobs share a call or a commit: if the process ends, no failure is counted. Jobs that must run
-                alone, because that has happened to them, are left out
+    grouped     the jobs share a call or a commit: if the process dies, no failure is counted. Jobs to which that has
+                happened must run alone and are left out
     fenceable   the handler runs in one transaction with the end of the job, so a cancel can undo it while it runs
 
     Jobs of `ids` that are not ready or that another transaction has locked are left out.

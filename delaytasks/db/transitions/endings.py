@@ -29,7 +29,7 @@ def end_if_held(
     not_again   leave out jobs that were scheduled again
 
     Return {id: Ended}. An id is missing if the attempt no longer holds the job: its TTR passed and the job was taken
-    back, or the attempt has ended. Only this function, end_and_claim() and expire() end attempts.
+    back, or the attempt has ended.
     """
     d = dialects.get_dialect(using)
     endings = sorted(endings)
@@ -46,7 +46,7 @@ def end_if_held(
 def end_statement(d: dialects.Dialect, endings: Sequence[Ending]) -> dialects.Statement:
     """Return the statement of end_if_held(..., in_time=True, not_again=True), for a database where WITH may write.
 
-    Its rows are those of Ended, each after the id of its job.
+    Each row that it returns has the id of a job and the fields of Ended.
     """
     ctes, update, params = _end_parts(d, sorted(endings), in_time=True, not_again=True)
     return f"{ctes}, {_recorded(update)} SELECT id, next_due_ms, now_ms, runs_again FROM ended", params
@@ -87,7 +87,10 @@ def end_and_claim(
 
 @functools.lru_cache(maxsize=16)
 def _end_and_claim_sql(d: dialects.Dialect, now: str, table: str, condition: str, fenceable: bool) -> str:
-    """Return the SQL, which is built once, as a job takes one such statement. It contains the time, `now`, of tests."""
+    """Return the SQL of end_and_claim(), cached because it runs once for each job.
+
+    now   not used: makes the time that tests set a part of the cache's key
+    """
     ctes, update = _end_sql(d, table, "", "held", in_time=False, not_again=True)
     choice = choice_sql(d, f"{condition} AND EXISTS (SELECT 1 FROM ended)", f"{run_order(d)} LIMIT 1")
     due, claim = claim_parts(d, choice, fenceable=fenceable)

@@ -1,4 +1,4 @@
-"""A job is inserted, or gets new values while it waits."""
+"""Insert jobs, replace waiting jobs, and store the next runs of running jobs."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -51,10 +51,10 @@ def replace_delayed(using: str, rows: Mapping[int, NewJob], *, earlier: bool = F
 
 
 def store_again(using: str, rows: Mapping[int, NewJob]) -> list[StoredJob]:
-    """reserved → reserved, with the terms of the next run. Return the jobs that were changed, with that run's due time.
+    """reserved → reserved: store the next runs of running jobs. Return the changed jobs with the new due times.
 
-    rows   {id: terms of the next run}; other jobs than reserved ones are not changed. The last call's terms win.
-           The trace context and the priority are stored at once: the running attempt has used those of the row
+    rows   {id: values of the next run}; jobs that are not reserved are not changed. The last call wins. Trace context
+           and priority replace those of the row at once, because the running attempt has already read them
     """
     d = dialects.get_dialect(using)
     changes = f"""again = true, again_due_at = {new_due(d)}, again_ttr_ms = new_ttr_ms,

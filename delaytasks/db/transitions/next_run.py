@@ -1,4 +1,7 @@
-"""The next run of a job that was scheduled again while its handler was running. Its terms wait in columns again_…."""
+"""The next run of a job that was scheduled again while its handler was running.
+
+The columns again_… of the running job store the terms of its next run: due time, TTR, expiry and body.
+"""
 
 from collections.abc import Sequence
 
@@ -6,16 +9,16 @@ from ...states import Outcome
 from .. import dialects
 from .rows import DELAYED, RESERVED, StoredJob
 
-# The terms of the run that follows a running one.
 _NEXT_RUN = ("again_due_at", "again_ttr_ms", "again_expires_ms", "again_body")
 
 
 def withdrawn() -> str:
+    """Return the SQL assignments that remove a next run."""
     return "again = false, " + ", ".join(f"{column} = NULL" for column in _NEXT_RUN)
 
 
 def withdraw_again(using: str, ids: Sequence[int]) -> set[int]:
-    """reserved → reserved, without a next run. Return the ids of the jobs that had one."""
+    """reserved → reserved: remove the next runs of running jobs. Return the ids of the jobs that had one."""
     d = dialects.get_dialect(using)
     condition, params = d.among("id", ids)
     sql = f"""
@@ -29,7 +32,7 @@ def withdraw_again(using: str, ids: Sequence[int]) -> set[int]:
 def insert_again(using: str, ids: Sequence[int]) -> list[StoredJob]:
     """Insert the next runs of these jobs, which have ended and had been scheduled again. Return the new jobs.
 
-    A next run is due when it was scheduled for, and not before now. Nothing is inserted for a key that is live again.
+    A next run keeps its due time; a past one becomes now. No job is inserted for a key that is live again.
     """
     d = dialects.get_dialect(using)
     condition, params = d.among("id", ids)
@@ -48,6 +51,7 @@ def insert_again(using: str, ids: Sequence[int]) -> list[StoredJob]:
 
 
 def left_again_sql(using: str) -> str:
+    """Return the query of the next runs for settle_left_again(): (job's id, whether the next run is dropped)."""
     d = dialects.get_dialect(using)
     return f"""
         SELECT id, EXISTS (SELECT 1 FROM delaytasks_job AS newer WHERE newer.topic = job.topic AND newer.key = job.key
@@ -59,10 +63,10 @@ def left_again_sql(using: str) -> str:
 
 
 def settle_left_again(using: str, limit: int) -> tuple[list[StoredJob], list[int]]:
-    """Settle next runs that a worker of an older version left behind, which ended the attempt without them.
+    """Settle next runs that workers of an older version ignored when they ended the attempts.
 
-    A job that waits gets the terms of its next run, at the earlier of both times. Return (these jobs, the ids of ended
-    jobs for insert_again()). Left out are jobs that were cancelled afterwards, and keys with a newer job.
+    A waiting job gets the terms of its next run, at the earlier of both due times. Return (these jobs, the ids of ended
+    jobs for insert_again()). If a job was cancelled afterwards or its key has a newer job, its next run is dropped.
     """
     d = dialects.get_dialect(using)
     rows = dialects.run(using, left_again_sql(using), [limit])
@@ -86,9 +90,9 @@ def settle_left_again(using: str, limit: int) -> tuple[list[StoredJob], list[int
 def next_run(d: dialects.Dialect, merge: str, polls: str = "polls") -> str:
     """Return the SQL of the columns of the next run, for an UPDATE that ends an attempt.
 
-    merge   SQL: the job stays live and was scheduled again, so it gets the newer terms, as if it was replaced. A job
-            that ends keeps the terms for insert_again(), if it was scheduled again
-    polls   SQL of the number of polls otherwise
+    merge   SQL of the condition that the job stays live and was scheduled again. It then gets the newer terms, as if it
+            was replaced. A job that ends keeps them for insert_again()
+    polls   SQL of the number of polls of a job that does not get newer terms
     """
     newer = {
         "ttr_ms": ("again_ttr_ms", "ttr_ms"), "body": ("again_body", "body"),

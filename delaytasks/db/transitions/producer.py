@@ -1,4 +1,4 @@
-"""The producer of the jobs that are inserted in this context, whose limit of live jobs counts them."""
+"""The producer of the jobs that are inserted in this context: the API token whose limit of live jobs counts them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ _producer: ContextVar[str | None] = ContextVar("delaytasks_producer", default=No
 
 @contextmanager
 def produced_by(producer: str | None) -> Iterator[None]:
-    """Store this producer with the jobs that are inserted inside the block. None: no limit counts them."""
+    """Store this producer with the jobs that are inserted inside the block. None: they count towards no limit."""
     token = _producer.set(producer)
     try:
         yield

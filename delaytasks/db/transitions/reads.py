@@ -1,4 +1,4 @@
-"""Jobs are found by id or by topic and key, and locked."""
+"""Find and lock jobs by id, or by topic and key."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,8 +18,9 @@ def find_live(using: str, pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, s
 def is_live(d: dialects.Dialect, pairs: Sequence[tuple[str, str]]) -> tuple[str, list[Any]]:
     """Return the SQL of the condition that a job is live and one of these pairs (topic, key), and its parameters.
 
-    Each pair is looked up in the index of live keys. For a join with many pairs, PostgreSQL would read the whole table;
-    for a topic that it sees and that is newer than its statistics, all live jobs of the topic.
+    Each pair is looked up in the index of live keys. With a join of many pairs, PostgreSQL would read the whole table.
+    If it saw the values of a single pair whose topic is newer than its statistics, it would read all live jobs of that
+    topic.
     """
     table, params = d.table(["text", "text"], pairs, hidden=True)
     ids = f"""

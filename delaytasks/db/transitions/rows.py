@@ -52,7 +52,7 @@ class JobRow(NamedTuple):
 class Ended(NamedTuple):
     """An attempt that has ended. Times in ms since 1970.
 
-    due_ms   of the job: its next run, if it has not ended
+    due_ms   the job's due time: that of the next attempt, if the job is still live
     now_ms   time of the statement
     again    the job has ended and was scheduled again: the caller inserts its next run with insert_again()
     """
@@ -66,7 +66,7 @@ class Abandoned(NamedTuple):
     """An attempt to take back.
 
     delay_ms     until the next attempt, if the attempt before this one was taken back as well
-    within_ms    the next attempt is due so long after the job was scheduled or replaced at the latest; None: no limit
+    within_ms    the latest due time of the next attempt, from when the job was scheduled or replaced; None: no limit
     was_called   0: its handler was not called, so no failure is counted
     """
 
