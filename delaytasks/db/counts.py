@@ -250,7 +250,8 @@ class Waiting(NamedTuple):
 def waiting(using: str, names: Sequence[str], *, rows: int) -> dict[str, Waiting]:
     """Return, for each topic, its oldest ready job and the number of reserved jobs among its `rows` oldest due jobs.
 
-    Jobs are reserved oldest first, so the reserved ones are among the oldest.
+    Jobs are reserved by age and priority, so the reserved ones are usually among the oldest. A reserved job of a high
+    priority that is not among them is not counted.
     """
     if not names:
         return {}

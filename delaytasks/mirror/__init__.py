@@ -1,9 +1,9 @@
 """The mirror: an index of due times in Redis. It is disposable; the database can rebuild it at any time.
 
 The mirror tells only when to read the database; the database alone decides whether a job is due. A job has at most
-one entry, in its bucket's due zset or in its topic's ready zset. The entry's score may be earlier than the due time,
-never later. Without Redis, or while it is down, the database is used instead (database.py). Only modules in redis/
-import redis and contain names of keys.
+one entry, in its bucket's due zset or in its topic's ready zset. While the job is not reserved, the entry's time may
+be earlier than the due time, never later. Without Redis, or while it is down, the database is used instead
+(database.py). Only modules in redis/ import redis and contain names of keys.
 """
 
 from typing import TYPE_CHECKING

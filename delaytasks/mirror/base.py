@@ -8,7 +8,7 @@ import enum
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-RESEND_MS = 100  # a message that nobody has answered by then is sent again
+RESEND_MS = 100  # a run_topic message is sent again if no runner has come for it by then
 GONE = -1  # Settlement.to_ms that removes the entry
 
 
@@ -60,7 +60,10 @@ class CallResult(enum.IntEnum):
 
 class DueIndex(Protocol):
     def add(self, entries: Iterable[Entry], *, mark: bool = False) -> int:
-        """Add entries for delayed jobs. Return how many jobs had no entry before. Never raises."""
+        """Add entries for delayed jobs. Return how many jobs had no entry before. Never raises.
+
+        mark   True if a live job was changed: a settle() that saw the former time then fails (add.lua)
+        """
 
     def settle(self, settlements: Iterable[Settlement]) -> int:
         """Move or remove each entry whose time is still `seen_ms`. Return how many changed. Never raises."""
@@ -69,7 +72,7 @@ class DueIndex(Protocol):
         """Add `by` to a counter shared by all processes. Never raises."""
 
     def promote_due(self, now_ms: int, topics: Sequence[str], *, list_ready: bool = False) -> Promotion:
-        """Make a batch of the jobs ready that are due within AHEAD_MS of `now_ms`.
+        """Make ready a batch of the jobs that are due within AHEAD_MS of `now_ms`.
 
         list_ready   also return those of `topics` that had ready jobs before
 
@@ -79,9 +82,8 @@ class DueIndex(Protocol):
     def reserve(self, topic: str, count: int, now_ms: int, until_ms: int) -> Reservation:
         """Reserve up to `count` of the topic's ready jobs until `until_ms`; then they are ready again.
 
-        They are the first ones by due time minus AGE_MS for each level of priority.
-
-        Without a mirror, the jobs are only read, so several callers may get the same ones.
+        Jobs are taken in the order of their due time minus AGE_MS for each level of priority. Without a mirror, the
+        jobs are only read, so several callers may get the same jobs.
         """
 
     def ready_counts(self, topics: Sequence[str]) -> dict[str, int]:

@@ -1,8 +1,8 @@
 """The due-job index without Redis: the same interface, answered by the database.
 
 It is slower but correct: it finds due jobs by the database's index on the due time and keeps run slots in the
-Topic row. The rows themselves are the index, so nothing is written but the run slots. Only the jobs that could not be
-claimed are remembered, so that the caller's next reservation leaves them out.
+Topic row. Only run slots are written, because the rows of jobs are the index themselves. Jobs that could not be claimed
+are remembered in memory, so that the caller's next reservation leaves them out.
 """
 
 import functools
@@ -16,7 +16,7 @@ from ..db import lookups
 from ..db.retries import retry_conflicts
 from .base import CallResult, Entry, Promotion, Reservation, Settlement
 
-_MESSAGE = "bell"  # key beside the slots' tokens, from sending a run_topic message until a runner takes a slot
+_MESSAGE = "bell"  # a key in Topic.slots beside the tokens: a run_topic message was sent and no runner has come yet
 
 
 P = ParamSpec("P")

@@ -42,7 +42,7 @@ def make(settings: Settings, on_connect: Callable[[], None] = lambda: None) -> A
         "socket_timeout": settings.redis_timeout_seconds,
         "socket_connect_timeout": settings.redis_timeout_seconds,
         "decode_responses": True,
-        "encoding_errors": "backslashreplace",  # what is not UTF-8 must not raise; nothing of ours is
+        "encoding_errors": "backslashreplace",  # data of other programs that is not UTF-8 must not raise an error
         "redis_connect_func": connected,
     }
     try:
@@ -106,7 +106,7 @@ class RedisClient:
         self._client: Any = None
         self.breaker = CircuitBreaker(FAILURES, *PAUSES_SECONDS, monotonic=monotonic)
         self.connection_count = 0
-        self._refusal = ""  # the last failure, if it was an answer of Redis
+        self._refusal = ""  # the last error with which Redis answered; "" if the last failure was no answer
 
     def count_connection(self) -> None:
         self.connection_count += 1

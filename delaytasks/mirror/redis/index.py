@@ -62,7 +62,7 @@ class Mirror:
     def settle(self, settlements: Iterable[Settlement]) -> int:
         """Move or remove each entry whose time is still `seen_ms`. Return how many changed, or 0 if Redis is down.
 
-        A move to an earlier time is made even if the time is another: see settle.lua.
+        A delayed entry is moved to an earlier time even if its time is not `seen_ms`: see settle.lua.
         """
         return sum(self._write("settle", self._by_bucket(settlements, [])))
 
@@ -72,7 +72,7 @@ class Mirror:
             self._redis.ask(lambda c: c.hincrby(self.keys.counters(0), name, by))
 
     def record_rebuild(self, now_ms: int) -> None:
-        """Count a rebuild among the counters, and record its time there: a flush starts all counts again."""
+        """Increment the counter of rebuilds, and store the time, because a flush of Redis resets the counter."""
 
         def record(client: Any) -> None:
             pipeline = client.pipeline(transaction=False)
@@ -149,9 +149,9 @@ class Mirror:
         return reserved
 
     def _oldest_buckets(self, topic: str) -> list[tuple[int, float]]:
-        """Return (bucket, score of its first ready job) per bucket that has any, in order, ties at random.
+        """Return (bucket, score of its first ready job) for each bucket with ready jobs, lowest score first.
 
-        The score is not later than the due time.
+        Equal scores are in random order. A score is not later than the due time.
         """
 
         def heads(client: Any) -> list[Any]:
@@ -186,7 +186,7 @@ class Mirror:
         return CallResult(self._redis.ask(lambda c: self._scripts.one(c, "call_runner", keys, args)))
 
     def has_unanswered_message(self, topic: str) -> bool:
-        """Return whether a message was sent and no runner has come for it yet."""
+        """Return whether a run_topic message was sent and no runner has come for it yet."""
         return bool(self._redis.ask(lambda c: c.exists(self.keys.pending_message(topic))))
 
     def wait_for_ready(self, runner_group: str, token: str, now_ms: int, wait_ms: int) -> str | None:
@@ -293,7 +293,7 @@ class Mirror:
     # -- for the test kit -----------------------------------------------------------------------
 
     def in_use(self) -> bool:
-        """Return whether a mover listens to this mirror or has just guarded it. Raises MirrorDown."""
+        """Return whether a mover listens to this mirror or the guard has just run. Raises MirrorDown."""
         listeners = self._redis.ask(lambda c: c.pubsub_numsub(self.keys.channel))
         return any(count for _, count in listeners) or bool(
             self._redis.ask(lambda c: c.exists(self.keys.lock("guard")))
@@ -309,7 +309,7 @@ class Mirror:
     def lock(self, name: str, ttl_ms: int) -> Lock:
         """Return a lock that only one process at a time can acquire().
 
-        If its holder does not release it, it can be acquired again after `ttl_ms`: this limits a rate.
+        The lock expires after `ttl_ms`. A holder that never releases it limits how often the work is done.
         """
         return Lock(self._redis, self.keys.lock(name), ttl_ms)
 
@@ -336,7 +336,7 @@ class Mirror:
         return self._redis.ask(read)
 
     def ticks(self) -> list[int | None]:
-        """Return the last tick of each bucket, or None for a bucket without one, because its master is empty."""
+        """Return the tick that each bucket stores, or None for a bucket whose master is empty."""
         ticks = self._pipelined([("get", self.keys.tick(b)) for b in range(self.keys.buckets)])
         return [None if tick is None else int(tick) for tick in ticks]
 

@@ -13,7 +13,7 @@ from ...states import AGE_MS
 NAMES = ("add", "promote_due", "reserve", "settle", "take_slot", "call_runner", "extend_lock", "release_lock")
 
 
-READ_SCORES = {"add", "promote_due", "reserve", "settle"}  # they begin with score.lua
+READ_SCORES = {"add", "promote_due", "reserve", "settle"}  # score.lua is put before these scripts
 
 
 @functools.cache

@@ -1,4 +1,4 @@
--- Add delayed jobs, unless they are ready or have an earlier entry. Their priority is that of the call.
+-- Add delayed jobs, unless they are ready or have an earlier entry. The given priority is stored in each case.
 --
 -- An entry may be early, never late, so this script only makes entries earlier. With mark = 1, an entry
 -- that stays becomes 1 ms earlier: a settle.lua that saw the old score and would make the entry later

@@ -2,8 +2,8 @@
 --
 -- KEYS[1]  zset    slots: token -> ms when its lease ends
 -- KEYS[2]  zset    waiting runners that serve this topic: token -> ms when the wait ends
--- KEYS[3]  string  pending: set while a message is sent and no runner has come yet: ms when it was sent, and after
---                  how many ms it may be sent again. Workers of an older version store a 1
+-- KEYS[3]  string  pending: exists from sending a message until a runner comes. "<ms when it was sent>:<ms until it
+--                  may be sent again>"; workers of an older version store "1"
 -- ARGV[1]  ms      now
 -- ARGV[2]  int     number of the topic's slots
 -- ARGV[3]  ms      the longest wait for a runner before another message may be sent

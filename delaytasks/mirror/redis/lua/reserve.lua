@@ -1,8 +1,8 @@
 -- Reserve a topic's first ready jobs: make them delayed again until shortly after now.
 --
 -- The caller then claims them in the database, and moves the entries of slow jobs to the end of their lease. The mover
--- makes the others ready again at `until`: no job is ever held in memory alone. The buckets are merged by score; in a
--- Cluster each call has one. The mover promotes early: if nothing is due yet, the next jobs are reserved, to wait for.
+-- makes the others ready again at `until`: no job is ever held in memory alone. In a Cluster each call has one bucket.
+-- The mover makes jobs ready early: if none is due yet, the next ones are reserved, and the caller waits for them.
 --
 -- KEYS[1...]  zsets   two per bucket: ready:<topic> and due: member -> score, see score.lua
 -- ARGV[1]     int     maximum number of jobs, up to 1,000
@@ -14,7 +14,7 @@ local count, until_ms, now, channel = math.min(tonumber(ARGV[1]), 1000), ARGV[2]
 local page, due_ms, next_due = math.ceil(math.max(count, 0) * 2 / #KEYS) + 8, now, math.huge
 local buckets, reserved, more = {}, {}, 0
 
--- Go to the bucket's next job that is due. Those due later are passed over: a high priority puts them in front.
+-- Go to the bucket's next due job. Jobs that are not due yet, but are in front by their priority, are skipped.
 local function advance(bucket)
   bucket.score = math.huge
   repeat

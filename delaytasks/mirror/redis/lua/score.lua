@@ -1,9 +1,9 @@
--- The score of a job's entry: its due time in ms and its priority, 0 to 9. Every script that reads scores begins so.
+-- The score of a job's entry: its due time in ms and its priority, 0 to 9. Put before each script that reads scores.
 --
--- Among the delayed jobs the score is due - priority / 64. The fraction survives when an entry is moved, and the due
--- time is the score rounded up. Among the ready jobs the score also has AGE_MS less for each level, and the fraction is
--- 1/2 larger, which tells the two forms apart. So ready jobs are in the order in which they are to run, and an old job
--- passes newer ones of a higher priority. A mover of an older version moves scores unchanged; they are read correctly.
+-- A delayed job has the score due - priority / 64: the due time is the score rounded up. A ready job with a priority
+-- has the score due - priority * AGE_MS - (32 + priority) / 64, so the fraction tells the two forms apart. Ready jobs
+-- are thus in the order in which they are to run, and an old job passes newer ones of a higher priority. A mover of an
+-- older version moves scores unchanged; decode() reads both forms in either zset.
 local AGE_MS = 60000 -- as states.AGE_MS
 
 -- Return the due time and the priority of a score of either form.

@@ -1,8 +1,8 @@
 -- Move or remove entries whose time is still the one that the caller saw. Their priorities stay.
 --
 -- A changed time means that the job was moved meanwhile. The entry then stays: at worst it is early,
--- which costs one refused claim. Only a move to an earlier time is done even then: a run that reserved
--- the job in vain may have put the entry at the end of a lease, and the lease's holder now releases the job.
+-- which costs one refused claim. Exception: a delayed entry is still moved to an earlier time. A run that
+-- could not claim the job may have put the entry at the end of a lease whose holder now releases the job.
 --
 -- KEYS[1]  zset    due: member -> score, see score.lua
 -- ARGV[1]  string  prefix of the ready zsets' keys; the topic follows (same hash tag)

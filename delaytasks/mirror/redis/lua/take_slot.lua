@@ -1,7 +1,7 @@
 -- Take or renew one of a topic's run slots. A slot is a lease: it expires if its worker is killed.
 --
 -- KEYS[1]  zset    slots: token -> ms when its lease ends
--- KEYS[2]  string  pending: set while a message is sent and no runner has come yet; a runner without a slot clears it
+-- KEYS[2]  string  pending: see call_runner.lua; deleted when a runner comes that does not hold a slot yet
 -- ARGV[1]  ms      now
 -- ARGV[2]  ms      end of the lease
 -- ARGV[3]  int     number of the topic's slots
