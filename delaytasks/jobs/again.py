@@ -1,7 +1,8 @@
 """The next run of a job that is scheduled again while its handler is running: schedule(on_conflict="again").
 
-The running job's row has the terms of the next run. If the attempt ends and the job stays live, the statement that
-ends it merges them into the row. If the job ends, its next run is a new job, in the same transaction.
+The running job's row stores the terms of the next run: its due time, TTR, expiry and body. If the attempt ends and the
+job stays live, the statement that ends the attempt merges the terms into the row. If the job ends, the same transaction
+inserts its next run as a new job.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -40,7 +41,7 @@ def store_next_runs(
 
 
 def _event(next_run: StoredJob, attempt: int, by: str) -> Event:
-    """Return the event of a running job that somebody has scheduled again. Its times are those of the next run."""
+    """Return the event that records who scheduled a running job again. Its times are those of the next run."""
     due_ms = next_run.due_ms
     return Event(next_run.id, Outcome.SCHEDULED, attempt, due_ms, next_run.stored_ms, None, due_ms, "", by)
 

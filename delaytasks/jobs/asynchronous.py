@@ -1,7 +1,7 @@
-"""The public verbs, and those of handles, as coroutine functions, for async views and `async def` handlers.
+"""Coroutine versions of the public functions and of Handle's methods, for async views and `async def` handlers.
 
-Each has the arguments, the result and the exceptions of the function without the "a". Django's database drivers are
-synchronous, so each runs in the thread in which Django runs synchronous code (asgiref's sync_to_async). Inside an
+aschedule() has the arguments, the result and the exceptions of schedule(), and so on. Django's database drivers are
+synchronous, so each call runs in the thread in which Django runs synchronous code (asgiref's sync_to_async). Inside an
 atomic handler that is the thread of its transaction.
 """
 
@@ -42,7 +42,7 @@ def _asynchronous(verb: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
 def asynchronous_method(
     verb: Callable[Concatenate[Self, P], R],
 ) -> Callable[Concatenate[Self, P], Coroutine[Any, Any, R]]:
-    """Return a method that awaits the method `verb` of its class, or what a subclass has in its place."""
+    """Return a coroutine method that calls the method `verb` of its object, which a subclass may override."""
     verb_name = verb.__name__
 
     @functools.wraps(verb)

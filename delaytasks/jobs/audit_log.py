@@ -1,7 +1,7 @@
 """The audit log: who changed what, when, from where, with the values before and after.
 
 An entry is written in the transaction of the change. Entries are never changed, and deleted only by prune(), which
-writes an entry of its own: models.AuditEntry forbids the rest, and so do triggers (db/audit_triggers.py).
+writes an entry of its own. models.AuditEntry and triggers (db/audit_triggers.py) refuse any other change.
 
 The events of a job (models.JobEvent) remain the record of its life. The audit log adds what they do not have: changes
 to topics, tokens, grants and accounts, refused requests, the address of the caller, and the body that a job had before
@@ -105,7 +105,7 @@ def record(using: str, entries: Iterable["AuditEntry"]) -> None:
 
 
 def target_of(row: Any) -> tuple[str, dict[str, str]]:
-    """Return the target of a row, and its columns `topic` and `name`."""
+    """Return the target of an entry about this row, and the entry's columns `topic` and `name`."""
     from ..models import Job, Schedule, Topic
 
     if isinstance(row, Schedule):
@@ -185,7 +185,7 @@ def read(using: str, *, since: datetime | None = None, after: int = 0, limit: in
 def prune(using: str, before: datetime, by: str, *, limit: int | None = None) -> int:
     """Delete entries older than `before`, in batches, and return their number. Stop after `limit` entries.
 
-    The deletion is an entry itself. It is written first: the triggers let pass only what such an entry announces.
+    An entry that announces the deletion is written first: the triggers allow only deletions that are announced.
     """
     from ..models import AuditEntry
 

@@ -1,7 +1,8 @@
 """Cancel many jobs: all that match, with cancel_many(), or those of a deleted subject, with on_subject_delete="cancel".
 
-The latter is done by receivers of post_delete. Only the models of handlers that require it get a receiver, because a
-receiver ends Django's fast deletes: Django then loads the rows and deletes them in batches, instead of by one DELETE.
+Receivers of post_delete cancel the jobs of deleted subjects. Only models whose handlers require it have a receiver,
+because a receiver prevents Django's fast deletes: Django then loads the rows and deletes them in batches, instead of by
+one DELETE.
 """
 
 from collections.abc import Iterator, Sequence
@@ -62,7 +63,7 @@ def cancel_many(
     transaction. Outside, each page is a transaction of its own, so that no lock is held for long: after
     an error call it again.
 
-    Series that match end as well; their keys are those of the calls that started them.
+    Series that match end too. The key of a series is the key that was given to schedule().
 
     Never disturbs a job whose handler is running; its next run (on_conflict="again") is withdrawn.
 
@@ -87,12 +88,12 @@ def cancel_jobs(
     using: str, *, topic: str | None, key_prefix: str | None = None, label: str | None = None, pk: str | None = None,
     by: str, reason: str,
 ) -> CancelCounts:  # fmt: skip
-    """Do the same as cancel_many() with checked arguments, and leave series alone."""
+    """Cancel jobs as cancel_many(), but without checking the arguments and without ending series."""
     return cancel_ids(using, _matching(using, topic, key_prefix, label, pk), by=by, reason=reason)
 
 
 def cancel_ids(using: str, ids: Sequence[int], *, by: str, reason: str) -> CancelCounts:
-    """Do the same for the jobs with these ids, which are sorted."""
+    """Cancel the jobs with these ids, which must be sorted, as cancel_many() does."""
     counts = [_cancel_page(using, page, by, reason) for page in _pages(ids)]
     return CancelCounts(*map(sum, zip(*counts, strict=True))) if counts else CancelCounts(0, 0, 0)
 
@@ -112,7 +113,7 @@ def _end_series(using: str, topic: str | None, key_prefix: str | None, label: st
 
 
 def cancel_of_topic(topic: str, *, using: str) -> CancelCounts:
-    """Cancel all live jobs of a topic, which need not be known here."""
+    """Cancel all live jobs of a topic, even of one that this process does not know."""
     return cancel_ids(using, _matching(using, topic, None, None, None), by="", reason="")
 
 
@@ -125,7 +126,7 @@ def _matching(using: str, topic: str | None, key_prefix: str | None, label: str 
         jobs = jobs.filter(topic=topic) if key_prefix is None else jobs.key_starts(key_prefix, topics=[topic])
     if label is not None:
         jobs = jobs.filter(subject_label=label, subject_pk=pk)
-    return sorted(jobs.live().values_list("id", flat=True))  # sorted here: with ORDER BY id PostgreSQL may scan by id
+    return sorted(jobs.live().values_list("id", flat=True))  # for ORDER BY, PostgreSQL might scan the primary key
 
 
 def _pages(ids: Sequence[int]) -> Iterator[Sequence[int]]:
@@ -157,7 +158,7 @@ def _count_running(using: str, ids: set[int]) -> int:
 
 
 def cancel_on_delete(topic: str, model: type[Model]) -> None:
-    """From now on, cancel the topic's jobs of each instance of the model, or of one of its proxies, that is deleted."""
+    """From now on, cancel the topic's jobs about an instance of the model, or of its proxies, when it is deleted."""
     for each in apps.get_models():
         if each._meta.concrete_model is model._meta.concrete_model:
             post_delete.connect(_Canceller(topic), sender=each, weak=False, dispatch_uid=_uid(topic))

@@ -65,8 +65,8 @@ def cancel(
 
     If the running job was scheduled again (on_conflict="again"), that next run is withdrawn; the answer is "running".
 
-    A series, which schedule() with period, cron or rrule has started, ends: none of its jobs comes any more, and
-    those that wait are cancelled. "running" then means that one of them is running, and goes on.
+    If the key is that of a series (schedule() with period, cron or rrule), the series ends: its waiting jobs are
+    cancelled, and no further jobs are made. "running" then means that one of its jobs is running and continues.
 
     Without running="fence", a job whose handler is running is never disturbed. Never raises for a job that has
     ended. A dead job is cancelled too, so that nobody can retry it. A job can also be cancelled if its topic
@@ -155,7 +155,7 @@ def _try_cancel(
 
 
 def _in_transaction(using: str, origin: Origin, change: Callable[[Origin], Returned]) -> Returned:
-    """Check the origin, then return change(origin), called in a transaction. Repeat it once after a conflict."""
+    """Check the origin, then return change(origin), called in a transaction. After a conflict, repeat it."""
     _check(origin)
 
     def in_transaction() -> Returned:

@@ -1,4 +1,4 @@
-"""Handle: what @handler returns. It is called like the function, and schedules and cancels jobs of its topic."""
+"""Handle: the object that @handler returns. It is called like the function, and has methods for its topic's jobs."""
 
 import functools
 from collections.abc import Callable
@@ -25,7 +25,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Handle(Generic[Function]):
-    """A decorated handler: the function itself, and the verbs for jobs of its topic.
+    """A decorated handler: it can be called like the function, and has methods for the jobs of its topic.
 
         close_unpaid_order.schedule(order, delay=timedelta(minutes=30))   # subject: key "order:1042"
         close_unpaid_order.cancel(order)
@@ -34,7 +34,7 @@ class Handle(Generic[Function]):
     topic      str
     function   the function as it was defined
 
-    Each verb takes a model instance, whose jobs have the key "<model>:<primary key>", or a key. The other
+    Each method takes a model instance, whose jobs have the key "<model>:<primary key>", or a key. The other
     arguments, results and exceptions are those of the function of the same name. An instance that is not
     saved, that was deleted, or whose primary key is composite raises BadInput, as does an instance of
     another model than the `subject` of @handler.
@@ -86,7 +86,7 @@ class Handle(Generic[Function]):
     ) -> "Job":
         """Schedule a job about `subject`, a model instance or a key.
 
-        key   str: another key for a job of the instance than the default "<model>:<primary key>"
+        key   str: the key of the instance's job, instead of the default "<model>:<primary key>"
 
         Otherwise as delaytasks.schedule().
         """

@@ -22,7 +22,7 @@ def check_name(topic: object, key: object) -> None:
 
 
 def check_known(using: str, topic: str) -> None:
-    """Raise UnknownTopic unless a handler, the settings or a Topic row knows the topic."""
+    """Raise UnknownTopic unless the topic has a handler, a setting or a Topic row."""
     known = handlers.known()
     if topic not in known and not has_topic_row(using, topic):
         raise UnknownTopic(

@@ -39,7 +39,7 @@ def send_signal(using: str, signal: Signal, job_id: int) -> None:
     def send_to_receivers() -> None:
         job = find_job(using, job_id)
         if job is not None:
-            with produced_by(None):  # what the receivers schedule is the site's, not the caller's
+            with produced_by(None):  # jobs that receivers schedule do not count towards the caller's limit
                 signal.send_robust(sender=job.topic, job=job)
 
     if signal.receivers:

@@ -43,8 +43,8 @@ class Scheduled(_Counts):
     """The result of schedule_many(): the numbers of jobs created, kept as they were and replaced.
 
     job_ids   list of int: the job of each item, in the order of the items; empty if the items came from a generator,
-              of which there may be millions
-    again     int: with on_conflict="again", how many jobs were running, so that they run once more
+              because there may be millions of them
+    again     int: with on_conflict="again", the number of running jobs that will run once more
     """
 
     job_ids: Sequence[int] = ()
@@ -96,10 +96,10 @@ def schedule(
     due_at       aware datetime, to the millisecond; a past one means now. Give delay or due_at, not both
     body         any JSON value, at most MAX_BODY_BYTES; None is stored as {}
     ttr          timedelta or seconds that one attempt may take; None: the TTR of the topic's handler
-    expires      timedelta or seconds: an attempt that has not begun so long after its due time is not made; the
-                 job ends as skipped. None: as the topic's handler says
-    priority     int, 0 to 9: of the topic's jobs that are due, one of a higher priority is run first, unless
-                 another one has been due for a minute longer per level of difference
+    expires      timedelta or seconds after its due time in which an attempt may begin; later the job is not run
+                 and ends as skipped. None: as the topic's handler says
+    priority     int, 0 to 9: a due job of a higher priority runs before other due jobs of the topic, unless they
+                 have been due for a minute longer per level of difference
     on_conflict  for a live job with this topic and key: "reject" raises KeyIsLive, "keep"
                  returns it as it is, "replace" gives it the new due time, body, TTR,
                  expiry and priority, and the new subject if there is one; "again" keeps it if it waits, and if its
@@ -107,10 +107,10 @@ def schedule(
     period, repeat
                  timedelta or seconds from 0.1 on, and int: a series of repeat + 1 jobs, `period` apart, the first
                  after `delay` or at `due_at`, or at once; repeat=None: without end
-    cron         str, five fields: a job at each of these times; with delay, period and repeat, which then apply
-                 to each of them, as many jobs after each
+    cron         str, five fields: a job at each of these times. With delay, period and repeat, each of these
+                 times has repeat + 1 jobs: the first `delay` after it, the others `period` apart
     rrule        str: a recurrence rule of RFC 5545; `due_at` is its DTSTART
-    tz           IANA name or ZoneInfo: the zone whose clocks cron and rrule mean
+    tz           IANA name or ZoneInfo: the time zone of cron and rrule
     using        str, a database alias; None: the router's database for writes
     by           str: the person who requested it, if any; stored in an event of the job
 
@@ -118,17 +118,18 @@ def schedule(
     runs_again if it is running and runs once more, at again_due_at. A handler may schedule the key of its
     own running job: that job is finished then, and the new one is its next run.
 
-    With "again" the terms of the next run are stored with the running job; of several calls the last one
-    wins. The next run is live in the commit that ends the attempt, however it ends, also dead. If the
-    attempt is to be repeated (it failed, snoozed or was lost), the next run is at the earlier of both
-    times, with the newer body and TTR and no failures. cancel() withdraws it. The handler itself is not
-    disturbed, but its end waits for your transaction: lock your own row first, as the handler does, or
-    the two may wait for each other.
+    With "again" the next run is stored with the running job; of several calls the last one wins. The commit
+    that ends the attempt makes the next run live, however the attempt ends, even if the job is dead. If the
+    job is to be run again anyway (the attempt failed, snoozed or was lost), there is one next run: at the
+    earlier of both times, with the newer body and TTR and no failures. cancel() withdraws the next run. The
+    handler itself is not disturbed, but its end waits for your transaction: lock your own row first, as the
+    handler does, or the two may wait for each other.
 
     With period, cron or rrule the call starts a series, and returns its first job. The keys of its jobs are
-    "<key>#<wall time>", so `key` has at most 228 characters. cancel() with `key` ends the series. A conflict is
-    then a series, or a single job, with this key; "replace" begins the series anew. Overdue jobs of a series that
-    repeat counts all run, one after the other; of the others the last one does.
+    "<key>#<wall time>", so `key` has at most 228 characters. cancel() with `key` ends the series. on_conflict
+    then applies to a series or a single job with this key; "replace" begins the series anew. If several jobs
+    of a series are overdue, only the last one runs. With `period` and a finite `repeat`, without cron, all of
+    them run, one after the other.
 
     Never runs a handler itself, never accesses Redis inside the transaction. The handler never begins
     before the due time, by the database's clock.
@@ -197,7 +198,7 @@ def schedule_unique(
     among   collection of str: the topics in which no other live job may have the key
 
     The other arguments and the result are those of schedule(). The queue protocol over HTTP uses this
-    function, because it finds a job by its key alone.
+    function, because its commands may name a job by its key alone.
 
     If two calls of this function schedule the same key in two topics at the same time, one of them fails
     (on PostgreSQL at READ COMMITTED, its default isolation level). A plain schedule() of the same key in

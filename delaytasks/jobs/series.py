@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .inputs import Delay
 
 SEPARATOR = "#"
-LABEL = r"(?:\d{4}-\d\d-\d\dT[\d:.]+(?:/2)?|now:\d+)"  # what follows the key of a series or the name of a schedule
+LABEL = r"(?:\d{4}-\d\d-\d\dT[\d:.]+(?:/2)?|now:\d+)"  # in a job's key, after the series' key or the schedule's name
 _LABEL = re.compile(LABEL, re.ASCII)
 
 
@@ -65,19 +65,19 @@ def name_of(topic: str, key: str) -> str:
 
 
 def prefix_of(key: str) -> str:
-    """Return how the keys of a series' jobs begin."""
+    """Return the prefix of the keys of a series' jobs."""
     return f"{key}{SEPARATOR}"
 
 
 def cancel(using: str, topic: str, key: str, *, by: str, reason: str) -> Result:
     """End a series and cancel its jobs that are not running, in one transaction.
 
-    Returns RUNNING if one of its jobs is running: that one goes on, and none comes after it.
+    Returns RUNNING if one of its jobs is running: that job continues, and no further job is made.
     """
     from .cancellation import cancel_ids
 
     rows = _rows(using).filter(name=name_of(topic, key))
-    if not rows.exists():  # most often; then no transaction is needed
+    if not rows.exists():  # the usual case, which needs no transaction
         return Result.NOT_FOUND
     with transaction.atomic(using):
         row = rows.select_for_update().first()
@@ -94,7 +94,7 @@ def cancel(using: str, topic: str, key: str, *, by: str, reason: str) -> Result:
 def live_jobs(using: str, topic: str, key: str) -> list[tuple[datetime, int]]:
     """Return (due time, id) of the live jobs of a series, in this order.
 
-    A key may have the separator in it, so the keys of other jobs may begin as those of this series.
+    Keys of other jobs may begin in the same way, because any key may contain the separator.
     """
     from ..models import Job
 
@@ -115,10 +115,10 @@ def _rows(using: str) -> Any:
 
 
 def firing_prefix(row: "Schedule") -> str:
-    """Return how the keys of a schedule's jobs begin: "report.daily@", or "order:1042#" for a series."""
+    """Return the prefix of the keys of a schedule's jobs: "report.daily@", or "order:1042#" for a series."""
     return f"{row.name}@" if row.series_key is None else prefix_of(row.series_key)
 
 
 def former_prefixes(row: "Schedule") -> list[str]:
-    """Return how the keys of a schedule's jobs began before it was renamed."""
+    """Return the prefixes of the keys of jobs that a schedule made under its former names."""
     return [f"{name}@" for name in row.former_names.split()]

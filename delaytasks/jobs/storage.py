@@ -50,9 +50,9 @@ def store(using: str, row: NewJob, on_conflict: OnConflict, by: str) -> StoreRes
 
 
 def _finish_own(using: str, rows: Iterable[NewJob], on_conflict: OnConflict) -> set[Pair]:
-    """Finish the running jobs that their own handler schedules, and return their topics and keys.
+    """If the calling handler schedules the key of its own job, finish that job. Return the topics and keys.
 
-    Not with "again": the terms of the next run are stored with the running job then.
+    With "again" nothing is finished: the next run is stored with the running job instead.
     """
     if on_conflict == "again":
         return set()
@@ -87,7 +87,7 @@ def _store_all(
     """Do the same as store_many().
 
     own   the topics and keys of jobs that the calling handler has just finished. If such a job had been scheduled
-          again, its next run is live already; it gets the new terms, at the earlier of both times
+          again, its next run is live already; it gets the new values, and the earlier of both due times
     """
     remaining = _deduplicate(rows, on_conflict)
     duplicates = len(rows) - len(remaining)

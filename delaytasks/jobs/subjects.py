@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 class Instance(Protocol):
     """An instance of a Django model.
 
-    It is recognised by a method that models alone have: of the base class Model a type checker without Django's stubs
-    would know nothing.
+    Not annotated as Model, of which a type checker without Django's stubs knows nothing. Only models have this method.
     """
 
     def get_deferred_fields(self) -> Any: ...
@@ -68,7 +67,7 @@ def model_label(model: type[Model]) -> str:
 
 
 def pk_text(field: Any, label: str, pk: Any) -> str:
-    """Return a primary key as Python writes it. Raises BadInput if no job can store it."""
+    """Return a primary key as text, as str() does. Raises BadInput if a job cannot store it."""
     try:
         value = _as_stored(field, field.to_python(pk))
         text = str(value)
@@ -84,7 +83,7 @@ def pk_text(field: Any, label: str, pk: Any) -> str:
 
 
 def _as_stored(field: Any, value: Any) -> Any:
-    """Return an equal value as the database returns it: an instance may have Decimal("1") where that has 1.00."""
+    """Return an equal value in the form that the database returns, such as Decimal("1.00") for Decimal("1")."""
     while field.is_relation:
         field = field.target_field
     if isinstance(value, datetime) and value.tzinfo is not None:
