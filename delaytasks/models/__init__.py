@@ -9,11 +9,11 @@ RetentionCursor        the position of the retention in the tables
 AuditEntry             the audit log: who changed what, from where; append-only
 CalendarDay            a day on which a calendar has other hours than usual, entered by staff
 Worker, Touch          running workers, and the leases of jobs that their handlers touched in a transaction
-Schedule, ScheduleRun  recurring jobs, and which of their jobs run
+Schedule, ScheduleRun  recurring jobs, and the job of each that is running
 Declaration            a declared timeout as it was applied, and the position of its reconciliation
 TimeoutMark            a row of a watched table that has changed; TimeoutTrigger: the watched tables
 SlaClock, SlaSegment   the clock of a service level for a row, and the states that it has left
-InboxMessage           a message of a broker whose job is stored, so that its repetition is recognized
+InboxMessage           a message that an inbox has received from a broker, so that a repetition is recognized
 """
 
 from .audit import AuditEntry

@@ -26,7 +26,7 @@ class AuditEntry(models.Model):
     reason = models.CharField(max_length=255, default="")
     before = models.JSONField(null=True)
     after = models.JSONField(null=True)
-    deletes_before = models.DateTimeField(null=True, editable=False)  # of an entry "audit.pruned"
+    deletes_before = models.DateTimeField(null=True, editable=False)  # only in entries "audit.pruned": see prune()
 
     class Meta:
         verbose_name = "audit entry"

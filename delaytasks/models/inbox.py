@@ -10,9 +10,9 @@ class InboxMessage(models.Model):
 
     id = models.BigAutoField(primary_key=True)
     inbox = models.CharField(max_length=100)
-    source = models.CharField(max_length=255, default="")  # of a CloudEvent
+    source = models.CharField(max_length=255, default="")  # the source of a CloudEvent; "" for other messages
     message_id = models.CharField(max_length=255)
-    digest = models.CharField(max_length=64)  # of what the message said
+    digest = models.CharField(max_length=64)  # hash of the message's content, apart from its format
     received_at = models.DateTimeField()
 
     class Meta:

@@ -77,11 +77,12 @@ class Job(models.Model):
     error: str = columns.TextField(_("last error"), default="")  # the last line of a traceback, or an ErrorCode
     # Claimed together with others that share its call or commit. If the process dies, no failure is counted.
     grouped: bool = columns.BooleanField(default=False, db_default=False, editable=False)
-    # Claimed by a handler whose effects are undone when its end is refused.
+    # Claimed for an atomic handler: if the end of the attempt is refused, the handler's effects are rolled back.
     fenceable: bool = columns.BooleanField(default=False, db_default=False, editable=False)
     # The process died while the job ran in a group, so it is claimed alone from now on.
     alone: bool = columns.BooleanField(default=False, db_default=False, editable=False)
-    # Scheduled again while its handler was running: the terms of the next run. In an ended row they are what ran next.
+    # Scheduled again while its handler was running: the terms of the next run. An ended row keeps those of the job that
+    # was inserted next.
     again: bool = columns.BooleanField(default=False, db_default=False, editable=False)
     again_due_at: datetime | None = columns.DateTimeField(_("runs again at"), null=True, editable=False)
     again_ttr_ms: int | None = columns.BigIntegerField(null=True, editable=False)
@@ -96,15 +97,15 @@ class Job(models.Model):
     declared_due: datetime | None = columns.DateTimeField(null=True, editable=False)
     # How long after its due time the job may begin; None: as its handler says.
     expires_ms: int | None = columns.BigIntegerField(_("expires after, in ms"), null=True)
-    # The polls of delaytasks.poll() that were answered "not yet", and since when its deadline counts if the job was
-    # replaced.
+    # How many polls of delaytasks.poll() were answered "not yet".
     polls: int = columns.IntegerField(_("polls"), default=0, db_default=0)
+    # When the job was last replaced; the deadline of poll() counts from then. Null: from created_at.
     replaced_at: datetime | None = columns.DateTimeField(null=True)
-    # Whose limit of live jobs counts it: the prefix of the API's token that created it. Null: nobody's.
+    # The prefix of the API token that created the job, and whose limit of live jobs counts it. Null: no token.
     producer: str | None = columns.CharField(max_length=8, null=True, editable=False)
     # The span that scheduled the job, as delaytasks.tracing stores it; null: tracing was off, or it was not sampled.
     trace_context: str | None = columns.TextField(null=True, editable=False)
-    # 0 to 9. Of the jobs that are due, one of a higher priority is run first, until another is AGE_MS older per level.
+    # 0 to 9. A due job of a higher priority runs first, unless another one has been due for AGE_MS longer per level.
     priority: int = columns.SmallIntegerField(_("priority"), default=0, db_default=0)
 
     objects: ClassVar[Any] = JobQuerySet.as_manager()

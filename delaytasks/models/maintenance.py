@@ -13,7 +13,7 @@ class MirrorMark(models.Model):
     # The time of the last heartbeat, written about every ten seconds while a mover runs.
     heartbeat_at = models.DateTimeField(db_column="looked_at", null=True)
     audit = models.JSONField(default=dict, db_default={})  # the counts of the last audit, and its time as at_ms
-    swept_at = models.DateTimeField(null=True)  # the beginning of the last sweep that a worker ran
+    swept_at = models.DateTimeField(null=True)  # when a worker last completed a sweep
 
     class Meta:
         verbose_name = _("mirror mark")

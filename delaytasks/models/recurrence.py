@@ -1,4 +1,4 @@
-"""Recurring jobs, and which of their jobs run."""
+"""Recurring jobs, and the job of each that is running."""
 
 from typing import ClassVar
 
@@ -8,9 +8,10 @@ from django.utils.translation import gettext_lazy as _
 
 
 class Schedule(models.Model):
-    """A recurring job: its times, its job, and its chain: up to which instant its firings have been made.
+    """A recurring job: its times, the job to insert at each time, and the chain.
 
-    Change rows only by delaytasks.recurrence.schedules: a change of the times moves the chain.
+    The chain is the instant up to which the schedule's jobs have been inserted. Change rows only by
+    delaytasks.recurrence.schedules, because a change of the times must also move the chain.
     """
 
     class Missed(models.TextChoices):
@@ -45,7 +46,7 @@ class Schedule(models.Model):
     series_key = models.CharField(_("key"), max_length=255, null=True, editable=False)  # noqa: DJ001
     subject_label = models.CharField(max_length=201, null=True, editable=False)  # noqa: DJ001
     subject_pk = models.CharField(max_length=255, null=True, editable=False)  # noqa: DJ001
-    # The times: cron, every_ms, rrule, or delay_ms with period_ms and repeat; the last three also with cron.
+    # The times: cron, every_ms, rrule, or delay_ms with period_ms and repeat. Cron can be combined with the last three.
     tz = models.CharField(_("time zone"), max_length=64, help_text=_("IANA name, such as Europe/Berlin"))
     cron = models.CharField(_("cron"), max_length=255, default="", db_default="", blank=True,
                             help_text=_("five fields, such as 30 2 * * 1-5"))  # fmt: skip
@@ -71,14 +72,14 @@ class Schedule(models.Model):
     source = models.CharField(_("defined by"), max_length=5, choices=Source.choices, default=Source.STAFF)
     # The chain. Written only by the guarded statements of db/schedules.py and by changes of the times.
     made_until = models.DateTimeField(_("made until"))
-    made_label = models.CharField(max_length=40, default="", db_default="")  # of the last firing made; wall time
+    made_label = models.CharField(max_length=40, default="", db_default="")  # wall time of the last firing made
     version = models.BigIntegerField(default=0, db_default=0)
     ended = models.BooleanField(_("ended"), default=False, db_default=False)  # no further firing comes
     problem = models.CharField(_("problem"), max_length=255, default="", db_default="", blank=True)
-    producer = models.CharField(max_length=8, null=True, editable=False)  # noqa: DJ001  # of its jobs; see Job.producer
-    # Names of a schedule of the code in earlier versions, newest first, with spaces between.
+    producer = models.CharField(max_length=8, null=True, editable=False)  # noqa: DJ001  # see Job.producer
+    # Former names of a schedule that is defined in code, newest first, separated by spaces.
     former_names = models.TextField(default="", db_default="", editable=False)
-    # Firings up to here may have keys of another time zone or topic.
+    # The keys of firings up to this time may be those of another time zone or topic.
     runs_unknown_until = models.DateTimeField(null=True, editable=False)
 
     class Meta:
@@ -99,10 +100,10 @@ class Schedule(models.Model):
 
 
 class ScheduleRun(models.Model):
-    """The job of a schedule that is running. Locked while an atomic handler runs.
+    """The job of a schedule that is running now. The row is locked while an atomic handler runs.
 
-    It is not part of Schedule, so that the schedule can make further jobs during that time. Nor does its end wait for
-    this row: it is left behind, and deleted later.
+    Not a part of Schedule, so that during this time the schedule can make further jobs, and can be deleted. A row whose
+    schedule has been deleted is deleted later.
     """
 
     schedule = models.OneToOneField(

@@ -7,7 +7,7 @@ from django.utils.translation import pgettext_lazy
 
 
 class SlaClock(models.Model):
-    """The clock of a service level for one row of its model. delaytasks.service_levels alone writes it."""
+    """The clock of a service level for one row of its model. Written only by delaytasks.service_levels."""
 
     class State(models.TextChoices):
         RUNNING = "running", pgettext_lazy("state of a service level's clock", "running")
@@ -20,11 +20,11 @@ class SlaClock(models.Model):
     subject_pk = models.CharField(max_length=255)
     state = models.CharField(max_length=7, choices=State.choices)
     since = models.DateTimeField()  # when this state began
-    noticed = models.BooleanField(default=False)  # `since` is when a comparison found the state
-    consumed_ms = models.BigIntegerField(default=0)  # working time of the states before
+    noticed = models.BooleanField(default=False)  # `since` is when a later check found the state, not when it began
+    consumed_ms = models.BigIntegerField(default=0)  # working time of the earlier states
     done_part = models.FloatField(default=0)  # the last level whose job has ended, as a part of the target
     last_due = models.DateTimeField(null=True)  # the declared due time of that job
-    awaited_due = models.DateTimeField(null=True)  # that of the next level when the clock ran last
+    awaited_due = models.DateTimeField(null=True)  # the due time of the next level, as of when the clock last ran
 
     class Meta:
         default_permissions = ()  # shown on the page of the row
@@ -49,7 +49,7 @@ class SlaSegment(models.Model):
     began_at = models.DateTimeField()
     ended_at = models.DateTimeField()
     worked_ms = models.BigIntegerField()  # counted by the calendar as it was when the state ended
-    noticed = models.BooleanField(default=False)  # `began_at` is when a comparison found the state
+    noticed = models.BooleanField(default=False)  # `began_at` is when a later check found the state
 
     class Meta:
         default_permissions = ()

@@ -6,7 +6,7 @@ from django.db import models
 class Declaration(models.Model):
     """A timeout declared on a model, as it was last applied.
 
-    A process whose declaration has another fingerprint makes, moves and cancels nothing for it.
+    A process whose own declaration has another fingerprint makes, moves and cancels no jobs for it.
     """
 
     class Overdue(models.TextChoices):
@@ -36,11 +36,10 @@ class Declaration(models.Model):
 
 
 class TimeoutMark(models.Model):
-    """A changed row of a watched table, whose declared timeouts must be checked. Written by triggers, and by the end of
-    a job whose row is locked.
+    """A changed row of a watched table, whose declared timeouts must be checked.
 
-    Append-only, without a unique constraint: if an equal mark prevented the insert while a worker reads and deletes
-    it, the change would be lost.
+    Written by triggers, and when a job ends while its row is locked. Has no unique constraint: if an equal mark
+    prevented the insert while a worker reads and deletes that mark, the change would be lost.
     """
 
     id = models.BigAutoField(primary_key=True)

@@ -31,16 +31,17 @@ class Topic(models.Model):
         _("keep replaced bodies"), default=False, db_default=False,
         help_text=_("the audit log keeps the bodies of replaced jobs, and not only their hashes"),
     )  # fmt: skip
-    # As delaytasks.forwarding.stored describes it, without credentials.
+    # In the format of delaytasks.forwarding.stored, without credentials.
     target = models.JSONField(
         _("target"), null=True, default=None, editable=False,
         help_text=_("where its jobs are forwarded, unless code says so; none: nowhere"),
     )  # fmt: skip
-    # While its target is away (delaytasks.forwarding): since when, why, and when the next job probes the target.
+    # While the target accepts no jobs (delaytasks.forwarding): since when the jobs are held, why, and when the next job
+    # tests the target.
     held_since = models.DateTimeField(_("held since"), null=True, editable=False)
     held_why = models.TextField(_("held because"), default="", db_default="", editable=False)
     held_until = models.DateTimeField(null=True, editable=False)
-    # Runs of schedules that ended up to here may be deleted.
+    # Jobs of schedules that ended up to this time may have been deleted: which of them ran is unknown.
     runs_deleted_until = models.DateTimeField(null=True, editable=False)
     # The run slots that are taken while there is no mirror: token -> expiry in ms since 1970.
     slots = models.JSONField(default=dict, editable=False)

@@ -24,7 +24,7 @@ class Worker(models.Model):
 class Touch(models.Model):
     """The lease of a running job whose handler called touch() in a transaction, written by its worker's main process.
 
-    The job's row is not written: the handler's own transaction could not end it then under REPEATABLE READ.
+    The job's row is not written, because under REPEATABLE READ the handler's transaction could not end the job then.
     """
 
     job_id = models.BigIntegerField()
