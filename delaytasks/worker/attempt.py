@@ -22,10 +22,11 @@ from .completion import Completed, Completion, complete, completing_transaction
 
 
 class PutBack(Exception):
-    """Raised instead of running a handler: the job is delayed again, without an event of the attempt and a failure.
+    """Raised instead of calling a handler: the job is delayed again. The attempt has no event and counts no failure.
 
-    delay_ms      until its next attempt, from now; or
-    declared_ms   in ms since 1970: its new declared due time, which is its due time now; recorded as rescheduled
+    delay_ms      from now until the next attempt
+    declared_ms   instead of delay_ms: the new due time of a declared timeout, in ms since 1970; an event records that
+                  the job was rescheduled
     """
 
     def __init__(self, *, delay_ms: int = 0, declared_ms: int | None = None) -> None:
@@ -112,7 +113,7 @@ class RunningJob:
         """Restart the TTR from now, which moves `deadline`.
 
         In a transaction the job's row is not written: the worker's main process records the new deadline
-        within a moment. In a process without a worker (a test, or a gevent pool) the row is written, and
+        a moment later. In a process without a worker (a test, or a gevent pool) the row is written, and
         locked until the end of the transaction, so that the job cannot be taken back. In a batch, touch
         every job: each touch() restarts the TTR of the call, but moves the deadline of its own job only.
 

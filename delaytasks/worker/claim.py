@@ -29,9 +29,9 @@ from .process_name import worker_name
 logger = logging.getLogger("delaytasks")
 RESERVE_MS = 150  # how long a run reserves jobs: a multiple of the time in which it expects to run them
 LOCKED_RETRY_MS = 100  # delay before a row that another transaction has locked is tried again
-OFFERED = 8  # candidates of a claim within another statement; each one costs, and the first one is nearly always free
-HELD_RETRY_MS = 1_000  # the same for a running job whose lease has ended, and whose handler has touched it
-UNENDED_RETRY_MS = 1_000  # the same for a job that must not run and could not be ended
+OFFERED = 8  # candidates when the end of a job claims the next: each costs time, and the first is nearly always free
+HELD_RETRY_MS = 1_000  # least delay before a job that another attempt holds is tried again
+UNENDED_RETRY_MS = 1_000  # delay before a job that must not run, but could not be ended, is tried again
 
 
 class Candidates:
@@ -108,7 +108,7 @@ class Candidates:
         return [held_one] if held_one else []
 
     def hold_first(self, claimed: Claimed) -> RunningJob | None:
-        """Return the claimed job, one of the candidates, as a running job, or None if it must not run.
+        """Return the claimed job, one of the candidates, as a RunningJob, or None if it must not run.
 
         Candidates that were not free are offered again, until a claim finds none of the offered ones free.
         """
@@ -116,7 +116,7 @@ class Candidates:
         return next(iter(self._hold([claimed])), None)
 
     def _hold(self, claimed: Sequence[Claimed]) -> list[RunningJob]:
-        """Return the claimed jobs as running jobs, without those that had failed too often, which are dead now."""
+        """Return the claimed jobs as RunningJobs. Jobs that must not run are ended and left out."""
         held = [RunningJob(c, self.using, self.worker) for c in claimed]
         _settle_leases(self.index, held, self.until_ms, quick=not self.slow, using=self.using)
         return _end_unrunnable(self.using, held)
@@ -151,8 +151,8 @@ class Candidates:
 def take(index: DueIndex, topic: str, count: int, *, using: str, worker: str) -> list[RunningJob]:
     """Reserve up to `count` ready jobs of a topic and claim them at once. Return the claimed jobs in run order.
 
-    For consumers over HTTP, which hold each of the jobs. The result is empty only if no more jobs are ready. If none
-    of the reserved jobs can be claimed, because they are locked or not yet due, the next jobs are tried.
+    For consumers over HTTP, which hold all of these jobs at once. If none of the reserved jobs can be claimed, because
+    they are locked or not yet due, the next jobs are tried. So the result is empty only if no more jobs are ready.
 
     worker   the name of the consumer; stored in the row and in the events
     """
@@ -221,8 +221,8 @@ def _settle_leases(index: DueIndex, held: Sequence[RunningJob], seen_ms: int, *,
 def _end_unrunnable(using: str, held: list[RunningJob]) -> list[RunningJob]:
     """End the claimed jobs that must not run: those with max_attempts failures, and the expired ones. Return the rest.
 
-    A job can have that many failures because the process that takes back a job of a topic that it does not know cannot
-    apply max_attempts.
+    A job may have max_attempts failures without being dead: a process that does not know the topic cannot apply its
+    limit when it takes the job back.
     """
     unrunnable = [completion for attempt in held if (completion := _unrunnable(using, attempt))]
     for completion in unrunnable:
@@ -238,7 +238,7 @@ def _end_unrunnable(using: str, held: list[RunningJob]) -> list[RunningJob]:
 
 
 def _hand_back(using: str, held: RunningJob) -> None:
-    """Make a job that could not be ended ready again. Its due time stays: by that it has expired."""
+    """Make a job that could not be ended ready again. Its due time does not change, so that it remains expired."""
     try:
         transitions.hand_back(using, [(held.id, held.attempt)])
     except (DatabaseError, InterfaceError) as error:

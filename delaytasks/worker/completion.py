@@ -38,7 +38,7 @@ _SIGNALS = {
     Outcome.EXPIRED: signals.job_failed,
     Outcome.DEAD: signals.job_dead,
 }
-# Topic -> function that is called with the alias and each ended attempt, in the transaction that ends it.
+# Topic -> function that is called with the alias and the attempt (or a dead job's row) in the transaction that ends it.
 after_end: dict[str, Callable[[str, Any], None]] = {}
 observers: list[Callable[[Outcome, Any], None]] = []  # called with each outcome and its job, after the signals
 _FAILURES = (Outcome.FAILED, Outcome.EXPIRED, Outcome.DEAD)
@@ -166,9 +166,9 @@ def complete_and_claim(
     """End the attempt as complete() and claim one of the offered jobs in the same statement, as completed.claimed.
 
     Called inside the block of completing_transaction(), for an outcome without signals and on_dead callback. Deferred
-    constraints are checked before: checked at the commit, they could wait for a row that another transaction holds
-    while it waits for the claimed one. If the handler has executed nothing, the statement commits itself. A job that
-    was scheduled again is ended without a claim. Raises LeaseLost.
+    constraints are checked first. At the commit they could deadlock: wait for a row of another transaction that waits
+    for the claimed job. If the handler has executed nothing, the statement commits itself. A job that was scheduled
+    again is ended without a claim. Raises LeaseLost.
     """
     has_begun, ending = dialects.has_begun(using), _ending(completion)
     if has_begun:
@@ -421,14 +421,14 @@ def _take_back(
 
 
 def _call_after_end(using: str, job: "Job") -> None:
-    """Call the function of a dead job's topic. An error must not keep the other jobs from being taken back."""
+    """Call after_end's function for a dead job. An error is only logged: the other jobs must still be taken back."""
     if job.topic not in after_end:
         return
     try:
         with transaction.atomic(using):
             after_end[job.topic](using, job)
     except Exception:
-        logger.exception("%s: job %s is dead, but what follows its end was not done", job.topic, job.id)
+        logger.exception("%s: job %s is dead, but the function to call at its end failed", job.topic, job.id)
 
 
 def _expired_event(snapshot: JobSnapshot, job: "Job", done_ms: int, error: str) -> Event:

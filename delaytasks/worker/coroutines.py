@@ -30,12 +30,12 @@ class _Run:
         self.coroutine = coroutine
         self.abandoned = False  # the caller was interrupted before the coroutine began
         self.task: asyncio.Task[Any] | None = None
-        self.ended: Future[None] = Future()  # the coroutine and every task that it left behind
+        self.ended: Future[None] = Future()  # done when the coroutine and all tasks that it started have ended
 
     def wait(self) -> Any:
         executor = getattr(AsyncToSync.executors, "current", None)
         try:
-            # A loop of its own, even if the caller was called from a loop: its other tasks are not ours to cancel.
+            # A new loop, even if the caller runs in one: we cancel all tasks of the loop, so none may be another's.
             return async_to_sync(self._main, force_new_loop=True)()
         except BaseException:
             self._cancel()
@@ -69,7 +69,7 @@ class _Run:
 
 
 def _restore(executor: Any) -> None:
-    """Let synchronous parts run where they did before the coroutine; asgiref does not, if the interrupt was too early.
+    """Restore asgiref's executor for synchronous code, because asgiref does not if the interrupt came too early.
 
     Otherwise a later sync_to_async() of this context would wait for a thread that no longer serves it.
     """

@@ -1,7 +1,7 @@
 """Send the Celery message run_topic when a topic has ready jobs.
 
 The message names no job, so it may be lost or delivered twice. If no runner has come for it within RESEND_MS, for
-example because a busy worker has fetched it, it is sent again, later and later. After each GUARD_TICK_MS the mover
+example because a busy worker has fetched it, it is sent again, at growing intervals. After each GUARD_TICK_MS the mover
 dispatches the topics that still have ready jobs.
 """
 
@@ -32,7 +32,7 @@ def runner_group(using: str, topic: str, max_age_seconds: float = topics.TARGET_
 
 
 def _queue(topic: str) -> str | None:
-    """Return the Celery queue of a topic. One that only its row forwards runs in Celery's default queue."""
+    """Return the Celery queue of a topic. None: the default queue, also of topics whose only handler is a target."""
     handler = handlers.find(topic)
     return handler.queue if handler else None
 
@@ -71,7 +71,7 @@ class Dispatcher:
         now_ms, group = databases.now_ms(self._using), runner_group(self._using, topic)
         try:
             return mirror.choose(self._using).call_runner(topic, group, now_ms, concurrency)
-        except MirrorDown:  # it is marked as down now: this is the database
+        except MirrorDown:  # the mirror is marked as down now, so choose() returns the database
             return mirror.choose(self._using).call_runner(topic, group, now_ms, concurrency)
 
 
@@ -91,7 +91,7 @@ def send_run_topic(using: str, topic: str, queue: str | None) -> None:
 def is_unanswered(message: Message) -> bool:
     """Return whether to send the message again: no runner has come for it, jobs are ready and a run slot is free.
 
-    The sender's thread calls it, so it makes no query. Without a mirror the message is not sent again here.
+    The sender's thread calls it, so it makes no query. Without a mirror it returns False; the mover dispatches again.
     """
     index = mirror.connect(message.using)
     if index is None or index.down:

@@ -74,7 +74,7 @@ class Executor:
         return attempt
 
     def run_together(self, group: Group) -> bool:
-        """Run the group in one transaction. Return False if the jobs that it has begun must be run again one by one."""
+        """Run the group in one call or commit. Return False if the begun jobs must be run again one by one."""
         with tracing.attempts(group.waiting):
             return self._run_together(group)
 
@@ -100,7 +100,7 @@ class Executor:
             tracing.failed(error, format_error)
             self.repair_connection(error)
             count = len(group.begun) + len(group.waiting)
-            logger.info("%s: running %s jobs singly after %s", self.handler.topic, count, type(error).__name__)
+            logger.info("%s: running %s jobs one by one after %s", self.handler.topic, count, type(error).__name__)
             return False
         return True
 
@@ -137,7 +137,8 @@ class Executor:
     def supports_claim_with_end(self) -> bool:
         """Return whether this handler and its connection let the statement that ends a job claim the next one.
 
-        They do not if anything but the commit lies before the next call, or if a relaxed commit could lose the claim.
+        They do not if callbacks or signal receivers may have to run before the next handler is called, or if a relaxed
+        commit could lose the claim.
         """
         in_turn = not (self.handler.batch or self.handler.one_commit)
         return (
@@ -171,7 +172,8 @@ class Executor:
 
         If the statement fails and the transaction is repeated, it is repeated without the claim.
         """
-        only_commit_follows = len(completions) == 1 and len(self.connection.run_on_commit) == 1  # the one is our own
+        # The one on_commit callback is our own: see completing_transaction().
+        only_commit_follows = len(completions) == 1 and len(self.connection.run_on_commit) == 1
         if self.claims_next and only_commit_follows and self.may_claim():
             self.claims_next, self.offered = False, self.candidates.next_few()
             complete_and_claim(self.using, completions[0], completed, self.candidates, self.offered)
@@ -256,7 +258,7 @@ class Executor:
             raise error
 
     def completions(self, group: Sequence[RunningJob], results: Sequence[Any]) -> list[Completion]:
-        """Return the completions that the results ask for. Attempts that the handler itself has ended get none."""
+        """Return the completions for these results. Attempts that the handler itself has ended have none."""
         completions = []
         for attempt, result in zip(group, results, strict=True):
             failed = self.handler.batch and not self.handler.atomic and isinstance(result, BaseException)
@@ -297,9 +299,8 @@ class Executor:
     def batch_results(self, group: Sequence[RunningJob], result: Any) -> list[Any]:
         """Return one result for each job of a batch.
 
-        A batch handler returns None, a Snooze or Skip for all jobs, or {job.id: one of these}; a job that is missing
-        there gets None.
-        Raises TypeError for ids that are not in the batch.
+        A batch handler returns None, a Snooze or a Skip for all jobs, or a mapping {job.id: one of these}; a job that
+        is not in the mapping gets None. Raises TypeError for ids that are not in the batch.
         """
         if not isinstance(result, Mapping):
             return [result] * len(group)
@@ -350,9 +351,9 @@ class Executor:
         expire(self.using, lookups.get_snapshots(self.using, [attempt.id]), format_error(error))
 
     def take_back(self, group: Sequence[RunningJob], error: TTRExceeded) -> None:
-        """Take jobs of a group back after the first TTR has interrupted the call: none is charged, and each runs alone.
+        """Take jobs of a group back after the first TTR has interrupted their common call.
 
-        Their own TTRs may end later.
+        The TTRs of the other jobs may end later, so no failure is counted. Each job runs alone next time.
         """
         self.index.count("ttr_exceeded")
         held = {(attempt.id, attempt.attempt) for attempt in group}

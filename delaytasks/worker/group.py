@@ -62,7 +62,7 @@ class Group:
 
     @contextmanager
     def handing_back(self) -> Iterator[None]:
-        """Hand back the jobs that still wait WAIT_SECONDS from now, while the block runs.
+        """While the block runs, hand back the jobs that still wait after WAIT_SECONDS.
 
         Not to be left inside a transaction: a job that the transaction has locked is handed back after its commit.
         """
@@ -89,8 +89,8 @@ class Group:
             return
         try:
             self._hand_back(waiting)
-        except Exception:  # Redis: the guard finds them
-            logger.exception("%s: the mirror was not told that %s jobs are ready again", waiting[0].topic, len(waiting))
+        except Exception:  # for example, Redis is down; the guard finds these jobs
+            logger.exception("%s: the mirror was not updated for %s jobs handed back", waiting[0].topic, len(waiting))
         finally:
             connections.close_all()  # of this thread
 

@@ -20,7 +20,7 @@ _parent_connections: list[Any] = []  # connections that a forked child inherited
 
 @contextmanager
 def isolated(ttr_ms: int) -> Iterator[None]:
-    """Limit the site's code in the block to a TTR; afterwards no transaction that it began and no forked child remains.
+    """Limit the block, which calls code of the project, to a TTR, and clean up: no transaction or forked child remains.
 
     Raises TTRExceeded or TransactionLeftOpen, with this thread's connections closed.
     """

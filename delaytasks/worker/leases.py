@@ -23,7 +23,7 @@ MAX_ERROR = 10_000  # characters of a consumer's error text
 
 
 def reserve(topic: str, count: int, *, using: str, worker: str) -> list[RunningJob]:
-    """Reserve up to `count` ready jobs of a topic, oldest due first. Return [] if none is ready.
+    """Reserve up to `count` ready jobs of a topic, in order of priority and age. Return [] if none is ready.
 
     worker   the consumer's name; stored in the row and in the events
 
@@ -36,7 +36,7 @@ def reserve(topic: str, count: int, *, using: str, worker: str) -> list[RunningJ
     limit = min(count, conf.get().batch_max)
     try:
         return take(mirror.choose(using), topic, limit, using=using, worker=worker)
-    except MirrorDown:  # it is marked as down now: this is the database
+    except MirrorDown:  # the mirror is marked as down now, so choose() returns the database
         return take(mirror.choose(using), topic, limit, using=using, worker=worker)
 
 

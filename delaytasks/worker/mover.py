@@ -22,7 +22,7 @@ class Mover:
 
     choose_index    returns the index to use now: the mirror, or the database while Redis is down or not configured
     now_ms          returns the database's time in ms since 1970, as exact as possible
-    topics          returns the topics that have a handler here
+    topics          returns the topics that this process serves
     dispatch        called with each topic that has ready jobs
     guard_tick_ms   the longest rest between two passes
     """
@@ -47,7 +47,8 @@ class Mover:
         try:
             promotion = self._pass(self._choose_index())
         except MirrorDown:
-            promotion = self._pass(self._choose_index())  # the mirror is marked as down now: this is the database
+            # The mirror is marked as down now, so this is the database.
+            promotion = self._pass(self._choose_index())
         if promotion.full:
             return 0
         if promotion.next_ms is None:

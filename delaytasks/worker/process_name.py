@@ -3,10 +3,10 @@
 A process of a worker is named "<worker>/<process id>", with ".<thread id>" in a thread other than the main one. A
 process that belongs to no worker with a heartbeat is named "<host>:<process id>".
 
-Each thread of a worker with a heartbeat also notes the run in which it is, in memory that the worker's processes share.
-So the main process finds run slots and jobs that a run could not give up, because Redis or the database was down. A run
-that a database error ends also notes the database and the job whose handler it had called, because only that job may be
-charged a failure.
+Each thread of a worker with a heartbeat also stores its current run in memory that the worker's processes share. So the
+main process finds the run slots and jobs that a run could not give up because Redis or the database was down. If a
+database error ends a run, its thread also stores the database and the job whose handler was called: only that job may
+be charged a failure.
 """
 
 import mmap
@@ -45,7 +45,7 @@ def stop_worker() -> None:
 
 
 def worker_name() -> str | None:
-    """Return the name of the worker to which this process belongs. None: its death would not be noticed."""
+    """Return the name of this process's worker. None: it has no worker with a heartbeat that would notice its death."""
     return _worker
 
 
@@ -70,7 +70,7 @@ def is_slot_of(token: str, prefix: str) -> bool:
 
 @contextmanager
 def in_run(token: str) -> Iterator[None]:
-    """Note that this thread is in the run that has this slot token, until the end of the block.
+    """Store that this thread is in the run that has this slot token, until the end of the block.
 
     If the block raises, last_failure() changes.
     """
@@ -82,16 +82,16 @@ def in_run(token: str) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        _store(thread % _THREADS, 0)  # first: who sees the failure must see that the run has ended
+        _store(thread % _THREADS, 0)  # before last_failure() changes: its readers must see that the run has ended
         _store(_THREADS, _number(token))
         raise
     _store(thread % _THREADS, 0)
 
 
 def note_called(using: str, job_id: int | None) -> None:
-    """Note that this thread's run, which fails, holds at most this job with its handler called; None: no such job.
+    """Store the job whose handler was called but that had not ended when this thread's run failed; None: no such job.
 
-    Replaces what was noted for another database: then nothing is known of the run there.
+    A thread stores this for one database only. For any other, was_called() assumes that all handlers were called.
     """
     if _worker is not None:
         _store_called(_number(using), _NONE if job_id is None else job_id)
@@ -104,13 +104,16 @@ def forget_called(using: str) -> None:
 
 
 def called_job(using: str, process: str) -> int:
-    """Return the note for was_called() that this process, or this thread, of the worker has stored."""
+    """Return what this process or thread has stored with note_called(), for was_called(); 0: nothing."""
     database, called = _load_called(_thread_id(process))
     return called if database == _number(using) else 0
 
 
 def was_called(called: int, job_id: int) -> bool:
-    """Return whether the handler of the job may have been called, by what called_job() has returned."""
+    """Return whether the handler of the job may have been called.
+
+    called   the result of called_job()
+    """
     return called in (0, job_id)
 
 

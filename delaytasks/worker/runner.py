@@ -1,4 +1,4 @@
-"""The runner: reserve a topic's ready jobs, claim one after the other, run its handler and end it.
+"""The runner: reserve ready jobs of a topic, then claim, run and end one after the other.
 
 A message that worker/dispatch.py sends starts a runner. A job is claimed just before its handler is called, usually in
 the statement that ends the job before it (worker/executor.py). Only the jobs of a group, which share a call or a
@@ -52,7 +52,7 @@ class Pace:
 
 
 _paces: dict[str, Pace] = {}
-# Database and worker of each run of this process that runs or has failed, if the process has a heartbeat.
+# (database alias, worker) of each run of this process that is in progress or has failed. Empty without a heartbeat.
 _unfinished: set[tuple[str, str]] = set()
 
 
@@ -161,15 +161,15 @@ class Run:
                 _unfinished.add((self.using, self.worker))
             try:
                 self.run_in_slot()
-            except Error:  # of the database: the handler's own errors end its job
+            except Error:  # a database error of the run; an error of the handler only ends its job
                 process_name.note_called(self.using, self.executor.called)
                 raise
             _unfinished.discard((self.using, self.worker))
 
     def take_back_abandoned_jobs(self) -> None:
-        """Take back the jobs of this thread's last run if it failed. For an idle thread, its worker does that.
+        """Take back the jobs of this thread's last run if it failed. While this thread is idle, the main process does.
 
-        Not in a process without a heartbeat: there, another thread may have the same name.
+        Not in a process without a heartbeat, where another thread may have the same name.
         """
         if (self.using, self.worker) in _unfinished:
             liveness.take_back_own_jobs(self.using, self.worker)
@@ -210,7 +210,7 @@ class Run:
         return bool(self.candidates.ids) and self.candidates.fresh and slot_is_checked and in_time
 
     def has_slot(self) -> bool:
-        """Take a run slot, or check each second that this run may keep it. Return whether this run has one.
+        """Take a run slot, or check once a second that this run may keep it. Return whether this run has one.
 
         It has none if all run slots are taken, the topic is paused, or its row names another target than before.
         """
@@ -227,7 +227,7 @@ class Run:
     def keep_slot(self, now_ms: int, concurrency: int) -> bool:
         """Take the run slot, or renew it if the longest job would outlive it.
 
-        The slot of a process whose death is noticed is freed then, so it is taken for a day.
+        In a worker with a heartbeat the slot is taken for a day, because it is freed when the process dies.
         """
         needed_ms = now_ms + self.longest_ttr_ms + SLOT_GRACE_MS
         if needed_ms <= self.slot_until_ms:
@@ -248,7 +248,7 @@ class Run:
         self.try_renew_slot()
 
     def try_renew_slot(self) -> None:
-        """Renew the run slot if Redis answers. If not, a job that is claimed or runs must not be left behind."""
+        """Renew the run slot. If Redis is down, only log that: the jobs that are claimed must still be run."""
         self.slot_checked_ms = 0
         try:
             self.has_slot()
@@ -272,7 +272,7 @@ class Run:
             self.executor.flush_removals()
             claimed = self.executor.pop_next()
             self.hand_back([claimed] if claimed else [])
-        if self.not_handed_back is not None:  # a run that fails is followed by the take-back of what it holds
+        if self.not_handed_back is not None:  # fail the run, so that the jobs that it still holds are taken back
             raise self.not_handed_back
         target = BATCH_TARGET_SECONDS if (self.handler.batch or 1) > 1 else TARGET_SECONDS
         target = min(target, self.handler.ttr_ms / 4000)
@@ -305,7 +305,7 @@ class Run:
             self.hand_back(group.pop_waiting())
 
     def run_together(self, group: Group) -> bool:
-        """Run the group in one call or commit. Return False if that fails: its jobs wait again then."""
+        """Run the group in one call or commit. Return False if that fails: its jobs are then waiting again."""
         with nullcontext() if self.handler.batch else group.handing_back():
             committed = self.executor.run_together(group)
         if committed:

@@ -19,9 +19,9 @@ RUN_TOPIC = "delaytasks.run_topic"
 EXPIRES_SECONDS = 60
 TIMEOUT_SECONDS = 3  # of connecting to the broker, and of each of its answers
 BROKER_PAUSE_SECONDS = 2  # after a failure of the broker, nothing is sent to it for so long
-MAX_RESEND_MS = 800  # the last wait for an answer after which a message is sent again
+MAX_RESEND_MS = 800  # the longest wait for a runner; after it the message is sent for the last time
 BROKER_FAILURES = (BrokerDown, OSError)
-_ONE_TRY = {"max_retries": 1, "interval_start": 0, "interval_step": 0}  # of connecting; kombu's default is no limit
+_ONE_TRY = {"max_retries": 1, "interval_start": 0, "interval_step": 0}  # kombu would try to connect without limit
 
 
 class Message(NamedTuple):
@@ -99,10 +99,10 @@ def _timed_out(error: BaseException | None) -> bool:
 
 
 class Sent(NamedTuple):
-    """A message that may have to be sent again.
+    """A message that may have to be sent again, because no runner comes for it.
 
-    wait_ms    how long to wait for an answer
-    check_at   when to look for one, by time.monotonic(); infinite until the message has been sent
+    wait_ms    how long to wait for a runner
+    check_at   the end of that wait, by time.monotonic(); infinite until the message has been sent
     """
 
     is_unanswered: Callable[[Message], bool]
@@ -111,18 +111,18 @@ class Sent(NamedTuple):
 
 
 class Sender:
-    """Sends messages in a thread, which starts with the first one. The caller waits for nothing.
+    """Sends messages in a thread, which the first message starts. The caller never waits.
 
     A message that cannot be sent is dropped: the mover dispatches its topic again within GUARD_TICK_MS. After a failure
-    nothing is sent for BROKER_PAUSE_SECONDS. A message that nobody answers is sent again after RESEND_MS, then after
-    twice that time, and so on up to MAX_RESEND_MS; then the mover's ticks are as frequent.
+    nothing is sent for BROKER_PAUSE_SECONDS. A message is unanswered while no runner has come for it. It is then sent
+    again after RESEND_MS, after twice that time, and so on up to MAX_RESEND_MS; later the mover's ticks are enough.
     """
 
     def __init__(self, send: Callable[[Message], None] | None = None, breaker: CircuitBreaker | None = None) -> None:
         self._send = send or BrokerLink().send
         self._breaker = breaker or CircuitBreaker(BROKER_FAILURES, BROKER_PAUSE_SECONDS)
-        self._waiting: dict[Message, None] = {}  # in order; a topic waits only once
-        self._sent: dict[Message, Sent] = {}  # messages that nobody may have answered
+        self._waiting: dict[Message, None] = {}  # in the order of submission, each message once
+        self._sent: dict[Message, Sent] = {}  # messages that may be unanswered
         self._sending = False
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -142,7 +142,7 @@ class Sender:
             self._changed.notify_all()
 
     def wait_until_sent(self, seconds: float) -> bool:
-        """Wait until every message has been sent or dropped, at most `seconds`. Return whether that is so."""
+        """Wait until every message has been sent or dropped, at most `seconds`. Return False if that was too short."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._waiting and not self._sending, seconds)
 
@@ -200,10 +200,14 @@ class Sender:
             pass
         except BROKER_FAILURES as error:
             logger.warning(
-                "topic %s was not sent to a worker; the mover sends it again: %s", message.topic, error or repr(error)
+                "the message for topic %s was not sent to a worker; the mover sends it again: %s",
+                message.topic,
+                error or repr(error),
             )
         except Exception:  # the thread must go on with the next message
-            logger.exception("topic %s could not be sent to a worker; the mover sends it again", message.topic)
+            logger.exception(
+                "the message for topic %s could not be sent to a worker; the mover sends it again", message.topic
+            )
         with self._changed:
             self._sent.pop(message, None)
 
@@ -214,7 +218,7 @@ def sender() -> Sender:
     return Sender()
 
 
-_parents: list[Sender] = []  # referenced for ever: a forked process must neither use nor close their connections
+_parents: list[Sender] = []  # kept forever: a forked process must neither use nor close its parent's connections
 
 
 def _forget_parents() -> None:
