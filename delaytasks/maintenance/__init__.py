@@ -1,3 +1,4 @@
 from collections.abc import Callable
 
-passes: list[Callable[[str], None]] = []  # called with the alias in each guard: work of rooms above this one
+# Work of higher layers: the guard calls each function with the database alias each time it runs.
+passes: list[Callable[[str], None]] = []

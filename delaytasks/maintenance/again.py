@@ -1,4 +1,4 @@
-"""Make next runs live that a worker of an older version left behind: it ended their jobs without knowing of them."""
+"""Make next runs live that workers of an older version ignored when they ended the jobs."""
 
 from django.db import transaction
 
@@ -11,7 +11,7 @@ from .feed import PAGE
 
 
 def settle_left(using: str) -> int:
-    """Make next runs live whose jobs do not run any more. Return how many.
+    """Make next runs live whose jobs are no longer running. Return how many.
 
     A next run is dropped if the job was cancelled meanwhile, or if its key has a newer job.
     """

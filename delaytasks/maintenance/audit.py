@@ -27,7 +27,7 @@ def audit(using: str | None = None, *, repair: bool = True) -> dict[str, int]:
 
     repair   False: only count the differences
 
-    What differs is compared again before it counts, because jobs move during the audit. All counts are 0
+    Each difference is checked again before it is counted, because jobs move during the audit. All counts are 0
     without Redis. Raises MirrorDown.
     """
     using = databases.alias(using)
@@ -98,7 +98,10 @@ def _ghosts(using: str, entries: list[Entry]) -> list[Entry]:
 
 
 def _lasting(index: Mirror, using: str, ghosts: list[Entry]) -> list[Entry]:
-    """Return those that are still there and whose jobs did not end a moment ago: an entry goes after the commit."""
+    """Return the ghosts that are still in the mirror, without those of jobs that have just ended.
+
+    The entry of a job that has just ended is removed after the commit.
+    """
     if not ghosts:
         return []
     since = databases.now(using) - timedelta(milliseconds=conf.get().claim_grace_ms)

@@ -1,6 +1,6 @@
-"""Add jobs from the database to the mirror: those that came within the horizon since the last time.
+"""Add jobs from the database to the mirror: with feed() those that have come within the horizon, with rebuild() all.
 
-After Redis lost data, all jobs within the horizon are added.
+rebuild() is called after Redis has lost data.
 """
 
 import logging

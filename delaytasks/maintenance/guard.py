@@ -20,12 +20,15 @@ logger = logging.getLogger("delaytasks")
 OVERDUE_AGE_MS = 500  # jobs due more recently are left out: they are probably being run
 PROBE_OVERLAP_MS = 2_000  # a probe goes back this far, for jobs whose transactions committed late
 PROBE_SECONDS = 0.3  # time limit of each scan
-_noticed_outages: set[str] = set()  # aliases of databases; this process has noticed that their mirror is down
+_noticed_outages: set[str] = set()  # aliases of the databases whose mirror this process knows to be down
 _heartbeats: dict[str, float] = {}  # alias -> monotonic time of this process's last heartbeat
 
 
 def guard(using: str) -> int:
-    """Run the guard, in one process at a time. Return how many overdue jobs probe() added to the mirror."""
+    """Run the guard. Return how many overdue jobs probe() added to the mirror.
+
+    The heartbeat and the passes run in each process, the check of the mirror in one process at a time.
+    """
     _record_heartbeat(using)
     _run_passes(using)
     index = mirror.connect(using)
@@ -59,7 +62,7 @@ def _run_passes(using: str) -> None:
         except DatabaseError:
             raise
         except Exception:
-            logger.exception("guard: %s failed; it is called again", each)
+            logger.exception("guard: %s failed; it is called again by the next guard", each)
 
 
 def _record_heartbeat(using: str) -> None:

@@ -1,4 +1,4 @@
-"""Forget the messages of inboxes that are too old for a broker to deliver them again."""
+"""Delete the inboxes' records of messages that are too old for a broker to deliver again."""
 
 import time
 from datetime import timedelta
@@ -7,7 +7,7 @@ from .. import conf, databases
 from ..models import InboxMessage
 
 BATCH = 2000  # rows deleted by one transaction
-STEP_SECONDS = 0.2  # a pool process does nothing else meanwhile; what is left is for the next sweep
+STEP_SECONDS = 0.2  # of each sweep, because a pool process does nothing else meanwhile; the next sweep continues
 
 
 def prune(using: str) -> int:

@@ -82,7 +82,7 @@ class TouchPipe:
         os.close(self._writer)
 
 
-# Of this process's worker, by database. Empty: it has no main process that reads them.
+# The pipes of this process's worker, by database alias. Empty: no main process reads touches.
 touches: dict[str, TouchPipe] = {}
 
 
@@ -108,7 +108,7 @@ def store_touches(using: str, touched: Iterable[Touched]) -> None:
 
 
 def delete_old_touches(using: str) -> None:
-    """Delete touches whose leases ended a while ago. Those of jobs that have ended mean nothing in the meantime."""
+    """Delete touches whose leases ended a while ago. Until then, touches of ended jobs have no effect."""
     before = from_ms(databases.now_ms(using) - KEEP_TOUCHES_MS)
     Touch.objects.using(using).filter(lease_until__lt=before).delete()
 
@@ -117,7 +117,8 @@ def delete_old_touches(using: str) -> None:
 class Observer:
     """Observes the counters of all workers of a database.
 
-    own   the observer's worker: while its counter stands still, nobody may be able to write. "": not considered
+    own   the name of the observer's own worker: while its counter stands still, the database may refuse all writes, so
+          no worker counts as dead. "": the observer has no worker
     """
 
     using: str
@@ -205,9 +206,9 @@ def holds_jobs(using: str, prefix: str) -> bool:
 
 
 def free_slots(using: str, prefix: str) -> None:
-    """Free the run slots of a dead process or worker, as take_back_jobs().
+    """Free the run slots of a dead process or worker. If Redis is down, free_stale_slots() frees them later.
 
-    If Redis is down, free_stale_slots() frees them later.
+    prefix   as in take_back_jobs()
     """
     _free_slots_if(using, lambda token: is_slot_of(token, prefix))
 

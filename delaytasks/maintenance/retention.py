@@ -25,7 +25,7 @@ __all__ = ["EndedJob", "Retention", "configured", "keep", "newest_of_keys", "pru
 
 PAGE = 2000  # rows read by one statement
 BATCH_JOBS = 300  # jobs deleted by one transaction
-MAX_PAUSE_SECONDS = 0.5  # the pause after a transaction is as long as the transaction took
+MAX_PAUSE_SECONDS = 0.5  # the pause after a transaction is as long as the transaction took, at most this
 STEP_SECONDS = 0.1  # a pool process does nothing else during a step
 PAUSE_PER_STEP_SECOND = 3  # the pause after a step, as a multiple of the time that the step took
 PASS_SECONDS = 3600  # shortest time from the beginning of one pass to the beginning of the next
@@ -118,8 +118,8 @@ def prune(using: str, retention: Retention) -> Iterator[Batch]:
     """Delete all rows that are old enough, in order of id. Yield the result of each transaction.
 
     Then delete events without a job that are older than the shortest age, unless `retention` is for one topic. After
-    each transaction, pause for as long as it took, up to MAX_PAUSE_SECONDS. Where the pipeline archives, nothing is
-    deleted.
+    each transaction, pause for as long as it took, up to MAX_PAUSE_SECONDS. If the pipeline archives jobs of this
+    database, nothing is deleted.
     """
     yield from _paced(_batches(using, retention, job_id=0, event_id=0))
 

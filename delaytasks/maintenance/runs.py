@@ -1,4 +1,4 @@
-"""Note on a topic up to when runs of its schedules may be deleted, so that a backfill does not repeat them."""
+"""Store with a topic up to when jobs of its schedules have been deleted, so that a backfill does not repeat them."""
 
 import re
 from collections.abc import Iterable
@@ -11,11 +11,11 @@ from ..jobs.series import LABEL
 from ..models import Schedule, Topic
 
 _LABEL = re.compile(rf"[@#]({LABEL})", re.ASCII)
-FARTHEST = timedelta(hours=15)  # from what a clock shows to UTC, and an hour
+FARTHEST = timedelta(hours=15)  # the largest difference between local time and UTC, 14 hours, and an hour to spare
 
 
 def note_deleted(using: str, jobs: Iterable[tuple[str, str, int]]) -> None:
-    """Note that these jobs, as (topic, key, time of the end in ms), are about to be deleted."""
+    """Store with the topics that these jobs, as (topic, key, time of the end in ms since 1970), are to be deleted."""
     until: dict[str, datetime] = {}
     for topic, key, ended_ms in jobs:
         match = next(iter(_LABEL.finditer(key)), None)
@@ -27,7 +27,7 @@ def note_deleted(using: str, jobs: Iterable[tuple[str, str, int]]) -> None:
 
 
 def note(using: str, moment: datetime, topic: str | None = None) -> None:
-    """Note that runs up to this moment may be deleted, of the topic or of all topics."""
+    """Store that jobs of schedules up to this moment may be deleted, for this topic or for all topics."""
     rows = Topic.objects.using(using).filter(Q(runs_deleted_until=None) | Q(runs_deleted_until__lt=moment))
     if topic is None:
         names = Schedule.objects.using(using).values_list("topic", flat=True).distinct()
@@ -38,7 +38,7 @@ def note(using: str, moment: datetime, topic: str | None = None) -> None:
 
 
 def _last_instant(label: str, ended: datetime) -> datetime:
-    """Return the end of a run, or its time on the clock if somebody ran it long before that."""
+    """Return when the run ended. If it ran long before its scheduled wall time, return the latest instant of that."""
     try:
         wall = datetime.fromisoformat(label.partition("/")[0]).replace(tzinfo=UTC)
     except ValueError:  # run_now()

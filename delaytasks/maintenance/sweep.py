@@ -29,7 +29,7 @@ def sweep(using: str | None = None) -> dict[str, int]:
     unhandled   ready jobs of topics that this process does not know
     pruned      jobs deleted because RETENTION says so
     orphans     events deleted because their job is gone
-    inbox       messages of inboxes forgotten because INBOX_RETENTION_DAYS have passed
+    inbox       records of inbox messages deleted because INBOX_RETENTION_DAYS have passed
 
     If the audit ran, its counts are included. Without Redis, the sweep only takes back expired leases, makes next runs
     live, adds missing Topic rows and deletes old jobs.
@@ -50,7 +50,7 @@ def sweep(using: str | None = None) -> dict[str, int]:
 
 
 def record_sweep(using: str) -> None:
-    """Record that a worker has completed a sweep: beat, the broker and the worker's pool work."""
+    """Record that a worker has completed a sweep, which shows that beat, the broker and the worker's pool work."""
     now = databases.now(using)
     if not update_mark(using, swept_at=now):  # no row yet: without a mirror, only the heartbeat creates it
         get_mark(using, swept_at=now)
