@@ -16,7 +16,7 @@ else:
     __getattr__ = moved(__name__, dict.fromkeys(__all__, "delaytasks.forwarding"), removed_in="0.4")
 
     class _Function(ModuleType):
-        """This module is callable: once it is imported, `from delaytasks import forward` finds it, not the function."""
+        """Make this module callable: once imported, it hides the function in `from delaytasks import forward`."""
 
         def __call__(self, *args: Any, **options: Any) -> None:
             import_module("delaytasks.forwarding").forward(*args, **options)

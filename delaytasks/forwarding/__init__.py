@@ -1,4 +1,4 @@
-"""Forward the due jobs of a topic to a target outside: Kafka, RabbitMQ, a webhook or a Celery task.
+"""Forward the due jobs of a topic to an external target: Kafka, RabbitMQ, a webhook or a Celery task.
 
     from delaytasks import forward
     from delaytasks.forwarding import Kafka

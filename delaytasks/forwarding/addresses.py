@@ -1,4 +1,4 @@
-"""Resolve the host of a URL once, and refuse addresses that are not public."""
+"""Resolve the host of a URL, and refuse it if one of its addresses is not public."""
 
 import ipaddress
 import queue
@@ -11,18 +11,18 @@ from .targets import TargetDown
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-# Networks that reach private hosts although Python 3.11 calls their addresses global.
+# Networks whose addresses can lead to private hosts, although Python 3.11's is_global is True for them.
 NOT_PUBLIC: Sequence[Network] = tuple(
     map(ipaddress.ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "fec0::/10"))
 )
 
 
 class NotPublic(TargetDown):
-    """An address of the host is not public, and not allowed."""
+    """The host has an address that is neither public nor in an allowed network."""
 
 
 def resolve(host: str, port: int, *, allowed: Sequence[Network], timeout_seconds: float) -> list[str]:
-    """Return the addresses of a host, all of which may be called.
+    """Return the IP addresses of a host, after checking that each of them may be called.
 
     allowed   networks that may be called although they are not public
 
@@ -44,7 +44,7 @@ def is_allowed(text: str, allowed: Sequence[Network]) -> bool:
 
 
 def _unmapped(address: Address) -> Address:
-    """Return the IPv4 address inside ::ffff:0:0/96."""
+    """Return the IPv4 address of an IPv4-mapped IPv6 address; any other address as it is."""
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return mapped or address
 

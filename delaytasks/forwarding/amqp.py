@@ -12,7 +12,7 @@ from .links import Links
 from .publisher import CONNECT_SECONDS, Publisher, Sending, Unroutable
 from .targets import Message, Rejected, Report, TargetDown, deliver_alone, report_failures
 
-MAX_NAME_BYTES = 255  # of a short string in AMQP
+MAX_NAME_BYTES = 255  # the longest short string of AMQP
 FIELDS = ("topic", "key", "id")
 _links = Links(by_thread=True)
 
@@ -20,16 +20,16 @@ _links = Links(by_thread=True)
 class Amqp:
     """An exchange that takes each due job as a persistent message, confirmed by the broker.
 
-    exchange      str, the name of an exchange that exists; "": the default exchange, whose routing keys are queues
+    exchange      str, the name of an existing exchange; "": the default exchange, where a routing key names a queue
     routing_key   str, with {topic}, {key} and {id} of the job as placeholders
     broker        name of the broker in DELAYTASKS["BROKERS"]: an amqp:// or amqps:// URL, or a dict of "url" and
                   arguments of kombu.Connection
     timeout       seconds to wait for the confirmation; default: 15
 
-    Messages are mandatory: one that no queue takes is returned. If the routing key has a placeholder, the job is then
-    dead; otherwise the topic is held. `message_id` is the id of the job.
+    Messages are published as mandatory: the broker returns a message that no queue takes. The job is then dead if the
+    routing key has a placeholder; otherwise the topic is held. The `message_id` property is the id of the job.
 
-    Raises ValueError, which says what is wrong.
+    Raises ValueError for a bad argument.
     """
 
     max_batch = 200
@@ -61,7 +61,7 @@ class Amqp:
         publisher.publish(sendings, min(self.timeout, timeout_seconds))
 
     def _sending(self, message: Message, report: Report) -> Sending:
-        """Return the encoded message. Raises Rejected."""
+        """Return the message, encoded for the publisher. Raises Rejected if its routing key is too long."""
         routing_key = self.routing_key.format(topic=message.topic, key=message.key, id=message.id)
         if len(routing_key.encode()) > MAX_NAME_BYTES:
             raise Rejected(f"The routing key has more than {MAX_NAME_BYTES} bytes: {routing_key!r:.100}.")

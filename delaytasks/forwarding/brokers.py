@@ -7,9 +7,9 @@ from .. import conf
 
 
 def options(name: str, target: str) -> dict[str, Any]:
-    """Return the options of a broker. A URL stands for {"url": URL}.
+    """Return the options of a broker. A setting that is only a URL becomes {"url": URL}.
 
-    target   str, for the message of the error
+    target   str, the class of the target, named in the error message
 
     Raises ValueError if no broker has this name.
     """
@@ -22,14 +22,14 @@ def options(name: str, target: str) -> dict[str, Any]:
 
 
 def check_timeout(timeout: Any, target: str) -> float:
-    """Return the timeout of a target. Raises ValueError."""
+    """Return the timeout in seconds as a float. Raises ValueError unless 0 < timeout <= 3600."""
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= 3600:
         raise ValueError(f"{target}: timeout is {timeout!r}; give seconds, more than 0 and at most 3,600.")
     return float(timeout)
 
 
 def check_name(name: Any, what: str, target: str, *, longest: int = 255, empty: bool = False) -> str:
-    """Return a name of at most `longest` bytes without control characters. Raises ValueError."""
+    """Return the name if it is a printable str of at most `longest` bytes. Otherwise raise ValueError."""
     if not isinstance(name, str) or not (name or empty) or not name.isprintable() or len(name.encode()) > longest:
-        raise ValueError(f"{target}: {what} is {name!r:.100}; give a text of at most {longest} bytes.")
+        raise ValueError(f"{target}: {what} is {name!r:.100}; give a printable text of at most {longest} bytes.")
     return name

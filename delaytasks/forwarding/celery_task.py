@@ -1,4 +1,4 @@
-"""CeleryTask: send due jobs as messages of a Celery task, which any worker of the site runs."""
+"""CeleryTask: a target that calls a Celery task for each due job."""
 
 import time
 from collections.abc import Sequence
@@ -21,17 +21,18 @@ class CeleryTask:
     """A Celery task, called once for each due job. The task's id is the id of the job.
 
     name      str, the name of the task; it need not be registered in this process
-    queue     str, the queue to send to; None: that of the task or of the app's routes
+    queue     str, the queue to send to; None: the queue of the task or of the app's routes
     app       Celery app; None: the current one
     timeout   seconds to wait for the broker's confirmation; default: 15
 
-    With format="json", the default here, an object in the body becomes keyword arguments, a list positional ones and
-    null none; another body is refused, and the job is dead. With "cloudevents" the task has one argument, the event as
-    dict. "cloudevents-binary" is "json" with the attributes of the event in the message's headers.
+    The format is "json" by default: a body that is an object becomes keyword arguments, a list becomes positional
+    arguments, and null means no arguments. Any other body is refused, and the job is dead. With "cloudevents" the task
+    has one argument, the event as a dict. "cloudevents-binary" is "json" plus the event's attributes in the headers.
 
-    RabbitMQ confirms each message. Other brokers, such as Redis, confirm it with their answer.
+    RabbitMQ confirms each message. With other brokers, such as Redis, a message is confirmed when the call that sends
+    it returns.
 
-    Raises ValueError, which says what is wrong.
+    Raises ValueError for a bad argument.
     """
 
     default_format = "json"
@@ -61,7 +62,7 @@ class CeleryTask:
         _link(app).publish(sendings, min(self.timeout, timeout_seconds))
 
     def _sending(self, app: celery.Celery, message: Message, report: Report) -> Sending:
-        """Return the call of the task. Raises Rejected."""
+        """Return the task's message for the publisher. Raises Rejected if the body cannot be its arguments."""
         args, kwargs = arguments(message)
         headers = events.encode(message, "rabbitmq").headers
         options: dict[str, Any] = {"task_id": message.id, "retry": False, "add_to_parent": False, "headers": headers}
@@ -72,7 +73,7 @@ class CeleryTask:
 
 
 def arguments(message: Message) -> tuple[list[Any], dict[str, Any]]:
-    """Return the positional and the keyword arguments of the task. Raises Rejected."""
+    """Return the positional and the keyword arguments of the task. Raises Rejected for another type of body."""
     if message.format == "cloudevents":
         return [events.as_dict(message)], {}
     body = message.body
@@ -97,7 +98,7 @@ def _send(app: celery.Celery, task: Any, options: dict[str, Any], channel: Any) 
 
 def _connection(app: celery.Celery, transport: dict[str, Any]) -> Any:
     connection = sender.connect(app)
-    # Not Celery's confirm_publish: py-amqp takes any confirmation for that of the message.
+    # Publisher matches confirmations to messages. With confirm_publish, py-amqp would accept that of another message.
     connection.transport_options = {**connection.transport_options, **transport, "confirm_publish": False}
     return connection
 
@@ -107,9 +108,9 @@ def _producer(app: celery.Celery, channel: Any) -> Any:
 
 
 class Direct:
-    """A connection of a transport whose publish() returns when the broker has answered, such as Redis.
+    """Publish over a transport without publisher confirms, such as Redis: publish() returns when the broker answers.
 
-    An eager app runs its tasks here, and has no connection.
+    With task_always_eager, the tasks run here, and there is no connection.
     """
 
     def __init__(self, app: celery.Celery) -> None:

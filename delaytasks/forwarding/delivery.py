@@ -1,4 +1,4 @@
-"""Deliver the due jobs of a topic to its target, and hold the topic while the target is away."""
+"""Deliver the due jobs of a topic to its target, and hold the topic while the target is unavailable."""
 
 import time
 from collections.abc import Sequence
@@ -12,17 +12,17 @@ from ..worker.attempt import RunningJob
 from . import holds
 from .targets import Format, Message, Rejected, Target, TargetDown
 
-MARGIN_SECONDS = 1.0  # of the TTR, left to store the result of a call
-ALONE_SECONDS = 5.0  # for how long the messages of a refused batch are sent one by one; the rest goes back
+MARGIN_SECONDS = 1.0  # part of the TTR that is kept to store the results of a call
+ALONE_SECONDS = 5.0  # how long the messages of a refused batch are sent one by one; jobs left then are snoozed
 # Job id -> None or Finished if the target confirmed the message; Snooze if the job is to be sent again later;
 # otherwise the exception with which the attempt failed.
 Results = dict[int, Any]
 
 
 def deliver(jobs: Sequence[RunningJob], *, target: Target, format: Format, source: str) -> Results:
-    """Send jobs to their target and wait for the confirmations. This is the handler of a topic that is forwarded.
+    """Send jobs to their target and wait for the confirmations. This is the handler of forwarded topics.
 
-    A target that is away holds the topic: the jobs that it has not confirmed go back without a failure.
+    If the target is unavailable, the topic is held, and the unconfirmed jobs are snoozed: no attempt counts as failed.
     """
     using, topic = jobs[0].using, jobs[0].topic
     wait = holds.wait_seconds(using, topic, jobs[0].ttr_ms)
@@ -31,7 +31,8 @@ def deliver(jobs: Sequence[RunningJob], *, target: Target, format: Format, sourc
     results = _Call(target, jobs, format, source).send(probes=wait == 0)
     down = [error for error in results.values() if isinstance(error, TargetDown)]
     if down:
-        if any(map(_is_confirmed, results.values())):  # a queue that was full takes some: the hold begins anew
+        # The target took some messages, such as a full queue that is being emptied: start a new hold with a short wait.
+        if any(map(_is_confirmed, results.values())):
             holds.release(using, topic)
         seconds = holds.hold(using, topic, down[0].reason, down[0].retry_seconds)
         return {i: _postponed(each, seconds) if isinstance(each, TargetDown) else each for i, each in results.items()}
@@ -49,7 +50,7 @@ def _postponed(error: TargetDown, seconds: float) -> Snooze:
 
 
 class _Call:
-    """Sends the messages of jobs together; if they are refused together, one by one. Keeps the result of each."""
+    """Send the messages of several jobs as a batch; if the batch is refused, one by one. Keep the result of each."""
 
     def __init__(self, target: Target, jobs: Sequence[RunningJob], format: Format, source: str) -> None:
         self.target, self.jobs = target, jobs
@@ -66,7 +67,7 @@ class _Call:
     def send(self, *, probes: bool) -> Results:
         """Return the result of each job. Raises TimeoutError if the TTR of one of them is over already.
 
-        probes   the first message is sent before the others, to find out whether the target is back
+        probes   True: send the first message alone, and the others only if the target is available
         """
         if self._seconds() <= 0:
             raise TimeoutError(f"The TTR of {self.jobs[0]!r} was over before it was sent.")
@@ -77,7 +78,7 @@ class _Call:
         return {job.id: self.results.get(str(job.id), rest) for job in self.jobs}
 
     def _send(self, messages: Sequence[Message]) -> Any:
-        """Send messages. Return None, or why no more can be sent: the result of those that have none of their own."""
+        """Send messages. Return None; or, if sending must stop, the result for all messages that have none yet."""
         seconds = self._seconds()
         if seconds <= 0:
             return Snooze(0)
@@ -85,14 +86,14 @@ class _Call:
         if isinstance(error, TargetDown | TTRExceeded):
             return error
         left = [message for message in messages if message.id not in self.results]
-        if left and len(messages) > 1:  # also one: it was not sent alone, so the error may not be its own
+        if left and len(messages) > 1:  # even if one is left: the error may be that of another message of the batch
             return self._send_alone(left)
         for message in left:
             self.results[message.id] = error or RuntimeError(f"{self.target!r} has not reported a result.")
         return next((each for each in self.results.values() if isinstance(each, TargetDown)), None)
 
     def _send_alone(self, messages: Sequence[Message]) -> Any:
-        """Send messages one by one, as _send()."""
+        """Send messages one by one. Return what _send() returns."""
         until = time.monotonic() + min(ALONE_SECONDS, self._seconds() - MARGIN_SECONDS)
         for message in messages:
             rest = self._send([message])
@@ -113,7 +114,7 @@ class _Call:
                 answer = self.target.deliver(message, seconds)
                 self.results[message.id] = Finished(to_line(answer)) if answer and isinstance(answer, str) else None
         except Rejected as error:
-            return Rejected(str(error))  # without traceback: staff read what the target answered
+            return Rejected(str(error))  # a copy without traceback: staff are shown only the target's answer
         except (Exception, TTRExceeded) as error:
             return error
         return None
@@ -122,5 +123,5 @@ class _Call:
         self.results[message.id] = error
 
     def _seconds(self) -> float:
-        """Return the time until the first TTR of these jobs is over."""
+        """Return the seconds until the earliest lease of these jobs ends."""
         return (min(job.lease_ms for job in self.jobs) - databases.now_ms(self.jobs[0].using)) / 1000

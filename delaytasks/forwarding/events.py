@@ -1,7 +1,7 @@
-"""Encode messages: CloudEvents 1.0 in the structured and in the binary mode of each protocol, or the body alone.
+"""Encode messages: CloudEvents 1.0 in the structured or the binary mode of each protocol, or the body alone.
 
-The extension "distributed tracing" has the context in which the job was scheduled. The protocol's own headers have that
-of the attempt that sends it.
+The event's "distributed tracing" attributes hold the trace context in which the job was scheduled. The trace headers of
+the protocol hold the context of the attempt that sends the message.
 """
 
 import functools
@@ -48,7 +48,7 @@ def _to_json(body: Any) -> bytes:
 
 
 def as_dict(message: Message) -> dict[str, Any]:
-    """Return the CloudEvent as JSON data."""
+    """Return the CloudEvent as a dict that JSON can encode. Raises TargetDown if the library is not installed."""
     event: dict[str, Any] = json.loads(_library("formats.json").JSONFormat().write(_event(message)))
     return event
 

@@ -1,7 +1,7 @@
-"""Hold a topic while its target is away: its jobs go back, and now and then one of them probes the target.
+"""Hold a topic while its target is unavailable: its jobs are snoozed, and now and then one of them probes the target.
 
-The columns held_since, held_why and held_until of the topic's row say since when, why and until the next probe. This is
-not staff's `paused`.
+The topic's row has the start of the hold (held_since), its reason (held_why) and the time of the next probe
+(held_until). A hold is independent of `paused`, which staff set.
 """
 
 from datetime import timedelta
@@ -17,10 +17,10 @@ WHY_CHARS = 500
 
 
 def hold(using: str, topic: str, why: str, retry_seconds: float | None) -> float:
-    """Hold the topic, or hold it longer. Return the seconds until the next probe.
+    """Hold the topic, or extend its hold. Return the seconds until the next probe.
 
-    retry_seconds   when the target asked to be called again. None: after the time for which the topic has been held, at
-                    least FIRST_PROBE_SECONDS and at most LAST_PROBE_SECONDS
+    retry_seconds   the wait that the target asked for. None: as long as the topic has been held so far, at least
+                    FIRST_PROBE_SECONDS and at most LAST_PROBE_SECONDS
     """
     now = databases.now(using)
     rows = Topic.objects.using(using).filter(name=topic)
@@ -36,10 +36,11 @@ def hold(using: str, topic: str, why: str, retry_seconds: float | None) -> float
 
 
 def wait_seconds(using: str, topic: str, ttr_ms: int) -> float | None:
-    """Return how long jobs of the topic have to wait; None: they may be sent; 0: the first of them may, as the probe.
+    """Return the seconds that the topic's jobs must wait. None: the topic is not held. 0: send one job as the probe.
 
-    The first job that asks after the time of the next probe becomes the probe. The others wait for its result, or
-    until its TTR is over.
+    ttr_ms   TTR of the probe: no other probe is sent before it is over
+
+    The first call after the time of the next probe returns 0. Calls after it return the rest of the probe's TTR.
     """
     row = Topic.objects.using(using).filter(name=topic).values_list("held_since", "held_until").first()
     if row is None or row[0] is None:
@@ -54,6 +55,6 @@ def wait_seconds(using: str, topic: str, ttr_ms: int) -> float | None:
 
 
 def release(using: str, topic: str) -> None:
-    """End the hold: the target has confirmed a message. Writes nothing if the topic is not held."""
+    """End the hold of a topic. Writes nothing if the topic is not held."""
     held = Topic.objects.using(using).filter(name=topic, held_since__isnull=False)
     held.update(held_since=None, held_why="", held_until=None)

@@ -1,4 +1,4 @@
-"""One HTTP request to an address that was checked: no proxy, no redirect, one deadline for the whole call."""
+"""Send one HTTP request to a checked address: no proxy, no redirect, one deadline for the whole call."""
 
 import contextlib
 import http.client
@@ -35,12 +35,12 @@ def post(
     allowed: Sequence[Network] = (),
     context: ssl.SSLContext | None = None,
 ) -> Response:
-    """Send a POST request and return the response, of the body at most MAX_RESPONSE_BYTES.
+    """Send a POST request. Return the response, with at most MAX_RESPONSE_BYTES of its body.
 
-    The name is resolved once, and the connection goes to that address; SNI, the certificate's name and the Host
-    header are those of the URL. Environment variables for proxies have no effect.
+    The host is resolved once, and the connection goes to an address found then. SNI, the certificate check and the
+    Host header use the host of the URL. Environment variables for proxies have no effect.
 
-    Raises TargetDown if nobody can be reached, Timeout if nobody answers in time.
+    Raises TargetDown if no connection can be made or it breaks, Timeout if no response arrives in time.
     """
     deadline = time.monotonic() + timeout_seconds
     host, port = url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
@@ -68,12 +68,12 @@ def _connect(addresses: Sequence[str], port: int, deadline: float) -> socket.soc
 
 @contextlib.contextmanager
 def _closing_at(deadline: float, sock: socket.socket) -> Iterator[threading.Event]:
-    """Shut the connection down at the deadline. A timeout of the socket would start again with every byte.
+    """Shut the connection down at the deadline, because a socket's own timeout restarts with every byte.
 
-    Yields an event that is set then.
+    Yields an event that is set at the deadline.
     """
     expired = threading.Event()
-    copy = sock.dup()  # TLS takes the descriptor of the other one
+    copy = sock.dup()  # wrap_socket() detaches the original socket from its descriptor
 
     def expire() -> None:
         expired.set()
@@ -99,7 +99,7 @@ def _exchange(
     target = (url.path or "/") + (f"?{url.query}" if url.query else "")
     connection.request("POST", target, body, {**headers, "Connection": "close"})
     response = connection.getresponse()
-    if expired.is_set():  # http.client takes headers that were cut off for complete ones
+    if expired.is_set():  # http.client accepts headers that were cut off
         raise TimeoutError
     return Response(
         response.status, {k.lower(): v for k, v in response.getheaders()}, response.read(MAX_RESPONSE_BYTES)

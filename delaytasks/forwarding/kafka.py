@@ -1,4 +1,4 @@
-"""Kafka: send due jobs to a topic of Kafka."""
+"""Kafka: a target that sends due jobs to a Kafka topic."""
 
 import logging
 import math
@@ -13,32 +13,32 @@ from .links import Links
 from .targets import BatchRefused, Message, Rejected, Report, TargetDown, deliver_alone, report_failures
 
 logger = logging.getLogger("delaytasks.kafka")
-POLL_SECONDS = 0.1  # an interrupt of the TTR takes effect between two polls
+POLL_SECONDS = 0.1  # the interrupt at the end of the TTR takes effect between two polls
 KEYS = ("key", "topic", "id")
-# Names of error codes. The message itself is refused: another attempt would be refused as well.
+# Names of error codes. Kafka refuses the message itself: another attempt would be refused as well.
 CONTENT_ERRORS = {
     "MSG_SIZE_TOO_LARGE", "INVALID_MSG_SIZE", "INVALID_RECORD", "RECORD_LIST_TOO_LARGE", "INVALID_TIMESTAMP",
     "_BAD_MSG",
 }  # fmt: skip
-# The broker does not say whose fault it is: the attempt fails. The second one: another message of the same request.
+# Errors without a known cause: the attempt fails. _INVALID_DIFFERENT_RECORD: another message of the request was bad.
 RETRY_ERRORS = {"UNKNOWN", "_INVALID_DIFFERENT_RECORD"}
-AWAY_SECONDS = 2.0  # how long to wait after an error of the client: a broker may just have been restarted
+AWAY_SECONDS = 2.0  # how long to wait after an error of the client: the broker may only be restarting
 UNKNOWN_TOPIC_SECONDS = 5.0  # how long a topic may be unknown: brokers create topics on demand
-# One for all threads. In a forked process a producer of the parent would take messages and deliver none.
+# Producers are shared by all threads, but not with forked processes: there they would accept messages and deliver none.
 _links = Links(by_thread=False)
 
 
 class Kafka:
     """A topic of Kafka that takes each due job as a message, confirmed by all replicas that are in sync.
 
-    topic     str, the name of a topic of Kafka
+    topic     str, the name of the Kafka topic
     key       which field of the job is the message's key: "key", "topic" or "id"; None: messages have no key
     broker    name of the broker in DELAYTASKS["BROKERS"]: a dict of options of librdkafka ("bootstrap.servers", ...)
     timeout   seconds to wait for the confirmation; default: 15
 
-    `acks` and `message.timeout.ms` of the options have no effect: it is always "all", and the time of this target.
+    The options `acks` and `message.timeout.ms` have no effect: the target sets "all" and a time from its timeout.
 
-    Raises ValueError, which says what is wrong.
+    Raises ValueError for a bad argument.
     """
 
     max_batch = 200
@@ -72,8 +72,8 @@ class Kafka:
     def deliver_many(self, messages: Sequence[Message], timeout_seconds: float, report: Report) -> None:
         """Produce messages and wait for their confirmations. Raises TargetDown, BatchRefused.
 
-        A broker answers one request for several messages: unless it says that it refuses the sender, only a message
-        that was alone is known to be the cause of an error.
+        A broker gives one answer for several messages. If the answer is an error that any of them may have caused, none
+        is reported, and BatchRefused asks for a delivery one by one.
         """
         seconds = min(self.timeout, timeout_seconds)
         doubtful: list[Refusal] = []
@@ -101,7 +101,10 @@ class Kafka:
         return Record(fields, lambda refusal: answered(message, refusal))
 
     def _producer(self, seconds: float) -> "Producer":
-        """Return a producer that gives messages up after at most `seconds`; few different ones for many TTRs."""
+        """Return a producer that gives a message up after at most `seconds`.
+
+        Short times are rounded down to a power of 2: jobs with many different TTRs share few producers.
+        """
         if seconds < self.timeout:
             seconds = 2.0 ** math.floor(math.log2(max(seconds, 0.01)))
         options = brokers.options(self.broker, "Kafka")
@@ -109,9 +112,9 @@ class Kafka:
 
 
 class Refusal(Exception):
-    """A message was not confirmed: the name of an error code of librdkafka, and its text.
+    """A message was not confirmed. Has the name of librdkafka's error code, and its text.
 
-    is_local   librdkafka has refused to produce this message, and has not sent it
+    is_local   True: librdkafka refused the message and did not send it
     """
 
     def __init__(self, code: str, text: str, *, is_local: bool = False) -> None:
@@ -120,7 +123,7 @@ class Refusal(Exception):
 
 
 class Failed(Exception):
-    """The broker reported an error that may pass: the attempt has failed."""
+    """The broker reported an error that may be temporary: the attempt fails and is retried."""
 
 
 def to_result(refusal: Refusal, broker: str) -> Exception:
@@ -130,7 +133,7 @@ def to_result(refusal: Refusal, broker: str) -> Exception:
 
 @dataclass(eq=False)
 class Record:
-    """A message for produce(), and the function that is called with None or a Refusal when it was answered."""
+    """A message for produce(), and the function to call with None (confirmed) or a Refusal when it is answered."""
 
     fields: dict[str, Any]
     answered: Callable[[Refusal | None], object]
@@ -144,7 +147,7 @@ class Producer:
         # would keep a producer and its threads until the garbage collector finds it.
         self._errors = errors = deque[Any](maxlen=1)
         given = {
-            "linger.ms": 0, "log_level": 2,  # not each attempt to connect: a TargetDown says what is wrong
+            "linger.ms": 0, "log_level": 2,  # do not log each attempt to connect: TargetDown has the error
             "reconnect.backoff.max.ms": 1000,
             "topic.metadata.propagation.max.ms": int(min(UNKNOWN_TOPIC_SECONDS, seconds / 2) * 1000),
             **options,
@@ -158,9 +161,9 @@ class Producer:
             raise TargetDown(f"Kafka: {error.args[0].str()}") from error
 
     def send(self, topic: str, records: Sequence[Record], seconds: float) -> None:
-        """Produce messages and wait until each is answered. Raises Refusal for those that are not answered in time.
+        """Produce messages and wait until each is answered. Raises Refusal if some are not answered in time.
 
-        What is not confirmed then is purged: librdkafka would otherwise deliver it after the job went back.
+        These are then purged. Otherwise librdkafka might deliver them after their jobs were scheduled again.
         """
         batch = _Batch(self._errors)
         deadline = time.monotonic() + seconds
@@ -184,9 +187,9 @@ class Producer:
             raise answers[0]
 
     def _produce(self, topic: str, record: Record, batch: "_Batch", deadline: float) -> None:
-        """Produce a message; if too many wait for the broker, after some of this batch are answered."""
+        """Produce a message. While the queue of librdkafka is full, wait for answers to messages of this batch."""
         while True:
-            batch.waiting.add(record)  # before: another thread's poll() may bring the answer at once
+            batch.waiting.add(record)  # before produce(): another thread's poll() may bring the answer at once
             try:
                 self._producer.produce(topic, on_delivery=batch.on_delivery(record), **record.fields)
                 return
@@ -200,7 +203,7 @@ class Producer:
                 self._poll(batch, deadline)
 
     def _poll(self, batch: "_Batch", deadline: float) -> None:
-        """Wait a moment for answers. Raises Refusal at the deadline, or sooner if the brokers seem to be away."""
+        """Wait a moment for answers. Raises Refusal at the deadline, or sooner if no broker seems to be reachable."""
         if self._errors and batch.away_at is None:
             batch.away_at = time.monotonic() + AWAY_SECONDS
         if not self._errors:
@@ -217,14 +220,14 @@ class Producer:
 
 
 class _Batch:
-    """The messages of one call that wait for their answers. Does not refer to the producer, as the callbacks."""
+    """The messages of one call that wait for their answers. Has no reference to the producer: it would make a cycle."""
 
     def __init__(self, errors: deque[Any]) -> None:
         self._errors = errors
         self.waiting: set[Record] = set()
-        self.has_refusals = False  # of the broker
-        self.is_given_up = False  # what comes now is about messages for which nobody waits, unless it confirms one
-        self.away_at: float | None = None  # when a client with errors counts as one whose brokers are away
+        self.has_refusals = False  # True: the broker (not librdkafka) has refused a message
+        self.is_given_up = False  # True: the call has ended, so that refusals are ignored from now on
+        self.away_at: float | None = None  # time.monotonic() at which the brokers count as unreachable
 
     def on_delivery(self, record: Record) -> Callable[[Any, Any], None]:
         return lambda error, _: self.answer(record, None if error is None else _refusal(error))

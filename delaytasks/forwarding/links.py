@@ -1,4 +1,4 @@
-"""Connections to brokers that are kept from one message to the next."""
+"""Cache of connections to brokers, so that several messages can use the same connection."""
 
 import os
 import threading
@@ -9,10 +9,10 @@ Link = TypeVar("Link")
 
 
 class Links:
-    """Connections by key, of this process only.
+    """A process's connections, by key.
 
-    A forked process begins without any. It keeps those of its parent, unused: closing them could end them for the
-    parent, too, and a Kafka producer of the parent delivers nothing in the child.
+    A forked process starts with an empty cache. It keeps its parent's connections unused but referenced: closing them
+    could close them for the parent, too, and a Kafka producer of the parent delivers nothing in the child.
     """
 
     def __init__(self, *, by_thread: bool) -> None:
@@ -23,7 +23,7 @@ class Links:
         os.register_at_fork(after_in_child=self._forget)
 
     def get(self, key: Hashable, open_link: Callable[[], Link]) -> Link:
-        """Return the connection for this key, opened if there is none. With by_thread, each thread has its own."""
+        """Return the connection for this key, opening it if needed. With by_thread, each thread has its own."""
         own = (threading.get_ident(), key) if self._by_thread else key
         with self._lock:
             if own not in self._links:

@@ -1,4 +1,4 @@
-"""Publish over AMQP 0-9-1 and wait for the broker's confirmation of exactly the messages that were published."""
+"""Publish messages over AMQP 0-9-1, and match each confirmation of the broker to its message."""
 
 import contextlib
 import itertools
@@ -16,7 +16,7 @@ from .targets import BatchRefused, Rejected, TargetDown
 
 CONNECT_SECONDS = 5.0
 ERRORS = (amqp.AMQPError, KombuError, OSError)
-_ONE_RETRY = {"max_retries": 1, "interval_start": 0, "interval_step": 0}  # of connecting; kombu's default is no limit
+_ONE_RETRY = {"max_retries": 1, "interval_start": 0, "interval_step": 0}  # to connect; by default kombu has no limit
 
 
 class Unroutable(Exception):
@@ -27,7 +27,7 @@ class Unroutable(Exception):
 class Sending:
     """A message that is published and waits for its confirmation.
 
-    id       the `message_id` of its properties, by which a message that the broker returns is recognized
+    id       the `message_id` in its properties; identifies the message if the broker returns it
     publish  called with the channel; publishes the message, and perhaps others that belong to it
     report   called when the broker has answered: with None, TargetDown (nack), Unroutable, or the error of publish()
     """
@@ -35,13 +35,13 @@ class Sending:
     id: str
     publish: Callable[[Any], object]
     report: Callable[[Exception | None], object]
-    tags: set[int] = field(default_factory=set)  # that are not confirmed yet
+    tags: set[int] = field(default_factory=set)  # delivery tags that are not confirmed yet
     error: Exception | None = None
-    is_open: bool = True  # without a report
+    is_open: bool = True  # not reported yet
 
     def send(self, channel: Any) -> None:
-        """Call publish(). An error before anything was sent is its answer. Raises the errors of ERRORS."""
-        self.tags.clear()  # of a connection that has failed
+        """Call publish(). Raises the errors of ERRORS. Other errors become the result if nothing was sent yet."""
+        self.tags.clear()  # delivery tags of a connection that has failed
         self.error = None
         try:
             self.publish(channel)
@@ -53,7 +53,7 @@ class Sending:
             self.error = error
 
     def answered(self) -> None:
-        """Report the answer if all that was published is confirmed."""
+        """Report the result once everything that was published is confirmed."""
         if self.is_open and not self.tags:
             self.report(self.error)
             self.is_open = False
@@ -62,12 +62,12 @@ class Sending:
 class Publisher:
     """One connection and one channel in confirm mode. Used by one thread only.
 
-    connect   returns an unopened connection with these transport options
-    broker    str, its name in messages of errors
+    connect   called with a dict of transport options; returns an unopened connection that has them
+    broker    str, the broker's name in error messages
 
-    py-amqp takes the next confirmation for that of the message that waits, although it may belong to an earlier one
-    that was given up. Confirmations are therefore counted here, by delivery tag. After an error, a timeout or an
-    interrupt the connection is closed: what it still delivers is about messages for which nobody waits.
+    py-amqp takes the next confirmation for that of the current message, even if it confirms an earlier message that
+    was given up. This class therefore tracks confirmations by delivery tag. After an error, a timeout or an interrupt
+    it closes the connection, so that no confirmation of a message that was given up arrives later.
     """
 
     def __init__(self, connect: Callable[[dict[str, Any]], kombu.Connection], broker: str) -> None:
@@ -78,18 +78,18 @@ class Publisher:
 
     def _reset(self) -> None:
         self._last_tag = 0
-        self._unconfirmed: dict[int, Sending] = {}  # by delivery tag, in their order
-        self._current: Sending | None = None  # the one that is being published
+        self._unconfirmed: dict[int, Sending] = {}  # by delivery tag, in ascending order
+        self._current: Sending | None = None  # the message that is being published
         self._blocked: str | None = None
 
     def publish(self, sendings: Sequence[Sending], seconds: float) -> None:
-        """Publish messages and wait until the broker has confirmed each of them, or has refused it.
+        """Publish messages and wait until the broker has confirmed or refused each of them.
 
-        If a connection fails that was used before, what has no report is published again with a new one: the broker
-        may have closed it while it was idle.
+        If a connection that was used before fails, the messages without a report are published again over a new one:
+        the broker may have closed the connection while it was idle.
 
-        Raises TargetDown if the broker is away. Raises Rejected for a lone message that is too large; BatchRefused if
-        the broker has closed the channel because of one of several messages.
+        Raises TargetDown if the broker is unavailable. Raises Rejected if the only message is too large; BatchRefused
+        if the broker has closed the channel because of one of several messages.
         """
         deadline = time.monotonic() + seconds
         is_used = self._channel is not None
@@ -139,7 +139,7 @@ class Publisher:
 
     def _open(self, deadline: float) -> None:
         self._reset()
-        # Of each try, of which there are two.
+        # The timeout of each of the two attempts to connect.
         seconds = min(CONNECT_SECONDS, max(0.01, (deadline - time.monotonic()) / 2))
         options = {"on_blocked": self._on_blocked, "read_timeout": seconds, "write_timeout": CONNECT_SECONDS}
         self._connection = self._connect(options)
@@ -191,11 +191,11 @@ class Publisher:
         self._on_ack(tag, multiple, TargetDown("The broker has refused a message (nack): a queue may be full."))
 
     def _on_return(self, error: Any, exchange: str, routing_key: str, message: Any) -> None:
-        """Note that a message was returned. Its confirmation follows."""
+        """Note that the broker returned a message. Its confirmation follows."""
         text = f"No queue of exchange {exchange!r} takes routing key {routing_key!r:.300} ({error.reply_text})."
         sendings = set(self._unconfirmed.values())
         returned = [sending for sending in sendings if sending.id == message.properties.get("message_id")] or sendings
-        if len(returned) != 1:  # any of them may be meant
+        if len(returned) != 1:  # it is not known which of them was returned
             raise TargetDown(text)
         next(iter(returned)).error = Unroutable(text)
 

@@ -28,20 +28,20 @@ def forward(
     """Forward the due jobs of a topic to a target.
 
     topic    str; a topic has a handler or a target, not both (the system check delaytasks.E002)
-    target   a Kafka, Amqp, Webhook or CeleryTask, or an object with the method of Target
+    target   a Kafka, Amqp, Webhook or CeleryTask, or an object with the method deliver() of Target
     format   "cloudevents" (one JSON document), "cloudevents-binary" (attributes in headers) or "json" (the body alone);
              None: "json" for a CeleryTask, "cloudevents" for the others
     source   str, the `source` of the CloudEvents: a URI or a path
 
     The other arguments are those of handler(). A job is finished when the target has confirmed its message. A message
-    may be sent more than once, always with the same id, that of the job. No order is promised. Jobs that are due
-    together are sent together if the target can (BatchTarget); each of them is finished by its own confirmation.
+    may be sent more than once, always with the id of the job as its id. No order is promised. Jobs that are due
+    together are sent in batches to a BatchTarget; each of them is finished by its own confirmation.
 
-    While the target is away or refuses the sender, the topic is held: its jobs go back without a failure, and one of
-    them probes the target now and then. A job is dead at once if the target refuses its content. Other errors count as
-    failed attempts.
+    While the target is unavailable or refuses the sender, the topic is held: its jobs are snoozed, which counts no
+    failed attempt, and now and then one of them is sent as a probe. If the target refuses the content of a job, the
+    job is dead at once. Any other error counts as a failed attempt.
 
-    Raises BadTopic, BadTTR, ValueError.
+    Raises BadTopic, BadTTR, and ValueError for a bad format or target.
     """
     default: Format = getattr(target, "default_format", "cloudevents")
     format = default if format is None else format
@@ -61,7 +61,7 @@ def forward(
 
 
 class _Forwarder:
-    """The handler of a topic that is forwarded, with the module and the name that the admin and the checks show."""
+    """The handler of a forwarded topic, with the module and the name that the admin and the system checks show."""
 
     def __init__(self, function: Any, name: str, module: str) -> None:
         self.function = function
@@ -78,6 +78,6 @@ class _Forwarder:
 
 
 def _deliver(jobs: Sequence[RunningJob], *, target: Target, format: Format, source: str) -> dict[int, Any]:
-    from .delivery import deliver  # here: it loads the models, and a target may be declared before they are
+    from .delivery import deliver  # loads the models; forward() may be called before the app registry is ready
 
     return deliver(jobs, target=target, format=format, source=source)

@@ -1,4 +1,4 @@
-"""The argument of a target's deliver(), and the exceptions with which a target reports a failure."""
+"""The interface of targets: their methods, the messages that they send, and the exceptions that they raise."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ Format = Literal["cloudevents", "cloudevents-binary", "json"]
 
 @dataclass(frozen=True)
 class Message:
-    """A due job, as a target sends it.
+    """A due job as it is given to a target.
 
     id          str, the same in every attempt: receivers recognize a repeated message by it
     topic, key  str, of the job
@@ -20,8 +20,9 @@ class Message:
     source      str, the `source` of a CloudEvent
     format      "cloudevents" (structured), "cloudevents-binary" or "json" (the body alone)
     trace_context
-                str: of the span that scheduled the job, as delaytasks.tracing stores it; "": none
-    hides_body  whether people may not see the topic's bodies, which a target's answer may repeat
+                str: trace context of the span that scheduled the job, in the form of delaytasks.tracing; "": none
+    hides_body  True: the topic's bodies are hidden from people, so that the target's answer, which may repeat the
+                body, must be hidden too
     """
 
     id: str
@@ -36,10 +37,10 @@ class Message:
 
 
 class TargetDown(Exception):
-    """The target is away or refuses the sender: the topic is held, and no job is charged.
+    """The target is unavailable or refuses the sender. The topic is held; no attempt counts as failed.
 
     reason         str: shown to staff
-    retry_seconds  when the target asked to be called again; None: it did not say
+    retry_seconds  seconds after which the target asked to be called again; None: it did not say
     """
 
     def __init__(self, reason: str, *, retry_seconds: float | None = None) -> None:
@@ -52,14 +53,14 @@ class Rejected(Exception):
 
 
 class BatchRefused(Exception):
-    """The target refuses a batch because of some of its messages, and does not say because of which.
+    """The target refuses a batch because of some of its messages, without saying which.
 
-    The messages that have no report are then sent alone.
+    The messages that have no report are then sent one by one.
     """
 
 
 class Target(Protocol):
-    """Something outside that takes messages."""
+    """An external system that takes messages."""
 
     def deliver(self, message: Message, timeout_seconds: float) -> str | None:
         """Send the message and wait until the target has confirmed it.
@@ -77,25 +78,25 @@ Report = Callable[[Message, Exception | None], None]
 class BatchTarget(Target, Protocol):
     """A target that takes several messages at once.
 
-    max_batch   the most messages of a call
+    max_batch   int, the largest number of messages in a call of deliver_many()
     """
 
     max_batch: int
 
     def deliver_many(self, messages: Sequence[Message], timeout_seconds: float, report: Report) -> None:
-        """Send the messages, and report each as soon as the target has answered: None if it has confirmed it.
+        """Send the messages, and report each of them as soon as the target has answered.
 
-        report   called with a message and None, or with the error that deliver() would raise for it. Never called for
-                 a message whose confirmation is unknown
+        report   called with a message and None if it is confirmed, otherwise with the error that deliver() would raise
+                 for it. Not called if it is unknown whether the message was confirmed
 
-        Raises TargetDown: then the messages without a report go back, and are sent again later. After another error
-        each of them is sent alone; the error of a message that was alone is its own.
+        Raises TargetDown: the messages without a report are then sent again later. After another exception they are
+        sent one by one, and an exception for a message that was sent alone is the result of that message.
         """
         ...
 
 
 def deliver_alone(target: BatchTarget, message: Message, timeout_seconds: float) -> None:
-    """Send one message, as Target.deliver()."""
+    """Send one message by deliver_many(). Returns and raises as Target.deliver() does."""
     errors: list[Exception | None] = []
     target.deliver_many([message], timeout_seconds, lambda _, error: errors.append(error))
     if not errors:
@@ -105,7 +106,7 @@ def deliver_alone(target: BatchTarget, message: Message, timeout_seconds: float)
 
 
 def report_failures(messages: Sequence[Message], encode: Callable[[Message], Encoded], report: Report) -> list[Encoded]:
-    """Return the encoded messages. Those that cannot be encoded are reported and left out. Raises TargetDown."""
+    """Return the encoded messages. A message that cannot be encoded is reported and left out. Raises TargetDown."""
     encoded = []
     for message in messages:
         try:

@@ -1,4 +1,4 @@
-"""Webhook: send due jobs as signed HTTP requests (Standard Webhooks), in the format of CloudEvents or as JSON."""
+"""Webhook: a target that sends due jobs as signed HTTP requests (Standard Webhooks), as CloudEvents or plain JSON."""
 
 import email.utils
 import ipaddress
@@ -38,17 +38,17 @@ class Webhook:
     """A URL that takes each due job as a POST request, confirmed by a 2xx status.
 
     url             https; no user, no password, no fragment
-    secret          str ("whsec_..." or base64), or a list for a rotation: each request is signed with every secret of
-                    it. An item is a str, or a pair of str and an aware datetime until which it is used
-    timeout         seconds for the whole call, with the resolution of the name; default: 15
+    secret          str ("whsec_..." or base64). To rotate secrets, a list: each request is signed with every secret in
+                    it. An item is a str, or a tuple of a str and the aware datetime until which it is used
+    timeout         seconds for the whole call, including the DNS lookup; default: 15
     headers         headers to add to each request
     allow_networks  networks such as "10.0.0.0/8" that may be called although they are not public
     allow_http      True: http without TLS is allowed
-    ca_file         path of a PEM file with the certificates to trust; None: the system's
+    ca_file         path of a PEM file with the certificates to trust; None: those of the system
 
     Redirects are refused, and environment variables for proxies have no effect.
 
-    Raises ValueError, which says what is wrong.
+    Raises ValueError for a bad argument.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Webhook:
     def deliver(self, message: Message, timeout_seconds: float) -> str:
         """Send the message. Return the answer, shortened and redacted.
 
-        Raises TargetDown, Rejected, http.Timeout, or Failed for an error that a retry may avoid.
+        Raises TargetDown, Rejected, http.Timeout, or Failed for an error that may be temporary.
         """
         encoded = events.encode(message, "http")
         headers = {"Content-Type": encoded.content_type, **encoded.headers}
@@ -107,7 +107,7 @@ class Webhook:
         }
 
     def _signers(self, now: datetime | None = None) -> list[Any]:
-        """Return a signer for each secret that is used at `now`; None: for all."""
+        """Return a signer for each secret that is valid at `now`; None: for every secret."""
         if not self.secrets:
             return []
         try:
@@ -124,13 +124,15 @@ class Webhook:
 
 
 class Failed(Exception):
-    """The receiver answered with an error that may pass: the attempt has failed."""
+    """The receiver answered with an error that may be temporary: the attempt fails and is retried."""
 
 
 def checked_answer(response: http.Response, *, hidden: bool = False) -> str:
-    """Return the status and the beginning of the response, if it confirms the message. Otherwise raise an error.
+    """Return the status and the beginning of the response if it confirms the message.
 
-    hidden   leave the response out, because it may repeat a body that people may not see
+    hidden   True: leave the response out, because it may repeat a body that people may not see
+
+    Raises Rejected, Failed or TargetDown for any other response.
     """
     status = response.status
     shown = "(The response is hidden, as the topic's bodies are.)" if hidden else _shown(response)
@@ -147,7 +149,7 @@ def checked_answer(response: http.Response, *, hidden: bool = False) -> str:
 
 
 def retry_after(value: str | None) -> float | None:
-    """Return the seconds of a Retry-After header, which has seconds or a date; None without a valid one."""
+    """Return the seconds to wait according to a Retry-After header, at most MAX_RETRY_SECONDS; None if not valid."""
     if value is None:
         return None
     if value.strip().isascii() and value.strip().isdigit():

@@ -1,4 +1,4 @@
-"""System checks of the targets in Topic rows, and of the settings that they name."""
+"""System checks of the targets stored in Topic rows, and of DELAYTASKS["WEBHOOKS"]."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ TAG = "delaytasks"
 
 @register(TAG)
 def check_webhooks(**_kwargs: Any) -> list[CheckMessage]:
-    """E060: DELAYTASKS["WEBHOOKS"] has settings that no webhook takes, such as a secret that is not base64."""
+    """E060: DELAYTASKS["WEBHOOKS"] has settings that Webhook does not accept, such as a secret that is not base64."""
     config = conf.get_if_valid()
     problems = {name: problem for name in config.webhooks if (problem := _problem(name))} if config else {}
     return [
@@ -36,7 +36,7 @@ def _problem(name: str) -> str | None:
 
 @register(TAG, Tags.database)
 def check_stored_targets(*, databases: Sequence[str] | None = None, **_kwargs: Any) -> list[CheckMessage]:
-    """W060: a target in a Topic row is not used. Runs with --database only."""
+    """W060: the target stored in a Topic row is not used. Runs with --database only."""
     return [
         Warning(f"Topic {topic!r} of the database {alias!r}: the target of its row is not used: {why}",
                 hint="Change or remove it on the topic's page in the admin.", id="delaytasks.W060")
@@ -64,7 +64,7 @@ def _unused(alias: str) -> Iterator[tuple[str, str]]:
 
 
 def _has_column(alias: str) -> bool:
-    """Return whether the database has been migrated so far: checks also run before migrations."""
+    """Return whether the column Topic.target exists: checks also run before migrations."""
     from ...models import Topic
 
     connection = connections[alias]

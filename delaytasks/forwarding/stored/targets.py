@@ -1,6 +1,6 @@
-"""Targets that staff store in the row of a topic: what they may contain, and the handlers that workers make of them.
+"""Targets that staff store in the row of a topic: check them, and build handlers from them.
 
-A stored target is a dict with "kind", "format", "source", "timeout" and the fields of its kind (FIELDS). It never has
+A stored target is a dict with "kind", "format", "source", "timeout" and the fields of its kind (FIELDS). It has no
 credentials: it names a broker of DELAYTASKS["BROKERS"], or the settings of a webhook in DELAYTASKS["WEBHOOKS"].
 """
 
@@ -20,7 +20,7 @@ from ..delivery import Results, deliver
 from ..targets import Format, Rejected, Target, TargetDown
 
 logger = logging.getLogger("delaytasks")
-# kind -> its fields, and whether a field must have a value
+# kind -> {field: whether it is required}
 FIELDS: Mapping[str, Mapping[str, bool]] = {
     "kafka": {"topic": True, "key": False, "broker": True},
     "amqp": {"exchange": False, "routing_key": True, "broker": True},
@@ -36,10 +36,10 @@ RESOLVE_SECONDS = 2.0
 class BadTarget(ValueError):
     """A stored target that cannot be used.
 
-    field    the name of the wrong field, "kind" if it is the target as a whole
+    field    the name of the wrong field; "kind" if the target as a whole is wrong
     code     what is wrong: "kind", "unknown_field", "missing", "format", "broker", "settings", "library", "syntax",
              "credentials", "scheme", "private" or "invalid"
-    details  dict of texts for a translated message
+    details  dict of the values to insert into a translated message
     """
 
     def __init__(self, field: str, code: str, message: str, **details: str) -> None:
@@ -52,16 +52,18 @@ def default_format(kind: str) -> Format:
 
 
 def handler(using: str, topic: str, stored: Mapping[str, Any]) -> Handler | None:
-    """Return the handler of a topic whose row has this target.
+    """Return a handler that forwards the jobs of a topic to this target, which its row has.
 
-    None: this process cannot use the target, for example because it lacks a library; the reason is logged. The topic's
-    jobs are left to other workers. TTR, failures and run slots are those of a topic without a handler: the TOPICS
-    setting, or the defaults.
+    Return None if this process cannot use the target, for example because a library is missing. The reason is logged,
+    and the topic's jobs are left to other workers. TTR, maximum number of attempts and concurrency come from the TOPICS
+    setting, or are the defaults.
     """
     try:
         target = build(stored)
     except ValueError as error:
-        logger.error("topic %s: the target of its row cannot be used here; its jobs are left alone: %s", topic, error)
+        logger.error(
+            "topic %s: the target of its row cannot be used here; its jobs wait for another worker: %s", topic, error
+        )
         return None
     logger.info("topic %s: its jobs are forwarded to %r, the target of its row", topic, target)
     return Handler(
@@ -80,7 +82,7 @@ class StoredForwarder:
     def __call__(self, jobs: Sequence[RunningJob]) -> Results:
         results = deliver(jobs, target=self.target, format=self.stored["format"], source=self.stored["source"])
         if any(isinstance(each, Snooze) for each in results.values()) and self._is_replaced():
-            holds.release(self.using, self.topic)  # what holds the topic is the target of before
+            holds.release(self.using, self.topic)  # the topic is held because of the former target
         return results
 
     def _is_replaced(self) -> bool:
@@ -98,13 +100,13 @@ def build(stored: Mapping[str, Any]) -> Target:
     except BadTarget:
         raise
     except ValueError as error:
-        raise BadTarget(_FIRST[kind], getattr(error, "code", "invalid"), str(error)) from error
+        raise BadTarget(_MAIN_FIELDS[kind], getattr(error, "code", "invalid"), str(error)) from error
 
 
 def check_new(stored: Mapping[str, Any]) -> None:
-    """Check a target that somebody is about to store, also that its host is public. Raises BadTarget.
+    """Check a target before it is stored, including that a webhook's host is public. Raises BadTarget.
 
-    A host that is not public is refused by each call as well. A name that cannot be resolved here is accepted.
+    Each delivery checks the host again. A host that cannot be resolved now is accepted.
     """
     target = build(stored)
     if stored["kind"] != "webhook":
@@ -135,8 +137,9 @@ def _check_fields(stored: Mapping[str, Any]) -> None:
     if not all(isinstance(value, str) for value in texts.values()) or kind not in FIELDS:
         known = ", ".join(FIELDS)
         raise BadTarget(
-            "kind", "kind", f"{stored!r:.200} is no target: its kind is one of {known}, its fields are texts."
-        )
+            "kind", "kind",
+            f"{stored!r:.200} is not a target: its kind must be one of {known}, and its fields must be texts.",
+        )  # fmt: skip
     unknown = set(stored) - set(COMMON) - set(FIELDS[kind])
     if unknown:
         raise BadTarget("kind", "unknown_field", f"A target of kind {kind!r} has no field {min(unknown)!r:.50}.")
@@ -199,7 +202,10 @@ def _webhook(stored: Mapping[str, Any]) -> Target:
 
 
 def webhook_options(name: str) -> dict[str, Any]:
-    """Return the arguments of Webhook that DELAYTASKS["WEBHOOKS"] has under a name; "": none. Raises BadTarget."""
+    """Return the arguments of Webhook that DELAYTASKS["WEBHOOKS"] has under a name. Raises BadTarget if it is unknown.
+
+    The name "" stands for no arguments.
+    """
     if not name:
         return {}
     webhooks = conf.get().webhooks
@@ -220,4 +226,4 @@ def _celery(stored: Mapping[str, Any]) -> Target:
 
 
 _BUILDERS = {"kafka": _kafka, "amqp": _amqp, "webhook": _webhook, "celery": _celery}
-_FIRST = {"kafka": "topic", "amqp": "routing_key", "webhook": "url", "celery": "task"}
+_MAIN_FIELDS = {"kafka": "topic", "amqp": "routing_key", "webhook": "url", "celery": "task"}
