@@ -1,10 +1,9 @@
-"""Take "schedule" and "cancel" messages from a topic of Kafka or a queue of AMQP.
+"""Take "schedule" and "cancel" messages from a Kafka topic or an AMQP queue.
 
     manage.py delaytasks inbox NAME
 
-`declarations` says which inboxes there are, `formats` reads their messages, `messages` validates them, `store` writes
-the jobs, `consumer` is the loop.
-Importing this package opens no connection and loads no models.
+`declarations` declares inboxes, `formats` parses their messages, `messages` validates them, `store` writes the jobs,
+`consumer` has the loop. Importing this package opens no connection and loads no models.
 """
 
 from .declarations import Inbox, declare

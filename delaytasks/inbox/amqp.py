@@ -16,34 +16,34 @@ from .formats import Received, Refused, to_headers, to_text
 from .sources import BrokerDown
 
 MORE_SECONDS = 0.01  # how long to wait for more messages after the first
-SEND_SECONDS = 15.0  # for the confirmation of a message to the dead letters
+SEND_SECONDS = 15.0  # the longest wait for the confirmation of a dead letter
 HEARTBEAT_SECONDS = 30
 PARSE_ERRORS = (ValueError, LookupError, struct.error)  # what py-amqp raises for properties that it cannot parse
 _ONE_RETRY = {"max_retries": 1, "interval_start": 0, "interval_step": 0}
-KEPT = (
+KEPT = (  # properties of a refused message that its dead letter has too
     "content_type", "content_encoding", "correlation_id", "message_id", "timestamp", "type", "app_id", "reply_to",
     "priority",
 )  # fmt: skip
 
 
 class AmqpSource:
-    """A connection that consumes a queue, and another one for the dead letters.
+    """Consumes a queue over one connection and publishes dead letters over another.
 
-    Both queues must exist. At most `batch_max` messages are delivered before they are acknowledged.
+    Both queues must exist. The broker delivers at most `batch_max` messages that are not acknowledged.
     """
 
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
         self._options = inbox.broker_options()
         self._messages: list[Any] = []  # delivered, and not returned by receive() yet
-        self._last_tag = 0  # of the messages that receive() has returned
+        self._last_tag = 0  # delivery tag of the last message that receive() has returned
         self._dead_letters = Publisher(lambda transport: _connection(self._options, transport), inbox.broker)
         try:
             self._connection = _connection(self._options, {"read_timeout": None, "write_timeout": CONNECT_SECONDS})
             self._connection.ensure_connection(**_ONE_RETRY)
             self._channel = self._connection.channel()
             self._channel.auto_decode = False  # a body is bytes, whatever its content_encoding says
-            self._channel.queue_declare(inbox.dead_letter, passive=True)  # before messages are delivered
+            self._channel.queue_declare(inbox.dead_letter, passive=True)  # fails if the queue does not exist
             self._channel.basic_qos(0, inbox.batch_max, False)
             self._channel.basic_consume(inbox.amqp, callback=self._messages.append)
         except ERRORS as error:
@@ -79,7 +79,7 @@ class AmqpSource:
             self._connection.collect(socket_timeout=0.1)
 
     def _drain(self, count: int, seconds: float) -> None:
-        """Wait for the first message, and then for as long as the next one comes at once."""
+        """Wait for the first message, then take more as long as each follows within MORE_SECONDS."""
         deadline = time.monotonic() + seconds
         while len(self._messages) < count:
             left = MORE_SECONDS if self._messages else deadline - time.monotonic()
@@ -121,7 +121,7 @@ def _received(message: Any) -> Received:
 
 
 def _text(value: Any) -> str:
-    """Return the value of a header as text. Timestamps of AMQP are in UTC, and naive in py-amqp."""
+    """Return the value of a header as text. py-amqp returns a timestamp as a naive datetime in UTC."""
     if isinstance(value, datetime):
         return (value if value.tzinfo else value.replace(tzinfo=UTC)).isoformat()
     return to_text(value) if isinstance(value, bytes) else str(value)

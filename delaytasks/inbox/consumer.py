@@ -1,7 +1,7 @@
 """The loop of an inbox: receive a batch, store it, send refused messages to the dead letters, confirm the batch.
 
-The broker is told only after the rows are committed. A process that dies in between gets the messages again, and
-recognizes them by the rows of InboxMessage.
+A batch is confirmed only after its rows are committed. If the process dies in between, the broker delivers the batch
+again, and its messages are recognized by their InboxMessage rows.
 """
 
 import contextlib
@@ -26,17 +26,17 @@ from .sources import BrokerDown, Source
 from .store import store
 
 logger = logging.getLogger("delaytasks.inbox")
-WAIT_SECONDS = 0.5  # how long one call waits for a message, and so how long a stop may take
+WAIT_SECONDS = 0.5  # how long one call waits for a message; a stop may take as long
 FIRST_PAUSE_SECONDS = 0.5  # after an error; doubled after each further one
 LONGEST_PAUSE_SECONDS = 30.0
-MAX_LOCKED = 5  # jobs of a batch that may be locked by others before the batch is given up
+MAX_LOCKED = 5  # a batch is given up when this many of its jobs are locked by other transactions
 
 
 def consume(inbox: Inbox, *, using: str | None = None, stop: threading.Event) -> Counter[str]:
     """Take messages until `stop` is set. Return counts: stored, repeated, refused.
 
-    While the database or the broker is away, the connection to the broker is closed, so that no message is taken;
-    it is opened again by itself. Nothing is refused for that.
+    While the database or the broker is unavailable, the connection to the broker stays closed, so that no message is
+    taken; later it is opened again. No message is refused because of an outage.
 
     Raises BadInput if the inbox or its broker is declared wrongly, or a library is not installed.
     """
@@ -70,9 +70,9 @@ def connect(inbox: Inbox) -> Source:
 
 
 def step(source: Source, inbox: Inbox, using: str) -> Counter[str]:
-    """Receive, store and confirm one batch. Return counts, none if no message came.
+    """Receive, store and confirm one batch. Return counts: stored, repeated, refused; empty if no message came.
 
-    Raises BrokerDown, and errors of the database: then nothing is confirmed.
+    Raises BrokerDown, and errors of the database. No message is confirmed then.
     """
     batch = source.receive(inbox.batch_max, WAIT_SECONDS)
     if not batch:
@@ -90,7 +90,7 @@ def step(source: Source, inbox: Inbox, using: str) -> Counter[str]:
 
 @contextlib.contextmanager
 def stop_on_signals() -> Iterator[threading.Event]:
-    """Return an event that SIGTERM and SIGINT set."""
+    """Yield an event that SIGTERM and SIGINT set. Restores the former signal handlers at the end."""
     stop = threading.Event()
     previous = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
@@ -122,7 +122,7 @@ def _decode(received: Received, inbox: Inbox, now_ms: int) -> Command | Refused:
 
 
 def _store_commands(using: str, inbox: str, commands: Sequence[Command]) -> tuple[list[Refused | None], int]:
-    """Store the messages together. If that fails, store each by itself, and refuse those that cause the error."""
+    """Store the messages together. If that fails, store each by itself, and refuse those that fail again."""
     if not commands:
         return [], 0
     try:
@@ -137,9 +137,9 @@ def _store_commands(using: str, inbox: str, commands: Sequence[Command]) -> tupl
 
 
 def _store_singly(using: str, inbox: str, commands: Sequence[Command]) -> tuple[list[Refused | None], int]:
-    """Store each message by itself. Raise OperationalError at the end if the job of one was locked for too long.
+    """Store each message by itself. Raises the database's error at the end if a job was locked for too long.
 
-    Messages for other jobs are stored before; those for the same job wait with it, so that their order is kept.
+    The messages for a locked job are skipped, so that their order is kept. Those for other jobs are stored first.
     """
     answers, repeated, locked = list[Refused | None](), 0, dict[tuple[str, str], Error]()
     for command in commands:
@@ -164,7 +164,7 @@ def _is_outage(error: Exception) -> bool:
 
 
 def _check_database(using: str) -> None:
-    """Raise an error of the database while it does not answer, or takes no rows. Write a row and roll it back."""
+    """Check that the database accepts writes: insert a row and roll it back. Raises the database's error."""
     connection: Any = connections[using]
     connection.close()
     with transaction.atomic(using):

@@ -1,4 +1,4 @@
-"""The inboxes of this site: those of DELAYTASKS["INBOXES"], and those that code declares."""
+"""The inboxes of this site: those in DELAYTASKS["INBOXES"], and those declared in code."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -14,19 +14,19 @@ MAX_BATCH = 1000
 
 @dataclass(frozen=True)
 class Inbox:
-    """A topic of Kafka or a queue of AMQP from which messages are taken.
+    """A Kafka topic or an AMQP queue from which messages are taken.
 
-    name          str, for the command: `manage.py delaytasks inbox NAME`
-    topics        list of str: the topics of delaytasks that its messages may schedule and cancel
-    dead_letter   str, the topic of Kafka or the queue that takes the messages that are refused; it must exist
-    kafka         str, a topic of Kafka; or
-    amqp          str, a queue
+    name          str, the argument of the command: `manage.py delaytasks inbox NAME`
+    topics        list of str: the topics of delaytasks in which its messages may schedule and cancel jobs
+    dead_letter   str, the Kafka topic or the AMQP queue to which refused messages are sent; it must exist
+    kafka         str, the name of the Kafka topic. Give either `kafka` or `amqp`
+    amqp          str, the name of the AMQP queue
     broker        name of the broker in DELAYTASKS["BROKERS"]; default: "kafka" or "amqp"
-    group         the group of Kafka's consumers; default: "delaytasks.NAME"
-    past_seconds  how long before it was sent a message may say that its job is due; default: a day
-    batch_max     int, the most messages that are stored in one transaction
+    group         str, the Kafka consumer group; default: "delaytasks.NAME"
+    past_seconds  a message is refused if it was due more than this many seconds before it was sent; default: 86,400
+    batch_max     int, the largest number of messages that are stored in one transaction, 1 to 1,000
 
-    Raises BadInput, which says what is wrong.
+    Raises BadInput for a bad option.
     """
 
     name: str
@@ -41,9 +41,9 @@ class Inbox:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name or not self.name.isprintable() or len(self.name) > 100:
-            raise BadInput(f"An inbox is called {short_repr(self.name)}; give a name of at most 100 characters.")
+            raise BadInput(f"The name of an inbox is {short_repr(self.name)}; give 1 to 100 printable characters.")
         if bool(self.kafka) == bool(self.amqp):
-            raise self._bad('give "kafka", a topic of Kafka, or "amqp", a queue; and not both.')
+            raise self._bad('give either "kafka", the name of a Kafka topic, or "amqp", the name of a queue, not both.')
         self._check_names()
         self._check_topics()
         self._check_numbers()
@@ -76,15 +76,15 @@ class Inbox:
         given["broker"] = self.broker
         for what, name in given.items():
             if not isinstance(name, str) or not name.isprintable() or len(name.encode()) > 255:
-                raise self._bad(f"{what!r} is {short_repr(name)}; give a text of at most 255 bytes.")
+                raise self._bad(f"{what!r} is {short_repr(name)}; give a printable text of at most 255 bytes.")
         if not self.dead_letter or self.dead_letter == (self.kafka or self.amqp):
-            raise self._bad('"dead_letter" must name another topic or queue: messages that are refused go there.')
+            raise self._bad('"dead_letter" must name another topic or queue: refused messages are sent to it.')
         if self.group and self.amqp:
             raise self._bad('"group" is for Kafka only.')
 
     def _check_topics(self) -> None:
         if not isinstance(self.topics, list | tuple) or not self.topics:
-            raise self._bad(f'"topics" is {short_repr(self.topics)}; give a list of topics that messages may use.')
+            raise self._bad(f'"topics" is {short_repr(self.topics)}; give a list of the topics that messages may use.')
         for topic in self.topics:
             try:
                 validators.check_topic(topic)
@@ -120,19 +120,19 @@ def declare(
 ) -> Inbox:
     """Declare an inbox in code, for example in timeouts.py of an app.
 
-    name          for the command: `manage.py delaytasks inbox NAME`
-    topics        the topics of delaytasks that its messages may schedule and cancel
-    dead_letter   the topic of Kafka or the queue that takes the messages that are refused; it must exist
-    kafka         a topic of Kafka; or
-    amqp          a queue
+    name          the argument of the command: `manage.py delaytasks inbox NAME`
+    topics        the topics of delaytasks in which its messages may schedule and cancel jobs
+    dead_letter   the Kafka topic or the AMQP queue to which refused messages are sent; it must exist
+    kafka         the name of the Kafka topic. Give either `kafka` or `amqp`
+    amqp          the name of the AMQP queue
     broker        name of the broker in DELAYTASKS["BROKERS"]; default: "kafka" or "amqp"
-    group         the group of Kafka's consumers; default: "delaytasks.NAME"
-    past_seconds  how long before it was sent a message may say that its job is due; default: a day
-    batch_max     the most messages that are stored in one transaction
+    group         the Kafka consumer group; default: "delaytasks.NAME"
+    past_seconds  a message is refused if it was due more than this many seconds before it was sent; default: 86,400
+    batch_max     the largest number of messages that are stored in one transaction, 1 to 1,000
 
-    Returns the Inbox. A second declaration of the name replaces the first, and precedes the setting.
+    Returns the Inbox. It overrides an inbox of the same name in DELAYTASKS["INBOXES"], and an earlier declaration.
 
-    Raises BadInput.
+    Raises BadInput for a bad option.
     """
     inbox = Inbox(
         name, topics, dead_letter, kafka, amqp, broker, group,
@@ -152,7 +152,7 @@ def names() -> list[str]:
 
 
 def find(name: str) -> Inbox:
-    """Return an inbox. Raises BadInput if there is none of this name, or its options are wrong."""
+    """Return the inbox of this name. Raises BadInput if there is none, or its options are wrong."""
     if name in _declared:
         return _declared[name]
     options = conf.get().inboxes.get(name)

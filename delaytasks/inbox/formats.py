@@ -1,4 +1,4 @@
-"""The formats of an inbox's messages: a JSON document, a CloudEvent in either mode, or JSON with plain headers."""
+"""Parse the messages of an inbox: a JSON document, a CloudEvent (structured or binary), or JSON with plain headers."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -17,22 +17,24 @@ HEADERS = {
 EXTENSIONS = {
     name.replace("-", ""): field for name, field in HEADERS.items() if field not in ("id", "topic", "key")
 }  # fmt: skip
-ATTRIBUTES = {"id": "id", "type": "topic", "subject": "key"}  # of a CloudEvent
+ATTRIBUTES = {"id": "id", "type": "topic", "subject": "key"}  # CloudEvent attribute -> field
 HEADER_PREFIX = "delaytasks-"
-OWN_HEADERS = {f"{HEADER_PREFIX}{name}" for name in ("inbox", "code", "reason", "origin", "value")}  # of dead letters
-REQUIRED = ("specversion", "id", "source", "type")  # of a CloudEvent; the library makes up an id that is missing
+# Headers that an inbox adds to its dead letters.
+OWN_HEADERS = {f"{HEADER_PREFIX}{name}" for name in ("inbox", "code", "reason", "origin", "value")}
+# Attributes that a CloudEvent must have. Checked here, because the library generates a missing id.
+REQUIRED = ("specversion", "id", "source", "type")
 MAX_REASON = 1000
-PREFIXES = {"kafka": "ce_", "amqp": "ce-"}  # of the headers of a CloudEvent in binary mode
+PREFIXES = {"kafka": "ce_", "amqp": "ce-"}  # prefix of the headers of a CloudEvent in binary mode, by protocol
 
 
 @dataclass(frozen=True)
 class Received:
     """A message as the broker delivered it.
 
-    headers     names in lower case, and their values as text
-    message_id  the broker's property or header; "" without one
-    sent_ms     ms since 1970: the broker's or the producer's time; None if it is not known
-    raw         the message of the client library
+    headers     values as text, by their names in lower case
+    message_id  id in the broker's property or header; "" if there is none
+    sent_ms     time of the broker or the producer, in ms since 1970; None if it is not known
+    raw         the message object of the client library
     """
 
     body: bytes
@@ -46,7 +48,8 @@ class Received:
 def to_headers(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return headers by their names in lower case.
 
-    The values of a repeated header are joined with a line break. No field may have one, so the message is refused.
+    The values of a repeated header are joined with a line break. No field may contain a line break: validation refuses
+    the message later.
     """
     headers: dict[str, str] = {}
     for name, text in pairs:
@@ -56,15 +59,15 @@ def to_headers(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def to_text(value: bytes) -> str:
-    """Return the value of a header. Bytes that are not UTF-8 become lone surrogates, which no field may have."""
+    """Decode the value of a header. Bytes that are not UTF-8 become lone surrogates, which validation refuses later."""
     return value.decode(errors="surrogateescape")
 
 
 class Refused(Exception):
     """The message is refused: it goes to the dead-letter topic or queue.
 
-    code    a word for programs; see docs/howto/inbox.md
-    reason  a text for people; shortened, with lone surrogates escaped, because it becomes a header
+    code    a machine-readable word; docs/howto/inbox.md lists them
+    reason  a text for people. It becomes a header: it is shortened, and lone surrogates are escaped
     """
 
     def __init__(self, code: str, reason: str) -> None:
@@ -73,11 +76,11 @@ class Refused(Exception):
 
 
 class Fields(NamedTuple):
-    """What a message says.
+    """The fields of a message, not validated.
 
-    fields   by the names that a JSON document has
-    source   of a CloudEvent; otherwise ""
-    names   field -> plain header that it was read from
+    fields   values by the field names of the JSON format
+    source   the `source` of a CloudEvent; otherwise ""
+    names    field -> name of the plain header that it was read from
     """
 
     fields: dict[str, Any]
@@ -86,7 +89,7 @@ class Fields(NamedTuple):
 
 
 def read(received: Received, protocol: str) -> Fields:
-    """Return the fields of a message, which are not validated. Raises Refused, BadInput."""
+    """Return the fields of a message, not validated. Raises Refused; BadInput if a library is not installed."""
     headers, names = _plain_headers(received.headers)
     if _is_structured(received) or _event_attributes(received, protocol):
         fields, source = _read_event(received, protocol, headers, names)
@@ -103,7 +106,7 @@ def read(received: Received, protocol: str) -> Fields:
 
 
 def _plain_headers(headers: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the fields that plain headers have, and the names of these headers. Raises Refused."""
+    """Return the fields in plain headers, and for each field the name of its header. Raises Refused."""
     plain = {name: text for name, text in headers.items() if name.startswith(HEADER_PREFIX) and name not in OWN_HEADERS}
     for name in plain:
         if name not in HEADERS:
@@ -129,7 +132,7 @@ def _is_structured(received: Received) -> bool:
 
 
 def _event_attributes(received: Received, protocol: str) -> dict[str, str]:
-    """Return the attributes of a CloudEvent in binary mode; {}: it is none."""
+    """Return the attributes of a CloudEvent in binary mode; {} if the message is not one."""
     prefix = PREFIXES[protocol]
     return {name[len(prefix) :]: text for name, text in received.headers.items() if name.startswith(prefix)}
 
@@ -137,7 +140,7 @@ def _event_attributes(received: Received, protocol: str) -> dict[str, str]:
 def _read_event(
     received: Received, protocol: str, headers: Mapping[str, Any], names: Mapping[str, str]
 ) -> tuple[dict[str, Any], str]:
-    """Return the fields and the source of a CloudEvent, which plain headers complete."""
+    """Return the fields and the source of a CloudEvent. Plain headers may add fields that it does not have."""
     event = _checked_event(received, protocol)
     attributes, data = _parts(event, protocol)
     called = {field: name for name, field in (ATTRIBUTES | EXTENSIONS).items() if attributes.get(name) is not None}
@@ -159,7 +162,7 @@ def _checked_event(received: Received, protocol: str) -> Received:
         return replace(received, body=_without_nulls(received.body, document))
     _check_attributes(_event_attributes(received, protocol))
     if "json" in (received.content_type or "json"):
-        _json(received.body or b"null")  # the library takes what is not JSON as text
+        _json(received.body or b"null")  # refuses invalid JSON, which the library would take as text
     return received
 
 

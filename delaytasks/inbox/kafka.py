@@ -1,4 +1,4 @@
-"""Take messages from a topic of Kafka, as a member of a group of consumers."""
+"""Take messages from a Kafka topic, as a member of a consumer group."""
 
 import logging
 from collections.abc import Sequence
@@ -13,15 +13,15 @@ from .sources import BrokerDown
 
 logger = logging.getLogger("delaytasks.kafka")
 MORE_SECONDS = 0.01  # how long to wait for more messages after the first
-SEND_SECONDS = 15.0  # for the confirmation of a message to the dead letters
-# Names of error codes. The client connects again by itself after these.
+SEND_SECONDS = 15.0  # the longest wait for the confirmation of a dead letter
+# Names of error codes. The client recovers from these by itself.
 PASSING_ERRORS = {"_TRANSPORT", "_ALL_BROKERS_DOWN", "_PARTITION_EOF", "_RESOLVE"}
-# The partition belongs to another consumer meanwhile, which gets the messages again.
+# Names of error codes. The partition was assigned to another consumer, which gets the messages again.
 MOVED_ERRORS = {"ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "REBALANCE_IN_PROGRESS", "_ILLEGAL_GENERATION"}
 
 
 class KafkaSource:
-    """A consumer of confluent-kafka. Offsets are committed by confirm() and never by themselves."""
+    """A consumer of confluent-kafka. Offsets are committed by confirm() only, not automatically."""
 
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
@@ -31,7 +31,7 @@ class KafkaSource:
         self._producer: kafka.Producer | None = self._new_producer()
         given = {"log_level": 2, "reconnect.backoff.max.ms": 1000, "auto.offset.reset": "earliest", **self._options}
         for option in ("acks", "request.required.acks", "message.timeout.ms", "delivery.timeout.ms"):
-            given.pop(option, None)  # of the producer
+            given.pop(option, None)  # options of producers only
         given |= {"group.id": inbox.group or f"delaytasks.{inbox.name}", "enable.auto.commit": False}
         try:
             self._consumer = library.Consumer(given, logger=logger)
@@ -95,11 +95,11 @@ class KafkaSource:
         try:
             self._producer.send_one(self._inbox.dead_letter, SEND_SECONDS, key=key, value=value, headers=headers)
         except kafka.Refusal:
-            self._producer = None  # it is given up
+            self._producer = None  # send_one() discards a producer after an error
             raise
 
     def _send_without_value(self, key: Any, headers: list[tuple[str, bytes]], cause: kafka.Refusal) -> None:
-        """Send the reason alone: with it, the message is too large for the dead letters."""
+        """Send the dead letter without the message's value, which the broker has refused, for example as too large."""
         try:
             self._send(key, None, [*headers, ("delaytasks-value", str(cause).encode())])
         except kafka.Refusal as refusal:

@@ -1,4 +1,4 @@
-"""The commands of an inbox's messages: "schedule" and "cancel", validated. `formats` reads their fields."""
+"""Validate the messages of an inbox, and convert each to a "schedule" or "cancel" command. `formats` parses them."""
 
 import hashlib
 import json
@@ -28,7 +28,7 @@ class Command:
 
     source, message_id  identify the message in its inbox; `source` is that of a CloudEvent, otherwise ""
     terms               arguments of schedule(), without topic and key; {} for a cancel
-    digest              a hash of all that the message says, apart from its format
+    digest              hash of the command; equal for the same command in another format
     """
 
     action: Action
@@ -46,9 +46,9 @@ class Command:
 
 
 def decode(received: Received, inbox: Inbox, *, now_ms: int) -> Command:
-    """Return the message's command, validated. Does not check that its topic is known. Raises Refused.
+    """Return the validated command of a message. Does not check that its topic is known. Raises Refused.
 
-    now_ms   the database's time
+    now_ms   the database's time, in ms since 1970
     """
     fields, source, names = read(received, inbox.protocol)
     unknown = fields.keys() - {*ENVELOPE, *TERMS}
@@ -74,7 +74,7 @@ def decode(received: Received, inbox: Inbox, *, now_ms: int) -> Command:
 
 
 def _terms(fields: Mapping[str, Any], action: str, names: Mapping[str, str]) -> tuple[dict[str, Any], str]:
-    """Return the arguments of schedule() and the mode for a live job. Raises Refused."""
+    """Return the arguments of schedule() and the value of on_conflict; {} and "" for a cancel. Raises Refused."""
     named = {field: names.get(field, field) for field in TERMS}
     if action == "cancel":
         useless = fields.keys() & set(TERMS)
@@ -101,7 +101,7 @@ def _moment(name: str, value: Any) -> datetime:
 
 
 def _seconds(name: str, value: Any) -> float:
-    """Return a number of seconds; headers have texts."""
+    """Return a number of seconds. A value from a header is a str."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -125,7 +125,7 @@ def _identifier(value: Any, what: str, *, empty: bool = False) -> str:
     except BadInput:
         value = None
     if value is None or not (value or empty):
-        hint = " It makes repeated messages known." if what == "id" else ""
+        hint = " Repeated messages are recognized by it." if what == "id" else ""
         raise Refused("invalid", f"The message has no valid {what}: give 1 to {MAX_KEY} printable characters.{hint}")
     return str(value)
 

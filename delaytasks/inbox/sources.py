@@ -1,4 +1,4 @@
-"""Interface of a source: the methods that the consumer calls on a broker's client."""
+"""Interface of a source of messages: the methods that the consumer calls on a broker's client."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -7,7 +7,7 @@ from .formats import Received, Refused
 
 
 class BrokerDown(Exception):
-    """The broker is away or refuses this client. The consumer connects again; messages are delivered again."""
+    """The broker is unavailable or refuses this client. The consumer reconnects and gets unconfirmed messages again."""
 
 
 class Source(Protocol):

@@ -15,7 +15,7 @@ from ..jobs.schedule import schedule_many
 from ..models import InboxMessage
 from .messages import Command, Refused
 
-RACES = 3  # tries: another consumer may store the same message at the same time
+RACES = 3  # attempts to store a batch: another consumer may store the same message at the same time
 LOCK_MS = 2000  # the longest wait for a lock of another transaction
 Answers = list[Refused | None]
 
@@ -23,11 +23,11 @@ Answers = list[Refused | None]
 def store(using: str, inbox: str, commands: Sequence[Command]) -> tuple[Answers, int]:
     """Schedule and cancel jobs as the messages request, in order for each key.
 
-    A message that was stored before is left alone. All or nothing is written, and a message that is refused writes
+    A message that was stored before is skipped. The batch is written in one transaction. A refused message writes
     nothing.
 
-    Returns for each message why it is refused, or None; and the number of repeated messages. Raises errors of the
-    database.
+    Returns a list with a Refused or None for each message, and the number of repeated messages. Raises errors of the
+    database; nothing is written then.
     """
 
     def in_transaction() -> tuple[Answers, int]:
@@ -58,7 +58,7 @@ def _store(using: str, inbox: str, commands: Sequence[Command]) -> tuple[Answers
 
 
 def _select_new(using: str, inbox: str, commands: Sequence[Command], answers: Answers) -> tuple[list[int], int]:
-    """Return the positions of the messages that are new, and the number of repeated ones. Refuse changed ones."""
+    """Return the positions of new messages and the number of repeated ones. Refuse repeated ids with other content."""
     ids = {command.message_id for command in commands}
     rows = InboxMessage.objects.using(using).filter(inbox=inbox, message_id__in=ids)
     known = {(source, id): digest for source, id, digest in rows.values_list("source", "message_id", "digest")}
@@ -73,13 +73,13 @@ def _select_new(using: str, inbox: str, commands: Sequence[Command], answers: An
             repeated += 1
         else:
             answers[position] = Refused(
-                "repeated-id", f"Message {command.message_id!r} was received before and said something else."
+                "repeated-id", f"Message {command.message_id!r} was received before with another content."
             )
     return new, repeated
 
 
 def _waves(commands: Sequence[Command], positions: Sequence[int]) -> Iterator[list[int]]:
-    """Split messages so that each topic and key is in a wave once: the order within a wave does not matter."""
+    """Split messages into waves with at most one message per job, so that the order within a wave does not matter."""
     waves: list[list[int]] = []
     count: defaultdict[tuple[str, str], int] = defaultdict(int)
     for position in positions:
@@ -103,7 +103,7 @@ def _apply(using: str, inbox: str, commands: Sequence[Command], wave: Sequence[i
 
 
 def _schedule(using: str, inbox: str, commands: Sequence[Command], positions: Sequence[int], answers: Answers) -> None:
-    """Schedule the jobs together. If one is refused, schedule each by itself, to find which."""
+    """Schedule the jobs together. If one is refused, schedule each by itself to find it."""
     mode = commands[positions[0]].on_conflict
     by = f"inbox {inbox}" if mode in ("replace", "again") else ""  # the others change no job that exists
     items = [{"topic": commands[n].topic, "key": commands[n].key, **commands[n].terms} for n in positions]

@@ -48,8 +48,8 @@ def test_code_declares_inboxes_and_precedes_the_setting(inboxes):
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"kafka": ""}, 'give "kafka", a topic of Kafka, or "amqp", a queue'),
-        ({"amqp": "delays"}, "and not both"),
+        ({"kafka": ""}, 'give either "kafka", the name of a Kafka topic'),
+        ({"amqp": "delays"}, "not both"),
         ({"dead_letter": ""}, '"dead_letter" must name another topic or queue'),
         ({"dead_letter": "delays"}, '"dead_letter" must name another'),
         ({"topics": []}, '"topics" is []; give a list'),
@@ -75,7 +75,7 @@ def test_the_check_says_what_is_wrong(inboxes, change, problem):
 def test_the_name_and_the_options_must_be_of_their_types(inboxes):
     inboxes(shop=5)
     assert problems() == ["Inbox 'shop' is 5; it must be a dict."]
-    with pytest.raises(BadInput, match="An inbox is called ''"):
+    with pytest.raises(BadInput, match="The name of an inbox is ''"):
         declare("", **GOOD)
 
 
