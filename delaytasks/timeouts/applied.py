@@ -1,7 +1,7 @@
-"""Which declarations are applied. For others, no job is made, moved or cancelled.
+"""Record which declarations are applied. For others, no job is made, moved or cancelled.
 
-plan() counts what a declaration would change, apply() puts it into force. The row of Declaration is read by each
-statement that looks for differences, so that a process with other code writes nothing from then on.
+reconcile.plan() counts what a declaration would change, reconcile.apply() puts it into force. Each statement that
+looks for differences reads the Declaration row, so that processes with another version of the code write nothing.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ def _rows() -> Any:
 
 @contextmanager
 def automatically() -> Iterator[None]:
-    """Inside the block each declaration counts as applied. For the test kit."""
+    """Treat each declaration as applied inside the block. For the test kit."""
     global _automatic
     _automatic += 1
     try:
@@ -42,15 +42,15 @@ def automatically() -> Iterator[None]:
 
 
 def is_automatic() -> bool:
-    """Return whether each declaration counts as applied as it is: under DEBUG and in the test kit."""
+    """Return whether each declaration counts as applied automatically: with DEBUG=True and in the test kit."""
     return bool(_automatic) or settings.DEBUG
 
 
 class Removed(NamedTuple):
-    """A topic that was applied, but that the code no longer declares; with the number of its live jobs."""
+    """A topic that was applied, but that the code no longer declares."""
 
     topic: str
-    live: int
+    live: int  # number of its live jobs
 
 
 def removed(using: str) -> list[Removed]:
@@ -61,17 +61,17 @@ def removed(using: str) -> list[Removed]:
 
 
 def forget(topic: str, using: str) -> CancelCounts:
-    """Cancel the live jobs of a topic that the code no longer declares, and forget that it was applied.
+    """Cancel the live jobs of a topic that the code no longer declares, and delete the record that it was applied.
 
-    The clocks of a service level are deleted, with their history.
+    Deletes the clocks of a service level, with their history.
 
-    Raises BadInput if the code declares it, or if it was never applied.
+    Raises BadInput if the code declares the topic, or if it was never applied.
     """
     if declarations.find(topic) is not None:
         raise BadInput(f"{topic!r} is declared in the code: remove its @timeout first.")
     if not _rows().objects.using(using).filter(topic=topic).exists():
         known = ", ".join(each.topic for each in removed(using)) or "none"
-        raise BadInput(f"{topic!r} was never applied. No longer declared are: {known}.")
+        raise BadInput(f"{topic!r} was never applied. Topics that are no longer declared: {known}.")
     counts = cancellation.cancel_of_topic(topic, using=using)
     apps.get_model("delaytasks", "SlaClock").objects.using(using).filter(topic=topic).delete()
     _rows().objects.using(using).filter(topic=topic).delete()
@@ -86,9 +86,9 @@ def not_applied(using: str, among: Sequence[Declaration]) -> list[Declaration]:
 
 
 class Applied(NamedTuple):
-    """What is stored of a topic's declaration that was applied.
+    """The stored record of an applied declaration.
 
-    skip_before_ms   rows whose due time is before this are skipped; 0: none
+    skip_before_ms   rows with an earlier due time are skipped; 0: none are
     """
 
     fingerprint: str
@@ -96,7 +96,7 @@ class Applied(NamedTuple):
 
 
 def find(topic: str, using: str) -> Applied | None:
-    """Return what is stored of a topic; None: nothing was applied, or each declaration counts as applied."""
+    """Return the record of an applied topic; None if it was never applied, or if all count as applied automatically."""
     if is_automatic():
         return None
     row = _rows().objects.using(using).filter(topic=topic).first()
@@ -104,10 +104,10 @@ def find(topic: str, using: str) -> Applied | None:
 
 
 def store(declaration: Declaration, using: str, overdue: Overdue = "run") -> None:
-    """Put a declaration into force, from the commit of the caller's transaction on. Its next pass begins at once.
+    """Put a declaration into force when the caller's transaction commits. Its next reconciliation begins at once.
 
-    overdue   what becomes of rows whose due time has passed already: "run", "skip", or a timedelta in which their jobs
-              are spread
+    overdue   for rows whose due time has passed already: "run" their jobs now, "skip" them, or a timedelta over which
+              the jobs are spread
     """
     now = databases.now(using)
     values: dict[str, Any] = {
@@ -121,7 +121,7 @@ def store(declaration: Declaration, using: str, overdue: Overdue = "run") -> Non
 
 
 def ensure_row(declaration: Declaration, using: str) -> None:
-    """Store a declaration that counts as applied automatically, for the position of its reconciliation."""
+    """Store the row of a declaration that counts as applied automatically: reconciliation keeps its position there."""
     with transaction.atomic(using):
         if not_applied(using, [declaration]):
             store(declaration, using)

@@ -20,7 +20,7 @@ TAG = "delaytasks"
 
 @register(TAG)
 def check_declarations(**_kwargs: Any) -> list[CheckMessage]:
-    """E040 to E044: a field or a condition of a declaration cannot be used."""
+    """E040 to E044: the model, a field or a condition of a declaration cannot be used."""
     return [
         Error(each.message, hint=each.hint, obj=declaration.model, id=each.id)
         for declaration in declarations.registered()
@@ -48,7 +48,7 @@ def check_databases(**_kwargs: Any) -> list[CheckMessage]:
 
 @register(TAG, Tags.database)
 def check_applied(*, databases: Sequence[str] | None = None, **_kwargs: Any) -> list[CheckMessage]:
-    """W040: a declaration is not applied. W041: the jobs of a topic that is no longer declared."""
+    """W040: a declaration is not applied. W041: a topic that is no longer declared has live jobs."""
     if conf.get_if_valid() is None:
         return []
     return [message for alias in databases or () if _has_tables(alias) for message in _applied_messages(alias)]
@@ -92,7 +92,8 @@ def check_triggers(*, databases: Sequence[str] | None = None, **_kwargs: Any) ->
         Warning(
             f"The triggers of declared timeouts on the table {each.table_name!r} in the database {alias!r} are not as "
             f"they should be: {each.problem}.",
-            hint=f"Run `{each.remedy} --database {alias}`. Until then the reconciliation finds what sends no signals.",
+            hint=f"Run `{each.remedy} --database {alias}`. Until then only reconciliation finds changes without "
+            "signals.",
             id="delaytasks.W042",
         )
         for alias in databases or ()

@@ -1,4 +1,4 @@
-"""Read a Q: which fields it uses, and a text that is the same in each process."""
+"""Analyze a Q: list its fields and values, and convert it to a text that is the same in each process."""
 
 import enum
 import re
@@ -27,7 +27,7 @@ def children(condition: Q) -> Iterator[Any]:
 
 
 def expressions(condition: Q) -> Iterator[Any]:
-    """Yield each F, expression and query set that a Q contains, with those inside it. Evaluates none."""
+    """Yield each F, expression and query set in a Q, including nested ones. Evaluates none."""
     for child in children(condition):
         value = child[1] if isinstance(child, tuple) else child
         for each in value if isinstance(value, list | tuple | set | frozenset) else [value]:
@@ -49,7 +49,7 @@ def has_query(condition: Q) -> bool:
 
 
 def naive(condition: Q, model: type[Model]) -> Iterator[Any]:
-    """Yield the values without time zone that a Q compares with moments."""
+    """Yield the values without time zone that a Q compares with DateTimeFields."""
     for child in children(condition):
         if isinstance(child, tuple) and isinstance(last_field(child[0], model), DateTimeField):
             given = child[1] if isinstance(child[1], list | tuple | set | frozenset) else [child[1]]
@@ -63,13 +63,13 @@ def _is_naive(value: Any) -> bool:
     if isinstance(value, str):
         try:
             value = parse_datetime(value) or parse_date(value)
-        except ValueError:  # the checks report what the field says to it
+        except ValueError:  # validation reports the field's own error
             return False
     return isinstance(value, date) and not (isinstance(value, datetime) and value.utcoffset() is not None)
 
 
 def values(condition: Q) -> Iterator[Any]:
-    """Yield the values in a Q, with those inside of lists, dicts and expressions."""
+    """Yield the values in a Q, including those in lists, dicts and expressions."""
     given = [child[1] if isinstance(child, tuple) else child for child in children(condition)]
     while given:
         value = given.pop(0)
@@ -88,14 +88,14 @@ def values(condition: Q) -> Iterator[Any]:
 
 
 def without_fixed_text(condition: Q) -> Iterator[Any]:
-    """Yield the values in a Q whose text has the address of an object, so that canonical() differs in each process."""
+    """Yield the values in a Q whose repr() has a memory address: canonical() would differ between processes."""
     for value in values(condition):
         if not isinstance(value, str | Model | F | QuerySet | RawQuerySet) and ADDRESS.search(repr(value)):
             yield value
 
 
 def paths(condition: Q, model: type[Model]) -> set[str]:
-    """Return the fields that a Q uses, as lookup paths without lookups and transforms: {"customer__active"}."""
+    """Return the paths of the fields that a Q uses, without lookups and transforms: {"customer__active"}."""
     names = {child[0] for child in children(condition) if isinstance(child, tuple)}
     names |= referenced(condition)
     return {path for name in names if (path := field_path(name, model))}
@@ -122,7 +122,7 @@ def field_path(lookup: str, model: type[Model]) -> str:
     for part in lookup.split(LOOKUP_SEP):
         try:
             field = meta.pk if part == "pk" else meta.get_field(part)
-        except Exception:  # a lookup or a transform; or no field, which the checks report
+        except Exception:  # a lookup or a transform; or an unknown field, which validation reports
             break
         found.append(part)
         if not field.is_relation or field.related_model is None:
@@ -132,7 +132,7 @@ def field_path(lookup: str, model: type[Model]) -> str:
 
 
 def canonical(value: Any) -> str:
-    """Return a text of a Q, which is the same in each process and for each Python."""
+    """Convert a Q to a text that is the same in all processes and all versions of Python."""
     if isinstance(value, Q):
         parts = [canonical(child) for child in value.children]
         return f"{'NOT ' if value.negated else ''}({f' {value.connector} '.join(parts)})"
@@ -149,5 +149,5 @@ def canonical(value: Any) -> str:
     if isinstance(value, datetime | date | time):
         return value.isoformat()
     if isinstance(value, str):
-        return repr(str(value))  # also of lazy and enumerated texts
+        return repr(str(value))  # a subclass of str as a plain str
     return repr(value)

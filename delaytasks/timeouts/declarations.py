@@ -25,11 +25,11 @@ class Declaration:
     topic      str
     model      the model; jobs have its concrete model as their subject
     on         name of a DateTimeField of the model
-    after      timedelta, WorkingDays, or the name of a DurationField: how long after `on`; None: see before
-    before     as `after`, how long before `on`; None with after None: at `on` itself
+    after      timedelta, WorkingDays, or the name of a DurationField: how long after `on` the job is due
+    before     in the same forms: how long before `on`. If after and before are None, the job is due at `on`
     while_     Q: the rows that have a job
-    if_past    what becomes of a due time that has passed when it is noticed: "run", "skip", or a timedelta: run
-               unless it is older
+    if_past    for a due time that has passed already when it is noticed: "run", "skip", or a timedelta: run unless it
+               passed longer ago
     calendar   Calendar in whose open time `after` and `before` count; None: elapsed time
     using      alias of the only database whose rows have jobs; None: each database that has jobs and the model's table
     """
@@ -44,30 +44,30 @@ class Declaration:
     calendar: Calendar | None = None
     using: str | None = None
 
-    # A subclass with due times that no column of the row has, such as a service level, overrides these five.
+    # Five members that a subclass overrides if its due times are not columns of the row, as for a service level.
 
-    computes_due_times = False  # whether due_times() is asked, and `on` names no field
+    computes_due_times = False  # True: due_times() computes due times, and `on` is not used
 
     @property
     def named_conditions(self) -> dict[str, Q]:
-        """The conditions by the names of their arguments, for the system checks."""
+        """The conditions, by argument name, for the system checks."""
         return {"while_": self.while_}
 
     def due_times(self, pks: Sequence[Any], using: str) -> Iterator[tuple[str, int]]:
-        """Yield (the primary key's text, due time in ms) of the rows that have a job. Writes nothing."""
+        """Yield (primary key as text, due time in ms since 1970) for the rows that have a job. Writes nothing."""
         raise NotImplementedError
 
     def before_sync(self, pks: Sequence[Any], using: str, *, noticed: bool) -> Sequence[tuple[str, int]] | None:
-        """Called in the transaction that syncs these rows, which are locked, before due_times().
+        """Prepare a sync of these rows. Called in its transaction, before due_times(), with the rows locked.
 
-        noticed   no signal reported the change of the rows; a later comparison found it
+        noticed   True: no signal reported the change of the rows; a later comparison found it
 
-        Returns what due_times() would yield, if that is known now. None: due_times() is asked.
+        Returns the result of due_times() if it is known already. None: due_times() is called.
         """
         return None
 
     def outdated(self, pks: Sequence[Any], using: str) -> list[str]:
-        """Return the primary keys' texts of the rows for which before_sync() would write something. Writes nothing."""
+        """Return the primary keys, as text, of the rows for which before_sync() would write. Writes nothing."""
         return []
 
     @property
@@ -89,7 +89,7 @@ class Declaration:
 
     @property
     def key_prefix(self) -> str:
-        """The prefix of its jobs' keys, before the primary key: "order:"."""
+        """The part of a job's key before the primary key: "order:"."""
         return f"{self.label.rpartition('.')[2]}:"
 
     @property
@@ -106,10 +106,9 @@ class Declaration:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of the arguments that determine jobs and due times. It is the same in each process.
+        """Hash of the arguments that determine jobs and due times. Equal in all processes with the same code.
 
-        A calendar is in it with its hours, and without the days that staff have changed: those are data, as the rows
-        are, and the same for all processes.
+        It covers a calendar's definition, but not the days that staff have changed, which are rows in the database.
         """
         hours = None if self.calendar is None else snapshot.definition(self.calendar)
         meaning = [
@@ -120,7 +119,7 @@ class Declaration:
 
     @cached_property
     def paths(self) -> frozenset[str]:
-        """The lookup paths that decide: {"state", "customer__active", "created_at"}."""
+        """The lookup paths of all fields that jobs depend on: {"state", "customer__active", "created_at"}."""
         own = {self.on, *filter(None, [self.duration_field])}
         return frozenset(own | conditions.paths(self.while_, self.model))
 
@@ -135,12 +134,12 @@ class Declaration:
 
     @cached_property
     def watched_names(self) -> frozenset[str]:
-        """The watched fields as update_fields may name them: {"customer", "customer_id"}."""
+        """The watched fields, by all names that update_fields accepts: {"customer", "customer_id"}."""
         found = [self.concrete._meta.get_field(name) for name in self.watched_fields]
         return frozenset(name for field in found for name in (field.name, getattr(field, "attname", field.name)))
 
     def pk_of(self, key: str) -> str | None:
-        """Return the primary key's text of a job's key, or None if it is not the key of a row."""
+        """Return the primary key, as text, in a job's key; None if the key is not that of a row."""
         return key.removeprefix(self.key_prefix) if key.startswith(self.key_prefix) else None
 
     def key_of(self, pk_text: str) -> str:
@@ -148,11 +147,11 @@ class Declaration:
 
 
 _declarations: dict[str, Declaration] = {}
-_concerned: dict[type[Model], tuple[Declaration, ...]] = {}  # what concerned() has found
+_concerned: dict[type[Model], tuple[Declaration, ...]] = {}  # cache of concerned()
 
 
 def add(new: Declaration) -> None:
-    """Register a declaration, in place of one of the same topic."""
+    """Register a declaration. It replaces one of the same topic."""
     _declarations[new.topic] = new
     _concerned.clear()
 
@@ -168,13 +167,13 @@ def find(topic: str) -> Declaration | None:
 
 
 def registered() -> list[Declaration]:
-    """Return all declarations by topic, also those that the system checks refuse."""
+    """Return all declarations, sorted by topic, including invalid ones."""
     return [_declarations[topic] for topic in sorted(_declarations)]
 
 
 def declarations() -> list[Declaration]:
-    """Return the valid declarations, by topic. The others are reported by the system checks and do nothing."""
-    from .validation import is_valid  # here: it imports this module
+    """Return the valid declarations, sorted by topic. System checks report invalid ones, which have no effect."""
+    from .validation import is_valid  # imported here, because it imports this module
 
     return [each for each in registered() if is_valid(each)]
 
@@ -185,9 +184,9 @@ def declarations_of(model: type[Model]) -> list[Declaration]:
 
 
 def concerned(model: type[Model]) -> tuple[Declaration, ...]:
-    """Return the valid declarations that a saved instance of this model concerns.
+    """Return the valid declarations whose jobs may change when an instance of this model is saved or deleted.
 
-    Those on the model, on a proxy of it, on a model that it inherits from, and on one that inherits from it.
+    They are those on the model, on its proxies, on its parent models and on models that inherit from it.
     """
     if not _declarations:
         return ()

@@ -22,7 +22,7 @@ from .statements import UNMET, past_sql
 from .sync import aliases_of, lockable, sync
 from .wanted import wanted_sql
 
-GONE, PAST = "gone", "past"  # reasons of skipped jobs, beside statements.UNMET
+GONE, PAST = "gone", "past"  # reasons for skipping a job, like statements.UNMET
 WAIT_SECONDS = 0.1  # how long a run slot waits for a locked row
 STEP_SECONDS = 0.01
 LOCKED_RETRY_MS = 200
@@ -36,14 +36,14 @@ class Fire:
     def __init__(self, declaration: Declaration, function: Callable[..., Any]) -> None:
         functools.update_wrapper(self, function)
         self.declaration, self.function = declaration, function
-        # Where it is defined, for handlers.Handler.home; a service level wraps the declared function.
+        # For handlers.Handler.home: where the function is defined. A service level wraps the declared function.
         self.__code__ = getattr(inspect.unwrap(function), "__code__", None)
 
     def __call__(self, job: RunningJob) -> Any:
-        with transaction.atomic(job.using, savepoint=False):  # that of an atomic handler
+        with transaction.atomic(job.using, savepoint=False):  # joins the transaction of an atomic handler
             try:
                 row = _lock(self.declaration, job)
-            except DataError:  # Python cannot read a value of the row, which is locked: PostgreSQL's infinity
+            except DataError:  # the row is locked, but has a value that Python cannot read: PostgreSQL's infinity
                 row, reason = None, _reason_to_skip(self.declaration, _pk(self.declaration, job), job)
                 if reason is None:
                     raise
@@ -53,7 +53,7 @@ class Fire:
 
 
 def _lock(declaration: Declaration, job: RunningJob) -> Any:
-    """Lock and return the job's row, or None if it is gone. Raises PutBack if others hold the lock too long."""
+    """Lock and return the job's row, or None if it is gone. Raises PutBack if others hold its lock for too long."""
     pk = _pk(declaration, job)
     if pk is None or job.using not in aliases_of(declaration):
         return None
@@ -78,16 +78,16 @@ def _pk(declaration: Declaration, job: RunningJob) -> Any:
 
 class _Facts(NamedTuple):
     wanted_ms: int | None  # the due time that the row declares; None: the condition is false
-    declared_ms: int | None  # the one for which the job was made; None: a person scheduled it
-    past: bool
+    declared_ms: int | None  # the due time for which the job was made; None: a person scheduled it
+    past: bool  # True: wanted_ms has passed so long ago that if_past skips it
     fingerprint: str | None  # of the applied declaration
     now_ms: int
 
 
 def _reason_to_skip(declaration: Declaration, pk: Any, job: RunningJob) -> str | None:
-    """Return None if the job runs, otherwise why it is skipped. Raises PutBack if it runs later."""
+    """Return None if the job is to run, otherwise the reason to skip it. Raises PutBack if it is to run later."""
     if declaration.calendar is not None:
-        calendar_days.refresh(declaration.calendar.name)  # what staff have just changed counts
+        calendar_days.refresh(declaration.calendar.name)  # read the days that staff have just changed
     facts = _facts(declaration, pk, job)
     is_applied = applied.is_automatic() or facts.fingerprint == declaration.fingerprint
     if facts.wanted_ms is None and is_applied:
@@ -107,8 +107,8 @@ def _reason_to_skip(declaration: Declaration, pk: Any, job: RunningJob) -> str |
 def _not_applied_delay_ms(facts: _Facts) -> int:
     """Return the delay in ms before retrying a job that is not due by this process's code; 0 or less: run it now.
 
-    Another process may have newer code, so the job keeps its declared time. The delay is as long as the job is late
-    already, but ends at the due time that this process computes.
+    Another process may have newer code, so the job keeps its declared time. The delay is as long as the job is late,
+    within limits, and ends no later than the due time that this process computes.
     """
     late_ms = 0 if facts.declared_ms is None else facts.now_ms - facts.declared_ms
     delay_ms = min(max(late_ms, NOT_APPLIED_RETRY_MS), LONGEST_NOT_APPLIED_RETRY_MS)
@@ -130,12 +130,12 @@ def _facts(declaration: Declaration, pk: Any, job: RunningJob) -> _Facts:
 
 
 def make_next(using: str, held: Any) -> None:
-    """Make the next job of the row whose job has just ended, if it declares another due time.
+    """Make the next job of a row whose job has just ended, if the row has another due time now.
 
-    Both are one commit. If another transaction has locked the row, the row is marked for a later sync: that transaction
-    may have made no job because it saw this one running. Waiting for the lock could deadlock.
+    Commits together with the end of the job. If another transaction has locked the row, the row is marked for a later
+    sync: that transaction may have made no job because it saw this one running. Waiting for the lock could deadlock.
     """
-    from .triggers import marks  # here: it needs Django's apps, and this module is imported before they are loaded
+    from .triggers import marks  # imports models, but this module is imported before the app registry is ready
 
     declaration = declarations.find(held.topic)
     if declaration is None or using not in aliases_of(declaration):

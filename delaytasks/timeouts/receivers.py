@@ -1,7 +1,7 @@
-"""The first of the layers that keep jobs true: receivers of Django's signals, in the caller's transaction.
+"""Sync jobs on Django's signals, in the caller's transaction. Triggers and reconciliation find other changes.
 
-post_save is received from all models, because proxies and children send their own class. post_delete is received from
-the declared models and their relatives alone: a receiver ends Django's fast deletes.
+post_save is received from all models, because proxies and child models send their own class. post_delete is received
+only from the declared models, their proxies and child models, because a receiver disables Django's fast deletes.
 """
 
 from collections.abc import Collection, Iterable
@@ -22,7 +22,7 @@ UID = "delaytasks.timeouts"
 
 
 def connect(declaration: Declaration) -> None:
-    """Receive the signals that concern a declaration. Called again by connect_all() when all models are loaded."""
+    """Connect the receivers for a declaration. connect_all() calls this again when all models are loaded."""
     post_save.connect(saved, dispatch_uid=UID)
     if not apps.models_ready:
         return
@@ -37,7 +37,7 @@ def connect_all() -> None:
 
 
 def disconnect() -> None:
-    """Receive no signals any more. For tests."""
+    """Disconnect all receivers. For tests."""
     post_save.disconnect(dispatch_uid=UID)
     for model in apps.get_models():
         post_delete.disconnect(sender=model, dispatch_uid=UID)
@@ -47,7 +47,7 @@ def saved(
     *, sender: type[Model], instance: Model, created: bool, raw: bool, using: str,
     update_fields: Collection[str] | None, **_: Any,
 ) -> None:  # fmt: skip
-    """Sync the jobs of a saved row. Free if none of the saved fields is watched, and for fixtures (raw)."""
+    """Sync the jobs of a saved row. Does nothing if no saved field is watched, and for fixtures (raw)."""
     for declaration in () if raw else declarations.concerned(sender):
         if created or update_fields is None or not declaration.watched_names.isdisjoint(update_fields):
             _sync(declaration, _pks(declaration, instance, using), using)
@@ -61,7 +61,7 @@ def deleted(*, sender: type[Model], instance: Model, using: str, **_: Any) -> No
 
 
 def _pks(declaration: Declaration, instance: Model, using: str) -> Iterable[Any]:
-    """Return the primary key of the declared model's row for an instance of it, of a child or of a parent."""
+    """Return the primary keys of the declared model's rows for an instance of it, of a child or of a parent."""
     if isinstance(instance, declaration.concrete):
         return [getattr(instance, declaration.pk.attname)]
     link: Any = declaration.concrete._meta.get_ancestor_link(type(instance)._meta.concrete_model)  # type: ignore[arg-type]
@@ -71,7 +71,7 @@ def _pks(declaration: Declaration, instance: Model, using: str) -> Iterable[Any]
 
 
 def _sync(declaration: Declaration, pks: Iterable[Any], using: str) -> None:
-    """Sync in the caller's transaction, which holds the rows, or in one of its own, which locks them."""
+    """Sync in the caller's transaction, which holds the locks; without one, lock the rows in a new transaction."""
     if using not in aliases_of(declaration):
         return
     if connections[using].in_atomic_block:

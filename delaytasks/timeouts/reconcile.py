@@ -1,9 +1,9 @@
-"""The last of the layers that keep jobs true: passes over the rows of each declaration, a page at a time.
+"""Reconciliation: compare all rows of each declaration with their jobs, a page at a time, and correct the jobs.
 
-A page is read and compared without locks. Only the rows whose jobs differ are locked and synced; rows that others have
-locked are left to the next pass. After the rows come the live jobs, for those of rows that were deleted.
+A page is compared without locks. Only rows whose jobs differ are locked and synced; rows that others have locked are
+left to the next pass. After the rows, a pass compares the live jobs, to cancel those of deleted rows.
 
-The guard makes short steps, and begins a pass each RECONCILE_SECONDS. The position is in the row of Declaration.
+The guard makes short steps, and begins a pass every RECONCILE_SECONDS. The Declaration row stores the position.
 """
 
 import logging
@@ -26,8 +26,8 @@ from .sync import Synced, aliases_of, keys_of, sync
 from .wanted import among, key_text, rows
 
 PAGE = 1000
-STEP_SECONDS = 0.2  # of all declarations, in one guard
-AFTER_EDIT = timedelta(seconds=2)  # of a calendar: longer than db.calendar_days keeps what it has read
+STEP_SECONDS = 0.2  # of one step of the guard, for all declarations together
+AFTER_EDIT = timedelta(seconds=2)  # from the edit of a calendar to the pass; longer than db.calendar_days caches days
 ROWS, JOBS, DONE = "rows", "jobs", ""
 
 logger = logging.getLogger("delaytasks")
@@ -37,7 +37,8 @@ _resting: dict[tuple[str, str], float] = {}  # alias and topic of a failed pass 
 class Page(NamedTuple):
     """The result of one page.
 
-    position   the last primary key's text, or the last job's key; with `phase`, where the next page begins
+    phase      phase of the next page: ROWS, JOBS, or DONE if this page was the last
+    position   where the next page begins: after this primary key (as text) or job's key; "": at the beginning
     """
 
     synced: Synced
@@ -46,9 +47,9 @@ class Page(NamedTuple):
 
 
 def reconcile(using: str, only: Sequence[Declaration] | None = None) -> dict[str, Synced]:
-    """Make one complete pass for each of these declarations; None: for all. Return the counts by topic.
+    """Make one complete pass for each of these declarations; None: for all. Return {topic: counts}.
 
-    Does nothing for a declaration that is not applied.
+    Changes no job of a declaration that is not applied.
     """
     chosen = declarations.declarations() if only is None else only
     return {each.topic: _whole_pass(each, using) for each in chosen if using in aliases_of(each)}
@@ -70,7 +71,7 @@ def add(first: Synced, second: Synced) -> Synced:
 
 
 def step_all(using: str, seconds: float = STEP_SECONDS) -> None:
-    """Continue or begin the passes that are due, for about `seconds` in all. Called in each guard.
+    """Continue or begin the passes that are due, for about `seconds` in total. Called by the guard.
 
     A declaration whose pass fails, for example because a migration is missing, rests for RECONCILE_SECONDS.
     """
@@ -93,9 +94,9 @@ def _due(using: str, topics: Sequence[str]) -> Any:
 
 
 def calendar_changed(calendar: str, using: str) -> None:
-    """Begin a pass of each declaration that counts in this calendar, soon after the commit of the caller's transaction.
+    """Begin a pass of each declaration that uses this calendar, soon after the commit of the caller's transaction.
 
-    The pass is delayed, because other processes may use the days that they have cached for up to a second.
+    The pass is delayed, because other processes may use cached days for up to a second.
     """
     transaction.on_commit(lambda: _begin_passes(calendar), using=using, robust=True)
 
@@ -124,7 +125,7 @@ def _try_step(declaration: Declaration, using: str, deadline: float) -> None:
 def _stored_page(declaration: Declaration, using: str) -> bool:
     """Make the next page of the current pass, or begin one if that is due. Return whether there may be more.
 
-    The row of Declaration is locked, so that one process at a time makes pages.
+    The Declaration row is locked, so that only one process at a time makes pages.
     """
     now = databases.now(using)
     with transaction.atomic(using):
@@ -167,10 +168,10 @@ def _page_of_keys(declaration: Declaration, using: str, position: str) -> list[s
 
 @contextmanager
 def _without_sorting(using: str) -> Iterator[None]:
-    """Make PostgreSQL read in the order of an index.
+    """Make PostgreSQL read rows in the order of an index instead of sorting them.
 
-    If its statistics do not contain the topic yet, it expects a single job, and may read and sort all live jobs of the
-    topic for each page.
+    While its statistics do not contain a new topic, it expects a single job, and might otherwise read and sort all live
+    jobs of the topic for each page.
     """
     if connections[using].vendor != "postgresql":
         yield
@@ -179,11 +180,11 @@ def _without_sorting(using: str) -> Iterator[None]:
         with connections[using].cursor() as cursor:
             cursor.execute("SET LOCAL enable_sort = off")
         yield
-        transaction.set_rollback(True, using)  # of what was read only: the setting is as before
+        transaction.set_rollback(True, using)  # restores the setting; the block only reads
 
 
 def _without_row(declaration: Declaration, using: str, keys: Sequence[str]) -> list[Any]:
-    """Return the primary keys of those of these jobs whose row is gone."""
+    """Return the primary keys of the rows that no longer exist, for the jobs with these keys."""
     found = keys_of(declaration, [text for key in keys if (text := declaration.pk_of(key)) is not None])
     there = set(among(declaration, [pk for _, pk in found], using).values_list("pk", flat=True))
     return [pk for _, pk in found if pk not in there]
@@ -245,11 +246,13 @@ def _plan(declaration: Declaration, using: str) -> Plan:
 def apply(
     using: str, overdue: applied.Overdue | None = None, only: Sequence[Declaration] | None = None
 ) -> dict[str, Synced]:
-    """Put the new and changed ones of these declarations into force, and make a complete pass for each.
+    """Put the new and changed declarations into force, and make a complete pass for each of them.
 
-    overdue   "run", "skip", or a timedelta: what becomes of rows whose due time has passed already
+    overdue   for rows whose due time has passed already: "run" their jobs now, "skip" them, or a timedelta over which
+              the jobs are spread
+    only      apply these declarations; None: all
 
-    Raises OverdueRows, with nothing changed, if there are such rows and `overdue` is None.
+    Raises OverdueRows and changes nothing if there are such rows and `overdue` is None.
     """
     chosen = declarations.declarations() if only is None else only
     pending = [each for each in applied.not_applied(using, chosen) if using in aliases_of(each)]
@@ -263,7 +266,10 @@ def apply(
 
 
 class OverdueRows(Exception):
-    """Rows whose due time has passed already, by topic: say what becomes of them."""
+    """apply() found rows whose due time has passed already: call it again with `overdue`.
+
+    counts   {topic: number of such rows}
+    """
 
     def __init__(self, counts: dict[str, int]) -> None:
         super().__init__(counts)

@@ -1,8 +1,8 @@
 """Find the ended jobs that a declaration still needs: for each key whose row matches, the newest with a declared time.
 
-That job records that the row's due time is done. Without it the row would get another job. The retention keeps these
-jobs. The pipeline's archive leaves jobs with a declared time in the database; before it runs, forget_others() clears
-the declared time of those that no declaration needs.
+That job records that the timeout has fired for the row's due time. Without it the row would get another job. Retention
+keeps these jobs. The pipeline's archive keeps jobs with a declared time in the database; before it runs,
+forget_others() clears the declared time of those that no declaration needs.
 """
 
 from collections.abc import Sequence
@@ -35,9 +35,9 @@ def keep_done(using: str, jobs: Sequence[EndedJob]) -> set[int]:
 
 
 def _newest_of_keys(using: str, ids: Sequence[int]) -> set[int]:
-    """Return the jobs that are the newest ended job of their key with a declared time.
+    """Return the ids of those jobs that are, for their key, the newest ended job with a declared time.
 
-    A live job does not count: it forgets its declared time if the declaration cancels it.
+    Live jobs do not count, because a live job loses its declared time if the declaration cancels it.
     """
     done = Job.objects.using(using).filter(declared_due__isnull=False, ended_at__isnull=False)
     later = done.filter(topic=OuterRef("topic"), key=OuterRef("key"), pk__gt=OuterRef("pk"))
@@ -45,7 +45,7 @@ def _newest_of_keys(using: str, ids: Sequence[int]) -> set[int]:
 
 
 def forget_others(using: str, before: datetime) -> None:
-    """Clear the declared time of the jobs that ended before then and that no declaration needs."""
+    """Clear the declared time of the jobs that ended before `before` and that no declaration needs."""
     last = 0
     ended = Job.objects.using(using).filter(declared_due__isnull=False, ended_at__lt=before).order_by("pk")
     while page := list(ended.filter(pk__gt=last).values_list(*_COLUMNS)[:PAGE]):

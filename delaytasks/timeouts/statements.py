@@ -19,12 +19,12 @@ from .wanted import wanted_sql, wanted_table
 
 logger = logging.getLogger("delaytasks")
 DELAYED, CANCELLED = int(State.DELAYED), int(State.CANCELLED)
-# The live job of a key is looked up by its state, which a CHECK constraint ties to ended_at. With `ended_at IS NULL`
-# PostgreSQL may read all live jobs of the topic for each key: it expects few of them in a topic that its statistics do
-# not know yet. So only the index of all jobs by topic, key and id is left. It is read from the newest job on: one job
-# if that is live, but all jobs of the key if none is.
+# Finds the live job of a key by its state, which a CHECK constraint ties to ended_at. With `ended_at IS NULL`,
+# PostgreSQL might read all live jobs of the topic for each key, because it expects few of them while its statistics do
+# not contain the topic. By state, it can only use the index on topic, key and id, from the newest job on. It reads one
+# job if the newest is live, and all jobs of the key if none is.
 LIVE = f"job.state IN ({', '.join(str(int(state)) for state in STORED_LIVE)})"
-# What is done already matters only for a row that matches and has no live job.
+# Finds the newest job with a declared time, only for a row that matches and has no live job.
 LATEST = "live.id IS NULL AND wanted.declared_ms IS NOT NULL AND job.declared_due IS NOT NULL"
 UNMET = "unmet"  # the reason in the event of a job whose condition is no longer true
 
@@ -35,13 +35,13 @@ class Difference(NamedTuple):
     pk: str
     key: str
     declared_ms: int | None  # None: the condition is false, the field is null, or the row is gone
-    past: bool  # if_past, or the declaration's application, says that this due time is not run
+    past: bool  # True: if_past or `apply --overdue skip` skips this due time
     job_id: int | None  # of the live job
     due_ms: int | None
     attempt: int | None
-    spread_until_ms: int | None  # the due time had passed when the declaration was applied, and is spread
+    spread_until_ms: int | None  # end of the spread, if the due time had passed when the declaration was applied
     now_ms: int
-    matches: bool  # with declared_ms None: the due time cannot be computed or stored
+    matches: bool  # True: the row matches; if declared_ms is None, its due time cannot be computed or stored
 
     @property
     def change(self) -> str:
@@ -55,7 +55,7 @@ class Difference(NamedTuple):
 
     @property
     def at_ms(self) -> int:
-        """The due time of the job. A past one becomes now, or a moment until the end of the spread."""
+        """The due time of the job. A past one becomes now, or a random time before the end of the spread."""
         assert self.declared_ms is not None
         if self.spread_until_ms is not None and self.spread_until_ms > self.now_ms:
             return random.randint(self.now_ms, self.spread_until_ms)
@@ -70,11 +70,11 @@ def differences(
     gated: bool = True,
     due_times: Sequence[tuple[str, int]] | None = None,
 ) -> list[Difference]:
-    """Return what differs among these rows, in key order. Writes nothing.
+    """Return the differences between these rows and their jobs, in key order. Writes nothing.
 
-    keys        (the primary key's text, the primary key) of each row; the rows need not exist
-    gated       return nothing unless the declaration's fingerprint is the applied one
-    due_times   what the model's table says, if the caller knows it; None: it is read
+    keys        (primary key as text, primary key) of each row; the rows need not exist
+    gated       True: return nothing unless the declaration's fingerprint is the applied one
+    due_times   (primary key as text, due time in ms) of the matching rows, if the caller has them; None: read them
     """
     if not keys:
         return []
@@ -144,7 +144,7 @@ def past_sql(declaration: Declaration, d: dialects.Dialect) -> str:
 
 
 def _distinct(using: str) -> str:
-    """Return the operator that compares also nulls. SQLite knows the standard's only from version 3.39 on."""
+    """Return the operator that also compares nulls. SQLite before version 3.39 lacks the standard one."""
     return "IS NOT" if connections[using].vendor == "sqlite" else "IS DISTINCT FROM"
 
 
@@ -187,7 +187,7 @@ def _due(d: dialects.Dialect) -> str:
 def move(declaration: Declaration, rows: Sequence[Difference], using: str) -> list[StoredJob]:
     """delayed/ready → delayed with another declared due time, and with no failures. Return the moved jobs.
 
-    A job that was claimed meanwhile is left out: its worker sees the new time itself.
+    A job that was claimed meanwhile is left out: its worker tests the due time again.
     """
     d = dialects.get_dialect(using)
     values = [(row.job_id, row.pk, row.at_ms, row.declared_ms) for row in rows]
@@ -212,9 +212,9 @@ def _moved_event(row: Difference, job: StoredJob) -> Event:
 
 
 def cancel(ids: Sequence[int], using: str) -> list[Cancelled]:
-    """delayed/ready → cancelled. The jobs forget their declared time: if the condition is true again, they are made.
+    """delayed/ready → cancelled. Return the cancelled jobs.
 
-    Return the cancelled jobs.
+    Clears their declared time, so that a new job is made if the condition becomes true again.
     """
     d = dialects.get_dialect(using)
     condition, params = d.among("id", ids)

@@ -1,6 +1,6 @@
-"""Bring the live jobs of rows in line with the model's table.
+"""Sync the live jobs of rows with the model's table.
 
-One statement reads what differs; usually nothing does. Then one makes jobs, one moves, and one cancels them.
+One statement finds the differences, which are rare. Then up to three statements make, move and cancel jobs.
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,16 +33,15 @@ class Synced(NamedTuple):
 def sync(
     declaration: Declaration, pks: Iterable[Any], *, using: str, lock: bool = True, skip_locked: bool = False
 ) -> Synced:
-    """Make, move and cancel the jobs of these rows as the table says, in the caller's transaction.
+    """Make, move and cancel the jobs of these rows according to the table, in the caller's transaction.
 
     pks          primary keys, or their texts; the rows need not exist: the jobs of deleted rows are cancelled
-    lock         lock the rows first, in key order, so that nobody changes them until the transaction ends. False: the
-                 caller holds them
-    skip_locked  leave out the rows that others have locked, and return their primary keys as locked_pks. Otherwise
-                 wait for them
+    lock         True: lock the rows first, in key order, until the transaction ends. False: the caller has locked them
+    skip_locked  True: leave out the rows that others have locked, and return their primary keys as locked_pks.
+                 False: wait for them
 
-    Never changes a job that is running, or one whose declared time is right already: retries, snoozes and the moves of
-    people stand. Does nothing while the declaration's fingerprint is not applied.
+    Never changes a job that is running, or whose declared time is correct already: the due time of a retry, of a snooze
+    or of a job that a person moved stays. Does nothing while the declaration's fingerprint is not the applied one.
 
     Raises BadInput if the database has no jobs or not the model's table.
     """
@@ -71,7 +70,7 @@ def aliases_of(declaration: Declaration) -> list[str]:
 
 
 def keys_of(declaration: Declaration, pks: Iterable[Any]) -> list[tuple[str, Any]]:
-    """Return (text, primary key) for each, without duplicates and without those that no key can have."""
+    """Return (text, primary key) for each, without duplicates and without those that a job's key cannot contain."""
     found: dict[str, Any] = {}
     for pk in pks:
         try:
@@ -87,7 +86,7 @@ def keys_of(declaration: Declaration, pks: Iterable[Any]) -> list[tuple[str, Any
 def lock_rows(
     declaration: Declaration, keys: Sequence[tuple[str, Any]], using: str, *, skip_locked: bool
 ) -> tuple[list[tuple[str, Any]], list[Any]]:
-    """Lock rows in key order. Return the keys to work on, with those of deleted rows, and the locked primary keys."""
+    """Lock rows in key order. Return the keys to sync, deleted rows included, and the keys that others have locked."""
     wanted = [pk for _, pk in keys]
     held = {row.pk for row in lockable(declaration, using, skip_locked=skip_locked).filter(pk__in=wanted)}
     missing = [pk for pk in wanted if pk not in held] if skip_locked else []
@@ -96,11 +95,11 @@ def lock_rows(
 
 
 def lockable(declaration: Declaration, using: str, *, skip_locked: bool, whole: bool = False) -> Any:
-    """Return the model's rows in key order, to be locked with those of the models that it inherits from.
+    """Return a query that locks the model's rows, with their rows in parent models' tables, in key order.
 
-    whole   with all columns, as instances of the declared model, which may be a proxy
+    whole   True: read all columns, as instances of the declared model, which may be a proxy
 
-    NO KEY UPDATE lets others insert rows that refer to these.
+    It uses NO KEY UPDATE, which lets others insert rows that refer to these.
     """
     parents = _parent_links(declaration.concrete)
     table = declaration.model._base_manager.using(using) if whole else rows(declaration, using)
@@ -109,7 +108,7 @@ def lockable(declaration: Declaration, using: str, *, skip_locked: bool, whole: 
     if whole:
         return locking
     keys = {parent._meta.pk.name for parent in declaration.concrete._meta.get_parent_list()}
-    return locking.only("pk", *keys)  # Python cannot read each value: PostgreSQL's infinity
+    return locking.only("pk", *keys)  # other columns may have values that Python cannot read: PostgreSQL's infinity
 
 
 def _parent_links(model: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""timeout(): declare a timeout on a model, beside its handler."""
+"""timeout(): declare a timeout on a model, together with its handler."""
 
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
@@ -37,27 +37,27 @@ def timeout(
     expires: timedelta | float | int | None = None,
     **options: Unpack[RowHandlerOptions],
 ) -> "Callable[[Function[Row]], Handle[Function[Row]]]":
-    """Declare that each row of a model which matches a condition has a job, and register the job's handler.
+    """Declare that each row of a model that matches a condition has a job, and register the job's handler.
 
         @timeout(Order, on="created_at", after=timedelta(minutes=30), while_=Q(state="open"))
         def close_unpaid(order: Order, job: RunningJob) -> None:
             order.close()
 
     model      the model. Saving, changing and deleting its rows makes, moves and cancels their jobs
-    on         the name of its DateTimeField from which the due time is counted; null: the row has no job
-    after      how long after that the job is due: a timedelta from 0 on, or the name of a DurationField. With
-               calendar= also a number of working days
-    before     the same, before that time. Neither: at that time
-    while_     Q: only rows that match it have a job. It may use the model's fields and follow foreign keys, and
+    on         name of the DateTimeField from which the due time is counted. A row where it is null has no job
+    after      how long after that time the job is due: a timedelta, 0 or more, or the name of a DurationField; with
+               calendar= also days(n), working days
+    before     how long before that time, in the same forms. Without after and before, the job is due at that time
+    while_     Q: only rows that match it have a job. It may use the model's fields and follow foreign keys, but
                nothing that depends on the time or the session. None: all rows
     if_past    for a due time that has passed already when it is noticed: "run" the job now, "skip" it, or a
-               timedelta: run it unless it is older
+               timedelta: run it unless the due time passed longer ago
     calendar   Calendar in whose open time after and before count; None: elapsed time
     topic      str; None: "<app_label>.<model>.<function>"
     using      alias of the only database whose rows have jobs; None: all that have jobs and the model's table
 
     The other options are those of handler(). The function receives the row, locked until the end of an atomic
-    handler, and the RunningJob. Just before, the condition and the due time are tested again: if the condition is
+    handler, and the RunningJob. The condition and the due time are tested again just before: if the condition is
     false or the row is gone, the job ends as skipped; if the due time has changed, the job is moved.
 
     A declaration fires once for each row and due time. `manage.py delaytasks timeouts apply` puts a new or changed

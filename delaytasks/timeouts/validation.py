@@ -67,7 +67,7 @@ def _fields(declaration: Declaration) -> Iterator[Problem]:
             "delaytasks.E041",
             f"Timeout {declaration.topic!r}: on={declaration.on!r} must be a DateTimeField of {_label(declaration)}, "
             f"but that field {found}.",
-            "Name a DateTimeField. A date without time and zone says no moment.",
+            "Name a DateTimeField: a date without time and zone is not a point in time.",
         )
     span = declaration.span.count * timedelta(1) if isinstance(declaration.span, WorkingDays) else declaration.span
     if isinstance(span, timedelta) and span > LONGEST:
@@ -110,7 +110,7 @@ def _conditions(declaration: Declaration) -> Iterator[Problem]:
 
 
 def _condition(declaration: Declaration, condition: Q, its: str) -> list[Problem]:
-    """Return the problems of a condition, of the first kind that it has. Their messages begin with `its`."""
+    """Return the problems of a condition, only those of the first kind found. Their messages begin with `its`."""
     kinds = (_relations, _queries, _objects, _naive_values, _nul_texts, _wrong_values)
     return next(filter(None, (list(kind(declaration, condition, its)) for kind in kinds)), [])
 
@@ -137,8 +137,8 @@ def _queries(declaration: Declaration, condition: Q, its: str) -> Iterator[Probl
         yield Problem(
             "delaytasks.E044",
             f"{its} uses {found[0]!r}, whose value depends on the time or on the session and not on the row alone.",
-            "Compare fields with fixed values. What depends on the time is said with on=, after= and before=. Instead "
-            "of a subquery, follow a foreign key: Q(customer__active=True).",
+            "Compare fields with fixed values. For conditions on the time, use on=, after= and before=. Instead of a "
+            "subquery, follow a foreign key: Q(customer__active=True).",
         )
 
 
@@ -149,7 +149,7 @@ def _objects(_: Declaration, condition: Q, its: str) -> Iterator[Problem]:
             "delaytasks.E044",
             f"{its} has a value of the type {nameless!r}, which has another text in each process, so that no process "
             "would recognize the declaration as applied.",
-            "Give the value that the column has: a text, a number, a date, or a list of these.",
+            "Give a value as it is stored in the column: a text, a number, a date, or a list of these.",
         )
 
 
@@ -158,7 +158,7 @@ def _naive_values(declaration: Declaration, condition: Q, its: str) -> Iterator[
     if naive is not None:
         yield Problem(
             "delaytasks.E044",
-            f"{its} compares a moment with {naive!r}, which has no time zone, so that a setting decides what it means.",
+            f"{its} compares a time with {naive!r}, which has no time zone: its meaning would depend on TIME_ZONE.",
             "Give an aware datetime, such as datetime(2030, 1, 31, tzinfo=UTC).",
         )
 
@@ -167,27 +167,27 @@ def _nul_texts(_: Declaration, condition: Q, its: str) -> Iterator[Problem]:
     found = next((each for each in conditions.values(condition) if isinstance(each, str) and "\0" in each), None)
     if found is not None:
         yield _wrong(
-            its, f"PostgreSQL has no text with a NUL character, such as {found!r:.80}", "Remove the character."
+            its, f"PostgreSQL cannot store a text with a NUL character, {found!r:.80}", "Remove the character."
         )  # fmt: skip
 
 
 def _wrong_values(declaration: Declaration, condition: Q, its: str) -> Iterator[Problem]:
     try:
         _compile(declaration, condition)
-    except DatabaseError:  # a type that must ask the server: without one, nothing is known
+    except DatabaseError:  # a field that asks the database, which does not answer: its value cannot be checked
         return
-    except Exception as error:  # whatever a field says to a wrong value: otherwise each save would fail with it
+    except Exception as error:  # any error of a field about its value: without this check, each save would fail with it
         said = " ".join(error.messages) if isinstance(error, ValidationError) else str(error)
         yield _wrong(its, said, "Write the condition as you would in Order.objects.filter(...).")
 
 
 def _compile(declaration: Declaration, condition: Q) -> None:
-    """Prepare a condition and its values as a query does. Raises what that raises."""
+    """Compile a query with the condition. Raises the errors of its fields and values."""
     given = declaration.using
     alias = given if given is not None and given in connections else router.db_for_write(declaration.concrete)
     query = declaration.concrete._base_manager.using(alias).filter(condition).query
     for lookup in _lookups(query.where):
-        if lookup.prepare_rhs and lookup.rhs_is_direct_value():  # some fields leave it to the database to refuse it
+        if lookup.prepare_rhs and lookup.rhs_is_direct_value():  # some fields leave this to the database
             is_list = isinstance(lookup, FieldGetDbPrepValueIterableMixin)
             for value in lookup.rhs if is_list else [lookup.rhs]:
                 _check_value(lookup.lhs.output_field, value)
@@ -200,7 +200,7 @@ def _compile(declaration: Declaration, condition: Q) -> None:
 def _check_value(field: Any, value: Any) -> None:
     try:
         field.to_python(value)
-    except (AttributeError, TypeError, ValueError) as error:  # of a field that does not say it as a ValidationError
+    except (AttributeError, TypeError, ValueError) as error:  # some fields do not raise a ValidationError
         raise ValueError(f"{value!r} is not a value of a {type(field).__name__}: {error}") from error
 
 
@@ -233,7 +233,7 @@ def _is_reverse(lookup: str, model: Any) -> bool:
 
 
 def _depends_on_zone(lookup: str, model: Any) -> bool:
-    """Return whether a lookup takes a part of a moment, which depends on the current time zone: "created_at__date"."""
+    """Return whether a lookup extracts a part of a datetime by the current time zone: "created_at__date"."""
     field = conditions.last_field(lookup, model)
     rest = lookup[len(conditions.field_path(lookup, model)) :].strip("_").split(LOOKUP_SEP)
     if not isinstance(field, models.DateTimeField) or not rest[0]:

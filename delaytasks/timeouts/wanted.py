@@ -1,7 +1,7 @@
-"""The jobs that should exist: the rows of the model whose condition is true, with the job's key and due time.
+"""Query the jobs that should exist: the rows of the model whose condition is true, with the job's key and due time.
 
-Integer, text and UUID primary keys become the text that Python writes in SQL; other keys, and due times that a calendar
-computes, are computed in Python.
+SQL converts integer, text and UUID primary keys to the same text as Python. Other keys, and due times that need a
+calendar, are computed in Python.
 """
 
 import logging
@@ -34,15 +34,15 @@ _TEXTS = (models.CharField, models.SlugField)
 
 
 def rows(declaration: Declaration, using: str) -> "QuerySet[Any]":
-    """Return all rows of the model's table, also those that the model's own managers hide."""
+    """Return all rows of the model's table, including those that the model's own managers hide."""
     return declaration.concrete._base_manager.using(using).order_by()
 
 
 def among(declaration: Declaration, pks: Sequence[Any], using: str) -> "QuerySet[Any]":
     """Return those of these rows that exist."""
     found = rows(declaration, using).filter(pk__in=pks)
-    if len(pks) > 1 and all(isinstance(pk, int) for pk in pks):  # so that PostgreSQL reads the range of a page
-        found = found.filter(pk__gte=min(pks), pk__lte=max(pks))  # a relation as primary key has no `range`
+    if len(pks) > 1 and all(isinstance(pk, int) for pk in pks):  # so that PostgreSQL reads only the range of a page
+        found = found.filter(pk__gte=min(pks), pk__lte=max(pks))  # not pk__range: a relation as primary key lacks it
     return found
 
 
@@ -53,9 +53,9 @@ def matching(declaration: Declaration, found: "QuerySet[Any]") -> "QuerySet[Any]
 
 
 def wanted_sql(declaration: Declaration, pks: Sequence[Any], using: str) -> tuple[str, list[Any]]:
-    """Return the SQL of a query of (key's text, due time in ms) for the matching rows, and its parameters.
+    """Return the SQL of a query of (primary key as text, due time in ms) for the matching rows, and its parameters.
 
-    The due time is null for a row that has no job, because its due time cannot be computed or stored.
+    The due time is null if it cannot be computed or stored: such a row has no job.
     """
     in_python = declaration.calendar or declaration.computes_due_times
     text = None if in_python else _text_sql(declaration, "pk", connections[using].vendor)
@@ -72,7 +72,7 @@ def wanted_sql(declaration: Declaration, pks: Sequence[Any], using: str) -> tupl
 
 
 class _Key(Value):
-    """The place of the primary key in SQL that is kept: it is its own parameter."""
+    """Placeholder of the primary key in cached SQL. It is its own parameter, which _found_sql() replaces by the key."""
 
     def as_sql(self, compiler: Any, connection: Any) -> Any:
         return "%s", [self]
@@ -84,7 +84,7 @@ _kept: "WeakKeyDictionary[Declaration, dict[str, tuple[str, list[Any]]]]" = Weak
 def _found_sql(declaration: Declaration, pks: Sequence[Any], using: str) -> tuple[str, list[Any]]:
     """Return Django's SQL of (primary key, due time) for the matching rows, and its parameters.
 
-    That for one row is kept, because each save needs it: to build it takes longer than to execute it.
+    The SQL for a single row is cached: each save needs it, and building it takes longer than executing it.
     """
     if len(pks) != 1 or pks[0] is None or declaration.pk.is_relation:
         return _compile(declaration, among(declaration, pks, using), using)
@@ -122,7 +122,7 @@ def _with_due(declaration: Declaration, found: "QuerySet[Any]") -> "QuerySet[Any
 
 
 class _InUtc(Func):
-    """A moment as the time in UTC, and back. In another zone of the session a day may have 23 hours in PostgreSQL."""
+    """Convert a moment to naive UTC, or back. In another time zone, PostgreSQL may add days that have 23 hours."""
 
     template = "(%(expressions)s AT TIME ZONE 'UTC')"
     output_field = DateTimeField()
@@ -150,7 +150,10 @@ class _LengthSeconds(_Seconds):
 
 
 def _if_near(seconds: Any, moment: Any) -> Any:
-    """Return the moment, or null where `seconds`, computed without overflow, is over a day from what a job can have."""
+    """Return the moment, or null if it is more than a day outside the range of due times.
+
+    seconds   the moment in seconds since 1970, computed without overflow
+    """
     low, high = -86_400, LAST_MS // 1000 + 86_400
     return Case(When(Range(seconds, (low, high)), then=moment), default=None, output_field=DateTimeField())
 
@@ -161,7 +164,7 @@ def representable_sql(ms: str) -> str:
 
 
 def wanted_table(found: Sequence[tuple[str, int | None]], using: str) -> tuple[str, list[Any]]:
-    """Return the SQL of these pairs of (key's text, due time in ms), and its parameters."""
+    """Return the SQL of a table with these pairs of (primary key as text, due time in ms), and its parameters."""
     if not found:
         return "SELECT CAST(NULL AS text), CAST(NULL AS bigint) WHERE 1 = 0", []
     return dialects.get_dialect(using).table(["text", "bigint"], found)
@@ -219,23 +222,23 @@ def _in_python(declaration: Declaration, pks: Sequence[Any], using: str) -> Iter
 
 
 def _due_ms(declaration: Declaration, moment: datetime | None, span: Any = None) -> int | None:
-    """Return the due time in ms since 1970; None: there is none, or no job can have it.
+    """Return the due time in ms since 1970; None if there is none, or if it is outside the range of due times.
 
-    span   the value of the DurationField
+    span   the value of the DurationField, if the declaration names one
     """
     calendar = declaration.calendar
     if moment is not None and calendar is not None:
         span = span if declaration.duration_field else declaration.span
         try:
             moment = calendar.subtract(moment, span) if declaration.is_before else calendar.add(moment, span)
-        except (BadInput, OverflowError):  # the calendar has not so much open time
+        except (BadInput, OverflowError):  # the calendar has too little open time
             return None
     due_ms = None if moment is None else to_ms(moment)
     return due_ms if due_ms is not None and 0 <= due_ms <= LAST_MS else None
 
 
 def key_text(declaration: Declaration, pk: Any) -> str | None:
-    """Return a primary key as the key of its job has it, or None, with a warning, if no key can have it."""
+    """Return a primary key as text for its job's key. If a key cannot contain it, log a warning and return None."""
     try:
         text = pk_text(declaration.pk, declaration.label, pk)
         if len(declaration.key_of(text)) > MAX_KEY:

@@ -117,7 +117,7 @@ def test_overdue_rows_are_run_skipped_or_spread(db_clock: Any, overdue: str, job
 
 @pytest.mark.parametrize(
     ("overdue", "message"),
-    [("never", "none of run, skip"), ("spread", "none of run, skip"), ("spread=x", "not an age"),
+    [("never", "not run, skip"), ("spread", "not run, skip"), ("spread=x", "not an age"),
      ("spread=0s", "more than 0")],
 )  # fmt: skip
 def test_a_wrong_overdue_is_refused(overdue: str, message: str) -> None:

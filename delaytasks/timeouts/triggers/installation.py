@@ -16,11 +16,11 @@ LOCK_TIMEOUT_SECONDS = 10  # CREATE TRIGGER waits for the writers of its table, 
 
 
 class TableReport(NamedTuple):
-    """The triggers of a table.
+    """The state of a table's triggers.
 
-    columns   the watched columns; empty: no declaration depends on the table any more
-    wanted    whether they were installed, and not removed by the command
-    marks     the number of changed rows that wait for a worker
+    columns   the watched columns; empty: no declaration depends on the table
+    wanted    True: the triggers were installed and not removed by the command
+    marks     the number of changes that a worker still has to process
     """
 
     table_name: str
@@ -31,17 +31,17 @@ class TableReport(NamedTuple):
 
     @property
     def problem(self) -> str:
-        """The problem with the trigger, or ""."""
+        """The problem with the triggers, or ""."""
         if not self.columns:
             return "no declared timeout depends on the table"
         if self.state == "missing" and not self.wanted:
             return ""
-        return {"missing": "they are missing", "different": "their text is not the current one",
+        return {"missing": "they are missing", "different": "their SQL is not up to date",
                 "disabled": "they are disabled", "installed": ""}[self.state]  # fmt: skip
 
     @property
     def remedy(self) -> str:
-        """The command that mends the problem."""
+        """The command that solves the problem."""
         return f"manage.py delaytasks timeouts triggers {'install' if self.columns else 'remove'} {self.table_name}"
 
 
@@ -86,7 +86,7 @@ def _create(connection: Any, table: WatchedTable) -> None:
         _limit_waiting(connection)
         statements.create(connection, table)
         TimeoutTrigger.objects.using(using).get_or_create(table_name=table.name)
-        TimeoutMark.objects.using(using).create(table_name=table.name)  # changes until now were not marked
+        TimeoutMark.objects.using(using).create(table_name=table.name)  # all rows: earlier changes were not marked
 
 
 def _limit_waiting(connection: Any) -> None:
@@ -123,7 +123,7 @@ def reinstall(using: str) -> list[str]:
         return []
     wanted, present, known = _wanted(using), statements.tables(connection), watched(using)
     for name in wanted - set(known) - set(connection.introspection.table_names()):
-        _forget(connection, name)  # renamed or dropped
+        _forget(connection, name)  # the table was renamed or dropped
     outdated = [
         name for name in sorted(wanted | present) if name in known and _is_outdated(connection, known[name].table)
     ]
@@ -144,7 +144,7 @@ def problems(using: str) -> Iterator[TableReport]:
 def _connection(using: str) -> Any:
     connection = connections[using]
     if not statements.supports(connection):
-        raise BadInput(f"The database {using!r} is {connection.vendor}: triggers are for PostgreSQL and SQLite.")
+        raise BadInput(f"The database {using!r} is {connection.vendor}: triggers need PostgreSQL or SQLite.")
     return connection
 
 

@@ -1,7 +1,7 @@
-"""Drain the marks of changed rows: bring the jobs of these rows in line with their tables.
+"""Drain the marks of changed rows: sync the jobs of each marked row, then delete its marks.
 
 Any number of processes may do this at the same time: each page of marks is locked by one of them. A row that is locked
-is left out, and keeps its mark: what its transaction changes is not visible yet.
+is skipped and keeps its mark, because the changes of the transaction that locks it are not visible yet.
 """
 
 import functools
@@ -24,29 +24,29 @@ from ..sync import sync
 from .watched import Watched, watched
 
 logger = logging.getLogger("delaytasks")
-PAGE = 1000  # marks, and rows that refer to marked rows, in one transaction
+PAGE = 1000  # the most marks, or rows that refer to marked rows, in one transaction
 PASS_SECONDS = 0.3  # of one pass of the guard, whose thread also makes due jobs ready
-_positions: dict[str, int] = {}  # alias -> the last mark that this process has read in a pass without an end
+_positions: dict[str, int] = {}  # alias -> id of the last mark read, if the last pass ran out of time
 
 
 def add(declaration: Declaration, pks: Iterable[Any], using: str) -> None:
-    """Mark rows of a declaration's model, in the caller's transaction: they are locked now, and synced afterwards.
+    """Mark rows of a declaration's model that are locked now, so that they are synced later.
 
-    The table need not have triggers.
+    Writes in the caller's transaction. The table need not have triggers.
     """
     table_name = declaration.concrete._meta.db_table
     TimeoutMark.objects.using(using).bulk_create([TimeoutMark(table_name=table_name, row_pk=str(pk)) for pk in pks])
 
 
 def drain_for_a_while(using: str) -> None:
-    """Drain the marks for about 0.3 seconds, starting where the last call stopped. Called by each guard."""
+    """Drain marks for about 0.3 seconds, starting where the last call stopped. Called by the guard."""
     drain(using, seconds=PASS_SECONDS)
 
 
 def drain(using: str, *, seconds: float = math.inf) -> int:
-    """Read all marks once, or as many as are read in this time. Return how many were deleted.
+    """Process all marks once, or as many as fit into `seconds`. Return how many were deleted.
 
-    Only marks of rows that are locked, or that cannot be synced now, stay. They are read again by the next call.
+    The marks of rows that are locked, or that cannot be synced now, are kept for the next call.
     """
     tables = _drained_tables(using)
     deadline, after, deleted = time.monotonic() + seconds, _positions.pop(using, 0), 0
@@ -65,7 +65,7 @@ def drain(using: str, *, seconds: float = math.inf) -> int:
 def _drained_tables(using: str) -> dict[str, Watched]:
     """Return the watched tables, except those with a declaration that is applied with another fingerprint.
 
-    The marks of such a table wait for a process with that fingerprint: this one would delete them and do nothing.
+    Marks of such a table wait for a process with that fingerprint. This process would delete them without a sync.
     """
     if not declarations() or not TimeoutMark.objects.using(using).exists():
         return {}
@@ -84,7 +84,7 @@ def _applied_otherwise(topics: Iterable[str], using: str) -> set[str]:
 class Page(NamedTuple):
     """The result of a page of marks.
 
-    unfinished   more rows refer to these marks' rows; the marks have a new position
+    unfinished   True: more rows refer to the marked rows; the marks store where to continue
     """
 
     size: int
@@ -172,7 +172,7 @@ def _sync(declaration: Declaration, pks: Sequence[Any], using: str) -> Sequence[
     """Sync rows. Return the keys of those that are locked; None if the rows could not be read."""
     try:
         return sync(declaration, pks, using=using, skip_locked=True).locked_pks if pks else ()
-    except Exception as error:  # for example a column that is not migrated yet: the other tables' marks go on
+    except Exception as error:  # for example a column that is not migrated yet; go on with the marks of other tables
         if is_retryable(error) or not connections[using].is_usable():
             raise
         logger.warning("%s: %s changed rows could not be synced, trying again: %s", declaration.topic, len(pks), error)

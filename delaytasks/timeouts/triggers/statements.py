@@ -19,8 +19,8 @@ _ROW_INSERT_UPDATE_DELETE = 1 | 4 | 8 | 16  # pg_trigger.tgtype of AFTER INSERT 
 # TG_ARGV: the table, the key's column, the other watched columns. The table's name at the time of the installation:
 # TG_TABLE_NAME would be the name of a partition.
 # A fixed search_path: otherwise a caller's own operators would run with the rights of this function's owner.
-# `new_row -> watched IS NULL`: the column is gone or has a new name (an SQL NULL is a JSON null). Each change is marked
-# until the trigger is installed again; a key's column that is gone gives a mark for all rows.
+# `new_row -> watched IS NULL`: the column was dropped or renamed (an SQL NULL is a JSON null). Then each change is
+# marked until the trigger is installed again. Without the key's column, a mark has no key and stands for all rows.
 _FUNCTION_BODY = """
 DECLARE
     old_row jsonb;
@@ -78,7 +78,7 @@ class WatchedTable:
 
 
 def supports(connection: Any) -> bool:
-    """Return whether there are triggers for this kind of database."""
+    """Return whether this module has triggers for this kind of database."""
     return connection.vendor in _FOUND
 
 
@@ -122,7 +122,7 @@ def _quoted_schema(connection: Any) -> str:
 
 
 def _sqlite(connection: Any, table: WatchedTable) -> dict[str, str]:
-    """Return a statement for each trigger. An UPDATE marks the row even if it writes the values that were there."""
+    """Return a statement for each trigger. An UPDATE marks the row even if it does not change a value."""
     quote = connection.ops.quote_name
     on, key = quote(table.name), quote(table.key)
     watched = ", ".join(map(quote, (table.key, *table.columns)))
@@ -179,7 +179,7 @@ def exists(connection: Any, table_name: str) -> bool:
 
 
 def tables(connection: Any) -> set[str]:
-    """Return the names of the tables that have triggers, whatever their text."""
+    """Return the names of the tables that have triggers, including outdated ones."""
     with connection.cursor() as cursor:
         cursor.execute(_TABLES[connection.vendor])
         return {name for (name,) in cursor.fetchall()}
@@ -208,7 +208,7 @@ def _find(connection: Any, table_name: str) -> list[tuple[Any, ...]]:
 
 
 def _split(arguments: Any) -> list[str]:
-    """Return the trigger's arguments; pg_trigger.tgargs ends each with a zero byte."""
+    """Split pg_trigger.tgargs into the trigger's arguments: each ends with a zero byte."""
     return [each.decode() for each in bytes(arguments).split(b"\0")[:-1]]
 
 

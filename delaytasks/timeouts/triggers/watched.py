@@ -18,7 +18,7 @@ from .statements import WatchedTable
 class Dependent:
     """A declaration whose jobs depend on the rows of a table.
 
-    path   the lookup from the declaration's model to the model of that table, such as "customer"; "": its own table
+    path   the lookup from the declaration's model to the table's model, such as "customer"; "": it is the same model
     pk     the primary key field of the model of that table
     """
 
@@ -28,13 +28,13 @@ class Dependent:
 
     @property
     def name(self) -> str:
-        """Topic and path, the same in each process: "shop.order.close_unpaid customer"."""
+        """Topic and path, equal in all processes: "shop.order.close_unpaid customer"."""
         return f"{self.declaration.topic} {self.path}"
 
     def page(self, keys: Sequence[Any] | None, after: Any, limit: int, using: str) -> list[Any]:
-        """Return primary keys of the declaration's model, in order, of rows that refer to rows of the table.
+        """Return primary keys of the declaration's model, in order, for rows that refer to rows of the table.
 
-        keys    primary keys of the table; None: all rows of the declaration's model
+        keys    primary keys of the table; None: return all rows of the declaration's model
         after   the primary key to continue after; None: from the beginning
         """
         found = rows(self.declaration, using)
@@ -47,7 +47,7 @@ class Dependent:
 
 @dataclass(frozen=True)
 class Watched:
-    """A watched table, and the declarations that depend on it by name."""
+    """A watched table, and the declarations that depend on it, sorted by name."""
 
     table: WatchedTable
     dependents: tuple[Dependent, ...]
@@ -62,7 +62,7 @@ class Watched:
         while field.is_relation:
             field = field.target_field
         value = field.to_python(row_pk)
-        if isinstance(field, DecimalField) and value is not None:  # SQLite drops zeros at the end
+        if isinstance(field, DecimalField) and value is not None:  # SQLite drops trailing zeros
             value = value.quantize(Decimal(1).scaleb(-field.decimal_places))
         return value
 
@@ -89,7 +89,7 @@ def watched(using: str) -> dict[str, Watched]:
 
 
 def _fields(declaration: Declaration) -> Iterator[tuple[Any, Any, str]]:
-    """Yield (model, its own field, path to the model) for each field that decides."""
+    """Yield (model, its own field, path to the model) for each field that jobs of the declaration depend on."""
     yield declaration.concrete, declaration.pk, ""
     for lookup in sorted(declaration.paths):
         model: Any = declaration.concrete

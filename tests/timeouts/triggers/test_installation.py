@@ -137,7 +137,7 @@ def test_dropped_triggers_are_reported_with_the_command_that_mends_it(close: Dec
 def test_triggers_without_a_newly_watched_column_are_reported(close: Declaration, declare: Declare) -> None:
     command("install")
     declare(Order, topic="order.remind", while_=Q(note=""))
-    assert "their text is not the current one" in warnings()[0].msg
+    assert "their SQL is not up to date" in warnings()[0].msg
     assert_mended_by_its_hint()
 
 
