@@ -1,6 +1,7 @@
-"""Decide, when a firing begins, whether it runs: the options missed=, within= and running= of its schedule.
+"""Decide whether a firing runs when it begins, by the options missed=, within= and running= of its schedule.
 
-The executor calls handlers through call(). Jobs that no schedule has made are passed on without a query.
+A firing is a job that a schedule has made. The executor calls all handlers through call(), which makes no query for
+other jobs.
 """
 
 import logging
@@ -27,12 +28,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("delaytasks")
 QUEUE_SECONDS = 1.0  # how long a firing with running="queue" waits before it looks again
-NONE_WITHIN_MS = 60_000  # with missed="none" and no within=, what begins later is missed
+NONE_WITHIN_MS = 60_000  # the default of within= if missed="none"
 _FIRING = re.compile(rf"(?:(?P<name>[A-Za-z0-9._-]{{1,100}})@|(?P<series>.{{1,228}})#)(?P<label>{LABEL})", re.ASCII)
 
 
 def call(handler: Handler, argument: Any) -> Any:
-    """Call the handler's function with a job, or with the jobs of a list that are not skipped. Return its result."""
+    """Call the handler's function with a job, or with those jobs of a list that are not skipped. Return its result."""
     if isinstance(argument, list):
         return _call_batch(handler, argument)
     decision = decide(argument)
@@ -61,7 +62,7 @@ class Instead(NamedTuple):
 
 
 def decide(job: "RunningJob") -> Instead | None:
-    """Return None if the job runs, otherwise what happens instead."""
+    """Return None if the handler is to be called, otherwise the result to use instead."""
     match = _FIRING.fullmatch(job.key)
     if match is None:
         return None
@@ -80,15 +81,15 @@ def decide(job: "RunningJob") -> Instead | None:
 
 
 class Run(NamedTuple):
-    """A run of a schedule that begins, or is skipped for a reason."""
+    """A run of a schedule that begins or is skipped. Passed to observers."""
 
     schedule: str
     is_series: bool
     late_ms: int
-    skipped: str
+    skipped: str  # the reason; "": it is not skipped
 
 
-observers: list[Callable[[Run], None]] = []  # called when a run begins; they must not raise
+observers: list[Callable[[Run], None]] = []  # called when a run begins or is skipped; they must not raise
 
 
 def _notify_observers(run: Run) -> None:
@@ -139,7 +140,7 @@ def _may_be_skipped(row: "Schedule", job: "RunningJob", label: str) -> bool:
     """
     if job.attempt > 1 or label.startswith("now:"):
         return False
-    backfilled = job.due_ms <= job.created_ms  # what a person moves is due after it was made
+    backfilled = job.due_ms <= job.created_ms  # a job that a person has moved is due after its creation
     return backfilled or _is_at_its_time(row, job, label)
 
 
@@ -163,7 +164,7 @@ def _has_later(row: "Schedule", job: "RunningJob", now_ms: int) -> bool:
             made = [transitions.find_latest(job.using, job.topic, prefix + later.label) for prefix in prefixes]
             found = [each for each in made if each is not None]
             if not found or any(each.state != State.CANCELLED or each.attempt for each in found):
-                return True  # a skipped job has an attempt
+                return True  # also if the later firing was skipped: its job has an attempt
             due = later.due
     except BadInput:
         return False
@@ -171,10 +172,10 @@ def _has_later(row: "Schedule", job: "RunningJob", now_ms: int) -> bool:
 
 
 def _occupied(row: "Schedule", job: "RunningJob") -> bool:
-    """Return whether another job of the schedule runs; if not, note that this one does.
+    """Return whether another job of the schedule is running. If not, store this job as the running one.
 
-    The row of ScheduleRun is locked from here to the end of an atomic handler's transaction; whoever finds it locked
-    is second. For other handlers, whose transaction ends here, the note counts as long as its job is held.
+    An atomic handler's transaction keeps the ScheduleRun row locked to its end: another job that finds the row locked
+    knows that this one is running. For other handlers, the stored job counts as running while its lease is held.
     """
     with transaction.atomic(job.using):
         run = _lock_run(job.using, row)
@@ -188,7 +189,7 @@ def _occupied(row: "Schedule", job: "RunningJob") -> bool:
 
 
 def _lock_run(using: str, row: "Schedule") -> "ScheduleRun | None":
-    """Lock the schedule's row of ScheduleRun, or add it, and return it. None: another run has locked it."""
+    """Lock the schedule's ScheduleRun row and return it; add it if it is missing. None: another run has locked it."""
     from ..models import ScheduleRun
 
     runs = ScheduleRun.objects.using(using)

@@ -1,7 +1,7 @@
 """Cron expressions as in Debian's cron, parsed by the library cronsim. Ambiguous ones are refused.
 
-An expression whose minute and hour both do not begin with a star is a fixed wall time: it runs once in an overlap, and
-at the end of a gap. All other expressions follow elapsed time.
+If neither the minute nor the hour begins with a star, the expression means fixed wall times: by default it runs once at
+a time that clocks show twice, and at the end of a gap for a time that they skip. Others follow elapsed time.
 """
 
 import re
@@ -77,7 +77,7 @@ def check(expression: object) -> str:
 def _check_field(name: str, field: str) -> None:
     parts = field.split(",")
     if len(parts) > 1 and "*" in parts:
-        raise BadSchedule(f"The {name} {field!r} of cron is every value and others: write '*' alone.")
+        raise BadSchedule(f"The {name} {field!r} of cron combines '*' with other values: write '*' alone.")
     for part in parts:
         if _LAST_WITH_STEP.match(part):
             raise BadSchedule(f"The {name} {part!r} of cron has a step after the last day, which means nothing.")
@@ -91,7 +91,7 @@ def _check_range(name: str, part: str) -> None:
         return
     first, last = (_NAMES.get(text, int(text) if text.isdigit() else None) for text in match.groups())
     if first is None or last is None:
-        return  # cronsim says what is wrong
+        return  # cronsim reports the error
     if first >= last:
         kind = "has only one value" if first == last else "is backwards"
         raise BadSchedule(f"The {name} {part!r} of cron {kind}: write one value, or a range from lower to higher.")

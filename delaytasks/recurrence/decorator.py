@@ -1,4 +1,4 @@
-"""recurring(): declare a schedule in code, beside its handler."""
+"""recurring(): declare a schedule in code, together with its handler."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -40,27 +40,27 @@ def recurring(
         @recurring("report.daily", cron="30 2 * * 1-5", tz="Europe/Berlin", within=hours(6))
         def daily_report(job: RunningJob) -> None: ...
 
-    name     str, of the schedule; None: the topic
-    tz       IANA name of the zone whose clocks cron and rrule mean
-    cron     five fields, as Debian's cron reads them; "L" is the last day of a month
-    every    timedelta or seconds from 0.1 on: elapsed time from `start` on, without drift
+    name     str, the name of the schedule; None: the topic
+    tz       IANA name or ZoneInfo: the time zone of cron and rrule
+    cron     five fields, as in Debian's cron; "L" is the last day of a month
+    every    timedelta or seconds, 0.1 or more: the elapsed time between two runs, counted from `start` without drift
     rrule    a recurrence rule of RFC 5545; `start` is its DTSTART
     delay, period, repeat
-             repeat + 1 runs, `period` apart, the first `delay` after `start`, or after each time of cron; repeat=None:
-             without end; repeat needs period
-    start    aware datetime; None: when the schedule is first applied, which is then the first run of a series without
-             delay, and of a rule that has this time
-    gap      for a time of cron or rrule that clocks skip: "run" at the end of the gap, or "skip"
-    overlap  for one that they show twice: "once", the first time, or "both"
-    missed   for firings that could not begin on time: "all" run, only the "last" due one, or "none"
-    within   timedelta or seconds: what could not begin so soon after its time is skipped
-    running  if the run before is still running: "skip" this one, "queue" it, or "allow" both
-    body     the body of its jobs, JSON; None is stored as {}
-    was      names of this schedule in earlier versions: its row is renamed and its chain goes on
+             a series of `repeat` + 1 runs, `period` apart. The first is `delay` after `start`; with cron, each of its
+             times begins a series instead. `repeat` needs `period`; None: the series has no end
+    start    aware datetime; None: the time at which the schedule is first applied. A series without delay, or an rrule
+             that matches this time, then has its first run at once
+    gap      for a time of cron or rrule that clocks skip: "run" it at the end of the gap, or "skip" it
+    overlap  for a time that clocks show twice: run "once", the first time, or "both" times
+    missed   for runs that could not begin on time: run "all" of them, only the "last" one, or "none"
+    within   timedelta or seconds: a run that could not begin within this time is skipped
+    running  if the previous run has not ended: "skip" the new one, "queue" it, or "allow" both
+    body     the body of the jobs, JSON; None is stored as {}
+    was      names of this schedule in earlier versions; a stored schedule with such a name is renamed
 
-    The other options are those of handler(). `ttr` is stored with the schedule: in a deployment, processes of the old
-    version may make its jobs, too. `manage.py delaytasks schedules apply` stores the schedule, after
-    migrate; until then nothing runs.
+    The other options are those of handler(). `ttr` is stored with the schedule, because processes of the old version
+    may make its jobs during a deployment. `manage.py delaytasks schedules apply` stores the schedule; call it after
+    migrate. Nothing runs before.
 
     Raises BadSchedule, BadTimeZone, and the exceptions of handler().
     """

@@ -1,4 +1,4 @@
-"""Definition: the times, the job and the policies of a schedule, checked."""
+"""Definition: the validated times, job and policies of a schedule."""
 
 import functools
 import json
@@ -23,7 +23,7 @@ Missed = Literal["all", "last", "none"]
 Running = Literal["skip", "queue", "allow"]
 Duration = timedelta | float | int
 MAX_NAME = 100
-FIRST_YEAR, LAST_YEAR = 1900, 9000  # of a start: its zone's times are dates, too
+FIRST_YEAR, LAST_YEAR = 1900, 9000  # limits of `start`, with a margin to those of datetime
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "gap": get_args(Gap), "overlap": get_args(Overlap), "missed": get_args(Missed), "running": get_args(Running),
 }  # fmt: skip
@@ -70,7 +70,7 @@ class Definition:
     def times(self, start: datetime) -> Times:
         """Return the times of the schedule.
 
-        start   aware: the beginning of every and of series, and the DTSTART of rrule; for cron without effect
+        start   aware: the start of every= and of a series, and the DTSTART of rrule=; cron= alone does not use it
         """
         return _times(self._key(clock.to_ms(start)))
 
@@ -79,7 +79,10 @@ class Definition:
         return (self.tz, self.cron, self.rrule, *durations, self.repeat, start_ms, self.gap, self.overlap)
 
     def made_until(self, now: datetime) -> datetime:
-        """Return the instant up to which nothing is to be made of a new schedule; a start now is its first run."""
+        """Return the initial made_until of a new schedule: firings later than it are made.
+
+        It is just before `now` if the schedule may have its first run at `now`.
+        """
         begins_with_start = self.rrule or (not self.cron and self.every is None)
         return now - timedelta(milliseconds=1) if self.start is None and begins_with_start else now
 
@@ -106,7 +109,7 @@ def check_name(name: object) -> str:
 
 
 def to_ms(duration: Duration | None, what: str) -> int | None:
-    """Return a duration, a timedelta or seconds, in ms. Raises BadSchedule."""
+    """Convert a duration (timedelta or seconds) to ms. Raises BadSchedule."""
     if duration is None:
         return None
     if isinstance(duration, bool) or not isinstance(duration, timedelta | int | float):
@@ -118,16 +121,16 @@ def to_ms(duration: Duration | None, what: str) -> int | None:
 
 
 def of_row(row: "Schedule") -> Definition:
-    """Return the definition that a row stores. Raises BadSchedule if the row was written past the checks."""
+    """Return the definition that a row stores. Raises BadSchedule if the row was stored without being checked."""
     return Definition(**terms_of_row(row))
 
 
 def terms_of_row(row: "Schedule") -> dict[str, Any]:
-    """Return the fields of the definition that a row stores, not checked."""
+    """Return the fields of the definition that a row stores, without checking them."""
     durations = ("every", "delay", "period", "within", "ttr")
     values: dict[str, Any] = {name: _from_ms(getattr(row, f"{name}_ms")) for name in durations}
     same = {each.name for each in fields(Definition)} - values.keys() - {"start", "repeat"}
-    repeat = 0 if row.period_ms is None else row.repeat  # without period it means nothing
+    repeat = 0 if row.period_ms is None else row.repeat  # repeat has no meaning without period
     return {"start": row.start_at, "repeat": repeat, **values, **{name: getattr(row, name) for name in same}}
 
 
@@ -156,7 +159,7 @@ def _times(key: tuple[Any, ...]) -> Times:
     if len(given) > 1 or (series and given not in ([], ["cron"])) or not (given or series):
         found = ", ".join([*given, *(["delay or period"] if series else [])]) or "none of them"
         raise BadSchedule(
-            f"A schedule has one of cron, every and rrule, or delay, period and repeat, also with cron; it has {found}."
+            f"A schedule needs one of cron, every and rrule, or delay or period, alone or with cron; it has {found}."
         )
     if not series and repeat != 0:
         raise BadSchedule(f"repeat is {repeat!r} without period: give the time between two runs as period.")

@@ -1,4 +1,4 @@
-"""Times that count elapsed time: every=, and delay, period and repeat, alone or after each time of a cron."""
+"""The times of every=, and of a series of delay=, period= and repeat=: they count elapsed time."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
@@ -9,14 +9,14 @@ from .wall_times import Firing, from_instant
 
 SHORTEST = timedelta(milliseconds=100)
 LONGEST = timedelta(days=3660)
-LONGEST_SERIES = timedelta(days=31)  # of a series that a cron starts anew
+LONGEST_SERIES = timedelta(days=31)  # the longest series that each time of a cron may start
 MAX_REPEAT = 1_000_000
 
 
 class Times(Protocol):
     """The times of a schedule.
 
-    fixed   whether they are wall times, which stand when the rules of their time zone change; otherwise elapsed time
+    fixed   True: they are wall times and keep them if the rules of the time zone change. False: elapsed time
     """
 
     @property
@@ -47,13 +47,14 @@ class Every:
 
 
 class Series:
-    """repeat + 1 runs, `period` apart, the first `delay` after the start; or after each time of a cron.
+    """`repeat` + 1 runs, `period` apart. The first is `delay` after the start, or after each time of a cron.
 
     start    the beginning of the only series; not used with cron
-    cron     its times start a series each; series may overlap, and an instant of two is one firing
+    cron     each of its times starts a series. Series may overlap; runs of two series at the same instant are one
     repeat   None: without end
 
-    The precedence, cron first and then the other three, is that of ActiveMQ's scheduled messages. Raises BadSchedule.
+    As in ActiveMQ's scheduled messages, cron decides when a series starts, and the others apply to each series. Raises
+    BadSchedule.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Series:
         if cron is not None and (self._length is None or self._length > LONGEST_SERIES):
             raise BadSchedule(
                 f"Each time of cron starts a series of delay, period and repeat; it may last {LONGEST_SERIES.days} "
-                "days at most: give repeat, or a smaller one."
+                "days at most: give a number as repeat, or a smaller one."
             )
 
     @property
@@ -83,7 +84,8 @@ class Series:
             return self.delay
         if self.repeat is None:
             return None
-        return self.delay + self.period * min(self.repeat, LONGEST_SERIES // self.period + 1)  # more are refused
+        repeat = min(self.repeat, LONGEST_SERIES // self.period + 1)  # avoids an overflow: longer series are refused
+        return self.delay + self.period * repeat
 
     def next_after(self, moment: datetime) -> Firing | None:
         if self.cron is None:
@@ -108,13 +110,13 @@ class Series:
 
 
 def check_interval(interval: object, what: str) -> timedelta:
-    """Return the interval, a timedelta or seconds, as a timedelta. Raises BadSchedule."""
+    """Convert an interval (timedelta or seconds) to a timedelta. Raises BadSchedule."""
     if isinstance(interval, int | float) and not isinstance(interval, bool):
         interval = timedelta(seconds=interval) if 0 <= interval <= LONGEST.total_seconds() else interval
     if not isinstance(interval, timedelta) or not SHORTEST <= interval <= LONGEST:
         raise BadSchedule(f"{what} is {short_repr(interval)}: give a timedelta or seconds, from 0.1 s to ten years.")
     if interval.microseconds % 1000:
-        raise BadSchedule(f"{what} is {interval}: times are whole milliseconds.")
+        raise BadSchedule(f"{what} is {interval}: give whole milliseconds.")
     return interval
 
 

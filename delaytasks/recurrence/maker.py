@@ -25,7 +25,7 @@ from .wall_times import Firing
 
 logger = logging.getLogger("delaytasks")
 AHEAD_MS = 10_000
-REST_SECONDS = 5.0  # between two passes of a process: half of what is made ahead
+REST_SECONDS = 5.0  # between two passes of a process; half of AHEAD_MS
 PAGE = 200  # schedules in one transaction
 MOST_FIRINGS = 100  # of one schedule in one transaction
 MOST_PAGES = 50  # of one pass
@@ -38,7 +38,7 @@ def pass_if_rested(using: str) -> None:
     if time.monotonic() - _passed.get(using, -REST_SECONDS) >= REST_SECONDS:
         _passed[using] = time.monotonic()
         if not _make_due(using, time.monotonic() + MOST_SECONDS)[1]:
-            del _passed[using]  # the next call goes on
+            del _passed[using]  # the next call continues without a rest
 
 
 def make_due(using: str) -> int:
@@ -49,8 +49,8 @@ def make_due(using: str) -> int:
 def _make_due(using: str, deadline: float | None) -> tuple[int, bool]:
     """Make firings as make_due() does, until the deadline. Return their number, and whether all were made.
 
-    Schedules that may run more often than each minute come first and ignore the deadline. The other schedules have a
-    firing made ahead already, so the one after it can wait; at noon there may be 20,000 of them.
+    Schedules that may run more often than once a minute come first and ignore the deadline. Each of the others has one
+    firing made ahead already, so that its next one can wait; at noon, 20,000 of them may be due.
     """
     frequent, _ = _make_pages(using, None, is_frequent=True)
     others, is_done = _make_pages(using, deadline, is_frequent=False)
@@ -73,7 +73,7 @@ def _make_pages(using: str, deadline: float | None, *, is_frequent: bool) -> tup
 def make(using: str, ids: Iterable[int]) -> int:
     """Advance these schedules and insert their jobs, in one transaction. Return the number of jobs.
 
-    A schedule is skipped if its last firing is not due within ten seconds, because that one is the firing ahead.
+    A schedule whose last firing is not due within ten seconds is skipped: that firing has been made ahead.
     """
     until_ms = databases.now_ms(using) + AHEAD_MS
     chosen = Schedule.objects.using(using).filter(pk__in=list(ids), paused=False, ended=False)
@@ -102,7 +102,7 @@ def _plan(row: Schedule, until_ms: int) -> Plan:
             after = firing.due
             if clock.to_ms(after) > until_ms:
                 break
-    except BadInput as error:  # written past the checks, or the zone is gone: it must not stop the others
+    except BadInput as error:  # not checked before it was stored, or its zone was removed; go on with the others
         logger.error("schedule %s: no firings can be made: %s", row.name, error)
         return Plan([], ended=True, problem=str(error)[:255])
     return Plan(firings, ended=False)

@@ -17,24 +17,25 @@ from .definition import times_of_row
 from .intervals import Every, Times
 
 MAX_SCHEDULES = 1000
-FEW_TOPICS = 20  # more are not listed in the query
-SECONDS = 0.05  # time limit; then the numbers are lower bounds, and the next call counts more of them
+FEW_TOPICS = 20  # more topics are not filtered in the query, but afterwards
+SECONDS = 0.05  # time limit of a call: at its end the numbers are lower bounds, and the next call counts more of them
 
 Span = tuple[int, int]  # from ms (inclusive), until ms (exclusive)
 
 
 class Planned(NamedTuple):
-    """The numbers of jobs by the key of the span and by topic."""
+    """How many jobs schedules will make."""
 
-    numbers: Mapping[int, Mapping[str, int]]
-    complete: bool
+    numbers: Mapping[int, Mapping[str, int]]  # start of the span in ms -> topic -> number of jobs
+    complete: bool  # False: the numbers are lower bounds
 
 
 def count(using: str, topics: Collection[str] | None, starts: Iterable[int], width_ms: int) -> Planned:
-    """Return how many jobs schedules will make that are due in each span.
+    """Return how many jobs, not made yet, schedules will have due in each span.
 
-    topics   None: all
-    starts   the beginning of each span, in ms
+    topics     None: all
+    starts     the beginning of each span, in ms since 1970, ascending
+    width_ms   the length of each span
     """
     spans = [(start, start + width_ms) for start in starts]
     rows = _schedules(using, topics, spans[-1][1])
@@ -53,11 +54,11 @@ def _schedules(using: str, topics: Collection[str] | None, until_ms: int) -> lis
 
 
 def _add(row: Schedule, spans: Sequence[Span], numbers: dict[int, dict[str, int]], deadline: float) -> bool:
-    """Add the jobs of one schedule. Return False if the time was over before all were counted."""
+    """Add the jobs of one schedule to `numbers`. Return False if the deadline came before all were counted."""
     try:
         times = times_of_row(row)
     except BadInput:
-        return True  # it makes none
+        return True  # a broken schedule makes no jobs
     made_ms = clock.to_ms(row.made_until)
     for since_ms, until_ms in spans:
         if until_ms <= made_ms:
@@ -68,7 +69,7 @@ def _add(row: Schedule, spans: Sequence[Span], numbers: dict[int, dict[str, int]
     return True
 
 
-@functools.lru_cache(maxsize=50_000)  # the times of equal rows are one object; whole spans are asked for again
+@functools.lru_cache(maxsize=50_000)  # schedules with equal times share one Times object
 def _count_between(times: Times, after_ms: int, until_ms: int) -> int:
     """Return the number of times after `after_ms`, up to `until_ms`."""
     if isinstance(times, Every):

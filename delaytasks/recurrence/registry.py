@@ -1,4 +1,4 @@
-"""The schedules that the code declares, by name. schedules.apply() stores them."""
+"""The schedules that are declared in code, by name. schedules.apply() stores them."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from .definition import Definition
 
 @dataclass(frozen=True)
 class Declared:
-    """A schedule that the code declares, and its names in earlier versions."""
+    """A schedule that is declared in code, and its names in earlier versions."""
 
     definition: Definition
     was: tuple[str, ...] = ()
@@ -18,7 +18,7 @@ _declared: dict[str, Declared] = {}
 
 
 def add(new: Declared) -> None:
-    """Declare a schedule. Raises BadSchedule if another definition has its name."""
+    """Declare a schedule. Raises BadSchedule if one with another definition has its name."""
     name = new.definition.name
     if _declared.get(name, new) != new:
         raise BadSchedule(f"There are two schedules named {name!r} in the code: give one of them another name=.")

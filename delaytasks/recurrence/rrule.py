@@ -23,11 +23,11 @@ from ..exceptions import BadSchedule, short_repr
 from .wall_times import Firing, Gap, Overlap, next_firing
 
 MAX_LENGTH = 1000
-MAX_COUNT = 10_000  # each process reads such a rule from its start
-LAST_YEARS = 100  # a rule ends so many years after its start
+MAX_COUNT = 10_000  # a rule with COUNT is read from its start in each process
+LAST_YEARS = 100  # a rule ends this many years after its start
 SEARCHED_DAYS = 41 * 366  # 29 February on a given weekday may take 40 years
-MAX_PERIODS = 100_000  # read in one search; a search in which none has a time takes half a second
-MAX_CPU_SECONDS = 5.0  # of one search: some periods are long
+MAX_PERIODS = 100_000  # the most that one search reads, which takes half a second
+MAX_CPU_SECONDS = 5.0  # limit of one search, because some periods take long to read
 _PERIODS_A_YEAR = {"YEARLY": 1, "MONTHLY": 12, "WEEKLY": 53, "DAILY": 366}
 _WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 _PERIODS = {
@@ -72,13 +72,13 @@ class RRule:
 
 
 class SearchTooLong(Exception):
-    """A search has read too many periods of a rule and found no time."""
+    """A search read the most periods allowed and found no time."""
 
 
 class Search(tuple[int, ...]):
-    """The BYSETPOS of a rule, as a limit to dateutil's search: dateutil tests it for truth once in each period.
+    """The BYSETPOS values of a rule, which also limit dateutil's search: dateutil calls bool() on them in each period.
 
-    Without a limit, dateutil searches up to the year 9999 for a time that never comes, which takes minutes.
+    Without a limit, dateutil would search up to the year 9999 for a time that never comes, which takes minutes.
     """
 
     _most: int
@@ -103,7 +103,7 @@ class Search(tuple[int, ...]):
 
 
 class Occurrences:
-    """The wall times of a rule. A query continues where the last one ended, or begins whole periods after the start."""
+    """The wall times of a rule. If it can, a query continues where the last one ended, not at the rule's start."""
 
     def __init__(self, parts: Mapping[str, str], start: datetime) -> None:
         self._parts, self._start = parts, start
@@ -125,8 +125,8 @@ class Occurrences:
         rule = _rule(self._text, start, self._start)
         self._search = rule._bysetpos = Search(rule._bysetpos or (), self._parts)
         self._iterator: Iterator[datetime] = islice(rule, self._count)
-        self._recent: list[datetime] = []  # what was read already and may be asked for again, ascending
-        self._known_from = self._read_to = start  # earlier ones are found by beginning anew
+        self._recent: list[datetime] = []  # times that were read and that a query may want again, ascending
+        self._known_from = self._read_to = start  # _recent has all times in between; for earlier ones, begin again
 
     def _forget_before(self, wall: datetime) -> None:
         number = bisect_left(self._recent, wall)
@@ -155,11 +155,11 @@ class Occurrences:
         try:
             return next(self._iterator, None)
         except SearchTooLong:
-            self._begin(self._start)  # an iterator that has raised says that there are no more
+            self._begin(self._start)  # an iterator that has raised would only report its end
             raise _no_such_time(self._parts, self._start) from None
 
     def _nearest(self, wall: datetime) -> datetime:
-        """Return the last time up to `wall` that is whole periods after the start. With COUNT, the start."""
+        """Return the last time up to `wall` that is whole periods after the start, or the start if COUNT is given."""
         interval, frequency = self._period
         if self._count is not None or wall <= self._start:
             return self._start
@@ -182,7 +182,7 @@ def _occurrences(text: str, start: datetime) -> Occurrences:
 
 
 def _next_second(start: datetime) -> datetime:
-    """Return the first whole second from the start on: iCalendar has no fractions."""
+    """Round up to a whole second: iCalendar has no fractions of a second."""
     return start.replace(microsecond=0) + timedelta(seconds=1 if start.microsecond else 0)
 
 
@@ -238,7 +238,8 @@ def check(text: object) -> dict[str, str]:
     for part in text.strip().upper().removeprefix("RRULE:").split(";"):
         name, equals, value = part.partition("=")
         if name not in _PARTS or not equals or not value:
-            raise BadSchedule(f"rrule has {part!r}: each part is NAME=VALUE, of {', '.join(sorted(_PARTS))}.")
+            known = ", ".join(sorted(_PARTS))
+            raise BadSchedule(f"rrule has {part!r}: each part must be NAME=VALUE, with one of these names: {known}.")
         if name in parts:
             raise BadSchedule(f"rrule has {name} twice.")
         parts[name] = value
@@ -285,29 +286,29 @@ def _check_combinations(parts: Mapping[str, str]) -> None:
         "COUNT and UNTIL exclude each other": {"COUNT", "UNTIL"} <= parts.keys(),
         "BYSETPOS needs another BY part": by == {"BYSETPOS"},
         "BYSETPOS with FREQ=WEEKLY is not supported": "BYSETPOS" in by and frequency == "WEEKLY",
-        "BYWEEKNO is for FREQ=YEARLY": "BYWEEKNO" in by and frequency != "YEARLY",
+        "BYWEEKNO needs FREQ=YEARLY": "BYWEEKNO" in by and frequency != "YEARLY",
         "BYWEEKNO needs BYDAY": "BYWEEKNO" in by and "BYDAY" not in by,
         "BYWEEKNO with INTERVAL is not supported": "BYWEEKNO" in by and parts.get("INTERVAL", "1") != "1",
-        "BYYEARDAY is not for FREQ=DAILY, WEEKLY or MONTHLY": (
+        "BYYEARDAY is not allowed with FREQ=DAILY, WEEKLY or MONTHLY": (
             "BYYEARDAY" in by and frequency in ("DAILY", "WEEKLY", "MONTHLY")
         ),
-        "BYMONTHDAY is not for FREQ=WEEKLY": "BYMONTHDAY" in by and frequency == "WEEKLY",
+        "BYMONTHDAY is not allowed with FREQ=WEEKLY": "BYMONTHDAY" in by and frequency == "WEEKLY",
         "BYMONTHDAY with FREQ=YEARLY needs BYMONTH": (
             frequency == "YEARLY" and "BYMONTHDAY" in by and "BYMONTH" not in by
         ),
-        "a number in BYDAY is for FREQ=MONTHLY or YEARLY": (
+        "a number in BYDAY needs FREQ=MONTHLY or YEARLY": (
             re.search(r"\d", parts.get("BYDAY", "")) is not None and frequency not in ("MONTHLY", "YEARLY")
         ),
-        "days with and without a number in BYDAY: make two schedules": (
+        "BYDAY has days with and without a number: make two schedules": (
             re.search(r"\d", parts.get("BYDAY", "")) is not None
             and re.search(r"(^|,)[A-Z]", parts.get("BYDAY", "")) is not None
         ),
-        "a number in BYDAY does not go with BYWEEKNO": (
+        "a number in BYDAY is not allowed with BYWEEKNO": (
             re.search(r"\d", parts.get("BYDAY", "")) is not None and "BYWEEKNO" in by
         ),
     }
     times = math.prod(parts.get(name, "").count(",") + 1 for name in ("BYHOUR", "BYMINUTE", "BYSECOND"))
-    problems["more than 100 times a day are for FREQ=WEEKLY, DAILY, HOURLY or MINUTELY"] = (
+    problems["more than 100 times a day need FREQ=WEEKLY, DAILY, HOURLY or MINUTELY"] = (
         times > 100 and frequency in ("YEARLY", "MONTHLY")  # a process may have to read a year of them
     )
     for problem, found in problems.items():

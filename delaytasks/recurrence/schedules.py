@@ -1,8 +1,8 @@
 """Change schedules: apply those declared in code, define, pause, resume, delete, run once now, and backfill.
 
-A change of the times cancels the firing that was made ahead and makes the next one by the new times, in the same
-transaction. Any other change makes it again, at the same time. Firings that have begun or ended, or are overdue, are
-not changed.
+If the times change, the firing that was made ahead is cancelled and the next one is made by the new times, in the same
+transaction. After any other change, the firing is made again for the same time. Firings that have begun or ended, or
+are overdue, do not change.
 """
 
 import copy
@@ -45,7 +45,7 @@ class Change(NamedTuple):
 
 
 def find(name: str, *, using: str | None = None) -> Schedule:
-    """Return the schedule with this name. Raises BadSchedule."""
+    """Return the schedule with this name. Raises BadSchedule if there is none."""
     row = Schedule.objects.using(databases.alias(using)).filter(name=name).first()
     if row is None:
         raise BadSchedule(f"There is no schedule {name!r}. `manage.py delaytasks schedules list` names them.")
@@ -53,7 +53,10 @@ def find(name: str, *, using: str | None = None) -> Schedule:
 
 
 def next_firings(row: Schedule, count: int = 10, *, after: datetime | None = None) -> list[Firing]:
-    """Return the next firings by the row's times, at most `count`. Raises BadSchedule, BadTimeZone."""
+    """Return the next firings of a schedule, at most `count`, computed from its times. Raises BadSchedule, BadTimeZone.
+
+    after   aware datetime: only later firings; None: now
+    """
     times, moment = times_of_row(row), after or databases.now(databases.alias(row._state.db))
     firings: list[Firing] = []
     with suppress(OverflowError):  # the year 10000
@@ -63,16 +66,16 @@ def next_firings(row: Schedule, count: int = 10, *, after: datetime | None = Non
     return firings
 
 
-# -- the schedules of the code ------------------------------------------------------------------
+# -- schedules declared in code -----------------------------------------------------------------
 
 
 def plan(*, using: str | None = None) -> list[Change]:
-    """Return what apply() would do, by name. Raises BadSchedule as apply() does."""
+    """Return the changes that apply() would make. Raises BadSchedule as apply() does."""
     return _plan(databases.alias(using))[0]
 
 
 def _plan(using: str) -> tuple[list[Change], dict[str, str]]:
-    """Return the changes, and the new name of each row that is renamed, by its old one."""
+    """Return the changes, and the renamed schedules as {old name: new name}."""
     rows = {row.name: row for row in Schedule.objects.using(using).all()}
     changes = []
     renamed: dict[str, str] = {}
@@ -80,11 +83,12 @@ def _plan(using: str) -> tuple[list[Change], dict[str, str]]:
         old = _old_name(name, each.was, rows)
         if name in rows:
             _refuse_staff(rows[name])
-            changes.append(Change(name, "keep" if _is_as(rows[name], each.definition) else "change"))
+            changes.append(Change(name, "keep" if _is_unchanged(rows[name], each.definition) else "change"))
         elif old is not None:
             if old in renamed:
                 raise BadSchedule(
-                    f"The schedules {renamed[old]!r} and {name!r} both have been {old!r}: remove it from was= of one."
+                    f"The schedules {renamed[old]!r} and {name!r} both have the former name {old!r}: remove it from "
+                    "was= of one of them."
                 )
             renamed[old] = name
             changes.append(Change(name, "rename"))
@@ -96,16 +100,16 @@ def _plan(using: str) -> tuple[list[Change], dict[str, str]]:
 
 
 def _old_name(name: str, was: Sequence[str], rows: Mapping[str, Schedule]) -> str | None:
-    """Return the stored name of a renamed schedule: a name in was=, or its later name if a rename was rolled back."""
+    """Return the stored name of a renamed schedule: one in was=, or the newer name if a deployment was rolled back."""
     of_code = {row.name: row for row in rows.values() if row.source == Schedule.Source.CODE}
     back = (row.name for row in of_code.values() if name in row.former_names.split())
     return next((old for old in (*was, *back) if old in of_code and old not in registry.declared()), None)
 
 
 def apply(*, using: str | None = None) -> list[Change]:
-    """Store the schedules that the code declares, in one transaction; delete those that it no longer declares.
+    """Store the schedules declared in code, in one transaction. Delete stored ones that are no longer declared.
 
-    Staff's pauses stay. Raises BadSchedule if staff have defined a schedule of the same name.
+    Schedules that staff have paused stay paused. Raises BadSchedule if staff have defined a schedule of the same name.
     """
     using = databases.alias(using)
     with transaction.atomic(using):
@@ -136,11 +140,11 @@ def _rename(using: str, old_name: str, name: str) -> None:
 def _refuse_staff(row: Schedule) -> None:
     if row.source != Schedule.Source.CODE:
         raise BadSchedule(
-            f"The schedule {row.name!r} was defined by staff, and the code declares one of that name: rename one."
+            f"The schedule {row.name!r} is declared in code, but one of this name was defined by staff: rename one."
         )
 
 
-def _is_as(row: Schedule, definition: Definition) -> bool:
+def _is_unchanged(row: Schedule, definition: Definition) -> bool:
     return not _set(copy.copy(row), definition)
 
 
@@ -178,7 +182,7 @@ def define(definition: Definition, *, source: Source = "staff", using: str | Non
 
 
 def _set(row: Schedule, definition: Definition) -> bool:
-    """Set the row's columns; return whether one changed. A start of the same millisecond is the same."""
+    """Set the row's columns. Return whether one changed; starts are compared in whole milliseconds."""
     new = definition.columns()
     if definition.start is not None and clock.to_ms(definition.start) != clock.to_ms(row.start_at):
         new["start_at"] = definition.start
@@ -210,7 +214,7 @@ def _check_runs(row: Schedule, after: datetime | None = None) -> None:
 
 
 def create(definition: Definition, *, using: str | None = None) -> Schedule:
-    """Create a schedule of staff. Raises ScheduleExists if there is one of this name, and otherwise as define()."""
+    """Create a schedule on behalf of staff. Raises ScheduleExists if the name is in use, and as define() does."""
     using = databases.alias(using)
     with transaction.atomic(using):
         _lock_name(using, definition.name)
@@ -220,7 +224,7 @@ def create(definition: Definition, *, using: str | None = None) -> Schedule:
 
 
 def _lock_name(using: str, name: str) -> None:
-    """Let two calls that create a schedule of the same name wait for each other."""
+    """Lock the name to the end of the transaction, so that two calls cannot create the same schedule."""
     dialects.lock_name(using, f"delaytasks.schedule:{name}")
 
 
@@ -245,7 +249,8 @@ def insert(using: str, row: Schedule) -> Schedule:
     _check_runs(row)
     row.save(using=using, force_insert=True)
     running = Job.objects.using(using).key_starts(firing_prefix(row), topics=[row.topic]).filter(state=State.RESERVED)
-    job_id, attempt = running.values_list("id", "attempt").last() or (None, 0)  # of one of this name that was deleted
+    # A job of a deleted schedule of this name may still be running.
+    job_id, attempt = running.values_list("id", "attempt").last() or (None, 0)
     ScheduleRun.objects.using(using).create(schedule=row, job_id=job_id, attempt=attempt)
     maker.make(using, [row.pk])
     row.refresh_from_db(using=using)
@@ -265,8 +270,8 @@ def _save(using: str, row: Schedule, withdrawn: Sequence[Firing] = ()) -> None:
 def _withdraw(using: str, row: Schedule, topic: str, tz: str, now: datetime | None = None) -> list[Firing]:
     """Cancel the firings made ahead and return them. Firings that a person has moved or cancelled are not changed.
 
-    now   the time from which new firings are made if the times change; None: the current time. The same value must
-    decide which firings are ahead: with two readings of the clock, a firing between them would be lost
+    now   firings due later are cancelled; None: the current time. If the times change, pass the same time from which
+          new firings are made: a firing between two readings of the clock would be lost
     """
     withdrawn, prefix = [], firing_prefix(row)
     now_ms = databases.now_ms(using) if now is None else clock.to_ms(now)
@@ -282,12 +287,12 @@ def _withdraw(using: str, row: Schedule, topic: str, tz: str, now: datetime | No
 
 
 def _at_its_time(label: str, due_ms: int, tz: str) -> Firing | None:
-    """Return the firing if it is due at its wall time. None after a reschedule and for run_now()."""
+    """Return the firing if it is due at its wall time; None if it was rescheduled, or made by run_now()."""
     try:
         firing = parse_label(label, to_zone("UTC"))
     except ValueError:
         return None
-    with suppress(BadTimeZone):  # the zone is gone: the schedule can still be deleted, or get another one
+    with suppress(BadTimeZone):  # a schedule whose zone was removed can still be deleted, or get another zone
         firing = parse_label(label, to_zone(tz))
         return firing if clock.to_ms(firing.due) == due_ms else None
     return firing._replace(due=clock.from_ms(due_ms))
@@ -302,7 +307,7 @@ def pause(name: str, *, using: str | None = None) -> bool:
 
 
 def resume(name: str, *, using: str | None = None) -> bool:
-    """Resume a schedule. Firings of the time in which it was paused are not made. Return False if it was not paused."""
+    """Resume a schedule. Firings due while it was paused are not made. Return False if it was not paused."""
     return _set_paused(name, False, using)
 
 
@@ -327,14 +332,14 @@ def delete(row: Schedule, *, using: str | None = None) -> None:
     using = databases.alias(using)
     rows = Schedule.objects.using(using).filter(pk=row.pk)
     with transaction.atomic(using):
-        locked = rows.select_for_update().first()  # before its jobs, as everywhere
+        locked = rows.select_for_update().first()  # all changes lock a schedule before its jobs
         if locked is not None:
             _withdraw(using, locked, locked.topic, locked.tz)
             rows.delete()
 
 
 def run_now(name: str, *, using: str | None = None, by: str = "") -> Job:
-    """Run a schedule's job once, now, beside its times. Return the job's row."""
+    """Run a schedule's job once now, in addition to its times. Return the job's row."""
     using = databases.alias(using)
     row = find(name, using=using)
     ttr = None if row.ttr_ms is None else row.ttr_ms / 1000
@@ -345,12 +350,12 @@ def run_now(name: str, *, using: str | None = None, by: str = "") -> Job:
 def backfill(name: str, start: datetime, end: datetime, *, using: str | None = None) -> int:
     """Make the firings from `start` to `end`, both included, that never ran; they are due at once. Return their number.
 
-    They run whatever missed= and within= say. Raises BadSchedule for a range that is not in the past, with more than
-    10,000 firings, or with firings whose jobs may have been deleted after they ran.
+    missed= and within= do not apply to them. Raises BadSchedule for a range that is not in the past, that has more than
+    10,000 firings, or that has firings whose jobs may have been deleted after they ran.
     """
     using = databases.alias(using)
     with transaction.atomic(using):
-        Schedule.objects.using(using).select_for_update().filter(name=name).first()  # one backfill after the other
+        Schedule.objects.using(using).select_for_update().filter(name=name).first()  # only one backfill at a time
         row, now_ms = find(name, using=using), databases.now_ms(using)
         firings = past_firings(row, start, end, using=using)
         made = _made(row, firings, using)
@@ -383,7 +388,7 @@ def past_firings(row: Schedule, start: datetime, end: datetime, *, using: str | 
 
 
 def unknown_until_of(row: Schedule) -> datetime | None:
-    """Return the last time for which there is no record of which firings ran; None if all are known."""
+    """Return the latest time for which it is unknown which firings ran; None if all are known."""
     deleted = Topic.objects.using(row._state.db).filter(name=row.topic).values_list("runs_deleted_until", flat=True)
     return max(filter(None, [row.runs_unknown_until, deleted.first()]), default=None)
 
@@ -400,7 +405,7 @@ def count_made(row: Schedule, firings: Sequence[Firing], *, using: str | None = 
 
 
 def _made(row: Schedule, firings: Sequence[Firing], using: str) -> set[Firing]:
-    """Return those firings that ran or are live, under the schedule's name or one that it had before."""
+    """Return those firings that ran or are live, under the schedule's name or a former one."""
     prefixes = [firing_prefix(row), *former_prefixes(row)]
     by_key = {prefix + firing.label: firing for firing in firings for prefix in prefixes}
     keys = list(by_key)

@@ -1,4 +1,4 @@
-"""Start a series: what schedule() does with period=, cron= and rrule=. jobs/series.py cancels it."""
+"""Start a series of jobs, for schedule() with period=, cron= or rrule=. jobs/series.py cancels series."""
 
 import json
 import time
@@ -26,9 +26,9 @@ from .definition import Definition, times_of_row
 if TYPE_CHECKING:
     from ..models import Job
 
-MAX_KEY = 228  # characters: with a wall time it is a key of at most 255
+MAX_KEY = 228  # characters; a job's key is this key and a wall time, at most 255 together
 MILLISECOND = timedelta(milliseconds=1)
-KEPT = timedelta(days=1)  # a series that has ended is kept as long as its last jobs may wait for each other
+KEPT = timedelta(days=1)  # how long the row of an ended series is kept: its last jobs may still wait for each other
 REST_SECONDS = 600.0
 _passed: dict[str, float] = {}  # alias -> monotonic time of this process's last pass
 
@@ -72,7 +72,7 @@ def _check(new: NewSeries) -> None:
     if new.delay is not None and new.due_at is not None:
         raise BadDelay("Give delay or due_at, not both.")
     if new.cron and new.due_at is not None:
-        raise BadSchedule("due_at and cron: the times of cron say when a series begins; leave due_at out.")
+        raise BadSchedule("Give due_at or cron, not both: with cron, a series begins at each of its times.")
     if new.delay is not None:
         to_when(new.delay, None)
 
@@ -109,7 +109,7 @@ def _resolve_conflict(using: str, new: NewSeries) -> "Job | None":
         )
     name = series.name_of(new.topic, new.key)
     if new.on_conflict != "replace":
-        row = Schedule.objects.using(using).select_for_update().filter(name=name).first()  # no cancel() meanwhile
+        row = Schedule.objects.using(using).select_for_update().filter(name=name).first()  # no concurrent cancel()
         job = _first_job(using, new.topic, new.key) if row is None or row.ended else _next_job(using, row)
         if job is not None and new.on_conflict == "keep":
             return job
@@ -119,22 +119,22 @@ def _resolve_conflict(using: str, new: NewSeries) -> "Job | None":
                 "Use on_conflict='keep' or 'replace', or another key."
             )
     series.cancel(using, new.topic, new.key, by=new.by, reason="")
-    series.delete_matching(using, name=name)  # it had ended
+    series.delete_matching(using, name=name)  # a series that had ended before
     return None
 
 
 def _next_job(using: str, row: "Schedule") -> "Job | None":
-    """Return the live job of a series that is due first, or make its next job. Return None if there is no next one.
+    """Return the live job of a series that is due first; without one, make the next job. Return None if there is none.
 
-    There is no live job while the series is paused, or if a person ran the firing ahead early. The series is not
-    advanced: when it reaches this job later, it finds that the job exists.
+    A series has no live job while it is paused, or after a person ran the next firing early. This does not advance the
+    series: when it reaches the job's time, it finds the job.
     """
     job = _first_job(using, row.topic, row.series_key or "")
     if job is not None:
         return job
     times, after = times_of_row(row), max(row.made_until, databases.now(using)) if row.paused else row.made_until
     while job is None and (firing := times.next_after(after)) is not None:
-        maker.insert(using, [maker.new_firing(row, firing, clock.to_ms(firing.due))])  # nothing if it ran already
+        maker.insert(using, [maker.new_firing(row, firing, clock.to_ms(firing.due))])  # no job if it ran already
         job, after = _first_job(using, row.topic, row.series_key or ""), firing.due
     return job
 

@@ -1,6 +1,6 @@
-"""Statistics of schedules for the board: next run, drift, missed and skipped runs.
+"""Statistics of schedules for the dashboard: next run, drift, missed and skipped runs.
 
-Series are left out: there may be one for each order.
+Series are left out, because there may be very many: for example one for each order.
 """
 
 from collections.abc import Collection, Iterable
@@ -17,10 +17,10 @@ from . import schedules
 from .definition import state_of
 
 FRESH_SECONDS = 10
-MAX_SCHEDULES = 20  # the next to run
+MAX_SCHEDULES = 20  # those that run next
 RUNS = 50  # of each schedule: the newest
-SHORTEST, LONGEST = timedelta(hours=1), timedelta(days=60)  # time in which these runs are looked for
-MISSED, SKIPPED = ("missed", "late"), ("running", "paused")  # reasons, as begin.py gives them
+SHORTEST, LONGEST = timedelta(hours=1), timedelta(days=60)  # limits of the period in which runs are searched
+MISSED, SKIPPED = ("missed", "late"), ("running", "paused")  # reasons of begin.decide()
 
 
 class ScheduleStats(NamedTuple):
@@ -46,7 +46,7 @@ class ScheduleStats(NamedTuple):
 
 class Statistics(NamedTuple):
     schedules: tuple[ScheduleStats, ...]
-    total: int  # also those beyond the first 20
+    total: int  # number of all schedules, including those that are not among the first 20
 
 
 def recent(using: str, topics: Collection[str] | None) -> Statistics:
@@ -72,14 +72,17 @@ def _compute(using: str, topics: Collection[str] | None) -> Statistics:
 
 
 def _key_range(row: Schedule, now: datetime) -> tuple[str, str, str] | None:
-    """Return the topic, and the keys between which the newest runs are. Keys are wall times."""
+    """Return the topic and the range of keys (lowest, highest) of the newest runs; None for a broken schedule.
+
+    Keys contain wall times, so that they sort by time.
+    """
     try:
         firings, zone = schedules.next_firings(row, 2, after=now - LONGEST), to_zone(row.tz)
     except BadInput:
         return None
     gap = firings[1].due - firings[0].due if len(firings) == 2 else LONGEST
     since = (now - min(max(gap * RUNS, SHORTEST), LONGEST)).astimezone(zone)
-    return row.topic, f"{row.name}@{since:%Y-%m-%dT%H:%M:%S}", f"{row.name}@:"  # ":" comes after digits, before "now"
+    return row.topic, f"{row.name}@{since:%Y-%m-%dT%H:%M:%S}", f"{row.name}@:"  # ":" sorts between digits and "now"
 
 
 def _stats(row: Schedule, now: datetime, events: Iterable[sql.RunEvent]) -> ScheduleStats:

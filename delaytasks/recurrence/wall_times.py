@@ -1,7 +1,8 @@
-"""From wall times to instants: what gap= and overlap= decide, and the key of a firing.
+"""Convert wall times to instants according to gap= and overlap=, and to labels for the keys of firings.
 
-A firing is one run of a schedule. Its identity is its wall time: what clocks in the schedule's zone show, and which
-of the two times if they show it twice. Its instant is computed from that, and may change with the zone's rules.
+A firing is one run of a schedule. It is identified by its wall time (what clocks in the schedule's zone show), and by
+whether it is the first or the second if they show that time twice. Its instant is computed from the wall time, and may
+change with the zone's rules.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from ..calendars.wall_time import in_gap, in_overlap, resolve
 
 Gap = Literal["run", "skip"]
 Overlap = Literal["once", "both"]
-LONGEST_SHIFT = timedelta(hours=26)  # clocks were never changed by more: whole days were skipped and repeated
+LONGEST_SHIFT = timedelta(hours=26)  # the most that clocks were ever changed by; a few zones skipped or repeated a day
 
 
 class Firing(NamedTuple):
@@ -42,7 +43,7 @@ def from_instant(due: datetime, zone: ZoneInfo) -> Firing:
 
 
 def parse_label(label: str, zone: ZoneInfo) -> Firing:
-    """Return the firing of a label, at the instant that the zone's rules give it now. Raises ValueError."""
+    """Return the firing of a label, with the instant by the zone's present rules. Raises ValueError."""
     text, slash, second = label.partition("/")
     wall, fold = datetime.fromisoformat(text), 1 if slash else 0
     if wall.tzinfo is not None or second not in ("", "2"):
@@ -68,7 +69,7 @@ def next_firing(
 
 
 def _first_wall(zone: ZoneInfo, after: datetime) -> datetime:
-    """Return the earliest wall time that may be later than `after`: clocks that are set back show some again."""
+    """Return the earliest wall time that may occur after `after`: when clocks are set back, some occur again."""
     now, later = after.astimezone(zone), (after + LONGEST_SHIFT).astimezone(zone)
     return now.replace(tzinfo=None, fold=0) - max(_offset(now) - _offset(later), timedelta())
 

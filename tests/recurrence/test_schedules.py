@@ -513,7 +513,7 @@ def test_two_declarations_that_were_one_schedule_are_named(ticks, db_clock):
     registry.forget("old")
     for name in ("a", "b"):
         registry.add(registry.Declared(Definition(name=name, topic="tick", every=600), was=("old",)))
-    with pytest.raises(BadSchedule, match="'a' and 'b' both have been 'old'"):
+    with pytest.raises(BadSchedule, match="'a' and 'b' both have the former name 'old'"):
         schedules.apply()
     assert list(Schedule.objects.values_list("name", flat=True)) == ["old"]
 

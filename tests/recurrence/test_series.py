@@ -429,7 +429,7 @@ def test_the_keys_of_a_series_are_firings():
         ({"period": 60, "repeat": 1, "delay": -1}, BadDelay, "delay"),
         ({"period": 60, "repeat": 1, "delay": 1, "due_at": START}, BadDelay, "not both"),
         ({"cron": "* * * *"}, BadSchedule, "with 4 fields"),
-        ({"cron": "0 0 * * *", "due_at": START}, BadSchedule, "leave due_at out"),
+        ({"cron": "0 0 * * *", "due_at": START}, BadSchedule, "Give due_at or cron, not both"),
         ({"cron": "0 0 * * *", "rrule": "FREQ=DAILY"}, BadSchedule, "it has cron, rrule"),
         ({"cron": "0 0 * * *", "tz": "Mars/Base"}, BadTimeZone, "Mars/Base"),
         ({"cron": "0 0 * * *", "period": 60, "repeat": None}, BadSchedule, "may last 31 days"),
