@@ -1,4 +1,4 @@
-"""Service levels: working time that a row may take, with warnings and a breach.
+"""Service levels: limit the working time of a model's rows, with warnings before the limit and a breach at it.
 
 from delaytasks import sla
 from delaytasks.service_levels import ServiceLevel, SlaEvent, SlaStatus

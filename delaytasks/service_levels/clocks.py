@@ -1,7 +1,7 @@
 """Arithmetic of a service level's clock: state, consumed working time and the due time of the next level. No database.
 
-A clock starts when its row matches `start` for the first time. From then on the row's conditions decide: `stop` before
-`pause`, and neither means running. Only time in the state RUNNING is consumed, counted by the calendar.
+A clock starts when its row matches `start` for the first time. After that, it is stopped while the row matches `stop`,
+else paused while the row matches `pause`, else running. Only running consumes time, counted by the calendar.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ class EndedJob(NamedTuple):
     """The newest ended job of a row that has a declared due time."""
 
     declared_ms: int
-    cancelled: bool  # by a person, or skipped
+    cancelled: bool  # True: a person cancelled it, or it was skipped
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,10 @@ class Clock:
     since_ms        when this state began
     consumed_ms     working time of the earlier states
     done_part       the level that was handled last, as a part of the target; 0: none
-    last_due_ms     its due time
-    awaited_due_ms  the due time of the next level when the clock ran last; its job may end after the clock stands
-    noticed         the state's beginning is the time at which a comparison found it, not that of the change
+    last_due_ms     due time of that level
+    awaited_due_ms  due time of the next level when the clock last ran: its job may end after the clock was paused or
+                    stopped
+    noticed         True: since_ms is when a comparison found the state, which may be later than the change
     """
 
     state: str
@@ -76,7 +77,7 @@ class Segment(NamedTuple):
 
 
 def state_of(conditions: Conditions, *, started: bool) -> str | None:
-    """Return the state that a row's conditions mean; None: the clock does not start."""
+    """Return the state of a clock by its row's conditions; None: the clock does not start."""
     if not started and (conditions.stop or not conditions.start):
         return None
     return STOPPED if conditions.stop else PAUSED if conditions.pause else RUNNING
@@ -86,10 +87,12 @@ def evaluate(
     terms: Terms, conditions: Conditions, clock: Clock | None, ended: EndedJob | None, now_ms: int, *,
     noticed: bool = False, skip_before_ms: int = 0,
 ) -> tuple[Clock | None, Segment | None]:  # fmt: skip
-    """Return the row's clock as it is now, and the segment that a change of state ends.
+    """Return the row's clock as it is now, and the segment that has ended if its state changes, otherwise None.
 
-    clock            the stored one; None: not started
-    skip_before_ms   levels whose due time is before this are not handled any more
+    clock            the stored clock; None: not started
+    ended            the row's newest ended job, or None
+    noticed          True: a comparison found the change, which may have been earlier than now
+    skip_before_ms   levels with an earlier due time are skipped
     """
     state = state_of(conditions, started=clock is not None)
     if clock is None or state is None:
@@ -101,9 +104,9 @@ def evaluate(
 def _count_handled(terms: Terms, clock: Clock, ended: EndedJob | None, state: str, skip_before_ms: int) -> Clock:
     """Mark the level whose job has ended, and skipped levels, as handled.
 
-    If the row no longer runs, a cancelled job does not count: it may have been cancelled because the row was paused or
-    stopped, and its level is handled when the row runs again. Every other ended job counts, because its own function
-    may have paused or stopped the row.
+    If the clock no longer runs, a cancelled job does not count: it may have been cancelled because the row was paused
+    or stopped, and its level is handled when the clock runs again. Every other ended job counts, because its own
+    function may have paused or stopped the row.
     """
     if ended is not None and (
         (ended.declared_ms == due_ms(terms, clock) and not (ended.cancelled and state != RUNNING))
@@ -148,10 +151,10 @@ def consumed_ms(terms: Terms, clock: Clock, now_ms: int) -> int:
 
 
 def due_ms(terms: Terms, clock: Clock) -> int | None:
-    """Return the due time of the next level; None: no level is waited for, or the calendar has no such time.
+    """Return the due time of the next level; None: the clock awaits no level, or the calendar has no such time.
 
-    A level that was reached before the current state began is due at its beginning. No two levels have the same due
-    time, because a declared timeout fires once for each due time.
+    A level that was reached before the current state is due when the state began. No two levels get the same due time,
+    because a declared timeout fires once for each due time.
     """
     index = next_level(terms, clock)
     if clock.state != RUNNING or index is None:
@@ -164,22 +167,22 @@ def due_ms(terms: Terms, clock: Clock) -> int | None:
 
 
 def awaits_level(terms: Terms, clock: Clock) -> bool:
-    """Return whether the clock runs and not all of its levels are done."""
+    """Return whether the clock runs and has a level that was not handled yet."""
     return clock.state == RUNNING and next_level(terms, clock) is not None
 
 
 def is_breach_handled(terms: Terms, clock: Clock) -> bool:
-    """Return whether the clock runs and all of its levels are done."""
+    """Return whether the clock runs and all of its levels, including the breach, were handled."""
     return clock.state == RUNNING and next_level(terms, clock) is None
 
 
 def next_level(terms: Terms, clock: Clock) -> int | None:
-    """Return the index of the first level above those that were handled; None: all are done."""
+    """Return the index of the first level that was not handled yet; None: all were."""
     return next((index for index, part in enumerate(terms.levels) if part > clock.done_part), None)
 
 
 def reached_ms(terms: Terms, clock: Clock, threshold_ms: int) -> int:
-    """Return when a running clock has consumed this working time, at the earliest at the beginning of its state.
+    """Return when a running clock has consumed this working time, but no time before its current state began.
 
     Raises NoOpenHours.
     """

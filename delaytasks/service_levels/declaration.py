@@ -1,4 +1,4 @@
-"""A service level as a declared timeout: its due times come from clocks, which are stored when rows are synced."""
+"""Service level as a kind of declared timeout: its due times come from clocks, which each sync of a row stores."""
 
 import hashlib
 import logging
@@ -20,13 +20,13 @@ logger = logging.getLogger("delaytasks")
 
 @dataclass(frozen=True, eq=False)
 class SlaDeclaration(Declaration):
-    """A service level declared on a model. As a Declaration, it gives each row one job: that of its next level.
+    """A service level declared on a model. Each row has at most one live job, for the next level of its clock.
 
     target     timedelta of working time
     warn       parts of the target, ascending: (0.5, 0.9)
-    start      Q: the rows whose clock starts. None: all
-    pause      Q: the rows whose clock stands still. None: none
-    stop       Q: the rows whose clock ends
+    start      Q: rows that match start their clock. None: all rows
+    pause      Q: rows that match have a paused clock. None: no rows
+    stop       Q: rows that match have a stopped clock
     """
 
     target: timedelta = timedelta(0)
@@ -39,7 +39,7 @@ class SlaDeclaration(Declaration):
 
     @property
     def levels(self) -> tuple[float, ...]:
-        """The warnings, then 1.0: the breach."""
+        """The warnings, followed by 1.0, the breach."""
         return (*self.warn, 1.0)
 
     @cached_property
@@ -57,7 +57,7 @@ class SlaDeclaration(Declaration):
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of the arguments that determine clocks and due times. It is the same in each process."""
+        """Hash of the arguments that determine clocks and due times. Equal in all processes."""
         texts = ["" if each is None else conditions.canonical(each) for each in self.conditions]
         hours = None if self.calendar is None else snapshot.definition(self.calendar)
         meaning = [self.label, repr(self.target), repr(self.levels), hours, *texts]
@@ -68,7 +68,7 @@ class SlaDeclaration(Declaration):
         found = [conditions.paths(each, self.model) for each in self.conditions if each is not None]
         return frozenset().union(*found)
 
-    # -- what the layers of declared timeouts call ------------------------------------------------
+    # -- methods of Declaration -------------------------------------------------------------------
 
     def due_times(self, pks: Sequence[Any], using: str) -> Iterator[tuple[str, int]]:
         yield from self._due_times(store.read(self, pks, using, applied.find(self.topic, using)))
@@ -86,7 +86,7 @@ class SlaDeclaration(Declaration):
             else:
                 name = self.calendar and self.calendar.name
                 logger.warning(
-                    "%s: the row with the primary key %.80r has no job: the calendar %r has not so much open time. "
+                    "%s: the row with the primary key %.80r has no job: the calendar %r has too little open time. "
                     "Check its hours and exceptions.", self.topic, row.text, name,
                 )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""ServiceLevel, the result of @sla: the working time that a row has left."""
+"""ServiceLevel, the result of @sla: query how much working time rows have consumed and have left."""
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
@@ -31,8 +31,8 @@ class SlaStatus(NamedTuple):
     state         "running", "paused" or "stopped"
     consumed      timedelta of working time
     remaining     timedelta of working time until the breach; zero or negative after it
-    breaches_at   aware datetime: when the target is reached if the clock runs on; None if it does not run, or if the
-                  calendar has no such time
+    breaches_at   aware datetime: when the target is reached if the clock keeps running; None if it does not run, or if
+                  the calendar has no such time
     """
 
     state: str
@@ -42,14 +42,14 @@ class SlaStatus(NamedTuple):
 
     @property
     def is_breached(self) -> bool:
-        """Whether the target was reached, also if the clock has stopped later."""
+        """Whether the target was reached, even if the clock has stopped since."""
         return self.remaining <= timedelta(0)
 
 
 class SlaEvent(NamedTuple):
-    """A warning or a breach, for the function of a service level.
+    """A warning or a breach: the second argument of a service level's function.
 
-    part      the part of the target that was reached: 0.5, 0.9, or 1.0 for the breach
+    part      float, the part of the target that was reached, such as 0.9; 1.0 for the breach
     status    SlaStatus of the row at this moment
     job       RunningJob
     """
@@ -65,10 +65,10 @@ class SlaEvent(NamedTuple):
 
 
 class ServiceLevel(Handle[Function]):
-    """A service level: the handle of its topic, and the status of rows.
+    """A service level: the handle of its topic, with methods for the status of rows.
 
-    Each method reads what is stored: a change by update() is seen after the next reconciliation. In async code:
-    astatus(), astatuses(), aremaining() and ahistory().
+    The methods read stored clocks, so that they show a change by update() only after the next reconciliation. In async
+    code use astatus(), astatuses(), aremaining() and ahistory().
     """
 
     def __init__(self, declaration: SlaDeclaration, function: Function) -> None:
@@ -78,32 +78,32 @@ class ServiceLevel(Handle[Function]):
     if not TYPE_CHECKING:
 
         def schedule(self, *args: Any, **kwargs: Any) -> None:
-            """Refuse: the rows' own states make the jobs. Raises BadInput."""
+            """Raise BadInput: saving a row schedules its job."""
             raise BadInput(f"{self.topic} is a service level: saving its rows schedules their jobs. Use run_now(row).")
 
     def status(self, row: Instance) -> SlaStatus | None:
-        """Return the status of a row; None: its clock has not started, or its database has no jobs.
+        """Return the status of a row; None if its clock has not started, or if its database has no jobs.
 
         Raises BadInput if the row is not saved, or if it is of another model.
         """
         return self.statuses([row]).get(to_subject(row).pk)
 
     def statuses(self, rows: Iterable[Instance]) -> dict[str, SlaStatus]:
-        """Return the status of each of these rows whose clock has started, by the text of its primary key.
+        """Return {str of the primary key: SlaStatus} of those rows whose clock has started.
 
-        The rows are of one database. One query reads all. Raises BadInput if a row is not saved, or if it is of another
-        model.
+        All rows must be of the same database. Makes one query for all of them. Raises BadInput if a row is not saved,
+        or if it is of another model.
         """
         given = [self._checked(row) for row in rows]
         return statuses_of(self.declaration, given)[0] if given else {}
 
     def remaining(self, row: Instance) -> timedelta | None:
-        """Return the working time until the breach, negative after it; None: the row's clock has not started."""
+        """Return the working time until the breach, negative after it; None as for status()."""
         status = self.status(row)
         return None if status is None else status.remaining
 
     def history(self, row: Instance) -> "list[SlaSegment]":
-        """Return the states of a row's clock that have ended, oldest first. Raises BadInput, as status() does."""
+        """Return the past states of a row's clock, without the current one, oldest first. Raises as status() does."""
         using = _alias(self._checked(row), self.declaration)
         return store.segments(self.declaration, to_subject(row).pk, using) if using in databases.aliases() else []
 
@@ -113,7 +113,7 @@ class ServiceLevel(Handle[Function]):
     ahistory = asynchronous_method(history)
 
     def _checked(self, row: Instance) -> Instance:
-        """Return a row of the model, of a proxy of it, or of a model that inherits from it. Raises BadInput."""
+        """Return the row if it is of the model, a proxy, or a model that inherits from it. Otherwise raise BadInput."""
         label = to_subject(row).label
         if not isinstance(row, self.declaration.concrete):
             raise BadInput(f"{self.topic}: the row is a {label}, but the service level is of {self.declaration.label}.")
@@ -126,7 +126,7 @@ def declared_on(model: type[Model]) -> list[SlaDeclaration]:
 
 
 def statuses_of(declaration: SlaDeclaration, rows: Sequence[Instance]) -> tuple[dict[str, SlaStatus], int]:
-    """Return the status of each of these rows by its primary key's text, and the time for which it holds, in ms."""
+    """Return {str of the primary key: SlaStatus} of these rows, and the time of these statuses in ms since 1970."""
     using = _alias(rows[0], declaration)
     if using not in databases.aliases():
         return {}, 0
@@ -136,7 +136,7 @@ def statuses_of(declaration: SlaDeclaration, rows: Sequence[Instance]) -> tuple[
 
 
 def _alias(row: Any, declaration: SlaDeclaration) -> str:
-    """Return the alias of the database that has the row's clock; that of the primary for a row read from a replica."""
+    """Return the alias of the database that has the row's clock: for a row read from a replica, its primary."""
     found = str(row._state.db or declaration.using or databases.alias())
     return found if found in databases.aliases() else str(router.db_for_write(type(row), instance=row))
 
@@ -156,7 +156,7 @@ def _breaches_at(declaration: SlaDeclaration, clock: Clock) -> datetime | None:
 
 
 def to_event(declaration: SlaDeclaration, row: Any, job: "RunningJob") -> SlaEvent:
-    """Return the event of a row whose job runs. The row is locked, and its conditions were tested."""
+    """Return the event for a row whose job is running. The row is locked, and its conditions were tested."""
     found = store.read(declaration, [row.pk], job.using, applied.find(declaration.topic, job.using))[0]
     now_ms = databases.now_ms(job.using)
     clock = found.now or Clock(clocks.RUNNING, now_ms)

@@ -1,4 +1,4 @@
-"""sla(): declare a service level on a model, beside the function for its warnings and its breach."""
+"""sla(): declare a service level on a model, with a function for its warnings and its breach."""
 
 import functools
 from collections.abc import Callable, Coroutine, Iterable
@@ -43,24 +43,24 @@ def sla(
         def first_answer(ticket: Ticket, event: SlaEvent) -> None:
             ticket.escalate() if event.is_breach else ticket.remind()
 
-    model      the model. Each of its rows has a clock, which saving and deleting the row starts, changes and deletes
+    model      the model. Saving a row starts or changes its clock; deleting the row deletes its clock
     target     timedelta above 0: the working time until the breach
-    stop       Q: the clock of a row that matches stands, as long as it matches
-    start      Q: the clock of a row starts when it matches for the first time, and then goes on without it. None: at
-               once
-    pause      Q: the clock of a row that matches, and does not match `stop`, stands still. None: never
+    stop       Q: the clock is stopped while the row matches
+    start      Q: the clock starts when the row matches for the first time; later, `start` has no effect. None: at once
+    pause      Q: the clock is paused while the row matches and does not match `stop`. None: never
     calendar   Calendar in whose open time the target counts; None: elapsed time
     warn       parts of the target between 0 and 1, for example [0.5, 0.9]
     topic      str; None: "<app_label>.<model>.<function>"
     using      alias of the only database whose rows have clocks; None: all that have jobs and the model's table
 
-    The other options are those of handler(). The function is called once for each warning and for the breach, with
-    the row, locked until the end of an atomic handler, and a SlaEvent. Just before, the conditions are tested again:
-    it is never called early by itself, though a person may run the next level at once, and never for a row that is
-    paused or has stopped.
+    The other options are those of handler(). The function is called once for each warning and once for the breach,
+    with the row, locked until the end of an atomic handler, and an SlaEvent. The conditions are tested again just
+    before: the function is not called for a paused or stopped clock. It is called early only if a person runs the job
+    of the next level at once.
 
-    A service level is a declared timeout: `manage.py delaytasks timeouts apply` puts it into force, and
-    reconciliation finds what sends no signal. The conditions are those of timeout(while_=...).
+    A service level is a declared timeout: `manage.py delaytasks timeouts apply` puts it into force, and reconciliation
+    finds changes that send no signal, such as those by update(). A condition may contain what timeout(while_=...)
+    accepts.
 
     Returns a decorator; the result is the ServiceLevel, which is called like the function.
 

@@ -28,12 +28,13 @@ def _model(name: str) -> Any:
 
 
 class Row(NamedTuple):
-    """A row of the model whose clock was started, or starts now.
+    """A row of the model, with its stored and its current clock.
 
-    stored   its clock in the database
-    now      its clock as its conditions and its jobs say; None: not started
-    closed   the segment that ends with the change from one to the other
-    retried  the dead job of the breach lives again, because a person retried it
+    text     primary key as text
+    stored   the clock in the database; None: not started
+    now      the clock by the row's conditions and jobs; None: not started
+    closed   the segment that ends with a change from `stored` to `now`, or None
+    retried  True: a person retried the dead job of the breach, which is live again
     """
 
     text: str
@@ -52,7 +53,7 @@ def read(
 ) -> list[Row]:
     """Return those of these rows that exist, with their clocks. Writes nothing.
 
-    known   what applied.find() returns: with `timeouts apply --overdue skip`, some levels are skipped
+    known   result of applied.find(): after `timeouts apply --overdue skip`, levels that were overdue are skipped
     """
     flags = _conditions(level, pks, using)
     stored = {each.subject_pk: to_clock(each) for each in stored_clocks(level, flags, using)}
@@ -70,7 +71,7 @@ def read(
 
 
 def _conditions(level: "SlaDeclaration", pks: Sequence[Any], using: str) -> dict[str, Conditions]:
-    """Return which conditions each row matches, by the primary key's text."""
+    """Return {primary key as text: the conditions that the row matches}."""
     matches = {name: _matches(each, name) for name, each in zip(_NAMES, level.conditions, strict=True)}
     found = among(level, pks, using).annotate(**matches).values_list("pk", *_NAMES)
     texts = ((key_text(level, pk), Conditions(*flags)) for pk, *flags in found)
@@ -78,14 +79,14 @@ def _conditions(level: "SlaDeclaration", pks: Sequence[Any], using: str) -> dict
 
 
 def _matches(condition: Q | None, name: str) -> Any:
-    """Return the expression of whether a row matches. None: all rows start, none is paused."""
+    """Return a boolean expression for a condition. Without a condition, all rows match `start`, and none `pause`."""
     if not condition:
         return Value(condition is not None or name == _NAMES[0], output_field=BooleanField())
     return Case(When(condition, then=Value(True)), default=Value(False), output_field=BooleanField())
 
 
 def _clocks(level: "SlaDeclaration", texts: Iterable[str], using: str) -> Any:
-    """Return the clocks of these rows. Another model may have had the topic: its clocks are not among them."""
+    """Return the clocks of these rows, without those of another model that had the topic before."""
     found = _model("SlaClock").objects.using(using).filter(topic=level.topic, subject_label=level.label)
     return found.filter(subject_pk__in=list(texts))
 
@@ -102,13 +103,13 @@ def to_clock(row: "SlaClock") -> Clock:
 
 
 def segments(level: "SlaDeclaration", text: str, using: str) -> "list[SlaSegment]":
-    """Return the ended states of a row's clock, oldest first."""
+    """Return the past states of a row's clock, without the current one, oldest first."""
     found = _model("SlaSegment").objects.using(using).filter(clock__in=_clocks(level, [text], using))
     return list(found.order_by("pk"))
 
 
 def _jobs(level: "SlaDeclaration", texts: Iterable[str], using: str) -> tuple[dict[str, EndedJob], dict[str, int]]:
-    """Return the newest ended job with a declared due time of each row, and the declared due time of its live one."""
+    """Return each row's newest ended job that has a declared due time, and the declared due time of its live job."""
     keys = {level.key_of(text): text for text in texts}
     jobs = _model("Job").objects.using(using).filter(
         topic=level.topic, key__in=list(keys), declared_due__isnull=False
@@ -126,7 +127,7 @@ def _jobs(level: "SlaDeclaration", texts: Iterable[str], using: str) -> tuple[di
 
 
 def save(level: "SlaDeclaration", rows: Sequence[Row], using: str) -> None:
-    """Store the clocks of these rows as they are now, and the segments that have ended."""
+    """Store the current clocks of these rows, and the segments that have ended."""
     changed = {row.text: row.now for row in rows if row.now is not None}
     if not changed:
         return
@@ -153,7 +154,7 @@ def _columns(clock: Clock) -> dict[str, Any]:
 
 
 def _add_segments(closed: Mapping[int, Segment], using: str) -> None:
-    """Store the segments of these clocks that have ended, by the primary key of the clock."""
+    """Store ended segments, given as {primary key of the clock: segment}."""
     model = _model("SlaSegment")
     model.objects.using(using).bulk_create(
         model(
@@ -165,7 +166,7 @@ def _add_segments(closed: Mapping[int, Segment], using: str) -> None:
 
 
 def delete_others(level: "SlaDeclaration", pks: Sequence[Any], existing: Sequence[str], using: str) -> None:
-    """Delete the clocks of those of these rows that no longer exist."""
+    """Delete the clocks of the rows of `pks` that no longer exist."""
     gone = {text for text, _ in keys_of(level, pks)}.difference(existing)
     if gone:
         _clocks(level, gone, using).delete()

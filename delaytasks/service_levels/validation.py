@@ -59,7 +59,7 @@ def check_warn(who: str, warn: Any) -> tuple[float, ...]:
 
 
 def check_conditions(who: str, start: Any, pause: Any, stop: Any) -> None:
-    """Raise BadInput if a condition is no Q, or if one can be seen to hide another."""
+    """Raise BadInput if a condition is not a Q, or if the clock can never start, run or pause with these conditions."""
     for name, each in (("start", start), ("pause", pause), ("stop", stop)):
         if not (isinstance(each, Q) or (each is None and name != "stop")):
             raise BadInput(f"{who}: {name} is {short_repr(each)}; give a Q, such as Q(state='answered').")
@@ -75,11 +75,11 @@ def check_conditions(who: str, start: Any, pause: Any, stop: Any) -> None:
 
 
 def implies(first: Q, second: Q) -> bool:
-    """Return whether each row that matches `first` certainly matches `second`. False: it cannot be seen.
+    """Return True if each row that matches `first` certainly matches `second`; False if that is not known.
 
-    Compares equal conditions, and values of fields joined by AND: Q(state="new") implies Q(state__in=["new", "open"]).
+    Recognizes equal conditions, and field values joined by AND: Q(state="new") implies Q(state__in=["new", "open"]).
     """
-    if conditions.has_query(first) or conditions.has_query(second):  # the system checks refuse it
+    if conditions.has_query(first) or conditions.has_query(second):  # system checks refuse conditions with a query
         return False
     if conditions.canonical(first) == conditions.canonical(second):
         return True

@@ -118,7 +118,7 @@ def test_a_calendar_without_the_needed_time_makes_no_job(
         order = Order.objects.create()
         assert not Job.objects.exists()
         assert level.status(order).breaches_at is None
-    assert "has not so much open time" in caplog.text
+    assert "has too little open time" in caplog.text
 
 
 def test_a_save_that_changes_no_state_writes_nothing_and_reads_little(level: Any) -> None:
