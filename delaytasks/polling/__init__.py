@@ -1,1 +1,1 @@
-"""Polling ladders: ask again and again until an answer comes or a deadline has passed. And delay levels by number."""
+"""Polling: call a handler after growing delays until it succeeds or a deadline passes. Also numbered delay levels."""

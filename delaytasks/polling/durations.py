@@ -14,7 +14,7 @@ _PART = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)(ms|s|m|h|d)", re.ASCII)
 def to_duration(given: Duration, *, what: str) -> timedelta:
     """Convert "1h30m", a timedelta or seconds to a timedelta, from 0 to 366 days, in whole milliseconds.
 
-    what   the name of the argument, for the message
+    what   name of the argument, for the error message
 
     Raises BadDelay.
     """

@@ -1,4 +1,4 @@
-"""Delay levels: delays by number, as brokers have them."""
+"""Delay levels: numbered delays, as in message brokers such as RocketMQ."""
 
 import bisect
 from collections.abc import Iterator
@@ -13,13 +13,13 @@ NAMED = {  # RocketMQ: the default of messageDelayLevel
 
 
 class Levels:
-    """Delays by level, counted from 1; levels() makes them.
+    """Delays by level, counted from 1. Made by levels().
 
     LEVELS[3]             the delay of level 3, a timedelta
     LEVELS.round_up(17)   the shortest delay of a level that is 17 seconds or more
     LEVELS.level(17)      the number of that level
 
-    len() and iteration count and list the delays.
+    len() is the number of levels; iteration yields their delays.
     """
 
     def __init__(self, text: str) -> None:
@@ -46,12 +46,12 @@ class Levels:
         return f"<Levels 1 to {len(self)}: {', '.join(map(str, self))}>"
 
     def level(self, delay: Duration) -> int:
-        """Return the lowest level whose delay is not shorter. Raises BadDelay if all levels are shorter."""
+        """Return the lowest level whose delay is at least `delay`. Raises BadDelay if all levels are shorter."""
         wanted = to_duration(delay, what="delay")
         found = bisect.bisect_left(self._delays, wanted) + 1
         if found > len(self):
             raise BadDelay(
-                f"delay is {wanted}, and the longest level is {self._delays[-1]}: schedule() takes any delay."
+                f"delay is {wanted}, but the longest level is {self._delays[-1]}: give schedule() the delay itself."
             )
         return found
 
@@ -61,7 +61,7 @@ class Levels:
 
 
 def levels(text: str) -> Levels:
-    """Return delay levels, as a broker has them.
+    """Return numbered delay levels, as in message brokers.
 
         LEVELS = levels("rocketmq")             # or levels("1s 5s 10s 30s 1m 2m ... 1h 2h")
         schedule("order.close", key="order:1042", delay=LEVELS[16])                 # level 16: 30 minutes
@@ -70,7 +70,7 @@ def levels(text: str) -> Levels:
     text   delays separated by spaces, each longer than the one before it, in the units ms, s, m, h and d; or
            "rocketmq", for the 18 levels of RocketMQ
 
-    Levels are counted from 1. A level that does not exist is refused; RocketMQ takes its last one instead.
+    Levels are counted from 1. A level that does not exist raises BadDelay; RocketMQ takes its last level instead.
 
     Raises BadDelay.
     """

@@ -1,7 +1,7 @@
 """poll(): a handler that is called again after growing delays, until its question is settled or a deadline has passed.
 
-The number of polls is a column of the job. Only an answered poll moves it on, in the statement that ends the attempt:
-a crash, a failed attempt or a change of the due time skips no delay.
+The job's row counts the polls. Only an answered poll increments the count, in the statement that ends the attempt: a
+crash, a failed attempt or a change of the due time skips no delay.
 """
 
 import functools
@@ -52,24 +52,24 @@ def poll(
 
     every       delays between the polls: text such as "90s" or "1h30m", timedelta, or seconds. The last one
                 repeats
-    until       the same, from when the job was scheduled, or last replaced: the deadline. The last poll is at
-                the deadline itself
-    on_give_up  callable, called with the RunningJob if the last poll does not settle the question, or fails: in
-                one transaction with the end of the job, which is finished then, with the error code "gave_up".
-                If it raises, nothing is committed, and the attempt fails. None: the job is dead then
+    until       the deadline: a duration as in `every`, from the time at which the job was scheduled or last
+                replaced. The last poll is at the deadline
+    on_give_up  callable(RunningJob), called if the last poll fails or does not settle the question. The job is then
+                finished with the error code "gave_up", in the same transaction. If the callable raises, nothing is
+                committed, and the attempt fails. None: the job is dead instead
 
-    The function returns a true value when the question is settled, and a false one to be asked again. It may be
-    a coroutine function, and so may on_give_up. It may also return a Snooze, to be asked again after a delay of
-    its own, or a Skip. The other options are those of handler(), without batch.
+    The function returns a true value when the question is settled, and a false value to be called again. It may
+    also return Snooze(delay), to be called again after that delay, or Skip. The function and on_give_up may be
+    coroutine functions. The other options are those of handler(), without batch.
 
-    `job.polls` counts the polls that were answered with a false value. A failed attempt or a death of the process
-    does not move on to the next delay: it is retried as the topic's backoff says, but not after the deadline.
-    Each answered poll sets `failures` to 0. max_attempts failures in between make the job dead.
+    `job.polls` counts the polls that returned a false value. After a failed attempt or a crash, the poll is retried
+    by the topic's backoff, but not after the deadline; this does not move on to the next delay. Each answered poll
+    resets `failures` to 0: the job is dead after max_attempts failures without an answer between them.
 
     Raises BadDelay, and the exceptions of handler().
     """
     if "batch" in options:
-        raise ValueError(f"poll({topic!r}): batch is not possible, because each job has a ladder of its own.")
+        raise ValueError(f"poll({topic!r}): batch is not possible, because each job has its own delays and deadline.")
     handlers.check_options("poll()", options, HandlerOptions)
     ladder = Ladder.parse(every, until)
 
@@ -82,13 +82,13 @@ def poll(
 
 
 class Poll(Generic[Function]):
-    """The handler of a topic with a polling ladder, around the function that asks."""
+    """The handler of a polling topic: calls the decorated function, and schedules the next poll or gives up."""
 
     def __init__(self, topic: str, function: Function, ladder: Ladder, on_give_up: OnGiveUp | None) -> None:
         functools.update_wrapper(self, function)
         self.topic, self.function, self.ladder, self.on_give_up = topic, function, ladder, on_give_up
         self.retry_within_ms = ladder.deadline_ms(0)
-        self.__code__ = getattr(function, "__code__", None)  # by which handlers.add() recognizes the function
+        self.__code__ = getattr(function, "__code__", None)  # handlers.add() recognizes the function by it
 
     def __call__(self, job: RunningJob) -> Any:
         deadline_ms = self.ladder.deadline_ms(job.scheduled_ms)
@@ -105,12 +105,12 @@ class Poll(Generic[Function]):
         return Polled(self.ladder.delay(job.polls))
 
     def _ask_last(self, job: RunningJob) -> Any:
-        """Poll at the deadline, and give up unless the answer is true. The writes of a failed poll are rolled back."""
+        """Poll at the deadline, and give up unless the answer is true. Rolls back the writes of a poll that raises."""
         inside = connections[job.using].in_atomic_block
         try:
             with transaction.atomic(job.using) if inside else nullcontext():
                 result = await_result(self.function(job))
-        except (LeaseLost, DatabaseError, InterfaceError):  # giving up would fail, too
+        except (LeaseLost, DatabaseError, InterfaceError):  # _give_up() would fail, too
             raise
         except Exception as error:
             if _has_ended(job):
@@ -129,7 +129,7 @@ class Poll(Generic[Function]):
 
 
 def _is_settled(job: RunningJob, result: object) -> bool:
-    """Return whether the result is a true one. A handler that has finished its job need not return anything."""
+    """Return whether the result is true, or the function has ended the job itself."""
     return (bool(result) and not isinstance(result, Snooze | Retry)) or _has_ended(job)
 
 

@@ -26,7 +26,7 @@ def test_a_delay_is_rounded_up_to_a_level(delay, level):
 
 
 def test_a_delay_beyond_the_longest_level_is_refused():
-    with pytest.raises(BadDelay, match="the longest level is 2:00:00: schedule"):
+    with pytest.raises(BadDelay, match="the longest level is 2:00:00: give schedule"):
         levels("rocketmq").round_up("2h1s")
 
 
