@@ -19,7 +19,7 @@ EARLIEST, LATEST = date.min, date.max
 
 
 class CalendarDate(NamedTuple):
-    """One day of a calendar: its open hours and what decided them."""
+    """One day of a calendar: its open hours, and which rule they come from."""
 
     day: date
     windows: Windows
@@ -28,7 +28,7 @@ class CalendarDate(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Open time without interruption, as instants in UTC."""
+    """Uninterrupted open time, from `opens` to `closes` in UTC."""
 
     opens: datetime
     closes: datetime
@@ -37,7 +37,7 @@ class Span(NamedTuple):
 class Calendar:
     """Open hours in a time zone, with holidays and exceptions. Counts working time.
 
-    name        str, unique in the project; staff's exceptions are stored by it
+    name        str, unique in the project; staff's exceptions are stored under it
     tz          IANA name of the zone, or a ZoneInfo
     hours       {days: windows}: {"mon-fri": "09:00-12:00,13:00-17:00", "sat": "10:00-14:00"}. A window that
                 ends at or before its beginning, such as 22:00-06:00, ends on the next day. Days that are not
@@ -46,13 +46,13 @@ class Calendar:
     exceptions  {date: windows} for days with other hours than usual, "" for closed; also on holidays
     editable    whether staff may add exceptions in the admin; then calculations read the database
 
-    Open time is elapsed time: a window from 00:00 to 24:00 has 23 or 25 hours on the day on which clocks are
-    changed. An opening or closing time that clocks skip means the end of the gap; one that they show twice means
-    the first time. A window belongs to the day on which it begins: after a working day's night shift begins, a
-    holiday does not end it.
+    Open time is elapsed time: a window from 00:00 to 24:00 has 23 or 25 hours on a day on which clocks are changed.
+    If clocks skip an opening or closing time, the end of the gap is used. If they show it twice, the first time is
+    used. A window belongs to the day on which it begins: a working day's night shift continues into a holiday.
 
-    Calculations read at most 20 years of days. Methods take aware datetimes and return them in the calendar's
-    zone. They are synchronous: in async code call them with sync_to_async, or set editable=False.
+    Calculations read at most 20 years of days. Methods take aware datetimes, and return them in the calendar's
+    zone; open_times() returns UTC. They are synchronous: in async code call them with sync_to_async, or set
+    editable=False.
 
     Raises BadCalendar and BadTimeZone.
     """
@@ -91,17 +91,16 @@ class Calendar:
 
     @property
     def max_open_time(self) -> timedelta:
-        """The open time of the longest span that calculations read.
+        """The most open time within 20 years, the horizon of calculations. A longer duration has no end.
 
-        It is counted as if no holiday closed the calendar, and without staff's exceptions. What is longer has no end in
-        this calendar.
+        Counted as if holidays were open days, and without staff's exceptions.
         """
         weekly = sum(window.closes - window.opens for day in self._week for window in day)
         more = sum(window.closes - window.opens for windows in self._exceptions.values() for window in windows)
         return timedelta(minutes=weekly * (HORIZON_DAYS // 7 + 1) + more)
 
     def has_open_time(self, moment: datetime, duration: timedelta) -> bool:
-        """Return whether `duration` of open time comes within the horizon of the moment, without staff's exceptions."""
+        """Return whether the 20 years after the moment have `duration` of open time. Ignores staff's exceptions."""
         spans = self._forward(_to_utc(moment), {})
         total = accumulate((closes - opens for opens, closes in spans), initial=ZERO)
         return any(each >= duration for each in total)
@@ -109,7 +108,7 @@ class Calendar:
     # Days
 
     def date_info(self, day: date) -> CalendarDate:
-        """Return the day's open hours and what decided them."""
+        """Return the day's open hours, and which rule they come from."""
         return self._date_info(day, self._stored_days())
 
     def is_working_day(self, day: date) -> bool:
@@ -138,7 +137,7 @@ class Calendar:
     # Working time
 
     def is_open(self, moment: datetime) -> bool:
-        """Return whether the moment is in open hours. The moment of opening is, that of closing is not.
+        """Return whether the calendar is open at the moment. It is open at its opening, and closed at its closing.
 
         Raises NaiveDatetime.
         """
@@ -153,9 +152,9 @@ class Calendar:
 
         duration   timedelta of open time, or days(n) for n working days; a negative one is subtracted
 
-        The end of open time is the closing, not the next opening: 8 hours from Monday 9:00 are Monday 17:00. 0
-        outside open hours is the next opening. Working days keep the time of day, also if it is outside open
-        hours; days(0) is the moment itself.
+        If the duration ends with the open hours, the result is the closing and not the next opening: with hours from
+        9:00 to 17:00, 8 hours after Monday 9:00 is Monday 17:00. Outside open hours, a duration of 0 returns the next
+        opening. Working days keep the time of day, even outside open hours; days(0) returns the moment itself.
 
         Raises NaiveDatetime, BadInput, and NoOpenHours if the result is beyond the calendar's horizon.
         """
@@ -173,9 +172,10 @@ class Calendar:
         raise self._no_open_hours(moment)
 
     def subtract(self, moment: datetime, duration: timedelta | WorkingDays) -> datetime:
-        """Return the moment before `duration` of open time: the mirror image of add().
+        """Return the moment from which `duration` of open time leads to this one: the mirror image of add().
 
-        8 hours before Monday 17:00 are Monday 9:00. 0 outside open hours, or at an opening, is the last closing.
+        With hours from 9:00 to 17:00, 8 hours before Monday 17:00 is Monday 9:00. Outside open hours or at an opening,
+        a duration of 0 returns the last closing.
 
         Raises NaiveDatetime, BadInput and NoOpenHours.
         """
@@ -210,7 +210,7 @@ class Calendar:
         return total
 
     def open_times(self, start: datetime, end: datetime) -> Iterator[tuple[datetime, datetime]]:
-        """Yield the open times between two moments as (opens, closes), earliest first; those that touch are one.
+        """Yield the open times between two moments as (opens, closes) in UTC, earliest first. Adjacent ones are joined.
 
         Raises NaiveDatetime.
         """
@@ -227,7 +227,7 @@ class Calendar:
     def next_opening(self, moment: datetime) -> datetime:
         """Return the first moment later than this one at which the calendar opens. Raises NaiveDatetime, NoOpenHours.
 
-        For "now, if it is open" use add(moment, timedelta()).
+        To get the moment itself if the calendar is open, use add(moment, timedelta()).
         """
         moment = _to_utc(moment)
         touching = None
@@ -283,13 +283,13 @@ class Calendar:
     # Spans of open time
 
     def _spans(self, day: date, stored: Mapping[date, tuple[Windows, str]]) -> list[Span]:
-        """Return the day's open time, without the part that the previous day's hours cover."""
+        """Return the day's open time, without the part that belongs to a window of the previous day."""
         covered = self._covered(day, stored)
         spans = [Span(max(span.opens, covered or span.opens), span.closes) for span in self._raw_spans(day, stored)]
         return [span for span in spans if span.opens < span.closes]
 
     def _covered(self, day: date, stored: Mapping[date, tuple[Windows, str]]) -> datetime | None:
-        """Return the end of the window of the day before that reaches into this day, or None."""
+        """Return the end of the previous day's window that extends into this day, or None."""
         earlier = day - ONE_DAY
         late = [window for window in self._date_info(earlier, stored).windows if window.closes > MINUTES_A_DAY]
         return max(span.closes for span in self._raw_spans(earlier, stored)) if late else None
@@ -300,7 +300,10 @@ class Calendar:
             yield Span(*(resolve(midnight + timedelta(minutes=minute), self.zone) for minute in window))
 
     def _forward(self, moment: datetime, stored: Mapping[date, tuple[Windows, str]] | None = None) -> Iterator[Span]:
-        """Yield the spans that close after the moment, earliest first, up to the horizon. `stored` None: read them."""
+        """Yield the spans that close after the moment, earliest first, up to the horizon.
+
+        stored   days that staff have changed; None: read them
+        """
         stored = self._stored_days() if stored is None else stored
         for day in _days_from(moment.astimezone(self.zone).date() - ONE_DAY, ONE_DAY):
             yield from (span for span in self._spans(day, stored) if span.closes > moment)
@@ -334,7 +337,7 @@ def _check_duration(duration: timedelta | WorkingDays) -> timedelta | WorkingDay
 
 
 def _days_from(day: date, step: timedelta) -> Iterator[date]:
-    """Yield the day and those after or before it, up to the horizon and within the years that datetime has."""
+    """Yield days from this one on, in steps of `step`, up to the horizon and within the years 2 to 9998."""
     for _ in range(HORIZON_DAYS):
         if not EARLIEST.year < day.year < LATEST.year:
             return
@@ -359,7 +362,7 @@ def _to_date(day: object) -> date:
 def _parse_holidays(
     holidays: Collection[str] | Collection[date],
 ) -> tuple[tuple[str, str | None] | None, frozenset[date]]:
-    """Return (country and region, None) or (None, dates)."""
+    """Return ((country, region), no dates), or (None, dates). Raises BadCalendar."""
     if isinstance(holidays, str):
         raise BadCalendar(f"holidays is {holidays!r}: give a tuple, for example ({holidays!r},).")
     given = list(holidays)

@@ -13,9 +13,9 @@ _WINDOW = re.compile(r"([0-2][0-9]):([0-5][0-9])-([0-2][0-9]):([0-5][0-9])", re.
 
 
 class Window(NamedTuple):
-    """Open hours, in minutes after the midnight at which their day begins.
+    """Open hours, in minutes after the midnight at which the day begins.
 
-    `closes` is more than 1440 for a window that ends on the next day.
+    `closes` is more than 1440 if the window ends on the next day.
     """
 
     opens: int

@@ -8,20 +8,20 @@ from types import MappingProxyType
 
 from ..exceptions import BadCalendar
 
-COMPARED_YEARS = range(2024, 2041)  # fixed: with the years around today each new year would be a change
+COMPARED_YEARS = range(2024, 2041)  # fixed: years relative to today would change each definition every new year
 
 
 def check_region(country: str, region: str | None) -> None:
-    """Raise BadCalendar unless the library knows the country and its region, or if it is not installed."""
+    """Raise BadCalendar if the library is not installed, or does not know the country or the region."""
     of_year(country, region, 2024)
 
 
 @functools.cache
 def of_year(country: str, region: str | None, year: int) -> Mapping[date, str]:
-    """Return the holidays of one year with their names. Raises BadCalendar.
+    """Return the names of one year's holidays by date. Raises BadCalendar.
 
-    One object per year: the library's own objects add years when they are first asked for them, which is not
-    safe in threads.
+    Each year is a separate read-only dict: the library's own objects load further years on demand, which is not
+    thread-safe.
     """
     try:
         import holidays
@@ -41,6 +41,6 @@ def of_year(country: str, region: str | None, year: int) -> Mapping[date, str]:
 
 
 def compared_days(country: str, region: str | None) -> list[date]:
-    """Return the holidays by which two versions of the library are told apart, sorted."""
-    with warnings.catch_warnings(action="ignore"):  # the library does not know all years of each country
+    """Return the holidays of COMPARED_YEARS, sorted: they show whether two versions of the library differ."""
+    with warnings.catch_warnings(action="ignore"):  # the library warns of years that it does not know
         return sorted(day for year in COMPARED_YEARS for day in of_year(country, region, year))

@@ -15,7 +15,7 @@ _stored_days: Callable[[str], Mapping[date, tuple[Windows, str]]] | None = None
 
 
 def add(calendar: "Calendar") -> None:
-    """Register a calendar. Raises BadCalendar if another definition has its name."""
+    """Register a calendar. Raises BadCalendar if a calendar with another definition has its name."""
     old = _calendars.get(calendar.name)
     if old is not None and old != calendar:
         raise BadCalendar(f"There are two calendars named {calendar.name!r} with different definitions: rename one.")
@@ -42,9 +42,9 @@ def forget(name: str) -> None:
 
 
 def read_stored_days_by(reader: Callable[[str], Mapping[date, tuple[Windows, str]]]) -> None:
-    """Set the function that returns the days of a calendar that staff have changed, with their hours and note.
+    """Set the function that stored_days() calls: calendar's name -> {day: (hours, note)} of the days changed by staff.
 
-    The app's configuration calls this, so that calendars do not import models.
+    The AppConfig calls this, so that calendars do not import models.
     """
     global _stored_days
     _stored_days = reader

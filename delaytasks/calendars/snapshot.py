@@ -1,4 +1,4 @@
-"""A calendar as plain data: for fingerprints, and for processes without Django and the library of public holidays."""
+"""A calendar as plain data: for fingerprints, and for processes without Django and the library `holidays`."""
 
 from collections.abc import Mapping
 from datetime import date, timedelta
@@ -12,7 +12,10 @@ from .wall_time import to_zone
 
 
 def definition(calendar: Calendar) -> str:
-    """Return a text that is equal in two processes if they count alike, except for the days that staff have changed."""
+    """Return the calendar's definition as text. Processes with equal texts compute the same working time.
+
+    The days that staff have changed are not part of it.
+    """
     region = calendar._region
     holidays = sorted(calendar._closed) if region is None else public_holidays.compared_days(*region)
     exceptions = [f"{day} {_to_text(windows)}" for day, windows in sorted(calendar._exceptions.items())]
@@ -44,7 +47,7 @@ def _to_text(windows: Windows) -> str:
 
 
 class CalendarSnapshot(Calendar):
-    """A calendar made from the result of take(). It is not registered, and reads no database.
+    """A calendar made from the result of take(). It is not registered and does not read the database.
 
     Calculations that need a day outside the period raise NoOpenHours. Open times are computed once for each day.
     """

@@ -1,6 +1,6 @@
-"""Convert wall times, what clocks in a zone show, to instants, also where clocks are changed.
+"""Convert wall times (naive times, as clocks in a zone show them) to instants, including around clock changes.
 
-A *gap* is an hour that clocks skip, an *overlap* one that they show twice.
+A *gap* is a period that clocks skip, an *overlap* one that they show twice.
 """
 
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -49,8 +49,8 @@ def resolve(wall: datetime, zone: tzinfo, *, fold: int = 0) -> datetime:
 
 def _end_of_gap(wall: datetime, zone: tzinfo) -> datetime:
     """Return the first instant after the gap, by bisection to the second: zones change at whole seconds."""
-    low = wall.replace(tzinfo=zone, fold=1).astimezone(UTC)  # by the offset after the gap: before it
-    high = wall.replace(tzinfo=zone, fold=0).astimezone(UTC)  # by the offset before the gap: after it
+    low = wall.replace(tzinfo=zone, fold=1).astimezone(UTC)  # uses the offset after the gap: is before the gap
+    high = wall.replace(tzinfo=zone, fold=0).astimezone(UTC)  # uses the offset before the gap: is after the gap
     before = low.astimezone(zone).utcoffset()
     low, high = low.replace(microsecond=0), high.replace(microsecond=0)
     while high - low > timedelta(seconds=1):
