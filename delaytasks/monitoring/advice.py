@@ -1,6 +1,6 @@
-"""Advice for each problem that the board or a health check reports; both show the same text.
+"""Advice for each problem that the dashboard or a health check reports; both show the same text.
 
-Commands print the English text, the board its translation. The runbook (docs/howto/runbook.md) has the whole procedure.
+Commands print the English text, the dashboard its translation. The runbook (docs/howto/runbook.md) has the procedure.
 """
 
 from enum import StrEnum
@@ -14,13 +14,13 @@ RUNBOOK = "docs/howto/runbook.md"
 
 
 def runbook(section: str = "") -> str:
-    """Return the address of a section of the runbook, or the page's path if RUNBOOK_URL is not set."""
+    """Return the URL of a section of the runbook, or its path in this repository if RUNBOOK_URL is not set."""
     page = conf.get().runbook_url or RUNBOOK
     return f"{page}#{section}" if section else page
 
 
 class Wrong(StrEnum):
-    """The problems that the board and the health checks report."""
+    """The problems that the dashboard and the health checks report."""
 
     DATABASE = "database"
     WORKERS = "workers"
@@ -71,7 +71,9 @@ ADVICE = {
     ),
     Wrong.READY: Advice(
         "ready",
-        gettext_noop("See whether a worker takes jobs of the topic. Then add workers, or raise its concurrency."),
+        gettext_noop(
+            "Check whether a worker takes jobs of the topic. If one does, add workers or raise the topic's concurrency."
+        ),
     ),
     Wrong.NO_HANDLER: Advice(
         "ready",
@@ -83,14 +85,17 @@ ADVICE = {
     ),
     Wrong.MIRROR_READ_ONLY: Advice(
         "mirror",
-        gettext_noop("If its memory is full, give it more (maxmemory). Until then jobs run up to 1 s late."),
+        gettext_noop("If the memory of Redis is full, raise its maxmemory. Until then jobs run up to 1 s late."),
     ),
     Wrong.MIRROR_DIFFERS: Advice(
         "rebuilt-mirror",
         gettext_noop("No job is lost; the mirror was repaired. If this recurs, see what else writes to this Redis."),
     ),
     Wrong.MIRROR_NOT_COMPARED: Advice(
-        "beat", gettext_noop("The regular comparison is missing. See whether beat and a worker run.")
+        "beat",
+        gettext_noop(
+            "The mirror was not compared with the database lately. Check whether beat and a worker are running."
+        ),
     ),
     Wrong.SCHEDULES_BEHIND: Advice(
         "schedules",

@@ -20,7 +20,7 @@ KEPT_SECONDS = 3600  # how long a stale value can still be returned while one ca
 FORMAT = 7  # version of the stored values; raise it when a class in them changes
 WORKING_SECONDS = 15  # after this time, another caller may compute the value that one caller is computing
 FRESH_PER_COMPUTE_SECOND = 10  # a value that took one second to compute stays fresh for ten seconds
-MOST_FRESH_SECONDS = 30  # at most: a database that hung for a minute would otherwise make the health ten minutes old
+MOST_FRESH_SECONDS = 30  # the longest time that a slow computation keeps a value fresh
 PAUSE_SECONDS = 10  # how long the cache is not used after a failure
 
 _breaker = CircuitBreaker(Exception, PAUSE_SECONDS)  # Exception: each cache backend raises its own
@@ -71,7 +71,7 @@ def get(key: str, kind: Any = Any) -> tuple[float, float, Any] | None:
     try:
         entry: tuple[float, float, Any] = typed_json.decode(tuple[float, float, kind], text)
     except ValueError as error:
-        logger.warning("The cache has no statistics under %s, but something else: %s", key, error)
+        logger.warning("The cache has an unexpected value under %s, which is ignored: %s", key, error)
         return None
     return entry
 
@@ -80,7 +80,7 @@ def _text(key: str) -> str | None:
     try:
         return shared_cache.get_text(key)
     except UnicodeDecodeError:
-        return ""  # not ours
+        return ""  # written by another program; get() ignores it, because it is not JSON
 
 
 def _call(operation: Callable[[], Any], default: Any) -> Any:

@@ -11,7 +11,7 @@ from .metrics import MirrorState
 
 FRESH_SECONDS = 4
 SILENT_MS = 30_000  # a mover without a heartbeat for this long is silent; it records one every ten seconds
-BEHIND_MS = 60_000  # a schedule is behind if its next run is not made for this long; it is made ahead otherwise
+BEHIND_MS = 60_000  # a schedule, whose runs are made ahead, is behind if its newest run was due this long ago
 NAMED_SCHEDULES = 3
 DIFFERENCES = ("missing", "ghosts", "late", "doubled")
 
@@ -28,8 +28,8 @@ class Health(NamedTuple):
     sweep_age_ms: int | None = None  # time since a worker completed a sweep that beat had sent; None: never
     oldest_ready_ms: int | None = None  # how long the oldest ready job has waited; None: no job is ready
     oldest_ready_topic: str = ""  # paused topics are left out
-    schedules_behind_ms: int | None = None  # how late the next run of a schedule is made; None: all are made ahead
-    schedule_behind: str = ""  # the name of the one that is latest
+    schedules_behind_ms: int | None = None  # of the schedule that is most behind; None: none is behind
+    schedule_behind: str = ""  # the name of that schedule
     schedules_stopped: tuple[str, ...] = ()  # names of schedules that make no runs because of a problem; up to 3
     mirror_refusal: str = ""  # why Redis refuses writes
 
@@ -69,7 +69,7 @@ def _compute(using: str) -> Health:
 
 
 class ScheduleProblems(NamedTuple):
-    """Schedules that make no runs: Health explains the fields."""
+    """Schedules that are behind or stopped. The fields are those of Health."""
 
     behind_ms: int | None
     behind: str

@@ -1,4 +1,4 @@
-"""The metrics that are read from the database and the mirror when Prometheus scrapes."""
+"""Collect the metrics that are read from the database and the mirror at each scrape of Prometheus."""
 
 import threading
 import time
@@ -39,7 +39,7 @@ COUNTERS = {
 
 
 class JobCollector(Collector):
-    """The numbers of all topics, the mirror and the workers. If the database does not answer, only this is reported."""
+    """Metrics of all topics, the mirror and the workers. If the database does not answer, reports only its state."""
 
     def collect(self) -> Iterator[Metric]:
         answers = GaugeMetricFamily("delaytasks_database_up", "1 if the database answers.")
@@ -53,7 +53,7 @@ class JobCollector(Collector):
 
 
 class _Reading:
-    """One reading of the databases in its own thread, which may block as long as a database hangs."""
+    """Reads the databases once, in its own thread, which is blocked for as long as a database hangs."""
 
     def __init__(self) -> None:
         self._deadline = time.monotonic() + READ_SECONDS
@@ -88,7 +88,7 @@ _lock = threading.Lock()
 
 
 def _current_reading() -> _Reading:
-    """Return the reading that is running, or begin one: a database that hangs has at most one thread."""
+    """Return the reading that is running, or begin one. So a database that hangs blocks at most one thread."""
     global _reading
     with _lock:
         if _reading is None or not _reading.running:
@@ -97,12 +97,12 @@ def _current_reading() -> _Reading:
 
 
 def _read() -> list[Metric]:
-    found = [_numbers(using) for using in databases.aliases()]  # may come from the cache
+    found = [_numbers(using) for using in databases.aliases()]  # may be cached
     return [
         *_topic_metrics([topics for topics, _, _ in found]),
         *_status_metrics([status for _, status, _ in found]),
         *_counter_metrics([counters for _, _, counters in found]),
-        *_worker_metrics(),  # this and the next ask the database each time
+        *_worker_metrics(),  # not cached, like those of schedules
         *_schedule_metrics(),
     ]
 
@@ -141,7 +141,7 @@ def _topic_metrics(databases_: list[dict[str, dict[str, Any]]]) -> Iterator[Metr
 
 
 def _next_due(databases_: list[dict[str, dict[str, Any]]]) -> Metric:
-    """Return the earliest due time to come of each topic that has one."""
+    """Return the earliest future due time of each topic that has one."""
     family = GaugeMetricFamily(
         "delaytasks_next_due_timestamp_seconds", "Due time of the next job that is not due yet.", labels=["topic"]
     )
@@ -153,16 +153,16 @@ def _next_due(databases_: list[dict[str, dict[str, Any]]]) -> Metric:
 
 
 def _merged(field: str, values: list[int]) -> float:
-    """Return one value for the values of a topic in several databases."""
+    """Merge the values of a topic in several databases into one."""
     if field == "oldest_ready_ms":
         return max(values) / 1000
     return max(values) if field == "paused" else sum(values)
 
 
 def _status_metrics(statuses: list[Health]) -> Iterator[Metric]:
-    """Yield the signs of life: of several databases, the worst."""
+    """Yield the ages of the mover's heartbeat and last sweep, and the mirror's state: the worst of all databases."""
     ages = {
-        "delaytasks_mover_heartbeat_age_seconds": ("Time since a mover's last sign.", "heartbeat_age_ms"),
+        "delaytasks_mover_heartbeat_age_seconds": ("Time since the last heartbeat of a mover.", "heartbeat_age_ms"),
         "delaytasks_sweep_age_seconds": ("Time since a worker completed a sweep sent by beat.", "sweep_age_ms"),
     }
     for name, (description, field) in ages.items():
@@ -182,7 +182,7 @@ def _status_metrics(statuses: list[Health]) -> Iterator[Metric]:
 def _counter_metrics(counters: list[dict[str, int]]) -> Iterator[Metric]:
     """Yield the counters of all workers, which Redis keeps. They start at 0 again when Redis is emptied.
 
-    So the counter of rebuilds may be the same before and after a flush; the time of the last rebuild is another.
+    The counter of rebuilds may therefore be equal before and after a flush. The time of the last rebuild differs.
     """
     for name, description in COUNTERS.items():
         family = CounterMetricFamily(f"delaytasks_{name}", description)
@@ -196,7 +196,7 @@ def _counter_metrics(counters: list[dict[str, int]]) -> Iterator[Metric]:
 
 
 def _worker_metrics() -> Iterator[Metric]:
-    """Yield the number of workers and the skew of this host's clock: of several databases, the worst."""
+    """Yield the number of workers and the skew of this host's clock: the worst of all databases."""
     workers = GaugeMetricFamily("delaytasks_workers", "Workers with a heartbeat, until they are found dead.")
     workers.add_metric([], min(Worker.objects.using(using).count() for using in databases.aliases()))
     yield workers
@@ -206,11 +206,11 @@ def _worker_metrics() -> Iterator[Metric]:
 
 
 def _schedule_metrics() -> Iterator[Metric]:
-    """Yield the next run of each schedule, at most 200, and how far the latest one is behind. Series are left out."""
+    """Yield the next run of each schedule, at most 200, without series; and how far the worst schedule is behind."""
     following = GaugeMetricFamily(
         "delaytasks_schedule_next_run_timestamp_seconds", "Due time of the newest run made.", labels=["schedule"]
     )
-    behind = GaugeMetricFamily("delaytasks_schedules_behind_seconds", "How late the making of runs is: 0 in time.")
+    behind = GaugeMetricFamily("delaytasks_schedules_behind_seconds", "How far the worst schedule is behind, or 0.")
     worst_ms = 0
     for using in databases.aliases():
         rows = Schedule.objects.using(using).filter(paused=False, ended=False, series_key__isnull=True)

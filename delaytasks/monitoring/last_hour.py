@@ -1,8 +1,8 @@
 """Events of the last hour, counted per topic and minute: outcomes, and the lateness of first attempts.
 
 No index holds the time of an event, but ids grow with time. So events are read in chunks, the newest first, until
-a time limit is reached. The counts of events older than a minute no longer change. They stay in the shared cache, and
-their events are not read again. So a page that stays open soon shows the whole hour, whatever the load.
+a time limit is reached. The counts of events older than a minute no longer change: they stay in the shared cache, and
+their events are not read again. A page that stays open therefore soon shows the whole hour, even under high load.
 """
 
 import time

@@ -45,7 +45,7 @@ def topics_snapshot(using: str, names: Collection[str]) -> dict[str, dict[str, A
     """Return the numbers of snapshot() for those of the named topics that exist, at a bounded cost.
 
     at_least   True: the time limit was reached, and delayed, ready and dead are lower bounds
-    target     where the topic's row says that its jobs are forwarded (forwarding.stored); None: nowhere
+    target     dict, the target stored in the topic's row, to which its jobs are forwarded (forwarding.stored); or None
     """
     using = databases.alias(using)
     statuses = forecast.uncached_status(using, names, within_ms=conf.get().horizon_ms)
@@ -110,10 +110,10 @@ def _age(oldest: Any, now_ms: int) -> int | None:
 
 
 def mirror_state(using: str) -> tuple[MirrorState, dict[str, int], str]:
-    """Return the mirror's state, the counters of all workers, and why Redis refuses writes: "" if it does not.
+    """Return the mirror's state, the counters of all workers, and why Redis refuses writes ("" if it does not).
 
-    The state is "up", "read_only", "down" or "off". There are no counters in the last two, nor for a moment after a
-    refused write. Waits for Redis at most REDIS_TIMEOUT_SECONDS.
+    The state is "up", "read_only", "down" or "off". The counters are {} if it is "down" or "off", and for a moment
+    after a refused write. Waits for Redis at most REDIS_TIMEOUT_SECONDS.
     """
     index = mirror.connect(using)
     if index is None:

@@ -1,8 +1,8 @@
 """Metrics for Prometheus, with the library prometheus-client: `pip install "delaytasks[prometheus]"`.
 
 Each process counts the attempts that end in it, and the requests to the API that it answers. The number of jobs, their
-ages and the state of the mirror are read from the database when Prometheus scrapes. Labels are the topic and the
-schedule, each with a bounded number of values in a process; of requests the method, the endpoint and the status.
+ages and the state of the mirror are read at each scrape. Labels are the topic and the schedule, each with a bounded
+number of values per process. For requests they are the method, the endpoint and the status.
 
 In a web process, add `path("metrics", delaytasks.monitoring.views.metrics)` to the URLs. A worker serves its metrics
 on METRICS_PORT. Processes with children need PROMETHEUS_MULTIPROC_DIR; a worker chooses one itself.
@@ -71,7 +71,7 @@ SCHEDULE_SKIPPED = Counter(
     "delaytasks_schedule_skipped", "Runs of a schedule that were skipped: missed, late, running or paused.",
     ["schedule", "reason"],
 )  # fmt: skip
-SERIES = "series"  # the label of all series, of which there may be one for each order
+SERIES = "series"  # one label for all series, because there may be very many
 
 HTTP_REQUESTS = Counter(
     "delaytasks_http_requests", "Requests to the API that were answered.", ["method", "endpoint", "status"]
@@ -98,7 +98,7 @@ def observe(outcome: Outcome, job: Any) -> None:
     """Count an attempt that has ended. Called after the commit. Never raises."""
     try:
         _observe(outcome, job)
-    except Exception:  # such as a full disk: the jobs are more important than their metrics
+    except Exception:  # such as a full disk: jobs must not fail because of their metrics
         logger.warning("metrics: an attempt was not counted", exc_info=True)
 
 
@@ -106,7 +106,7 @@ def _observe(outcome: Outcome, job: Any) -> None:
     label = topic_label(job.topic)
     if outcome in OUTCOMES:
         OUTCOMES[outcome].labels(label).inc()
-    begun_ms = getattr(job, "reserved_ms", None)  # None: a sweep took the job back
+    begun_ms = getattr(job, "reserved_ms", None)  # None: the sweep took the job back
     if begun_ms is not None:
         LATENESS.labels(label).observe(max(0, begun_ms - job.due_ms) / 1000)
         DURATION.labels(label).observe(max(0, databases.now_ms(job.using) - begun_ms) / 1000)
@@ -175,7 +175,7 @@ class _DefaultRegistry(Collector):
 
 
 def make_registry() -> CollectorRegistry:
-    """Return a registry for one scrape: what all processes have counted, and the numbers from the database."""
+    """Return a registry for one scrape: the counts of all processes, and the numbers from the database."""
     initialize()
     registry = CollectorRegistry()
     if requests.SHARED in os.environ:

@@ -13,7 +13,7 @@ from .. import conf, databases, formatting
 from .advice import ADVICE, Wrong
 from .health import Health, health
 
-SWEEPS_MISSED = 4  # after this many sweeps without a sign of beat, it counts as dead
+SWEEPS_MISSED = 4  # beat counts as failing if this many sweeps in a row are missing
 MIN_SWEEP_AGE_MS = 120_000
 POOL_SECONDS = 2.0
 
@@ -42,7 +42,7 @@ class Check(NamedTuple):
 
 
 def is_sweeping(status: Health) -> bool:
-    """Return whether a worker has completed a sweep lately."""
+    """Return whether a worker has completed a sweep recently."""
     limit_ms = max(conf.get().sweep_seconds * 1000 * SWEEPS_MISSED, MIN_SWEEP_AGE_MS)
     return status.sweep_age_ms is not None and status.sweep_age_ms < limit_ms
 
@@ -52,7 +52,7 @@ def worst(states: Iterable[State]) -> State:
 
 
 def database_answers(using: str) -> bool:
-    """Return whether the database answers. A pool is waited for POOL_SECONDS only: a probe's own limit is shorter."""
+    """Return whether the database answers. Waits for a pool at most POOL_SECONDS, because probes time out soon."""
     pool = getattr(connections[using], "pool", None)
     if pool and connections[using].connection is None:
         return _pool_answers(pool)
@@ -161,9 +161,9 @@ def _schedules(status: Health) -> Check:
         return Check("schedules", State.FAILING, message, str(ADVICE[Wrong.SCHEDULES_BEHIND]))
     if status.schedules_stopped:
         names = ", ".join(status.schedules_stopped)
-        message = f"stopped by a problem: {names}"
+        message = f"schedules stopped by a problem: {names}"
         return Check("schedules", State.DEGRADED, message, str(ADVICE[Wrong.SCHEDULES_STOPPED]))
-    return Check("schedules", State.OK, "the next runs are made")
+    return Check("schedules", State.OK, "the next runs of all schedules are made")
 
 
 # The check of the database comes first and is not here: it needs no Health.

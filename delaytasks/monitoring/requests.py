@@ -1,7 +1,7 @@
-"""Report requests to the HTTP API to `observers`; prometheus.py adds itself there.
+"""Report requests to the HTTP API to `observers`, to which prometheus.py adds itself.
 
-A process counts from its first scrape on. One of several web processes that share a directory for their counters counts
-from its first request on, because any of them may be the one that is scraped. All others keep nothing.
+A process starts to count at its first scrape. If web processes share a directory for their counters, each starts at its
+first request, because a scrape may reach any of them. In processes that are never scraped, nothing is counted.
 """
 
 import functools
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 logger = logging.getLogger("delaytasks")
-SHARED = "PROMETHEUS_MULTIPROC_DIR"  # the variable of the library that names this directory
+SHARED = "PROMETHEUS_MULTIPROC_DIR"  # the library's environment variable for the shared directory
 Observer = Callable[[str, str, int, float], None]  # method, name of the endpoint's URL, status, seconds
 observers: list[Observer] = []
 

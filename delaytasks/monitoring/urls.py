@@ -1,4 +1,4 @@
-"""URLs of the probes. Mount them anywhere: path("", include("delaytasks.monitoring.urls"))."""
+"""URLs of the probes. Include them under any prefix: path("", include("delaytasks.monitoring.urls"))."""
 
 from django.urls import path
 

@@ -25,7 +25,7 @@ def non_atomic(view: View) -> View:
 @never_cache
 @require_safe
 def livez(request: HttpRequest) -> HttpResponse:
-    """Answer 200 as long as this process answers requests. Uses neither the database nor Redis."""
+    """Answer 200 as long as this process can answer. Uses neither the database nor Redis."""
     return JsonResponse({"status": "ok"})
 
 
@@ -33,9 +33,9 @@ def livez(request: HttpRequest) -> HttpResponse:
 @never_cache
 @require_safe
 def readyz(request: HttpRequest) -> HttpResponse:
-    """Answer 200, or 503 if a check fails. The answer has the state of each check, and no numbers or names.
+    """Answer 200, or 503 if a check fails. The answer has the state of each check, but no numbers or names.
 
-    check   parameter of the query, may be repeated: run these checks only. A web process needs only `database`
+    check   query parameter, may be repeated: run only these checks. For a web process, `database` is enough
     """
     names = request.GET.getlist("check")
     unknown = sorted(set(names) - set(readiness.NAMES))
@@ -57,8 +57,8 @@ def readyz(request: HttpRequest) -> HttpResponse:
 @require_safe
 def metrics(request: HttpRequest) -> HttpResponse:
     """Answer with all metrics in the text format of Prometheus. Needs no login: allow only Prometheus to reach it."""
-    # Imported late: where prometheus_client is imported decides whether it counts for one process or for a pool, and a
-    # worker, which imports the URLs for the system checks, chooses the pool's directory only afterwards.
+    # Imported late: prometheus_client decides at its import whether it counts for one process or for a pool. A worker
+    # imports the URLs for the system checks, and sets the pool's directory only afterwards.
     from . import prometheus
 
     return prometheus.view(request)

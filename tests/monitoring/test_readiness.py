@@ -129,7 +129,7 @@ def test_a_redis_that_refuses_writes_is_a_degraded_mirror_and_the_check_says_why
         [mirror] = readiness.run(names=["mirror"])
         connect_mirror()._redis.breaker.reset()
     assert mirror.message.startswith("Redis refuses writes: command not allowed when used memory > 'maxmemory'")
-    assert "give it more (maxmemory)" in mirror.advice
+    assert "raise its maxmemory" in mirror.advice
     assert mirror.advice.endswith("See docs/howto/runbook.md#mirror.")
     assert states()["mirror"] == "ok"
 

@@ -218,7 +218,7 @@ def test_health_names_schedules_that_a_problem_has_stopped(define, stage, db_clo
     Schedule.objects.update(tz="Mars/Base", made_until=clock.from_ms(db_clock.now_ms))
     maker.make_due("default")
     found = check()
-    assert (found.state, found.message) == ("degraded", "stopped by a problem: tick")
+    assert (found.state, found.message) == ("degraded", "schedules stopped by a problem: tick")
 
 
 # -- Prometheus ---------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """Integers and text in Django's default cache. Nothing that is read from Redis is ever unpickled.
 
-Django's Redis cache stores other values as pickles. Whoever may write to that Redis could then run code in each process
-that reads them. So with Redis, this module uses the cache's own client and reads bytes as an integer or as text. Other
-cache backends are used through Django's interface.
+Django's Redis cache stores other values as pickles. Anybody with write access to that Redis could run code in each
+process that reads them. So with Redis, this module uses the cache's own client and reads bytes as an integer or as
+text. Other cache backends are used through Django's interface.
 """
 
 import functools
@@ -73,7 +73,7 @@ def delete(key: str) -> None:
 def count(key: str, seconds: int, others: Sequence[str] = (), by: int = 1) -> tuple[int, list[int]]:
     """Add `by` to an integer that expires. Return it, and the integers of the other keys: 0 for a missing one.
 
-    With Redis, this is one round trip. Raises the exceptions of the cache, and ValueError for what is no integer.
+    With Redis, this is one round trip. Raises the exceptions of the cache, and ValueError if a value is not an integer.
     """
     client = _redis()
     if client is None:
@@ -104,7 +104,7 @@ def uncount(key: str, by: int = 1) -> None:
 def _increment(key: str, seconds: int, by: int) -> int:
     try:
         return cache.incr(key, by)
-    except ValueError:  # the first one
+    except ValueError:  # the key does not exist
         return by if cache.add(key, by, timeout=seconds) else cache.incr(key, by)
 
 
@@ -114,4 +114,4 @@ def _integer(found: Any) -> int:
         return 0
     if isinstance(found, int | bytes | str):
         return int(found)
-    raise ValueError(f"{found!r:.80} is no integer")
+    raise ValueError(f"{found!r:.80} is not an integer")

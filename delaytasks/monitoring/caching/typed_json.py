@@ -1,8 +1,8 @@
 """Encode statistics as JSON, and decode them strictly by their Python types.
 
-Supported are None, bool, int, float, str, datetime, Literal, unions with one class each, tuple, list, dict, Mapping,
-Counter, NamedTuples and dataclasses. Decoded data has exactly the given types, or ValueError is raised: cached data may
-have been written by somebody else.
+Supported are None, bool, int, float, str, datetime, Literal, unions of one type and None, tuple, list, dict, Mapping,
+Counter, NamedTuples and dataclasses. Decoding raises ValueError unless the data has exactly the given types, because
+other programs may write to the cache.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ Decoder = Callable[[Any], Any]
 
 
 def encode(value: Any) -> str:
-    """Return the JSON of a value. Objects are lists of their fields, dicts are lists of pairs."""
+    """Return the JSON of a value. Objects become lists of their fields, dicts become lists of pairs."""
     return json.dumps(_plain(value), separators=(",", ":"))
 
 
@@ -36,7 +36,7 @@ def _plain(value: Any) -> Any:
 
 
 def decode(kind: Any, text: str) -> Any:
-    """Return the value of this type from its JSON. Raises ValueError, also if a part has another type.
+    """Return the value of this type from its JSON. Raises ValueError if it, or a part of it, has another type.
 
     kind   a type, as in an annotation; Any for JSON data as it is
     """
@@ -77,7 +77,7 @@ def _expect(holds: bool, data: Any, kind: Any) -> Any:
 
 def _scalar(kind: type) -> Decoder:
     allowed = (int, float) if kind is float else (kind,)
-    return lambda data: _expect(type(data) in allowed, data, kind)  # type(): a bool is no int
+    return lambda data: _expect(type(data) in allowed, data, kind)  # not isinstance(): a bool is an instance of int
 
 
 def _union(args: Sequence[Any]) -> Decoder:
