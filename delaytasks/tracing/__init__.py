@@ -1,10 +1,10 @@
-"""OpenTelemetry: a span of each call that schedules jobs, and a span of each attempt with a link to the first.
+"""OpenTelemetry: a span for each call that schedules jobs, and a span for each attempt, which links to it.
 
 Tracing is on if DELAYTASKS["OPENTELEMETRY"] is True and opentelemetry-api is installed. While it is off, nothing of
-OpenTelemetry is imported, and jobs are stored without a context. spans.py has what runs while it is on.
+OpenTelemetry is imported, and jobs are stored without a trace context. spans.py is the implementation while it is on.
 
-A job carries the context of its scheduling span as text: the header `traceparent` of W3C Trace Context and, if there is
-one, a space and the header `tracestate`.
+A job stores the trace context of its scheduling span as text: the header `traceparent` of W3C Trace Context and, if
+there is one, a space and the header `tracestate`.
 """
 
 import functools
@@ -18,7 +18,7 @@ from ..states import Outcome
 
 
 class Attempt(Protocol):
-    """The attributes of an attempt that its span shows."""
+    """The attributes of an attempt that its span needs."""
 
     id: int
     topic: str
@@ -31,9 +31,9 @@ class Attempt(Protocol):
 
 
 class Scheduling:
-    """The span of a call that schedules jobs, as a context manager. This class replaces it while tracing is off.
+    """The span of a call that schedules jobs, as a context manager. This base class does nothing: tracing is off.
 
-    context   str: the context to store with the jobs; "" if there is none
+    context   str: the trace context to store with the jobs; "" if there is none
     """
 
     context = ""
@@ -51,7 +51,7 @@ class Scheduling:
         """Record the number of jobs that the call has scheduled, kept or replaced."""
 
     def passed_on(self) -> None:
-        """Record that this call did nothing: another one serves the same request, and has a span of its own."""
+        """Record that this call left the request to another one, which has its own span."""
 
 
 _OFF = Scheduling()
@@ -67,13 +67,13 @@ def scheduling(topic: str = "") -> Scheduling:
 
 
 def attempts(running: Sequence[Attempt]) -> AbstractContextManager[Any]:
-    """Open a span for attempts of one topic that share a call or a commit; usually it is one attempt."""
+    """Open a span for attempts of one topic that share a handler call or a commit; usually it is one attempt."""
     spans = _spans()
     return nullcontext() if spans is None else spans.attempts(running)
 
 
 def ended(job_id: int, outcome: Outcome, error: str) -> None:
-    """Record in the span of the attempt how it ended. Does nothing for a job without a span in this context."""
+    """Record the outcome of an attempt in its span. Does nothing for a job without a span in this context."""
     spans = _spans()
     if spans is not None:
         spans.ended(job_id, outcome, error)
@@ -89,7 +89,7 @@ def failed(error: BaseException, format_error: Callable[[BaseException], str]) -
 def continuing(headers: Mapping[str, str]) -> AbstractContextManager[Any]:
     """Continue the trace of an HTTP request inside the block, unless the web server's instrumentation has done it.
 
-    headers   of the request; their names are in lower case, or compare as equal in any case
+    headers   of the request, with names in lower case or a case-insensitive mapping
     """
     spans = _spans()
     return nullcontext() if spans is None else spans.continuing(headers)
@@ -120,7 +120,7 @@ def _spans() -> Any:
 @functools.cache
 def _load() -> Any:
     if not is_installed():
-        return None  # the system check W050 says so
+        return None  # system check W050 reports it
     from . import spans
 
     return spans

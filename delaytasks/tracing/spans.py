@@ -1,4 +1,4 @@
-"""The spans, as OpenTelemetry's semantic conventions for messaging name them. Imported only while tracing is on.
+"""Create spans by OpenTelemetry's semantic conventions for messaging. Imported only while tracing is on.
 
 The span of an attempt has no parent: it begins a trace of its own, with a link to the span that scheduled the job. So
 the trace of an order does not stay open until its timeout is due, and jobs that run one after the other in a worker do
@@ -23,12 +23,12 @@ logger = logging.getLogger("delaytasks.tracing")
 SYSTEM = "delaytasks"
 MAX_CONTEXT = 1000  # characters; a longer tracestate is left out, as W3C Trace Context allows
 FAILURES = (Outcome.FAILED, Outcome.EXPIRED, Outcome.DEAD)
-# Not the site's propagators: the format is stored, and other processes read it.
+# Not the propagators that the site has configured: the text is stored, and other processes must be able to read it.
 _propagator = TraceContextTextMapPropagator()
 
 
 def _start_span(*arguments: Any, **options: Any) -> Span:
-    """Return a span. A sampler or a span processor that fails must not stop the job: the span is then not recorded."""
+    """Start a span. If a sampler or a span processor raises, return an invalid span: the job must run nevertheless."""
     try:
         return trace.get_tracer("delaytasks").start_span(*arguments, **options)
     except Exception:
@@ -96,9 +96,9 @@ class SchedulingSpan(Scheduling):
 
 
 def _to_text(span: Span) -> str:
-    """Return the context of the span as text; "" if it is not sampled: a link to it would lead nowhere.
+    """Return the trace context of the span as text; "" if it is not sampled, because a link to it would lead nowhere.
 
-    Without the SDK the span is not recorded, and its context is that of the caller.
+    The same holds without the SDK: the span is not recorded, and its context is that of the caller.
     """
     if not span.is_recording() or not span.get_span_context().trace_flags.sampled:
         return ""
@@ -119,7 +119,7 @@ def _from_text(text: str | None) -> SpanContext | None:
 
 
 class _Running:
-    """The span of attempts that share a call or a commit, and how they ended."""
+    """The span of attempts that share a handler call or a commit, and their outcomes."""
 
     def __init__(self, span: Span, ids: set[int]) -> None:
         self.span, self.ids, self.outcomes = span, ids, set[str]()
@@ -174,7 +174,7 @@ def ended(job_id: int, outcome: Outcome, error: str) -> None:
 
 
 def failed(error: BaseException, formatted: str) -> None:
-    """Add the exception to the span as an event. Not by record_exception(), which formats without a limit."""
+    """Add the exception to the span as an event, without record_exception(), whose text has no size limit."""
     current = _running.get()
     if current is None:
         return
