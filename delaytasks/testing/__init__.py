@@ -6,7 +6,7 @@
         assert not timeouts.advance(minutes=29, seconds=59)
         assert timeouts.advance(seconds=1).outcomes == {"finished": 1}
 
-    Timeouts                       the kit: what the fixture `timeouts` is, and a context manager
+    Timeouts                       the kit, a context manager; the fixture `timeouts` enters it
     TimeoutsTestMixin              the same for unittest: self.timeouts
     running_job()                  a plain RunningJob, to call a handler in a unit test
     seconds, minutes, hours, days  timedelta of one unit
@@ -21,7 +21,7 @@ __all__ = [
     "Run", "Runs", "Timeouts", "TimeoutsTestMixin", "days", "hours", "minutes", "running_job", "seconds",
 ]  # fmt: skip
 
-# The same names twice: as imports for type checkers, and as modules to import when a name is first used.
+# Each name is listed twice: as an import for type checkers, and with the module to import at the first use.
 if TYPE_CHECKING:
     from .durations import days, hours, minutes, seconds
     from .fakes import running_job

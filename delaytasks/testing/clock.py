@@ -22,16 +22,17 @@ _AS_SQL = ("as_sql", "as_postgresql", "as_sqlite", "as_mysql", "as_oracle")
 
 
 class VirtualClock:
-    """A clock that moves only by set(). While time-machine travels, its clock is read and moved instead."""
+    """A clock that moves only by set(). While time-machine is active, reads and moves time-machine's clock instead."""
 
     def __init__(self, now_ms: int) -> None:
         self._now_ms = now_ms
-        self.installed: type[datetime] | None = None  # in place of the datetime that timezone.now() calls
+        self.installed: type[datetime] | None = None  # replaces the class `datetime` of django.utils.timezone
 
     def now_ms(self) -> int:
         """Return the time in ms since 1970. Raises ClockConflict while freezegun is active."""
         check_freezegun()
-        if self.installed is not None and vars(timezone)["datetime"] is not self.installed:  # freezegun, when it ends
+        # freezegun replaces the class again when it ends.
+        if self.installed is not None and vars(timezone)["datetime"] is not self.installed:
             raise ClockConflict("Another library has replaced the clock of django.utils.timezone during this test.")
         return time.time_ns() // 1_000_000 if _traveller() else self._now_ms
 
@@ -44,7 +45,7 @@ class VirtualClock:
         traveller = _traveller()
         if traveller is None:
             self._now_ms = now_ms
-        else:  # rounded up: never before the time that was asked for
+        else:  # rounded up, so that the clock is never before now_ms
             traveller.shift(timedelta(microseconds=-((time.time_ns() - now_ms * 1_000_000) // 1000)))
 
 
@@ -58,7 +59,7 @@ def check_freezegun() -> None:
 
 
 def _traveller() -> Any:
-    """Return what moves time-machine's clock, or None if it does not travel."""
+    """Return the active traveller of time-machine, which moves its clock, or None."""
     time_machine = sys.modules.get("time_machine")
     stack = getattr(time_machine, "traveller_stack", None) or getattr(time_machine, "coordinates_stack", None)
     return stack[-1] if stack else None
@@ -66,16 +67,16 @@ def _traveller() -> Any:
 
 @contextmanager
 def patched(clock: VirtualClock) -> Iterator[None]:
-    """Let Django and the engine use the clock inside the block. NOW() in raw SQL stays the server's."""
+    """Make Django and the engine use the clock inside the block. NOW() in raw SQL is still the server's time."""
     with ExitStack() as stack:
-        # What timezone.now() calls, because many modules and fields hold the function now() itself.
+        # Patch what timezone.now() calls: many modules and fields hold a reference to the function now() itself.
         clock.installed = _datetime_class(clock)
         stack.enter_context(patch.object(timezone, "datetime", clock.installed))
         for method in _AS_SQL:
             stack.enter_context(patch.object(Now, method, _now_sql(clock), create=True))
         stack.enter_context(patch.object(DatabaseDefault, "as_sql", _default_sql(DatabaseDefault.as_sql)))
         dialects.set_clock(clock.now_ms)
-        stack.callback(databases.clock.cache_clear)  # it may have learned the virtual time
+        stack.callback(databases.clock.cache_clear)  # cached clocks may be set to the virtual time
         stack.callback(dialects.set_clock, None)
         yield
 

@@ -1,6 +1,6 @@
-"""The engine as the test kit uses it. The only module of the kit that imports the engine's parts.
+"""Adapter between the test kit and the engine: workers, mirror, schedules and declared timeouts.
 
-A due job is claimed and run as a worker does it, one at a time, in the caller's transaction if there is one.
+Due jobs are claimed and run as by a worker, one at a time, in the caller's transaction if there is one.
 """
 
 import dataclasses
@@ -34,17 +34,17 @@ from .exceptions import ProcessDied, TestKitError
 
 logger = logging.getLogger("delaytasks")
 WORKER = "timeouts"  # the name of the worker in rows and events
-MAX_TICKS = 10  # of the guard, until a job that the mirror has lost must be found
+MAX_TICKS = 10  # within so many ticks the guard must find a job that the mirror has lost
 
 
 class DueJob(NamedTuple):
     id: int
     topic: str
     at_ms: int  # its due time, or the end of its lease
-    leased: bool  # its process died; its lease ends at at_ms
+    leased: bool  # True: its process died, and its lease ends at at_ms
 
 
-# Plain SQL, because the kit asks at each step: with the ORM this took a third of a replay.
+# Plain SQL, because it runs at each step: the ORM took a third of the time of a long replay.
 _NEXT = """
     SELECT id, topic, {at_ms} FROM delaytasks_job
     WHERE ended_at IS NULL AND state = {state} AND topic IN ({topics})
@@ -55,9 +55,9 @@ _NEXT = """
 def next_due(using: str, *, leases: bool) -> DueJob | None:
     """Return the live job that is due next, by due time, priority and id.
 
-    Paused topics and those without handler are left out.
+    Paused topics and topics without a handler are left out.
 
-    leases   also jobs whose leases end; they come first, because a worker takes them back first
+    leases   True: also consider the ends of leases; at equal times they come first, as in a worker
     """
     found = [_first(using, State.DELAYED, "due_at")]
     if leases:
@@ -89,12 +89,12 @@ def claim(using: str, due: DueJob) -> RunningJob | None:
     """Claim a due job. Return None if another transaction has locked or changed it."""
     candidates = _candidates(using, due.topic)
     claimed = transitions.claim_first(using, due.topic, [due.id], WORKER, fenceable=candidates.fenceable)
-    candidates.ids, candidates.until_ms = [due.id], databases.now_ms(using)  # the score that offered() has given it
+    candidates.ids, candidates.until_ms = [due.id], databases.now_ms(using)  # its score in the mirror, set by offered()
     return candidates.hold_first(claimed) if claimed else None
 
 
 def run(using: str, attempt: RunningJob) -> None:
-    """Run an attempt and end it as a worker does. Retries come after exactly the backoff, without jitter."""
+    """Run an attempt and end it as a worker does. A retry is due after exactly the backoff, without jitter."""
     handler = _handler(attempt.topic)
     steady = dataclasses.replace(handler, backoff=dataclasses.replace(handler.backoff, jitter=0.0))
     executor = Executor(steady, _candidates(using, attempt.topic), lambda: False, lambda: False)
@@ -103,7 +103,7 @@ def run(using: str, attempt: RunningJob) -> None:
 
 
 def die(using: str, attempt: RunningJob, before: str) -> None:
-    """Play the death of the process that runs this attempt: nothing of it is committed, and the lease stays.
+    """Simulate the death of the process that runs this attempt: nothing is committed, and the job stays reserved.
 
     before   "handler": the handler is not called; "commit": it is called, and its transaction is rolled back
     """
@@ -114,7 +114,7 @@ def die(using: str, attempt: RunningJob, before: str) -> None:
     def dying(*_: Any) -> None:
         raise ProcessDied
 
-    setattr(attempt, "end", dying)  # noqa: B010  what finishing() calls before its commit
+    setattr(attempt, "end", dying)  # noqa: B010  finishing() calls it before its commit
     with (
         suppress(Exception, ProcessDied),
         running_jobs(attempt),
@@ -168,7 +168,7 @@ def reconcile_all(using: str) -> None:
 def running_callbacks() -> Iterator[None]:
     """After the block, run the on_commit callbacks that were registered inside it and not rolled back.
 
-    Nothing is done for connections without an open transaction: there Django has run them.
+    Only for connections inside a transaction. For the others, Django has run them already.
     """
     inside = [(each, len(each.run_on_commit)) for each in connections.all() if each.in_atomic_block]
     yield
@@ -179,7 +179,7 @@ def running_callbacks() -> Iterator[None]:
 
 
 def _run_callbacks(callbacks: list[Any]) -> None:
-    """Run callbacks as Django and the engine do: a robust one that raises is logged, another ends the row."""
+    """Run callbacks as Django does: an exception of a robust callback is only logged, any other stops the rest."""
     for _, function, robust in callbacks:
         try:
             function()
@@ -215,7 +215,7 @@ def clear_mirror(using: str) -> None:
 
 
 def offered(using: str, due: DueJob) -> bool:
-    """Return whether a worker would find the job now: it is ready in the mirror. Without a mirror it always is."""
+    """Return whether a worker would find the job now: it is ready in the mirror, or there is no mirror."""
     connected = mirror.connect(using)
     if connected is None:
         return True
@@ -226,7 +226,7 @@ def offered(using: str, due: DueJob) -> bool:
 
 
 def guard_once(using: str) -> None:
-    """Let the guard look for overdue jobs that the mirror lacks, and add them."""
+    """Run the guard once: it finds overdue jobs that are missing in the mirror, and adds them."""
     connected = mirror.connect(using)
     if connected is not None:
         guard.probe(connected, using)
@@ -236,10 +236,10 @@ def guard_once(using: str) -> None:
 
 
 class PlainRunningJob(RunningJob):
-    """A RunningJob without a row, for a unit test of a handler; running_job() makes one.
+    """A RunningJob without a row in the database, for unit tests of handlers. Made by running_job().
 
-    touched   how often touch() was called
-    ended     whether finishing() has finished the job
+    touched   int, the number of calls of touch()
+    ended     True: finishing() has finished the job
     """
 
     touched = 0

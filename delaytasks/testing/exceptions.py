@@ -6,7 +6,7 @@ from ..exceptions import DelaytasksError
 class TestKitError(DelaytasksError):
     """The test kit cannot do this."""
 
-    __test__ = False  # pytest does not collect it
+    __test__ = False  # so that pytest does not collect this class
 
 
 class ClockConflict(TestKitError):
@@ -18,7 +18,7 @@ class ClockConflict(TestKitError):
 
 
 class RedisInUse(TestKitError):
-    """A live worker uses the Redis of DELAYTASKS["REDIS_URL"]; the test kit does not run beside it."""
+    """A live worker uses the Redis of DELAYTASKS["REDIS_URL"], which the test kit does not share with it."""
 
 
 class TooManyRuns(TestKitError):
@@ -26,4 +26,4 @@ class TooManyRuns(TestKitError):
 
 
 class ProcessDied(BaseException):
-    """The death of a process, as die_in() plays it. Not an Exception, so that no handler catches it."""
+    """The death of a process, simulated by die_in(). Not an Exception, so that handlers do not catch it."""

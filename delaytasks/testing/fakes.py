@@ -1,4 +1,4 @@
-"""running_job(): a plain RunningJob with which a unit test calls a handler."""
+"""running_job(): make a RunningJob without a row, with which a unit test can call a handler."""
 
 import itertools
 from datetime import datetime
@@ -28,20 +28,22 @@ def running_job(
     ttr: Delay | None = None,
     using: str | None = None,
 ) -> PlainRunningJob:
-    """Return a job to call a handler with, in a unit test: it has no row, and no database is used for it.
+    """Return a job with which a unit test can call a handler. It has no row, and making it queries no database.
 
         job = running_job(close_unpaid_order, subject=order)
         assert close_unpaid_order(job) is None
 
     topic     str or a decorated handler
     key       str; None: that of the subject, or "test"
-    subject   what job.subject is, a model instance; None: none
-    body      as schedule() takes it
+    subject   model instance that job.subject returns; None: the job has no subject
+    body      as for schedule()
     attempt, failures   int
     due_at    aware datetime; None: now
+    ttr       timedelta or seconds; None: that of the topic
+    using     alias of the database; None: the router's for writes
 
-    finishing() opens a real transaction and ends the job; `ended` tells it. touch() moves the deadline;
-    `touched` counts the calls. Both raise LeaseLost after the job has ended.
+    finishing() opens a real transaction and sets `ended`. touch() restarts the TTR and increments `touched`. Both
+    raise LeaseLost after the job has ended.
 
     Raises the exceptions of schedule() for topic, key, body and subject.
     """

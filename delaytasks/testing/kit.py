@@ -34,12 +34,12 @@ Before = Literal["handler", "commit"]
 class Timeouts:
     """The test kit: a virtual clock, and the jobs that fall due on it.
 
-    start       aware datetime, the first time of the clock; None: the real time
+    start       aware datetime at which the clock starts; None: the real time
     mirror      True: use the Redis of DELAYTASKS["REDIS_URL"], with a prefix of its own; tests that use it must
                 commit. False: no Redis
     using       str, a database alias; None: the router's database for writes
-    reconciles  False: advance() and run_due() never call reconcile() by themselves. For long replays, because each
-                call compares all rows of the models with declared timeouts
+    reconciles  False: advance() and run_due() never call reconcile(). For long replays, because each call compares all
+                rows of the models with declared timeouts
 
     It is a context manager; the pytest fixture `timeouts` and TimeoutsTestMixin enter it for a test. Inside,
     timezone.now(), Django's Now() and db_default=Now(), and the times of all jobs come from its clock, which
@@ -83,8 +83,8 @@ class Timeouts:
             return
         if engine.check_redis(self._using):
             raise RedisInUse(
-                f"A live worker uses the Redis of DELAYTASKS['REDIS_URL'] ({conf.get().prefix!r}): the test kit does "
-                "not run beside it. Stop the worker, or give the tests a Redis of their own."
+                f"A live worker uses the Redis of DELAYTASKS['REDIS_URL'] ({conf.get().prefix!r}), which the test kit "
+                "does not share with it. Stop the worker, or give the tests a Redis of their own."
             )
         prefix = f"{conf.get().prefix}-test-{uuid.uuid4().hex[:12]}"
         with override_settings(DELAYTASKS={**given, "PREFIX": prefix, "AHEAD_MS": 0}):
@@ -104,27 +104,27 @@ class Timeouts:
         self, delta: timedelta | None = None, *, days: float = 0, hours: float = 0, minutes: float = 0,
         seconds: float = 0, milliseconds: float = 0,
     ) -> Runs:  # fmt: skip
-        """Move the clock on, and run each job that falls due until then, at its due time. Return the runs.
+        """Move the clock forward, and run each job that falls due by the new time, at its due time. Return the runs.
 
-        What a job schedules on the way runs too, if it falls due in that time. A job that is due at the new
-        time itself runs. The result is false if no job ran.
+        Jobs that these jobs schedule run too, if they fall due by then. A job that is due exactly at the new time
+        runs. The result is false in a boolean context if no job ran.
 
-        Raises BadInput (backwards), TooManyRuns (over 10,000 runs).
+        Raises BadInput for a negative time, TooManyRuns after 10,000 runs.
         """
         step = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)
         step += delta or timedelta(0)
         if step < timedelta(0):
-            raise BadInput(f"advance() was asked to go back by {-step}: time only moves on. travel_to() may go back.")
+            raise BadInput(f"advance() was called with {step}: it only moves forward. To go back, use travel_to().")
         return self._run_until(self._clock.now_ms() + -(-step // timedelta(milliseconds=1)))
 
     def advance_to(self, moment: datetime) -> Runs:
-        """As advance(), to an aware datetime. A job that is due at that moment runs: it is before what comes next."""
+        """Like advance(), but to this aware datetime. A job that is due exactly then runs. Raises as advance() does."""
         if to_ms(moment) < self._clock.now_ms():
             raise BadInput(f"advance_to({moment.isoformat()}) is before the clock's time, {self.now.isoformat()}.")
         return self._run_until(to_ms(moment))
 
     def run_due(self) -> Runs:
-        """Run the jobs that are due now, and those they schedule for now. Never moves the clock. Return the runs."""
+        """Run the jobs that are due now, and those that they schedule for now, at the clock's time. Return the runs."""
         return self._run_until(self._clock.now_ms())
 
     def travel_to(self, moment: datetime) -> None:
@@ -132,17 +132,17 @@ class Timeouts:
         self._clock.set(to_ms(moment))
 
     def reconcile(self) -> None:
-        """Compare the rows of all declared timeouts with their jobs now, as workers do each RECONCILE_SECONDS.
+        """Compare the rows of all declared timeouts with their jobs now, as workers do every RECONCILE_SECONDS.
 
         Makes, moves and cancels the jobs of rows that were written by update(), bulk_create() or raw SQL. advance() and
-        run_due() do it each RECONCILE_SECONDS of the clock's time, unless reconciles=False.
+        run_due() call it every RECONCILE_SECONDS of the clock's time, unless reconciles=False.
         """
         with engine.running_callbacks():
             engine.reconcile_all(self._using)
         self._reconciled_ms = self._clock.now_ms()
 
     def _next_pass_ms(self) -> float:
-        """Return when workers reconcile next, of what is written now; never: infinity."""
+        """Return when the next reconciliation is due, in ms since 1970; infinity if there is none."""
         if not self._reconciles:
             return math.inf
         interval_ms = conf.get().reconcile_seconds * 1000
@@ -155,8 +155,8 @@ class Timeouts:
         since_ms = abs(self._clock.now_ms() - self._reconciled_ms)
         if self._reconciles and since_ms >= conf.get().reconcile_seconds * 1000:
             self.reconcile()
-            pass_ms = math.inf  # a pass changes nothing if nothing was written after the one before
-        leases = engine.has_reserved(self._using)  # asked once: only a death reserves a job for longer than its run
+            pass_ms = math.inf  # until a job runs: without writes, another pass would change nothing
+        leases = engine.has_reserved(self._using)  # queried once: later only a simulated death leaves one
         while True:
             due = engine.next_due(self._using, leases=leases)
             if pass_ms <= until_ms and (due is None or pass_ms < due.at_ms):
@@ -200,7 +200,7 @@ class Timeouts:
         return Run(job.topic, job.key, outcome, self.now, error)
 
     def _wait_for_mirror(self, due: DueJob) -> None:
-        """Move the clock on by ticks of the guard until the mirror offers the job, as after lose_mirror()."""
+        """Move the clock forward by ticks of the guard until the mirror has the job: needed after lose_mirror()."""
         for _ in range(engine.MAX_TICKS):
             if engine.offered(self._using, due):
                 return
@@ -217,11 +217,11 @@ class Timeouts:
         """Assert that a live job exists, and return its row.
 
         topic     str or a decorated handler
-        key       str; None: any key, or that of the subject's jobs
-        subject   a model instance: the subject of the job; None: any
-        within    timedelta: it is due no later than this, from now
-        due_at    aware datetime: exactly when it is due
-        body      what its body is equal to; None: anything
+        key       str; None: any key
+        subject   a model instance, the expected subject of the job; None: any
+        within    timedelta: the job must be due at most this long from now
+        due_at    aware datetime: the job must be due exactly then
+        body      the expected body; None: any
 
         Raises AssertionError, which lists the live jobs of the topic.
         """
@@ -251,7 +251,8 @@ class Timeouts:
     def _live(self, topic: str, key: str | None, subject: Instance | None) -> Any:
         check_name(topic, "any" if key is None else key)
         if topic not in handlers.known():
-            raise UnknownTopic(f"Topic {topic!r} is unknown here. Known are: {', '.join(handlers.known()) or 'none'}.")
+            known = ", ".join(handlers.known()) or "none"
+            raise UnknownTopic(f"Topic {topic!r} is unknown in this process. Known topics: {known}.")
         jobs = Job.objects.using(self._using).live().filter(topic=topic)
         if key is not None:
             jobs = jobs.filter(key=key)
@@ -268,14 +269,14 @@ class Timeouts:
     # -- faults ---------------------------------------------------------------------------------
 
     def die_in(self, topic: Topic, before: Before = "commit", *, times: int = 1) -> None:
-        """Let the process die in the next run of the topic. Its outcome is "died".
+        """Simulate the death of the process in the next run of the topic. The outcome of that run is "died".
 
-        before   "handler": after the claim, before the handler is called. "commit": the handler runs, and
-                 its transaction is rolled back; what it did outside of the database stays
-        times    int: in how many runs, one after the other
+        before   "handler": it dies after the claim, before the handler is called. "commit": the handler runs, and its
+                 transaction is rolled back; effects outside of the database stay
+        times    int, the number of successive runs in which it dies
 
-        As after a real death, the job stays reserved until its TTR is over; then it is taken back (outcome
-        "expired", or "dead" when its attempts are used up) and runs again.
+        As after a real death, the job stays reserved until its TTR is over. Then it is taken back (outcome "expired",
+        or "dead" if it has no attempts left) and runs again.
 
         Raises UnknownTopic (no handler), BadInput.
         """
@@ -287,7 +288,7 @@ class Timeouts:
         self._deaths.setdefault(name, deque()).extend([before] * times)
 
     def lose_mirror(self) -> None:
-        """Let Redis lose all that it knows of jobs. They run nevertheless: as late as the guard finds them.
+        """Empty the mirror in Redis. Jobs still run, but late: after the guard has found them.
 
         Raises TestKitError without mirror=True.
         """
@@ -309,6 +310,6 @@ def _too_many(runs: list[Run], due: DueJob) -> TooManyRuns:
     topic, count = Counter(run.topic for run in runs).most_common(1)[0]
     return TooManyRuns(
         f"{len(runs):,} jobs ran in one advance, {count:,} of them of topic {topic!r}, and {due.topic!r} is due again "
-        f"at {from_ms(due.at_ms).isoformat()}. Does a handler schedule its next job without a delay? Otherwise advance "
-        "in smaller steps."
+        f"at {from_ms(due.at_ms).isoformat()}. Check whether a handler schedules its next job without a delay. "
+        "Otherwise advance in smaller steps."
     )

@@ -14,10 +14,10 @@ class TimeoutsTestMixin:
                 order = place_order()
                 self.assertEqual(self.timeouts.advance(minutes=30).outcomes, {"finished": 1})
 
-    timeouts_start    aware datetime, the first time of the clock; None: the real time
-    timeouts_mirror   True: use Redis, see Timeouts; for a TransactionTestCase
+    timeouts_start    aware datetime at which the clock starts; None: the real time
+    timeouts_mirror   True: use Redis, see Timeouts; needs a TransactionTestCase
 
-    setUpTestData() and setUpClass() run before the clock stands still.
+    setUpTestData() and setUpClass() run before the virtual clock is installed.
     """
 
     timeouts: Timeouts

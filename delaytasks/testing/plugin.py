@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "timeouts(start=None, mirror=False, reconciles=True): options of the fixture `timeouts`: the first time of its "
-        "clock, an aware datetime; whether it uses Redis, which needs django_db(transaction=True); whether it "
-        "reconciles declared timeouts by itself",
+        "timeouts(start=None, mirror=False, reconciles=True): options of the fixture `timeouts`: the aware datetime at "
+        "which its clock starts; whether it uses Redis, which needs django_db(transaction=True); whether it "
+        "reconciles declared timeouts automatically",
     )
     has_django = config.pluginmanager.hasplugin("django")
     config.pluginmanager.register(WithDjango() if has_django else WithoutDjango(), "delaytasks-timeouts")
@@ -28,7 +28,7 @@ class WithDjango:
     @pytest.fixture
     def timeouts(self, request: pytest.FixtureRequest, db: None) -> "Iterator[Timeouts]":
         """The test kit of delaytasks: a virtual clock, and the jobs that fall due on it. Uses the database."""
-        # `db` is an argument, because pytest-django sets up a database only for tests that name it.
+        # The argument `db` makes pytest-django set up the database.
         from .kit import Timeouts
 
         options = request.node.get_closest_marker("timeouts")

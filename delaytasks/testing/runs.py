@@ -10,8 +10,8 @@ class Run:
     """One run of a job.
 
     outcome   that of the job's event: "finished", "snoozed", "failed", "dead", "skipped", "rescheduled" or "expired";
-              "died" after die_in(); "lost" if the attempt no longer held the job, so that nothing was recorded
-    at        when it ran, aware: the due time, or later if it was overdue
+              "died" after die_in(); "lost" if the attempt had lost the job, so that nothing was recorded
+    at        aware datetime at which it ran: the due time, or later if it was overdue
     error     the stored error; "" if there was none
     """
 
@@ -27,7 +27,7 @@ class Run:
 
 
 class Runs(tuple[Run, ...]):
-    """The runs of one advance(), in their order. It is false if no job ran."""
+    """The runs of one advance(), in order. False in a boolean context if no job ran."""
 
     __slots__ = ()
 
