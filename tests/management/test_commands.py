@@ -577,7 +577,7 @@ def test_prune_without_an_age_uses_the_setting_or_asks_for_one(run, settings):
     old("a")
     refused = run("prune")
     assert (refused.code, refused.out) == (2, "")
-    assert "give --older-than, such as --older-than 30d, or set DELAYTASKS['RETENTION']" in refused.err
+    assert "--older-than, such as --older-than 30d, or DELAYTASKS['RETENTION']" in refused.err
     settings.DELAYTASKS = {**settings.DELAYTASKS, "RETENTION": {TOPIC: {"ended": timedelta(days=30)}}}
     assert run("prune", "--json").data["pruned"] == 1
 

@@ -81,7 +81,7 @@ class Command(BaseCommand):
         except Exception as error:
             if verb.failure == REFUSED:
                 raise
-            traceback.print_exc()  # else Python would exit with 1, which means that faults were found
+            traceback.print_exc()  # without a CommandError, Python would exit with 1, which means: faults were found
             raise CommandError(f"{type(error).__name__}: {error}", returncode=verb.failure) from error
         self._write(answer, as_json)
 

@@ -1,4 +1,4 @@
-"""The subcommand that takes messages from a broker: manage.py delaytasks inbox NAME."""
+"""Subcommand inbox: take messages from a broker."""
 
 from django.core.management.base import CommandParser
 

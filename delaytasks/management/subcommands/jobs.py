@@ -26,15 +26,15 @@ def _schedule_arguments(parser: CommandParser) -> None:
     parser.add_argument("--ttr", type=arguments.seconds, metavar="SECONDS", help="time to run (default: the topic's)")
     parser.add_argument(
         "--expires", type=arguments.seconds, metavar="SECONDS",
-        help="skip the job if it cannot begin so long after its due time (default: the topic's)",
+        help="skip the job if it has not begun this long after its due time (default: the topic's)",
     )  # fmt: skip
     parser.add_argument(
         "--priority", type=int, default=0, metavar="0-9", help="run it before due jobs of a lower priority (default: 0)"
     )
     parser.add_argument(
         "--on-conflict", choices=("reject", "keep", "replace", "again"), default="reject",
-        help="if a job with this topic and key is live: refuse (default), keep it, replace its terms, or run it again: "
-        "once more after the running attempt, and as keep if it waits",
+        help="if a job with this topic and key is live: refuse (default), keep it, replace its terms, or, if it is "
+        "running, run it again afterwards; `again` keeps a job that is not running",
     )  # fmt: skip
     arguments.by(parser)
 

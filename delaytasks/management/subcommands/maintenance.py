@@ -1,4 +1,4 @@
-"""Subcommands that run maintenance once: move, sweep, rebuild, audit, prune. Workers run it by themselves, too."""
+"""Subcommands that run a maintenance task once: move, sweep, rebuild, audit, prune. Workers run them regularly."""
 
 from django.core.management.base import CommandError, CommandParser
 
@@ -75,10 +75,11 @@ def _format_counts(counts: dict[str, int]) -> str:
 def _prune_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--older-than", type=arguments.age, metavar="AGE",
-        help="jobs that finished or were cancelled this long ago: 30d, 12h, 45m, 90s (default: the RETENTION setting)",
+        help="delete jobs that finished or were cancelled this long ago: 30d, 12h, 45m, 90s (default: the RETENTION "
+        "setting)",
     )  # fmt: skip
     parser.add_argument(
-        "--dead-older-than", type=arguments.age, metavar="AGE", help="dead jobs too, if they died this long ago"
+        "--dead-older-than", type=arguments.age, metavar="AGE", help="also delete jobs that died this long ago"
     )
     parser.add_argument("--topic", help="only this topic")
 
@@ -110,8 +111,7 @@ def _retention(options: Options) -> retention.Retention:
     policy = retention.Retention(topics, options["topic"])
     if policy.shortest is None:
         raise CommandError(
-            "Nothing says how old the jobs must be: give --older-than, such as --older-than 30d, or set "
-            "DELAYTASKS['RETENTION'].",
+            "Give the age of the jobs to delete: --older-than, such as --older-than 30d, or DELAYTASKS['RETENTION'].",
             returncode=arguments.USAGE,
         )
     return policy
@@ -124,11 +124,11 @@ def _no_arguments(parser: CommandParser) -> None:
 VERBS = {
     "move": Verb("Run one pass of the mover: make due jobs ready and notify workers.", _move_arguments, _move),
     "sweep": Verb(
-        "Run the sweep: take back expired leases and enter the next window of the horizon into the mirror.",
+        "Run the sweep: take back jobs whose leases have expired, and add jobs that are due soon to the mirror.",
         _no_arguments,
         _sweep,
     ),
-    "rebuild": Verb("Rebuild the mirror: enter all jobs within the horizon.", _no_arguments, _rebuild),
+    "rebuild": Verb("Rebuild the mirror: add all jobs that are due within the horizon.", _no_arguments, _rebuild),
     "audit": Verb(
         "Compare the mirror with the database and repair differences. The exit code is 1 if some remain.",
         _audit_arguments,

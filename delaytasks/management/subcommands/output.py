@@ -110,5 +110,5 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], *, right: Seque
 
 
 def printable(text: str) -> str:
-    """Escape control characters: a terminal would interpret them, and stored keys and errors are untrusted."""
+    """Escape control characters, which a terminal would interpret: stored keys and errors are untrusted."""
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)

@@ -1,4 +1,4 @@
-"""Subcommand for recurring jobs: schedules list, next, plan, apply, pause, resume, run, backfill and from-beat."""
+"""Subcommand schedules, for recurring jobs: list, next, plan, apply, pause, resume, run, backfill and from-beat."""
 
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -142,8 +142,8 @@ def _state(row: Schedule) -> str:
 
 VERBS = {
     "schedules": Verb(
-        "Recurring jobs: list, show the next runs, apply those of the code, pause, resume, run once, fill in the past, "
-        "carry over those of Celery beat.",
+        "Recurring jobs: list, show the next runs, apply those declared in code, pause, resume, run once, backfill "
+        "past runs, migrate from Celery beat.",
         _arguments,
         _run,
     ),

@@ -20,8 +20,8 @@ def _arguments(parser: CommandParser) -> None:
     timeout_triggers.add_arguments(parser)
     parser.add_argument(
         "--overdue", type=_overdue, metavar="run|skip|spread=TIME",
-        help="apply: what becomes of rows whose due time has passed already: run their jobs now, skip them, or spread "
-        "the jobs over a time, such as spread=10m",
+        help="apply: for rows whose due time has passed already: run their jobs now, skip them, or spread the jobs "
+        "over a time, such as spread=10m",
     )  # fmt: skip
 
 
@@ -33,7 +33,7 @@ def _overdue(text: str) -> applied.Overdue:
         return "run"
     if text == "skip":
         return "skip"
-    raise argparse.ArgumentTypeError(f"{text!r} is none of run, skip and spread=TIME, such as spread=10m")
+    raise argparse.ArgumentTypeError(f"{text!r} is not run, skip or spread=TIME, such as spread=10m")
 
 
 def _run(options: Options, using: str) -> Answer:
@@ -52,7 +52,7 @@ def _run(options: Options, using: str) -> Answer:
 
 
 def _chosen(topic: str | None, using: str) -> list[Declaration]:
-    """Return the chosen declarations. Raises CommandError, with the topics that there are."""
+    """Return the declaration of a topic in a list; None: all. Raises CommandError, which names the declared topics."""
     here = [each for each in declarations.declarations() if using in aliases_of(each)]
     chosen = [each for each in here if topic in (None, each.topic)]
     if topic is not None and not chosen:
@@ -81,7 +81,7 @@ def _apply(chosen: list[Declaration], overdue: applied.Overdue | None, using: st
         listed = ", ".join(f"{count} rows of {topic}" for topic, count in sorted(error.counts.items()))
         return Answer(
             {"overdue": error.counts}, "",
-            f"Nothing was applied: the due time of {listed} has passed already. Say what becomes of them: "
+            f"Nothing was applied: the due time of {listed} has passed already. Choose what to do with them: "
             "--overdue run, --overdue skip or --overdue spread=10m.",
         )  # fmt: skip
 

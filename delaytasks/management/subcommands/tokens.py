@@ -62,9 +62,18 @@ def _make_arguments(parser: CommandParser) -> None:
             help=f"may {what}: a topic (order.close), a prefix (order.*) or '*'; repeatable",
         )  # fmt: skip
     parser.add_argument("--expires-days", type=_days, metavar="DAYS", help="lifetime in days (default: unlimited)")
-    parser.add_argument("--rate-per-minute", type=_whole, metavar="N", help="(default: API_RATE_PER_MINUTE)")
-    parser.add_argument("--max-request-bytes", type=_whole, metavar="N", help="(default: API_MAX_REQUEST_BYTES)")
-    parser.add_argument("--max-live-jobs", type=_whole, metavar="N", help="(default: API_MAX_LIVE_JOBS)")
+    parser.add_argument(
+        "--rate-per-minute", type=_whole, metavar="N", help="requests per minute (default: API_RATE_PER_MINUTE)"
+    )
+    parser.add_argument(
+        "--max-request-bytes", type=_whole, metavar="N", help="largest request body (default: API_MAX_REQUEST_BYTES)"
+    )
+    parser.add_argument(
+        "--max-live-jobs",
+        type=_whole,
+        metavar="N",
+        help="largest number of live jobs created with the token (default: API_MAX_LIVE_JOBS)",
+    )
     parser.add_argument("--name", help="purpose or place of the token (default: command:USER)")
 
 

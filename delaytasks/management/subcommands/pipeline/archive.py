@@ -15,7 +15,8 @@ from .process import run_application, to_answer
 def _arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--older-than-days", type=_days, default=30.0, metavar="DAYS",
-        help="archive jobs that ended longer ago; 1 and above: in whole UTC days, each archived once (default: 30)",
+        help="archive jobs that ended more than DAYS ago; from 1 on, in whole UTC days, each archived once "
+        "(default: 30)",
     )  # fmt: skip
     parser.add_argument("--dead", action="store_true", help="also archive dead jobs; they cannot be retried afterwards")
     parser.add_argument("--keep", action="store_true", help="archive without deleting rows")
@@ -33,7 +34,7 @@ def _days(text: str) -> float:
 
 def _run(options: Options, using: str) -> Answer:
     before = databases.now(using) - timedelta(days=options["older_than_days"])
-    retained.forget_others(using, before)  # the archive leaves all jobs with a declared time in the database
+    retained.forget_others(using, before)  # jobs that keep a declared time stay in the database
     if not options["keep"]:
         runs.note(using, before)
     parameters = {

@@ -11,11 +11,11 @@ from ..output import Answer, Options, Verb, table
 from . import calendars, html_file
 from .process import needs_spark, run_application, to_answer
 
-MAX_SAMPLES = 3  # keys of each class that the text names
+MAX_SAMPLES = 3  # keys of each class in the text
 HEAD = ("class", "keys", "must be empty", "for example")
-MAX_AUDITS = 5  # last audits that the text names
-MAX_WEEKS = 5  # newest weeks that the text names
-MAX_VALUES = 5  # worst values of each dimension that the text names
+MAX_AUDITS = 5  # last audits in the text
+MAX_WEEKS = 5  # newest weeks in the text
+MAX_VALUES = 5  # worst values of each dimension in the text
 
 
 def _arguments(parser: CommandParser) -> None:
@@ -119,7 +119,7 @@ def _cells(each: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _percent(share: float) -> str:
-    """Return a share in percent, rounded down: only a share of 1 is 100."""
+    """Format a share as a percentage, rounded down, so that only a share of 1 is 100 %."""
     return f"{int(share * 1000) / 10:g} %"
 
 
@@ -129,8 +129,8 @@ def _keys(samples: list[dict[str, Any]], count: int) -> str:
 
 
 VERB = Verb(
-    "Check that each business row that should have a job has exactly one, and what happened to it. The exit code is 1 "
-    "if a class that must be empty is not.",
+    "Check that each business row that should have a job has exactly one, and show what happened to it. The exit code "
+    "is 1 if a class that must be empty is not.",
     _arguments,
     _run,
 )

@@ -1,4 +1,4 @@
-"""Calendars for the pipeline, which has no Django: their days as they are when the run begins."""
+"""Snapshots of calendars for the pipeline, which runs without Django. They are taken at the start of a run."""
 
 from datetime import UTC, date, datetime
 from typing import Any

@@ -1,4 +1,4 @@
-"""Subcommands that run a Spark application: manage.py delaytasks pipeline QUESTION."""
+"""Subcommands that run a Spark application: manage.py delaytasks pipeline APPLICATION."""
 
 import argparse
 
@@ -30,7 +30,7 @@ def _arguments(parser: CommandParser) -> None:
         sub.add_argument(
             "--submit", action="store_true", help="start with spark-submit (from SPARK_HOME or pyspark), in client mode"
         )
-        # No default here: it would override a --json that comes before QUESTION.
+        # No default here: it would override a --json that comes before APPLICATION.
         sub.add_argument(
             "--json",
             action="store_true",

@@ -1,4 +1,4 @@
-"""The option --html: a file for a copy of an answer's page."""
+"""The option --html: write a copy of the page with the results to a file."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ def add_argument(parser: CommandParser) -> None:
 
 
 def writable(options: Options) -> str:
-    """Check, before the run, that the file can be written. Return its path; "" without one. Raises CommandError."""
+    """Check that the file of --html can be written. Return its path, or "" without --html. Raises CommandError."""
     if not options["html"]:
         return ""
     file = Path(options["html"]).absolute()

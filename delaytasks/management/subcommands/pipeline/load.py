@@ -28,7 +28,7 @@ MAPPING = {  # option, or key in a mapping file -> help text
     "due": "due time: a timestamp, or text in ISO 8601 (default: the column due_at)",
     "since": "start of --delay, in the form of --due",
     "delay": "delay after --since: a duration such as '60 days', or an expression for seconds or an interval",
-    "calendar": "calendar of --delay: its days are working days, its hours open hours",
+    "calendar": "calendar for --delay: its days are working days, its hours are open hours",
     "ttr": "TTR in seconds (default: the column ttr_ms if it exists, else the topic's)",
     "body_from": "expression for the body: JSON or a struct (default: the column body if it exists)",
     "when": "load only rows for which this is true; the others are skipped (default: all rows)",
@@ -181,7 +181,7 @@ def text_of(answer: dict[str, Any]) -> str:
     parts = {"inserted": "jobs scheduled", "replaced": "replaced", "kept": "already live and kept",
              "refused_live": "already live and refused"}  # fmt: skip
     done = [f"{answer[name]} {label}" for name, label in parts.items() if answer[name] or name == "inserted"]
-    before = f" ({answer['before']} of the rows before)" if answer["before"] else ""
+    before = f" ({answer['before']} of the rows in an earlier run)" if answer["before"] else ""
     lines = [
         f"run {answer['run']}: {answer['read']} rows read, {sum(answer['rejected'].values())} rejected"
         + (f" ({rejected})" if rejected else "")

@@ -28,7 +28,7 @@ KEYWORDS = (  # libpq keywords for the connection, for its security and, in `opt
     "target_session_attrs", "channel_binding", "options",
 )  # fmt: skip
 Progress = Callable[[str], None]  # called with a message, or "" if there is none
-LINES = 20  # last lines that are shown of a failed run's output
+LINES = 20  # lines at the end of a failed run's output that are shown
 
 
 def database_of(using: str) -> dict[str, str]:
@@ -62,7 +62,7 @@ def run_application(
 ) -> dict[str, Any]:  # fmt: skip
     """Run a Spark application and return its result. progress() is called with its messages while it runs.
 
-    lasts   True if it runs until it is stopped: its output goes to stderr, and Ctrl-C is passed on like SIGTERM
+    lasts   True: it runs until it is stopped, its output goes to stderr, and Ctrl-C is passed on to it like SIGTERM
 
     Raises CommandError with the application's error, and ImproperlyConfigured if the application cannot start.
     """
@@ -120,7 +120,7 @@ def _document(line: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _forward_signals(run: "subprocess.Popen[str]", which: Iterable[signal.Signals]) -> Iterator[None]:
-    """Inside the block, pass these signals on to the run, which then ends and writes its result."""
+    """Pass these signals on to the run inside the block. The run then ends and writes its result."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

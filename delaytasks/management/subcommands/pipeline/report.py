@@ -33,7 +33,7 @@ def _run(options: Options, using: str) -> Answer:
 
 
 def _needs(hours: list[dict[str, Any]]) -> str:
-    """Return a line about the hour with most work; "" if there is none."""
+    """Return a line about the busiest hour; "" if no hour needs a slot."""
     busy = [each for each in hours if each["slots"]]
     if not busy:
         return ""

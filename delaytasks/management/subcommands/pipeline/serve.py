@@ -45,8 +45,8 @@ def _show(text: str) -> None:
 
 
 VERB = Verb(
-    "Keep a Spark Connect server on this machine, so that several runs with --master sc://localhost:PORT pay Spark's "
-    "start once. Runs until stopped by SIGTERM or Ctrl-C.",
+    "Run a Spark Connect server on this machine, so that runs with --master sc://localhost:PORT do not each start "
+    "Spark. Runs until stopped by SIGTERM or Ctrl-C.",
     _arguments,
     _run,
 )

@@ -1,4 +1,4 @@
-"""pipeline convert, pipeline optimize: change the archive's tables, without Spark."""
+"""pipeline convert, pipeline optimize: change the lake's tables without starting Spark."""
 
 import importlib
 import importlib.util
@@ -48,8 +48,8 @@ def _optimize(options: Options, using: str) -> Answer:
 
 
 CONVERT = Verb(
-    "Make Delta tables of an archive, hourly statistics and a stream that an earlier version wrote. Moves the files "
-    "and copies nothing. Can be repeated. Does not start Spark.",
+    "Convert an archive, hourly statistics and a stream of an earlier version to Delta tables. Moves the files without "
+    "copying them. Can be repeated. Does not start Spark.",
     _no_arguments,
     _convert,
 )
