@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        if name == "DelaytasksBackend":  # when it is used, because the app registry imports this package
+        if name == "DelaytasksBackend":  # imported late: Django imports this package before its apps are loaded
             from .backend import DelaytasksBackend
 
             return DelaytasksBackend

@@ -29,4 +29,4 @@ class DjangoTasksConfig(AppConfig):
             except (ImportError, KeyError):
                 continue  # Django reports it when the backend is used
             if isinstance(backend_class, type) and issubclass(backend_class, DelaytasksBackend):
-                task_backends[alias]  # registers its handlers
+                task_backends[alias]  # creates the backend, which registers its handlers

@@ -1,4 +1,4 @@
-"""DelaytasksBackend: each enqueued task is a job, in the topic of its queue."""
+"""DelaytasksBackend: schedule each enqueued task as a job, in the topic of its queue."""
 
 import uuid
 from collections.abc import Iterable, Mapping
@@ -28,16 +28,16 @@ HINT = f'OPTIONS takes {", ".join(OPTIONS)}, and "queues": {{queue: the same opt
 class DelaytasksBackend(BaseTaskBackend):
     """A backend of Django's Tasks that runs each task as a job.
 
-    OPTIONS, all optional; also for one queue, as "queues": {"mail": {...}}:
+    OPTIONS, all optional. They can be given for a single queue, too, as "queues": {"mail": {...}}:
 
     ttr           timedelta or seconds that one attempt may take; default: 600
-    max_attempts  int from 1 on: failed attempts after which the task has failed; default: 1
-    concurrency   int from 1 on: run slots of the queue; default: the CONCURRENCY setting
-    celery_queue  str, the Celery queue in which the tasks run; default: Celery's
+    max_attempts  int, 1 or more: the task has failed after this many failed attempts; default: 1
+    concurrency   int, 1 or more: how many tasks of the queue run at the same time; default: the CONCURRENCY setting
+    celery_queue  str, the Celery queue in which the tasks run; default: Celery's default queue
     atomic        bool: run the task in one transaction with its result; default: False
 
-    A queue is the topic "tasks.<queue>", or "tasks.<alias>.<queue>" of a backend with another alias than "default".
-    If QUEUES is [], every queue is the topic "tasks.default".
+    The topic of a queue is "tasks.<queue>", or "tasks.<alias>.<queue>" if the backend's alias is not "default". If
+    QUEUES is [], all queues share the topic of the queue "default".
     """
 
     supports_defer = True
@@ -133,7 +133,7 @@ class DelaytasksBackend(BaseTaskBackend):
             raise TaskResultDoesNotExist(result_id) from error
 
     def cancel(self, result_id: str, *, by: str = "", reason: str = "") -> CancelResult:
-        """Cancel a task unless it runs. Return "cancelled", "running", "already finished" or "unknown".
+        """Cancel a task unless it is running. Return "cancelled", "running", "already finished" or "unknown".
 
         The result of a cancelled task is FAILED, and its error is TaskCancelled. Raises TaskResultDoesNotExist.
         """
@@ -144,9 +144,9 @@ class DelaytasksBackend(BaseTaskBackend):
         return await sync_to_async(self.cancel)(result_id, by=by, reason=reason)
 
     def reschedule(self, result_id: str, run_after: datetime, *, by: str = "", reason: str = "") -> DelaytasksResult:
-        """Move a task that does not run to another time, earlier or later. Return its result.
+        """Move a task that is not running to another time, earlier or later. Return its result.
 
-        run_after   aware datetime, to the millisecond; a past one means now
+        run_after   aware datetime, to the millisecond; a past time means now
 
         Raises TaskResultDoesNotExist, NotLive, Reserved, NaiveDatetime, BadDelay.
         """
@@ -190,11 +190,11 @@ class DelaytasksBackend(BaseTaskBackend):
                 for topic in sorted(own & {other.topic(queue) for queue in other.queues or {"default"}}):
                     yield checks.Error(
                         f"TASKS[{self.alias!r}] and TASKS[{other.alias!r}] both use the topic {topic!r}.",
-                        hint="Rename a queue or an alias: a queue is the topic tasks.<alias>.<queue>.",
+                        hint="Rename a queue or an alias: the topic of a queue is tasks.<alias>.<queue>.",
                         id="delaytasks.E031",
                     )
 
 
 def job_priority(priority: int) -> int:
-    """Return the priority of a job, 0 to 9, for the priority of a task, -100 to 100. Negative ones become 0."""
+    """Convert the priority of a task (-100 to 100) to that of a job (0 to 9). Negative priorities become 0."""
     return max(0, -(-priority * 9 // 100))

@@ -1,4 +1,4 @@
-"""The names of Django's Tasks: from `django.tasks`, or from the package django-tasks before Django 6."""
+"""Import the API of Django's Tasks from `django.tasks`, or from the package django-tasks before Django 6."""
 
 from typing import TYPE_CHECKING
 

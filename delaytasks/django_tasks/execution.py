@@ -1,4 +1,4 @@
-"""Run the task of a job and store its result; the handler and the on_dead callback of the topics of all queues."""
+"""Run tasks and store their results. Has the handler and the on_dead callback for the topics of all queues."""
 
 import weakref
 from contextlib import nullcontext
@@ -33,18 +33,18 @@ def find_record(record_id: Any, *, lock: bool = False) -> Any:
         records = records.select_for_update(of=("self",))
     try:
         return records.filter(pk=record_id).first()
-    except ValidationError:  # not a UUID: a job that was scheduled in the topic of a queue
+    except ValidationError:  # not a UUID: a job that was scheduled in the queue's topic without a task
         return None
 
 
 def is_task(topic: str) -> bool:
-    """Return whether the topic is the queue of a backend."""
+    """Return whether the topic is that of a backend's queue."""
     handler = handlers.find(topic)
     return handler is not None and handler.function is run_task
 
 
 def run_task(job: RunningJob) -> None:
-    """Run a task. Its result is committed with the finish of its job."""
+    """Run a task. Its result is committed in one transaction with the end of its job."""
     record = find_record(job.key)
     if record is None:
         raise LookupError(f"{job!r} has no task. Enqueue tasks; do not schedule jobs in the topic of a queue.")
@@ -80,7 +80,7 @@ def bury(job: Any) -> None:
 
 
 def store_error(sender: str, job: Any, **kwargs: Any) -> None:
-    """Store the error of an attempt that is repeated. A receiver of job_failed."""
+    """Store the error of an attempt that will be retried. A receiver of job_failed."""
     if not is_task(sender):
         return
     using = databases.alias()

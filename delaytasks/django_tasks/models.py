@@ -8,7 +8,7 @@ from django.db import models
 
 
 class TaskRecord(models.Model):
-    """The arguments and the result of an enqueued task. Its job, whose key is the id of the record, has the state.
+    """The arguments and the result of an enqueued task. Its state is in its job, whose key is the id of the record.
 
     The record outlives the job: jobs that have ended may be archived and deleted.
     """
@@ -47,7 +47,7 @@ class TaskRecord(models.Model):
         return f"{self.task_path} {self.id}"
 
     def add_attempt(self, attempt: int, worker: str, at: datetime) -> None:
-        """Note that this attempt has begun. A second call for the same attempt changes nothing."""
+        """Record that this attempt has begun. A second call for the same attempt changes nothing."""
         if len(self.worker_ids) < attempt:
             missed = attempt - 1 - len(self.worker_ids)  # attempts whose transaction was rolled back
             self.worker_ids = [*self.worker_ids, *[""] * missed, worker]

@@ -28,10 +28,10 @@ STATUSES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelaytasksResult(TaskResult):
-    """The result of a task, with methods to cancel and to move it."""
+    """The result of a task, with methods to cancel and to reschedule the task."""
 
     def cancel(self, *, by: str = "", reason: str = "") -> CancelResult:
-        """Cancel the task unless it runs. Return "cancelled", "running", "already finished" or "unknown"."""
+        """Cancel the task unless it is running. Return "cancelled", "running", "already finished" or "unknown"."""
         return _backend_of(self).cancel(self.id, by=by, reason=reason)
 
     async def acancel(self, *, by: str = "", reason: str = "") -> CancelResult:
@@ -66,7 +66,7 @@ def find_task(record: "TaskRecord") -> "Task[Any, Any]":
 def to_result(record: "TaskRecord", task: "Task[Any, Any] | None" = None) -> "DelaytasksResult":
     """Return the result of a task. Its status is that of its job, or the stored outcome if the job has been deleted.
 
-    task   the task, if the caller has it; None: it is imported
+    task   the task, if the caller has it; None: import it by the record's path
     """
     status = _status(record)
     ended = status in (TaskResultStatus.SUCCESSFUL, TaskResultStatus.FAILED)
@@ -103,7 +103,7 @@ def _finished_at(record: "TaskRecord") -> datetime | None:
 
 
 def _missing_errors(record: "TaskRecord", status: TaskResultStatus) -> "list[TaskError]":
-    """Return the error of a task that failed without a stored outcome: cancelled, or ended elsewhere."""
+    """Return the error of a failed task without a stored outcome: its job was cancelled, or ended elsewhere."""
     if status != TaskResultStatus.FAILED or record.outcome:
         return []
     if record.job is not None and record.job.state == State.DEAD:
