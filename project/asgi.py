@@ -15,13 +15,13 @@ def make_application() -> BodyLimit:
     django_application = get_asgi_application()
     from delaytasks.api.fast_path.application import FastPath  # imports models: after Django has loaded the apps
 
-    # reject_nul looks at addresses and cookies: those that FastPath serves are fixed, and no cookie is read.
+    # FastPath does not need reject_nul, which checks URLs and cookies: its URLs are fixed, and it reads no cookies.
     fast_path = FastPath(django_application, bypassed=["project.middleware.reject_nul"])
     return BodyLimit(fast_path, most=16 * 1024 * 1024)
 
 
 def exempt_from_collection() -> None:
-    """Freeze what is imported: the garbage collector, which runs twice a second under load, would scan it each time."""
+    """Exempt imported objects from garbage collection, which would scan them twice a second under load."""
     from django.urls import get_resolver
 
     _ = get_resolver().url_patterns  # imports the views, which the first request would do

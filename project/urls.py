@@ -10,7 +10,7 @@ from delaytasks.monitoring.views import metrics
 
 
 class FaviconView(RedirectView):
-    """Redirect browsers to the icon: pages without a link to one, such as the admin's, make them ask for this path."""
+    """Redirect to the icon. Browsers request this path for pages that do not link an icon, such as the admin's."""
 
     def get_redirect_url(self, *args: object, **kwargs: object) -> str:
         return static("shop/icon.svg")

@@ -1,4 +1,4 @@
-"""The shop's other timeouts, at demo speed: every ROUND_SECONDS something is arranged that falls due seconds later."""
+"""Examples of the shop's other timeouts: every ROUND_SECONDS, change rows whose timeouts fall due seconds later."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -21,7 +21,7 @@ OFFERS = 3  # the seller stops offering after this many rounds
 
 
 class Examples:
-    """Arranges the examples, round after round. `echo` prints a line with the time."""
+    """Changes the rows of the examples, round after round. `echo` prints a line with the time."""
 
     def __init__(self, customers: list[Customer], products: list[Product], echo: Callable[[str], None]) -> None:
         self._customers, self._products, self._echo = customers, products, echo
@@ -67,7 +67,7 @@ class Examples:
     def _plan_lesson(self) -> None:
         """Postpone the last lesson in SQL, and plan the next one.
 
-        update() sends no signals: the triggers on the table tell the workers.
+        update() sends no signals: triggers on the table mark the rows for the workers.
         """
         if self._lesson:
             Lesson.objects.filter(pk=self._lesson.pk).update(starts_at=F("starts_at") + SOON)
@@ -78,7 +78,7 @@ class Examples:
         self._echo(f"{self._lesson} starts at {format_time(starts_at)}")
 
     def _ask(self, customer: Customer) -> None:
-        """Answer the last ticket, which has gone up meanwhile, and open the next one."""
+        """Answer the last ticket, which was escalated meanwhile, and open the next one."""
         if self._ticket:
             answer(self._ticket.pk)
             self._echo(f"{self._ticket} is answered")

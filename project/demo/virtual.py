@@ -1,10 +1,11 @@
 """`make run ORDERS=file.csv SPEED=virtual`: replay an order history in virtual time, with the test kit.
 
-Two years take less than a minute, because nothing waits: the clock jumps from one act to the next, and due jobs run on
-the way. Needs no Redis, no worker and no broker; the shop has a database of its own, which is emptied first.
+Two years take less than a minute, because nothing waits: the clock jumps from one action of a customer to the next, and
+jobs that fall due in between run. Needs no Redis, no worker and no broker; the shop has its own database, which is
+emptied first.
 
-The tie: what is due at or before a moment runs before the customer's act of that moment. An order is paid if it was
-approved before its 30 minutes were over, and closed if it was approved exactly then, later or never.
+A job that is due at the time of an action runs before the action. So an order is paid if it was approved before its 30
+minutes were over, and closed if it was approved exactly then, later or never.
 """
 
 import time
@@ -29,7 +30,7 @@ PROGRESS_SECONDS = 2.0
 
 
 def expected_split(orders: list[PastOrder]) -> dict[str, int]:
-    """Return how many orders arithmetic says are paid and closed."""
+    """Return the expected number of orders by state, computed from the times in the history."""
     from .replay import PAY_WITHIN
 
     paid = sum(1 for o in orders if o.approved_at is not None and o.approved_at < o.purchased_at + PAY_WITHIN)
@@ -51,19 +52,19 @@ def main(history: History, folder: Path, echo: Echo, stop: Event) -> int:
     for problem in history.bad_rows[:20]:
         echo(f"  invalid row: {problem}")
     if stop.is_set():
-        echo("  Stopped early: the split is not compared.")
+        echo("  Stopped early: the numbers of paid and closed orders are not compared.")
         return 1
     expected = expected_split(history.orders)
     is_exact = summary.states == expected
-    echo(f"  {'passed' if is_exact else 'FAILED'}: the same split as by arithmetic, {expected}.")
+    echo(f"  {'passed' if is_exact else 'FAILED'}: the states are as computed from the history, {expected}.")
     return 0 if is_exact and summary.passed() else 1
 
 
 @contextmanager
 def clock(history: History) -> "Iterator[Timeouts]":
-    """The test kit, with its clock at the first purchase.
+    """Yield the test kit, with its clock at the first purchase.
 
-    The shop saves its rows with signals. A reconciliation before each act would compare all orders with their jobs.
+    It does not reconcile: the shop's changes send signals, and each reconciliation would compare all orders.
     """
     from delaytasks.testing import Timeouts
 

@@ -6,7 +6,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class Cart(models.Model):
-    """What a customer has chosen and not ordered. Ordering it deletes the row, and with it the timeout's job."""
+    """A product that a customer has chosen but not ordered. Ordering it deletes the row, which cancels its timeout."""
 
     customer = models.OneToOneField("shop.Customer", models.CASCADE, related_name="cart", verbose_name=_("customer"))
     product = models.ForeignKey("shop.Product", models.CASCADE, related_name="carts", verbose_name=_("product"))

@@ -1,4 +1,4 @@
-"""Devices: each is told its command at its set time, by HTTP. The handler is tell_device() in timeouts.py."""
+"""Devices: each gets its command by HTTP at the time set for it. The handler is tell_device() in timeouts.py."""
 
 import urllib.request
 

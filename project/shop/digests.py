@@ -1,4 +1,4 @@
-"""Version tags of what a page shows."""
+"""Version tags: short hashes of the data on a page."""
 
 import hashlib
 

@@ -1,4 +1,4 @@
-"""Sellers: a shop that has offered nothing for a while is reminded. The handler is remind_seller() in timeouts.py."""
+"""Sellers: one who has offered nothing for a while is reminded. The handler is remind_seller() in timeouts.py."""
 
 from datetime import timedelta
 

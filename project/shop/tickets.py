@@ -1,10 +1,10 @@
-"""Tickets: a service level, and a timeout beside it.
+"""Tickets: a service level and a timeout.
 
-answer_ticket     8 working hours to answer a ticket; the clock stands still while the shop waits for the customer.
-                  After 4 and after 7.2 hours staff are reminded.
-escalate_ticket   a ticket that is open 24 hours after it was created goes up, whatever the office hours are.
+answer_ticket     8 working hours to answer a ticket; the clock is paused while the shop waits for the customer. After 4
+                  and after 7.2 hours staff are reminded.
+escalate_ticket   a ticket that is still open 24 hours after it was created is escalated, also outside office hours.
 
-Whoever saves a ticket with another state pauses, resumes or stops its clock: the functions here, or staff in the admin.
+Saving a ticket with another state, here or in the admin, pauses, resumes or stops its clock.
 """
 
 from datetime import timedelta
@@ -34,7 +34,7 @@ OFFICE = Calendar("shop office", tz="Europe/Berlin", hours={"mon-fri": "09:00-17
     topic="ticket.answer",
 )
 def answer_ticket(ticket: Ticket, event: SlaEvent) -> None:
-    """Note that a ticket waits for long, or for too long."""
+    """Record a warning (the ticket has waited long) or the breach (it has waited too long)."""
     field = "overdue_at" if event.is_breach else "reminded_at"
     setattr(ticket, field, timezone.now())
     ticket.save(update_fields=[field])
@@ -61,17 +61,17 @@ def open_ticket(customer: Customer, title: str) -> Ticket:
 
 
 def ask_customer(ticket_id: int) -> Ticket:
-    """Wait for the customer: the clock stands still. Raises TicketAnswered."""
+    """Set a ticket to waiting for the customer, which pauses its clock. Raises TicketAnswered."""
     return _change(ticket_id, Ticket.State.WAITING)
 
 
 def customer_replied(ticket_id: int) -> Ticket:
-    """Go on after the customer's reply. Raises TicketAnswered."""
+    """Set a ticket to open after the customer's reply, which resumes its clock. Raises TicketAnswered."""
     return _change(ticket_id, Ticket.State.OPEN)
 
 
 def answer(ticket_id: int) -> Ticket:
-    """Answer a ticket. Raises TicketAnswered."""
+    """Set a ticket to answered, which stops its clock. Raises TicketAnswered."""
     return _change(ticket_id, Ticket.State.ANSWERED)
 
 

@@ -1,7 +1,7 @@
 """The shop's timeout handlers, as examples for your own.
 
 order.close    is declared: each open order has a job that is due at its pay_by. No code schedules or cancels it;
-               paying the order cancels it. It runs in one transaction with the job's finish: the order is closed and
+               paying the order cancels it. It runs in one transaction with the end of the job: the order is closed and
                its stock returned exactly once, even if a process is killed at any point.
 refund.check   asks an external server again and again, after the delays of a ladder, until it has decided. No
                transaction is open during the call; the result is committed together with the finish, under
@@ -11,10 +11,10 @@ The others are declared too, each to show something else:
 
 order.charge      the condition follows a foreign key: only customers with a stored card are charged.
 order.review      a null field: an order has this job only after its delivery.
-lesson.remind     a time before the field's; a lesson that begins sooner when it is saved is not announced any more.
-customer.absent   once per absence: a declaration fires once for each time in the field.
+lesson.remind     due some time before the field's time. If that has passed when a lesson is saved, it is skipped.
+customer.absent   once per absence: a declaration fires once for each value of the field.
 cart.remind       ordering a cart deletes its row, and thereby cancels the job.
-seller.remind     the length is a field as well, so that it may differ from row to row.
+seller.remind     the duration is a field, too, so that it may differ from row to row.
 device.tell       due at the field's time itself; an external call, without a transaction, that is retried twice.
 
 tickets.py has the service level of tickets.
@@ -84,7 +84,7 @@ def charge_stored_card(order: Order, job: RunningJob) -> None:
     topic="order.review",
 )
 def ask_for_review(order: Order, job: RunningJob) -> None:
-    """Ask the customer for a review, except after a refund: a condition cannot look at the rows that refer to a row."""
+    """Ask the customer for a review, except after a refund: a condition cannot follow the relation to refunds."""
     if not order.refunds.exists():
         Message.send(Message.Kind.REVIEW, job.key, [order.customer.email])
 
@@ -134,9 +134,9 @@ def remind_seller(seller: Seller, job: RunningJob) -> None:
     backoff=Backoff(base_seconds=2),
 )
 def tell_device(device: Device, job: RunningJob) -> None:
-    """Tell a device its command. One that does not answer is tried again twice; then the job is dead.
+    """Send a device its command. If it does not answer, this is retried twice; then the job is dead.
 
-    A crash between the call and the commit tells it again.
+    After a crash between the call and the commit, the command is sent again.
     """
     device.tell()  # takes a few seconds at most, far below the TTR
     with job.finishing():

@@ -37,18 +37,18 @@ class Card:
 
     @property
     def title(self) -> str:
-        return str(self.row)
+        return str(self.row)  # not the title of a ticket, which only its customer may see
 
     @property
     def label(self) -> str:
-        """When the lesson starts, or the state of the ticket. The title of a ticket is its customer's own."""
+        """When the lesson starts, or the state of the ticket."""
         if isinstance(self.row, Ticket):
             return self.row.get_state_display()
         return formats.date_format(timezone.localtime(self.row.starts_at), "SHORT_DATETIME_FORMAT")
 
     @property
     def note(self) -> str:
-        """Whether a ticket was escalated, in words."""
+        """A text if the ticket was escalated, otherwise ""."""
         went_up = isinstance(self.row, Ticket) and self.row.escalated_at is not None
         return _("Not answered in time: the ticket was escalated.") if went_up else ""
 

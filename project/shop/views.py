@@ -116,7 +116,7 @@ def place(request: HttpRequest) -> HttpResponseRedirect:
 
 @require_POST
 def pay(request: HttpRequest, order_id: int) -> HttpResponseRedirect:
-    """Pay an order of this session. Its card then tells what became of its timeout."""
+    """Pay an order of this session. Its card then shows what happened to its timeout."""
     order = get_own_order(request, order_id)
     try:
         services.pay_order(order.pk)
