@@ -1,7 +1,8 @@
 """python -m delaytasks.pipeline APPLICATION: run one application in its own process, outside web and Celery processes.
 
 The settings are read from an environment variable (config.py). The last line of stdout is a JSON object: the
-application's answer, or {"error": the exception's class, "message": ...}. For the exit codes see exit_codes.py.
+application's answer, or {"error": the exception's class, "message": ...}. After an unexpected exception there is no
+such line, but a traceback on stderr. For the exit codes see exit_codes.py.
 """
 
 import importlib
@@ -45,9 +46,9 @@ def main(arguments: list[str], environment: Any = os.environ) -> int:
     except EXPECTED as error:
         return _print_answer(ExitCode.COULD_NOT_RUN, _failure(error))
     except (OSError, ArrowInvalid) as error:
-        answer = {"error": type(error).__name__, "message": errors.of_files(error)}
+        answer = {"error": type(error).__name__, "message": errors.file_error_message(error)}
         return _print_answer(ExitCode.COULD_NOT_RUN, answer)
-    except Exception as error:  # Spark's errors: keep the message, drop the Java stack trace
+    except Exception as error:  # for Spark's errors, print the message without the Java stack trace
         if not (type(error).__module__.startswith(("pyspark", "py4j")) or errors.away(str(error))):
             raise
         name, sentence = errors.summary(error)
@@ -58,16 +59,16 @@ def main(arguments: list[str], environment: Any = os.environ) -> int:
 def run_application(name: str, settings: Settings) -> dict[str, Any]:
     """Run an application and return its answer.
 
-    If the run found faults or did not do everything, the answer has a sentence about that as `refused`.
+    If the run found faults or left something undone, the answer's `refused` is a sentence that says what.
 
     The executors are checked before the run. After RowsLost or Differs they are checked again, because an executor
-    that cannot reach the lake may have joined during the run; the run then raises ExecutorBlind.
+    that cannot reach the lake may have joined during the run. If so, ExecutorBlind is raised instead.
     """
     from delaytasks.pipeline.spark import session
 
     module, lake = importlib.import_module(f"delaytasks.pipeline.applications.{name}"), Lake(settings.lake)
     with (
-        full_disk.named(lake, settings.spark),
+        full_disk.translate_errors(lake, settings.spark),
         session.session(f"delaytasks {name}", master=settings.master, options=settings.spark) as spark,
     ):
         inputs = module.inputs(**settings.arguments) if hasattr(module, "inputs") else []

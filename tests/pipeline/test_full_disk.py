@@ -135,7 +135,7 @@ def test_the_disk_that_is_short_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(full_disk, "_free_bytes", lambda path: free.get(path, free[str(tmp_path)]))
 
     def sentence(message: str) -> str:
-        with pytest.raises(DiskFull) as raised, full_disk.named(lake, {"spark.local.dir": "/fast,/slow"}):
+        with pytest.raises(DiskFull) as raised, full_disk.translate_errors(lake, {"spark.local.dir": "/fast,/slow"}):
             raise OSError(message)
         return str(raised.value)
 
@@ -149,5 +149,5 @@ def test_the_disk_that_is_short_is_named(tmp_path: Path, monkeypatch: pytest.Mon
         f"{lake.root}/x cannot be written (No space left on device). On this host the lake, {lake.root}, has 5,120.0 MB"
     )
     assert sentence('could not extend file "base/1": No space left on device').startswith("The disk of the database ")
-    with pytest.raises(KeyError), full_disk.named(lake, {}):
+    with pytest.raises(KeyError), full_disk.translate_errors(lake, {}):
         raise KeyError("another mistake")

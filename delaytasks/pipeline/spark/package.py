@@ -1,4 +1,4 @@
-"""Build the zip that executors import: the pipeline and the plain modules that it needs, without Django."""
+"""Build the zip that executors import: the pipeline and the modules that it needs, which do not import Django."""
 
 import hashlib
 import zipfile

@@ -1,9 +1,9 @@
-"""Check a cluster before a run: each executor must see the lake and the inputs, reach the database and know the zones.
+"""Check a cluster before a run: each executor must use the same lake, inputs, database and time zones as the driver.
 
-The driver writes a token into the lake. Tasks on all executors read the token, write a marker beside it, read the
-inputs, query the database server's identity and compute the offsets of the run's time zones. These are compared with
-the driver's. With local[*] only Java's zones are checked. Executors that join later are not checked, but the rows
-that they write are counted (pipeline/tables/row_counts.py).
+The driver writes a token file into the lake. Tasks on all executors read the token, write a marker file beside it, read
+the inputs, query the database server's identity and compute the offsets of the run's time zones. The results are
+compared with the driver's. With local[*], check() only checks that Java knows the zones. Executors that join later are
+not checked, but the rows that they write are counted (tables/row_counts.py).
 """
 
 import hashlib
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 FOLDER = "preflight"
 HEAD_BYTES = 65_536  # bytes at the start of an input that are compared, besides its size
 MAX_INPUTS = 100  # if there are more inputs, an evenly spaced selection is checked
-ROWS = 1 << 16  # enough for each task to get some; Spark makes one task per core
-ROUNDS = 3  # maximum; repeated for executors that register while the first tasks run
+ROWS = 1 << 16  # so many that each task gets some; Spark makes one task per core
+ROUNDS = 3  # maximum; more than one, for executors that register while the first tasks run
 SHOWN = 5  # maximum number of hosts or problems in a message
 REPORT = "host string, process int, wrote string, problems string"
 SERVER = "SELECT CAST(extract(epoch FROM pg_postmaster_start_time()) AS text), CAST(current_database() AS text)"
@@ -54,22 +54,23 @@ ADVICE = {
 
 
 class ExecutorBlind(Exception):
-    """An executor cannot use the lake, an input or the database. The message names its host and says what to do."""
+    """An executor cannot use the driver's lake, inputs, database or time zones. The message names its host."""
 
 
 Input = tuple[str, str]  # (root: argument of lake.Lake, path for pyarrow)
-Problem = tuple[str, str]  # (key of ADVICE, what the executor fails to do)
+Problem = tuple[str, str]  # (key of ADVICE, predicate whose subject is the executor, such as "cannot write to …")
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Checks that run on an executor: the token in the lake, the inputs' sizes and heads, the database's server, zones.
+    """The checks that run on an executor, with the results that the driver expects.
 
-    folder   folder of the token and the markers, below the lake
+    root     argument of lake.Lake
+    folder   folder of the token and the markers, relative to the lake's root
     token    expected contents of the token file
-    inputs   files, each with the result of described() on the driver
+    inputs   input files, each with its fingerprint() on the driver
     server   expected result of _server(); None: executors do not read from the database directly
-    zones    (name, expected offsets) of each time zone with which executors compute
+    zones    (name, expected offsets) of each time zone that executors use
     """
 
     root: str
@@ -81,9 +82,12 @@ class Probe:
     zones: tuple[tuple[str, Offsets], ...] = ()
 
     def report(self, java_offsets: Mapping[str, Sequence[int]] | None = None) -> dict[str, Any]:
-        """Run the checks and return their results. java_offsets: of zones with which the executor's Java computes.
+        """Run the checks and return their results, as a row with the columns REPORT.
 
-        The parent's process id identifies the executor, because all Python processes of an executor have one parent.
+        java_offsets   zone -> the offsets that the executor's Java computed
+
+        `process` is the id of the parent process: it identifies the executor, because all Python processes of an
+        executor have the same parent.
         """
         marker = f"{self.folder}/{uuid4().hex}"
         problems = [*self._check_lake(marker), *self._check_inputs(), *self._check_database(),
@@ -112,7 +116,7 @@ class Probe:
     def _check_inputs(self) -> Iterator[Problem]:
         for (root, path), expected in self.inputs:
             try:
-                found = described(root, path)
+                found = fingerprint(root, path)
             except UNREADABLE as error:
                 yield "input", f"does not see {path} ({_first_line(error)})"
                 return
@@ -127,7 +131,7 @@ class Probe:
             return
         try:
             found = _server(self.database)
-        except Exception as error:  # the type depends on the driver; with any exception the run could not read either
+        except Exception as error:  # the class depends on the driver, and after any exception the run would fail, too
             yield "database", f"does not reach the database {self.database} ({_first_line(error)})"
             return
         if found != self.server:
@@ -154,16 +158,16 @@ def check(
 
     zones   zone used by Python on the executors -> whether Java also uses it
 
-    Raises ExecutorBlind, DatabaseAway if this process does not reach the database, and BadSettings if Java does not
-    know a zone with which it computes; that is checked with local[*], too.
+    Raises ExecutorBlind; DatabaseAway if this process does not reach the database; and BadSettings, also with local[*],
+    if Java does not know a zone that it uses.
     """
     zone_databases.check_java(spark, [name for name, of_java in (zones or {}).items() if of_java])
     if not is_needed(spark):
         return
     began, folder, token = time.monotonic(), lake.new_run(FOLDER), uuid4().hex.encode()
     chosen = inputs[:: max(1, -(-len(inputs) // MAX_INPUTS))]
-    described_inputs = tuple((each, described(*each)) for each in chosen)
-    probe = Probe(lake.root, folder, token, described_inputs, database, _expected(database),
+    fingerprints = tuple((each, fingerprint(*each)) for each in chosen)
+    probe = Probe(lake.root, folder, token, fingerprints, database, _expected_server(database),
                   tuple((name, zone_databases.offsets(name)) for name in zones or {}))  # fmt: skip
     of_java = [each for each in probe.zones if (zones or {})[each[0]]]
     lake.write(f"{folder}/token", token)
@@ -180,17 +184,18 @@ def check(
 
 
 def is_needed(spark: Any) -> bool:
-    """Return whether executors may be on other machines. True with Spark Connect, whatever the server's master."""
+    """Return whether executors may be on other machines. Always True with Spark Connect."""
     return not (isinstance(spark, SparkSession) and (spark.conf.get("spark.master") or "").startswith("local"))
 
 
-def described(root: str, path: str) -> tuple[int, str]:
+def fingerprint(root: str, path: str) -> tuple[int, str]:
     """Return (size in bytes, digest of the first HEAD_BYTES) of a file. root: argument of lake.Lake."""
     with Lake(root).files.open_input_file(path) as file:
         return int(file.size()), hashlib.sha256(file.read(HEAD_BYTES)).hexdigest()
 
 
-def _expected(database: Database) -> tuple[str, ...] | None:
+def _expected_server(database: Database) -> tuple[str, ...] | None:
+    """Return the identity of the database server that the driver reaches; None for SQLite, which has no server."""
     if database.vendor == "sqlite":
         return None
     with database.connect() as connection:
@@ -198,7 +203,7 @@ def _expected(database: Database) -> tuple[str, ...] | None:
 
 
 def _server(database: Database) -> tuple[str, ...]:
-    """Return the identity of the database server, queried through the driver that the readers use."""
+    """Return the identity of the database server, queried through the ADBC driver that the readers use."""
     dbapi = importlib.import_module(f"adbc_driver_{database.vendor}.dbapi")
     with dbapi.connect(database.uri) as connection, connection.cursor() as cursor:
         cursor.execute(SERVER)
@@ -206,9 +211,9 @@ def _server(database: Database) -> tuple[str, ...]:
 
 
 def _reports(spark: SparkSession, probe: Probe, of_java: Sequence[tuple[str, Offsets]]) -> list[Any]:
-    """Run the probe on the executors, in up to ROUNDS rounds until each registered executor has reported.
+    """Run the probe on the executors, up to ROUNDS times, until each registered executor has reported.
 
-    of_java   zones whose offsets Java computes, once in each partition
+    of_java   zones whose offsets Java computes as well, once in each partition
     """
     found: list[Any] = []
     rows = spark.range(ROWS)
@@ -242,9 +247,9 @@ def _executor_count(spark: Any) -> int:
 
 
 def _problems(lake: Lake, report: Any) -> Iterator[tuple[str, str, str]]:
-    """Yield (executor, kind, problem) of each problem in a report, and of a marker that this process cannot see.
+    """Yield (executor, kind, problem) for each problem in a report.
 
-    If the driver does not see the executor's marker, the executor writes to another place than the lake.
+    A missing marker is a problem, too: the executor wrote it to another place than the lake that the driver sees.
     """
     executor, problems = f"{report.host} (process {report.process})", json.loads(report.problems)
     if not any(kind in ("lake", "write") for kind, _ in problems) and not lake.has(report.wrote):
@@ -267,7 +272,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _clear(lake: Lake, folder: str) -> None:
-    """Remove this run's folder, and the folders of killed runs, which are older than WRITE_TIMEOUT."""
+    """Remove this run's folder, and folders older than WRITE_TIMEOUT, which killed runs left."""
     oldest = f"{FOLDER}/{datetime.now(UTC) - WRITE_TIMEOUT:%Y%m%dT%H%M%S}"
     for each in lake.runs(FOLDER):
         if each == folder or each < oldest:

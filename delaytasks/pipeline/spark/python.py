@@ -7,17 +7,18 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-# Spark puts its zip of PySpark, which has no bytecode, two other archives and then the caller's path into PYTHONPATH.
-# Each of its Python processes would compile the modules in the zip, though PySpark is installed: seconds of each run.
+# Spark puts a zip of PySpark and other archives before the caller's entries in PYTHONPATH. The zip has no bytecode, so
+# each Python process would compile its modules, although PySpark is installed. That would take seconds in each run, so
+# the script removes these archives from PYTHONPATH.
 SCRIPT = f"""#!/bin/sh
 PYTHONPATH=${{PYTHONPATH#*/pyspark.zip:*.jar:}} exec {shlex.quote(sys.executable)} "$@"
 """
 
 
 def command() -> str:
-    """Return the path of a command that starts this Python. The file is removed when this process ends.
+    """Return the path of a script that starts this Python. The file is removed when this process ends.
 
-    Where the folder for temporary files does not allow programs (noexec), it is Python itself.
+    If programs cannot be executed in the folder for temporary files (noexec), return the path of Python itself.
     """
     path = Path(_folder().name) / "python"
     if not path.exists():

@@ -20,16 +20,17 @@ NEEDED = {
     "spark.sql.python.filterPushdown.enabled": "true",  # without it, Spark rejects a reader that has pushFilters()
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.ansi.enabled": "true",
-    "spark.sql.sources.partitionColumnTypeInference.enabled": "false",  # a topic may be named 2030
+    "spark.sql.sources.partitionColumnTypeInference.enabled": "false",  # otherwise the topic "2030" would be a number
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.legacy.parquet.nanosAsLong": "true",  # without it, Spark refuses timestamps in nanoseconds
     "spark.sql.files.ignoreMissingFiles": "false",  # a file that an executor does not see is an error
     "spark.sql.files.ignoreCorruptFiles": "false",
 }
 PARTITIONS = "spark.sql.shuffle.partitions"
-SIZES = {  # for every master
+SIZES = {  # defaults for every master
     PARTITIONS: "16",
-    "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "65536",  # the default, 128, is below topics * hours
+    # The default, 128, is less than the number of groups, which is topics * hours.
+    "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "65536",
 }
 LOCAL = {  # for local[*]: listen on this machine only
     "spark.ui.enabled": "false",
@@ -45,7 +46,7 @@ SUBMITTED = "PYSPARK_GATEWAY_PORT"  # set by spark-submit: the port of its Java 
 
 @contextlib.contextmanager
 def session(name: str, *, master: str = "local[*]", options: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-    """Yield a session in which the pipeline's data sources are registered. Stop it at the end of the block.
+    """Yield a session in which the pipeline's data source is registered. Stop the session at the end of the block.
 
     master    local[*], spark://..., yarn, k8s://..., or sc://host:port for Spark Connect
     options   the site's Spark options
@@ -80,9 +81,9 @@ def session(name: str, *, master: str = "local[*]", options: Mapping[str, str] |
 
 
 def fit_to_cluster(spark: Any) -> None:
-    """Set SIZES, with two partitions for each core if that is more. Options that the site has set stay as they are.
+    """Set the options SIZES, with two shuffle partitions per core if that is more. The site's own options stay.
 
-    Call it when the executors have registered. With Spark Connect the server's options count.
+    Call this after the executors have registered. With Spark Connect it does nothing: the server's options apply.
     """
     if not isinstance(spark, SparkSession):
         return
@@ -100,8 +101,8 @@ def spark_options(master: str, options: Mapping[str, str]) -> dict[str, str]:
 
 def environment(master: str) -> dict[str, str]:
     """Return the environment variables of the Java process and the Python workers. Raises JavaMissing."""
-    # Spark plans a data source in a Python process beside the driver. That process does not get the zip, so PYTHONPATH
-    # must lead to this package.
+    # Spark plans a Python data source in a separate process on the driver's host. This process does not get the zip of
+    # package.py, so it must find delaytasks through PYTHONPATH.
     paths = [str(package.ROOT.parent), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     variables = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     if master.startswith("local"):

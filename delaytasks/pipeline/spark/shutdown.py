@@ -1,4 +1,4 @@
-"""Stop condition of a long run: a signal, the end of the parent process, or a time limit."""
+"""Stop condition of a run without a natural end: a signal, the end of the parent process, or a time limit."""
 
 import contextlib
 import os
@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-LOCK_CHECK_SECONDS = 30.0  # between two checks that this run still holds its lock
+LOCK_CHECK_SECONDS = 30.0  # between two checks that the run still holds its lock
 
 
 class StopCondition:
@@ -36,7 +36,7 @@ class StopCondition:
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[threading.Event]:
-    """Yield an event that SIGTERM and SIGINT set. Outside the main thread, which alone gets signals, it stays unset."""
+    """Yield an event that SIGTERM and SIGINT set. In a thread that is not the main thread, it is never set."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop

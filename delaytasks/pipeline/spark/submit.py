@@ -1,4 +1,4 @@
-"""Start a run with spark-submit, which applies the defaults of the site's cluster and ships this package."""
+"""Start a run with spark-submit, which applies the site's Spark defaults and sends this package to the executors."""
 
 import os
 from pathlib import Path

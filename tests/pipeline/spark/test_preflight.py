@@ -20,7 +20,7 @@ from delaytasks.pipeline.config import BadSettings
 from delaytasks.pipeline.delays import zone_databases
 from delaytasks.pipeline.sources.database import Database
 from delaytasks.pipeline.spark import package, preflight
-from delaytasks.pipeline.spark.preflight import Probe, described
+from delaytasks.pipeline.spark.preflight import Probe, fingerprint
 from delaytasks.pipeline.tables.lake import Lake
 from tests.support.servers import UNPRIVILEGED, make_directory
 
@@ -32,7 +32,7 @@ def problems(probe: Probe) -> list[list[str]]:
 
 
 def probe(lake: Lake, *inputs: Path, token: bytes = b"token") -> Probe:
-    observed = tuple(((str(each), str(each)), described(str(each), str(each))) for each in inputs)
+    observed = tuple(((str(each), str(each)), fingerprint(str(each), str(each))) for each in inputs)
     return Probe(lake.root, "preflight/now", token, observed, SHOP, None)
 
 
