@@ -1,8 +1,9 @@
-"""Due times: Spark columns for the delay of each row, and the moment after a delay.
+"""Add a delay to a start time, for one row in Python and for each row of a Spark frame.
 
-A delay has days and time. With a zone, a day keeps the time that clocks show, also when they are changed; with a
-calendar, days are working days and time is open time. Otherwise there are no days. Days and time are added in Python,
-by the code of delaytasks.calendars, because Spark has no calendars and treats times that clocks skip differently.
+A delay is a number of days plus a length of time. With a time zone, adding days keeps the local time of day, also when
+the clocks change. With a calendar, days are working days, and the time counts only while the calendar is open. Without
+a zone and a calendar, a delay has no days. Days and open time are added in Python, by the code of delaytasks.calendars,
+because Spark has no calendars and treats local times that a clock change skips differently.
 """
 
 from collections.abc import Mapping
@@ -26,22 +27,25 @@ DAY_MICROS = 86_400_000_000
 
 
 class BadDelayType(ValueError):
-    """The expression of a delay has a type that cannot be used. The message continues a sentence: "is a date: …"."""
+    """The expression of a delay has an unsupported type. The message continues a sentence: "is date: give …"."""
 
 
 class DelayColumns(NamedTuple):
-    """The delay of each row.
+    """Columns with the delay of each row.
 
-    days      a whole number; None: no row has days
-    seconds   a number, or text for text
+    days      number of days; None: no row has days
+    seconds   number of seconds; a string column if the mapping's expression is a string
     """
 
     days: Column | None
     seconds: Column
 
 
-def enclosed(text: str) -> str:
-    """Return the expression in parentheses, in which Spark accepts no name for it: `60 days` is 60, named `days`."""
+def parenthesized(text: str) -> str:
+    """Return the expression in parentheses. Without them, Spark reads `60 days` as the number 60 with the alias `days`.
+
+    The line break ends a comment at the end of the expression.
+    """
     return f"({text}\n)"
 
 
@@ -53,28 +57,31 @@ def constant(duration: Duration) -> DelayColumns:
 def from_expression(text: str, kind: DataType, *, zone: str, calendar: str) -> DelayColumns:
     """Return the columns for an expression: a number of seconds, or an interval of days and hours.
 
-    Whole days of an interval are days if there is a zone or a calendar. Raises BadDelayType.
+    kind   type of the expression
+
+    With a zone or a calendar, the whole days of an interval become `days`. Otherwise `seconds` is the whole interval,
+    with days of 24 hours. Raises BadDelayType.
     """
     if isinstance(kind, NumericType | StringType):
-        return DelayColumns(None, F.expr(enclosed(text)))
+        return DelayColumns(None, F.expr(parenthesized(text)))
     if not isinstance(kind, DayTimeIntervalType):
         raise BadDelayType(f"is {kind.simpleString()}: give a number of seconds or an interval of days and hours.")
-    micros = f"unix_micros(timestamp_micros(0) + {enclosed(text)})"
+    micros = f"unix_micros(timestamp_micros(0) + {parenthesized(text)})"
     if kind.startField != DayTimeIntervalType.DAY or not (zone or calendar):
         return DelayColumns(None, F.expr(micros) / 1_000_000)
     if calendar and kind.endField != DayTimeIntervalType.DAY:
         raise BadDelayType(
-            f"is {kind.simpleString()}, of which a calendar cannot tell working days from open hours: give a number of "
-            "seconds of open time, or CAST(… AS INTERVAL DAY) for working days."
+            f"is {kind.simpleString()}: with a calendar it cannot mix days and hours. Give a number of seconds of open "
+            "time, or CAST(… AS INTERVAL DAY) for working days."
         )
     return DelayColumns(F.expr(f"{micros} div {DAY_MICROS}"), F.expr(f"{micros} % {DAY_MICROS}") / 1_000_000)
 
 
 class DueTimes:
-    """Adds delays to moments. Can be pickled, for executors.
+    """Adds delays to start times. Can be pickled, for executors.
 
-    zone       name of the zone of days, "" for none
-    calendar   snapshot.take() of a calendar, or None. Then `zone` is not used
+    zone       name of the time zone in which days are added; "": none. Not used if there is a calendar
+    calendar   result of calendars.snapshot.take(); None: no calendar
     """
 
     def __init__(self, zone: str = "", calendar: Mapping[str, Any] | None = None) -> None:
@@ -88,10 +95,10 @@ class DueTimes:
         return CalendarSnapshot(self.calendar_values) if self.calendar_values else None
 
     def add(self, moment: datetime, days: int | None, time: timedelta) -> datetime:
-        """Return the moment after days and time. Neither is negative.
+        """Return the moment after `days` and then `time`. Neither may be negative.
 
-        Like Calendar.add(): a local time that clocks skip becomes the end of the gap, of one that they show twice the
-        first is taken. Raises NoOpenHours, and OverflowError beyond the years of datetime.
+        As in Calendar.add(), a local time that the clocks skip becomes the end of the gap; of a local time that occurs
+        twice, the first is taken. Raises NoOpenHours, and OverflowError beyond the years of datetime.
         """
         if self.calendar:
             if days is not None:
@@ -103,7 +110,9 @@ class DueTimes:
         return moment.astimezone(UTC) + time
 
     def add_ms(self, start_ms: int | None, days: int | None, time_ms: int | None) -> int | None:
-        """Return the due time in ms since 1970; None if it cannot be computed."""
+        """Return the due time in ms since 1970. None if the start or the time is None, if the delay is negative, or if
+        there is no such due time.
+        """
         if start_ms is None or time_ms is None or time_ms < 0 or (days or 0) < 0:
             return None
         try:
@@ -116,7 +125,7 @@ class DueTimes:
         if days is None and not self.calendar_values:
             return start_ms + time_ms
 
-        # Spark warns of a function type beside type hints; its stubs want one.
+        # Spark's stubs require the argument functionType, but with type hints Spark warns about it.
         @F.arrow_udf(LongType())  # type: ignore[call-overload]
         def due(start: pyarrow.Array, days: pyarrow.Array, time: pyarrow.Array) -> pyarrow.Array:
             rows = zip(start.to_pylist(), days.to_pylist(), time.to_pylist(), strict=True)

@@ -1,4 +1,4 @@
-"""Durations as text, such as "60 days", in rules and in the mappings of loads. Without Spark."""
+"""Parse durations such as "60 days" in audit rules and in the mappings of loads. Needs no Spark."""
 
 import re
 from typing import NamedTuple
@@ -15,9 +15,9 @@ class BadDuration(ValueError):
 
 
 class Duration(NamedTuple):
-    """A delay: days of a zone or working days of a calendar, then elapsed or open time.
+    """A delay: days in a time zone or working days of a calendar, then elapsed time or open time.
 
-    days   None: no days, only time
+    days   None: the delay has no days, only seconds
     """
 
     days: int | None
@@ -25,7 +25,10 @@ class Duration(NamedTuple):
 
 
 def parse(text: str) -> Duration | None:
-    """Return the duration, or None if the text is not a number with a unit, but an expression. Raises BadDuration."""
+    """Return the duration, or None if the text is not a number with a unit: then it is an SQL expression.
+
+    Raises BadDuration if the unit is unknown, or the number is not whole, is negative or exceeds ten years.
+    """
     match = NUMBER_AND_UNIT.fullmatch(text)
     if not match:
         return None

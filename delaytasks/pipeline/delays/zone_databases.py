@@ -1,7 +1,7 @@
-"""Compare zone databases: the offsets of a zone, as this process, Python on executors and their Java compute them.
+"""Compare time zone databases: the UTC offsets that this process, the executors' Python and their Java compute.
 
-Python takes zones from the system or the package tzdata, Java from its own files. Two versions differ in few zones, by
-an hour for some months, so due times would be wrong without an error.
+Python takes zones from the system or the package tzdata, Java from its own files. Two versions may differ in a few
+zones, typically by an hour for some months. Due times would then be wrong, and there would be no error.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,14 +13,14 @@ from pyspark.sql import functions as F
 from ...calendars.wall_time import to_zone
 from ..config import BadSettings
 
-FIRST, LAST = 0, 2_840_140_800  # the compared time, 1970 to 2060, in seconds since 1970
+FIRST, LAST = 0, 2_840_140_800  # the compared period, 1970 to 2060, in seconds since 1970
 WEEK = 7 * 86_400
 
 Offsets = tuple[tuple[int, int], ...]  # (instant in seconds since 1970, offset from UTC in seconds)
 
 
 def offsets(zone: str) -> Offsets:
-    """Return the offsets of a zone each week, and around each of its changes. Raises BadTimeZone."""
+    """Return the offsets of a zone once a week, and just before and after each change. Raises BadTimeZone."""
     weeks = range(FIRST, LAST, WEEK)
     instants = {*weeks}
     for first in weeks:
@@ -30,13 +30,13 @@ def offsets(zone: str) -> Offsets:
 
 
 def offset_at(zone: str, instant: int) -> int:
-    """Return the offset at an instant by this process's Python, in seconds. Raises BadTimeZone."""
+    """Return the offset from UTC in seconds at an instant, as this process's Python computes it. Raises BadTimeZone."""
     moment = datetime.fromtimestamp(instant, UTC).astimezone(to_zone(zone))
     return round((moment.utcoffset() or timedelta()).total_seconds())
 
 
 def _around_change(zone: str, low: int, high: int) -> set[int]:
-    """Return the last second of the offset at `low`, and the next second. The offset at `high` is another."""
+    """Return the last second before the offset changes, and the next second. The offsets at low and high differ."""
     before = offset_at(zone, low)
     while high - low > 1:
         middle = (low + high) // 2
@@ -45,14 +45,17 @@ def _around_change(zone: str, low: int, high: int) -> set[int]:
 
 
 def java_offsets(zones: Sequence[tuple[str, Offsets]], row: Column) -> Column:
-    """Return zone -> offsets by Java, as a map. row: a number column of the frame; null at rows without an answer."""
+    """Return a map column: zone -> the offsets that Java computes at the instants of `zones`.
+
+    row   any numeric column of the frame without nulls. Its values do not matter
+    """
 
     def computed(zone: str, expected: Offsets) -> Column:
         instants = F.transform(F.lit([instant for instant, _ in expected]), lambda each: each + row - row)
         return F.transform(instants, lambda each: F.unix_seconds(
             F.from_utc_timestamp(F.timestamp_seconds(each), zone)) - each)  # fmt: skip
 
-    # `row - row`: of constants alone, Spark would compute the result on the driver.
+    # `row - row` is 0. Without a column, Spark would evaluate the constant expression on the driver.
     return F.create_map(*(part for zone, expected in zones for part in (F.lit(zone), computed(zone, expected))))
 
 
@@ -61,7 +64,7 @@ def check_java(spark: SparkSession, zones: Iterable[str]) -> None:
     for zone in zones:
         try:
             spark.sql("SELECT from_utc_timestamp(timestamp_seconds(0), :zone)", {"zone": zone}).collect()
-        except Exception as error:  # its class depends on whether Spark plans it here or on a server
+        except Exception as error:  # the class depends on whether Spark plans the query here or on a server
             if zone not in str(error):
                 raise
             raise BadSettings(
@@ -71,7 +74,7 @@ def check_java(spark: SparkSession, zones: Iterable[str]) -> None:
 
 
 def difference(expected: Offsets, found: Sequence[int]) -> str:
-    """Return the first difference in words, "" if there is none. found: offsets at the instants of `expected`."""
+    """Return the first difference as text; "" if there is none. found: offsets at the instants of `expected`."""
     for (instant, offset), other in zip(expected, found, strict=True):
         if other != offset:
             moment = datetime.fromtimestamp(instant, UTC)

@@ -1,7 +1,7 @@
 """Check and read the business rows of a rule, from a table in the jobs' database or from Parquet files.
 
-Every mistake raises BadRule with one sentence. Types are never guessed: a column of another type than the rule says is
-refused.
+Every mistake raises BadRule with one sentence. Types are never inferred: a stored column that cannot be read as the
+rule's type is refused.
 """
 
 import re
@@ -23,7 +23,7 @@ POSTGRESQL = {
     "smallint": "smallint", "integer": "int", "bigint": "bigint", "boolean": "boolean", "date": "date",
     "timestamp with time zone": "timestamp", "double precision": "double", "real": "double", "numeric": "decimal",
 }  # fmt: skip
-SQLITE = {  # Django's type names; every integer is called smallint here, which can be read as each integer type
+SQLITE = {  # Django's type names. Integer types map to smallint, so that they can be read as any integer type
     "integer": "smallint", "bigint": "smallint", "smallint": "smallint", "int": "smallint", "bool": "boolean",
     "boolean": "boolean", "date": "date", "datetime": "timestamp", "timestamp": "timestamp", "real": "double",
     "double": "double", "float": "double", "decimal": "decimal", "numeric": "decimal",
@@ -34,7 +34,7 @@ COLUMNS_QUERY = {
     "WHERE attrelid = to_regclass({}) AND attnum > 0 AND NOT attisdropped",
     "sqlite": "SELECT name, lower(type) FROM pragma_table_info({})",
 }
-NESTED = re.compile(r"(json|jsonb|xml|hstore|.*\[\]|.* composite)")  # stored types that are read as text, but nested
+NESTED = re.compile(r"(json|jsonb|xml|hstore|.*\[\]|.* composite)")  # stored types that `carry` cannot use
 ROW_ERROR = re.compile(r"\[(?:CAST_INVALID_INPUT|CAST_OVERFLOW|DIVIDE_BY_ZERO|ARITHMETIC_OVERFLOW)[^]]*\] ([^\n]+)")
 
 
@@ -61,7 +61,7 @@ def validate(spark: SparkSession, rule: Rule) -> None:
 
 
 def _validate_delay(rule: Rule, empty: DataFrame) -> None:
-    text = due_times.enclosed(rule.delay)
+    text = due_times.parenthesized(rule.delay)
     try:
         kind = empty.where(F.expr(text).isNotNull()).select(F.expr(text).alias("it")).schema["it"].dataType
         due_times.from_expression(rule.delay, kind, zone=rule.zone, calendar=rule.calendar)
@@ -79,13 +79,13 @@ def _validate_delay(rule: Rule, empty: DataFrame) -> None:
 
 
 def message_of(error: Exception) -> str:
-    """Return the message of an error of Spark, without its codes and query plan."""
+    """Return the first line of a Spark error's message, without the error class and SQLSTATE."""
     first = str(error).strip().split("\n")[0]
     return re.sub(r"^\[[A-Z0-9_.]+\]\s*|\s*SQLSTATE: \w+.*$", "", first).strip().rstrip(".;")
 
 
 def translate(rule: Rule, error: Exception) -> Exception:
-    """Return a BadRule if the error says that an expression failed on a row, else the error itself."""
+    """Return a BadRule if an expression failed on a row, else the error itself."""
     found = ROW_ERROR.search(str(error))
     reason = found[1].split(" SQLSTATE")[0].split(". ")[0] if found else ""
     return (
@@ -105,7 +105,7 @@ def rows(spark: SparkSession, snapshot: Snapshot, rule: Rule) -> DataFrame:
 
 
 def _read_parquet(spark: SparkSession, rule: Rule, names: Collection[str], uris: list[str]) -> DataFrame:
-    """Return the rows of these files. names: columns that are in nanoseconds."""
+    """Return the rows of these files. names: columns that the files store in nanoseconds."""
     schema = schema_of(rule)
     frame = spark.read.schema(nanoseconds.as_integers(schema, names)).parquet(*uris)
     return frame.select(*(nanoseconds.to_timestamp(each) if each in names else f"`{each}`" for each in schema.names))
@@ -123,7 +123,7 @@ def _check_table(snapshot: Snapshot, rule: Rule) -> None:
         raise rule.bad("table", f"{snapshot.database} has no table {rule.table!r}.")
     types = POSTGRESQL if vendor == "postgresql" else SQLITE
     if types.get(actual.get("id", "")) not in INTEGERS:
-        raise rule.bad("table", f"{rule.table} has no integer id, by which it is read in ranges.")
+        raise rule.bad("table", f"{rule.table} has no integer column id, which is needed to read it in ranges.")
     for name, allowed in rule.columns.items():
         if name not in actual:
             raise rule.bad("columns", no_column(rule.table, name, actual))

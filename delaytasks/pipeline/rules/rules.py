@@ -1,6 +1,7 @@
 """Rules of an audit: which business rows should have a job, and when this job is due.
 
-They are read from a TOML file with one or more [[rule]] tables, without Spark, so that mistakes are reported at once.
+Rules are read from a TOML file with one or more [[rule]] tables. This needs no Spark, so mistakes are reported before
+Spark starts.
 """
 
 import re
@@ -32,8 +33,8 @@ TYPES = "bigint, int, smallint, string, boolean, timestamp, date, double, decima
 TYPE = re.compile(
     r"bigint|int|smallint|string|boolean|timestamp|date|double|decimal\((\d{1,2}), ?(\d{1,2})\)", re.ASCII
 )
-CARRIED_TYPES = ("string", "bigint", "int", "smallint", "boolean")  # of columns whose values group an audit's answer
-MAX_CARRIED = 10  # columns of a rule
+CARRIED_TYPES = ("string", "bigint", "int", "smallint", "boolean")  # types of columns that `carry` can name
+MAX_CARRIED = 10  # maximum number of columns that `carry` names
 BEGUN_AT = "begun_at"  # name in `outcome` for the time at which the job first began
 NAME = re.compile(r"[^\W\d]\w*")  # a column, or a part of a table's name
 TABLE = re.compile(rf"{NAME.pattern}(\.{NAME.pattern})?")
@@ -53,7 +54,8 @@ class Rule:
     since              the time to which the delay is added to get the due time
     delay              a duration such as "60 days", or an expression: a number of seconds, or an interval; "": the
                        delay is delay_seconds
-    zone, calendar     the zone or the calendar of the delay's days; with a calendar time is open time
+    zone, calendar     the time zone in which the delay's days are added; or the calendar whose working days and open
+                       hours the delay counts
     when               whether a row should have a job
     holds              whether a row's job must not have been cancelled
     late_seconds       how long after the due time the job may begin
@@ -62,11 +64,12 @@ class Rule:
     allowed_faults     the TOML key `may`
     carry              columns by whose values the answer is broken down
     amount             the column with the cost of a row whose job was late or missing; "": none
-    outcome            what came of a row whose job has begun: true, false, or null while it is not known; "": not asked
+    outcome            whether a row whose job has begun reached its goal: true, false, or null while it is not known;
+                       "": the rule has no outcome
     where              file and rule, for messages
 
     key, since, when and holds are Spark SQL expressions over the columns; so is delay, unless it is a duration. outcome
-    is one over the columns and BEGUN_AT.
+    is a Spark SQL expression over the columns and BEGUN_AT.
     """
 
     where: str
@@ -102,7 +105,7 @@ class Rule:
 
     @property
     def outcome_columns(self) -> tuple[str, ...]:
-        """The columns that `outcome` may use, and some more: a name in a string is one, too."""
+        """The columns whose names occur in `outcome`. A name in a string literal counts, too."""
         return tuple(each for each in self.columns if re.search(rf"\b{each}\b", self.outcome, re.IGNORECASE))
 
     @property

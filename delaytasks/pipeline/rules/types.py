@@ -24,7 +24,7 @@ SIMPLE: dict[str, DataType] = {
     "bigint": LongType(), "int": IntegerType(), "smallint": ShortType(), "string": StringType(),
     "boolean": BooleanType(), "timestamp": TimestampType(), "date": DateType(), "double": DoubleType(),
 }  # fmt: skip
-INTEGERS = ("smallint", "int", "bigint")  # each can be read as those after it
+INTEGERS = ("smallint", "int", "bigint")  # each type can be read as the types after it
 
 
 def schema_of(rule: Rule) -> StructType:
@@ -38,7 +38,7 @@ def type_of(kind: str) -> DataType:
 
 
 def can_read(actual: str, wanted: str, *, as_text: bool) -> bool:
-    """Return whether a stored type can be read as another. as_text: any type can be read as string."""
+    """Return whether the stored type `actual` can be read as `wanted`. as_text: any type can be read as string."""
     if wanted == "string":
         return as_text or actual == "string"
     if wanted in INTEGERS:

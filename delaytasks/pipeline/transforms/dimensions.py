@@ -1,7 +1,8 @@
-"""Sum up an audit's answer, over all rows and by the columns that a rule carries: its dimensions, such as a segment.
+"""Compute an audit's figures: of all rows, of each week, and of each value of the columns that a rule carries.
 
-The values travel with the keys through the classification, so the business rows are read once. So do the columns of the
-rule's outcome, which is known only when the rows have met their jobs.
+A dimension is a carried column, such as a customer's segment. The carried values stay with each key during the
+classification, so that the business rows are read only once. The columns that the rule's outcome uses are kept, too:
+the outcome can be evaluated only after the rows are joined with their jobs.
 """
 
 from collections import Counter
@@ -18,28 +19,29 @@ from ..rules.rules import BEGUN_AT, CLASSES, STATUSES, BadRule, Rule
 ALL = ""  # dimension of the figures of all rows; its only value is null
 WEEK = "week made"  # dimension of the week in which a job was made; no column has this name: it has a space
 UTC = "UTC"
-MAX_VALUES = 1_000  # of a dimension
-MAX_LENGTH = 100  # characters of a value; longer ones are shortened
-HASH_LENGTH = 8  # characters that tell shortened values apart
-ACCURACY = 10_000  # of the median
+MAX_VALUES = 1_000  # different values of a dimension
+MAX_LENGTH = 100  # characters of a value; longer values are shortened
+HASH_LENGTH = 8  # characters of the hash that distinguishes shortened values
+ACCURACY = 10_000  # of percentile_approx(), for the median
 AMOUNT = DecimalType(28, 6)  # its sums are decimal(38, 6)
 CARRIED = [  # columns of a classified key
     StructField("carry", MapType(StringType(), StringType(), True), False),  # dimension -> value; empty without `carry`
     StructField("amount", AMOUNT, True),
-    StructField("outcome", BooleanType(), True),  # null: not asked, not known yet, or the job has not begun
+    StructField("outcome", BooleanType(), True),  # null: no outcome in the rule, not known yet, or job has not begun
 ]
 OUTCOMES = ("outcome_yes", "outcome_no", "outcome_unknown")
 BY_KEY = "by key"  # no rule's column has this name: it has a space
 
 
 def carried(rule: Rule, promised: Column) -> Column:
-    """Return a struct of what a business row carries. Needs the rule's columns.
+    """Return a struct with a row's carried values, its amount and the columns of the outcome. Needs the rule's columns.
 
-    Its maximum over the rows of a key comes from a row that requires a job, if there is one.
+    `promised`, whether the row requires a job, is the first member. So the maximum over the rows of a key is taken from
+    a row that requires a job, if there is one.
     """
     values = F.array(*(_shortened(F.col(f"`{name}`").cast("string")) for name in rule.carry)).cast("array<string>")
     kind = AMOUNT.simpleString()
-    # NaN and numbers with more than 22 digits before the point become null, and are counted as without an amount.
+    # NaN and numbers with more than 22 digits before the point become null. Their rows count as without an amount.
     amount = F.expr(f"try_cast(`{rule.amount}` AS {kind})") if rule.amount else F.lit(None).cast(kind)
     fields = [promised.alias("promised"), values.alias("values"), amount.alias("amount")]
     used = [F.col(f"`{name}`") for name in rule.outcome_columns]
@@ -47,7 +49,7 @@ def carried(rule: Rule, promised: Column) -> Column:
 
 
 def is_needed(rule: Rule) -> bool:
-    """Return whether something of the business rows is needed after they have met their jobs."""
+    """Return whether columns of the business rows are needed after the rows are joined with their jobs."""
     return bool(rule.carry or rule.outcome_columns)
 
 
@@ -57,7 +59,7 @@ def _shortened(value: Column) -> Column:
 
 
 def columns(rule: Rule) -> list[Column]:
-    """Return the columns carry and amount. With `carry`, needs the column `carried`: the maximum over a key's rows."""
+    """Return the columns carry and amount of a key. If the rule has `carry`, needs the column carried of by_key()."""
     if not rule.carry:
         nothing = F.create_map().cast("map<string, string>")
         return [nothing.alias("carry"), F.lit(None).cast(AMOUNT).alias("amount")]
@@ -70,7 +72,8 @@ def columns(rule: Rule) -> list[Column]:
 def with_outcome(keys: DataFrame, rule: Rule) -> DataFrame:
     """Add the column outcome: null for keys without a row or whose job has not begun. Needs first_ms and rows.
 
-    The expression sees the rule's columns and BEGUN_AT. The keys' columns, which may have the same names, are hidden.
+    The rule's expression can use the rule's columns and BEGUN_AT, but not the columns of `keys`, which may have the
+    same names.
     """
     if not rule.outcome:
         return keys.withColumn("outcome", F.lit(None).cast("boolean"))
@@ -81,7 +84,7 @@ def with_outcome(keys: DataFrame, rule: Rule) -> DataFrame:
 
 
 def by_value(classified: DataFrame, rule: Rule) -> dict[str, list[dict[str, Any]]]:
-    """Return dimension -> the figures of each value, the worst first. Needs classified keys.
+    """Return dimension -> the figures of each value, the worst value first. classified: the columns CLASSIFIED.
 
     The dimension ALL has one value, None, with the figures of all rows. The dimension WEEK has a value for each week in
     which a key's first job was made, in order of time: its Monday, such as "2030-02-04", in the rule's zone or in UTC.
@@ -90,15 +93,15 @@ def by_value(classified: DataFrame, rule: Rule) -> dict[str, list[dict[str, Any]
     rows            number of business rows
     classes         class -> number of keys
     faults          number of keys in classes that must be empty
-    STATUSES        number of keys by what became of their jobs; keys without a job are in none
-    kept_share      the share of `kept` in all keys but the open ones; None: all are open
+    STATUSES        number of keys with each status; keys without a job have none
+    kept_share      `kept` / all keys except the open ones; None: all are open
     late_p50_ms, late_worst_ms    lateness of the jobs that began or are overdue; None: there are none
     amounts         class -> sum of the amounts, as text; None: the rule has no amount
-    cost            sum of the amounts of the faults, as text; None: the rule has no amount
+    cost            sum of the amounts in classes that must be empty, as text; None: the rule has no amount
     without_amount  number of keys with a row that has no amount; None: the rule has no amount
     outcome_yes, outcome_no, outcome_unknown    number of keys with a row whose job has begun, by the rule's outcome;
                     None: the rule has no outcome
-    outcome_share   the share of outcome_yes in the three; None: there are none
+    outcome_share   outcome_yes / the sum of the three; None: the sum is 0, or the rule has no outcome
 
     Raises BadRule if a column has more than MAX_VALUES values.
     """
@@ -118,15 +121,15 @@ def by_value(classified: DataFrame, rule: Rule) -> dict[str, list[dict[str, Any]
 def _too_many_values(rule: Rule, name: str) -> BadRule:
     return rule.bad(
         "carry",
-        f"{name} has more than {MAX_VALUES:,} values in {rule.source}, the most that an answer tells apart. Carry a "
-        "column with fewer values, such as a group of them.",
+        f"{name} has more than {MAX_VALUES:,} different values in {rule.source}. Carry a column with fewer values, "
+        "such as one that groups them.",
     )
 
 
 def summarize(classified: DataFrame, rule: Rule) -> DataFrame:
-    """Return a row with counts and lateness of each class for each dimension and value.
+    """Return a row for each dimension and value, with counts and lateness. Needs the columns CLASSIFIED.
 
-    Amounts and outcomes are summed up only if the rule has them: every sum is computed for every key and dimension.
+    Sums of amounts and outcomes are computed only if the rule has these, because each sum costs time for every key.
     """
     week = F.date_format(F.date_trunc("week", F.from_utc_timestamp("made_at", rule.zone or UTC)), "yyyy-MM-dd")
     always = [F.struct(F.lit(name).alias("key"), value.alias("value"))
@@ -161,7 +164,7 @@ def _amounts() -> list[Column]:
 
 
 def _figures(row: Mapping[str, Any], rule: Rule) -> dict[str, Any]:
-    """Return the figures of a row of summarize(); {} stands for no keys."""
+    """Return the figures from a row of summarize(). {}: there are no keys, so all numbers are 0."""
     classes = {name: row.get(name, 0) for name in CLASSES}
     amounts = {name: row.get(f"{name}_amount") or Decimal() for name in CLASSES}
     closed = sum(classes.values()) - classes["open"]

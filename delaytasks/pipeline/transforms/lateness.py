@@ -50,9 +50,9 @@ def count_events(events: DataFrame, period: str = "hour_ms") -> DataFrame:
 
 
 def count_hours(events: DataFrame) -> DataFrame:
-    """Count events as count_events(), and attempts by run time, so that the events are read once.
+    """Count events as count_events() does, and attempts by run time, in one pass over the events.
 
-    A row of attempts has run_ms and no outcome, a row of events has an outcome and no run_ms. Further columns:
+    A row counts either events, and run_ms is null, or attempts, and outcome is null. Further columns:
 
     run_ms     time from the reservation to the end, rounded down to two digits
     total_ms   sum of the exact run times
@@ -74,7 +74,7 @@ def count_hours(events: DataFrame) -> DataFrame:
 
 
 def _late() -> Column:
-    """Return the lateness of a first attempt, null for all other events."""
+    """Return the lateness of a first attempt in ms, at least 0; null for all other events."""
     first = (F.col("attempt") == 1) & F.col("reserved_ms").isNotNull()
     return F.when(first, F.greatest(F.col("reserved_ms") - F.col("due_ms"), F.lit(0)))
 
@@ -84,14 +84,14 @@ def _start(period: str) -> Column:
 
 
 def by_hour(counts: DataFrame) -> DataFrame:
-    """Return the statistics of each topic and hour, with the columns schemas.HOURS. Needs those of count_hours()."""
+    """Return the statistics of each topic and hour, with the columns schemas.HOURS. counts: result of count_hours()."""
     statistics = _statistics(counts, ("topic", "hour_ms"), *_runs())
     late = statistics.withColumn("late", histogram(F.col("lateness")))
     return late.withColumn("hour_at", F.timestamp_millis("hour_ms")).select(*schemas.HOURS.names)
 
 
 def _runs() -> list[Column]:
-    """Return the aggregates attempts, run_total_ms and run of schemas.HOURS. Rows of events add nothing to them."""
+    """Return the aggregates attempts, run_total_ms and run of schemas.HOURS. They count only attempts."""
     ms, number = F.col("run_ms"), F.col("number")
     return [
         _sum(F.when(ms.isNotNull(), number)).alias("attempts"), _sum(F.col("total_ms")).alias("run_total_ms"),
@@ -134,7 +134,7 @@ def _sum(number: Column) -> Column:
 
 
 def _sorted(ms: Column) -> Column:
-    """Return an aggregate: the sorted array of (ms, number) of the rows with this duration."""
+    """Return an aggregate: the sorted array of (ms, number) of the rows whose ms is not null."""
     return F.sort_array(F.collect_list(F.when(ms.isNotNull(), F.struct(ms.alias("ms"), F.col("number")))))
 
 
@@ -152,9 +152,9 @@ def percentiles(lateness: Column, begun: Column) -> Column:
 
 
 def histogram(lateness: Column) -> Column:
-    """Round the ms of a sorted array of (ms, number) down to two digits, and add the numbers of equal ms.
+    """Round the ms of a sorted array of (ms, number) down to two digits, and add up the numbers of equal ms.
 
-    Equal values follow each other, so a step adds to the last bucket or begins a new one.
+    Equal values are adjacent, so each step adds to the last bucket or begins a new one.
     """
 
     def step(before: Column, each: Column) -> Column:

@@ -1,6 +1,6 @@
-"""Map the columns of the input to those of a job, by Spark SQL expressions over the input's columns.
+"""Compute the columns of a job from the columns of a load's input, by Spark SQL expressions.
 
-A value without an expression is read from the input's column of the same name: topic, key, due_at and, if they exist,
+A column without an expression is read from the input's column of the same name: topic, key, due_at and, if they exist,
 body (JSON) and ttr_ms.
 """
 
@@ -33,19 +33,19 @@ METADATA = (FILE, ROW, PROBLEM, MESSAGE, TEXT)  # columns of an input row beside
 
 @dataclass(frozen=True)
 class Terms:
-    """The mapping. All members except `topic` and `calendar` are Spark SQL expressions; "" means that there is none.
+    """The mapping of a load. Members are Spark SQL expressions unless noted; "" means that there is none.
 
-    topic       the name of one topic for all rows
+    topic       the name of one topic for all rows, no expression
     topic_from  the topic of each row
     key         the job's key
     due         the due time, as a timestamp or ISO 8601 text
     since       a time like `due`; the due time is `since` plus `delay`
-    delay       a duration such as "60 days", which is no expression; or seconds, or an interval
-    calendar    the name of the calendar of the delay's days and time, which is no expression
-    ttr         seconds
+    delay       a duration such as "60 days", which is no expression; or an expression: seconds, or an interval
+    calendar    the name of the calendar of the delay's days and time, no expression
+    ttr         the TTR in seconds
     body        member of the body -> its expression
     body_from   the whole body, as JSON or a struct
-    when        a boolean: only rows for which it is true are loaded; the others are neither loaded nor rejected
+    when        a boolean: only rows for which it is true are loaded; other rows are neither loaded nor rejected
     """
 
     topic: str = ""
@@ -93,10 +93,10 @@ def _check_text(name: str, value: object) -> str:
 
 
 def map_columns(frame: DataFrame, terms: Terms, source: str, zone: str) -> DataFrame:
-    """Return the rows with the columns of a job, which are not validated yet.
+    """Return the rows with the columns of a job. Values are not validated yet.
 
-    The columns are METADATA; topic, key, due, delay, ttr (seconds), ttr_ms, body and raw as strings; and due_us
-    (microseconds since 1970) and delay_days as numbers.
+    The columns are METADATA except TEXT; topic, key, due, delay (seconds), ttr (seconds), ttr_ms, body and raw as
+    strings; and due_us (microseconds since 1970) and delay_days as numbers.
 
     source   name of the input, for messages
     zone     zone of the delay's days; "" if there is none
@@ -163,7 +163,7 @@ class Mapper:
         return F.expr(text)
 
     def _type_of(self, part: str, text: str, expression: str = "") -> DataType:
-        """Return the type of an expression. expression: what Spark evaluates, if it is not the text of the mapping."""
+        """Return the type of an expression. expression: what Spark evaluates instead of `text`, if it is given."""
         try:
             return self.frame.select(F.expr(expression or text).alias("it")).schema["it"].dataType
         except (AnalysisException, ParseException) as error:
@@ -192,7 +192,7 @@ class Mapper:
         )
 
     def _delay(self) -> tuple[Column, Column]:
-        """Return the delay as days and seconds. Seconds are "" if the delay is null, because null means no delay."""
+        """Return the delay as (days, seconds). Seconds are "" where it is null; null means that there is no delay."""
         text, days = self.terms.delay, F.lit(None).cast("long")
         if not text:
             return days, F.lit(None).cast("string")
@@ -209,7 +209,7 @@ class Mapper:
         if duration:
             durations.check(text, duration, zone=self.zone, calendar=calendar, options="a zone (--zone) or --calendar")
             return due_times.constant(duration)
-        kind = self._type_of("delay", text, due_times.enclosed(text))
+        kind = self._type_of("delay", text, due_times.parenthesized(text))
         return due_times.from_expression(text, kind, zone=self.zone, calendar=calendar)
 
     def _optional(self, part: str, text: str, column: str = "") -> Column:

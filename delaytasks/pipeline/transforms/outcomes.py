@@ -1,4 +1,4 @@
-"""The outcomes that are counted and the percentiles of lateness that are computed, with Spark and without it."""
+"""Which outcomes and percentiles of lateness the statistics have. Used with Spark and without it."""
 
 from collections.abc import Iterable
 
@@ -14,10 +14,10 @@ SUM_COLUMNS = ("happened", *OUTCOME_COLUMNS)
 
 
 def percentile(histogram: Iterable[tuple[int, int]], threshold: float) -> int | None:
-    """Return the first lateness at which the cumulative count reaches the threshold; None if the histogram is empty.
+    """Return the first duration at which the cumulative count reaches the threshold; None if the histogram is empty.
 
-    histogram   (lateness in milliseconds, number of attempts), sorted
-    threshold   number of attempts: a share of all
+    histogram   (duration in milliseconds, number of attempts), sorted
+    threshold   a number of attempts, such as 0.95 times the number of all
     """
     cumulative = 0
     for ms, number in histogram:

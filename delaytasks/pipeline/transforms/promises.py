@@ -1,17 +1,17 @@
-"""Classify the promises of a rule: assign one class to each key.
+"""Classify the keys of an audit rule: assign one class to each key of a business row or job.
 
-A promise is a job that a rule requires for a business row. The functions take and return data frames; times are in
-milliseconds since 1970. A key gets the first of these classes that applies:
+A promise is a job that a rule requires for a business row. The functions take and return data frames; columns that end
+in _ms are in milliseconds since 1970. A key gets the first of these classes that applies:
 
     missing     a business row should have a job and has none
     orphan      there are jobs, but no business row
-    twice       the job finished more than once, or will, because a second job is live
-    called_off  the job was cancelled last and never finished, and the rule does not allow its cancellation
-    died        the job died last and never finished
-    early       an attempt began before the job's due time, or before the rule's
+    twice       the jobs finished more than once; or two jobs are live, or one is live although another has finished
+    called_off  no job finished, the last one was cancelled, and the rule does not allow this
+    died        no job finished, and the last one died
+    early       an attempt began before the job's due time, or before the rule's due time
     late        the first attempt began too late, or a live job is overdue
-    kept        the job finished, or was cancelled and the rule allows it
-    open        the job waits for its due time, or is running
+    open        a job waits for its due time, or is running
+    kept        a job finished; or it was cancelled, and the rule allows this
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ from . import dimensions
 
 JOBS = ["id", "topic", "key", "state", "due_at", "attempt", "reserved_at", "lease_until", "ended_at", "created_at"]
 EVENTS = ["key", "outcome", "attempt", "due_ms", "reserved_ms"]  # key: the job's key
-INVALID = {  # class of rows that cannot be checked -> the rule's field, and what is wrong with its value
+INVALID = {  # class of keys whose rows cannot be checked -> the rule's field, and what is wrong with its value
     "no_key": ("key", "is null"),
     "no_since": ("since", "is null"),
     "no_delay": ("delay", "is null"),
@@ -41,7 +41,7 @@ INVALID = {  # class of rows that cannot be checked -> the rule's field, and wha
     "no_due": ("delay", "leads to no due time that the zone or the calendar knows"),
     "same_key": ("key", "is not unique"),
 }
-DELAY_FAULTS = ("no_delay", "negative_delay", "long_delay", "no_due")  # as numbers from 1 in the column delay_fault
+DELAY_FAULTS = ("no_delay", "negative_delay", "long_delay", "no_due")  # numbered from 1 in the column delay_fault
 CLASSIFIED = StructType([
     StructField("key", StringType(), True),
     StructField("rows", LongType(), False),  # number of business rows
@@ -51,8 +51,8 @@ CLASSIFIED = StructType([
     StructField("due_at", TimestampType(), True),  # due time of the newest job
     StructField("begun_at", TimestampType(), True),  # start of the first attempt
     StructField("ended_at", TimestampType(), True),  # the last end of the jobs; null: a job is live
-    StructField("late_ms", LongType(), True),  # how late the job began or is; null: it has not begun and is not overdue
-    StructField("made_at", TimestampType(), True),  # when the first job was made
+    StructField("late_ms", LongType(), True),  # lateness, a duration; null: the job has not begun and is not overdue
+    StructField("made_at", TimestampType(), True),  # when the first job was created
     StructField("status", StringType(), True),  # one of rules.STATUSES; null: there is no job
     *dimensions.CARRIED,
     StructField("class", StringType(), False),
@@ -93,7 +93,7 @@ def promised_jobs(rows: DataFrame, rule: Rule, calendar: Mapping[str, Any] | Non
 def _delay(rows: DataFrame, rule: Rule) -> DelayColumns:
     if rule.duration:
         return due_times.constant(rule.duration)
-    kind = rows.select(F.expr(due_times.enclosed(rule.delay)).alias("it")).schema["it"].dataType
+    kind = rows.select(F.expr(due_times.parenthesized(rule.delay)).alias("it")).schema["it"].dataType
     return due_times.from_expression(rule.delay, kind, zone=rule.zone, calendar=rule.calendar)
 
 
@@ -111,12 +111,12 @@ def _fault_number(name: str) -> Column:
 
 
 def summarize_jobs(jobs: DataFrame) -> DataFrame:
-    """Return one row for each job with its key and the columns that by_key() combines. Needs the columns JOBS."""
+    """Return a row for each job: its key, and the columns that by_key() combines. Needs the columns JOBS."""
     state, live = F.col("state"), F.col("ended_at").isNull()
     times = ("due_at", "reserved_at", "ended_at", "created_at")
     due_ms, held_ms, ended_ms, made_ms = (F.unix_millis(name) for name in times)
     cancelled = state == int(State.CANCELLED)
-    held = state == int(State.RESERVED)  # by an attempt that has no event yet
+    held = state == int(State.RESERVED)  # the current attempt has no event yet
     wait_ms = F.when(held, held_ms - due_ms)
     return jobs.select(
         "key",
@@ -137,7 +137,7 @@ def summarize_jobs(jobs: DataFrame) -> DataFrame:
 
 
 def summarize_events(events: DataFrame) -> DataFrame:
-    """Return one row for each event with its job's key and the columns for by_key(). Needs the columns EVENTS."""
+    """Return a row for each event: its job's key, and the columns that by_key() combines. Needs the columns EVENTS."""
     outcome, wait_ms = F.col("outcome"), F.col("reserved_ms") - F.col("due_ms")
     return events.select(
         "key",
@@ -150,7 +150,7 @@ def summarize_events(events: DataFrame) -> DataFrame:
 
 
 def _one_if(condition: Column) -> Column:
-    """Return 1 where the condition is true, else null, so that count() counts the rows where it is true."""
+    """Return 1 where the condition is true, else null. So count() of the column counts the rows where it is true."""
     return F.when(condition, F.lit(1))
 
 
@@ -161,8 +161,8 @@ def by_key(rows: DataFrame, jobs: DataFrame, events: DataFrame) -> DataFrame:
     """
     promised = F.col("promised")
     combined = rows.unionByName(jobs, allowMissingColumns=True).unionByName(events, allowMissingColumns=True)
-    # Most keys have few rows, so that combining rows before the shuffle saves little; with `carried`, Spark would sort
-    # all rows for it, and sort them again after the shuffle.
+    # repartition() makes Spark aggregate only after the shuffle. A partial aggregation before it would save little,
+    # because most keys have few rows; and with `carried` Spark would sort all rows twice.
     return combined.repartition("key").groupBy("key").agg(
         F.count("promised").alias("rows"),
         F.count_if(promised).alias("promised_rows"),
@@ -175,14 +175,16 @@ def by_key(rows: DataFrame, jobs: DataFrame, events: DataFrame) -> DataFrame:
         *(F.min(name).alias(name) for name in ("overdue_ms", "first_ms", "made_ms")),
         *(F.max(name).alias(name) for name in
           ("job_id", "due_ms", "ended_ms", "late_ms", "cancelled_ms", "in_time_ms", "died_ms")),
-        *([F.max("carried").alias("carried")] if "carried" in rows.columns else []),  # of a row that requires a job
+        *([F.max("carried").alias("carried")] if "carried" in rows.columns else []),
     )  # fmt: skip
 
 
 def classify(keys: DataFrame, rule: Rule, now_ms: int) -> DataFrame:
-    """Return one row for each key with its class, with the columns CLASSIFIED. Needs the columns of by_key().
+    """Return a row for each key, with its class and the other columns CLASSIFIED. Needs the columns of by_key().
 
     The class is one of rules.CLASSES or INVALID. Keys that need no job and have none are left out.
+
+    now_ms   time of the snapshot, in ms since 1970
     """
     classified = keys.withColumn("class", _class(rule, now_ms)).where(F.col("class").isNotNull())
     times = {"promised_at": "promised_ms", "due_at": "due_ms", "begun_at": "first_ms"}
@@ -219,7 +221,7 @@ def _class(rule: Rule, now_ms: int) -> Column:
 
 
 def _finishes() -> Column:
-    """Return how often the jobs finished. A finished job's events may have been removed."""
+    """Return how often the key's jobs finished. Jobs are counted, too, because their events may have been removed."""
     return F.greatest("finishes", "finished")
 
 
@@ -230,7 +232,7 @@ def _cancelled_last() -> Column:
 def _status() -> Column:
     """Return what became of a key's jobs, one of rules.STATUSES; null if there is none.
 
-    Cancelled in time: before the due time of the job that was cancelled last, and before any attempt began.
+    cancelled_in_time: the job that was cancelled last was cancelled before its due time, and no attempt had begun.
     """
     in_time = (F.col("in_time_ms") == F.col("cancelled_ms")) & F.col("first_ms").isNull()
     return (
@@ -255,7 +257,10 @@ def _late(late_ms: int, now_ms: int) -> Column:
 
 
 def _waits(now_ms: int) -> tuple[Column, ...]:
-    """Return how late the first attempt began and, for a live job, how long it is overdue; negative or null if not."""
+    """Return four lateness values in ms: of the first attempt and of a live job, by the job's due time and the rule's.
+
+    A value is negative or null if the job is not late in this respect.
+    """
     col, promised_ms = F.col, _promised_ms()
     waiting = (col("live") > 0) & col("first_ms").isNull()
     return (
@@ -265,13 +270,13 @@ def _waits(now_ms: int) -> tuple[Column, ...]:
 
 
 def _late_ms(now_ms: int) -> Column:
-    """Return how late the job began or how long it is overdue: 0 if it began in time, null if it is not due yet."""
+    """Return how late the job began, or how long it is overdue, in ms. 0: it began in time; null: it is not due yet."""
     latest = F.greatest(*_waits(now_ms))
     return F.when((latest >= 0) | F.col("first_ms").isNotNull(), F.greatest(latest, F.lit(0)))
 
 
 def missing_jobs(classified: DataFrame, rule: Rule) -> DataFrame:
-    """Return the missing jobs with the columns MISSING, as input of `pipeline load`. Needs the columns CLASSIFIED."""
+    """Return the missing jobs with the columns MISSING, an input for `pipeline load`. Needs the columns CLASSIFIED."""
     return classified.where(F.col("class") == "missing").select(
         F.lit(rule.topic).alias("topic"), "key", F.col("promised_at").alias("due_at")
     )

@@ -1,7 +1,6 @@
 """Validate each input row by the rules of schedule(). A row is accepted, or rejected with a reason.
 
-The validation is in Python to use validators.py, the only implementation of these rules. That module is independent
-of Spark and Django.
+The rules are implemented once, in validators.py. So the rows are validated in Python and not by Spark's expressions.
 """
 
 import json
@@ -76,7 +75,7 @@ class Limits:
     now_ms        start of the run by the database's clock, in ms since 1970
     zone          time zone of local times and of a delay's days; "": local times are rejected
     calendar      snapshot of the calendar of delays; None: there is none
-    last_counts   True: the last of several rows with the same topic and key is accepted; False: the first
+    last_counts   of several rows with the same topic and key, accept the last (True) or the first (False)
     """
 
     topics: Mapping[str, int]
@@ -91,7 +90,7 @@ class Limits:
 def screen(rows: DataFrame, limits: Limits) -> DataFrame:
     """Return all rows with the columns SCREENED, in no order.
 
-    kind is GOOD for an accepted row, which is unique by topic and key, and REJECT for a rejected row.
+    kind is GOOD for an accepted row and REJECT for a rejected row. Accepted rows are unique by topic and key.
     """
     order = [F.col(name).desc() if limits.last_counts else F.col(name) for name in (FILE, ROW)]
     sorted_rows = rows.repartition("topic", "key").sortWithinPartitions("topic", "key", *order)
@@ -101,7 +100,7 @@ def screen(rows: DataFrame, limits: Limits) -> DataFrame:
 def add_spread(rows: DataFrame, over_ms: int) -> DataFrame:
     """Add the column spread_ms: a delay below over_ms, derived from topic and key and thus the same in each run.
 
-    Needs topic, key. The delay is added to the due time at loading; if a job is overdue then, to the time of loading.
+    Needs topic, key. When a job is loaded, the delay is added to its due time or, if that is past, to the current time.
     """
     offset = F.pmod(F.xxhash64("topic", "key"), F.lit(over_ms)) if over_ms else F.lit(0)
     return rows.withColumn("spread_ms", offset.cast("long"))
@@ -117,7 +116,7 @@ def _screen(limits: Limits, batches: Iterator["pyarrow.RecordBatch"]) -> Iterato
     for batch in batches:
         rows = zip(*(batch.column(name).to_pylist() for name in INPUT_COLUMNS), strict=True)
         results = [validator.validate(*row) for row in rows]
-        raw = batch.column("raw")  # only the values of rejects are converted
+        raw = batch.column("raw")  # only the rejects need its values
         raws = [None if row[0] == GOOD else raw[n].as_py() for n, row in enumerate(results)]
         values = [*zip(*results, strict=True), raws] if results else [()] * len(target)
         arrays = [pyarrow.array(each, type=kind.type) for each, kind in zip(values, target, strict=True)]
@@ -159,7 +158,7 @@ class RowValidator:
             self.check_spread(due_ms, spread_ms)
             job = (*name, due_ms, self.ttr_ms(name[0], ttr, ttr_ms), self.body(body), spread_ms)
             if self.last == name:
-                raise DuplicateRow(f"{topic} {key!r} is also in {self.location_text()}, which is the one that counts.")
+                raise DuplicateRow(f"{topic} {key!r} is also in {self.location_text()}, which is loaded instead.")
         except BadInput as error:
             return (REJECT, *NO_JOB, file, number, _reason(error), str(error))
         self.last, self.location = name, (file, number)
@@ -248,7 +247,7 @@ def _number(what: str, text: str, kind: Callable[[str], BadInput]) -> float:
 
 
 def parse_due_time(text: str | None, zone: str) -> datetime:
-    """Return the time in an ISO 8601 text. A local time, which has no offset, is in the time zone `zone`.
+    """Return the time of an ISO 8601 text. A time without an offset is a local time in the time zone `zone`.
 
     Raises BadDelay if the text is not a time, NaiveDatetime for a local time if `zone` is "", and ClockChange for a
     local time that does not exist or exists twice.

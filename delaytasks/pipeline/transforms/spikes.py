@@ -1,11 +1,11 @@
-"""Spikes ("herds"): minutes in which many more jobs fall due than around them."""
+"""Spikes ("herds"): minutes in which many more jobs fall due than in the minutes around them."""
 
 from collections.abc import Sequence
 from statistics import median
 
 NEIGHBOURS = 15  # number of minutes before and after a minute with which it is compared
 FACTOR = 10  # a spike has at least so many times the median of its neighbours
-MIN_JOBS = 100
+MIN_JOBS = 100  # minimum number of jobs in a spike
 
 
 def herds(counts: Sequence[int]) -> list[int]:

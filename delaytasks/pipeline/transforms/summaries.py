@@ -1,7 +1,7 @@
 """Sum the hours of a report over topics and longer periods, in Arrow and without Spark.
 
-A report's page needs some thousand rows. For these, planning and compiling Spark's queries would take many times longer
-than the sums. Files are read in batches, and each sum of batches is as small as its result.
+A report's page needs some thousand rows. For so few, planning and compiling Spark's queries would take many times
+longer than the sums. Files are read in batches, and only the sums are kept, so memory is bounded.
 """
 
 from collections import defaultdict
@@ -23,7 +23,7 @@ Histogram = list[tuple[int, int]]  # (ms, number), sorted
 
 @dataclass(frozen=True)
 class Grouping:
-    """A GROUP BY `by` with sums and maxima of columns. To combine batches, group their results again."""
+    """A GROUP BY `by` with sums and maxima of columns. To combine the results of batches, apply it to them again."""
 
     by: tuple[str, ...]
     sums: tuple[tuple[str, str], ...]  # (column, "sum" or "max")
@@ -35,18 +35,18 @@ class Grouping:
 
 
 def combine(groupings: Mapping[str, Grouping], parts: Iterable[Sums]) -> dict[str, pyarrow.Table]:
-    """Return the sums over all parts. Each part has the sums of its rows under the names of the groupings."""
+    """Return the sums over all parts. A part maps the name of each grouping to the grouping's result for some rows."""
     total: dict[str, pyarrow.Table] = {}
     for part in parts:
         for name, table in part.items():
-            # Batches differ in which columns may be null.
+            # The schemas of batches differ in which columns are nullable.
             both = pyarrow.concat_tables([total[name], table], promote_options="default") if name in total else table
             total[name] = groupings[name].apply(both)
     return total
 
 
 def histogram(hours: pyarrow.Table, name: str, by: Sequence[str]) -> pyarrow.Table:
-    """Explode a column of histograms: return a row for each entry, with the columns `by`, ms and number."""
+    """Return a row for each entry of a column of histograms, with the columns `by`, ms and number."""
     lists = hours[name].combine_chunks()
     entries, parents = compute.list_flatten(lists), compute.list_parent_indices(lists)
     columns = {each: hours[each].take(parents) for each in by}
@@ -54,7 +54,7 @@ def histogram(hours: pyarrow.Table, name: str, by: Sequence[str]) -> pyarrow.Tab
 
 
 def histograms(rows: pyarrow.Table, by: Sequence[str]) -> dict[tuple[Any, ...], Histogram]:
-    """Return the histogram of each value of `by`. Needs `by`, ms, number."""
+    """Return the sorted histogram of each value of `by`. Needs `by`, ms, number."""
     found: defaultdict[tuple[Any, ...], Histogram] = defaultdict(list)
     for *key, ms, number in zip(*(rows[name].to_pylist() for name in (*by, "ms", "number")), strict=True):
         found[tuple(key)].append((ms, number))
