@@ -25,7 +25,7 @@ class BadSettings(ValueError):
 @dataclass(frozen=True)
 class Settings:
     """lake      folder of the pipeline's files: a path or URI
-    master       Spark master
+    master       Spark master, such as local[*] or spark://...
     spark        the site's Spark options
     arguments    keyword arguments of the application
     """

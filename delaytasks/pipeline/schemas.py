@@ -35,7 +35,7 @@ JOBS = _table(
     ("ended_at", TimestampType(), True),  # null: the job is live
     ("died_at", TimestampType(), True),
     ("worker", StringType(), False),
-    ("error", StringType(), False),  # text or an outcomes.ErrorCode; older rows: a sentence of FORMER_ERRORS
+    ("error", StringType(), False),  # text or an ErrorCode of delaytasks.outcomes; older rows: one of its FORMER_ERRORS
     ("subject_label", StringType(), True),  # the model of the job's subject; null: no subject
     ("subject_pk", StringType(), True),  # its primary key, as text
 )
@@ -86,16 +86,16 @@ COUNTS = _table(
     ("worst_ms", LongType(), True),  # the longest lateness of these events, not rounded; null: no first attempt
 )
 
-# Histogram of the lateness of first attempts, rounded down to two digits. The percentiles of a longer period can be
-# computed from the histograms of its hours.
+# Histogram of durations, rounded down to two digits. The percentiles of a longer period can be computed from the
+# histograms of its hours.
 HISTOGRAM = ArrayType(_table(("ms", LongType(), False), ("number", LongType(), False)), containsNull=False)
-# The run time of attempts, from the reservation to the end, likewise. Null in the hours of older reports.
+# The last three columns are null in the hours of older reports.
 HOURS = StructType([
     *TOPIC_STATS,
-    StructField("late", HISTOGRAM, False),
+    StructField("late", HISTOGRAM, False),  # lateness of first attempts
     StructField("attempts", LongType(), True),  # number of attempts that ended, of any outcome
-    StructField("run_total_ms", LongType(), True),  # sum of their run times
-    StructField("run", HISTOGRAM, True),
+    StructField("run_total_ms", LongType(), True),  # sum of their run times, each from the reservation to the end
+    StructField("run", HISTOGRAM, True),  # their run times
 ])  # fmt: skip
 REPORTED_HOURS = StructType([*HOURS, StructField("month", StringType(), False)])  # month: "2030-02", in UTC
 
@@ -103,12 +103,12 @@ REPORTED_HOURS = StructType([*HOURS, StructField("month", StringType(), False)])
 DUE = _table(
     ("topic", StringType(), False),
     ("minute_at", TimestampType(), False),  # start of the minute
-    ("due", LongType(), False),  # number of jobs
-    ("overdue", LongType(), False),  # number of overdue jobs; all of them are counted in the first minute
+    ("due", LongType(), False),  # number of jobs that are not overdue
+    ("overdue", LongType(), False),  # number of overdue jobs, which are all counted in the first minute
 )
 
-# Rows of the archive's tables. last_event_id is the job's last event at the time of archiving: the job is pruned only
-# if it has no later event. run is the number of the archive's run; null in files that were converted.
+# Rows of the archive's tables. last_event_id: the job's last event when it was archived; the job is pruned only if it
+# has no later event. run: number of the archive run; null in files that `pipeline convert` took over.
 _RUN = StructField("run", LongType(), True)
 ENDED_JOBS = StructType([*JOBS, StructField("last_event_id", LongType(), False)])  # 0: no event
 ARCHIVED_JOBS = StructType([*ENDED_JOBS, _RUN])

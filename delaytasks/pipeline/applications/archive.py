@@ -51,7 +51,7 @@ def run(
 
     Members of the answer:
 
-    partitions       number of topics, each counted once for every UTC day on which its jobs ended
+    partitions       number of pairs of a topic and a UTC day on which jobs of this topic ended
     left             number of jobs that could not be pruned because they were locked; the next run prunes them
     withdrawn        number of jobs that changed after they were written to the lake; they stay in the tables
     """  # fmt: skip
@@ -99,7 +99,7 @@ def cutoff_ms(now_ms: int, days: float) -> int:
 
 
 def _open(lake: Lake, database: identity.Identity) -> Archive:
-    """Return the archive with its tables, after completing or removing the files of a killed run."""
+    """Complete or remove what a killed run left, create missing tables, and return the archive."""
     archive = archives.recover(archives.open_archive(lake, database))
     archive.jobs.create(schemas.ARCHIVED_JOBS)
     archive.events.create(schemas.ARCHIVED_EVENTS)
@@ -160,7 +160,7 @@ def rows_of_ended(frame: DataFrame, before_ms: int, states: tuple[State, ...]) -
 def _write(frame: DataFrame, lake: Lake, name: str, *order: str) -> None:
     """Write each topic to few files, sorted by `order`, so that a job can be found without reading whole files.
 
-    Adaptive execution gives a small topic one task, and a huge one several.
+    Spark's adaptive execution writes a small topic in one task and a large topic in several.
     """
     options = {**WRITE_OPTIONS, "maxRecordsPerFile": str(FILE_ROWS)}
     balanced = frame.hint("rebalance", F.col(delta.TOPIC))

@@ -1,8 +1,9 @@
 """Audit: check that each business row that requires a job has exactly one job, which ran once and in time.
 
 transforms/promises.py defines the classes into which an audit sorts the jobs' keys. The business table, the jobs and
-their events are read from one snapshot, archived jobs from the lake. A run writes into a folder of its own; the
-document that names the folder is published last. The figures are added to a Delta table just before.
+their events are read from one database snapshot; archived jobs are read from the lake. A run writes its results into a
+folder of its own, then adds its figures to the Delta table audit/dimensions, and last publishes audit.json, which
+names the folder.
 """
 
 import time
@@ -33,7 +34,7 @@ from ..transforms.promises import CLASSIFIED, INVALID
 DOCUMENT, PAGE = "audit.json", "audit.html"
 KEPT_RUNS = 3  # number of runs that the document names; older runs are removed
 SAMPLES = 10  # keys of a class that the answer shows
-FIGURES = ("total", "trend", "weeks", "dimensions")  # members of a rule's answer that only the table has
+FIGURES = ("total", "trend", "weeks", "dimensions")  # members of a rule's answer that audit.json leaves out
 MISSING_ROWS = 500_000  # missing jobs per file
 
 
@@ -41,8 +42,8 @@ def run(
     spark: SparkSession, database: Database, lake: Lake, *, file: str, rules: list[dict[str, Any]],
     calendars: Mapping[str, Any] | None = None, html: str = "",
 ) -> dict[str, Any]:  # fmt: skip
-    """Audit rules. Return {"rules": [per rule: name, topic, rows, jobs, classes, total, trend, weeks, dimensions,
-    folder, missing], "as_of", "page", "seconds"}.
+    """Audit rules. Return {"rules": [per rule: name, topic, source, rows, jobs, classes, total, trend, weeks,
+    dimensions, folder, missing], "folder", "as_of", "page", "seconds"}.
 
     file       path of the rules file, for messages
     rules      the rules as read from this file
@@ -52,13 +53,15 @@ def run(
     Members of the answer:
 
     page      path of the answer as an HTML page
+    source    the rule's table, or the path of its files
     rows      number of business rows that require a job or have one
     jobs      number of the jobs of these rows and of jobs without a row, including archived jobs
     classes   class -> {"count", "must_be_empty", "samples"}
     total     the figures of all rows: see dimensions.by_value()
-    trend     as_of, kept_share, faults, late_p50_ms and late_worst_ms of the last audits, this one last
-    weeks     the figures of each week in which jobs were made
+    trend     as_of and TREND_FIGURES of the last audits (tables/dimensions.py), this one last
+    weeks     the figures of each week, by the time at which a key's first job was created
     dimensions    column -> the figures of each of its values, if the rule carries columns
+    folder    the run's folder, relative to the lake; in a rule: the path of the folder with its classified keys
     missing   input folder for `pipeline load`; empty if no job is missing
     refused   a sentence that names the classes that must be empty and are not; absent if there are none
 
@@ -117,7 +120,10 @@ def inputs(*, file: str, rules: list[dict[str, Any]], **_: Any) -> list[tuple[st
 def zones(
     *, file: str, rules: list[dict[str, Any]], calendars: Mapping[str, Any] | None = None, **_: Any
 ) -> dict[str, bool]:
-    """Return the time zones with which executors compute -> whether Java does (weeks), too, for preflight.check()."""
+    """Return zone -> whether Java uses it (for weeks) as well as Python, for each time zone that executors need.
+
+    This is the argument `zones` of preflight.check().
+    """
     of_calendars = {each["zone"]: False for each in (calendars or {}).values()}
     return of_calendars | {rule.zone: True for rule in rules_of(file, rules) if rule.zone}
 
@@ -144,7 +150,7 @@ def _remove_on_error(lake: Lake, folder: str) -> Iterator[None]:
 
 
 def _publish(lake: Lake, document: dict[str, Any]) -> None:
-    """Publish the run in the document together with the latest earlier ones, and remove the folders of all others."""
+    """Publish the last KEPT_RUNS runs, this one included, in the document. Remove the folders of all other runs."""
     runs = [*lake.document(DOCUMENT).get("runs", ()), document][-KEPT_RUNS:]
     lake.publish(DOCUMENT, {"runs": runs})
     used = {dimension_table.NAME, *(each["folder"] for each in runs)}
@@ -211,7 +217,7 @@ def _check_invalid(rule: Rule, totals: dict[str, Any], samples: dict[str, list[d
 
 
 def _samples(rows: list[Any]) -> list[dict[str, Any]]:
-    """Return rows as in the answer, by key and without the column `class`."""
+    """Return rows as the answer shows them: sorted by key, without the column `class`."""
     ordered = sorted(rows, key=lambda row: row.key)
     return [
         {name: _to_json_value(value) for name, value in row.asDict().items() if name != "class"} for row in ordered

@@ -19,14 +19,14 @@ EVENT_COLUMNS = [name for name in schemas.STREAMED_EVENTS.names if name != DAY]
 
 
 class Batches:
-    """Publishes batches, one after the other, and merges their files.
+    """Publishes batches of events one after the other, and merges their small files.
 
     keep_days   number of days to keep a file after its last event; 0: forever
     """
 
     def __init__(self, spark: SparkSession, database: Database, lake: Lake, *, keep_days: float = 0) -> None:
         self.spark, self.database, self.lake, self.keep_days = spark, database, lake, keep_days
-        # A new stream leaves out events of jobs that were pruned before: they are only in the archive.
+        # A new stream does not copy the events of jobs that are only in the archive.
         skipped = archives.load(lake).pruned if stream_tables.load(lake).archived_run is None else 0
         self.stream = stream_tables.open_stream(lake, skipped)
         self.events = self.batches = self.folds = 0
@@ -39,8 +39,8 @@ class Batches:
     def publish(self, frame: DataFrame, up_to_id: int = 0) -> None:
         """Publish the events of a frame, and events that were archived and pruned before the stream could read them.
 
-        frame     rows of RELATIONS["events"]: all events in the tables after the last published one, up to an id
-        up_to_id  this id, if it may exceed the greatest id in the frame; 0: the greatest id in the frame
+        frame     rows of relations.RELATIONS["events"]: the events in the tables after the last published one
+        up_to_id  the last id of this batch, which may belong to an archived event; 0: the greatest id in the frame
 
         Publishes nothing if there are no events.
         """
@@ -88,7 +88,9 @@ class Batches:
         return [each for each in files if each.may_contain("id", self.to + 1)]
 
     def _first_run(self) -> int:
-        """Return the number of the first run that this stream needs; 0: also converted files, which have no number."""
+        """Return the number of the first archive run whose events this stream needs. 0 includes converted files,
+        whose rows have no run number.
+        """
         return 0 if self.stream.archived_run is None else self.stream.archived_run + 1
 
     def _unread_events(self, files: list[DeltaFile], name: str, up_to_id: int) -> DataFrame:

@@ -1,8 +1,8 @@
-"""Convert: make Delta tables of an archive, hourly statistics and a stream of an earlier version. Needs no Spark.
+"""Convert: turn the archive, hourly statistics and stream that an earlier version wrote into Delta tables.
 
-The files are moved (on a disk: renamed) into the tables' folders and committed as they are, run by run. The new
-document is published last, so a killed conversion can be repeated. Until then every reader refuses what is converted.
-In the end small files are merged, as after each run.
+Needs no Spark. The Parquet files are moved (on a disk: renamed) into the tables' folders and committed unchanged, run
+by run. The new document is published last, so a killed conversion can be repeated; until then readers raise LakeError.
+At the end small files are merged, as after each run.
 """
 
 import os
@@ -19,7 +19,8 @@ from ..tables.delta import Table
 from ..tables.lake import VERSION, Lake, LakeError
 from . import convert_hours, convert_stream, report
 
-APPLICATION = "delaytasks-convert"  # id of the transactions; their versions are the places of the runs in the document
+# Id of the Delta application transactions. The version of a transaction is the run's position in the document, from 1.
+APPLICATION = "delaytasks-convert"
 PARTITIONS, PRUNED_SUFFIX = "partitions.json", ".pruned"
 SCHEMAS = {EVENTS: schemas.ARCHIVED_EVENTS, JOBS: schemas.ARCHIVED_JOBS}  # in the order of the commits
 
@@ -32,8 +33,8 @@ class FormerRun:
     pruned_ms: int | None
     withdrawn: tuple[int, ...]
 
-    def moved(self, path: str) -> str:
-        """Return the path of a file in the table that it belongs to. path: relative to the lake's root, as before."""
+    def new_path(self, path: str) -> str:
+        """Return a file's path in the Delta table from its former path. Both are relative to the lake's root."""
         table, _, rest = path.removeprefix(f"{self.folder}/").partition("/")
         return f"{FOLDER}/{table}/{os.path.basename(self.folder)}/{rest}"
 
@@ -46,10 +47,11 @@ def run(database: Database, lake: Lake) -> dict[str, Any]:
     runs           number of converted runs of the archive
     months         number of converted months of hourly statistics
     parts          number of converted parts of the stream
-    jobs, events   what the archive has afterwards
+    jobs, events   number of jobs and events in the archive afterwards
 
-    Raises LakeError, before anything of the archive, of the statistics or of the stream is changed, if there is none of
-    them, if its document is damaged, outdated or of another database, or if a file is missing or damaged.
+    Raises LakeError if the lake has nothing to convert, if a document is damaged, outdated or of another database, or
+    if a file is missing or damaged. The archive, the statistics and the stream are converted in this order; each is
+    checked before any of its files is moved.
     """
     documents = (DOCUMENT, report.DOCUMENT, stream_tables.DOCUMENT)
     if not any(map(lake.has, documents)):
@@ -60,13 +62,16 @@ def run(database: Database, lake: Lake) -> dict[str, Any]:
         months, parts = convert_hours.run(lake), convert_stream.run(lake)
         archive, stream = archives.load(lake), stream_tables.load(lake)
         for table in (archive.jobs, archive.events, stream.events, stream.minutes):
-            optimization.merge(table)  # a vacuum would remove the files of a killed run, which the next one completes
+            optimization.merge(table)  # no vacuum: it would remove a killed run's files, which the next run completes
     jobs, events = (sum(each.rows for each in table.files) for table in (archive.jobs, archive.events))
     return {"runs": runs, "months": months, "parts": parts, "jobs": jobs, "events": events}
 
 
 def _convert_archive(lake: Lake, ours: identity.Identity) -> int:
-    """Convert the archive of our database. Return the number of runs; 0 if there is nothing to convert."""
+    """Convert the archive. Return the number of its runs; 0 if there is nothing to convert. Raises LakeError.
+
+    ours   identity of the database, which must be that of the archive
+    """
     document = lake.document(DOCUMENT, FORMAT)
     if not document or document.get("version", VERSION) >= FORMAT:
         return 0
@@ -97,12 +102,15 @@ def _runs(lake: Lake, document: dict[str, Any]) -> list[FormerRun]:
 
 
 def _check(lake: Lake, run: FormerRun, existing: dict[str, int]) -> Iterator[str]:
-    """Yield the paths of the run's files, after checking that each exists in its size, moved or not. Raises LakeError.
+    """Yield the former path of each of the run's files.
+
+    Raises LakeError if a file has another size than was written, is neither at its former nor at its new path, or is in
+    the run's former folder but not listed.
 
     existing   path -> size of each file in the archive; this run's files are removed from it
     """
     for path, size in _listed(lake, run):
-        if size not in (existing.pop(path, None), existing.pop(run.moved(path), None)):
+        if size not in (existing.pop(path, None), existing.pop(run.new_path(path), None)):
             raise LakeError(
                 f"The archive is damaged: {lake.path(path)} is missing or has another size than was written. Nothing "
                 "was changed. Restore it from a backup, then run this again."
@@ -110,11 +118,11 @@ def _check(lake: Lake, run: FormerRun, existing: dict[str, int]) -> Iterator[str
         yield path
     extra = sorted(path for path in existing if path.startswith(f"{run.folder}/"))
     if extra:
-        raise LakeError(f"{lake.path(extra[0])} is in a run of the archive that does not name it. Move it away.")
+        raise LakeError(f"{lake.path(extra[0])} is not listed in the {PARTITIONS} of its archive run. Move it away.")
 
 
 def _listed(lake: Lake, run: FormerRun) -> Iterator[tuple[str, int]]:
-    """Yield path and size of each file in the run's list of partitions."""
+    """Yield the former path and the size in bytes of each file that the run's partitions.json lists."""
     name = f"{run.folder}/{PARTITIONS}"
     try:
         for each in lake.document(name)["partitions"]:
@@ -126,12 +134,13 @@ def _listed(lake: Lake, run: FormerRun) -> Iterator[tuple[str, int]]:
 def _add(table: Table, number: int, run: FormerRun, paths: list[str]) -> Table:
     """Move a run's files into a table, commit them, and delete its withdrawn jobs. Return the table's new version.
 
-    A later run may have the same job validly: its row is committed only after the outdated one was deleted.
+    A later run may contain a valid row of a job that this run withdrew. So call this run by run: the outdated row must
+    be deleted before the valid one is committed.
     """
     lake, done = table.lake, table.last_run(APPLICATION)
     folder = f"{table.name}/{os.path.basename(run.folder)}"
     for path in paths:
-        target = run.moved(path)
+        target = run.new_path(path)
         if target.startswith(f"{folder}/"):
             lake.move(path, target)
     if number > done:
@@ -143,7 +152,7 @@ def _add(table: Table, number: int, run: FormerRun, paths: list[str]) -> Table:
 
 
 def _publish(lake: Lake, database: identity.Identity, runs: list[FormerRun]) -> None:
-    """Publish the new document. The converted rows have the run 0, which is pruned if all former runs are."""
+    """Publish the new document. Converted rows belong to run 0, which is marked as pruned if all former runs were."""
     times = [each.pruned_ms for each in runs]
     pruned_ms = [each for each in times if each is not None]
     archive = Archive(lake, database, pruned=-1) if None in times else Archive(
@@ -152,7 +161,7 @@ def _publish(lake: Lake, database: identity.Identity, runs: list[FormerRun]) -> 
 
 
 def _remove_former(lake: Lake) -> None:
-    """Remove the former folders, which have no files of the tables any more, and the former marker files."""
+    """Remove the former run folders, whose Parquet files have been moved, and the files that marked runs as pruned."""
     for folder in lake.runs(FOLDER):
         if folder not in (JOBS, EVENTS):
             lake.remove(folder)

@@ -1,4 +1,4 @@
-"""Convert the hourly statistics of an earlier version's reports to a Delta table. Needs no Spark."""
+"""Convert the hourly statistics that an earlier version's reports wrote to a Delta table. Needs no Spark."""
 
 import os
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from ..tables.delta import Table
 from ..tables.lake import VERSION, Lake, LakeError
 from .report import DOCUMENT, FORMAT
 
-APPLICATION = "delaytasks-convert"  # id of the transactions, whose versions number the folders
+APPLICATION = "delaytasks-convert"  # id of the Delta transactions; the version is the position of the folder, from 1
 FORMER = ("months", "files")  # members of the former document that the table replaces
 
 
@@ -35,7 +35,7 @@ def run(lake: Lake) -> int:
     table = Table(lake, hours.NAME, hours.MONTH).create(schemas.REPORTED_HOURS)
     for number, (folder, paths) in enumerate(sorted(folders.items()), 1):
         for path in paths:
-            lake.move(path, _moved(path))
+            lake.move(path, _new_path(path))
         lake.sync(f"{hours.NAME}/{folder}")
         table = table.commit(folder, number, application=APPLICATION)
     lake.publish(DOCUMENT, {**_without_former(document), "version": FORMAT})
@@ -47,21 +47,24 @@ def _without_former(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _run_of(path: str) -> str:
-    """Return the run of report/<run>/hours/month=<month>/<file>."""
+    """Return the run in a former path: report/<run>/hours/month=<month>/<file>."""
     return path.split("/")[1]
 
 
-def _moved(path: str) -> str:
-    """Return the path of a file in the table. path: relative to the lake's root, as before."""
+def _new_path(path: str) -> str:
+    """Return a file's path in the Delta table from its former path. Both are relative to the lake's root."""
     month, file = path.split("/")[-2:]
     return f"{hours.NAME}/{_run_of(path)}/{month}/{file}"
 
 
 def _check(lake: Lake, sizes: Mapping[str, int]) -> None:
-    """Check that each file exists in its size, moved or not. Raises LakeError."""
+    """Check that each file exists with its recorded size, at its former or new path. Raises LakeError.
+
+    sizes   former path -> size in bytes
+    """
     existing = dict(lake.parquet(os.path.dirname(hours.NAME)))
     for path, size in sizes.items():
-        if size not in (existing.get(path), existing.get(_moved(path))):
+        if size not in (existing.get(path), existing.get(_new_path(path))):
             raise LakeError(
                 f"The hourly statistics are damaged: {lake.path(path)} is missing or has another size than was "
                 "written. Restore it from a backup, then run this again; or remove report.json: the next report "

@@ -1,4 +1,4 @@
-"""Convert the parts of an earlier version's stream to Delta tables. Needs no Spark."""
+"""Convert the stream that an earlier version wrote, as one folder for each part, to Delta tables. Needs no Spark."""
 
 import os
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from ..tables.delta import Table
 from ..tables.lake import VERSION, Lake, LakeError
 from ..tables.stream_tables import CONFIGURATION, DAY, DOCUMENT, EVENTS, FOLDER, FORMAT, MINUTES, SCHEMAS
 
-APPLICATION = "delaytasks-convert"  # id of the transactions, whose versions number the parts
+APPLICATION = "delaytasks-convert"  # id of the Delta transactions; the version is the position of the part, from 1
 KINDS = {EVENTS: "events", MINUTES: "minutes"}  # table -> its folder in a part
 
 
@@ -49,18 +49,18 @@ def _day(ms: int) -> str:
     return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d}"
 
 
-def _moved(path: str, table: str, day: str) -> str:
-    """Return the path of a file in the table. path: stream/<part>/<kind>/<file>."""
+def _new_path(path: str, table: str, day: str) -> str:
+    """Return a file's path in the Delta table. path: its former path, stream/<part>/<kind>/<file>."""
     _, part, _, file = path.split("/")
     return f"{table}/{part}/{DAY}={day}/{file}"
 
 
 def _check(lake: Lake, part: Mapping[str, Any], day: str) -> None:
-    """Check that a part has all its events and a file of minutes, moved or not. Raises LakeError."""
+    """Check that a part, moved or not, has all its events and a file of minutes. Raises LakeError."""
     counts = {}
     for table, kind in KINDS.items():
-        moved = f"{table}/{os.path.basename(part['folder'])}/{DAY}={day}"
-        paths = [path for name in (f"{part['folder']}/{kind}", moved) for path, _ in lake.parquet(name)]
+        new_folder = f"{table}/{os.path.basename(part['folder'])}/{DAY}={day}"
+        paths = [path for name in (f"{part['folder']}/{kind}", new_folder) for path, _ in lake.parquet(name)]
         counts[kind] = row_counts.count(lake, paths) if paths else -1
     if counts["events"] != part["events"] or counts["minutes"] < 0:
         raise LakeError(
@@ -74,6 +74,6 @@ def _add(table: Table, number: int, folder: str, day: str) -> Table:
     """Move the files of a part into a table and commit them. Return the table's new version."""
     lake, name = table.lake, os.path.basename(folder)
     for path, _ in lake.parquet(f"{folder}/{KINDS[table.name]}"):
-        lake.move(path, _moved(path, table.name, day))
+        lake.move(path, _new_path(path, table.name, day))
     lake.sync(f"{table.name}/{name}")
     return table.commit(name, number, application=APPLICATION)

@@ -4,8 +4,9 @@
     load/<run>/rejects/    rejected rows with their reason, as JSON lines
     load/<run>/run.json    request, result of reading, list of chunks; published when all files are on the disk
 
-Chunks are loaded only after run.json is published. The jobs of a chunk and its row in the ledger are committed in one
-transaction. So a killed run can be continued by starting it again under its name, and loads nothing twice.
+Chunks are loaded only after run.json is published. The jobs of a chunk and its row in the ledger (the table
+delaytasks_loadchunk) are committed in one transaction. So a killed run is continued by starting it again under its
+name, and no row is loaded twice.
 """
 
 import math
@@ -62,13 +63,13 @@ def run(
     mapping         see mapping.Terms
     limits          topics, max_delay_seconds, max_body_bytes, zone, calendar: see screening.Limits
     name            of the run; an unfinished run of this name is continued. "": a new run
-    reading         kind, encoding and delimiter of the input; needed where they cannot be chosen by its file name
+    reading         kind, encoding and delimiter of the input, where they do not follow from its file names
     spread_seconds  delay each job by a part of this time, derived from its key
     on_conflict     one of inserts.MODES; see sinks/inserts.py
     most_rejects    a number of rows or a share ("5%"): if more rows are rejected, nothing is loaded
     by              actor of the jobs' events; "": write no `scheduled` events
 
-    "before" is the number of rows that earlier starts of the same run had loaded.
+    "before" is the number of rows that this run had loaded before it was started again.
     """
     began = time.monotonic()
     name = _run_name(name, lake)
@@ -90,7 +91,7 @@ def run(
         load.open(request)
         if not load.document:
             load.write_chunks(source_files, query, terms, limits, round(spread_seconds * 1000))
-        # A run that has loaded chunks passed this check before, and is not checked again.
+        # A run that has loaded chunks has passed the reject limit before.
         refused = "" if load.totals_before.chunks else reject_limit.check(load.document, lake.path(load.rejects))
         problem = "" if refused else load.load_chunks()
         answer = load.answer(refused or problem, time.monotonic() - began)
@@ -104,7 +105,7 @@ def inputs(*, source: str = "", reading: Mapping[str, str] | None = None, **_: A
 
 
 def zones(*, limits: Mapping[str, Any], **_: Any) -> dict[str, bool]:
-    """Return the time zones with which executors compute -> whether Java does, too, for preflight.check()."""
+    """Return the time zones that executors need, each with False: only Python uses them. For preflight.check()."""
     calendar = limits.get("calendar") or {}
     return dict.fromkeys(filter(None, (limits.get("zone"), calendar.get("zone"))), False)
 
@@ -153,12 +154,13 @@ class RejectLimit:
         worst = max(document["rejected"].values(), key=lambda each: int(each["rows"]))
         return (
             f"Nothing was loaded: {rejected} of {wanted} rows were rejected, more than {self.text} "
-            f"(--most-rejects). {worst['rows']} of them like the first: {worst['first']} All rejects are in {path}."
+            f"(--most-rejects). {worst['rows']} of them for the same reason, beginning with {worst['first']} All "
+            f"rejects are in {path}."
         )
 
 
 class Load:
-    """A run of a load, with its folder, its document and its totals in the ledger.
+    """One run of the application: its folder in the lake, its document and its totals in the ledger.
 
     check_lock   raises DatabaseAway if this run may have lost its lock, so that another load may have begun; called
                  before any change to the run's files
@@ -233,7 +235,7 @@ class Load:
             problem = load_pending_chunks(self.spark, self.database, self.lake, run, chunks)
             self.totals_after = Ledger(self.database, self.name).totals() if not problem else self.totals_before
             if not problem and len(self.totals_after.numbers) < len(chunks):
-                problem = f"{len(self.totals_after.numbers)} of {len(chunks)} chunks are loaded."
+                problem = f"Only {len(self.totals_after.numbers)} of {len(chunks)} chunks are loaded."
         except DatabaseAway as error:
             problem = str(error)
         if problem:

@@ -1,4 +1,4 @@
-"""Optimize: order the archive's tables for lookups, in few large files. Needs no Spark."""
+"""Optimize: rewrite the archive's tables as few large files, sorted for lookups. Needs no Spark."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from ..tables.lake import Lake
 def run(database: Database, lake: Lake) -> dict[str, Any]:
     """Rewrite the archive's tables in z-order. Return {"jobs", "events"}: the number of files of each table.
 
-    Raises Busy if an archive runs, and LakeError if the archive cannot be read.
+    Raises Busy while `pipeline archive` is running, and LakeError if the archive cannot be read.
     """
     with database.lock("archive"):
         with database.connect() as connection:

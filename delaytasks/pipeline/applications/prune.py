@@ -12,8 +12,8 @@ from ..sources.database import Database
 from ..tables import archives, data_files, delta
 from ..tables.archives import Archive
 
-BATCH_JOBS = 300  # jobs of a transaction
-MAX_PAUSE_SECONDS = 0.5  # maximum; the pause after a transaction is as long as the transaction took
+BATCH_JOBS = 300  # jobs deleted in one transaction
+MAX_PAUSE_SECONDS = 0.5  # up to this limit, the pause after a transaction is as long as the transaction took
 
 
 class ArchivedJob(NamedTuple):
@@ -53,7 +53,7 @@ def prune(database: Database, archive: Archive) -> tuple[Archive, Pruned]:
     for table in (archive.jobs, archive.events):  # a run that was killed right after a commit has not flushed its log
         archive.lake.sync(f"{table.name}/{delta.LOG}")
     archive = archives.mark_deleting(archive, run)
-    with database.connect() as connection:  # one for all batches: connecting takes as long as a batch
+    with database.connect() as connection:  # one connection for all batches: connecting takes as long as a batch
         for batch in archived_batches(archive):
             began = time.monotonic()
             result += prune_batch(connection, database, batch)
@@ -65,7 +65,7 @@ def prune(database: Database, archive: Archive) -> tuple[Archive, Pruned]:
 
 
 def withdraw(archive: Archive, ids: Collection[int]) -> None:
-    """Delete jobs of the newest run from the archive. If this is killed, it is repeated with the run's pruning."""
+    """Delete jobs of the newest run from the archive. If this is killed, the next pruning of the run repeats it."""
     archive.events.delete("job_id", ids, archive.jobs.run)
     archive.jobs.delete("id", ids, archive.jobs.run)
 

@@ -1,7 +1,8 @@
-"""Report: statistics per topic and hour, and what will fall due, as Delta tables, in TopicStat and as an HTML page.
+"""Report: compute statistics per topic and hour, and count the jobs that will fall due.
 
-A report recomputes only the hours that may have changed since the last report. It publishes its document last, so if
-a run is killed, the next run recomputes the same hours.
+The results are written to Delta tables, to the database table TopicStat and to an HTML page. A report recomputes only
+the hours that may have changed since the last report. It publishes its document, report.json, last; so if a run is
+killed, the next run recomputes the same hours.
 """
 
 import time
@@ -45,8 +46,10 @@ def run(
 
     Members of the answer:
 
+    page          path of the page: the copy if there is one
     rows          number of rows written to TopicStat
     since         first recomputed hour as ISO 8601, or None if all hours were recomputed
+    herds         number of minutes in which unusually many jobs fall due; see spikes.py
     run_times     topic -> {"mean_ms", "p95_ms"} of its attempts in the last two weeks, for the topics of the page
     capacity      each hour in which jobs fall due: {"hour_at", "jobs", "slots", "minutes", "unknown"}; see facts.Need
     """
@@ -64,8 +67,9 @@ def _make_report(
         earlier, settled_ms = stale_hours.from_document(before), before.get("settled_ms", 0)
         now, folder = stale_hours.observe(snapshot), lake.new_run("report")
         archive_run, read_run = archives.load(lake).events.run, before.get("archive_run", -1)
-        archived_hours = archived_late(spark, lake, read_run, stale_hours.seen_id(snapshot, earlier, settled_ms),
-                                       settled_ms) if earlier else set()  # fmt: skip
+        archived_hours = stale_archived_hours(
+            spark, lake, read_run, stale_hours.seen_id(snapshot, earlier, settled_ms), settled_ms
+        ) if earlier else set()  # fmt: skip
         stale = stale_hours.find_stale_hours(snapshot, earlier, settled_ms, archived_hours)
         stale_events, everything = events(spark, snapshot, lake, stale), not before
         table = write_hours(spark, hours.open_table(lake), stale_events, stale, everything, check_lock)
@@ -138,10 +142,10 @@ def events(spark: SparkSession, snapshot: Snapshot, lake: Lake, stale: StaleHour
     return unseen.where(_is_stale(lateness.hour_ms(), stale))
 
 
-def archived_late(spark: SparkSession, lake: Lake, read_run: int, seen_id: int, settled_ms: int) -> set[int]:
+def stale_archived_hours(spark: SparkSession, lake: Lake, read_run: int, seen_id: int, settled_ms: int) -> set[int]:
     """Return the hours before settled_ms with archived events that the last report may not have read.
 
-    read_run   number of the newest run of the archive that the last report has read; -1: none
+    read_run   number of the newest archive run that the last report read; -1: none
     seen_id    id up to which the last report has read every event
     """
     files = [each for each in archives.load(lake).events.run_files(read_run + 1) if each.may_contain("id", seen_id + 1)]
@@ -167,9 +171,10 @@ def write_hours(
     spark: SparkSession, table: Table, stale_events: DataFrame, stale: StaleHours, everything: bool,
     check_lock: Callable[[], None],
 ) -> Table:  # fmt: skip
-    """Replace the months that may have stale hours, with their unchanged hours. Return the table's new version.
+    """Rewrite the months that have stale hours. Return the table's new version.
 
-    everything   replace the whole table, without reading it: its files may be damaged
+    stale_events   events of the stale hours, from which these are computed; the months' other hours are copied
+    everything     replace the whole table without reading it, because its files may be damaged
     """
     replaced = table.files if everything else hours.changed(table, stale)
     kept = hours.read(spark, table.lake, [] if everything else replaced)
@@ -185,7 +190,7 @@ def write_due(lake: Lake, folder: str, due: pyarrow.Table) -> None:
 
 
 def clear(lake: Lake, documents: Iterable[dict[str, Any]]) -> None:
-    """Remove the runs' folders that none of the documents names: left by killed runs, or of older reports."""
+    """Remove the folders of killed runs and of older reports: those that none of these documents names."""
     used = {"/".join(str(each["page"]).split("/")[:2]) for each in documents if each}
     for folder in lake.runs("report"):
         if folder not in used and folder not in (hours.NAME, capacity.NAME):

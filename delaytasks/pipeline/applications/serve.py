@@ -1,6 +1,7 @@
-"""Serve: keep one Spark driver with a Spark Connect server, so that several runs pay its start once.
+"""Serve: keep a Spark Connect server running, so that several runs share one start of Spark.
 
-The server is a plugin of the driver. So it has the settings of a run, and ends with this process, however that ends.
+The server is a plugin of this process's Spark driver. So it has the same settings as a run, and it ends with this
+process, even if the process is killed.
 """
 
 import os
@@ -18,17 +19,22 @@ from ..spark.shutdown import StopCondition, stop_signals
 from ..tables.lake import Lake
 
 PLUGIN, PLUGINS = "org.apache.spark.sql.connect.SparkConnectPlugin", "spark.plugins"
-VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # its value is the token that Spark's server and its client read
+VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # environment variable from which Spark's server and client read a token
 CHECK_SECONDS = 1.0
 
 
 def options(site: Mapping[str, str], *, master: str, port: int) -> dict[str, str]:
     """Return the site's Spark options with those of the server, which listens on this machine only.
 
-    Raises BadSettings without a token: whoever reaches the port runs code as this user.
+    port   TCP port of the server
+
+    Raises BadSettings if `master` is itself a Spark Connect server, or if there is no token: without one, every user
+    of this machine could run code as this user.
     """
     if master.startswith(PREFIX):
-        raise BadSettings(f"{master} is a Spark Connect server already: serve starts one. Use local[*] or a cluster.")
+        raise BadSettings(
+            f"{master} is already a Spark Connect server, and serve starts its own. Use local[*] or a cluster."
+        )
     if not os.environ.get(VARIABLE):
         raise BadSettings(
             f"Set the environment variable {VARIABLE}, here and for the runs: without it every user of this machine "
@@ -42,7 +48,7 @@ def options(site: Mapping[str, str], *, master: str, port: int) -> dict[str, str
 def run(spark: SparkSession, database: Database, lake: Lake, *, port: int, parent: int | None = None) -> dict[str, Any]:
     """Wait until SIGTERM, Ctrl-C or the end of the parent process. Return {"seconds"}.
 
-    port     where the server listens
+    port     TCP port of the server, for the message
     parent   process id; None: no parent is watched
     """
     began = time.monotonic()

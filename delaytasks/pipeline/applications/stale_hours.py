@@ -1,8 +1,8 @@
 """Find the hours that a report has to recompute: those that may have changed since the last report.
 
-An event has an increasing id and the time of the statement that wrote it. But transactions commit in any order, so a
-transaction that wrote events of an earlier hour may still be open during a report. Event ids and transaction ids
-identify the hours of such events, without assumptions about how long transactions take.
+An event has an increasing id and the time of the statement that wrote it. But transactions commit in any order: during
+a report, a transaction may be open that wrote events of an earlier hour. The next report finds such events by their
+event ids and transaction ids, however long the transaction took.
 """
 
 from collections.abc import Iterable
@@ -14,11 +14,11 @@ from ..sources.snapshot import Snapshot
 
 MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
-MARGIN_MS = 300_000  # a statement that waited for a lock may write this long after its own time
-MAX_SNAPSHOTS = 2_000  # kept in the document; with older ones missing, a report may read more events than necessary
+MARGIN_MS = 300_000  # assumed longest time from the start of a statement to its write, such as a wait for a lock
+MAX_SNAPSHOTS = 2_000  # maximum in report.json; without older ones a report may read more events than necessary
 LATE_HOURS = "SELECT DISTINCT done_ms / 3600000 FROM delaytasks_jobevent WHERE id > {} AND done_ms < {}"
-# Rows of transactions that may have been open at the last report. A row's xmin has only 32 bits, so compare distances
-# modulo 2**32. Parameters: the current xmax, and its distance to the xmin of the last report.
+# Condition for rows of transactions that may have been open at the last report. A row's xmin has only 32 bits, so
+# distances modulo 2**32 are compared. Parameters: the current xmax, and its distance to the xmin of the last report.
 UNSEEN_FILTER = " AND (CAST({} AS bigint) - CAST(CAST(xmin AS text) AS bigint)) & 4294967295 <= {}"
 
 
@@ -77,8 +77,8 @@ def to_document(earlier: Iterable[ReportSnapshot]) -> list[dict[str, int]]:
 def settled_before(earlier: list[ReportSnapshot], now: ReportSnapshot) -> int:
     """Return the start of the first hour that open transactions can still change; 0 if no hour is settled.
 
-    An hour is settled when all transactions that were open at its end have ended. Events with a time in a settled hour
-    can still be added (loaded rows); find_stale_hours() finds them by their ids.
+    An hour is settled when all transactions that were open at its end have ended. Rows that are inserted later may
+    still have a time in a settled hour, such as imported events; find_stale_hours() finds these by their ids.
     """
     ended = [each.taken_ms for each in [*earlier, now] if each.xmax <= now.xmin]
     return hour_of(max(ended) - MARGIN_MS) if ended else 0

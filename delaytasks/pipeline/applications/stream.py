@@ -32,15 +32,15 @@ from ..tables.stream_tables import RESTART, Stream
 from .batches import Batches
 
 MAX_EVENTS = 250_000  # events of a batch; bounds the memory when many events are waiting
-MAX_STARTS = 5  # of the query, if its Python process is slow to start
-POLL_SECONDS = 1  # between checks whether to stop
+MAX_STARTS = 5  # how often the query is started if its Python process is slow to start
+POLL_SECONDS = 1  # between two checks whether to stop
 STOP_TIMEOUT_SECONDS = 600.0  # how long to wait for the last batch
 EVENT_QUERY = "SELECT job_id, outcome, done_ms FROM delaytasks_jobevent WHERE id = {}"
 NEXT_ID_QUERY = "SELECT min(id) FROM delaytasks_jobevent WHERE id > {}"
 
 
 class Stopping(Exception):
-    """The stream is stopping: the batch is left to the next run."""
+    """The stream is stopping, so this batch was not published. The next run publishes its events."""
 
 
 class OtherDatabase(LakeError):
@@ -74,7 +74,8 @@ def run(
     folds          number of times that small files were merged
     to             id of the last published event
 
-    Raises DatabaseAway if the database goes away. A stream that is started again loses and duplicates nothing.
+    Raises BadSettings over Spark Connect, OtherDatabase (see verify()), and DatabaseAway if the connection is lost. A
+    stream that is started again loses and duplicates nothing.
     """  # fmt: skip
     if not isinstance(spark, SparkSession):
         raise BadSettings("A stream publishes from its own process: it does not run over Spark Connect.")
@@ -126,7 +127,7 @@ def publish_new_events(
 
 
 class BatchHandler:
-    """Function that Spark calls for each batch. After stop() it raises Stopping.
+    """Callable that Spark calls with each batch, to publish it. After stop() it raises Stopping.
 
     error   exception of a failed batch; None if no batch failed
     """
@@ -204,7 +205,8 @@ def catch_up(
     most            maximum number of ids in a batch: bounds the memory, however long the stream was down
     stop_condition  checked before each batch; the next run continues with that batch
 
-    Events whose ids are not settled yet are left to the streaming query. Raises LakeError and DatabaseAway.
+    Events whose ids are not settled yet (see sources/watermark.py) are left to the streaming query. Raises LakeError
+    and DatabaseAway.
     """
     unread_range = batches.unread_range()
     if unread_range is None:

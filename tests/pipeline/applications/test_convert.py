@@ -184,7 +184,7 @@ def test_a_damaged_or_absent_former_archive_is_refused_and_stays(
     file.write_bytes(whole)
     copy = file.with_name("copy.parquet")
     copy.write_bytes(whole)
-    with pytest.raises(LakeError, match=rf"{copy} is in a run of the archive that does not name it"):
+    with pytest.raises(LakeError, match=rf"{copy} is not listed in the partitions\.json of its archive run"):
         convert.run(database, lake)
     copy.unlink()
     lake.write("archive/20300102T000000-lost.pruned", b"")
