@@ -10,16 +10,17 @@ from ..rules.rules import STATUSES
 from . import charts
 from .page import document, format_duration
 
-MAX_KEYS = 3  # of a class
+MAX_KEYS = 3  # keys shown for each class
 OUTCOMES = {"yes": "yes", "no": "no", "unknown": "not yet known"}
-MAX_WEEKS = 26  # newest weeks; the table has all of them
-MAX_VALUES = 100  # of a dimension; the lake's table has all of them
+MAX_WEEKS = 26  # the newest weeks; the table audit/dimensions has all
+MAX_VALUES = 100  # values shown for each dimension; the table has all
 
 
 def html(rules: Sequence[Mapping[str, Any]], as_of_ms: int) -> str:
     """Return the page as HTML. Texts from rules and rows are escaped.
 
-    rules   as in the audit's answer
+    rules     the results of the rules, as in the audit's answer
+    as_of_ms  time of the audit's snapshot, in ms since 1970
     """
     as_of = datetime.fromtimestamp(as_of_ms / 1000, UTC)
     parts = [f"<h1>Audit, {as_of:%A %d %B %Y}</h1>", f'<p class="quiet">As of {as_of:%H:%M:%S} UTC.</p>']
@@ -69,14 +70,14 @@ def _weeks(rule: Mapping[str, Any]) -> list[str]:
     weeks = rule["weeks"][-MAX_WEEKS:]
     if not weeks:
         return []
-    head = ("week made, from", "jobs", *(name.replace("_", " ") for name in STATUSES))
+    head = ("week from", "keys", *(name.replace("_", " ") for name in STATUSES))
     return [f"<h2>{escape(rule['name'])}, by the week of the first job</h2>", _table(head, map(_week, weeks))]
 
 
 def _week(each: Mapping[str, Any]) -> list[str]:
-    jobs = sum(each[name] for name in STATUSES)
-    counts = [f"{each[name]:,} ({_percent(each[name] / jobs)})" if each[name] else "0" for name in STATUSES]
-    return [each["value"], f"{jobs:,}", *counts]
+    keys = sum(each[name] for name in STATUSES)
+    counts = [f"{each[name]:,} ({_percent(each[name] / keys)})" if each[name] else "0" for name in STATUSES]
+    return [each["value"], f"{keys:,}", *counts]
 
 
 def _dimension(rule: Mapping[str, Any], name: str) -> list[str]:
@@ -109,7 +110,7 @@ def _value(each: Mapping[str, Any], shown: list[str], costly: list[str], faults:
 
 
 def _percent(share: float) -> str:
-    """Return a share in percent, rounded down: only a share of 1 is 100."""
+    """Return a share in percent, rounded down to one decimal, so that only a share of 1 is shown as 100 %."""
     return f"{int(share * 1000) / 10:g} %"
 
 
@@ -124,7 +125,7 @@ def _count(number: int, *, bad: bool) -> str:
 
 
 def _table(head: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table of these cells, which are HTML."""
+    """Return a table. The cells are HTML and are not escaped."""
     lines = ["".join(f"<th>{each}</th>" for each in head)]
     lines += ["".join(f"<td>{each}</td>" for each in row) for row in rows]
     return '<div class="scroll"><table>' + "".join(f"<tr>{line}</tr>" for line in lines) + "</table></div>"

@@ -48,7 +48,13 @@ def bars(
 def lines(
     series: Sequence[tuple[str, Points]], labels: Sequence[str], *, name: str, unit: Callable[[float], str]
 ) -> str:
-    """Return a line chart on a logarithmic scale, for values from milliseconds to hours. A None is a gap."""
+    """Return a line chart on a logarithmic scale.
+
+    series   (CSS class, its values in milliseconds; None: a gap in the line)
+    labels   texts below the chart; "" for none
+    name     description of the chart for screen readers
+    unit     formats a value of the scale
+    """
     top = max((log10(1 + value) for _, values in series for value in values if value is not None), default=0.0) or 1.0
     paths = "".join(
         f'<path class="{css}" d="{path([None if v is None else log10(1 + v) for v in values], top)}"/>'
@@ -62,7 +68,7 @@ def lines(
 
 
 def outline(values: Points, top: float, css: str) -> str:
-    """Return a line for overlay() on a bar chart whose scale has the same `top`."""
+    """Return a line to draw with overlay() on a bar chart with the same `top`."""
     return f'<path class="{css}" d="{path(values, top)}"/>'
 
 
@@ -106,7 +112,7 @@ def axis(labels: Sequence[str]) -> str:
 
 
 def nice(maximum: float) -> float:
-    """Return the upper end of a scale: a round number of at least `maximum`, with short numbers at the grid lines."""
+    """Return the upper end of a scale: a number of at least `maximum` that gives round numbers at the grid lines."""
     unit = 10 ** max(0, len(str(int(maximum))) - 1)
     return (
         next((unit * n for n in (1, 2, 4, 6, 8) if unit * n >= maximum), unit * 10)

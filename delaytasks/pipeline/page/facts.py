@@ -1,4 +1,4 @@
-"""Figures of a report's page. Their number is bounded, however many jobs and topics there are."""
+"""Compute the figures of a report's page. The number of figures is bounded, however many jobs and topics there are."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ from ..transforms.summaries import (
     statistics,
 )
 
-DAYS = 7  # length of the hourly charts, which are compared with the same time before
+DAYS = 7  # days in an hourly chart; the figures cover twice as many, for the comparison with the week before
 MAX_TOPICS = 40  # in the table of topics
 MAX_HERDS = 20
 SHOWN_TOPICS = 3  # listed for each herd
@@ -45,30 +45,35 @@ GROUPINGS = {
 
 @dataclass(frozen=True)
 class Herd:
-    minute_ms: int
-    due: int
+    """A minute in which unusually many jobs fall due; see spikes.py."""
+
+    minute_ms: int  # start of the minute, in ms since 1970
+    due: int  # number of jobs
     topics: tuple[tuple[str, int], ...]  # the topics with most jobs due in this minute, with the number of these jobs
 
 
 @dataclass(frozen=True)
 class Topic:
+    """A row in the page's table of topics."""
+
     name: str
     day: Statistics  # of the last 24 full hours
     before: Statistics  # of the same hours a week before; empty: no events
     hours: tuple[int, ...]  # events in each of the 24 hours
-    due: int
+    due: int  # number of jobs that fall due, without overdue ones
     overdue: int
-    run_mean_ms: float | None = None  # of attempts in the last two weeks; None: there were none
+    run_mean_ms: float | None = None  # run time of the attempts in the last two weeks; None: there were none
     run_p95_ms: int | None = None
 
 
 @dataclass(frozen=True)
 class Need:
-    """The slots for the jobs that fall due in an hour. A slot runs one job at a time.
+    """The run slots needed for the jobs that fall due in an hour. A slot runs one job at a time.
 
+    hour_ms    start of the hour, in ms since 1970
     jobs       number of jobs; in the first hour also the overdue ones
-    work_ms    sum of their expected run times
-    unknown    number of those jobs whose topic has no run time; they are not in work_ms
+    work_ms    sum of the jobs' expected run times
+    unknown    number of jobs whose topic has no known run time; they add nothing to work_ms
     """
 
     hour_ms: int
@@ -78,12 +83,12 @@ class Need:
 
     @property
     def slots(self) -> int:
-        """The least number of slots that run the jobs of the hour in an hour."""
+        """The least number of slots that can do the work within an hour."""
         return ceil(self.work_ms / HOUR_MS)
 
     @property
     def minutes(self) -> int:
-        """How long these slots are busy, rounded up."""
+        """How many minutes these slots are busy, rounded up."""
         return ceil(self.work_ms / self.slots / MINUTE_MS) if self.slots else 0
 
 
@@ -97,7 +102,7 @@ class Facts:
     before       the same for the week before
     more_topics  number of topics that are not in the table
     minutes      number of jobs that fall due in each minute from start_ms on
-    overdue      number of overdue jobs of all topics, also of those that are not in the table
+    overdue      number of overdue jobs of all topics, including topics that are not in the table
     needs        each hour in which jobs fall due, in order of time
     """
 
@@ -115,15 +120,16 @@ class Facts:
 
 
 def first_ms(now_ms: int) -> int:
-    """Return the start of the first hour that the page needs."""
+    """Return the start of the first hour that the page needs, in ms since 1970."""
     return hour_of(now_ms) - 2 * DAYS * 24 * HOUR_MS
 
 
 def facts(hours: Iterable[pyarrow.Table], due: pyarrow.Table, now_ms: int, until_ms: int) -> Facts:
-    """Compute the figures.
+    """Compute the figures of a page.
 
-    hours   batches of rows with the columns of schemas.HOURS, from first_ms() on
-    due     the columns of schemas.DUE
+    hours      batches of rows with the columns of schemas.HOURS, from first_ms() on
+    due        the jobs that fall due before until_ms, with the columns of schemas.DUE
+    now_ms     time of the snapshot, in ms since 1970
     """
     end_ms, start_ms = hour_of(now_ms), now_ms - now_ms % MINUTE_MS
     sums = _sum(hours, first_ms(now_ms), end_ms)
@@ -178,7 +184,7 @@ def _run_means(runs: pyarrow.Table) -> dict[str, float]:
 
 
 def _due_by_topic(due: pyarrow.Table) -> dict[str, tuple[int, int]]:
-    """Return topic -> number of jobs that fall due, and of overdue ones."""
+    """Return topic -> (number of jobs that fall due, number of overdue jobs)."""
     sums = Grouping(TOPIC, (("due", "sum"), ("overdue", "sum"))).apply(due)
     return {row["topic"]: (row["due"], row["overdue"]) for row in sums.to_pylist()}
 
@@ -194,7 +200,7 @@ def _herds(due: pyarrow.Table, minutes: Sequence[int], start_ms: int) -> list[He
 
 
 def _needs(due: pyarrow.Table, run_means: Mapping[str, float]) -> list[Need]:
-    """Return the expected work of each hour in which jobs fall due: the sum of the mean run times of their topics."""
+    """Return the need of each hour in which jobs fall due. A job is expected to take its topic's mean run time."""
     timed = due.append_column("hour_ms", pyarrow.array([hour_of(ms) for ms in due["ms"].to_pylist()], pyarrow.int64()))
     sums = Grouping(("hour_ms", "topic"), (("due", "sum"), ("overdue", "sum"))).apply(timed).sort_by(
         [("hour_ms", "ascending"), ("topic", "ascending")])  # fmt: skip
@@ -228,12 +234,12 @@ def _topics(
     topics = [
         Topic(name, figures.get((name, DAY), {}), figures.get((name, BEFORE), {}),
               tuple(events.get((name, at), 0) for at in spans), *due.get(name, (0, 0)),
-              run_means.get(name), _slowest(runs.get(name, [])))
+              run_means.get(name), _run_p95(runs.get(name, [])))
         for name in shown
     ]  # fmt: skip
     return topics, len(ranked) - len(shown)
 
 
-def _slowest(runs: Histogram) -> int | None:
-    """Return the 95th percentile of run times."""
+def _run_p95(runs: Histogram) -> int | None:
+    """Return the 95th percentile of run times in ms; None if there are none."""
     return percentile(runs, 0.95 * sum(number for _, number in runs))

@@ -10,10 +10,11 @@ from .facts import Facts, Herd, Need, Statistics, Topic
 from .style import CSS
 
 SOON_MINUTES = 120  # length of the chart with a bar for each minute
-BIN_MINUTES = 10  # minutes per bar in the chart of all that falls due
-MAX_NEEDS = 12  # hours
+BIN_MINUTES = 10  # minutes per bar in the chart of all jobs that fall due
+MAX_NEEDS = 12  # hours in the table of slots
 BODY_BEGIN, BODY_END = "<body>\n", "\n</body></html>\n"
-MAX_LABELS = 10  # below a chart, at the first of these distances that is long enough:
+MAX_LABELS = 10  # below a chart of due jobs
+# Possible distances between these labels. The smallest that gives at most MAX_LABELS labels is used.
 LABEL_MINUTES = (5, 15, 30, 60, 120, 180, 240, 360, 720, 1_440, 2_880, 7_200)
 OUTCOMES = (("finished", "finished"), ("retried", "retried"), ("cancelled", "cancelled"), ("snoozed", "snoozed"),
          ("died", "died"))  # fmt: skip
@@ -23,7 +24,7 @@ PERCENTILES = (("late_p50_ms", "p50"), ("late_p95_ms", "p95"), ("late_p99_ms", "
 def html(facts: Facts) -> str:
     """Return the page as HTML. Texts from jobs are escaped."""
     end = _datetime(facts.end_ms)
-    read = f"Read at {_datetime(facts.taken_ms):%Y-%m-%d %H:%M:%S}. All times are UTC."
+    read = f"Data read at {_datetime(facts.taken_ms):%Y-%m-%d %H:%M:%S}. All times are UTC."
     parts = [
         f"<h1>Timeouts, {end:%A %d %B %Y}</h1>",
         f'<p class="quiet">Events up to {end:%H:%M}, and jobs that will fall due. {read}</p>',
@@ -109,7 +110,7 @@ def _due(facts: Facts) -> list[str]:
 
 
 def _due_bars(start_ms: int, numbers: Sequence[int], width: int, herd_bars: set[int], name: str) -> str:
-    """Return a chart with bars of `width` minutes from start_ms on. Bars with a herd have another colour."""
+    """Return a chart of the jobs due, with one bar for `width` minutes. The bars in herd_bars have another colour."""
     other_values = [0.0 if n in herd_bars else float(number) for n, number in enumerate(numbers)]
     herd_values = [float(number) if n in herd_bars else 0.0 for n, number in enumerate(numbers)]
     at = [_datetime(start_ms + n * width * MINUTE_MS) for n in range(len(numbers))]
@@ -121,22 +122,23 @@ def _due_bars(start_ms: int, numbers: Sequence[int], width: int, herd_bars: set[
 
 
 def _time(when: datetime) -> str:
-    """Return the time of day as a label, or the day at midnight."""
+    """Return a label: the time of day, or the date at midnight."""
     return f"{when:%H:%M}" if when.hour or when.minute else f"{when:%a %d}"
 
 
 def _needs(facts: Facts) -> list[str]:
-    """Return the hours with most work, in order of time."""
+    """Return the table of the hours with most work, in order of time."""
     needs = sorted((each for each in facts.needs if each.slots), key=lambda each: -each.work_ms)[:MAX_NEEDS]
     if not needs:
         return []
-    head = "<tr><th>hour</th><th>jobs</th><th>slots</th><th>busy</th><th>without a run time</th></tr>"
+    head = "<tr><th>hour</th><th>jobs</th><th>slots</th><th>busy for</th><th>jobs without a run time</th></tr>"
     rows = "".join(_need_row(each) for each in sorted(needs, key=lambda each: each.hour_ms))
     most, shown = needs[0], "The hours with most work. " if len(needs) == MAX_NEEDS else ""
-    peak = f"{_datetime(most.hour_ms):%A %d %B %H:%M} needs {_slots(most.slots)} for {most.minutes} min: the most."
+    hour = f"{_datetime(most.hour_ms):%A %d %B %H:%M}"
+    peak = f"The hour with most work is {hour}: it needs {_slots(most.slots)} for {most.minutes} min."
     meaning = (
-        "A slot runs one job at a time. So many run the jobs of an hour in an hour, if each job takes the mean of "
-        "its topic in the last two weeks."
+        "A slot runs one job at a time. The table shows how many slots can run the jobs of each hour within that "
+        "hour, if each job takes the mean run time of its topic in the last two weeks."
     )
     return [
         "<h2>Slots needed</h2>", f"<p>{peak}</p>", f'<p class="quiet">{shown}{meaning}</p>',
@@ -192,7 +194,7 @@ def _legend(names: Sequence[str], *, before: bool = False) -> str:
 
 
 def _days(facts: Facts) -> list[str]:
-    """Return the labels of the hours: the day at midnight, "" for other hours."""
+    """Return the label of each hour: the date at midnight, "" for other hours."""
     at = [_datetime(facts.end_ms - (len(facts.hours) - n) * HOUR_MS) for n in range(len(facts.hours))]
     return [f"{when:%a %d}" if when.hour == 0 else "" for when in at]
 

@@ -1,4 +1,4 @@
-"""Style sheet of a report's page: named colours, for light and for dark."""
+"""Style sheet of the pages of reports and audits, with colours for light and for dark."""
 
 CSS = """
 :root { color-scheme: light dark; --ink: #1c2530; --quiet: #5b6875; --paper: #ffffff; --card: #f4f6f8; --rule: #d9dee4;
