@@ -20,12 +20,12 @@ from ..tables.lake import Lake, LakeError
 from .jobs import STAGED, Chunk, ChunkResult, PostgreSQL, Run, SQLite, Stage, TransactionConflict
 
 MODES = ("reject", "keep", "replace")
-BATCH_ROWS = 500  # few, as they are in memory at once and each may have a body of MAX_BODY_BYTES
-MAX_ATTEMPTS = 5  # another attempt is necessary if a live job ends between two statements
+BATCH_ROWS = 500  # in memory at once, each with a body of up to MAX_BODY_BYTES
+MAX_ATTEMPTS = 5  # another attempt is needed after a deadlock, or if a live job ends between two statements
 
 
 def load_chunk(database: Database, lake: Lake, run: Run, chunk: Chunk) -> bool:
-    """Load a chunk. Return False if it was loaded before.
+    """Load a chunk in one transaction. Return False if it was loaded before.
 
     Raises DatabaseAway, NotAllowed, LakeError, and TransactionConflict after MAX_ATTEMPTS.
     """
@@ -64,7 +64,7 @@ def _batches(lake: Lake, chunk: Chunk) -> Iterator[RecordBatch]:
 
 
 def _write_refused(lake: Lake, path: str, result: ChunkResult) -> None:
-    """Write the refused rows before the commit. Replace or remove the file of an attempt that did not commit."""
+    """Write the refused rows to a file, before the commit. Replace or remove the file of an earlier, failed attempt."""
     if result.refused:
         lake.write(path, _to_json_lines(result.refused))
     elif lake.has(path):
@@ -72,7 +72,7 @@ def _write_refused(lake: Lake, path: str, result: ChunkResult) -> None:
 
 
 def load_staged(stage: "Stage", mode: str, rows: int) -> ChunkResult:
-    """Move the staged rows into the job table, as the conflict mode says. Rows that cannot be placed are refused.
+    """Move the staged rows into the job table. Rows that cannot be inserted are handled as the conflict mode says.
 
     rows   number of staged rows
     """

@@ -1,4 +1,4 @@
-"""Staging table for the rows of a chunk, with the statements that move them into the job table in each database."""
+"""Staging table for the rows of a chunk, and the SQL of PostgreSQL and SQLite that moves them into the job table."""
 
 import abc
 import json
@@ -29,7 +29,7 @@ class Run:
     """name    name of the run
     stamp     id of the run's files; distinguishes runs of the same name in different lakes
     mode      one of inserts.MODES
-    by        actor of the jobs' events; "": write no `scheduled` events, as for jobs that a program schedules
+    by        actor of the jobs' events; "": write no `scheduled` events
     """
 
     name: str
@@ -45,7 +45,7 @@ class Run:
 @dataclass(frozen=True)
 class Chunk:
     number: int
-    path: str  # below the lake
+    path: str  # relative to the lake's root
     rows: int
 
 
@@ -243,7 +243,6 @@ class SQLite(Stage):
     MS = "(CAST(strftime('%s', {0}) AS INTEGER) * 1000 + CAST(substr(strftime('%f', {0}), 4) AS INTEGER))"
     DUE_MS = "(max(s.due_ms, " + MS.format("'now'") + ") + s.spread_ms)"
     due = f"replace(strftime('%Y-%m-%d %H:%M:%f000', {DUE_MS} / 1000.0, 'unixepoch'), '.000000', '')"
-    last = 0  # greatest id before the insert; with one writer, greater ids are of this insert
 
     def record_chunk(self, run: Run, chunk: Chunk) -> bool:
         self.connection.execute("BEGIN IMMEDIATE")
@@ -259,6 +258,7 @@ class SQLite(Stage):
 
     def insert(self) -> tuple[int, int, int]:
         run = self.connection.execute
+        # The greatest id before the insert. SQLite has one writer, so greater ids belong to this insert.
         (last,) = run("SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'delaytasks_job'), 0)").fetchone()
         run(f"""INSERT INTO delaytasks_job ({JOB}) SELECT {self.columns()} FROM load_stage s WHERE true
                 ORDER BY s.topic, s.key ON CONFLICT (topic, key) WHERE ended_at IS NULL DO NOTHING""")

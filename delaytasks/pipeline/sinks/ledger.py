@@ -1,4 +1,4 @@
-"""The ledger (the database table of loaded chunks), and the parallel loading of chunks that are not in it."""
+"""The ledger, which is the database table of loaded chunks, and the parallel loading of chunks that are not in it."""
 
 import socket
 import threading
@@ -33,6 +33,8 @@ NOW_MS = {
 
 @dataclass(frozen=True)
 class Totals:
+    """Totals of the loaded chunks of a run. chunks: how many; stamps, numbers: their distinct stamps and numbers."""
+
     chunks: int = 0
     rows: int = 0
     inserted: int = 0
@@ -44,6 +46,8 @@ class Totals:
 
 
 class Ledger:
+    """The rows of one load run in the table delaytasks_loadchunk."""
+
     def __init__(self, database: Database, run: str) -> None:
         self.database, self.run = database, run
 
@@ -57,6 +61,7 @@ class Ledger:
         return Totals(len(chunks), rows, inserted, kept, replaced, refused, stamps, numbers)
 
     def now_ms(self) -> int:
+        """Return the time by the database's clock, in ms since 1970. Raises DatabaseAway."""
         with self.database.connect() as connection:
             return int(connection.execute(NOW_MS[self.database.vendor]).fetchone()[0])
 
@@ -113,7 +118,7 @@ def _load_chunk(database: Database, lake: Lake, run: Run, chunk: Chunk) -> str:
 
 
 class ProgressReporter:
-    """Context manager that reports progress: each new number of loaded chunks, and a message every MESSAGE_SECONDS.
+    """Context manager that reports how many chunks are loaded, and every MESSAGE_SECONDS also a message with the speed.
 
     rows   number of rows of the whole run
     """

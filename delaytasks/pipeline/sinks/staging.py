@@ -17,8 +17,8 @@ from ..transforms.mapping import Terms
 from ..transforms.screening import GOOD, REJECT, Limits
 
 FATAL = csv_rows.FATAL
-CHUNK_ROWS = 50_000  # rows of a transaction: takes less than a second
-BAD_DATA = "22"  # SQLSTATE class of errors about a value that an expression cannot process
+CHUNK_ROWS = 50_000  # maximum number of rows that one transaction loads
+BAD_DATA = "22"  # SQLSTATE class "data exception": an expression cannot process a value
 EMPTY: dict[str, Any] = {"read": 0, "skipped": 0, "rejected": {}, "chunks": []}
 
 
@@ -37,7 +37,7 @@ def write_chunks(
     rejected   reason -> {"rows": number of rows, "first": message about the first one}
     chunks     list of [number, path, rows]
 
-    Raises BadSettings if the mapping fails for a value.
+    Raises BadSettings if an expression of the mapping fails for a value.
     """
     if rows is None:
         return EMPTY
@@ -73,7 +73,7 @@ def _value(error: PySparkException) -> str:
 
 
 def _find_value(rows: DataFrame, value: str) -> str:
-    """Return the location of the first row with this value in any column; "" if there is none."""
+    """Return "row N of FILE" for the first row that has this value in any column; "" if there is none."""
     columns = [F.col(f"`{name}`").cast("string") for name in rows.columns if name not in mapping.METADATA]
     if not value or not columns:
         return ""

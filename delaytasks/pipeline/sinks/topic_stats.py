@@ -9,7 +9,7 @@ from pyspark.sql.types import StringType, TimestampType
 from .. import schemas
 from ..sources.database import Database
 
-BATCH_ROWS = 500  # rows of a transaction
+BATCH_ROWS = 500  # rows per transaction
 KEY = ("topic", "hour_at")
 UPSERT = """
     INSERT INTO delaytasks_topicstat ({columns}) {rows}
@@ -22,7 +22,7 @@ def upsert_stats(database: Database, hours: Iterable[pyarrow.Table]) -> int:
     hours   batches with the columns of schemas.TOPIC_STATS. Rows of other hours stay unchanged
     """
     written, sql = 0, _statement(database)
-    with database.connect() as connection:  # one for all batches: connecting takes as long as a batch
+    with database.connect() as connection:  # one connection for all batches: connecting takes as long as a batch
         for batch in hours:
             for part in batch.select(schemas.TOPIC_STATS.names).to_batches(BATCH_ROWS):
                 _write(connection, sql, part, database.vendor)
@@ -34,7 +34,7 @@ def upsert_stats(database: Database, hours: Iterable[pyarrow.Table]) -> int:
 def _statement(database: Database) -> str:
     names = schemas.TOPIC_STATS.names
     kinds = {StringType: "text", TimestampType: "timestamptz"}
-    # In PostgreSQL an array for each column: a statement for each row would take five times as long.
+    # PostgreSQL gets one array for each column: one statement for each row would take five times as long.
     arrays = ", ".join(f"%s::{kinds.get(type(each.dataType), 'bigint')}[]" for each in schemas.TOPIC_STATS)
     values = f"VALUES ({', '.join('?' * len(names))})"
     rows = values if database.vendor == "sqlite" else f"SELECT * FROM unnest({arrays})"
