@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 NAME = "delaytasks"
-RANGE_ROWS = 250_000  # ids of a range; gives more ranges than cores, so that one large range delays nothing
+RANGE_ROWS = 250_000  # ids in a range; small, so that a large table has more ranges than there are cores
 MAX_RANGES = 512
 NULL_TEXT = "\0"  # represents null in text columns from SQLite's driver; no stored text contains it
 TEXT_TYPES = (StringType, TimestampType, DateType, DecimalType, DoubleType)  # types that SQLite returns as text
@@ -40,7 +40,7 @@ def read(
 
     name      key of relations.RELATIONS
     columns   None: all columns
-    rows      ids of a range
+    rows      number of ids in a range
     """
     schema = RELATIONS[name].select(columns)
     options = snapshot.database.as_options() | {"relation": name, "snapshot": snapshot.name, "rows": str(rows)}
@@ -60,7 +60,7 @@ def register(spark: SparkSession) -> None:
 class TableSource(DataSource):
     """Data source of `spark.read.format("delaytasks")`.
 
-    Options: Database.as_options(), `relation` or `table`, `snapshot` (its name), `rows` (ids of a range).
+    Options: Database.as_options(), `relation` or `table`, `snapshot` (its name), `rows` (number of ids in a range).
     """
 
     @classmethod
@@ -79,8 +79,8 @@ class TableSource(DataSource):
         )  # fmt: skip
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return a reader that streams `events`. Options: `after` (read greater ids), `most` (events of a batch)."""
-        from .events import EventReader  # imports this module
+        """Return a reader that streams events. Options: `after` (read greater ids), `most` (events in a batch)."""
+        from .events import EventReader  # not at the top, because events.py imports this module
 
         return EventReader(self.reader(schema), int(self.options["after"]), int(self.options["most"]))
 
@@ -98,7 +98,7 @@ class TableReader(DataSourceReader):
         self.database, self.relation, self.columns = database, relation, schema
         self.snapshot, self.rows = snapshot, rows
         self.conditions: list[str] = []
-        self.id_conditions: list[str] = []  # the conditions on the id, which limit the ranges
+        self.id_conditions: list[str] = []  # those of the conditions that limit the ids, and so the ranges
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
         """Keep the filters that the database can apply. Yield the others, which Spark applies."""

@@ -17,11 +17,11 @@ from ..transforms.mapping import METADATA
 if TYPE_CHECKING:
     import pyarrow
 
-BATCH_ROWS = 10_000  # rows
-BATCH_CHARACTERS = 16 << 20  # a batch with this many characters is complete
+BATCH_ROWS = 10_000
+BATCH_CHARACTERS = 16 << 20  # a batch ends when it has this many characters, even with fewer rows
 MAX_ROW_CHARACTERS = 16 << 20
 FATAL = ("file", "quote")  # kinds of problems after which the rest of the file cannot be parsed
-MAX_RAW_CHARACTERS = 65_536  # number of characters of an unparsable row that are kept with its reject
+MAX_RAW_CHARACTERS = 65_536  # maximum number of characters of an unparsable row that are stored with its reject
 COLUMNS, ENCODING = "columns", "encoding"
 
 
@@ -60,7 +60,7 @@ def _header(root: str, path: str, encoding: str, delimiter: str) -> list[str]:
 
 
 def rows(root: str, path: str, names: Sequence[str], encoding: str, delimiter: str) -> Iterator["pyarrow.RecordBatch"]:
-    """Yield the rows of a file in batches. After a FATAL problem, the last row reports it.
+    """Yield the rows of a file in batches. A FATAL problem ends the file: the last row reports it.
 
     names   columns of the batches: METADATA, then the columns of the file
     """
@@ -84,7 +84,7 @@ class UnclosedQuote(csv.Error):
 
 
 class Lines:
-    """Iterates over the lines of a file, and keeps the lines of the current row for a possible reject.
+    """Iterates over the lines of a file, and keeps the lines of the current row in case it is rejected.
 
     Raises LineTooLong or UnclosedQuote if a row is too long. Call begin_row() before each row.
     """
@@ -112,7 +112,7 @@ class Lines:
 
 
 def _parse(root: str, path: str, width: int, encoding: str, delimiter: str) -> Iterator[tuple[Any, ...]]:
-    number, previous = 0, csv.field_size_limit(MAX_ROW_CHARACTERS)  # the limit is process-wide: restore it
+    number, previous = 0, csv.field_size_limit(MAX_ROW_CHARACTERS)  # the limit is process-wide, so it is restored below
     nulls: tuple[None, ...] = (None,) * width
     try:
         with _open(root, path, encoding) as file:
@@ -145,7 +145,7 @@ def _parse(root: str, path: str, width: int, encoding: str, delimiter: str) -> I
 
 
 def _classify(error: csv.Error) -> tuple[str, str]:
-    """Return (kind of the problem, sentence without its subject, such as "opens a quote that is never closed")."""
+    """Return the kind of the problem, and a predicate such as "opens a quote that is never closed"."""
     if isinstance(error, LineTooLong):
         return FATAL[0], str(error)
     if isinstance(error, UnclosedQuote):

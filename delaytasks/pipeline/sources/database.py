@@ -1,4 +1,4 @@
-"""Address of the operational database, as plain data without Django or a connection, to be sent to executors."""
+"""Address of the operational database, as plain data that can be sent to executors; connections and locks."""
 
 import contextlib
 import fcntl
@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 PREFIX = "db."  # prefix of the database's options in a Spark data source
-WAIT_SECONDS = 30  # for SQLite's write lock
+WAIT_SECONDS = 30  # how long to wait for SQLite's write lock
 _LOCK_CLASS = 5308  # first key of the pipeline's advisory locks in PostgreSQL
 
 
@@ -19,11 +19,11 @@ class Busy(Exception):
 
 
 class DatabaseAway(Exception):
-    """The database does not answer. Nothing was published; run it again when the database is back."""
+    """The database does not answer. Run this again when it is back."""
 
 
 class NotAllowed(Exception):
-    """The database user lacks a right, or our tables are missing. Nothing was published; fix it and run this again."""
+    """The database user lacks a privilege, or tables of delaytasks are missing. Fix this, then run it again."""
 
 
 ABSENT = "Run manage.py migrate, or name the tables' schema in the alias' OPTIONS (-c search_path=...)."
@@ -144,12 +144,12 @@ class Database:
 
         what   name of the application
 
-        Yields a function that raises DatabaseAway if the lock may be lost. Call it before each step that is wrong if a
-        second run has begun, such as publishing files that the second run may have removed. The lock of a killed run
-        is released by the operating system or the server.
+        Yields a function that raises DatabaseAway if the lock may be lost. Call it before each step that does harm if a
+        second run has begun, such as publishing files that the second run may have removed. The operating system or
+        the database server releases the lock of a killed run.
         """
-        with self._flock(what) if self.vendor == "sqlite" else self._advisory(what) as still:
-            yield still
+        with self._flock(what) if self.vendor == "sqlite" else self._advisory(what) as check_lock:
+            yield check_lock
 
     @contextlib.contextmanager
     def _flock(self, what: str) -> Iterator[Callable[[], None]]:
@@ -180,12 +180,12 @@ class Database:
             if not result.fetchone()[0]:
                 raise Busy(f"Another {what} of {self} is running: wait until it has ended.")
 
-            def still() -> None:
+            def check_lock() -> None:
                 with self.answering():
                     connection.execute("SELECT 1")
 
             try:
-                yield still
-            finally:  # unlock explicitly: the server would notice the closed connection with a delay
+                yield check_lock
+            finally:  # unlock explicitly, because the server may notice late that the connection was closed
                 with contextlib.suppress(psycopg.Error):
                     connection.execute("SELECT pg_advisory_unlock_all()")

@@ -1,6 +1,6 @@
-"""Count the jobs that will fall due, by topic and minute, in the database.
+"""Count the jobs that will fall due, by topic and minute.
 
-These jobs are live, so no archive has them. A count by the database is quicker than reading its rows.
+These jobs are live, so they are not in the archive. The database counts them: this is quicker than reading the rows.
 """
 
 from datetime import UTC, datetime
@@ -30,10 +30,12 @@ BY_MINUTE = """
 
 
 def count_by_minute(snapshot: Snapshot, until_ms: int) -> pyarrow.Table:
-    """Return the number of jobs that fall due in each minute before until_ms, with the columns schemas.DUE.
+    """Return the number of jobs of each topic that fall due in each minute before until_ms.
 
-    Overdue jobs are counted in the first minute, which contains the time of the snapshot. Reserved jobs are left out,
-    as they have been due already.
+    until_ms   in ms since 1970
+
+    The result has the columns schemas.DUE. Overdue jobs are counted in the first minute, which contains the time of the
+    snapshot. Reserved jobs are not counted: they have fallen due already.
     """
     now, vendor = snapshot.now_ms, snapshot.database.vendor
     until = pushdown.literal(datetime.fromtimestamp(until_ms / 1000, UTC), vendor)

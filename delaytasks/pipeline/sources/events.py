@@ -1,4 +1,4 @@
-"""Spark streaming source of new events. Reads id ranges by the same code as the batch source."""
+"""Spark streaming source of new events. It reads id ranges with the code of the batch source, arrow.py."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,11 +18,11 @@ from .watermark import Watermark
 if TYPE_CHECKING:
     import pyarrow
 
-RANGE_IDS = 50_000  # ids of a partition; a batch has several
+RANGE_IDS = 50_000  # ids in a partition; a batch has several partitions
 MAX_RANGES = 64
 WAIT_SECONDS = 0.2  # how long each poll waits for open transactions: most are shorter
 FINAL_WAIT_SECONDS = 60.0  # how long the last poll (once=True) and stream.catch_up() wait for open transactions
-WARNING_SECONDS = 60.0  # between two warnings about a transaction that does not end
+WARNING_SECONDS = 60.0  # how long an id is blocked before the first warning, and time between two warnings
 Offset = dict[str, int]  # {"to": the id of the last event that was read}
 
 
@@ -36,16 +36,16 @@ def read(spark: SparkSession, database: Database, *, after: int, max_events: int
 
 
 class EventReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Streaming reader of events with settled ids. Reading a batch again gives the same rows, as these do not change.
+    """Streaming reader of events with settled ids. A batch that is read again has the same rows: they never change.
 
-    An offset is the id of an existing event, not the end of the settled range. So an offset always identifies an event,
-    even if the server's sequence is set back.
+    An offset is always the id of an existing event, never a settled id without an event: if the sequence was set back,
+    the server would assign such an id to a new event, which would be missed.
     """
 
     def __init__(self, table: TableReader, after: int, max_events: int) -> None:
         self.table, self.after, self.max_events = table, after, max_events
         self.watermark = Watermark(table.database)
-        self.end: int | None = None  # last id of this run; None: no end
+        self.end: int | None = None  # last id to read; None: no end
         self._blocked_id, self._blocked_since = 0, 0.0  # oldest unsettled id; time of its first poll or last warning
 
     def initialOffset(self) -> Offset:
@@ -84,8 +84,8 @@ class EventReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _warn_if_blocked(self, after_seconds: float) -> None:
         """Print a warning that names the blocking transactions if the same id has not been settled for `after_seconds`.
 
-        When the oldest id that is not settled changes, the time starts again: on a busy database some transaction is
-        inserting at almost any moment, and that blocks nothing.
+        When the oldest unsettled id changes, the time starts again: on a busy database some transaction is inserting at
+        almost any moment, which is no problem as long as each one ends.
         """
         (oldest, holders), now = self.watermark.blocked, clock()
         if oldest != self._blocked_id:

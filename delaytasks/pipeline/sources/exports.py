@@ -1,4 +1,4 @@
-"""Parquet files of a rule. Each file is checked, because Spark would read a column that the file lacks as null."""
+"""Parquet files of a rule. Each file is checked, because Spark would read a column that a file lacks as null."""
 
 import glob
 import re
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 
 def checked_files(rule: Rule) -> dict[tuple[str, ...], list[str]]:
-    """Return names -> URIs of the rule's files for Spark; names: the rule's columns that are in nanoseconds there.
+    """Return the URIs of the rule's files for Spark, grouped by which of the rule's columns are stored in nanoseconds.
 
-    Raises BadRule if there is no file, or if a file is unreadable or lacks the rule's columns.
+    The keys are the sorted names of these columns. Raises BadRule if there is no file, or if a file is unreadable or
+    lacks the rule's columns.
     """
     uris: dict[tuple[str, ...], list[str]] = {}
     for files, path, uri in _files(rule):
@@ -37,12 +38,12 @@ def checked_files(rule: Rule) -> dict[tuple[str, ...], list[str]]:
 
 
 def inputs(rule: Rule) -> list[tuple[str, str]]:
-    """Return (argument of lake.Lake, path) of each of the rule's files. Raises BadRule if its path does not exist."""
+    """Return (argument of lake.Lake, path) of each of the rule's files. Raises BadRule if a local path is missing."""
     return [(path if uri.startswith("file:") else uri, path) for _, path, uri in _files(rule)]
 
 
 def _files(rule: Rule) -> "Iterator[tuple[fs.FileSystem, str, str]]":
-    """Yield (file system, path, URI) of each Parquet file at the rule's path: a file, a folder or a pattern."""
+    """Yield (file system, path, URI) of each Parquet file. The rule's path may be a file, a folder or a pattern."""
     from pyarrow import fs
 
     remote = urlsplit(rule.parquet).scheme not in ("", "file")
@@ -64,7 +65,7 @@ def _files(rule: Rule) -> "Iterator[tuple[fs.FileSystem, str, str]]":
 
 
 def _parquet_files(files: "fs.FileSystem", path: str) -> list[str]:
-    """Return the path itself if it is a file; for a folder, the Parquet files in it and below, without hidden ones."""
+    """Return the path itself if it is a file; for a folder, the Parquet files below it, except hidden ones."""
     from pyarrow import fs
 
     if files.get_file_info(path).type != fs.FileType.Directory:

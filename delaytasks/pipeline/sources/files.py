@@ -3,7 +3,7 @@
 The result of a query is first copied to a Parquet file (sources/query.py).
 
 Each row also has the columns mapping.METADATA: the file, the row number and, if the row could not be parsed, the
-problem. The columns of a CSV are strings with the names in its header; no types are inferred.
+problem. The columns of a CSV file are strings and have the names in its header; no types are inferred.
 """
 
 from collections.abc import Iterator
@@ -54,7 +54,8 @@ def inspect(root: str, *, kind: str = "", encoding: str = "utf-8", delimiter: st
     kind        "csv" or "parquet"; "": chosen by the file names
     delimiter   "": a tab for .tsv files, else a comma
 
-    Raises BadSettings if the input does not exist or is an empty folder, or if its kind or delimiter is not clear.
+    Raises BadSettings if the input does not exist or is an empty folder, or if its file names do not determine one kind
+    and one delimiter.
     """
     lake = Lake(root)
     info = lake.files.get_file_info(lake.base)
@@ -98,7 +99,7 @@ def _kind_of(path: str) -> str:
 def read(spark: SparkSession, source: Source, *, shown: str = "") -> DataFrame:
     """Return the rows of all files, with METADATA.
 
-    shown   name to give as the file of every row; "": the file's own path
+    shown   name to store as the file of every row; "": the path of the row's file
 
     Raises BadSettings if files differ in their columns or are damaged.
     """
@@ -152,13 +153,13 @@ def _footer_rows(lake: Lake, path: str) -> int:
 
 
 def _display_path(uri: Column) -> Column:
-    """Return the path as shown to people: for a local file without scheme and URL encoding, else the URI."""
+    """Return a file's name for messages: a local path without scheme and URL encoding; for other files the URI."""
     path = F.url_decode(F.regexp_replace(F.regexp_replace(uri, "^file:/+", "/"), r"\+", "%2B"))
     return F.when(uri.startswith("file:"), path).otherwise(uri)
 
 
 def _check_schemas(lake: Lake, source: Source) -> "pyarrow.Schema":
-    """Return the schema of all files. Raises BadSettings if files differ in it or are damaged."""
+    """Return the schema, which must be the same in all files. Raises BadSettings if it is not or a file is damaged."""
     first: pyarrow.Schema | None = None
     for path in source.files:
         try:

@@ -1,4 +1,4 @@
-"""Identity of a database, independent of how it is reached. It prevents two databases from sharing a lake."""
+"""Identity of a database, whatever the connection's host and user. The lake stores it, to refuse another database."""
 
 import os
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ def identify(database: Database, connection: Any) -> dict[str, str]:
 
 
 def differ(one: Identity, other: Identity) -> bool:
-    """Return whether two identities have different values for a name. Names that one of them lacks are ignored."""
+    """Return whether two identities differ in a member that both have."""
     return any(one[name] != other[name] for name in one.keys() & other.keys())
 
 

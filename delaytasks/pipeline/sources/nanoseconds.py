@@ -1,4 +1,4 @@
-"""Timestamps in nanoseconds, as pandas writes them to Parquet. Spark reads them as integers, see session.NEEDED."""
+"""Timestamps in nanoseconds, as pandas writes them to Parquet. An option in session.NEEDED lets Spark read integers."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def columns_of(schema: "pyarrow.Schema") -> dict[str, bool]:
-    """Return name -> whether it has a time zone, for each column in nanoseconds that is not nested."""
+    """Return name -> whether its timestamps have a zone, for each top-level column in nanoseconds."""
     from pyarrow import types
 
     return {
@@ -23,7 +23,7 @@ def columns_of(schema: "pyarrow.Schema") -> dict[str, bool]:
 
 
 def as_integers(schema: StructType, names: Iterable[str]) -> StructType:
-    """Return the schema by which Spark can read files with these columns in nanoseconds."""
+    """Return the schema with integers for these columns, so that Spark can read their nanoseconds."""
     return StructType([StructField(each.name, LongType()) if each.name in names else each for each in schema])
 
 

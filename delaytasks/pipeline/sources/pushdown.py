@@ -23,7 +23,7 @@ _NOT_COMPARABLE = "body"  # text in Spark, but jsonb in PostgreSQL, which compar
 
 
 def condition(each: Filter, relation: Relation, vendor: str) -> str | None:
-    """Return the filter as an SQL condition, or None if Spark has to apply the filter."""
+    """Return the filter as an SQL condition, or None if Spark must apply the filter itself."""
     (name, *nested) = getattr(each, "attribute", ("",))
     if nested or name == _NOT_COMPARABLE or name not in relation.columns.names:
         return None

@@ -15,7 +15,7 @@ from ..tables.lake import Lake
 from .arrow import BATCH_OPTIONS
 from .database import WAIT_SECONDS, Database, DatabaseAway
 
-BATCH_ROWS = 50_000  # rows
+BATCH_ROWS = 50_000
 # OIDs of PostgreSQL's types that Arrow and Spark have too: boolean, bigint, smallint, integer, text, real,
 # double precision, char, varchar, date, timestamp, timestamptz. Other types are read as text.
 TYPES = (16, 20, 21, 23, 25, 700, 701, 1042, 1043, 1082, 1114, 1184)
@@ -27,7 +27,7 @@ UNAVAILABLE = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CANTOP
 def copy(database: Database, sql: str, lake: Lake, folder: str) -> None:
     """Write the result of a query as a Parquet file into the folder. The query cannot change the database.
 
-    Raises BadSettings if the database refuses the query or two columns have the same name, and DatabaseAway.
+    Raises DatabaseAway, and BadSettings if the database refuses the query or two columns have the same name.
     """
     report_progress("running the query")
     batches = _query_sqlite(database, sql) if database.vendor == "sqlite" else _query_postgresql(database, _strip(sql))
@@ -45,7 +45,7 @@ def _strip(sql: str) -> str:
 
 
 def _query_postgresql(database: Database, sql: str) -> Iterator[pyarrow.RecordBatch]:
-    """Yield the result in batches. The first batch is empty: it has the schema, even if the result has no rows."""
+    """Yield the result in batches. The first batch is empty, so that there is a schema even if the result is empty."""
     columns = ", ".join(_columns(database, sql))
     dbapi = importlib.import_module("adbc_driver_postgresql.dbapi")
     try:
@@ -91,7 +91,7 @@ def _check_unique(names: list[str]) -> None:
 
 
 def _query_sqlite(database: Database, sql: str) -> Iterator[pyarrow.RecordBatch]:
-    """Yield the result in batches, the first empty, with all columns as text: SQLite's columns have no fixed type."""
+    """Yield the result in batches, the first empty. All columns are text, as SQLite's columns have no fixed type."""
     try:
         with closing(sqlite3.connect(database.uri, uri=True, timeout=WAIT_SECONDS)) as connection:
             connection.set_authorizer(_authorize)

@@ -45,7 +45,8 @@ class Relation:
         return StructType([self.columns[name] for name in names]) if names else self.columns
 
 
-# Null for a job that a declared timeout needs, which is not archived: it says that the row's due time is done.
+# A job with declared_due must stay in the database: a declared timeout may need it as the record that this due time has
+# been handled. Null as its ended_at keeps the job out of the archive.
 _ENDED_AT = "CASE WHEN j.declared_due IS NULL THEN j.ended_at END"
 RELATIONS = {
     "jobs": Relation(
@@ -90,7 +91,7 @@ def table_relation(table: str, columns: StructType) -> Relation:
 
     table     name of the table, optionally with its schema
     columns   columns to read. Strings are cast to text in SQL, so that a column of any type can be read as a string.
-              Decimals and doubles are read as text too, because the drivers represent them differently
+              Decimals and doubles are cast to text, too, because the two drivers return them in different types
     """
     quoted = ".".join(f'"{part}"' for part in table.split("."))
     casts = {

@@ -66,7 +66,7 @@ def take(database: Database) -> Iterator[Snapshot]:
 def _exported(database: Database) -> Iterator[Snapshot]:
     with database.connect() as connection:
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")  # idle during the run
+        connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")  # this session is idle during the run
         now_ms, xmin, xmax, name = connection.execute(
             "SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000 AS bigint), "
             "CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint), "
@@ -79,7 +79,7 @@ def _exported(database: Database) -> Iterator[Snapshot]:
 def _copied(database: Database) -> Iterator[Snapshot]:
     """Yield a snapshot of a copy of the file, with now_ms in place of transaction ids.
 
-    SQLite has one writer. The function reads the time, then gets the write lock, then copies the file. So all
+    SQLite has one writer. This reads the time, then takes and releases the write lock, then copies the file. So all
     transactions that began to write before now_ms have ended, and their changes are in the copy.
     """
     with tempfile.TemporaryDirectory(prefix="delaytasks-snapshot-") as folder:

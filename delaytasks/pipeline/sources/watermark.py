@@ -1,4 +1,4 @@
-"""Watermark of the event ids: the id up to which no event can be added. The stream reads up to the watermark.
+"""Watermark of the event ids: an id up to which no event can be added any more. The stream reads up to this id.
 
 Ids are assigned at insert, but rows become visible at commit, in any order. Reading up to the greatest visible id would
 miss events with lower ids that commit later. docs/decisions/0014 proves the method used here.
@@ -13,8 +13,8 @@ from ..tables.stream_tables import RESTART
 from .database import Database
 
 TABLE = "delaytasks_jobevent"
-SHORTEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.01, 0.5  # between polls for open transactions
-MAX_CANDIDATES = 64  # in SettledIds; if there are more, the second newest is dropped
+SHORTEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.01, 0.5  # between two polls for open transactions
+MAX_CANDIDATES = 64  # of SettledIds; if there are more, the second newest is dropped
 SEQUENCE = """
     SELECT CAST(CAST(seqrelid AS regclass) AS text), seqcache, seqincrement, pg_is_in_recovery()
     FROM pg_sequence WHERE seqrelid = CAST(pg_get_serial_sequence('{table}', 'id') AS regclass)"""
@@ -109,9 +109,9 @@ class Watermark:
 
     @property
     def blocked(self) -> tuple[int, set[str]]:
-        """Oldest id that the last call of settled() did not reach, and the transactions that block it.
+        """The oldest id that is not settled, and the transactions that block it, as of the last call of settled().
 
-        (0, set()) if settled() reached the last assigned id.
+        (0, set()) if all ids that were assigned at that call are settled.
         """
         oldest, holders = self._settling.candidates[0] if self._settling.candidates else (0, set())
         return (oldest, holders) if oldest <= self._last_id else (0, set())
