@@ -1,8 +1,8 @@
 """The archive: its document archive.json, and its two Delta tables, jobs and events.
 
 Uses pyarrow and deltalake, no Spark. A run commits its events first and its jobs last: it is published when its jobs
-are. The document stores of which database the archive is and which runs have left this database. It is created before
-the tables, so tables without a document mean that the document was lost.
+are committed. The document stores the identity of the archived database, and which runs have been pruned from it. It is
+created before the tables, so tables without a document mean that the document was lost.
 """
 
 import json
@@ -20,7 +20,7 @@ from .lake import VERSION, Lake, LakeError
 DOCUMENT = "archive.json"
 FORMAT = 2  # version of the document; 1 named folders of runs instead of tables
 FOLDER, JOBS, EVENTS = "archive", "archive/jobs", "archive/events"
-RECENT_MS = 86_400_000  # how long the time of a run's pruning is kept
+RECENT_MS = 86_400_000  # how long the document keeps the time at which a run was pruned
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class Archive:
     """The contents of archive.json, and the tables.
 
     database   the database of the archived jobs
-    deleting   number of the newest run whose jobs have begun to leave the database
-    pruned     number of the newest run whose jobs have all left the database, or were withdrawn
-    recent     number of a run -> time at which it was pruned, in milliseconds since 1970; of the last day only
+    deleting   number of the newest run whose pruning has begun
+    pruned     number of the newest run of which no job is in the database any more, except withdrawn jobs
+    recent     number of a run -> time at which it was pruned, in milliseconds since 1970; only runs of the last day
     """
 
     lake: Lake
@@ -39,7 +39,7 @@ class Archive:
     pruned: int = 0
     recent: Mapping[int, int] = field(default_factory=dict)
 
-    # The table of jobs is loaded first: a run that has jobs there has events in the other one.
+    # The table of jobs is loaded first. A run commits its events before its jobs, so no loaded job lacks its events.
 
     @cached_property
     def jobs(self) -> Table:
@@ -56,17 +56,22 @@ class Archive:
         return self.jobs.log is not None and self.jobs.run > self.pruned
 
     def pruned_before(self, ms: int) -> int:
-        """Return the newest run such that it and all earlier ones were pruned before this time."""
+        """Return the number of the last run that was pruned before this time, like all runs before it.
+
+        ms   in milliseconds since 1970
+        """
         return min([self.pruned, *(run - 1 for run, pruned_ms in self.recent.items() if pruned_ms >= ms)])
 
 
 def load(lake: Lake, database: Identity | None = None) -> Archive:
     """Return the archive, or an empty one before the first run.
 
-    Raises LakeError if the document is damaged, lost, older than this version of delaytasks, or of another database,
-    and if the tables are older than the document.
+    database   identity of the database, to compare with the document's; None: do not compare
+
+    Raises LakeError if the document is damaged, lost, in an earlier format or of another database, and if the tables
+    are older than the document.
     """
-    # List before reading the document, which is created before the first folder.
+    # List the folders before reading the document: it is created before the first folder.
     folders = lake.runs(FOLDER)
     document = lake.document(DOCUMENT, FORMAT)
     if not document:
@@ -81,7 +86,7 @@ def load(lake: Lake, database: Identity | None = None) -> Archive:
 
 
 def check_database(lake: Lake, theirs: Identity, ours: Identity) -> None:
-    """Check that the document is of our database. Raises LakeError."""
+    """Check that the document's database is ours. Raises LakeError."""
     if identity.differ(theirs, ours):
         raise LakeError(_wrong_database_message(lake, theirs, ours))
 
@@ -123,7 +128,7 @@ def _wrong_database_message(lake: Lake, theirs: Identity, ours: Identity) -> str
 
 
 def open_archive(lake: Lake, database: Identity) -> Archive:
-    """Return the archive before a run writes to it. Creates an empty one if there is none. Raises LakeError."""
+    """Return the archive, for a run that writes to it. Creates the document if there is none. Raises LakeError."""
     archive = load(lake, database)
     merged = {**archive.database, **database}
     return archive if archive.database and merged == archive.database else publish(replace(archive, database=merged))
@@ -137,7 +142,7 @@ def publish(archive: Archive) -> Archive:
 
 
 def mark_deleting(archive: Archive, run: int) -> Archive:
-    """Record that the jobs of a run begin to leave the database.
+    """Record that the pruning of a run begins.
 
     If the tables are later replaced by an older copy without this run, load() raises LakeError.
     """
@@ -151,10 +156,10 @@ def mark_pruned(archive: Archive, run: int, now_ms: int) -> Archive:
 
 
 def recover(archive: Archive) -> Archive:
-    """Complete or remove the files of a killed run, and return the archive.
+    """Complete or remove what a killed run left, and return the archive.
 
-    A run that was killed between its two commits is completed: its files had been compared with the database. Files of
-    a run that has committed nothing are removed.
+    A run that was killed between its two commits is completed, because its files had been compared with the database.
+    Files of a run that has committed nothing are removed. Raises LakeError if the files of the jobs are missing.
     """
     lake, run = archive.lake, archive.events.run
     for table in (JOBS, EVENTS):

@@ -1,6 +1,6 @@
-"""The run slots that each report expects to be needed, by hour: a Delta table with a partition for each month.
+"""The number of run slots that each report expects to be needed in each hour: a Delta table partitioned by month.
 
-Needs no Spark: a report adds one file with a row for each hour in which jobs fall due.
+Writing needs no Spark: a report adds one file with a row for each hour in which jobs fall due.
 """
 
 from collections.abc import Sequence
@@ -21,14 +21,14 @@ CAPACITY = StructType([
     StructField("work_ms", DoubleType(), False),  # sum of their expected run times
     StructField("slots", LongType(), False),  # the least number that does the work within an hour
     StructField("minutes", LongType(), False),  # how long these slots are busy
-    StructField("unknown", LongType(), False),  # number of jobs whose topic has no run time; they add no work
+    StructField("unknown", LongType(), False),  # number of jobs whose topic has no known run time; they add no work
     StructField("run", LongType(), False),  # number of the report that added the row
     StructField(MONTH, StringType(), False),  # of as_of, in UTC: "2030-02"
 ])  # fmt: skip
 
 
 def open_table(lake: Lake) -> Table:
-    """Return the table, before a report writes to it. Removes what killed runs left. Raises LakeError."""
+    """Return the table, for a report that writes to it. Removes what killed reports left. Raises LakeError."""
     table = Table(lake, NAME, MONTH)
     data_files.remove_uncommitted(lake, NAME, table.run)
     return table

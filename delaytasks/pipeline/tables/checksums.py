@@ -1,4 +1,4 @@
-"""Counts and checksums per topic, which compare the files in the lake with the rows that were read."""
+"""Counts and checksums per topic, to compare the files in the lake with the rows that were read."""
 
 from typing import NamedTuple
 
@@ -13,7 +13,11 @@ class Differs(Exception):
 
 
 class Digest(NamedTuple):
-    """days: number of UTC days on which the jobs ended. digest: checksums of the jobs and their events."""
+    """A topic's number of jobs and events, and their checksums.
+
+    digest   checksum of the jobs, "/", checksum of the events
+    days     number of UTC days on which the jobs ended
+    """
 
     jobs: int
     events: int
@@ -47,13 +51,13 @@ def checksum(frame: DataFrame) -> Column:
 
 
 def compare(expected: Digests, found: Digests) -> None:
-    """Compare the digests of two sets of topics. Raises Differs, which names the first topics that differ."""
+    """Check that both have the same topics and digests. Raises Differs, which names the first topics that differ."""
     wrong = sorted(name for name in {*expected, *found} if expected.get(name) != found.get(name))
     if wrong:
         details = "; ".join(f"{name}: {_difference(expected, found, name)}" for name in wrong[:SHOWN])
         raise Differs(
-            f"{len(wrong)} topics differ from what was read ({details}). Nothing was published or pruned. Run this "
-            "again; if it happens again, check the disk."
+            f"The files of {len(wrong)} topics differ from the rows that were read ({details}). Nothing was published "
+            "or pruned. Run this again; if it happens again, check the disk."
         )
 
 

@@ -1,6 +1,6 @@
-"""Parquet files of Delta tables: their statistics, checks and merging, and the folders of runs that they are in.
+"""Parquet files of Delta tables: their statistics, checks and merging, and the folders that runs write them to.
 
-Needs pyarrow, but neither Spark nor the Delta log, so it works on files that are not committed yet, too.
+Needs pyarrow, but neither Spark nor the Delta log. So it also works on files that are not committed yet.
 """
 
 import re
@@ -14,11 +14,11 @@ from pyarrow import parquet
 
 from .lake import Lake, LakeError
 
-TEXT_BOUNDS = ("key",)  # text columns whose least and greatest values are in the log; others are not searched for
+TEXT_BOUNDS = ("key",)  # text columns whose least and greatest values are put into the log; no lookup needs others
 COMPRESSION = "zstd"
-ROW_GROUP_ROWS = 100_000  # of files that are rewritten; a lookup skips row groups
-ROW_GROUP_BYTES = 64 << 20  # in memory
-BATCH_ROWS = 2_000  # read at once; a body may have 64 KiB
+ROW_GROUP_ROWS = 100_000  # maximum in a rewritten file; smaller row groups let a lookup skip more rows
+ROW_GROUP_BYTES = 64 << 20  # about the maximum of a row group in memory
+BATCH_ROWS = 2_000  # rows read at once; a body may have 64 KiB
 SHOWN = 5  # maximum number of files named in a message
 MILLISECOND = timedelta(milliseconds=1)
 _RUN_FOLDER = re.compile(r"(\d{6,})-[0-9a-f]{8}")
@@ -30,7 +30,7 @@ class DeltaFile(NamedTuple):
     path        relative to the lake's root
     partition   value of the partition column
     size        in bytes
-    low, high   least and greatest value of each column, as far as the log has them
+    low, high   column -> its least and greatest value, for the columns of which the log has them
     """
 
     path: str
@@ -52,7 +52,7 @@ class DeltaFile(NamedTuple):
 
 
 def statistics(lake: Lake, path: str) -> dict[str, Any]:
-    """Return a file's number of rows and the bounds of its columns, from the footer, in Delta's form."""
+    """Return a file's number of rows and the bounds of its columns, as Delta's log stores them. Reads the footer."""
     with lake.reading(path) as name, lake.files.open_input_file(name) as file:
         footer = parquet.read_metadata(file)
     low, high = {}, {}
@@ -60,7 +60,7 @@ def statistics(lake: Lake, path: str) -> dict[str, Any]:
         column = footer.schema.column(index).path
         groups = [footer.row_group(n).column(index).statistics for n in range(footer.num_row_groups)]
         bounds = [group for group in groups if group and group.has_min_max]
-        nulls = sum(map(_all_null, groups))  # of merged files: rows of files that did not have the column
+        nulls = sum(map(_all_null, groups))  # row groups without a value, merged from files that lacked the column
         if bounds and len(bounds) + nulls == len(groups) and _is_bounded(column, bounds[0].min):
             low[column] = _bound(min(group.min for group in bounds))
             high[column] = _bound(max(group.max for group in bounds), up=True)
@@ -77,13 +77,13 @@ def _is_bounded(column: str, value: Any) -> bool:
 
 
 def greatest(lake: Lake, name: str, column: str) -> Any:
-    """Return the greatest value of a column in the files of a folder, committed or not; None if there are no rows."""
+    """Return the greatest value of a column in the files of a folder, committed or not; None if there is no value."""
     found = [statistics(lake, path)["maxValues"].get(column) for path, _ in lake.parquet(name)]
     return max((each for each in found if each is not None), default=None)
 
 
 def _bound(value: Any, *, up: bool = False) -> Any:
-    """Return a bound as JSON. Times are in milliseconds there. up: round up."""
+    """Return a bound as Delta's JSON stores it. Times are rounded to milliseconds: down, or up if `up` is True."""
     if not isinstance(value, datetime):
         return value.isoformat() if isinstance(value, date) else value
     rounded = value.replace(microsecond=value.microsecond // 1000 * 1000)
@@ -92,7 +92,7 @@ def _bound(value: Any, *, up: bool = False) -> Any:
 
 
 def check(lake: Lake, files: Iterable[DeltaFile]) -> None:
-    """Check that the files exist with their committed sizes. Raises LakeError that names the first wrong file."""
+    """Check that the files exist with their committed sizes. Raises LakeError, which names the first wrong file."""
     named = sorted(files)
     found = lake.files.get_file_info([lake.path(each.path) for each in named])
     wrong = [each for each, info in zip(named, found, strict=True) if info.size != each.size]
@@ -106,12 +106,15 @@ def check(lake: Lake, files: Iterable[DeltaFile]) -> None:
 
 
 def files_in(lake: Lake, name: str, partition: str) -> list[DeltaFile]:
-    """Return the files in a folder of the lake that are not committed yet, without their statistics."""
+    """Return the Parquet files in a folder of the lake, committed or not. Their rows and bounds are not filled in.
+
+    partition   name of the partition column
+    """
     return [DeltaFile(path, _value_of(path, partition), 0, size, {}, {}) for path, size in lake.parquet(name)]
 
 
 def _value_of(path: str, partition: str) -> str:
-    """Return the value of the partition column in a path. Values have no characters that need an escape there."""
+    """Return the value of the partition column in a path. Values have no characters that would be escaped in a path."""
     return path.rpartition(f"/{partition}=")[2].partition("/")[0]
 
 
@@ -119,9 +122,11 @@ def _value_of(path: str, partition: str) -> str:
 
 
 def merge(lake: Lake, files: Iterable[DeltaFile], path: str, schema: pyarrow.Schema) -> None:
-    """Write the rows of these files into one, in this order. Columns that a file lacks are null.
+    """Write the rows of these files into one new file, in this order. Columns that a file lacks become null.
 
-    Needs the memory of one row group and one file's compressed columns, whatever the number of files.
+    path   of the new file, relative to the lake's root
+
+    The memory needed is that of one row group and of one file's compressed columns, whatever the number of files.
     """
     lake.files.create_dir(lake.path(path.rpartition("/")[0]), recursive=True)
     with (
@@ -140,7 +145,7 @@ def _batches(lake: Lake, files: Iterable[DeltaFile], schema: pyarrow.Schema) -> 
 
 
 def _conform(batch: pyarrow.RecordBatch, schema: pyarrow.Schema) -> pyarrow.RecordBatch:
-    """Return the batch with the columns and types of the schema."""
+    """Return the batch with the columns and types of the schema; columns that it lacks are null."""
     names = set(batch.schema.names)
     columns = [
         batch.column(field.name).cast(field.type) if field.name in names else pyarrow.nulls(batch.num_rows, field.type)
@@ -166,7 +171,7 @@ def _row_groups(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.Tabl
 
 
 def new_folder(run: int) -> str:
-    """Return a name for the folder of a run in a table."""
+    """Return a new, unique name for the folder in which a run writes its files of a table. Creates nothing."""
     return f"{run:06d}-{uuid4().hex[:8]}"
 
 
@@ -183,7 +188,7 @@ def folder_of_run(lake: Lake, table: str, run: int) -> str | None:
 
 
 def remove_uncommitted(lake: Lake, table: str, run: int) -> None:
-    """Remove the folders of runs above this number, which killed runs left."""
+    """Remove the folders of runs with a number above `run`, the last committed one: killed runs left them."""
     for folder, number in run_folders(lake, table).items():
         if number > run:
             lake.remove(f"{table}/{folder}")

@@ -1,8 +1,8 @@
 """Delta tables in the lake. Spark writes the Parquet files; delta-rs commits them; Spark reads the files of a version.
 
-Uses pyarrow and deltalake, no Spark. Every table has one partition column. The log stores the number of the last
-committed run as an application transaction, so a commit that is repeated adds nothing. A column `run`, if a table has
-one, is the number of the run that committed the row. Readers follow the log and never list folders to find data.
+Only read() needs a Spark session. Every table has one partition column. The log stores the number of the last committed
+run as the version of an application transaction, so a repeated commit adds nothing. The column `run`, which not every
+table has, is the number of the run that committed the row. Readers follow the log and never list folders to find data.
 """
 
 import json
@@ -40,7 +40,7 @@ class Table:
     name        folder of the table, relative to the lake's root
     partition   name of the partition column
 
-    Raises LakeError if the log is damaged or the table uses features that Spark would not see.
+    Raises LakeError if the log is damaged, or the table uses Delta features that need the log to read a file correctly.
     """
 
     def __init__(self, lake: Lake, name: str, partition: str = TOPIC) -> None:
@@ -53,7 +53,7 @@ class Table:
         return self.last_run(APPLICATION)
 
     def last_run(self, application: str) -> int:
-        """Return the number of the last run that was committed by transactions with this id; 0 if there is none."""
+        """Return the number of the last run that was committed under this application id; 0 if there is none."""
         return (self.log and self.log.transaction_version(application)) or 0
 
     @property
@@ -83,18 +83,18 @@ class Table:
         return [each for each in self.files if each.partition == value]
 
     def run_files(self, run: int) -> list[DeltaFile]:
-        """Return the files that may have rows of this run or a later one."""
+        """Return the files that may have rows of this run or of later runs."""
         return [each for each in self.files if each.newest_run >= run]
 
     # Changes
 
     def create(self, schema: "StructType", configuration: Mapping[str, str] | None = None) -> "Table":
-        """Return this table. Creates it if it does not exist yet, and adds the columns that it lacks.
+        """Create the table if it does not exist yet, else add the columns that it lacks. Return its new version.
 
-        schema          all its columns; those that are newer than a table may be null
-        configuration   Delta's properties of a new table
+        schema          all columns; a column that was added in a later version of delaytasks must be nullable
+        configuration   Delta properties, for a new table
 
-        Raises LakeError if the table lacks a column that may not be null: then another program has made it.
+        Raises LakeError if the table lacks a column that is not nullable: another program must have created it.
         """
         if self.log is None:
             with translated(self.lake, self.name):
@@ -113,12 +113,14 @@ class Table:
         self, folder: str, run: int, *, replaced: Iterable[DeltaFile] = (), application: str = APPLICATION,
         rows: int | None = None,
     ) -> "Table":  # fmt: skip
-        """Add the Parquet files of a folder as a run, and return the table's new version. Repeated, it adds nothing.
+        """Commit the Parquet files of a folder as a run, and return the table's new version.
 
         folder        relative to the table; its files must have been flushed to the disk
-        replaced      files that leave the table in the same commit
-        application   id of the transaction
+        replaced      files that the same commit removes from the table
+        application   application id of the transaction
         rows          number of rows that were written to the folder; None: not known
+
+        Does nothing if this run or a later one is committed.
 
         Raises Busy if another process has committed this run or a later one meanwhile, and LakeError if the files do
         not have all rows.
@@ -135,8 +137,9 @@ class Table:
     def append(self, schema: "StructType", partition: str, rows: Sequence[Mapping[str, Any]]) -> "Table":
         """Commit a few rows of one partition, without Spark, and return the table's new version.
 
-        schema   all columns of the table, as for create(), with RUN
-        rows     their values, except the partition and the number of the run
+        schema      all columns of the table, as for create(), including RUN
+        partition   value of the partition column
+        rows        values of the other columns, except RUN
         """
         from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -167,9 +170,9 @@ class Table:
         return RemoveAction(file.path.removeprefix(f"{self.name}/"), True, _now_ms(), file.size, value)
 
     def delete(self, column: str, values: Collection[int], run: int | None = None) -> "Table":
-        """Delete the rows with these values. Rewrites the files that have such rows.
+        """Delete the rows whose `column` has one of these values, by rewriting their files. Return the new version.
 
-        run   only rows of this run; 0: rows without a number
+        run   delete only rows of this run; 0: only rows without a run number; None: rows of all runs
         """
         if not values:
             return self
@@ -178,16 +181,18 @@ class Table:
         return self._changed(lambda log: log.delete(where, writer_properties=_writer_properties()))
 
     def remove(self, files: Iterable[DeltaFile]) -> "Table":
-        """Remove these files from the table in one commit. Older versions keep them until the next vacuum()."""
+        """Remove these files from the table in one commit. They stay on the disk until vacuum() removes them."""
         return self._write([self._removal(each) for each in files])
 
     def merge(self, groups: Iterable[Sequence[DeltaFile]]) -> "Table":
-        """Merge each group of files of a partition into one file, in one commit. Rows stay as they are.
+        """Merge each group of files into one file, all in one commit. The rows do not change.
+
+        groups   the files of a group are in the same partition
 
         Raises Busy if another process has removed one of the files meanwhile, and LakeError if rows were lost. If this
-        is killed, files that were not committed stay until a vacuum().
+        is killed, uncommitted files stay until a vacuum().
         """
-        # dataChange is true. Otherwise delta-rs would let a concurrent transaction change the replaced files.
+        # The actions have dataChange = true. Otherwise delta-rs would accept a concurrent change of the replaced files.
         actions: list[AddAction | RemoveAction] = []
         replaced: set[str] = set()
         for files in groups:
@@ -196,12 +201,12 @@ class Table:
         if not actions:
             return self
         newest = Table(self.lake, self.name, self.partition)
-        if gone := replaced - {each.path for each in newest.files}:  # by a z-order
+        if gone := replaced - {each.path for each in newest.files}:  # for example, a z-order rewrote them
             raise Busy(f"Another process has replaced {self.lake.path(min(gone))} meanwhile: run this again.")
         return newest._write(actions)
 
     def _merge(self, files: Sequence[DeltaFile]) -> AddAction:
-        """Write the rows of these files into a new one, flush it to the disk, and return its entry for the log."""
+        """Write the rows of these files into a new file, flush it to the disk, and return its entry for the log."""
         assert self.log is not None
         value, columns = files[0].partition, pyarrow.schema(self.log.schema().to_arrow())
         path = f"{self.name}/{self.partition}={value}/part-{uuid4()}.parquet"
@@ -220,7 +225,7 @@ class Table:
             )
 
     def z_order(self, partition: str, columns: Iterable[str], target_bytes: int) -> "Table":
-        """Rewrite all files of a partition, ordered by these columns together."""
+        """Rewrite all files of a partition in z-order of these columns, as files of about target_bytes."""
         return self._changed(
             lambda log: log.optimize.z_order(
                 list(columns),
@@ -245,7 +250,7 @@ class Table:
             return self.log.vacuum(dry_run=False, full=True)
 
     def _changed(self, change: Callable[[DeltaTable], object]) -> "Table":
-        """Apply a change to the log, flush log and new files to the disk, and return the new version."""
+        """Apply a change to the log, flush the log and new files to the disk, and return the table's new version."""
         assert self.log is not None
         with translated(self.lake, self.name):
             change(self.log)
@@ -255,13 +260,13 @@ class Table:
         return changed
 
     def _log_files(self, version: int) -> list[str]:
-        """Return the paths of the log's files that are newer than a version."""
+        """Return the paths of the files in the log's folder, except the entries of this version and earlier ones."""
         names = {path: path.rpartition("/")[2] for path, _ in self.lake.list_files(f"{self.name}/{LOG}", "")}
         return [path for path, name in names.items() if not name[:20].isdecimal() or int(name[:20]) > version]
 
 
 def _bounds(actions: pyarrow.Table, prefix: str) -> list[dict[str, Any]]:
-    """Return column -> bound of each file. prefix: of the columns with the bounds."""
+    """Return {column: bound} for each file. prefix: "min." or "max."."""
     names = [name for name in actions.schema.names if name.startswith(prefix)]
     return actions.select(names).rename_columns([name.removeprefix(prefix) for name in names]).to_pylist()
 
@@ -273,9 +278,10 @@ def _writer_properties() -> WriterProperties:
 def read(
     spark: "SparkSession", lake: Lake, files: Collection[DeltaFile], schema: "StructType", partition: str = TOPIC
 ) -> "DataFrame":
-    """Return the rows of these files, with the columns of the schema. Raises LakeError if a file is damaged.
+    """Return the rows of these files, with the columns of the schema. Raises LakeError if a file is missing or damaged.
 
-    schema   all columns of the table
+    schema      all columns of the table
+    partition   name of the partition column
     """
     from pyspark.sql import functions as F
     from pyspark.sql.types import StructType

@@ -1,4 +1,4 @@
-"""Logs of Delta tables: opening them, refusing those that the pipeline would misread, and translating errors."""
+"""Open the logs of Delta tables, refuse tables that the pipeline would misread, and translate errors of delta-rs."""
 
 import contextlib
 from collections.abc import Iterator
@@ -9,8 +9,8 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from ..sources.database import Busy
 from .lake import Lake, LakeError
 
-READER_VERSION = 1  # Spark reads the files without the log, so a table may not hide rows or rename columns
-WRITER_VERSION = 7  # the newest that delta-rs knows
+READER_VERSION = 1  # Spark reads the files without the log, so the log may not mark rows as deleted or rename columns
+WRITER_VERSION = 7  # the newest version that delta-rs supports
 
 
 @contextlib.contextmanager
@@ -32,6 +32,10 @@ def translated(lake: Lake, name: str) -> Iterator[None]:
 
 
 def open_log(lake: Lake, name: str, partition: str) -> DeltaTable | None:
+    """Return the newest version of a table's log; None if there is no table.
+
+    Raises LakeError if the log is damaged, has features that are not supported, or has other partition columns.
+    """
     with translated(lake, name):
         try:
             found = DeltaTable(lake.location(name))

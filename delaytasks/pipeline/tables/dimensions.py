@@ -1,6 +1,6 @@
-"""Figures of each audit, over all rows and by dimension and value: a Delta table with a partition for each month.
+"""Figures of each audit, of all rows and of each dimension's values: a Delta table partitioned by month.
 
-Needs no Spark: an audit adds one file with at most a few thousand rows.
+Uses no Spark: an audit adds one file with at most a few thousand rows.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -31,7 +31,7 @@ DIMENSIONS = StructType([
     StructField("rule", StringType(), False),
     StructField("topic", StringType(), False),
     StructField("dimension", StringType(), False),  # the column's name; ALL: all rows; WEEK: the week of the first job
-    StructField("value", StringType(), True),  # null: all rows; of a column: rows where it is null, and orphans
+    StructField("value", StringType(), True),  # null: all rows; or, for a column, rows where it is null, and orphans
     StructField("as_of", TimestampType(), False),  # time of the audit's snapshot
     StructField("rows", LongType(), False),  # number of business rows
     *(StructField(name, LongType(), False) for name in CLASSES),  # number of keys in each class
@@ -40,34 +40,34 @@ DIMENSIONS = StructType([
     StructField("late_p50_ms", LongType(), True),  # of jobs that began or are overdue; null: there are none
     StructField("late_worst_ms", LongType(), True),
     *(StructField(f"{name}_amount", TOTAL, True) for name in CLASSES),  # null: the rule has no amount
-    StructField("cost", TOTAL, True),  # sum of the amounts of the faults
+    StructField("cost", TOTAL, True),  # sum of the amounts in classes that must be empty
     StructField("without_amount", LongType(), True),  # number of keys with a row that has no amount
     *(StructField(name, LongType(), True) for name in STATUSES),  # number of keys; null: an older audit
-    StructField("outcome_yes", LongType(), True),  # number of rows whose job has begun, by the outcome; null: not asked
+    # Number of rows whose job has begun, by the rule's outcome. Null: the rule has no outcome.
+    StructField("outcome_yes", LongType(), True),
     StructField("outcome_no", LongType(), True),
     StructField("outcome_unknown", LongType(), True),
-    StructField("outcome_share", DoubleType(), True),  # yes / (yes + no + unknown); null: not asked, or none has begun
+    StructField("outcome_share", DoubleType(), True),  # yes / (yes + no + unknown); null also if no job has begun
     StructField("run", LongType(), False),  # number of the audit that added the row
     StructField(MONTH, StringType(), False),  # of as_of, in UTC: "2030-02"
 ])  # fmt: skip
 
 TREND_FIGURES = ("kept_share", "faults", "late_p50_ms", "late_worst_ms", "outcome_share")
 TREND = StructType([DIMENSIONS[name] for name in ("rule", "topic", "dimension", "as_of", *TREND_FIGURES)])
-TREND_AUDITS, TREND_DAYS = 30, 365  # the audits of a trend: how many, and how old
+TREND_AUDITS, TREND_DAYS = 30, 365  # maximum number and maximum age of the audits in a trend
 
 
 def open_table(lake: Lake) -> Table:
-    """Return the table, before an audit writes to it. Removes what killed runs left. Raises LakeError."""
+    """Return the table, for an audit that writes to it. Removes what killed audits left. Raises LakeError."""
     table = Table(lake, NAME, MONTH)
     data_files.remove_uncommitted(lake, NAME, table.run)
     return table
 
 
 def trends(table: Table) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """Return (rule, topic) -> the figures of its last audits over all rows, oldest first. Raises LakeError.
+    """Return (rule, topic) -> the figures of all rows in its last audits, oldest first. Raises LakeError.
 
-    as_of              time of the audit
-    TREND_FIGURES      as transforms/dimensions.py describes them
+    The figures of an audit are `as_of`, its time, and TREND_FIGURES, which transforms/dimensions.py describes.
     """
     lake, first = table.lake, datetime.now(UTC) - timedelta(days=TREND_DAYS)
     files = [each for each in table.files if each.partition >= f"{first:%Y-%m}"]
@@ -100,7 +100,7 @@ def append(table: Table, results: list[dict[str, Any]], as_of_ms: int) -> Table:
 
 
 def _row(figures: dict[str, Any]) -> dict[str, Any]:
-    """Return the columns of one value's figures, which transforms/dimensions.py describes."""
+    """Return the table's columns for the figures of one value, which dimensions.by_value() returned."""
     amounts = {f"{name}_amount": _decimal(text) for name, text in (figures["amounts"] or {}).items()}
     same = {name: figures[name] for name in DIMENSIONS.names if name in figures}
     return same | figures["classes"] | amounts | {"cost": _decimal(figures["cost"])}

@@ -15,14 +15,15 @@ from .archives import Archive
 from .data_files import DeltaFile
 from .lake import Lake
 
-# A run pruned up to this long before the snapshot may have jobs in it: run and snapshot have times of different clocks.
+# The jobs of a run that was pruned less than this before the snapshot may still be in the snapshot, because the two
+# times are from different clocks.
 OVERLAP_MS = 3_600_000
 
 
 def events(spark: SparkSession, snapshot: Snapshot, lake: Lake, columns: list[str], since_ms: int) -> DataFrame:
     """Return `columns` of the events with done_ms >= since_ms.
 
-    The events of a job that is both in the operational tables and in the archive are read from the tables.
+    If a job is in the operational tables and in the archive, its events are read from the operational tables.
     """
     # If since_ms is 0, read all events job by job: looking up the topic of each event would take twice as long.
     name = "events" if since_ms else "stories"
@@ -35,7 +36,7 @@ def events(spark: SparkSession, snapshot: Snapshot, lake: Lake, columns: list[st
 
 
 def stories(spark: SparkSession, snapshot: Snapshot, lake: Lake, columns: list[str], topic: str) -> DataFrame:
-    """Return `columns` of the events of all jobs of a topic, archived ones too. The column `key` is the job's key."""
+    """Return `columns` of the events of all jobs of a topic, including archived jobs. `key` is the key of the job."""
     live = arrow.read(spark, snapshot, "keyed", list(dict.fromkeys([*columns, "topic"])))
     live = live.where(F.col("topic") == topic).select(*columns)
     archive = archives.load(lake, snapshot.identity)
@@ -49,7 +50,7 @@ def stories(spark: SparkSession, snapshot: Snapshot, lake: Lake, columns: list[s
 
 
 def jobs(spark: SparkSession, snapshot: Snapshot, lake: Lake, columns: list[str], topic: str) -> DataFrame:
-    """Return `columns` of all jobs of a topic, archived ones too. `columns` must include `id` and `topic`."""
+    """Return `columns` of all jobs of a topic, including archived jobs. `columns` must include `id` and `topic`."""
     live = arrow.read(spark, snapshot, "jobs", columns).where(F.col("topic") == topic)
     archived = _archived_jobs(spark, snapshot, archives.load(lake, snapshot.identity), topic)
     return reduce(DataFrame.unionByName, [each.select(*columns) for each in archived], live)
@@ -69,7 +70,7 @@ def _not_in_snapshot(
     schema: StructType,
     job: str,
 ) -> list[DataFrame]:
-    """Return the rows of the files whose jobs are not in the snapshot, as frames that exclude each other.
+    """Return the rows of the files whose jobs are not in the snapshot, as one or two frames without common rows.
 
     job   name of the column with the job's id
     """

@@ -1,6 +1,6 @@
-"""Hourly statistics of reports: a Delta table with a partition for each month.
+"""Hourly statistics of reports: a Delta table partitioned by month.
 
-A report writes the months with recomputed hours completely, and replaces their files in one commit.
+A report rewrites each month that has recomputed hours, and replaces the files of these months in one commit.
 """
 
 import contextlib
@@ -20,13 +20,13 @@ from .delta import Table
 from .lake import Lake, LakeError
 
 NAME, MONTH = "report/hours", "month"
-BATCH_ROWS = 16_384  # rows that are read at once without Spark
+BATCH_ROWS = 16_384  # rows read at once by batches()
 
 
 def open_table(lake: Lake) -> Table:
-    """Return the table, before a report writes to it. Creates it if there is none, and removes what killed runs left.
+    """Return the table, for a report that writes to it. Creates it if there is none. Raises LakeError.
 
-    Raises LakeError.
+    Removes what killed reports left.
     """
     table = Table(lake, NAME, MONTH).create(schemas.REPORTED_HOURS)
     data_files.remove_uncommitted(lake, NAME, table.run)
@@ -34,7 +34,7 @@ def open_table(lake: Lake) -> Table:
 
 
 def since(table: Table, first_ms: int) -> list[DeltaFile]:
-    """Return the files of the months from the month of first_ms on."""
+    """Return the files of the month that contains first_ms (ms since 1970) and of later months."""
     return [each for each in table.files if each.partition >= month_of(first_ms)]
 
 
@@ -45,12 +45,12 @@ def changed(table: Table, stale: StaleHours) -> list[DeltaFile]:
 
 
 def batches(lake: Lake, files: Collection[DeltaFile], names: Sequence[str] = ()) -> Iterator[pyarrow.Table]:
-    """Yield the rows of these files, file by file and without Spark. Raises LakeError if a file is damaged.
+    """Yield the rows of these files in batches, without Spark. Raises LakeError if a file is missing or damaged.
 
-    names   columns of schemas.HOURS; default: all
+    names   columns of schemas.HOURS; (): all
     """
     fields = [field for field in to_arrow_schema(schemas.HOURS, timezone="UTC") if not names or field.name in names]
-    with _advised():
+    with _with_advice():
         data_files.check(lake, files)
         for file in files:
             with lake.reading(file.path) as path, lake.files.open_input_file(path) as opened:
@@ -69,7 +69,8 @@ def _with_columns(part: pyarrow.RecordBatch, fields: Sequence[pyarrow.Field]) ->
 
 
 @contextlib.contextmanager
-def _advised() -> Iterator[None]:
+def _with_advice() -> Iterator[None]:
+    """Add to a LakeError that removing report.json helps, too."""
     try:
         yield
     except LakeError as error:
@@ -77,20 +78,21 @@ def _advised() -> Iterator[None]:
 
 
 def read(spark: SparkSession, lake: Lake, files: Collection[DeltaFile]) -> DataFrame:
-    """Return the rows of these files, with the columns schemas.HOURS. Raises LakeError if a file is damaged."""
-    with _advised():
+    """Return the rows of these files, with the columns schemas.HOURS. Raises LakeError if one is missing or damaged."""
+    with _with_advice():
         return delta.read(spark, lake, files, schemas.REPORTED_HOURS, MONTH).select(*schemas.HOURS.names)
 
 
 def replace(
     table: Table, hours: DataFrame, replaced: Collection[DeltaFile], check_lock: Callable[[], None], *, everything: bool
 ) -> Table:
-    """Replace these files by these rows, and return the table's new version.
+    """Replace files of the table with new rows, and return the table's new version.
 
-    hours        the columns schemas.HOURS
+    hours        the new rows, with the columns schemas.HOURS
+    replaced     the files
     check_lock   called before the commit: if the lock was lost, a newer report may have committed newer rows
-    everything   replace also the files of months without a row. False: such a month keeps its files, because its events
-                 may have been deleted since
+    everything   also remove the files of months for which there is no new row. False: keep them, because the events of
+                 such a month may have been deleted since
     """
     folder, run = data_files.new_folder(table.run + 1), table.run + 1
     monthly = hours.withColumn(MONTH, F.date_format("hour_at", "yyyy-MM")).repartition(MONTH)

@@ -1,10 +1,12 @@
 """Folder of the pipeline's files, on a disk or in an object store. Uses pyarrow only, no Spark.
 
     archive.json, report.json, audit.json, stream.json    documents, published last and atomically by a rename
-    archive/jobs/, archive/events/, report/hours/, audit/dimensions/, stream/events/, stream/minutes/    Delta tables
+    archive/jobs/, archive/events/, report/hours/, report/capacity/, audit/dimensions/, stream/events/, stream/minutes/
+                                          Delta tables
     report/<run>/, audit/<run>/           files of a run. A folder that no document names was left by a killed run,
                                           and is ignored
     load/<run>/run.json                   document of a load; each load has its own
+    preflight/<run>/                      files of a running check of the executors
 
 Readers follow the documents and the tables' logs. They never list folders to find data.
 """
@@ -21,7 +23,7 @@ from uuid import uuid4
 
 from pyarrow import ArrowException, fs
 
-VERSION = 1  # format version of the documents
+VERSION = 1  # default format version of a document
 WRITE_TIMEOUT = timedelta(hours=1)  # a write takes seconds: an older temporary file was left by a killed process
 
 
@@ -29,7 +31,7 @@ class LakeError(Exception):
     """The lake's files are missing, damaged or in an unknown format."""
 
 
-# Hadoop's client for S3 has a name of its own, which pyarrow does not know.
+# For S3, Hadoop's client expects URIs that begin with s3a:, and pyarrow expects s3:.
 
 
 def for_spark(uri: str) -> str:
@@ -94,9 +96,11 @@ class Lake:
     # Documents
 
     def document(self, name: str, version: int = VERSION) -> dict[str, Any]:
-        """Return a published document, or {} if there is none. Raises LakeError if damaged or of a newer version.
+        """Return a published document, or {} if there is none.
 
-        version   newest known format of this document
+        version   newest known format version of this document
+
+        Raises LakeError if the document is damaged or has a newer format.
         """
         text = self._read(name)
         try:
@@ -117,7 +121,7 @@ class Lake:
             return bytes(stream.read())
 
     def publish(self, name: str, document: dict[str, Any]) -> None:
-        """Replace a document atomically and durably: readers get either the old or the new one."""
+        """Replace a document atomically and durably: readers get either the old document or the new one."""
         self.write(name, json.dumps({"version": VERSION, **document}, indent=1).encode())
         self._remove_temporary_files(name)
 
@@ -144,11 +148,11 @@ class Lake:
     # Runs
 
     def new_run(self, application: str) -> str:
-        """Return a name for the folder of a new run, such as `archive/20301231T235959-1a2b3c4d`. Creates nothing."""
+        """Return a name for the folder of a new run, such as `report/20301231T235959-1a2b3c4d`. Creates nothing."""
         return f"{application}/{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid4().hex[:8]}"
 
     def runs(self, application: str) -> list[str]:
-        """Return the folders of all runs of an application, published or not."""
+        """Return the folders in this folder: those of runs, published or not, of Delta tables and of partitions."""
         infos = self.files.get_file_info(fs.FileSelector(self.path(application), allow_not_found=True))
         return sorted(f"{application}/{each.base_name}" for each in infos if each.type == fs.FileType.Directory)
 
@@ -181,7 +185,7 @@ class Lake:
 
     @contextlib.contextmanager
     def reading(self, name: str, what: str = "") -> Iterator[str]:
-        """Yield the path of a file that a document names. Raises LakeError if the block finds it missing or damaged.
+        """Yield the path of a file, and raise LakeError instead of an error of reading it inside the block.
 
         what   description of the file's contents for the message, such as a partition
         """
@@ -196,7 +200,7 @@ class Lake:
     # Durability: rows are deleted from the database only after their copies in the lake would survive a power cut.
 
     def sync(self, name: str) -> None:
-        """Flush all files of a folder to the disk. Does nothing for an object store, which is durable."""
+        """Flush all files and folders in a folder to the disk. Does nothing for an object store, which is durable."""
         for path in self._all(name):
             self._sync(path)
 

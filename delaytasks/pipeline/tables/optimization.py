@@ -1,8 +1,9 @@
-"""Fewer and larger files in the lake's tables. Rows stay the same, and so do older versions for a week.
+"""Merge the small files of the lake's tables into fewer and larger ones.
 
-Small files are merged after each run, so that a partition has one at most (the stream's current day has more). A file
-that has reached SMALL_BYTES is not rewritten again: a run costs what its own rows and one small file cost, however
-large the table is.
+The rows do not change, and replaced files stay for the table's retention time, so that readers can finish. Small files
+are merged after each run, so that a partition has one at most (the stream's current day has more). A file that has
+reached SMALL_BYTES is not rewritten again. So the cost of a run depends on its own rows and one small file in each
+partition, not on the size of the table.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,26 +12,26 @@ from .archives import EVENTS, JOBS, Archive
 from .data_files import DeltaFile
 from .delta import Table
 
-SMALL_BYTES = 8 << 20  # a file below it is merged
-TARGET_BYTES = 128 << 20  # about the greatest size of a file that is written here
+SMALL_BYTES = 8 << 20  # files below this size are merged
+TARGET_BYTES = 128 << 20  # about the maximum size of a file that is written here
 Z_ORDER = {JOBS: ("key", "ended_at"), EVENTS: ("job_id", "done_ms")}
 
 
 def compact(archive: Archive) -> None:
-    """Merge the small files of each topic, and remove files that left the tables a week ago."""
+    """Merge the small files of each topic, and remove files that were replaced a week ago or earlier."""
     for table in (archive.jobs, archive.events):
         merge_small_files(table)
 
 
 def merge_small_files(table: Table) -> None:
-    """Merge the small files of each partition, and remove files that left the table a week ago."""
+    """Merge the small files of each partition, and remove files that were replaced before the retention time."""
     merge(table).vacuum()
 
 
 def merge(table: Table, growing: str = "", most: int = 1) -> Table:
     """Merge the small files of each partition that has several. Return the table's new version.
 
-    growing   a partition whose small files are merged only if there are more than `most`
+    growing   a partition whose small files are merged only if there are more than `most`; "": none
     """
     return table.merge(
         group
@@ -41,7 +42,7 @@ def merge(table: Table, growing: str = "", most: int = 1) -> Table:
 
 
 def _small_files(table: Table) -> dict[str, list[DeltaFile]]:
-    """Return partition -> its small files, oldest run first."""
+    """Return partition -> its small files, those of the oldest run first."""
     by_partition: dict[str, list[DeltaFile]] = {}
     for each in sorted(table.files, key=lambda each: (each.newest_run, each.low.get("id") or 0, each.path)):
         if each.size < SMALL_BYTES:
@@ -50,7 +51,7 @@ def _small_files(table: Table) -> dict[str, list[DeltaFile]]:
 
 
 def _groups(files: Iterable[DeltaFile]) -> Iterator[Sequence[DeltaFile]]:
-    """Yield groups of files of at least TARGET_BYTES together, then the remaining files if there are several."""
+    """Yield groups of files with a total of at least TARGET_BYTES, then the remaining files if there are several."""
     group: list[DeltaFile] = []
     for each in files:
         group.append(each)
@@ -62,9 +63,9 @@ def _groups(files: Iterable[DeltaFile]) -> Iterator[Sequence[DeltaFile]]:
 
 
 def z_order(archive: Archive) -> dict[str, int]:
-    """Rewrite both tables ordered by Z_ORDER, so that fewer files are read for a key, a job or a time.
+    """Rewrite both tables in the order Z_ORDER, so that a lookup by key, job or time reads fewer files.
 
-    Return table -> number of files afterwards.
+    Return name of the table -> number of its files afterwards.
     """
     return {table.name: len(_z_order(table).files) for table in (archive.jobs, archive.events)}
 

@@ -1,6 +1,6 @@
-"""Write data frames and compare the number of rows that the executors wrote with the number of rows in the files.
+"""Write data frames, and compare the number of rows that the executors wrote with the number of rows in the files.
 
-The counts differ if an executor does not share the lake's folder: it writes to its own disk, and Spark still reports
+The counts differ if an executor does not share the lake's folder: it then writes to its own disk, but Spark reports
 success.
 """
 
@@ -15,11 +15,11 @@ from .lake import Lake
 
 THREADS = 16  # for reading files' footers; an object store takes about 50 ms for each
 BLOCK_BYTES = 1 << 20
-NEW = "error"  # mode of writing: the folder must not exist. Spark Connect's client knows no other name for it
+NEW = "error"  # Spark's write mode if the folder must not exist; Spark Connect does not know its other name
 
 
 class RowsLost(Exception):
-    """This process cannot read all rows that executors wrote, or executors did not read all rows of the input."""
+    """The driver cannot read all rows that executors wrote, or executors did not read all rows of the input."""
 
 
 def write(
@@ -28,10 +28,11 @@ def write(
 ) -> int:  # fmt: skip
     """Write a frame to a folder of the lake. Return the number of rows. Raises RowsLost if some cannot be read back.
 
-    by     columns of partitionBy(): each of their values gets a folder
-    order  columns by which the rows of each file are sorted. Do not sort the frame before: Spark would sort it again
-           after the count
+    by     partition columns: each of their values gets a folder
+    order  columns by which the rows of each file are sorted. Do not pass a sorted frame instead: Spark would sort it
+           again after the count
     kind   "parquet" or "json"
+    mode   NEW, or "append" to add files to the folder
     """
     rows_before = count_written(lake, name, kind) if mode == "append" else 0
     observation = Observation()

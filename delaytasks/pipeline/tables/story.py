@@ -1,4 +1,4 @@
-"""Read an archived job with its events. Uses no Spark, and reads only files that may contain them."""
+"""Read an archived job and its events, without Spark. Only files that may contain them are read."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -12,7 +12,7 @@ from .archives import Archive
 from .data_files import DeltaFile
 from .lake import Lake
 
-INTERNAL = ("last_event_id", "run")  # columns of the archive that are no part of a job or an event
+INTERNAL = ("last_event_id", "run")  # columns of the archive's tables that a Story leaves out
 
 
 class Story(NamedTuple):
@@ -37,7 +37,7 @@ def by_id(lake: Lake, job_id: int) -> Story | None:
 def by_key(lake: Lake, topic: str, key: str, since: str = "") -> Story | None:
     """Return the archived job with this topic and key that ended last, or None if there is none. Raises LakeError.
 
-    since   ISO 8601 day (UTC): only jobs that ended on this day or later; "": all
+    since   day in ISO 8601 (UTC): only jobs that ended on this day or later; "": all jobs
     """
     archive, first = archives.load(lake), datetime.fromisoformat(since).replace(tzinfo=UTC) if since else None
     files = [each for each in archive.jobs.in_partition(topic)

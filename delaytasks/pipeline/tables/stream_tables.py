@@ -1,8 +1,9 @@
 """The stream: its document stream.json, and its Delta tables, events and minutes, partitioned by day of publication.
 
-Uses pyarrow and deltalake, no Spark. A batch commits its events first and its counts last, both with the id of its last
-event as the version of the application transaction: this id is the stream's position. So events and position change in
-one commit. The document is created before the tables, so tables without a document mean that the document was lost.
+Uses pyarrow and deltalake, no Spark. A batch commits its events first and its counts last. In both commits, the version
+of the application transaction is the id of the batch's last event. This id is the stream's position, so the events and
+the position change in one commit. The document is created before the tables, so tables without a document mean that the
+document was lost.
 """
 
 from dataclasses import dataclass
@@ -20,14 +21,15 @@ DOCUMENT = "stream.json"
 FORMAT = 2  # version of the document; 1 named folders of parts instead of tables
 FOLDER, EVENTS, MINUTES, DAY = "stream", "stream/events", "stream/minutes", "day"
 SCHEMAS = {EVENTS: schemas.STREAMED_EVENTS, MINUTES: schemas.STREAMED_COUNTS}
-TIMES = {EVENTS: "done_ms", MINUTES: "minute_ms"}  # column of each table by which its files expire
+TIMES = {EVENTS: "done_ms", MINUTES: "minute_ms"}  # the time column of each table, by which expire() removes files
 DAY_MS = 86_400_000
-# A batch every two seconds makes 43,200 commits a day. Readers have an hour to read the files of a version.
+# With a batch every two seconds there are 43,200 commits a day. So the log is kept only for a day, and replaced files
+# only for an hour, which is the time that readers of an older version have.
 CONFIGURATION = {
     "delta.logRetentionDuration": "interval 1 days",
     "delta.deletedFileRetentionDuration": "interval 1 hours",
 }
-MAX_SMALL_FILES = 60  # of the current day; with more, they are merged
+MAX_SMALL_FILES = 60  # if the current day has more small files, they are merged
 RESTART = "To start again from the events in the tables, move stream.json and the folder stream/ out of the lake."
 
 
@@ -35,8 +37,8 @@ RESTART = "To start again from the events in the tables, move stream.json and th
 class Stream:
     """The contents of stream.json, and the tables at one version.
 
-    archived_run   the stream needs no events that this or an earlier run of the archive has archived. -1: it also needs
-                   those of converted runs; None: the stream has not begun
+    archived_run   the last archive run whose events the stream does not need, because it began after that run. -1: it
+                   needs the events of all runs, including converted files; None: the stream has not begun
     """
 
     lake: Lake
@@ -62,7 +64,7 @@ def load(lake: Lake) -> Stream:
     Raises LakeError if the document is damaged, older than this version of delaytasks, or missing although there are
     folders of the stream.
     """
-    folders = lake.runs(FOLDER)  # before the document, which is created first
+    folders = lake.runs(FOLDER)  # list them before reading the document: it is created before the first folder
     document = lake.document(DOCUMENT, FORMAT)
     if not document:
         if folders:
@@ -83,9 +85,9 @@ def load(lake: Lake) -> Stream:
 
 
 def open_stream(lake: Lake, archived_run: int) -> Stream:
-    """Return the stream before a run writes to it, after completing or removing what a killed run left.
+    """Complete or remove what a killed run left, and return the stream, for a run that writes to it.
 
-    archived_run   for a new stream: number of the newest run of the archive that it leaves out
+    archived_run   for a new stream: number of the last archive run whose events it does not need
 
     Raises LakeError.
     """
@@ -101,7 +103,7 @@ def publish(lake: Lake, archived_run: int) -> None:
 
 
 def _recover(stream: Stream) -> Stream:
-    """Complete a batch that was killed between its two commits, and remove the files of one that committed nothing."""
+    """Complete a batch that has only its first commit, and remove the files of a batch that has no commit."""
     lake, to, done = stream.lake, stream.to, stream.minutes.run
     for table in (EVENTS, MINUTES):
         data_files.remove_uncommitted(lake, table, to)
@@ -118,10 +120,11 @@ def _recover(stream: Stream) -> Stream:
 
 
 def commit(stream: Stream, folder: str, to: int, *, events: int, counts: int) -> Stream:
-    """Publish the files of a batch, which have been flushed, and return the stream's new version.
+    """Commit the files of a batch to both tables, and return the stream's new version.
 
-    folder           of the batch in both tables: data_files.new_folder() of the id after the stream's position
-    to               id of its last event
+    folder           folder of the batch in both tables, already flushed to the disk: the result of
+                     data_files.new_folder(stream.to + 1)
+    to               id of the batch's last event
     events, counts   number of rows that were written to each table
 
     Raises Busy if another process has published meanwhile, and LakeError if files of the batch were removed.
@@ -132,7 +135,7 @@ def commit(stream: Stream, folder: str, to: int, *, events: int, counts: int) ->
 
 
 def compact(stream: Stream, today: str) -> bool:
-    """Merge the small files of each day that is over, and those of today if there are many. Return whether any were."""
+    """Merge the small files of past days, and those of today if there are many. Return whether a table changed."""
     changed = False
     for table in (stream.events, stream.minutes):
         merged = optimization.merge(table, today, MAX_SMALL_FILES)
@@ -143,7 +146,7 @@ def compact(stream: Stream, today: str) -> bool:
 
 
 def expire(stream: Stream, before_ms: int) -> bool:
-    """Remove the files whose rows all happened before this time, in ms since 1970. Return whether there were any."""
+    """Remove files whose rows are all older than before_ms (ms since 1970). Return whether a table changed."""
     changed = False
     for table in (stream.events, stream.minutes):
         expired = [each for each in table.files if each.high.get(TIMES[table.name], before_ms) < before_ms]
