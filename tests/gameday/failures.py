@@ -77,7 +77,7 @@ def promise(topic: str, count: int, *, delay: float = 0) -> None:
 @failure(
     "Redis is flushed",
     alert="DelaytasksMirrorRebuilt",
-    step="repair what differs: `manage.py delaytasks audit`.",
+    step="repair the differences: `manage.py delaytasks audit`.",
 )
 def redis_flushed(there: Arena) -> Iterator[None]:
     there.redis.flush()
@@ -242,7 +242,7 @@ def _without_faketime(there: Arena) -> str:
 @failure(
     "a clock is wrong",
     alert="DelaytasksClockDiffers",
-    step="If one host is named, repair its clock",
+    step="If the alert names one host, repair its clock",
     missing=_without_faketime,
 )
 def clock_wrong(there: Arena) -> Iterator[None]:
