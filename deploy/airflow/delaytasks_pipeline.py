@@ -1,4 +1,4 @@
-"""Airflow: each night archive, then report and audit. Their exit codes say whether another run can help.
+"""Airflow: each night archive, then report and audit. A task is retried if its exit code says that this can help.
 
 Each task is a process of `manage.py`, so Airflow's own environment needs neither Django nor Spark.
 """
@@ -10,12 +10,12 @@ from airflow.exceptions import AirflowException, AirflowFailException
 from airflow.sdk import dag, task
 
 PYTHON, PROJECT, LAKE = "/srv/shop/.venv/bin/python", "/srv/shop", "/var/lib/shop/lake"
-FINAL = {1: "found faults in the data", 2: "was given bad input"}  # the same again tomorrow: no retry
+FINAL = {1: "found faults in the data", 2: "was given bad input"}  # another run would end in the same way: no retry
 
 
 @task(retries=3, retry_delay=datetime.timedelta(minutes=10))
 def pipeline(*words: str) -> str:
-    """Run `manage.py delaytasks pipeline` and return its answer as JSON text."""
+    """Run `manage.py delaytasks pipeline` with these arguments and return its answer as JSON text."""
     command = [PYTHON, "manage.py", "delaytasks", "pipeline", *words, "--lake", LAKE, "--json"]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
     if done.returncode in FINAL:
