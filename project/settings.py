@@ -1,13 +1,13 @@
-"""Settings of the example project. Everything specific to a machine comes from environment variables.
+"""Settings of the example project. What differs between machines comes from environment variables.
 
 DATABASE_URL        default: SQLite in var/db.sqlite3; `postgres://user:password@host/name` for PostgreSQL
 DATABASE_POOL_SIZE  maximum number of PostgreSQL connections per ASGI process; default: 10
-REDIS_URL           Redis for the mirror and the cache; without it due jobs come from the database, which is slower
+REDIS_URL           Redis for the mirror and the cache; without it, due jobs are found by polling the database
 CELERY_BROKER_URL   default: REDIS_URL
 SECRET_KEY          default: the content of var/secret_key, which `make run` writes, or a random key per process
 HTTPS               1 in production behind a TLS proxy: secure cookies, HSTS, a redirect from http to https;
                     requires SECRET_KEY in the environment
-METRICS_PORT        port of each worker's metrics for Prometheus; the web process then serves its own at /metrics
+METRICS_PORT        port on which each worker serves metrics for Prometheus; the web process then has them at /metrics
 DEBUG, ALLOWED_HOSTS, TIME_ZONE, LOG_LEVEL, STATIC_ROOT, VAR_DIR, LAKE, SHOP_...: see below
 """
 
@@ -57,7 +57,7 @@ INSTALLED_APPS = [
     "project.shop",
 ]
 
-# All of these are async-capable. A synchronous middleware would hold a thread for each waiting long poll.
+# All of these are async-capable. With a synchronous middleware, each waiting long poll would occupy a thread.
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "servestatic.middleware.ServeStaticMiddleware",
@@ -123,7 +123,7 @@ def database() -> dict:
             "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
         } | config.get("OPTIONS", {})
     else:
-        # A host that drops its packets would hold a process for two minutes. An option in DATABASE_URL is preferred.
+        # Without it, a process waits two minutes for a host that drops packets. DATABASE_URL can set another value.
         config["OPTIONS"] = {"connect_timeout": 3} | config.get("OPTIONS", {})
     return config | persistent_connections(config)
 
@@ -140,8 +140,8 @@ def persistent_connections(config: dict) -> dict:
     if config["ENGINE"] == "django.db.backends.postgresql":
         size = positive_int("DATABASE_POOL_SIZE", "10")
         # timeout: fail a request while its client still waits for the response.
-        # reconnect_timeout: a pool doubles its delay after each failed attempt, so a web process could stay down
-        # twice as long as its database. A pool that gives up early reconnects at the next request.
+        # reconnect_timeout: after this time the pool stops trying, and connects again at the next request. Otherwise it
+        # doubles its delay after each failed attempt, and a web process could be down twice as long as the database.
         pool = {"min_size": min(2, size), "max_size": size, "timeout": 10, "reconnect_timeout": 2}
         options["OPTIONS"] = config.get("OPTIONS", {}) | {"pool": pool}
     return options
@@ -152,10 +152,10 @@ DATABASES = {"default": database()}
 REDIS_URL = env("REDIS_URL")
 DELAYTASKS = {
     "REDIS_URL": REDIS_URL or None,
-    "LAKE": env("LAKE") or str(VAR / "lake"),  # archive of `manage.py delaytasks pipeline`
-    # Workers serve metrics for Prometheus on this port, and the web process at /metrics; needs prometheus-client.
+    "LAKE": env("LAKE") or str(VAR / "lake"),  # folder of the data pipeline
+    # Each worker serves metrics for Prometheus on this port, and the web process at /metrics. Needs prometheus-client.
     "METRICS_PORT": positive_int("METRICS_PORT", "0") if env("METRICS_PORT") else 0,
-    # A service in another language, which asks customers for reviews, consumes this topic over HTTP.
+    # A program in another language consumes this topic over HTTP and asks customers for reviews.
     "TOPICS": {"review.ask": {"ttr": 30, "max_attempts": 5}},
 }
 
@@ -183,7 +183,7 @@ CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = False
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_RESULT_BACKEND = None
 CELERY_TIMEZONE = "UTC"
-CELERY_WORKER_HIJACK_ROOT_LOGGER = False  # workers use LOGGING below as well
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False  # workers use LOGGING below, too
 
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": f"django.contrib.auth.password_validation.{name}"}
@@ -197,15 +197,15 @@ AUTH_PASSWORD_VALIDATORS = [
 
 # The language comes from a cookie, set in the header of the shop or the admin, or from Accept-Language.
 LANGUAGE_CODE = "en"
-LANGUAGES = [("en", "English"), ("zh-hans", "简体中文")]  # each name in its own language
+LANGUAGES = [("en", "English"), ("zh-hans", "简体中文")]  # each language is named in itself
 LANGUAGE_COOKIE_SAMESITE, LANGUAGE_COOKIE_HTTPONLY = "Lax", True
 USE_I18N = True
 USE_TZ = True
 TIME_ZONE = env("TIME_ZONE", "UTC")
 
 STATIC_URL = "static/"
-STATIC_ROOT = env("STATIC_ROOT") or None  # to serve collected files, set it and run collectstatic
-SERVESTATIC_USE_FINDERS = not STATIC_ROOT  # without STATIC_ROOT, serve files from the apps
+STATIC_ROOT = env("STATIC_ROOT") or None  # if it is set, run collectstatic; the files are served from there
+SERVESTATIC_USE_FINDERS = not STATIC_ROOT  # otherwise the files are served from the apps
 
 LOGGING = {
     "version": 1,
@@ -213,13 +213,13 @@ LOGGING = {
     "formatters": {"line": {"format": "%(asctime)s %(levelname)-7s %(name)s: %(message)s"}},
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["console"], "level": env("LOG_LEVEL", "INFO")},
-    # At INFO these loggers write two lines per task. Tasks run every second, so all other messages would be hidden.
+    # At INFO these loggers write two lines per task. Tasks run every second, so other messages would be hard to find.
     "loggers": {name: {"level": "WARNING"} for name in ("celery.worker.strategy", "celery.app.trace")},
 }
 
 
 def durations(name: str, default: str) -> list[float]:
-    """Return an environment variable as a list of seconds; commas separate them. Raises ImproperlyConfigured."""
+    """Return an environment variable, such as "5,30,120", as a list of seconds. Raises ImproperlyConfigured."""
     try:
         seconds = [float(part) for part in env(name, default).split(",")]
     except ValueError:
