@@ -16,7 +16,7 @@ from ...conf import Settings
 from ...exceptions import MirrorDown
 from ..base import RESEND_MS, CallResult, Entry, Promotion, Reservation, Settlement
 from . import client as clients
-from .keys import Keys, job_id_of, member
+from .keys import Keys, ids_in_order, member
 from .lock import Lock
 from .scripts import Scripts, decode_score
 
@@ -166,8 +166,8 @@ class Mirror:
     def _reserve(self, topic: str, buckets: Iterable[int], count: int, now_ms: int, until_ms: int) -> Reservation:
         keys = [key for b in buckets for key in (self.keys.ready(b, topic), self.keys.due(b))]
         args = [count, until_ms, now_ms, self.keys.channel]
-        due_ms, more, *members = self._redis.ask(lambda c: self._scripts.one(c, "reserve", keys, args))
-        return Reservation([job_id_of(each) for each in members], int(due_ms), bool(int(more)))
+        due_ms, more, entries = self._redis.ask(lambda c: self._scripts.one(c, "reserve", keys, args))
+        return Reservation(ids_in_order(entries), int(due_ms), bool(int(more)))
 
     def take_slot(self, topic: str, token: str, now_ms: int, until_ms: int, limit: int) -> bool:
         """Take or renew one of the topic's `limit` run slots. Return False if all are taken."""

@@ -4,6 +4,7 @@ The number of buckets is part of the tag: if the setting changes, all keys are n
 and rebuilds it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -84,5 +85,7 @@ def member(job_id: int, topic: str) -> str:
     return f"{job_id}:{topic}"
 
 
-def job_id_of(member: str) -> int:
-    return int(member.partition(":")[0])
+def ids_in_order(entries: Sequence[str]) -> list[int]:
+    """Return the job ids of [member, score, member, score, ...], by score and then by id."""
+    ids = (int(each.partition(":")[0]) for each in entries[::2])
+    return [job_id for _, job_id in sorted(zip(map(float, entries[1::2]), ids, strict=True))]

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from delaytasks.mirror.base import Promotion
-from delaytasks.mirror.redis.keys import Keys, member
+from delaytasks.mirror.redis.keys import Keys, ids_in_order, member
 from delaytasks.mirror.redis.scripts import Scripts, decode_score
 from delaytasks.states import AGE_MS
 
@@ -118,10 +118,10 @@ class Bucket:
         self, now: int, count: int = 10, until: int = NOW + GRACE, *, topic: str = TOPIC
     ) -> tuple[int, list[int]]:
         """Return when all of them are due, and their ids."""
-        due_ms, _, *members = self.call(
+        due_ms, _, entries = self.call(
             "reserve", [self.keys.ready(0, topic), self.due_key], [count, until, now, self.keys.channel]
         )
-        return int(due_ms), [int(name.partition(":")[0]) for name in members]
+        return int(due_ms), ids_in_order(entries)
 
     def take_slot(self, token: str, now: int = NOW, until: int = NOW + 30_000, *, limit: int = 1) -> int:
         return self.call(

@@ -9,7 +9,7 @@
 -- ARGV[2]     ms      until: the end of the reservation
 -- ARGV[3]     ms      now
 -- ARGV[4]     string  channel to notify when the earliest due time becomes earlier
--- RETURN      {when all of them are due, 1 if more are ready else 0, member, ...}, the members by score and id
+-- RETURN      {when all of them are due, 1 if more are ready else 0, {member, score, member, score, ...}}
 local count, until_ms, now, channel = math.min(tonumber(ARGV[1]), 1000), ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local page, due_ms, next_due = math.ceil(math.max(count, 0) * 2 / #KEYS) + 8, now, math.huge
 local buckets, reserved, more = {}, {}, 0
@@ -41,13 +41,13 @@ local function find()
     buckets[#buckets + 1] = bucket
   end
   local first = buckets[1]
-  while #reserved < count do
+  while #reserved < 2 * count do
     for _, bucket in ipairs(buckets) do
       first = bucket.score < first.score and bucket or first
     end
     if first.score == math.huge then return end
     local member, entries = first.page[first.i - 1], first.entries
-    reserved[#reserved + 1] = { first.score, tonumber(string.match(member, '^%d+')), member }
+    reserved[#reserved + 1], reserved[#reserved + 2] = member, first.page[first.i]
     first.members[#first.members + 1] = member
     entries[#entries + 1], entries[#entries + 2] = delayed_score(until_ms, first.priority), member
     advance(first)
@@ -71,9 +71,4 @@ for _, bucket in ipairs(buckets) do
   end
   more = math.max(more, redis.call('EXISTS', bucket.ready))
 end
-table.sort(reserved, function(one, other) return one[1] < other[1] or (one[1] == other[1] and one[2] < other[2]) end)
-local answer = { string.format('%.0f', due_ms), more }
-for i, job in ipairs(reserved) do
-  answer[i + 2] = job[3]
-end
-return answer
+return { string.format('%.0f', due_ms), more, reserved }

@@ -20,7 +20,7 @@ local function decode(score)
 end
 
 local function delayed_score(due, priority)
-  return due - priority / 64
+  return priority > 0 and due - priority / 64 or due
 end
 
 local function ready_score(due, priority)
