@@ -148,7 +148,9 @@ class IntegerField(DocumentedField):
     def json_schema(self) -> dict[str, Any]:
         limits = {"minimum": self.minimum, "maximum": self.maximum}
         schema = {name: int(resolve_limit(limit)) for name, limit in limits.items() if limit is not None}
-        return {"type": "integer", **schema}
+        # Without a format, generated clients in Go, Java and C# use 32 bits.
+        width = {} if schema.get("maximum", MAX_ID) < 2**31 else {"format": "int64"}
+        return {"type": "integer", **width, **schema}
 
     def to_internal_value(self, data: Any) -> int:
         if self.from_query and isinstance(data, str) and re.fullmatch(r"-?[0-9]{1,19}", data):
@@ -174,7 +176,8 @@ class SecondsField(DocumentedField):
 
     def json_schema(self) -> dict[str, Any]:
         limits = {"minimum": self.minimum, "maximum": self.maximum}
-        return {"type": "number"} | {name: resolve_limit(limit) for name, limit in limits.items() if limit is not None}
+        schema = {name: resolve_limit(limit) for name, limit in limits.items() if limit is not None}
+        return {"type": "number", "format": "double", **schema}
 
     def to_internal_value(self, data: Any) -> float:
         if isinstance(data, bool) or not isinstance(data, int | float):

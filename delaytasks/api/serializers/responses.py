@@ -55,7 +55,7 @@ class JobSerializer(serializers.Serializer):
         help_text="How long after its due time the job may begin; null: as the topic's handler says.",
     )
     priority = IntegerField(0, MAX_PRIORITY)
-    attempt = IntegerField(0, help_text="How often the job was reserved.")
+    attempt = IntegerField(0, MAX_ATTEMPT, help_text="How often the job was reserved.")
     failures = IntegerField(0, help_text="Attempts that failed or exceeded their TTR.")
     body = JSONField(
         getter=lambda job, context: context["caller"].shown_body(job.body, job.topic),
@@ -74,7 +74,7 @@ class EventSerializer(serializers.Serializer):
     """An event of a job."""
 
     outcome = ChoiceField(Outcome, "Outcome")
-    attempt = IntegerField(0)
+    attempt = IntegerField(0, MAX_ATTEMPT)
     at = DateTimeField(getter=lambda event, _: from_ms(event.done_ms))
     due_at = DateTimeField(getter=lambda event, _: from_ms(event.due_ms))
     next_due_at = DateTimeField(
