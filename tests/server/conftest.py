@@ -4,6 +4,7 @@
 something have a `fresh_world`.
 """
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -114,6 +115,13 @@ def make_token(here: World) -> Callable[..., str]:
 def api(here: World, make_token: Callable[..., str]) -> Api:
     """A client whose token has every right on every topic."""
     return Api(here.port, make_token({"*": EVERYTHING}))
+
+
+@pytest.fixture(scope="session")
+def go_env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of Go's compiler: a cache of this session's, and no network."""
+    home = tmp_path_factory.mktemp("go")
+    return {"PATH": os.environ["PATH"], "HOME": str(home), "GOCACHE": str(home / "cache"), "GOPROXY": "off"}
 
 
 @pytest.hookimpl(wrapper=True)

@@ -83,14 +83,13 @@ def example_in(language: str, request: pytest.FixtureRequest, env: dict[str, str
 
 
 @pytest.fixture(scope="session")
-def built_in_go(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built_in_go(go_env: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The compiled example in Go."""
-    directory = tmp_path_factory.mktemp("go")
-    env = {"PATH": os.environ["PATH"], "HOME": str(directory), "GOCACHE": str(directory / "cache"), "GOPROXY": "off"}
-    build = ["go", "build", "-o", str(directory / "consume"), "consume.go"]
-    done = subprocess.run(build, cwd=EXAMPLES, env=env, capture_output=True, text=True)
+    program = tmp_path_factory.mktemp("example") / "consume"
+    build = ["go", "build", "-o", str(program), "consume.go"]
+    done = subprocess.run(build, cwd=EXAMPLES, env=go_env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return directory / "consume"
+    return program
 
 
 @pytest.fixture(params=LANGUAGES)
