@@ -186,7 +186,7 @@ openapi: $(VENV)/.stamp-dev ## generate docs/openapi.yaml
 	@mv $(VENV)/openapi.yaml docs/openapi.yaml
 
 .PHONY: clients
-clients: $(VENV)/.stamp-dev ## generate typed clients of the HTTP API into var/clients: Python, and TypeScript by npm
+clients: $(VENV)/.stamp-dev ## generate typed clients of the HTTP API into var/clients: Python, TypeScript, PHP and Go
 	@$(VENV_PYTHON) .ci/clients.py
 
 .PHONY: lifecycle

@@ -1,5 +1,6 @@
-"""`make clients` on a machine without node, or without a network."""
+"""`make clients` on a machine without node, PHP or Go, or without a network."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -10,10 +11,29 @@ from tests.support import ci_scripts
 clients = ci_scripts.load("clients")
 
 
-def test_without_node_the_reason_and_the_cure_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("language", "cure"),
+    {
+        "TypeScript": "node is not installed: apt-get install nodejs npm",
+        "PHP": "php is not installed: apt-get install php-cli php-mbstring php-guzzlehttp-guzzle",
+        "Go": "go is not installed: apt-get install golang-go",
+    }.items(),
+)
+def test_without_a_program_the_reason_and_the_cure_are_named(
+    language: str, cure: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(shutil, "which", lambda program: None)
-    with pytest.raises(clients.Missing, match="node is not installed: apt-get install nodejs npm"):
-        clients.typescript(tmp_path)
+    with pytest.raises(clients.Missing, match=cure):
+        clients.GENERATORS[language](tmp_path)
+
+
+def test_php_without_guzzle_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    php = tmp_path / "php"
+    php.write_text("#!/bin/sh\nexit 1\n")
+    php.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(clients.Missing, match="PHP has no Guzzle or no mbstring: apt-get install php-cli"):
+        clients.php(tmp_path)
 
 
 @pytest.fixture

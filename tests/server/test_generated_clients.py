@@ -25,6 +25,26 @@ MISSPELT = {
     "made.result": "made.results",
     ".job_id}": ".id}",
 }
+MISSPELT_IN_GO = {
+    "SetDelaySeconds": "SetDelaySecs",
+    "SetWaitSeconds": "SetWaitSecs",
+    "made.Result": "made.Results",
+    "GetJobId": "GetId",
+}
+# PHP reports a wrong use when it runs it: one copy of the example for each, and what PHP says.
+WRONG_IN_PHP = {
+    "setDelaySeconds(1)": ("setDelaySecs(1)", "undefined method Delaytasks\\Model\\NewJob::setDelaySecs()"),
+    "setDelaySeconds(1": ("setDelaySeconds('1'", "must be of type ?float, string given"),
+    "setWaitSeconds": ("setWaitSecs", "undefined method Delaytasks\\Model\\Reserve::setWaitSecs()"),
+    "getResult": ("getResults", "undefined method Delaytasks\\Model\\MadeJob::getResults()"),
+    "getJobId": ("getId", "undefined method Delaytasks\\Model\\LiveProblem::getId()"),
+}
+EXAMPLES = {
+    "python": [sys.executable, "rest.py"],
+    "typescript": ["node", "rest.js"],
+    "php": ["php", "rest.php"],
+    "go": ["./rest"],
+}
 MYPY_INI = """\
 [mypy]
 strict = true
@@ -41,13 +61,31 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+def generated(language: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    try:
+        return clients.GENERATORS[language](tmp_path_factory.mktemp("clients"))
+    except clients.Missing as reason:
+        request.config.stash[not_run].add(f"the typed client in {language}, because {reason}")
+        pytest.skip(str(reason))
+
+
 @pytest.fixture(scope="module")
 def typescript(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    try:
-        return clients.typescript(tmp_path_factory.mktemp("clients"))
-    except clients.Missing as reason:
-        request.config.stash[not_run].add(f"the typed client in TypeScript, because {reason}")
-        pytest.skip(str(reason))
+    return generated("TypeScript", request, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def php(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return generated("PHP", request, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def go(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, go_env: dict[str, str]) -> Path:
+    """The generated package with the compiled example, which imports no other module than the standard library."""
+    directory = generated("Go", request, tmp_path_factory)
+    done = run(["go", "build", "-o", "rest", "rest.go"], directory, go_env)
+    assert done.returncode == 0, done.stderr
+    return directory
 
 
 @pytest.fixture(scope="module")
@@ -59,11 +97,11 @@ def compiled(typescript: Path) -> tuple[set[str], set[str], str]:
     return wrong, {f"{file}:{line}" for file, line in errors}, done.stdout
 
 
-def write_wrong_copy(example: Path) -> set[str]:
+def write_wrong_copy(example: Path, misspellings: dict[str, str] = MISSPELT) -> set[str]:
     """Write wrong.* beside the example. Return the places of what is wrong: {"wrong.py:30", ...}."""
     text = example.read_text()
     wrong = text
-    for name, misspelt in MISSPELT.items():
+    for name, misspelt in misspellings.items():
         assert wrong.count(name) == 1, f"{name} is {wrong.count(name)} times in {example}"
         wrong = wrong.replace(name, misspelt)
     copy = example.with_stem("wrong")
@@ -90,16 +128,46 @@ def test_tsc_reports_exactly_the_wrong_uses_in_typescript(compiled: tuple[set[st
     assert len(wrong) == len(MISSPELT)
 
 
-@pytest.mark.parametrize("language", ["python", "typescript"])
+def test_compiler_reports_exactly_the_wrong_uses_in_go(go: Path, go_env: dict[str, str]) -> None:
+    wrong = write_wrong_copy(go / "rest.go", MISSPELT_IN_GO)
+    done = run(["go", "build", "wrong.go"], go, go_env)
+    assert set(re.findall(r"^\./(\S+:\d+):\d+: ", done.stderr, re.MULTILINE)) == wrong, done
+    assert len(wrong) == len(MISSPELT_IN_GO)
+
+
+def test_every_generated_php_file_loads(php: Path) -> None:
+    files = sorted(str(path) for path in (php / "delaytasks").rglob("*.php"))
+    program = 'require "vendor/autoload.php"; foreach (array_slice($argv, 1) as $file) { require_once $file; }'
+    done = run(["php", "-d", "display_errors=stderr", "-r", program, *files], php)
+    assert (done.returncode, done.stderr) == (0, ""), done
+    assert len(files) > 50
+
+
+@pytest.fixture
+def env(here: World, topic: str, make_token: Callable[..., str]) -> dict[str, str]:
+    """The environment of an example."""
+    token = make_token({topic: EVERYTHING})
+    url = f"{here.url}/api/queue/"
+    return {"DELAYTASKS_URL": url, "DELAYTASKS_TOKEN": token, "TOPIC": topic, "PATH": os.environ["PATH"]}
+
+
+@pytest.mark.parametrize("right", WRONG_IN_PHP)
+def test_php_refuses_each_wrong_use(right: str, php: Path, env: dict[str, str]) -> None:
+    wrong, error = WRONG_IN_PHP[right]
+    write_wrong_copy(php / "rest.php", {right: wrong})
+    done = run(["php", "-d", "display_errors=stderr", "-d", "log_errors=0", "wrong.php", "order:1042"], php, env)
+    assert done.returncode == 255, done
+    assert error in done.stderr
+
+
+@pytest.mark.parametrize("language", EXAMPLES)
 def test_example_takes_a_job_from_its_creation_to_its_end(
-    language: str, request: pytest.FixtureRequest, here: World, topic: str, make_token: Callable[..., str]
+    language: str, request: pytest.FixtureRequest, topic: str, env: dict[str, str]
 ) -> None:
     directory: Path = request.getfixturevalue(language)
     if language == "typescript":
         request.getfixturevalue("compiled")
-    command = {"python": [sys.executable, "rest.py"], "typescript": ["node", "rest.js"]}[language]
-    env = {"DELAYTASKS_URL": f"{here.url}/api/queue/", "DELAYTASKS_TOKEN": make_token({topic: EVERYTHING})}
-    done = run([*command, "order:1042"], directory, env | {"TOPIC": topic, "PATH": os.environ["PATH"]})
+    done = run([*EXAMPLES[language], "order:1042"], directory, env)
     job = Job.objects.get(topic=topic)
     assert (done.stdout.splitlines(), done.stderr) == (
         [

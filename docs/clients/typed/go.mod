@@ -1,0 +1,3 @@
+module delaytasks-rest-example
+
+go 1.19
