@@ -67,8 +67,8 @@ def _forward_to_row(using: str, topic: str, target: Any) -> Any:
 def _make_firings(using: str) -> None:
     from .recurrence import maker, series
 
-    maker.pass_if_rested(using)
-    series.pass_if_rested(using)
+    maker.make_due_throttled(using)
+    series.delete_ended_throttled(using)
 
 
 def _start_series(using: str, new: Any) -> Any:

@@ -117,7 +117,7 @@ def find_upcoming(using: str, topic: str, prefix: str, now_ms: int) -> list[tupl
     return [(job_id, key, due_ms) for job_id, key, due_ms in found if key.startswith(prefix)]  # LIKE ignores case
 
 
-def forget_runs(using: str) -> None:
+def delete_orphaned_runs(using: str) -> None:
     """Delete the rows of ScheduleRun whose schedule is gone, but not those that running handlers have locked."""
     d = dialects.get_dialect(using)
     dialects.run(using, f"""

@@ -55,13 +55,13 @@ def is_firing(key: str) -> bool:
     return _FIRING.fullmatch(key) is not None
 
 
-class Instead(NamedTuple):
+class Decision(NamedTuple):
     """The result of a job whose handler is not called, as if the handler had returned it."""
 
     result: Any
 
 
-def decide(job: "RunningJob") -> Instead | None:
+def decide(job: "RunningJob") -> Decision | None:
     """Return None if the handler is to be called, otherwise the result to use instead."""
     match = _FIRING.fullmatch(job.key)
     if match is None:
@@ -73,11 +73,11 @@ def decide(job: "RunningJob") -> Instead | None:
     reason = _missed(row, job, match["label"])
     if not reason and row.running != "allow" and _occupied(row, job):
         if row.running == "queue" or not _may_be_skipped(row, job, match["label"]):
-            return Instead(Snooze(QUEUE_SECONDS))
+            return Decision(Snooze(QUEUE_SECONDS))
         reason = "running"
     if reason or job.attempt == 1:
         _notify_observers(Run(row.name, row.series_key is not None, max(0, job.reserved_ms - job.due_ms), reason))
-    return Instead(end_as_skipped(job, reason)) if reason else None
+    return Decision(end_as_skipped(job, reason)) if reason else None
 
 
 class Run(NamedTuple):

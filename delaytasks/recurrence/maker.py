@@ -33,7 +33,7 @@ MOST_SECONDS = 1.0  # of one pass of the guard's loop
 _passed: dict[str, float] = {}  # alias -> monotonic time of this process's last pass
 
 
-def pass_if_rested(using: str) -> None:
+def make_due_throttled(using: str) -> None:
     """Make the jobs that are due, at most every five seconds in a process. Called by the guard's loop."""
     if time.monotonic() - _passed.get(using, -REST_SECONDS) >= REST_SECONDS:
         _passed[using] = time.monotonic()

@@ -145,15 +145,15 @@ def _first_job(using: str, topic: str, key: str) -> "Job | None":
     return get_job(using, jobs[0][1]) if jobs else None
 
 
-def pass_if_rested(using: str) -> None:
+def delete_ended_throttled(using: str) -> None:
     """Delete the rows of series that ended a day ago and of deleted schedules, at most every ten minutes."""
     if time.monotonic() - _passed.get(using, -REST_SECONDS) >= REST_SECONDS:
         _passed[using] = time.monotonic()
-        forget_ended(using)
-        sql.forget_runs(using)
+        delete_ended(using)
+        sql.delete_orphaned_runs(using)
 
 
-def forget_ended(using: str) -> None:
+def delete_ended(using: str) -> None:
     """Delete the rows of series whose last job was due a day ago."""
     before = databases.now(using) - KEPT
     series.delete_matching(using, ended=True, problem="", made_until__lt=before)

@@ -210,11 +210,11 @@ def test_schedules_with_second_grain_do_not_wait_for_a_herd(db_clock, monkeypatc
     monkeypatch.setattr(maker, "PAGE", 2)
     monkeypatch.setattr(maker, "MOST_SECONDS", 0.0)
     monkeypatch.setattr(maker, "_passed", {})
-    maker.pass_if_rested("default")
+    maker.make_due_throttled("default")
     number = next(n for n, ids in enumerate(made) if set(ids) <= {row.pk for row in herd})
     assert made[number:] == [[row.pk for row in herd[:2]]]
     assert {pk for ids in made[:number] for pk in ids} == {row.pk for row in frequent}
-    maker.pass_if_rested("default")  # goes on at once
+    maker.make_due_throttled("default")  # goes on at once
     assert made[-1] == [herd[2].pk]
 
 

@@ -306,7 +306,7 @@ def test_what_deleted_schedules_leave_is_deleted_and_what_is_missing_is_added(de
     define("deleted")
     define()
     schedules.delete(schedules.find("deleted"))
-    sql.forget_runs("default")
+    sql.delete_orphaned_runs("default")
     assert ScheduleRun.objects.get().schedule == schedules.find("tick")
     ScheduleRun.objects.all().delete()
     run_until(stage, db_clock, START + timedelta(minutes=10))
@@ -401,11 +401,11 @@ def test_a_series_that_ended_is_forgotten_after_a_day(runs, stage, db_clock, mon
     schedule("tick", KEY, period=5, repeat=1)
     schedule("tick", "endless", period=60, repeat=None)
     run_until(stage, db_clock, START + timedelta(minutes=1), step_seconds=5)
-    series.forget_ended("default")
+    series.delete_ended("default")
     assert Schedule.objects.count() == 2
     db_clock.advance(seconds=86_500)
     monkeypatch.setattr(series, "_passed", {})
-    series.pass_if_rested("default")
+    series.delete_ended_throttled("default")
     assert [row.series_key for row in Schedule.objects.all()] == ["endless"]
 
 
