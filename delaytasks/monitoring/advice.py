@@ -19,7 +19,7 @@ def runbook(section: str = "") -> str:
     return f"{page}#{section}" if section else page
 
 
-class Wrong(StrEnum):
+class Problem(StrEnum):
     """The problems that the dashboard and the health checks report."""
 
     DATABASE = "database"
@@ -55,61 +55,61 @@ class Advice(NamedTuple):
 
 
 ADVICE = {
-    Wrong.DATABASE: Advice(
+    Problem.DATABASE: Advice(
         "database", gettext_noop("Start the database, check its address, and check that manage.py migrate was run.")
     ),
-    Wrong.WORKERS: Advice(
+    Problem.WORKERS: Advice(
         "workers", gettext_noop("Start a worker. If one runs, read its log, and check its broker and its database.")
     ),
-    Wrong.MOVER: Advice(
+    Problem.MOVER: Advice(
         "mover",
         gettext_noop("Restart the workers: each runs a mover. Without mover threads, start beat and a worker."),
     ),
-    Wrong.BEAT: Advice(
+    Problem.BEAT: Advice(
         "beat",
         gettext_noop("Start beat. If it runs, its messages do not arrive, or all processes of the workers are busy."),
     ),
-    Wrong.READY: Advice(
+    Problem.READY: Advice(
         "ready",
         gettext_noop(
             "Check whether a worker takes jobs of the topic. If one does, add workers or raise the topic's concurrency."
         ),
     ),
-    Wrong.NO_HANDLER: Advice(
+    Problem.NO_HANDLER: Advice(
         "ready",
         gettext_noop("See whether a worker has a handler of the topic. If not, deploy the handler or cancel the jobs."),
     ),
-    Wrong.MIRROR_DOWN: Advice(
+    Problem.MIRROR_DOWN: Advice(
         "mirror",
         gettext_noop("Start Redis and check its address. Until then jobs run from the database, up to 1 s late."),
     ),
-    Wrong.MIRROR_READ_ONLY: Advice(
+    Problem.MIRROR_READ_ONLY: Advice(
         "mirror",
         gettext_noop("If the memory of Redis is full, raise its maxmemory. Until then jobs run up to 1 s late."),
     ),
-    Wrong.MIRROR_DIFFERS: Advice(
+    Problem.MIRROR_DIFFERS: Advice(
         "rebuilt-mirror",
         gettext_noop("No job is lost; the mirror was repaired. If this recurs, see what else writes to this Redis."),
     ),
-    Wrong.MIRROR_NOT_COMPARED: Advice(
+    Problem.MIRROR_NOT_COMPARED: Advice(
         "beat",
         gettext_noop(
             "The mirror was not compared with the database lately. Check whether beat and a worker are running."
         ),
     ),
-    Wrong.SCHEDULES_BEHIND: Advice(
+    Problem.SCHEDULES_BEHIND: Advice(
         "schedules",
         gettext_noop("Workers make the runs of schedules. If workers and mover are ok, read the log of a worker."),
     ),
-    Wrong.SCHEDULES_STOPPED: Advice(
+    Problem.SCHEDULES_STOPPED: Advice(
         "schedules", gettext_noop("Open the schedule: its state says why. Correct its times or its zone, and save it.")
     ),
-    Wrong.PAUSED: Advice("paused-topics", gettext_noop("Jobs wait until somebody resumes the topic.")),
-    Wrong.LATE: Advice("late-jobs", gettext_noop("Add workers, or spread the due times of the jobs.")),
-    Wrong.FAILED: Advice(
+    Problem.PAUSED: Advice("paused-topics", gettext_noop("Jobs wait until somebody resumes the topic.")),
+    Problem.LATE: Advice("late-jobs", gettext_noop("Add workers, or spread the due times of the jobs.")),
+    Problem.FAILED: Advice(
         "failed-attempts", gettext_noop("Read the last errors in the list of jobs, and remove their causes.")
     ),
-    Wrong.DIED: Advice(
+    Problem.DIED: Advice(
         "dead-jobs", gettext_noop("Read the last error of the dead jobs, remove its cause, and retry them.")
     ),
 }

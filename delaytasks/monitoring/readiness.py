@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from django.db import DatabaseError, InterfaceError, connections
 
 from .. import conf, databases, formatting
-from .advice import ADVICE, Wrong
+from .advice import ADVICE, Problem
 from .health import Health, health
 
 SWEEPS_MISSED = 4  # beat counts as failing if this many sweeps in a row are missing
@@ -104,7 +104,7 @@ def _without_database(name: str, using: str, error: str = "") -> Check:
     if name != "database":
         return Check(name, State.UNKNOWN, "the database does not answer", "Repair the database first.")
     message = f"{using} does not answer: {error}" if error else f"{using} does not answer"
-    return Check(name, State.FAILING, message, str(ADVICE[Wrong.DATABASE]))
+    return Check(name, State.FAILING, message, str(ADVICE[Problem.DATABASE]))
 
 
 def _workers(status: Health) -> Check:
@@ -112,7 +112,7 @@ def _workers(status: Health) -> Check:
         return Check("workers", State.OK, "at least one worker is alive")
     ages = [age for age in (status.heartbeat_age_ms, status.sweep_age_ms) if age is not None]
     message = f"no sign of a worker for {formatting.duration(min(ages))}" if ages else "there has been no worker yet"
-    return Check("workers", State.FAILING, message, str(ADVICE[Wrong.WORKERS]))
+    return Check("workers", State.FAILING, message, str(ADVICE[Problem.WORKERS]))
 
 
 def _mover(status: Health) -> Check:
@@ -122,7 +122,7 @@ def _mover(status: Health) -> Check:
         message = "no mover has checked for due jobs yet"
     else:
         message = f"no mover has checked for due jobs for {formatting.duration(status.heartbeat_age_ms)}"
-    return Check("mover", State.FAILING, message, str(ADVICE[Wrong.MOVER]))
+    return Check("mover", State.FAILING, message, str(ADVICE[Problem.MOVER]))
 
 
 def _beat(status: Health) -> Check:
@@ -132,7 +132,7 @@ def _beat(status: Health) -> Check:
         message = "no worker has run the sweep yet"
     else:
         message = f"no worker has run the sweep for {formatting.duration(status.sweep_age_ms)}"
-    return Check("beat", State.FAILING, message, str(ADVICE[Wrong.BEAT]))
+    return Check("beat", State.FAILING, message, str(ADVICE[Problem.BEAT]))
 
 
 def _ready(status: Health) -> Check:
@@ -142,15 +142,15 @@ def _ready(status: Health) -> Check:
     message = f"{waits} (topic {status.oldest_ready_topic})"
     if status.oldest_ready_ms < conf.get().health_ready_seconds * 1000:
         return Check("ready", State.OK, message)
-    return Check("ready", State.FAILING, message, str(ADVICE[Wrong.READY]))
+    return Check("ready", State.FAILING, message, str(ADVICE[Problem.READY]))
 
 
 def _mirror(status: Health) -> Check:
     if status.mirror == "down":
-        return Check("mirror", State.DEGRADED, "Redis does not answer", str(ADVICE[Wrong.MIRROR_DOWN]))
+        return Check("mirror", State.DEGRADED, "Redis does not answer", str(ADVICE[Problem.MIRROR_DOWN]))
     if status.mirror == "read_only":
         message = f"Redis refuses writes: {status.mirror_refusal}"
-        return Check("mirror", State.DEGRADED, message, str(ADVICE[Wrong.MIRROR_READ_ONLY]))
+        return Check("mirror", State.DEGRADED, message, str(ADVICE[Problem.MIRROR_READ_ONLY]))
     return Check("mirror", State.OK, "Redis answers" if status.mirror == "up" else "Redis is not configured")
 
 
@@ -158,11 +158,11 @@ def _schedules(status: Health) -> Check:
     if status.schedules_behind_ms is not None:
         behind = formatting.duration(status.schedules_behind_ms)
         message = f"{status.schedule_behind} is {behind} behind: its next run has not been made"
-        return Check("schedules", State.FAILING, message, str(ADVICE[Wrong.SCHEDULES_BEHIND]))
+        return Check("schedules", State.FAILING, message, str(ADVICE[Problem.SCHEDULES_BEHIND]))
     if status.schedules_stopped:
         names = ", ".join(status.schedules_stopped)
         message = f"schedules stopped by a problem: {names}"
-        return Check("schedules", State.DEGRADED, message, str(ADVICE[Wrong.SCHEDULES_STOPPED]))
+        return Check("schedules", State.DEGRADED, message, str(ADVICE[Problem.SCHEDULES_STOPPED]))
     return Check("schedules", State.OK, "the next runs of all schedules are made")
 
 

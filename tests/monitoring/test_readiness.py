@@ -19,7 +19,7 @@ from delaytasks.exceptions import MirrorDown
 from delaytasks.mirror import connect as connect_mirror
 from delaytasks.models import MirrorMark, Topic
 from delaytasks.monitoring import readiness
-from delaytasks.monitoring.advice import ADVICE, Wrong
+from delaytasks.monitoring.advice import ADVICE, Problem
 from delaytasks.monitoring.readiness import State
 from delaytasks.monitoring.views import metrics
 
@@ -146,7 +146,7 @@ def test_each_check_that_is_not_ok_says_what_to_do_and_has_a_section_in_the_runb
 def test_each_advice_names_a_section_of_the_runbook():
     headings = re.findall(r"^## `?([\w ]+)`?$", (DOCS / "howto/runbook.md").read_text(), re.MULTILINE)
     sections = {heading.lower().replace(" ", "-") for heading in headings}
-    assert set(ADVICE) == set(Wrong)
+    assert set(ADVICE) == set(Problem)
     assert {each.section for each in ADVICE.values()} <= sections
 
 

@@ -11,7 +11,7 @@ from django.utils.translation import ngettext
 from ... import conf
 from ...db.counts import NOTHING, Count, total
 from ...monitoring import health, last_hour, readiness
-from ...monitoring.advice import ADVICE, Wrong
+from ...monitoring.advice import ADVICE, Problem
 from ...monitoring.forecast import Forecast, TopicStatus, TopicStatuses
 from ...monitoring.last_hour import EventCounts, LastHour
 from ...states import Outcome
@@ -26,23 +26,23 @@ MAX_FAILED_RATIO = 0.1  # failed attempts divided by all attempts; the tile show
 
 
 def tile(
-    name: str, label: str, value: str, *notes: str, level: str = PLAIN, url: str = "", wrong: Wrong | None = None
+    name: str, label: str, value: str, *notes: str, level: str = PLAIN, url: str = "", problem: Problem | None = None
 ) -> Json:
     """Return a tile as JSON.
 
     url     the page that lists what the number counts
-    wrong   the problem, if the level is WARNING or ERROR: the tile shows what to do about it
+    problem   given if the level is WARNING or ERROR: the tile shows what to do about it
     """
     level_text = {OK: "", PLAIN: "", WARNING: _("needs attention"), ERROR: _("problem")}[level]
     return {
         "name": name, "label": label, "value": value, "url": url, "notes": [n for n in notes if n],
-        "level": level, "level_text": level_text, "advice": None if wrong is None else _advice(wrong),
+        "level": level, "level_text": level_text, "advice": None if problem is None else _advice(problem),
     }  # fmt: skip
 
 
-def _advice(wrong: Wrong) -> Json:
+def _advice(problem: Problem) -> Json:
     """Return the advice and the runbook's section: a link if RUNBOOK_URL is set, otherwise a path without a link."""
-    advice, is_link = ADVICE[wrong], bool(conf.get().runbook_url)
+    advice, is_link = ADVICE[problem], bool(conf.get().runbook_url)
     return {
         "text": translation.gettext(advice.text),
         "runbook": _("Runbook") if is_link else advice.address,
@@ -70,8 +70,8 @@ def status_tiles(all_statuses: TopicStatuses, view_url: ViewUrl, topic: str = ""
         return number(total([*counts, Count(0, all_statuses.complete)]))
 
     ready = sum_of(each.ready for each in statuses.values())
-    level, wrong, notes = _waiting(statuses, all_statuses.complete)
-    yield tile("ready", _("Due and waiting"), ready, *notes, scope, level=level, url=jobs("ready"), wrong=wrong)
+    level, problem, notes = _waiting(statuses, all_statuses.complete)
+    yield tile("ready", _("Due and waiting"), ready, *notes, scope, level=level, url=jobs("ready"), problem=problem)
     running = sum_of(Count(each.reserved) for each in statuses.values())
     yield tile("reserved", _("Running"), running, scope, url=jobs("reserved"))
     dead = sum_of(each.dead for each in statuses.values())
@@ -80,11 +80,11 @@ def status_tiles(all_statuses: TopicStatuses, view_url: ViewUrl, topic: str = ""
     if paused:
         topics, many = view_url("admin:delaytasks_topic_changelist"), number(Count(len(paused), all_statuses.complete))
         notes = [names(paused), scope]
-        yield tile("paused", _("Paused topics"), many, *notes, level=WARNING, url=topics, wrong=Wrong.PAUSED)
+        yield tile("paused", _("Paused topics"), many, *notes, level=WARNING, url=topics, problem=Problem.PAUSED)
 
 
-def _waiting(statuses: dict[str, TopicStatus], complete: bool) -> tuple[str, Wrong | None, list[str]]:
-    """Return (level, wrong, notes) for the tile of the jobs that are due and waiting."""
+def _waiting(statuses: dict[str, TopicStatus], complete: bool) -> tuple[str, Problem | None, list[str]]:
+    """Return (level, problem, notes) for the tile of the jobs that are due and waiting."""
     waiting = {name: each for name, each in statuses.items() if each.oldest_ready_ms is not None}
     oldest = max((each.oldest_ready_ms or 0 for each in waiting.values()), default=None)
     stuck = max((each.oldest_ready_ms or 0 for each in waiting.values() if not each.paused), default=0)
@@ -95,8 +95,8 @@ def _waiting(statuses: dict[str, TopicStatus], complete: bool) -> tuple[str, Wro
     if unknown:
         notes.append(_("no handler here for %(topics)s") % {"topics": names(unknown)})
     if stuck >= SLOW_MS:
-        return (ERROR if stuck >= STUCK_MS else WARNING), Wrong.READY, notes
-    return (WARNING, Wrong.NO_HANDLER, notes) if unknown else (OK, None, notes)
+        return (ERROR if stuck >= STUCK_MS else WARNING), Problem.READY, notes
+    return (WARNING, Problem.NO_HANDLER, notes) if unknown else (OK, None, notes)
 
 
 def _top_topics(statuses: dict[str, TopicStatus], state: str) -> list[str]:
@@ -115,33 +115,33 @@ def health_tiles(status: health.Health) -> Iterator[Json]:
         notes.append(many % {"n": number(status.repaired)})
     if status.rebuilt > 1:  # the first rebuild is the initial fill
         notes.append(_("rebuilt %(n)s times") % {"n": number(status.rebuilt - 1)})
-    level, wrong = _mirror_level(status)
+    level, problem = _mirror_level(status)
     value = {"up": _("up"), "read_only": _("read-only"), "down": _("down"), "off": _("off")}[status.mirror]
-    yield tile("mirror", _("Mirror"), value, *notes, level=level, wrong=wrong)
+    yield tile("mirror", _("Mirror"), value, *notes, level=level, problem=problem)
 
 
-def _mirror_level(status: health.Health) -> tuple[str, Wrong | None]:
-    """Return the level of the mirror's tile, and what is wrong."""
+def _mirror_level(status: health.Health) -> tuple[str, Problem | None]:
+    """Return the level of the mirror's tile, and its problem."""
     if status.mirror == "down":
-        return ERROR, Wrong.MIRROR_DOWN
+        return ERROR, Problem.MIRROR_DOWN
     if status.mirror == "read_only":
-        return ERROR, Wrong.MIRROR_READ_ONLY
+        return ERROR, Problem.MIRROR_READ_ONLY
     if status.mirror == "off":
         return PLAIN, None
     if status.differences:
-        return WARNING, Wrong.MIRROR_DIFFERS
+        return WARNING, Problem.MIRROR_DIFFERS
     is_old = (status.audit_age_ms or 0) > AUDITS_MISSED * conf.get().audit_seconds * 1000
-    return (WARNING, Wrong.MIRROR_NOT_COMPARED) if is_old else (OK, None)
+    return (WARNING, Problem.MIRROR_NOT_COMPARED) if is_old else (OK, None)
 
 
 def _mover_tile(status: health.Health) -> Json:
     if status.heartbeat_age_ms is None:
         note = _("no beat or worker has checked for due jobs yet")
-        return tile("mover", _("Mover"), _("none yet"), note, level=ERROR, wrong=Wrong.WORKERS)
+        return tile("mover", _("Mover"), _("none yet"), note, level=ERROR, problem=Problem.WORKERS)
     checked = _("last check %(span)s ago") % {"span": span(status.heartbeat_age_ms)}
     if status.moving:
         return tile("mover", _("Mover"), _("alive"), checked, level=OK)
-    return tile("mover", _("Mover"), _("silent"), checked, level=ERROR, wrong=Wrong.MOVER)
+    return tile("mover", _("Mover"), _("silent"), checked, level=ERROR, problem=Problem.MOVER)
 
 
 def _beat_tile(status: health.Health) -> Json:
@@ -153,7 +153,7 @@ def _beat_tile(status: health.Health) -> Json:
         value, note = _("none yet"), _("no worker has run the sweep yet")
     else:
         value, note = _("silent"), _("last sweep %(span)s ago") % {"span": span(status.sweep_age_ms)}
-    return tile("beat", _("Beat"), value, note, level=ERROR, wrong=Wrong.BEAT)
+    return tile("beat", _("Beat"), value, note, level=ERROR, problem=Problem.BEAT)
 
 
 def schedule_tiles(problems: health.ScheduleProblems, view_url: ViewUrl) -> Iterator[Json]:
@@ -161,10 +161,10 @@ def schedule_tiles(problems: health.ScheduleProblems, view_url: ViewUrl) -> Iter
     url = view_url("admin:delaytasks_schedule_changelist")
     if problems.behind_ms is not None:
         value, note = span(problems.behind_ms), _("behind: their next runs have not been made")
-        yield tile("schedules", _("Schedules"), value, note, level=ERROR, url=url, wrong=Wrong.SCHEDULES_BEHIND)
+        yield tile("schedules", _("Schedules"), value, note, level=ERROR, url=url, problem=Problem.SCHEDULES_BEHIND)
     elif problems.stopped:
         value, note = _("stopped"), names(problems.stopped)
-        yield tile("schedules", _("Schedules"), value, note, level=WARNING, url=url, wrong=Wrong.SCHEDULES_STOPPED)
+        yield tile("schedules", _("Schedules"), value, note, level=WARNING, url=url, problem=Problem.SCHEDULES_STOPPED)
 
 
 def _audit_note(status: health.Health) -> str:
@@ -195,13 +195,15 @@ def hour_tiles(hour: LastHour, topics: Collection[str] | None) -> Iterator[Json]
     yield tile("finished", _("Finished, last hour"), number(finished), rate, known)
     yield _late_tile(tally)
     failed = sum(tally.outcomes[outcome] for outcome in (Outcome.FAILED, Outcome.EXPIRED))
-    level, wrong = (WARNING, Wrong.FAILED) if failed > MAX_FAILED_RATIO * (failed + finished) else (PLAIN, None)
+    level, problem = (WARNING, Problem.FAILED) if failed > MAX_FAILED_RATIO * (failed + finished) else (PLAIN, None)
     expired = _("%(number)s exceeded their TTR") % {"number": number(tally.outcomes[Outcome.EXPIRED])}
-    yield tile("wrong", _("Failed attempts, last hour"), number(failed), expired, level=level, wrong=wrong)
+    yield tile("wrong", _("Failed attempts, last hour"), number(failed), expired, level=level, problem=problem)
     most = sorted(per_topic.items(), key=lambda pair: -pair[1].outcomes[Outcome.DEAD])
     by_topic = [(name, Count(each.outcomes[Outcome.DEAD])) for name, each in most if each.outcomes[Outcome.DEAD]]
-    level, wrong = (ERROR, Wrong.DIED) if died else (OK, None)
-    yield tile("died", _("Died, last hour"), number(died), topic_counts(by_topic[:MAX_NAMES]), level=level, wrong=wrong)
+    level, problem = (ERROR, Problem.DIED) if died else (OK, None)
+    yield tile(
+        "died", _("Died, last hour"), number(died), topic_counts(by_topic[:MAX_NAMES]), level=level, problem=problem
+    )
 
 
 def _late_tile(tally: EventCounts) -> Json:
@@ -211,5 +213,10 @@ def _late_tile(tally: EventCounts) -> Json:
     level = ERROR if p99 >= STUCK_MS else WARNING if p99 >= SLOW_MS else OK
     half = _("p50 %(half)s, the worst %(worst)s") % {"half": span(p50), "worst": span(tally.worst_ms)}
     return tile(
-        "late", _("Late, p99 of the last hour"), span(p99), half, level=level, wrong=None if level == OK else Wrong.LATE
+        "late",
+        _("Late, p99 of the last hour"),
+        span(p99),
+        half,
+        level=level,
+        problem=None if level == OK else Problem.LATE,
     )
