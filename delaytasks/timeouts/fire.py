@@ -15,7 +15,7 @@ from django.db import DataError, transaction
 
 from ..db import calendar_days, dialects
 from ..handlers import Skip
-from ..worker.attempt import PutBack, RunningJob
+from ..worker.attempt import Defer, RunningJob
 from . import applied, declarations
 from .declarations import Declaration
 from .statements import UNMET, past_sql
@@ -53,7 +53,7 @@ class Fire:
 
 
 def _lock(declaration: Declaration, job: RunningJob) -> Any:
-    """Lock and return the job's row, or None if it is gone. Raises PutBack if others hold its lock for too long."""
+    """Lock and return the job's row, or None if it is gone. Raises Defer if others hold its lock for too long."""
     pk = _pk(declaration, job)
     if pk is None or job.using not in aliases_of(declaration):
         return None
@@ -63,7 +63,7 @@ def _lock(declaration: Declaration, job: RunningJob) -> Any:
         if not declaration.concrete._base_manager.using(job.using).filter(pk=pk).exists():
             return None
         if time.monotonic() > deadline:
-            raise PutBack(delay_ms=LOCKED_RETRY_MS)
+            raise Defer(delay_ms=LOCKED_RETRY_MS)
         time.sleep(STEP_SECONDS)
     return row
 
@@ -85,7 +85,7 @@ class _Facts(NamedTuple):
 
 
 def _reason_to_skip(declaration: Declaration, pk: Any, job: RunningJob) -> str | None:
-    """Return None if the job is to run, otherwise the reason to skip it. Raises PutBack if it is to run later."""
+    """Return None if the job is to run, otherwise the reason to skip it. Raises Defer if it is to run later."""
     if declaration.calendar is not None:
         calendar_days.refresh(declaration.calendar.name)  # read the days that staff have just changed
     facts = _facts(declaration, pk, job)
@@ -97,11 +97,11 @@ def _reason_to_skip(declaration: Declaration, pk: Any, job: RunningJob) -> str |
     if not is_applied:
         delay_ms = _not_applied_delay_ms(facts)
         if delay_ms > 0:
-            raise PutBack(delay_ms=delay_ms)
+            raise Defer(delay_ms=delay_ms)
         return None
     if facts.past:
         return PAST
-    raise PutBack(declared_ms=facts.wanted_ms)
+    raise Defer(declared_ms=facts.wanted_ms)
 
 
 def _not_applied_delay_ms(facts: _Facts) -> int:

@@ -21,7 +21,7 @@ from . import ttr
 from .completion import Completed, Completion, complete, completing_transaction
 
 
-class PutBack(Exception):
+class Defer(Exception):
     """Raised instead of calling a handler: the job is delayed again. The attempt has no event and counts no failure.
 
     delay_ms      from now until the next attempt

@@ -135,8 +135,8 @@ class Candidates:
         claimed = transitions.find_claimed(self.using, ids, self.worker)
         return RunningJob(claimed, self.using, self.worker) if claimed else None
 
-    def give_back(self) -> None:
-        """Make the remaining reserved jobs ready again at once."""
+    def unreserve(self) -> None:
+        """Make the jobs that are reserved in the mirror but were not claimed ready again at once."""
         self._settle_misses()
         now_ms = databases.now_ms(self.using)
         ids, self.ids = self.ids, []
@@ -232,15 +232,15 @@ def _end_unrunnable(using: str, held: list[RunningJob]) -> list[RunningJob]:
             logger.warning("%r was not ended: %s", completion.held, error)
         except (DatabaseError, InterfaceError) as error:  # the other claimed jobs must still be run
             logger.warning("%r was not ended, it is tried again: %s", completion.held, error)
-            _hand_back(using, completion.held)
+            _unclaim(using, completion.held)
     ended = [completion.held for completion in unrunnable]
     return [attempt for attempt in held if attempt not in ended]
 
 
-def _hand_back(using: str, held: RunningJob) -> None:
+def _unclaim(using: str, held: RunningJob) -> None:
     """Make a job that could not be ended ready again. Its due time does not change, so that it remains expired."""
     try:
-        transitions.hand_back(using, [(held.id, held.attempt)])
+        transitions.unclaim(using, [(held.id, held.attempt)])
     except (DatabaseError, InterfaceError) as error:
         logger.warning("%r stays claimed until its TTR ends: %s", held, error)
         return

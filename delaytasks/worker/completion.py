@@ -313,13 +313,13 @@ def _call_on_dead(using: str, job: Any) -> None:
         raise _OnDeadBrokeTransaction(job.id)
 
 
-def put_back(using: str, held: Any, *, delay_ms: int, declared_ms: int | None) -> None:
-    """Delay a held job again, because its handler is not to be called now. Raises LeaseLost.
+def defer(using: str, held: Any, *, delay_ms: int, declared_ms: int | None) -> None:
+    """Delay a claimed job again without calling its handler now. Raises LeaseLost.
 
-    delay_ms, declared_ms   as in worker.attempt.PutBack
+    delay_ms, declared_ms   as in worker.attempt.Defer
     """
     with transaction.atomic(using):
-        found = transitions.put_back(using, held.id, held.attempt, delay_ms=delay_ms, declared_ms=declared_ms)
+        found = transitions.defer(using, held.id, held.attempt, delay_ms=delay_ms, declared_ms=declared_ms)
         if found is None:
             raise LeaseLost(f"{held!r} is lost: its TTR passed and the job was taken back.")
         due_ms, done_ms = found

@@ -17,7 +17,7 @@ from ..handlers import Finished, Handler, Polled, Retry, Skip, Snooze
 from ..jobs.context import running_jobs
 from ..outcomes import ErrorCode
 from ..states import Outcome
-from .attempt import PutBack, RunningJob
+from .attempt import Defer, RunningJob
 from .claim import Candidates
 from .completion import (
     Completed,
@@ -27,8 +27,8 @@ from .completion import (
     complete,
     complete_and_claim,
     completing_transaction,
+    defer,
     expire,
-    put_back,
     remove_entries,
     take_back,
 )
@@ -120,8 +120,8 @@ class Executor:
         except LeaseLost as error:
             tracing.failed(error, format_error)
             self.note_lost(error)
-        except PutBack as error:
-            self.put_back(attempt, error)
+        except Defer as error:
+            self.defer(attempt, error)
         except BaseException as error:
             self.reraise_if_stopping(error)
             tracing.failed(error, format_error)
@@ -322,9 +322,9 @@ class Executor:
         else:
             self.end_or_note([self.failure(attempt, error)])
 
-    def put_back(self, attempt: RunningJob, error: PutBack) -> None:
+    def defer(self, attempt: RunningJob, error: Defer) -> None:
         try:
-            retry_once(lambda: put_back(self.using, attempt, delay_ms=error.delay_ms, declared_ms=error.declared_ms))
+            retry_once(lambda: defer(self.using, attempt, delay_ms=error.delay_ms, declared_ms=error.declared_ms))
         except LeaseLost as lost:
             self.note_lost(lost)
 

@@ -1,7 +1,7 @@
 """A group: jobs that are claimed together because they share a call or a commit.
 
 With `one_commit` the handler is called with one job after the other. The jobs behind a slow call are claimed, so no
-other run slot could run them. As the thread of the run is busy with that call, another thread hands them back.
+other run slot could run them. As the thread of the run is busy with that call, another thread unclaims them.
 """
 
 import logging
@@ -23,14 +23,14 @@ WAIT_SECONDS = RESERVE_MS / 1000  # how long a job of a group may wait for its c
 class Group:
     """Iterates over the jobs whose handler is called next, in run order.
 
-    begun       the jobs that the iteration has returned
-    hand_back   called with the jobs that have waited for too long, in another thread; must not raise a DatabaseError
+    begun     the jobs that the iteration has returned
+    unclaim   called with the jobs that have waited for too long, in another thread; must not raise a DatabaseError
     """
 
-    def __init__(self, attempts: Sequence[RunningJob], hand_back: Callable[[Sequence[RunningJob]], None]) -> None:
+    def __init__(self, attempts: Sequence[RunningJob], unclaim: Callable[[Sequence[RunningJob]], None]) -> None:
         self.begun: list[RunningJob] = []
         self._waiting = deque(attempts)  # two threads remove from it: popleft() and pop() are atomic
-        self._hand_back = hand_back
+        self._unclaim = unclaim
         self._until = 0.0  # by time.monotonic()
 
     @property
@@ -39,7 +39,7 @@ class Group:
         return list(self._waiting)
 
     def __iter__(self) -> Iterator[RunningJob]:
-        """Yield the first job, and further ones until WAIT_SECONDS after the start of handing_back()."""
+        """Yield the first job, and further ones until WAIT_SECONDS after the start of unclaim_late()."""
         while attempt := _pop(self._waiting.popleft):
             self.begun.append(attempt)
             yield attempt
@@ -61,16 +61,16 @@ class Group:
         self.begun = []
 
     @contextmanager
-    def handing_back(self) -> Iterator[None]:
-        """While the block runs, hand back the jobs that still wait after WAIT_SECONDS.
+    def unclaim_late(self) -> Iterator[None]:
+        """While the block runs, unclaim the jobs that still wait after WAIT_SECONDS.
 
-        Not to be left inside a transaction: a job that the transaction has locked is handed back after its commit.
+        Not to be left inside a transaction: a job that the transaction has locked is unclaimed after its commit.
         """
         self._until = time.monotonic() + WAIT_SECONDS
         if len(self._waiting) < 2:  # the first one is begun at once
             yield
             return
-        timer = threading.Timer(WAIT_SECONDS, self._hand_back_waiting)
+        timer = threading.Timer(WAIT_SECONDS, self._unclaim_waiting)
         timer.daemon = True
         timer.start()
         try:
@@ -80,7 +80,7 @@ class Group:
             if time.monotonic() >= self._until:  # it may have begun
                 timer.join()
 
-    def _hand_back_waiting(self) -> None:
+    def _unclaim_waiting(self) -> None:
         waiting = []
         while len(self._waiting) > (0 if self.begun else 1):  # the first one is begun, however late
             if attempt := _pop(self._waiting.pop):
@@ -88,9 +88,9 @@ class Group:
         if not waiting:
             return
         try:
-            self._hand_back(waiting)
+            self._unclaim(waiting)
         except Exception:  # for example, Redis is down; the guard finds these jobs
-            logger.exception("%s: the mirror was not updated for %s jobs handed back", waiting[0].topic, len(waiting))
+            logger.exception("%s: the mirror was not updated for %s unclaimed jobs", waiting[0].topic, len(waiting))
         finally:
             connections.close_all()  # of this thread
 

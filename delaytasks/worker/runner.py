@@ -150,7 +150,7 @@ class Run:
         self.longest_ttr_ms = handler.ttr_ms  # the longest of a job so far; a job may have its own TTR
         self.pace = _paces.setdefault(self.topic, Pace())
         self.has_more = False
-        self.not_handed_back: Error | None = None  # the error because of which claimed jobs stay claimed
+        self.unclaim_error: Error | None = None  # the error because of which claimed jobs stay claimed
         self.ran = 0
 
     def run(self) -> None:
@@ -184,7 +184,7 @@ class Run:
                 self.work()
             self.has_more = not self.stopping() and bool(self.index.ready_counts([self.topic]))
         finally:
-            self.candidates.give_back()
+            self.candidates.unreserve()
             self.index.free_slot(self.topic, self.token)
 
     def start_another_run(self) -> None:
@@ -271,9 +271,9 @@ class Run:
         finally:
             self.executor.flush_removals()
             claimed = self.executor.pop_next()
-            self.hand_back([claimed] if claimed else [])
-        if self.not_handed_back is not None:  # fail the run, so that the jobs that it still holds are taken back
-            raise self.not_handed_back
+            self.unclaim([claimed] if claimed else [])
+        if self.unclaim_error is not None:  # fail the run, so that the jobs that it still holds are taken back
+            raise self.unclaim_error
         target = BATCH_TARGET_SECONDS if (self.handler.batch or 1) > 1 else TARGET_SECONDS
         target = min(target, self.handler.ttr_ms / 4000)
         self.pace.learn(self.ran - before, time.monotonic() - began, target, conf.get().batch_max)
@@ -297,16 +297,16 @@ class Run:
     def run_group(self, attempts: list[RunningJob]) -> None:
         """Run a group in one call or commit. If that fails, run its jobs one by one, as many as the time allows."""
         self.prepare(attempts)
-        group = Group(attempts, self.hand_back)
+        group = Group(attempts, self.unclaim)
         try:
             if len(attempts) == 1 or not self.run_together(group):
                 self.run_singly(group)
         finally:
-            self.hand_back(group.pop_waiting())
+            self.unclaim(group.pop_waiting())
 
     def run_together(self, group: Group) -> bool:
         """Run the group in one call or commit. Return False if that fails: its jobs are then waiting again."""
-        with nullcontext() if self.handler.batch else group.handing_back():
+        with nullcontext() if self.handler.batch else group.unclaim_late():
             committed = self.executor.run_together(group)
         if committed:
             self.ran += len(group.begun)
@@ -316,7 +316,7 @@ class Run:
         return committed
 
     def run_singly(self, group: Group) -> None:
-        with group.handing_back():
+        with group.unclaim_late():
             for each in group:
                 for attempt in self.renew([each]):
                     self.executor.run_one(attempt)
@@ -343,15 +343,15 @@ class Run:
                 attempt.renewed(leases[attempt.id])
         return [a for a in group if a not in short or a.id in leases]
 
-    def hand_back(self, attempts: Sequence[RunningJob]) -> None:
+    def unclaim(self, attempts: Sequence[RunningJob]) -> None:
         """Make claimed jobs whose handler was not called ready again at once. After an error it is tried once more."""
         if not attempts:
             return
         held = [(attempt.id, attempt.attempt) for attempt in attempts]
         try:
-            ids = try_twice(lambda: transitions.hand_back(self.using, held), self.using)
+            ids = try_twice(lambda: transitions.unclaim(self.using, held), self.using)
         except (DatabaseError, InterfaceError) as error:
-            logger.warning("%s: %s claimed jobs were not handed back: %s", self.topic, len(attempts), error)
-            self.not_handed_back = error
+            logger.warning("%s: %s claimed jobs were not made ready again: %s", self.topic, len(attempts), error)
+            self.unclaim_error = error
             return
         self.index.settle(Settlement(a.id, a.topic, a.entry_ms, a.due_ms) for a in attempts if a.id in ids)

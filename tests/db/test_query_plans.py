@@ -101,7 +101,7 @@ STATEMENTS = {
     ),
     "ready jobs without a mirror": lambda ids: lookups.ready_ids("default", "t1", limit=50, without=[1, 2]),
     "jobs of a dead worker": lambda ids: lookups.held_by("default", "w/", after=(0, 0), limit=500),
-    "hand back": lambda ids: transitions.hand_back("default", [(n, 1) for n in ids]),
+    "unclaim": lambda ids: transitions.unclaim("default", [(n, 1) for n in ids]),
     "overdue probe": lambda ids: lookups.overdue("default", age_ms=500, after=(0, 0), limit=500),
     "overdue probe, further on": lambda ids: lookups.overdue(
         "default", age_ms=500, after=(now_ms() - 1_000, 50), limit=500

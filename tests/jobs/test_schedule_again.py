@@ -137,16 +137,16 @@ def test_a_job_that_is_handed_back_unbegun_gets_the_newer_terms(stage, held):
     from delaytasks.db import transitions
 
     again(delay=300, body={"n": 2})
-    assert transitions.hand_back("default", [(held.id, held.attempt)]) == {held.id}
+    assert transitions.unclaim("default", [(held.id, held.attempt)]) == {held.id}
     job = live()
     assert (job.pk, job.state, job.body, job.again) == (held.id, State.DELAYED, {"n": 2}, False)
 
 
-def test_a_job_that_is_put_back_unbegun_runs_once_with_the_newer_terms(stage, held):
+def test_a_job_that_is_deferred_unbegun_runs_once_with_the_newer_terms(stage, held):
     from delaytasks.db import transitions
 
     again(delay=300, body={"n": 2})
-    assert transitions.put_back("default", held.id, held.attempt, delay_ms=100) is not None
+    assert transitions.defer("default", held.id, held.attempt, delay_ms=100) is not None
     job = live()
     assert (job.pk, job.state, job.body, job.again) == (held.id, State.DELAYED, {"n": 2}, False)
 

@@ -166,7 +166,7 @@ def test_a_worker_with_another_fingerprint_never_runs_what_is_due_later(
 
 
 @pytest.mark.on_both
-def test_a_job_that_is_put_back_again_and_again_waits_longer_each_time(stage: Any, db_clock: Any) -> None:
+def test_a_job_that_is_deferred_again_and_again_waits_longer_each_time(stage: Any, db_clock: Any) -> None:
     declare()
     command("apply")
     order = Order.objects.create(created_at=START)

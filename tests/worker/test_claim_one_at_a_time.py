@@ -34,7 +34,7 @@ def schedule_group(stage, count: int = 5, **options) -> None:
 def kill(monkeypatch, stage) -> None:
     """Run the topic in a process that is killed in the first handler: it neither ends nor hands back a job."""
     with monkeypatch.context() as patch:
-        for name in ("end_if_held", "end_and_claim", "hand_back"):
+        for name in ("end_if_held", "end_and_claim", "unclaim"):
             patch.setattr(transitions, name, lambda *_, **__: (_ for _ in ()).throw(ProcessEnds))
         with pytest.raises(ProcessEnds):
             stage.run("t")
@@ -84,7 +84,7 @@ def test_a_group_whose_process_was_killed_is_not_charged_and_its_jobs_run_alone(
 
     schedule_group(stage, 4)
     with monkeypatch.context() as patch:
-        for name in ("end_if_held", "end_and_claim", "hand_back"):
+        for name in ("end_if_held", "end_and_claim", "unclaim"):
             patch.setattr(transitions, name, lambda *_, **__: (_ for _ in ()).throw(ProcessEnds))
         patch.setattr(runner.Executor, "run_together", killed_together)
         with pytest.raises(ProcessEnds):

@@ -127,7 +127,7 @@ def test_a_run_fails_if_the_waiting_jobs_could_not_be_handed_back(stage, monkeyp
         refused.set()
         raise OperationalError("gone")
 
-    monkeypatch.setattr(transitions, "hand_back", refuse)
+    monkeypatch.setattr(transitions, "unclaim", refuse)
     stage.handler("t", one_commit=True)(lambda job: until(refused.is_set))
     schedule_group(stage, 3)
     with pytest.raises(OperationalError, match="gone"):

@@ -256,7 +256,7 @@ def fail_group(stage, monkeypatch, process: str, *, times: int, error: type[Erro
         schedule("t", key, delay=0)
     stage.mover.move_due()
     runner._paces["t"] = runner.Pace(size=2)
-    calls = fail(monkeypatch, transitions, "hand_back", times=times, error=error)
+    calls = fail(monkeypatch, transitions, "unclaim", times=times, error=error)
     stage.run("t", worker_name=process, stopping=lambda: bool(stopping))
     return calls
 

@@ -9,7 +9,7 @@ planner would prefer the partial index of live rows and read all of it.
 """
 
 from .changes import cancel_dead, cancel_delayed, cancel_live, cancel_page, fence, move_delayed, retry_if_dead
-from .claims import claim, claim_first, find_claimed, hand_back, put_back, renew_if_held
+from .claims import claim, claim_first, defer, find_claimed, renew_if_held, unclaim
 from .endings import end_and_claim, end_if_held, end_statement, expire, take_back
 from .events import EVENT_COLUMNS, record
 from .insertion import NEW_KINDS, insert_new, new_due, replace_delayed, store_again
@@ -62,6 +62,7 @@ __all__ = [
     "claim",
     "claim_first",
     "current_producer",
+    "defer",
     "end_and_claim",
     "end_if_held",
     "end_statement",
@@ -72,7 +73,6 @@ __all__ = [
     "find_claimed",
     "find_latest",
     "find_live",
-    "hand_back",
     "insert_again",
     "insert_new",
     "is_live",
@@ -83,7 +83,6 @@ __all__ = [
     "move_delayed",
     "new_due",
     "produced_by",
-    "put_back",
     "record",
     "renew_if_held",
     "replace_delayed",
@@ -91,6 +90,7 @@ __all__ = [
     "settle_left_again",
     "store_again",
     "take_back",
+    "unclaim",
     "with_body",
     "withdraw_again",
 ]

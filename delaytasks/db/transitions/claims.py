@@ -108,8 +108,8 @@ def renew_if_held(using: str, held: Sequence[tuple[int, int]], *, in_time: bool 
     return {row[0]: row[1] for row in dialects.run(using, sql, params)}
 
 
-def hand_back(using: str, held: Sequence[tuple[int, int]]) -> set[int]:
-    """reserved → ready, for claimed jobs (id, attempt) whose handler was not called. Return their ids.
+def unclaim(using: str, held: Sequence[tuple[int, int]]) -> set[int]:
+    """reserved → ready at once, for claimed jobs (id, attempt) whose handler was not called. Return their ids.
 
     Nothing has happened to these jobs, so no event is written.
     """
@@ -124,7 +124,7 @@ def hand_back(using: str, held: Sequence[tuple[int, int]]) -> set[int]:
     return {row[0] for row in dialects.run(using, sql, params)}
 
 
-def put_back(
+def defer(
     using: str, job_id: int, attempt: int, *, delay_ms: int = 0, declared_ms: int | None = None
 ) -> tuple[int, int] | None:
     """reserved → delayed, for a claimed job whose handler was not called: after `delay_ms`, or at a new declared time.
