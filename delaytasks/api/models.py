@@ -11,7 +11,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 from rest_framework_api_key.models import AbstractAPIKey, BaseAPIKeyManager
 
-from .access.token_cache import AnnouncingManager, AnnouncingQuerySet
+from .access.token_cache import PublishingManager, PublishingQuerySet
 
 EVERY_TOPIC = "*"
 RIGHTS = {"submit": _("submit"), "produce": _("produce"), "consume": _("consume"), "manage": _("manage")}
@@ -52,7 +52,7 @@ class ServiceAccount(models.Model):
     note = models.TextField(_("note"), blank=True, default="", help_text=_("whose it is, and whom to ask"))
     created_at = models.DateTimeField(_("made"), default=timezone.now, editable=False)
 
-    objects: ClassVar[Any] = AnnouncingManager()
+    objects: ClassVar[Any] = PublishingManager()
 
     class Meta:
         verbose_name = _("service account")
@@ -67,7 +67,7 @@ class TokenManager(BaseAPIKeyManager):
     """The key manager of djangorestframework-api-key, changed to use an integer primary key."""
 
     def get_queryset(self) -> models.QuerySet:
-        return AnnouncingQuerySet(self.model, using=self._db)
+        return PublishingQuerySet(self.model, using=self._db)
 
     def assign_key(self, obj: Any) -> str:
         """Set prefix and hash of a new token. Return the secret, which is not stored."""
@@ -138,7 +138,7 @@ class Grant(models.Model):
     consume = models.BooleanField(_("consume"), default=False, help_text=_("reserve and finish"))
     manage = models.BooleanField(_("manage"), default=False, help_text=_("cancel, postpone, run now, retry, pause"))
 
-    objects: ClassVar[Any] = AnnouncingManager()
+    objects: ClassVar[Any] = PublishingManager()
 
     class Meta:
         verbose_name = _("grant")

@@ -31,7 +31,7 @@ from . import refusals, token_cache
 Returned = TypeVar("Returned")
 logger = logging.getLogger("delaytasks")
 SCHEME = "Bearer"
-MAX_REMEMBERED = 1000  # answers that Rights keeps for one token
+MAX_CACHED = 1000  # answers that Rights keeps for one token
 LAST_USED_INTERVAL = timedelta(minutes=1)  # minimum time between two writes of last_used_at
 # Verified if no token has the prefix, so that the request takes as long as for a wrong secret.
 DUMMY_HASH = Token.objects.key_generator.hash("nobody.has this")
@@ -221,12 +221,12 @@ class Rights:
     def include(self, right: Right, topic: str) -> bool:
         return any(getattr(grant, right) and matches(grant.topic, topic) for grant in self._grants)
 
-    def remember(self, question: Hashable, answer: Callable[[], Returned]) -> Returned:
+    def cached(self, question: Hashable, answer: Callable[[], Returned]) -> Returned:
         """Return the cached answer to the question, or that of answer(). Answers may depend only on the grants."""
         found: Returned | None = self._known.get(question)
         if found is None:
             found = answer()
-            if len(self._known) >= MAX_REMEMBERED:  # a client that names ever new topics must not fill the memory
+            if len(self._known) >= MAX_CACHED:  # a client that names ever new topics must not fill the memory
                 self._known.clear()
             self._known[question] = found
         return found
@@ -255,10 +255,10 @@ class TokenCaller(Caller):
         return self._rights.include(right, topic)
 
     def may(self, right: AnyOf, topic: str) -> bool:
-        return self._rights.remember((right, topic), lambda: super(TokenCaller, self).may(right, topic))
+        return self._rights.cached((right, topic), lambda: super(TokenCaller, self).may(right, topic))
 
     def visible(self, topics: frozenset[str]) -> frozenset[str]:
-        return self._rights.remember(topics, lambda: super(TokenCaller, self).visible(topics))
+        return self._rights.cached(topics, lambda: super(TokenCaller, self).visible(topics))
 
     def may_pause(self, topic: str) -> bool:
         return self.may(Right.MANAGE, topic)

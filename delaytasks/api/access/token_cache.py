@@ -96,7 +96,7 @@ class TokenCache:
             self.clear()
             self.change = change
 
-    def forget(self, secret: str) -> None:
+    def discard(self, secret: str) -> None:
         """Drop the answer for this secret: the next call looks it up."""
         with self._lock:
             self._known.pop(_hashed(secret), None)
@@ -115,13 +115,13 @@ def _hashed(secret: str) -> bytes:
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
 
-def tell_change(using: str) -> None:
+def publish_change(using: str) -> None:
     """Drop the answers of this process and, on commit, replace the change mark, so that all processes drop theirs."""
     answers.clear()
-    transaction.on_commit(_publish_change, using=using)
+    transaction.on_commit(_replace_mark, using=using)
 
 
-def _publish_change() -> None:
+def _replace_mark() -> None:
     answers.clear()  # another thread may have cached an answer before the commit
     change = secrets.randbelow(2**62)
     try:
@@ -143,20 +143,20 @@ answers = TokenCache(read_change=_read_change)
 
 
 def on_change(sender: Any, using: str, **_: object) -> None:
-    """Call tell_change(). Receiver of post_save and post_delete."""
-    tell_change(using)
+    """Call publish_change(). Receiver of post_save and post_delete."""
+    publish_change(using)
 
 
-class AnnouncingQuerySet(models.QuerySet):
-    """A QuerySet whose update() announces the change to all processes. save() and delete() have signals for that."""
+class PublishingQuerySet(models.QuerySet):
+    """A QuerySet whose update() publishes the change to all processes. save() and delete() have signals for that."""
 
     def update(self, **values: Any) -> int:
         changed = super().update(**values)
         if values.keys() != {"last_used_at"}:
-            tell_change(self.db)
+            publish_change(self.db)
         return changed
 
 
-class AnnouncingManager(models.Manager):
+class PublishingManager(models.Manager):
     def get_queryset(self) -> models.QuerySet:
-        return AnnouncingQuerySet(self.model, using=self._db)
+        return PublishingQuerySet(self.model, using=self._db)

@@ -34,7 +34,7 @@ async def find_again(secret: str) -> TokenCaller | None:
     if len(_checked_at) > MAX_CHECKED:
         _checked_at.clear()
     _checked_at[secret] = now
-    token_cache.answers.forget(secret)
+    token_cache.answers.discard(secret)
     return await _ask(secret)
 
 
