@@ -96,7 +96,7 @@ def make_and_log(make: Callable[[], Job], caller: Caller, mode: str, using: str,
             caller.log([job], Action.SCHEDULED if scheduled else Action.REPLACED, added=job.is_new)
         return job
 
-    with live_jobs.taken(caller, 1, using, count_new=lambda: _count_new(using, [pair])):
+    with live_jobs.reserve_room(caller, 1, using, count_new=lambda: _count_new(using, [pair])):
         return caller.run_logged(do_and_log, using)
 
 
@@ -154,7 +154,7 @@ def create_many(data: Any, caller: Caller, using: str) -> Response:
         require_reason_to_replace(caller, topic, mode)
     _check_known(jobs, using)
     try:
-        with live_jobs.taken(caller, len(jobs), using, count_new=lambda: _count_new(using, map(_pair, jobs))):
+        with live_jobs.reserve_room(caller, len(jobs), using, count_new=lambda: _count_new(using, map(_pair, jobs))):
             done = retry_conflicts(lambda: _schedule(jobs, mode, using, caller), using)
     except (KeyIsLive, Reserved) as error:
         raise _conflicts(error, jobs, mode, caller, using) from error

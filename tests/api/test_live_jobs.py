@@ -244,20 +244,20 @@ def test_more_jobs_than_the_limit_are_refused_for_good(make_token: Any, api: Any
 def test_requests_in_progress_count(make_token: Any) -> None:
     make_token(max_live_jobs=10)
     limited = caller()
-    with live_jobs.taken(limited, 6, "default"):
-        with pytest.raises(live_jobs.ProblemError), live_jobs.taken(limited, 6, "default"):
+    with live_jobs.reserve_room(limited, 6, "default"):
+        with pytest.raises(live_jobs.ProblemError), live_jobs.reserve_room(limited, 6, "default"):
             pass
-        with live_jobs.taken(limited, 4, "default"):
+        with live_jobs.reserve_room(limited, 4, "default"):
             pass
     live_jobs._counts.clear()
-    with live_jobs.taken(limited, 10, "default"):
+    with live_jobs.reserve_room(limited, 10, "default"):
         pass
     assert not live_jobs._pending
 
 
 def test_a_request_that_fails_is_no_longer_in_progress(make_token: Any) -> None:
     make_token(max_live_jobs=10)
-    with pytest.raises(ValueError, match="failed"), live_jobs.taken(caller(), 6, "default"):
+    with pytest.raises(ValueError, match="failed"), live_jobs.reserve_room(caller(), 6, "default"):
         raise ValueError("failed")
     assert not live_jobs._pending
 

@@ -55,7 +55,9 @@ def now() -> float:
 
 
 @contextmanager
-def taken(caller: Caller, number: int, using: str, *, count_new: Callable[[], int] | None = None) -> Iterator[None]:
+def reserve_room(
+    caller: Caller, number: int, using: str, *, count_new: Callable[[], int] | None = None
+) -> Iterator[None]:
     """Count `number` new jobs of this caller, which the block creates. Raises ProblemError, as take().
 
     They are pending until the end of the block: a count of the live jobs adds them.

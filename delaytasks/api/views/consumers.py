@@ -59,7 +59,7 @@ class ReserveView(LongPoll):
         return self.poll(topic, **options, show=_response_data, empty={"jobs": []})
 
 
-class HeldView(BaseView):
+class AttemptView(BaseView):
     """Base of views that end or extend an attempt."""
 
     def held(self, job_id: int, serializer: type[HeldSerializer]) -> tuple[Job, dict[str, Any]]:
@@ -86,7 +86,7 @@ def _response_data(jobs: Sequence[RunningJob]) -> Any:
     return {"jobs": AttemptSerializer(jobs, many=True).data}
 
 
-class FinishView(HeldView):
+class FinishView(AttemptView):
     @operation(
         "finishJob",
         tag="consumers",
@@ -103,7 +103,7 @@ class FinishView(HeldView):
         return Response({"state": State.FINISHED.word})
 
 
-class ReleaseView(HeldView):
+class ReleaseView(AttemptView):
     @operation(
         "releaseJob",
         tag="consumers",
@@ -132,7 +132,7 @@ class ReleaseView(HeldView):
         return Response({"state": state.word})
 
 
-class BuryView(HeldView):
+class BuryView(AttemptView):
     @operation(
         "buryJob",
         tag="consumers",
@@ -152,7 +152,7 @@ class BuryView(HeldView):
         return Response({"state": State.DEAD.word})
 
 
-class TouchView(HeldView):
+class TouchView(AttemptView):
     @operation(
         "touchJob",
         tag="consumers",

@@ -239,7 +239,7 @@ class RetryView(ChangeView):
         data = validated(ReasonSerializer, request.data)
         number = 1 if job.state == State.DEAD and job.producer == self.caller.producer else 0
         try:
-            with live_jobs.taken(self.caller, number, self.using):
+            with live_jobs.reserve_room(self.caller, number, self.using):
                 return self.change(job, data, Action.RETRIED, partial(control.retry_dead, job_id=job.pk))
         except KeyIsLive as error:
             raise services.key_is_live_problem(error, self.caller, self.using, job.topic, job.key) from error

@@ -158,7 +158,7 @@ class SchedulesView(ScheduleBaseView):
             self.caller.log([row], Action.CREATED, added=True)
             return row
 
-        with live_jobs.taken(self.caller, 1, self.using):
+        with live_jobs.reserve_room(self.caller, 1, self.using):
             row = self.caller.run_audited(create_and_log, self.using)
         location = reverse("delaytasks_api:schedule", kwargs={"schedule": row.name})
         return Response(self.shown(row), status=201, headers={"Location": location})
@@ -282,7 +282,7 @@ class RunNowView(ScheduleBaseView):
         self.schedule(schedule, ScheduleRight.OPERATE)
         reason = validated(ReasonSerializer, request.data)["reason"]
         by = self.caller.signature
-        with live_jobs.taken(self.caller, 1, self.using):
+        with live_jobs.reserve_room(self.caller, 1, self.using):
             job = self.operate(
                 schedule, ScheduleRight.OPERATE, Action.RUN_ONCE, reason,
                 lambda row: schedules.run_now(row.name, using=self.using, by=by),
@@ -331,7 +331,7 @@ class BackfillView(ScheduleBaseView):
         data = validated(BackfillSerializer, request.data)
         span = data["first_at"], data["last_at"]
         number = len(schedules.past_firings(row, *span, using=self.using))
-        with live_jobs.taken(self.caller, number, self.using):
+        with live_jobs.reserve_room(self.caller, number, self.using):
             made = self.operate(
                 schedule, ScheduleRight.OPERATE, Action.BACKFILLED, data["reason"],
                 lambda row: schedules.backfill(row.name, *span, using=self.using),
