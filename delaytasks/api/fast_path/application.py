@@ -34,7 +34,7 @@ from ..limits.parsers import JSONParser, body_limit
 from ..middleware import closing
 from ..queue_protocol.commands import envelope
 from ..serializers.fields import TOPIC_PATTERN
-from . import bodies, callers, endpoints, site
+from . import bodies, callers, django_settings, endpoints
 from .bodies import Body, Receive
 from .clients import Watch, has_left
 from .endpoints import Call, Endpoint
@@ -78,7 +78,7 @@ class FastPath:
         self._bypassed = frozenset(bypassed)
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope.get("root_path") or site.get().script_name:
+        if scope["type"] != "http" or scope.get("root_path") or django_settings.get().script_name:
             return await self.application(scope, receive, send)
         prefix = api_prefix(settings.ROOT_URLCONF)
         if prefix is None or not scope["path"].startswith(prefix):
@@ -105,7 +105,7 @@ class FastPath:
                 # A larger body would keep the event loop from other requests while it is parsed.
                 is_hot = caller is not None and scope["method"] == "POST" and body.size <= min(limit, bodies.IN_MEMORY)
                 route = _find_route(path) if is_hot else None
-                may_bypass = not unknown_middleware(site.get().middleware, self._bypassed)
+                may_bypass = not unknown_middleware(django_settings.get().middleware, self._bypassed)
                 if caller and secret and route and may_bypass and _is_ordinary(scope, headers):
                     with tracing.continuing(headers):
                         reply = await _serve(scope, route, caller, secret, body, receive)
@@ -248,7 +248,7 @@ def _secret(headers: Mapping[str, str]) -> str | None:
 
 def _has_session(headers: Mapping[str, str]) -> bool:
     """Return whether staff may have sent the request: it has a session cookie, valid or not."""
-    return site.get().session_cookie in headers.get("cookie", "")
+    return django_settings.get().session_cookie in headers.get("cookie", "")
 
 
 def _is_ordinary(scope: Any, headers: Mapping[str, str]) -> bool:
@@ -256,11 +256,11 @@ def _is_ordinary(scope: Any, headers: Mapping[str, str]) -> bool:
     media_type = headers.get("content-type", "").lower()
     if media_type not in MEDIA_TYPES:
         return False
-    obeyed = site.get()
-    if obeyed.refuses_user_agents:
+    options = django_settings.get()
+    if options.refuses_user_agents:
         return False
-    host = headers.get(obeyed.host_header, headers.get("host", ""))
-    return _is_allowed(host, obeyed.allowed_hosts) and _is_secure(scope, headers, obeyed)
+    host = headers.get(options.host_header, headers.get("host", ""))
+    return _is_allowed(host, options.allowed_hosts) and _is_secure(scope, headers, options)
 
 
 @functools.lru_cache(maxsize=128)
@@ -269,12 +269,12 @@ def _is_allowed(host: str, allowed: tuple[str, ...]) -> bool:
     return bool(domain) and validate_host(domain, allowed)
 
 
-def _is_secure(scope: Any, headers: Mapping[str, str], obeyed: site.Site) -> bool:
+def _is_secure(scope: Any, headers: Mapping[str, str], options: django_settings.DjangoSettings) -> bool:
     """Return whether the request came over HTTPS, or need not. The proxy's header decides if it is there."""
-    if not obeyed.ssl_redirect:
+    if not options.ssl_redirect:
         return True
-    header = headers.get(obeyed.ssl_header) if obeyed.ssl_header else None
-    return scope["scheme"] == "https" if header is None else header.partition(",")[0].strip() == obeyed.ssl_value
+    header = headers.get(options.ssl_header) if options.ssl_header else None
+    return scope["scheme"] == "https" if header is None else header.partition(",")[0].strip() == options.ssl_value
 
 
 def _is_test() -> bool:

@@ -7,7 +7,7 @@ from django.conf import settings
 from django.core.signals import setting_changed
 
 
-class Site(NamedTuple):
+class DjangoSettings(NamedTuple):
     """Django settings in the form in which FastPath needs them: names of headers are in lower case, as in ASGI."""
 
     script_name: str | None
@@ -22,11 +22,11 @@ class Site(NamedTuple):
 
 
 @functools.cache
-def get() -> Site:
+def get() -> DjangoSettings:
     """Return the settings, cached until setting_changed is sent, as by override_settings()."""
     header: Any = settings.SECURE_PROXY_SSL_HEADER
     name, value = header or ("", "")
-    return Site(
+    return DjangoSettings(
         script_name=settings.FORCE_SCRIPT_NAME,
         middleware=tuple(settings.MIDDLEWARE),
         refuses_user_agents=bool(settings.DISALLOWED_USER_AGENTS),
@@ -43,4 +43,4 @@ def _clear_cache(**_: object) -> None:
     get.cache_clear()
 
 
-setting_changed.connect(_clear_cache, dispatch_uid="delaytasks.api.fast_path.site")
+setting_changed.connect(_clear_cache, dispatch_uid="delaytasks.api.fast_path.django_settings")
