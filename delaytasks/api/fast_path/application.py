@@ -36,7 +36,7 @@ from ..queue_protocol.commands import envelope
 from ..serializers.fields import TOPIC_PATTERN
 from . import bodies, callers, django_settings, endpoints
 from .bodies import Body, Receive
-from .clients import Watch, has_left
+from .clients import CancelOnDisconnect, has_left
 from .endpoints import Call, Endpoint
 from .responses import Reply, Send, from_problem, send_reply
 
@@ -113,8 +113,8 @@ class FastPath:
                     return await self._pass_on(scope, body, receive, send)
         except bodies.Disconnected:
             return None
-        if reply.lost is not None and has_left(receive):
-            return reply.lost()
+        if reply.on_undelivered is not None and has_left(receive):
+            return reply.on_undelivered()
         await send_reply(send, reply, route.allow)
         requests.ended(began, scope["method"], route.name, reply.status)
         return None
@@ -151,10 +151,10 @@ async def _serve(
         call = Call(caller, databases.alias(), data, body.size, secret)
         if not endpoints.reserves(route.endpoint, data):
             return await route.endpoint(call, *route.arguments)
-        with Watch(receive) as watch:
+        with CancelOnDisconnect(receive) as watch:
             reply = await route.endpoint(call, *route.arguments)
-        if watch.has_left and reply.lost is not None:
-            reply.lost()
+        if watch.has_left and reply.on_undelivered is not None:
+            reply.on_undelivered()
             raise bodies.Disconnected
         return reply
     except bodies.Disconnected:

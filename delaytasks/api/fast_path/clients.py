@@ -8,7 +8,7 @@ from .bodies import Disconnected, Receive
 WATCH_AFTER_SECONDS = 0.1
 
 
-class Watch:
+class CancelOnDisconnect:
     """Cancel the block if the client goes away while it runs. To be used in a `with` statement, in a task.
 
     Watching starts after WATCH_AFTER_SECONDS, because receive() needs a task of its own. For a faster request, call
@@ -24,7 +24,7 @@ class Watch:
         self._has_cancelled = self._is_over = False
         self.has_left = False
 
-    def __enter__(self) -> "Watch":
+    def __enter__(self) -> "CancelOnDisconnect":
         task = asyncio.current_task()
         assert task is not None
         self._task, self._cancelling = task, task.cancelling()

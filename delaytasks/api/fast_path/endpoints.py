@@ -329,7 +329,7 @@ async def _reserve(call: Call, ask: Reserve, wait: float, show: Callable[[list[R
     await _require_known(ask.topic, call.using)
     seconds = min(wait, conf.get().api_max_wait_seconds)
     jobs = await (_wait_for_jobs(call, ask, seconds) if seconds > 0 else _submit(call, ask))
-    return Reply(show(jobs), lost=functools.partial(_release, call, ask, jobs) if jobs else None)
+    return Reply(show(jobs), on_undelivered=functools.partial(_release, call, ask, jobs) if jobs else None)
 
 
 async def _wait_for_jobs(call: Call, ask: Reserve, seconds: float) -> list[RunningJob]:

@@ -14,14 +14,14 @@ _COMMON = [(b"cache-control", b"no-store"), (b"content-language", b"en"), (b"x-c
 class Reply(NamedTuple):
     """The response to a request.
 
-    lost   called if the response cannot be sent
+    on_undelivered   called if the response cannot be sent
     """
 
     data: Mapping[str, Any]
     status: int = 200
     headers: Mapping[str, str] = {}
     media_type: str = "application/json"
-    lost: Callable[[], Any] | None = None
+    on_undelivered: Callable[[], Any] | None = None
 
 
 def from_problem(problem: Problem) -> Reply:
@@ -29,7 +29,7 @@ def from_problem(problem: Problem) -> Reply:
 
 
 async def send_reply(send: Send, reply: Reply, allow: bytes) -> None:
-    """Send the reply. If that fails, call reply.lost() and raise. `allow` is the value of the header Allow."""
+    """Send the reply. If that fails, call reply.on_undelivered() and raise. `allow`: value of the header Allow."""
     # Escape these two, as REST framework's renderer does: they end a line in JavaScript, though not in JSON.
     text = _encode(reply.data).replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
     body = text.encode()
@@ -41,6 +41,6 @@ async def send_reply(send: Send, reply: Reply, allow: bytes) -> None:
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
     except BaseException:
-        if reply.lost is not None:
-            reply.lost()
+        if reply.on_undelivered is not None:
+            reply.on_undelivered()
         raise

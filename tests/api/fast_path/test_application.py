@@ -227,7 +227,7 @@ def test_client_that_leaves_just_when_the_block_ends_is_noticed_and_nothing_else
         return {"type": "http.disconnect"}
 
     async def run() -> bool:
-        with clients.Watch(receive) as watch:
+        with clients.CancelOnDisconnect(receive) as watch:
             while watch._watching is None or not watch._watching.done():
                 answered.set()
                 await asyncio.sleep(0)
@@ -242,7 +242,7 @@ def test_block_that_is_cancelled_by_the_server_is_not_taken_for_a_disconnection(
         await asyncio.Event().wait()
 
     async def serve() -> None:
-        with clients.Watch(receive):
+        with clients.CancelOnDisconnect(receive):
             await asyncio.Event().wait()
 
     async def run() -> None:
