@@ -15,7 +15,7 @@ from ...mirror.base import Entry
 from ...models import Topic
 from ...states import State
 from ..access.permissions import Right
-from .lanes import FallBack
+from .batchers import FallBack
 
 logger = logging.getLogger("delaytasks")
 LOCK_WAIT_MS = 20  # a key that another transaction has locked must not delay the group

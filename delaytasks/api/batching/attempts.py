@@ -17,7 +17,7 @@ from ...worker.completion import Completion, notify
 from ..access import receipts
 from ..access.permissions import Right
 from .adds import LOCK_WAIT_MS, known_topics, visible
-from .lanes import FallBack
+from .batchers import FallBack
 
 logger = logging.getLogger("delaytasks")
 

@@ -3,7 +3,7 @@
 It authenticates the caller before it reads the body, unless the database does not answer. It reads no more of the body
 than the endpoint allows, and serves the request without Django's middleware and views. It passes all other requests to
 Django unchanged, and also those that are invalid or refused. For an error of the server, such as a lost database or a
-full lane, it sends the response itself.
+full batcher, it sends the response itself.
 """
 
 import functools
@@ -27,7 +27,7 @@ from ...monitoring import requests
 from .. import exceptions
 from ..access.permissions import SCHEME, TokenCaller
 from ..access.throttling import COUNTED
-from ..batching.lanes import FallBack, LaneFull
+from ..batching.batchers import FallBack, QueueFull
 from ..limits import portions
 from ..limits.lengths import declared_length
 from ..limits.parsers import JSONParser, body_limit
@@ -161,7 +161,7 @@ async def _serve(
         raise
     except (FallBack, ParseError):
         return None
-    except LaneFull:
+    except QueueFull:
         problem = exceptions.unavailable("Too many requests are waiting at the moment.")
     except Exception as error:
         found = exceptions.classify(error)

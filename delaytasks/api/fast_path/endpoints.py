@@ -32,7 +32,7 @@ from ..access.permissions import CREATE, Right, TokenCaller
 from ..batching import adds, attempts
 from ..batching.adds import Add, Delete
 from ..batching.attempts import Finish, Reserve
-from ..batching.lanes import FallBack, Lane
+from ..batching.batchers import Batcher, FallBack
 from ..exceptions import ProblemError
 from ..limits import live_jobs
 from ..queue_protocol.commands import COMMANDS, _popped_list, _popped_one, envelope
@@ -81,14 +81,14 @@ def _read(serializer: Any, data: Any) -> dict[str, Any]:
 
 
 @functools.cache
-def lane(name: str, using: str) -> Lane:
-    """Return this process's lane: "add", "delete", "finish" or "reserve"."""
+def batcher(name: str, using: str) -> Batcher:
+    """Return this process's batcher: "add", "delete", "finish" or "reserve"."""
     do_group: Any = {
         "add": adds.add_group, "delete": adds.delete_group, "finish": attempts.finish_group,
         "reserve": attempts.reserve_group,
     }[name]  # fmt: skip
     undo = functools.partial(attempts.release, using) if name == "reserve" else None
-    return Lane(f"{name}-{using}", functools.partial(do_group, using), undo)
+    return Batcher(f"{name}-{using}", functools.partial(do_group, using), undo)
 
 
 # -- the queue protocol -------------------------------------------------------------------------
@@ -155,7 +155,7 @@ async def _add(call: Call, job: NewJob, *, mode: str, unique: bool) -> Added:
     with tracing.scheduling(job.topic) as span:
         add = Add(job._replace(trace_context=span.context), mode, call.caller, unique)
         try:
-            added: Added = await lane("add", call.using).submit(
+            added: Added = await batcher("add", call.using).submit(
                 add, share=call.caller.identity, name=job.key, size=call.size
             )
         except FallBack:
@@ -170,13 +170,13 @@ async def _finish_command(call: Call, fields: dict[str, Any]) -> Reply:
         raise FallBack
     given = (fields.get(name) for name in ("topic", "attempt", "receipt"))
     finish = Finish(call.caller, fields.get("job"), fields["id"], *given)
-    await lane("finish", call.using).submit(finish, share=call.caller.identity, size=call.size)
+    await batcher("finish", call.using).submit(finish, share=call.caller.identity, size=call.size)
     return Reply(envelope(fields["id"]))
 
 
 async def _delete_command(call: Call, fields: dict[str, Any]) -> Reply:
     delete = Delete(fields["id"], fields.get("topic"), call.caller, COMMANDS["delete"].rights, fields["reason"])
-    await lane("delete", call.using).submit(delete, share=call.caller.identity, size=call.size)
+    await batcher("delete", call.using).submit(delete, share=call.caller.identity, size=call.size)
     return Reply(envelope(fields["id"], "cancelled"))
 
 
@@ -247,7 +247,7 @@ async def finish(call: Call, job_id: str) -> Reply:
     if int(job_id) > MAX_ID:
         raise FallBack
     held = Finish(call.caller, id=int(job_id), attempt=fields["attempt"], receipt=fields.get("receipt"))
-    await lane("finish", call.using).submit(held, share=call.caller.identity, size=call.size)
+    await batcher("finish", call.using).submit(held, share=call.caller.identity, size=call.size)
     return Reply({"state": State.FINISHED.word})
 
 
@@ -354,7 +354,9 @@ async def _wait_for_jobs(call: Call, ask: Reserve, seconds: float) -> list[Runni
 
 
 async def _submit(call: Call, ask: Reserve) -> list[RunningJob]:
-    jobs: list[RunningJob] = await lane("reserve", call.using).submit(ask, share=call.caller.identity, size=call.size)
+    jobs: list[RunningJob] = await batcher("reserve", call.using).submit(
+        ask, share=call.caller.identity, size=call.size
+    )
     return jobs
 
 

@@ -18,7 +18,7 @@ from delaytasks.api.access.permissions import Right
 from delaytasks.api.batching import adds, attempts
 from delaytasks.api.batching.adds import Add, Delete
 from delaytasks.api.batching.attempts import Finish, Reserve
-from delaytasks.api.batching.lanes import FallBack, Lane
+from delaytasks.api.batching.batchers import Batcher, FallBack
 from delaytasks.db import groups, transitions
 from delaytasks.db.groups import Added, Done, Topics
 from delaytasks.db.transitions import NewJob
@@ -231,11 +231,11 @@ def test_racing_groups_and_cancels_give_true_answers() -> None:
 
     def work(number: int) -> None:
         mine: Counter[str] = Counter()
-        lane = Lane("race", lambda works: adds.add_group(USING, works))
+        batcher = Batcher("race", lambda works: adds.add_group(USING, works))
         for n in range(15):
             rows = [new(f"k{(number * 7 + n * 3 + i) % 12}", mode=("reject", "keep", "again")[i % 3]) for i in range(6)]
             items: list[Any] = [type("Item", (), {"work": row})() for row in rows]
-            for answer in lane._answers(items):
+            for answer in batcher._answers(items):
                 mine["" if isinstance(answer, Exception) else answer.done.value] += 1
             control.cancel("mail.send", f"k{(number + n) % 12}")
         connections.close_all()
@@ -266,10 +266,10 @@ def test_key_in_an_open_transaction_holds_no_group() -> None:
     holder = threading.Thread(target=hold)
     holder.start()
     locked.wait(10)
-    lane = Lane("held", lambda works: adds.add_group(USING, works))
+    batcher = Batcher("held", lambda works: adds.add_group(USING, works))
     items: list[Any] = [type("Item", (), {"work": new(key)})() for key in ("one", "held", "two")]
     begun = time.monotonic()
-    answers = lane._answers(items)
+    answers = batcher._answers(items)
     took = time.monotonic() - begun
     done.set()
     holder.join()
@@ -279,10 +279,10 @@ def test_key_in_an_open_transaction_holds_no_group() -> None:
 
 @pytest.mark.only_on("postgresql")
 def test_body_that_the_database_refuses_loses_no_other_row() -> None:
-    lane = Lane("bad", lambda works: adds.add_group(USING, works))
+    batcher = Batcher("bad", lambda works: adds.add_group(USING, works))
     rows = [new("one"), new("bad", body=json.dumps("\0")), new("two")]
     items: list[Any] = [type("Item", (), {"work": row})() for row in rows]
-    assert [isinstance(answer, FallBack) for answer in lane._answers(items)] == [False, True, False]
+    assert [isinstance(answer, FallBack) for answer in batcher._answers(items)] == [False, True, False]
     assert set(Job.objects.values_list("key", flat=True)) == {"one", "two"}
 
 

@@ -265,12 +265,12 @@ def test_two_doors_to_one_key_are_never_in_one_group(
     headers: dict[str, str], grouped: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both would be answered as created."""
-    lane, add_each, begun = endpoints.lane("add", "default"), groups.add_each, threading.Event()
+    batcher, add_each, begun = endpoints.batcher("add", "default"), groups.add_each, threading.Event()
 
     def add_when_both_wait(*args: Any) -> Any:
         monkeypatch.setattr(groups, "add_each", add_each)
         begun.set()
-        wait_until(lambda: sum(map(len, lane._queues.values())) == 2, seconds=5, what="two requests in the lane")
+        wait_until(lambda: sum(map(len, batcher._queues.values())) == 2, seconds=5, what="two requests in the batcher")
         return add_each(*args)
 
     monkeypatch.setattr(groups, "add_each", add_when_both_wait)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from delaytasks.api.batching import lanes
+from delaytasks.api.batching import batchers
 from delaytasks.jobs import schedule
 from delaytasks.models import Job, JobEvent
 from delaytasks.states import State
@@ -29,7 +29,7 @@ def headers(make_token: Callable[..., str], rest_topics: None) -> dict[str, str]
 
 
 class Server:
-    """A server that cancels a request so many steps of its event loop after the lane has answered it."""
+    """A server that cancels a request so many steps of its event loop after the batcher has answered it."""
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
@@ -55,7 +55,7 @@ def test_job_is_answered_or_released_whenever_the_server_cancels_its_request(
     request_: str, headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, data = REQUESTS[request_]
-    set_results, statuses = lanes._set_results, []
+    set_results, statuses = batchers._set_results, []
     for steps in range(16):
         job = schedule.schedule("mail.send", f"k{steps}", delay=0)
         server = Server(steps)
@@ -66,7 +66,7 @@ def test_job_is_answered_or_released_whenever_the_server_cancels_its_request(
             set_results(*args)
             server.answered(server.steps)
 
-        monkeypatch.setattr(lanes, "_set_results", set_and_tell)
+        monkeypatch.setattr(batchers, "_set_results", set_and_tell)
         serving = server.serve(path, json.dumps(data).encode(), headers)
         status = asyncio.run_coroutine_threadsafe(serving, asgi_client._loop()).result(20)
         statuses.append(status)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from delaytasks.api.batching.lanes import FallBack
+from delaytasks.api.batching.batchers import FallBack
 from delaytasks.api.fast_path import endpoints
 
 MANY = 50

@@ -1,4 +1,4 @@
-"""Lanes: concurrent requests become groups, and no request harms another."""
+"""Batchers: concurrent requests become groups, and no request harms another."""
 
 import asyncio
 import threading
@@ -9,12 +9,12 @@ import pytest
 from django.db import DataError, InternalError, OperationalError, connections
 from django.db.backends.signals import connection_created
 
-from delaytasks.api.batching import lanes
-from delaytasks.api.batching.lanes import FallBack, Lane, LaneFull
+from delaytasks.api.batching import batchers
+from delaytasks.api.batching.batchers import Batcher, FallBack, QueueFull
 
 
 class Recorder:
-    """A lane's function that waits for `go` and records its groups. It answers an item with the item."""
+    """A batcher's function that waits for `go` and records its groups. It answers an item with the item."""
 
     def __init__(self) -> None:
         self.begun = threading.Event()
@@ -41,10 +41,10 @@ def submit_all(recorder: Recorder, items: list[tuple[Any, str, Any]], size: int 
     """Submit ("first", ...) alone, then the items (work, share, name) while it is being done. Return the answers."""
 
     async def run() -> list[Any]:
-        lane = Lane("test", recorder)
-        first = asyncio.ensure_future(lane.submit("first", share="x"))
+        batcher = Batcher("test", recorder)
+        first = asyncio.ensure_future(batcher.submit("first", share="x"))
         await asyncio.to_thread(recorder.begun.wait, 10)
-        rest = [asyncio.ensure_future(lane.submit(w, share=s, name=n, size=size)) for w, s, n in items]
+        rest = [asyncio.ensure_future(batcher.submit(w, share=s, name=n, size=size)) for w, s, n in items]
         await asyncio.sleep(0)
         recorder.go.set()
         return list(await asyncio.gather(first, *rest, return_exceptions=True))
@@ -62,7 +62,7 @@ def test_single_request_waits_for_nobody(recorder: Recorder) -> None:
     recorder.go.set()
 
     async def run() -> Any:
-        return await asyncio.wait_for(Lane("test", recorder).submit("alone", share="a"), 5)
+        return await asyncio.wait_for(Batcher("test", recorder).submit("alone", share="a"), 5)
 
     assert asyncio.run(run()) == "alone"
     assert recorder.groups == [["alone"]]
@@ -79,7 +79,7 @@ def test_same_name_is_in_a_group_only_once_and_stays_in_order(recorder: Recorder
 
 
 def test_callers_take_turns(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "MAX_GROUP", 4)
+    monkeypatch.setattr(batchers, "MAX_GROUP", 4)
     submit_all(recorder, [*((f"a{n}", "a", None) for n in range(6)), ("b0", "b", None), ("c0", "c", None)])
     assert recorder.groups[1] == ["a0", "b0", "c0", "a1"]
 
@@ -100,38 +100,38 @@ def test_lost_database_is_told_to_all_without_a_repetition(recorder: Recorder) -
 
 
 def test_queue_is_bounded_in_bytes(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "MAX_QUEUED_BYTES", 25)
+    monkeypatch.setattr(batchers, "MAX_QUEUED_BYTES", 25)
     answers = submit_all(recorder, [(n, "a", None) for n in range(3)], size=10)
     assert answers[:2] == [0, 1]
-    assert isinstance(answers[2], LaneFull)
+    assert isinstance(answers[2], QueueFull)
 
 
 def test_no_caller_fills_the_queue_alone(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "MAX_QUEUED_BYTES", 60)
-    monkeypatch.setattr(lanes, "MAX_SHARE_BYTES", 30)
+    monkeypatch.setattr(batchers, "MAX_QUEUED_BYTES", 60)
+    monkeypatch.setattr(batchers, "MAX_SHARE_BYTES", 30)
     items = [(n, "greedy", None) for n in range(5)] + [("modest", "other", None)]
     answers = submit_all(recorder, items, size=10)
-    assert [type(answer) for answer in answers[3:]] == [LaneFull, LaneFull, str]
+    assert [type(answer) for answer in answers[3:]] == [QueueFull, QueueFull, str]
     assert answers[:3] == [0, 1, 2]
 
 
 def test_what_is_done_no_longer_counts_for_its_caller(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "MAX_SHARE_BYTES", 10)
+    monkeypatch.setattr(batchers, "MAX_SHARE_BYTES", 10)
     recorder.go.set()
 
     async def run() -> list[Any]:
-        lane = Lane("test", recorder)
-        return [await lane.submit(n, share="a", size=10) for n in range(3)]
+        batcher = Batcher("test", recorder)
+        return [await batcher.submit(n, share="a", size=10) for n in range(3)]
 
     assert asyncio.run(run()) == [0, 1, 2]
 
 
 def test_request_whose_client_is_gone_is_not_begun(recorder: Recorder) -> None:
     async def run() -> None:
-        lane = Lane("test", recorder)
-        first = asyncio.ensure_future(lane.submit("first", share="x"))
+        batcher = Batcher("test", recorder)
+        first = asyncio.ensure_future(batcher.submit("first", share="x"))
         await asyncio.to_thread(recorder.begun.wait, 10)
-        gone, stays = (asyncio.ensure_future(lane.submit(w, share="a")) for w in ("gone", "stays"))
+        gone, stays = (asyncio.ensure_future(batcher.submit(w, share="a")) for w in ("gone", "stays"))
         await asyncio.sleep(0)
         gone.cancel()
         await asyncio.sleep(0)
@@ -144,7 +144,7 @@ def test_request_whose_client_is_gone_is_not_begun(recorder: Recorder) -> None:
 
 @pytest.fixture
 def opened() -> Iterator[list[Any]]:
-    """The connections that the lane "test" has opened."""
+    """The connections that the batcher "test" has opened."""
     found: list[Any] = []
 
     def note(connection: Any, **_: object) -> None:
@@ -157,11 +157,11 @@ def opened() -> Iterator[list[Any]]:
 
 
 def do_in_turn(do_group: Any, *works: Any) -> list[Any]:
-    """Let a lane do the works one after the other. Return the answers; an exception is the answer of what failed."""
+    """Let a batcher do the works one after the other. Return the answers; an exception is the answer of what failed."""
 
     async def run() -> list[Any]:
-        lane = Lane("test", do_group)
-        return [(await asyncio.gather(lane.submit(w, share="x"), return_exceptions=True))[0] for w in works]
+        batcher = Batcher("test", do_group)
+        return [(await asyncio.gather(batcher.submit(w, share="x"), return_exceptions=True))[0] for w in works]
 
     return asyncio.run(run())
 
@@ -176,13 +176,13 @@ def test_groups_share_a_connection_for_some_time(
     seconds: float, connects: int, transactional_db: None, monkeypatch: pytest.MonkeyPatch, opened: list[Any]
 ) -> None:
     """Also with CONN_MAX_AGE = 0, Django's default."""
-    monkeypatch.setattr(lanes, "CONNECTION_SECONDS", seconds)
+    monkeypatch.setattr(batchers, "CONNECTION_SECONDS", seconds)
     do_in_turn(connect, 1, 2, 3)
     assert len(opened) == connects
 
 
 class FakePool:
-    """The pool of a connection, as far as a lane asks it."""
+    """The pool of a connection, as far as a batcher asks it."""
 
     def __init__(self, **stats: int) -> None:
         self._stats = {"pool_max": 10, "pool_size": 10, "pool_available": 3} | stats
@@ -204,7 +204,7 @@ class FakePool:
 def test_busy_lane_keeps_a_pooled_connection_unless_it_is_missing_in_the_pool(
     pool: FakePool, is_kept: bool, transactional_db: None, monkeypatch: pytest.MonkeyPatch, opened: list[Any]
 ) -> None:
-    monkeypatch.setattr(lanes, "CHECK_SECONDS", 60.0)  # it stays busy
+    monkeypatch.setattr(batchers, "CHECK_SECONDS", 60.0)  # it stays busy
     monkeypatch.setattr(type(connections["default"]), "pool", pool, raising=False)
     kept: list[bool] = []
 
@@ -218,12 +218,12 @@ def test_busy_lane_keeps_a_pooled_connection_unless_it_is_missing_in_the_pool(
 
 def test_idle_lane_returns_a_pooled_connection(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(connections["default"]), "pool", FakePool(), raising=False)
-    lane, connection = Lane("test", connect), connections["default"]
+    batcher, connection = Batcher("test", connect), connections["default"]
     closed = threading.Event()
     monkeypatch.setattr(type(connection), "close", lambda self: closed.set())
 
     async def run() -> None:
-        await lane.submit(1, share="a")
+        await batcher.submit(1, share="a")
         await asyncio.to_thread(closed.wait, 10)
 
     asyncio.run(run())
@@ -234,7 +234,7 @@ def test_idle_lane_returns_a_pooled_connection(transactional_db: None, monkeypat
 def test_an_idle_connection_is_checked_before_a_group_uses_it(
     idle_seconds: float, connects: int, transactional_db: None, monkeypatch: pytest.MonkeyPatch, opened: list[Any]
 ) -> None:
-    monkeypatch.setattr(lanes, "CHECK_SECONDS", idle_seconds)
+    monkeypatch.setattr(batchers, "CHECK_SECONDS", idle_seconds)
     monkeypatch.setattr(type(connections["default"]), "is_usable", lambda self: False)
     do_in_turn(connect, 1, 2)
     assert len(opened) == connects

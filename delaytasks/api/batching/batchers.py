@@ -1,4 +1,4 @@
-"""A lane: one thread that does the work of many concurrent requests in groups.
+"""A batcher: one thread that does the work of many concurrent requests in groups.
 
 The thread takes whatever has arrived, does it as one group, answers each request, and looks again. So a single request
 waits for nobody, and under load the groups grow by themselves. docs/decisions/0022-group-commit-over-http.md has the
@@ -19,27 +19,27 @@ from ...db.retries import is_retryable, waited_too_long
 
 logger = logging.getLogger("delaytasks")
 MAX_GROUP = 200  # most items in a group; larger groups were measured to be slower
-MAX_QUEUED_BYTES = 16 * 1024 * 1024  # total size of the requests that wait in one lane
-MAX_SHARE_BYTES = MAX_QUEUED_BYTES // 2  # for one caller, who must not fill the lane for the others
-CLOSE_SECONDS = 1.0  # idle time after which a lane closes its database connection
-CONNECTION_SECONDS = 60.0  # age at which a busy lane replaces its database connection
+MAX_QUEUED_BYTES = 16 * 1024 * 1024  # total size of the requests that wait in one batcher
+MAX_SHARE_BYTES = MAX_QUEUED_BYTES // 2  # for one caller, who must not fill the batcher for the others
+CLOSE_SECONDS = 1.0  # idle time after which a batcher closes its database connection
+CONNECTION_SECONDS = 60.0  # age at which a busy batcher replaces its database connection
 CHECK_SECONDS = 0.1  # idle time after which a connection is checked before use
-IDLE_SECONDS = 60.0  # idle time after which a lane ends its thread
+IDLE_SECONDS = 60.0  # idle time after which a batcher ends its thread
 
 
-class LaneFull(Exception):
-    """The lane has no room for the request: those of this caller, or of all callers, exceed the limit of bytes."""
+class QueueFull(Exception):
+    """The batcher has no room for the request: those of this caller, or of all callers, exceed the limit of bytes."""
 
 
 class FallBack(Exception):
-    """The lane did nothing for this item: pass the request to Django's view, which also explains refusals."""
+    """The batcher did nothing for this item: pass the request to Django's view, which also explains refusals."""
 
 
 class Item(NamedTuple):
-    """One request in a lane.
+    """One request in a batcher.
 
-    work     argument of the lane's function
-    share    identity of the caller: each caller has a queue, and the lane takes one item of each queue in turn
+    work     argument of the batcher's function
+    share    identity of the caller: each caller has a queue, and the batcher takes one item of each queue in turn
     name     two items with the same name are never in one group; None: no such rule
     size     bytes of the request
     """
@@ -52,7 +52,7 @@ class Item(NamedTuple):
     future: "asyncio.Future[Any]"
 
 
-class Lane:
+class Batcher:
     """Run submitted items in groups on one thread.
 
     do_group   function of a list of `work`; returns an answer for each: a value, or an exception for the caller to
@@ -76,12 +76,12 @@ class Lane:
         self._connected_until = self._used_at = 0.0
 
     async def submit(self, work: Any, *, share: str, name: Hashable = None, size: int = 0) -> Any:
-        """Queue an item and wait for its answer. Raises LaneFull, FallBack, or the exception that is the answer."""
+        """Queue an item and wait for its answer. Raises QueueFull, FallBack, or the exception that is the answer."""
         loop = asyncio.get_running_loop()
         item = Item(work, share, name, size, loop, loop.create_future())
         with self._arrived:
             if self._bytes + size > MAX_QUEUED_BYTES or self._share_bytes[share] + size > MAX_SHARE_BYTES:
-                raise LaneFull
+                raise QueueFull
             self._bytes += size
             self._share_bytes[share] += size
             self._queues.setdefault(share, deque()).append(item)
@@ -204,7 +204,7 @@ def _return_pooled(using: Iterable[Any]) -> None:
 def _is_scarce(connection: Any) -> bool:
     """Return whether the connection's pool has no other connection for the views.
 
-    Otherwise the lane keeps it: after each return to the pool, the pool checks it, which costs a round trip.
+    Otherwise the batcher keeps it: after each return to the pool, the pool checks it, which costs a round trip.
     """
     pool = getattr(connection, "pool", None)
     if not pool:
