@@ -38,7 +38,9 @@ class DelaytasksConfig(AppConfig):
         passes[:] = [_make_firings, _drain_marks, _reconcile]
         registry.read_stored_days_by(calendar_days.stored_days)
         for signal in (post_save, post_delete):
-            signal.connect(calendar_days.forget, sender="delaytasks.CalendarDay", dispatch_uid="delaytasks.calendars")
+            signal.connect(
+                calendar_days.clear_cache, sender="delaytasks.CalendarDay", dispatch_uid="delaytasks.calendars"
+            )
             signal.connect(_reconcile_calendar, sender="delaytasks.CalendarDay", dispatch_uid="delaytasks.passes")
         connect_deletes()  # for the handlers defined so far; a handler that is defined later connects itself
         post_migrate.connect(_make_topic_rows, sender=self, dispatch_uid="delaytasks.handlers")

@@ -75,7 +75,7 @@ class DatabaseClock:
         self._offset_ms = max(offsets)
         self._measured_ms = self._monotonic() * 1000
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Measure the offset again when the time is next read, because another server may be the database now."""
         if self._measured_ms is not None:
             self._measured_ms = -math.inf

@@ -71,7 +71,7 @@ def handled(using: str, max_age_seconds: float = TARGET_SECONDS) -> list[str]:
     return sorted({*handlers.handled(), *forwarded})
 
 
-def forget_topic_settings() -> None:
+def clear_cache() -> None:
     """Clear the cache in this process, so that it sees a change at once. Others see it within CACHE_SECONDS."""
     _rows.clear()
 

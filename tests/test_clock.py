@@ -158,7 +158,7 @@ def test_the_clock_of_another_server_is_measured_at_once_when_told() -> None:
     clock.now_ms()
     database.epoch_ms -= 20_000
     assert clock.now_ms() == database.now_ms + 20_000
-    clock.forget()
+    clock.invalidate()
     assert clock.last_known_ms() == database.now_ms + 20_000  # no query
     assert clock.now_ms() == database.now_ms
     assert database.queries == 2 * SAMPLES

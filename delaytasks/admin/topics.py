@@ -239,7 +239,7 @@ class TopicAdmin(TranslatedHistoryAdmin):
             self.log_change(
                 request, topic, admin_log.entry_message(Action.PAUSED if paused else Action.RESUMED, reason)
             )
-        served.forget_topic_settings()  # this process sees the change now, others within a second
+        served.clear_cache()  # this process sees the change now, others within a second
         text = (
             ngettext("%(n)d topic paused", "%(n)d topics paused", len(changed))
             if paused
@@ -257,17 +257,17 @@ class TopicAdmin(TranslatedHistoryAdmin):
         """Save only the fields that the user changed: other users and the engine may have updated the row since."""
         if not change:
             super().save_model(request, obj, form, change)
-            served.forget_topic_settings()
+            served.clear_cache()
             return
         obj.save(update_fields=[name for name in form.changed_settings if name != "paused"])
         if "target" in form.changed_settings:
             # The topic may be held because its former target did not answer.
             holds.release(obj._state.db or router.db_for_write(Topic), obj.name)
-            served.forget_topic_settings()
+            served.clear_cache()
         if "paused" in form.changed_settings and _update_paused(obj, obj.paused):
             action = Action.PAUSED if obj.paused else Action.RESUMED
             super().log_change(request, obj, admin_log.entry_message(action, form.cleaned_data["reason"]))
-            served.forget_topic_settings()
+            served.clear_cache()
 
     def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:
         """Return the message of a change without `paused`: pausing has a log entry of its own, with the reason."""

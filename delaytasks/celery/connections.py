@@ -63,7 +63,7 @@ def measure_time_anew() -> None:
 
 def _forget_time(connection: BaseDatabaseWrapper, **_: object) -> None:
     if connection.alias in databases.aliases():
-        databases.clock(connection.alias).forget()
+        databases.clock(connection.alias).invalidate()
 
 
 def _run_by_worker() -> bool:

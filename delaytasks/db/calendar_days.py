@@ -34,6 +34,6 @@ def refresh(calendar: str) -> None:
     _cache.pop(calendar, None)
 
 
-def forget(**_kwargs: Any) -> None:
+def clear_cache(**_kwargs: Any) -> None:
     """Read all calendars again when they are next used; receiver of the signals of CalendarDay."""
     _cache.clear()

@@ -52,7 +52,7 @@ def lost_data(index: Mirror, using: str) -> bool:
     return False
 
 
-def forget(index: Mirror) -> None:
+def drop_cached_check(index: Mirror) -> None:
     """Delete the cached check: an outage loses writes, even if Redis then returns the same ticks."""
     _last_checks.pop(index, None)
 

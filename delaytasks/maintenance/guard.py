@@ -13,7 +13,7 @@ from ..db import lookups
 from ..exceptions import MirrorDown
 from ..mirror.redis.index import Mirror
 from . import passes
-from .data_loss import TICK_EVERY_MS, forget, get_mark, increment_tick, lost_data, update_mark
+from .data_loss import TICK_EVERY_MS, drop_cached_check, get_mark, increment_tick, lost_data, update_mark
 from .feed import PAGE, add_page, rebuild
 
 logger = logging.getLogger("delaytasks")
@@ -50,7 +50,7 @@ def guard(using: str) -> int:
     except MirrorDown:
         if using not in _noticed_outages:
             _noticed_outages.add(using)
-            forget(index)
+            drop_cached_check(index)
             increment_tick(using)  # Redis lacks this tick: the mirror is rebuilt even if Redis comes back unchanged
         return 0
 

@@ -97,8 +97,8 @@ def note_called(using: str, job_id: int | None) -> None:
         _store_called(_number(using), _NONE if job_id is None else job_id)
 
 
-def forget_called(using: str) -> None:
-    """Forget what note_called() has noted for this thread and database."""
+def clear_called(using: str) -> None:
+    """Delete what note_called() has stored for this thread and database."""
     if _load_called(threading.get_native_id())[0] == _number(using):
         _store_called(0, 0)
 

@@ -156,7 +156,7 @@ class Run:
     def run(self) -> None:
         with in_run(self.token):
             self.take_back_abandoned_jobs()
-            process_name.forget_called(self.using)
+            process_name.clear_called(self.using)
             if worker_name():
                 _unfinished.add((self.using, self.worker))
             try:

@@ -26,9 +26,9 @@ def office() -> Iterator[Calendar]:
 def _fresh() -> Iterator[None]:
     from delaytasks.db import calendar_days
 
-    calendar_days.forget()
+    calendar_days.clear_cache()
     yield
-    calendar_days.forget()
+    calendar_days.clear_cache()
 
 
 def day_of(page: str, text: str) -> str:
@@ -82,7 +82,7 @@ def test_the_years_queries_do_not_grow_with_exceptions(admin_client, office):
     def count() -> int:
         from delaytasks.db import calendar_days
 
-        calendar_days.forget()
+        calendar_days.clear_cache()
         with CaptureQueriesContext(connection) as queries:
             admin_client.get(LIST, {"calendar": "office", "year": "2026"})
         return len(queries)

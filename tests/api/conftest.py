@@ -36,7 +36,7 @@ class ApiClient:
         sent = self.headers | {name.replace("_", "-"): value for name, value in headers.items()}
         content_type = sent.pop("Content-Type", "application/json")
         if self.fast and method == "POST" and "Authorization" in sent:
-            asgi_client.forget()
+            asgi_client.clear_caches()
             return asgi_client.request(method, path, body, content_type, sent)
         return self.client.generic(method, path, body, content_type=content_type, headers=sent)  # type: ignore[return-value]
 
@@ -54,8 +54,8 @@ def _database(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterat
     cache.clear()
     token_cache.answers.clear()
     monkeypatch.setattr(refusals, "limiter", refusals.Limiter())
-    portions.forget()
-    live_jobs.forget()
+    portions.clear_cache()
+    live_jobs.clear_cache()
     yield
     cache.clear()
 
@@ -130,9 +130,9 @@ def staff_api() -> Callable[..., ApiClient]:
 def rest_topics(settings: Any) -> Iterator[None]:
     """The topics mail.send, mail.print and sms.send are known by the settings only."""
     settings.DELAYTASKS = {**settings.DELAYTASKS, "TOPICS": TOPICS}
-    topics.forget_topic_settings()
+    topics.clear_cache()
     yield
-    topics.forget_topic_settings()
+    topics.clear_cache()
 
 
 @pytest.fixture

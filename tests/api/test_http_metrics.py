@@ -75,7 +75,7 @@ def test_a_request_that_fast_path_answers_and_one_that_it_passes_on_are_counted_
     headers = {"Authorization": f"Bearer {make_token()}"}
     send: Callable[..., Any] = async_to_sync(asgi_client.arequest)
     add = b'{"command":"add","topic":"order.close","id":"k","delay":60,"TTR":60,"body":{}}'
-    asgi_client.forget()
+    asgi_client.clear_caches()
     assert send("POST", QUEUE, add, "application/json", headers).json()["success"]
     assert send("POST", QUEUE, b"{", "application/json", headers).status_code == 400
     assert counted() == {("POST", "queue", "200"): 1, ("POST", "queue", "400"): 1}
@@ -88,7 +88,7 @@ def test_a_long_poll_is_counted_when_it_ends_with_the_time_that_it_waited(make_t
     seconds: list[float] = []
     monkeypatch.setattr(requests, "observers", [lambda method, endpoint, status, took: seconds.append(took)])
     path, body = "/api/topics/order.close/reserve/", b'{"wait_seconds": 0.2}'
-    asgi_client.forget()
+    asgi_client.clear_caches()
     if send is None:
         answer = Client().generic("POST", path, body, content_type="application/json", headers=headers)
     else:

@@ -256,7 +256,7 @@ def test_paused_topic_wakes_no_consumer(with_redis: Any, settings: Any, room: Wa
     tick(settings, 20)
     schedule_and_promote("a")
     Topic.objects.update_or_create(name=TOPIC, defaults={"paused": True})
-    topics.forget_topic_settings()
+    topics.clear_cache()
 
     async def scene() -> bool:
         waiter = room.join(TOPIC)
@@ -266,7 +266,7 @@ def test_paused_topic_wakes_no_consumer(with_redis: Any, settings: Any, room: Wa
         return woken
 
     assert not asyncio.run(scene())
-    topics.forget_topic_settings()
+    topics.clear_cache()
 
 
 def test_thread_that_failed_to_start_is_started_by_the_next_consumer(

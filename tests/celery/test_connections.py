@@ -296,4 +296,4 @@ def test_the_time_of_a_new_connection_is_measured_anew(worker: Worker) -> None:
         assert worker.run(ahead_ms) <= 0
     finally:
         connection_created.disconnect(dispatch_uid="delaytasks.measure_time_anew")
-        databases.clock("default").forget()
+        databases.clock("default").invalidate()

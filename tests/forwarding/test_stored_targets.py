@@ -45,7 +45,7 @@ def to_receiver(receiver, **fields):
 def set_target(target, topic="t"):
     """Store a target as the admin does, and let time pass until every process has seen it."""
     Topic.objects.update_or_create(name=topic, defaults={"target": target})
-    topics.forget_topic_settings()
+    topics.clear_cache()
 
 
 # -- from the row to the receiver -----------------------------------------------------------------
@@ -130,7 +130,7 @@ def test_the_sender_of_messages_makes_no_query(stage, receiver):
     topics.handled("default")
     with CaptureQueriesContext(connection) as captured:
         assert dispatch.group_topics("default", "t", topics.CACHED) == topics.handled("default")
-        topics.forget_topic_settings()
+        topics.clear_cache()
         assert dispatch.group_topics("default", "t", topics.CACHED) == handlers.handled()
     assert len(captured) == 0
 
@@ -184,7 +184,7 @@ def test_a_receiver_that_is_away_holds_the_topic_until_a_probe_is_confirmed(stag
 def test_a_paused_topic_forwards_nothing(stage, receiver):
     set_target(to_receiver(receiver))
     Topic.objects.update(paused=True)
-    topics.forget_topic_settings()
+    topics.clear_cache()
     schedule("t", key="a", delay=0)
     stage.go()
     assert receiver.requests == []
@@ -208,7 +208,7 @@ def test_an_attempt_whose_target_was_changed_meanwhile_does_not_hold_the_new_one
     stage.go()
     assert held() == (False, "")
     receiver.answer, receiver.status = None, 204
-    topics.forget_topic_settings()
+    topics.clear_cache()
     schedule("t", key="b", delay=0)
     stage.go()
     assert [request.path for request in receiver.requests] == ["/", "/other"]
@@ -222,7 +222,7 @@ def test_an_attempt_in_flight_ends_with_its_own_target_and_a_run_with_the_next_o
     def answer(request):
         Topic.objects.filter(name="t").update(target=other)
         connection.close()
-        topics.forget_topic_settings()  # a second has passed
+        topics.clear_cache()  # a second has passed
         db_clock.advance(seconds=1)
         request.send_response(204)
         request.end_headers()
@@ -241,7 +241,7 @@ def test_a_target_that_is_removed_while_a_run_lasts_is_called_no_more(stage, rec
     def answer(request):
         Topic.objects.filter(name="t").update(target=None)
         connection.close()
-        topics.forget_topic_settings()
+        topics.clear_cache()
         db_clock.advance(seconds=1)
         request.send_response(204)
         request.end_headers()
@@ -291,7 +291,7 @@ def test_a_handler_in_code_wins_and_a_check_says_where_it_is(stage, receiver):
 
 
 def test_each_database_has_its_own_targets():
-    topics.forget_topic_settings()
+    topics.clear_cache()
     topics._rows["default"] = (float("inf"), {"t": topics.Row(target=WEBHOOK), "u": topics.Row(target=KAFKA)})
     topics._rows["other"] = (float("inf"), {"t": topics.Row(target={**WEBHOOK, "url": "https://other.example/"})})
     try:
@@ -299,7 +299,7 @@ def test_each_database_has_its_own_targets():
         assert topics.find("other", "u") is None
         assert "u" not in topics.handled("other")
     finally:
-        topics.forget_topic_settings()
+        topics.clear_cache()
     assert targets == {"default": "Webhook(https://shop.example/hooks)", "other": "Webhook(https://other.example/)"}
 
 
@@ -313,11 +313,11 @@ def other(db, monkeypatch):
     connections["other"].connect()  # Django's test case refuses to open it by itself
     with connections["other"].schema_editor() as editor:
         editor.create_model(Topic)
-    topics.forget_topic_settings()
+    topics.clear_cache()
     yield "other"
     connections["other"].close()
     del connections["other"]
-    topics.forget_topic_settings()
+    topics.clear_cache()
 
 
 def test_a_row_serves_its_own_database_only(other):
@@ -349,7 +349,7 @@ def test_a_worker_that_cannot_use_the_target_leaves_the_jobs_to_others(stage, ca
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
             stage.go()
-            topics.forget_topic_settings()
+            topics.clear_cache()
     assert Job.objects.get().attempt == 0
     assert caplog.text.count("the target of its row cannot be used here") == 1
     (warning,) = checks.check_stored_targets(databases=["default"])

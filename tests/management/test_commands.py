@@ -393,7 +393,7 @@ def notified_topics(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     rang: list[str] = []
     monkeypatch.setattr(dispatch, "send_run_topic", lambda using, topic, queue: rang.append(topic))
     dispatch.dispatcher.cache_clear()
-    topics.forget_topic_settings()
+    topics.clear_cache()
     yield rang
     dispatch.dispatcher.cache_clear()
 

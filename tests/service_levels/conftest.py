@@ -24,7 +24,7 @@ def office() -> Iterator[Calendar]:
     name = "office of the tests of service levels"
     yield Calendar(name, tz="Europe/Berlin", hours={"mon-fri": "09:00-17:00"})
     registry.forget(name)
-    calendar_days.forget()
+    calendar_days.clear_cache()
 
 
 @pytest.fixture

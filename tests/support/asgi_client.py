@@ -39,9 +39,9 @@ def _application() -> FastPath:
     return fast_path(ASGIHandler())
 
 
-def forget() -> None:
-    """Forget what the process knows of limits and topics, as between two processes."""
-    portions.forget()
+def clear_caches() -> None:
+    """Clear the caches of limits and topics, as between two processes."""
+    portions.clear_cache()
     endpoints._known_until.clear()
 
 

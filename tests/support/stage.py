@@ -83,7 +83,7 @@ class Stage:
 def stage(transactional_db: None, due_index: DueIndex, db_clock: Any, settings: Any) -> Iterator[Stage]:
     """The engine, run step by step with a settable clock. Tests run once with the mirror and once without it."""
     settings.DELAYTASKS = {**settings.DELAYTASKS, "LINGER_MS": 0}
-    topics.forget_topic_settings()
+    topics.clear_cache()
     runner._paces.clear()
     guard._heartbeats.clear()  # otherwise the guard would make an extra query ten seconds after its last heartbeat
     stage = Stage()
@@ -93,7 +93,7 @@ def stage(transactional_db: None, due_index: DueIndex, db_clock: Any, settings: 
     for topic in stage.registered:
         handlers.forget(topic)
     handlers.clashes.clear()
-    topics.forget_topic_settings()
+    topics.clear_cache()
     topics._built.clear()  # of targets in rows, which the settings of a test made usable
 
 

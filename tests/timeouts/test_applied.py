@@ -236,7 +236,7 @@ def closed_on() -> Iterator[Callable[..., None]]:
             CalendarDay.objects.bulk_create([new])
 
     yield close
-    calendar_days.forget()
+    calendar_days.clear_cache()
     registry.forget("test office")
 
 

@@ -103,7 +103,7 @@ def test_staff_can_change_the_concurrency_of_a_running_topic(stage):
     stage.recorder("t", concurrency=4)
     assert topics.topic_settings("default", "t").concurrency == 4
     Topic.objects.update_or_create(name="t", defaults={"concurrency": 2})
-    topics.forget_topic_settings()
+    topics.clear_cache()
     assert topics.topic_settings("default", "t").concurrency == 2
 
 

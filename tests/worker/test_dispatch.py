@@ -53,7 +53,7 @@ def test_a_broken_connection_loses_one_message_and_not_the_following_ones(stage,
     stage.recorder("b")
     schedule("a", key="1", delay=0)
     schedule("b", key="1", delay=0)
-    topics.forget_topic_settings()
+    topics.clear_cache()
     databases.now_ms("default")
     with contextlib.suppress(OperationalError), connection.cursor() as cursor:
         cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")

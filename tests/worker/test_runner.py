@@ -96,7 +96,7 @@ def test_a_paused_topic_waits_and_goes_on(stage, db_clock):
     stage.run("t")
     assert keys == []
     Topic.objects.update(paused=False)
-    topics.forget_topic_settings()
+    topics.clear_cache()
     db_clock.advance(seconds=2)
     stage.go()
     assert keys == ["a"]

@@ -173,7 +173,7 @@ def _too_many(count: _Count, number: int) -> ProblemError:
     return ProblemError(Problem(429, "too-many-live-jobs", "Too many live jobs.", detail, headers=headers))
 
 
-def forget() -> None:
+def clear_cache() -> None:
     """Clear the counts that this process has cached."""
     with _lock:
         _counts.clear()

@@ -81,7 +81,7 @@ def _minute() -> int:
     return int(throttling.now() // throttling.WINDOW_SECONDS)
 
 
-def forget() -> None:
+def clear_cache() -> None:
     """Discard what this process has counted in the shared cache but not used."""
     with _lock:
         _left.clear()

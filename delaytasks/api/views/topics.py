@@ -97,7 +97,7 @@ class PauseView(BaseView):
         action = Action.PAUSED if paused else Action.RESUMED
         if self.caller.run_logged(lambda: self._set_paused(topic, paused, action, reason), self.using):
             logger.info("Topic %s was %s by %s%s.", topic, action.lower(), self.caller.name, reason and f": {reason}")
-        topics.forget_topic_settings()  # effective at once in this process, within a second in others
+        topics.clear_cache()  # effective at once in this process, within a second in others
         return Response({"name": topic, "paused": paused})
 
     def _set_paused(self, topic: str, paused: bool, action: Action, reason: str) -> bool:

@@ -24,7 +24,7 @@ REQUESTS = {
 
 @pytest.fixture
 def headers(make_token: Callable[..., str], rest_topics: None) -> dict[str, str]:
-    asgi_client.forget()
+    asgi_client.clear_caches()
     return {"Authorization": f"Bearer {make_token(topics={'*': 'produce consume'})}"}
 
 

@@ -197,10 +197,10 @@ def _both_with(token: str) -> Callable[[Request], tuple[Answer, Answer]]:
 
 
 def _answer(application: Any, request: Request, token: str) -> Answer:
-    asgi_client.forget()
+    asgi_client.clear_caches()
     token_cache.answers.clear()
     Job.objects.exclude(topic="sms.send").delete()
-    live_jobs.forget()
+    live_jobs.clear_cache()
     held = schedule.schedule("mail.send", "held", delay=0).pk
     [reserved] = leases.reserve("mail.send", 1, using="default", worker="php-shop")
     assert reserved.id == held

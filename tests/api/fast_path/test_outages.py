@@ -66,7 +66,7 @@ def send(make_token: Callable[..., str], rest_topics: None) -> Callable[[dict[st
     headers = {"Authorization": f"Bearer {make_token(topics={'*': 'produce consume'})}"}
 
     def send(command: dict[str, Any]) -> HttpResponse:
-        asgi_client.forget()
+        asgi_client.clear_caches()
         token_cache.answers.clear()
         return asgi_client.request("POST", "/api/queue/", json.dumps(command).encode(), "application/json", headers)
 

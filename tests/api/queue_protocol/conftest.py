@@ -75,9 +75,9 @@ ENDS = [  # ways to end the ready job "mail:1", and the message about it afterwa
 @pytest.fixture(autouse=True)
 def _topics(settings: Any) -> Iterator[None]:
     settings.DELAYTASKS = {**settings.DELAYTASKS, "TOPICS": {"mail.send": {"max_attempts": 3}, "sms.send": {}}}
-    topics.forget_topic_settings()
+    topics.clear_cache()
     yield
-    topics.forget_topic_settings()
+    topics.clear_cache()
 
 
 @pytest.fixture

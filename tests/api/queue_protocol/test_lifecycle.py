@@ -103,7 +103,7 @@ def test_the_consumer_is_kept_with_the_job(queue: QueueClient) -> None:
 def test_pop_of_a_paused_topic_returns_nothing(queue: QueueClient) -> None:
     queue.add()
     Topic.objects.update_or_create(name="mail.send", defaults={"paused": True})
-    topics.forget_topic_settings()
+    topics.clear_cache()
     assert queue("pop", topic="mail.send")["value"] is None
 
 

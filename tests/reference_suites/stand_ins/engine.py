@@ -12,7 +12,7 @@ MAX_ROUNDS = 20
 
 def run_due(is_wanted: Callable[[str], bool] = lambda topic: True) -> None:
     """Run the due jobs of the wanted topics, and those that become due meanwhile."""
-    topics.forget_topic_settings()
+    topics.clear_cache()
     wanted = [topic for topic in sorted(handlers.handled()) if is_wanted(topic)]
     for _ in range(MAX_ROUNDS):
         # Not run_topic(): it goes on with the other topics of the same Celery queue.

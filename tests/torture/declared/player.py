@@ -33,7 +33,7 @@ class Row(NamedTuple):
     events: Sequence[Event]
 
 
-def forget() -> None:
+def delete_rows() -> None:
     """Delete the rows of earlier rounds, which have ended."""
     from django.db import connection
 
@@ -130,7 +130,7 @@ def main() -> None:
     from .histories import UNIT
 
     seeds = [int(seed) for seed in sys.argv[1:]]
-    forget()
+    delete_rows()
     expected = {seed: in_the_kit(seed) for seed in seeds}
     found, latest_act_ms = with_workers(seeds)
     for seed in seeds:
