@@ -26,12 +26,12 @@ _ALL = {
 
 
 @dataclass(frozen=True)
-class Carried:
-    """The result of an entry's migration.
+class Conversion:
+    """The result of converting an entry.
 
     name         of the entry
-    definition   of the schedule; None: the entry is not carried over
-    problem      why it is not carried over, or ""
+    definition   of the schedule; None: the entry is not converted
+    problem      why it is not converted, or ""
     notes        what of the entry is lost or changes
     """
 
@@ -47,55 +47,57 @@ class _Times(NamedTuple):
     notes: list[str]
 
 
-class _Lost(Exception):
-    """The entry cannot be carried over; the message says why."""
+class NotConvertible(Exception):
+    """The entry cannot be converted; the message says why."""
 
 
-def carry_over(
+def convert(
     entries: Iterable[Entry], topics: Mapping[str, str], *, using: str | None = None, write: bool = False
-) -> list[Carried]:
+) -> list[Conversion]:
     """Convert each entry and return the results. If `write`, store the new schedules; existing ones are not changed.
 
     topics   task -> topic; a task that is not in it becomes a topic of the same name
     """
     using, names = databases.alias(using), set[str]()
-    results = [_carry(entry, topics.get(entry.task, entry.task), using, names) for entry in entries]
+    results = [_convert_entry(entry, topics.get(entry.task, entry.task), using, names) for entry in entries]
     for each in results if write else ():
         if each.definition is not None:
             _store(each, each.definition, using)
     return results
 
 
-def _store(carried: Carried, definition: Definition, using: str) -> None:
+def _store(conversion: Conversion, definition: Definition, using: str) -> None:
     if Schedule.objects.using(using).filter(name=definition.name).exists():
         return  # _check() has found it equal; staff may have resumed it
     schedules.create(definition, using=using)
-    if carried.paused:
+    if conversion.paused:
         schedules.pause(definition.name, using=using)
 
 
-def _carry(entry: Entry, topic: str, using: str, names: set[str]) -> Carried:
+def _convert_entry(entry: Entry, topic: str, using: str, names: set[str]) -> Conversion:
     try:
         definition, notes = _convert(entry, topic, using)
         _check(definition, using, names)
-    except (_Lost, BadInput) as error:
-        return Carried(entry.name, problem=str(error))
+    except (NotConvertible, BadInput) as error:
+        return Conversion(entry.name, problem=str(error))
     names.add(definition.name)
     if not entry.enabled:
         notes.append("it is disabled: the schedule is paused")
-    return Carried(entry.name, definition, notes=notes, paused=not entry.enabled)
+    return Conversion(entry.name, definition, notes=notes, paused=not entry.enabled)
 
 
 def _check(definition: Definition, using: str, names: set[str]) -> None:
     if definition.name in names:
-        raise _Lost(f"another entry becomes the schedule {definition.name!r} too: rename one in beat")
+        raise NotConvertible(f"another entry becomes the schedule {definition.name!r} too: rename one in beat")
     row = Schedule.objects.using(using).filter(name=definition.name).first()
     if row is not None and row.source != Schedule.Source.STAFF:
-        raise _Lost(f"the schedule {definition.name!r} is declared in code already")
+        raise NotConvertible(f"the schedule {definition.name!r} is declared in code already")
     if row is not None and _differs(row, definition):
-        raise _Lost(f"there is another schedule {definition.name!r} of staff: delete it to carry over the entry")
+        raise NotConvertible(
+            f"there is another schedule {definition.name!r} of staff: delete it to carry over the entry"
+        )
     if definition.topic not in handlers.known():
-        raise _Lost(
+        raise NotConvertible(
             f'no handler: write @handler("{definition.topic}") that does what the task does, or choose another topic '
             f"with --topic {definition.topic}=TOPIC"
         )
@@ -111,11 +113,11 @@ def _differs(row: Schedule, definition: Definition) -> bool:
 
 def _convert(entry: Entry, topic: str, using: str) -> tuple[Definition, list[str]]:
     if entry.task in _OWN:
-        raise _Lost(f"{entry.task} stays in beat")
+        raise NotConvertible(f"{entry.task} stays in beat")
     if entry.end is not None and entry.end <= timezone.now():
-        raise _Lost(f"it expired at {entry.end.isoformat()}")
+        raise NotConvertible(f"it expired at {entry.end.isoformat()}")
     if entry.one_off and not _is_clocked(entry.schedule):
-        raise _Lost("one_off: schedule() one job instead")
+        raise NotConvertible("one_off: schedule() one job instead")
     terms, notes = _times(entry)
     within, lost = _options(entry)
     if entry.end is not None:
@@ -150,13 +152,13 @@ def _times(entry: Entry) -> _Times:
     times = entry.schedule
     if _is_clocked(times):
         if times.clocked_time <= timezone.now():
-            raise _Lost(f"its only time, {times.clocked_time.isoformat()}, has passed")
+            raise NotConvertible(f"its only time, {times.clocked_time.isoformat()}, has passed")
         return _Times({"delay": 0, "start": times.clocked_time}, [])
     if isinstance(times, crontab):
         return _cron_terms(entry, times)
     if type(times) is schedule:
         return _interval_terms(entry, times)
-    raise _Lost(f"{type(times).__name__} is neither an interval nor a crontab")
+    raise NotConvertible(f"{type(times).__name__} is neither an interval nor a crontab")
 
 
 def _interval_terms(entry: Entry, times: schedule) -> _Times:

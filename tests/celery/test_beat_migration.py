@@ -38,13 +38,13 @@ def entry(times: Any, **more: Any) -> Entry:
     return Entry(**{"name": "report", "task": TASK, "schedule": times, "tz": "UTC", **more})
 
 
-def carried(times: Any, **more: Any) -> beat_migration.Carried:
-    (result,) = beat_migration.carry_over([entry(times, **more)], {})
+def conversion(times: Any, **more: Any) -> beat_migration.Conversion:
+    (result,) = beat_migration.convert([entry(times, **more)], {})
     return result
 
 
 def definition(times: Any, **more: Any) -> Definition:
-    result = carried(times, **more)
+    result = conversion(times, **more)
     assert result.definition is not None, result.problem
     return result.definition
 
@@ -115,7 +115,7 @@ def test_intervals_go_on_from_the_last_run() -> None:
     ],
 )
 def test_what_cannot_be_carried_over_is_named(times: Any, more: dict[str, Any], problem: str) -> None:
-    result = carried(times, **more)
+    result = conversion(times, **more)
     assert result.definition is None
     assert problem in result.problem
 
@@ -132,21 +132,21 @@ def test_what_cannot_be_carried_over_is_named(times: Any, more: dict[str, Any], 
     ],
 )
 def test_what_is_lost_of_a_schedule_is_named(times: Any, more: dict[str, Any], note: str) -> None:
-    result = carried(times, **more)
+    result = conversion(times, **more)
     assert result.definition is not None
     assert note in "; ".join(result.notes)
 
 
 @pytest.mark.parametrize("expires", [90, 90.0, timedelta(seconds=90)])
 def test_expires_in_seconds_becomes_within(expires: Any) -> None:
-    result = carried(schedule(60), options={"expires": expires})
+    result = conversion(schedule(60), options={"expires": expires})
     assert result.definition is not None
     assert (result.definition.within, result.notes) == (timedelta(seconds=90), [])
 
 
 def test_names_become_names_of_schedules_and_stay_unique() -> None:
     entries = [entry(schedule(60), name=name) for name in ("send report, daily", "send report daily")]
-    first, second = beat_migration.carry_over(entries, {})
+    first, second = beat_migration.convert(entries, {})
     assert first.definition is not None
     assert first.definition.name == "send-report-daily"
     assert "rename one in beat" in second.problem
@@ -154,25 +154,25 @@ def test_names_become_names_of_schedules_and_stay_unique() -> None:
 
 def test_nothing_is_stored_without_write_and_writing_twice_changes_nothing() -> None:
     entries = [entry(schedule(600), enabled=False)]
-    beat_migration.carry_over(entries, {})
+    beat_migration.convert(entries, {})
     assert not Schedule.objects.exists()
     for _ in range(2):
-        beat_migration.carry_over(entries, {}, write=True)
+        beat_migration.convert(entries, {}, write=True)
     assert Schedule.objects.get().paused
     schedules.resume("report")
-    beat_migration.carry_over(entries, {}, write=True)
+    beat_migration.convert(entries, {}, write=True)
     assert not Schedule.objects.get().paused
 
 
 def test_schedule_of_the_code_is_not_overwritten() -> None:
     schedules.define(Definition("report", TASK, every=60), source="code")
-    assert "declared in code already" in carried(schedule(600)).problem
+    assert "declared in code already" in conversion(schedule(600)).problem
 
 
 def test_schedule_of_staff_that_differs_is_named_and_stays() -> None:
     """Made by hand, or changed since the first run."""
     schedules.define(Definition("report", TASK, every=60, body={"to": "anna"}))
-    (result,) = beat_migration.carry_over([entry(schedule(600))], {}, write=True)
+    (result,) = beat_migration.convert([entry(schedule(600))], {}, write=True)
     assert result.definition is None
     assert "there is another schedule 'report'" in result.problem
     row = Schedule.objects.get()
@@ -181,7 +181,7 @@ def test_schedule_of_staff_that_differs_is_named_and_stays() -> None:
 
 def test_a_later_last_run_is_no_difference() -> None:
     for minutes in (20, 10):
-        (result,) = beat_migration.carry_over(
+        (result,) = beat_migration.convert(
             [entry(schedule(600), last_run_at=START - timedelta(minutes=minutes))], {}, write=True
         )
         assert result.problem == ""

@@ -79,8 +79,8 @@ def _from_beat(options: Options, using: str) -> Answer:
             f"--app {options['app']}: {error}. Give it as for `celery -A`.", returncode=arguments.USAGE
         ) from error
     topics = {task: topic for task, _, topic in pairs}
-    carried = beat_migration.carry_over(entries, topics, using=using, write=options["write"])
-    data = [_carried(each) for each in carried]
+    conversions = beat_migration.convert(entries, topics, using=using, write=options["write"])
+    data = [_conversion_data(each) for each in conversions]
     rows = [(each["entry"], each["schedule"] or "-", each["times"], "; ".join(each["notes"])) for each in data]
     done = sum(each["schedule"] is not None for each in data)
     verb = "were stored" if options["write"] else "can be stored: add --write"
@@ -88,7 +88,7 @@ def _from_beat(options: Options, using: str) -> Answer:
     return Answer(data, printable(f"{text}\n{done} of {len(data)} {verb}"))
 
 
-def _carried(each: "beat_migration.Carried") -> dict[str, Any]:
+def _conversion_data(each: "beat_migration.Conversion") -> dict[str, Any]:
     row = None if each.definition is None else Schedule(**each.definition.columns())
     return {
         "entry": each.name, "schedule": row and row.name, "topic": row and row.topic, "tz": row and row.tz,
