@@ -33,7 +33,7 @@ from ..exceptions import MirrorDown
 from ..models import Touch, Worker
 from ..outcomes import ErrorCode
 from ..worker.completion import take_back
-from ..worker.process_name import called_job, is_in_run, is_slot_of, is_slot_of_current_run, slot_owner, was_called
+from ..worker.process_name import is_in_run, is_slot_of, is_slot_of_current_run, read_called_job, slot_owner, was_called
 
 logger = logging.getLogger("delaytasks")
 PAGE = 200  # jobs taken back in one statement
@@ -166,7 +166,7 @@ def take_back_jobs(using: str, prefix: str) -> int:
 
 def take_back_own_jobs(using: str, process: str) -> int:
     """Take back the jobs that the last run of this thread holds, which has failed. Return how many."""
-    called = called_job(using, process)
+    called = read_called_job(using, process)
     return sum(_take_back_from_run(using, page, called) for page in _pages_held_by(using, process))
 
 
@@ -185,7 +185,7 @@ def take_back_abandoned_jobs(using: str, worker: str) -> int:
     """
     taken = 0
     for name in lookups.holding_processes(using, f"{worker}/"):
-        held, called = lookups.held_by(using, name, after=(0, 0), limit=PAGE), called_job(using, name)
+        held, called = lookups.held_by(using, name, after=(0, 0), limit=PAGE), read_called_job(using, name)
         if not is_in_run(name):
             taken += _take_back_from_run(using, held, called)
     return taken

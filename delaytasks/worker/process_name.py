@@ -28,7 +28,7 @@ _NONE = -1  # the run had called no handler
 _worker: str | None = None  # inherited by the processes of the pool, which are forked later
 # A number for each thread: that of its run, or 0 outside a run. The last number changes with each run that fails.
 _runs = mmap.mmap(-1, (_THREADS + 1) * _NUMBER.size)
-_called = mmap.mmap(-1, _THREADS * _CALLED.size)  # for each thread: see note_called(); 0: unknown
+_called = mmap.mmap(-1, _THREADS * _CALLED.size)  # for each thread: see store_called_job(); 0: unknown
 
 
 def start_worker() -> str:
@@ -88,7 +88,7 @@ def in_run(token: str) -> Iterator[None]:
     _store(thread % _THREADS, 0)
 
 
-def note_called(using: str, job_id: int | None) -> None:
+def store_called_job(using: str, job_id: int | None) -> None:
     """Store the job whose handler was called but that had not ended when this thread's run failed; None: no such job.
 
     A thread stores this for one database only. For any other, was_called() assumes that all handlers were called.
@@ -98,13 +98,13 @@ def note_called(using: str, job_id: int | None) -> None:
 
 
 def clear_called(using: str) -> None:
-    """Delete what note_called() has stored for this thread and database."""
+    """Delete what store_called_job() has stored for this thread and database."""
     if _load_called(threading.get_native_id())[0] == _number(using):
         _store_called(0, 0)
 
 
-def called_job(using: str, process: str) -> int:
-    """Return what this process or thread has stored with note_called(), for was_called(); 0: nothing."""
+def read_called_job(using: str, process: str) -> int:
+    """Return what this process or thread has stored with store_called_job(), for was_called(); 0: nothing."""
     database, called = _load_called(_thread_id(process))
     return called if database == _number(using) else 0
 
@@ -112,7 +112,7 @@ def called_job(using: str, process: str) -> int:
 def was_called(called: int, job_id: int) -> bool:
     """Return whether the handler of the job may have been called.
 
-    called   the result of called_job()
+    called   the result of read_called_job()
     """
     return called in (0, job_id)
 

@@ -162,7 +162,7 @@ class Run:
             try:
                 self.run_in_slot()
             except Error:  # a database error of the run; an error of the handler only ends its job
-                process_name.note_called(self.using, self.executor.called)
+                process_name.store_called_job(self.using, self.executor.called)
                 raise
             _unfinished.discard((self.using, self.worker))
 

@@ -228,17 +228,17 @@ def test_only_the_job_whose_handler_was_called_is_charged_when_a_run_loses_the_d
 @pytest.mark.parametrize("second", ["begins", "fails"])
 def test_the_called_job_of_one_database_is_not_taken_for_that_of_another(process, second):
     """A thread runs jobs of several databases in turn, and their ids may be equal."""
-    process_name.note_called("default", 7)
+    process_name.store_called_job("default", 7)
     if second == "begins":
         process_name.clear_called("other")
         of_default = [False, True]
     else:  # the first note is lost, so nothing is known of that run
-        process_name.note_called("other", 6)
+        process_name.store_called_job("other", 6)
         of_default = [True, True]
-    called = process_name.called_job("default", process)
+    called = process_name.read_called_job("default", process)
     assert [process_name.was_called(called, job_id) for job_id in (6, 7)] == of_default
     process_name.clear_called("default")
-    called = process_name.called_job("other", process)
+    called = process_name.read_called_job("other", process)
     assert [process_name.was_called(called, job_id) for job_id in (6, 7)] == [True, second == "begins"]
 
 
