@@ -36,7 +36,7 @@ class DelaytasksConfig(AppConfig):
         series.set_starter(_start_series)
         # Assigned, not appended: ready() runs again when a test changes INSTALLED_APPS.
         passes[:] = [_make_firings, _drain_marks, _reconcile]
-        registry.read_stored_days_by(calendar_days.stored_days)
+        registry.set_stored_days_reader(calendar_days.stored_days)
         for signal in (post_save, post_delete):
             signal.connect(
                 calendar_days.clear_cache, sender="delaytasks.CalendarDay", dispatch_uid="delaytasks.calendars"

@@ -57,7 +57,7 @@ ERROR_TEXTS = {
     ErrorCode.BURIED: gettext_noop("Buried by its consumer."),
     ErrorCode.NOT_ALLOWED: gettext_noop("The requester no longer has permission."),
 }
-DEATHS = (ErrorCode.TIMED_OUT, ErrorCode.WORKER_LOST, ErrorCode.RUN_FAILED)  # errors of attempts that were taken back
+TAKEN_BACK_ERRORS = (ErrorCode.TIMED_OUT, ErrorCode.WORKER_LOST, ErrorCode.RUN_FAILED)  # of attempts
 FORMER_ERRORS = {
     "Its TTR was over and nobody had finished it.": ErrorCode.TIMED_OUT,
     "Buried by its consumer.": ErrorCode.BURIED,

@@ -146,7 +146,7 @@ def stalled(using: str) -> list[int]:
 # -- the work -----------------------------------------------------------------------------------
 
 
-class Task(NamedTuple):
+class ChangeData(NamedTuple):
     """Data of a change that is read once for all batches of one Celery task."""
 
     pk: int
@@ -167,7 +167,7 @@ def work(pk: int, *, using: str, seconds: float = 5.0) -> bool:
     if not allowed:
         fail(pk, ErrorCode.NOT_ALLOWED, using=using)
         return False
-    while (changed := _try_batch(Task(pk, using, ids, topics))) is not None:
+    while (changed := _try_batch(ChangeData(pk, using, ids, topics))) is not None:
         remaining = end - time.monotonic()
         if remaining <= 0:
             return True
@@ -189,34 +189,34 @@ def _permissions(user_id: str, using: str) -> tuple[bool, Collection[str] | None
     return True, permissions.visible_topics(user, using)
 
 
-def _try_batch(task: Task) -> int | None:
+def _try_batch(data: ChangeData) -> int | None:
     """Change a batch. Return as _change_batch(), but 0 if a lock that cannot be skipped was not free in time."""
     try:
-        return retry_conflicts(lambda: _change_batch(task), task.using)
+        return retry_conflicts(lambda: _change_batch(data), data.using)
     except OperationalError as error:
         if not waited_too_long(error):
             raise
         return 0
 
 
-def _change_batch(task: Task) -> int | None:
+def _change_batch(data: ChangeData) -> int | None:
     """Change the next batch and store the progress. Return the number of jobs with a result; None at the end.
 
     One transaction does both, so a killed worker leaves no job that is changed but not counted. If another worker has
     locked the change, return None at once.
     """
-    using = task.using
+    using = data.using
     with transaction.atomic(using):
         dialects.wait_at_most(using, WAIT_MS)
         rows = BulkChange.objects.using(using).select_for_update(skip_locked=True)
-        change = rows.defer("ids").filter(pk=task.pk, state__in=UNDER_WAY).first()
+        change = rows.defer("ids").filter(pk=data.pk, state__in=UNDER_WAY).first()
         if change is None:
             return None
         start = change.position + len(change.put_off)
-        ids, put_off = task.ids[start : start + BATCH_SIZE], change.put_off
+        ids, put_off = data.ids[start : start + BATCH_SIZE], change.put_off
         if not ids:
             ids, put_off = put_off[:BATCH_SIZE], put_off[BATCH_SIZE:]
-        locked = change_batch(change, ids, task.topics, using)
+        locked = change_batch(change, ids, data.topics, using)
         change.put_off = [*put_off, *locked]
         counted = len(ids) - len(locked)
         return counted if _store_progress(change, counted, using) else None

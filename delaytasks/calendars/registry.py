@@ -41,7 +41,7 @@ def forget(name: str) -> None:
     _calendars.pop(name, None)
 
 
-def read_stored_days_by(reader: Callable[[str], Mapping[date, tuple[Windows, str]]]) -> None:
+def set_stored_days_reader(reader: Callable[[str], Mapping[date, tuple[Windows, str]]]) -> None:
     """Set the function that stored_days() calls: calendar's name -> {day: (hours, note)} of the days changed by staff.
 
     The AppConfig calls this, so that calendars do not import models.

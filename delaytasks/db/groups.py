@@ -79,10 +79,10 @@ class Added(NamedTuple):
 def begin(using: str, wait_ms: int) -> None:
     """Until the transaction ends, limit the wait for each lock, and plan each statement anew. PostgreSQL only."""
     if connections[using].vendor == "postgresql":
-        dialects.run(using, *_beginning(wait_ms, ()))
+        dialects.run(using, *_first_statement(wait_ms, ()))
 
 
-def _beginning(wait_ms: int, keys: Iterable[str]) -> tuple[str, list[Any]]:
+def _first_statement(wait_ms: int, keys: Iterable[str]) -> tuple[str, list[Any]]:
     """Return the first statement of a group: it limits the waits for locks, and locks keys as dialects.lock_name().
 
     Both last until the transaction ends. The keys are locked in one order, so that groups cannot deadlock. PostgreSQL
@@ -112,16 +112,18 @@ def add_each(using: str, rows: Sequence[NewRow], topics: Topics, wait_ms: int) -
     """
     if not rows:
         return [], set()
-    one_lock_order = sorted(rows, key=pair)
+    one_lock_order = sorted(rows, key=topic_and_key)
     checked = _insert(using, one_lock_order, topics, wait_ms)
-    missed = [row for row in one_lock_order if (found := checked[pair(row)]).is_allowed and found.stored is None]
+    missed = [
+        row for row in one_lock_order if (found := checked[topic_and_key(row)]).is_allowed and found.stored is None
+    ]
     live, next_runs = _find_missed(using, missed, wait_ms) if missed else ({}, {})
-    has_refused = any(row.elsewhere is not None and not checked[pair(row)].is_allowed for row in rows)
+    has_refused = any(row.elsewhere is not None and not checked[topic_and_key(row)].is_allowed for row in rows)
     new_topics = _find_new_topics(using, topics) if has_refused else set()
-    return [_added(row, checked[pair(row)], live, next_runs, bool(new_topics)) for row in rows], new_topics
+    return [_added(row, checked[topic_and_key(row)], live, next_runs, bool(new_topics)) for row in rows], new_topics
 
 
-def pair(row: NewRow) -> tuple[str, str]:
+def topic_and_key(row: NewRow) -> tuple[str, str]:
     return row.job.topic, row.job.key
 
 
@@ -203,7 +205,7 @@ def _insert(using: str, rows: Sequence[NewRow], topics: Topics, wait_ms: int) ->
         SELECT is_allowed, id, topic, key, due_ms, now_ms, priority
         FROM checked LEFT JOIN inserted USING (topic, key)"""
     keys = sorted({row.job.key for row in rows if row.elsewhere is not None})
-    _, found = dialects.run_together(using, [_beginning(wait_ms, keys), (sql, params)])
+    _, found = dialects.run_together(using, [_first_statement(wait_ms, keys), (sql, params)])
     return {(row[2], row[3]): _Checked(row[0], StoredJob(*row[1:]) if row[1] else None) for row in found}
 
 
@@ -216,12 +218,12 @@ def _insert_in_steps(
         allowed = {(topic, key) for topic, key, is_allowed in found if is_allowed}
         stored: dict[tuple[str, str], StoredJob] = {}
         for producer in sorted({row.producer for row in rows}):
-            jobs = [row.job for row in rows if row.producer == producer and pair(row) in allowed]
+            jobs = [row.job for row in rows if row.producer == producer and topic_and_key(row) in allowed]
             with transitions.produced_by(producer or None):
                 stored |= {(s.topic, s.key): s for s in (transitions.insert_new(using, jobs) if jobs else [])}
-        actors = {pair(row): row.actor for row in rows}
+        actors = {topic_and_key(row): row.actor for row in rows}
         transitions.record(using, [_scheduled(s, actors[name]) for name, s in stored.items() if actors[name]])
-    return {pair(row): _Checked(pair(row) in allowed, stored.get(pair(row))) for row in rows}
+    return {topic_and_key(row): _Checked(topic_and_key(row) in allowed, stored.get(topic_and_key(row))) for row in rows}
 
 
 def _scheduled(job: StoredJob, actor: str) -> Event:
@@ -239,7 +241,7 @@ def _find_missed(using: str, rows: Sequence[NewRow], wait_ms: int) -> tuple[Live
     try:
         with transaction.atomic(using):
             begin(using, wait_ms)
-            live = transitions.find_live(using, [pair(row) for row in rows])
+            live = transitions.find_live(using, [topic_and_key(row) for row in rows])
             return live, _store_again(using, rows, live)
     except (DatabaseError, InterfaceError) as error:
         logger.debug("%s adds must be repeated one by one: %r", len(rows), error)
@@ -251,7 +253,7 @@ def _store_again(using: str, rows: Sequence[NewRow], live: Mapping[tuple[str, st
     running = {
         job.id: row
         for row in rows
-        if row.mode == "again" and (job := live.get(pair(row))) is not None and job.state == RESERVED
+        if row.mode == "again" and (job := live.get(topic_and_key(row))) is not None and job.state == RESERVED
     }
     if not running:
         return {}
@@ -273,7 +275,7 @@ def _added(
         return Added(Done.REPEAT if has_new_topics and row.elsewhere is not None else Done.REFUSED)
     if live is None:
         return Added(Done.REFUSED)
-    job = live.get(pair(row))
+    job = live.get(topic_and_key(row))
     if job is None:
         return Added(Done.REPEAT)
     if row.mode == "again" and job.state == RESERVED:
@@ -353,7 +355,7 @@ def end_each(using: str, endings: Sequence[Ending], wait_ms: int) -> dict[int, E
     if not d.writes_in_with:
         with transaction.atomic(using):
             return transitions.end_if_held(using, endings, in_time=True, not_again=True)
-    _, rows = dialects.run_together(using, [_beginning(wait_ms, ()), transitions.end_statement(d, endings)])
+    _, rows = dialects.run_together(using, [_first_statement(wait_ms, ()), transitions.end_statement(d, endings)])
     return {row[0]: Ended(*row[1:]) for row in rows}
 
 

@@ -20,7 +20,7 @@ def settle_left(using: str) -> int:
 
 def _settle_left(using: str) -> int:
     with transaction.atomic(using):
-        waiting, ended = transitions.settle_left_again(using, PAGE)
+        waiting, ended = transitions.settle_ignored_next_runs(using, PAGE)
         if waiting:
             entries = [Entry(job.id, job.topic, job.due_ms, job.priority) for job in waiting]
             on_commit.add_to_mirror(using, entries, mark=True)

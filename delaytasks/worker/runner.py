@@ -44,7 +44,7 @@ class Pace:
 
     size: int = 1
 
-    def learn(self, ran: int, seconds: float, target: float, max_size: int) -> None:
+    def update(self, ran: int, seconds: float, target: float, max_size: int) -> None:
         if ran and seconds > target:
             self.size = max(1, int(ran * target / seconds))
         elif ran >= self.size:  # not by the time per job: a batch handler may take as long for one job as for fifty
@@ -276,7 +276,7 @@ class Run:
             raise self.unclaim_error
         target = BATCH_TARGET_SECONDS if (self.handler.batch or 1) > 1 else TARGET_SECONDS
         target = min(target, self.handler.ttr_ms / 4000)
-        self.pace.learn(self.ran - before, time.monotonic() - began, target, conf.get().batch_max)
+        self.pace.update(self.ran - before, time.monotonic() - began, target, conf.get().batch_max)
 
     def run_in_turn(self) -> None:
         """Claim and run one job after the other. The end of a job usually claims the next one."""

@@ -10,7 +10,7 @@ def batch_sizes(batch_seconds: Callable[[int], float], rounds: int = 9, target: 
     pace, sizes = runner.Pace(), []
     for _ in range(rounds):
         sizes.append(pace.size)
-        pace.learn(pace.size, batch_seconds(pace.size), target, 200)
+        pace.update(pace.size, batch_seconds(pace.size), target, 200)
     return sizes
 
 
@@ -29,5 +29,5 @@ def test_the_batch_size_of_a_slow_handler_stays_small():
 
 def test_a_batch_that_was_not_full_does_not_change_the_batch_size():
     pace = runner.Pace(size=64)
-    pace.learn(3, 0.001, 0.4, 200)
+    pace.update(3, 0.001, 0.4, 200)
     assert pace.size == 64

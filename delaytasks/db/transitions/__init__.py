@@ -13,7 +13,7 @@ from .claims import claim, claim_first, defer, find_claimed, renew_if_held, uncl
 from .endings import end_and_claim, end_if_held, end_statement, expire, take_back
 from .events import EVENT_COLUMNS, record
 from .insertion import NEW_KINDS, insert_new, new_due, replace_delayed, store_again
-from .next_run import insert_again, left_again_sql, settle_left_again, withdraw_again
+from .next_run import ignored_next_runs_sql, insert_again, settle_ignored_next_runs, withdraw_again
 from .producer import current_producer, produced_by
 from .reads import find_attempt, find_by_id, find_latest, find_live, is_live, lock_delayed, lock_in_state, lock_live
 from .rows import (
@@ -73,10 +73,10 @@ __all__ = [
     "find_claimed",
     "find_latest",
     "find_live",
+    "ignored_next_runs_sql",
     "insert_again",
     "insert_new",
     "is_live",
-    "left_again_sql",
     "lock_delayed",
     "lock_in_state",
     "lock_live",
@@ -87,7 +87,7 @@ __all__ = [
     "renew_if_held",
     "replace_delayed",
     "retry_if_dead",
-    "settle_left_again",
+    "settle_ignored_next_runs",
     "store_again",
     "take_back",
     "unclaim",

@@ -6,7 +6,7 @@ from typing import Any
 from ...states import Outcome
 from .. import dialects
 from .events import RECORD_CANCELLED, record
-from .next_run import withdrawn
+from .next_run import clear_next_run_sql
 from .reads import is_live
 from .rows import CANCELLED, DEAD, DELAYED, RESERVED, Cancelled, Event
 
@@ -46,7 +46,7 @@ def _cancel(
     d = dialects.get_dialect(using)
     update = f"""
         UPDATE delaytasks_job SET state = {CANCELLED}, ended_at = {d.now}, died_at = NULL,
-            lease_until = NULL, {withdrawn()}
+            lease_until = NULL, {clear_next_run_sql()}
         WHERE {which} AND state = {state}
         RETURNING id, topic, attempt, {d.to_ms("due_at")} AS was_due_ms, {d.to_ms("ended_at")} AS now_ms"""
     if d.writes_in_with:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from .. import dialects
-from .next_run import withdrawn
+from .next_run import clear_next_run_sql
 from .producer import current_producer
 from .rows import DELAYED, RESERVED, NewJob, StoredJob
 
@@ -46,7 +46,7 @@ def replace_delayed(using: str, rows: Mapping[int, NewJob], *, earlier: bool = F
     d = dialects.get_dialect(using)
     due = f"{d.least}(due_at, {new_due(d)})" if earlier else new_due(d)
     changes = f"""failures = 0, error = '', ttr_ms = new_ttr_ms, body = {d.as_json("new_body")}, due_at = {due},
-            expires_ms = new_expires_ms, polls = 0, replaced_at = {d.now}, {withdrawn()}"""
+            expires_ms = new_expires_ms, polls = 0, replaced_at = {d.now}, {clear_next_run_sql()}"""
     return _rewrite(using, rows, DELAYED, changes, "due_at")
 
 

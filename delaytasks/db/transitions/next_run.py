@@ -12,7 +12,7 @@ from .rows import DELAYED, RESERVED, StoredJob
 _NEXT_RUN = ("again_due_at", "again_ttr_ms", "again_expires_ms", "again_body")
 
 
-def withdrawn() -> str:
+def clear_next_run_sql() -> str:
     """Return the SQL assignments that remove a next run."""
     return "again = false, " + ", ".join(f"{column} = NULL" for column in _NEXT_RUN)
 
@@ -22,7 +22,7 @@ def withdraw_again(using: str, ids: Sequence[int]) -> set[int]:
     d = dialects.get_dialect(using)
     condition, params = d.among("id", ids)
     sql = f"""
-        UPDATE delaytasks_job SET {withdrawn()}
+        UPDATE delaytasks_job SET {clear_next_run_sql()}
         WHERE id IN (SELECT id FROM delaytasks_job WHERE {condition} AND again AND state = {RESERVED}
             ORDER BY id {d.lock}) AND again AND state = {RESERVED}
         RETURNING id"""
@@ -50,8 +50,8 @@ def insert_again(using: str, ids: Sequence[int]) -> list[StoredJob]:
     return list(map(StoredJob._make, dialects.run(using, sql, params)))
 
 
-def left_again_sql(using: str) -> str:
-    """Return the query of the next runs for settle_left_again(): (job's id, whether the next run is dropped)."""
+def ignored_next_runs_sql(using: str) -> str:
+    """Return the query of the next runs for settle_ignored_next_runs(): (job's id, whether the next run is dropped)."""
     d = dialects.get_dialect(using)
     return f"""
         SELECT id, EXISTS (SELECT 1 FROM delaytasks_job AS newer WHERE newer.topic = job.topic AND newer.key = job.key
@@ -62,18 +62,18 @@ def left_again_sql(using: str) -> str:
         ORDER BY id LIMIT %s {d.skip_locked and "FOR UPDATE OF job SKIP LOCKED"}"""
 
 
-def settle_left_again(using: str, limit: int) -> tuple[list[StoredJob], list[int]]:
+def settle_ignored_next_runs(using: str, limit: int) -> tuple[list[StoredJob], list[int]]:
     """Settle next runs that workers of an older version ignored when they ended the attempts.
 
     A waiting job gets the terms of its next run, at the earlier of both due times. Return (these jobs, the ids of ended
     jobs for insert_again()). If a job was cancelled afterwards or its key has a newer job, its next run is dropped.
     """
     d = dialects.get_dialect(using)
-    rows = dialects.run(using, left_again_sql(using), [limit])
+    rows = dialects.run(using, ignored_next_runs_sql(using), [limit])
     if not rows:
         return [], []
     condition, params = d.among("id", [row[0] for row in rows if row[1]])
-    dialects.run(using, f"UPDATE delaytasks_job SET {withdrawn()} WHERE {condition}", params)
+    dialects.run(using, f"UPDATE delaytasks_job SET {clear_next_run_sql()} WHERE {condition}", params)
     condition, params = d.among("id", [row[0] for row in rows if not row[1]])
     merge = f"again AND state = {DELAYED}"
     sql = f"""
