@@ -18,21 +18,22 @@ from pyarrow import ArrowInvalid
 
 from delaytasks.pipeline.config import BadSettings, Settings, from_environment
 from delaytasks.pipeline.exit_codes import ExitCode
-from delaytasks.pipeline.sources.database import Busy, DatabaseAway, NotAllowed
+from delaytasks.pipeline.sources.database import Busy, DatabaseUnavailable, NotAllowed
 
 # Absolute imports, because spark-submit runs this file by its path.
 from delaytasks.pipeline.spark import errors, full_disk
-from delaytasks.pipeline.spark.connect import ServerAway
+from delaytasks.pipeline.spark.connect import ServerUnavailable
 from delaytasks.pipeline.spark.full_disk import DiskFull
 from delaytasks.pipeline.spark.java import JavaMissing
-from delaytasks.pipeline.spark.preflight import ExecutorBlind, check
+from delaytasks.pipeline.spark.preflight import ExecutorCheckFailed, check
 from delaytasks.pipeline.tables.checksums import Differs
 from delaytasks.pipeline.tables.lake import Lake, LakeError
 from delaytasks.pipeline.tables.row_counts import RowsLost
 
 APPLICATIONS = ("report", "archive", "audit", "load", "stream", "serve")
 EXPECTED = (
-    Busy, DatabaseAway, Differs, DiskFull, ExecutorBlind, JavaMissing, LakeError, NotAllowed, RowsLost, ServerAway,
+    Busy, DatabaseUnavailable, Differs, DiskFull, ExecutorCheckFailed, JavaMissing, LakeError, NotAllowed, RowsLost,
+    ServerUnavailable,
 )  # fmt: skip
 
 
@@ -49,7 +50,7 @@ def main(arguments: list[str], environment: Any = os.environ) -> int:
         answer = {"error": type(error).__name__, "message": errors.file_error_message(error)}
         return _print_answer(ExitCode.COULD_NOT_RUN, answer)
     except Exception as error:  # for Spark's errors, print the message without the Java stack trace
-        if not (type(error).__module__.startswith(("pyspark", "py4j")) or errors.away(str(error))):
+        if not (type(error).__module__.startswith(("pyspark", "py4j")) or errors.lost_connection_reason(str(error))):
             raise
         name, sentence = errors.summary(error)
         return _print_answer(ExitCode.COULD_NOT_RUN, {"error": name, "message": sentence})
@@ -62,7 +63,7 @@ def run_application(name: str, settings: Settings) -> dict[str, Any]:
     If the run found faults or left something undone, the answer's `refused` is a sentence that says what.
 
     The executors are checked before the run. After RowsLost or Differs they are checked again, because an executor
-    that cannot reach the lake may have joined during the run. If so, ExecutorBlind is raised instead.
+    that cannot reach the lake may have joined during the run. If so, ExecutorCheckFailed is raised instead.
     """
     from delaytasks.pipeline.spark import session
 
@@ -81,8 +82,8 @@ def run_application(name: str, settings: Settings) -> dict[str, Any]:
         except (RowsLost, Differs) as lost:
             try:
                 ask_executors()
-            except ExecutorBlind as blind:
-                raise ExecutorBlind(f"{lost} {blind}") from lost
+            except ExecutorCheckFailed as failed:
+                raise ExecutorCheckFailed(f"{lost} {failed}") from lost
             raise
     return answer
 

@@ -27,7 +27,7 @@ from ..sinks.jobs import Chunk, Run
 from ..sinks.ledger import Ledger, Totals, load_pending_chunks
 from ..sources import files
 from ..sources import query as query_source
-from ..sources.database import Database, DatabaseAway
+from ..sources.database import Database, DatabaseUnavailable
 from ..sources.files import Source
 from ..spark.progress import report_progress
 from ..tables import row_counts
@@ -162,8 +162,8 @@ class RejectLimit:
 class Load:
     """One run of the application: its folder in the lake, its document and its totals in the ledger.
 
-    check_lock   raises DatabaseAway if this run may have lost its lock, so that another load may have begun; called
-                 before any change to the run's files
+    check_lock   raises DatabaseUnavailable if this run may have lost its lock, so that another load may have begun;
+                 called before any change to the run's files
     """
 
     def __init__(
@@ -236,7 +236,7 @@ class Load:
             self.totals_after = Ledger(self.database, self.name).totals() if not problem else self.totals_before
             if not problem and len(self.totals_after.numbers) < len(chunks):
                 problem = f"Only {len(self.totals_after.numbers)} of {len(chunks)} chunks are loaded."
-        except DatabaseAway as error:
+        except DatabaseUnavailable as error:
             problem = str(error)
         if problem:
             return (

@@ -45,8 +45,8 @@ def prune(database: Database, archive: Archive) -> tuple[Archive, Pruned]:
     Jobs that changed are withdrawn: deleted from the archive. The run is recorded as pruned once no locked jobs are
     left. Until then pruning can be repeated.
 
-    Raises DatabaseAway and Busy. Raises LakeError before anything is deleted if a file of the run is missing or has
-    another size.
+    Raises DatabaseUnavailable and Busy. Raises LakeError before anything is deleted if a file of the run is missing or
+    has another size.
     """
     run, result = archive.jobs.run, Pruned()
     data_files.check(archive.lake, [*archive.jobs.run_files(run), *archive.events.run_files(run)])

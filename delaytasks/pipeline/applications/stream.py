@@ -21,7 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from ..config import BadSettings
 from ..sources import arrow, events
-from ..sources.database import Database, DatabaseAway
+from ..sources.database import Database, DatabaseUnavailable
 from ..sources.snapshot import Snapshot
 from ..sources.watermark import NoWatermark, Watermark
 from ..spark import errors
@@ -74,8 +74,8 @@ def run(
     folds          number of times that small files were merged
     to             id of the last published event
 
-    Raises BadSettings over Spark Connect, OtherDatabase (see verify()), and DatabaseAway if the connection is lost. A
-    stream that is started again loses and duplicates nothing.
+    Raises BadSettings over Spark Connect, OtherDatabase (see verify()), and DatabaseUnavailable if the connection is
+    lost. A stream that is started again loses and duplicates nothing.
     """  # fmt: skip
     if not isinstance(spark, SparkSession):
         raise BadSettings("A stream publishes from its own process: it does not run over Spark Connect.")
@@ -206,7 +206,7 @@ def catch_up(
     stop_condition  checked before each batch; the next run continues with that batch
 
     Events whose ids are not settled yet (see sources/watermark.py) are left to the streaming query. Raises LakeError
-    and DatabaseAway.
+    and DatabaseUnavailable.
     """
     unread_range = batches.unread_range()
     if unread_range is None:
@@ -236,11 +236,11 @@ def translate_errors(database: Database, handler: BatchHandler) -> Iterator[None
         if handler.error is not None and not isinstance(handler.error, PySparkException):
             raise handler.error from error
         text = str(handler.error or error)
-        for error_class in (NoWatermark, DatabaseAway):
+        for error_class in (NoWatermark, DatabaseUnavailable):
             if found := re.search(rf"{re.escape(error_class.__module__)}\.{error_class.__name__}: (.*)", text):
                 raise error_class(found[1]) from error
-        if reason := errors.away(text):
-            raise DatabaseAway(f"{database} went away: {reason}.") from error
-        with database.connect():  # raises DatabaseAway if that is the cause
+        if reason := errors.lost_connection_reason(text):
+            raise DatabaseUnavailable(f"{database} went away: {reason}.") from error
+        with database.connect():  # raises DatabaseUnavailable if that is the cause
             pass
         raise

@@ -27,7 +27,7 @@ MAX_ATTEMPTS = 5  # another attempt is needed after a deadlock, or if a live job
 def load_chunk(database: Database, lake: Lake, run: Run, chunk: Chunk) -> bool:
     """Load a chunk in one transaction. Return False if it was loaded before.
 
-    Raises DatabaseAway, NotAllowed, LakeError, and TransactionConflict after MAX_ATTEMPTS.
+    Raises DatabaseUnavailable, NotAllowed, LakeError, and TransactionConflict after MAX_ATTEMPTS.
     """
     for attempt in range(MAX_ATTEMPTS):
         try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from ..sources.database import Database, DatabaseAway, NotAllowed
+from ..sources.database import Database, DatabaseUnavailable, NotAllowed
 from ..spark.progress import report_progress
 from ..tables.lake import Lake, LakeError
 from .inserts import load_chunk
@@ -52,7 +52,7 @@ class Ledger:
         self.database, self.run = database, run
 
     def totals(self) -> Totals:
-        """Return the totals of the run's loaded chunks. Raises DatabaseAway."""
+        """Return the totals of the run's loaded chunks. Raises DatabaseUnavailable."""
         sql = "SELECT chunk, stamp, rows, inserted, kept, replaced, refused FROM delaytasks_loadchunk WHERE run = {}"
         with self.database.connect() as connection:
             chunks = connection.execute(sql.format(self.database.placeholder), (self.run,)).fetchall()
@@ -61,7 +61,7 @@ class Ledger:
         return Totals(len(chunks), rows, inserted, kept, replaced, refused, stamps, numbers)
 
     def now_ms(self) -> int:
-        """Return the time by the database's clock, in ms since 1970. Raises DatabaseAway."""
+        """Return the time by the database's clock, in ms since 1970. Raises DatabaseUnavailable."""
         with self.database.connect() as connection:
             return int(connection.execute(NOW_MS[self.database.vendor]).fetchone()[0])
 
@@ -108,7 +108,7 @@ def _load_chunk(database: Database, lake: Lake, run: Run, chunk: Chunk) -> str:
         message = f"{error} {PRIVILEGES}"
     except LakeError as error:
         message = f"{socket.gethostname()}: {error}"  # name the host: other executors may be able to read the chunk
-    except DatabaseAway as error:
+    except DatabaseUnavailable as error:
         message = str(error)
     except (TransactionConflict, OSError, database.error) as error:
         message = f"Chunk {chunk.number} could not be loaded: {error}."
@@ -139,7 +139,7 @@ class ProgressReporter:
     def _totals(self) -> Totals:
         try:
             return self.ledger.totals()
-        except DatabaseAway:
+        except DatabaseUnavailable:
             return Totals()
 
     def _poll(self) -> None:

@@ -18,7 +18,7 @@ class Busy(Exception):
     """Another run of the pipeline uses this database: wait until it has ended."""
 
 
-class DatabaseAway(Exception):
+class DatabaseUnavailable(Exception):
     """The database does not answer. Run this again when it is back."""
 
 
@@ -92,7 +92,7 @@ class Database:
     def connect(self) -> Iterator[Any]:
         """Yield a psycopg or sqlite3 connection for small statements. Commits at the end, rolls back on an error.
 
-        Raises DatabaseAway and NotAllowed, as answering() does, also for statements inside the block.
+        Raises DatabaseUnavailable and NotAllowed, as answering() does, also for statements inside the block.
         """
         with self.answering(), self._sqlite() if self.vendor == "sqlite" else self._psycopg() as connection:
             yield connection
@@ -101,13 +101,14 @@ class Database:
     def answering(self) -> Iterator[None]:
         """Translate the driver's exceptions that are raised inside the block.
 
-        Raises DatabaseAway if the connection fails or is lost, and NotAllowed if a right, table or column is missing.
+        Raises DatabaseUnavailable if the connection fails or is lost, and NotAllowed if a right, table or column is
+        missing.
         """
         unavailable, refused, absent = self._errors()
         try:
             yield
         except unavailable as error:
-            raise DatabaseAway(f"{self} does not answer: {error}.") from error
+            raise DatabaseUnavailable(f"{self} does not answer: {error}.") from error
         except refused as error:
             raise NotAllowed(f"{self} refuses the user {self.user or 'that libpq chooses'}: {error}.") from error
         except absent as error:
@@ -144,9 +145,9 @@ class Database:
 
         what   name of the application
 
-        Yields a function that raises DatabaseAway if the lock may be lost. Call it before each step that does harm if a
-        second run has begun, such as publishing files that the second run may have removed. The operating system or
-        the database server releases the lock of a killed run.
+        Yields a function that raises DatabaseUnavailable if the lock may be lost. Call it before each step that does
+        harm if a second run has begun, such as publishing files that the second run may have removed. The operating
+        system or the database server releases the lock of a killed run.
         """
         with self._flock(what) if self.vendor == "sqlite" else self._advisory(what) as check_lock:
             yield check_lock

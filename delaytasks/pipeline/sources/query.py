@@ -13,13 +13,13 @@ from ..config import BadSettings
 from ..spark.progress import report_progress
 from ..tables.lake import Lake
 from .arrow import BATCH_OPTIONS
-from .database import WAIT_SECONDS, Database, DatabaseAway
+from .database import WAIT_SECONDS, Database, DatabaseUnavailable
 
 BATCH_ROWS = 50_000
 # OIDs of PostgreSQL's types that Arrow and Spark have too: boolean, bigint, smallint, integer, text, real,
 # double precision, char, varchar, date, timestamp, timestamptz. Other types are read as text.
 TYPES = (16, 20, 21, 23, 25, 700, 701, 1042, 1043, 1082, 1114, 1184)
-# READ_ACTIONS: SQLite's authorizer actions that a query may use. UNAVAILABLE: error codes that mean DatabaseAway.
+# READ_ACTIONS: SQLite's authorizer actions that a query may use. UNAVAILABLE: error codes of DatabaseUnavailable.
 READ_ACTIONS = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE)
 UNAVAILABLE = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR)
 
@@ -27,7 +27,7 @@ UNAVAILABLE = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CANTOP
 def copy(database: Database, sql: str, lake: Lake, folder: str) -> None:
     """Write the result of a query as a Parquet file into the folder. The query cannot change the database.
 
-    Raises DatabaseAway, and BadSettings if the database refuses the query or two columns have the same name.
+    Raises DatabaseUnavailable, and BadSettings if the database refuses the query or two columns have the same name.
     """
     report_progress("running the query")
     batches = _query_sqlite(database, sql) if database.vendor == "sqlite" else _query_postgresql(database, _strip(sql))
@@ -57,7 +57,7 @@ def _query_postgresql(database: Database, sql: str) -> Iterator[pyarrow.RecordBa
             yield pyarrow.RecordBatch.from_pylist([], schema=reader.schema)
             yield from reader
     except dbapi.OperationalError as error:
-        raise DatabaseAway(f"{database} does not answer: {error}.") from error
+        raise DatabaseUnavailable(f"{database} does not answer: {error}.") from error
     except dbapi.Error as error:
         raise BadSettings(f"The query was refused: {str(error).splitlines()[0]}") from error
 
@@ -104,7 +104,7 @@ def _query_sqlite(database: Database, sql: str) -> Iterator[pyarrow.RecordBatch]
                 yield pyarrow.RecordBatch.from_pylist([_as_texts(names, row) for row in rows], schema=schema)
     except sqlite3.Error as error:
         if getattr(error, "sqlite_errorcode", 0) & 0xFF in UNAVAILABLE:
-            raise DatabaseAway(f"{database} does not answer: {error}.") from error
+            raise DatabaseUnavailable(f"{database} does not answer: {error}.") from error
         raise BadSettings(f"The query was refused: {error}.") from error
 
 

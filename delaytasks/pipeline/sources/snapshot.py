@@ -54,7 +54,7 @@ def enter_statements(name: str) -> list[str]:
 
 @contextlib.contextmanager
 def take(database: Database) -> Iterator[Snapshot]:
-    """Yield a snapshot that is valid inside the block. Raises DatabaseAway.
+    """Yield a snapshot that is valid inside the block. Raises DatabaseUnavailable.
 
     Writers are not blocked. But inside the block PostgreSQL cannot vacuum rows that are deleted after the snapshot.
     """

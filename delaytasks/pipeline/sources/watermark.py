@@ -89,8 +89,8 @@ class Watermark:
         wait_seconds   how long to wait for open transactions
         above          id of the last event that was read; 0: none
 
-        Raises DatabaseAway. Raises NoWatermark if no watermark can be computed, or if the last assigned id is less than
-        `above`: the database would assign the ids between them again.
+        Raises DatabaseUnavailable. Raises NoWatermark if no watermark can be computed, or if the last assigned id is
+        less than `above`: the database would assign the ids between them again.
         """
         deadline = time.monotonic() + wait_seconds
         last, settled_id = self._poll()

@@ -31,7 +31,7 @@ CAUSES = {  # pattern in Spark's message -> sentence
 }  # fmt: skip
 # Errors after a lost connection: of a reader, or of the session that exported the snapshot. Newer PostgreSQL servers
 # use the last wording.
-AWAY = re.compile(r'OperationalError: (.*)|(invalid snapshot identifier|snapshot "[^"]*" does not exist)')
+LOST_CONNECTION = re.compile(r'OperationalError: (.*)|(invalid snapshot identifier|snapshot "[^"]*" does not exist)')
 
 
 def summary(error: Exception) -> tuple[str, str]:
@@ -40,17 +40,17 @@ def summary(error: Exception) -> tuple[str, str]:
     for pattern, sentence in CAUSES.items():
         if found := re.search(pattern, message):
             return type(error).__name__, sentence.format(found.group())
-    if reason := away(message):
-        return "DatabaseAway", (
+    if reason := lost_connection_reason(message):
+        return "DatabaseUnavailable", (
             f"The database went away: {reason}. Nothing was published; run it again when the database is back."
         )
     lines = [line for line in message.split("\n") if not line.startswith("\tat ")]
     return type(error).__name__, "\n".join(lines[:LINES])
 
 
-def away(message: str) -> str:
+def lost_connection_reason(message: str) -> str:
     """Return the reason if the message says that the database connection was lost, else an empty string."""
-    found = AWAY.search(message)
+    found = LOST_CONNECTION.search(message)
     return (found[1] or found[2] or "").strip().rstrip(".") if found else ""
 
 

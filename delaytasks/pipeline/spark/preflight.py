@@ -53,7 +53,7 @@ ADVICE = {
 }
 
 
-class ExecutorBlind(Exception):
+class ExecutorCheckFailed(Exception):
     """An executor cannot use the driver's lake, inputs, database or time zones. The message names its host."""
 
 
@@ -158,8 +158,8 @@ def check(
 
     zones   zone used by Python on the executors -> whether Java also uses it
 
-    Raises ExecutorBlind; DatabaseAway if this process does not reach the database; and BadSettings, also with local[*],
-    if Java does not know a zone that it uses.
+    Raises ExecutorCheckFailed; DatabaseUnavailable if this process does not reach the database; and BadSettings,
+    also with local[*], if Java does not know a zone that it uses.
     """
     zone_databases.check_java(spark, [name for name, of_java in (zones or {}).items() if of_java])
     if not is_needed(spark):
@@ -178,7 +178,7 @@ def check(
         _clear(lake, folder)
     executors = {(row.host, row.process) for row in reports}
     if problems:
-        raise ExecutorBlind(_sentence(problems, len(executors)))
+        raise ExecutorCheckFailed(_sentence(problems, len(executors)))
     hosts = ", ".join(sorted({host for host, _ in executors})[:SHOWN])
     report_progress(f"{len(executors)} executors ({hosts}) passed the checks: {time.monotonic() - began:.1f} s")
 

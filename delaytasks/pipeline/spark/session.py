@@ -51,8 +51,8 @@ def session(name: str, *, master: str = "local[*]", options: Mapping[str, str] |
     master    local[*], spark://..., yarn, k8s://..., or sc://host:port for Spark Connect
     options   the site's Spark options
 
-    Raises ServerAway if the Spark Connect server does not answer, and JavaMissing if this process has to start Java and
-    finds none.
+    Raises ServerUnavailable if the Spark Connect server does not answer, and JavaMissing if this process has to start
+    Java and finds none.
     """
     builder = SparkSession.builder.appName(name)
     submitted = SUBMITTED in os.environ

@@ -14,7 +14,7 @@ class StopCondition:
     """Callable that returns whether a run has to stop: it got a signal, its parent process ended, or its time is up.
 
     stop         event that stop_signals() yields
-    check_lock   raises DatabaseAway if the run no longer holds its lock; called every LOCK_CHECK_SECONDS
+    check_lock   raises DatabaseUnavailable if the run no longer holds its lock; called every LOCK_CHECK_SECONDS
     parent       process id; None: no parent is watched
     end          value of time.monotonic() at which to stop; None: no time limit
     """

@@ -17,7 +17,7 @@ from delaytasks.db import dialects
 from delaytasks.models import Job, JobEvent, TopicStat
 from delaytasks.pipeline import schemas
 from delaytasks.pipeline.applications import archive, prune, report
-from delaytasks.pipeline.sources.database import Busy, Database, DatabaseAway
+from delaytasks.pipeline.sources.database import Busy, Database, DatabaseUnavailable
 from delaytasks.pipeline.tables import archives, checksums, data_files, delta, optimization, story
 from delaytasks.pipeline.tables.checksums import Differs, Digest
 from delaytasks.pipeline.tables.delta import Table
@@ -346,7 +346,7 @@ def test_a_lost_database_leaves_nothing_published_and_the_next_run_repeats_all(
     snapshots = "pg_stat_activity WHERE application_name = 'delaytasks pipeline' AND state = 'idle in transaction'"
     with monkeypatch.context() as patched:
         patched.setattr(archive, "_write", after_losing(snapshots, database, archive._write))
-        with pytest.raises((PySparkException, DatabaseAway)):
+        with pytest.raises((PySparkException, DatabaseUnavailable)):
             archive.run(spark, database, lake)
     assert (kept_keys(), published(lake)) == (["order:1"], 0)
     assert run(spark, database, lake)["pruned"] == 1
@@ -360,7 +360,7 @@ def test_a_run_that_lost_its_lock_publishes_nothing(
     ended("order:1")
     locks = "pg_locks WHERE locktype = 'advisory'"
     monkeypatch.setattr(lake, "sync", after_losing(locks, database, lake.sync))
-    with pytest.raises(DatabaseAway):
+    with pytest.raises(DatabaseUnavailable):
         archive.run(spark, database, lake)
     assert (kept_keys(), published(lake)) == (["order:1"], 0)
 

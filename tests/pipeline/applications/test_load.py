@@ -18,7 +18,7 @@ from delaytasks.pipeline.applications import load
 from delaytasks.pipeline.config import BadSettings
 from delaytasks.pipeline.sinks import ledger, staging
 from delaytasks.pipeline.sources import query
-from delaytasks.pipeline.sources.database import Busy, Database, DatabaseAway
+from delaytasks.pipeline.sources.database import Busy, Database, DatabaseUnavailable
 from delaytasks.pipeline.tables.lake import Lake, LakeError
 from delaytasks.states import State
 
@@ -219,7 +219,7 @@ def test_a_run_continues_after_a_lost_database_or_a_missing_chunk(
     source = promises(tmp_path / "missing", promise("order:1"))
 
     def away(*args: Any) -> str:
-        return str(DatabaseAway("postgresql shop does not answer: gone."))
+        return str(DatabaseUnavailable("postgresql shop does not answer: gone."))
 
     with monkeypatch.context() as patched:
         patched.setattr(load, "load_pending_chunks", away)
@@ -256,7 +256,7 @@ def test_a_load_holds_its_lock_and_publishes_nothing_without_it(
         return found
 
     monkeypatch.setattr(staging, "write_chunks", loses_its_lock)
-    with pytest.raises(DatabaseAway, match="does not answer"):
+    with pytest.raises(DatabaseUnavailable, match="does not answer"):
         loaded(source, name="r")
     assert not lake.has("load/r/run.json")
     assert not Job.objects.exists()
@@ -366,7 +366,7 @@ def test_a_query_of_sqlite_creates_no_file_and_reports_a_missing_database(
         with pytest.raises(BadSettings, match="The query was refused"):
             query.copy(database, wrong, lake, "load/r/asked")
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(DatabaseAway, match="gone does not answer: unable to open"):
+    with pytest.raises(DatabaseUnavailable, match="gone does not answer: unable to open"):
         query.copy(replace(database, name=f"{tmp_path}/gone"), "SELECT 1", lake, "load/r/asked")
 
 

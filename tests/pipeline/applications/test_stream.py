@@ -26,7 +26,7 @@ from delaytasks.pipeline.applications import batches as batches_module
 from delaytasks.pipeline.applications.batches import Batches
 from delaytasks.pipeline.applications.stream import OtherDatabase
 from delaytasks.pipeline.sources import arrow
-from delaytasks.pipeline.sources.database import Busy, Database, DatabaseAway
+from delaytasks.pipeline.sources.database import Busy, Database, DatabaseUnavailable
 from delaytasks.pipeline.sources.snapshot import Snapshot
 from delaytasks.pipeline.spark.errors import SLOW_PYTHON
 from delaytasks.pipeline.tables import archives, data_files, delta, stream_tables
@@ -186,7 +186,7 @@ def test_a_lost_database_is_reported_and_no_event_is_lost(
             )
 
     monkeypatch.setattr(Batches, "publish", disturbed)
-    with pytest.raises(DatabaseAway, match="does not answer"):
+    with pytest.raises(DatabaseUnavailable, match="does not answer"):
         stream.run(spark, database, lake, every_seconds=0.1)
     assert ids(lake) == event_ids()
 

@@ -17,7 +17,7 @@ from delaytasks.pipeline.sinks import inserts, ledger
 from delaytasks.pipeline.sinks.inserts import load_chunk
 from delaytasks.pipeline.sinks.jobs import Chunk, PostgreSQL, Run, SQLite, TransactionConflict
 from delaytasks.pipeline.sinks.ledger import Ledger
-from delaytasks.pipeline.sources.database import Database, DatabaseAway
+from delaytasks.pipeline.sources.database import Database, DatabaseUnavailable
 from delaytasks.pipeline.tables.lake import Lake
 from delaytasks.states import State
 
@@ -257,7 +257,7 @@ def test_a_deadlock_is_retried_and_a_lost_database_is_reported_without_effects(
 
     made = chunk("a")
     monkeypatch.setattr(PostgreSQL, "insert", ends_its_own_session)
-    with pytest.raises(DatabaseAway, match="does not answer"):
+    with pytest.raises(DatabaseUnavailable, match="does not answer"):
         load_chunk(database, lake, RUN, made)
     assert not LoadChunk.objects.exists()
     monkeypatch.setattr(PostgreSQL, "insert", deadlocks_once)
@@ -273,7 +273,7 @@ def test_a_locked_sqlite_database_is_reported_without_effects(
     made = chunk("a")
     with transaction.atomic():
         Job.objects.update(failures=0)
-        with pytest.raises(DatabaseAway, match="locked"):
+        with pytest.raises(DatabaseUnavailable, match="locked"):
             load_chunk(database, lake, RUN, made)
     assert load_chunk(database, lake, RUN, made)
     assert Ledger(database, "r1").totals().inserted == 1

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThan, In, IsNull, LessThan, S
 from delaytasks.management.subcommands.pipeline.process import database_of
 from delaytasks.models import Job
 from delaytasks.pipeline.sources import arrow, identity, pushdown, snapshot
-from delaytasks.pipeline.sources.database import Busy, Database, DatabaseAway, NotAllowed
+from delaytasks.pipeline.sources.database import Busy, Database, DatabaseUnavailable, NotAllowed
 from delaytasks.pipeline.sources.relations import RELATIONS
 from delaytasks.pipeline.spark import errors
 from delaytasks.states import Outcome, State
@@ -187,7 +187,7 @@ def backends() -> set[int]:
 def test_an_unreachable_database_is_named_without_its_password(tmp_path: Any) -> None:
     gone = Database("postgresql", "shop", host=str(tmp_path), user="me", password="hush")
     for each in (gone, Database("sqlite", str(tmp_path / "none.sqlite3"))):
-        with pytest.raises(DatabaseAway, match="does not answer") as raised, each.connect():
+        with pytest.raises(DatabaseUnavailable, match="does not answer") as raised, each.connect():
             pass
         assert "hush" not in f"{raised.value} {each!r}"
     assert not (tmp_path / "none.sqlite3").exists()

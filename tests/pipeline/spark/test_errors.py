@@ -76,6 +76,6 @@ def test_an_unknown_error_is_reported_by_sparks_first_lines() -> None:
 )
 def test_a_lost_database_is_recognized_in_every_form_of_the_error(message: str, why: str) -> None:
     assert errors.summary(Exception(message)) == (
-        "DatabaseAway",
+        "DatabaseUnavailable",
         f"The database went away: {why}. Nothing was published; run it again when the database is back.",
     )

@@ -1,4 +1,4 @@
-"""Checks of an executor. On a cluster: test_blind_executors.py."""
+"""Checks of an executor. On a cluster: test_executor_checks.py."""
 
 import itertools
 import json

@@ -13,7 +13,7 @@ from delaytasks.management.subcommands.pipeline import stream as verb
 from delaytasks.pipeline.applications import stream
 from delaytasks.pipeline.sources import events
 from delaytasks.pipeline.sources.arrow import TableReader, TableSource
-from delaytasks.pipeline.sources.database import DatabaseAway
+from delaytasks.pipeline.sources.database import DatabaseUnavailable
 from delaytasks.pipeline.sources.events import WARNING_SECONDS, EventReader
 from delaytasks.pipeline.spark import shutdown
 from delaytasks.pipeline.spark.shutdown import StopCondition
@@ -34,10 +34,10 @@ def test_a_run_stops_on_a_signal_at_its_parents_end_and_at_its_time_limit(monkey
     assert StopCondition(stop, nothing, None, None)()
 
     def taken() -> None:
-        raise DatabaseAway
+        raise DatabaseUnavailable
 
     monkeypatch.setattr(shutdown, "LOCK_CHECK_SECONDS", -1)
-    with pytest.raises(DatabaseAway):
+    with pytest.raises(DatabaseUnavailable):
         StopCondition(stop, taken, None, None)()
 
 

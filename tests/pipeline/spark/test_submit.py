@@ -70,7 +70,7 @@ def test_an_absent_connect_server_is_reported_at_once_without_the_token(
     def expected(master: str) -> str:
         assert run.main(["report"], Settings(SHOP, str(tmp_path), master).environment()) == ExitCode.COULD_NOT_RUN
         answer = json.loads(capsys.readouterr().out)
-        assert answer["error"] == "ServerAway"
+        assert answer["error"] == "ServerUnavailable"
         return answer["message"]
 
     monkeypatch.setattr(connect.importlib.util, "find_spec", lambda name: None)

@@ -21,13 +21,13 @@ def _run(name: str, options: Options, using: str) -> dict[str, Any]:
     root = folder(options, using)
     if any(importlib.util.find_spec(name) is None for name in ("pyspark", "pyarrow", "deltalake")):
         raise ImproperlyConfigured(MISSING)
-    from ....pipeline.sources.database import Busy, Database, DatabaseAway, NotAllowed
+    from ....pipeline.sources.database import Busy, Database, DatabaseUnavailable, NotAllowed
     from ....pipeline.tables.lake import Lake, LakeError
 
     application = importlib.import_module(f"delaytasks.pipeline.applications.{name}")
     try:
         answer: dict[str, Any] = application.run(Database(**database_of(using)), Lake(root))
-    except (Busy, DatabaseAway, NotAllowed, LakeError) as error:
+    except (Busy, DatabaseUnavailable, NotAllowed, LakeError) as error:
         raise CommandError(str(error), returncode=ExitCode.COULD_NOT_RUN) from error
     return answer
 

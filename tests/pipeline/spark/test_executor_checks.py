@@ -204,28 +204,28 @@ def test_executors_that_share_the_lake_run_each_application(
     assert not Lake(str(tmp_path / "lake")).runs("preflight")
 
 
-@pytest.mark.parametrize("blind", [1, pytest.param(2, marks=pytest.mark.tools)])
+@pytest.mark.parametrize("failing", [1, pytest.param(2, marks=pytest.mark.tools)])
 def test_each_application_names_the_executors_that_do_not_see_the_lake(
-    ask: Callable[..., dict[str, Any]], site: Site, blind: int
+    ask: Callable[..., dict[str, Any]], site: Site, failing: int
 ) -> None:
-    here = site.shared if blind == 1 else site.elsewhere
+    here = site.shared if failing == 1 else site.elsewhere
     answers = ask(here, *QUESTIONS)
 
     for each in answers.values():
-        assert (each["exit_code"], each["error"]) == (ExitCode.COULD_NOT_RUN, "ExecutorBlind"), each
-        assert f"{blind} of 2 executors cannot take part: " in each["message"]
+        assert (each["exit_code"], each["error"]) == (ExitCode.COULD_NOT_RUN, "ExecutorCheckFailed"), each
+        assert f"{failing} of 2 executors cannot take part: " in each["message"]
         assert f"does not see the lake {VIEW}/lake" in each["message"]
         assert "Mount the same folder under the same path on every host" in each["message"]
     assert published(here / "lake") == []
     assert untouched()
 
 
-@pytest.mark.parametrize("blind", [1, pytest.param(2, marks=pytest.mark.tools)])
+@pytest.mark.parametrize("failing", [1, pytest.param(2, marks=pytest.mark.tools)])
 def test_rows_that_later_executors_write_elsewhere_are_missing_in_the_count(
-    ask: Callable[..., dict[str, Any]], site: Site, blind: int
+    ask: Callable[..., dict[str, Any]], site: Site, failing: int
 ) -> None:
     """As if each executor had joined after the check."""
-    here = site.shared if blind == 1 else site.elsewhere
+    here = site.shared if failing == 1 else site.elsewhere
     answers = ask(here, *QUESTIONS, unchecked=True)
 
     assert {each["exit_code"] for each in answers.values()} == {ExitCode.COULD_NOT_RUN}, answers
@@ -263,7 +263,7 @@ def test_an_executor_with_another_zone_database_is_named(
     right = ask(site.shared, "audit", lake=lake, zone="Europe/Rome")
 
     for each in wrong.values():
-        assert (each["exit_code"], each["error"]) == (ExitCode.COULD_NOT_RUN, "ExecutorBlind"), each
+        assert (each["exit_code"], each["error"]) == (ExitCode.COULD_NOT_RUN, "ExecutorCheckFailed"), each
         assert "1 of 2 executors cannot take part: " in each["message"]
         assert "computes Europe/Berlin differently in Python: +05:30 instead of +01:00 at 1970-" in each["message"]
         assert "Install the same version of the time zone database on every host" in each["message"]
