@@ -250,16 +250,16 @@ class JobAdmin(NewJobPage):
         """Return the job, or None if it does not exist or is hidden. A job from the archive has archived_events."""
         job_id, jobs = parse_id(object_id), self.get_queryset(request)
         try:
-            story = None if job_id is None else history.find(jobs, job_id)
+            found = None if job_id is None else history.find(jobs, job_id)
         except ArchiveUnreadable as error:
             logger.error("%s", error)  # the error is not shown to the user: it names files and maybe hidden topics
             raise ArchiveUnavailable from error
-        if story is None or not permissions.can_see_topic(request.user, story.job.topic, jobs.db):
+        if found is None or not permissions.can_see_topic(request.user, found.job.topic, jobs.db):
             return None
-        if story.archived is not None:
-            job: DisplayedJob = story.job
-            job.archived_events = story.archived
-        return story.job
+        if found.archived is not None:
+            job: DisplayedJob = found.job
+            job.archived_events = found.archived
+        return found.job
 
     def change_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> HttpResponse:
         try:

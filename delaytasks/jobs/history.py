@@ -74,7 +74,7 @@ def _find_archived(
     if root is None:
         return None
     try:
-        from ..pipeline.tables import lake, story  # needs the extra delaytasks[pipeline]
+        from ..pipeline.tables import archived_history, lake  # needs the extra delaytasks[pipeline]
     except ModuleNotFoundError as error:
         if not urlsplit(root).scheme and not os.path.isdir(f"{root}/archive"):
             return None  # nothing has been archived
@@ -84,7 +84,10 @@ def _find_archived(
         ) from error
     try:
         source = lake.Lake(root)
-        found = story.by_key(source, topic, key, since) if job_id is None else story.by_id(source, job_id)
+        if job_id is None:
+            found = archived_history.by_key(source, topic, key, since)
+        else:
+            found = archived_history.by_id(source, job_id)
     except (lake.LakeError, OSError, ValueError) as error:
         raise ArchiveUnreadable(f"The archive cannot be read: {error}") from error
     if found is None:

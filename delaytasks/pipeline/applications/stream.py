@@ -26,7 +26,7 @@ from ..sources.snapshot import Snapshot
 from ..sources.watermark import NoWatermark, Watermark
 from ..spark import errors
 from ..spark.shutdown import StopCondition, stop_signals
-from ..tables import story, stream_tables
+from ..tables import archived_history, stream_tables
 from ..tables.lake import Lake, LakeError
 from ..tables.stream_tables import RESTART, Stream
 from .batches import Batches
@@ -186,7 +186,7 @@ def verify(database: Database, stream: Stream) -> None:
     last = stream_tables.event(stream, stream.to)
     expected = tuple(last[name] for name in ("job_id", "outcome", "done_ms"))
     found = Snapshot(database, 0, 0, 0).query(EVENT_QUERY, [stream.to])
-    if not found and (archived := story.by_id(stream.lake, last["job_id"])):
+    if not found and (archived := archived_history.by_id(stream.lake, last["job_id"])):
         events = [each for each in archived.events if each["id"] == stream.to]
         found = [(each["job_id"], each["outcome"], each["done_ms"]) for each in events]
     if [tuple(row) for row in found] != [expected]:

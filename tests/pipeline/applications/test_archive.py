@@ -18,7 +18,7 @@ from delaytasks.models import Job, JobEvent, TopicStat
 from delaytasks.pipeline import schemas
 from delaytasks.pipeline.applications import archive, prune, report
 from delaytasks.pipeline.sources.database import Busy, Database, DatabaseUnavailable
-from delaytasks.pipeline.tables import archives, checksums, data_files, delta, optimization, story
+from delaytasks.pipeline.tables import archived_history, archives, checksums, data_files, delta, optimization
 from delaytasks.pipeline.tables.checksums import Differs, Digest
 from delaytasks.pipeline.tables.delta import Table
 from delaytasks.pipeline.tables.lake import Lake, LakeError
@@ -75,15 +75,15 @@ def test_old_ended_jobs_leave_the_tables_and_stay_complete_in_the_archive(
         "jobs": 2, "events": 4, "partitions": 2, "pruned": 2, "left": 0, "withdrawn": 0}  # fmt: skip
     assert kept_keys() == ["order:2", "order:3", "order:4", "order:5"]
     assert JobEvent.objects.filter(job=needed).exists()
-    found = story.by_id(lake, old.pk)
+    found = archived_history.by_id(lake, old.pk)
     assert found is not None
     assert {**found.job, "body": BODY} == {name: getattr(old, name) for name in found.job}
     assert found.events == events
-    by_key = story.by_key(lake, "refund.ask", "refund:1")
+    by_key = archived_history.by_key(lake, "refund.ask", "refund:1")
     assert by_key is not None
     assert (by_key.job["id"], by_key.job["state"]) == (cancelled.pk, State.CANCELLED)
-    assert story.by_id(lake, 10**9) is None
-    assert story.by_key(lake, "order.close", "refund:1") is None
+    assert archived_history.by_id(lake, 10**9) is None
+    assert archived_history.by_key(lake, "order.close", "refund:1") is None
     assert run(spark, database, lake, dead=True)["pruned"] == 1
     assert kept_keys() == ["order:2", "order:4", "order:5"]
 
@@ -228,7 +228,7 @@ def test_small_files_are_merged_after_each_run_and_older_versions_stay_readable(
         assert [each.partition for each in table.files] == ["order.close", "refund.ask"], table.name
     assert stored(lake) == ([*(f"order:{n}" for n in range(3)), *(f"refund:{n}" for n in range(3))], 12)
     assert delta.read(spark, lake, found.jobs.files, schemas.ARCHIVED_JOBS).where("state > 0").count() == 6
-    shown = story.by_id(lake, jobs[0].pk)
+    shown = archived_history.by_id(lake, jobs[0].pk)
     assert shown is not None
     assert len(shown.events) == 2
     versions = range(DeltaTable(lake.path(archives.JOBS)).version() + 1)
@@ -267,9 +267,9 @@ def test_a_job_changed_after_writing_stays_and_is_archived_when_it_ends_again(
     assert run(spark, database, lake, dead=True) == {
         "jobs": 1, "events": 3, "partitions": 1, "pruned": 2, "left": 0, "withdrawn": 2}  # fmt: skip
     assert kept_keys() == ["order:1"]
-    assert story.by_id(lake, retried.pk) is None
-    assert story.by_key(lake, "order.close", "order:1") is None
-    found = story.by_id(lake, commented.pk)
+    assert archived_history.by_id(lake, retried.pk) is None
+    assert archived_history.by_key(lake, "order.close", "order:1") is None
+    found = archived_history.by_id(lake, commented.pk)
     assert found is not None
     assert len(found.events) == 3
     assert stored(lake) == (["order:2", "order:3"], 5)
@@ -407,7 +407,7 @@ def test_an_unreadable_document_or_log_is_damaged(
     for document in ({"colour": 1}, {"recent": 3}, {"recent": {"x": 1}}):
         lake.publish(archives.DOCUMENT, {"version": archives.FORMAT, **document})
         with pytest.raises(LakeError, match="is damaged"):
-            story.by_id(lake, 1)
+            archived_history.by_id(lake, 1)
     lake.files.delete_file(lake.path(archives.DOCUMENT))
     old = ended("order:1")
     archive.run(spark, database, lake)
@@ -416,9 +416,9 @@ def test_an_unreadable_document_or_log_is_damaged(
 
     log.write_text(text[: len(text) // 2])
     with pytest.raises(LakeError, match=rf"{archives.JOBS} is damaged or cannot be read"):
-        story.by_id(lake, old.pk)
+        archived_history.by_id(lake, old.pk)
     log.write_text(text)
-    assert story.by_id(lake, old.pk)
+    assert archived_history.by_id(lake, old.pk)
 
 
 def test_a_table_with_features_that_hide_rows_is_refused(
@@ -429,7 +429,7 @@ def test_a_table_with_features_that_hide_rows_is_refused(
     table = DeltaTable(lake.path(archives.JOBS))
     table.alter.add_feature(TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
 
-    for ask in (lambda: story.by_id(lake, old.pk), lambda: archive.run(spark, database, lake)):
+    for ask in (lambda: archived_history.by_id(lake, old.pk), lambda: archive.run(spark, database, lake)):
         with pytest.raises(LakeError, match=r"was changed by another program to use deletionVectors"):
             ask()
 
@@ -497,7 +497,7 @@ def test_a_truncated_file_is_named_and_nothing_is_pruned(
     jobs.write_bytes(whole[: len(whole) // 2])
     where = rf"{jobs} \(order\.close\)"
     with pytest.raises(LakeError, match=f"{where} is missing or damaged"):
-        story.by_id(lake, old.pk)
+        archived_history.by_id(lake, old.pk)
     with pytest.raises(LakeError, match=f"{where} is missing or has another size"):
         archive.run(spark, database, lake)
     assert kept_keys() == ["order:1"]

@@ -15,7 +15,7 @@ from delaytasks.models import Job
 from delaytasks.pipeline.applications import archive, report
 from delaytasks.pipeline.sources import identity, snapshot
 from delaytasks.pipeline.sources.database import Busy, Database
-from delaytasks.pipeline.tables import archives, history, story
+from delaytasks.pipeline.tables import archived_history, archives, history
 from delaytasks.pipeline.tables.archives import Archive
 from delaytasks.pipeline.tables.lake import Lake, LakeError
 from delaytasks.pipeline.transforms import promises
@@ -36,7 +36,7 @@ def asking(spark: Any, database: Database, lake: Lake) -> dict[str, Callable[[],
         "archive": lambda: archive.run(spark, database, lake),
         "report": lambda: report.run(spark, database, lake),
         "audit": jobs,
-        "show": lambda: story.by_id(lake, 1),
+        "show": lambda: archived_history.by_id(lake, 1),
     }
 
 

@@ -21,7 +21,7 @@ from delaytasks.pipeline.applications.batches import Batches
 from delaytasks.pipeline.sources import arrow, identity
 from delaytasks.pipeline.sources.database import Database
 from delaytasks.pipeline.sources.snapshot import Snapshot
-from delaytasks.pipeline.tables import archives, hours, story, stream_tables
+from delaytasks.pipeline.tables import archived_history, archives, hours, stream_tables
 from delaytasks.pipeline.tables.delta import Table
 from delaytasks.pipeline.tables.lake import Lake, LakeError
 from delaytasks.pipeline.tables.stream_tables import FORMAT
@@ -95,7 +95,7 @@ def test_a_former_archive_is_refused_then_converted_without_copying(
     former("20300102T000000-00000002", pruned=False)
     Path(lake.path("archive/20300103T000000-killed")).mkdir()
     before = inodes(lake)
-    for ask in (lambda: story.by_id(lake, first.pk), lambda: archive.run(spark, database, lake)):
+    for ask in (lambda: archived_history.by_id(lake, first.pk), lambda: archive.run(spark, database, lake)):
         with pytest.raises(LakeError, match=r"archive\.json was written by an earlier .*pipeline convert"):
             ask()
 
@@ -114,7 +114,7 @@ def test_a_former_archive_is_refused_then_converted_without_copying(
     ended("order:3")
     assert archive.run(spark, database, lake)["pruned"] == 2
     assert keys(lake) == ["order:1", "order:2", "order:3", "refund:1"]
-    found = story.by_id(lake, first.pk)
+    found = archived_history.by_id(lake, first.pk)
     assert found is not None
     assert (found.job["key"], len(found.events)) == ("order:1", 2)
     call_command("delaytasks", "pipeline", "convert", "--lake", str(tmp_path))

@@ -14,8 +14,8 @@ from delaytasks.db import dialects
 from delaytasks.models import Job, JobEvent
 from delaytasks.pipeline.sources import arrow
 from delaytasks.pipeline.sources.database import Database
+from delaytasks.pipeline.tables import archived_history
 from delaytasks.pipeline.tables import hours as hours_table
-from delaytasks.pipeline.tables import story
 from delaytasks.pipeline.tables.lake import Lake
 from delaytasks.states import Outcome, State
 
@@ -50,7 +50,7 @@ def test_a_cluster_gives_the_right_answers_with_all_its_executors(
     assert hours(lake) == sorted((row.topic, hour(row), 2, 1, 1, 1, late, late) for late, row in enumerate(rows, 1))
     assert not Job.objects.exists()
     for row in rows:
-        found = story.by_id(lake, row.pk)
+        found = archived_history.by_id(lake, row.pk)
         assert found is not None
         assert found.job == {name: getattr(row, name) for name in found.job}
         assert found.events == events[row.pk]

@@ -19,7 +19,7 @@ from pyarrow import parquet
 
 from delaytasks.models import Job
 from delaytasks.pipeline.exit_codes import ExitCode
-from delaytasks.pipeline.tables import hours, story
+from delaytasks.pipeline.tables import archived_history, hours
 from delaytasks.pipeline.tables.delta import Table
 from delaytasks.pipeline.tables.lake import Lake
 
@@ -105,9 +105,9 @@ def test_a_lake_on_s3_is_archived_to_reported_and_audited(
     assert audited["page"].startswith(f"{lake}/default/audit/")
 
     found = Lake(f"{lake}/default")
-    archived_story = story.by_key(found, "order.close", "order:1")
-    assert archived_story is not None
-    assert (archived_story.job["id"], len(archived_story.events)) == (rows[0].pk, 2)
+    archived = archived_history.by_key(found, "order.close", "order:1")
+    assert archived is not None
+    assert (archived.job["id"], len(archived.events)) == (rows[0].pk, 2)
     assert sum(each.rows for each in Table(found, hours.NAME, hours.MONTH).files) == 2
     files = [path for ending in (".json", ".html", ".parquet") for path, _ in found.list_files("", ending)]
     assert len(files) > 10

@@ -14,7 +14,7 @@ from delaytasks.db import dialects
 from delaytasks.models import Job, Topic
 from delaytasks.pipeline.applications import archive
 from delaytasks.pipeline.sources.database import Database
-from delaytasks.pipeline.tables import archives, story
+from delaytasks.pipeline.tables import archived_history, archives
 from delaytasks.pipeline.tables.lake import Lake
 from delaytasks.states import State
 
@@ -93,7 +93,7 @@ def test_of_jobs_with_the_same_key_the_live_or_last_ended_one_is_shown_from_tabl
     assert shown() == (newest.pk, False)
     archive.run(spark, database, lake)
     assert shown() == (newest.pk, True)
-    found = story.by_key(lake, "order.close", "order:1")
+    found = archived_history.by_key(lake, "order.close", "order:1")
     assert found is not None
     assert (found.job["id"], len(found.events)) == (newest.pk, 2)
     late = ended("order:1", days=20)

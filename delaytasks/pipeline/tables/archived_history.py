@@ -12,10 +12,10 @@ from .archives import Archive
 from .data_files import DeltaFile
 from .lake import Lake
 
-INTERNAL = ("last_event_id", "run")  # columns of the archive's tables that a Story leaves out
+INTERNAL = ("last_event_id", "run")  # columns of the archive's tables that a ArchivedHistory leaves out
 
 
-class Story(NamedTuple):
+class ArchivedHistory(NamedTuple):
     """An archived job with its events.
 
     job      the job's row when it was archived, with `body` as Python data and aware datetimes
@@ -26,15 +26,15 @@ class Story(NamedTuple):
     events: list[dict[str, Any]]
 
 
-def by_id(lake: Lake, job_id: int) -> Story | None:
+def by_id(lake: Lake, job_id: int) -> ArchivedHistory | None:
     """Return an archived job with its events, or None if the job is not archived. Raises LakeError."""
     archive = archives.load(lake)
     for job in _read_rows(lake, archive.jobs.select("id", job_id, job_id), [("id", "=", job_id)]):
-        return _story(archive, job)
+        return _history(archive, job)
     return None
 
 
-def by_key(lake: Lake, topic: str, key: str, since: str = "") -> Story | None:
+def by_key(lake: Lake, topic: str, key: str, since: str = "") -> ArchivedHistory | None:
     """Return the archived job with this topic and key that ended last, or None if there is none. Raises LakeError.
 
     since   day in ISO 8601 (UTC): only jobs that ended on this day or later; "": all jobs
@@ -43,15 +43,15 @@ def by_key(lake: Lake, topic: str, key: str, since: str = "") -> Story | None:
     files = [each for each in archive.jobs.in_partition(topic)
              if each.may_contain("key", key, key) and each.may_contain("ended_at", first)]  # fmt: skip
     found = [job for job in _read_rows(lake, files, [("key", "=", key)]) if first is None or job["ended_at"] >= first]
-    return _story(archive, max(found, key=lambda job: (job["ended_at"], job["id"]))) if found else None
+    return _history(archive, max(found, key=lambda job: (job["ended_at"], job["id"]))) if found else None
 
 
-def _story(archive: Archive, job: dict[str, Any]) -> Story:
+def _history(archive: Archive, job: dict[str, Any]) -> ArchivedHistory:
     files = [each for each in archive.events.select("job_id", job["id"], job["id"]) if each.partition == job["topic"]]
     events = sorted(_read_rows(archive.lake, files, [("job_id", "=", job["id"])]), key=lambda each: each["id"])
     for event in events:
         del event["topic"]
-    return Story({**job, "body": json.loads(job["body"])}, events)
+    return ArchivedHistory({**job, "body": json.loads(job["body"])}, events)
 
 
 def _read_rows(lake: Lake, files: Iterable[DeltaFile], filters: list[tuple[str, str, Any]]) -> Iterator[dict[str, Any]]:
