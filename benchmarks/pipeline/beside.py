@@ -138,7 +138,7 @@ def of_spark(database: str, statements: Sequence[str]) -> list[Rows]:
     for name, kind in ORDER_COLUMNS.items():
         orders.add(name, kind)
     with session.session("bare Spark") as spark:
-        arrow.read(spark, unnamed, "stories", EVENT_COLUMNS).createTempView("joined")
+        arrow.read(spark, unnamed, "job_events", EVENT_COLUMNS).createTempView("joined")
         arrow.read(spark, unnamed, "jobs", JOB_COLUMNS).createTempView("delaytasks_job")
         arrow.read_table(spark, unnamed, "bench_order", orders).createTempView("bench_order")
         return [spark.sql(to_spark(sql)).toArrow().to_pylist() for sql in statements]

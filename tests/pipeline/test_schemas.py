@@ -42,7 +42,7 @@ def test_topic_stats_has_the_models_columns() -> None:
     assert [(each.name, each.dataType, each.nullable) for each in schemas.TOPIC_STATS] == stored
 
 
-@pytest.mark.parametrize(("name", "model"), [("jobs", Job), ("events", JobEvent), ("stories", JobEvent)])
+@pytest.mark.parametrize(("name", "model"), [("jobs", Job), ("events", JobEvent), ("job_events", JobEvent)])
 def test_a_relation_names_the_models_table(name: str, model: type[models.Model]) -> None:
     assert model._meta.db_table in RELATIONS[name].source
 

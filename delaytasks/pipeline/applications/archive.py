@@ -117,7 +117,7 @@ def write(
     number = F.lit(archive.jobs.run + 1).cast("long").alias(delta.RUN)
     jobs, events = (
         rows_of_ended(arrow.read(spark, snapshot, name), before_ms, states).select(*columns, number)
-        for name, columns in (("ended", schemas.ENDED_JOBS.names), ("stories", [*schemas.EVENTS.names, delta.TOPIC]))
+        for name, columns in (("ended", schemas.ENDED_JOBS.names), ("job_events", [*schemas.EVENTS.names, delta.TOPIC]))
     )
     expected = checksums.digests(jobs, events)
     if not expected:

@@ -203,7 +203,7 @@ def classify(
     """Return a row for each key that has a job or requires one, as promises.classify() does. Raises BadRule."""
     rows = promises.promised_jobs(business.rows(spark, snapshot, rule), rule, calendar)
     jobs = history.jobs(spark, snapshot, lake, promises.JOBS, rule.topic)
-    events = history.stories(spark, snapshot, lake, promises.EVENTS, rule.topic)
+    events = history.job_events(spark, snapshot, lake, promises.EVENTS, rule.topic)
     keys = promises.by_key(rows, promises.summarize_jobs(jobs), promises.summarize_events(events))
     return promises.classify(keys, rule, snapshot.now_ms)
 

@@ -68,18 +68,18 @@ RELATIONS = {
     ),
     # Events with columns of their job, by ranges of job ids. The limits of a range apply to both tables, so that each
     # table is read by its own index.
-    "stories": Relation(
+    "job_events": Relation(
         StructType([
             *schemas.EVENTS, StructField("topic", StringType(), False), StructField("ended_at", TimestampType(), True),
-            StructField("state", ShortType(), False), StructField("story_id", LongType(), False),
+            StructField("state", ShortType(), False), StructField("range_id", LongType(), False),
         ]),
         "e", "delaytasks_job AS j JOIN delaytasks_jobevent AS e ON e.job_id = j.id",
-        "SELECT min(id), max(id) FROM delaytasks_job AS j", "story_id", ("j.id", "e.job_id"),
-        {"topic": "j.topic", "ended_at": _ENDED_AT, "state": "j.state", "story_id": "j.id"},
+        "SELECT min(id), max(id) FROM delaytasks_job AS j", "range_id", ("j.id", "e.job_id"),
+        {"topic": "j.topic", "ended_at": _ENDED_AT, "state": "j.state", "range_id": "j.id"},
     ),
 }  # fmt: skip
-_JOB_EVENTS = RELATIONS["stories"]
-RELATIONS["keyed"] = replace(  # "stories" with the job's key
+_JOB_EVENTS = RELATIONS["job_events"]
+RELATIONS["job_events_with_key"] = replace(  # "job_events" with the job's key
     _JOB_EVENTS,
     columns=StructType([*_JOB_EVENTS.columns, StructField("key", StringType(), False)]),
     expressions={**_JOB_EVENTS.expressions, "key": "j.key"},

@@ -12,7 +12,7 @@ from .archives import Archive
 from .data_files import DeltaFile
 from .lake import Lake
 
-INTERNAL = ("last_event_id", "run")  # columns of the archive's tables that a ArchivedHistory leaves out
+INTERNAL = ("last_event_id", "run")  # columns of the archive's tables that an ArchivedHistory leaves out
 
 
 class ArchivedHistory(NamedTuple):

@@ -26,7 +26,7 @@ def events(spark: SparkSession, snapshot: Snapshot, lake: Lake, columns: list[st
     If a job is in the operational tables and in the archive, its events are read from the operational tables.
     """
     # If since_ms is 0, read all events job by job: looking up the topic of each event would take twice as long.
-    name = "events" if since_ms else "stories"
+    name = "events" if since_ms else "job_events"
     live = arrow.read(spark, snapshot, name, columns).where(F.col("done_ms") >= since_ms)
     archive = archives.load(lake, snapshot.identity)
     files = archive.events.select("done_ms", since_ms)
@@ -35,9 +35,9 @@ def events(spark: SparkSession, snapshot: Snapshot, lake: Lake, columns: list[st
     return reduce(DataFrame.unionByName, since, live)
 
 
-def stories(spark: SparkSession, snapshot: Snapshot, lake: Lake, columns: list[str], topic: str) -> DataFrame:
+def job_events(spark: SparkSession, snapshot: Snapshot, lake: Lake, columns: list[str], topic: str) -> DataFrame:
     """Return `columns` of the events of all jobs of a topic, including archived jobs. `key` is the key of the job."""
-    live = arrow.read(spark, snapshot, "keyed", list(dict.fromkeys([*columns, "topic"])))
+    live = arrow.read(spark, snapshot, "job_events_with_key", list(dict.fromkeys([*columns, "topic"])))
     live = live.where(F.col("topic") == topic).select(*columns)
     archive = archives.load(lake, snapshot.identity)
     files = archive.events.in_partition(topic)

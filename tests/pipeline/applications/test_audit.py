@@ -111,7 +111,7 @@ def test_an_audit_does_not_read_archived_files_of_other_topics(
     monkeypatch.setattr(delta, "read", lambda *args: planned.extend(args[2]) or real(*args))
     with snapshot.take(database) as taken:
         jobs = history.jobs(spark, taken, lake, promises.JOBS, "order.close")
-        history.stories(spark, taken, lake, promises.EVENTS, "order.close")
+        history.job_events(spark, taken, lake, promises.EVENTS, "order.close")
         assert sorted(row.key for row in jobs.collect()) == ["order:2", "order:3"]
     assert [each.partition for each in planned] == ["order.close"], "there are no events"
 

@@ -86,7 +86,7 @@ def test_pushed_filters_on_times_states_and_nulls_match_sparks(
     assert keys == [["early"], ["live"]]
 
 
-def test_events_have_their_topic_and_stories_their_jobs_end(
+def test_events_have_their_topic_and_job_events_their_jobs_end(
     spark: Any, database: Database, job: Callable[..., Job]
 ) -> None:
     live, ended = job("order:1"), job("refund:1", topic="refund.ask", state=State.FINISHED)
@@ -96,8 +96,8 @@ def test_events_have_their_topic_and_stories_their_jobs_end(
     Job.objects.filter(pk=live.pk)._raw_delete("default")
     with snapshot.take(database) as taken:
         events = arrow.read(spark, taken, "events", ["outcome", "topic", "reserved_ms"]).collect()
-        stories = arrow.read(spark, taken, "stories", ["job_id", "topic", "ended_at"])
-        result = stories.where(F.col("ended_at").isNotNull()).collect()
+        job_events = arrow.read(spark, taken, "job_events", ["job_id", "topic", "ended_at"])
+        result = job_events.where(F.col("ended_at").isNotNull()).collect()
 
     assert {(row.outcome, row.topic, row.reserved_ms is None) for row in events} == {
         ("snoozed", "refund.ask", False), ("cancelled", "refund.ask", True), ("snoozed", None, False),

@@ -18,7 +18,7 @@ from delaytasks.states import ENDED, Outcome, State
 from ..conftest import at, ms
 
 JOBS = RELATIONS["jobs"].select(promises.JOBS)
-EVENTS = RELATIONS["keyed"].select(promises.EVENTS)
+EVENTS = RELATIONS["job_events_with_key"].select(promises.EVENTS)
 ORDERS = "number string, placed_at timestamp, status string"
 RULE = Rule(
     where="audit.toml, rule 1", topic="order.close", columns={}, key="concat('order:', number)", since="placed_at",
@@ -79,7 +79,7 @@ ONCE = (Outcome.FINISHED, 0.003)
 
 
 def test_each_combination_of_rows_jobs_and_attempts_has_its_class(spark: Any, world: World) -> None:
-    def story(name: str, *jobs: tuple[Any, ...], status: str | None = "open", **order: Any) -> None:
+    def add_case(name: str, *jobs: tuple[Any, ...], status: str | None = "open", **order: Any) -> None:
         if order.pop("row", True):
             world.order(name, status, **order)
         for state, *attempts in jobs:
@@ -89,7 +89,7 @@ def test_each_combination_of_rows_jobs_and_attempts_has_its_class(spark: Any, wo
     sooner, later = {"ended_at": DUE - 60 * SECOND}, {"ended_at": DUE + 60 * SECOND}
     tomorrow = DUE + timedelta(days=1)
     expected: dict[str, str] = {}
-    stories: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
+    cases: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
         "finished": ("kept", ((FINISHED, ONCE),), {}),
         "finished, its events are gone": ("kept", ((FINISHED,),), {}),
         "finished after it failed and snoozed": (
@@ -141,11 +141,11 @@ def test_each_combination_of_rows_jobs_and_attempts_has_its_class(spark: Any, wo
         "has no row": ("orphan", ((FINISHED, ONCE),), {"row": False}),
         "a draft that has a job nevertheless": ("kept", ((FINISHED, ONCE),), {"status": "draft"}),
     }  # fmt: skip
-    for name, (word, jobs, about) in stories.items():
-        story(name, *jobs, **about)
+    for name, (word, jobs, about) in cases.items():
+        add_case(name, *jobs, **about)
         expected[name] = word
-    story("a draft", status="draft")
-    story("of no known status", status=None)
+    add_case("a draft", status="draft")
+    add_case("of no known status", status=None)
 
     assert world.classed(spark) == expected
 
@@ -153,7 +153,7 @@ def test_each_combination_of_rows_jobs_and_attempts_has_its_class(spark: Any, wo
 def test_each_combination_of_jobs_has_its_status(spark: Any, world: World) -> None:
     sooner, later = {"ended_at": DUE - 60 * SECOND}, {"ended_at": DUE + 60 * SECOND}
     failed = (Outcome.FAILED, -30)
-    stories: dict[str, tuple[str | None, tuple[Any, ...]]] = {
+    cases: dict[str, tuple[str | None, tuple[Any, ...]]] = {
         "cancelled before its due time": ("cancelled_in_time", ((CANCELLED, sooner),)),
         "died, then another one was cancelled before any attempt": (
             "cancelled_in_time", ((DEAD, {"ended_at": DUE - 90 * SECOND}), (CANCELLED, sooner))),
@@ -171,13 +171,13 @@ def test_each_combination_of_jobs_has_its_status(spark: Any, world: World) -> No
         "finished, and another one waits": ("live", ((FINISHED, ONCE), (DELAYED,))),
         "has no job": (None, ()),
     }  # fmt: skip
-    for name, (_, jobs) in stories.items():
+    for name, (_, jobs) in cases.items():
         world.order(name)
         for state, *attempts in jobs:
             columns = attempts.pop() if attempts and isinstance(attempts[-1], dict) else {}
             world.job(name, state, *attempts, **columns)
 
-    assert world.classed(spark, "status") == {name: status for name, (status, _) in stories.items()}
+    assert world.classed(spark, "status") == {name: status for name, (status, _) in cases.items()}
 
 
 def test_null_and_duplicate_values_of_a_rule_get_classes_of_their_own(spark: Any, world: World) -> None:
