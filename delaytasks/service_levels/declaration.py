@@ -73,7 +73,7 @@ class SlaDeclaration(Declaration):
     def due_times(self, pks: Sequence[Any], using: str) -> Iterator[tuple[str, int]]:
         yield from self._due_times(store.read(self, pks, using, applied.find(self.topic, using)))
 
-    def _due_times(self, rows: Iterable[store.Row]) -> Iterator[tuple[str, int]]:
+    def _due_times(self, rows: Iterable[store.RowClock]) -> Iterator[tuple[str, int]]:
         for row in rows:
             if row.retried and row.now is not None and row.now.last_due_ms is not None:
                 yield row.text, row.now.last_due_ms

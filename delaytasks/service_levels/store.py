@@ -27,7 +27,7 @@ def _model(name: str) -> Any:
     return apps.get_model("delaytasks", name)
 
 
-class Row(NamedTuple):
+class RowClock(NamedTuple):
     """A row of the model, with its stored and its current clock.
 
     text     primary key as text
@@ -50,7 +50,7 @@ class Row(NamedTuple):
 
 def read(
     level: "SlaDeclaration", pks: Sequence[Any], using: str, known: Applied | None, *, noticed: bool = False
-) -> list[Row]:
+) -> list[RowClock]:
     """Return those of these rows that exist, with their clocks. Writes nothing.
 
     known   result of applied.find(): after `timeouts apply --overdue skip`, levels that were overdue are skipped
@@ -66,7 +66,7 @@ def read(
             level, matched, before, ended.get(text), now_ms, noticed=noticed, skip_before_ms=skip_before_ms
         )
         retried = now is not None and clocks.is_breach_handled(level, now) and now.last_due_ms == live.get(text)
-        found.append(Row(text, before, now, closed, retried and live[text] >= skip_before_ms))
+        found.append(RowClock(text, before, now, closed, retried and live[text] >= skip_before_ms))
     return found
 
 
@@ -126,7 +126,7 @@ def _jobs(level: "SlaDeclaration", texts: Iterable[str], using: str) -> tuple[di
 # -- writing --------------------------------------------------------------------------------------
 
 
-def save(level: "SlaDeclaration", rows: Sequence[Row], using: str) -> None:
+def save(level: "SlaDeclaration", rows: Sequence[RowClock], using: str) -> None:
     """Store the current clocks of these rows, and the segments that have ended."""
     changed = {row.text: row.now for row in rows if row.now is not None}
     if not changed:

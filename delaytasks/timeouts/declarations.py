@@ -147,19 +147,19 @@ class Declaration:
 
 
 _declarations: dict[str, Declaration] = {}
-_concerned: dict[type[Model], tuple[Declaration, ...]] = {}  # cache of concerned()
+_affected: dict[type[Model], tuple[Declaration, ...]] = {}  # cache of affected_by()
 
 
 def add(new: Declaration) -> None:
     """Register a declaration. It replaces one of the same topic."""
     _declarations[new.topic] = new
-    _concerned.clear()
+    _affected.clear()
 
 
 def forget(topic: str) -> None:
     """Unregister a declaration. For tests."""
     _declarations.pop(topic, None)
-    _concerned.clear()
+    _affected.clear()
 
 
 def find(topic: str) -> Declaration | None:
@@ -183,17 +183,17 @@ def declarations_of(model: type[Model]) -> list[Declaration]:
     return [each for each in declarations() if each.concrete is model._meta.concrete_model]
 
 
-def concerned(model: type[Model]) -> tuple[Declaration, ...]:
+def affected_by(model: type[Model]) -> tuple[Declaration, ...]:
     """Return the valid declarations whose jobs may change when an instance of this model is saved or deleted.
 
     They are those on the model, on its proxies, on its parent models and on models that inherit from it.
     """
     if not _declarations:
         return ()
-    if model not in _concerned:
+    if model not in _affected:
         concrete: Any = model._meta.concrete_model
-        _concerned[model] = tuple(
+        _affected[model] = tuple(
             each for each in declarations()
             if issubclass(concrete, each.concrete) or issubclass(each.concrete, concrete)
         )  # fmt: skip
-    return _concerned[model]
+    return _affected[model]

@@ -23,12 +23,12 @@ UID = "delaytasks.timeouts"
 
 def connect(declaration: Declaration) -> None:
     """Connect the receivers for a declaration. connect_all() calls this again when all models are loaded."""
-    post_save.connect(saved, dispatch_uid=UID)
+    post_save.connect(on_save, dispatch_uid=UID)
     if not apps.models_ready:
         return
     for model in apps.get_models():
         if issubclass(model, declaration.concrete):
-            post_delete.connect(deleted, sender=model, dispatch_uid=UID)
+            post_delete.connect(on_delete, sender=model, dispatch_uid=UID)
 
 
 def connect_all() -> None:
@@ -43,19 +43,19 @@ def disconnect() -> None:
         post_delete.disconnect(sender=model, dispatch_uid=UID)
 
 
-def saved(
+def on_save(
     *, sender: type[Model], instance: Model, created: bool, raw: bool, using: str,
     update_fields: Collection[str] | None, **_: Any,
 ) -> None:  # fmt: skip
     """Sync the jobs of a saved row. Does nothing if no saved field is watched, and for fixtures (raw)."""
-    for declaration in () if raw else declarations.concerned(sender):
+    for declaration in () if raw else declarations.affected_by(sender):
         if created or update_fields is None or not declaration.watched_names.isdisjoint(update_fields):
             _sync(declaration, _pks(declaration, instance, using), using)
 
 
-def deleted(*, sender: type[Model], instance: Model, using: str, **_: Any) -> None:
+def on_delete(*, sender: type[Model], instance: Model, using: str, **_: Any) -> None:
     """Cancel the jobs of a deleted row."""
-    for declaration in declarations.concerned(sender):
+    for declaration in declarations.affected_by(sender):
         if isinstance(instance, declaration.concrete):
             _sync(declaration, _pks(declaration, instance, using), using)
 

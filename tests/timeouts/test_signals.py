@@ -147,7 +147,7 @@ def test_other_models_are_saved_without_a_query_more(close: Any, django_assert_n
     close()
     with transaction.atomic(), django_assert_num_queries(1):
         Customer.objects.create()
-    assert declarations.concerned(Customer) == ()
+    assert declarations.affected_by(Customer) == ()
 
 
 def test_historical_models_of_migrations_are_ignored(close: Any) -> None:
@@ -178,7 +178,7 @@ def test_in_autocommit_the_row_is_locked_while_its_job_is_made(close: Any, in_an
 
     def receive() -> None:
         try:
-            receivers.saved(
+            receivers.on_save(
                 sender=Order, instance=order, created=True, raw=False, using="default", update_fields=None
             )  # fmt: skip
         finally:
