@@ -46,10 +46,14 @@ class ServiceAccount(models.Model):
     """A program that uses the API. Events record its name; its tokens hold its rights."""
 
     name = models.CharField(
-        _("name"), max_length=100, unique=True, validators=[account_name], help_text=_("kept with every job it changes")
+        _("name"),
+        max_length=100,
+        unique=True,
+        validators=[account_name],
+        help_text=_("recorded for each job that it changes"),
     )
-    active = models.BooleanField(_("active"), default=True, help_text=_("if not, none of its tokens is accepted"))
-    note = models.TextField(_("note"), blank=True, default="", help_text=_("whose it is, and whom to ask"))
+    active = models.BooleanField(_("active"), default=True, help_text=_("if unchecked, all its tokens are refused"))
+    note = models.TextField(_("note"), blank=True, default="", help_text=_("its owner, and whom to contact"))
     created_at = models.DateTimeField(_("made"), default=timezone.now, editable=False)
 
     objects: ClassVar[Any] = PublishingManager()
@@ -87,25 +91,28 @@ class Token(AbstractAPIKey):
 
     id = models.BigAutoField(primary_key=True)  # type: ignore[assignment]
     # The library's fields with our own texts, so that changes to the library's texts need no migration here.
-    name = models.CharField(_("name"), max_length=50, help_text=_("what it is for, or where it is kept"))
-    revoked = models.BooleanField(_("revoked"), default=False, help_text=_("at once, and it cannot be undone"))
+    name = models.CharField(_("name"), max_length=50, help_text=_("its purpose, or where it is stored"))
+    revoked = models.BooleanField(_("revoked"), default=False, help_text=_("takes effect at once and cannot be undone"))
     expiry_date = models.DateTimeField(
-        _("expires"), null=True, blank=True, help_text=_("from then on it is not accepted; empty: never")
+        _("expires"),
+        null=True,
+        blank=True,
+        help_text=_("the token is refused from this time on; empty: it never expires"),
     )
     account = models.ForeignKey(
         ServiceAccount, models.CASCADE, related_name="tokens", verbose_name=_("service account")
     )
     rate_per_minute = models.PositiveIntegerField(
         _("requests per minute"), null=True, blank=True, validators=[MinValueValidator(1)],
-        help_text=_("empty: as API_RATE_PER_MINUTE says"),
+        help_text=_("empty: the value of API_RATE_PER_MINUTE"),
     )  # fmt: skip
     max_request_bytes = models.PositiveIntegerField(
         _("largest request in bytes"), null=True, blank=True, validators=[MinValueValidator(1)],
-        help_text=_("empty: as API_MAX_REQUEST_BYTES says"),
+        help_text=_("empty: the value of API_MAX_REQUEST_BYTES"),
     )  # fmt: skip
     max_live_jobs = models.PositiveIntegerField(
         _("live jobs at most"), null=True, blank=True, validators=[MinValueValidator(1)],
-        help_text=_("empty: as API_MAX_LIVE_JOBS says"),
+        help_text=_("empty: the value of API_MAX_LIVE_JOBS"),
     )  # fmt: skip
     last_used_at = models.DateTimeField(_("last used"), null=True, editable=False, help_text=_("to the minute"))
     created_by = models.CharField(_("created by"), max_length=255, default="", db_default="", editable=False)

@@ -13,11 +13,11 @@ class TopicStat(models.Model):
     hour_at = models.DateTimeField(help_text="the hour's beginning")
     happened = models.BigIntegerField(help_text="events")
     finished = models.BigIntegerField()
-    retried = models.BigIntegerField(help_text="attempts that failed or outlived their TTR, and are made again")
+    retried = models.BigIntegerField(help_text="attempts that failed or exceeded their TTR, and will be repeated")
     died = models.BigIntegerField()
     cancelled = models.BigIntegerField()
     snoozed = models.BigIntegerField()
-    begun = models.BigIntegerField(help_text="first attempts: those tell how late a job was")
+    begun = models.BigIntegerField(help_text="first attempts; the lateness is that of these attempts")
     late_p50_ms = models.BigIntegerField(null=True)
     late_p95_ms = models.BigIntegerField(null=True)
     late_p99_ms = models.BigIntegerField(null=True)
@@ -41,17 +41,25 @@ class LoadChunk(models.Model):
 
     run = models.CharField(max_length=100)
     chunk = models.IntegerField()
-    stamp = models.CharField(max_length=32, help_text="of the run's files: the same run's name in another lake")
+    stamp = models.CharField(
+        max_length=32, help_text="id of the run's files; differs from that of a run with the same name in another lake"
+    )
     rows = models.IntegerField()
     inserted = models.IntegerField()
-    kept = models.IntegerField(help_text="were live already, and stay as they are")
+    kept = models.IntegerField(help_text="jobs that were live already and were not changed")
     replaced = models.IntegerField()
-    refused = models.IntegerField(help_text="live already, or running; they are among the run's rejects")
-    low_id = models.BigIntegerField(null=True, help_text="of the jobs that were inserted")
+    refused = models.IntegerField(
+        help_text="rows whose job was live already, or running; they are among the run's rejects"
+    )
+    low_id = models.BigIntegerField(null=True, help_text="lowest id of the inserted jobs")
     high_id = models.BigIntegerField(null=True)
-    replaced_ids = models.JSONField(default=list, help_text="emptied when the mirror was told")
+    replaced_ids = models.JSONField(
+        default=list, help_text="ids of the replaced jobs; emptied when the mirror has been updated"
+    )
     mirrored = models.BooleanField(
-        db_column="told", default=False, help_text="the mirror has what is within the horizon"
+        db_column="told",
+        default=False,
+        help_text="whether the chunk's jobs that are due within the horizon are in the mirror",
     )
     loaded_at = models.DateTimeField()
 

@@ -63,7 +63,10 @@ class Schedule(models.Model):
     )
     missed = models.CharField(_("missed runs"), max_length=4, choices=Missed.choices, default=Missed.LAST)
     within_ms = models.BigIntegerField(
-        _("begin within, in ms"), null=True, blank=True, help_text=_("what begins later is skipped; empty: no limit")
+        _("begin within, in ms"),
+        null=True,
+        blank=True,
+        help_text=_("a run that begins later is skipped; empty: no limit"),
     )
     running = models.CharField(
         _("if a run is still running"), max_length=5, choices=Running.choices, default=Running.SKIP

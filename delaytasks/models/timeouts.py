@@ -18,7 +18,10 @@ class Declaration(models.Model):
     fingerprint = models.CharField(max_length=64)
     applied_at = models.DateTimeField()
     overdue = models.CharField(
-        max_length=6, choices=Overdue.choices, default=Overdue.RUN, help_text="what was due before it was applied"
+        max_length=6,
+        choices=Overdue.choices,
+        default=Overdue.RUN,
+        help_text="what to do with jobs that were overdue when it was applied",
     )
     spread_until = models.DateTimeField(null=True)
     # The reconciliation's current pass: over the model's rows, then over the topic's live jobs.

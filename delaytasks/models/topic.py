@@ -10,9 +10,12 @@ class Topic(models.Model):
     """Settings of a topic that staff can change at runtime."""
 
     name = models.CharField(_("topic"), max_length=100, primary_key=True)
-    paused = models.BooleanField(_("paused"), default=False, help_text=_("its jobs become ready and wait"))
+    paused = models.BooleanField(_("paused"), default=False, help_text=_("its jobs become ready, but do not run"))
     concurrency = models.PositiveSmallIntegerField(
-        _("concurrency"), null=True, blank=True, help_text=_("run slots; empty: as its handler says")
+        _("concurrency"),
+        null=True,
+        blank=True,
+        help_text=_("number of run slots; empty: the concurrency of its handler"),
     )
     ask_reason = models.BooleanField(
         _("ask for a reason"), default=False, db_default=False,
@@ -25,7 +28,7 @@ class Topic(models.Model):
     )  # fmt: skip
     hide_bodies = models.BooleanField(
         _("hide bodies"), default=False, db_default=False,
-        help_text=_("staff, and programs that do not consume the topic, see nothing of its jobs' bodies"),
+        help_text=_("the bodies of its jobs are hidden from staff and from programs that do not consume the topic"),
     )  # fmt: skip
     keep_bodies = models.BooleanField(
         _("keep replaced bodies"), default=False, db_default=False,
@@ -34,7 +37,7 @@ class Topic(models.Model):
     # In the format of delaytasks.forwarding.stored, without credentials.
     target = models.JSONField(
         _("target"), null=True, default=None, editable=False,
-        help_text=_("where its jobs are forwarded, unless code says so; none: nowhere"),
+        help_text=_("where its jobs are forwarded if no code handles the topic; empty: not forwarded"),
     )  # fmt: skip
     # While the target accepts no jobs (delaytasks.forwarding): since when the jobs are held, why, and when the next job
     # tests the target.

@@ -41,7 +41,7 @@ class ScheduleForm(forms.ModelForm):
     delay = forms.FloatField(label=SECONDS["delay"], required=False, min_value=0)
     period = forms.FloatField(label=SECONDS["period"], required=False, min_value=0.1)
     within = forms.FloatField(label=SECONDS["within"], required=False, min_value=0,
-                              help_text=_("what begins later is skipped; empty: no limit"))  # fmt: skip
+                              help_text=_("a run that begins later is skipped; empty: no limit"))  # fmt: skip
     ttr = forms.FloatField(label=SECONDS["ttr"], required=False, min_value=0.001)
     start_at = forms.SplitDateTimeField(
         label=_("start"), required=False, widget=AdminSplitDateTime(),
