@@ -18,7 +18,9 @@ class Device(models.Model):
         help_text=_("the URL to which the command is posted"),
     )  # fmt: skip
     command = models.CharField(_("command"), max_length=100)
-    command_at = models.DateTimeField(_("set time"), null=True, blank=True, help_text=_("when the device is told"))
+    command_at = models.DateTimeField(
+        _("set time"), null=True, blank=True, help_text=_("when the command is sent to the device")
+    )
     told_at = models.DateTimeField(_("told at"), null=True, blank=True, editable=False)
 
     class Meta:

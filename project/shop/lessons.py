@@ -6,7 +6,7 @@ from django.utils.translation import gettext_lazy as _
 
 class Lesson(models.Model):
     title = models.CharField(_("title"), max_length=100)
-    starts_at = models.DateTimeField(_("starts at"), help_text=_("the class is reminded shortly before"))
+    starts_at = models.DateTimeField(_("starts at"), help_text=_("the students are reminded shortly before"))
     cancelled = models.BooleanField(_("cancelled"), default=False)
     students = models.ManyToManyField("shop.Customer", related_name="lessons", verbose_name=_("students"), blank=True)
 

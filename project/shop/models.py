@@ -35,7 +35,7 @@ class Customer(models.Model):
         help_text=_("open orders are paid with it automatically"),
     )  # fmt: skip
     seen_at = models.DateTimeField(
-        _("last seen at"), null=True, blank=True, help_text=_("of a member; empty: not a member")
+        _("last seen at"), null=True, blank=True, help_text=_("members only; empty: not a member")
     )
 
     class Meta:
@@ -49,7 +49,9 @@ class Customer(models.Model):
 class Product(models.Model):
     name = models.CharField(_("name"), max_length=100, unique=True)
     price = models.DecimalField(_("price"), max_digits=10, decimal_places=2)
-    stock = models.PositiveIntegerField(_("stock"), help_text=_("units left to order, without those in open orders"))
+    stock = models.PositiveIntegerField(
+        _("stock"), help_text=_("units that can still be ordered; those in open orders are not included")
+    )
     seller = models.ForeignKey(
         Seller, models.PROTECT, related_name="products", verbose_name=_("seller"), null=True, blank=True
     )

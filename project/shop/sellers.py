@@ -12,7 +12,9 @@ class Seller(models.Model):
     email = models.EmailField(_("email"))
     offered_at = models.DateTimeField(_("last offer at"), default=timezone.now)
     remind_after = models.DurationField(
-        _("remind after"), default=timedelta(days=30), help_text=_("without an offer; days, or hours:minutes:seconds")
+        _("remind after"),
+        default=timedelta(days=30),
+        help_text=_("time without an offer: days, or hours:minutes:seconds"),
     )
 
     class Meta:
