@@ -367,7 +367,7 @@ def handled() -> list[str]:
     return sorted(_handlers)
 
 
-def forget(topic: str) -> None:
+def unregister(topic: str) -> None:
     """Unregister a topic's handler. For tests."""
     _handlers.pop(topic, None)
 

@@ -15,7 +15,7 @@ def handled() -> str:
     """The name of a topic with a handler."""
     handlers.handler("test.installed")(handler)
     yield "test.installed"
-    handlers.forget("test.installed")
+    handlers.unregister("test.installed")
 
 
 def handler(job: object) -> None: ...

@@ -121,7 +121,7 @@ def test_a_job_outlives_an_outage_with_the_defaults_and_dies_in_one_without_end(
         schedule("test.pay", "never", delay=0)
         runs = timeouts.advance(days=10)
     finally:
-        handlers.forget("test.pay")
+        handlers.unregister("test.pay")
     assert [run.outcome for run in runs if run.key == "a"][-1] == "finished"
     never = [run for run in runs if run.key == "never"]
     assert (len(never), never[-1].outcome) == (MAX_ATTEMPTS, "dead")

@@ -32,7 +32,7 @@ def slow_topic() -> Any:
     """A handler with a TTR of 100 s."""
     handlers.handler("test.slow", ttr=100)(slow)
     yield
-    handlers.forget("test.slow")
+    handlers.unregister("test.slow")
 
 
 def slow(job: object) -> None: ...
@@ -219,7 +219,7 @@ def test_a_ttr_of_an_hour_exceeds_the_default_visibility_timeout(settings):
     try:
         assert "delaytasks.W007" in check_ids()
     finally:
-        handlers.forget("test.hour")
+        handlers.unregister("test.hour")
     assert "delaytasks.W007" not in check_ids()
 
 

@@ -216,8 +216,8 @@ def test_handled_topics_are_sorted_and_can_be_forgotten() -> None:
     handler("b")(close)
     handler("a")(remind)
     assert handlers.handled() == ["a", "b"]
-    handlers.forget("b")
-    handlers.forget("b")
+    handlers.unregister("b")
+    handlers.unregister("b")
     assert (handlers.handled(), handlers.find("b")) == (["a"], None)
 
 
@@ -365,18 +365,18 @@ def declare() -> Iterator[Callable[..., handlers.Handler]]:
         return found
 
     yield declare
-    declarations.forget("test.declared")
+    declarations.unregister("test.declared")
     receivers.disconnect()
     receivers.connect_all()
     completion.after_end.pop("test.declared", None)
-    registry.forget("test.declared")
+    registry.unregister("test.declared")
 
 
 @pytest.mark.parametrize("decorator", DECORATORS)
 def test_every_decorator_has_the_defaults_of_handler(decorator, declare):
     handlers.handler("test.plain")(lambda job: None)
     plain, declared = handlers.find("test.plain"), declare(decorator)
-    handlers.forget("test.plain")
+    handlers.unregister("test.plain")
     own = {"topic", "function", "subject"}
     assert {field.name: getattr(declared, field.name) for field in fields(declared) if field.name not in own} == {
         field.name: getattr(plain, field.name) for field in fields(declared) if field.name not in own

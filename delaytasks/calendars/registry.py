@@ -36,7 +36,7 @@ def editable() -> list[str]:
     return [name for name in names() if _calendars[name].editable]
 
 
-def forget(name: str) -> None:
+def unregister(name: str) -> None:
     """Unregister a calendar. For tests."""
     _calendars.pop(name, None)
 

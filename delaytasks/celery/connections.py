@@ -58,10 +58,10 @@ def measure_time_anew() -> None:
     After a failover, another server's clock counts. If it is behind, new leases would seem over by the old offset: each
     job would be interrupted, and charged a failure, before its handler begins.
     """
-    connection_created.connect(_forget_time, dispatch_uid="delaytasks.measure_time_anew")
+    connection_created.connect(_invalidate_clock, dispatch_uid="delaytasks.measure_time_anew")
 
 
-def _forget_time(connection: BaseDatabaseWrapper, **_: object) -> None:
+def _invalidate_clock(connection: BaseDatabaseWrapper, **_: object) -> None:
     if connection.alias in databases.aliases():
         databases.clock(connection.alias).invalidate()
 

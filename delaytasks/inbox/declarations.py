@@ -142,8 +142,8 @@ def declare(
     return inbox
 
 
-def forget(name: str) -> None:
-    """Forget an inbox that was declared in code."""
+def unregister(name: str) -> None:
+    """Unregister an inbox that was declared in code. For tests."""
     _declared.pop(name, None)
 
 

@@ -30,6 +30,6 @@ def declared() -> dict[str, Declared]:
     return dict(sorted(_declared.items()))
 
 
-def forget(name: str) -> None:
+def unregister(name: str) -> None:
     """Remove a declaration. For tests."""
     _declared.pop(name, None)

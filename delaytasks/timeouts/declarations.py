@@ -156,7 +156,7 @@ def add(new: Declaration) -> None:
     _affected.clear()
 
 
-def forget(topic: str) -> None:
+def unregister(topic: str) -> None:
     """Unregister a declaration. For tests."""
     _declarations.pop(topic, None)
     _affected.clear()

@@ -32,7 +32,7 @@ def _topic(db: None, db_clock: Any) -> Iterator[None]:
     handlers.handler(TOPIC, ttr=60, max_attempts=3)(close_order)
     Topic.objects.get_or_create(name=TOPIC)
     yield
-    handlers.forget(TOPIC)
+    handlers.unregister(TOPIC)
 
 
 def make_job(key: str, state: State = State.DELAYED, *, due: timedelta = timedelta(hours=1), **columns: Any) -> Job:

@@ -176,7 +176,7 @@ def test_a_topic_that_requires_reasons_requires_them_here(admin_client, report):
 
 def test_paused_schedules_and_those_of_unknown_topics_are_backfilled_as_by_the_command(admin_client, report):
     Schedule.objects.update(paused=True)
-    handlers.forget(TOPIC)
+    handlers.unregister(TOPIC)
     Topic.objects.all().delete()
     assert "4 runs were made" in text_of(admin_client.post(url(report), DAYS, follow=True))
     assert made() == KEYS

@@ -19,7 +19,7 @@ ADD = f"{LIST}add/"
 @pytest.fixture
 def office() -> Iterator[Calendar]:
     yield Calendar("office", tz="Europe/Berlin", hours={"mon-fri": "09:00-17:00"}, holidays=("DE",))
-    registry.forget("office")
+    registry.unregister("office")
 
 
 @pytest.fixture(autouse=True)
@@ -108,7 +108,7 @@ def test_only_editable_calendars_are_offered(admin_client, office):
         assert answer.status_code == 200
         assert not CalendarDay.objects.exists()
     finally:
-        registry.forget("fixed")
+        registry.unregister("fixed")
 
 
 def test_one_day_has_one_exception(admin_client, office):

@@ -41,7 +41,7 @@ def close(job: object) -> None:
 def _quiet(monkeypatch: pytest.MonkeyPatch, _topic: None) -> Iterator[None]:
     """Send no bulk change to a worker, cache no statistics, and use a handler with a Chinese docstring."""
     monkeypatch.setattr(bulk, "send", lambda pk, using: None)
-    handlers.forget(TOPIC)
+    handlers.unregister(TOPIC)
     handlers.handler(TOPIC, ttr=60, max_attempts=3)(close)
     Topic.objects.exclude(name=TOPIC).delete()  # the docstrings of the shop's handlers are English
     cache.clear()
@@ -281,7 +281,7 @@ def test_a_read_only_topic_page_is_in_chinese(staff):
 
 @pytest.mark.parametrize("retries", [{"max_attempts": 1}, {"max_attempts": 12}, {"max_attempts": 3}])
 def test_the_retry_policy_is_in_chinese(client, retries):
-    handlers.forget(TOPIC)
+    handlers.unregister(TOPIC)
     handlers.handler(TOPIC, ttr=60, **retries)(close)
     assert left(client.get(f"{TOPICS}{TOPIC}/change/")) == []
 

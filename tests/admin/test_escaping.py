@@ -133,7 +133,7 @@ def make_hostile(field: models.Field) -> None:
 def pages(admin_client: Any, monkeypatch: pytest.MonkeyPatch, db_clock: Any) -> dict[str, Any]:
     """The responses of all URLs of the project and of some forms, by name."""
     monkeypatch.setattr(changes, "send", lambda pk, using: None)
-    handlers.forget(TOPIC)
+    handlers.unregister(TOPIC)
     handlers.handler(TOPIC, ttr=60, max_attempts=3)(wicked)
     create_rows()
     for field in columns():

@@ -22,7 +22,7 @@ POLLED = "test.polled"
 def _polled() -> Iterator[None]:
     poll(POLLED, every=["10m"], until=timedelta(hours=3))(lambda job: False)
     yield
-    handlers.forget(POLLED)
+    handlers.unregister(POLLED)
 
 
 def field(client: Any, job: Job, name: str) -> str | None:
@@ -56,7 +56,7 @@ def test_the_page_shows_when_a_job_expires(admin_client: Any, own: int | None, o
         job = make_job("a", topic="test.expires", expires_ms=own)
         assert f"{job.due_at + timedelta(seconds=shown):%H:%M:%S}" in (field(admin_client, job, "expires") or "")
     finally:
-        handlers.forget("test.expires")
+        handlers.unregister("test.expires")
 
 
 def test_the_page_shows_the_priority(admin_client: Any) -> None:

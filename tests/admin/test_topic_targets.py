@@ -7,7 +7,7 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Group
 
 from delaytasks.forwarding import Webhook, forward, holds
-from delaytasks.handlers import forget
+from delaytasks.handlers import unregister
 from delaytasks.models import AuditEntry, Topic
 
 from .conftest import TOPIC
@@ -217,7 +217,7 @@ def test_a_topic_with_a_target_in_code_is_refused_and_the_message_says_where_it_
             assert f"handled in code, by {expected}." in message
         assert "forward(" in admin_client.get(LIST).text
     finally:
-        forget(NAME)
+        unregister(NAME)
     assert target() is None
 
 

@@ -270,7 +270,7 @@ RETRIED = "A failed attempt is retried after"
     ],
 )
 def test_the_retry_policy_is_described(admin_client, terms, text):
-    handlers.forget(TOPIC)
+    handlers.unregister(TOPIC)
     handlers.handler(TOPIC, **terms)(close_order)
     assert text in admin_client.get(PAGE).content.decode()
 

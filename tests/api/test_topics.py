@@ -51,7 +51,7 @@ def test_topic_with_a_handler_is_marked_as_handled(rest: Rest) -> None:
     try:
         assert rest.get("topics/mail.send/")["handled"] is True
     finally:
-        handlers.forget("mail.send")
+        handlers.unregister("mail.send")
 
 
 def test_a_target_of_staff_is_shown_and_counts_as_handled(rest: Rest) -> None:

@@ -12,4 +12,4 @@ def _forget_calendars() -> Iterator[None]:
     known = set(registry.names())
     yield
     for name in set(registry.names()) - known:
-        registry.forget(name)
+        registry.unregister(name)

@@ -26,7 +26,7 @@ durations = st.timedeltas(timedelta(), timedelta(hours=90))
 @st.composite
 def calendars(draw: st.DrawFn) -> Calendar:
     closed = draw(st.lists(st.dates(date(2011, 12, 20), date(2012, 1, 10)), max_size=3))
-    registry.forget("drawn")
+    registry.unregister("drawn")
     return Calendar(
         "drawn", tz=draw(st.sampled_from(ZONES)), hours=draw(st.sampled_from(WEEKS)),
         holidays=closed, editable=False,

@@ -75,7 +75,7 @@ def test_each_set_of_handlers_has_its_own_digest():
     try:
         assert beat.handlers_digest() != before
     finally:
-        topics.forget("of.a.test")
+        topics.unregister("of.a.test")
     assert beat.handlers_digest() == before
 
 

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.django_db
 def _report() -> Iterator[None]:
     handlers.handler(TASK)(lambda job: None)
     yield
-    handlers.forget(TASK)
+    handlers.unregister(TASK)
 
 
 def entry(times: Any, **more: Any) -> Entry:

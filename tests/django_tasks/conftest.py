@@ -21,7 +21,7 @@ def make_backend(stage: Any, settings: Any) -> Any:
     before = set(handlers.handled())
     yield make
     for topic in set(handlers.handled()) - before:
-        handlers.forget(topic)
+        handlers.unregister(topic)
     for signal in (signals.job_failed, signals.job_cancelled):
         signal.disconnect(dispatch_uid="delaytasks.django_tasks")
 

@@ -81,6 +81,6 @@ def test_a_process_that_starts_registers_the_handlers_of_its_backends(make_backe
         "other": {"BACKEND": "does.not.exist"},
         "dummy": {"BACKEND": f"{type(task_backends).__module__}.backends.dummy.DummyBackend"},
     }
-    handlers.forget("tasks.default")
+    handlers.unregister("tasks.default")
     apps.get_app_config("delaytasks_django_tasks").ready()
     assert handlers.find("tasks.default") is not None

@@ -23,7 +23,7 @@ def topics() -> Iterator[list[str]]:
         handlers.handler(topic)(lambda job: None)
     yield TOPICS
     for topic in TOPICS:
-        handlers.forget(topic)
+        handlers.unregister(topic)
     handlers.clashes.clear()
 
 
@@ -41,7 +41,7 @@ def make_inbox(name: str, topics: list[str]) -> Iterator[Callable[..., Inbox]]:
         return declare(name, **{"topics": topics, "dead_letter": f"{name}.dead", **options})
 
     yield make
-    declarations.forget(name)
+    declarations.unregister(name)
 
 
 def document(id: str = "m1", action: str = "schedule", **fields: Any) -> dict[str, Any]:

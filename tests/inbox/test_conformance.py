@@ -29,7 +29,7 @@ def inbox(request, make_inbox):
         handlers.handler(topic)(lambda job: None)
     yield make_inbox(topics=list(TOPICS), **{request.param: "delays"})
     for topic in TOPICS:
-        handlers.forget(topic)
+        handlers.unregister(topic)
 
 
 def read(inbox, body, content_type, headers=None):

@@ -41,7 +41,7 @@ def test_code_declares_inboxes_and_precedes_the_setting(inboxes):
         declare("shop", amqp="delays", topics=["shop.close"], dead_letter="dead")
         assert (declarations.find("shop").protocol, declarations.names()) == ("amqp", ["shop"])
     finally:
-        declarations.forget("shop")
+        declarations.unregister("shop")
     assert declarations.find("shop").protocol == "kafka"
 
 

@@ -79,7 +79,7 @@ def use(stage, db_clock, inbox, start):
 @pytest.fixture
 def declared(name, stage):
     yield lambda **source: declare(name, topics=["shop.close"], dead_letter=f"{name}.dead", **source)
-    declarations.forget(name)
+    declarations.unregister(name)
 
 
 def test_the_example_for_kafka(kafka, name, shop, stage, db_clock, declared, settings):

@@ -82,7 +82,7 @@ def test_a_handle_is_called_like_the_function_and_looks_like_it() -> None:
         assert handlers.find("lamp.called").function is dim  # type: ignore[union-attr]
         assert "handler of lamp.called" in repr(handle)
     finally:
-        handlers.forget("lamp.called")
+        handlers.unregister("lamp.called")
 
 
 def test_one_function_may_handle_two_topics_with_a_handle_each(stage: Any, product: Product) -> None:

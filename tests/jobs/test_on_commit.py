@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("transactional_db")
 @pytest.fixture
 def topic() -> Any:
     yield "committing"
-    handlers.forget("committing")
+    handlers.unregister("committing")
 
 
 def test_a_job_is_added_to_the_mirror_on_commit_and_not_before(mirror, topic) -> None:

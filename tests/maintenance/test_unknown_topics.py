@@ -21,7 +21,7 @@ def test_only_a_worker_with_the_handler_makes_a_job_dead(stage, db_clock):
     schedule("t", key="a", delay=0)
     stage.take("t")
     handler = handlers.find("t")
-    handlers.forget("t")
+    handlers.unregister("t")
     db_clock.advance(seconds=6)
     sweep.sweep()
     assert (state_of("a"), dead) == ("delayed", [])

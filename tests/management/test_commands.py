@@ -54,7 +54,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Any:
 def _topic(transactional_db: None, db_clock: Any) -> Iterator[None]:
     handlers.handler(TOPIC, ttr=60, max_attempts=1)(lambda job: None)
     yield
-    handlers.forget(TOPIC)
+    handlers.unregister(TOPIC)
 
 
 def job(key: str = "order:1", *, delay: float = 600, **more: Any) -> Job:

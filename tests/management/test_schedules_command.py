@@ -49,7 +49,7 @@ def test_plan_and_apply():
         assert data("apply") == [{"name": "tock", "kind": "create"}]
         assert data("plan") == [{"name": "tock", "kind": "keep"}]
     finally:
-        registry.forget("tock")
+        registry.unregister("tock")
 
 
 def test_pause_resume_run_and_backfill():

@@ -201,7 +201,7 @@ def test_a_topic_with_a_handler_in_this_process_is_known():
     try:
         assert forecast.topic_statuses("default", ["test.known"])["test.known"].known
     finally:
-        handlers.forget("test.known")
+        handlers.unregister("test.known")
 
 
 def test_all_topics_means_those_with_live_or_dead_jobs_or_paused():

@@ -41,5 +41,5 @@ def register() -> Iterator[Callable[..., Any]]:
 
     yield register_one
     for topic in topics:
-        handlers.forget(topic)
+        handlers.unregister(topic)
     handlers.clashes.clear()

@@ -20,7 +20,7 @@ def _forget_declarations() -> Iterator[None]:
     known = set(registry.declared())
     yield
     for name in set(registry.declared()) - known:
-        registry.forget(name)
+        registry.unregister(name)
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ def tick() -> Iterator[None]:
     """A handler whose effect is a row with the key of its job."""
     handlers.handler("tick", ttr=60)(lambda job: effect(f"effect {job.key}"))
     yield
-    handlers.forget("tick")
+    handlers.unregister("tick")
 
 
 def expected(*minutes: int) -> list[str]:

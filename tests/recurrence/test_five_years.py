@@ -76,7 +76,7 @@ def begun() -> Iterator[dict[str, list[datetime]]]:
 
     handlers.handler("tick")(note)
     yield found
-    handlers.forget("tick")
+    handlers.unregister("tick")
 
 
 def test_five_years_of_ten_schedules_in_five_zones(timeouts: Timeouts, begun: dict[str, list[datetime]]) -> None:

@@ -30,7 +30,7 @@ EVERY, STEP = 30, 60  # in seconds: of the schedule, and of the clock between tw
 def _handler(db_clock: Any) -> Iterator[None]:
     handlers.handler("tick")(lambda job: None)
     yield
-    handlers.forget("tick")
+    handlers.unregister("tick")
 
 
 def killed_at(number: int, act: Callable[[], Any]) -> bool:

@@ -37,7 +37,7 @@ class Killed(BaseException):
 def _handler(db_clock: Any) -> Iterator[None]:
     handlers.handler("tick")(lambda job: None)
     yield
-    handlers.forget("tick")
+    handlers.unregister("tick")
 
 
 def define(name: str, **options: Any) -> Schedule:

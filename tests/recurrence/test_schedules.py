@@ -336,7 +336,7 @@ def test_the_firings_that_a_backfill_leaves_out_are_counted(define, ticks):
 
 
 def declare(name: str = "tick", **options) -> None:
-    registry.forget(name)
+    registry.unregister(name)
     registry.add(registry.Declared(Definition(name=name, topic="tick", **{"every": 600} | options)))
 
 
@@ -364,7 +364,7 @@ def test_apply_creates_changes_and_deletes(ticks, db_clock):
     assert kinds(schedules.plan()) == {"tick": "create", "other": "create"}
     schedules.apply()
     declare(every=900)
-    registry.forget("other")
+    registry.unregister("other")
     assert kinds(schedules.apply()) == {"tick": "change", "other": "delete"}
     assert due_times() == ["00:15:00"]
     assert due_times("other") == []
@@ -403,9 +403,9 @@ def test_a_process_of_the_old_version_goes_by_the_rows(ticks, stage, db_clock, c
         schedules.apply()
     elif change == "rename":
         rename("old", "new")
-        registry.forget("new")
+        registry.unregister("new")
     else:
-        registry.forget("old")
+        registry.unregister("old")
         schedules.apply()
     declare("old")
     run_until(stage, db_clock, START + HOUR + timedelta(minutes=15))
@@ -413,7 +413,7 @@ def test_a_process_of_the_old_version_goes_by_the_rows(ticks, stage, db_clock, c
 
 
 def rename(old: str, new: str, **options) -> None:
-    registry.forget(old)
+    registry.unregister(old)
     registry.add(registry.Declared(Definition(name=new, topic="tick", **{"every": 600} | options), was=(old,)))
     assert kinds(schedules.apply()) == {new: "rename"}
 
@@ -447,8 +447,8 @@ def test_a_process_of_the_old_version_makes_the_jobs_of_a_new_schedule(stage, db
     stage.registered.append("report.daily")
     recurring("report.daily", every=600, ttr=900)(lambda job: None)
     schedules.apply()
-    registry.forget("report.daily")
-    handlers.forget("report.daily")
+    registry.unregister("report.daily")
+    handlers.unregister("report.daily")
     db_clock.advance(seconds=600)
     assert maker.make_due("default") == 1
     assert list(Job.objects.values_list("ttr_ms", flat=True)) == [900_000] * 2
@@ -464,7 +464,7 @@ def test_a_rename_that_is_rolled_back_makes_each_instant_once(ticks, stage, db_c
     run_until(stage, db_clock, START + HOUR / 2)
     rename("old", "new", **terms)
     run_until(stage, db_clock, START + HOUR - timedelta(minutes=5))
-    registry.forget("new")
+    registry.unregister("new")
     declare("old", **terms)
     assert kinds(schedules.apply()) == {"old": "rename"}
     run_until(stage, db_clock, START + 2 * HOUR)
@@ -476,7 +476,7 @@ def test_a_rename_that_is_rolled_back_keeps_a_pause_and_what_is_overdue(ticks, s
     schedules.apply()
     rename("old", "new", missed="all")
     db_clock.advance(seconds=1205)  # nobody makes the second firing
-    registry.forget("new")
+    registry.unregister("new")
     declare("old", missed="all")
     schedules.apply()
     run_until(stage, db_clock, START + HOUR / 2)
@@ -510,7 +510,7 @@ def test_two_declarations_of_one_name_are_refused():
 def test_two_declarations_that_were_one_schedule_are_named(ticks, db_clock):
     declare("old")
     schedules.apply()
-    registry.forget("old")
+    registry.unregister("old")
     for name in ("a", "b"):
         registry.add(registry.Declared(Definition(name=name, topic="tick", every=600), was=("old",)))
     with pytest.raises(BadSchedule, match="'a' and 'b' both have the former name 'old'"):

@@ -21,7 +21,7 @@ CALLERS = 4
 def _handler(db_clock: Any) -> Iterator[None]:
     handlers.handler("tick")(lambda job: None)
     yield
-    handlers.forget("tick")
+    handlers.unregister("tick")
 
 
 def at_once(*acts: Callable[[], Any]) -> list[Any]:

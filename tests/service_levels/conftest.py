@@ -23,7 +23,7 @@ TOPIC = "order.answer"
 def office() -> Iterator[Calendar]:
     name = "office of the tests of service levels"
     yield Calendar(name, tz="Europe/Berlin", hours={"mon-fri": "09:00-17:00"})
-    registry.forget(name)
+    registry.unregister(name)
     calendar_days.clear_cache()
 
 

@@ -53,7 +53,7 @@ def test_a_changed_target_moves_jobs_when_it_is_applied(declare: Callable[..., A
     declare(warn=[])
     reconcile.apply("default")
     order = Order.objects.create()
-    handlers.forget(TOPIC)
+    handlers.unregister(TOPIC)
     level = declare(warn=[], target=hours(6))
     clock.set(to_ms(at(1)))
     write(order, "wait")  # this process writes nothing: its terms are not the applied ones
@@ -73,7 +73,7 @@ def test_levels_that_are_overdue_when_a_change_is_applied_can_be_skipped(
     declare(warn=[])
     reconcile.apply("default")
     Order.objects.create()
-    handlers.forget(TOPIC)
+    handlers.unregister(TOPIC)
     declare(warn=[0.1, 0.2, 0.9])
     clock.set(to_ms(at(3)))
     with pytest.raises(reconcile.OverdueRows):
@@ -151,8 +151,8 @@ def test_a_topic_that_is_forgotten_takes_its_clocks_along(level: Any) -> None:
     order = Order.objects.create()
     write(order, "wait")
     assert level.history(order)
-    handlers.forget(TOPIC)
-    declarations.forget(TOPIC)
+    handlers.unregister(TOPIC)
+    declarations.unregister(TOPIC)
     applied.forget(TOPIC, "default")
     assert not SlaClock.objects.exists()
 
@@ -162,7 +162,7 @@ def test_another_model_with_the_same_topic_begins_at_zero(level: Any, office: An
     order = Order.objects.create()
     clock.set(to_ms(at(3)))
     write(order, "wait")
-    handlers.forget(TOPIC)
+    handlers.unregister(TOPIC)
     terms: dict[str, Any] = {"target": hours(8), "calendar": office, "topic": TOPIC}
     other = sla(Customer, stop=Q(active=False), **terms)(lambda row, event: None)
     reconcile.apply("default")

@@ -197,7 +197,7 @@ def test_the_breach_of_a_halved_target_is_not_taken_for_the_warning(declare: Any
     order = Order.objects.create()
     timeouts.advance(hours=5)
     assert told == [(order.pk, 0.5)]
-    handlers.forget(TOPIC)
+    handlers.unregister(TOPIC)
     level = declare(target=hours(4), warn=[0.5])  # its breach was due when the warning was
     timeouts.reconcile()
     timeouts.run_due()
@@ -291,7 +291,7 @@ def test_changed_warnings_lose_and_repeat_no_level(
     Order.objects.create()
     timeouts.advance(hours=7, minutes=30)
     assert [part for _, part in told] == [0.5, 0.9]
-    handlers.forget(TOPIC)
+    handlers.unregister(TOPIC)
     declare(warn=warn)
     timeouts.reconcile()
     timeouts.advance(hours=1)

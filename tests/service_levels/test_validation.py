@@ -108,13 +108,13 @@ def test_the_fingerprint_depends_on_each_term(declare: Callable[..., Any], offic
     found = {declare_anew(declare, each).fingerprint for each in variants}
     assert len(found) == len(variants)
     assert declare_anew(declare, {}).fingerprint in found
-    registry.forget(office.name)
+    registry.unregister(office.name)
     later = Calendar(office.name, tz="Europe/Berlin", hours={"mon-fri": "10:00-18:00"})
     assert declare_anew(declare, {"calendar": later}).fingerprint not in found
 
 
 def declare_anew(declare: Callable[..., Any], options: dict[str, Any]) -> Any:
-    handlers.forget("order.answer")
+    handlers.unregister("order.answer")
     return declare(**options).declaration
 
 

@@ -91,7 +91,7 @@ def stage(transactional_db: None, due_index: DueIndex, db_clock: Any, settings: 
         stage.guard()  # the first guard fills the mirror and stores the identity of Redis
     yield stage
     for topic in stage.registered:
-        handlers.forget(topic)
+        handlers.unregister(topic)
     handlers.clashes.clear()
     topics.clear_cache()
     topics._built.clear()  # of targets in rows, which the settings of a test made usable

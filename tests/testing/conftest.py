@@ -23,7 +23,7 @@ def register() -> Iterator[Callable[..., Any]]:
 
     yield register_one
     for topic in topics:
-        handlers.forget(topic)
+        handlers.unregister(topic)
     handlers.clashes.clear()
 
 

@@ -19,7 +19,7 @@ class WithTheKit(TimeoutsTestMixin, TestCase):
         super().setUp()
         self.keys: list[str] = []
         handlers.handler("t")(self.handle)
-        self.addCleanup(handlers.forget, "t")
+        self.addCleanup(handlers.unregister, "t")
 
     def handle(self, job: Any) -> None:
         self.keys.append(job.key)

@@ -21,13 +21,13 @@ HALF_HOUR = timedelta(minutes=30)
 def _own_declarations() -> Iterator[None]:
     of_apps = declarations.registered()  # those of the example shop
     for each in of_apps:
-        declarations.forget(each.topic)
+        declarations.unregister(each.topic)
     receivers.disconnect()
     marks._positions.clear()
     yield
     for each in declarations.registered():
-        declarations.forget(each.topic)
-        handlers.forget(each.topic)
+        declarations.unregister(each.topic)
+        handlers.unregister(each.topic)
         completion.after_end.pop(each.topic, None)
     for each in of_apps:
         declarations.add(each)

@@ -30,8 +30,8 @@ def declare(**options: Any) -> list[Any]:
     """Declare the timeout, in place of another version of it. Returns a list of the rows that its handler received."""
     from delaytasks import handlers
 
-    declarations.forget(CLOSE)
-    handlers.forget(CLOSE)
+    declarations.unregister(CLOSE)
+    handlers.unregister(CLOSE)
     called: list[Any] = []
     timeout(Order, topic=CLOSE, **({"on": "created_at", "after": HALF_HOUR} | options))(
         lambda order, job: called.append(order)
@@ -195,7 +195,7 @@ def test_a_worker_with_another_fingerprint_runs_what_a_person_moved_forward(stag
 
 def office(opens: str = "00:00-08:00", **terms: Any) -> Calendar:
     """Return the calendar of a version of the code. In START's week, Wednesday the 2nd is a working day."""
-    registry.forget("test office")
+    registry.unregister("test office")
     return Calendar("test office", **({"tz": "UTC", "hours": {"mon-fri": opens}} | terms))
 
 
@@ -237,7 +237,7 @@ def closed_on() -> Iterator[Callable[..., None]]:
 
     yield close
     calendar_days.clear_cache()
-    registry.forget("test office")
+    registry.unregister("test office")
 
 
 @pytest.mark.on_both
@@ -283,8 +283,8 @@ def test_a_removed_declaration_is_named_and_its_jobs_can_be_cancelled(db_clock: 
     Order.objects.create(created_at=START)
     with pytest.raises(CommandError, match="declared in the code"):
         command("forget", CLOSE)
-    declarations.forget(CLOSE)
-    handlers.forget(CLOSE)
+    declarations.unregister(CLOSE)
+    handlers.unregister(CLOSE)
     assert [each.id for each in checks.check_applied(databases=["default"])] == ["delaytasks.W041"]
     assert command("plan")[-1] == {
         "topic": CLOSE, "state": "no longer declared", "make": 0, "move": 0, "cancel": 1, "overdue": 0

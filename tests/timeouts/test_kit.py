@@ -60,7 +60,7 @@ def test_what_a_handler_writes_without_a_signal_is_reconciled_within_one_advance
         schedule("bank.file", "today", delay=minutes(8))  # at 0:11
         at = {f"{run.key} {run.outcome}": run.at - begins for run in timeouts.advance(hours=2)}
     finally:
-        handlers.forget("bank.file")
+        handlers.unregister("bank.file")
     assert at == {
         "today finished": minutes(11),
         f"order:{late.pk + 1} finished": minutes(15),  # the pass after the write finds it

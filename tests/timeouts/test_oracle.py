@@ -74,8 +74,8 @@ class Histories(RuleBasedStateMachine):
     def deploy(self, version: int) -> None:
         """Deploy a changed declaration, and apply it."""
         self.version = version
-        declarations.forget(TOPIC)
-        handlers.forget(TOPIC)
+        declarations.unregister(TOPIC)
+        handlers.unregister(TOPIC)
         timeout(Order, on="created_at", topic=TOPIC, max_attempts=1, **VERSIONS[version])(self.run)
         reconcile.apply("default", "run")
         self.deployed()

@@ -240,7 +240,7 @@ def test_a_live_job_without_declared_time_is_adopted(declare: Declare) -> None:
         order = Order.objects.create(created_at=START)
         schedule("declared.close", f"order:{order.pk}", delay=99)
     finally:
-        handlers.forget("declared.close")
+        handlers.unregister("declared.close")
     assert in_sync(declare(Order, after=HALF_HOUR), order.pk) == (0, 1, 0)
     assert live() == {f"order:{order.pk}": START + HALF_HOUR}
 

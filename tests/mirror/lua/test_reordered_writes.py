@@ -160,7 +160,7 @@ def run_touching(
         mirror.promote_due(db_clock.now_ms, [TOPIC])
         runner.run_topic(TOPIC, using="default", worker="w", dispatch_topic=lambda topic: None)
     finally:
-        handlers.forget(TOPIC)
+        handlers.unregister(TOPIC)
     return touching, Job.objects.get(pk=job.pk), mirror.scores([(job.pk, TOPIC)])[0]
 
 
@@ -198,7 +198,7 @@ def test_a_job_that_outlives_its_reservation_and_will_run_again_has_no_late_entr
         mirror.promote_due(db_clock.now_ms, [TOPIC])
         runner.run_topic(TOPIC, using="default", worker="w", dispatch_topic=lambda topic: None)
     finally:
-        handlers.forget(TOPIC)
+        handlers.unregister(TOPIC)
     due_ms = Job.objects.get(pk=job.pk).due_ms
     assert due_ms == db_clock.now_ms + 1000
     assert mirror.scores([(job.pk, TOPIC)]) == [(due_ms, None)]

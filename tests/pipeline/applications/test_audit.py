@@ -474,6 +474,6 @@ def test_the_command_passes_the_days_of_the_rules_calendars(tmp_path: Path, monk
         with pytest.raises(CommandError, match=r"rule 1, calendar: There is no calendar 'audit'\. .*audited") as raised:
             call_command(*words)
     finally:
-        registry.forget("audited")
+        registry.unregister("audited")
     assert raised.value.returncode == 2
     assert passed[0]["calendars"]["audited"]["week"] == ["09:00-17:00", *[""] * 6]

@@ -34,7 +34,7 @@ def office() -> Iterator[dict[str, Any]]:
         editable=False,
     )
     yield snapshot.take(calendar, date(2030, 1, 1), date(2030, 12, 31))
-    registry.forget("due times")
+    registry.unregister("due times")
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_snapshot_of_a_calendar_counts_working_time_like_the_calendar(
     office: dict[str, Any], since: str, days: int | None, time: timedelta, due: str
 ) -> None:
     due_times = pickle.loads(pickle.dumps(DueTimes(calendar=office)))
-    registry.forget("due times")  # an executor has none
+    registry.unregister("due times")  # an executor has none
     assert due_times.add(at(since), days, time) == at(due)
     assert registry.find("due times") is None
 

@@ -150,7 +150,7 @@ def test_digits(ms: int, text: str) -> None:
 
 def test_open_hours_that_never_end_or_are_not_limited() -> None:
     calendar = Calendar("always, for tickets", tz="UTC", hours={"mon-sun": "00:00-24:00"}, editable=False)
-    registry.forget(calendar.name)
+    registry.unregister(calendar.name)
     now_ms = to_ms(FRIDAY)
     days_ms = 60 * 24 * 3_600_000
     assert countdown.open_spans(calendar, now_ms) == countdown.open_spans(None, now_ms) == [(now_ms, now_ms + days_ms)]

@@ -152,7 +152,7 @@ def test_disabled_triggers_are_reported(close: Declaration) -> None:
 def test_triggers_that_no_declaration_needs_are_reported(close: Declaration, declare: Declare) -> None:
     declare(Ticket, "opened_at", topic="ticket.rise")
     command("install")
-    declarations.forget("ticket.rise")
+    declarations.unregister("ticket.rise")
     assert "no declared timeout depends on the table" in warnings()[0].msg
     assert_mended_by_its_hint()
 
@@ -211,7 +211,7 @@ def test_triggers_follow_a_renamed_table(schema: Schema, declare: Declare) -> No
     declare(schema.model(), "due_at", topic="parcel.late")
     command("install")
     schema.apply(migrations.RenameModel("Parcel", "Package"))
-    declarations.forget("parcel.late")
+    declarations.unregister("parcel.late")
     declare(schema.model("package"), "due_at", topic="package.late")
     assert installation.reinstall("default") == ["parcels_package"]
     assert list(TimeoutTrigger.objects.values_list("table_name", flat=True)) == ["parcels_package"]
@@ -241,7 +241,7 @@ def test_marks_are_complete_again_after_each_kind_of_migration(
     row = schema.model().objects.create(id=7, due_at=START)
     marks.drain("default")
     schema.apply(operation)
-    declarations.forget("parcel.late")
+    declarations.unregister("parcel.late")
     names = {field.name for field in schema.model()._meta.get_fields()}
     condition = Q(state="open") if "state" in names else Q(phase="open") if "phase" in names else Q(weight=0)
     declare(schema.model(), "due_at", topic="parcel.late", while_=condition)
