@@ -65,8 +65,8 @@ def _check(lake: Lake, part: Mapping[str, Any], day: str) -> None:
     if counts["events"] != part["events"] or counts["minutes"] < 0:
         raise LakeError(
             f"{lake.path(part['folder'])} is damaged: it has {max(counts['events'], 0)} of {part['events']} events"
-            f"{' and no minutes' if counts['minutes'] < 0 else ''}. Nothing was changed: restore it from a backup. "
-            + stream_tables.RESTART
+            f"{' and no minutes' if counts['minutes'] < 0 else ''}. The stream was not changed: "
+            f"restore it from a backup. {stream_tables.RESTART}"
         )
 
 

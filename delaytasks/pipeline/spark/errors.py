@@ -8,7 +8,7 @@ LINES = 12  # maximum number of lines of Spark's message
 SLOW_PYTHON = "Python worker failed to connect back"
 CAUSES = {  # pattern in Spark's message -> sentence
     r"permission denied for (?:table|view|sequence|schema|function) [^\s;.]+":
-        "The database refuses the pipeline's user: {}. Nothing was published; GRANT SELECT on it and run this again.",
+        "The database refuses the pipeline's user: {}. GRANT SELECT on it and run this again.",
     r'(?:relation|column) "?[\w.]+"? does not exist':
         f"The database has no such table or column: {{}}. {ABSENT}",
     r"(?<=Class )org\.apache\.hadoop\.fs\.s3a\.\w+(?= not found)":
@@ -41,9 +41,7 @@ def summary(error: Exception) -> tuple[str, str]:
         if found := re.search(pattern, message):
             return type(error).__name__, sentence.format(found.group())
     if reason := lost_connection_reason(message):
-        return "DatabaseUnavailable", (
-            f"The database went away: {reason}. Nothing was published; run it again when the database is back."
-        )
+        return "DatabaseUnavailable", f"The database went away: {reason}. Run this again when the database is back."
     lines = [line for line in message.split("\n") if not line.startswith("\tat ")]
     return type(error).__name__, "\n".join(lines[:LINES])
 

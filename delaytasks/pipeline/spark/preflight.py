@@ -264,7 +264,7 @@ def _sentence(problems: Iterable[tuple[str, str, str]], executors: int) -> str:
     named = "; ".join(f"{executor} {problem}" for executor, _, problem in unique[:SHOWN])
     more = f"; and {len(unique) - SHOWN} more" if len(unique) > SHOWN else ""
     advice = " ".join(dict.fromkeys(ADVICE[kind] for _, kind, _ in unique))
-    return f"{len(failed)} of {executors} executors cannot take part: {named}{more}. Nothing was published. {advice}"
+    return f"{len(failed)} of {executors} executors cannot take part: {named}{more}. {advice}"
 
 
 def _first_line(error: Exception) -> str:

@@ -106,15 +106,15 @@ def _parse(lake: Lake, document: dict[str, Any]) -> Archive:
 
 def _missing_message(lake: Lake) -> str:
     return (
-        f"{lake.path(DOCUMENT)} is missing, but {lake.path(FOLDER)} has tables. Nothing was changed. Restore the file "
-        f"from its newest backup. To start a new archive instead, move {lake.path(FOLDER)} away."
+        f"{lake.path(DOCUMENT)} is missing, but {lake.path(FOLDER)} has tables. The archive was not changed. Restore "
+        f"the file from its newest backup. To start a new archive instead, move {lake.path(FOLDER)} away."
     )
 
 
 def _outdated_message(lake: Lake, archive: Archive) -> str:
     return (
         f"{lake.path(JOBS)} is an outdated copy: jobs up to run {archive.deleting} have left the database, but the "
-        f"table ends with run {archive.jobs.run}. Nothing was changed. Restore the newest backup of "
+        f"table ends with run {archive.jobs.run}. The archive was not changed. Restore the newest backup of "
         f'{lake.path(FOLDER)}. To give these runs up instead, change "deleting" in {lake.path(DOCUMENT)}.'
     )
 
@@ -122,8 +122,8 @@ def _outdated_message(lake: Lake, archive: Archive) -> str:
 def _wrong_database_message(lake: Lake, theirs: Identity, ours: Identity) -> str:
     return (
         f"{lake.path(DOCUMENT)} is the archive of another database ({identity.describe(theirs)}; this one is "
-        f"{identity.describe(ours)}). Nothing was changed. Each database needs its own lake or alias. If it is the "
-        f'same database, restored, upgraded or renamed, change that file to contain "database": {json.dumps(ours)}.'
+        f"{identity.describe(ours)}). The archive was not changed. Each database needs its own lake or alias. If it is "
+        f'the same database, restored, upgraded or renamed, change that file to contain "database": {json.dumps(ours)}.'
     )
 
 
@@ -168,8 +168,8 @@ def recover(archive: Archive) -> Archive:
         folder = data_files.folder_of_run(lake, JOBS, run)
         if folder is None or not lake.parquet(f"{JOBS}/{folder}"):  # a vacuum of another program leaves empty folders
             raise LakeError(
-                f"{lake.path(EVENTS)} has run {run}, but {lake.path(JOBS)} has not. Nothing was changed. Restore the "
-                f"newest backup of {lake.path(FOLDER)}."
+                f"{lake.path(EVENTS)} has run {run}, but {lake.path(JOBS)} has not. The archive was not changed. "
+                f"Restore the newest backup of {lake.path(FOLDER)}."
             )
         archive.jobs.commit(folder, run)
         return replace(archive)

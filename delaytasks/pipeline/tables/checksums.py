@@ -56,8 +56,8 @@ def compare(expected: Digests, found: Digests) -> None:
     if wrong:
         details = "; ".join(f"{name}: {_difference(expected, found, name)}" for name in wrong[:SHOWN])
         raise Differs(
-            f"The files of {len(wrong)} topics differ from the rows that were read ({details}). Nothing was published "
-            "or pruned. Run this again; if it happens again, check the disk."
+            f"The files of {len(wrong)} topics differ from the rows that were read ({details}). These files were not "
+            "published. Run this again; if it happens again, check the disk."
         )
 
 

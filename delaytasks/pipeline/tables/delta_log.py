@@ -60,6 +60,6 @@ def open_log(lake: Lake, name: str, partition: str) -> DeltaTable | None:
 
 def foreign_message(lake: Lake, name: str, difference: str) -> str:
     return (
-        f"{lake.path(name)} was written by another program: {difference}. Nothing was changed. Move the table away, or "
+        f"{lake.path(name)} was written by another program: {difference}. The table was not changed. Move it away, or "
         "restore it from a backup."
     )

@@ -49,9 +49,9 @@ def compare(expected: int, found: int, path: str) -> None:
     """Compare two counts. Raises RowsLost if they differ."""
     if expected != found:
         raise RowsLost(
-            f"Only {found} of {expected} rows can be read in {path}. Nothing was published. Every executor must reach "
-            "this path: mount the same folder on every host, then run this again. If it is mounted everywhere, check "
-            "the disk."
+            f"Only {found} of {expected} rows can be read in {path}. They were not published. Every executor must "
+            "reach this path: mount the same folder on every host, then run this again. If it is mounted everywhere, "
+            "check the disk."
         )
 
 

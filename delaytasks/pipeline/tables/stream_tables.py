@@ -69,8 +69,8 @@ def load(lake: Lake) -> Stream:
     if not document:
         if folders:
             raise LakeError(
-                f"{lake.path(DOCUMENT)} is missing, but {lake.path(FOLDER)} has {len(folders)} folders. Nothing was "
-                "changed: restore it from a backup. " + RESTART
+                f"{lake.path(DOCUMENT)} is missing, but {lake.path(FOLDER)} has {len(folders)} folders. The stream was "
+                "not changed: restore it from a backup. " + RESTART
             )
         return Stream(lake)
     if document.get("version", VERSION) < FORMAT:
@@ -112,8 +112,8 @@ def _recover(stream: Stream) -> Stream:
     folder = data_files.folder_of_run(lake, MINUTES, done + 1)
     if folder is None or not lake.parquet(f"{MINUTES}/{folder}"):  # a vacuum of another program leaves empty folders
         raise LakeError(
-            f"{lake.path(EVENTS)} ends with event {to}, but {lake.path(MINUTES)} with {done}. Nothing was changed. "
-            f"Restore the newest backup of {lake.path(FOLDER)}. {RESTART}"
+            f"{lake.path(EVENTS)} ends with event {to}, but {lake.path(MINUTES)} with {done}. The stream was not "
+            f"changed. Restore the newest backup of {lake.path(FOLDER)}. {RESTART}"
         )
     stream.minutes.commit(folder, to)
     return load(lake)

@@ -59,7 +59,7 @@ def test_an_archive_without_its_document_is_refused_until_it_is_restored(
 
     document.unlink()
     for name, ask in asking(spark, database, lake).items():
-        with pytest.raises(LakeError, match=r"archive\.json is missing, .* Nothing was changed.* move .*archive away"):
+        with pytest.raises(LakeError, match=r"archive\.json is missing, .* was not changed.* move .*archive away"):
             ask()
         assert files(lake) == there, name
     assert not document.exists()
@@ -109,7 +109,7 @@ def test_another_databases_archive_is_refused_with_the_correction_for_a_renamed_
 
     asked = asking(spark, database, lake)
     for name in ("archive", "report", "audit"):
-        with pytest.raises(LakeError, match=r"the archive of another database \(\w+ elsewhere.*\. Nothing") as raised:
+        with pytest.raises(LakeError, match=r"archive of another database \(\w+ elsewhere.*\. The archive") as raised:
             asked[name]()
         assert files(lake) == there, name
     result = re.search(r'change that file to contain "database": (\{.*\})\.$', str(raised.value))

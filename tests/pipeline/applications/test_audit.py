@@ -294,7 +294,7 @@ def test_a_database_that_refuses_logins_is_reported_and_nothing_is_published(
     answer = json.loads(capsys.readouterr().out)
     assert (code, answer["error"]) == (ExitCode.COULD_NOT_RUN, "DatabaseUnavailable")
     assert "not permitted to log in" in answer["message"]
-    assert answer["message"].endswith("Nothing was published; run it again when the database is back.")
+    assert answer["message"].endswith("Run this again when the database is back.")
     assert (lake.document(audit.DOCUMENT), lake.runs("audit")) == ({}, [])
 
 

@@ -235,7 +235,7 @@ def test_a_database_lost_by_the_readers_is_reported_and_nothing_is_published(
     answer = json.loads(capsys.readouterr().out)
     assert (code, answer["error"]) == (ExitCode.COULD_NOT_RUN, "DatabaseUnavailable")
     assert answer["message"].startswith("The database went away: invalid snapshot identifier")
-    assert answer["message"].endswith("Nothing was published; run it again when the database is back.")
+    assert answer["message"].endswith("Run this again when the database is back.")
     assert (lake.document(report.DOCUMENT, report.FORMAT), stats()) == ({}, [])
 
 

@@ -26,7 +26,7 @@ def test_a_missing_privilege_is_named_by_spark_and_the_driver(spark: Any, reader
         arrow.read(spark, Snapshot(reader, 0, 0, 0), "events").count()
     assert errors.summary(raised.value)[1] == (
         "The database refuses the pipeline's user: permission denied for table delaytasks_jobevent. "
-        "Nothing was published; GRANT SELECT on it and run this again."
+        "GRANT SELECT on it and run this again."
     )
     wanted = f"user {reader.user}: permission denied for table delaytasks_job"
     with pytest.raises(NotAllowed, match=wanted), reader.connect() as connected:
@@ -77,5 +77,5 @@ def test_an_unknown_error_is_reported_by_sparks_first_lines() -> None:
 def test_a_lost_database_is_recognized_in_every_form_of_the_error(message: str, why: str) -> None:
     assert errors.summary(Exception(message)) == (
         "DatabaseUnavailable",
-        f"The database went away: {why}. Nothing was published; run it again when the database is back.",
+        f"The database went away: {why}. Run this again when the database is back.",
     )

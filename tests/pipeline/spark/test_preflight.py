@@ -141,5 +141,5 @@ def test_the_message_names_a_few_executors_and_each_advice_once() -> None:
     problem_rows = [(f"host{n} (process 1)", "write", "cannot write") for n in range(7)]
     assert preflight._sentence(problem_rows, 9) == (
         "7 of 9 executors cannot take part: " + "; ".join(f"host{n} (process 1) cannot write" for n in range(5))
-        + "; and 2 more. Nothing was published. Give the executors' user write permission there."
+        + "; and 2 more. Give the executors' user write permission there."
     )  # fmt: skip

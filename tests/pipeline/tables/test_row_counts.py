@@ -38,5 +38,5 @@ def test_rows_that_this_process_cannot_read_are_lost(
     list_files = Lake.list_files
     monkeypatch.setattr(Lake, "list_files", lambda self, name, ending: list_files(self, name, ending)[1:])
 
-    with pytest.raises(RowsLost, match=r"5 of 10 rows can be read in .*/x\. Nothing was published"):
+    with pytest.raises(RowsLost, match=r"5 of 10 rows can be read in .*/x\. They were not published"):
         row_counts.write(spark.range(0, 10, 1, 2), lake, "x", kind=kind)
