@@ -104,9 +104,9 @@ def schedule(
                  returns it as it is, "replace" gives it the new due time, body, TTR,
                  expiry and priority, and the new subject if there is one; "again" keeps it if it waits, and if its
                  handler is running, makes it run once more after that
-    period, repeat
-                 timedelta or seconds from 0.1 on, and int: a series of repeat + 1 jobs, `period` apart, the first
-                 after `delay` or at `due_at`, or at once; repeat=None: without end
+    period       timedelta or seconds from 0.1 on: a series of repeat + 1 jobs, `period` apart, the first after
+                 `delay` or at `due_at`, or at once
+    repeat       int, with period; None: without end
     cron         str, five fields: a job at each of these times. With delay, period and repeat, each of these
                  times has repeat + 1 jobs: the first `delay` after it, the others `period` apart
     rrule        str: a recurrence rule of RFC 5545; `due_at` is its DTSTART
@@ -126,10 +126,11 @@ def schedule(
     handler does, or the two may wait for each other.
 
     With period, cron or rrule the call starts a series, and returns its first job. The keys of its jobs are
-    "<key>#<wall time>", so `key` has at most 228 characters. cancel() with `key` ends the series. on_conflict
-    then applies to a series or a single job with this key; "replace" begins the series anew. If several jobs
-    of a series are overdue, only the last one runs. With `period` and a finite `repeat`, without cron, all of
-    them run, one after the other.
+    "<key>#<wall time>", so `key` has at most 228 characters. cancel() with `key` ends the series. If there is
+    a series with this key, "keep" returns its next job, and "replace" begins it anew. If there is a live
+    single job with this key, "keep" returns it, and "replace" raises KeyIsLive. If several jobs of a series are
+    overdue, only the last one runs. With `period` and a finite `repeat`, without cron and rrule, all of them
+    run, one after the other.
 
     Never runs a handler itself, never accesses Redis inside the transaction. The handler never begins
     before the due time, by the database's clock.

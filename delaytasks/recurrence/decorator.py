@@ -45,9 +45,10 @@ def recurring(
     cron     five fields, as in Debian's cron; "L" is the last day of a month
     every    timedelta or seconds, 0.1 or more: the elapsed time between two runs, counted from `start` without drift
     rrule    a recurrence rule of RFC 5545; `start` is its DTSTART
-    delay, period, repeat
-             a series of `repeat` + 1 runs, `period` apart. The first is `delay` after `start`; with cron, each of its
-             times begins a series instead. `repeat` needs `period`; None: the series has no end
+    period   timedelta or seconds: a series of `repeat` + 1 runs, `period` apart, that begins at `start`; with cron, at
+             each of its times instead
+    delay    timedelta or seconds from the beginning of a series to its first run
+    repeat   int, needs `period`; None: the series has no end
     start    aware datetime; None: the time at which the schedule is first applied. A series without delay, or an rrule
              that matches this time, then has its first run at once
     gap      for a time of cron or rrule that clocks skip: "run" it at the end of the gap, or "skip" it

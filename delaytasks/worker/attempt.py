@@ -48,8 +48,7 @@ class RunningJob:
     worker      str, the name of the process that runs the job
     subject     the model instance that the job is about, read at the first access; None if the job has no
                 subject or its row is gone
-    subject_label, subject_pk
-                str: the model's label in lower case ("shop.order") and the primary key as text; None
+    subject_label, subject_pk  str: the model's label in lower case ("shop.order") and the primary key as text; None
                 without subject. To lock the row: select_for_update().get(pk=job.subject_pk)
 
     A RunningJob is a snapshot of the row at the claim; changes to it are not saved. Never use it after
