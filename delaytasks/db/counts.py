@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from django.db import connections, transaction
 
-from ..states import State
+from ..states import MAX_PRIORITY, State
 from . import dialects
 
 FIRST_ROWS = 10_000  # read by all counts of the first round together
@@ -23,7 +23,8 @@ GROWTH = 8  # factor of the cap from round to round
 SINGLE_STATEMENTS = 8  # counts of one pass that may have a statement of their own
 VALID_PASSES = 50  # passes for which an earlier count may replace a smaller lower bound
 CELLS = 5_000  # at most in one statement; SQLite allows 32,766 parameters
-TOPICS = 500  # the most topics that topics() returns
+TOPICS = 500  # the most topics whose jobs are counted
+SEARCHED_TOPICS = 5_000  # the most topics that are searched for old ready jobs and for dead ones
 
 
 class Count(NamedTuple):
@@ -222,24 +223,29 @@ def run(using: str, sql: str, params: Sequence[Any]) -> list[Any]:
 # -- topics -------------------------------------------------------------------------------------
 
 
-def topics(using: str, where: str) -> list[str]:
-    """Return the first 500 topics with jobs that match `where`, sorted. Takes one index lookup for each topic."""
+def topics(using: str, where: str, limit: int) -> list[str]:
+    """Return the first `limit` topics with jobs that match `where`, sorted. Takes one index lookup for each topic."""
     sql = f"""
         WITH RECURSIVE names (name) AS (
             SELECT min(topic) FROM delaytasks_job WHERE {where}
             UNION ALL
             SELECT (SELECT min(topic) FROM delaytasks_job WHERE {where} AND topic > name)
             FROM names WHERE name IS NOT NULL)
-        SELECT name FROM names WHERE name IS NOT NULL LIMIT {TOPICS}"""
+        SELECT name FROM names WHERE name IS NOT NULL LIMIT {limit}"""
     return [row[0] for row in run(using, sql, [])]
 
 
-def live_topics(using: str) -> list[str]:
-    return topics(using, "ended_at IS NULL")
+def live_topics(using: str, limit: int = TOPICS) -> list[str]:
+    return topics(using, "ended_at IS NULL", limit)
 
 
-def dead_topics(using: str) -> list[str]:
-    return topics(using, "died_at IS NOT NULL")
+def dead_topics(using: str, limit: int = TOPICS) -> list[str]:
+    return topics(using, "died_at IS NOT NULL", limit)
+
+
+def oldest_ready(using: str, names: Sequence[str]) -> dict[str, int]:
+    """Return the due time of each topic's oldest ready job, in ms since 1970, without topics that have no such job."""
+    return {name: each.oldest_ms for name, each in waiting(using, names, rows=0).items() if each.oldest_ms is not None}
 
 
 class Waiting(NamedTuple):
@@ -248,10 +254,11 @@ class Waiting(NamedTuple):
 
 
 def waiting(using: str, names: Sequence[str], *, rows: int) -> dict[str, Waiting]:
-    """Return, for each topic, its oldest ready job and the number of reserved jobs among its `rows` oldest due jobs.
+    """Return each topic's oldest ready job and number of reserved jobs among the `rows` oldest of each priority.
 
-    Jobs are reserved by age and priority, so the reserved ones are usually among the oldest. A reserved job of a high
-    priority that is not among them is not counted.
+    rows   0: reserved jobs are not counted
+
+    Jobs of one priority are reserved by age, so the reserved ones are usually among the oldest.
     """
     if not names:
         return {}
@@ -261,14 +268,19 @@ def waiting(using: str, names: Sequence[str], *, rows: int) -> dict[str, Waiting
 
 
 def waiting_sql(using: str, count: int, rows: int) -> str:
+    """Return the query of waiting(). It reads the oldest jobs of each higher priority from the index by priority."""
     d = dialects.get_dialect(using)
     due = f"topic = name AND ended_at IS NULL AND due_at <= {d.now}"
+    levels = ["", *(f"AND priority > 0 AND priority = {level}" for level in range(1, MAX_PRIORITY + 1))]
+    oldest = " UNION ".join(
+        f"SELECT * FROM (SELECT id, state FROM delaytasks_job WHERE {due} {level} ORDER BY due_at, id LIMIT {rows})"
+        f" AS level{number}"
+        for number, level in enumerate(levels)
+    )
+    reserved = f"(SELECT count(*) FROM ({oldest}) AS oldest WHERE state = {int(State.RESERVED)})"
     return f"""
         WITH cells (name) AS (VALUES {", ".join(["(%s)"] * count)})
-        SELECT name,
-            (SELECT count(*) FROM (
-                SELECT state FROM delaytasks_job WHERE {due} ORDER BY due_at, id LIMIT {rows}) AS oldest
-             WHERE state = {int(State.RESERVED)}),
+        SELECT name, {reserved if rows else 0},
             (SELECT {d.to_ms("due_at")} FROM delaytasks_job WHERE {due} AND state = {int(State.DELAYED)}
              ORDER BY due_at, id LIMIT 1)
         FROM cells"""

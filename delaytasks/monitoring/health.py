@@ -93,9 +93,8 @@ def _schedule_problems(using: str, now_ms: int, topics: Collection[str] | None =
 
 
 def _oldest_ready(using: str, now_ms: int) -> tuple[int | None, str]:
-    """Return the age and the topic of the oldest ready job among the first 500 topics that are not paused."""
+    """Return the age and the topic of the oldest ready job of all topics that are not paused, at most 5,000."""
     paused = set(Topic.objects.using(using).filter(paused=True).values_list("name", flat=True))
-    names = [name for name in counts.live_topics(using) if name not in paused]
-    due = {name: each.oldest_ms for name, each in counts.waiting(using, names, rows=1).items()}
-    ages = [(now_ms - oldest_ms, name) for name, oldest_ms in due.items() if oldest_ms is not None]
+    names = [name for name in counts.live_topics(using, counts.SEARCHED_TOPICS) if name not in paused]
+    ages = [(now_ms - oldest_ms, name) for name, oldest_ms in counts.oldest_ready(using, names).items()]
     return max(ages, default=(None, ""))

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import DatabaseError, InterfaceError, connections
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -19,6 +19,7 @@ from .health import Health, health
 FRESH_SECONDS = 5
 READ_SECONDS = 5  # a database that takes longer counts as down here; Prometheus waits for 10 s by default
 MAX_TOPICS = 500
+LONG_MS = 60_000  # topics whose oldest ready job has waited for longer are named first
 MAX_SCHEDULES = 200
 TOPIC_GAUGES = {
     "ready": ("delaytasks_ready_jobs", "Jobs that are due and not reserved."),
@@ -99,28 +100,55 @@ def _current_reading() -> _Reading:
 def _read() -> list[Metric]:
     found = [_numbers(using) for using in databases.aliases()]  # may be cached
     return [
-        *_topic_metrics([topics for topics, _, _ in found]),
-        *_status_metrics([status for _, status, _ in found]),
-        *_counter_metrics([counters for _, _, counters in found]),
+        *_topic_metrics([each.topics for each in found]),
+        _left_out([each.left_out for each in found]),
+        *_status_metrics([each.health for each in found]),
+        *_counter_metrics([each.counters for each in found]),
         *_worker_metrics(),  # not cached, like those of schedules
         *_schedule_metrics(),
     ]
 
 
-Numbers = tuple[dict[str, dict[str, int | None]], Health, dict[str, int]]  # of topics, health, counters
+class Numbers(NamedTuple):
+    """What is read from one database and its mirror."""
+
+    topics: dict[str, dict[str, int | None]]
+    left_out: int  # number of topics that are not in `topics`, because there are too many
+    health: Health
+    counters: dict[str, int]
 
 
 def _numbers(using: str) -> Numbers:
-    key = cache.cache_key("prometheus", using)
-    numbers: Numbers = cache.get_or_compute(
-        key, FRESH_SECONDS, lambda previous: (_topics(using), health(using), metrics.mirror_state(using)[1]), Numbers
-    )
+    def compute(previous: Numbers | None) -> Numbers:
+        names = _names(using)
+        topics = _topics(using, names[:MAX_TOPICS])
+        return Numbers(topics, len(names[MAX_TOPICS:]), health(using), metrics.mirror_state(using)[1])
+
+    numbers: Numbers = cache.get_or_compute(cache.cache_key("prometheus", using), FRESH_SECONDS, compute, Numbers)
     return numbers
 
 
-def _topics(using: str) -> dict[str, dict[str, int | None]]:
-    names = {*handlers.known(), *counts.live_topics(using), *counts.dead_topics(using)}
-    snapshot = metrics.topics_snapshot(using, sorted(names)[:MAX_TOPICS])
+def _names(using: str) -> list[str]:
+    """Return the topics that are known or have live or dead jobs.
+
+    If there are more than MAX_TOPICS, those come first whose oldest ready job has waited for over a minute, the longest
+    wait first; then those with dead jobs; then the others.
+    """
+    live, dead = (find(using, counts.SEARCHED_TOPICS) for find in (counts.live_topics, counts.dead_topics))
+    names = {*handlers.known(), *live, *dead}
+    if len(names) <= MAX_TOPICS:
+        return sorted(names)
+    now_ms, with_dead, oldest_ms = databases.now_ms(using), set(dead), counts.oldest_ready(using, live)
+
+    def rank(name: str) -> tuple[int, int, str]:
+        waited_ms = now_ms - oldest_ms.get(name, now_ms)
+        return 0 if waited_ms > LONG_MS else 1 if name in with_dead else 2, -waited_ms, name
+
+    return sorted(names, key=rank)
+
+
+def _topics(using: str, names: list[str]) -> dict[str, dict[str, int | None]]:
+    snapshot = metrics.topics_snapshot(using, names)
     next_due_ms = counts.next_due(using, list(snapshot))
     return {
         topic: {field: None if numbers[field] is None else int(numbers[field]) for field in TOPIC_GAUGES}
@@ -138,6 +166,13 @@ def _topic_metrics(databases_: list[dict[str, dict[str, Any]]]) -> Iterator[Metr
             )
         yield family
     yield _next_due(databases_)
+
+
+def _left_out(numbers: list[int]) -> Metric:
+    """Return how many topics have no numbers: the worst of all databases."""
+    left_out = GaugeMetricFamily("delaytasks_topics_left_out", "Topics without numbers, because there are too many.")
+    left_out.add_metric([], max(numbers))
+    return left_out
 
 
 def _next_due(databases_: list[dict[str, dict[str, Any]]]) -> Metric:

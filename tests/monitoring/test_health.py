@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pytest
 from django.core.cache import cache
 
-from delaytasks import clock
+from delaytasks import clock, schedule, schedule_many
+from delaytasks.db import counts
 from delaytasks.maintenance import guard
 from delaytasks.models import MirrorMark
 from delaytasks.monitoring import health
@@ -62,3 +63,14 @@ def test_without_an_audit_there_are_no_differences(db_clock):
 def test_a_rebuild_is_counted(with_redis):
     guard.guard("default")
     assert health.health("default").rebuilt == 1
+
+
+def test_the_oldest_ready_job_is_found_however_many_topics_come_before_its_own(stage, db_clock):
+    names = [f"t{number:03}" for number in range(counts.TOPICS + 1)]
+    for name in names:
+        stage.recorder(name)
+    schedule(names[-1], "a", delay=0)
+    db_clock.advance(seconds=90)
+    schedule_many({"topic": name, "key": "a", "delay": 0} for name in names[:-1])
+    status = health.health("default")
+    assert (status.oldest_ready_topic, status.oldest_ready_ms) == (names[-1], 90_000)

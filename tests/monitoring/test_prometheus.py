@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from delaytasks import Snooze, clock, databases, schedule
+from delaytasks import Snooze, clock, databases, handlers, schedule
 from delaytasks.maintenance import guard, liveness, sweep
 from delaytasks.models import MirrorMark, Topic
 from delaytasks.monitoring import job_collector, prometheus
@@ -121,6 +121,23 @@ def test_the_numbers_of_topics_come_from_the_database(stage, db_clock):
     expected = {"ready_jobs": 1, "delayed_jobs": 1, "reserved_jobs": 0, "dead_jobs": 0, "paused": 1,
                 "oldest_ready_seconds": 90}  # fmt: skip
     assert {name: found[f"delaytasks_{name}", "t"] for name in expected} == expected
+
+
+def test_of_too_many_topics_those_with_old_ready_or_dead_jobs_are_named(stage, db_clock, monkeypatch):
+    monkeypatch.setattr(job_collector, "MAX_TOPICS", 2)
+    stage.handler("z.dead", max_attempts=1)(lambda job: 1 / 0)
+    schedule("z.dead", "a", delay=0)
+    stage.go()
+    for topic in ("a.idle", "b.new", "y.waits"):
+        stage.recorder(topic)
+    schedule("y.waits", "a", delay=0)
+    db_clock.advance(seconds=61)
+    schedule("b.new", "a", delay=0)
+    found = scrape()
+    topics = {topic for name, topic in found if name == "delaytasks_ready_jobs"}
+    left_out = len(handlers.known()) - 2
+    assert (topics, found["delaytasks_topics_left_out", ""]) == ({"y.waits", "z.dead"}, left_out)
+    assert found["delaytasks_oldest_ready_seconds", "y.waits"] == 61
 
 
 def test_a_topic_that_is_forwarded_by_its_row_has_numbers(stage):
