@@ -16,6 +16,7 @@ from django.db.models.functions.datetime import TimezoneMixin
 from django.db.models.lookups import FieldGetDbPrepValueIterableMixin
 from django.db.models.query import RawQuerySet
 from django.db.models.sql import Query
+from django.utils.functional import Promise
 
 from ..calendars import WorkingDays
 from . import conditions
@@ -111,7 +112,7 @@ def _conditions(declaration: Declaration) -> Iterator[Problem]:
 
 def _condition(declaration: Declaration, condition: Q, its: str) -> list[Problem]:
     """Return the problems of a condition, only those of the first kind found. Their messages begin with `its`."""
-    kinds = (_relations, _queries, _objects, _naive_values, _nul_texts, _wrong_values)
+    kinds = (_relations, _queries, _lazy_texts, _objects, _naive_values, _nul_texts, _wrong_values)
     return next(filter(None, (list(kind(declaration, condition, its)) for kind in kinds)), [])
 
 
@@ -139,6 +140,15 @@ def _queries(declaration: Declaration, condition: Q, its: str) -> Iterator[Probl
             f"{its} uses {found[0]!r}, whose value depends on the time or on the session and not on the row alone.",
             "Compare fields with fixed values. For conditions on the time, use on=, after= and before=. Instead of a "
             "subquery, follow a foreign key: Q(customer__active=True).",
+        )
+
+
+def _lazy_texts(_: Declaration, condition: Q, its: str) -> Iterator[Problem]:
+    if any(isinstance(each, Promise) for each in conditions.values(condition)):
+        yield Problem(
+            "delaytasks.E044",
+            f"{its} has a lazy text, whose value depends on the active language.",
+            "Give the text as it is stored in the column.",
         )
 
 

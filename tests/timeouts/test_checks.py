@@ -8,6 +8,7 @@ from django.db import connection, models
 from django.db.models import Exists, F, OuterRef, Q, Value
 from django.db.models.functions import Lower, Now, TruncDay
 from django.test.utils import CaptureQueriesContext
+from django.utils.translation import gettext_lazy
 
 from delaytasks import handlers, timeout
 from delaytasks.calendars import days
@@ -75,6 +76,9 @@ ALL = Q(pk__gt=0)
         (Order, {"while_": Q(customer__in=Customer.objects.filter(active=True))}, "E044", "'QuerySet', whose value"),
         (Order, {"while_": ~Q(customer=Customer.objects.all().query) | ALL}, "E044", "'Query', whose value"),
         (Order, {"while_": Q(customer__in=Customer.objects.raw("SELECT 1"))}, "E044", "'RawQuerySet', whose value"),
+        (Order, {"while_": Q(note=gettext_lazy("paid"))}, "E044", "lazy text, whose value depends on the"),
+        (Order, {"while_": ~Q(note__in=["x", gettext_lazy("paid")])}, "E044", "lazy text"),
+        (Order, {"while_": Q(note=Lower(Value(gettext_lazy("paid"))))}, "E044", "lazy text"),
         (Order, {"while_": Q(note=object())}, "E044", "'object', which has another text in each process"),
         (Order, {"while_": Q(note__in=["x", object()])}, "E044", "'object', which has another text"),
         (Order, {"while_": Q(note=Lower(Value(object())))}, "E044", "'object', which has another text"),
