@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from django.db import transaction
 
 from . import dialects
-from .retries import retry_once
+from .retries import retry_conflicts
 
 
 class EndedJob(NamedTuple):
@@ -77,7 +77,7 @@ def delete_jobs(using: str, jobs: Sequence[EndedJob]) -> int:
     """
     if not jobs:
         return 0
-    return retry_once(lambda: _delete_jobs(using, jobs), using)
+    return retry_conflicts(lambda: _delete_jobs(using, jobs), using)
 
 
 def _delete_jobs(using: str, jobs: Sequence[EndedJob]) -> int:
@@ -105,7 +105,7 @@ def delete_orphans(using: str, ids: Sequence[int]) -> int:
     sql = f"""
         DELETE FROM delaytasks_jobevent WHERE {among} AND NOT EXISTS (
             SELECT 1 FROM delaytasks_job AS job WHERE job.id = delaytasks_jobevent.job_id) RETURNING id"""
-    return len(retry_once(lambda: dialects.run(using, sql, params), using))
+    return len(retry_conflicts(lambda: dialects.run(using, sql, params), using))
 
 
 def newest_of_keys(using: str, jobs: Sequence[EndedJob]) -> set[int]:

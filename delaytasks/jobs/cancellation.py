@@ -15,7 +15,7 @@ from django.db.models.signals import post_delete
 
 from .. import databases, handlers, signals
 from ..db import transitions
-from ..db.retries import retry_once
+from ..db.retries import retry_conflicts
 from ..exceptions import BadInput
 from ..mirror.base import Entry
 from ..querysets import starts_with
@@ -145,7 +145,7 @@ def _cancel_page(using: str, ids: Sequence[int], by: str, reason: str) -> Cancel
             running = _count_running(using, others)
         return CancelCounts(len(cancelled), running, len(ids) - len(cancelled) - running)
 
-    return retry_once(in_transaction, using)
+    return retry_conflicts(in_transaction, using)
 
 
 def _count_running(using: str, ids: set[int]) -> int:

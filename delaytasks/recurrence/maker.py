@@ -12,7 +12,7 @@ from django.db import transaction
 
 from .. import clock, databases, handlers, signals
 from ..db import schedules
-from ..db.retries import retry_once
+from ..db.retries import retry_conflicts
 from ..db.schedules import Advance, NewFiring
 from ..db.transitions import StoredJob, current_producer
 from ..exceptions import BadInput
@@ -79,7 +79,7 @@ def make(using: str, ids: Iterable[int]) -> int:
     chosen = Schedule.objects.using(using).filter(pk__in=list(ids), paused=False, ended=False)
     rows = list(chosen.filter(made_until__lte=clock.from_ms(until_ms)))
     plans = {row.pk: _plan(row, until_ms) for row in rows}
-    return retry_once(lambda: _store(using, rows, plans), using) if rows else 0
+    return retry_conflicts(lambda: _store(using, rows, plans), using) if rows else 0
 
 
 class Plan:

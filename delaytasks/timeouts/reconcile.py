@@ -17,7 +17,7 @@ from django.db import DatabaseError, connections, transaction
 from django.db.models import Q
 
 from .. import conf, databases
-from ..db.retries import retry_once
+from ..db.retries import retry_conflicts
 from ..models import Declaration as AppliedDeclaration
 from ..models import Job
 from . import applied, declarations, statements
@@ -115,7 +115,7 @@ def _try_step(declaration: Declaration, using: str, deadline: float) -> None:
     if time.monotonic() < _resting.get(name, 0.0):
         return
     try:
-        while time.monotonic() < deadline and retry_once(lambda: _stored_page(declaration, using), using):
+        while time.monotonic() < deadline and retry_conflicts(lambda: _stored_page(declaration, using), using):
             pass
     except DatabaseError:
         logger.exception("%s: its rows could not be reconciled", declaration.topic)

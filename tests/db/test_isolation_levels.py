@@ -1,13 +1,14 @@
 """A role whose transactions are REPEATABLE READ or SERIALIZABLE: conflicts are retried where the engine can do that."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
+from typing import Any
 
 import pytest
 from django.db import OperationalError, connection, transaction
 
-from delaytasks import cancel, mirror, reschedule, schedule, schedule_many
-from delaytasks.db import dialects, transitions
+from delaytasks import cancel, cancel_many, mirror, reschedule, schedule, schedule_many
+from delaytasks.db import dialects, retention, transitions
 from delaytasks.db.retries import TRIES, retry_conflicts
 from delaytasks.jobs.control import CancelResult
 from delaytasks.maintenance import guard, sweep
@@ -133,3 +134,27 @@ def test_a_conflict_inside_the_callers_transaction_is_not_retried(stage) -> None
     with pytest.raises(OperationalError):
         retry_conflicts(conflict, "default")
     assert len(tries) == 1 + TRIES
+
+
+def conflict_twice(patch: pytest.MonkeyPatch, module: Any, name: str) -> None:
+    """Let the first two calls of a function meet a conflict in the database."""
+    function: Callable[..., Any] = getattr(module, name)
+    conflicts = ["first", "second"]
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if conflicts:
+            conflicts.pop()
+            dialects.run("default", "DO $$ BEGIN RAISE serialization_failure; END $$", [])
+        return function(*args, **kwargs)
+
+    patch.setattr(module, name, call)
+
+
+def test_cancelling_and_deleting_many_jobs_survive_two_conflicts(stage, monkeypatch) -> None:
+    stage.recorder("t")
+    job = schedule("t", "a", delay=60)
+    conflict_twice(monkeypatch, transitions, "cancel_page")
+    assert cancel_many(topic="t").cancelled == 1
+    conflict_twice(monkeypatch, retention, "_delete_jobs")
+    ended = retention.EndedJob(job.pk, "t", "a", int(State.CANCELLED), job.due_ms)
+    assert retention.delete_jobs("default", [ended]) == 1
