@@ -23,7 +23,8 @@ __all__ = [
 ]  # fmt: skip
 
 job_scheduled = Signal()
-"""A job was scheduled (in Python, by a command or over HTTP), replaced, or scheduled again while it was running.
+"""A job was created, replaced, or scheduled again while it was running: by a call, a command, a request over HTTP, its
+schedule or its declared timeout.
 
 job   the row as it is after the commit
 
@@ -31,13 +32,15 @@ Not sent for the rows of `pipeline load`. A replaced job sends this signal only,
 """
 
 job_rescheduled = Signal()
-"""A job's due time was changed: by reschedule(), run_now() or retry_dead(), by staff, or by its declared timeout.
+"""A job's due time was changed: by reschedule(), run_now() or retry_dead(), by staff, by its declared timeout, or
+because the target of its held topic is available again.
 
 job   the row as it is after the commit
 """
 
 job_cancelled = Signal()
-"""A job was cancelled: by cancel() or cancel_many(), by staff, with its subject, or by its declared timeout.
+"""A job was cancelled: by cancel() or cancel_many(), by staff, with its series or its subject, or by its declared
+timeout.
 
 job   the row as it is after the commit
 
@@ -51,7 +54,7 @@ job   RunningJob
 """
 
 job_snoozed = Signal()
-"""A handler returned a Snooze: the job will run again.
+"""A handler returned a Snooze, or a poll was answered "not yet": the job will run again.
 
 job   RunningJob; its due_at is that of the ended attempt, not the next one
 """
