@@ -126,6 +126,17 @@ def test_the_proxy_limits_what_a_stranger_may_send_and_hold() -> None:
     assert "limit_conn_zone $binary_remote_addr zone=callers:" in text, "of one address"
 
 
+def test_the_proxys_configuration_in_the_document_is_a_part_of_the_kits() -> None:
+    document = (ROOT / "docs/howto/deploy.md").read_text()
+    documented = document.split("```nginx\n")[1].split("```")[0]
+    kit = _directives((DEPLOY / "nginx/shop.conf").read_text())
+    assert not [each for each in _directives(documented) if each not in kit]
+
+
+def _directives(text: str) -> list[str]:
+    return [" ".join(line.split("#")[0].split()) for line in text.splitlines() if line.split("#")[0].strip()]
+
+
 def test_a_warm_shutdown_has_time_everywhere() -> None:
     seconds = [
         int(COMPOSE["services"]["worker"]["stop_grace_period"].removesuffix("s")),
