@@ -77,7 +77,7 @@ def _store(conversion: Conversion, definition: Definition, using: str) -> None:
 def _convert_entry(entry: Entry, topic: str, using: str, names: set[str]) -> Conversion:
     try:
         definition, notes = _convert(entry, topic, using)
-        _check(definition, using, names)
+        _check(definition, entry.task, using, names)
     except (NotConvertible, BadInput) as error:
         return Conversion(entry.name, problem=str(error))
     names.add(definition.name)
@@ -86,12 +86,13 @@ def _convert_entry(entry: Entry, topic: str, using: str, names: set[str]) -> Con
     return Conversion(entry.name, definition, notes=notes, paused=not entry.enabled)
 
 
-def _check(definition: Definition, using: str, names: set[str]) -> None:
+def _check(definition: Definition, task: str, using: str, names: set[str]) -> None:
     if definition.name in names:
         raise NotConvertible(f"another entry becomes the schedule {definition.name!r} too: rename one in beat")
     row = Schedule.objects.using(using).filter(name=definition.name).first()
     if row is not None and row.source != Schedule.Source.STAFF:
-        raise NotConvertible(f"the schedule {definition.name!r} is declared in code already")
+        owner = "was made by a call of schedule()" if row.source == Schedule.Source.CALL else "is declared in code"
+        raise NotConvertible(f"the schedule {definition.name!r} {owner} already")
     if row is not None and _differs(row, definition):
         raise NotConvertible(
             f"there is another schedule {definition.name!r} of staff: delete it to carry over the entry"
@@ -99,7 +100,7 @@ def _check(definition: Definition, using: str, names: set[str]) -> None:
     if definition.topic not in handlers.known():
         raise NotConvertible(
             f'no handler: write @handler("{definition.topic}") that does what the task does, or choose another topic '
-            f"with --topic {definition.topic}=TOPIC"
+            f"with --topic {task}=TOPIC"
         )
     check_known(using, definition.topic)
     to_body(definition.body)

@@ -164,9 +164,18 @@ def test_nothing_is_stored_without_write_and_writing_twice_changes_nothing() -> 
     assert not Schedule.objects.get().paused
 
 
-def test_schedule_of_the_code_is_not_overwritten() -> None:
-    schedules.define(Definition("report", TASK, every=60), source="code")
-    assert "declared in code already" in conversion(schedule(600)).problem
+@pytest.mark.parametrize(
+    ("source", "words"), [("code", "is declared in code already"), ("call", "was made by a call of schedule() already")]
+)
+def test_schedule_of_the_code_is_not_overwritten(source: str, words: str) -> None:
+    schedules.define(Definition("report", TASK, every=60))
+    Schedule.objects.update(source=source)
+    assert f"the schedule 'report' {words}" in conversion(schedule(600)).problem
+
+
+def test_another_topic_is_chosen_by_the_name_of_the_task() -> None:
+    (result,) = beat_migration.convert([entry(schedule(600))], {TASK: "shop.unknown"})
+    assert f"--topic {TASK}=TOPIC" in result.problem
 
 
 def test_schedule_of_staff_that_differs_is_named_and_stays() -> None:

@@ -127,6 +127,6 @@ def preview_lines(data: Any) -> list[str]:
             for name, messages in form.errors.items()
             for message in messages
         ]
-    now = clock.from_ms(databases.now_ms("default"))
+    now = clock.from_ms(databases.now_ms(databases.alias()))
     row = Schedule(**form.definition.columns(), start_at=form.definition.start or now)
     return next_lines(row, 10, after=form.definition.made_until(now))

@@ -13,7 +13,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from ... import admin_log, handlers, permissions
+from ... import admin_log, databases, handlers, permissions
 from ...admin_log import Action
 from ...management.subcommands.schedules import times_text
 from ...models import Schedule, Topic
@@ -78,8 +78,9 @@ class ScheduleAdmin(BackfillPage):
 
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         if db_field.name == "topic":
-            limit = permissions.visible_topics(request.user, "default")
-            topics = {*handlers.known(), *Topic.objects.values_list("name", flat=True)}
+            using = databases.alias()
+            limit = permissions.visible_topics(request.user, using)
+            topics = {*handlers.known(), *Topic.objects.using(using).values_list("name", flat=True)}
             choices = [(name, name) for name in sorted(topics) if limit is None or name in limit]
             return forms.ChoiceField(label=_("Topic"), choices=choices)
         return super().formfield_for_dbfield(db_field, request, **kwargs)
