@@ -253,7 +253,7 @@ def test_series_is_read_paused_and_deleted_and_keeps_its_topic(rest: Rest) -> No
     (series,) = rest.get("schedules/")["results"]
     path = f"schedules/{series['name']}/"
     assert (series["source"], series["period_seconds"], series["repeat"]) == ("call", 60, None)
-    assert "keeps its topic" in rest.patch(path, {"topic": "mail.print"}, 400)["detail"]
+    assert "topic of a series cannot be changed" in rest.patch(path, {"topic": "mail.print"}, 400)["detail"]
     assert rest.patch(path, {"period_seconds": 30})["next_run_at"] == at(30)
     assert rest.post(f"{path}run-now/", status=201)["key"].startswith("order:1042#now:")
     rest.delete(path)

@@ -114,7 +114,7 @@ def test_a_server_needs_a_token_and_a_master_that_is_no_server(monkeypatch: pyte
     monkeypatch.setenv(serve.VARIABLE, "secret")
     with pytest.raises(CommandError, match="leave out --submit"):
         call_command(*words, "--submit")
-    with pytest.raises(BadSettings, match="sc://elsewhere is a Spark Connect server already"):
+    with pytest.raises(BadSettings, match="sc://elsewhere is already a Spark Connect server"):
         serve.options({}, master="sc://elsewhere", port=1)
     site = {"spark.plugins": "a.b", "spark.connect.grpc.binding.address": "0.0.0.0"}
     assert serve.options(site, master="local[*]", port=7) == {
