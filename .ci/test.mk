@@ -4,7 +4,7 @@
 
 # Of each pass, which wait for half of their time. More would disturb each other's timing on a small machine. Use
 # PYTEST_WORKERS=0 with a debugger: then the passes run one after the other, each in one process.
-export PYTEST_WORKERS ?= 2
+export PYTEST_WORKERS ?= 3
 # Where the environment forbids bytecode, each of the hundreds of processes of a run would compile everything anew.
 export PYTHONDONTWRITEBYTECODE :=
 PYTEST = $(VENV_PYTHON) -m pytest -n $(PYTEST_WORKERS) --max-worker-restart=0
