@@ -9,6 +9,7 @@ from django.db import migrations, router
 
 from ._online import limit_waiting
 
+HINTS = {"model_name": "job"}  # without it, Django would ask a router that decides by model without a model
 # Every role that writes jobs must be allowed to call the function, also where the site has revoked that by default.
 CREATE_FUNCTION = """
     CREATE OR REPLACE FUNCTION delaytasks_job_is_valid(
@@ -65,8 +66,8 @@ class Migration(migrations.Migration):
     dependencies = [("delaytasks", "0033_topic_target")]
 
     operations = [
-        migrations.RunPython(limit_waiting, migrations.RunPython.noop),
-        # The hint: Django would ask a router that decides by model without a model.
-        migrations.RunPython(add_constraint, remove_constraint, hints={"model_name": "job"}),
-        migrations.RunPython(migrations.RunPython.noop, limit_waiting),  # the first one if the migration is reversed
+        migrations.RunPython(limit_waiting, migrations.RunPython.noop, hints=HINTS),
+        migrations.RunPython(add_constraint, remove_constraint, hints=HINTS),
+        # The first operation if the migration is reversed:
+        migrations.RunPython(migrations.RunPython.noop, limit_waiting, hints=HINTS),
     ]

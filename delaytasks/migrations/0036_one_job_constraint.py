@@ -12,6 +12,7 @@ from django.db.models import F, Q
 from ._online import ReplaceChecks, limit_waiting
 
 due_times = import_module("delaytasks.migrations.0030_finite_due_times")
+HINTS = {"model_name": "job"}  # without it, Django would ask a router that decides by model without a model
 
 VALID = models.CheckConstraint(
     condition=(
@@ -52,8 +53,9 @@ class Migration(migrations.Migration):
     dependencies = [("delaytasks", "0035_job_valid_validated")]
 
     operations = [
-        migrations.RunPython(limit_waiting, migrations.RunPython.noop),
-        migrations.RunPython(due_times.remove_constraint, due_times.add_constraint),
+        migrations.RunPython(limit_waiting, migrations.RunPython.noop, hints=HINTS),
+        migrations.RunPython(due_times.remove_constraint, due_times.add_constraint),  # no hints, as in 0030
         ReplaceChecks("job", REPLACED, VALID),
-        migrations.RunPython(migrations.RunPython.noop, limit_waiting),  # the first one if the migration is reversed
+        # The first operation if the migration is reversed:
+        migrations.RunPython(migrations.RunPython.noop, limit_waiting, hints=HINTS),
     ]

@@ -3,6 +3,7 @@
 import re
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -35,6 +36,27 @@ def checks() -> set[str]:
             return {name.removeprefix("delaytasks_job_") for (name,) in cursor.fetchall()}
         cursor.execute("SELECT sql FROM sqlite_master WHERE name = 'delaytasks_job'")
         return set(re.findall('CONSTRAINT "delaytasks_job_([a-z_]+)" CHECK', cursor.fetchone()[0]))
+
+
+@contextmanager
+def lock_timeouts() -> Iterator[set[str]]:
+    """Collect the lock_timeout with which the tables are altered inside the block."""
+    found: set[str] = set()
+
+    def execute(call: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
+        if str(sql).split()[:2] == ["ALTER", "TABLE"]:
+            found.add(context["connection"].connection.execute("SHOW lock_timeout").fetchone()[0])
+        return call(sql, params, many, context)
+
+    with connection.execute_wrapper(execute):
+        yield found
+
+
+class RoutesByModel:
+    """A database router: all models but the jobs have their tables in another database."""
+
+    def allow_migrate(self, db: str, app_label: str, model_name: str | None = None, **hints: Any) -> bool:
+        return model_name == "job"
 
 
 def insert(key: str, **changes: Any) -> None:
@@ -90,6 +112,32 @@ def test_reversed_migrations_leave_validated_constraints(former: None) -> None:
         assert cursor.fetchall() == [("delaytasks_job_due_readable",)]
         cursor.execute("SELECT count(*) FROM pg_proc WHERE proname = 'delaytasks_job_is_valid'")
         assert cursor.fetchone() == (0,)
+
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.parametrize("routers", [[], [RoutesByModel()]], ids=["no-router", "router"])
+@pytest.mark.parametrize(
+    ("former_name", "name"),
+    [("0033_topic_target", "0034_job_valid"), ("0035_job_valid_validated", "0036_one_job_constraint")],
+)
+def test_each_change_of_the_table_waits_five_seconds_for_its_lock_also_when_it_is_reversed(
+    former: None, settings: Any, routers: list[RoutesByModel], former_name: str, name: str
+) -> None:
+    migrate(former_name)
+    settings.DATABASE_ROUTERS = routers
+    for target in (name, former_name):
+        with lock_timeouts() as found:
+            migrate(target)
+        assert found == {"5s"}, target
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_router_that_decides_by_model_lets_the_constraint_be_added_and_removed(former: None, settings: Any) -> None:
+    settings.DATABASE_ROUTERS = [RoutesByModel()]
+    migrate("0034_job_valid")
+    assert "valid" in checks()
+    migrate("0033_topic_target")
+    assert "valid" not in checks()
 
 
 @pytest.mark.only_on("postgresql")
