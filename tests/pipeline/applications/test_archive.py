@@ -483,6 +483,12 @@ def test_files_that_were_vacuumed_before_their_commit_are_missed_and_nothing_is_
         patched.setattr(archive, "commit", vacuumed)
         archive.run(spark, database, lake)
     assert kept_keys() == ["order:1"]
+    if table == archives.EVENTS:
+        assert archive.run(spark, database, lake)["pruned"] == 1
+    else:  # the events are committed, and the folder of the jobs is empty
+        with pytest.raises(LakeError, match=r"events has run 1, but .*/jobs has not\. .* Restore the newest backup"):
+            archive.run(spark, database, lake)
+        assert (kept_keys(), published(lake)) == (["order:1"], 0)
 
 
 def test_a_truncated_file_is_named_and_nothing_is_pruned(

@@ -167,6 +167,28 @@ def test_a_job_withdrawn_from_one_run_stays_in_a_later_one(
     assert not archives.load(lake).unpruned
 
 
+def test_files_of_a_killed_run_stay_and_the_next_run_completes_it(
+    spark: Any, database: Database, lake: Lake, ended: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are older than the week after which a vacuum removes what the log does not name."""
+    ended("order:1")
+    real = Table.commit
+
+    def until_jobs(self: Table, *args: Any, **more: Any) -> Table:
+        if self.name == archives.JOBS:
+            raise Killed
+        return real(self, *args, **more)
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(Table, "commit", until_jobs)
+        archive.run(spark, database, lake)
+    for path in Path(lake.path("archive")).rglob("*.parquet"):
+        os.utime(path, (0, 0))
+    assert convert.run(database, lake)["jobs"] == 0
+    assert archive.run(spark, database, lake)["pruned"] == 1
+    assert keys(lake) == ["order:1"]
+
+
 def test_a_damaged_or_absent_former_archive_is_refused_and_stays(
     database: Database, lake: Lake, ended: Callable[..., Job], former: Callable[..., Any], tmp_path: Path
 ) -> None:

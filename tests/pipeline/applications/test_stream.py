@@ -101,10 +101,14 @@ def test_files_that_were_vacuumed_before_their_commit_are_missed_and_come_with_t
     with monkeypatch.context() as patched, pytest.raises(LakeError, match=r"has 0 of 1 rows .* vacuum without ret"):
         patched.setattr(stream_tables, "commit", vacuumed)
         take(batches())
-    if table == EVENTS:  # otherwise the events are committed, and their counts are lost
+    if table == EVENTS:
         take(batches())
         assert ids(lake) == event_ids()
         assert minute_rows(lake) == [("order.close", 0, 1, 0)]
+    else:  # the events are committed, and the folder of their counts is empty
+        with pytest.raises(LakeError, match=r"ends with event \d+, but .*/minutes with 0\. .* the newest backup"):
+            batches()
+        assert minute_rows(lake) == []
 
 
 def test_a_restarted_stream_reads_each_event_once_and_stops_after_a_batch(
