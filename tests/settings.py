@@ -35,7 +35,7 @@ DELAYTASKS = dict[str, Any](
     REDIS_URL=None,  # database only; the fixtures `mirror` and `due_index` say otherwise
     AHEAD_MS=0,  # the clock of most tests stands still: what is early would be early for ever
 )
-CELERY_BROKER_URL = "memory://"  # nobody hears the bells; acceptance tests have real workers and a real broker
+CELERY_BROKER_URL = "memory://"  # nobody receives the messages; acceptance tests have real workers and a real broker
 CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 STORAGES = {

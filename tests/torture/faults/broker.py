@@ -17,23 +17,23 @@ def _through(arena: Arena, deliver: Deliver, *, seconds: float = LASTS_SECONDS) 
     assert interceptor.taken > seconds / 2, f"Only {interceptor.taken} messages were sent in {seconds} s."
 
 
-@fault("all bells are lost for a while", uses="broker", quick=True)
+@fault("all messages to workers are lost for a while", uses="broker", quick=True)
 def lose(arena: Arena) -> None:
     """Including beat's: only mover threads and running tasks are left."""
     _through(arena, lambda arrival: [])
 
 
-@fault("each bell comes three times", uses="broker")
+@fault("each message to workers comes three times", uses="broker")
 def double(arena: Arena) -> None:
     _through(arena, lambda arrival: [arrival, arrival, arrival + 1])
 
 
-@fault("each bell is six seconds late", uses="broker")
+@fault("each message to workers is six seconds late", uses="broker")
 def delay(arena: Arena) -> None:
     _through(arena, lambda arrival: [arrival + 6], seconds=10)
 
 
-@fault("each bell is a minute late", uses="broker")
+@fault("each message to workers is a minute late", uses="broker")
 def delay_long(arena: Arena) -> None:
     """So late that it has expired. At the end the messages of the last minute arrive together."""
     _through(arena, lambda arrival: [arrival + 60], seconds=65)
