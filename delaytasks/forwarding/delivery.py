@@ -1,8 +1,11 @@
 """Deliver the due jobs of a topic to its target, and hold the topic while the target is unavailable."""
 
+import logging
 import time
 from collections.abc import Sequence
 from typing import Any
+
+from django.db import DatabaseError
 
 from .. import databases, permissions
 from ..exceptions import TTRExceeded
@@ -12,6 +15,7 @@ from ..worker.attempt import RunningJob
 from . import holds
 from .targets import Format, Message, Rejected, Target, TargetDown
 
+logger = logging.getLogger("delaytasks")
 MARGIN_SECONDS = 1.0  # part of the TTR that is kept to store the results of a call
 ALONE_SECONDS = 5.0  # how long the messages of a refused batch are sent one by one; jobs left then are snoozed
 # Job id -> None or Finished if the target confirmed the message; Snooze if the job is to be sent again later;
@@ -37,8 +41,16 @@ def deliver(jobs: Sequence[RunningJob], *, target: Target, format: Format, sourc
         seconds = holds.hold(using, topic, down[0].reason, down[0].retry_seconds)
         return {i: _postponed(each, seconds) if isinstance(each, TargetDown) else each for i, each in results.items()}
     if any(_is_confirmed(each) or isinstance(each, Rejected) for each in results.values()):
-        holds.release(using, topic)
+        _end_hold(using, topic)
     return results
+
+
+def _end_hold(using: str, topic: str) -> None:
+    """End the topic's hold, if it has one. A database error is logged: raised, it would send the messages again."""
+    try:
+        holds.release(using, topic)
+    except DatabaseError as error:
+        logger.warning("topic %s: its hold was not ended, the next confirmed message ends it: %r", topic, error)
 
 
 def _is_confirmed(result: Any) -> bool:
@@ -70,7 +82,8 @@ class _Call:
         probes   True: send the first message alone, and the others only if the target is available
         """
         if self._seconds() <= 0:
-            raise TimeoutError(f"The TTR of {self.jobs[0]!r} was over before it was sent.")
+            ended = min(self.jobs, key=lambda job: job.lease_ms)
+            raise TimeoutError(f"The TTR of {ended!r} was over before it was sent.")
         rest: Any = None
         for part in [self.messages[:1], self.messages[1:]] if probes else [self.messages]:
             if part and rest is None:

@@ -6,6 +6,7 @@ import sys
 import threading
 
 import pytest
+from django.db import OperationalError
 
 from delaytasks import handlers, schedule
 from delaytasks.checks import check_clashes
@@ -104,6 +105,30 @@ def test_one_job_is_the_probe_and_the_others_wait_for_it(stage, target, db_clock
     assert holds.wait_seconds("default", "t", 60_000) == 60
     db_clock.advance(seconds=60)  # the probe's process died
     assert holds.wait_seconds("default", "t", 60_000) == 0
+
+
+def test_the_job_of_a_batch_whose_ttr_is_over_is_named(stage, target, db_clock):
+    schedule("t", key="first", delay=0)
+    schedule("t", key="second", delay=0, ttr=30)
+    attempts = stage.take("t")
+    db_clock.advance(seconds=30)
+    with pytest.raises(TimeoutError, match=r"second.* was over before it was sent"):
+        handlers.find("t").function(attempts)
+
+
+def test_a_confirmed_probe_is_finished_also_if_the_database_fails_to_end_the_hold(stage, target, db_clock, monkeypatch):
+    from delaytasks.forwarding import holds
+
+    def conflict(*_):
+        raise OperationalError("could not serialize access due to concurrent update")
+
+    target.results = [TargetDown("away")]
+    schedule("t", key="a", delay=0)
+    stage.go()
+    db_clock.advance(seconds=5)
+    monkeypatch.setattr(holds, "release", conflict)
+    stage.go()
+    assert outcomes("a") == ["snoozed", "finished"]
 
 
 def test_the_longer_a_topic_is_held_the_rarer_are_its_probes(stage, db_clock):
