@@ -9,12 +9,14 @@ from django.db import migrations, models
 
 from ._online import limit_waiting
 
+HINTS = {"model_name": "schedulerun"}  # without it, Django would ask a router that decides by model without a model
+
 
 class Migration(migrations.Migration):
     dependencies = [("delaytasks", "0027_producer_index")]
 
     operations = [
-        migrations.RunPython(limit_waiting, limit_waiting),
+        migrations.RunPython(limit_waiting, migrations.RunPython.noop, hints=HINTS),
         migrations.AlterField(
             model_name="schedulerun",
             name="schedule",
@@ -27,4 +29,6 @@ class Migration(migrations.Migration):
                 to="delaytasks.schedule",
             ),
         ),
+        # The first operation if the migration is reversed:
+        migrations.RunPython(migrations.RunPython.noop, limit_waiting, hints=HINTS),
     ]

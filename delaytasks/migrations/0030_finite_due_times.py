@@ -33,6 +33,8 @@ class Migration(migrations.Migration):
     dependencies = [("delaytasks", "0029_known_runs")]
 
     operations = [
-        migrations.RunPython(limit_waiting, limit_waiting),
+        migrations.RunPython(limit_waiting, migrations.RunPython.noop),
         migrations.RunPython(add_constraint, remove_constraint),
+        # The first operation if the migration is reversed:
+        migrations.RunPython(migrations.RunPython.noop, limit_waiting),
     ]
