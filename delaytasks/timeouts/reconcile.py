@@ -71,9 +71,10 @@ def add(first: Synced, second: Synced) -> Synced:
 
 
 def step_all(using: str, seconds: float = STEP_SECONDS) -> None:
-    """Continue or begin the passes that are due, for about `seconds` in total. Called by the guard.
+    """Continue or begin the passes that are due, for about `seconds` in all, but at least by a page.
 
-    A declaration whose pass fails, for example because a migration is missing, rests for RECONCILE_SECONDS.
+    Called in each guard. A declaration whose pass fails, for example because a migration is missing, rests for
+    RECONCILE_SECONDS.
     """
     deadline = time.monotonic() + seconds
     here = {each.topic: each for each in declarations.declarations() if using in aliases_of(each)}
@@ -81,9 +82,10 @@ def step_all(using: str, seconds: float = STEP_SECONDS) -> None:
         for declaration in here.values():
             applied.ensure_row(declaration, using)
     for topic, fingerprint in _due(using, list(here)).order_by("began_at").values_list("topic", "fingerprint"):
-        declaration = here[topic]
-        if fingerprint == declaration.fingerprint:
-            _try_step(declaration, using, deadline)
+        if fingerprint == here[topic].fingerprint and time.monotonic() >= _resting.get((using, topic), 0.0):
+            _try_step(here[topic], using, deadline)
+            if time.monotonic() >= deadline:
+                break
 
 
 def _due(using: str, topics: Sequence[str]) -> Any:
@@ -111,15 +113,12 @@ def _begin_passes(calendar: str) -> None:
 
 
 def _try_step(declaration: Declaration, using: str, deadline: float) -> None:
-    name = using, declaration.topic
-    if time.monotonic() < _resting.get(name, 0.0):
-        return
     try:
-        while time.monotonic() < deadline and retry_conflicts(lambda: _stored_page(declaration, using), using):
+        while retry_conflicts(lambda: _stored_page(declaration, using), using) and time.monotonic() < deadline:
             pass
     except DatabaseError:
         logger.exception("%s: its rows could not be reconciled", declaration.topic)
-        _resting[name] = time.monotonic() + conf.get().reconcile_seconds
+        _resting[using, declaration.topic] = time.monotonic() + conf.get().reconcile_seconds
 
 
 def _stored_page(declaration: Declaration, using: str) -> bool:

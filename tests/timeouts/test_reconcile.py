@@ -11,7 +11,7 @@ from delaytasks.models import Declaration as Applied
 from delaytasks.models import Job
 from delaytasks.timeouts import reconcile
 from delaytasks.timeouts.declarations import Declaration
-from delaytasks.timeouts.reconcile import plan
+from delaytasks.timeouts.reconcile import DONE, JOBS, ROWS, plan
 
 from .app.models import Device, Order, Reading, Ticket
 from .conftest import HALF_HOUR, START, live
@@ -57,21 +57,24 @@ def test_each_kind_of_primary_key_is_passed_over_once(declare: Declare, model: A
 
 
 def test_the_guard_continues_a_pass_and_begins_the_next_one_after_reconcile_seconds(
-    declare: Declare, db_clock: Any, stage: Any
+    declare: Declare, db_clock: Any, stage: Any, monkeypatch: Any
 ) -> None:
-    close = declare(Order)
+    """Each guard has time for one page: three pages of rows, then three of jobs."""
+    declare(Order)
     Order.objects.bulk_create([Order(created_at=START) for _ in range(8)])
-    reconcile.step_all("default", seconds=0)
-    assert live() == {}
-    while Applied.objects.get().phase or not Applied.objects.get().began_at:
-        assert reconcile._stored_page(close, "default") or not Applied.objects.get().phase
-    assert len(live()) == 8
+    monkeypatch.setattr(reconcile.step_all, "__defaults__", (0,))
+
+    def guard() -> tuple[int, str]:
+        stage.guard()
+        return len(live()), Applied.objects.get().phase
+
+    assert [guard() for _ in range(6)] == [
+        (3, ROWS), (6, ROWS), (8, JOBS), (8, JOBS), (8, JOBS), (8, DONE)
+    ]  # fmt: skip
     Order.objects.bulk_create([Order(created_at=START)])
-    stage.guard()
-    assert len(live()) == 8
+    assert guard() == (8, DONE)
     db_clock.advance(seconds=300)
-    stage.guard()
-    assert len(live()) == 9
+    assert [guard() for _ in range(3)] == [(8, ROWS), (8, ROWS), (9, ROWS)]
 
 
 def test_a_declaration_that_fails_does_not_stop_the_guard_or_others(
@@ -90,7 +93,8 @@ def test_a_declaration_that_fails_does_not_stop_the_guard_or_others(
         return ("SELECT no_such_column FROM (" + sql + ") x" if declaration.topic == "device.check" else sql), params
 
     monkeypatch.setattr(statements, "differences_sql", failing)
-    for _ in range(5):  # one guard's time may end before the second declaration
+    monkeypatch.setattr(reconcile.step_all, "__defaults__", (0,))
+    for _ in range(3):  # two pages of one, and one of the other
         stage.guard()
     assert len(live()) == 1
     assert "device.check: its rows could not be reconciled" in caplog.text
