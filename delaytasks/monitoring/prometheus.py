@@ -151,7 +151,12 @@ def _request_metrics(method: str, endpoint: str, status: int) -> tuple[Counter, 
 
 
 def enable() -> None:
-    """Start counting attempts, runs of schedules and API requests in this process and its forks. Can be repeated."""
+    """Start counting attempts, runs of schedules and API requests in this process and its forks. Can be repeated.
+
+    Does nothing if PROMETHEUS_MULTIPROC_DIR is set but is not a directory: no counter could be stored.
+    """
+    if requests.lacks_directory():
+        return
     if observe not in completion.observers:
         completion.observers.append(observe)
     if observe_run not in begin.observers:
@@ -188,7 +193,13 @@ def make_registry() -> CollectorRegistry:
 
 @never_cache
 def view(request: HttpRequest) -> HttpResponse:
-    """Answer with all metrics in the text format of Prometheus. Needs no login: allow only Prometheus to reach it."""
+    """Answer with all metrics in the text format of Prometheus. Needs no login: allow only Prometheus to reach it.
+
+    Answers 500 if PROMETHEUS_MULTIPROC_DIR is set but is not a directory.
+    """
+    if requests.lacks_directory():
+        text = f"{requests.SHARED} is not a directory: create it, and restart the processes.\n"
+        return HttpResponse(text, status=500, content_type="text/plain")
     return HttpResponse(generate_latest(make_registry()), content_type=CONTENT_TYPE_LATEST)
 
 

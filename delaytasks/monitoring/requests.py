@@ -31,13 +31,19 @@ def ended(since: float, method: str, endpoint: str, status: int) -> None:
 
 
 @functools.cache
+def lacks_directory() -> bool:
+    """Return whether PROMETHEUS_MULTIPROC_DIR is set but is not a directory. Logs it once."""
+    folder = os.environ.get(SHARED)
+    if folder is None or os.path.isdir(folder):
+        return False
+    logger.warning("metrics: %s is %r, which is not a directory: nothing is counted", SHARED, folder)
+    return True
+
+
+@functools.cache
 def _count_for_others() -> None:
     """Start counting if PROMETHEUS_MULTIPROC_DIR is set: another process may then be scraped for these counts."""
-    folder = os.environ.get(SHARED)
-    if folder is None:
-        return
-    if not os.path.isdir(folder):
-        logger.warning("metrics: %s is %r, which is not a directory: nothing is counted", SHARED, folder)
+    if SHARED not in os.environ or lacks_directory():
         return
     try:
         from . import prometheus

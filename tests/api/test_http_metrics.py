@@ -112,22 +112,48 @@ def test_a_metric_that_cannot_be_counted_disturbs_no_request(client, monkeypatch
 
 
 def test_a_process_that_nobody_scrapes_counts_nothing_and_does_not_import_the_library(tmp_path):
-    assert run_requests(tmp_path, shared=None) == "False []"
+    assert run_requests(tmp_path, shared=None) == ("False []", [])
 
 
 def test_a_process_that_shares_its_counters_counts_before_it_is_scraped_itself(tmp_path):
     shared = tmp_path / "counters"
     shared.mkdir()
-    assert run_requests(tmp_path, shared) == "True ['observe_request']"
+    assert run_requests(tmp_path, shared) == ("True ['observe_request']", [])
     assert sorted(path.name.partition("_")[0] for path in shared.iterdir()) == ["counter", "histogram"]
 
 
-def run_requests(directory: Path, shared: Path | None) -> str:
-    """Send 200 requests in a new process. Return whether the library is imported there, and who counts."""
+def missing(directory: Path) -> tuple[Path, str]:
+    """Return a path at which there is no directory, and the message that says so."""
+    shared = directory / "missing"
+    return shared, f"metrics: PROMETHEUS_MULTIPROC_DIR is {str(shared)!r}, which is not a directory: nothing is counted"
+
+
+def test_a_directory_that_does_not_exist_is_logged_once_and_nothing_is_counted(tmp_path):
+    shared, message = missing(tmp_path)
+    assert run_requests(tmp_path, shared) == ("False []", [message])
+
+
+def test_a_scrape_without_the_directory_is_refused_and_later_requests_are_not_logged(tmp_path):
+    shared, message = missing(tmp_path)
+    scrape = (
+        "from django.test import RequestFactory\n"
+        "from delaytasks.monitoring import views\n"
+        "refused = views.metrics(RequestFactory().get('/metrics'))\n"
+        "assert refused.status_code == 500 and b'create it' in refused.content"
+    )
+    assert run_requests(tmp_path, shared, first=scrape) == ("True []", [message])
+
+
+def run_requests(directory: Path, shared: Path | None, *, first: str = "") -> tuple[str, list[str]]:
+    """Send 200 requests to the API in a new process, after a line of code.
+
+    Return whether the library is imported there and who counts, and the messages about metrics in the log.
+    """
     code = (
         "import sys, django; django.setup()\n"
         "from django.test import Client\n"
         "from delaytasks.monitoring import requests\n"
+        f"{first}\n"
         "for n in range(200): assert Client().get(f'/api/no/{n}/', SERVER_NAME='localhost').status_code == 401\n"
         "print('prometheus_client' in sys.modules, [each.__name__ for each in requests.observers])"
     )
@@ -137,4 +163,5 @@ def run_requests(directory: Path, shared: Path | None) -> str:
         env[requests.SHARED] = str(shared)
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()[-1]
+    lines = [line.partition(" delaytasks: ")[2] for line in done.stderr.splitlines()]
+    return done.stdout.splitlines()[-1], [line for line in lines if line.startswith("metrics: ")]
