@@ -13,6 +13,7 @@ from collections.abc import Callable
 logger = logging.getLogger("delaytasks")
 SHARED = "PROMETHEUS_MULTIPROC_DIR"  # the library's environment variable for the shared directory
 Observer = Callable[[str, str, int, float], None]  # method, name of the endpoint's URL, status, seconds
+BEGAN = "delaytasks.began"  # in the ASGI scope: what began() returned before the request came to its view
 observers: list[Observer] = []
 
 

@@ -6,15 +6,19 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from asgiref.sync import async_to_sync
+from asgiref.sync import async_to_sync, sync_to_async
 from django.test import Client
 from prometheus_client.metrics_core import Metric
 
 from delaytasks.api import urls
+from delaytasks.api.batching.lanes import FallBack
+from delaytasks.api.fast_path import endpoints
 from delaytasks.api.fast_path.application import ROUTES
+from delaytasks.api.models import Token
 from delaytasks.monitoring import prometheus, requests
 from tests.support import asgi_client
 
@@ -96,6 +100,26 @@ def test_a_long_poll_is_counted_when_it_ends_with_the_time_that_it_waited(make_t
     assert answer.json() == {"jobs": []}
     assert len(seconds) == 1
     assert seconds[0] >= 0.2
+
+
+def test_a_long_poll_that_fast_path_leaves_to_the_view_is_counted_from_its_beginning(make_token, monkeypatch):
+    """Its token is revoked while it waits, so the view answers."""
+    headers = {"Authorization": f"Bearer {make_token()}"}
+    seconds: list[float] = []
+    now = [1.0]
+
+    async def wait_in_vain(*request: Any) -> None:
+        now[0] += 20
+        await sync_to_async(Token.objects.update)(revoked=True)
+        raise FallBack
+
+    monkeypatch.setattr(requests, "observers", [lambda method, endpoint, status, took: seconds.append(took)])
+    monkeypatch.setattr(requests, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(endpoints, "_reserve", wait_in_vain)
+    asgi_client.forget()
+    path, body = "/api/topics/order.close/reserve/", b'{"wait_seconds": 20}'
+    assert asgi_client.request("POST", path, body, "application/json", headers).status_code == 401
+    assert seconds == [20]
 
 
 def test_fast_path_names_its_endpoints_as_the_urls_do():

@@ -88,7 +88,7 @@ class FastPath:
     async def _serve_api(self, scope: Any, receive: Receive, send: Send, path: str) -> None:
         if _is_test() and await _in_test_transaction():
             return await self.application(scope, receive, send)
-        began = requests.began()  # not used for requests that are passed on: Django's views count them
+        began = scope[requests.BEGAN] = requests.began()  # a request that is passed on is counted by its view
         headers = _joined(scope["headers"])
         secret = _secret(headers)
         caller, is_stranger = await _identify(secret, headers)

@@ -102,7 +102,7 @@ class BaseView(APIView):
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         """Answer in English, independent of Accept-Language: programs log the messages, and people search for them."""
-        began = requests.began()
+        began = getattr(request, "scope", {}).get(requests.BEGAN) or requests.began()
         with translation.override("en"), ExitStack() as self._admitted:
             response = super().dispatch(request, *args, **kwargs)
         if getattr(response, "wait", None) is None:
