@@ -5,7 +5,6 @@ Each is a generator: it makes the failure, yields while that lasts, and then doe
 
 import contextlib
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ import redis
 
 from delaytasks import schedule_many
 from delaytasks.models import Topic
+from tests.support.background import repeating
 from tests.torture import postgresql
 from tests.torture.environment import Arena
 
@@ -88,7 +88,7 @@ def redis_flushed(there: Arena) -> Iterator[None]:
 @failure("Redis is full", alert="DelaytasksMirrorDown", step="Give it more: `config set maxmemory 2gb`")
 def redis_full(there: Arena) -> Iterator[None]:
     """Another program takes all the memory of the Redis that is mirror and broker, and any that becomes free."""
-    with contextlib.closing(there.redis.client()) as client, _in_background(lambda: _take_all(client)):
+    with contextlib.closing(there.redis.client()) as client, repeating(lambda: _take_all(client), 0.1):
         memory: Any = client.info("memory")
         client.config_set("maxmemory", memory["used_memory"] + 5 * MEGABYTE)
         try:
@@ -101,24 +101,6 @@ def _take_all(client: redis.Redis) -> None:
     with contextlib.suppress(redis.exceptions.OutOfMemoryError):
         for _ in range(PIECES):
             client.rpush("ballast", "x" * PIECE_BYTES)
-
-
-@contextlib.contextmanager
-def _in_background(work: Callable[[], None]) -> Iterator[None]:
-    """Call work() ten times a second inside the block."""
-    over = threading.Event()
-
-    def repeat() -> None:
-        while not over.wait(0.1):
-            work()
-
-    thread = threading.Thread(target=repeat, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
 
 
 # PostgreSQL

@@ -96,6 +96,7 @@ def run(arena: Any, *, pending: int, due: int, minutes: float) -> Result:
     from django.db import connection
     from django.utils import timezone
 
+    from tests.support.background import repeating
     from tests.support.servers import wait_until
 
     from . import resource_usage
@@ -113,8 +114,8 @@ def run(arena: Any, *, pending: int, due: int, minutes: float) -> Result:
     early = int(due_at > timezone.now())
     result.facts["scheduled before they were due"] = "yes" if early else "no"
     with (
-        resource_usage.meanwhile(lambda: _sample(arena, result), SAMPLE_SECONDS),
-        resource_usage.meanwhile(lambda: _use(latencies, staff), SAMPLE_SECONDS),
+        repeating(lambda: _sample(arena, result), SAMPLE_SECONDS),
+        repeating(lambda: _use(latencies, staff), SAMPLE_SECONDS),
     ):
         live = due_jobs(due_at).filter(ended_at=None)
         try:

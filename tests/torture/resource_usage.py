@@ -3,10 +3,9 @@
 import contextlib
 import http.client
 import statistics
-import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -166,25 +165,3 @@ def log_in(arena: Arena) -> Admin:
         session[HASH_SESSION_KEY] = user.get_session_auth_hash()
         session.create()
         return Admin(arena.port, str(session.session_key))
-
-
-# In the background
-
-
-@contextlib.contextmanager
-def meanwhile(call: Callable[[], object], every_seconds: float) -> Iterator[None]:
-    """Call call() repeatedly in a thread with its own database connection."""
-    over = threading.Event()
-
-    def repeat() -> None:
-        while not over.wait(every_seconds):
-            call()
-        connection.close()
-
-    thread = threading.Thread(target=repeat, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()

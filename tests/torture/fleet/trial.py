@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from typing import Any
 from django.db import connections
 from django.test.utils import override_settings
 
+from tests.support.background import repeating
 from tests.support.databases import migrate
 from tests.support.servers import PostgresServer
 
@@ -143,22 +143,14 @@ def silent(server: PostgresServer) -> Iterator[None]:
 @contextlib.contextmanager
 def slow(server: PostgresServer) -> Iterator[None]:
     """Let all processes of the server work for a part of the time only, inside the block."""
-    over = threading.Event()
 
-    def alternate() -> None:
-        while not over.is_set():
-            stopped = _stop(server)
-            over.wait(SLOW_STOPPED_SECONDS)
-            _continue(stopped)
-            over.wait(SLOW_WORKING_SECONDS)
+    def pause() -> None:
+        stopped = _stop(server)
+        time.sleep(SLOW_STOPPED_SECONDS)
+        _continue(stopped)
 
-    thread = threading.Thread(target=alternate, name="slow")
-    thread.start()
-    try:
+    with repeating(pause, every_seconds=SLOW_WORKING_SECONDS):
         yield
-    finally:
-        over.set()
-        thread.join()
 
 
 def _stop(server: PostgresServer) -> list[int]:
