@@ -11,7 +11,8 @@ from .targets import TargetDown
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-# Networks whose addresses can lead to private hosts, although Python 3.11's is_global is True for them.
+# Networks whose addresses can lead to private hosts, although Python 3.11's is_global is True for them. So is it for
+# reserved addresses, such as "::7f00:1" and "::ffff:0:7f00:1", which contain the address 127.0.0.1.
 NOT_PUBLIC: Sequence[Network] = tuple(
     map(ipaddress.ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "fec0::/10"))
 )
@@ -40,7 +41,7 @@ def is_allowed(text: str, allowed: Sequence[Network]) -> bool:
     if any(address.version == network.version and address in network for network in allowed):
         return True
     inside = any(address.version == network.version and address in network for network in NOT_PUBLIC)
-    return address.is_global and not address.is_multicast and not inside
+    return address.is_global and not address.is_multicast and not address.is_reserved and not inside
 
 
 def _unmapped(address: Address) -> Address:

@@ -48,6 +48,9 @@ def post(
     with _connect(addresses, port, deadline) as raw, _closing_at(deadline, raw) as expired:
         try:
             sock = context.wrap_socket(raw, server_hostname=host) if context else raw
+        except OSError as error:  # nothing was sent
+            raise TargetDown(f"No TLS connection to {host}: {type(error).__name__}: {error}") from error
+        try:
             with sock:
                 return _exchange(sock, url, headers, body, expired)
         except (OSError, http.client.HTTPException) as error:

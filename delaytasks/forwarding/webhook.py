@@ -144,7 +144,8 @@ def checked_answer(response: http.Response, *, hidden: bool = False) -> str:
     if status in RETRY_STATUSES or status > 504:
         raise Failed(text)
     if 300 <= status < 400:
-        text = f"The receiver answered {status}, a redirect to {response.headers.get('location', '?')!r:.200}: refused."
+        location = redacted(response.headers.get("location", "?"), conf.get().redact)
+        text = f"The receiver answered {status}, a redirect{'' if hidden else f' to {location!r:.200}'}: refused."
     raise TargetDown(text, retry_seconds=retry_after(response.headers.get("retry-after")))
 
 
@@ -157,7 +158,7 @@ def retry_after(value: str | None) -> float | None:
     else:
         try:
             moment = email.utils.parsedate_to_datetime(value)
-        except ValueError:
+        except (ValueError, OverflowError):
             return None
         moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
         seconds = (moment - datetime.now(UTC)).total_seconds()
@@ -169,7 +170,7 @@ def _shown(response: http.Response) -> str:
     text = response.body.decode(errors="replace")
     try:
         text = json.dumps(redacted(json.loads(text), conf.get().redact), ensure_ascii=False)
-    except ValueError:
+    except (ValueError, RecursionError):
         if any(word.casefold() in text.casefold() for word in conf.get().redact):
             return "(The response is hidden: it contains a word of REDACT.)"
     text = "".join(c if c.isprintable() else " " for c in text)

@@ -115,6 +115,14 @@ def test_a_certificate_that_is_not_trusted_or_of_another_name_is_refused(tls_rec
     assert tls_receiver.requests == []
 
 
+def test_a_receiver_that_does_not_answer_the_tls_handshake_is_away():
+    """No message was sent, so the job is not the cause."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        target = Webhook(f"https://localhost:{server.getsockname()[1]}/", allow_networks=LOOPBACK)
+        with pytest.raises(TargetDown, match="No TLS connection to localhost"):
+            deliver(target, seconds=0.2)
+
+
 def test_the_name_is_resolved_once_and_every_address_is_checked(receiver, monkeypatch):
     calls = []
 
@@ -156,7 +164,7 @@ def test_a_private_host_is_refused_however_it_is_written(host):
     "address",
     ["127.0.0.1", "10.1.2.3", "169.254.169.254", "100.64.0.1", "0.0.0.0", "224.0.0.1", "255.255.255.255", "::1",
      "fe80::1%1", "fc00::1", "fec0::1", "ff02::1", "64:ff9b::a00:1", "2002:a00:1::",
-     "::ffff:10.0.0.1", "::ffff:127.0.0.1", "::"],
+     "::ffff:10.0.0.1", "::ffff:127.0.0.1", "::", "::7f00:1", "::ffff:0:7f00:1", "4000::1"],
 )  # fmt: skip
 def test_addresses_that_are_not_public_are_refused(address):
     assert not is_allowed(address, [])
@@ -246,6 +254,14 @@ def test_a_2xx_confirms(receiver, status):
     deliver(webhook(receiver))
 
 
+@pytest.mark.parametrize(
+    "body", [b"[" * 4096, b"[" * 2000 + b"]" * 2000, b"\xff\x00", b"9" * 4096], ids=["cut off", "deep", "bytes", "long"]
+)
+def test_a_2xx_confirms_whatever_its_body_is(receiver, body):
+    receiver.status, receiver.body = 200, body
+    deliver(webhook(receiver))
+
+
 @pytest.mark.parametrize("status", [400, 409, 413, 415, 422, 431])
 def test_a_message_that_is_refused_for_its_content_is_rejected(receiver, status):
     receiver.status, receiver.body = status, b'{"error": "no such order", "token": "s3cret"}'
@@ -278,6 +294,15 @@ def test_redirects_are_refused(receiver, status):
     assert [request.path for request in receiver.requests] == ["/hook?x=1"]
 
 
+def test_the_secrets_of_a_redirect_are_hidden(receiver):
+    receiver.status, receiver.headers = 302, {"Location": "https://ann:pw@login.example/?token=s3cret&order=1042"}
+    with pytest.raises(TargetDown) as raised:
+        deliver(webhook(receiver))
+    assert "order=1042" in str(raised.value)
+    assert "pw" not in str(raised.value)
+    assert "s3cret" not in str(raised.value)
+
+
 def test_retry_after_is_obeyed(receiver):
     receiver.status, receiver.headers = 503, {"Retry-After": "120"}
     with pytest.raises(TargetDown) as raised:
@@ -290,6 +315,7 @@ def test_retry_after_is_seconds_or_a_date():
     assert retry_after(format_datetime(datetime.now(UTC) - timedelta(days=1), usegmt=True)) == 0
     assert retry_after("9" * 400) == 3600
     assert [retry_after(value) for value in (None, "", "soon", "-1", "1.5")] == [None] * 5
+    assert retry_after(f"Tue, 01 Jan {'9' * 30} 00:00:00 GMT") is None
 
 
 def test_long_answers_are_shortened_and_secret_ones_hidden(receiver):
