@@ -9,6 +9,7 @@ from typing import Any, get_args
 from .. import handlers
 from ..backoff import Backoff
 from ..worker.attempt import RunningJob
+from . import brokers
 from .targets import Format, Rejected, Target
 
 
@@ -41,7 +42,7 @@ def forward(
     failed attempt, and now and then one of them is sent as a probe. If the target refuses the content of a job, the
     job is dead at once. Any other error counts as a failed attempt.
 
-    Raises BadTopic, BadTTR, and ValueError for a bad format or target.
+    Raises BadTopic, BadTTR, and ValueError for a bad format, source or target.
     """
     default: Format = getattr(target, "default_format", "cloudevents")
     format = default if format is None else format
@@ -51,6 +52,7 @@ def forward(
         raise ValueError(
             f"forward({topic!r}): {target!r:.100} is not a target; give a Kafka, Amqp, Webhook or CeleryTask."
         )
+    brokers.check_name(source, "source", f"forward({topic!r})", longest=1000)
     function = functools.partial(_deliver, target=target, format=format, source=source)
     caller = sys._getframe(1).f_globals.get("__name__", "")
     named: Any = _Forwarder(function, f"forward({topic!r}, {target!r})", caller)

@@ -370,10 +370,12 @@ def test_a_declaration_may_be_repeated(stage):
     [
         (("t", object()), "is not a target"),
         (("t t", Target()), "is not a topic's name"),
-        (("t", Target(), "xml"), "format is 'xml'"),
+        (("t", Target(), {"format": "xml"}), "format is 'xml'"),
+        (("t", Target(), {"source": ""}), "source is ''"),
+        (("t", Target(), {"source": None}), "source is None"),
     ],
 )
 def test_wrong_declarations_are_refused(arguments, message):
-    topic, target, *format = arguments
+    topic, target, *options = arguments
     with pytest.raises(ValueError, match=message):
-        forward(topic, target, **({"format": format[0]} if format else {}))
+        forward(topic, target, **(options[0] if options else {}))
