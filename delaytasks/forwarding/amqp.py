@@ -14,6 +14,7 @@ from .targets import Message, Rejected, Report, TargetDown, deliver_alone, repor
 
 MAX_NAME_BYTES = 255  # the longest short string of AMQP
 FIELDS = ("topic", "key", "id")
+JOB_FIELDS = {"key", "id"}  # with these, the jobs of a topic have different routing keys
 _links = Links(by_thread=True)
 
 
@@ -27,7 +28,7 @@ class Amqp:
     timeout       seconds to wait for the confirmation; default: 15
 
     Messages are published as mandatory: the broker returns a message that no queue takes. The job is then dead if the
-    routing key has a placeholder; otherwise the topic is held. The `message_id` property is the id of the job.
+    routing key has {key} or {id}; otherwise the topic is held. The `message_id` property is the id of the job.
 
     Raises ValueError for a bad argument.
     """
@@ -73,7 +74,7 @@ class Amqp:
 
     def _result(self, error: Exception | None) -> Exception | None:
         if isinstance(error, Unroutable):
-            return (Rejected if self.fields else TargetDown)(str(error))
+            return (Rejected if self.fields & JOB_FIELDS else TargetDown)(str(error))
         return error
 
 

@@ -92,10 +92,19 @@ def test_a_returned_message_is_no_success_and_the_next_one_waits_for_its_own_con
         target.deliver(message(), 0.2)
 
 
-def test_a_routing_key_of_the_target_that_leads_nowhere_holds_the_topic(peer, message):
+@pytest.mark.parametrize("options", [{"routing_key": "due"}, {}, {"routing_key": "due.{topic}"}])
+def test_a_routing_key_of_the_target_that_leads_nowhere_holds_the_topic(peer, message, options):
+    """All jobs of the topic have this routing key, so none of them is the cause."""
     peer.script(steps.return_and_ack)
     with pytest.raises(TargetDown, match="NO_ROUTE"):
-        Amqp("orders", "due").deliver(message(), 5)
+        Amqp("orders", **options).deliver(message(), 5)
+
+
+@pytest.mark.parametrize("routing_key", ["{key}", "{topic}.{id}"])
+def test_a_routing_key_of_the_job_that_leads_nowhere_is_rejected(peer, message, routing_key):
+    peer.script(steps.return_and_ack)
+    with pytest.raises(Rejected, match="NO_ROUTE"):
+        Amqp("orders", routing_key).deliver(message(), 5)
 
 
 def test_a_refused_message_holds_the_topic(peer, message):
