@@ -26,8 +26,9 @@ class CeleryTask:
     timeout   seconds to wait for the broker's confirmation; default: 15
 
     The format is "json" by default: a body that is an object becomes keyword arguments, a list becomes positional
-    arguments, and null means no arguments. Any other body is refused, and the job is dead. With "cloudevents" the task
-    has one argument, the event as a dict. "cloudevents-binary" is "json" plus the event's attributes in the headers.
+    arguments, and null means no arguments. Any other body is refused, and the job is dead. So are arguments that a task
+    which is registered in this process does not take. With "cloudevents" the task has one argument, the event as a
+    dict. "cloudevents-binary" is "json" plus the event's attributes in the headers.
 
     RabbitMQ confirms each message. With other brokers, such as Redis, a message is confirmed when the call that sends
     it returns.
@@ -64,6 +65,7 @@ class CeleryTask:
     def _sending(self, app: celery.Celery, message: Message, report: Report) -> Sending:
         """Return the task's message for the publisher. Raises Rejected if the body cannot be its arguments."""
         args, kwargs = arguments(message)
+        _check_signature(app, self.name, args, kwargs)
         headers = events.encode(message, "rabbitmq").headers
         options: dict[str, Any] = {"task_id": message.id, "retry": False, "add_to_parent": False, "headers": headers}
         if self.queue is not None:
@@ -82,6 +84,18 @@ def arguments(message: Message) -> tuple[list[Any], dict[str, Any]]:
     if isinstance(body, dict):
         return [], body
     raise Rejected(f"The body is a {type(body).__name__}; a Celery task takes an object, a list or null as arguments.")
+
+
+def _check_signature(app: celery.Celery, name: str, args: list[Any], kwargs: dict[str, Any]) -> None:
+    """Raise Rejected if the task is registered here, checks its arguments, and does not take these."""
+    task = app.tasks.get(name)
+    check = getattr(task, "__header__", None)
+    if check is None or not task.typing:
+        return
+    try:
+        check(*args, **kwargs)
+    except TypeError as error:
+        raise Rejected(f"The body does not fit the arguments of the Celery task: {error}.") from error
 
 
 def _link(app: celery.Celery) -> "Publisher | Direct":

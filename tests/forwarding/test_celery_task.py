@@ -12,7 +12,7 @@ import pytest
 from delaytasks import schedule
 from delaytasks.forwarding import CeleryTask, Message, Rejected, TargetDown, forward
 from delaytasks.forwarding.celery_task import arguments
-from delaytasks.models import Topic
+from delaytasks.models import Job, Topic
 
 from ..support.installation import ROOT, Process
 from ..support.servers import free_port, wait_until
@@ -61,6 +61,31 @@ def test_the_body_becomes_the_arguments(app, body, args, kwargs):
 def test_a_body_that_is_no_arguments_is_rejected(body):
     with pytest.raises(Rejected, match="a Celery task takes an object, a list or null"):
         arguments(Message("42", "t", "k", body, DUE, format="json"))
+
+
+@pytest.mark.parametrize("body", [{"amount": 1}, [1, 2], None])
+def test_a_body_that_a_registered_task_does_not_take_is_dead_at_once(app, stage, body):
+    @app.task(name="shop.tasks.close", shared=False)
+    def close(order):
+        pass
+
+    stage.registered.append("t")
+    forward("t", CeleryTask("shop.tasks.close", app=app))
+    schedule("t", key="a", delay=0, body=body)
+    schedule("t", key="b", delay=0, body={"order": 1})
+    stage.go()
+    assert [outcomes("a"), outcomes("b")] == [["dead"], ["finished"]]
+    assert "does not fit the arguments of the Celery task: close()" in Job.objects.get(key="a").error
+    assert calls(app) == [("shop.tasks.close", str(Job.objects.get(key="b").pk), [], {"order": 1})]
+
+
+def test_a_registered_task_that_checks_no_arguments_is_given_any(app):
+    @app.task(name="shop.tasks.close", shared=False, typing=False)
+    def close(order):
+        pass
+
+    CeleryTask("shop.tasks.close", app=app).deliver(Message("42", "t", "k", [1, 2], DUE, format="json"), 5)
+    assert calls(app) == [("shop.tasks.close", "42", [1, 2], {})]
 
 
 def test_a_task_may_be_given_the_cloudevent(app, message):
