@@ -10,6 +10,7 @@ from django.apps import apps
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured, ValidationError
 from django.db import transaction
+from django.db.models import Exists, OuterRef
 
 from .. import databases, handlers
 from ..exceptions import BadInput
@@ -163,11 +164,16 @@ class DelaytasksBackend(BaseTaskBackend):
         return await sync_to_async(self.reschedule)(result_id, run_after, by=by, reason=reason)
 
     def delete_results(self, finished_before: datetime) -> int:
-        """Delete the results of this backend's tasks that finished before a time. Return their number."""
+        """Delete the results of this backend's tasks that finished before a time. Return their number.
+
+        Keeps those of failed tasks that staff have retried and that have not finished again.
+        """
+        from ..models import Job
         from .models import TaskRecord
 
         records = TaskRecord.objects.using(databases.alias()).filter(backend_name=self.alias)
-        return records.filter(finished_at__lt=finished_before).delete()[0]
+        live = Job.objects.using(records.db).live().filter(pk=OuterRef("job_id"))
+        return records.filter(~Exists(live), finished_at__lt=finished_before).delete()[0]
 
     # -- checks ---------------------------------------------------------------------------------
 

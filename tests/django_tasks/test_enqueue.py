@@ -8,6 +8,8 @@ from asgiref.sync import async_to_sync
 from django.core.exceptions import SuspiciousOperation
 from django.db import transaction
 
+from delaytasks import retry_dead
+from delaytasks.clock import from_ms
 from delaytasks.django_tasks.backend import DelaytasksBackend, job_priority
 from delaytasks.django_tasks.compat import TaskResultDoesNotExist
 from delaytasks.django_tasks.models import TaskRecord
@@ -206,3 +208,16 @@ def test_old_results_are_deleted(stage, backend, db_clock):
     assert backend.delete_results(backend.get_result(new.id).finished_at) == 1
     with pytest.raises(TaskResultDoesNotExist):
         old.refresh()
+
+
+def test_the_result_of_a_failed_task_that_staff_retried_is_not_deleted(stage, backend, db_clock):
+    retried, failed = tasks.fail.enqueue("a"), tasks.fail.enqueue("b")
+    stage.go()
+    retry_dead("tasks.default", retried.id)
+    db_clock.advance(seconds=60)
+    assert backend.delete_results(from_ms(db_clock.now_ms)) == 1
+    with pytest.raises(TaskResultDoesNotExist):
+        failed.refresh()
+    stage.go()
+    retried.refresh()
+    assert [error.exception_class for error in retried.errors] == [ValueError, ValueError]
