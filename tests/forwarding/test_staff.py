@@ -1,5 +1,7 @@
 """Staff see which topics are held, since when and why."""
 
+from datetime import UTC, datetime
+
 import pytest
 from django.contrib.auth.models import User
 
@@ -19,9 +21,11 @@ def test_the_list_and_the_page_of_a_topic_tell_that_it_is_held(staff):
     assert "held" not in staff.get("/admin/delaytasks/topic/").text
     assert "Held since" not in staff.get(page).text
     holds.hold("default", "order.timeout", "No connection to <shop>", None)
+    Topic.objects.update(held_since=datetime(2026, 3, 4, 5, 6, tzinfo=UTC))
     assert ">held<" in staff.get("/admin/delaytasks/topic/").text
     text = staff.get(page).text
     assert "Held since" in text
+    assert "March 4, 2026, 5:06" in text
     assert "No connection to &lt;shop&gt;" in text
     holds.release("default", "order.timeout")
     assert "Held since" not in staff.get(page).text
