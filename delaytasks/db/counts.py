@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from django.db import connections, transaction
 
-from ..states import MAX_PRIORITY, State
+from ..states import State
 from . import dialects
 
 FIRST_ROWS = 10_000  # read by all counts of the first round together
@@ -254,11 +254,12 @@ class Waiting(NamedTuple):
 
 
 def waiting(using: str, names: Sequence[str], *, rows: int) -> dict[str, Waiting]:
-    """Return each topic's oldest ready job and number of reserved jobs among the `rows` oldest of each priority.
+    """Return, for each topic, its oldest ready job and the number of reserved jobs among its `rows` oldest due jobs.
 
     rows   0: reserved jobs are not counted
 
-    Jobs of one priority are reserved by age, so the reserved ones are usually among the oldest.
+    Jobs are reserved by age and priority, so the reserved ones are usually among the oldest. A reserved job of a high
+    priority that is not among them is not counted.
     """
     if not names:
         return {}
@@ -268,15 +269,9 @@ def waiting(using: str, names: Sequence[str], *, rows: int) -> dict[str, Waiting
 
 
 def waiting_sql(using: str, count: int, rows: int) -> str:
-    """Return the query of waiting(). It reads the oldest jobs of each higher priority from the index by priority."""
     d = dialects.get_dialect(using)
     due = f"topic = name AND ended_at IS NULL AND due_at <= {d.now}"
-    levels = ["", *(f"AND priority > 0 AND priority = {level}" for level in range(1, MAX_PRIORITY + 1))]
-    oldest = " UNION ".join(
-        f"SELECT * FROM (SELECT id, state FROM delaytasks_job WHERE {due} {level} ORDER BY due_at, id LIMIT {rows})"
-        f" AS level{number}"
-        for number, level in enumerate(levels)
-    )
+    oldest = f"SELECT state FROM delaytasks_job WHERE {due} ORDER BY due_at, id LIMIT {rows}"
     reserved = f"(SELECT count(*) FROM ({oldest}) AS oldest WHERE state = {int(State.RESERVED)})"
     return f"""
         WITH cells (name) AS (VALUES {", ".join(["(%s)"] * count)})

@@ -172,7 +172,7 @@ def test_the_ready_jobs_without_a_mirror_skip_the_backlog_of_other_topics(table)
     assert "delaytasks_job_topic_due" in plan.indexes, str(plan)
 
 
-def test_claims_and_counts_by_priority_read_only_the_first_jobs_of_each_level(table):
+def test_a_claim_by_priority_reads_only_the_first_jobs_of_each_level(table):
     """10,000 jobs are due. A plan that sorts them would read them all; an index by priority has the few with one."""
     with connection.cursor() as cursor:
         cursor.execute("""
@@ -184,19 +184,11 @@ def test_claims_and_counts_by_priority_read_only_the_first_jobs_of_each_level(ta
         # All jobs that are due have one topic here. The planner cannot know that, and would sort the few it expects.
         cursor.execute("SET LOCAL enable_bitmapscan = off")
         sql, times = lookups.ready_ids_sql("default")
-        check_reads(sql, ["t10", 8] * times, {8})
-        with counts.by_index("default"):
-            check_reads(counts.waiting_sql("default", 1, 8), ["t10"], {8, 1})  # 1: the oldest ready job
-
-
-def check_reads(sql, params, rows):
-    """Check that a query reads both indexes for priorities, each time one of these numbers of rows."""
-    with connection.cursor() as cursor:
-        cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}", params)
+        cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}", ["t10", 8] * times)
         [[output]] = cursor.fetchall()
     read = [node for node in _all_nodes(output[0]["Plan"]) if node.get("Relation Name") == "delaytasks_job"]
     assert {node.get("Index Name") for node in read} == {"delaytasks_job_topic_due", "delaytasks_job_priority"}, output
-    assert {node["Actual Rows"] for node in read} == rows, output
+    assert {node["Actual Rows"] for node in read} == {8}, output
 
 
 def _all_nodes(tree):

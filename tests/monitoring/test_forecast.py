@@ -191,15 +191,6 @@ def test_the_status_of_a_topic():
     }  # fmt: skip
 
 
-def test_a_young_reserved_job_of_a_high_priority_is_counted_behind_many_older_ready_ones():
-    make_many(5, -HOUR)
-    for priority, key in enumerate(("low", "high")):
-        make(key, -MINUTE, state=State.RESERVED)
-        Job.objects.filter(key=key).update(priority=9 * priority)
-    make("older", -2 * HOUR, state=State.RESERVED)
-    assert counts.waiting("default", ["parcel.return"], rows=2)["parcel.return"].reserved == 2
-
-
 def test_a_topic_without_jobs_has_a_status():
     status = forecast.topic_statuses("default", ["nothing.here"])["nothing.here"]
     assert (status.delayed, status.ready, status.oldest_ready_ms) == (Count(0), Count(0), None)
