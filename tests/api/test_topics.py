@@ -143,12 +143,11 @@ def test_staff_with_change_topic_permission_can_pause(rest: Rest, staff_api: Cal
 
 @pytest.mark.on_both
 def test_the_number_of_queries_does_not_grow_with_the_topics(rest: Rest) -> None:
-    for _ in range(2):  # the token's use is written down, and the token is in the cache
-        rest.get("topics/")
+    rest.get("topics/")
     counts = []
     for start in (0, 50):
         Topic.objects.bulk_create(Topic(name=f"mail.t{start + n}") for n in range(50))
         with CaptureQueriesContext(connection) as queries:
             rest.get("topics/")
-        counts.append(len(queries))
+        counts.append(sum("delaytasks_api" not in query["sql"] for query in queries))  # tokens are cached for a time
     assert counts[0] == counts[1] <= 16  # counted within bounds, in rounds; on PostgreSQL each with a way of planning
