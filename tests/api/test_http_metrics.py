@@ -15,7 +15,7 @@ from django.test import Client
 from prometheus_client.metrics_core import Metric
 
 from delaytasks.api import urls
-from delaytasks.api.batching.lanes import FallBack
+from delaytasks.api.batching.batchers import FallBack
 from delaytasks.api.fast_path import endpoints
 from delaytasks.api.fast_path.application import ROUTES
 from delaytasks.api.models import Token
@@ -116,7 +116,7 @@ def test_a_long_poll_that_fast_path_leaves_to_the_view_is_counted_from_its_begin
     monkeypatch.setattr(requests, "observers", [lambda method, endpoint, status, took: seconds.append(took)])
     monkeypatch.setattr(requests, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     monkeypatch.setattr(endpoints, "_reserve", wait_in_vain)
-    asgi_client.forget()
+    asgi_client.clear_caches()
     path, body = "/api/topics/order.close/reserve/", b'{"wait_seconds": 20}'
     assert asgi_client.request("POST", path, body, "application/json", headers).status_code == 401
     assert seconds == [20]
