@@ -1,5 +1,6 @@
 """Hide secrets in a job's body, recognized by the names of their keys and by their form."""
 
+import functools
 import json
 import re
 import unicodedata
@@ -8,6 +9,9 @@ from typing import Any
 
 HIDDEN = "••••••"
 SHORT = 4  # letters; a longer word is also found inside other words: "token" in "refreshtokens"
+MAX_CACHED = (
+    70  # letters of a name of which the process remembers whether it is secret: most bodies have the same names
+)
 # In {"name": "password", "value": "x"}: keys that hold the name of a secret, and keys that hold its value.
 NAME_KEYS = frozenset({"name", "key", "field", "header", "param", "parameter", "variable", "property", "attribute"})
 VALUE_KEYS = frozenset({"value", "values", "val", "content", "data", "text", "string", "default"})
@@ -18,10 +22,15 @@ _WORD = re.compile(r"[^\W\d_]+")
 _URL_CREDENTIALS = re.compile(r"(?<=://)(?:[^\s/?#]{1,512}|[^\s/?#@:[]{0,512}:(?!\d{1,5}\b)[^\s@]{1,512})@")
 _SCHEME = re.compile(r"\b((?:bearer|basic|digest|negotiate)\s+)[\w.~+/=-]{8,}", re.IGNORECASE)
 _JWT = re.compile(r"\beyJ[\w-]{5,}\.eyJ[\w-]{5,}\.[\w-]*")
-_NAME = re.compile(r"""(?<![\w.-])[\w.\[\]-]{1,64}["']?\s{0,4}(?:=|:(?!//))\s{0,4}""")
+# A quote may have backslashes before it: JSON inside a string, inside another text.
+_NAME = re.compile(r"""(?<![\w.-])[\w.\[\]-]{1,64}(?:\\{0,8}["'])?\s{0,4}(?:=|:(?!//))\s{0,4}""")
 _VALUE = re.compile(
-    r"""(?P<quote>["'])[^"'\n]*["']?|(?:(?:bearer|basic|digest|negotiate)\s+)?[^\s&;,"']+""", re.IGNORECASE
+    r"""(?P<quote>\\{0,8}["'])(?:(?!(?P=quote))(?:\\.|[^\n]))*(?P=quote)?"""
+    r"""|(?:(?:bearer|basic|digest|negotiate)\s+)?[^\s&;,"']+""",
+    re.IGNORECASE,
 )
+_SEPARATORS = re.compile(r"[\W_]+")
+_ASCII_SEPARATORS = dict.fromkeys(code for code in range(128) if not chr(code).isalnum())
 
 
 def redacted(value: Any, words: Sequence[str]) -> Any:
@@ -35,7 +44,8 @@ def redacted(value: Any, words: Sequence[str]) -> Any:
     - the value of a pair: {"name": "password", "value": ...}, ["password", ...], and "password=..." in a text
     - user and password in a URL, JSON Web Tokens, and what follows "Bearer" in a text
 
-    JSON inside a string is searched too. Empty values stay visible, because they show that there is no secret.
+    JSON inside a string is searched too, and so are the names of keys. Empty values stay visible, because they show
+    that there is no secret.
     """
     normalized = frozenset(each for each in map(_normalized, words) if each)
     return _redacted(value, normalized) if normalized else value
@@ -55,7 +65,7 @@ def _redacted_dict(value: dict[str, Any], words: frozenset[str]) -> dict[str, An
     names = (each for key, each in value.items() if isinstance(each, str) and _normalized(key) in NAME_KEYS)
     is_pair = any(_is_secret(name, words) for name in names)
     return {
-        key: _hidden(each)
+        key if key.isidentifier() else _redacted_text(key, words): _hidden(each)
         if _is_secret(key, words) or (is_pair and _normalized(key) in VALUE_KEYS)
         else _redacted(each, words)
         for key, each in value.items()
@@ -83,6 +93,8 @@ def _redacted_text(text: str, words: frozenset[str]) -> str:
 
 def _redacted_pairs(text: str, words: frozenset[str]) -> str:
     """Hide the values of "name=value" and "name: value"."""
+    if not _find_words(_normalized(text), words):
+        return text
     parts, done = [], 0
     for name in _NAME.finditer(text):
         if name.start() < done or not _is_secret(name[0], words):
@@ -95,10 +107,18 @@ def _redacted_pairs(text: str, words: frozenset[str]) -> str:
 
 
 def _is_secret(name: str, words: frozenset[str]) -> bool:
-    normalized = _normalized(name)
-    if any(word in normalized for word in words if len(word) > SHORT):
-        return True
-    return not words.isdisjoint(_words_of(name))
+    is_secret = _is_secret_cached if len(name) <= MAX_CACHED else _is_secret_cached.__wrapped__
+    return is_secret(name, words)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_secret_cached(name: str, words: frozenset[str]) -> bool:
+    found = _find_words(_normalized(name), words)
+    return any(len(word) > SHORT for word in found) or (bool(found) and not words.isdisjoint(_words_of(name)))
+
+
+def _find_words(normalized: str, words: frozenset[str]) -> list[str]:
+    return [word for word in words if word in normalized]
 
 
 def _words_of(name: str) -> Iterator[str]:
@@ -109,4 +129,7 @@ def _words_of(name: str) -> Iterator[str]:
 
 
 def _normalized(name: str) -> str:
-    return "".join(each for each in unicodedata.normalize("NFKC", name).casefold() if each.isalnum())
+    """Return the letters and digits of a text in lower case."""
+    if name.isascii():
+        return name.lower().translate(_ASCII_SEPARATORS)
+    return _SEPARATORS.sub("", unicodedata.normalize("NFKC", name).casefold())

@@ -1,5 +1,7 @@
 """Response data of jobs: one job, one job with its events, or a page of jobs."""
 
+import json
+from collections.abc import Sequence
 from typing import Any
 
 from rest_framework import serializers
@@ -15,6 +17,8 @@ from .access.permissions import Caller, Right
 from .serializers.requests import PageQuerySerializer, validated
 from .serializers.responses import JobSerializer, JobWithEventsSerializer
 
+# Characters of bodies in a page, apart from the first one: 200 of the largest bodies took seconds to redact.
+MAX_PAGE_BODIES = 1024 * 1024
 MAX_EVENTS = 1000  # events in a response; a job that polls every ten minutes has thousands
 
 
@@ -45,10 +49,25 @@ def page(request: Request, caller: Caller, using: str) -> Response:
     job_filter = JobFilter(now, tuple(caller.topics(using) if names is None else names), **query)
     ids, next_cursor = pagination.find_by_topic(using, job_filter, cursor, limit)
     jobs = pagination.fetch(Job.objects.using(using), ids)
+    fitting = _count_fitting(jobs)
+    if fitting < len(jobs):
+        fewer = ids.index(jobs[fitting].pk)
+        ids, next_cursor = pagination.find_by_topic(using, job_filter, cursor, fewer)
+        jobs = pagination.fetch(Job.objects.using(using), ids)
     shown = JobSerializer(jobs, many=True, context={"now": now, "caller": caller}).data
     here = request.get_full_path()  # relative: an absolute URL would be http behind a proxy that terminates TLS
     next_url = replace_query_param(here, "cursor", next_cursor) if next_cursor else None
     return Response({"next": next_url, "results": shown})
+
+
+def _count_fitting(jobs: Sequence[Job]) -> int:
+    """Return how many of the jobs a page may show, at least one: their bodies have up to MAX_PAGE_BODIES characters."""
+    size = 0
+    for number, job in enumerate(jobs):
+        size += len(json.dumps(job.body))
+        if number and size > MAX_PAGE_BODIES:
+            return number
+    return len(jobs)
 
 
 def query_of(request: Request) -> dict[str, Any]:

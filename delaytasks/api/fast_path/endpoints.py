@@ -43,6 +43,7 @@ from .readers import Reader
 from .responses import Reply
 
 TOPICS_SECONDS = 1.0  # how long the existence of a topic is cached
+LARGE_BODY = 4096  # characters; to redact the largest body takes up to 0.05 s
 
 
 class Call(NamedTuple):
@@ -206,7 +207,19 @@ async def create(call: Call) -> Reply:
     )  # fmt: skip
     added = await _add(call, job, mode="reject", unique=False)
     location = f"{_jobs_path(settings.ROOT_URLCONF)}{added.id}/"
-    return Reply(_new_job_data(job, added, call), 201, {"Location": location})
+    body = await _shown_body(job, call)
+    return Reply(_new_job_data(job, added, body), 201, {"Location": location})
+
+
+async def _shown_body(job: NewJob, call: Call) -> Any:
+    """Return the body of a new job, redacted for its caller: a large one in a thread, so that no request waits."""
+    if len(job.body) <= LARGE_BODY or call.caller.may(Right.CONSUME, job.topic):
+        return _redacted_body(job, call.caller)
+    return await sync_to_async(_redacted_body, thread_sensitive=False)(job, call.caller)
+
+
+def _redacted_body(job: NewJob, caller: TokenCaller) -> Any:
+    return caller.shown_body(json.loads(job.body), job.topic)
 
 
 @functools.lru_cache(maxsize=8)
@@ -215,8 +228,8 @@ def _jobs_path(_urlconf: str) -> str:
     return reverse("delaytasks_api:jobs")
 
 
-def _new_job_data(job: NewJob, added: Added, call: Call) -> dict[str, Any]:
-    """Return the data of a job that was just created, as MadeJobSerializer does."""
+def _new_job_data(job: NewJob, added: Added, body: Any) -> dict[str, Any]:
+    """Return the data of a job that was just created, as MadeJobSerializer does. `body` is as the caller may see it."""
     ready = added.due_ms <= added.stored_ms
     return {
         "id": added.id,
@@ -229,7 +242,7 @@ def _new_job_data(job: NewJob, added: Added, call: Call) -> dict[str, Any]:
         "priority": job.priority,
         "attempt": 0,
         "failures": 0,
-        "body": call.caller.shown_body(json.loads(job.body), job.topic),
+        "body": body,
         "created_at": rfc3339_of(added.stored_ms),
         "reserved_at": None,
         "lease_until": None,
