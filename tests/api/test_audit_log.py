@@ -106,6 +106,20 @@ def test_refused_calls_are_recorded_with_their_address(make_token: Any, api: Any
     assert (no_consumer.topic, no_consumer.after) == ("order.close", {"why": "right consume"})
 
 
+def test_a_request_for_an_attempt_of_another_account_is_recorded(make_token: Any, api: Any) -> None:
+    holder, other = (api(make_token(name, topics={"order.*": "consume"})) for name in ("a", "b"))
+    delaytasks.schedule("order.close", key="order:1", delay=0)
+    (held,) = holder.post("/api/topics/order.close/reserve/", {}).json()["jobs"]
+    proofs: list[dict[str, Any]] = [{"attempt": 1}, {"attempt": 1, "receipt": "0" * 32}]
+    for proof in proofs:
+        assert other.post(f"/api/jobs/{held['id']}/finish/", proof).status_code == 403
+        assert not other.post("/api/queue/", {"command": "finish", "id": "order:1", **proof}).json()["success"]
+    recorded = {(entry.actor, entry.topic, entry.address, entry.after["why"]) for entry in entries("request.refused")}
+    signature_of_b = f"b (token {Token.objects.get(account__name='b').prefix})"
+    assert recorded == {(signature_of_b, "order.close", ADDRESS, f"receipt of job {held['id']}, attempt 1")}
+    assert len(entries("request.refused")) == 4
+
+
 def test_a_refusal_never_records_a_secret(make_token: Any, api: Any) -> None:
     secret = make_token()
     Token.objects.update(revoked=True)

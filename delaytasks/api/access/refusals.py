@@ -7,13 +7,14 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from django.db import DatabaseError, InterfaceError, connections, transaction
 
 from ... import databases
 from ...jobs import audit_log
 from ...jobs.audit_log import Source
-from ...models import AuditEntry
+from ...models import AuditEntry, Job
 
 logger = logging.getLogger("delaytasks")
 REFUSED = "request.refused"
@@ -71,6 +72,11 @@ def record(source: Source, actor: str, why: str, topic: str = "") -> None:
         _write(entry)
     else:
         _executor.submit(_write_in_thread, entry)  # an event loop must not wait for the database
+
+
+def record_no_receipt(caller: Any, job: Job) -> None:
+    """Write an entry for a request for an attempt that another account holds, or with a wrong receipt."""
+    record(caller.source, caller.signature, f"receipt of job {job.pk}, attempt {job.attempt}", job.topic)
 
 
 def _write(entry: AuditEntry) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from ... import clock, databases
 from ...models import Job, JobEvent
 from ...states import Outcome, State
-from ..access import receipts
+from ..access import receipts, refusals
 from ..access.permissions import Caller, Right
 from ..serializers.fields import rfc3339
 
@@ -107,6 +107,7 @@ class Call:
         attempt = int(self.fields.get("attempt", job.attempt))
         held = job.state == State.RESERVED and job.attempt == attempt
         if held and not self._has_proof(job):
+            refusals.record_no_receipt(self.caller, job)
             raise Refused(
                 f"{job.key!r} is held by another account since {utc(job.reserved_at)}, as attempt {job.attempt}. "
                 "Give the attempt and the receipt that pop returned."

@@ -12,7 +12,7 @@ from ...models import Job
 from ...states import State
 from ...worker import leases
 from ...worker.attempt import RunningJob
-from ..access import receipts
+from ..access import receipts, refusals
 from ..access.permissions import Right
 from ..long_poll import LongPoll
 from ..schema import examples
@@ -71,6 +71,7 @@ class AttemptView(BaseView):
         job = self.job(job_id, Right.CONSUME)
         data = validated(serializer, self.request.data)
         if job.state == State.RESERVED and job.attempt == data["attempt"] and not self._has_proof(job, data):
+            refusals.record_no_receipt(self.caller, job)
             raise PermissionDenied("Another account holds this attempt: give the receipt of its reservation.")
         return job, data
 
