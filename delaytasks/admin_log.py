@@ -65,12 +65,20 @@ def code(row: Any, what: str) -> str:
 
 
 def write(
-    user_id: Any, rows: Iterable[Any], what: Action, reason: str = "", *, flag: int = CHANGED, audit: bool = True
+    user_id: Any,
+    rows: Iterable[Any],
+    what: Action,
+    reason: str = "",
+    *,
+    flag: int = CHANGED,
+    audit: bool = True,
+    **columns: Any,
 ) -> None:
     """Write one entry for each row to the log of Django's admin and to the audit log.
 
     user_id   the primary key of the user, as its own type or as a str. If the user no longer exists, write nothing
     audit     False for bulk changes: the audit log has one entry for the whole change instead of one for each job
+    columns   of the entry in the audit log, as in audit_log.entry()
     """
     rows = list(rows)
     if not rows or not user_id or not apps.is_installed("django.contrib.auth"):
@@ -83,7 +91,7 @@ def write(
 
         LogEntry.objects.log_actions(user_id, rows, flag, entry_message(what, reason), single_object=False)
     if audit and what is not Action.REPLACED:  # schedule() itself writes the audit entry of a replaced job
-        write_audit(user.get_username(), rows, what, reason)
+        write_audit(user.get_username(), rows, what, reason, **columns)
 
 
 def write_audit(actor: str, rows: Iterable[Any], what: str, reason: str = "", **columns: Any) -> None:

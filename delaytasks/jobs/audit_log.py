@@ -25,7 +25,7 @@ from ..db.transitions import NewJob, StoredJob
 from ..states import State
 
 if TYPE_CHECKING:
-    from ..models import AuditEntry
+    from ..models import AuditEntry, Schedule
 
 logger = logging.getLogger("delaytasks")
 PRUNED = "audit.pruned"
@@ -163,6 +163,23 @@ def record_replaced(using: str, before: Replaced, stored: Iterable[tuple[StoredJ
 def _described(due_at: datetime, ttr_ms: int, body: Any, keep_body: bool) -> dict[str, Any]:
     described = {"due_at": due_at.isoformat(), "ttr_ms": ttr_ms, "body_sha256": body_sha256(body)}
     return described | {"body": body} if keep_body else described
+
+
+def schedule_state(row: "Schedule") -> dict[str, Any]:
+    """Return the values of a schedule, with the hash of its body, and the body if its topic keeps bodies."""
+    from ..models import Topic
+
+    columns = {each.attname: getattr(row, each.attname) for each in row._meta.concrete_fields}
+    values = {name: columns[name] for name in _SCHEDULE_VALUES} | {"body_sha256": body_sha256(row.body)}
+    values["start_at"] = row.start_at.isoformat()
+    keeps = Topic.objects.using(row._state.db).filter(name=row.topic, keep_bodies=True).exists()
+    return values | {"body": row.body} if keeps else values
+
+
+_SCHEDULE_VALUES = (
+    "topic", "tz", "cron", "rrule", "every_ms", "delay_ms", "period_ms", "repeat", "start_at", "gap", "overlap",
+    "missed", "within_ms", "running", "ttr_ms", "paused",
+)  # fmt: skip
 
 
 def body_sha256(body: Any) -> str:

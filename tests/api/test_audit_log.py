@@ -17,6 +17,8 @@ from delaytasks.api.models import Grant, ServiceAccount, Token
 from delaytasks.jobs import audit_log
 from delaytasks.jobs.audit_log import Source
 from delaytasks.models import AuditEntry, Topic
+from delaytasks.recurrence import schedules
+from delaytasks.recurrence.definition import Definition
 from tests.api.test_tokens import ACCOUNTS, MANAGES, made, run, token_form
 
 pytestmark = pytest.mark.urls("project.urls")
@@ -87,6 +89,42 @@ def test_staff_over_http_are_recorded_once(staff_api: Any) -> None:
     job = delaytasks.schedule("order.close", key="order:1", delay=60, body={})
     staff.post(f"/api/jobs/{job.pk}/cancel/")
     assert (only("job.cancelled").actor, only("job.cancelled").address) == (staff.user.username, ADDRESS)
+
+
+def test_a_changed_schedule_is_recorded_with_before_and_after(make_token: Any, api: Any) -> None:
+    client = api(make_token(topics={"order.*": "produce"}))
+    terms = {"name": "nightly", "topic": "order.close", "every_seconds": 3600, "body": {"amount": 10}}
+    assert client.post("/api/schedules/", terms).status_code == 201
+    sent = {"body": {"amount": 9999}, "every_seconds": 60}
+    assert client.request("PATCH", "/api/schedules/nightly/", sent).status_code == 200
+    Topic.objects.update_or_create(name="order.close", defaults={"keep_bodies": True})
+    assert client.post("/api/schedules/nightly/pause/").status_code == 200
+    assert client.request("DELETE", "/api/schedules/nightly/").status_code == 200
+    created, changed, paused, deleted = entries()
+    assert created.before is None
+    assert created.after == changed.before
+    assert (changed.before["every_ms"], changed.after["every_ms"]) == (3_600_000, 60_000)
+    assert changed.before["body_sha256"] == audit_log.body_sha256({"amount": 10})
+    assert changed.after["body_sha256"] == audit_log.body_sha256({"amount": 9999})
+    assert "body" not in changed.before | changed.after
+    assert (paused.before["paused"], paused.after["paused"]) == (False, True)
+    assert (deleted.before["body"], deleted.after) == ({"amount": 9999}, None)
+
+
+def test_a_schedule_changed_in_the_admin_is_recorded_with_before_and_after(staff_api: Any) -> None:
+    rows = [schedules.define(Definition(name="nightly", topic="order.close", cron="0 3 * * *", body={"amount": 10}))]
+    staff = staff_api("delaytasks.view_schedule", "delaytasks.change_schedule", "delaytasks.delete_schedule",
+                      "delaytasks.view_job")  # fmt: skip
+    address = reverse("admin:delaytasks_schedule_change", args=[rows[0].pk])
+    form = dict(staff.client.get(address).context["adminform"].form.initial)
+    sent = {name: value for name, value in form.items() if value is not None} | {"body": '{"amount": 9999}'}
+    answer = staff.client.post(address, sent)
+    assert answer.status_code == 302, answer.context["adminform"].form.errors
+    changed = only("schedule.changed")
+    assert changed.before["body_sha256"] == audit_log.body_sha256({"amount": 10})
+    assert changed.after["body_sha256"] == audit_log.body_sha256({"amount": 9999})
+    staff.client.post(reverse("admin:delaytasks_schedule_delete", args=[rows[0].pk]), {"post": "yes"})
+    assert only("schedule.deleted").before == changed.after
 
 
 # Refused requests

@@ -15,6 +15,7 @@ from django.utils.translation import ngettext
 
 from ... import admin_log, databases, handlers, permissions
 from ...admin_log import Action
+from ...jobs import audit_log
 from ...management.subcommands.schedules import times_text
 from ...models import Schedule, Topic
 from ...recurrence import schedules
@@ -117,6 +118,9 @@ class ScheduleAdmin(BackfillPage):
     def save_model(self, request: HttpRequest, obj: Schedule, form: Any, change: bool) -> None:
         saved = schedules.define(form.definition, using=obj._state.db)
         obj.pk = saved.pk
+
+    def audited_state(self, obj: Schedule) -> dict[str, Any]:
+        return audit_log.schedule_state(Schedule.objects.using(obj._state.db).get(pk=obj.pk))
 
     def delete_model(self, request: HttpRequest, obj: Schedule) -> None:
         schedules.delete(obj, using=obj._state.db)

@@ -149,8 +149,11 @@ class Caller(abc.ABC):
         return retry_conflicts(do_in_transaction, using)
 
     @abc.abstractmethod
-    def log(self, rows: Iterable[Any], action: Action, reason: str = "", *, added: bool = False) -> None:
-        """Write an action on these rows to the audit log and, if the caller is a person, to Django's admin log."""
+    def log(self, rows: Iterable[Any], action: Action, reason: str = "", *, added: bool = False, **state: Any) -> None:
+        """Write an action on these rows to the audit log and, if the caller is a person, to Django's admin log.
+
+        state   before, after: values of the row for the audit log
+        """
 
     def may(self, right: AnyOf, topic: str) -> bool:
         """Return whether the caller has the right on the topic; of a tuple of rights, one is enough."""
@@ -290,9 +293,9 @@ class TokenCaller(Caller):
     def run_logged(self, do: Callable[[], Returned], using: str) -> Returned:
         return do()
 
-    def log(self, rows: Iterable[Any], action: Action, reason: str = "", *, added: bool = False) -> None:
+    def log(self, rows: Iterable[Any], action: Action, reason: str = "", *, added: bool = False, **state: Any) -> None:
         if action not in (Action.SCHEDULED, Action.REPLACED):  # schedule() writes the audit entries for these two
-            admin_log.write_audit(self.signature, rows, action, reason, source=self.source)
+            admin_log.write_audit(self.signature, rows, action, reason, source=self.source, **state)
 
 
 class StaffCaller(Caller):
@@ -345,8 +348,9 @@ class StaffCaller(Caller):
     def run_logged(self, do: Callable[[], Returned], using: str) -> Returned:
         return self.run_audited(do, using)
 
-    def log(self, rows: Iterable[Any], action: Action, reason: str = "", *, added: bool = False) -> None:
-        admin_log.write(self.user.pk, rows, action, reason, flag=admin_log.ADDED if added else admin_log.CHANGED)
+    def log(self, rows: Iterable[Any], action: Action, reason: str = "", *, added: bool = False, **state: Any) -> None:
+        flag = admin_log.ADDED if added else admin_log.CHANGED
+        admin_log.write(self.user.pk, rows, action, reason, flag=flag, **state)
 
 
 def _redacted(body: Any, topic: str, hidden_topics: set[str]) -> Any:

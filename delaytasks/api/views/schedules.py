@@ -14,6 +14,7 @@ from ...admin_log import Action
 from ...db import dialects
 from ...db.transitions import produced_by
 from ...exceptions import BadSchedule
+from ...jobs import audit_log
 from ...models import Schedule
 from ...recurrence import schedules
 from ...recurrence.definition import Definition, terms_of_row
@@ -82,10 +83,13 @@ class ScheduleBaseView(BaseView):
             if row is None:
                 raise Http404
             self.caller.require_schedule(right, row.topic)  # somebody may have changed the topic meanwhile
+            before, pk = audit_log.schedule_state(row), row.pk
             with produced_by(self.caller.producer):
                 result = do(row)
             if result is not False:
-                self.caller.log([row], action, reason)
+                left = Schedule.objects.using(self.using).filter(pk=pk).first()
+                after = None if left is None else audit_log.schedule_state(left)
+                self.caller.log([row], action, reason, before=before, after=after)
             return result
 
         return self.caller.run_audited(do_and_log, self.using)
@@ -155,7 +159,7 @@ class SchedulesView(ScheduleBaseView):
         def create_and_log() -> Schedule:
             with produced_by(self.caller.producer):
                 row = schedules.create(definition, using=self.using)
-            self.caller.log([row], Action.CREATED, added=True)
+            self.caller.log([row], Action.CREATED, added=True, after=audit_log.schedule_state(row))
             return row
 
         with live_jobs.reserve_room(self.caller, 1, self.using):
