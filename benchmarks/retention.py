@@ -1,24 +1,30 @@
 """The effect of the retention on workers: lateness at 200 jobs a second, without and with pruning.
 
-    python -m benchmarks.retention [--rows 5000000] [--pairs 20] [--window 4] [--rate 200]
+    python -m benchmarks.retention [--by command] [--rows 5000000] [--pairs 20] [--window 4] [--rate 200]
 
 Fills PostgreSQL with ended jobs, each with an event, and runs one worker with two processes, whose jobs are due all the
-time. Beside them `manage.py delaytasks prune` deletes the ended jobs in a process of its own, which is stopped
-(SIGSTOP) for every other window of some seconds: so both kinds of window have the same machine, tables and caches.
+time. In every other window of some seconds the ended jobs are deleted, so both kinds of window have the same machine,
+tables and caches. `--by command`: `manage.py delaytasks prune` in a process of its own, which is stopped (SIGSTOP) in
+the other windows. `--by sweep`: the tasks that follow a sweep, in the worker.
+
 Prints the lateness of all jobs of each kind, and the ratio of the 99th percentiles of each two neighbouring windows.
 A vacuum that pruning caused may run in a window without pruning; such pairs are counted apart. Then prints how many
 jobs a second were deleted, and how many rows are dead in the tables. Needs about 1 GB for a million rows.
 """
 
+import abc
 import argparse
+import json
 import random
 import signal
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+
+from celery import Celery
 
 from .contestants import roster
 from .filling import fill_ahead
@@ -43,6 +49,7 @@ EVENTS = """
 SETTLE_SECONDS = 0.5  # at the beginning of a window: what waited before may still be late
 LOOK_SECONDS = 0.5
 VACUUMS = "SELECT count(*) FROM pg_stat_progress_vacuum"
+PASSES_DONE = "SELECT count(*) FROM delaytasks_retentioncursor WHERE job_id IS NULL AND event_id IS NULL"
 DEAD_ROWS = "SELECT n_dead_tup, n_live_tup FROM pg_stat_user_tables WHERE relname = 'delaytasks_job'"
 
 
@@ -75,6 +82,69 @@ def start_prune(testbed: Testbed, age: str = "30d") -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, env=env, cwd=testbed.directory, stdout=subprocess.DEVNULL)
 
 
+class Pruning(abc.ABC):
+    """What deletes the ended jobs."""
+
+    @abc.abstractmethod
+    def begin(self, end: float) -> None:
+        """Begin a window with pruning, until `end` in seconds since 1970."""
+
+    @abc.abstractmethod
+    def pause(self) -> None:
+        """Begin a window without pruning."""
+
+    @abc.abstractmethod
+    def is_done(self) -> bool:
+        """Return whether everything is pruned."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """End pruning."""
+
+
+class ByCommand(Pruning):
+    """`manage.py delaytasks prune`."""
+
+    def __init__(self, testbed: Testbed) -> None:
+        self._process = start_prune(testbed)
+
+    def begin(self, end: float) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def pause(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def is_done(self) -> bool:
+        return self._process.poll() is not None
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait(30)
+
+
+class BySweep(Pruning):
+    """The task `delaytasks.prune`, which sends itself until the end of the window."""
+
+    def __init__(self, testbed: Testbed) -> None:
+        self._testbed = testbed
+        self._celery = Celery(broker=testbed.redis.url())
+
+    def begin(self, end: float) -> None:
+        self._celery.send_task("delaytasks.prune", ("default", round(end * 1000)), ignore_result=True)
+
+    def pause(self) -> None:
+        """Do nothing: no task is sent after the end of a window."""
+
+    def is_done(self) -> bool:
+        return bool(ask(self._testbed, PASSES_DONE)[0])
+
+    def close(self) -> None:
+        self._celery.close()
+
+
+PRUNING: dict[str, Callable[[Testbed], Pruning]] = {"command": ByCommand, "sweep": BySweep}
+
+
 class Window(NamedTuple):
     """A part of the run. Times in seconds since 1970."""
 
@@ -89,19 +159,22 @@ class Window(NamedTuple):
         return sorted((each.start_us - each.due_us) / 1000 for each in records if since <= each.due_us < until)
 
 
-def play(testbed: Testbed, process: subprocess.Popen[bytes], start: float, pairs: int, seconds: float) -> list[Window]:
-    """Run the process in one window of each pair, in alternating order, so that a drift of the machine cancels out."""
+def play(testbed: Testbed, pruning: Pruning, start: float, pairs: int, seconds: float) -> list[Window]:
+    """Prune in one window of each pair, in alternating order, so that a drift of the machine cancels out."""
     windows = []
     for number in range(2 * pairs):
-        pruning = number % 4 in (1, 2)
-        process.send_signal(signal.SIGCONT if pruning else signal.SIGSTOP)
         begin, end, vacuuming = start + number * seconds, start + (number + 1) * seconds, False
+        is_pruning = number % 4 in (1, 2)
+        if is_pruning:
+            pruning.begin(end)
+        else:
+            pruning.pause()
         while (left := end - time.time()) > 0:
             time.sleep(min(LOOK_SECONDS, left))
             vacuuming = vacuuming or ask(testbed, VACUUMS)[0] > 0
-        if process.poll() is not None:
-            break  # everything is pruned
-        windows.append(Window(begin, end, pruning, vacuuming))
+        if pruning.is_done():
+            break
+        windows.append(Window(begin, end, is_pruning, vacuuming))
     return windows[: len(windows) // 2 * 2]
 
 
@@ -139,25 +212,24 @@ def _p99(window: Window, records: Sequence[Record]) -> float:
     return percentile(window.lateness(records), 99)
 
 
-def measure(testbed: Testbed, rate: int, pairs: int, seconds: float) -> None:
+def measure(testbed: Testbed, by: str, rate: int, pairs: int, seconds: float) -> None:
     """Run the windows and print what was found."""
     rng, length = random.Random(7), 2 * pairs * seconds
     offsets = sorted(rng.uniform(0, length) for _ in range(round(rate * length)))
     testbed.sink.empty()
     before = ended_rows(testbed)
     start = fill_ahead(testbed, "noop", len(offsets), lambda start: [start + offset for offset in offsets])
-    process = start_prune(testbed)
+    pruning = PRUNING[by](testbed)
     try:
         time.sleep(max(0.0, start - time.time()))
-        windows = play(testbed, process, start, pairs, seconds)
+        windows = play(testbed, pruning, start, pairs, seconds)
         testbed.sink.await_count(len(offsets), start + length - time.time() + 60, 60)
     finally:
-        process.kill()
-        process.wait(30)
+        pruning.close()
     left, (dead, live) = ended_rows(testbed), ask(testbed, DEAD_ROWS)
     print("\n".join(summary(testbed.sink.records(), windows)))
-    pruning = sum(window.end - window.begin for window in windows if window.pruning)
-    pruned = f"{before - left:,} of {before:,} pruned, {(before - left) / pruning:,.0f} a second"
+    busy = sum(window.end - window.begin for window in windows if window.pruning)
+    pruned = f"{before - left:,} of {before:,} pruned, {(before - left) / busy:,.0f} a second"
     print(f"{pruned}; dead rows {dead:,} of {live:,}")
     numbers = lateness(testbed.sink.records(), len(offsets))
     print(", ".join(f"{name} {numbers[name]:,.0f}" for name in ("early", "missing", "twice")))
@@ -165,6 +237,7 @@ def measure(testbed: Testbed, rate: int, pairs: int, seconds: float) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--by", choices=PRUNING, default="command", help="what deletes the ended jobs")
     parser.add_argument("--rows", type=int, default=5_000_000)
     parser.add_argument("--pairs", type=int, default=20, help="of a window without and a window with pruning")
     parser.add_argument("--window", type=float, default=4, help="length of a window in seconds")
@@ -175,8 +248,10 @@ def main() -> None:
         Testbed(roster.OURS, roster.contestants()[roster.OURS], postgres) as testbed,
     ):
         fill(testbed, args.rows)
+        if args.by == "sweep":
+            testbed.env |= {"BENCH_RETENTION_DAYS": "30", "BENCH_DELAYTASKS": json.dumps({"SWEEP_SECONDS": 3600})}
         with testbed.workers():
-            measure(testbed, args.rate, args.pairs, args.window)
+            measure(testbed, args.by, args.rate, args.pairs, args.window)
 
 
 if __name__ == "__main__":

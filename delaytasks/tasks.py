@@ -133,7 +133,7 @@ def prune(using: str, until_ms: int) -> dict[str, int]:
     """
     began = time.monotonic()
     counts = retention.step(using)
-    _continue_pruning(using, (time.monotonic() - began) * retention.PAUSE_PER_STEP_SECOND, until_ms)
+    _continue_pruning(using, (time.monotonic() - began) * retention.PAUSE_PER_SECOND, until_ms)
     return counts
 
 

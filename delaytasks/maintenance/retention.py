@@ -1,8 +1,10 @@
 """The retention: delete ended jobs with their events when they are old enough, in small batches.
 
-The sweep does a short step, and if more is left, tasks do the next steps until the next sweep: each takes a tenth of a
-second, and a pause three times as long follows. RetentionCursor keeps the position. `manage.py delaytasks prune` does
-one complete pass.
+The sweep does a short step, and if more is left, tasks do the next steps until the next sweep. RetentionCursor keeps
+the position. `manage.py delaytasks prune` does one complete pass.
+
+Workers share the processors and the disk with PostgreSQL, and a job that becomes due during a transaction of the
+retention is late by a part of it. So transactions are short, and the pauses between them are several times as long.
 """
 
 import os
@@ -23,11 +25,10 @@ from . import runs
 
 __all__ = ["EndedJob", "Retention", "configured", "keep", "newest_of_keys", "prune", "step"]
 
-PAGE = 2000  # rows read by one statement
-BATCH_JOBS = 300  # jobs deleted by one transaction
-MAX_PAUSE_SECONDS = 0.5  # the pause after a transaction is as long as the transaction took, at most this
-STEP_SECONDS = 0.1  # a pool process does nothing else during a step
-PAUSE_PER_STEP_SECOND = 3  # the pause after a step, as a multiple of the time that the step took
+PAGE = 200  # rows read by one statement; those that are old enough are deleted by one transaction
+PAUSE_PER_SECOND = 9  # the pause after a page or a step, as a multiple of the time that it took
+MAX_PAUSE_SECONDS = 1  # of the command; without it, a page that was interrupted would cause a very long pause
+STEP_SECONDS = 0.01  # a pool process does nothing else during a step
 PASS_SECONDS = 3600  # shortest time from the beginning of one pass to the beginning of the next
 
 KeepRule = Callable[[str, Sequence[EndedJob]], Collection[int]]
@@ -117,9 +118,9 @@ class Batch(NamedTuple):
 def prune(using: str, retention: Retention) -> Iterator[Batch]:
     """Delete all rows that are old enough, in order of id. Yield the result of each transaction.
 
-    Then delete events without a job that are older than the shortest age, unless `retention` is for one topic. After
-    each transaction, pause for as long as it took, up to MAX_PAUSE_SECONDS. If the pipeline archives jobs of this
-    database, nothing is deleted.
+    Then delete events without a job that are older than the shortest age, unless `retention` is for one topic. Sleeps
+    after each page PAUSE_PER_SECOND times as long as the page took, at most MAX_PAUSE_SECONDS. If the pipeline archives
+    jobs of this database, nothing is deleted.
     """
     yield from _paced(_batches(using, retention, job_id=0, event_id=0))
 
@@ -138,11 +139,14 @@ def step(using: str, seconds: float = STEP_SECONDS) -> dict[str, int]:
     deadline, mark = time.monotonic() + seconds, _open_pass(using)
     if mark.job_id is None and mark.event_id is None:
         return counts
+    positions: dict[str, int | None] = {}
     for batch in _batches(using, retention, job_id=mark.job_id, event_id=mark.event_id):
         counts["pruned" if batch.table == "job" else "orphans"] += batch.deleted
-        RetentionCursor.objects.using(using).filter(pk=mark.pk).update(**{f"{batch.table}_id": batch.position})
-        if time.monotonic() > deadline:
+        positions[f"{batch.table}_id"] = batch.position
+        if time.monotonic() >= deadline:
             break
+    if positions:  # written once: if the process dies, the next step reads some pages again
+        RetentionCursor.objects.using(using).filter(pk=mark.pk).update(**positions)
     return counts
 
 
@@ -177,7 +181,6 @@ def _batches(using: str, retention: Retention, *, job_id: int | None, event_id: 
 
 
 def _paced(batches: Iterator[Batch]) -> Iterator[Batch]:
-    """Pause after each batch as long as it took, so that others get at least half of the database's time."""
     while True:
         began = time.monotonic()
         batch = next(batches, None)
@@ -185,7 +188,7 @@ def _paced(batches: Iterator[Batch]) -> Iterator[Batch]:
             return
         took = time.monotonic() - began
         yield batch
-        time.sleep(min(took, MAX_PAUSE_SECONDS))
+        time.sleep(min(took * PAUSE_PER_SECOND, MAX_PAUSE_SECONDS))
 
 
 def _prune_jobs(using: str, retention: Retention, after: int, before_ms: int) -> Iterator[Batch]:
@@ -196,17 +199,15 @@ def _prune_jobs(using: str, retention: Retention, after: int, before_ms: int) ->
             yield Batch("job", 0, None)
             return
         now_ms = databases.now_ms(using)
-        over = [job for job in page.rows if retention.is_over(job, now_ms)]
-        for start in range(0, len(over), BATCH_JOBS):
-            batch = over[start : start + BATCH_JOBS]
-            deleted = _without_kept(using, batch)
-            runs.note_deleted(using, [(job.topic, job.key, job.ended_ms) for job in deleted])
-            yield Batch("job", sql.delete_jobs(using, deleted), batch[-1].id)
+        deleted = _without_kept(using, [job for job in page.rows if retention.is_over(job, now_ms)])
+        runs.note_deleted(using, [(job.topic, job.key, job.ended_ms) for job in deleted])
         after = page.last_id
-        yield Batch("job", 0, after)
+        yield Batch("job", sql.delete_jobs(using, deleted), after)
 
 
 def _without_kept(using: str, jobs: list[EndedJob]) -> list[EndedJob]:
+    if not jobs:
+        return []
     kept = {job_id for rule in _keep_rules for job_id in rule(using, jobs)}
     return [job for job in jobs if job.id not in kept]
 

@@ -102,8 +102,7 @@ def test_events_whose_job_was_deleted_by_hand_go_when_they_are_old(ended):
 
 
 def test_more_jobs_than_one_page_go_in_small_transactions(ended, monkeypatch):
-    monkeypatch.setattr(retention, "PAGE", 5)
-    monkeypatch.setattr(retention, "BATCH_JOBS", 2)
+    monkeypatch.setattr(retention, "PAGE", 2)
     for number in range(12):
         ended(f"k{number}", days=10 if number == 4 else 40)
     batches = list(retention.prune("default", Retention({"*": {"ended": 30 * DAY}})))
@@ -151,12 +150,64 @@ def test_a_locked_job_is_skipped_without_waiting(ended):
     assert keys() == ["locked"]
 
 
-# The sweep
+# The pauses
+
+
+class FakeTime:
+    """The module `time` for the retention: sleeping takes no time, and only reads and deletions of pages take some."""
+
+    def __init__(self) -> None:
+        self.now, self.sleeps, self.read_seconds, self.delete_seconds = 1000.0, [], 0.0, 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.sleeps.append(round(seconds, 6))
+        self.now += seconds
 
 
 @pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "MAX_PAUSE_SECONDS", 0.0)
+def fake_time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
+    fake = FakeTime()
+    read, delete = retention.sql.ended_jobs, retention.sql.delete_jobs
+
+    def timed_read(*args: Any, **options: Any) -> Any:
+        fake.now += fake.read_seconds
+        return read(*args, **options)
+
+    def timed_delete(using: str, jobs: list[EndedJob]) -> int:
+        fake.now += fake.delete_seconds if jobs else 0.0
+        return delete(using, jobs)
+
+    monkeypatch.setattr(retention, "time", fake)
+    monkeypatch.setattr(tasks, "time", fake)
+    monkeypatch.setattr(retention.sql, "ended_jobs", timed_read)
+    monkeypatch.setattr(retention.sql, "delete_jobs", timed_delete)
+    return fake
+
+
+def test_prune_pauses_after_each_page_nine_times_as_long_as_the_page_took(ended, monkeypatch, fake_time):
+    monkeypatch.setattr(retention, "PAGE", 1)
+    fake_time.read_seconds, fake_time.delete_seconds = 0.001, 0.002
+    ended("old")
+    ended("young", days=29)
+    prune(ended=30 * DAY)
+    assert keys() == ["young"]
+    after_jobs, after_events = fake_time.sleeps[:3], fake_time.sleeps[3:]
+    assert after_jobs == [0.027, 0.009, 0.009]  # deleted; only read; no more jobs
+    assert set(after_events) == {0.0}
+
+
+def test_a_page_that_took_very_long_causes_a_pause_of_a_second(ended, fake_time):
+    """A process that was stopped for an hour does not pause for nine hours."""
+    fake_time.read_seconds = 3600.0
+    ended("old")
+    prune(ended=30 * DAY)
+    assert fake_time.sleeps[0] == 1
+
+
+# The sweep
 
 
 def test_without_the_setting_the_sweep_deletes_nothing(ended):
@@ -177,13 +228,33 @@ def test_the_sweep_deletes_what_the_setting_says(ended, settings, monkeypatch):
 
 def test_the_sweep_goes_on_where_the_last_one_stopped(ended, settings, monkeypatch):
     set_retention(settings, {"*": {"ended": 30 * DAY}})
-    monkeypatch.setattr(retention, "BATCH_JOBS", 1)
+    monkeypatch.setattr(retention, "PAGE", 1)
     first, second = ended("k1"), ended("k2")
     assert retention.step("default", seconds=0)["pruned"] == 1
     assert RetentionCursor.objects.get().job_id == first
     assert retention.step("default", seconds=0)["pruned"] == 1
     assert RetentionCursor.objects.get().job_id == second
     assert keys() == []
+
+
+def test_a_step_ends_after_a_hundredth_of_a_second(ended, settings, monkeypatch, fake_time):
+    set_retention(settings, {"*": {"ended": 30 * DAY}})
+    monkeypatch.setattr(retention, "PAGE", 1)
+    fake_time.delete_seconds = 0.004
+    last = [ended(f"k{number}") for number in range(4)][2]
+    assert retention.step("default")["pruned"] == 3
+    assert RetentionCursor.objects.get().job_id == last
+    assert fake_time.sleeps == []  # the pool process is free during the pause
+
+
+def test_a_step_reads_a_page_also_if_that_takes_longer_than_a_step(ended, settings, monkeypatch, fake_time):
+    set_retention(settings, {"*": {"ended": 30 * DAY}})
+    monkeypatch.setattr(retention, "PAGE", 1)
+    fake_time.read_seconds = 60.0
+    ended("k1")
+    ended("k2")
+    assert retention.step("default")["pruned"] == 1
+    assert retention.step("default")["pruned"] == 1
 
 
 @pytest.fixture
@@ -194,9 +265,12 @@ def sent_steps(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return options
 
 
-def test_further_steps_are_tasks_with_pauses_between_until_the_pass_ends(ended, settings, monkeypatch, sent_steps):
+def test_further_steps_are_tasks_with_pauses_between_until_the_pass_ends(
+    ended, settings, monkeypatch, sent_steps, fake_time
+):
+    fake_time.read_seconds = 0.005
     set_retention(settings, {"*": {"ended": 30 * DAY}})
-    monkeypatch.setattr(retention, "BATCH_JOBS", 1)
+    monkeypatch.setattr(retention, "PAGE", 1)
     monkeypatch.setattr(retention.step, "__defaults__", (0,))
     for number in range(3):
         ended(f"k{number}")
@@ -208,7 +282,9 @@ def test_further_steps_are_tasks_with_pauses_between_until_the_pass_ends(ended, 
         tasks.prune(*sent_steps[steps]["args"])
         steps += 1
     assert keys() == []
-    assert all(step["countdown"] > 0 for step in sent_steps[1:])
+    of_jobs, of_events = sent_steps[1:4], sent_steps[4:]  # the last page of jobs has none
+    assert [round(step["countdown"], 6) for step in of_jobs] == [0.045] * 3
+    assert all(step["countdown"] == 0 for step in of_events)
 
 
 def test_no_step_follows_after_the_time_of_the_next_sweep(ended, settings, monkeypatch, db_clock, sent_steps):

@@ -1,10 +1,12 @@
 """The example project's settings with the database and Redis of a benchmark.
 
-BENCH_DELAYTASKS   delaytasks settings to override, as JSON: {"BUCKETS": 1}
+BENCH_DELAYTASKS       delaytasks settings to override, as JSON: {"BUCKETS": 1}
+BENCH_RETENTION_DAYS   how long ended jobs of all topics are kept
 """
 
 import json
 import os
+from datetime import timedelta
 
 SQLITE = os.environ.get("BENCH_DATABASE") == "sqlite"
 os.environ["DATABASE_URL"] = (
@@ -22,3 +24,5 @@ INSTALLED_APPS = [*PROJECT_APPS, "benchmarks.contestants.ours"]
 if not SQLITE:  # as docs/howto/deploy.md recommends without a pooler
     DATABASES["default"].setdefault("OPTIONS", {})["prepare_threshold"] = 1  # noqa: F405
 DELAYTASKS = PROJECT_DELAYTASKS | json.loads(os.environ.get("BENCH_DELAYTASKS") or "{}")
+if os.environ.get("BENCH_RETENTION_DAYS"):
+    DELAYTASKS["RETENTION"] = {"*": {"ended": timedelta(days=int(os.environ["BENCH_RETENTION_DAYS"]))}}
