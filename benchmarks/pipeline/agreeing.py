@@ -48,7 +48,9 @@ def _hour(row: dict[str, Any]) -> tuple[str, int]:
     return row["topic"], round(row["hour_at"].timestamp() * 1000)
 
 
-def truncate(ms: int | None) -> int | None:
-    """Truncate to three digits."""
-    unit = 10 ** max(len(str(ms)) - 3, 0)
-    return None if ms is None else ms - ms % unit
+def truncate(ms: float | None) -> int | None:
+    """Truncate to three digits. Spark's percentiles are floats without decimals."""
+    if ms is None:
+        return None
+    unit = 10 ** max(len(str(int(ms))) - 3, 0)
+    return int(ms) - int(ms) % unit
