@@ -1,7 +1,5 @@
 """The jobs whose handler is running in this context, so that a handler can schedule its own key again."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
 
@@ -26,14 +24,17 @@ class Running(Protocol):
 _running: ContextVar[tuple[Any, ...]] = ContextVar("delaytasks_running", default=())
 
 
-@contextmanager
-def running_jobs(*jobs: Running) -> Iterator[None]:
+class running_jobs:
     """Mark these jobs as running inside the block."""
-    token = _running.set(jobs)
-    try:
-        yield
-    finally:
-        _running.reset(token)
+
+    def __init__(self, *jobs: Running) -> None:
+        self.jobs = jobs
+
+    def __enter__(self) -> None:
+        self.token = _running.set(self.jobs)
+
+    def __exit__(self, *error: object) -> None:
+        _running.reset(self.token)
 
 
 def finish_own(using: str, topic: str, key: str) -> bool:

@@ -14,38 +14,38 @@ from . import ttr
 
 logger = logging.getLogger("delaytasks")
 CANCEL_SECONDS = 2
-_running = threading.local()  # .inside: this thread is inside isolated()
+_running = threading.local()  # .pid: this process, while this thread is inside isolated(); otherwise None
 _parent_connections: list[Any] = []  # connections that a forked child inherited: it neither uses nor closes them
 
 
 @contextmanager
 def isolated(ttr_ms: int) -> Iterator[None]:
-    """Limit the block, which calls code of the project, to a TTR, and clean up: no transaction or forked child remains.
+    """Limit the block, which calls code of the project, to a TTR, and clean up after it.
+
+    A transaction that the block has begun in this thread and left open is rolled back, as the next job in this thread
+    would write into it. A process that is forked inside the block ends when it reaches the end of the block.
 
     Raises TTRExceeded or TransactionLeftOpen, with this thread's connections closed.
     """
-    try:
-        with no_open_transaction(), ttr.limit(ttr_ms), ending_children():
-            yield
-    except TTRExceeded:
-        close_connections()
-        raise
-
-
-@contextmanager
-def no_open_transaction() -> Iterator[None]:
-    """Raise TransactionLeftOpen if the block leaves a transaction open that it began in this thread.
-
-    Before it raises, it closes this thread's connections, which rolls the transaction back and frees its locks.
-    Otherwise the next job in this thread would write into a transaction that is never committed.
-    """
     before = [(connection, len(connection.atomic_blocks)) for connection in connections.all(initialized_only=True)]
+    outer, _running.pid = getattr(_running, "pid", None), os.getpid()
     try:
-        yield
-    except BaseException:
-        if _open_aliases(before):
+        with ttr.limit(ttr_ms):
+            try:
+                yield
+            except BaseException as error:
+                if os.getpid() != _running.pid:
+                    _exit_child(error)
+                raise
+            finally:
+                if os.getpid() != _running.pid:
+                    os._exit(0)
+    except BaseException as error:
+        if isinstance(error, TTRExceeded) or _open_aliases(before):
             close_connections()
         raise
+    finally:
+        _running.pid = outer
     if aliases := _open_aliases(before):
         close_connections()
         raise TransactionLeftOpen(f"The handler left a transaction open on {', '.join(aliases)}; it was rolled back.")
@@ -77,22 +77,6 @@ def _in_raw_transaction(connection: Any) -> bool:
     return bool(getattr(raw, "in_transaction", False))
 
 
-@contextmanager
-def ending_children() -> Iterator[None]:
-    """End a process that is forked inside the block when it reaches the end of the block; only the parent continues."""
-    pid, before, _running.inside = os.getpid(), getattr(_running, "inside", False), True
-    try:
-        yield
-    except BaseException as error:
-        if os.getpid() != pid:
-            _exit_child(error)
-        raise
-    finally:
-        if os.getpid() != pid:
-            os._exit(0)
-        _running.inside = before
-
-
 def _exit_child(error: BaseException) -> None:
     """Exit from a forked child without Python's shutdown, which would flush and close files of the parent."""
     if isinstance(error, SystemExit) and isinstance(error.code, int | None):
@@ -108,7 +92,7 @@ def _detach_connections() -> None:
     The child can then neither use the parent's session on the server nor keep it open. A query of the child raises
     inside the handler's transaction; outside a transaction the child opens a connection of its own.
     """
-    if not getattr(_running, "inside", False):
+    if getattr(_running, "pid", None) is None:
         return
     for connection in connections.all(initialized_only=True):
         if connection.connection is None:

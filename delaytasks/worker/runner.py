@@ -259,7 +259,7 @@ class Run:
         """Run the reserved jobs, as many as can be claimed before the reservation ends."""
         began, before = time.monotonic(), self.ran
         try:
-            with ttr.keeping_watchdog():
+            with ttr.keeping_armed():
                 if self.handler.batch or self.handler.one_commit:
                     self.run_groups()
                 else:

@@ -22,11 +22,14 @@ SLACK_SECONDS = 1.0  # the watchdog may fire up to twice this time late, so that
 
 _enforced = False
 _watched = False
-_stays_armed = False  # inside keeping_watchdog()
-_watched_until = 0.0  # by time.monotonic(); 0: not armed
 _grace_seconds = 5.0
 _before_interrupt: Callable[[], None] | None = None
-_armed = False
+_stays_armed = False  # inside keeping_armed()
+_armed = False  # inside limit()
+_deadline = 0.0  # when the current limit ends; this and the next two are times of time.monotonic(), 0: not armed
+_timer_until = 0.0
+_watched_until = 0.0
+_former_handler: list[Any] = []  # the handler of SIGALRM that ours has replaced; empty while ours is not installed
 
 
 def enforce(*, watchdog: bool, grace_seconds: float, before_interrupt: Callable[[], None] | None = None) -> None:
@@ -40,24 +43,62 @@ def enforce(*, watchdog: bool, grace_seconds: float, before_interrupt: Callable[
 
 
 def _interrupt(signum: int, frame: Any) -> None:
-    if _armed:
-        if _before_interrupt:
-            _before_interrupt()
-        raise TTRExceeded("The handler ran longer than its TTR and was interrupted.")
+    if not _armed:
+        return
+    if (remaining := _deadline - time.monotonic()) > 0:  # the timer was set for an earlier handler
+        _set_timer(remaining)
+        return
+    if _before_interrupt:
+        _before_interrupt()
+    raise TTRExceeded("The handler ran longer than its TTR and was interrupted.")
 
 
-def _start_timer(seconds: float) -> None:
-    # The signal is repeated, because Python swallows an exception that is raised inside a __del__.
-    signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001), _grace_seconds / 2)
+def _start(seconds: float) -> None:
+    """Let the current limit end after `seconds`. A timer that fires earlier is kept: _interrupt() sets it anew."""
+    global _deadline
+    now = time.monotonic()
+    _deadline = now + seconds
+    if not now < _timer_until <= _deadline:
+        _set_timer(seconds)
     if _watched and sys.__stderr__ is not None:
         _arm_watchdog(seconds + _grace_seconds, sys.__stderr__)
+
+
+def _set_timer(seconds: float) -> None:
+    global _timer_until
+    seconds = max(seconds, 0.001)
+    _timer_until = time.monotonic() + seconds
+    # The signal is repeated, because Python swallows an exception that is raised inside a __del__.
+    signal.setitimer(signal.ITIMER_REAL, seconds, _repeat_seconds())
+
+
+def _repeat_seconds() -> float:
+    return _grace_seconds / 2
+
+
+def _install() -> None:
+    if not _former_handler:
+        _former_handler.append(signal.signal(signal.SIGALRM, _interrupt))
+
+
+def _stop() -> None:
+    """Stop the timer and the watchdog and restore the former handler of SIGALRM, unless all are kept armed."""
+    global _timer_until
+    if not _stays_armed:
+        _disarm_watchdog()
+    elif signal.getitimer(signal.ITIMER_REAL)[1] == _repeat_seconds():
+        return  # neither signal.alarm() nor signal.setitimer() was called by the project's code
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    _timer_until = 0.0
+    while _former_handler:
+        signal.signal(signal.SIGALRM, _former_handler.pop())
 
 
 def _arm_watchdog(seconds: float, file: TextIO) -> None:
     """Arm the watchdog to fire after `seconds`, unless it is already armed to fire then or a little later.
 
     Arming starts a thread. To arm less often, the watchdog may fire up to 2 × SLACK_SECONDS late inside
-    keeping_watchdog().
+    keeping_armed().
     """
     global _watched_until
     now, slack = time.monotonic(), SLACK_SECONDS if _stays_armed else 0.0
@@ -74,8 +115,8 @@ def _disarm_watchdog() -> None:
 
 
 @contextmanager
-def keeping_watchdog() -> Iterator[None]:
-    """Keep the watchdog armed inside the block, so that hundreds of quick handlers arm it only once."""
+def keeping_armed() -> Iterator[None]:
+    """Keep timer and watchdog armed inside the block, so that hundreds of quick handlers arm them only once."""
     global _stays_armed
     if _stays_armed or threading.current_thread() is not threading.main_thread():
         yield
@@ -85,7 +126,7 @@ def keeping_watchdog() -> Iterator[None]:
         yield
     finally:
         _stays_armed = False
-        _disarm_watchdog()
+        _stop()
 
 
 def _reset_in_child() -> None:
@@ -93,9 +134,9 @@ def _reset_in_child() -> None:
 
     A child has neither the timer nor the watchdog's thread of its parent, and would wait for that thread forever.
     """
-    global _enforced, _watched, _armed, _stays_armed, _watched_until
+    global _enforced, _watched, _armed, _stays_armed, _timer_until, _watched_until
     _enforced = _watched = _armed = _stays_armed = False
-    _watched_until = 0.0
+    _timer_until = _watched_until = 0.0
 
 
 os.register_at_fork(after_in_child=_reset_in_child)
@@ -104,7 +145,7 @@ os.register_at_fork(after_in_child=_reset_in_child)
 def rearm(ms: int) -> None:
     """Restart the current limit for a renewed lease: it now ends after `ms`. No effect without a current limit."""
     if _armed and threading.current_thread() is threading.main_thread():
-        _start_timer(ms / 1000)
+        _start(ms / 1000)
 
 
 @contextmanager
@@ -117,17 +158,14 @@ def limit(ms: int) -> Iterator[None]:
     if _armed or not _enforced or threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGALRM, _interrupt)
+    _install()
     try:
         _armed = True
-        _start_timer(ms / 1000)
+        _start(ms / 1000)
         yield
     finally:
         try:
             _armed = False
-            signal.setitimer(signal.ITIMER_REAL, 0)
-        finally:  # the interrupt may come during the line above
+        finally:  # the interrupt may come before the line above
             _armed = False
-            if not _stays_armed:
-                _disarm_watchdog()
-            signal.signal(signal.SIGALRM, before)
+            _stop()

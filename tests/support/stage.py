@@ -107,6 +107,8 @@ def ttr_state(monkeypatch: pytest.MonkeyPatch) -> None:
         "_before_interrupt",
         "_armed",
         "_stays_armed",
+        "_deadline",
+        "_timer_until",
         "_watched_until",
     ):
         monkeypatch.setattr(ttr, name, getattr(ttr, name))

@@ -47,10 +47,14 @@ def wait_forever() -> None:
     threading.Event().wait(FOREVER_SECONDS)
 
 
-def spin_forever() -> None:
-    end = time.monotonic() + FOREVER_SECONDS
+def spin(seconds: float) -> None:
+    end = time.monotonic() + seconds
     while time.monotonic() < end:
         pass
+
+
+def spin_forever() -> None:
+    spin(FOREVER_SECONDS)
 
 
 def in_a_thread(call: Callable[[], Any]) -> Any:
@@ -185,8 +189,9 @@ def test_a_swallowed_interrupt_is_repeated(ttr_state: None) -> None:
 
 
 def test_a_renewed_lease_restarts_the_limit(enforced: None) -> None:
-    with ttr.limit(1_000):
+    with ttr.limit(20):
         ttr.rearm(60_000)
+        spin(0.06)
         assert signal.getitimer(signal.ITIMER_REAL)[0] > 59
 
 
@@ -322,11 +327,81 @@ def test_a_process_whose_handler_ignores_the_interrupt_ends_with_a_traceback(han
     assert seconds < 10
 
 
-# One watchdog for many
+# One timer and one watchdog for many
+
+
+@pytest.fixture
+def timers(enforced: None, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The times in seconds for which the timer was set; 0: it was stopped."""
+    times: list[float] = []
+    setitimer = signal.setitimer
+
+    def record(which: int, seconds: float, interval: float = 0.0) -> Any:
+        times.append(round(seconds, 3))
+        return setitimer(which, seconds, interval)
+
+    monkeypatch.setattr(signal, "setitimer", record)
+    return times
+
+
+def test_the_timer_is_set_once_for_hundreds_of_quick_handlers(timers: list[float]) -> None:
+    with ttr.keeping_armed():
+        for _ in range(300):
+            with ttr.limit(60_000):
+                pass
+    assert timers == [60, 0]
+
+
+def test_a_handler_with_a_shorter_ttr_sets_the_timer_anew(timers: list[float]) -> None:
+    with ttr.keeping_armed():
+        with ttr.limit(60_000):
+            pass
+        with pytest.raises(TTRExceeded), ttr.limit(20):
+            wait_forever()
+    assert timers == [60, 0.02, 0]
+
+
+def test_a_handler_is_not_interrupted_by_the_timer_of_an_earlier_one(enforced: None) -> None:
+    with ttr.keeping_armed():
+        with ttr.limit(20):
+            pass
+        with ttr.limit(60_000):
+            spin(0.06)
+        with ttr.limit(20):
+            pass
+        spin(0.06)  # between two handlers
+        with pytest.raises(TTRExceeded), ttr.limit(40):
+            wait_forever()
+
+
+def test_a_handler_that_uses_the_timer_itself_leaves_the_next_one_limited(enforced: None) -> None:
+    """A handler that calls signal.alarm() stops our timer and replaces our signal handler."""
+    received: list[int] = []
+    with ttr.keeping_armed():
+        with ttr.limit(60_000):
+            signal.signal(signal.SIGALRM, lambda number, frame: received.append(number))
+            signal.setitimer(signal.ITIMER_REAL, 0.02)
+        spin(0.06)
+        with pytest.raises(TTRExceeded), ttr.limit(20):
+            wait_forever()
+    assert received == []
+
+
+def test_an_interrupt_between_two_of_many_handlers_leaves_nothing_armed(enforced: None) -> None:
+    interrupted = 0
+    with ttr.keeping_armed():
+        for microseconds in range(800, 1200, 2):
+            try:
+                with ttr.limit(1):
+                    spin(microseconds / 1_000_000)
+            except TTRExceeded:
+                interrupted += 1
+            assert not ttr._armed
+    assert interrupted
 
 
 def test_the_watchdog_is_armed_once_for_hundreds_of_quick_handlers(watchdog: list[tuple]) -> None:
-    with ttr.keeping_watchdog():
+    with ttr.keeping_armed():
         for remaining_ms in range(60_000, 59_700, -1):
             with ttr.limit(remaining_ms):
                 pass
@@ -335,7 +410,7 @@ def test_the_watchdog_is_armed_once_for_hundreds_of_quick_handlers(watchdog: lis
 
 
 def test_the_watchdog_is_armed_again_for_a_handler_with_another_ttr(watchdog: list[tuple]) -> None:
-    with ttr.keeping_watchdog():
+    with ttr.keeping_armed():
         for seconds in (60, 5, 60):
             with ttr.limit(seconds * 1000):
                 pass
@@ -343,7 +418,7 @@ def test_the_watchdog_is_armed_again_for_a_handler_with_another_ttr(watchdog: li
 
 
 def test_a_renewed_lease_arms_the_watchdog_for_longer(watchdog: list[tuple]) -> None:
-    with ttr.keeping_watchdog(), ttr.limit(5_000):
+    with ttr.keeping_armed(), ttr.limit(5_000):
         ttr.rearm(60_000)
     assert [round(call[1]) for call in watchdog if call[0] == "arm"] == [8, 63]
 
@@ -352,7 +427,7 @@ def test_another_thread_does_not_use_the_watchdog(watchdog: list[tuple]) -> None
     """Of two overlapping threads the second one would leave it armed forever."""
 
     def work() -> None:
-        with ttr.keeping_watchdog():
+        with ttr.keeping_armed():
             assert not ttr._stays_armed
 
     assert in_a_thread(work) is None
