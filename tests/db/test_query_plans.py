@@ -6,10 +6,12 @@ from collections.abc import Iterator
 import pytest
 from django.db import connection
 
+import delaytasks
 from delaytasks import clock
 from delaytasks.db import counts, dialects, groups, lookups, pagination, retention, transitions
 from delaytasks.db.scans import JobFilter
 from delaytasks.maintenance import loads
+from delaytasks.models import Job
 from delaytasks.states import State
 
 from ..support.query_plans import Plan, explain, plans_of
@@ -233,10 +235,26 @@ def test_a_claim_changes_no_index(table):
     with connection.cursor() as cursor:
         cursor.execute("SELECT indexdef FROM pg_indexes WHERE tablename = 'delaytasks_job'")
         definitions = " ".join(row[0] for row in cursor.fetchall())
-        cursor.execute("SELECT reloptions FROM pg_class WHERE relname = 'delaytasks_job'")
-        options = cursor.fetchone()[0]
     assert not any(column in definitions for column in ("attempt", "reserved_at", "lease_until", "worker"))
-    assert "fillfactor=80" in options
+
+
+def test_the_claims_of_a_group_are_heap_only(table):
+    """Although its jobs fill whole pages: each page has room for a second version of its rows."""
+    delaytasks.schedule_many({"topic": "order.close", "key": f"fresh-{n}", "delay": 0} for n in range(400))
+    ids = list(Job.objects.filter(key__startswith="fresh-").values_list("id", flat=True))
+
+    def updates():
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_xact_user_tables WHERE relname = 'delaytasks_job'"
+            )
+            return cursor.fetchone()
+
+    before = updates()
+    claimed = transitions.claim("default", "order.close", ids, "celery@worker-12.example.com/12345", grouped=True)
+    after = updates()
+    assert len(claimed) == after[0] - before[0] == 400
+    assert after[1] - before[1] >= 390  # the first page had other rows
 
 
 def test_the_retention_reads_a_page_of_jobs_by_their_ids(table):
