@@ -219,7 +219,7 @@ class Load:
         source_name = source.root if query == "" else "The query's result"
         staged = staging.write_chunks(self.lake, self.folder, rows, terms, parsed_limits, spread_ms, source_name)
         if (expected := files.rows_of(source)) is not None:
-            row_counts.compare(expected, staged["read"], source.root)
+            row_counts.compare(expected, staged["read"], source.root, "Nothing was loaded.")
         self.document = {"asked": self.request, "stamp": uuid4().hex, "began_ms": now_ms, **staged}
         self.check_lock()
         self.lake.publish(f"{self.folder}/run.json", self.document)

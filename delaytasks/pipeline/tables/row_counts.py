@@ -41,17 +41,16 @@ def write(
         observed = observed.sortWithinPartitions(*by, *order)
     observed.write.format(kind).options(**options or {}).mode(mode).partitionBy(*by).save(lake.uri(name))
     rows = int(observation.get.get("rows") or 0)
-    compare(rows, count_written(lake, name, kind) - rows_before, lake.path(name))
+    compare(rows, count_written(lake, name, kind) - rows_before, lake.path(name), "They were not published.")
     return rows
 
 
-def compare(expected: int, found: int, path: str) -> None:
-    """Compare two counts. Raises RowsLost if they differ."""
+def compare(expected: int, found: int, path: str, outcome: str) -> None:
+    """Compare two counts. Raises RowsLost if they differ. outcome: a sentence about what was not done."""
     if expected != found:
         raise RowsLost(
-            f"Only {found} of {expected} rows can be read in {path}. They were not published. Every executor must "
-            "reach this path: mount the same folder on every host, then run this again. If it is mounted everywhere, "
-            "check the disk."
+            f"Only {found} of {expected} rows can be read in {path}. {outcome} Every executor must reach this path: "
+            "mount the same folder on every host, then run this again. If it is mounted everywhere, check the disk."
         )
 
 
