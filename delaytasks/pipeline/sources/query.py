@@ -1,6 +1,7 @@
 """Copy the result of a query on the jobs' own database into the lake. One statement gives a consistent result."""
 
 import importlib
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -10,12 +11,14 @@ import pyarrow
 from pyarrow import parquet
 
 from ..config import BadSettings
+from ..spark import full_disk
 from ..spark.progress import report_progress
 from ..tables.lake import Lake
 from .arrow import BATCH_OPTIONS
 from .database import WAIT_SECONDS, Database, DatabaseUnavailable
 
 BATCH_ROWS = 50_000
+REFUSAL = re.compile(r"\bERROR:\s+(?!canceling)(.+)")  # PostgreSQL reports a lost connection as FATAL, or without it
 # OIDs of PostgreSQL's types that Arrow and Spark have too: boolean, bigint, smallint, integer, text, real,
 # double precision, char, varchar, date, timestamp, timestamptz. Other types are read as text.
 TYPES = (16, 20, 21, 23, 25, 700, 701, 1042, 1043, 1082, 1114, 1184)
@@ -56,10 +59,12 @@ def _query_postgresql(database: Database, sql: str) -> Iterator[pyarrow.RecordBa
             reader = cursor.fetch_record_batch()
             yield pyarrow.RecordBatch.from_pylist([], schema=reader.schema)
             yield from reader
-    except dbapi.OperationalError as error:
-        raise DatabaseUnavailable(f"{database} does not answer: {error}.") from error
-    except dbapi.Error as error:
-        raise BadSettings(f"The query was refused: {str(error).splitlines()[0]}") from error
+    except (dbapi.Error, OSError, pyarrow.ArrowException) as error:  # the last two while rows are read
+        refused, lost = REFUSAL.search(str(error)), isinstance(error, dbapi.OperationalError | OSError)
+        if full_disk.FULL.search(str(error)) or (lost and not refused):
+            raise DatabaseUnavailable(f"{database} does not answer: {error}.") from error
+        reason = refused[1] if refused else str(error).splitlines()[0]
+        raise BadSettings(f"The query was refused: {reason}.") from error
 
 
 def _columns(database: Database, sql: str) -> list[str]:

@@ -358,6 +358,19 @@ def test_a_query_of_the_jobs_database_is_loaded_and_is_read_only(
     assert Job.objects.count() == 5
 
 
+def test_a_query_that_fails_while_it_runs_is_refused_and_a_lost_server_is_not_answering(
+    database: Database, lake: Lake
+) -> None:
+    for sql, why in (
+        ("SELECT 1 / (n - 3) AS key FROM generate_series(1, 5) AS n", "division by zero"),
+        ("SELECT nextval('delaytasks_job_id_seq') AS key", r"cannot execute nextval\(\) in a read-only transaction"),
+    ):
+        with pytest.raises(BadSettings, match=f"The query was refused: {why}"):
+            query.copy(database, sql, lake, "load/r/asked")
+    with pytest.raises(DatabaseUnavailable, match=r"does not answer: .*terminating connection"):
+        query.copy(database, "SELECT pg_terminate_backend(pg_backend_pid()) AS key", lake, "load/r/asked")
+
+
 @pytest.mark.only_on("sqlite")
 def test_a_query_of_sqlite_creates_no_file_and_reports_a_missing_database(
     database: Database, lake: Lake, tmp_path: Path
