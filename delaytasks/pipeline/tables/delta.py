@@ -94,7 +94,8 @@ class Table:
         schema          all columns; a column that was added in a later version of delaytasks must be nullable
         configuration   Delta properties, for a new table
 
-        Raises LakeError if the table lacks a column that is not nullable: another program must have created it.
+        Raises LakeError if the table lacks a column that is not nullable, or has a column of another type: another
+        program must have created it.
         """
         if self.log is None:
             with translated(self.lake, self.name):
@@ -103,10 +104,13 @@ class Table:
                     partition_by=[self.partition], configuration=configuration,
                 )  # fmt: skip
             return Table(self.lake, self.name, self.partition)
-        existing = {field.name for field in self.log.schema().fields}
-        added = [each for each in Schema.from_json(schema.json()).fields if each.name not in existing]
+        existing = {each.name: each.type for each in self.log.schema().fields}
+        wanted = Schema.from_json(schema.json()).fields
+        added = [each for each in wanted if each.name not in existing]
         if absent := [each.name for each in added if not each.nullable]:
             raise LakeError(foreign_message(self.lake, self.name, f"it has no column {', '.join(absent)}"))
+        if other := [each.name for each in wanted if existing.get(each.name, each.type) != each.type]:
+            raise LakeError(foreign_message(self.lake, self.name, f"it has other types of {', '.join(other)}"))
         return self._changed(lambda log: log.alter.add_columns(added)) if added else self
 
     def commit(

@@ -18,15 +18,16 @@ def translated(lake: Lake, name: str) -> Iterator[None]:
     """Raise LakeError or Busy instead of the exceptions of delta-rs."""
     try:
         yield
-    except CommitFailedError as error:
-        raise Busy(
-            f"Another process changes the table {lake.path(name)}: {error} Each database needs its own lake or alias."
-        ) from error
     except DeltaError as error:
         if "Unsupported" in str(error):
             raise LakeError(
                 f"{lake.path(name)} was changed by another program to a protocol that is not known here: {error}. "
                 "Restore the table from a backup."
+            ) from error
+        if isinstance(error, CommitFailedError):
+            raise Busy(
+                f"Another process changes the table {lake.path(name)}: {error} Each database needs its own lake or "
+                "alias."
             ) from error
         raise LakeError(f"The table {lake.path(name)} is damaged or cannot be read: {error}") from error
 
