@@ -6,6 +6,7 @@ such line, but a traceback on stderr. For the exit codes see exit_codes.py.
 """
 
 import importlib
+import inspect
 import json
 import os
 import sys
@@ -16,7 +17,7 @@ from typing import Any
 
 from pyarrow import ArrowInvalid
 
-from delaytasks.pipeline.config import BadSettings, Settings, from_environment
+from delaytasks.pipeline.config import VARIABLE, BadSettings, Settings, from_environment
 from delaytasks.pipeline.exit_codes import ExitCode
 from delaytasks.pipeline.sources.database import Busy, DatabaseUnavailable, NotAllowed
 
@@ -68,6 +69,10 @@ def run_application(name: str, settings: Settings) -> dict[str, Any]:
     from delaytasks.pipeline.spark import session
 
     module, lake = importlib.import_module(f"delaytasks.pipeline.applications.{name}"), Lake(settings.lake)
+    try:
+        inspect.signature(module.run).bind(None, settings.database, lake, **settings.arguments)
+    except TypeError as error:
+        raise BadSettings(f"{VARIABLE} has wrong arguments for {name}: {error}.") from error
     with (
         full_disk.translate_errors(lake, settings.spark),
         session.session(f"delaytasks {name}", master=settings.master, options=settings.spark) as spark,

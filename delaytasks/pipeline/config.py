@@ -6,6 +6,7 @@ contains the path of the file.
 
 import json
 import os
+import re
 from collections.abc import Mapping, MutableMapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from .sources.database import Database
 
 VARIABLE = "DELAYTASKS_PIPELINE"
 IN_FILE = "@"  # prefix of the variable's value if it is the path of a file
+MASTER = re.compile(r"local(-cluster)?(\[[\d*,\s]+\])?|yarn|(spark|k8s|sc)://.+")
 MAX_BYTES = 100_000  # Linux refuses to start a process with a variable longer than 128 KiB
 
 
@@ -39,6 +41,10 @@ class Settings:
     def __post_init__(self) -> None:
         if self.database.vendor not in ("postgresql", "sqlite"):
             raise BadSettings(f"The pipeline reads PostgreSQL and SQLite, not {self.database.vendor}.")
+        if not MASTER.fullmatch(self.master):
+            raise BadSettings(
+                f"{self.master!r} is no Spark master: use local[*], spark://host:port, yarn, k8s://... or sc://host:port."
+            )
         if self.database.vendor == "sqlite" and not self.master.startswith("local"):
             raise BadSettings(f"SQLite is a file on one machine: {self.master} cannot read it. Use local[*].")
 

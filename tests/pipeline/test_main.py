@@ -52,6 +52,18 @@ def test_long_settings_come_in_a_private_file_that_the_run_removes(tmp_path: Pat
         ('{"database": {"vendor": "sqlite", "name": "x"}, "lake": "/", "colour": 1}', "colour"),
         ('{"database": {"vendor": "oracle", "name": "x"}, "lake": "/"}', "not oracle"),
         ('{"database": {"vendor": "sqlite", "name": "x"}, "lake": "/", "master": "yarn"}', "a file on one machine"),
+        (
+            '{"database": {"vendor": "sqlite", "name": "x"}, "lake": "/", "master": "local[x]"}',
+            "'local[x]' is no Spark m",
+        ),
+        (
+            '{"database": {"vendor": "sqlite", "name": "x"}, "lake": "/", "arguments": {"ahead": 1}}',
+            "wrong arguments for report: got an unexpected keyword argument 'ahead'",
+        ),
+        (
+            '{"database": {"vendor": "sqlite", "name": "x"}, "lake": "/", "arguments": [1]}',
+            "wrong arguments for report",
+        ),
     ],
 )
 def test_bad_settings_are_a_usage_error_with_a_message(expected: str | None, why: str, capsys: Any) -> None:
@@ -73,7 +85,7 @@ def test_unusable_lakes_and_files_are_reported_in_a_sentence(monkeypatch: pytest
         return run.main(["report"], Settings(SHOP, lake).environment()), json.loads(capsys.readouterr().out)["message"]
 
     code, message = answered("foo://x/y")
-    assert (code, message.partition(": ")[0]) == (ExitCode.COULD_NOT_RUN, "The lake cannot be opened")
+    assert (code, message.partition(": ")[0]) == (ExitCode.COULD_NOT_RUN, "foo://x/y cannot be opened")
     assert "foo://x/y" in message
     assert message.endswith("that both Spark and pyarrow support (file:, s3:, gs:, hdfs:).")
     for error, words in {

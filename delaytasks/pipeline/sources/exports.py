@@ -11,12 +11,14 @@ from pyspark.sql.types import DecimalType
 
 from ..rules.rules import Rule
 from ..rules.types import can_read, no_column, type_of
-from ..tables.lake import for_pyarrow, for_spark
+from ..tables.lake import LakeError, for_pyarrow, for_spark, open_uri
 from . import nanoseconds
 
 if TYPE_CHECKING:
     import pyarrow
     from pyarrow import fs
+
+ENDINGS = (".parquet", ".pq")
 
 
 def checked_files(rule: Rule) -> dict[tuple[str, ...], list[str]]:
@@ -56,7 +58,10 @@ def _files(rule: Rule) -> "Iterator[tuple[fs.FileSystem, str, str]]":
             yield from ((local, each, f"file://{each}") for each in _parquet_files(local, path))
         return
     head = re.split(r"[*?\[]", rule.parquet)[0]
-    files, base = fs.FileSystem.from_uri(for_pyarrow(head if head == rule.parquet else head.rpartition("/")[0]))
+    try:
+        files, base = open_uri(for_pyarrow(head if head == rule.parquet else head.rpartition("/")[0]))
+    except LakeError as error:
+        raise rule.bad("parquet", str(error)) from error
     prefix = rule.parquet[: len(rule.parquet) - len(urlsplit(rule.parquet).path) - len(urlsplit(rule.parquet).netloc)]
     for path in _parquet_files(files, base):
         uri = f"{prefix}{path}"
@@ -74,7 +79,7 @@ def _parquet_files(files: "fs.FileSystem", path: str) -> list[str]:
     hidden = re.compile(r"(^|/)[_.]")
     return sorted(
         each.path for each in below
-        if each.type == fs.FileType.File and each.path.endswith(".parquet")
+        if each.type == fs.FileType.File and each.path.lower().endswith(ENDINGS)
         and not hidden.search(each.path.removeprefix(path).lstrip("/"))
     )  # fmt: skip
 

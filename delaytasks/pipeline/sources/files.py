@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from ..config import BadSettings
-from ..tables.lake import Lake
+from ..tables.lake import Lake, LakeError
 from ..transforms.mapping import FILE, MESSAGE, METADATA, PROBLEM, ROW, TEXT
 from . import csv_rows, nanoseconds
 
@@ -54,10 +54,13 @@ def inspect(root: str, *, kind: str = "", encoding: str = "utf-8", delimiter: st
     kind        "csv" or "parquet"; "": chosen by the file names
     delimiter   "": a tab for .tsv files, else a comma
 
-    Raises BadSettings if the input does not exist or is an empty folder, or if its file names do not determine one kind
-    and one delimiter.
+    Raises BadSettings if the input does not exist, is an empty folder or has a URI that cannot be opened, or if its
+    file names do not determine one kind and one delimiter.
     """
-    lake = Lake(root)
+    try:
+        lake = Lake(root)
+    except LakeError as error:
+        raise BadSettings(str(error)) from error
     info = lake.files.get_file_info(lake.base)
     if info.type == fs.FileType.NotFound:
         raise BadSettings(f"{root} does not exist.")

@@ -42,9 +42,9 @@ def for_pyarrow(uri: str) -> str:
     return f"s3:{uri.removeprefix('s3a:')}" if uri.startswith("s3a:") else uri
 
 
-def _open(root: str) -> tuple[fs.FileSystem, str]:
+def open_uri(uri: str) -> tuple[fs.FileSystem, str]:
     """Return the file system of a URI, and the path in it. Raises LakeError."""
-    parts = urlsplit(root)
+    parts = urlsplit(uri)
     if parts.query or parts.password is not None or (parts.scheme == "s3" and parts.username is not None):
         raise LakeError(
             f"The URI {parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path} was given with a password "
@@ -52,11 +52,11 @@ def _open(root: str) -> tuple[fs.FileSystem, str]:
             "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT_URL."
         )
     try:
-        files, base = fs.FileSystem.from_uri(root)
+        files, base = fs.FileSystem.from_uri(uri)
     except (ArrowException, OSError) as error:
         raise LakeError(
-            f"The lake cannot be opened: {error}. Use a folder, or a URI that both Spark and pyarrow support "
-            "(file:, s3:, gs:, hdfs:)."
+            f"{uri} cannot be opened: {error}. Use a path, or a URI that both Spark and pyarrow support (file:, s3:, "
+            "gs:, hdfs:)."
         ) from error
     return files, base
 
@@ -75,7 +75,7 @@ class Lake:
         remote = bool(urlsplit(root).scheme) and not root.startswith("file:")
         self.scheme = urlsplit(root).scheme if remote else "file"
         if remote:
-            self.files, self.base = _open(root)
+            self.files, self.base = open_uri(root)
         else:
             path = unquote(urlsplit(root).path) if root.startswith("file:") else root
             self.files, self.base = fs.LocalFileSystem(), os.path.abspath(path)

@@ -350,13 +350,15 @@ def test_parquet_may_be_a_file_a_folder_or_a_pattern_and_may_be_empty(spark: Any
     wrote(tmp_path / "a.parquet", (1, at("02-01 12:00"), "open"), (2, None, None))
     wrote(tmp_path / "b.parquet", (3, at("02-01 12:00"), "open"))
     wrote(tmp_path / "none.parquet")
+    (tmp_path / "more").mkdir()
+    wrote(tmp_path / "more" / "c.PQ", (4, None, None))
 
     def ids(name: str) -> list[int]:
         found = rule(table=None, parquet=str(tmp_path / name))
         return sorted(row.id for row in business.rows(spark, None, found).collect())  # type: ignore[arg-type]
 
-    assert [ids(name) for name in ("", "a.parquet", "[ab].parquet", "none.parquet")] == [[1, 2, 3], [1, 2], [1, 2, 3],
-                                                                                        []]  # fmt: skip
+    assert [ids(name) for name in ("", "a.parquet", "[ab].parquet", "none.parquet")] == [
+        [1, 2, 3, 4], [1, 2], [1, 2, 3], []]  # fmt: skip
 
 
 def test_parquet_may_have_timestamps_in_nanoseconds(spark: Any, tmp_path: Path) -> None:
