@@ -11,11 +11,14 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from delaytasks.db import dialects
+from delaytasks.management.commands.delaytasks import Command
 from delaytasks.management.subcommands.pipeline import submission
+from delaytasks.management.subcommands.pipeline.command import APPLICATIONS
 from delaytasks.models import Job
 from delaytasks.pipeline import exit_codes
 from delaytasks.pipeline.exit_codes import ExitCode
 from delaytasks.pipeline.sources.database import Database
+from delaytasks.pipeline.tables.lake import Lake
 from delaytasks.states import State
 
 from .conftest import SMALL
@@ -61,7 +64,7 @@ def test_dead_runs_and_bugs_do_not_have_the_exit_code_for_faults(
 
 
 def test_each_application_documents_its_exit_codes(capsys: Any) -> None:
-    for question in ("report", "archive", "audit", "load", "stream", "minutes", "serve"):
+    for question in APPLICATIONS:
         with pytest.raises(SystemExit):
             call_command("delaytasks", "pipeline", question, "--help")
         assert " ".join(exit_codes.HELP.split()) in " ".join(capsys.readouterr().out.split())
@@ -77,6 +80,47 @@ def test_without_a_lake_the_command_asks_for_one(database: Database) -> None:
     with pytest.raises(CommandError, match="--lake FOLDER, or DELAYTASKS") as raised:
         call_command("delaytasks", "pipeline", "report")
     assert raised.value.returncode == 2
+
+
+@pytest.mark.parametrize("application", [*APPLICATIONS, "predict", ""])
+@pytest.mark.parametrize("words", [["--colour", "red"], ["--conf", "spark.x"], ["--lake"], ["more"]])
+def test_wrong_arguments_of_each_application_end_with_the_exit_code_for_bad_input(
+    application: str, words: list[str], capsys: Any
+) -> None:
+    """As from a shell: call_command() raises another exception."""
+    rule = ["--rule", "a.toml"] if application == "audit" else ["a.csv"] if application == "load" else []
+    with pytest.raises(SystemExit) as raised:
+        Command().run_from_argv(["manage.py", "delaytasks", "pipeline", *filter(None, [application]), *rule, *words])
+    assert raised.value.code == ExitCode.BAD_INPUT
+    assert ": error: " in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_the_database_may_be_given_before_and_after_the_application(database: Database, tmp_path: Path) -> None:
+    for words in (["--database", "default", "minutes"], ["minutes", "--database", "default"]):
+        call_command("delaytasks", "pipeline", *words, "--lake", str(tmp_path))
+    with pytest.raises(CommandError, match="invalid choice: 'mars'"):
+        call_command("delaytasks", "pipeline", "minutes", "--database", "mars", "--lake", str(tmp_path))
+
+
+@pytest.mark.parametrize("application", ["minutes", "convert", "optimize"])
+def test_a_lake_that_this_user_may_not_read_is_reported_in_a_sentence(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, application: str
+) -> None:
+    def refuses(*_: Any) -> Any:
+        raise PermissionError(13, "Permission denied", str(tmp_path))
+
+    for name in ("has", "runs"):
+        monkeypatch.setattr(Lake, name, refuses)
+    with pytest.raises(CommandError, match=r"Cannot use a file: .*Permission denied.* give this user perm") as raised:
+        call_command("delaytasks", "pipeline", application, "--lake", str(tmp_path))
+    assert raised.value.returncode == ExitCode.COULD_NOT_RUN
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_an_absent_archive_is_not_optimized(database: Database, tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match=r"nothing to optimize: .*/default has no archive\.json") as raised:
+        call_command("delaytasks", "pipeline", "optimize", "--lake", str(tmp_path))
+    assert raised.value.returncode == ExitCode.COULD_NOT_RUN
 
 
 def test_bad_options_are_usage_errors(tmp_path: Path) -> None:

@@ -5,15 +5,19 @@ import json
 import resource
 import subprocess
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
+from django.core.management import CommandError, call_command
+from pyarrow import parquet
 
 from delaytasks.models import Job
 from delaytasks.pipeline import __main__ as run
 from delaytasks.pipeline.applications import archive
-from delaytasks.pipeline.config import Settings
+from delaytasks.pipeline.config import BadSettings, Settings
 from delaytasks.pipeline.exit_codes import ExitCode
 from delaytasks.pipeline.sources.database import Database
 from delaytasks.pipeline.spark import full_disk, session
@@ -32,8 +36,9 @@ def answer(
     """Run an archive in the tests' session. Return exit code and answer."""
     monkeypatch.setattr(session, "session", lambda *_, **__: contextlib.nullcontext(spark))
 
-    def asked(root: str = lake.root) -> tuple[int, dict[str, Any]]:
-        code = run.main(["archive"], Settings(database, root, "local[2]").environment())
+    def asked(root: str = lake.root, application: str = "archive", **arguments: Any) -> tuple[int, dict[str, Any]]:
+        settings = Settings(database, root, "local[2]", arguments=arguments)
+        code = run.main([application], settings.environment())
         return code, json.loads(capsys.readouterr().out.splitlines()[-1])
 
     return asked
@@ -149,5 +154,43 @@ def test_the_disk_that_is_short_is_named(tmp_path: Path, monkeypatch: pytest.Mon
         f"{lake.root}/x cannot be written (No space left on device). On this host the lake, {lake.root}, has 5,120.0 MB"
     )
     assert sentence('could not extend file "base/1": No space left on device').startswith("The disk of the database ")
-    with pytest.raises(KeyError), full_disk.translate_errors(lake, {}):
-        raise KeyError("another mistake")
+    for mistake in (KeyError("another mistake"), BadSettings("outcome: text = = 'No space left on device'")):
+        with pytest.raises(type(mistake)), full_disk.translate_errors(lake, {}):
+            raise mistake
+
+
+@pytest.mark.parametrize("application", ["report", "audit", "load", "stream", "optimize", "convert"])
+def test_each_application_names_a_full_disk_and_is_completed_later(
+    rows: None, lake: Lake, answer: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    application: str,
+) -> None:  # fmt: skip
+    """The disk fills at the first write of this process: of a document, a page or a table's log."""
+    assert answer()[0] == ExitCode.DONE  # of the archive, which optimize needs
+    (tmp_path / "more.csv").write_text("key,due_at\norder:x,2030-02-01T12:00Z\n")
+    parquet.write_table(pyarrow.table({"id": [1], "at": [datetime(2030, 2, 1, tzinfo=UTC)]}), tmp_path / "x.parquet")
+    rule = {"topic": "topic.0", "parquet": str(tmp_path / "x.parquet"), "key": "concat('order:', id)", "since": "at",
+            "columns": {"id": "bigint", "at": "timestamp"}, "may": ["missing", "orphan"]}  # fmt: skip
+    arguments: dict[str, dict[str, Any]] = {
+        "audit": {"file": "a.toml", "rules": [rule]}, "stream": {"once": True},
+        "load": {"source": str(tmp_path / "more.csv"), "mapping": {"topic": "topic.0"},
+                 "limits": {"topics": {"topic.0": 1000}, "max_delay_seconds": 10**9, "max_body_bytes": 1000}},
+    }  # fmt: skip
+    if application == "convert":
+        lake.publish("archive.json", {"database": lake.document("archive.json", 2)["database"], "runs": []})
+        lake.remove("archive")
+    (tmp_path / "default").symlink_to(lake.root)  # the command adds the database's alias to the lake
+
+    def asked() -> tuple[int, str]:
+        if application not in run.APPLICATIONS:
+            try:
+                call_command("delaytasks", "pipeline", application, "--lake", str(tmp_path))
+            except CommandError as error:
+                return error.returncode, str(error)
+            return ExitCode.DONE, ""
+        code, found = answer(application=application, **arguments.get(application, {}))
+        return code, found.get("message", "")
+
+    with limited(0, 100):
+        code, message = asked()
+    assert (code, "(File too large). On this host the lake, " in message) == (ExitCode.COULD_NOT_RUN, True), message
+    assert asked() == (ExitCode.DONE, "")

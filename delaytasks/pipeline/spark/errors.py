@@ -23,6 +23,9 @@ CAUSES = {  # pattern in Spark's message -> sentence
         "{}: it took more than 10 seconds to start. The machine is probably busy. Run this again.",
     r"Python in worker has different version:? \S+ than that in driver:? \S+?(?=,|\s|$)":
         "{}. Use the same version of Python on every host, or set the environment variable PYSPARK_PYTHON to its path.",
+    r"No module named '[\w.]+'|\[PACKAGE_NOT_INSTALLED\] [^;\n]+":
+        "Python on an executor lacks a package: {}. Install delaytasks[pipeline] there on every host, or set the "
+        "environment variable PYSPARK_PYTHON to the path of a Python that has it.",
     r"Unknown time-zone ID: \S+":
         "Java on an executor does not know a zone: {}. Install the same version of Java on every host.",
     r"No space left on device|Read-only file system|Mkdirs failed to create \S+|\S+ \(Permission denied\)"

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 
+from ..config import BadSettings
 from ..tables.lake import Lake
 
 # The operating system's messages for a full disk, a quota and a file size limit. Java, Python, pyarrow and delta-rs all
@@ -27,9 +28,13 @@ def translate_errors(lake: Lake, options: Mapping[str, str]) -> Iterator[None]:
     """Raise DiskFull instead of any exception of the block whose message says that a disk is full.
 
     options   the site's Spark options
+
+    BadSettings is not replaced: its message may contain such words of an expression.
     """
     try:
         yield
+    except BadSettings:
+        raise
     except Exception as error:
         if found := FULL.search(str(error)):
             raise DiskFull(_sentence(str(error), found.group(), lake, _temporary_folder(options))) from error

@@ -3,6 +3,7 @@
 import argparse
 
 from django.core.management.base import CommandParser
+from django.db import connections
 
 from ....pipeline import exit_codes
 from .. import arguments
@@ -30,7 +31,10 @@ def _arguments(parser: CommandParser) -> None:
         sub.add_argument(
             "--submit", action="store_true", help="start with spark-submit (from SPARK_HOME or pyspark), in client mode"
         )
-        # No default here: it would override a --json that comes before APPLICATION.
+        # No defaults here: they would override a --json or --database that comes before APPLICATION.
+        sub.add_argument(
+            "--database", choices=tuple(connections), default=argparse.SUPPRESS, help="database alias of the jobs"
+        )
         sub.add_argument(
             "--json",
             action="store_true",

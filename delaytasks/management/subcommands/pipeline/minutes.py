@@ -38,6 +38,7 @@ def _run(options: Options, using: str) -> Answer:
     if importlib.util.find_spec("pyarrow") is None:
         raise ImproperlyConfigured(MISSING)
     from ....pipeline.applications import minutes
+    from ....pipeline.spark import errors
     from ....pipeline.tables import lake
 
     now_ms = int(time.time() * 1000)
@@ -47,6 +48,8 @@ def _run(options: Options, using: str) -> Answer:
         published_ms = minutes.published_ms(lake.Lake(root))
     except lake.LakeError as error:
         raise CommandError(str(error), returncode=ExitCode.COULD_NOT_RUN) from error
+    except OSError as error:
+        raise CommandError(errors.file_error_message(error), returncode=ExitCode.COULD_NOT_RUN) from error
     rows = [[_clock(each["minute_ms"]), each["topic"], *(_cell(each[name]) for name in COLUMNS.values())]
             for each in records]  # fmt: skip
     text = table(["minute (UTC)", "topic", *COLUMNS], rows, right=[*COLUMNS]) if rows else "No events."

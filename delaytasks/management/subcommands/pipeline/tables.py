@@ -21,14 +21,21 @@ def _run(name: str, options: Options, using: str) -> dict[str, Any]:
     root = folder(options, using)
     if any(importlib.util.find_spec(name) is None for name in ("pyspark", "pyarrow", "deltalake")):
         raise ImproperlyConfigured(MISSING)
+    from pyarrow import ArrowException
+
     from ....pipeline.sources.database import Busy, Database, DatabaseUnavailable, NotAllowed
+    from ....pipeline.spark import errors, full_disk
     from ....pipeline.tables.lake import Lake, LakeError
 
     application = importlib.import_module(f"delaytasks.pipeline.applications.{name}")
     try:
-        answer: dict[str, Any] = application.run(Database(**database_of(using)), Lake(root))
-    except (Busy, DatabaseUnavailable, NotAllowed, LakeError) as error:
+        lake = Lake(root)
+        with full_disk.translate_errors(lake, {}):
+            answer: dict[str, Any] = application.run(Database(**database_of(using)), lake)
+    except (Busy, DatabaseUnavailable, full_disk.DiskFull, NotAllowed, LakeError) as error:
         raise CommandError(str(error), returncode=ExitCode.COULD_NOT_RUN) from error
+    except (OSError, ArrowException) as error:
+        raise CommandError(errors.file_error_message(error), returncode=ExitCode.COULD_NOT_RUN) from error
     return answer
 
 
