@@ -35,7 +35,8 @@ COLUMNS_QUERY = {
     "sqlite": "SELECT name, lower(type) FROM pragma_table_info({})",
 }
 NESTED = re.compile(r"(json|jsonb|xml|hstore|.*\[\]|.* composite)")  # stored types that `carry` cannot use
-ROW_ERROR = re.compile(r"\[(?:CAST_INVALID_INPUT|CAST_OVERFLOW|DIVIDE_BY_ZERO|ARITHMETIC_OVERFLOW)[^]]*\] ([^\n]+)")
+# An error with a SQLSTATE of the class "data exception", or of raise_error().
+ROW_ERROR = re.compile(r"\[[A-Z_.]+\] ([^\n]+) SQLSTATE: (?:22\w{3}|P0001)")
 
 
 def validate(spark: SparkSession, rule: Rule) -> None:
@@ -87,7 +88,7 @@ def message_of(error: Exception) -> str:
 def translate(rule: Rule, error: Exception) -> Exception:
     """Return a BadRule if an expression failed on a row, else the error itself."""
     found = ROW_ERROR.search(str(error))
-    reason = found[1].split(" SQLSTATE")[0].split(". ")[0] if found else ""
+    reason = found[1].split(". ")[0].rstrip(".") if found else ""
     return (
         rule.bad("key, since, delay, when, holds, outcome", f"an expression fails on a row: {reason}.")
         if found

@@ -163,9 +163,13 @@ class Mapper:
         return F.expr(text)
 
     def _type_of(self, part: str, text: str, expression: str = "") -> DataType:
-        """Return the type of an expression. expression: what Spark evaluates instead of `text`, if it is given."""
+        """Return the type of an expression. expression: what Spark evaluates instead of `text`, if it is given.
+
+        It is selected beside a column and within a function, so that Spark refuses aggregates and generators.
+        """
+        value = F.coalesce(F.expr(expression or text))
         try:
-            return self.frame.select(F.expr(expression or text).alias("it")).schema["it"].dataType
+            return self.frame.select(FILE, value.alias("it")).schema["it"].dataType
         except (AnalysisException, ParseException) as error:
             raise BadSettings(self._error_message(part, text, error)) from error
 

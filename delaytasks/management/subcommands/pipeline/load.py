@@ -3,6 +3,7 @@
 import argparse
 import sys
 import tomllib
+from datetime import date, time
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -111,9 +112,15 @@ def mapping_of(options: Options) -> dict[str, Any]:
 
 def _from_file(path: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(Path(path).read_text())
+        mapping = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise CommandError(f"Cannot read the mapping {path}: {error}.", returncode=arguments.USAGE) from error
+    body = mapping.get("body")
+    for name, value in {**mapping, **(body if isinstance(body, dict) else {})}.items():
+        if isinstance(value, date | time):
+            message = f"{path}, {name}: {value} must be in quotes, as an expression."
+            raise CommandError(message, returncode=arguments.USAGE)
+    return mapping
 
 
 def known_topics(using: str) -> dict[str, int]:
