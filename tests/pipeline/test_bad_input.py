@@ -1,0 +1,249 @@
+"""Bad input of each kind: the exit code, a sentence that says what is wrong, and nothing is published."""
+
+import contextlib
+import json
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+from deltalake import DeltaTable, Schema
+from pyarrow import parquet
+
+from delaytasks.models import Job
+from delaytasks.pipeline import __main__ as run
+from delaytasks.pipeline import schemas
+from delaytasks.pipeline.applications import archive, audit
+from delaytasks.pipeline.config import Settings
+from delaytasks.pipeline.exit_codes import ExitCode
+from delaytasks.pipeline.sources import files
+from delaytasks.pipeline.sources.database import Database
+from delaytasks.pipeline.spark import session
+from delaytasks.pipeline.tables import archives
+from delaytasks.pipeline.tables.lake import Lake
+from delaytasks.pipeline.transforms import dimensions
+
+from .conftest import at
+
+pytestmark = pytest.mark.only_on("sqlite")  # what is wrong is in files and expressions
+Asked = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def ask(spark: Any, database: Database, lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Asked:
+    """Run an application in the tests' session. Return the exit code and the message."""
+    monkeypatch.setattr(session, "session", lambda *_, **__: contextlib.nullcontext(spark))
+
+    def asked(application: str, **arguments: Any) -> tuple[int, str]:
+        settings = Settings(database, lake.root, "local[2]", arguments=arguments)
+        code = run.main([application], settings.environment())
+        answer = json.loads(capsys.readouterr().out.splitlines()[-1])
+        return code, answer.get("message") or answer.get("refused", "")
+
+    return asked
+
+
+# Tables
+
+LOG = f"{archives.JOBS}/_delta_log"
+FIRST = f"{LOG}/{0:020}.json"
+
+
+def reader_version(lake: Lake) -> None:
+    log = Path(lake.path(FIRST))
+    log.write_text(re.sub(r'"minReaderVersion":\d+', '"minReaderVersion":99', log.read_text()))
+
+
+def writer_feature(lake: Lake) -> None:
+    """Delta's row tracking, which delta-rs does not know: readers may ignore it, writers may not."""
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["rowTracking", "domainMetadata"]}
+    log = Path(lake.path(FIRST))
+    log.write_text(re.sub(r'\{"protocol":\{[^}]*\}\}', json.dumps({"protocol": protocol}), log.read_text()))
+
+
+def other_types(lake: Lake) -> None:
+    lake.remove(archives.JOBS)
+    columns = json.loads(Schema.from_json(schemas.ARCHIVED_JOBS.json()).to_json())
+    columns["fields"][0]["type"] = "string"
+    DeltaTable.create(lake.path(archives.JOBS), Schema.from_json(json.dumps(columns)), partition_by=["topic"])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "sentence"),
+    [(reader_version, "jobs was changed by another program to a protocol that .*: .*minimum reader version 99"),
+     (writer_feature, "jobs was changed by another program to a protocol that is not known here: .*RowTracking"),
+     (other_types, r"jobs was written by another program: it has other types of id\. The table was not changed\.")],
+)  # fmt: skip
+def test_a_table_of_a_newer_protocol_or_of_another_program_is_refused_and_nothing_is_pruned(
+    ask: Asked, lake: Lake, ended: Callable[..., Job], spoil: Callable[[Lake], None], sentence: str
+) -> None:
+    assert ask("archive") == (ExitCode.DONE, "")  # creates the document and empty tables
+    shutil.copytree(lake.path(LOG), lake.path("whole"))
+    ended("order:1")
+    spoil(lake)
+
+    code, message = ask("archive")
+    assert (code, bool(re.search(sentence, message))) == (ExitCode.COULD_NOT_RUN, True), message
+    assert Job.objects.count() == 1
+    lake.remove(LOG)
+    lake.move("whole", LOG)
+    assert ask("archive") == (ExitCode.DONE, "")
+    assert (Job.objects.count(), DeltaTable(lake.path(archives.EVENTS)).count()) == (0, 2)
+
+
+def test_files_that_are_vacuumed_too_early_are_missed_and_nothing_is_pruned(
+    ask: Asked, lake: Lake, ended: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask("archive")
+    ended("order:1")
+    real = archive.commit
+
+    def vacuumed(*given: Any) -> Any:
+        DeltaTable(lake.path(archives.EVENTS)).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+        return real(*given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(archive, "commit", vacuumed)
+        code, message = ask("archive")
+    assert (code, "has 0 of 2 rows that were written: another program removed files" in message) == (
+        ExitCode.COULD_NOT_RUN, True), message  # fmt: skip
+    assert Job.objects.count() == 1
+
+
+# Rules
+
+ROWS = pyarrow.schema([
+    ("id", pyarrow.int64()), ("at", pyarrow.timestamp("us", "UTC")), ("text", pyarrow.string()),
+    ("grace", pyarrow.int64()), ("nested", pyarrow.struct({"name": pyarrow.string()})),
+])  # fmt: skip
+RULE = {
+    "topic": "order.close", "columns": {"id": "bigint", "at": "timestamp", "text": "string", "grace": "bigint"},
+    "key": "concat('order:', id)", "since": "at",
+}  # fmt: skip
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    """One more row than a carried column may have values. The delay of the first is null, that of the second -1."""
+    found = [{"id": n, "at": at("02-01 12:00"), "text": f"t{n}", "grace": {1: None, 2: -1}.get(n, 60), "nested": None}
+             for n in range(1, dimensions.MAX_VALUES + 2)]  # fmt: skip
+    parquet.write_table(pyarrow.Table.from_pylist(found, schema=ROWS), tmp_path / "rows.parquet")
+    return tmp_path / "rows.parquet"
+
+
+COLUMNS = {"id": "bigint", "at": "timestamp"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"carry": ["segment"]}, "carry: segment is not one of the rule's columns: id, at, text, grace."),
+        ({"carry": ["segment"], "columns": {**COLUMNS, "segment": "string"}},
+         r"columns: file:.*/rows\.parquet has no column segment; its col"),
+        ({"carry": ["nested"], "columns": {**COLUMNS, "nested": "string"}},
+         r"columns: nested is struct<name: string> in .*rows\.parquet, which cannot be read as string"),
+        ({"carry": ["text"]}, r"carry: text has more than 1,000 different values in .*/rows\.parquet\. Carry a column"),
+        ({"delay": "grace", "when": "id = 1"}, r"delay: it is null for 1 rows of .* a job, such as 'order:1'\."),
+        ({"delay": "grace", "when": "id = 2"}, r"delay: it is negative for 1 rows of .* job, such as 'order:2'\."),
+        ({"delay": "-1 days", "zone": "Europe/Rome"}, "delay: it is '-1 days': it must not be negative"),
+        ({"key": "element_at(split(text, ','), 5)"}, "an expression fails on a row: The index 5 is out of bounds"),
+        ({"when": "raise_error('no') IS NULL"}, r"an expression fails on a row: no\."),
+        ({"parquet": "foo://x/rows.parquet"}, r"parquet: foo://x/rows\.parquet cannot be opened: .*Use a path, or"),
+        ({"parquet": "s3://me:hush@x/*.parquet"}, r"parquet: The URI s3://x was given with a password or parameters"),
+    ],
+)  # fmt: skip
+def test_a_rule_that_does_not_fit_its_rows_is_refused_with_its_field(
+    ask: Asked, lake: Lake, rows: Path, changed: dict[str, Any], sentence: str
+) -> None:
+    code, message = ask("audit", file="a.toml", rules=[{**RULE, "parquet": str(rows), **changed}])
+
+    assert (code, bool(re.search(sentence, message))) == (ExitCode.BAD_INPUT, True), message
+    assert message.startswith("a.toml, rule 1, ")
+    assert "\n" not in message
+    assert "hush" not in message
+    assert (lake.document(audit.DOCUMENT), lake.runs("audit")) == ({}, [])
+
+
+# Loads
+
+LIMITS = {"topics": {"order.close": 30_000}, "max_delay_seconds": 10**9, "max_body_bytes": 65_536}
+NAMED = {"topic": "order.close", "key": "id"}
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> Path:
+    path = tmp_path / "orders.csv"
+    path.write_text("id,due_at,grace\na,2030-02-01T12:00Z,60\nb,2030-02-01T12:00Z,-60\nc,2030-02-01T12:00Z,\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("mapping", "code", "sentence"),
+    [
+        ({"since": "due_at", "delay": "cast(grace AS int)"}, 1, "2 of 3 rows were rejected, more than 5% .*row 3 of "),
+        ({"key": "max(id)"}, 2, r"The mapping's key, max\(id\), is not a valid expression: "),
+        ({"key": "explode(split(id, ';'))"}, 2, r"The mapping's key, explode.*, is not a valid expression: "),
+        ({"when": "count(*) > 1"}, 2, r"The mapping's when, count\(\*\) > 1, is not a valid expression: "),
+        ({"ttr": "element_at(split(id, ','), 5)"}, 2, "The mapping fails for .* Nothing was loaded: .*The index 5 is"),
+    ],
+)  # fmt: skip
+def test_a_mapping_that_does_not_fit_its_rows_loads_nothing(
+    ask: Asked, orders: Path, mapping: dict[str, str], code: int, sentence: str
+) -> None:
+    found, message = ask("load", source=str(orders), mapping={**NAMED, **mapping}, limits=LIMITS)
+    assert (found, bool(re.search(sentence, message))) == (code, True), message
+    assert not Job.objects.exists()
+
+
+def test_a_source_that_cannot_be_opened_is_bad_input_and_one_that_is_not_read_to_its_end_is_not(
+    ask: Asked, orders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, message = ask("load", source="foo://x/orders.csv", mapping=NAMED, limits=LIMITS)
+    assert (code, message.partition(": ")[0]) == (ExitCode.BAD_INPUT, "foo://x/orders.csv cannot be opened")
+    code, message = ask("load", source="s3://me:hush@x/orders.csv", mapping=NAMED, limits=LIMITS)
+    assert (code, "hush" in message) == (ExitCode.BAD_INPUT, False)
+
+    monkeypatch.setattr(files, "rows_of", lambda source: 4)
+    code, message = ask("load", source=str(orders), mapping=NAMED, limits=LIMITS)
+    assert (code, message.partition(" Every")[0]) == (
+        ExitCode.COULD_NOT_RUN, f"Only 3 of 4 rows can be read in {orders}. Nothing was loaded.")  # fmt: skip
+    assert not Job.objects.exists()
+
+
+# Executors
+
+HIDING = """
+import sys
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "pyarrow":
+            raise ModuleNotFoundError("No module named 'pyarrow'", name=name)
+
+sys.meta_path.insert(0, Finder())
+"""
+
+
+def test_an_executors_python_of_another_version_or_without_a_package_is_named(
+    ask: Asked, spark: Any, orders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The processes that read a CSV file: really started, and told of another version by the driver."""
+    context = spark.sparkContext
+    (tmp_path / "sitecustomize.py").write_text(HIDING)
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path}:$PYTHONPATH exec {sys.executable} "$@"\n')
+    bare.chmod(0o755)
+    for name, value, sentence in (
+        ("pythonVer", "3.9", r"Python in worker has different version: 3\.\d+ than that in driver: 3\.9\. Use the"),
+        ("pythonExec", str(bare), "Python on an executor lacks a package: .*pyarrow.* Install delaytasks.pipeline."),
+    ):  # fmt: skip
+        with monkeypatch.context() as patched:
+            patched.setattr(context, name, value)
+            code, message = ask("load", source=str(orders), mapping=NAMED, limits=LIMITS)
+        assert (code, bool(re.search(sentence, message, re.IGNORECASE))) == (ExitCode.COULD_NOT_RUN, True), message
+        assert "PYSPARK_PYTHON" in message
+    assert not Job.objects.exists()
