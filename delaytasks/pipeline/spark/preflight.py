@@ -28,6 +28,7 @@ from ..delays import zone_databases
 from ..delays.zone_databases import Offsets
 from ..sources.database import Database
 from ..tables.lake import WRITE_TIMEOUT, Lake, LakeError
+from . import errors
 from .progress import report_progress
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ ADVICE = {
     "input": "Put the inputs where every host sees the same files under the same path.",
     "zone": "Install the same version of the time zone database on every host: the system's tzdata or Python's package "
     "tzdata, and for Java the same version of Java.",
+    "python": "See the executor's log. Install the same Python with delaytasks[pipeline] there on every host.",
     "database": "Use a database address that leads to the same server from every host, and allow the hosts to connect.",
 }
 
@@ -172,7 +174,7 @@ def check(
     of_java = [each for each in probe.zones if (zones or {})[each[0]]]
     lake.write(f"{folder}/token", token)
     try:
-        reports = _reports(spark, probe, of_java)
+        reports = _run_on_executors(spark, probe, of_java)
         problems = [each for report in reports for each in _problems(lake, report)]
     finally:
         _clear(lake, folder)
@@ -208,6 +210,48 @@ def _server(database: Database) -> tuple[str, ...]:
     with dbapi.connect(database.uri) as connection, connection.cursor() as cursor:
         cursor.execute(SERVER)
         return tuple(cursor.fetchone())
+
+
+def _run_on_executors(spark: SparkSession, probe: Probe, of_java: Sequence[tuple[str, Offsets]]) -> list[Any]:
+    """Return the reports of the executors. Raises ExecutorCheckFailed if Python does not run the probe on some of them.
+
+    A task that fails on an executor is repeated on others. So it may have succeeded, although this executor cannot run
+    Python.
+    """
+    before = _failed_tasks(spark)
+
+    def failing() -> str:
+        found = sorted(name for name, number in _failed_tasks(spark).items() if number > before.get(name, 0))
+        return ", ".join(found[:SHOWN])
+
+    try:
+        reports = _reports(spark, probe, of_java)
+    except Exception as error:
+        if failed := failing():
+            raise ExecutorCheckFailed(f"Python fails on {failed}: {errors.summary(error)[1]}") from error
+        raise
+    if failed := failing():
+        raise ExecutorCheckFailed(f"Python fails on {failed}. {ADVICE['python']}")
+    return reports
+
+
+def _failed_tasks(spark: Any) -> dict[str, int]:
+    """Return "HOST (executor 1)" -> number of tasks of this session that have failed, for each executor.
+
+    With Spark Connect, and if Spark has stopped, they are unknown, and the result is {}.
+    """
+    if not isinstance(spark, SparkSession):
+        return {}
+    try:
+        context = spark.sparkContext._jsc.sc()
+        context.listenerBus().waitUntilEmpty()  # Spark counts failures a little later
+        found = context.statusStore().executorList(True)
+        executors = [found.apply(index) for index in range(found.size())]
+        return {
+            f"{each.hostPort().rpartition(':')[0]} (executor {each.id()})": each.failedTasks() for each in executors
+        }
+    except Exception:  # of Java
+        return {}
 
 
 def _reports(spark: SparkSession, probe: Probe, of_java: Sequence[tuple[str, Offsets]]) -> list[Any]:

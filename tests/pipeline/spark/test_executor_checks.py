@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -63,20 +64,24 @@ class Driver:
     def __init__(self, log: Path) -> None:
         self.log = log
         self.folder: Path | None = None
+        self.python = ""
         self.process: subprocess.Popen[str] | None = None
 
-    def run(self, folder: Path, asked: list[list[str]], unchecked: bool) -> list[dict[str, Any]]:
-        """Run these applications. Return two documents for each: its answer and its exit code."""
-        if folder != self.folder or self.process is None:
+    def run(self, folder: Path, asked: list[list[str]], unchecked: bool, python: str) -> list[dict[str, Any]]:
+        """Run these applications. Return two documents for each: its answer and its exit code.
+
+        python   path of the program that executors start
+        """
+        if (folder, python) != (self.folder, self.python) or self.process is None:
             self.close()
             with self.log.open("ab") as log:
                 self.process = subprocess.Popen(
                     [sys.executable, "-m", "tests.support.pipeline_questions"], cwd=folder, text=True, bufsize=1,
                     stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, preexec_fn=die_with_parent(),
                     env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(package.ROOT.parent),
-                         "PYSPARK_PYTHON": os.environ["PYSPARK_PYTHON"]},
+                         "PYSPARK_PYTHON": python},
                 )  # fmt: skip
-            self.folder = folder
+            self.folder, self.python = folder, python
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps({"asked": asked, "unchecked": unchecked}) + "\n")
@@ -149,7 +154,7 @@ def ask(
 
     def asked(
         folder: Path, *questions: str, lake: str = f"{VIEW}/lake", unchecked: bool = False, orders: str = str(orders),
-        promises: str = str(promises), database: Database = database, zone: str = "",
+        promises: str = str(promises), database: Database = database, zone: str = "", python: str = "",
     ) -> dict[str, Any]:  # fmt: skip
         rule = {"topic": "order.close", "parquet": orders, "columns": {"id": "bigint", "due": "timestamp"},
                 "key": "concat('order:', id)", "since": "due"}  # fmt: skip
@@ -165,7 +170,7 @@ def ask(
             [each, Settings(database, lake, site.url, CONF, arguments.get(each, {})).environment()[VARIABLE]]
             for each in questions
         ]
-        answers = driver.run(folder, result, unchecked)
+        answers = driver.run(folder, result, unchecked, python or os.environ["PYSPARK_PYTHON"])
         pairs = zip(answers[::2], answers[1::2], strict=True)
         return {question: answer | code for question, (answer, code) in zip(questions, pairs, strict=True)}
 
@@ -269,6 +274,25 @@ def test_an_executor_with_another_zone_database_is_named(
         assert "Install the same version of the time zone database on every host" in each["message"]
     assert right["audit"]["exit_code"] == ExitCode.DONE, right
     assert right["audit"]["rules"][0]["classes"]["kept"]["count"] == JOBS
+
+
+def test_an_executor_with_another_python_is_named_with_its_host(
+    ask: Callable[..., dict[str, Any]], site: Site, tmp_path: Path
+) -> None:
+    """The second worker's Python has no site-packages."""
+    for folder, options in ((site.shared, ""), (site.alone, "-S")):
+        program = folder / "python"
+        program.write_text(f'#!/bin/sh\nexec {sys.executable} {options} "$@"\n')
+        program.chmod(0o755)
+    answers = ask(site.shared, "report", "load", lake=str(tmp_path / "lake"), python=f"{VIEW}/python")
+
+    for each in answers.values():
+        assert (each["exit_code"], each["error"]) == (ExitCode.COULD_NOT_RUN, "ExecutorCheckFailed"), each
+        assert re.match(
+            r"Python fails on 127\.0\.0\.1 \(executor \d\)(: .*No module named|\. See the)", each["message"]
+        )
+        assert "delaytasks[pipeline] there on every host" in each["message"]
+    assert untouched()
 
 
 @pytest.mark.parametrize("submit", [False, pytest.param(True, marks=pytest.mark.tools)])
