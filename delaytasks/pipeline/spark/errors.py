@@ -26,6 +26,8 @@ CAUSES = {  # pattern in Spark's message -> sentence
     r"No module named '[\w.]+'|\[PACKAGE_NOT_INSTALLED\] [^;\n]+":
         "Python on an executor lacks a package: {}. Install delaytasks[pipeline] there on every host, or set the "
         "environment variable PYSPARK_PYTHON to the path of a Python that has it.",
+    r"Failed to bind to address /[\d.]+:\d+":
+        "{}: another process uses this port. End it, or choose another port (serve: --port).",
     r"Unknown time-zone ID: \S+":
         "Java on an executor does not know a zone: {}. Install the same version of Java on every host.",
     r"No space left on device|Read-only file system|Mkdirs failed to create \S+|\S+ \(Permission denied\)"

@@ -61,6 +61,14 @@ def test_an_executors_absent_or_different_python_is_named(message: str, sentence
     assert "PYSPARK_PYTHON" in found
 
 
+def test_a_port_in_use_is_named() -> None:
+    message = "JavaSparkContext.\n: java.net.BindException: Failed to bind to address /127.0.0.1:15002: Service failed"
+    assert errors.summary(RuntimeError(message))[1] == (
+        "Failed to bind to address /127.0.0.1:15002: another process uses this port. End it, or choose another port "
+        "(serve: --port)."
+    )
+
+
 def test_an_unknown_error_is_reported_by_sparks_first_lines() -> None:
     message = "[A] first\n\tat org.Java\n" + "\n".join(f"line {n}" for n in range(40))
     assert errors.summary(Exception(message))[1].splitlines() == ["[A] first", *(f"line {n}" for n in range(11))]
