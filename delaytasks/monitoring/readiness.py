@@ -25,7 +25,8 @@ class State(StrEnum):
     UNKNOWN = "unknown"  # the database does not answer
 
 
-_ORDER = (State.OK, State.UNKNOWN, State.DEGRADED, State.FAILING)
+_ORDER = (State.OK, State.DEGRADED, State.UNKNOWN, State.FAILING)
+FAILED = (State.UNKNOWN, State.FAILING)  # the states for which a probe must not succeed
 
 
 class Check(NamedTuple):

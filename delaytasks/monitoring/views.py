@@ -9,7 +9,7 @@ from django.views.decorators.http import require_safe
 
 from .. import databases
 from . import readiness
-from .readiness import State
+from .readiness import FAILED
 
 View = Callable[[HttpRequest], HttpResponse]
 
@@ -33,7 +33,9 @@ def livez(request: HttpRequest) -> HttpResponse:
 @never_cache
 @require_safe
 def readyz(request: HttpRequest) -> HttpResponse:
-    """Answer 200, or 503 if a check fails. The answer has the state of each check, but no numbers or names.
+    """Answer 200, or 503 if a check fails or cannot be made because the database does not answer.
+
+    The answer has the state of each check, but no numbers or names.
 
     check   query parameter, may be repeated: run only these checks. For a web process, `database` is enough
     """
@@ -48,7 +50,7 @@ def readyz(request: HttpRequest) -> HttpResponse:
         for name in dict.fromkeys(check.name for check in results)
     }
     status = readiness.worst(states.values())
-    response = JsonResponse({"status": status, "checks": states}, status=503 if status is State.FAILING else 200)
+    response = JsonResponse({"status": status, "checks": states}, status=503 if status in FAILED else 200)
     response._has_been_logged = True  # type: ignore[attr-defined]  # or Django logs an error at each failing probe
     return response
 

@@ -169,6 +169,15 @@ def test_without_its_database_only_the_database_fails_and_the_rest_is_unknown():
 
 
 @pytest.mark.usefixtures("_no_database")
+@pytest.mark.parametrize("name", readiness.NAMES[1:])
+def test_a_check_that_needs_the_database_does_not_succeed_without_it(client: Client, capsys, name):
+    answer = client.get(f"/readyz?check={name}")
+    assert (answer.status_code, answer.json()) == (503, {"status": "unknown", "checks": {name: "unknown"}})
+    code, out = health(capsys, "--check", name)
+    assert (code, f"Unknown: {name}. See docs/howto/runbook.md." in out) == (1, True)
+
+
+@pytest.mark.usefixtures("_no_database")
 def test_a_pool_without_a_database_is_not_asked_for_its_own_timeout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

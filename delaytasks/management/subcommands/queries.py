@@ -51,8 +51,10 @@ def _health_arguments(parser: CommandParser) -> None:
 def _health(options: Options, using: str) -> Answer:
     checks = readiness.run(using, options["check"] or ())
     failing = [check.name for check in checks if check.state is readiness.State.FAILING]
+    unknown = [check.name for check in checks if check.state is readiness.State.UNKNOWN]
     data = {"status": readiness.worst(check.state for check in checks), "checks": [each._asdict() for each in checks]}
-    refused = f"Failing: {', '.join(failing)}. See {advice.runbook()}." if failing else ""
+    found = f"Failing: {', '.join(failing)}" if failing else f"Unknown: {', '.join(unknown)}"
+    refused = f"{found}. See {advice.runbook()}." if failing or unknown else ""
     return Answer(data, "\n".join(_check_lines(checks)), refused)
 
 
