@@ -55,7 +55,9 @@ def interpolated(value: Any, variables: Mapping[str, str]) -> Any:
         return [interpolated(each, variables) for each in value]
     if not isinstance(value, str):
         return value
-    return re.sub(r"\$\{(\w+):(?:\?|-([^}]*))\}", lambda m: variables[m[1]] if m[2] is None else m[2], value)
+    return re.sub(
+        r"\$\{(\w+):(?:\?|-([^}]*))\}", lambda m: variables[m[1]] if m[2] is None else variables.get(m[1], m[2]), value
+    )
 
 
 def own_services(variables: Mapping[str, str]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -11,7 +11,7 @@ import yaml
 
 from delaytasks import conf
 
-from .kit import COMPOSE, DEPLOY, DOCKERFILE, OBJECTS, ROOT, UNITS, exec_start, pods
+from .kit import COMPOSE, DEPLOY, DOCKERFILE, OBJECTS, ROOT, UNITS, exec_start, own_services, pods
 
 OURS = ("migrate", "timeouts", "web", "worker", "beat")
 
@@ -88,13 +88,29 @@ def test_each_variable_is_one_of_the_project_s_settings() -> None:
     assert {name for name in names if name not in documented} == set()
 
 
+@pytest.mark.parametrize("variables", [{}, {"SHOP_HOST": "shop.example"}], ids=["local", "with a name"])
+def test_the_web_process_answers_its_health_check_and_prometheus_whatever_its_name_is(
+    variables: dict[str, str],
+) -> None:
+    secrets = dict.fromkeys(("POSTGRES_PASSWORD", "REDIS_PASSWORD", "SECRET_KEY"), "x")
+    web = dict(own_services(secrets | variables))["web"]
+    [checked] = re.findall(r"http://([\w.]+):8000/", " ".join(web["healthcheck"]["test"]))
+    scrapes = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())["scrape_configs"]
+    targets = {target.split(":")[0] for each in scrapes[0]["static_configs"] for target in each["targets"]}
+    asked = {checked, *(targets & COMPOSE["services"].keys() - {"worker"}), *variables.values()}
+    assert {"127.0.0.1", "web"} <= asked <= set(web["environment"]["ALLOWED_HOSTS"].split(","))
+
+
 def test_budgets_and_the_autoscaler_select_deployments_that_exist() -> None:
     labels = [pod["metadata"]["labels"] for pod in pods().values() if "metadata" in pod]
     budgets = [each for each in OBJECTS if each["kind"] == "PodDisruptionBudget"]
     assert len(budgets) == 2
     assert all(budget["spec"]["selector"]["matchLabels"] in labels for budget in budgets)
     scaler = next(each for each in OBJECTS if each["kind"] == "HorizontalPodAutoscaler")
-    assert scaler["spec"]["scaleTargetRef"]["name"] in pods()
+    target = scaler["spec"]["scaleTargetRef"]["name"]
+    assert target in pods()
+    [deployment] = [each for each in OBJECTS if (each["kind"], each["metadata"]["name"]) == ("Deployment", target)]
+    assert "replicas" not in deployment["spec"], "`kubectl apply` would undo what the autoscaler has decided"
 
 
 def test_the_probes_of_web_processes_have_addresses_that_answer(client: Any, db: None) -> None:
@@ -114,6 +130,13 @@ def test_units_are_hardened(unit: Path) -> None:
         "UMask=0077",
     ):
         assert re.search(f"^{line}$", text, re.MULTILINE), line
+
+
+@pytest.mark.parametrize(
+    "unit", [each for each in UNITS if "Restart=always" in each.read_text()], ids=lambda path: path.name
+)
+def test_systemd_does_not_give_up_a_unit_that_fails_at_each_start(unit: Path) -> None:
+    assert re.search("^StartLimitIntervalSec=0$", unit.read_text().split("[Service]")[0], re.MULTILINE)
 
 
 def test_the_proxy_limits_what_a_stranger_may_send_and_hold() -> None:

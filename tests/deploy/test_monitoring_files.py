@@ -53,8 +53,15 @@ def test_each_alert_names_a_section_of_the_runbook():
 
 def test_each_alert_has_a_unit_test():
     cases = yaml.safe_load((ROOT / "deploy/prometheus/alerts_test.yml").read_text())["tests"]
-    fired = {test["alertname"] for case in cases for test in case["alert_rule_test"] if test["exp_alerts"]}
+    fired = {test["alertname"] for case in cases for test in case.get("alert_rule_test", ()) if test["exp_alerts"]}
     assert fired == {rule["alert"] for rule in ALERTS}
+
+
+def test_the_autoscalers_query_has_a_unit_test():
+    lines = (ROOT / "deploy/kubernetes/shop.yaml").read_text().splitlines()
+    [query] = [line.removeprefix("# ") for line in lines if line.startswith("# max(")]
+    cases = yaml.safe_load((ROOT / "deploy/prometheus/alerts_test.yml").read_text())["tests"]
+    assert query in {test["expr"] for case in cases for test in case.get("promql_expr_test", ())}
 
 
 def test_the_panels_of_the_dashboard_do_not_overlap():
