@@ -61,7 +61,8 @@ def read_version() -> str:
 
 def extract_commit(into: Path) -> Path:
     """Write the files of the commit into a new directory."""
-    archive = subprocess.run(["git", "-C", str(ROOT), "archive", "HEAD"], capture_output=True, check=True).stdout
+    command = ["git", "-C", str(ROOT), "-c", "tar.umask=0022", "archive", "HEAD"]
+    archive = subprocess.run(command, capture_output=True, check=True).stdout
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
         files.extractall(into, filter="data")
     return into
@@ -70,7 +71,8 @@ def extract_commit(into: Path) -> Path:
 def build(tree: Path, out: Path, epoch: int) -> None:
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(tree)]
     environment = os.environ | {"SOURCE_DATE_EPOCH": str(epoch), "PYTHONHASHSEED": "0"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    # The wheel keeps the modes of its files.
+    done = subprocess.run(command, env=environment, umask=0o022, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"The build failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
 

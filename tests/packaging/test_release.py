@@ -24,14 +24,16 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tree
 
 
-def build(tree: Path, out: Path) -> subprocess.CompletedProcess[str]:
+def build(tree: Path, out: Path, *, umask: int = -1) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(tree / ".ci/release.py"), str(out)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return subprocess.run(command, capture_output=True, text=True, check=False, umask=umask)
 
 
 def test_the_same_commit_gives_the_same_files_twice(clone: Path, tmp_path: Path) -> None:
-    """Takes two builds of some seconds each."""
-    first, second = build(clone, tmp_path / "a"), build(clone, tmp_path / "b")
+    """Takes two builds of some seconds each. The second one is by a user whose files others cannot read."""
+    first = build(clone, tmp_path / "a", umask=0o022)
+    subprocess.run(["git", "-C", str(clone), "config", "tar.umask", "0077"], check=True)
+    second = build(clone, tmp_path / "b", umask=0o077)
     assert first.returncode == 0, first.stderr
     assert (tmp_path / "a/SHA256SUMS").read_text() == (tmp_path / "b/SHA256SUMS").read_text()
     names = {path.suffix for path in (tmp_path / "a").iterdir()}
