@@ -45,10 +45,10 @@ class Costs:
     index_seconds: float = 1.0
     handlers: dict[str, HandlerCosts] = field(
         default_factory=lambda: {
-            "batch": HandlerCosts(57, 28, 8),
-            "one-commit": HandlerCosts(130, 32, 8),
-            "own": HandlerCosts(1_100, 275, 9),
-            "update": HandlerCosts(1_400, 370, 10),
+            "batch": HandlerCosts(97, 30, 10.5),
+            "one-commit": HandlerCosts(140, 33, 14.5),
+            "own": HandlerCosts(940, 275, 16),
+            "update": HandlerCosts(1_250, 370, 17),
         }
     )
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.capacity import __main__ as command
+from benchmarks.capacity.costs import MEASURED
 from benchmarks.capacity.model import Host, Workload, needs
 from benchmarks.capacity.simulation import day_rates, simulate_day, simulate_jobs
 
@@ -16,8 +17,8 @@ ROOT = Path(__file__).parents[2]
 HUNDRED_MILLION = 100e6
 DAYS = {
     "no herds": Workload(HUNDRED_MILLION, HUNDRED_MILLION),
-    "herds": Workload(HUNDRED_MILLION, HUNDRED_MILLION, herd=54_000),
-    "large herds in batches": Workload(HUNDRED_MILLION, HUNDRED_MILLION, herd=1e6, handler="batch", bulk=True),
+    "herds": Workload(HUNDRED_MILLION, HUNDRED_MILLION, herd=56_000),
+    "large herds in batches": Workload(HUNDRED_MILLION, HUNDRED_MILLION, herd=1.03e6, handler="batch", bulk=True),
     "handlers that wait": Workload(HUNDRED_MILLION, HUNDRED_MILLION, peak=3, herd=2_000, handler_ms=20),
 }
 MARGIN = 1.02
@@ -100,6 +101,31 @@ def test_bad_input_is_refused_with_a_message(arguments: list[str], message: str)
     assert "Traceback" not in done.stderr
 
 
+PAGE = (ROOT / "docs" / "explanation" / "scale.md").read_text()
+
+
 def test_the_tables_of_the_page_are_those_of_the_model() -> None:
-    page = (ROOT / "docs" / "explanation" / "scale.md").read_text()
-    assert command.table() in page, "run `python -m benchmarks.capacity --table` and put its output into the page"
+    assert command.table() in PAGE, "run `python -m benchmarks.capacity --table` and put its output into the page"
+
+
+def test_the_example_of_the_page_is_what_the_command_prints() -> None:
+    first, *shown = PAGE.split("```\n$ python -m benchmarks.capacity ")[1].split("```")[0].splitlines()
+    printed = run(*first.split()).stdout.splitlines()
+    assert len(shown) > 3
+    assert [line for line in shown if line not in (*printed, "...")] == []
+
+
+def test_the_costs_of_the_page_are_those_of_the_model() -> None:
+    own = MEASURED.handlers["own"]
+    figures = [f"{own.process_us:,g} µs of a worker process, {own.database_us:g} µs of PostgreSQL, {own.redis_us:g} µs"]
+    figures += [
+        f": {cost.process_us:,g}, {cost.database_us:g}, {cost.redis_us:g}"
+        for name, cost in MEASURED.handlers.items() if name != "own"
+    ]  # fmt: skip
+    one, bulk = MEASURED.schedule_one, MEASURED.schedule_bulk
+    figures.append(f"{one.process_us:g} µs of a process, {one.database_us:g} µs of PostgreSQL, {one.redis_us:g} µs of")
+    figures.append(f"in bulk {bulk.process_us:g}, {bulk.database_us:g} and {bulk.redis_us:g}")
+    figures.append(f"{MEASURED.pending_bytes:g} bytes in PostgreSQL; {MEASURED.redis_bytes:g} in Redis")
+    figures.append(f"{MEASURED.ended_bytes:g} and {MEASURED.event_bytes:g} bytes with indexes")
+    figures.append(f"{MEASURED.archived_bytes:g} bytes with its events; {MEASURED.archive_per_second:,g} a second")
+    assert [figure for figure in figures if figure not in PAGE] == []
