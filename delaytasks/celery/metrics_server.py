@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 import tempfile
+import threading
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from django.db import connections
 
 from .. import conf
+from .forks import no_fork
 
 logger = logging.getLogger("delaytasks")
 PREFIX, LOCK = "delaytasks-metrics-", "lock"
@@ -29,6 +31,7 @@ def prepare(**_: Any) -> None:
     if VARIABLE not in os.environ:
         os.environ[VARIABLE] = directory = make_directory()
         weakref.finalize(_directories, _remove, directory, os.getpid())
+        _directories.own = directory
     try:
         from ..monitoring import prometheus
     except ModuleNotFoundError as error:
@@ -73,6 +76,8 @@ def _is_abandoned(directory: str) -> bool:
 class _Directories:
     """Lives as long as this process, so that its directory is removed at the exit."""
 
+    own = ""  # "": the directory was given, and other workers may use it as well
+
 
 _directories = _Directories()
 
@@ -105,13 +110,21 @@ class MetricsServer:
 class _Registry:
     """Makes a new registry for each scrape, and closes the connections that the scrape's thread has opened."""
 
-    def collect(self) -> Iterator[Any]:
-        from ..monitoring import prometheus
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
 
-        try:
-            yield from prometheus.make_registry().collect()
-        finally:
-            connections.close_all()
+    def collect(self) -> Iterator[Any]:
+        """Yield all metrics: one scrape at a time, and no fork, because a new process would never get its locks."""
+        from ..monitoring import prometheus
+        from . import metric_files
+
+        with self._lock, no_fork():
+            if _directories.own:
+                metric_files.merge_ended(_directories.own)
+            try:
+                yield from prometheus.make_registry().collect()
+            finally:
+                connections.close_all()
 
     def restricted_registry(self, names: Any) -> "_Registry":
         return self

@@ -1,6 +1,8 @@
 """A worker serves the metrics of all processes of its pool, and a web process serves metrics without its database."""
 
 import json
+import os
+import signal
 from urllib.request import urlopen
 
 import pytest
@@ -59,5 +61,9 @@ def test_the_attempts_of_all_processes_of_a_pool_are_counted_once(world: World) 
         schedule("quick", key=f"k{number}", delay=0)
     world.until(lambda: finished(port) >= JOBS, seconds=15, what="the metrics to count all jobs")
     assert finished(port) == JOBS
-    assert len({effect.pid for effect in world.effects("quick")} - {worker.pid}) >= 1
+    children = {effect.pid for effect in world.effects("quick")} - {worker.pid}
+    os.kill(children.pop(), signal.SIGKILL)
+    schedule("quick", key="after the death of a child", delay=0)
+    world.until(lambda: finished(port) > JOBS, seconds=15, what="the metrics to count one job more")
+    assert finished(port) == JOBS + 1
     assert worker.terminate() == 0

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from delaytasks.celery import metrics_server
+from delaytasks.celery import forks, metric_files, metrics_server
+from delaytasks.monitoring import prometheus
 
 
 @pytest.fixture
@@ -41,3 +42,20 @@ def test_a_worker_removes_the_directories_of_killed_ones_and_of_no_other(killed_
     assert {path.name for path in tmp_path.iterdir()} == {
         "delaytasks-metrics-of-an-earlier-version", "another-directory", Path(first).name, Path(second).name,
     }  # fmt: skip
+
+
+class Scraped:
+    """A registry whose only metric is the number of threads that keep the pool from forking."""
+
+    def collect(self) -> list[int]:
+        return [forks._threads]
+
+
+@pytest.mark.parametrize(("own", "merged"), [("/a/directory", ["/a/directory"]), ("", [])], ids=["own", "given"])
+def test_a_scrape_merges_the_workers_own_files_and_keeps_the_pool_from_forking(monkeypatch, own, merged) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(metric_files, "merge_ended", calls.append)
+    monkeypatch.setattr(metrics_server._directories, "own", own)
+    monkeypatch.setattr(prometheus, "make_registry", Scraped)
+    assert list(metrics_server._Registry().collect()) == [1]
+    assert (calls, forks._threads) == (merged, 0)

@@ -1,0 +1,78 @@
+"""The counts of ended processes are merged, and each metric keeps its value."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.mmap_dict import MmapedDict, mmap_key
+from prometheus_client.multiprocess import MultiProcessCollector
+
+from delaytasks.celery import metric_files
+
+
+def ended_process() -> int:
+    pid = os.fork()
+    if not pid:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    return pid
+
+
+def write(path: Path, metric: str, value: float, timestamp: float = 0.0, **labels: str) -> None:
+    sample = f"{metric}_total" if path.name.startswith("counter") else f"{metric}_bucket" if "le" in labels else metric
+    values = MmapedDict(str(path))
+    values.write_value(mmap_key(metric, sample, list(labels), list(labels.values()), "Help."), value, timestamp)
+    values.close()
+
+
+def samples(directory: Path) -> dict[tuple[str, Any], float]:
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, path=str(directory))
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for metric in registry.collect()
+        for sample in metric.samples
+    }
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """The files of two processes that have ended and of one that lives."""
+    first, second = ended_process(), ended_process()
+    assert first != second
+    for n, pid in enumerate([first, second, os.getpid()], 1):
+        write(tmp_path / f"counter_{pid}.db", "done", n, topic="t")
+        write(tmp_path / f"counter_{pid}.db", "done", 1, topic=f"of process {n}")
+        for le in ("1.0", "+Inf"):
+            write(tmp_path / f"histogram_{pid}.db", "late", n, topic="t", le=le)
+    write(tmp_path / f"gauge_mostrecent_{first}.db", "drift", 7.0, 200.0, schedule="s")
+    write(tmp_path / f"gauge_mostrecent_{second}.db", "drift", 5.0, 100.0, schedule="s")
+    write(tmp_path / f"gauge_all_{first}.db", "memory", 9.0)
+    (tmp_path / "lock").touch()
+    return tmp_path
+
+
+def test_ended_processes_share_files_and_no_metric_changes(directory: Path) -> None:
+    before = samples(directory)
+    assert before["done_total", (("topic", "t"),)] == 6
+    assert before["drift", (("schedule", "s"),)] == 7
+    unmerged = {path.name for path in directory.glob("gauge_all_*")}
+    metric_files.merge_ended(str(directory))
+    assert samples(directory) == before
+    living = {f"{kind}_{os.getpid()}.db" for kind in ("counter", "histogram")}
+    merged = {f"{kind}_0.db" for kind in ("counter", "histogram", "gauge_mostrecent")}
+    assert {path.name for path in directory.iterdir()} == living | merged | unmerged | {"lock"}
+
+
+def test_a_process_that_ends_later_is_added(directory: Path) -> None:
+    metric_files.merge_ended(str(directory))
+    before = samples(directory)
+    pid = ended_process()
+    write(directory / f"counter_{pid}.db", "done", 10, topic="t")
+    write(directory / f"gauge_mostrecent_{pid}.db", "drift", 3.0, 300.0, schedule="s")
+    metric_files.merge_ended(str(directory))
+    changes = {("done_total", (("topic", "t"),)): 16, ("drift", (("schedule", "s"),)): 3}
+    assert samples(directory) == before | changes
+    assert not list(directory.glob(f"*_{pid}.db"))
