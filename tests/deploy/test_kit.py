@@ -97,8 +97,16 @@ def test_the_web_process_answers_its_health_check_and_prometheus_whatever_its_na
     [checked] = re.findall(r"http://([\w.]+):8000/", " ".join(web["healthcheck"]["test"]))
     scrapes = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())["scrape_configs"]
     targets = {target.split(":")[0] for each in scrapes[0]["static_configs"] for target in each["targets"]}
-    asked = {checked, *(targets & COMPOSE["services"].keys() - {"worker"}), *variables.values()}
+    asked = {checked, *targets, *variables.values()}
     assert {"127.0.0.1", "web"} <= asked <= set(web["environment"]["ALLOWED_HOSTS"].split(","))
+
+
+def test_prometheus_scrapes_each_worker_that_compose_runs() -> None:
+    [scrape] = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())["scrape_configs"]
+    [workers] = scrape["dns_sd_configs"]
+    [name] = workers["names"]
+    assert (workers["type"], str(workers["port"])) == ("A", COMPOSE["services"][name]["environment"]["METRICS_PORT"])
+    assert "ports" not in COMPOSE["services"][name], "only one container can have a port of the host"
 
 
 def test_budgets_and_the_autoscaler_select_deployments_that_exist() -> None:
