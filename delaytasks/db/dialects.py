@@ -367,12 +367,6 @@ def wait_at_most(using: str, ms: int) -> None:
             c.execute("SELECT set_config('lock_timeout', %s, true)", [f"{ms}ms"])
 
 
-def check_constraints(using: str) -> None:
-    """Check the deferred constraints of the current transaction now. Raises IntegrityError. Does nothing on SQLite."""
-    if connections[using].vendor == "postgresql":
-        run(using, "SET CONSTRAINTS ALL IMMEDIATE", ())
-
-
 def has_begun(using: str) -> bool:
     """Return whether a statement was executed in the current transaction, or may have been. True on SQLite.
 

@@ -165,18 +165,17 @@ def complete_and_claim(
 ) -> None:
     """End the attempt as complete() and claim one of the offered jobs in the same statement, as completed.claimed.
 
-    Called inside the block of completing_transaction(), for an outcome without signals and on_dead callback. Deferred
-    constraints are checked first. At the commit they could deadlock: wait for a row of another transaction that waits
-    for the claimed job. If the handler has executed nothing, the statement commits itself. A job that was scheduled
-    again is ended without a claim. Raises LeaseLost.
+    Called inside the block of completing_transaction(), for an outcome without signals and on_dead callback. The
+    statement first checks the deferred constraints. At the commit they could deadlock: wait for a row of another
+    transaction that waits for the claimed job. If the handler has executed nothing, the statement commits itself. A job
+    that was scheduled again is ended without a claim. Raises LeaseLost.
     """
     has_begun, ending = dialects.has_begun(using), _ending(completion)
-    if has_begun:
-        dialects.check_constraints(using)
     with nullcontext() if has_begun else dialects.autocommit(using):
         ended, completed.claimed = transitions.end_and_claim(
-            using, ending, candidates.topic, offered, candidates.worker, fenceable=candidates.fenceable
-        )
+            using, ending, candidates.topic, offered, candidates.worker, fenceable=candidates.fenceable,
+            check_constraints=has_begun,
+        )  # fmt: skip
     if ended:
         completed.offered = offered
     else:

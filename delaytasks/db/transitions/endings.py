@@ -61,11 +61,13 @@ def _end_parts(
 
 
 def end_and_claim(
-    using: str, ending: Ending, topic: str, ids: Sequence[int], worker: str, *, fenceable: bool = False
-) -> tuple[dict[int, Ended], Claimed | None]:
+    using: str, ending: Ending, topic: str, ids: Sequence[int], worker: str, *, fenceable: bool = False,
+    check_constraints: bool = False,
+) -> tuple[dict[int, Ended], Claimed | None]:  # fmt: skip
     """End an attempt as end_if_held() and claim the next job as claim_first(), in one statement where possible.
 
-    ids   candidates for the next job; must not contain the job that ends
+    ids                 candidates for the next job; must not contain the job that ends
+    check_constraints   first check the deferred constraints of the transaction (PostgreSQL). Raises IntegrityError
 
     Return (the result of end_if_held(), the claimed job). Nothing is claimed if the attempt no longer holds its job.
     On PostgreSQL a job that was scheduled again is not ended either, because its next run needs a second statement in
@@ -77,7 +79,7 @@ def end_and_claim(
         return ended, claim_first(using, topic, ids, worker, fenceable=fenceable) if ended else None
     table, params = d.table(_ENDING_KINDS, [ending])
     condition, candidates = d.among("id", ids)
-    sql = _end_and_claim_sql(d, d.now, table, condition, fenceable)
+    sql = _end_and_claim_sql(d, d.now, table, condition, fenceable, check_constraints)
     rows = dialects.run(using, sql, [*params, *candidates, topic, worker])
     if not rows:
         return {}, None
@@ -86,11 +88,15 @@ def end_and_claim(
 
 
 @functools.lru_cache(maxsize=16)
-def _end_and_claim_sql(d: dialects.Dialect, now: str, table: str, condition: str, fenceable: bool) -> str:
+def _end_and_claim_sql(
+    d: dialects.Dialect, now: str, table: str, condition: str, fenceable: bool, check_constraints: bool
+) -> str:
     """Return the SQL of end_and_claim(), cached because it runs once for each job.
 
     now   not used: makes the time that tests set a part of the cache's key
     """
+    if check_constraints:  # a condition of the rows that all other parts of the statement depend on
+        table += " WHERE delaytasks_check_constraints()"
     ctes, update = _end_sql(d, table, "", "held", in_time=False, not_again=True)
     choice = choice_sql(d, f"{condition} AND EXISTS (SELECT 1 FROM ended)", f"{run_order(d)} LIMIT 1")
     due, claim = claim_parts(d, choice, fenceable=fenceable)
