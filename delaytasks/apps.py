@@ -55,8 +55,10 @@ class DelaytasksConfig(AppConfig):
 
 
 def _call_handler(handler: Any, argument: Any) -> Any:
+    from . import handlers
     from .recurrence import begin  # imported late: it loads the mirror
 
+    handlers.set_caller(begin.call)  # from now on, without this function
     return begin.call(handler, argument)
 
 
