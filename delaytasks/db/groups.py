@@ -8,7 +8,7 @@ guarded by the state before, and rows are locked in one order.
 import enum
 import itertools
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from django.db import DatabaseError, InterfaceError, connections, transaction
@@ -101,10 +101,16 @@ def _first_statement(wait_ms: int, keys: Iterable[str]) -> tuple[str, list[Any]]
 # -- adds ---------------------------------------------------------------------------------------
 
 
-def add_each(using: str, rows: Sequence[NewRow], topics: Topics, wait_ms: int) -> tuple[list[Added], set[str]]:
+StoreAgain = Callable[[str, Mapping[int, NewRow]], list[StoredJob]]
+
+
+def add_each(
+    using: str, rows: Sequence[NewRow], topics: Topics, wait_ms: int, store_again: StoreAgain
+) -> tuple[list[Added], set[str]]:
     """Insert, keep, run again or refuse each row, with its event. Return the results in the order of `rows`.
 
-    wait_ms   the longest wait for each lock (PostgreSQL)
+    wait_ms       the longest wait for each lock (PostgreSQL)
+    store_again   called in a transaction with {id of a running job: row}; stores the next runs and returns them
 
     Also returns the topics of the table that are not in `topics`. Each (topic, key) must be in `rows` only once. The
     new jobs are committed together, in one round trip on PostgreSQL; if that fails, nothing is done. If some keys are
@@ -117,7 +123,7 @@ def add_each(using: str, rows: Sequence[NewRow], topics: Topics, wait_ms: int) -
     missed = [
         row for row in one_lock_order if (found := checked[topic_and_key(row)]).is_allowed and found.stored is None
     ]
-    live, next_runs = _find_missed(using, missed, wait_ms) if missed else ({}, {})
+    live, next_runs = _find_missed(using, missed, wait_ms, store_again) if missed else ({}, {})
     has_refused = any(row.elsewhere is not None and not checked[topic_and_key(row)].is_allowed for row in rows)
     new_topics = _find_new_topics(using, topics) if has_refused else set()
     return [_added(row, checked[topic_and_key(row)], live, next_runs, bool(new_topics)) for row in rows], new_topics
@@ -233,7 +239,9 @@ def _scheduled(job: StoredJob, actor: str) -> Event:
 Live = dict[tuple[str, str], JobRow]
 
 
-def _find_missed(using: str, rows: Sequence[NewRow], wait_ms: int) -> tuple[Live | None, dict[int, StoredJob]]:
+def _find_missed(
+    using: str, rows: Sequence[NewRow], wait_ms: int, store_again: StoreAgain
+) -> tuple[Live | None, dict[int, StoredJob]]:
     """Return the live jobs because of which these rows were not inserted, and the next runs that were stored, by id.
 
     Never raises, because other rows are committed already. After an error it returns (None, {}) and has stored nothing.
@@ -242,13 +250,15 @@ def _find_missed(using: str, rows: Sequence[NewRow], wait_ms: int) -> tuple[Live
         with transaction.atomic(using):
             begin(using, wait_ms)
             live = transitions.find_live(using, [topic_and_key(row) for row in rows])
-            return live, _store_again(using, rows, live)
+            return live, _store_next_runs(using, rows, live, store_again)
     except (DatabaseError, InterfaceError) as error:
         logger.debug("%s adds must be repeated one by one: %r", len(rows), error)
         return None, {}
 
 
-def _store_again(using: str, rows: Sequence[NewRow], live: Mapping[tuple[str, str], JobRow]) -> dict[int, StoredJob]:
+def _store_next_runs(
+    using: str, rows: Sequence[NewRow], live: Mapping[tuple[str, str], JobRow], store_again: StoreAgain
+) -> dict[int, StoredJob]:
     """Store the next runs of running jobs, with their events. Return them by id."""
     running = {
         job.id: row
@@ -257,7 +267,7 @@ def _store_again(using: str, rows: Sequence[NewRow], live: Mapping[tuple[str, st
     }
     if not running:
         return {}
-    stored = transitions.store_again(using, {job_id: row.job for job_id, row in running.items()})
+    stored = store_again(using, running)
     transitions.record(using, [_scheduled_again(s, live[s.topic, s.key], running[s.id].actor) for s in stored])
     return {each.id: each for each in stored}
 

@@ -6,7 +6,7 @@ inserts its next run as a new job.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from django.db import transaction
 
@@ -18,6 +18,8 @@ from ..states import Outcome, State
 from . import audit_log, on_commit
 
 if TYPE_CHECKING:
+    from django.db.models import QuerySet
+
     from ..models import Job
 
 
@@ -31,13 +33,28 @@ def store_next_runs(
     locked = {(row.topic, row.key): row for row in transitions.lock_live(using, [row.id for row in live.values()])}
     waiting = [row.id for row in locked.values() if row.state == State.DELAYED]
     running = {row.id: rows[pair] for pair, row in locked.items() if row.state == State.RESERVED}
-    next_runs = transitions.store_again(using, running) if running else []
+    next_runs = store(using, running, dict.fromkeys(running, (by, None)))
     if by:
         attempts = {row.id: row.attempt for row in locked.values()}
         transitions.record(using, [_event(s, attempts[s.id], by) for s in next_runs])
     for each in next_runs:
         on_commit.send_signal(using, signals.job_scheduled, each.id)
     return waiting, [each.id for each in next_runs]
+
+
+def store(using: str, rows: Mapping[int, NewJob], actors: Mapping[int, audit_log.Actor]) -> list[StoredJob]:
+    """Store the next runs of these running jobs, in the caller's transaction. Return those that were stored.
+
+    actors   by the job's id: the audit log has an entry for each next run with an actor
+    """
+    if not rows:
+        return []
+    audited = [job_id for job_id in rows if actors[job_id][0]]
+    before = audit_log.before_replace(using, audited, State.RESERVED) if audited else None
+    stored = transitions.store_again(using, rows)
+    if before is not None:
+        audit_log.record_next_runs(using, before, [(each, rows[each.id]) for each in stored], actors)
+    return stored
 
 
 def _event(next_run: StoredJob, attempt: int, by: str) -> Event:
@@ -66,18 +83,14 @@ def withdraw(using: str, ids: Collection[int], *, by: str = "", reason: str = ""
     if not ids:
         return set()
     with transaction.atomic(using):
+        before = audit_log.before_replace(using, ids, State.RESERVED) if by else None
         withdrawn = transitions.withdraw_again(using, sorted(ids))
-        if withdrawn and by:
-            audit_log.record(using, [_entry(job, by, reason) for job in _jobs(using, withdrawn)])
+        if withdrawn and before is not None:
+            audit_log.record_withdrawn(using, before, _jobs(using, withdrawn), by, reason)
     return withdrawn
 
 
-def _jobs(using: str, ids: Collection[int]) -> "Any":
+def _jobs(using: str, ids: Collection[int]) -> "QuerySet[Job]":
     from ..models import Job
 
     return Job.objects.using(using).only("topic", "key").filter(pk__in=ids).order_by("pk")
-
-
-def _entry(job: "Job", by: str, reason: str) -> "Any":
-    target, columns = audit_log.target_of(job)
-    return audit_log.entry("job.next_run_withdrawn", by, target, reason=reason, **columns)

@@ -13,7 +13,7 @@ import hashlib
 import json
 import logging
 import socket
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,7 +25,7 @@ from ..db.transitions import NewJob, StoredJob
 from ..states import State
 
 if TYPE_CHECKING:
-    from ..models import AuditEntry, Schedule
+    from ..models import AuditEntry, Job, Schedule
 
 logger = logging.getLogger("delaytasks")
 PRUNED = "audit.pruned"
@@ -44,6 +44,7 @@ class Source(NamedTuple):
     request: str = ""
 
 
+Actor = tuple[str, Source | None]  # who makes a change, and from where; None: from the current source
 _NOWHERE = Source()
 _source: ContextVar[Source] = ContextVar("delaytasks_audit_source", default=_NOWHERE)
 
@@ -125,39 +126,81 @@ def kind_of(row: Any) -> str:
 _KINDS = {"serviceaccount": "account", "bulkchange": "bulk_change"}
 
 
-# -- replaced jobs --------------------------------------------------------------------------------
+# -- replaced bodies ------------------------------------------------------------------------------
 
 
 class Replaced(NamedTuple):
-    """The jobs that are about to be replaced, and the topics whose bodies the log keeps."""
+    """Values that are about to be replaced: those of waiting jobs, or those of the next runs of running jobs.
+
+    A running job without a next run has its own values: its next run replaces them if the attempt fails.
+    """
 
     jobs: Mapping[int, tuple[datetime, int, Any]]  # id -> due time, TTR in ms, body
-    keep_bodies: Collection[str]
+    next_runs: Collection[int]  # ids of the running jobs that have a next run
+    keep_bodies: Collection[str]  # topics whose bodies the log keeps
 
 
-def before_replace(using: str, ids: Sequence[int], topics: Collection[str]) -> Replaced:
-    """Lock the jobs until the end of the transaction, and return their current values."""
+def before_replace(using: str, ids: Collection[int], state: State = State.DELAYED) -> Replaced:
+    """Lock the jobs in this state, DELAYED or RESERVED, until the end of the transaction. Return their current values.
+
+    Of a running job with a next run, these are the values of the next run.
+    """
     from ..models import Job, Topic
 
-    rows = Job.objects.using(using).select_for_update(no_key=True).filter(pk__in=ids, state=State.DELAYED)
-    columns = rows.order_by("pk").values_list("pk", "due_at", "ttr_ms", "body")
+    rows = Job.objects.using(using).select_for_update(no_key=True).filter(pk__in=ids, state=state).order_by("pk")
+    columns = rows.values_list("pk", "topic", "due_at", "ttr_ms", "body", "again", *_NEXT_RUN)
+    jobs, next_runs, topics = {}, set(), set()
+    for pk, topic, *values, again, next_due_at, next_ttr_ms, next_body in columns:
+        has_next_run = again and state == State.RESERVED
+        jobs[pk] = (next_due_at, next_ttr_ms, next_body) if has_next_run else tuple(values)
+        topics.add(topic)
+        if has_next_run:
+            next_runs.add(pk)
     keep = Topic.objects.using(using).filter(name__in=topics, keep_bodies=True).values_list("name", flat=True)
-    return Replaced({pk: (due_at, ttr_ms, body) for pk, due_at, ttr_ms, body in columns}, set(keep))
+    return Replaced(jobs, next_runs, set(keep))
+
+
+_NEXT_RUN = ("again_due_at", "again_ttr_ms", "again_body")
 
 
 def record_replaced(using: str, before: Replaced, stored: Iterable[tuple[StoredJob, NewJob]], by: str) -> None:
     """Write an entry for each job, with hashes of both bodies, and the bodies if the topic keeps them."""
+    record(using, [_replaced(before, job, new, "job.replaced", by) for job, new in stored if job.id in before.jobs])
+
+
+def record_next_runs(
+    using: str, before: Replaced, stored: Iterable[tuple[StoredJob, NewJob]], actors: Mapping[int, Actor]
+) -> None:
+    """Write an entry for each next run that was stored, as record_replaced(). The actors are by the job's id."""
 
     def entry_of(job: StoredJob, new: NewJob) -> "AuditEntry":
-        keep = job.topic in before.keep_bodies
-        old_due, old_ttr_ms, old_body = before.jobs[job.id]
-        return entry(
-            "job.replaced", by, f"job {job.id}", topic=job.topic, name=job.key,
-            before=_described(old_due, old_ttr_ms, old_body, keep),
-            after=_described(from_ms(job.due_ms), new.ttr_ms, json.loads(new.body), keep),
-        )  # fmt: skip
+        action = "job.next_run_replaced" if job.id in before.next_runs else "job.next_run_scheduled"
+        by, source = actors[job.id]
+        return _replaced(before, job, new, action, by, source)
 
     record(using, [entry_of(job, new) for job, new in stored if job.id in before.jobs])
+
+
+def _replaced(
+    before: Replaced, job: StoredJob, new: NewJob, action: str, by: str, source: Source | None = None
+) -> "AuditEntry":
+    keep = job.topic in before.keep_bodies
+    after = _described(from_ms(job.due_ms), new.ttr_ms, json.loads(new.body), keep)
+    return entry(
+        action, by, f"job {job.id}", topic=job.topic, name=job.key, before=_described(*before.jobs[job.id], keep),
+        after=after, source=source,
+    )  # fmt: skip
+
+
+def record_withdrawn(using: str, before: Replaced, jobs: Iterable["Job"], by: str, reason: str) -> None:
+    """Write an entry for each of these jobs, whose next runs were withdrawn."""
+
+    def entry_of(job: "Job") -> "AuditEntry":
+        target, columns = target_of(job)
+        values = _described(*before.jobs[job.pk], job.topic in before.keep_bodies)
+        return entry("job.next_run_withdrawn", by, target, reason=reason, before=values, **columns)
+
+    record(using, [entry_of(job) for job in jobs])
 
 
 def _described(due_at: datetime, ttr_ms: int, body: Any, keep_body: bool) -> dict[str, Any]:

@@ -195,8 +195,7 @@ def _replace(
 
     earlier   a job that is due earlier keeps its due time
     """
-    ids, topics = [row.id for row in live.values()], {topic for topic, _ in live}
-    before = audit_log.before_replace(using, ids, topics) if by else None
+    before = audit_log.before_replace(using, [row.id for row in live.values()]) if by else None
     stored = transitions.replace_delayed(using, {row.id: rows[pair] for pair, row in live.items()}, earlier=earlier)
     refused = live.keys() - {(s.topic, s.key) for s in stored}
     if refused:

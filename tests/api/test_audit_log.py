@@ -14,6 +14,7 @@ from django.urls import reverse
 import delaytasks
 from delaytasks.api.access import refusals
 from delaytasks.api.models import Grant, ServiceAccount, Token
+from delaytasks.db import transitions
 from delaytasks.jobs import audit_log
 from delaytasks.jobs.audit_log import Source
 from delaytasks.models import AuditEntry, Topic
@@ -70,6 +71,30 @@ def test_a_body_replaced_over_http_leaves_a_trace(door: str, make_token: Any, ap
     assert (entry.actor, entry.address) == (signature(), ADDRESS)
     assert entry.before["body_sha256"] == audit_log.body_sha256({"amount": 10})
     assert entry.after["body_sha256"] == audit_log.body_sha256({"amount": 9999})
+
+
+@pytest.mark.parametrize("_path", ["views", "fast"], indirect=True)
+@pytest.mark.parametrize("door", ["rest", "queue", "bulk"])
+def test_a_next_run_replaced_over_http_leaves_a_trace(door: str, make_token: Any, api: Any) -> None:
+    client = api(make_token(topics={"order.*": "produce"}))
+    held = delaytasks.schedule("order.close", key="order:1", delay=0, body={"amount": 10})
+    transitions.claim("default", "order.close", [held.pk], "w1")
+    for amount in (11, 9999):
+        job = {"topic": "order.close", "body": {"amount": amount}}
+        if door == "queue":
+            sent = job | {"command": "add", "id": "order:1", "delay": 60, "TTR": 60, "on_conflict": "again"}
+            assert client.post("/api/queue/", sent).json()["result"] == "again"
+        else:
+            job |= {"key": "order:1", "delay_seconds": 60}
+            sent = {"jobs": [job], "on_conflict": "again"} if door == "bulk" else job | {"on_conflict": "again"}
+            assert client.post("/api/jobs/", sent).status_code == 200
+    first, second = entries()
+    assert [first.action, second.action] == ["job.next_run_scheduled", "job.next_run_replaced"]
+    for entry, before, after in ((first, 10, 11), (second, 11, 9999)):
+        assert (entry.actor, entry.address, entry.target) == (signature(), ADDRESS, f"job {held.pk}")
+        assert entry.request == f"POST /api/{'queue' if door == 'queue' else 'jobs'}/"
+        assert entry.before["body_sha256"] == audit_log.body_sha256({"amount": before})
+        assert entry.after["body_sha256"] == audit_log.body_sha256({"amount": after})
 
 
 def test_changes_of_a_job_have_an_address(make_token: Any, api: Any) -> None:

@@ -14,6 +14,8 @@ from delaytasks.db import audit_triggers
 from delaytasks.jobs import audit_log
 from delaytasks.jobs.audit_log import Source
 from delaytasks.models import AuditEntry, Job, JobEvent, Topic
+from delaytasks.states import Outcome
+from delaytasks.worker.completion import Completion, complete
 
 pytestmark = [pytest.mark.on_both, pytest.mark.usefixtures("transactional_db")]
 TOPIC = "order.close"
@@ -82,6 +84,92 @@ def test_code_that_names_nobody_writes_no_entry() -> None:
     schedule(9999)
     assert replaced() == []
     assert JobEvent.objects.filter(outcome="rescheduled").count() == 1
+
+
+# Next runs of running jobs
+
+
+@pytest.fixture
+def held(stage: Any) -> Any:
+    """A running job, which bob has scheduled with the amount 10."""
+    stage.handler("t", max_attempts=2, ttr=10)(lambda job: None)
+    delaytasks.schedule("t", "order:1", delay=0, body={"amount": 10})
+    [held] = stage.take("t")
+    return held
+
+
+def again(amount: int, **options: Any) -> Job:
+    return delaytasks.schedule("t", "order:1", delay=60, body={"amount": amount}, on_conflict="again", **options)
+
+
+def digests(entry: AuditEntry) -> list[Any]:
+    return [values and values["body_sha256"] for values in (entry.before, entry.after)]
+
+
+def digest_of(amount: int) -> str:
+    return audit_log.body_sha256({"amount": amount})
+
+
+def test_a_replaced_next_run_leaves_the_hashes_of_both_bodies(held: Any) -> None:
+    again(11, by="anna")
+    with audit_log.source(Source("192.0.2.7", "POST /orders/")):
+        again(9999, by="bob")
+    [_, entry] = AuditEntry.objects.order_by("pk")
+    assert (entry.action, entry.actor, entry.address) == ("job.next_run_replaced", "bob", "192.0.2.7")
+    assert (entry.target, entry.topic, entry.name) == (f"job {held.id}", "t", "order:1")
+    assert digests(entry) == [digest_of(11), digest_of(9999)]
+    assert "body" not in entry.before | entry.after
+
+
+def test_a_next_run_leaves_the_hash_of_the_body_that_it_replaces_if_the_attempt_fails(held: Any) -> None:
+    again(9999, by="bob")
+    complete("default", [Completion(held, Outcome.FAILED, 60_000, "Boom")])
+    assert Job.objects.get().body == {"amount": 9999}
+    entry = AuditEntry.objects.get()
+    assert (entry.action, entry.actor, digests(entry)) == (
+        "job.next_run_scheduled", "bob", [digest_of(10), digest_of(9999)]
+    )  # fmt: skip
+
+
+def test_many_next_runs_have_an_entry_each(stage: Any) -> None:
+    stage.handler("t")(lambda job: None)
+    delaytasks.schedule_many({"topic": "t", "key": f"order:{n}", "delay": 0, "body": {"amount": 10}} for n in range(3))
+    stage.take("t")
+    for amount in (11, 12):
+        items = [{"topic": "t", "key": f"order:{n}", "delay": 60, "body": {"amount": amount}} for n in range(3)]
+        delaytasks.schedule_many(items, on_conflict="again", by="bob")
+    assert [digests(entry) for entry in AuditEntry.objects.filter(action="job.next_run_replaced")] == [
+        [digest_of(11), digest_of(12)]
+    ] * 3
+
+
+def test_a_topic_can_keep_the_bodies_of_next_runs(held: Any) -> None:
+    Topic.objects.update_or_create(name="t", defaults={"keep_bodies": True})
+    again(11, by="anna")
+    again(9999, by="bob")
+    entry = AuditEntry.objects.get(action="job.next_run_replaced")
+    assert (entry.before["body"], entry.after["body"]) == ({"amount": 11}, {"amount": 9999})
+
+
+def test_a_withdrawn_next_run_leaves_its_hash(held: Any) -> None:
+    again(9999)
+    delaytasks.cancel("t", "order:1", by="bob")
+    assert digests(AuditEntry.objects.get(action="job.next_run_withdrawn")) == [digest_of(9999), None]
+
+
+def test_the_entry_of_a_next_run_is_part_of_the_transaction(held: Any) -> None:
+    with transaction.atomic():
+        again(9999, by="bob")
+        transaction.set_rollback(True)
+    assert not AuditEntry.objects.exists()
+
+
+def test_a_kept_job_and_a_next_run_of_code_that_names_nobody_have_no_entry(held: Any) -> None:
+    again(11)
+    again(12)
+    delaytasks.schedule("t", "order:2", delay=60, by="bob")
+    delaytasks.schedule("t", "order:2", delay=60, body={"amount": 9999}, on_conflict="again", by="bob")
+    assert not AuditEntry.objects.exists()
 
 
 # Append-only

@@ -1,7 +1,7 @@
 """Add the jobs of concurrent requests with one statement; cancel the jobs of concurrent requests with another."""
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from django.db import transaction
@@ -9,8 +9,8 @@ from django.db import transaction
 from ... import handlers, permissions, signals
 from ...db import groups, transitions
 from ...db.groups import Added, Cancel, Done, NewRow, Topics
-from ...db.transitions import JobRow, NewJob
-from ...jobs import audit_log, on_commit
+from ...db.transitions import JobRow, NewJob, StoredJob
+from ...jobs import again, audit_log, on_commit
 from ...mirror.base import Entry
 from ...models import Topic
 from ...states import State
@@ -59,7 +59,13 @@ def _add_round(using: str, remaining: dict[int, Add], answers: list[Added | Fall
     topics = Topics(handlers.known(), _stored.get(using, frozenset()))
     known = frozenset((*topics.handled, *topics.stored))
     rows = [_to_row(add, known) for add in remaining.values()]
-    results, new_topics = groups.add_each(using, rows, topics, LOCK_WAIT_MS)
+    sources = {(add.job.topic, add.job.key): add.caller.source for add in remaining.values()}
+
+    def store_again(using: str, running: Mapping[int, NewRow]) -> list[StoredJob]:
+        actors = {job_id: (row.actor, sources[groups.topic_and_key(row)]) for job_id, row in running.items()}
+        return again.store(using, {job_id: row.job for job_id, row in running.items()}, actors)
+
+    results, new_topics = groups.add_each(using, rows, topics, LOCK_WAIT_MS, store_again)
     if new_topics:
         _stored[using] = frozenset((*topics.stored, *new_topics))
     added = dict(zip(remaining, results, strict=True))

@@ -86,6 +86,8 @@ def test_running_jobs_are_added_again_and_waiting_ones_are_kept() -> None:
     assert (job.again_body, int(job.again_due_at.timestamp() * 1000)) == ({"n": 2}, again.due_ms)
     [event] = JobEvent.objects.filter(job_id=job_id)
     assert (event.outcome, event.attempt, event.actor) == ("scheduled", attempt, PHP.signature)
+    entry = AuditEntry.objects.get()
+    assert (entry.action, entry.actor, entry.address) == ("job.next_run_scheduled", PHP.signature, "10.0.0.7")
     (finished,) = attempts.finish_group(USING, [Finish(PHP, id=job_id, attempt=attempt)])
     assert isinstance(finished, FallBack), "the next run needs a second statement"
     leases.finish(job_id, attempt, using=USING)
@@ -131,7 +133,7 @@ def test_each_row_keeps_its_subject_and_its_actor() -> None:
         groups.NewRow(NewJob("mail.send", "without", None, 60_000, 60_000, "{}"), "reject", "go"),
     ]
     with transaction.atomic(USING):
-        groups.add_each(USING, rows, TOPICS, 20)
+        groups.add_each(USING, rows, TOPICS, 20, lambda *_: [])
     stored = Job.objects.order_by("key").values_list("key", "subject_label", "subject_pk", "events__actor")
     assert list(stored) == [("with", "shop.order", "7", "php"), ("without", None, None, "go")]
 
