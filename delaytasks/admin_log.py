@@ -94,15 +94,18 @@ def write(
         write_audit(user.get_username(), rows, what, reason, **columns)
 
 
-def write_audit(actor: str, rows: Iterable[Any], what: str, reason: str = "", **columns: Any) -> None:
+def write_audit(
+    actor: str, rows: Iterable[Any], what: str, reason: str = "", *, using: str | None = None, **columns: Any
+) -> None:
     """Write one entry for each row to the audit log.
 
     actor     who did it, as in JobEvent.actor
     what      an Action, or "added", "changed", "deleted"
+    using     the alias of the database; None: the router's database for writes
     columns   as in audit_log.entry()
     """
     entries = []
     for row in rows:
         target, names = audit_log.target_of(row)
         entries.append(audit_log.entry(code(row, what), actor, target, reason=reason, **names, **columns))
-    audit_log.record(databases.alias(), entries)
+    audit_log.record(databases.alias(using), entries)

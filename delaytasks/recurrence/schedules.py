@@ -113,7 +113,7 @@ def apply(*, using: str | None = None) -> list[Change]:
     """
     using = databases.alias(using)
     with transaction.atomic(using):
-        dialects.lock_name(using, "delaytasks.schedules.apply")  # two hosts of a deployment may apply at once
+        lock_apply(using)
         changes, renamed = _plan(using)
         for old, new in renamed.items():
             _rename(using, old, new)
@@ -126,6 +126,11 @@ def apply(*, using: str | None = None) -> list[Change]:
                 define(declared.definition, source="code", using=using)
         maker.refresh_zones(using)
     return changes
+
+
+def lock_apply(using: str) -> None:
+    """Lock apply() to the end of the transaction: two hosts of a deployment may call it at once."""
+    dialects.lock_name(using, "delaytasks.schedules.apply")
 
 
 def _rename(using: str, old_name: str, name: str) -> None:

@@ -18,7 +18,7 @@ from django.core.management import CommandError, call_command
 from delaytasks import handlers
 from delaytasks.celery import beat_migration
 from delaytasks.celery.beat_entries import Entry
-from delaytasks.models import Schedule
+from delaytasks.models import AuditEntry, Schedule
 from delaytasks.recurrence import schedules
 from delaytasks.recurrence.definition import Definition
 
@@ -220,8 +220,11 @@ def test_command_reads_the_app_and_names_what_stays(monkeypatch: pytest.MonkeyPa
     assert "the options queue" in text
     assert "no handler" in text
     assert "1 of 2 can be stored: add --write" in text
+    assert not AuditEntry.objects.exists()
     assert "1 of 2 were stored" in run(*arguments, "--write")
     row = Schedule.objects.get()
+    entry = AuditEntry.objects.get()
+    assert (entry.action, entry.target, entry.name) == ("schedule.created", f"schedule {row.pk}", "nightly")
     assert (row.name, row.topic, row.tz, row.cron) == ("nightly", TASK, "Europe/Berlin", "30 2 * * *")
 
 

@@ -2,11 +2,13 @@
 
 import json
 import re
+import socket
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, NamedTuple
 
 import pytest
+from django.db import DatabaseError, connection
 from django.utils import timezone
 from django.utils.translation import override
 
@@ -14,8 +16,10 @@ from delaytasks import handlers, schedule, topics
 from delaytasks.clock import from_ms
 from delaytasks.db import dialects, transitions
 from delaytasks.db.transitions import Ending, Event
+from delaytasks.jobs import audit_log
+from delaytasks.maintenance import retention
 from delaytasks.management.commands.delaytasks import VERBS, Command
-from delaytasks.models import Job, JobEvent, Topic
+from delaytasks.models import AuditEntry, Job, JobEvent, Topic
 from delaytasks.states import Outcome, State
 from delaytasks.worker import dispatch
 
@@ -597,3 +601,111 @@ def test_prune_leaves_the_jobs_to_the_archive_where_there_is_one(run, settings, 
     assert done.code == 1
     assert "Run `manage.py delaytasks pipeline archive` instead." in done.err
     assert remaining() == ["a"]
+
+
+# the audit log
+
+
+def entries() -> list[AuditEntry]:
+    return list(AuditEntry.objects.order_by("pk"))
+
+
+def test_a_change_of_a_job_is_in_the_audit_log(run, monkeypatch):
+    monkeypatch.setenv("LOGNAME", "carol")
+    run("schedule", TOPIC, "order:1", "--delay", "600")
+    found = Job.objects.get()
+    run("reschedule", found.pk, "--delay", "60")
+    run("reschedule", TOPIC, "order:1", "--delay", "60")
+    run("run-now", TOPIC, "order:1")
+    end(found, State.DEAD)
+    run("retry", found.pk)
+    run("cancel", TOPIC, "order:1", "--by", "anna")
+    run("cancel", TOPIC, "order:1")  # changes nothing
+    run("cancel", found.pk)  # neither
+    assert [entry.action for entry in entries()] == [
+        "job.scheduled", "job.rescheduled", "job.rescheduled", "job.made_ready", "job.retried", "job.cancelled",
+    ]  # fmt: skip
+    assert {(entry.actor, entry.address, entry.target, entry.topic, entry.name) for entry in entries()} == {
+        ("command:carol", socket.gethostname(), f"job {found.pk}", TOPIC, "order:1")
+    }
+    assert entries()[-1].request == "manage.py delaytasks cancel"
+
+
+def test_a_dead_job_cancelled_by_its_key_is_in_the_audit_log(run):
+    found = job(delay=0)
+    end(found, State.DEAD)
+    assert run("cancel", TOPIC, "order:1").code == 0
+    assert [(entry.action, entry.target) for entry in entries()] == [("job.cancelled", f"job {found.pk}")]
+
+
+def test_a_cancelled_series_is_in_the_audit_log(run):
+    schedule(TOPIC, "order:1", period=60, repeat=3)
+    assert run("cancel", TOPIC, "order:1").code == 0
+    assert [(entry.action, entry.topic, entry.name) for entry in entries()] == [("series.cancelled", TOPIC, "order:1")]
+
+
+def test_a_job_replaced_by_a_command_has_one_entry(run):
+    job(body={"amount": 10})
+    run("schedule", TOPIC, "order:1", "--delay", "5", "--on-conflict", "replace", "--body", '{"amount": 9999}')
+    run("schedule", TOPIC, "order:1", "--delay", "5", "--on-conflict", "keep")
+    [entry] = entries()
+    assert (entry.action, entry.after["body_sha256"]) == ("job.replaced", audit_log.body_sha256({"amount": 9999}))
+
+
+def test_a_change_whose_entry_cannot_be_written_is_rolled_back(run):
+    found = job()
+
+    def read_only(execute: Any, sql: str, *args: Any) -> Any:
+        if "delaytasks_auditentry" in sql:
+            raise DatabaseError("cannot execute INSERT in a read-only transaction")
+        return execute(sql, *args)
+
+    with connection.execute_wrapper(read_only):
+        assert run("cancel", found.pk).code == 1
+    assert state_of(found) is State.DELAYED
+
+
+def test_prune_is_one_entry_with_what_was_chosen_and_deleted(run, monkeypatch, db_clock):
+    monkeypatch.setenv("LOGNAME", "carol")
+    for n in range(3):
+        end(job(f"order:{n}", delay=0), State.FINISHED)
+    db_clock.advance(seconds=2)
+    run("prune", "--older-than", "1s", "--topic", TOPIC)
+    [entry] = entries()
+    assert (entry.action, entry.actor, entry.topic) == ("jobs.pruned", "command:carol", TOPIC)
+    assert entry.after == {"older_than": {"*": {"ended": "0:00:01"}}, "pruned": 3, "orphans": 0}
+
+
+def test_prune_that_fails_leaves_an_entry_of_what_it_has_deleted(run, monkeypatch, db_clock):
+    end(job(delay=0), State.FINISHED)
+    delete = retention.sql.delete_jobs
+
+    def delete_then_fail(*args: Any) -> int:
+        delete(*args)
+        monkeypatch.setattr(retention.sql, "delete_jobs", fail)
+        return 1
+
+    def fail(*args: Any) -> int:
+        raise DatabaseError("the connection is lost")
+
+    monkeypatch.setattr(retention, "PAGE", 1)
+    end(job("order:2", delay=0), State.FINISHED)
+    monkeypatch.setattr(retention.sql, "delete_jobs", delete_then_fail)
+    db_clock.advance(seconds=2)
+    assert run("prune", "--older-than", "1s").code == 1
+    [entry] = entries()
+    assert (entry.after["pruned"], entry.after["failed"]) == (1, "DatabaseError")
+
+
+READ_ONLY = {"stats", "health", "list", "show", "audit-log"}
+AS_WORKERS_DO = {"move", "sweep", "rebuild", "audit"}
+OF_ONE_JOB = {"schedule", "cancel", "reschedule", "retry", "run-now"}
+AUDITED = OF_ONE_JOB | {"schedules", "timeouts", "prune", "token", "pipeline"}
+BY_MESSAGES = {"inbox"}  # each message is the actor of its changes
+
+
+def test_each_subcommand_that_changes_something_is_known_to_write_the_audit_log(run):
+    assert set(VERBS) == READ_ONLY | AS_WORKERS_DO | AUDITED | BY_MESSAGES
+    for verb in (*READ_ONLY - {"show"}, *AS_WORKERS_DO):
+        run(verb)
+    assert entries() == []

@@ -1,13 +1,15 @@
 """manage.py delaytasks schedules."""
 
 import json
+import socket
 from io import StringIO
 from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
 
-from delaytasks.models import Job, Schedule
+from delaytasks.jobs import audit_log
+from delaytasks.models import AuditEntry, Job, Schedule
 from delaytasks.recurrence import registry, schedules
 from delaytasks.recurrence.definition import Definition
 
@@ -58,6 +60,58 @@ def test_pause_resume_run_and_backfill():
     assert "running" in run("resume", "tick")
     assert Job.objects.filter(pk=data("run", "tick")["id"], key__startswith="tick@now:").exists()
     assert data("backfill", "tick", "--from", "2029-12-30T00:00Z", "--to", "2029-12-31T12:00Z")["made"] == 2
+
+
+def entries() -> list[AuditEntry]:
+    return list(AuditEntry.objects.order_by("pk"))
+
+
+def test_a_change_of_a_schedule_is_in_the_audit_log_with_before_and_after(monkeypatch):
+    monkeypatch.setenv("LOGNAME", "carol")
+    row = Schedule.objects.get()
+    for arguments in (
+        ["pause", "tick"], ["pause", "tick"], ["resume", "tick"], ["run", "tick"],
+        ["backfill", "tick", "--from", "2029-12-30T00:00Z", "--to", "2029-12-31T12:00Z"],
+    ):  # fmt: skip
+        run(*arguments)
+    paused, resumed, ran, backfilled = entries()
+    assert [entry.action for entry in entries()] == [
+        "schedule.paused", "schedule.resumed", "schedule.run_once", "schedule.backfilled",
+    ]  # fmt: skip
+    assert {(entry.actor, entry.address, entry.target, entry.topic, entry.name) for entry in entries()} == {
+        ("command:carol", socket.gethostname(), f"schedule {row.pk}", "tick", "tick")
+    }
+    assert (paused.before["paused"], paused.after["paused"]) == (False, True)
+    assert (resumed.before["paused"], resumed.after["paused"]) == (True, False)
+    assert ran.request == "manage.py delaytasks schedules"
+    assert backfilled.reason == "2 from 2029-12-30T00:00:00+00:00 to 2029-12-31T12:00:00+00:00"
+
+
+def test_refused_and_reading_calls_leave_no_entry():
+    for arguments in (["list"], ["next", "tick"], ["plan"], ["apply"]):
+        run(*arguments)
+    with pytest.raises(CommandError):
+        run("backfill", "tick", "--from", "2031-01-01T00:00Z", "--to", "2031-01-02T00:00Z")
+    assert entries() == []
+
+
+def test_apply_leaves_an_entry_for_each_schedule_that_it_changes():
+    registry.add(registry.Declared(Definition(name="tock", topic="tick", every=60, body={"amount": 10})))
+    try:
+        run("apply")
+        run("apply")
+        registry.unregister("tock")
+        registry.add(registry.Declared(Definition(name="tock", topic="tick", every=60, body={"amount": 9999})))
+        run("apply")
+    finally:
+        registry.unregister("tock")
+    run("apply")
+    created, changed, deleted = entries()
+    assert [entry.action for entry in entries()] == ["schedule.created", "schedule.changed", "schedule.deleted"]
+    assert (created.before, created.after, deleted.after) == (None, changed.before, None)
+    assert changed.before["body_sha256"] == audit_log.body_sha256({"amount": 10})
+    assert changed.after == deleted.before
+    assert {(entry.name, entry.topic) for entry in entries()} == {("tock", "tick")}
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import connection
 
 from delaytasks.db import dialects
 from delaytasks.management.commands.delaytasks import Command
-from delaytasks.management.subcommands.pipeline import submission
+from delaytasks.management.subcommands.pipeline import load, submission
 from delaytasks.management.subcommands.pipeline.command import APPLICATIONS
-from delaytasks.models import Job
+from delaytasks.models import AuditEntry, Job
 from delaytasks.pipeline import exit_codes
 from delaytasks.pipeline.exit_codes import ExitCode
 from delaytasks.pipeline.sources.database import Database
@@ -39,6 +40,9 @@ def test_the_command_archives_in_its_own_process_and_answers_in_json(
     assert (answer["jobs"], answer["pruned"]) == (1, 1)
     assert not Job.objects.exists()
     assert (tmp_path / "default" / "archive.json").exists()
+    entry = AuditEntry.objects.get()
+    assert (entry.action, entry.request) == ("jobs.archived", "manage.py delaytasks pipeline")
+    assert entry.after == {"older_than_days": 2, "dead": False, "prune": True, "jobs": 1, "events": 0, "pruned": 1}
 
 
 def test_a_refusal_of_the_run_is_the_commands_message(database: Database, tmp_path: Path) -> None:
@@ -61,6 +65,23 @@ def test_dead_runs_and_bugs_do_not_have_the_exit_code_for_faults(
     assert code("echo", "{}") == ExitCode.COULD_NOT_RUN  # an answer that the command cannot tell
     assert code("echo", json.dumps(ANSWER | {"refused": "Later."})) == ExitCode.FAULTS
     assert code("echo", json.dumps(ANSWER | {"refused": "Later.", "exit_code": 3})) == ExitCode.COULD_NOT_RUN
+
+
+def test_a_load_is_one_entry_in_the_audit_log_also_if_it_fails(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose_connection(*_: Any) -> dict[str, Any]:
+        connection.ensure_connection()
+        connection.connection.close()  # as a server that closes idle connections
+        raise CommandError("Spark is gone.")
+
+    monkeypatch.setattr(load, "run_application", lose_connection)
+    with pytest.raises(CommandError, match="Spark is gone"):
+        call_command("delaytasks", "pipeline", "load", "s3a://anna:hunter2@lake/jobs", "--lake", str(tmp_path))
+    connection.close()
+    entry = AuditEntry.objects.get()
+    assert (entry.action, entry.after["failed"]) == ("jobs.loaded", "CommandError")
+    assert "hunter2" not in entry.after["source"]
 
 
 def test_each_application_documents_its_exit_codes(capsys: Any) -> None:

@@ -14,7 +14,7 @@ from delaytasks import Calendar, run_now, timeout
 from delaytasks.calendars import minutes, public_holidays, registry
 from delaytasks.clock import to_ms
 from delaytasks.db import calendar_days
-from delaytasks.models import CalendarDay, Job
+from delaytasks.models import AuditEntry, CalendarDay, Job
 from delaytasks.models import Declaration as Applied
 from delaytasks.timeouts import declarations, fire, reconcile
 from delaytasks.timeouts.declarations import Declaration
@@ -58,6 +58,26 @@ def test_nothing_is_made_before_it_is_applied(db_clock: Any) -> None:
     assert command("plan")[0]["state"] == "applied"
     Order.objects.create(created_at=START)
     assert len(live()) == 2  # in force for signals, too
+
+
+def test_commands_are_in_the_audit_log(db_clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGNAME", "carol")
+    declare()
+    overdue_orders()
+    with pytest.raises(CommandError, match="passed already"):
+        command("apply")
+    assert not AuditEntry.objects.exists()
+    command("apply", "--overdue", "run")
+    command("apply")  # all are in force
+    command("reconcile", CLOSE)
+    declarations.unregister(CLOSE)
+    command("forget", CLOSE)
+    applied, reconciled, forgotten = AuditEntry.objects.order_by("pk")
+    jobs = {CLOSE: {"made": 21, "moved": 0, "cancelled": 0}}
+    assert (applied.action, applied.actor) == ("timeouts.applied", "command:carol")
+    assert applied.after == {"topics": [CLOSE], "overdue": "run", "jobs": jobs}
+    assert (reconciled.action, reconciled.topic) == ("timeouts.reconciled", CLOSE)
+    assert (forgotten.action, forgotten.topic, forgotten.after["cancelled"]) == ("timeouts.forgotten", CLOSE, 21)
 
 
 def test_a_process_with_another_fingerprint_writes_nothing(db_clock: Any) -> None:

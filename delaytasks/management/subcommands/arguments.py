@@ -50,7 +50,12 @@ def by(parser: CommandParser) -> None:
 
 
 def by_of(options: Options) -> str:
-    return options["by"] or f"command:{_os_user()}"
+    return options["by"] or os_actor()
+
+
+def os_actor() -> str:
+    """Return the actor of a change by this process: "command:" and the user of the operating system."""
+    return f"command:{_os_user()}"
 
 
 def _os_user() -> str:

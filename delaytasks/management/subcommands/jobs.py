@@ -1,14 +1,17 @@
 """Subcommands for one job, by id or by topic and key: schedule, cancel, reschedule, retry, run-now."""
 
+from collections.abc import Callable
 from typing import Any
 
 from django.core.management.base import CommandParser
 
-from ...db import dialects
+from ...admin_log import Action
+from ...db import dialects, transitions
 from ...jobs import control, schedule
-from ...models import Job
-from ...outcomes import CancelResult, Result, result_text
-from . import arguments
+from ...models import Job, Schedule
+from ...outcomes import CANCEL_RESULTS, CancelResult, Result, result_text
+from ...states import State
+from . import arguments, audited
 from .output import Answer, Options, Verb, job_data, job_line
 
 
@@ -16,6 +19,12 @@ def _changed(job: Job, using: str, result: str) -> Answer:
     job = Job.objects.using(using).get(pk=job.pk)
     now = dialects.database_now(using)
     return Answer({"result": result, "job": job_data(job, now)}, f"{result}: {job_line(job, now)}")
+
+
+def _change(do: Callable[[], Job], result: Result, using: str) -> Answer:
+    """Change a job by do(), and log it."""
+    job = audited.run(using, lambda: _log(do(), Action.of(result), using))
+    return _changed(job, using, result_text(result))
 
 
 def _schedule_arguments(parser: CommandParser) -> None:
@@ -39,12 +48,21 @@ def _schedule_arguments(parser: CommandParser) -> None:
     arguments.by(parser)
 
 
+def _log(job: Job, action: Action, using: str) -> Job:
+    audited.write(using, job, action)
+    return job
+
+
 def _schedule(options: Options, using: str) -> Answer:
-    job = schedule.schedule(
-        options["topic"], key=options["key"], delay=options["delay"], due_at=options["due"], body=options["body"],
-        ttr=options["ttr"], expires=options["expires"], priority=options["priority"],
-        on_conflict=options["on_conflict"], using=using, by=arguments.by_of(options),
-    )  # fmt: skip
+    def schedule_and_log() -> Job:
+        job = schedule.schedule(
+            options["topic"], key=options["key"], delay=options["delay"], due_at=options["due"], body=options["body"],
+            ttr=options["ttr"], expires=options["expires"], priority=options["priority"],
+            on_conflict=options["on_conflict"], using=using, by=arguments.by_of(options),
+        )  # fmt: skip
+        return _log(job, Action.SCHEDULED, using) if job.is_new else job  # schedule() has logged what it replaced
+
+    job = audited.run(using, schedule_and_log)
     result = "scheduled" if job.is_new else "replaced" if options["on_conflict"] == "replace" else "kept"
     if job.runs_again:
         result = "scheduled again"
@@ -61,14 +79,38 @@ def _cancel(options: Options, using: str) -> Answer:
     job_id, topic, key = arguments.target_of(options)
     by = arguments.by_of(options)
     if job_id is not None:
-        result = control.cancel_job(job_id, using=using, by=by)
         identity: dict[str, Any] = {"id": job_id}
         label = f"Job {job_id}"
     else:
-        result = control.cancel(topic, key=key, using=using, by=by)
         identity, label = {"topic": topic, "key": key}, f"{topic} {key}"
+
+    def cancel_and_log() -> CancelResult:
+        if job_id is None:
+            return _cancel_key(topic, key, using, by)
+        done = control.cancel_by_id(job_id, using=using, by=by)
+        if done is Result.CANCELLED:
+            _log(_job(job_id, using), Action.CANCELLED, using)
+        return CANCEL_RESULTS[done]
+
+    result = audited.run(using, cancel_and_log)
     refused = "" if result is CancelResult.CANCELLED else f"{label} was not cancelled: {result.value}."
     return Answer(identity | {"result": result.value}, result.value, refused)
+
+
+def _cancel_key(topic: str, key: str, using: str, by: str) -> CancelResult:
+    """Cancel the job or the series with this key, and log it."""
+    found = transitions.find_latest(using, topic, key)
+    is_series = Schedule.objects.using(using).filter(topic=topic, series_key=key).exists()
+    result = control.cancel(topic, key=key, using=using, by=by)
+    if result is CancelResult.CANCELLED and found is not None and found.state not in (State.FINISHED, State.CANCELLED):
+        _log(_job(found.id, using), Action.CANCELLED, using)
+    elif result is CancelResult.CANCELLED and is_series:
+        audited.write_named(using, "series.cancelled", "series", topic=topic, name=key)
+    return result
+
+
+def _job(job_id: int, using: str) -> Job:
+    return Job.objects.using(using).defer("body", "error").get(pk=job_id)
 
 
 def _reschedule_arguments(parser: CommandParser) -> None:
@@ -80,27 +122,37 @@ def _reschedule_arguments(parser: CommandParser) -> None:
 def _reschedule(options: Options, using: str) -> Answer:
     job_id, topic, key = arguments.target_of(options)
     due, delay, by = options["due"], options["delay"], arguments.by_of(options)
-    if job_id is not None:
-        job = control.reschedule_job(job_id, due_at=due, delay=delay, using=using, by=by)
-    else:
-        job = control.reschedule(topic, key, due_at=due, delay=delay, using=using, by=by)
-    return _changed(job, using, result_text(Result.RESCHEDULED))
+
+    def reschedule() -> Job:
+        if job_id is not None:
+            return control.reschedule_job(job_id, due_at=due, delay=delay, using=using, by=by)
+        return control.reschedule(topic, key, due_at=due, delay=delay, using=using, by=by)
+
+    return _change(reschedule, Result.RESCHEDULED, using)
 
 
 def _retry(options: Options, using: str) -> Answer:
     job_id, topic, key = arguments.target_of(options)
     by = arguments.by_of(options)
-    if job_id is not None:
-        return _changed(control.retry_dead(job_id=job_id, using=using, by=by), using, result_text(Result.RETRIED))
-    return _changed(control.retry_dead(topic, key, using=using, by=by), using, result_text(Result.RETRIED))
+
+    def retry() -> Job:
+        if job_id is not None:
+            return control.retry_dead(job_id=job_id, using=using, by=by)
+        return control.retry_dead(topic, key, using=using, by=by)
+
+    return _change(retry, Result.RETRIED, using)
 
 
 def _run_now(options: Options, using: str) -> Answer:
     job_id, topic, key = arguments.target_of(options)
     by = arguments.by_of(options)
-    if job_id is not None:
-        return _changed(control.run_job_now(job_id, using=using, by=by), using, result_text(Result.MADE_READY))
-    return _changed(control.run_now(topic, key, using=using, by=by), using, result_text(Result.MADE_READY))
+
+    def run_now() -> Job:
+        if job_id is not None:
+            return control.run_job_now(job_id, using=using, by=by)
+        return control.run_now(topic, key, using=using, by=by)
+
+    return _change(run_now, Result.MADE_READY, using)
 
 
 VERBS = {

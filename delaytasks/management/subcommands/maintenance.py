@@ -6,7 +6,7 @@ from ... import conf, mirror
 from ...maintenance import audit, feed, retention, sweep
 from ...worker import dispatch
 from ...worker.sender import sender
-from . import arguments
+from . import arguments, audited
 from .output import Answer, Options, Verb
 
 DIFFERENCES = ("missing", "ghosts", "late", "doubled")
@@ -95,8 +95,13 @@ def _prune(options: Options, using: str) -> Answer:
             "Run `manage.py delaytasks pipeline archive` instead.",
         )
     counts = {"pruned": 0, "orphans": 0}
-    for batch in retention.prune(using, policy):
-        counts["pruned" if batch.table == "job" else "orphans"] += batch.deleted
+    with audited.many(using, "jobs.pruned", "jobs", topic=options["topic"]) as after:
+        after["older_than"] = {
+            topic: {kind: str(age) for kind, age in ages.items() if age} for topic, ages in policy.topics.items()
+        }
+        for batch in retention.prune(using, policy):
+            counts["pruned" if batch.table == "job" else "orphans"] += batch.deleted
+            after |= counts
     text = f"deleted {_plural(counts['pruned'], 'job')} and {_plural(counts['orphans'], 'event')} without a job"
     return Answer(counts, text)
 

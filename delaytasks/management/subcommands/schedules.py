@@ -1,20 +1,24 @@
 """Subcommand schedules, for recurring jobs: list, next, plan, apply, pause, resume, run, backfill and from-beat."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.core.management.base import CommandError, CommandParser
 
+from ...admin_log import Action
 from ...calendars.wall_time import to_zone
+from ...jobs import audit_log
 from ...models import Schedule
 from ...recurrence import schedules
 from ...recurrence.definition import state_of
-from . import arguments
+from . import arguments, audited
 from .output import Answer, Options, Verb, printable, rfc3339, table
 
 if TYPE_CHECKING:
     from ...celery import beat_migration
 
+Returned = TypeVar("Returned")
 ACTIONS = ("list", "next", "plan", "apply", "pause", "resume", "run", "backfill", "from-beat")
 
 
@@ -38,7 +42,7 @@ def _run(options: Options, using: str) -> Answer:
         case "list":
             return _list(using)
         case "plan" | "apply":
-            changes = schedules.plan(using=using) if action == "plan" else schedules.apply(using=using)
+            changes = schedules.plan(using=using) if action == "plan" else _apply(using)
             rows = [(change.kind, change.name) for change in changes]
             return Answer([change._asdict() for change in changes], table(("change", "schedule"), rows))
         case "from-beat":
@@ -53,16 +57,79 @@ def _one(action: str, name: str, options: Options, using: str) -> Answer:
         case "next":
             return _next(name, options["count"], using)
         case "pause" | "resume":
-            changed = (schedules.pause if action == "pause" else schedules.resume)(name, using=using)
-            state = "paused" if action == "pause" else "running"
-            return Answer({"name": name, "changed": changed}, f"{name} is {state}{'' if changed else ' already'}")
+            return _set_paused(name, action == "pause", using)
         case "run":
-            job = schedules.run_now(name, using=using, by=arguments.by_of(options))
+            by = arguments.by_of(options)
+            job = _operate(name, Action.RUN_ONCE, using, lambda: schedules.run_now(name, using=using, by=by))
             return Answer({"id": job.pk, "key": job.key}, f"job {job.pk}  {job.key} is ready")
     if options["start"] is None or options["end"] is None:
         raise CommandError("Give the range: schedules backfill NAME --from TIME --to TIME.", returncode=arguments.USAGE)
-    count = schedules.backfill(name, options["start"], options["end"], using=using)
+    start, end = options["start"], options["end"]
+    count = _operate(
+        name, Action.BACKFILLED, using, lambda: schedules.backfill(name, start, end, using=using),
+        lambda made: f"{made} from {start.isoformat()} to {end.isoformat()}",
+    )  # fmt: skip
     return Answer({"name": name, "made": count}, f"{count} firings were made")
+
+
+def _set_paused(name: str, paused: bool, using: str) -> Answer:
+    action, change = (Action.PAUSED, schedules.pause) if paused else (Action.RESUMED, schedules.resume)
+    changed = _operate(name, action, using, lambda: change(name, using=using))
+    state = f"{'paused' if paused else 'running'}{'' if changed else ' already'}"
+    return Answer({"name": name, "changed": changed}, f"{name} is {state}")
+
+
+# -- changes, with entries in the audit log -----------------------------------------------------
+
+
+def _operate(
+    name: str, action: Action, using: str, do: Callable[[], Returned], reason: Callable[[Returned], str] = lambda _: ""
+) -> Returned:
+    """Call do() with the schedule locked, and log it, in one transaction. False means that nothing was changed."""
+
+    def do_and_log() -> Returned:
+        rows = Schedule.objects.using(using).select_for_update().filter(name=name)
+        row = rows.first() or schedules.find(name, using=using)
+        before = audit_log.schedule_state(row)
+        result = do()
+        if result is not False:
+            row.refresh_from_db(using=using)
+            after = audit_log.schedule_state(row)
+            audited.write(using, row, action, reason=reason(result), before=before, after=after)
+        return result
+
+    return audited.run(using, do_and_log)
+
+
+def _apply(using: str) -> list[schedules.Change]:
+    return _change_many(using, Schedule.Source.CODE, lambda: schedules.apply(using=using))
+
+
+def _change_many(using: str, source: str, do: Callable[[], Returned]) -> Returned:
+    """Call do(), and log each schedule of this source that it has created, changed, renamed or deleted."""
+
+    def do_and_log() -> Returned:
+        schedules.lock_apply(using)  # before the states are read: another host's changes are not ours
+        before = _states(using, source)
+        result = do()
+        after = _states(using, source)
+        for pk in sorted(before.keys() | after.keys()):
+            old, new = before.get(pk), after.get(pk)
+            if old != new:
+                action = Action.CREATED if old is None else Action.DELETED if new is None else Action.CHANGED
+                named: Any = old if new is None else new
+                audited.write_named(
+                    using, f"schedule.{action.lower()}", f"schedule {pk}", topic=named["topic"], name=named["name"],
+                    before=old, after=new,
+                )  # fmt: skip
+        return result
+
+    return audited.run(using, do_and_log)
+
+
+def _states(using: str, source: str) -> dict[int, Any]:
+    rows = Schedule.objects.using(using).filter(source=source)
+    return {row.pk: audit_log.schedule_state(row) | {"name": row.name} for row in rows}
 
 
 def _from_beat(options: Options, using: str) -> Answer:
@@ -79,7 +146,11 @@ def _from_beat(options: Options, using: str) -> Answer:
             f"--app {options['app']}: {error}. Give it as for `celery -A`.", returncode=arguments.USAGE
         ) from error
     topics = {task: topic for task, _, topic in pairs}
-    conversions = beat_migration.convert(entries, topics, using=using, write=options["write"])
+
+    def convert() -> "list[beat_migration.Conversion]":
+        return beat_migration.convert(entries, topics, using=using, write=options["write"])
+
+    conversions = _change_many(using, Schedule.Source.STAFF, convert) if options["write"] else convert()
     data = [_conversion_data(each) for each in conversions]
     rows = [(each["entry"], each["schedule"] or "-", each["times"], "; ".join(each["notes"])) for each in data]
     done = sum(each["schedule"] is not None for each in data)

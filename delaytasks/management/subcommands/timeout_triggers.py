@@ -7,7 +7,7 @@ from django.db import OperationalError
 
 from ...db.retries import waited_too_long
 from ...timeouts.triggers import installation
-from . import arguments
+from . import arguments, audited
 from .output import Answer, Options, table
 
 ACTIONS = ("install", "remove", "show")
@@ -22,9 +22,9 @@ def add_arguments(parser: CommandParser) -> None:
 def run(options: Options, using: str) -> Answer:
     match options["topic"]:
         case "install":
-            return _changed("installed", _unless_busy(installation.install, using, options["tables"]))
+            return _change("installed", installation.install, using, options["tables"])
         case "remove":
-            return _changed("removed", _unless_busy(installation.remove, using, options["tables"]))
+            return _change("removed", installation.remove, using, options["tables"])
         case "show":
             return _show(using)
     raise CommandError(f"Say what to do with the triggers: {', '.join(ACTIONS)}.", returncode=arguments.USAGE)
@@ -42,7 +42,12 @@ def _unless_busy(call: Any, using: str, names: list[str]) -> list[str]:
         ) from error
 
 
-def _changed(what: str, names: list[str]) -> Answer:
+def _change(what: str, do: Any, using: str, chosen: list[str]) -> Answer:
+    with audited.many(using, f"timeouts.triggers_{what}", "timeouts") as after:
+        after["tables"] = chosen or "all"
+        names = after["tables"] = _unless_busy(do, using, chosen)
+        if not names:
+            after.clear()
     return Answer({what: names}, f"{what}: {', '.join(names) or 'nothing'}")
 
 

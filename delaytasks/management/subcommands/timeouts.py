@@ -2,13 +2,14 @@
 
 import argparse
 from datetime import timedelta
+from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
 from ...timeouts import applied, declarations, reconcile
 from ...timeouts.declarations import Declaration
 from ...timeouts.sync import Synced, aliases_of
-from . import arguments, timeout_triggers
+from . import arguments, audited, timeout_triggers
 from .output import Answer, Options, Verb, table
 
 ACTIONS = ("plan", "apply", "reconcile", "forget", "triggers")
@@ -48,7 +49,11 @@ def _run(options: Options, using: str) -> Answer:
             return _plan(chosen, using)
         case "apply":
             return _apply(chosen, options["overdue"], using)
-    return _synced(reconcile.reconcile(using, chosen))
+    with audited.many(using, "timeouts.reconciled", "timeouts", topic=topic) as after:
+        after["topics"] = [each.topic for each in chosen]
+        counts = reconcile.reconcile(using, chosen)
+        after["jobs"] = _numbers(counts)
+    return _synced(counts)
 
 
 def _chosen(topic: str | None, using: str) -> list[Declaration]:
@@ -75,15 +80,26 @@ def _plan(chosen: list[Declaration], using: str) -> Answer:
 def _apply(chosen: list[Declaration], overdue: applied.Overdue | None, using: str) -> Answer:
     if isinstance(overdue, timedelta) and overdue <= timedelta(0):
         raise CommandError("--overdue: the time of spread must be more than 0.", returncode=arguments.USAGE)
-    try:
-        return _synced(reconcile.apply(using, overdue, chosen))
-    except reconcile.OverdueRows as error:
-        listed = ", ".join(f"{count} rows of {topic}" for topic, count in sorted(error.counts.items()))
-        return Answer(
-            {"overdue": error.counts}, "",
-            f"Nothing was applied: the due time of {listed} has passed already. Choose what to do with them: "
-            "--overdue run, --overdue skip or --overdue spread=10m.",
-        )  # fmt: skip
+    with audited.many(using, "timeouts.applied", "timeouts") as after:
+        after |= {"topics": [each.topic for each in chosen], "overdue": str(overdue or "")}
+        try:
+            counts = reconcile.apply(using, overdue, chosen)
+        except reconcile.OverdueRows as error:
+            after.clear()
+            return _refused(error)
+        after |= {"topics": sorted(counts), "jobs": _numbers(counts)}
+        if not counts:
+            after.clear()  # all of them were in force already
+    return _synced(counts)
+
+
+def _refused(error: reconcile.OverdueRows) -> Answer:
+    listed = ", ".join(f"{count} rows of {topic}" for topic, count in sorted(error.counts.items()))
+    return Answer(
+        {"overdue": error.counts}, "",
+        f"Nothing was applied: the due time of {listed} has passed already. Choose what to do with them: "
+        "--overdue run, --overdue skip or --overdue spread=10m.",
+    )  # fmt: skip
 
 
 def _synced(counts: dict[str, Synced]) -> Answer:
@@ -92,10 +108,19 @@ def _synced(counts: dict[str, Synced]) -> Answer:
     return Answer([dict(zip(names, row, strict=True)) for row in rows], table(names, rows))
 
 
+def _numbers(counts: dict[str, Synced]) -> dict[str, Any]:
+    """Return the numbers for the audit log: {topic: {"made": 1, "moved": 0, "cancelled": 0}}."""
+    names = ("made", "moved", "cancelled")
+    return {topic: {name: getattr(synced, name) for name in names} for topic, synced in sorted(counts.items())}
+
+
 def _forget(topic: str | None, using: str) -> Answer:
     if not topic:
         raise CommandError("Give the topic: timeouts forget TOPIC.", returncode=arguments.USAGE)
-    counts = applied.forget(topic, using)
+    with audited.many(using, "timeouts.forgotten", "timeouts", topic=topic) as after:
+        after["topics"] = [topic]
+        counts = applied.forget(topic, using)
+        after |= counts._asdict()
     running = f", {counts.running} are running" if counts.running else ""
     return Answer({"topic": topic, **counts._asdict()}, f"{counts.cancelled} jobs of {topic} were cancelled{running}")
 

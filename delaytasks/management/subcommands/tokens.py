@@ -86,10 +86,10 @@ def _make(options: Options, using: str) -> Answer:
         )
     try:
         token, secret = tokens.create(
-            options["account"], grants, name=options["name"] or arguments.by_of({"by": None})[:50],
+            options["account"], grants, name=options["name"] or arguments.os_actor()[:50],
             expires_days=options["expires_days"], rate_per_minute=options["rate_per_minute"],
             max_request_bytes=options["max_request_bytes"], max_live_jobs=options["max_live_jobs"],
-            by=arguments.by_of({"by": None}),
+            by=arguments.os_actor(),
         )  # fmt: skip
     except ValidationError as error:
         raise CommandError("; ".join(_sentences(error)), returncode=arguments.USAGE) from error
@@ -154,7 +154,7 @@ def _revoke(options: Options, using: str) -> Answer:
     if (prefix is None) == (account is None):
         raise CommandError("Give either the PREFIX of a token or an --account.", returncode=arguments.USAGE)
     selected = tokens.list_tokens(account) if prefix is None else tokens.list_tokens().filter(prefix=prefix)
-    revoked = tokens.revoke(selected, arguments.by_of({"by": None}))
+    revoked = tokens.revoke(selected, arguments.os_actor())
     if revoked:
         return Answer({"revoked": revoked}, f"revoked: {', '.join(revoked)}")
     label = f"the prefix {prefix!r}" if account is None else f"the account {account!r}"

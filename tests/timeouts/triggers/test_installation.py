@@ -12,7 +12,7 @@ from django.db import connection, migrations, models
 from django.db.migrations.loader import MigrationLoader
 from django.db.models import Q
 
-from delaytasks.models import TimeoutMark, TimeoutTrigger
+from delaytasks.models import AuditEntry, TimeoutMark, TimeoutTrigger
 from delaytasks.timeouts import declarations
 from delaytasks.timeouts.declarations import Declaration
 from delaytasks.timeouts.triggers import installation, marks, statements
@@ -79,6 +79,10 @@ def test_the_command_installs_shows_and_removes(close: Declaration) -> None:
     assert command("remove") == "removed: nothing\n"
     assert not TimeoutMark.objects.exists()
     assert not TimeoutTrigger.objects.exists()
+    assert list(AuditEntry.objects.order_by("pk").values_list("action", "after__tables")) == [
+        ("timeouts.triggers_installed", [CUSTOMER, ORDER]), ("timeouts.triggers_removed", [CUSTOMER]),
+        ("timeouts.triggers_removed", [ORDER]),
+    ]  # fmt: skip
     Order.objects.create()
     assert not TimeoutMark.objects.exists()
 

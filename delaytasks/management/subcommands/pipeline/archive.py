@@ -8,6 +8,7 @@ from django.core.management.base import CommandParser
 from .... import databases
 from ....maintenance import runs
 from ....timeouts import retained
+from .. import audited
 from ..output import Answer, Options, Verb
 from .process import run_application, to_answer
 
@@ -34,13 +35,16 @@ def _days(text: str) -> float:
 
 def _run(options: Options, using: str) -> Answer:
     before = databases.now(using) - timedelta(days=options["older_than_days"])
-    retained.forget_others(using, before)  # jobs that keep a declared time stay in the database
-    if not options["keep"]:
-        runs.note(using, before)
     parameters = {
         "older_than_days": options["older_than_days"], "dead": options["dead"], "prune": not options["keep"],
     }  # fmt: skip
-    answer = run_application("archive", options, using, parameters)
+    with audited.many(using, "jobs.archived", "jobs") as after:
+        after |= parameters
+        retained.forget_others(using, before)  # jobs that keep a declared time stay in the database
+        if not options["keep"]:
+            runs.note(using, before)
+        answer = run_application("archive", options, using, parameters)
+        after |= {name: answer[name] for name in ("jobs", "events", "pruned")}
     text = (
         f"{answer['jobs']} jobs with {answer['events']} events archived, {answer['pruned']} jobs pruned, "
         f"in {answer['seconds']} s"

@@ -17,7 +17,8 @@ from ....exceptions import BadCalendar, MirrorDown
 from ....jobs.inputs import check_actor
 from ....maintenance import loads
 from ....models import LoadChunk, Topic
-from .. import arguments
+from ....redaction import redacted
+from .. import arguments, audited
 from ..output import Answer, Options, Verb
 from . import calendars
 from .process import run_application, to_answer
@@ -163,7 +164,12 @@ def _run(options: Options, using: str) -> Answer:
             print(text, file=sys.stderr, flush=True)
         update_mirror(using)
 
-    answer = run_application("load", options, using, parameters(options, using), progress)
+    chosen = parameters(options, using)
+    with audited.many(using, "jobs.loaded", "jobs") as after:
+        terms = {name: chosen[name] for name in ("source", "query", "on_conflict", "by")}
+        after |= redacted(terms, conf.get().redact)
+        answer = run_application("load", options, using, chosen, progress)
+        after |= {name: answer.get(name, 0) for name in ("run", "inserted", "replaced", "kept")}
     update_mirror(using)
     return to_answer(answer, text_of(answer))
 

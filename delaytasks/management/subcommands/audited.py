@@ -1,0 +1,72 @@
+"""Write what a subcommand has changed to the audit log. The actor is the user of the operating system.
+
+Subcommands that only do what workers do regularly (move, sweep, rebuild, audit) write no entry.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from django.db import connections, transaction
+
+from ... import admin_log
+from ...db.retries import retry_conflicts
+from ...exceptions import DelaytasksError
+from ...jobs import audit_log
+from . import arguments
+
+Returned = TypeVar("Returned")
+
+
+def run(using: str, do: Callable[[], Returned]) -> Returned:
+    """Call do(), which calls write(), in one transaction, and return its result. After a conflict, repeat it."""
+
+    def in_transaction() -> Returned:
+        with transaction.atomic(using):
+            return do()
+
+    return retry_conflicts(in_transaction, using)
+
+
+def write(using: str, row: Any, what: str, **columns: Any) -> None:
+    """Write an entry for a change of this row.
+
+    what      an Action, or "added", "changed", "deleted"
+    columns   as in audit_log.entry()
+    """
+    admin_log.write_audit(arguments.os_actor(), [row], what, using=using, **columns)
+
+
+def write_named(using: str, action: str, target: str, **columns: Any) -> None:
+    """Write an entry for what has no row. The arguments are those of audit_log.entry()."""
+    audit_log.record(using, [audit_log.entry(action, arguments.os_actor(), target, **columns)])
+
+
+@contextmanager
+def many(using: str, action: str, target: str, *, topic: str | None = None) -> Iterator[dict[str, Any]]:
+    """Write one entry at the end of the block, for a command that makes many changes in several transactions.
+
+    Yields the dict for the entry's column `after`: what was chosen, and how many were changed. If it is empty at the
+    end, no entry is written. If the block raises, the entry has the exception's name, because earlier transactions are
+    committed; for a DelaytasksError, which refuses the whole command, no entry is written.
+    """
+    after: dict[str, Any] = {}
+    try:
+        yield after
+    except DelaytasksError:
+        after.clear()
+        raise
+    except BaseException as error:
+        if after:
+            after["failed"] = type(error).__name__
+        raise
+    finally:
+        if after:
+            _forget_idle(using)
+            write_named(using, action, target, topic=topic or "", after=after)
+
+
+def _forget_idle(using: str) -> None:
+    """Close the connection, so that the entry gets a new one: a server may have closed it during a run of hours."""
+    if not connections[using].in_atomic_block:
+        connections[using].close()
