@@ -22,6 +22,7 @@ from ..admin_log import Action
 from ..jobs import audit_log
 from .access import grants as token_grants
 from .access import tokens
+from .access.token_forms import AccountForm, RightsFormMixin, TokenForm
 from .models import RIGHTS, Grant, ServiceAccount, Token
 
 STATUS_LABELS = {
@@ -35,7 +36,8 @@ RECORDS = ("made", "created_by", "last_used_at", "revoked_at", "revoked_by")
 
 
 @admin.register(ServiceAccount)
-class ServiceAccountAdmin(TranslatedHistoryAdmin):
+class ServiceAccountAdmin(RightsFormMixin, TranslatedHistoryAdmin):
+    form = AccountForm
     list_display = ("name", "active", "tokens", "note", "created_at")
     list_filter = ("active",)
     search_fields = ("name", "note")
@@ -133,7 +135,8 @@ class TokenChangeList(ChangeList):
 
 
 @admin.register(Token)
-class TokenAdmin(TranslatedHistoryAdmin):
+class TokenAdmin(RightsFormMixin, TranslatedHistoryAdmin):
+    form = TokenForm
     list_display = ("shown_prefix", "account", "name", "status", "granted", "expiry_date", "last_used_at")
     list_filter = ("revoked", "account")
     list_select_related = ("account",)

@@ -81,9 +81,12 @@ class TokenManager(BaseAPIKeyManager):
 
     def usable(self) -> models.QuerySet:
         """Return the tokens that are valid now, from the write database: a replica may lag behind a revocation."""
+        return self.unexpired().filter(account__active=True).select_related("account")
+
+    def unexpired(self) -> models.QuerySet:
+        """Return the tokens that are valid if their accounts are active, from the write database."""
         unexpired = Q(expiry_date__isnull=True) | Q(expiry_date__gt=timezone.now())
-        tokens = self.using(router.db_for_write(self.model)).filter(unexpired, revoked=False, account__active=True)
-        return tokens.select_related("account")
+        return self.using(router.db_for_write(self.model)).filter(unexpired, revoked=False)
 
 
 class Token(AbstractAPIKey):

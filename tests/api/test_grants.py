@@ -1,11 +1,13 @@
 """Attacks by staff who manage tokens: minting rights that they do not have, and reading hidden names."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.core import signing
 from django.urls import reverse
+from django.utils import timezone
 
 import delaytasks
 from delaytasks.api.models import Grant, ServiceAccount, Token
@@ -103,6 +105,106 @@ def test_a_grant_can_be_narrowed_or_widened_only_by_what_the_user_has(staff_api:
     assert change_to("consume", topic="refund.check") == ["produce", "consume"]
     assert change_to("produce") == ["produce"]
     assert change_to("consume") == ["produce"]
+
+
+LATER, EARLIER = timezone.now() + timedelta(days=400), timezone.now() + timedelta(days=200)
+
+
+def change_token(browser: Any, token: Token, **terms: Any) -> Any:
+    """Post the form of the token's page, with these terms in place of the current ones. Return the answer."""
+    names = ("name", "expiry_date", "rate_per_minute", "max_request_bytes", "max_live_jobs")
+    form = token_form(token.account)
+    for name, value in ({name: getattr(token, name) for name in names} | terms).items():
+        if name == "expiry_date":
+            moment = value and timezone.localtime(value)
+            form |= {"expiry_date_0": f"{moment:%Y-%m-%d}", "expiry_date_1": f"{moment:%H:%M:%S}"} if moment else {}
+        else:
+            form[name] = "" if value is None else str(value)
+    return browser.client.post(reverse("admin:delaytasks_api_token_change", args=[token.pk]), form)
+
+
+@pytest.mark.parametrize("expires", [timezone.now() - timedelta(days=1), timezone.now() + timedelta(days=300)])
+@pytest.mark.parametrize("new", [None, LATER])
+def test_staff_cannot_prolong_a_token_with_more_rights_than_they_have(
+    expires: Any, new: Any, make_token: Any, staff_api: Any
+) -> None:
+    make_token(topics={"*": "manage"}, expiry_date=expires)
+    token = Token.objects.get()
+    browser = staff_api(*TOKENS_ONLY)
+    page = change_token(browser, token, expiry_date=new)
+    assert "This token has rights that you may not grant" in page.content.decode()
+    assert Token.objects.get().expiry_date == expires
+    browser.user.is_superuser = True
+    browser.user.save()
+    assert change_token(browser, token, expiry_date=new).status_code == 302
+    assert Token.objects.get().expiry_date != expires
+
+
+@pytest.mark.parametrize("name", ["rate_per_minute", "max_request_bytes", "max_live_jobs"])
+def test_staff_cannot_raise_the_limits_of_a_token_with_more_rights_than_they_have(
+    name: str, make_token: Any, staff_api: Any
+) -> None:
+    make_token(topics={"*": "manage"}, **{name: 10})
+    browser = staff_api(*TOKENS_ONLY)
+    for higher in (11, None):
+        assert change_token(browser, Token.objects.get(), **{name: higher}).status_code == 200
+    assert change_token(browser, Token.objects.get(), **{name: 9}).status_code == 302
+    assert getattr(Token.objects.get(), name) == 9
+
+
+def test_the_check_includes_grants_that_the_user_does_not_see(make_token: Any, staff_api: Any) -> None:
+    Topic.objects.create(name="secret.topic", visible_to=[999])
+    make_token(topics={"secret.topic": "produce", "open.topic": "produce"}, expiry_date=EARLIER)
+    page = change_token(staff_api(*MANAGES), Token.objects.get(), expiry_date=LATER)
+    assert page.status_code == 200
+    assert "secret.topic" not in page.content.decode()
+
+
+def test_staff_can_restrict_a_token_with_more_rights_than_they_have(make_token: Any, staff_api: Any) -> None:
+    make_token(topics={"*": "manage"}, expiry_date=LATER)
+    browser = staff_api(*TOKENS_ONLY)
+    for terms in ({"expiry_date": EARLIER}, {"name": "web-2"}, {"rate_per_minute": 1}, {"revoked": "on"}):
+        assert change_token(browser, Token.objects.get(), **terms).status_code == 302, terms
+    token = Token.objects.get()
+    assert (token.name, token.rate_per_minute, token.revoked) == ("web-2", 1, True)
+    assert token.expiry_date < LATER
+    token = Token.objects.create(account=token.account, name="never", prefix="never", hashed_key="x")
+    Grant.objects.create(token=token, topic="*", manage=True)
+    assert change_token(browser, token, expiry_date=EARLIER).status_code == 302
+
+
+def test_staff_can_prolong_a_token_whose_rights_they_have(make_token: Any, staff_api: Any) -> None:
+    make_token(topics={"order.close": "produce"}, expiry_date=EARLIER)
+    browser = staff_api(*TOKENS_ONLY, VIEW, OPERATE, *SCHEDULES)
+    assert change_token(browser, Token.objects.get(), expiry_date=None).status_code == 302
+    assert Token.objects.get().expiry_date is None
+
+
+def set_active(browser: Any, account: ServiceAccount, active: bool, note: str = "") -> Any:
+    address = reverse("admin:delaytasks_api_serviceaccount_change", args=[account.pk])
+    return browser.client.post(address, {"note": note} | ({"active": "on"} if active else {}))
+
+
+def test_staff_cannot_reactivate_an_account_with_more_rights_than_they_have(make_token: Any, staff_api: Any) -> None:
+    make_token(topics={"order.close": "produce"})
+    make_token(topics={"order.close": "manage"})
+    account = ServiceAccount.objects.get()
+    browser = staff_api(*ACCOUNTS, VIEW, OPERATE, *SCHEDULES)
+    assert set_active(browser, account, True, "still active").status_code == 302
+    assert set_active(browser, account, False).status_code == 302
+    assert set_active(browser, account, False, "broken into").status_code == 302
+    page = set_active(browser, account, True)
+    assert "This account has tokens with rights that you may not grant" in page.content.decode()
+    assert not ServiceAccount.objects.get().active
+    Token.objects.filter(grants__manage=True).update(revoked=True)
+    assert set_active(browser, account, True).status_code == 302
+    assert ServiceAccount.objects.get().active
+
+
+def test_an_expired_token_does_not_keep_an_account_inactive(make_token: Any, staff_api: Any) -> None:
+    make_token(topics={"*": "manage"}, expiry_date=timezone.now() - timedelta(days=1))
+    ServiceAccount.objects.update(active=False)
+    assert set_active(staff_api(*ACCOUNTS), ServiceAccount.objects.get(), True).status_code == 302
 
 
 # Reading by a token
