@@ -8,6 +8,7 @@ os.environ["SERVED_BY"] = "asgi"  # settings.py then pools connections to Postgr
 
 from django.core.asgi import get_asgi_application
 
+from delaytasks.api.limits.pipelining import limit_pipelining
 from delaytasks.api.middleware import BodyLimit
 
 
@@ -29,5 +30,6 @@ def exempt_from_collection() -> None:
     gc.freeze()
 
 
+limit_pipelining()
 application = make_application()
 exempt_from_collection()

@@ -37,15 +37,23 @@ def template(database_server: PostgresServer | None, tmp_path_factory: pytest.Te
     return make_template("http", tmp_path_factory.mktemp("template"), database_server)
 
 
+@pytest.fixture(scope="module")
+def http_parser() -> str:
+    """The HTTP parser of the module's web process. A module may override it."""
+    return "h11"
+
+
 @contextmanager
-def running(directory: Path, template: str, server: PostgresServer | None, blocker: Any, **env: str) -> Iterator[World]:
+def running(
+    directory: Path, template: str, server: PostgresServer | None, blocker: Any, http: str = "h11", **env: str
+) -> Iterator[World]:
     """Start a world: its web process answers and its worker is ready. Django's default connection uses its database."""
     env = {"DJANGO_SETTINGS_MODULE": "tests.server.settings"} | env
     with blocker.unblock(), copied(template, f"http_{uuid4().hex}", directory, server) as url, RedisServer() as redis:
         world = World(directory, redis, url, **env)
         try:
             world.start_worker(concurrency=1)
-            world.start_web()
+            world.start_web(http=http)
             world.await_workers()
             yield world
         finally:
@@ -59,10 +67,12 @@ def world(
     database_server: PostgresServer | None,
     tmp_path_factory: pytest.TempPathFactory,
     django_db_blocker: Any,
+    http_parser: str,
 ) -> Iterator[World]:
     """The module's world. A module sets ENVIRONMENT to change the environment of its processes."""
     env = getattr(request.module, "ENVIRONMENT", {})
-    with running(tmp_path_factory.mktemp("world"), template, database_server, django_db_blocker, **env) as world:
+    directory = tmp_path_factory.mktemp("world")
+    with running(directory, template, database_server, django_db_blocker, http_parser, **env) as world:
         yield world
 
 

@@ -115,10 +115,13 @@ class World:
         command = [sys.executable, "-m", "celery", "-A", "project", *arguments, f"--loglevel={loglevel}"]
         return self.start(name, command)
 
-    def start_web(self, port: int | None = None) -> Process:
-        """Start a web process as `make run` does, on this or a free port. Return the process when it responds."""
+    def start_web(self, port: int | None = None, *, http: str = "h11") -> Process:
+        """Start a web process as `make run` does, on this or a free port. Return the process when it responds.
+
+        http   uvicorn's parser, as in web()
+        """
         self.port = port or free_port()
-        process = self.start("web", web(self.port).command)
+        process = self.start("web", web(self.port, http=http).command)
 
         def up() -> bool:
             assert process.popen.poll() is None, f"The web process ended:\n{tail(process.log)}"

@@ -1,0 +1,51 @@
+"""Bound what uvicorn keeps of pipelined requests: those that a client sends before it has the answers to earlier ones.
+
+uvicorn stops reading from a connection with pipelined requests, but reads on whenever an application asks for a
+request's body, or a request is answered. So a stranger could make it keep all that a connection brings, about 60 MiB a
+second with h11, and a hundred times the size of the requests with httptools.
+"""
+
+from typing import Any
+
+MOST_PIPELINED = 1000  # requests that httptools may parse ahead; then the connection is aborted
+
+
+def limit_pipelining() -> None:
+    """Have uvicorn read on only when the requests that it has read are begun. Call it in asgi.py.
+
+    Reads one buffer ahead: at most 256 KiB for a connection. A connection that sends more than 1,000 requests ahead in
+    one buffer to httptools is aborted. Does nothing without uvicorn, and nothing to other servers.
+    """
+    try:
+        from uvicorn.protocols.http import flow_control
+    except ImportError:
+        return
+    cls: Any = flow_control.FlowControl
+    if getattr(cls, "limits_pipelining", False):
+        return
+    pause, resume = cls.pause_reading, cls.resume_reading
+
+    def pause_reading(self: Any) -> None:
+        pipeline = getattr(self._transport.get_protocol(), "pipeline", ())
+        if len(pipeline) >= MOST_PIPELINED:
+            self._transport.abort()
+            raise ConnectionAbortedError  # stops the parser
+        pause(self)
+
+    def resume_reading(self: Any) -> None:
+        if not _has_more(self._transport.get_protocol()):
+            resume(self)
+
+    cls.pause_reading, cls.resume_reading, cls.limits_pipelining = pause_reading, resume_reading, True
+
+
+def _has_more(protocol: Any) -> bool:
+    """Return whether the server has read requests of this connection that it has not begun yet."""
+    if (connection := getattr(protocol, "conn", None)) is None:
+        return bool(getattr(protocol, "pipeline", ()))  # httptools
+    from h11 import DONE
+
+    is_answered = (
+        connection.our_state is DONE
+    )  # then uvicorn looks at the next request, and pauses again if it is whole
+    return connection.their_state is DONE and not is_answered and bool(connection.trailing_data[0])
