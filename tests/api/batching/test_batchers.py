@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -58,14 +59,48 @@ def test_requests_that_arrive_during_a_group_are_the_next_group(recorder: Record
     assert answers == [0, 1, 2, 3, 4]
 
 
-def test_single_request_waits_for_nobody(recorder: Recorder) -> None:
+class WatchedCondition(threading.Condition):
+    """The condition of a batcher. `delayed` are the time-outs of waits that began although a request was there."""
+
+    def __init__(self, batcher: Batcher) -> None:
+        super().__init__()
+        self._batcher = batcher
+        self.delayed: list[float | None] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if self._batcher._queues:
+            self.delayed.append(timeout)
+        return super().wait(timeout)
+
+
+def test_single_request_waits_for_nobody(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No timer is set between a request and its group, on the event loop or in the thread, and no clock advances."""
     recorder.go.set()
+    batcher, delays = Batcher("test", recorder), list[str]()
+    batcher._arrived = watched = WatchedCondition(batcher)
+    for name in ("CHECK_SECONDS", "CLOSE_SECONDS", "IDLE_SECONDS"):  # idle times: a request ends them
+        monkeypatch.setattr(batchers, name, 3600.0)
+    stopped = time.monotonic()
 
-    async def run() -> Any:
-        return await asyncio.wait_for(Batcher("test", recorder).submit("alone", share="a"), 5)
+    async def asyncio_sleep(*_: Any) -> None:
+        delays.append("asyncio.sleep")
 
-    assert asyncio.run(run()) == "alone"
-    assert recorder.groups == [["alone"]]
+    async def run() -> None:
+        loop: Any = asyncio.get_running_loop()
+        for name in ("call_later", "call_at"):
+            monkeypatch.setattr(loop, name, lambda *_, name=name: delays.append(name))
+        for number in range(3):
+            assert await batcher.submit(number, share="a") == number
+
+    with monkeypatch.context() as patch:
+        patch.setattr(batchers.time, "monotonic", lambda: stopped)
+        patch.setattr(batchers.time, "sleep", lambda _: delays.append("sleep"))
+        patch.setattr(asyncio, "sleep", asyncio_sleep)
+        caller = threading.Thread(target=asyncio.run, args=(run(),), daemon=True)
+        caller.start()
+        caller.join(30)
+        assert (caller.is_alive(), delays, watched.delayed) == (False, [], [])
+    assert recorder.groups == [[0], [1], [2]]
 
 
 def test_same_name_is_in_a_group_only_once_and_stays_in_order(recorder: Recorder) -> None:
