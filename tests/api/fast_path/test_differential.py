@@ -19,6 +19,7 @@ from delaytasks.models import Job
 from delaytasks.worker import leases
 from tests.support import asgi_client
 
+pytestmark = pytest.mark.on_both
 SEED, SPOILT = 11, 150
 HEADERS = ("Allow", "Cache-Control", "Content-Language", "Content-Type", "Location", "Retry-After", "Www-Authenticate")
 TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+(Z|\+00:00)")
