@@ -13,17 +13,24 @@ MAX_CACHED = (
     70  # letters of a name of which the process remembers whether it is secret: most bodies have the same names
 )
 # In {"name": "password", "value": "x"}: keys that hold the name of a secret, and keys that hold its value.
-NAME_KEYS = frozenset({"name", "key", "field", "header", "param", "parameter", "variable", "property", "attribute"})
-VALUE_KEYS = frozenset({"value", "values", "val", "content", "data", "text", "string", "default"})
+NAME_KEYS = frozenset(
+    {"name", "key", "k", "field", "header", "param", "parameter", "variable", "property", "attribute"}
+)
+VALUE_KEYS = frozenset({"value", "values", "val", "v", "content", "data", "text", "string", "default"})
 _CAMEL_CASE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _WORD = re.compile(r"[^\W\d_]+")
 # Each repetition is bounded, so that no text takes more than linear time.
 # User and password, also if the password has an unescaped "/", "?", "#" or "@".
 _URL_CREDENTIALS = re.compile(r"(?<=://)(?:[^\s/?#]{1,512}|[^\s/?#@:[]{0,512}:(?!\d{1,5}\b)[^\s@]{1,512})@")
+# The same before the address of a MySQL server in Go: anna:password@tcp(host:port)
+_DRIVER_CREDENTIALS = re.compile(r"""(?<![^\s"'=])[^\s:@"'=]{1,64}:[^\s"']{1,256}@(?=(?:tcp|unix)\()""")
 _SCHEME = re.compile(r"\b((?:bearer|basic|digest|negotiate)\s+)[\w.~+/=-]{8,}", re.IGNORECASE)
 _JWT = re.compile(r"\beyJ[\w-]{5,}\.eyJ[\w-]{5,}\.[\w-]*")
 # A quote may have backslashes before it: JSON inside a string, inside another text.
-_NAME = re.compile(r"""(?<![\w.-])[\w.\[\]-]{1,64}(?:\\{0,8}["'])?\s{0,4}(?:=|:(?!//))\s{0,4}""")
+_NAME = re.compile(
+    r"""(?<![\w.-])(?:[\w.\[\]-]{1,64}(?:\\{0,8}["'])?\s{0,4}(?:=|:(?!//))\s{0,4}|--[\w.-]{1,64}\s{1,4}(?=[^\s-]))"""
+)
+_ELEMENT = re.compile(r"(<([\w.:-]{1,64})(?:\s[^<>]{0,512})?>)[^<]++(?=</\2\s{0,4}>)")
 _VALUE = re.compile(
     r"""(?P<quote>\\{0,8}["'])(?:(?!(?P=quote))(?:\\.|[^\n]))*(?P=quote)?"""
     r"""|(?:(?:bearer|basic|digest|negotiate)\s+)?[^\s&;,"']+""",
@@ -41,8 +48,9 @@ def redacted(value: Any, words: Sequence[str]) -> Any:
     - the value of a key whose name has one of `words`. Case and separators do not matter: "api_key" hides X-API-Key
       and apiKey. A word of up to four letters must be a whole word of the name: "pin" hides userPin and PIN_2, but not
       shipping. A longer word may be a part of another one.
-    - the value of a pair: {"name": "password", "value": ...}, ["password", ...], and "password=..." in a text
-    - user and password in a URL, JSON Web Tokens, and what follows "Bearer" in a text
+    - the value of a pair: {"name": "password", "value": ...}, ["password", ...], and in a text "password=...",
+      "--password ..." and <password>...</password>
+    - user and password in a URL or before "@tcp(", JSON Web Tokens, and what follows "Bearer" in a text
 
     JSON inside a string is searched too, and so are the names of keys. Empty values stay visible, because they show
     that there is no secret.
@@ -87,14 +95,18 @@ def _redacted_text(text: str, words: frozenset[str]) -> str:
             pass  # not JSON
         else:
             return text if shown == inner else json.dumps(shown, ensure_ascii=False)
-    text = _redacted_pairs(_URL_CREDENTIALS.sub(f"{HIDDEN}@", text), words)
+    text = _URL_CREDENTIALS.sub(f"{HIDDEN}@", text)
+    if "@tcp(" in text or "@unix(" in text:
+        text = _DRIVER_CREDENTIALS.sub(f"{HIDDEN}@", text)
+    text = _redacted_pairs(text, words)
     return _JWT.sub(HIDDEN, _SCHEME.sub(rf"\1{HIDDEN}", text))
 
 
 def _redacted_pairs(text: str, words: frozenset[str]) -> str:
-    """Hide the values of "name=value" and "name: value"."""
+    """Hide the values of "name=value", "name: value", "--name value" and <name>value</name>."""
     if not _find_words(_normalized(text), words):
         return text
+    text = _ELEMENT.sub(lambda found: found[1] + HIDDEN if _is_secret(found[2], words) else found[0], text)
     parts, done = [], 0
     for name in _NAME.finditer(text):
         if name.start() < done or not _is_secret(name[0], words):

@@ -68,6 +68,8 @@ def test_a_value_that_is_no_text_is_hidden_too(value: Any) -> None:
         {"Name": "PIN", "Value": 1234},
         {"header": "Authorization", "values": [SECRET]},
         {"field": "otp", "content": SECRET},
+        {"k": "password", "v": SECRET},
+        {"K": "X-Api-Key", "V": 1234},
         ["Authorization", SECRET],
         ["pwd", {"is": SECRET}],
     ],
@@ -98,6 +100,11 @@ def test_the_value_of_an_innocent_pair_is_shown() -> None:
         (f'{{"password": "a\\"{SECRET}", broken', f'{{"password": "{HIDDEN}", broken'),
         (f'password="it\'s {SECRET}" user=u', f'password="{HIDDEN}" user=u'),
         (f"password=a\\{SECRET} user=u", f"password={HIDDEN} user=u"),
+        (f"mysql --password {SECRET} -u anna", f"mysql --password {HIDDEN} -u anna"),
+        (f"mysql --password={SECRET} -u anna", f"mysql --password={HIDDEN} -u anna"),
+        (f'curl --auth-token  "{SECRET} x" url', f'curl --auth-token  "{HIDDEN}" url'),
+        (f"<user>anna</user><password>{SECRET} x</password>", f"<user>anna</user><password>{HIDDEN}</password>"),
+        (f'<s:PIN type="text">\n{SECRET}</s:PIN >', f'<s:PIN type="text">{HIDDEN}</s:PIN >'),
     ],
 )
 def test_the_value_of_a_pair_in_a_text_is_hidden(text: str, seen: str) -> None:
@@ -115,6 +122,8 @@ def test_the_value_of_a_pair_in_a_text_is_hidden(text: str, seen: str) -> None:
         (f"https://{SECRET}@git.example/x", f"https://{HIDDEN}@git.example/x"),
         (f"amqp://u:p/{SECRET}@mq//", f"amqp://{HIDDEN}@mq//"),
         (f"see https://u:p@{SECRET}@host/ now", f"see https://{HIDDEN}@host/ now"),
+        (f"anna:{SECRET}@tcp(db:3306)/shop", f"{HIDDEN}@tcp(db:3306)/shop"),
+        (f"DB=anna:a@b:{SECRET}@unix(/run/db) x", f"DB={HIDDEN}@unix(/run/db) x"),
     ],
 )
 def test_credentials_in_a_url_are_hidden(url: str, seen: str) -> None:
@@ -131,7 +140,8 @@ def test_secrets_in_the_name_of_a_key_are_hidden() -> None:
     [
         "https://host:8000/users/anna@example.com", "https://example.com/a?b=c&d=e", "mailto:anna@example.com",
         "10:30 to 12:00", "a=b", "The author: Anna", "shipping: express", "https://host:443", "http://[::1]:80/x@y",
-        "[not JSON", '"quoted" words', "basic price", "{}", "[1, 2]",
+        "run --verbose --pin --name x", "--author Anna", "<author>Anna</author>", "<pin/> <b>x</b>", "a:b@tcp db",
+        "<password></password>", "10:30@tcp", "[not JSON", '"quoted" words', "basic price", "{}", "[1, 2]",
     ],
 )  # fmt: skip
 def test_innocent_texts_are_shown(text: str) -> None:
@@ -193,8 +203,19 @@ def test_no_words_hide_nothing() -> None:
         "=" * 65_000,
         'pin="' * 13_000,
         'pin="' + "\\" * 65_000,
+        "--pin " * 11_000,
+        "--pin" * 13_000,
+        "--pin-" * 10_000 + " x",
+        "<pin>" * 13_000,
+        "<pin " * 13_000,
+        "<pin>" + "x" * 65_000,
+        "<pin x" + " " * 65_000,
+        "=a:" * 21_000 + "@tcp(",
+        " a:" * 21_000 + "@tcp(",
+        "a:@tcp(" * 9_000,
+        "x" * 65_000 + "@tcp(",
     ],
-    ids=range(9),
+    ids=range(20),
 )
 def test_a_hostile_text_takes_less_than_a_second_of_cpu(text: str) -> None:
     """A pattern with quadratic cost takes many. CPU time, so that a busy machine makes no difference."""
