@@ -8,7 +8,7 @@ import json
 import sys
 import threading
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 from urllib.parse import quote
 
@@ -47,8 +47,14 @@ def clear_caches() -> None:
 
 def request(method: str, path: str, body: bytes, content_type: str, headers: dict[str, str]) -> HttpResponse:
     """Return the response as Django's test client would."""
-    started = arequest(method, path, body, content_type, headers)
-    # In an empty context, as a server does it: that of this thread may name a thread for synchronous parts.
+    return run(arequest(method, path, body, content_type, headers))
+
+
+def run(started: Coroutine[Any, Any, Any]) -> Any:
+    """Return the result of a coroutine on the event loop of this module. Fails with all stacks if there is none.
+
+    It runs in an empty context, as a server does it: that of this thread may name a thread for synchronous parts.
+    """
     asked = contextvars.Context().run(asyncio.run_coroutine_threadsafe, started, _loop())
     try:
         return asked.result(ANSWER_SECONDS)
