@@ -45,7 +45,6 @@ def _has_more(protocol: Any) -> bool:
         return bool(getattr(protocol, "pipeline", ()))  # httptools
     from h11 import DONE
 
-    is_answered = (
-        connection.our_state is DONE
-    )  # then uvicorn looks at the next request, and pauses again if it is whole
+    # Once the request is answered, uvicorn looks at the next one, and pauses again if that is whole.
+    is_answered = connection.our_state is DONE
     return connection.their_state is DONE and not is_answered and bool(connection.trailing_data[0])
