@@ -78,7 +78,7 @@ def report(workload: Workload, answer: Needs) -> str:
         "worker processes": f"{answer.processes:,} on {answer.worker_hosts:,} hosts of {host.processes}",
         "processes that schedule": f"{answer.scheduling_processes:,} at the peak",
         "databases": f"{answer.databases:,} of {host.cores:g} cores",
-        "connections": f"{answer.connections:,} to each database",
+        "connections": f"{answer.connections:,} to each database, {answer.pooled_connections:,} of them for scheduling",
         "tables": f"{size(answer.table_bytes)} with indexes; CREATE INDEX {answer.index_minutes:,.1f} min per database",
         "write-ahead log": f"{size(answer.wal_bytes_per_second)} per second in a herd or at the peak",
         "Redis": f"{size(answer.redis_bytes)} on {answer.masters:,} masters",

@@ -94,6 +94,7 @@ class Host:
     redis_bytes        memory of a Redis master
     redis_busy         the part of its core that a Redis master may use
     processes          worker processes of one host
+    pool               connections of a process that schedules: DATABASE_POOL_SIZE of the example project
     """
 
     cores: float = 16
@@ -104,13 +105,16 @@ class Host:
     redis_bytes: float = 16e9
     redis_busy: float = 0.5
     processes: int = 16
+    pool: int = 10
 
 
 @dataclass(frozen=True)
 class Needs:
     """What a workload needs.
 
-    loads   resource -> how many servers of its kind it would occupy; the largest is the limit
+    connections           to each database at most: of workers, and pools
+    pooled_connections    those of them in the pools of processes that schedule
+    loads                 resource -> how many servers of its kind it would occupy; the largest is the limit
     """
 
     service_seconds: float
@@ -119,6 +123,7 @@ class Needs:
     scheduling_processes: int
     databases: int
     connections: int
+    pooled_connections: int
     table_bytes: float
     wal_bytes_per_second: float
     index_minutes: float
@@ -141,7 +146,9 @@ def needs(workload: Workload, host: Host | None = None, costs: Costs = MEASURED)
     service = service_seconds(workload, costs)
     processes = worker_processes(workload, service)
     worker_hosts = math.ceil(processes / host.processes)
-    connections = processes + worker_hosts * THREADS_PER_WORKER
+    scheduling_processes = math.ceil(workload.peak_rate * making.process_us * MICRO)
+    pooled = scheduling_processes * host.pool
+    connections = processes + worker_hosts * THREADS_PER_WORKER + pooled
     loads = {
         "PostgreSQL's cores": database_cores(workload, making, costs) / (host.cores * host.busy),
         "PostgreSQL's tables": table_bytes(workload, costs) / host.disk_bytes,
@@ -158,9 +165,10 @@ def needs(workload: Workload, host: Host | None = None, costs: Costs = MEASURED)
         service_seconds=service,
         processes=processes,
         worker_hosts=worker_hosts,
-        scheduling_processes=math.ceil(workload.peak_rate * making.process_us * MICRO),
+        scheduling_processes=scheduling_processes,
         databases=databases,
         connections=connections,
+        pooled_connections=pooled,
         table_bytes=table_bytes(workload, costs),
         wal_bytes_per_second=workload.begun_rate * costs.wal_bytes,
         index_minutes=rows / databases / 1e6 * costs.index_seconds / 60,

@@ -1,5 +1,6 @@
 """The capacity model: its number of processes against simulated days, its command, and the tables of its page."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +65,20 @@ def test_the_limit_is_the_resource_that_needs_the_most_servers() -> None:
     assert needs(Workload(1e11, 1e6)).limit == "PostgreSQL's tables"
     assert needs(Workload(1e6, 1e6, handler_ms=60_000)).limit == "worker processes"
     assert needs(Workload(1e6, 1e9), Host(wal_bytes=1e6)).limit == "PostgreSQL's write-ahead log"
+
+
+def test_the_pools_of_processes_that_schedule_count_as_connections() -> None:
+    workload = Workload(HUNDRED_MILLION, HUNDRED_MILLION)
+    answer, without = needs(workload), needs(workload, Host(pool=0))
+    assert answer.scheduling_processes == 4
+    assert answer.pooled_connections == 40
+    assert answer.connections == without.connections + 40
+    assert answer.loads["PostgreSQL's connections"] == answer.connections / Host().connections
+
+
+def test_a_pool_is_as_large_as_that_of_the_example_project() -> None:
+    [size] = re.findall(r'positive_int\("DATABASE_POOL_SIZE", "(\d+)"\)', (ROOT / "project/settings.py").read_text())
+    assert Host().pool == int(size)
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
