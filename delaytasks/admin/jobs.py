@@ -209,7 +209,7 @@ class JobAdmin(NewJobPage):
     @admin.display(description=_("last error"))
     def last_error(self, job: DisplayedJob) -> SafeString | str:
         line = formatting.last_line(formatting.error(job.error_tail))
-        return format_html('<span class="dt-one-line" title="{}">{}</span>', line, line) if line else ""
+        return format_html('<span class="dt-one-line" title="{}">{}</span>', line, line) if line else display.EMPTY
 
     # The page of one job
 

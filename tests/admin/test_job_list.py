@@ -283,6 +283,12 @@ def test_the_last_error_is_shown_in_one_line(admin_client):
     assert "Traceback" not in page
 
 
+def test_a_job_without_an_error_and_lateness_has_a_dash_in_both_columns(admin_client):
+    make_job("good")
+    page = admin_client.get(LIST).content.decode()
+    assert re.findall(r'<td class="field-(?:late|last_error)">(.*?)</td>', page) == ["–", "–"]
+
+
 HOSTILE = "<script>alert(1)</script>&\"'"
 
 
