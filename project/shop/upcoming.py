@@ -41,9 +41,9 @@ class Card:
 
     @property
     def label(self) -> str:
-        """When the lesson starts, or the state of the ticket."""
+        """When the lesson starts, or the state of the ticket, in lower case as the state of an order."""
         if isinstance(self.row, Ticket):
-            return self.row.get_state_display()
+            return self.row.get_state_display().lower()
         return formats.date_format(timezone.localtime(self.row.starts_at), "SHORT_DATETIME_FORMAT")
 
     @property

@@ -57,6 +57,7 @@ def test_a_cancelled_lesson_is_not_shown(client: Client, lesson: Lesson) -> None
 def test_an_open_ticket_counts_down_until_it_is_escalated(client: Client, ticket: Ticket, timeouts: Timeouts) -> None:
     html = cards(client)[f"ticket-{ticket.pk}"]
     assert "is escalated in" in html
+    assert '<span class="state">open</span>' in html
     assert "24:00:00" in html
     assert "secret" not in client.get("/").content.decode()
     timeouts.advance(hours=24)
