@@ -33,9 +33,9 @@ class Costs:
     index_seconds                  a CREATE INDEX, per million rows
     """
 
-    pending_bytes: float = 380
-    redis_bytes: float = 105
-    ended_bytes: float = 390
+    pending_bytes: float = 602
+    redis_bytes: float = 107
+    ended_bytes: float = 600
     event_bytes: float = 190
     wal_bytes: float = 2_000
     archived_bytes: float = 58
@@ -45,10 +45,10 @@ class Costs:
     index_seconds: float = 1.0
     handlers: dict[str, HandlerCosts] = field(
         default_factory=lambda: {
-            "batch": HandlerCosts(97, 30, 10.5),
-            "one-commit": HandlerCosts(140, 33, 14.5),
-            "own": HandlerCosts(940, 275, 16),
-            "update": HandlerCosts(1_250, 370, 17),
+            "batch": HandlerCosts(72, 19, 10.5),
+            "one-commit": HandlerCosts(95, 22, 14.5),
+            "own": HandlerCosts(920, 275, 16),
+            "update": HandlerCosts(1_230, 370, 17),
         }
     )
 
