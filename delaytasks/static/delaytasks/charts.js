@@ -228,23 +228,24 @@ const delaytasksCharts = (() => {
             const {herds = [], more = [], series} = this.#data;
             const labelled = new Map([...more.map((index) => [index, '+']), ...herds]);
             const {ctx, bbox: {left, top, width}} = graph;
+            const end = (index) => Math.max(graph.valToPos(series[0].values[index], 'y', true), top + 16 * devicePixelRatio);
             ctx.save();
             ctx.font = font.replace('12px', `600 ${12 * devicePixelRatio}px`);
             ctx.textAlign = 'center';
-            const taken = [];
             const byHeight = [...labelled].sort(([a], [b]) => series[0].values[b] - series[0].values[a]);
+            for (const [index] of byHeight) { // before all numbers: a cut clears what is above it
+                if (series[0].values[index] > graph.scales.y.max) {
+                    this.#cut(graph, graph.valToPos(index, 'x', true), end(index));
+                }
+            }
+            const taken = [];
             for (const [index, text] of byHeight) {
                 const half = ctx.measureText(text).width / 2;
-                const middle = graph.valToPos(index, 'x', true);
-                const x = Math.min(Math.max(middle, left + half), left + width - half);
-                const y = Math.max(graph.valToPos(series[0].values[index], 'y', true), top + 16 * devicePixelRatio);
-                if (series[0].values[index] > graph.scales.y.max) {
-                    this.#cut(graph, middle, y);
-                }
+                const x = Math.min(Math.max(graph.valToPos(index, 'x', true), left + half), left + width - half);
                 if (!taken.some(([from, to]) => x - half < to && x + half > from)) {
                     taken.push([x - half, x + half]);
                     ctx.fillStyle = this.#colours.of(text === '+' ? 'text' : 'herd');
-                    ctx.fillText(text, x, y - 4 * devicePixelRatio);
+                    ctx.fillText(text, x, end(index) - 4 * devicePixelRatio);
                 }
             }
             ctx.restore();

@@ -104,6 +104,32 @@ def test_a_herd_can_be_shown_at_full_height(page):
     redrawn(page, "minutes", cut)
 
 
+RECORD_CALLS = """
+window.calls = [];
+for (const name of ['fillRect', 'fillText']) {
+    const original = CanvasRenderingContext2D.prototype[name];
+    CanvasRenderingContext2D.prototype[name] = function (first, ...rest) {
+        if (this.canvas.closest('#dt-chart-minutes')) {
+            calls.push(name === 'fillText' ? first : name);
+        }
+        return original.call(this, first, ...rest);
+    };
+}
+"""
+
+
+def test_the_cut_of_a_herd_does_not_clear_the_number_of_the_herd_beside_it(page, site):
+    row = {"topic": TOPIC, "ttr_ms": 1000, "created_at": NOW}
+    for minute, count in ((31, 900), (32, 700)):
+        due_at = NOW + minute * MINUTE
+        Job.objects.bulk_create([Job(key=f"sale:{minute}:{n}", due_at=due_at, **row) for n in range(count)])
+    page.add_init_script(RECORD_CALLS)
+    open_board(page, site)
+    page.wait_for_function("calls.includes('901') && calls.includes('fillRect')")
+    last_drawing = page.evaluate("calls.slice(calls.lastIndexOf('901'))")
+    assert "fillRect" not in last_drawing
+
+
 def test_after_an_error_the_numbers_stay_and_refreshing_continues(page, monkeypatch, console_errors):
     with monkeypatch.context() as broken:
         broken.setattr(data, "build", lambda *args, **kwargs: 1 / 0)
