@@ -2,13 +2,15 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from tests.support.installation import Process
-from tests.support.servers import die_with_parent, stop_process, tail, wait_until
+from project.run.programs import answers_http, web
+from tests.support.installation import START_SECONDS, Process
+from tests.support.servers import die_with_parent, free_port, stop_process, tail, wait_until
 
 from .wheels import run
 
@@ -17,9 +19,10 @@ SERVE = "import django; django.setup(); import calls; calls.serve()"
 
 
 class Release:
-    """A site's processes under one release: management commands, calls, workers and beats.
+    """A site's processes under one release: management commands, calls, web processes, workers and beats.
 
     other   name of the other release, whose messages this one's workers consume
+    port    of the web process
     """
 
     def __init__(self, name: str, other: str, installed: Path, directory: Path, environment: dict[str, str]) -> None:
@@ -33,6 +36,7 @@ class Release:
         }
         self.processes: list[Process] = []
         self.caller: subprocess.Popen[str] | None = None
+        self.port = 0
 
     def manage(self, *arguments: str) -> str:
         return run(sys.executable, "-m", "django", *arguments, cwd=self.directory, **self.environment)
@@ -63,6 +67,19 @@ class Release:
         file = f"--schedule={schedule or self.schedule}"
         return self.start_celery(name, "beat", file, "--pidfile=", queue=f"from-{self.name}")
 
+    def start_web(self) -> None:
+        """Start a web process on a free port, with the command of `make run`, and wait until it responds."""
+        self.port = free_port()
+        command = [*web(self.port).command[:-1], "shipping.asgi:application"]
+        process = Process(f"{self.name}-web", command, self.directory, self.environment_of(f"from-{self.name}"))
+        self.processes.append(process)
+
+        def up() -> bool:
+            assert process.popen.poll() is None, f"{process.name} ended:\n{tail(process.log)}"
+            return answers_http(self.port, "/api/health/")
+
+        wait_until(up, seconds=START_SECONDS, what=lambda: f"{process.name} to respond:\n{tail(process.log)}")
+
     @property
     def schedule(self) -> str:
         return str(self.directory / f"{self.name}-schedule")
@@ -87,7 +104,8 @@ class Release:
         self.close_caller()
         for process in self.processes:
             status = process.terminate()
-            assert status == 0, f"{process.name} ended with {status}:\n{tail(process.log)}"
+            # uvicorn ends by the signal that it was sent, not by -9
+            assert status in (0, -signal.SIGTERM), f"{process.name} ended with {status}:\n{tail(process.log)}"
 
     def close_caller(self) -> None:
         if self.caller is not None and self.caller.stdin and self.caller.stdout:

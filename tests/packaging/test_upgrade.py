@@ -95,6 +95,7 @@ def test_a_site_upgrades_with_jobs_pending_and_both_releases_running(
     site.finish_the_old_workers_job()
     site.consume_each_others_messages()
     site.change_each_others_jobs()
+    site.serve_http_side_by_side()
     site.read_each_others_caches()
     site.end_letters("beside", old, new)
     site.await_the_load()

@@ -6,8 +6,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from tests.support.http_client import Api
 from tests.support.servers import wait_until
 
+from .http_traffic import Traffic
 from .releases import Release
 
 BY_ONE = {"parcel.by-old": "old", "parcel.by-new": "new"}  # topics whose messages only one release's worker consumes
@@ -40,6 +42,7 @@ class Site:
         self.both_ways = ((old, new), (new, old))
         self.pipe = directory / "held"
         self.secret = ""
+        self.consumed: set[Name] = set()  # finished over HTTP, without a handler
         self.expected: dict[str, set[Name]] = {state: set() for state in ("finished", "cancelled", "delayed", "dead")}
 
     def expect(self, state: str, jobs: Items) -> list[str]:
@@ -58,9 +61,10 @@ class Site:
         self.old.manage("migrate", "--run-syncdb", "--verbosity=0")
         self.old.start_worker()
         self.old.start_beat()
+        self.old.start_web()
         self.leave_a_bulk_change_half_done()
         self.leave_jobs_pending()
-        grants = ("--produce", "letter.*", "--consume", "letter.*")
+        grants = ("--produce", "letter.*", "--produce", "parcel.*", "--consume", "letter.*")
         self.secret = self.old.command("token", "make", "--account", "post", *grants)["secret"]
         self.old.await_ready()
         self.schedule(self.old, "finished", items("parcel.note", "first", 10, delay=0))
@@ -99,6 +103,7 @@ class Site:
         self.new.manage("migrate", "--verbosity=0")
         self.new.start_worker()
         self.new.start_beat()
+        self.new.start_web()
         self.new.call("check")
         self.new.await_ready()
 
@@ -170,6 +175,15 @@ class Site:
         self.expected["dead"].remove(name)
         self.expected["finished"].add(name)
 
+    def serve_http_side_by_side(self) -> None:
+        """Both web processes serve producers and consumers at the same time, and the workers of both run the jobs."""
+        traffic = Traffic({release.name: Api(release.port, self.secret) for release in (self.old, self.new)})
+        traffic.run()
+        traffic.assert_each_was_reserved_once_and_both_consumers_got_some()
+        self.consumed = traffic.names("consumed")
+        self.expected["finished"] |= self.consumed | traffic.names("handled")
+        self.expected["cancelled"] |= traffic.names("cancelled")
+
     def end_letters(self, topic: str, *by: Release) -> None:
         """Bury a job over HTTP, and let another exceed its TTR; the engine stores both errors."""
         for release in by:
@@ -239,8 +253,9 @@ class Site:
             actual[job["state"]].add((job["topic"], job["key"]))
         assert actual == self.expected
         assert len(jobs) == sum(map(len, actual.values()))
+        assert {job["attempt"] for job in jobs if (job["topic"], job["key"]) in self.consumed} == {1}
         effects = self.new.call("effects")
-        assert {(effect["topic"], effect["key"]) for effect in effects} == self.expected["finished"]
+        assert {(effect["topic"], effect["key"]) for effect in effects} == self.expected["finished"] - self.consumed
         assert not [job_id for job_id, number in Counter(e["job_id"] for e in effects).items() if number > 1]
         ran = {(effect["topic"], effect["release"]) for effect in effects}
         assert {pair for pair in ran if pair[0] in BY_ONE} == set(BY_ONE.items())

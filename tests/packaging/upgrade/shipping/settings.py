@@ -9,7 +9,7 @@ import json
 import os
 
 SECRET_KEY = "of a test"
-ALLOWED_HOSTS = ["testserver"]
+ALLOWED_HOSTS = ["testserver", "127.0.0.1"]
 INSTALLED_APPS = [
     "django.contrib.admin",
     "django.contrib.auth",
@@ -63,6 +63,6 @@ DELAYTASKS = {
     # Short periods, so that the guards of both releases run at the same time.
     "SWEEP_SECONDS": 1,
     "AUDIT_SECONDS": 1,
-    # One topic for each step in which an HTTP consumer lets a TTR expire.
-    "TOPICS": {f"letter.{name}": {"ttr": 60, "max_attempts": 1} for name in ("before", "beside", "after")},
+    # One topic for each step with HTTP consumers.
+    "TOPICS": {f"letter.{name}": {"ttr": 60, "max_attempts": 1} for name in ("before", "beside", "after", "http")},
 }
