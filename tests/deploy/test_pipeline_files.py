@@ -14,7 +14,7 @@ import yaml
 from delaytasks.pipeline import schemas
 from delaytasks.pipeline.__main__ import APPLICATIONS
 from delaytasks.pipeline.exit_codes import ExitCode
-from delaytasks.pipeline.tables import archives, capacity, dimensions, hours
+from delaytasks.pipeline.tables import archives, capacity, dimensions, hours, stream_tables
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
@@ -99,5 +99,6 @@ def test_the_sources_of_dbt_have_the_columns_of_the_lakes_tables() -> None:
     tables = {
         archives.JOBS: schemas.ARCHIVED_JOBS, archives.EVENTS: schemas.ARCHIVED_EVENTS,
         hours.NAME: schemas.REPORTED_HOURS, capacity.NAME: capacity.CAPACITY, dimensions.NAME: dimensions.DIMENSIONS,
+        **stream_tables.SCHEMAS,
     }  # fmt: skip
     assert found == {name: schema.names for name, schema in tables.items()}
