@@ -32,7 +32,9 @@ COLUMNS_QUERY = {
     "postgresql": "SELECT CAST(attname AS text), format_type(atttypid, NULL) || "
     "CASE typtype WHEN 'c' THEN ' composite' ELSE '' END FROM pg_attribute JOIN pg_type ON pg_type.oid = atttypid "
     "WHERE attrelid = to_regclass({}) AND attnum > 0 AND NOT attisdropped",
-    "sqlite": "SELECT name, lower(type) FROM pragma_table_info({})",
+    # A JSONField of Django is a text column with a check.
+    "sqlite": "SELECT c.name, iif(instr(t.sql, 'JSON_VALID(\"' || c.name || '\")'), 'json', lower(c.type)) "
+    "FROM sqlite_master AS t, pragma_table_info(t.name) AS c WHERE t.name = {} COLLATE NOCASE",
 }
 NESTED = re.compile(r"(json|jsonb|xml|hstore|.*\[\]|.* composite)")  # stored types that `carry` cannot use
 # An error with a SQLSTATE of the class "data exception", or of raise_error().

@@ -51,7 +51,7 @@ COLUMNS = {
     "postgresql": "id bigint PRIMARY KEY, placed_at timestamptz, status text, lines integer, total numeric(10, 2),"
     " weight double precision, day date, gift boolean, tags jsonb",
     "sqlite": "id bigint PRIMARY KEY, placed_at datetime, status varchar(20), lines integer unsigned, total decimal,"
-    " weight real, day date, gift bool, tags json",
+    ' weight real, day date, gift bool, tags text CHECK ((JSON_VALID("tags") OR "tags" IS NULL))',  # a JSONField
 }
 
 
