@@ -53,6 +53,8 @@ def main(arguments: list[str], environment: Any = os.environ) -> int:
     except Exception as error:  # for Spark's errors, print the message without the Java stack trace
         if not (type(error).__module__.startswith(("pyspark", "py4j")) or errors.lost_connection_reason(str(error))):
             raise
+        if sentence := errors.bad_option(error):
+            return _print_answer(ExitCode.BAD_INPUT, {"error": BadSettings.__name__, "message": sentence})
         name, sentence = errors.summary(error)
         return _print_answer(ExitCode.COULD_NOT_RUN, {"error": name, "message": sentence})
     return _print_answer(answer.get("exit_code", ExitCode.FAULTS if answer.get("refused") else ExitCode.DONE), answer)

@@ -17,6 +17,11 @@ from .sources.database import Database
 VARIABLE = "DELAYTASKS_PIPELINE"
 IN_FILE = "@"  # prefix of the variable's value if it is the path of a file
 MASTER = re.compile(r"local(-cluster)?(\[[\d*,\s]+\])?|yarn|(spark|k8s|sc)://.+")
+# Options that are used before Spark can check them: name -> possible values, and an example.
+STARTING = {
+    re.compile(r"spark\.(driver|executor)\.memory"): (re.compile(r"\d+[kmgt]?b?", re.IGNORECASE), "2g"),
+    re.compile(r"spark\.(driver|executor)\.cores"): (re.compile(r"[1-9]\d*"), "2"),
+}
 MAX_BYTES = 100_000  # Linux refuses to start a process with a variable longer than 128 KiB
 
 
@@ -47,6 +52,10 @@ class Settings:
             )
         if self.database.vendor == "sqlite" and not self.master.startswith("local"):
             raise BadSettings(f"SQLite is a file on one machine: {self.master} cannot read it. Use local[*].")
+        for name, value in self.spark.items():
+            for option, (values, example) in STARTING.items():
+                if option.fullmatch(name) and not values.fullmatch(value):
+                    raise BadSettings(f"The value {value!r} of {name} is invalid: give one such as {example}.")
 
     def environment(self, folder: Path | None = None) -> dict[str, str]:
         """Return the environment variables for the run's process.

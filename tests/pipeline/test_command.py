@@ -154,3 +154,14 @@ def test_bad_options_are_usage_errors(tmp_path: Path) -> None:
         with pytest.raises(CommandError, match=f"--html: {page} {problem}: give a file") as raised:
             call_command("delaytasks", "pipeline", "report", "--lake", str(tmp_path), "--html", str(page))
         assert raised.value.returncode == 2
+
+
+@pytest.mark.parametrize("option", ["spark.driver.memory=lots", "spark.sql.shuffle.partitions=many"])
+def test_a_bad_value_of_a_spark_option_is_a_usage_error(database: Database, tmp_path: Path, option: str) -> None:
+    """Java itself refuses the first one, so it is refused before Java starts."""
+    name, value = option.split("=")
+    with pytest.raises(
+        CommandError, match=rf"The value '{value}' (of|in the config) \"?{name}\"? is invalid"
+    ) as raised:
+        call_command("delaytasks", "pipeline", "report", "--lake", str(tmp_path), *CONF, "--conf", option)
+    assert raised.value.returncode == ExitCode.BAD_INPUT

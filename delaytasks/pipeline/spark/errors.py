@@ -34,6 +34,11 @@ CAUSES = {  # pattern in Spark's message -> sentence
     r"|Parent path is not a directory: \S+":
         "Spark cannot write: {}. Free some space or give this user write permission, then run this again.",
 }  # fmt: skip
+# What Spark says about an option whose value it cannot use.
+BAD_OPTION = re.compile(
+    r"The value '[^\n]*' in the config \"\S+\" is invalid\.|Illegal value for config key [^\n]+"
+    r"|The codec \S+ is not available\."
+)
 # Errors after a lost connection: of a reader, or of the session that exported the snapshot. Newer PostgreSQL servers
 # use the last wording.
 LOST_CONNECTION = re.compile(r'OperationalError: (.*)|(invalid snapshot identifier|snapshot "[^"]*" does not exist)')
@@ -49,6 +54,13 @@ def summary(error: Exception) -> tuple[str, str]:
         return "DatabaseUnavailable", f"The database went away: {reason}. Run this again when the database is back."
     lines = [line for line in message.split("\n") if not line.startswith("\tat ")]
     return type(error).__name__, "\n".join(lines[:LINES])
+
+
+def bad_option(error: Exception) -> str:
+    """Return a sentence if Spark cannot use the value of an option, else an empty string."""
+    trace = getattr(error, "_stackTrace", "")  # of Java; the message may lack the cause
+    found = BAD_OPTION.search(f"{error}\n{trace}")
+    return f"A Spark option (--conf) is wrong: {found.group()}" if found else ""
 
 
 def lost_connection_reason(message: str) -> str:

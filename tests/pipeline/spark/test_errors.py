@@ -87,3 +87,17 @@ def test_a_lost_database_is_recognized_in_every_form_of_the_error(message: str, 
         "DatabaseUnavailable",
         f"The database went away: {why}. Run this again when the database is back.",
     )
+
+
+@pytest.mark.parametrize(
+    ("message", "sentence"),
+    [
+        ("[INVALID_CONF_VALUE] The value 'x y' in the config \"spark.a\" is invalid. It should be a number.",
+         "The value 'x y' in the config \"spark.a\" is invalid."),
+        ("Illegal value for config key spark.a: For input", "Illegal value for config key spark.a: For input"),
+        ("[CODEC_NOT_AVAILABLE] The codec x is not available. Consider", "The codec x is not available."),
+    ],
+)  # fmt: skip
+def test_an_option_with_a_bad_value_is_named(message: str, sentence: str) -> None:
+    assert errors.bad_option(RuntimeError(message)) == f"A Spark option (--conf) is wrong: {sentence}"
+    assert errors.bad_option(RuntimeError("The value of an expression is invalid.")) == ""
