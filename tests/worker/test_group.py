@@ -96,13 +96,16 @@ def test_the_jobs_of_a_failed_group_that_wait_too_long_are_handed_back(stage, mo
 @pytest.mark.only_on("postgresql")
 def test_a_waiting_job_that_the_transaction_has_locked_is_handed_back_after_the_commit(stage, monkeypatch):
     keys: list[str] = []
+    locked, unclaim_waiting = threading.Event(), group.Group._unclaim_waiting
     monkeypatch.setattr(group, "WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(group.Group, "_unclaim_waiting", lambda each: locked.wait(30) and unclaim_waiting(each))
 
     @stage.handler("t", one_commit=True)
     def slow(job):
         keys.append(job.key)
         if keys == ["k0"]:
             schedule("t", "k1", delay=3600, body={"new": 1}, on_conflict="again")
+            locked.set()
             until(_somebody_waits_for_a_lock)
 
     schedule_group(stage, 2)
