@@ -16,7 +16,6 @@ from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from ..page import audit_page
 from ..rules import business
@@ -25,8 +24,9 @@ from ..sources import exports
 from ..sources import snapshot as snapshots
 from ..sources.database import Database
 from ..sources.snapshot import Snapshot
+from ..tables import classified_keys, history, optimization, row_counts
 from ..tables import dimensions as dimension_table
-from ..tables import history, optimization, row_counts
+from ..tables.classified_keys import ClassTotal
 from ..tables.lake import Lake
 from ..transforms import dimensions, promises
 from ..transforms.promises import CLASSIFIED, INVALID
@@ -169,11 +169,8 @@ def _audit_rule(
     except PySparkException as error:
         raise business.translate(rule, error) from error
     classified = spark.read.schema(CLASSIFIED).parquet(lake.uri(f"{folder}/classes"))
-    # One query for the counts and the samples of all classes.
-    totals = {row["class"]: row for row in classified.groupBy("class").agg(
-        F.count("*").alias("keys"), F.sum("rows").alias("rows"), F.sum("jobs").alias("jobs"),
-        F.min_by(F.struct(*classified.columns), "key", SAMPLES).alias("samples")).collect()}  # fmt: skip
-    samples = {name: _samples(row.samples or []) for name, row in totals.items()}
+    totals = classified_keys.totals(lake, f"{folder}/classes", SAMPLES)
+    samples = {name: _samples(total.samples) for name, total in totals.items()}
     _check_invalid(rule, totals, samples)
     by_value = dimensions.by_value(classified, rule)
     (total,) = by_value.pop(dimensions.ALL)
@@ -208,7 +205,7 @@ def classify(
     return promises.classify(keys, rule, snapshot.now_ms)
 
 
-def _check_invalid(rule: Rule, totals: dict[str, Any], samples: dict[str, list[dict[str, Any]]]) -> None:
+def _check_invalid(rule: Rule, totals: dict[str, ClassTotal], samples: dict[str, list[dict[str, Any]]]) -> None:
     for name, (field, problem) in INVALID.items():
         if name in totals:
             rows = f"{totals[name].rows} rows of {rule.source} that require a job"
@@ -216,12 +213,9 @@ def _check_invalid(rule: Rule, totals: dict[str, Any], samples: dict[str, list[d
             raise rule.bad(field, f"it {problem} for {rows}" + (f", such as {keys}." if keys else "."))
 
 
-def _samples(rows: list[Any]) -> list[dict[str, Any]]:
-    """Return rows as the answer shows them: sorted by key, without the column `class`."""
-    ordered = sorted(rows, key=lambda row: row.key)
-    return [
-        {name: _to_json_value(value) for name, value in row.asDict().items() if name != "class"} for row in ordered
-    ]  # fmt: skip
+def _samples(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows as the answer shows them."""
+    return [{name: _to_json_value(value) for name, value in row.items()} for row in rows]
 
 
 def _to_json_value(value: Any) -> Any:

@@ -186,7 +186,8 @@ def classify(keys: DataFrame, rule: Rule, now_ms: int) -> DataFrame:
 
     now_ms   time of the snapshot, in ms since 1970
     """
-    classified = keys.withColumn("class", _class(rule, now_ms)).where(F.col("class").isNotNull())
+    needed = keys.where((F.col("promised_rows") > 0) | (F.col("jobs") > 0))
+    classified = needed.withColumn("class", _class(rule, now_ms))
     times = {"promised_at": "promised_ms", "due_at": "due_ms", "begun_at": "first_ms"}
     return dimensions.with_outcome(classified, rule).select(
         "key", "rows", "jobs", "job_id", *(F.timestamp_millis(ms).alias(name) for name, ms in times.items()),
@@ -207,8 +208,7 @@ def _class(rule: Rule, now_ms: int) -> Column:
         .when(col("promised_rows") > 1, "same_key")
         .when(col("delay_fault").isNotNull(), F.element_at(F.array(*map(F.lit, DELAY_FAULTS)), col("delay_fault")))
         .when(col("undated") > 0, "no_since")
-        .when((col("jobs") == 0) & (col("promised_rows") > 0), "missing")
-        .when(col("jobs") == 0, None)
+        .when(col("jobs") == 0, "missing")
         .when(col("rows") == 0, "orphan")
         .when((finishes > 1) | (col("live") > 1) | (finished & live), "twice")
         .when(ended & cancelled_last & F.coalesce("holds", F.lit(False)), "called_off")
