@@ -2,7 +2,8 @@
 
 The SQL of Dialect.now is the time of the statement, not of the transaction, truncated to the millisecond. On PostgreSQL
 it uses statement_timestamp(), because clock_timestamp() is volatile and the planner cannot use it with an index. If the
-statement has waited for a lock, statement_timestamp() is too early. That is harmless; a time too late would not be.
+statement has waited for a lock, statement_timestamp() is too early. That is harmless, except for the lease of a job that
+is claimed after the wait: see end_and_claim(). A time too late would not be harmless.
 """
 
 import abc
@@ -365,6 +366,23 @@ def wait_at_most(using: str, ms: int) -> None:
     if connections[using].vendor == "postgresql":
         with cursor(using) as c:
             c.execute("SELECT set_config('lock_timeout', %s, true)", [f"{ms}ms"])
+
+
+@functools.cache
+def has_check_function(using: str) -> bool:
+    """Return whether migration 0039 has made the function that checks deferred constraints. False on SQLite.
+
+    Tables that were created without migrations lack it.
+    """
+    if connections[using].vendor != "postgresql":
+        return False
+    return bool(run(using, "SELECT to_regprocedure('delaytasks_check_constraints()') IS NOT NULL", ())[0][0])
+
+
+def check_constraints(using: str) -> None:
+    """Check the deferred constraints of the current transaction now. Raises IntegrityError. Does nothing on SQLite."""
+    if connections[using].vendor == "postgresql":
+        run(using, "SET CONSTRAINTS ALL IMMEDIATE", ())
 
 
 def has_begun(using: str) -> bool:

@@ -24,6 +24,8 @@ class Migration(migrations.Migration):
     dependencies = [("delaytasks", "0037_help_texts")]
 
     operations = [
-        migrations.RunPython(limit_waiting, limit_waiting, hints=HINTS),
+        migrations.RunPython(limit_waiting, migrations.RunPython.noop, hints=HINTS),
         migrations.RunPython(set_fillfactor(40), set_fillfactor(80), hints=HINTS),
+        # The first operation if the migration is reversed:
+        migrations.RunPython(migrations.RunPython.noop, limit_waiting, hints=HINTS),
     ]

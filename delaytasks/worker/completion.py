@@ -171,10 +171,13 @@ def complete_and_claim(
     that was scheduled again is ended without a claim. Raises LeaseLost.
     """
     has_begun, ending = dialects.has_begun(using), _ending(completion)
+    checked = has_begun and dialects.has_check_function(using)
+    if has_begun and not checked:
+        dialects.check_constraints(using)
     with nullcontext() if has_begun else dialects.autocommit(using):
         ended, completed.claimed = transitions.end_and_claim(
             using, ending, candidates.topic, offered, candidates.worker, fenceable=candidates.fenceable,
-            check_constraints=has_begun,
+            check_constraints=checked,
         )  # fmt: skip
     if ended:
         completed.offered = offered

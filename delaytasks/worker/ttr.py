@@ -81,13 +81,21 @@ def _install() -> None:
         _former_handler.append(signal.signal(signal.SIGALRM, _interrupt))
 
 
+def _is_ours() -> bool:
+    """Return whether the project's code has changed neither the timer nor the handler of SIGALRM."""
+    repeats = signal.getitimer(signal.ITIMER_REAL)[1] == _repeat_seconds()
+    return repeats and signal.getsignal(signal.SIGALRM) is _interrupt
+
+
 def _stop() -> None:
     """Stop the timer and the watchdog and restore the former handler of SIGALRM, unless all are kept armed."""
     global _timer_until
     if not _stays_armed:
         _disarm_watchdog()
-    elif signal.getitimer(signal.ITIMER_REAL)[1] == _repeat_seconds():
-        return  # neither signal.alarm() nor signal.setitimer() was called by the project's code
+    elif _is_ours():
+        return
+    if not _former_handler:
+        return  # a timer that runs is the project's
     signal.setitimer(signal.ITIMER_REAL, 0)
     _timer_until = 0.0
     while _former_handler:
@@ -137,6 +145,7 @@ def _reset_in_child() -> None:
     global _enforced, _watched, _armed, _stays_armed, _timer_until, _watched_until
     _enforced = _watched = _armed = _stays_armed = False
     _timer_until = _watched_until = 0.0
+    _former_handler.clear()
 
 
 os.register_at_fork(after_in_child=_reset_in_child)
@@ -144,7 +153,9 @@ os.register_at_fork(after_in_child=_reset_in_child)
 
 def rearm(ms: int) -> None:
     """Restart the current limit for a renewed lease: it now ends after `ms`. No effect without a current limit."""
+    global _timer_until
     if _armed and threading.current_thread() is threading.main_thread():
+        _timer_until = 0.0  # the handler may have used the timer itself
         _start(ms / 1000)
 
 
@@ -154,12 +165,13 @@ def limit(ms: int) -> Iterator[None]:
 
     No effect inside another limit, outside the main thread or in a process that has not called enforce().
     """
-    global _armed
+    global _armed, _deadline
     if _armed or not _enforced or threading.current_thread() is not threading.main_thread():
         yield
         return
     _install()
     try:
+        _deadline = time.monotonic() + ms / 1000  # before the next line: a timer of an earlier handler may fire
         _armed = True
         _start(ms / 1000)
         yield

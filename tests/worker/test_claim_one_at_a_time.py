@@ -9,7 +9,7 @@ from django.utils import timezone
 from psycopg.pq import Trace
 
 from delaytasks import cancel, mirror, reschedule, schedule, schedule_many
-from delaytasks.db import transitions
+from delaytasks.db import dialects, transitions
 from delaytasks.maintenance import sweep
 from delaytasks.models import Job, JobEvent
 from delaytasks.states import State
@@ -337,6 +337,49 @@ def test_a_claim_whose_commit_was_not_confirmed_is_found_and_run(stage, monkeypa
     assert lost
     assert keys == ["k0", "k1", "k2"]
     assert all(outcomes(f"k{n}") == ["finished"] for n in range(3))
+
+
+@pytest.mark.only_on("postgresql")
+def test_jobs_run_in_tables_that_were_created_without_migrations(stage):
+    """They lack the function of migration 0039, so the constraints are checked by a statement of their own."""
+    keys = []
+
+    @stage.handler("t", max_attempts=1)
+    def counted(job):
+        keys.append(job.key)
+        Job.objects.count()
+
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER FUNCTION delaytasks_check_constraints() RENAME TO delaytasks_not_migrated")
+    dialects.has_check_function.cache_clear()
+    try:
+        schedule_group(stage, 3)
+        stage.run("t")
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("ALTER FUNCTION delaytasks_not_migrated() RENAME TO delaytasks_check_constraints")
+        dialects.has_check_function.cache_clear()
+    assert keys == ["k0", "k1", "k2"]
+    assert [outcomes(key) for key in keys] == [["finished"]] * 3
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_claim_that_waited_for_deferred_constraints_has_its_whole_ttr(stage):
+    stage.recorder("t")
+    dialects.set_clock(None)
+    schedule_many({"topic": "t", "key": f"k{n}", "delay": 0} for n in range(2))
+    first, second = Job.objects.order_by("id").values_list("id", flat=True)
+    claimed = transitions.claim_first("default", "t", [first], "w1")
+    ending = transitions.Ending(first, claimed.attempt, transitions.FINISHED, None, 0, "", worker="w1")
+    with connection.cursor() as cursor, transaction.atomic():
+        cursor.execute(
+            """CREATE OR REPLACE FUNCTION delaytasks_check_constraints() RETURNS boolean LANGUAGE plpgsql AS $$
+            BEGIN PERFORM pg_sleep(0.2); RETURN true; END $$"""
+        )
+        ended, claimed = transitions.end_and_claim("default", ending, "t", [second], "w1", check_constraints=True)
+        transaction.set_rollback(True)
+    assert claimed.reserved_ms - ended[first].now_ms >= 200
+    assert abs(claimed.lease_ms - claimed.reserved_ms - claimed.ttr_ms) <= 1
 
 
 @pytest.mark.only_on("postgresql")

@@ -387,6 +387,54 @@ def test_a_handler_that_uses_the_timer_itself_leaves_the_next_one_limited(enforc
     assert received == []
 
 
+def test_a_handler_that_replaces_the_signal_handler_leaves_the_next_one_limited(enforced: None) -> None:
+    with ttr.keeping_armed():
+        with ttr.limit(60_000):
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        with pytest.raises(TTRExceeded), ttr.limit(20):
+            wait_forever()
+
+
+def test_a_renewed_lease_is_limited_after_the_handler_has_stopped_the_timer(enforced: None) -> None:
+    with pytest.raises(TTRExceeded), ttr.limit(60_000):
+        signal.alarm(0)
+        ttr.rearm(60_000)
+        ttr.rearm(20)
+        wait_forever()
+    with ttr.limit(60_000):
+        signal.alarm(0)
+        ttr.rearm(60_000)
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 59
+
+
+def test_a_timer_of_an_earlier_handler_that_fires_at_the_beginning_is_ignored(
+    enforced: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = ttr._start
+
+    def start_late(seconds: float) -> None:
+        signal.raise_signal(signal.SIGALRM)
+        start(seconds)
+
+    with ttr.keeping_armed():
+        with ttr.limit(10):
+            pass
+        spin(0.02)
+        monkeypatch.setattr(ttr, "_start", start_late)
+        with ttr.limit(60_000):
+            pass
+
+
+def test_a_process_without_limits_keeps_the_timer_of_the_project(ttr_state: None) -> None:
+    signal.setitimer(signal.ITIMER_REAL, 60)
+    try:
+        with ttr.keeping_armed(), ttr.limit(1_000):
+            pass
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 59
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
 def test_an_interrupt_between_two_of_many_handlers_leaves_nothing_armed(enforced: None) -> None:
     interrupted = 0
     with ttr.keeping_armed():

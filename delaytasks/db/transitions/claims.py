@@ -11,12 +11,18 @@ from .reads import find_attempt
 from .rows import DELAYED, RESERVED, Claimed, with_body
 
 
-def claim_parts(d: dialects.Dialect, choice: str, *, grouped: bool = False, fenceable: bool = False) -> tuple[str, str]:
-    """Return the SQL of a CTE with the chosen jobs, and of the UPDATE that claims them."""
+def claim_parts(
+    d: dialects.Dialect, choice: str, *, now: str | None = None, grouped: bool = False, fenceable: bool = False
+) -> tuple[str, str]:
+    """Return the SQL of a CTE with the chosen jobs, and of the UPDATE that claims them.
+
+    now   SQL of the time of the claim; None: the time when the statement began
+    """
+    now = now or d.now
     update = f"""
         UPDATE delaytasks_job
-        SET state = {RESERVED}, attempt = attempt + 1, reserved_at = {d.now}, worker = %s,
-            lease_until = {d.plus_ms(d.now, "ttr_ms")}, grouped = {str(grouped).lower()},
+        SET state = {RESERVED}, attempt = attempt + 1, reserved_at = {now}, worker = %s,
+            lease_until = {d.plus_ms(now, "ttr_ms")}, grouped = {str(grouped).lower()},
             fenceable = {str(fenceable).lower()}
         FROM due WHERE id = due_id AND state = {DELAYED}
         RETURNING id, topic, key, body, attempt, failures, ttr_ms, {d.to_ms("due_at")}, {d.to_ms("created_at")},
