@@ -14,7 +14,8 @@ def limit_pipelining() -> None:
     """Have uvicorn read on only when the requests that it has read are begun. Call it in asgi.py.
 
     Reads one buffer ahead: at most 256 KiB for a connection. A connection that sends more than 1,000 requests ahead in
-    one buffer to httptools is aborted. Does nothing without uvicorn, and nothing to other servers.
+    one buffer to httptools is aborted. Only h11 and httptools are bounded, not uvicorn's other parsers.
+    Does nothing without uvicorn, and nothing to other servers.
     """
     try:
         from uvicorn.protocols.http import flow_control
@@ -43,8 +44,10 @@ def _has_more(protocol: Any) -> bool:
     """Return whether the server has read requests of this connection that it has not begun yet."""
     if (connection := getattr(protocol, "conn", None)) is None:
         return bool(getattr(protocol, "pipeline", ()))  # httptools
-    from h11 import DONE
+    from h11 import DONE, Connection
 
+    if not isinstance(connection, Connection):
+        return False  # another parser
     # Once the request is answered, uvicorn looks at the next one, and pauses again if that is whole.
     is_answered = connection.our_state is DONE
     return connection.their_state is DONE and not is_answered and bool(connection.trailing_data[0])
