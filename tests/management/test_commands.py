@@ -644,6 +644,26 @@ def test_a_cancelled_series_is_in_the_audit_log(run):
     assert [(entry.action, entry.topic, entry.name) for entry in entries()] == [("series.cancelled", TOPIC, "order:1")]
 
 
+def test_a_series_that_ends_while_one_of_its_jobs_runs_is_in_the_audit_log(run):
+    reserve(schedule(TOPIC, "order:1", period=60, repeat=3, delay=0))
+    assert run("cancel", TOPIC, "order:1").err.endswith("was not cancelled: running.\n")
+    assert [(entry.action, entry.name) for entry in entries()] == [("series.cancelled", "order:1")]
+    run("cancel", TOPIC, "order:1")
+    assert len(entries()) == 1
+
+
+@pytest.mark.parametrize("by_id", [False, True], ids=["by key", "by id"])
+def test_a_next_run_withdrawn_by_a_command_is_in_the_audit_log(run, monkeypatch, by_id):
+    monkeypatch.setenv("LOGNAME", "carol")
+    found = job(delay=0)
+    reserve(found)
+    schedule(TOPIC, "order:1", delay=5, on_conflict="again")
+    assert run("cancel", *([found.pk] if by_id else [TOPIC, "order:1"])).code == 1
+    assert [(entry.action, entry.actor, entry.target) for entry in entries()] == [
+        ("job.next_run_withdrawn", "command:carol", f"job {found.pk}")
+    ]
+
+
 def test_a_job_replaced_by_a_command_has_one_entry(run):
     job(body={"amount": 10})
     run("schedule", TOPIC, "order:1", "--delay", "5", "--on-conflict", "replace", "--body", '{"amount": 9999}')

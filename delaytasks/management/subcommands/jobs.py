@@ -100,11 +100,12 @@ def _cancel(options: Options, using: str) -> Answer:
 def _cancel_key(topic: str, key: str, using: str, by: str) -> CancelResult:
     """Cancel the job or the series with this key, and log it."""
     found = transitions.find_latest(using, topic, key)
-    is_series = Schedule.objects.using(using).filter(topic=topic, series_key=key).exists()
+    series = Schedule.objects.using(using).filter(topic=topic, series_key=key)
+    is_series = series.exists()
     result = control.cancel(topic, key=key, using=using, by=by)
     if result is CancelResult.CANCELLED and found is not None and found.state not in (State.FINISHED, State.CANCELLED):
         _log(_job(found.id, using), Action.CANCELLED, using)
-    elif result is CancelResult.CANCELLED and is_series:
+    elif is_series and not series.exists():  # also "running": a series ends although one of its jobs runs
         audited.write_named(using, "series.cancelled", "series", topic=topic, name=key)
     return result
 
