@@ -114,6 +114,27 @@ def test_apply_leaves_an_entry_for_each_schedule_that_it_changes():
     assert {(entry.name, entry.topic) for entry in entries()} == {("tock", "tick")}
 
 
+def test_a_schedule_that_somebody_else_changes_during_apply_is_not_logged_as_ours(monkeypatch):
+    apply = schedules.apply
+
+    def apply_meanwhile(**options: Any) -> list[schedules.Change]:
+        Schedule.objects.filter(name="tock").update(paused=True)
+        return apply(**options)
+
+    registry.add(registry.Declared(Definition(name="tock", topic="tick", every=60)))
+    try:
+        run("apply")
+        registry.add(registry.Declared(Definition(name="tack", topic="tick", every=60)))
+        monkeypatch.setattr(schedules, "apply", apply_meanwhile)
+        run("apply")
+    finally:
+        registry.unregister("tock")
+        registry.unregister("tack")
+    assert [(entry.action, entry.name) for entry in entries()] == [
+        ("schedule.created", "tock"), ("schedule.created", "tack"),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -102,22 +102,30 @@ def _operate(
 
 
 def _apply(using: str) -> list[schedules.Change]:
-    return _change_many(using, Schedule.Source.CODE, lambda: schedules.apply(using=using))
+    def names_of(changes: list[schedules.Change]) -> set[str]:
+        return {change.name for change in changes if change.kind != "keep"}
+
+    return _change_many(using, Schedule.Source.CODE, lambda: schedules.apply(using=using), names_of)
 
 
-def _change_many(using: str, source: str, do: Callable[[], Returned]) -> Returned:
-    """Call do(), and log each schedule of this source that it has created, changed, renamed or deleted."""
+def _change_many(
+    using: str, source: str, do: Callable[[], Returned], names_of: Callable[[Returned], set[str]]
+) -> Returned:
+    """Call do(), and log each schedule of this source that it has created, changed, renamed or deleted.
+
+    names_of   returns the names of these schedules, from the result of do(): staff may change others meanwhile
+    """
 
     def do_and_log() -> Returned:
-        schedules.lock_apply(using)  # before the states are read: another host's changes are not ours
+        schedules.lock_apply(using)  # before the states are read: what another host applies is not ours
         before = _states(using, source)
         result = do()
-        after = _states(using, source)
+        after, names = _states(using, source), names_of(result)
         for pk in sorted(before.keys() | after.keys()):
             old, new = before.get(pk), after.get(pk)
-            if old != new:
+            named: Any = old if new is None else new
+            if old != new and named["name"] in names:
                 action = Action.CREATED if old is None else Action.DELETED if new is None else Action.CHANGED
-                named: Any = old if new is None else new
                 audited.write_named(
                     using, f"schedule.{action.lower()}", f"schedule {pk}", topic=named["topic"], name=named["name"],
                     before=old, after=new,
@@ -150,7 +158,10 @@ def _from_beat(options: Options, using: str) -> Answer:
     def convert() -> "list[beat_migration.Conversion]":
         return beat_migration.convert(entries, topics, using=using, write=options["write"])
 
-    conversions = _change_many(using, Schedule.Source.STAFF, convert) if options["write"] else convert()
+    def names_of(conversions: "list[beat_migration.Conversion]") -> set[str]:
+        return {each.definition.name for each in conversions if each.definition is not None}
+
+    conversions = _change_many(using, Schedule.Source.STAFF, convert, names_of) if options["write"] else convert()
     data = [_conversion_data(each) for each in conversions]
     rows = [(each["entry"], each["schedule"] or "-", each["times"], "; ".join(each["notes"])) for each in data]
     done = sum(each["schedule"] is not None for each in data)
