@@ -16,6 +16,7 @@ from delaytasks import handlers, schedule, topics
 from delaytasks.clock import from_ms
 from delaytasks.db import dialects, transitions
 from delaytasks.db.transitions import Ending, Event
+from delaytasks.exceptions import MirrorDown
 from delaytasks.jobs import audit_log
 from delaytasks.maintenance import retention
 from delaytasks.management.commands.delaytasks import VERBS, Command
@@ -715,6 +716,35 @@ def test_prune_that_fails_leaves_an_entry_of_what_it_has_deleted(run, monkeypatc
     assert run("prune", "--older-than", "1s").code == 1
     [entry] = entries()
     assert (entry.after["pruned"], entry.after["failed"]) == (1, "DatabaseError")
+
+
+def fail_prune_after_a_batch(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Let prune() commit a batch and then raise."""
+
+    def prune(*_: Any) -> Iterator[retention.Batch]:
+        yield retention.Batch("job", 1, None)
+        raise error
+
+    monkeypatch.setattr(retention, "prune", prune)
+
+
+def test_a_refusal_after_a_committed_batch_leaves_an_entry(run, monkeypatch):
+    fail_prune_after_a_batch(monkeypatch, MirrorDown("Redis does not answer."))
+    assert run("prune", "--older-than", "1s").code == 1
+    [entry] = entries()
+    assert (entry.after["pruned"], entry.after["failed"]) == (1, "MirrorDown")
+
+
+def test_an_entry_that_cannot_be_written_does_not_hide_the_error_of_the_command(run, monkeypatch, caplog):
+    fail_prune_after_a_batch(monkeypatch, DatabaseError("the server has crashed"))
+
+    def no_database(*_: Any) -> None:
+        raise DatabaseError("connection refused")
+
+    monkeypatch.setattr(audit_log, "record", no_database)
+    assert "the server has crashed" in run("prune", "--older-than", "1s").err
+    assert "jobs.pruned" in caplog.text
+    assert "connection refused" in caplog.text
 
 
 READ_ONLY = {"stats", "health", "list", "show", "audit-log"}

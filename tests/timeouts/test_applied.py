@@ -303,6 +303,7 @@ def test_a_removed_declaration_is_named_and_its_jobs_can_be_cancelled(db_clock: 
     Order.objects.create(created_at=START)
     with pytest.raises(CommandError, match="declared in the code"):
         command("forget", CLOSE)
+    assert not AuditEntry.objects.filter(action="timeouts.forgotten").exists()
     declarations.unregister(CLOSE)
     handlers.unregister(CLOSE)
     assert [each.id for each in checks.check_applied(databases=["default"])] == ["delaytasks.W041"]

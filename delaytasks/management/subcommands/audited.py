@@ -3,6 +3,7 @@
 Subcommands that only do what workers do regularly (move, sweep, rebuild, audit) write no entry.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -11,10 +12,10 @@ from django.db import connections, transaction
 
 from ... import admin_log
 from ...db.retries import retry_conflicts
-from ...exceptions import DelaytasksError
 from ...jobs import audit_log
 from . import arguments
 
+logger = logging.getLogger("delaytasks")
 Returned = TypeVar("Returned")
 
 
@@ -47,23 +48,28 @@ def many(using: str, action: str, target: str, *, topic: str | None = None) -> I
     """Write one entry at the end of the block, for a command that makes many changes in several transactions.
 
     Yields the dict for the entry's column `after`: what was chosen, and how many were changed. If it is empty at the
-    end, no entry is written. If the block raises, the entry has the exception's name, because earlier transactions are
-    committed; for a DelaytasksError, which refuses the whole command, no entry is written.
+    end, no entry is written: clear it before an error that refuses the whole command. If the block raises, the entry
+    has the exception's name, because earlier transactions are committed. If that entry cannot be written, this is
+    logged, and the block's exception is raised.
     """
     after: dict[str, Any] = {}
     try:
         yield after
-    except DelaytasksError:
-        after.clear()
-        raise
     except BaseException as error:
         if after:
             after["failed"] = type(error).__name__
+            try:
+                _write_last(using, action, target, topic, after)
+            except Exception:
+                logger.exception("audit log: the entry %s of a command that failed was not written", action)
         raise
-    finally:
-        if after:
-            _forget_idle(using)
-            write_named(using, action, target, topic=topic or "", after=after)
+    if after:
+        _write_last(using, action, target, topic, after)
+
+
+def _write_last(using: str, action: str, target: str, topic: str | None, after: dict[str, Any]) -> None:
+    _forget_idle(using)
+    write_named(using, action, target, topic=topic or "", after=after)
 
 
 def _forget_idle(using: str) -> None:

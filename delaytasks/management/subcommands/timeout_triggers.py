@@ -6,6 +6,7 @@ from django.core.management.base import CommandError, CommandParser
 from django.db import OperationalError
 
 from ...db.retries import waited_too_long
+from ...exceptions import BadInput
 from ...timeouts.triggers import installation
 from . import arguments, audited
 from .output import Answer, Options, table
@@ -45,7 +46,11 @@ def _unless_busy(call: Any, using: str, names: list[str]) -> list[str]:
 def _change(what: str, do: Any, using: str, chosen: list[str]) -> Answer:
     with audited.many(using, f"timeouts.triggers_{what}", "timeouts") as after:
         after["tables"] = chosen or "all"
-        names = after["tables"] = _unless_busy(do, using, chosen)
+        try:
+            names = after["tables"] = _unless_busy(do, using, chosen)
+        except BadInput:
+            after.clear()
+            raise
         if not names:
             after.clear()
     return Answer({what: names}, f"{what}: {', '.join(names) or 'nothing'}")

@@ -6,6 +6,7 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
+from ...exceptions import BadInput
 from ...timeouts import applied, declarations, reconcile
 from ...timeouts.declarations import Declaration
 from ...timeouts.sync import Synced, aliases_of
@@ -119,7 +120,11 @@ def _forget(topic: str | None, using: str) -> Answer:
         raise CommandError("Give the topic: timeouts forget TOPIC.", returncode=arguments.USAGE)
     with audited.many(using, "timeouts.forgotten", "timeouts", topic=topic) as after:
         after["topics"] = [topic]
-        counts = applied.forget(topic, using)
+        try:
+            counts = applied.forget(topic, using)
+        except BadInput:
+            after.clear()
+            raise
         after |= counts._asdict()
     running = f", {counts.running} are running" if counts.running else ""
     return Answer({"topic": topic, **counts._asdict()}, f"{counts.cancelled} jobs of {topic} were cancelled{running}")

@@ -98,6 +98,7 @@ def test_a_table_that_nothing_depends_on_is_refused(close: Declaration) -> None:
     with pytest.raises(CommandError, match="No declared timeout depends on the table 'no_table'") as raised:
         command("install", ORDER, "no_table")
     assert raised.value.returncode == 2
+    assert not AuditEntry.objects.exists()
     assert statements.tables(connection) == set()
 
 
