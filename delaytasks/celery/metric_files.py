@@ -22,9 +22,10 @@ def merge_ended(directory: str) -> None:
 
 def _merge(path: str, merged: str) -> None:
     is_gauge = os.path.basename(path).startswith("gauge")
+    values = list(MmapedDict.read_all_values_from_file(path))  # first: a damaged file must add none of its values
     total = MmapedDict(merged)
     try:
-        for key, value, timestamp, _ in MmapedDict.read_all_values_from_file(path):
+        for key, value, timestamp, _ in values:
             old, old_timestamp = total.read_value(key)
             if not is_gauge:
                 total.write_value(key, old + value, timestamp)

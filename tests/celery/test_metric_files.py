@@ -1,6 +1,7 @@
 """The counts of ended processes are merged, and each metric keeps its value."""
 
 import os
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,20 @@ def test_ended_processes_share_files_and_no_metric_changes(directory: Path) -> N
     living = {f"{kind}_{os.getpid()}.db" for kind in ("counter", "histogram")}
     merged = {f"{kind}_0.db" for kind in ("counter", "histogram", "gauge_mostrecent")}
     assert {path.name for path in directory.iterdir()} == living | merged | unmerged | {"lock"}
+
+
+def test_a_damaged_file_adds_none_of_its_values(tmp_path: Path) -> None:
+    path = tmp_path / f"counter_{ended_process()}.db"
+    write(path, "done", 1, topic="t")
+    write(path, "done", 1, topic="u")
+    data = bytearray(path.read_bytes())
+    second = data.rindex(b'["done"') - 4
+    data[second : second + 4] = struct.pack("i", len(data))
+    path.write_bytes(data)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="corrupted"):
+            metric_files.merge_ended(str(tmp_path))
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_process_that_ends_later_is_added(directory: Path) -> None:
