@@ -114,17 +114,24 @@ class _Registry:
         self._lock = threading.Lock()
 
     def collect(self) -> Iterator[Any]:
-        """Yield all metrics: one scrape at a time, and no fork, because a new process would never get its locks."""
+        """Yield all metrics. A fork waits for a scrape, within the limit of no_fork().
+
+        One scrape at a time merges and reads the files. None waits for the database queries of another one.
+        """
         from ..monitoring import prometheus
         from . import metric_files
 
-        with self._lock, no_fork():
-            if _directories.own:
-                metric_files.merge_ended(_directories.own)
-            try:
-                yield from prometheus.make_registry().collect()
-            finally:
-                connections.close_all()
+        try:
+            with self._lock, no_fork():
+                if _directories.own:
+                    metric_files.merge_ended(_directories.own)
+                counts = list(prometheus.make_process_registry().collect())
+            yield from counts
+            with no_fork():
+                numbers = list(prometheus.JobCollector().collect())
+            yield from numbers
+        finally:
+            connections.close_all()
 
     def restricted_registry(self, names: Any) -> "_Registry":
         return self

@@ -181,13 +181,19 @@ class _DefaultRegistry(Collector):
 
 def make_registry() -> CollectorRegistry:
     """Return a registry for one scrape: the counts of all processes, and the numbers from the database."""
+    registry = make_process_registry()
+    registry.register(JobCollector())
+    return registry
+
+
+def make_process_registry() -> CollectorRegistry:
+    """Return a registry with the counts of all processes. Collecting them needs no database."""
     initialize()
     registry = CollectorRegistry()
     if requests.SHARED in os.environ:
         MultiProcessCollector(registry)
     else:
         registry.register(_DefaultRegistry())
-    registry.register(JobCollector())
     return registry
 
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,7 @@ def test_a_worker_removes_the_directories_of_killed_ones_and_of_no_other(killed_
 
 
 class Scraped:
-    """A registry whose only metric is the number of threads that keep the pool from forking."""
+    """A registry or collector whose only metric is the number of threads that keep the pool from forking."""
 
     def collect(self) -> list[int]:
         return [forks._threads]
@@ -56,6 +57,40 @@ def test_a_scrape_merges_the_workers_own_files_and_keeps_the_pool_from_forking(m
     calls: list[str] = []
     monkeypatch.setattr(metric_files, "merge_ended", calls.append)
     monkeypatch.setattr(metrics_server._directories, "own", own)
-    monkeypatch.setattr(prometheus, "make_registry", Scraped)
-    assert list(metrics_server._Registry().collect()) == [1]
+    monkeypatch.setattr(prometheus, "make_process_registry", Scraped)
+    monkeypatch.setattr(prometheus, "JobCollector", Scraped)
+    assert list(metrics_server._Registry().collect()) == [1, 1]
     assert (calls, forks._threads) == (merged, 0)
+
+
+def test_a_scrape_whose_database_is_silent_does_not_stop_the_next_one(monkeypatch) -> None:
+    registry = metrics_server._Registry()
+    waiting, answered = threading.Event(), threading.Event()
+
+    class Silent:
+        def collect(self) -> list[int]:
+            waiting.set()
+            answered.wait(60)
+            return []
+
+    class Counts:
+        def collect(self) -> list[str]:
+            return ["count"]
+
+    class Empty:
+        def collect(self) -> list[int]:
+            return []
+
+    monkeypatch.setattr(prometheus, "make_process_registry", Counts)
+    monkeypatch.setattr(prometheus, "JobCollector", Silent)
+    first = threading.Thread(target=lambda: list(registry.collect()), daemon=True)
+    first.start()
+    assert waiting.wait(60)
+    monkeypatch.setattr(prometheus, "JobCollector", Empty)
+    found: list[str] = []
+    second = threading.Thread(target=lambda: found.extend(registry.collect()), daemon=True)
+    second.start()
+    second.join(10)
+    assert (found, answered.is_set()) == (["count"], False)
+    answered.set()
+    first.join(60)
