@@ -2,8 +2,8 @@
 
 The SQL of Dialect.now is the time of the statement, not of the transaction, truncated to the millisecond. On PostgreSQL
 it uses statement_timestamp(), because clock_timestamp() is volatile and the planner cannot use it with an index. If the
-statement has waited for a lock, statement_timestamp() is too early. That is harmless, except for the lease of a job that
-is claimed after the wait: see end_and_claim(). A time too late would not be harmless.
+statement has waited for a lock, statement_timestamp() is too early. That is harmless, except for the lease of a job
+that is claimed after the wait: see end_and_claim(). A time too late would not be harmless.
 """
 
 import abc
