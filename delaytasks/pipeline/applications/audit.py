@@ -24,11 +24,11 @@ from ..sources import exports
 from ..sources import snapshot as snapshots
 from ..sources.database import Database
 from ..sources.snapshot import Snapshot
-from ..tables import classified_keys, history, optimization, row_counts
 from ..tables import dimensions as dimension_table
-from ..tables.classified_keys import ClassTotal
+from ..tables import history, optimization, row_counts
 from ..tables.lake import Lake
-from ..transforms import dimensions, promises
+from ..transforms import classified_keys, dimensions, promises
+from ..transforms.classified_keys import ClassTotal
 from ..transforms.promises import CLASSIFIED, INVALID
 
 DOCUMENT, PAGE = "audit.json", "audit.html"

@@ -6,8 +6,8 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from delaytasks.pipeline.tables import classified_keys
 from delaytasks.pipeline.tables.lake import Lake
+from delaytasks.pipeline.transforms import classified_keys
 
 CARRY = pyarrow.map_(pyarrow.string(), pyarrow.string())
 

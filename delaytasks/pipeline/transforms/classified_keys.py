@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow
 from pyarrow import compute, parquet
 
-from .lake import Lake
+from ..tables.lake import Lake
 
 
 @dataclass
