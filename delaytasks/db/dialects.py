@@ -50,6 +50,7 @@ class Dialect(abc.ABC):
     """SQL fragments and the execution of statements on one kind of database."""
 
     real_now: ClassVar[str]
+    real_clock: ClassVar[str]  # as real_now, but the time when it is evaluated, which may be long after
     lock: ClassVar[str]  # waits for locked rows
     skip_locked: ClassVar[str]  # skips locked rows
     greatest: ClassVar[str]
@@ -59,6 +60,10 @@ class Dialect(abc.ABC):
     @property
     def now(self) -> str:
         return self.real_now if _test_clock is None else self.literal(_test_clock())
+
+    @property
+    def clock(self) -> str:
+        return self.real_clock if _test_clock is None else self.now
 
     @abc.abstractmethod
     def literal(self, ms: int) -> str:
@@ -128,6 +133,7 @@ class Dialect(abc.ABC):
 
 class PostgreSQL(Dialect):
     real_now = "date_trunc('milliseconds', statement_timestamp())"
+    real_clock = "date_trunc('milliseconds', clock_timestamp())"
     lock = "FOR UPDATE"
     skip_locked = "FOR UPDATE SKIP LOCKED"
     greatest = "GREATEST"
@@ -266,6 +272,7 @@ class SQLite(Dialect):
     """SQLite, where times are texts in UTC, in the format of Django, so that they compare and sort correctly."""
 
     real_now = "replace(strftime('%%Y-%%m-%%d %%H:%%M:%%f000', 'now'), '.000000', '')"
+    real_clock = real_now
     lock = ""
     skip_locked = ""
     greatest = "max"

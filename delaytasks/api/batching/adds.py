@@ -59,9 +59,9 @@ def _add_round(using: str, remaining: dict[int, Add], answers: list[Added | Fall
     topics = Topics(handlers.known(), _stored.get(using, frozenset()))
     known = frozenset((*topics.handled, *topics.stored))
     rows = [_to_row(add, known) for add in remaining.values()]
-    sources = {(add.job.topic, add.job.key): add.caller.source for add in remaining.values()}
 
     def store_again(using: str, running: Mapping[int, NewRow]) -> list[StoredJob]:
+        sources = {(add.job.topic, add.job.key): add.caller.source for add in remaining.values()}
         actors = {job_id: (row.actor, sources[groups.topic_and_key(row)]) for job_id, row in running.items()}
         return again.store(using, {job_id: row.job for job_id, row in running.items()}, actors)
 

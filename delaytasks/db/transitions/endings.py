@@ -93,14 +93,14 @@ def _end_and_claim_sql(
 ) -> str:
     """Return the SQL of end_and_claim(), cached because it runs once for each job.
 
-    now   SQL of the time; a part of the cache's key, because tests set it
+    now   not used: makes the time that tests set a part of the cache's key
     """
     if check_constraints:  # a condition of the rows that all other parts of the statement depend on
         table += " WHERE delaytasks_check_constraints()"
-        now = now.replace("statement_timestamp", "clock_timestamp")  # the check may have waited for a lock
     ctes, update = _end_sql(d, table, "", "held", in_time=False, not_again=True)
     choice = choice_sql(d, f"{condition} AND EXISTS (SELECT 1 FROM ended)", f"{run_order(d)} LIMIT 1")
-    due, claim = claim_parts(d, choice, now=now, fenceable=fenceable)
+    claim_time = d.clock if check_constraints else d.now  # the check may have waited for a lock
+    due, claim = claim_parts(d, choice, now=claim_time, fenceable=fenceable)
     return f"""{ctes}, {_recorded(update)}, {due}, claimed AS ({claim})
         SELECT ended.id, next_due_ms, now_ms, claimed.* FROM ended LEFT JOIN claimed ON true"""
 
