@@ -45,6 +45,10 @@ def when(parser: CommandParser) -> None:
     )
 
 
+def none(parser: CommandParser) -> None:
+    """Add nothing, for a subcommand without arguments."""
+
+
 def by(parser: CommandParser) -> None:
     parser.add_argument("--by", default=None, help="actor, stored in the job's events (default: command:USER)")
 

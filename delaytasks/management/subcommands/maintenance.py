@@ -122,18 +122,14 @@ def _retention(options: Options) -> retention.Retention:
     return policy
 
 
-def _no_arguments(parser: CommandParser) -> None:
-    """Add no arguments, for subcommands that have none."""
-
-
 VERBS = {
     "move": Verb("Run one pass of the mover: make due jobs ready and notify workers.", _move_arguments, _move),
     "sweep": Verb(
         "Run the sweep: take back jobs whose leases have expired, and add jobs that are due soon to the mirror.",
-        _no_arguments,
+        arguments.none,
         _sweep,
     ),
-    "rebuild": Verb("Rebuild the mirror: add all jobs that are due within the horizon.", _no_arguments, _rebuild),
+    "rebuild": Verb("Rebuild the mirror: add all jobs that are due within the horizon.", arguments.none, _rebuild),
     "audit": Verb(
         "Compare the mirror with the database and repair differences. The exit code is 1 if some remain.",
         _audit_arguments,

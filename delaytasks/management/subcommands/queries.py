@@ -176,14 +176,10 @@ def _indented(text: str) -> str:
     return "\n".join("    " + printable(line) for line in text.splitlines())
 
 
-def _no_arguments(parser: CommandParser) -> None:
-    """Add no arguments, for subcommands that have none."""
-
-
 VERBS = {
-    "stats": Verb("Show counts per topic, the state of the mirror, and counters.", _no_arguments, _stats),
+    "stats": Verb("Show counts per topic, the state of the mirror, and counters.", arguments.none, _stats),
     "health": Verb(
-        "Check the database, workers, mover, beat, oldest ready job and mirror. The exit code is 1 if a check fails.",
+        "Check the database, workers, mover, beat, oldest ready job and mirror. Exit code 1: one fails or is unknown.",
         _health_arguments,
         _health,
     ),

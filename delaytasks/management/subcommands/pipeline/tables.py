@@ -5,15 +5,12 @@ import importlib.util
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandError
 
 from ....pipeline.exit_codes import ExitCode
+from .. import arguments
 from ..output import Answer, Options, Verb
 from .process import MISSING, database_of, folder
-
-
-def _no_arguments(parser: CommandParser) -> None:
-    pass
 
 
 def _run(name: str, options: Options, using: str) -> dict[str, Any]:
@@ -57,12 +54,12 @@ def _optimize(options: Options, using: str) -> Answer:
 CONVERT = Verb(
     "Convert an archive, hourly statistics and a stream of an earlier version to Delta tables. Moves the files without "
     "copying them. Can be repeated. Does not start Spark.",
-    _no_arguments,
+    arguments.none,
     _convert,
 )
 OPTIMIZE = Verb(
     "Rewrite the archive's tables in few large files, ordered by key and by job, so that `show` reads less. Does not "
     "start Spark.",
-    _no_arguments,
+    arguments.none,
     _optimize,
 )
