@@ -20,6 +20,7 @@ HALF_HOUR = timedelta(minutes=30)
 @pytest.fixture(autouse=True)
 def _own_declarations() -> Iterator[None]:
     of_apps = declarations.registered()  # those of the example shop
+    handled = handlers.handled()
     for each in of_apps:
         declarations.unregister(each.topic)
     receivers.disconnect()
@@ -27,8 +28,9 @@ def _own_declarations() -> Iterator[None]:
     yield
     for each in declarations.registered():
         declarations.unregister(each.topic)
-        handlers.unregister(each.topic)
         completion.after_end.pop(each.topic, None)
+    for topic in set(handlers.handled()).difference(handled):  # also of a declaration that a test has unregistered
+        handlers.unregister(topic)
     for each in of_apps:
         declarations.add(each)
     receivers.disconnect()
