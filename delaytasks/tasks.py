@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TypeVar
 
-from celery import shared_task
+from celery import current_task, shared_task
 from django.db import InterfaceError, OperationalError, connections
 from kombu.exceptions import OperationalError as BrokerDown
 
@@ -22,7 +22,7 @@ from .maintenance.sweep import sweep as run_sweep
 from .worker import runner
 from .worker.dispatch import dispatcher, mover
 from .worker.process_name import process_name
-from .worker.sender import RUN_TOPIC, sender
+from .worker.sender import RUN_TOPIC, sender, sent_ms
 
 logger = logging.getLogger("delaytasks")
 Returned = TypeVar("Returned")
@@ -81,8 +81,9 @@ def run_topic(topic: str, using: str | None = None) -> int:
         return 0
     try:
         return runner.run_topic(
-            topic, using=using, worker=process_name(), dispatch_topic=dispatcher(using).dispatch, stopping=stopping
-        )
+            topic, using=using, worker=process_name(), dispatch_topic=dispatcher(using).dispatch, stopping=stopping,
+            message_ms=sent_ms(current_task.request),
+        )  # fmt: skip
     finally:
         sender().wait_until_sent(SEND_SECONDS)
 

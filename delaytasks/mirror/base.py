@@ -8,7 +8,10 @@ import enum
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-RESEND_MS = 100  # a run_topic message is sent again if no runner has come for it by then
+# A run_topic message that has started no runner after RESEND_MS is sent again. Each wait is twice as long, at most
+# LONGEST_RESEND_MS: while all processes run jobs, each of them takes a message only after RUN_BUDGET_SECONDS.
+RESEND_MS = 100
+LONGEST_RESEND_MS = 5_000
 GONE = -1  # Settlement.to_ms that removes the entry
 
 
@@ -89,8 +92,14 @@ class DueIndex(Protocol):
     def ready_counts(self, topics: Sequence[str]) -> dict[str, int]:
         """Return {topic: number of ready jobs} for the topics that have any. Without a mirror, each number is 1."""
 
-    def take_slot(self, topic: str, token: str, now_ms: int, until_ms: int, limit: int) -> bool:
-        """Take or renew one of the topic's `limit` run slots. Return False if all are taken."""
+    def take_slot(
+        self, topic: str, token: str, now_ms: int, until_ms: int, limit: int, *, message_ms: int | None = None
+    ) -> bool:
+        """Take or renew one of the topic's `limit` run slots. Return False if all are taken.
+
+        message_ms   when the run_topic message was sent that has started this run; None: it was woken. A run that
+                     answers the last message lets call_runner() send the next one at once
+        """
 
     def free_slot(self, topic: str, token: str) -> None:
         """Release a run slot. Never raises."""

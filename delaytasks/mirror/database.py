@@ -62,12 +62,15 @@ class DatabaseIndex:
         return {topic: 1 for topic in topics if lookups.has_ready(self._using, topic)}
 
     @_repeated
-    def take_slot(self, topic: str, token: str, now_ms: int, until_ms: int, limit: int) -> bool:
+    def take_slot(
+        self, topic: str, token: str, now_ms: int, until_ms: int, limit: int, *, message_ms: int | None = None
+    ) -> bool:
         with transaction.atomic(self._using):
             slots = _unexpired(self._locked_slots(topic), now_ms)
             if token not in slots:
-                slots.pop(_MESSAGE, None)  # the message has reached a runner
-                if len(slots) >= limit:
+                if message_ms is not None:
+                    slots.pop(_MESSAGE, None)
+                if len(slots.keys() - {_MESSAGE}) >= limit:
                     return False
             self._store(topic, slots | {token: until_ms})
         return True
@@ -82,7 +85,7 @@ class DatabaseIndex:
         from ..models import Topic
 
         slots = Topic.objects.using(self._using).filter(name=topic).values_list("slots", flat=True).first()
-        return list(slots or {})
+        return [token for token in slots or {} if token != _MESSAGE]
 
     @_repeated
     def call_runner(self, topic: str, runner_group: str, now_ms: int, limit: int) -> CallResult:

@@ -1,8 +1,9 @@
 """Send the Celery message run_topic when a topic has ready jobs.
 
-The message names no job, so it may be lost or delivered twice. If no runner has come for it within RESEND_MS, for
+The message names no job, so it may be lost or delivered twice. If it has started no runner within RESEND_MS, for
 example because a busy worker has fetched it, it is sent again, at growing intervals. After each GUARD_TICK_MS the mover
-dispatches the topics that still have ready jobs.
+dispatches the topics that still have ready jobs. A runner that was woken does not answer the message, which is still in
+the queue: otherwise messages would pile up there while all processes run jobs.
 """
 
 import functools
@@ -85,7 +86,14 @@ def send_run_topic(using: str, topic: str, queue: str | None) -> None:
         message.app.loader.import_default_modules()  # only a registered task runs eagerly
         apply(message)
     else:
-        sender().submit(message, is_unanswered)
+        sender().submit(message, is_unanswered, forget)
+
+
+def forget(message: Message) -> None:
+    """Let the mover send a message again at its next tick, because this one was not sent. Makes no query."""
+    index = mirror.connect(message.using)
+    if index is not None and not index.down:
+        index.forget_message(message.topic)
 
 
 def is_unanswered(message: Message) -> bool:

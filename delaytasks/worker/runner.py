@@ -29,6 +29,7 @@ from .claim import RESERVE_MS, Candidates
 from .executor import Executor
 from .group import Group
 from .process_name import in_run, new_slot_token, worker_name
+from .sender import UNKNOWN_MS
 
 logger = logging.getLogger("delaytasks")
 TARGET_SECONDS = RESERVE_MS / 2000  # the planned time for the jobs of one reservation
@@ -63,6 +64,7 @@ def run_topic(
     worker: str,
     dispatch_topic: Callable[[str], None],
     stopping: Callable[[], bool] = lambda: False,
+    message_ms: int = UNKNOWN_MS,
 ) -> int:
     """Run ready jobs of the topic and its runner group. Return the number of jobs that were run.
 
@@ -73,6 +75,7 @@ def run_topic(
     worker           the name of this process; stored in the row and in the events
     dispatch_topic   called with a topic that has more ready jobs than this run has reserved, to start another run
     stopping         returns True when the worker stops
+    message_ms       when the message was sent that started this runner; UNKNOWN_MS: by a worker of an older version
     """
     if topics.find(using, topic) is None:
         logger.warning("topic %s has no handler here; its jobs stay ready", topic)
@@ -80,23 +83,29 @@ def run_topic(
     end = time.monotonic() + conf.get().run_budget_seconds
     group, ran = RunnerGroup(topic, using, stopping, end), 0
     current: str | None = topic
+    answered: int | None = message_ms
     while current is not None:
-        ran += _run_once(current, using, worker, dispatch_topic, stopping, end)
-        current = group.next_topic(after=current)
+        ran += _run_once(current, using, worker, dispatch_topic, stopping, end, answered)
+        current, answered = group.next_topic(after=current), None
     return ran
 
 
 def _run_once(
-    topic: str, using: str, worker: str, dispatch_topic: Callable[[str], None], stopping: Callable[[], bool], end: float
-) -> int:
+    topic: str, using: str, worker: str, dispatch_topic: Callable[[str], None], stopping: Callable[[], bool],
+    end: float, message_ms: int | None,
+) -> int:  # fmt: skip
     handler = topics.find(using, topic)
     if handler is None:  # the target of its row was removed a moment ago
         return 0
-    run = Run(handler, mirror.choose(using), using, worker, dispatch_topic, stopping, end)
+
+    def new_run() -> Run:
+        return Run(handler, mirror.choose(using), using, worker, dispatch_topic, stopping, end, message_ms)
+
+    run = new_run()
     try:
         run.run()
     except MirrorDown:  # the mirror is marked as down now, so mirror.choose() returns the database
-        before, run = run.ran, Run(handler, mirror.choose(using), using, worker, dispatch_topic, stopping, end)
+        before, run = run.ran, new_run()
         run.ran = before
         run.run()
     if run.has_more:
@@ -137,7 +146,7 @@ class Run:
 
     def __init__(
         self, handler: Handler, index: DueIndex, using: str, worker: str, dispatch_topic: Callable[[str], None],
-        stopping: Callable[[], bool], end: float,
+        stopping: Callable[[], bool], end: float, message_ms: int | None = None,
     ) -> None:  # fmt: skip
         self.handler, self.topic, self.index = handler, handler.topic, index
         self.using, self.worker, self.dispatch_topic = using, worker, dispatch_topic
@@ -145,6 +154,7 @@ class Run:
         self.candidates = Candidates(index, self.topic, using=using, worker=worker)
         self.executor = Executor(handler, self.candidates, self.may_claim_with_end, stopping)
         self.token = new_slot_token()
+        self.message_ms = message_ms  # None: this run was not started by a message
         self.slot_checked_ms = 0
         self.slot_until_ms = 0
         self.longest_ttr_ms = handler.ttr_ms  # the longest of a job so far; a job may have its own TTR
@@ -233,7 +243,8 @@ class Run:
         if needed_ms <= self.slot_until_ms:
             return True
         until_ms = needed_ms + (DAY_MS if worker_name() else CHECK_SLOT_MS)
-        if not self.index.take_slot(self.topic, self.token, now_ms, until_ms, concurrency):
+        taken = self.index.take_slot(self.topic, self.token, now_ms, until_ms, concurrency, message_ms=self.message_ms)
+        if not taken:
             return False
         self.slot_until_ms = until_ms
         return True

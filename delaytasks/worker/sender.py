@@ -6,16 +6,21 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from math import inf
 from typing import Any, NamedTuple
 
 from celery import Celery
 from kombu.exceptions import OperationalError as BrokerDown
 
+from .. import databases
 from ..circuit_breaker import CircuitBreaker, CircuitOpen
 from ..mirror.base import RESEND_MS
 
 logger = logging.getLogger("delaytasks")
 RUN_TOPIC = "delaytasks.run_topic"
+SENT_MS = "delaytasks-sent-ms"  # a header: when the message was sent, by the database's clock
+UNKNOWN_MS = 2**53  # of a worker of an older version: counts as the last message
 EXPIRES_SECONDS = 60
 TIMEOUT_SECONDS = 3  # of connecting to the broker, and of each of its answers
 BROKER_PAUSE_SECONDS = 2  # after a failure of the broker, nothing is sent to it for so long
@@ -89,8 +94,19 @@ class BrokerLink:
 def apply(message: Message, **options: Any) -> None:
     """Send the message with Celery's apply_async(), or run its task here if the app's tasks are eager."""
     # A signature finds the task by name, so the task's own options and task_always_eager apply.
-    options = {"queue": message.queue, "expires": EXPIRES_SECONDS, "ignore_result": True, **options}
+    headers = {}
+    with suppress(RuntimeError):  # no query was made yet
+        headers[SENT_MS] = databases.last_known_ms(message.using)
+    options = {
+        "queue": message.queue, "expires": EXPIRES_SECONDS, "ignore_result": True, "headers": headers, **options
+    }  # fmt: skip
     message.app.signature(RUN_TOPIC, (message.topic, message.using), options=options).apply_async()
+
+
+def sent_ms(request: Any) -> int:
+    """Return when the message of a task's request was sent, in ms since 1970; UNKNOWN_MS if it does not say."""
+    sent = (request.headers or {}).get(SENT_MS)
+    return sent if isinstance(sent, int) else UNKNOWN_MS
 
 
 def _timed_out(error: BaseException | None) -> bool:
@@ -101,13 +117,15 @@ def _timed_out(error: BaseException | None) -> bool:
 class Sent(NamedTuple):
     """A message that may have to be sent again, because no runner comes for it.
 
+    dropped    called if the message cannot be sent
     wait_ms    how long to wait for a runner
     check_at   the end of that wait, by time.monotonic(); infinite until the message has been sent
     """
 
     is_unanswered: Callable[[Message], bool]
+    dropped: Callable[[Message], None]
     wait_ms: int
-    check_at: float = float("inf")
+    check_at: float = inf
 
 
 class Sender:
@@ -127,15 +145,19 @@ class Sender:
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
-    def submit(self, message: Message, is_unanswered: Callable[[Message], bool] | None = None) -> None:
+    def submit(
+        self, message: Message, is_unanswered: Callable[[Message], bool] | None = None,
+        dropped: Callable[[Message], None] = lambda message: None,
+    ) -> None:  # fmt: skip
         """Let the thread send the message, unless the same one is still waiting.
 
         is_unanswered   called in the thread a moment after the message was sent; returns whether to send it again
+        dropped         called in the thread if the message could not be sent
         """
         with self._changed:
             self._waiting[message] = None
             if is_unanswered is not None:
-                self._sent[message] = Sent(is_unanswered, RESEND_MS)
+                self._sent[message] = Sent(is_unanswered, dropped, RESEND_MS)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="delaytasks-sender", daemon=True)
                 self._thread.start()
@@ -175,11 +197,11 @@ class Sender:
                     with self._changed:
                         self._waiting.setdefault(message)
                         if sent.wait_ms < MAX_RESEND_MS:
-                            self._sent.setdefault(message, Sent(sent.is_unanswered, 2 * sent.wait_ms))
+                            self._sent.setdefault(message, sent._replace(wait_ms=2 * sent.wait_ms, check_at=inf))
 
     def _seconds_until_check(self) -> float | None:
-        first = min((sent.check_at for sent in self._sent.values()), default=float("inf"))
-        return None if first == float("inf") else max(0.0, first - time.monotonic())
+        first = min((sent.check_at for sent in self._sent.values()), default=inf)
+        return None if first == inf else max(0.0, first - time.monotonic())
 
     def _is_unanswered(self, message: Message, sent: Sent) -> bool:
         try:
@@ -209,7 +231,15 @@ class Sender:
                 "the message for topic %s could not be sent to a worker; the mover sends it again", message.topic
             )
         with self._changed:
-            self._sent.pop(message, None)
+            failed = self._sent.pop(message) if message in self._sent else None
+        if failed is not None:
+            self._report_dropped(message, failed)
+
+    def _report_dropped(self, message: Message, failed: Sent) -> None:
+        try:
+            failed.dropped(message)
+        except Exception as error:  # the thread must go on
+            logger.debug("topic %s: its message was not forgotten: %s", message.topic, error)
 
 
 @functools.cache

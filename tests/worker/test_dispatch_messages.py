@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from celery.app.task import Context
 from celery.local import Proxy
 
-from delaytasks import schedule
+from delaytasks import databases, schedule
 from delaytasks.bulk import changes
 from delaytasks.circuit_breaker import CircuitBreaker
 from delaytasks.worker import dispatch, sender
@@ -58,7 +59,7 @@ def own_sender(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Sender:
 
 @pytest.mark.parametrize("known", [True, False], ids=["known here", "unknown here"])
 def test_the_message_names_its_task_the_topic_and_the_database(
-    celery_app: Any, own_sender: Sender, known: bool
+    celery_app: Any, own_sender: Sender, db_clock: Any, known: bool
 ) -> None:
     app = celery_app("memory://")
     app.loader.import_task_module("delaytasks.tasks")
@@ -74,6 +75,16 @@ def test_the_message_names_its_task_the_topic_and_the_database(
     assert message.payload[0] == ["order.close", "default"]
     assert message.headers["expires"]
     assert message.headers["ignore_result"] is True
+    assert message.headers[sender.SENT_MS] == databases.last_known_ms("default")
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [({sender.SENT_MS: 5}, 5), ({sender.SENT_MS: "5"}, sender.UNKNOWN_MS), ({}, sender.UNKNOWN_MS),
+     (None, sender.UNKNOWN_MS)],
+)  # fmt: skip
+def test_a_message_without_its_time_counts_as_the_last_one(headers: dict[str, Any] | None, expected: int) -> None:
+    assert sender.sent_ms(Context(headers=headers)) == expected
 
 
 def test_a_broker_that_is_down_is_logged_and_tried_again_after_two_seconds(
@@ -240,3 +251,25 @@ def test_a_check_that_fails_does_not_end_the_thread(celery_app: Any) -> None:
     own.submit(sender.Message(app, "default", "u", None))
     assert own.wait_until_sent(10)
     assert sent == ["t", "u"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_message_that_cannot_be_sent_is_reported_and_the_thread_goes_on(celery_app: Any, fails: bool) -> None:
+    app, dropped = celery_app("memory://"), []
+    sent: list[str] = []
+
+    def send(message: sender.Message) -> None:
+        if message.topic == "t":
+            raise OSError("the broker is away")
+        sent.append(message.topic)
+
+    def report(message: sender.Message) -> None:
+        dropped.append(message.topic)
+        if fails:
+            raise RuntimeError("no Redis")
+
+    own = Sender(send, CircuitBreaker(sender.BROKER_FAILURES, 0.0))
+    own.submit(sender.Message(app, "default", "t", None), lambda _: False, report)
+    own.submit(sender.Message(app, "default", "u", None), lambda _: False, report)
+    assert own.wait_until_sent(10)
+    assert (dropped, sent) == (["t"], ["u"])

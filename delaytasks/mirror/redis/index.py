@@ -14,7 +14,7 @@ from redis.exceptions import ResponseError
 
 from ...conf import Settings
 from ...exceptions import MirrorDown
-from ..base import RESEND_MS, CallResult, Entry, Promotion, Reservation, Settlement
+from ..base import LONGEST_RESEND_MS, RESEND_MS, CallResult, Entry, Promotion, Reservation, Settlement
 from . import client as clients
 from .keys import Keys, ids_in_order, member
 from .lock import Lock
@@ -169,10 +169,15 @@ class Mirror:
         due_ms, more, entries = self._redis.ask(lambda c: self._scripts.one(c, "reserve", keys, args))
         return Reservation(ids_in_order(entries), int(due_ms), bool(int(more)))
 
-    def take_slot(self, topic: str, token: str, now_ms: int, until_ms: int, limit: int) -> bool:
-        """Take or renew one of the topic's `limit` run slots. Return False if all are taken."""
+    def take_slot(
+        self, topic: str, token: str, now_ms: int, until_ms: int, limit: int, *, message_ms: int | None = None
+    ) -> bool:
+        """Take or renew one of the topic's `limit` run slots. Return False if all are taken.
+
+        message_ms   when the message was sent that has started this run; None: it was woken
+        """
         keys = [self.keys.slots(topic), self.keys.pending_message(topic)]
-        args = [now_ms, until_ms, limit, token]
+        args = [now_ms, until_ms, limit, token, "" if message_ms is None else message_ms]
         return bool(self._redis.ask(lambda c: self._scripts.one(c, "take_slot", keys, args)))
 
     def slot_tokens(self, topic: str) -> list[str]:
@@ -182,8 +187,13 @@ class Mirror:
     def call_runner(self, topic: str, runner_group: str, now_ms: int, limit: int) -> CallResult:
         """Wake a waiting runner of the group, or return whether the caller must send a message."""
         keys = [self.keys.slots(topic), self.keys.waiting_runners(runner_group), self.keys.pending_message(topic)]
-        args = [now_ms, limit, self.settings.guard_tick_ms, self.keys.wake_prefix, topic, RESEND_MS]
+        args = [now_ms, limit, LONGEST_RESEND_MS, self.keys.wake_prefix, topic, RESEND_MS]
         return CallResult(self._redis.ask(lambda c: self._scripts.one(c, "call_runner", keys, args)))
+
+    def forget_message(self, topic: str) -> None:
+        """Let call_runner() send a message at once, because the last one was not sent. Never raises."""
+        with suppress(MirrorDown):
+            self._redis.ask(lambda c: c.delete(self.keys.pending_message(topic)))
 
     def has_unanswered_message(self, topic: str) -> bool:
         """Return whether a run_topic message was sent and no runner has come for it yet."""

@@ -123,10 +123,11 @@ class Bucket:
         )
         return int(due_ms), ids_in_order(entries)
 
-    def take_slot(self, token: str, now: int = NOW, until: int = NOW + 30_000, *, limit: int = 1) -> int:
-        return self.call(
-            "take_slot", [self.keys.slots(TOPIC), self.keys.pending_message(TOPIC)], [now, until, limit, token]
-        )
+    def take_slot(
+        self, token: str, now: int = NOW, until: int = NOW + 30_000, *, limit: int = 1, message: int | str = NOW
+    ) -> int:
+        keys = [self.keys.slots(TOPIC), self.keys.pending_message(TOPIC)]
+        return self.call("take_slot", keys, [now, until, limit, token, message])
 
     def call_runner(self, now: int = NOW, *, limit: int = 1, timeout: int = 60_000, resend: int = 60_000) -> int:
         k = self.keys

@@ -116,6 +116,21 @@ def test_after_a_runner_took_a_slot_a_message_may_be_sent_again(bucket: Bucket) 
     assert bucket.call_runner(limit=2) == CallResult.SEND
 
 
+def test_a_runner_that_no_message_has_started_leaves_the_message_unanswered(bucket: Bucket) -> None:
+    bucket.call_runner(limit=2)
+    bucket.take_slot("woken", limit=2, message="")
+    assert bucket.call_runner(limit=2) == CallResult.SENT
+
+
+def test_only_the_answer_to_the_last_message_lets_the_next_one_be_sent_at_once(bucket: Bucket) -> None:
+    assert bucket.call_runner(NOW, limit=3, resend=100) == CallResult.SEND
+    assert bucket.call_runner(NOW + 100, limit=3, resend=100) == CallResult.SEND
+    bucket.take_slot("a", limit=3, message=NOW + 1)  # the first one, which was sent a moment after it was asked for
+    assert bucket.call_runner(NOW + 101, limit=3, resend=100) == CallResult.SENT
+    bucket.take_slot("b", limit=3, message=NOW + 102)
+    assert bucket.call_runner(NOW + 103, limit=3, resend=100) == CallResult.SEND
+
+
 def test_after_a_runner_renewed_its_slot_no_message_is_sent_again(bucket: Bucket) -> None:
     bucket.take_slot("a", limit=2)
     bucket.call_runner(limit=2)
