@@ -5,7 +5,7 @@
 Fills PostgreSQL with ended jobs, each with an event, and runs one worker with two processes, whose jobs are due all the
 time. In every other window of some seconds the ended jobs are deleted, so both kinds of window have the same machine,
 tables and caches. `--by command`: `manage.py delaytasks prune` in a process of its own, which is stopped (SIGSTOP) in
-the other windows. `--by sweep`: the tasks that follow a sweep, in the worker.
+the other windows. `--by sweep`: the thread that follows a sweep, in the worker.
 
 Prints the lateness of all jobs of each kind, and the ratio of the 99th percentiles of each two neighbouring windows.
 A vacuum that pruning caused may run in a window without pruning; such pairs are counted apart. Then prints how many
@@ -123,7 +123,7 @@ class ByCommand(Pruning):
 
 
 class BySweep(Pruning):
-    """The task `delaytasks.prune`, which sends itself until the end of the window."""
+    """What follows a sweep: a thread of the worker's process, until the end of the window."""
 
     def __init__(self, testbed: Testbed) -> None:
         self._testbed = testbed
@@ -133,7 +133,7 @@ class BySweep(Pruning):
         self._celery.send_task("delaytasks.prune", ("default", round(end * 1000)), ignore_result=True)
 
     def pause(self) -> None:
-        """Do nothing: no task is sent after the end of a window."""
+        """Do nothing: the thread ends with its window."""
 
     def is_done(self) -> bool:
         return bool(ask(self._testbed, PASSES_DONE)[0])
@@ -249,7 +249,9 @@ def main() -> None:
     ):
         fill(testbed, args.rows)
         if args.by == "sweep":
-            testbed.env |= {"BENCH_RETENTION_DAYS": "30", "BENCH_DELAYTASKS": json.dumps({"SWEEP_SECONDS": 3600})}
+            # Runs are short, so that the worker receives the message that begins a window in time.
+            options = {"SWEEP_SECONDS": 3600, "RUN_BUDGET_SECONDS": 1}
+            testbed.env |= {"BENCH_RETENTION_DAYS": "30", "BENCH_DELAYTASKS": json.dumps(options)}
         with testbed.workers():
             measure(testbed, args.by, args.rate, args.pairs, args.window)
 

@@ -9,11 +9,10 @@ from typing import TypeVar
 
 from celery import current_task, shared_task
 from django.db import InterfaceError, OperationalError, connections
-from kombu.exceptions import OperationalError as BrokerDown
 
 from . import conf, databases
 from .bulk import changes
-from .celery.connections import answers, keep_connections
+from .celery.connections import answers, in_worker, keep_connections
 from .celery.shutdown import stopping
 from .maintenance import retention
 from .maintenance.guard import guard
@@ -118,7 +117,8 @@ def sweep() -> dict[str, int]:
 def _sweep(using: str) -> dict[str, int]:
     counts = run_sweep(using)
     record_sweep(using)
-    _continue_pruning(using, 0.0, databases.now_ms(using) + conf.get().sweep_seconds * 1000)
+    if in_worker():
+        retention.prune_in_thread(using, databases.now_ms(using) + conf.get().sweep_seconds * 1000)
     for pk in changes.stalled(using):
         changes.send(pk, using)
     changes.prune(using)
@@ -127,25 +127,7 @@ def _sweep(using: str) -> dict[str, int]:
 
 @shared_task(name="delaytasks.prune", ignore_result=True, acks_late=False)
 @keep_connections
-def prune(using: str, until_ms: int) -> dict[str, int]:
-    """Do one step of the retention, and send the task for the next step. Return the numbers of deleted rows.
-
-    until_ms   in ms since 1970, about when the next sweep begins; from then on no further step is sent
-    """
-    began = time.monotonic()
-    counts = retention.step(using)
-    _continue_pruning(using, (time.monotonic() - began) * retention.PAUSE_PER_SECOND, until_ms)
-    return counts
-
-
-def _continue_pruning(using: str, pause_seconds: float, until_ms: int) -> None:
-    """Send the task for the next step of the retention, if rows are left and the step begins before `until_ms`.
-
-    If the broker does not answer, the next sweep continues instead.
-    """
-    if databases.now_ms(using) + pause_seconds * 1000 >= until_ms or not retention.is_unfinished(using):
-        return
-    try:
-        prune.apply_async((using, until_ms), countdown=pause_seconds, expires=60, retry=False)
-    except (BrokerDown, OSError) as error:
-        logger.warning("the next step of the retention was not sent to a worker; the next sweep goes on: %s", error)
+def prune(using: str, until_ms: int) -> None:
+    """Go on with the retention until this time, in a thread of this process. Sent by workers of older versions."""
+    if in_worker():
+        retention.prune_in_thread(using, until_ms)

@@ -66,16 +66,18 @@ def _invalidate_clock(connection: BaseDatabaseWrapper, **_: object) -> None:
         databases.clock(connection.alias).invalidate()
 
 
+def in_worker() -> bool:
+    """Return whether a worker runs the current task. A direct call or an eager task runs in the caller's process."""
+    return bool(current_task) and not (current_task.request.called_directly or current_task.request.is_eager)
+
+
 def _run_by_worker() -> bool:
     """Return whether a worker's process or thread runs this task.
 
     A direct call or an eager task uses the caller's connections. A greenlet ends with its task, so no later task could
     reuse its connections.
     """
-    if not current_task or detect_environment() != "default":
-        return False
-    request = current_task.request
-    return not (request.called_directly or request.is_eager)
+    return in_worker() and detect_environment() == "default"
 
 
 def _restore() -> None:

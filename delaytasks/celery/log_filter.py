@@ -1,7 +1,7 @@
 """Leave out Celery's INFO lines about the engine's own tasks that run very often.
 
-Without Redis, beat sends move_due each second, and Celery logs three lines for each: sent, received, succeeded. A chain
-of `prune` tasks deletes old jobs. Lines about other tasks, about failures, and at the level DEBUG stay.
+Without Redis, beat sends move_due each second, and Celery logs three lines for each: sent, received, succeeded. Workers
+of older versions send chains of `prune` tasks. Lines about other tasks, about failures, and at the level DEBUG stay.
 """
 
 import logging

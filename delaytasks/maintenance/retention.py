@@ -1,19 +1,23 @@
 """The retention: delete ended jobs with their events when they are old enough, in small batches.
 
-The sweep does a short step, and if more is left, tasks do the next steps until the next sweep. RetentionCursor keeps
-the position. `manage.py delaytasks prune` does one complete pass.
+The sweep does a short step, and if more is left, a thread of its process goes on until the next sweep. RetentionCursor
+keeps the position. `manage.py delaytasks prune` does one complete pass.
 
 Workers share the processors and the disk with PostgreSQL, and a job that becomes due during a transaction of the
 retention is late by a part of it. So transactions are short, and the pauses between them are several times as long.
 """
 
+import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import NamedTuple, TypeVar
 from urllib.parse import urlsplit
+
+from django.db import connections
 
 from .. import conf, databases
 from ..db import retention as sql
@@ -25,6 +29,7 @@ from . import runs
 
 __all__ = ["EndedJob", "Retention", "configured", "keep", "newest_of_keys", "prune", "step"]
 
+logger = logging.getLogger("delaytasks")
 PAGE = 200  # rows read by one statement; those that are old enough are deleted by one transaction
 PAUSE_PER_SECOND = 9  # the pause after a page or a step, as a multiple of the time that it took
 MAX_PAUSE_SECONDS = 1  # of the command; without it, a page that was interrupted would cause a very long pause
@@ -34,6 +39,7 @@ PASS_SECONDS = 3600  # shortest time from the beginning of one pass to the begin
 KeepRule = Callable[[str, Sequence[EndedJob]], Collection[int]]
 Rule = TypeVar("Rule", bound=KeepRule)
 _keep_rules: list[KeepRule] = []
+_threads: dict[str, threading.Thread] = {}
 
 
 def keep(rule: Rule) -> Rule:
@@ -148,6 +154,34 @@ def step(using: str, seconds: float = STEP_SECONDS) -> dict[str, int]:
     if positions:  # written once: if the process dies, the next step reads some pages again
         RetentionCursor.objects.using(using).filter(pk=mark.pk).update(**positions)
     return counts
+
+
+def prune_in_thread(using: str, until_ms: int) -> None:
+    """Continue the pass in a thread of this process, at the pace of prune(), at the latest until this time.
+
+    Does nothing if a thread of this process is at it already, or if the pass has read all rows.
+
+    until_ms   in ms since 1970, about when the next sweep begins
+    """
+    # Not in tasks: while jobs keep coming, a message waits up to RUN_BUDGET_SECONDS until a pool process ends its run.
+    thread = _threads.get(using)
+    if (thread is None or not thread.is_alive()) and is_unfinished(using):
+        _threads[using] = threading.Thread(
+            target=_continue_until, args=(using, until_ms), name=f"delaytasks-retention-{using}", daemon=True
+        )
+        _threads[using].start()
+
+
+def _continue_until(using: str, until_ms: int) -> None:
+    try:
+        while databases.now_ms(using) < until_ms and is_unfinished(using):
+            began = time.monotonic()
+            step(using, seconds=0)
+            time.sleep(min((time.monotonic() - began) * PAUSE_PER_SECOND, MAX_PAUSE_SECONDS))
+    except Exception as error:
+        logger.warning("the retention stopped, the next sweep goes on: %s", error)
+    finally:
+        connections[using].close()
 
 
 def is_unfinished(using: str) -> bool:

@@ -1,16 +1,17 @@
 """Ended jobs are deleted with their events when they are old enough, and nothing else is."""
 
 import math
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
-from django.db import connection, transaction
-from kombu.exceptions import OperationalError as BrokerDown
+from django.db import OperationalError, connection, transaction
 
 from delaytasks import cancel, conf, retry_dead, schedule, tasks
 from delaytasks.clock import from_ms
@@ -258,59 +259,96 @@ def test_a_step_reads_a_page_also_if_that_takes_longer_than_a_step(ended, settin
 
 
 @pytest.fixture
-def sent_steps(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """The options of the tasks that were sent for further steps."""
-    options: list[dict[str, Any]] = []
-    monkeypatch.setattr(tasks.prune, "apply_async", lambda args, **each: options.append({"args": args, **each}))
-    return options
-
-
-def test_further_steps_are_tasks_with_pauses_between_until_the_pass_ends(
-    ended, settings, monkeypatch, sent_steps, fake_time
-):
-    fake_time.read_seconds = 0.005
+def pages_of_one(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sweep's own step reads one page, and a page has one job."""
     set_retention(settings, {"*": {"ended": 30 * DAY}})
     monkeypatch.setattr(retention, "PAGE", 1)
     monkeypatch.setattr(retention.step, "__defaults__", (0,))
+
+
+def await_thread() -> None:
+    thread = retention._threads["default"]
+    thread.join(timeout=30)
+    assert not thread.is_alive()
+
+
+def test_a_thread_deletes_the_rest_with_pauses_until_the_pass_ends(ended, pages_of_one, monkeypatch, fake_time):
+    fake_time.read_seconds = 0.005
     for number in range(3):
         ended(f"k{number}")
+    monkeypatch.setattr(tasks, "in_worker", lambda: True)
     tasks.sweep()
-    assert len(keys()) == 2
-    assert sent_steps[0]["countdown"] == 0
-    steps = 0
-    while len(sent_steps) > steps:
-        tasks.prune(*sent_steps[steps]["args"])
-        steps += 1
+    await_thread()
     assert keys() == []
-    of_jobs, of_events = sent_steps[1:4], sent_steps[4:]  # the last page of jobs has none
-    assert [round(step["countdown"], 6) for step in of_jobs] == [0.045] * 3
-    assert all(step["countdown"] == 0 for step in of_events)
+    of_jobs, of_events = fake_time.sleeps[:3], fake_time.sleeps[3:]  # the last page of jobs has none
+    assert [round(each, 6) for each in of_jobs] == [0.045] * 3
+    assert set(of_events) == {0.0}
+    assert not retention.is_unfinished("default")
 
 
-def test_no_step_follows_after_the_time_of_the_next_sweep(ended, settings, monkeypatch, db_clock, sent_steps):
-    set_retention(settings, {"*": {"ended": 30 * DAY}})
+def test_the_thread_ends_when_the_next_sweep_is_about_to_begin(ended, pages_of_one, monkeypatch, db_clock):
     ended("k1")
-    monkeypatch.setattr(retention.step, "__defaults__", (0,))
-    tasks.prune("default", db_clock.now_ms)
-    assert sent_steps == []
+    ended("k2")
+    monkeypatch.setattr(retention.time, "sleep", lambda seconds: db_clock.advance(seconds=30))
+    retention.prune_in_thread("default", db_clock.now_ms + 30_000)
+    await_thread()
+    assert keys() == ["k2"]
+    retention.prune_in_thread("default", db_clock.now_ms)
+    await_thread()
+    assert keys() == ["k2"]
 
 
-def test_a_broker_that_is_down_does_not_fail_the_sweep(ended, settings, monkeypatch, caplog):
-    def refuse(*args: Any, **options: Any) -> None:
-        raise BrokerDown("connection refused")
+def test_a_process_has_one_thread_for_a_database(ended, pages_of_one, monkeypatch, db_clock):
+    for number in range(3):
+        ended(f"k{number}")
+    paused, go_on = threading.Event(), threading.Event()
+    monkeypatch.setattr(retention.time, "sleep", lambda seconds: (paused.set(), go_on.wait(30)))
+    retention.prune_in_thread("default", db_clock.now_ms + 30_000)
+    first = retention._threads["default"]
+    assert paused.wait(30)
+    retention.prune_in_thread("default", db_clock.now_ms + 30_000)
+    assert retention._threads["default"] is first
+    go_on.set()
+    await_thread()
+    assert keys() == []
 
-    set_retention(settings, {"*": {"ended": 30 * DAY}})
-    monkeypatch.setattr(retention.step, "__defaults__", (0,))
-    monkeypatch.setattr(tasks.prune, "apply_async", refuse)
+
+def test_an_error_in_the_thread_is_logged_and_the_next_sweep_goes_on(
+    ended, pages_of_one, monkeypatch, db_clock, caplog
+):
     ended("k1")
+    with monkeypatch.context() as broken:
+        broken.setattr(retention.sql, "ended_jobs", Mock(side_effect=OperationalError("the server closed it")))
+        retention.prune_in_thread("default", db_clock.now_ms + 30_000)
+        await_thread()
+    assert "the next sweep goes on: the server closed it" in caplog.text
+    retention.prune_in_thread("default", db_clock.now_ms + 30_000)
+    await_thread()
+    assert keys() == []
+
+
+def test_no_thread_begins_outside_a_worker_without_the_setting_or_after_the_pass(
+    ended, settings, monkeypatch, pages_of_one
+):
+    begun: list[Any] = []
+    monkeypatch.setattr(retention.threading, "Thread", lambda **options: begun.append(options))
+    ended("k1")
+    tasks.sweep()  # called directly
+    monkeypatch.setattr(tasks, "in_worker", lambda: True)
+    set_retention(settings, {})
     tasks.sweep()
-    assert "the next sweep goes on: connection refused" in caplog.text
-
-
-def test_without_the_setting_no_step_is_sent(ended, sent_steps):
-    ended("k1")
+    set_retention(settings, {"*": {"ended": 30 * DAY}})
+    RetentionCursor.objects.update(job_id=None, event_id=None)
     tasks.sweep()
-    assert sent_steps == []
+    assert begun == []
+
+
+def test_a_message_of_an_older_version_starts_the_thread(ended, pages_of_one, monkeypatch, db_clock):
+    monkeypatch.setattr(tasks, "in_worker", lambda: True)
+    ended("k1")
+    tasks.prune("default", db_clock.now_ms + 30_000)
+    await_thread()
+    assert keys() == []
 
 
 def test_a_pass_begins_at_most_once_an_hour(ended, settings, db_clock):
