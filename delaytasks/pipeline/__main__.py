@@ -83,7 +83,7 @@ def run_application(name: str, settings: Settings) -> dict[str, Any]:
         zones = module.zones(**settings.arguments) if hasattr(module, "zones") else {}
         ask_executors = partial(check, spark, settings.database, lake, inputs, zones)
         ask_executors()
-        session.fit_to_cluster(spark)
+        session.set_sizes(spark, getattr(module, "SPARK_OPTIONS", {}))
         try:
             answer: dict[str, Any] = module.run(spark, settings.database, lake, **settings.arguments)
         except (RowsLost, Differs) as lost:

@@ -80,16 +80,17 @@ def session(name: str, *, master: str = "local[*]", options: Mapping[str, str] |
             spark.stop()
 
 
-def fit_to_cluster(spark: Any) -> None:
-    """Set the options SIZES, with two shuffle partitions per core if that is more. The site's own options stay.
+def set_sizes(spark: Any, options: Mapping[str, str]) -> None:
+    """Set the options SIZES, with two shuffle partitions per core if that is more, and the application's `options`.
 
-    Call this after the executors have registered. With Spark Connect it does nothing: the server's options apply.
+    Call this after the executors have registered. Options that the site or the cluster has set stay. With Spark Connect
+    this does nothing: the server's options apply.
     """
     if not isinstance(spark, SparkSession):
         return
     site = spark.sparkContext.getConf()
     partitions = max(int(SIZES[PARTITIONS]), 2 * spark.sparkContext.defaultParallelism)
-    for name, value in {**SIZES, PARTITIONS: str(partitions)}.items():
+    for name, value in {**SIZES, PARTITIONS: str(partitions), **options}.items():
         if not site.contains(name):
             spark.conf.set(name, value)
 

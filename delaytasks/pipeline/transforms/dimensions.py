@@ -131,13 +131,14 @@ def summarize(classified: DataFrame, rule: Rule) -> DataFrame:
 
     Sums of amounts and outcomes are computed only if the rule has these, because each sum costs time for every key.
     """
-    week = F.date_format(F.date_trunc("week", F.from_utc_timestamp("made_at", rule.zone or UTC)), "yyyy-MM-dd")
+    week = F.to_date(F.date_trunc("week", F.from_utc_timestamp("made_at", rule.zone or UTC))).cast("string")
     always = [F.struct(F.lit(name).alias("key"), value.alias("value"))
               for name, value in ((ALL, F.lit(None).cast("string")), (WEEK, week))]  # fmt: skip
+    values = F.concat(F.array(*always), F.map_entries("carry")) if rule.carry else F.array(*always)
     begun = (F.col("rows") > 0) & F.col("begun_at").isNotNull()
     exploded = classified.select(
         "rows", "status", "late_ms", "amount", "outcome", begun.alias("begun"), F.col("class").alias("name"),
-        F.inline(F.concat(F.array(*always), F.map_entries("carry"))).alias("dimension", "value"),
+        F.inline(values).alias("dimension", "value"),
     )  # fmt: skip
     weekly = exploded.where((F.col("dimension") != WEEK) | F.col("value").isNotNull())  # null: there is no job
     return weekly.groupBy("dimension", "value").agg(

@@ -12,6 +12,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
+from delaytasks.pipeline.applications import audit
 from delaytasks.pipeline.spark import python, session
 
 
@@ -23,15 +24,17 @@ def test_sparks_warehouse_folder_is_not_in_the_working_directory(spark: Any) -> 
     assert Path(tempfile.gettempdir()) in warehouse.parents
 
 
-def test_a_cluster_has_two_partitions_for_each_core_and_what_the_site_has_set() -> None:
+def test_a_cluster_has_two_partitions_for_each_core_the_applications_options_and_what_the_site_has_set() -> None:
     (fallback,) = session.SIZES.keys() - {session.PARTITIONS}
+    advisory = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
     options = {}
-    for cores, site in ((2, ()), (20, ()), (20, (session.PARTITIONS,))):
+    for cores, site in ((2, ()), (20, ()), (20, (session.PARTITIONS, advisory))):
         spark = Mock(spec=SparkSession)
         spark.sparkContext.defaultParallelism, spark.sparkContext.getConf().contains = cores, site.__contains__
-        session.fit_to_cluster(spark)
+        session.set_sizes(spark, audit.SPARK_OPTIONS)
         options[cores, site] = {call.args[0]: call.args[1] for call in spark.conf.set.call_args_list}
     assert [each.get(session.PARTITIONS) for each in options.values()] == ["16", "40", None]
+    assert [each.get(advisory) for each in options.values()] == ["16m", "16m", None]
     assert {each[fallback] for each in options.values()} == {session.SIZES[fallback]}
 
 
