@@ -9,9 +9,8 @@ from typing import Any
 
 HIDDEN = "••••••"
 SHORT = 4  # letters; a longer word is also found inside other words: "token" in "refreshtokens"
-MAX_CACHED = (
-    70  # letters of a name of which the process remembers whether it is secret: most bodies have the same names
-)
+# Letters of a name of which the process remembers whether it is secret, because most bodies have the same names.
+MAX_CACHED = 70
 # In {"name": "password", "value": "x"}: keys that hold the name of a secret, and keys that hold its value.
 NAME_KEYS = frozenset(
     {"name", "key", "k", "field", "header", "param", "parameter", "variable", "property", "attribute"}
@@ -36,6 +35,7 @@ _VALUE = re.compile(
     r"""|(?:(?:bearer|basic|digest|negotiate)\s+)?[^\s&;,"']+""",
     re.IGNORECASE,
 )
+_OPTION = re.compile(r"--?[\w.-]{1,64}")
 _SEPARATORS = re.compile(r"[\W_]+")
 _ASCII_SEPARATORS = dict.fromkeys(code for code in range(128) if not chr(code).isalnum())
 
@@ -48,8 +48,8 @@ def redacted(value: Any, words: Sequence[str]) -> Any:
     - the value of a key whose name has one of `words`. Case and separators do not matter: "api_key" hides X-API-Key
       and apiKey. A word of up to four letters must be a whole word of the name: "pin" hides userPin and PIN_2, but not
       shipping. A longer word may be a part of another one.
-    - the value of a pair: {"name": "password", "value": ...}, ["password", ...], and in a text "password=...",
-      "--password ..." and <password>...</password>
+    - the value of a pair: {"name": "password", "value": ...}, ["password", ...], the word after "--password" in a list,
+      and in a text "password=...", "--password ..." and <password>...</password>
     - user and password in a URL or before "@tcp(", JSON Web Tokens, and what follows "Bearer" in a text
 
     JSON inside a string is searched too, and so are the names of keys. Empty values stay visible, because they show
@@ -65,8 +65,19 @@ def _redacted(value: Any, words: frozenset[str]) -> Any:
     if isinstance(value, list):
         if len(value) == 2 and isinstance(value[0], str) and _is_secret(value[0], words):
             return [value[0], _hidden(value[1])]
-        return [_redacted(each, words) for each in value]
+        before = [None, *value[:-1]]
+        return [
+            _hidden(each) if _is_secret_option(option, each, words) else _redacted(each, words)
+            for option, each in zip(before, value, strict=True)
+        ]
     return _redacted_text(value, words) if isinstance(value, str) else value
+
+
+def _is_secret_option(option: Any, value: Any, words: frozenset[str]) -> bool:
+    """Return whether `option` is one of a command, such as "--password", and `value`, the next word, its secret."""
+    if not isinstance(option, str) or (isinstance(value, str) and value.startswith("--")):
+        return False
+    return _OPTION.fullmatch(option) is not None and _is_secret(option, words)
 
 
 def _redacted_dict(value: dict[str, Any], words: frozenset[str]) -> dict[str, Any]:

@@ -82,6 +82,13 @@ def test_the_value_of_a_pair_is_hidden(pair: Any) -> None:
     assert "1234" not in text
 
 
+def test_the_word_after_an_option_in_the_list_of_a_commands_words_is_hidden() -> None:
+    assert shown(["mysql", "--password", SECRET, "-u", "anna"]) == ["mysql", "--password", HIDDEN, "-u", "anna"]
+    assert shown(["login", "--api-key", [SECRET], 3]) == ["login", "--api-key", HIDDEN, 3]
+    innocent = ["docker", "login", "--password-stdin", "--verbose", "--author", "anna", f"--password={HIDDEN}", "shop"]
+    assert shown(innocent) == innocent
+
+
 def test_the_value_of_an_innocent_pair_is_shown() -> None:
     body = [{"name": "colour", "value": "red"}, ["size", "L"], ["a", "b", "c"], {"name": "Anna", "text": "hello"}]
     assert shown(body) == body
