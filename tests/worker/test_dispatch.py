@@ -132,3 +132,13 @@ def test_a_message_that_could_not_be_sent_is_sent_at_the_next_tick(stage, db_clo
     dispatch.forget(message("t"))
     stage.dispatcher.dispatch("t")
     assert stage.dispatched == ["t", "t"]
+
+
+@on_the_mirror
+def test_a_clock_that_was_set_back_a_little_leaves_no_message_unanswered(stage, db_clock):
+    found = mirror.connect()
+    stage.recorder("t")
+    schedule("t", key="a", delay=0)
+    stage.mover.move_due()
+    found.take_slot("t", "a", db_clock.now_ms, db_clock.now_ms + 60_000, 3, message_ms=db_clock.now_ms - 5)
+    assert not found.has_unanswered_message("t")

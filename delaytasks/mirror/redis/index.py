@@ -177,7 +177,9 @@ class Mirror:
         message_ms   when the message was sent that has started this run; None: it was woken
         """
         keys = [self.keys.slots(topic), self.keys.pending_message(topic)]
-        args = [now_ms, until_ms, limit, token, "" if message_ms is None else message_ms]
+        # The clock is corrected now and then, so a message may seem to be older than the call that asked for it.
+        answered = "" if message_ms is None else message_ms + RESEND_MS // 2
+        args = [now_ms, until_ms, limit, token, answered]
         return bool(self._redis.ask(lambda c: self._scripts.one(c, "take_slot", keys, args)))
 
     def slot_tokens(self, topic: str) -> list[str]:
