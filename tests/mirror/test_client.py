@@ -182,6 +182,14 @@ def test_a_real_redis_stops_and_starts_again(own_server: RedisServer) -> None:
     client.close()
 
 
+def test_a_runner_that_waits_for_a_millisecond_waits_no_longer(own_server: RedisServer) -> None:
+    """Redis 6 takes a timeout of 0.001 s for 0, which means for ever."""
+    mirror = Mirror(Settings(redis_url=own_server.url()))
+    assert mirror.wait_for_ready("runners", "token", 1, 1) is None
+    assert not mirror.down
+    mirror.close()
+
+
 def test_a_mirror_works_again_after_a_restart_without_its_scripts(own_server: RedisServer) -> None:
     mirror = Mirror(Settings(redis_url=own_server.url()))
     assert mirror.take_slot("order.close", "a", 1, 2, 1)

@@ -209,7 +209,8 @@ class Mirror:
         wake = self.keys.wake_prefix + token
         wait_ms = min(wait_ms, int(self.settings.redis_timeout_seconds * 500))  # well below the socket's timeout
         self._redis.ask(lambda c: c.zadd(self.keys.waiting_runners(runner_group), {token: now_ms + wait_ms}))
-        woken = self._redis.ask(lambda c: c.blpop([wake], timeout=wait_ms / 1000))
+        # Redis 6 rounds down to milliseconds, and would wait for ever for what it takes for 0.
+        woken = self._redis.ask(lambda c: c.blpop([wake], timeout=(wait_ms + 0.5) / 1000))
         if woken:  # call_runner.lua has removed the token
             return woken[1]
         if self._redis.ask(lambda c: c.zrem(self.keys.waiting_runners(runner_group), token)):
