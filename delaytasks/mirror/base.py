@@ -8,10 +8,8 @@ import enum
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-# A run_topic message that has started no runner after RESEND_MS is sent again. Each wait is twice as long, at most
-# LONGEST_RESEND_MS: while all processes run jobs, each of them takes a message only after RUN_BUDGET_SECONDS.
+# A run_topic message that has started no runner by then is sent again. Each wait is twice as long, up to GUARD_TICK_MS.
 RESEND_MS = 100
-LONGEST_RESEND_MS = 5_000
 GONE = -1  # Settlement.to_ms that removes the entry
 
 
@@ -100,6 +98,9 @@ class DueIndex(Protocol):
         message_ms   when the run_topic message was sent that has started this run; None: it was woken. A run that
                      answers the last message lets call_runner() send the next one at once
         """
+
+    def is_superseded(self, topic: str, message_ms: int) -> bool:
+        """Return whether a run_topic message was sent later than this one and has started no runner yet."""
 
     def free_slot(self, topic: str, token: str) -> None:
         """Release a run slot. Never raises."""

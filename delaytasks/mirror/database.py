@@ -75,6 +75,9 @@ class DatabaseIndex:
             self._store(topic, slots | {token: until_ms})
         return True
 
+    def is_superseded(self, topic: str, message_ms: int) -> bool:
+        return False  # not known
+
     @_repeated
     def free_slot(self, topic: str, token: str) -> None:
         with transaction.atomic(self._using):

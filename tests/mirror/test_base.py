@@ -31,6 +31,7 @@ READS: dict[str, list[Any]] = {
     "reserve": ["order.close", 10, NOW, NOW],
     "ready_counts": [["order.close"]],
     "take_slot": ["order.close", "token", NOW, NOW + 1, 8],
+    "is_superseded": ["order.close", NOW],
     "slot_tokens": ["order.close"],
     "call_runner": ["order.close", "runners", NOW, 8],
     "wait_for_ready": ["runners", "token", NOW, 100],
@@ -44,7 +45,7 @@ def unreachable() -> Mirror:
 
 def test_each_method_is_a_write_or_a_read() -> None:
     assert sorted(WRITES | READS) == METHODS
-    assert len(METHODS) == 11
+    assert len(METHODS) == 12
 
 
 @pytest.mark.parametrize("index", [Mirror, DatabaseIndex])

@@ -16,6 +16,7 @@ from delaytasks.mirror.base import DueIndex
 from delaytasks.models import Job, JobEvent, Topic
 from delaytasks.worker import claim, dispatch, runner, ttr
 from delaytasks.worker.mover import Mover
+from delaytasks.worker.sender import UNKNOWN_MS
 
 
 class Stage:
@@ -47,10 +48,14 @@ class Stage:
         self.handler(topic, **options)(lambda job: keys.append(job.key))
         return keys
 
-    def run(self, topic: str, *, stopping: Callable[[], bool] = lambda: False, worker_name: str = "w1") -> int:
+    def run(
+        self, topic: str, *, stopping: Callable[[], bool] = lambda: False, worker_name: str = "w1",
+        message_ms: int = UNKNOWN_MS,
+    ) -> int:  # fmt: skip
         return runner.run_topic(
-            topic, using=self.using, worker=worker_name, dispatch_topic=self.dispatcher.dispatch, stopping=stopping
-        )
+            topic, using=self.using, worker=worker_name, dispatch_topic=self.dispatcher.dispatch, stopping=stopping,
+            message_ms=message_ms,
+        )  # fmt: skip
 
     def take(self, topic: str, count: int = 10) -> list[Any]:
         """Reserve and claim at most `count` jobs without running them, as the worker "w2". Return the claimed jobs."""

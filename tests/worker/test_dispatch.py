@@ -142,3 +142,28 @@ def test_a_clock_that_was_set_back_a_little_leaves_no_message_unanswered(stage, 
     stage.mover.move_due()
     found.take_slot("t", "a", db_clock.now_ms, db_clock.now_ms + 60_000, 3, message_ms=db_clock.now_ms - 5)
     assert not found.has_unanswered_message("t")
+
+
+@on_the_mirror
+@pytest.mark.parametrize(("age_ms", "ran"), [(2_000, 1), (2_001, 0)])
+def test_an_old_message_ends_at_once_if_a_later_one_is_in_the_queue(stage, db_clock, age_ms, ran):
+    keys = stage.recorder("t")
+    schedule("t", key="a", delay=0)
+    stage.mover.move_due()
+    sent_ms = db_clock.now_ms
+    db_clock.advance(ms=age_ms)
+    stage.dispatcher.dispatch("t")
+    assert stage.dispatched == ["t", "t"]
+    assert stage.run("t", message_ms=sent_ms) == ran
+    assert mirror.connect().has_unanswered_message("t")
+    stage.run("t", message_ms=db_clock.now_ms)
+    assert (keys, mirror.connect().has_unanswered_message("t")) == (["a"], False)
+
+
+def test_an_old_message_starts_a_runner_if_it_is_the_last_one(stage, db_clock):
+    stage.recorder("t")
+    schedule("t", key="a", delay=0)
+    stage.mover.move_due()
+    sent_ms = db_clock.now_ms
+    db_clock.advance(seconds=50)
+    assert stage.run("t", message_ms=sent_ms) == 1

@@ -14,7 +14,7 @@ from redis.exceptions import ResponseError
 
 from ...conf import Settings
 from ...exceptions import MirrorDown
-from ..base import LONGEST_RESEND_MS, RESEND_MS, CallResult, Entry, Promotion, Reservation, Settlement
+from ..base import RESEND_MS, CallResult, Entry, Promotion, Reservation, Settlement
 from . import client as clients
 from .keys import Keys, ids_in_order, member
 from .lock import Lock
@@ -182,6 +182,12 @@ class Mirror:
         args = [now_ms, until_ms, limit, token, answered]
         return bool(self._redis.ask(lambda c: self._scripts.one(c, "take_slot", keys, args)))
 
+    def is_superseded(self, topic: str, message_ms: int) -> bool:
+        """Return whether a run_topic message was sent later than this one and has started no runner yet."""
+        pending = self._redis.ask(lambda c: c.get(self.keys.pending_message(topic)))
+        sent_ms = (pending or "").partition(":")[0]
+        return sent_ms.isdigit() and int(sent_ms) > message_ms + RESEND_MS // 2
+
     def slot_tokens(self, topic: str) -> list[str]:
         """Return the tokens of the topic's run slots that are taken."""
         return list(self._redis.ask(lambda c: c.zrange(self.keys.slots(topic), 0, -1)))
@@ -189,7 +195,7 @@ class Mirror:
     def call_runner(self, topic: str, runner_group: str, now_ms: int, limit: int) -> CallResult:
         """Wake a waiting runner of the group, or return whether the caller must send a message."""
         keys = [self.keys.slots(topic), self.keys.waiting_runners(runner_group), self.keys.pending_message(topic)]
-        args = [now_ms, limit, LONGEST_RESEND_MS, self.keys.wake_prefix, topic, RESEND_MS]
+        args = [now_ms, limit, self.settings.guard_tick_ms, self.keys.wake_prefix, topic, RESEND_MS]
         return CallResult(self._redis.ask(lambda c: self._scripts.one(c, "call_runner", keys, args)))
 
     def forget_message(self, topic: str) -> None:
