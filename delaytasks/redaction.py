@@ -65,7 +65,7 @@ def _redacted(value: Any, words: frozenset[str]) -> Any:
     if isinstance(value, list):
         if len(value) == 2 and isinstance(value[0], str) and _is_secret(value[0], words):
             return [value[0], _hidden(value[1])]
-        before = [None, *value[:-1]]
+        before = [None, *value][:-1]
         return [
             _hidden(each) if _is_secret_option(option, each, words) else _redacted(each, words)
             for option, each in zip(before, value, strict=True)

@@ -118,7 +118,7 @@ def _sweep(using: str) -> dict[str, int]:
     counts = run_sweep(using)
     record_sweep(using)
     if in_worker():
-        retention.prune_in_thread(using, databases.now_ms(using) + conf.get().sweep_seconds * 1000)
+        retention.prune_in_thread(using, stopping=stopping)
     for pk in changes.stalled(using):
         changes.send(pk, using)
     changes.prune(using)
@@ -130,4 +130,4 @@ def _sweep(using: str) -> dict[str, int]:
 def prune(using: str, until_ms: int) -> None:
     """Go on with the retention until this time, in a thread of this process. Sent by workers of older versions."""
     if in_worker():
-        retention.prune_in_thread(using, until_ms)
+        retention.prune_in_thread(using, until_ms=until_ms, stopping=stopping)

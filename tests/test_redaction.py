@@ -89,6 +89,13 @@ def test_the_word_after_an_option_in_the_list_of_a_commands_words_is_hidden() ->
     assert shown(innocent) == innocent
 
 
+@pytest.mark.parametrize("empty", [[], {"items": []}, [[]], '{"items": []}'])
+def test_an_empty_list_is_shown(empty: Any) -> None:
+    assert shown(empty) == empty
+    text = json.dumps({"items": [], "name": "password", "value": SECRET})
+    assert SECRET not in shown(text)
+
+
 def test_the_value_of_an_innocent_pair_is_shown() -> None:
     body = [{"name": "colour", "value": "red"}, ["size", "L"], ["a", "b", "c"], {"name": "Anna", "text": "hello"}]
     assert shown(body) == body

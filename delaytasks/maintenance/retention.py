@@ -1,7 +1,7 @@
 """The retention: delete ended jobs with their events when they are old enough, in small batches.
 
-The sweep does a short step, and if more is left, a thread of its process goes on until the next sweep. RetentionCursor
-keeps the position. `manage.py delaytasks prune` does one complete pass.
+The sweep does a short step, and if more is left, a thread of its process goes on. RetentionCursor keeps the position.
+`manage.py delaytasks prune` does one complete pass.
 
 Workers share the processors and the disk with PostgreSQL, and a job that becomes due during a transaction of the
 retention is late by a part of it. So transactions are short, and the pauses between them are several times as long.
@@ -14,18 +14,22 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
-from django.db import connections
+from django.db import DatabaseError, InterfaceError, connections
 
-from .. import conf, databases
+from .. import conf, databases, mirror
 from ..db import retention as sql
 from ..db.retention import EndedJob, newest_of_keys
+from ..exceptions import MirrorDown
 from ..jobs.history import lake_directory
 from ..models import RetentionCursor
 from ..states import State
 from . import runs
+
+if TYPE_CHECKING:
+    from ..mirror.redis.lock import Lock
 
 __all__ = ["EndedJob", "Retention", "configured", "keep", "newest_of_keys", "prune", "step"]
 
@@ -34,12 +38,14 @@ PAGE = 200  # rows read by one statement; those that are old enough are deleted 
 PAUSE_PER_SECOND = 9  # the pause after a page or a step, as a multiple of the time that it took
 MAX_PAUSE_SECONDS = 1  # of the command; without it, a page that was interrupted would cause a very long pause
 STEP_SECONDS = 0.01  # a pool process does nothing else during a step
+LOCK_MS = 20_000  # of the thread; twice its longest pause
 PASS_SECONDS = 3600  # shortest time from the beginning of one pass to the beginning of the next
 
 KeepRule = Callable[[str, Sequence[EndedJob]], Collection[int]]
 Rule = TypeVar("Rule", bound=KeepRule)
 _keep_rules: list[KeepRule] = []
-_threads: dict[str, threading.Thread] = {}
+_threads: dict[str, threading.Thread] = {}  # alias -> the last thread of this process
+_starting = threading.Lock()
 
 
 def keep(rule: Rule) -> Rule:
@@ -156,32 +162,59 @@ def step(using: str, seconds: float = STEP_SECONDS) -> dict[str, int]:
     return counts
 
 
-def prune_in_thread(using: str, until_ms: int) -> None:
-    """Continue the pass in a thread of this process, at the pace of prune(), at the latest until this time.
+def prune_in_thread(using: str, *, until_ms: int | None = None, stopping: Callable[[], bool] = lambda: False) -> None:
+    """Continue the pass in a thread of this process, at the pace of prune(), until the pass or the process ends.
 
-    Does nothing if a thread of this process is at it already, or if the pass has read all rows.
+    Does nothing if another thread is at it. Without Redis, threads of other processes are not known: the thread then
+    ends when the next sweep is about to begin.
 
-    until_ms   in ms since 1970, about when the next sweep begins
+    until_ms   when the thread ends at the latest, in ms since 1970; None: no limit
+    stopping   returns True when the worker stops
     """
     # Not in tasks: while jobs keep coming, a message waits up to RUN_BUDGET_SECONDS until a pool process ends its run.
-    thread = _threads.get(using)
-    if (thread is None or not thread.is_alive()) and is_unfinished(using):
-        _threads[using] = threading.Thread(
-            target=_continue_until, args=(using, until_ms), name=f"delaytasks-retention-{using}", daemon=True
-        )
+    with _starting:
+        thread = _threads.get(using)
+        if (thread is not None and thread.is_alive()) or not is_unfinished(using):
+            return
+        try:
+            lock = _lock(using)
+            if lock is not None and not lock.acquire():
+                return
+        except MirrorDown:
+            lock = None
+        if lock is None:
+            next_sweep_ms = databases.now_ms(using) + conf.get().sweep_seconds * 1000
+            until_ms = next_sweep_ms if until_ms is None else min(until_ms, next_sweep_ms)
+        args = (using, lock, until_ms, stopping)
+        name = f"delaytasks-retention-{using}"
+        _threads[using] = threading.Thread(target=_continue_pass, args=args, name=name, daemon=True)
         _threads[using].start()
 
 
-def _continue_until(using: str, until_ms: int) -> None:
+def _lock(using: str) -> "Lock | None":
+    """Return the lock of the thread that goes on with the pass; None without Redis."""
+    index = mirror.connect(using)
+    return None if index is None or index.down else index.lock("retention", LOCK_MS)
+
+
+def _continue_pass(using: str, lock: "Lock | None", until_ms: int | None, stopping: Callable[[], bool]) -> None:
+    from ..mirror.redis.lock import LockLost  # imported late, as it needs redis
+
     try:
-        while databases.now_ms(using) < until_ms and is_unfinished(using):
+        while is_unfinished(using) and not stopping() and (until_ms is None or databases.now_ms(using) < until_ms):
             began = time.monotonic()
             step(using, seconds=0)
-            time.sleep(min((time.monotonic() - began) * PAUSE_PER_SECOND, MAX_PAUSE_SECONDS))
-    except Exception as error:
-        logger.warning("the retention stopped, the next sweep goes on: %s", error)
+            if lock is not None:
+                lock.extend()
+            time.sleep(min((time.monotonic() - began) * PAUSE_PER_SECOND, LOCK_MS / 2000))
+    except (LockLost, MirrorDown, DatabaseError, InterfaceError) as error:
+        logger.warning("the retention stopped, the next sweep goes on: %s", str(error) or repr(error))
+    except Exception:
+        logger.exception("the retention stopped, the next sweep goes on")
     finally:
-        connections[using].close()
+        if lock is not None:
+            lock.release()
+        connections.close_all()
 
 
 def is_unfinished(using: str) -> bool:

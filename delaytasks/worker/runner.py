@@ -37,7 +37,8 @@ BATCH_TARGET_SECONDS = 0.4  # the planned duration of a call of a batch handler
 CHECK_SLOT_MS = 1_000
 SLOT_GRACE_MS = 2_000  # a run slot lasts at least this much longer than the longest TTR of its jobs
 DAY_MS = 86_400_000
-STALE_MS = 2_000  # several times the time after which a message is sent again
+STALE_MS = 2_000  # twice the longest wait before a message is sent again
+STALE_BUDGET_SECONDS = 0.2
 
 
 @dataclass
@@ -71,7 +72,7 @@ def run_topic(
 
     Runs the jobs of `topic` first, then those of the other topics of its group: those that are served here, with the
     same Celery queue. Then waits up to LINGER_MS for the next ready job of the group. Ends if none becomes ready in
-    that time, after RUN_BUDGET_SECONDS, or when the worker stops.
+    that time, after RUN_BUDGET_SECONDS, or when the worker stops; much earlier if the message is an old one.
 
     worker           the name of this process; stored in the row and in the events
     dispatch_topic   called with a topic that has more ready jobs than this run has reserved, to start another run
@@ -81,9 +82,8 @@ def run_topic(
     if topics.find(using, topic) is None:
         logger.warning("topic %s has no handler here; its jobs stay ready", topic)
         return 0
-    if _is_stale(topic, using, message_ms):
-        return 0
-    end = time.monotonic() + conf.get().run_budget_seconds
+    stale = _is_stale(topic, using, message_ms)
+    end = time.monotonic() + (STALE_BUDGET_SECONDS if stale else conf.get().run_budget_seconds)
     group, ran = RunnerGroup(topic, using, stopping, end), 0
     current: str | None = topic
     answered: int | None = message_ms
@@ -96,8 +96,8 @@ def run_topic(
 def _is_stale(topic: str, using: str, message_ms: int) -> bool:
     """Return whether a message is older than STALE_MS, and a later one is in the queue.
 
-    Many messages wait there if all processes were busy. A runner for each of them would take RUN_BUDGET_SECONDS, and
-    the project's own tasks would wait behind them.
+    Many messages wait there if all processes were busy. If each of them started a runner of RUN_BUDGET_SECONDS, the
+    project's own tasks would wait behind them.
     """
     if databases.now_ms(using) - message_ms <= STALE_MS:
         return False
@@ -109,7 +109,7 @@ def _is_stale(topic: str, using: str, message_ms: int) -> bool:
 
 def _run_once(
     topic: str, using: str, worker: str, dispatch_topic: Callable[[str], None], stopping: Callable[[], bool],
-    end: float, message_ms: int | None,
+    end: float, message_ms: int | None = None,
 ) -> int:  # fmt: skip
     handler = topics.find(using, topic)
     if handler is None:  # the target of its row was removed a moment ago

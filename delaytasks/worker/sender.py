@@ -105,7 +105,8 @@ def apply(message: Message, **options: Any) -> None:
 
 def sent_ms(request: Any) -> int:
     """Return when the message of a task's request was sent, in ms since 1970; UNKNOWN_MS if it does not say."""
-    sent = (request.headers or {}).get(SENT_MS)
+    # Celery puts all headers into the request; only of an eager task, or if a tracer has added headers, into `headers`.
+    sent = request.get(SENT_MS, (request.headers or {}).get(SENT_MS))
     return sent if isinstance(sent, int) else UNKNOWN_MS
 
 
@@ -139,7 +140,8 @@ class Sender:
     def __init__(self, send: Callable[[Message], None] | None = None, breaker: CircuitBreaker | None = None) -> None:
         self._send = send or BrokerLink().send
         self._breaker = breaker or CircuitBreaker(BROKER_FAILURES, BROKER_PAUSE_SECONDS)
-        self._waiting: dict[Message, None] = {}  # in the order of submission, each message once
+        # In the order of submission, each message once, with what to call if it cannot be sent.
+        self._waiting: dict[Message, Callable[[Message], None]] = {}
         self._sent: dict[Message, Sent] = {}  # messages that may be unanswered
         self._sending = False
         self._changed = threading.Condition()
@@ -155,7 +157,7 @@ class Sender:
         dropped         called in the thread if the message could not be sent
         """
         with self._changed:
-            self._waiting[message] = None
+            self._waiting[message] = dropped
             if is_unanswered is not None:
                 self._sent[message] = Sent(is_unanswered, dropped, RESEND_MS)
             if self._thread is None:
@@ -170,24 +172,23 @@ class Sender:
 
     def _run(self) -> None:
         while True:
-            message = self._next()
+            message, dropped = self._next()
             try:
-                self._try_send(message)
+                self._try_send(message, dropped)
             finally:
                 with self._changed:
                     self._sending = False
                     self._changed.notify_all()
 
-    def _next(self) -> Message:
+    def _next(self) -> tuple[Message, Callable[[Message], None]]:
         """Wait for the next message to send: a new one, or one that no runner has answered."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting, self._seconds_until_check())
                 if self._waiting:
                     message = next(iter(self._waiting))
-                    del self._waiting[message]
                     self._sending = True
-                    return message
+                    return message, self._waiting.pop(message)
                 now = time.monotonic()
                 due = {message: sent for message, sent in self._sent.items() if sent.check_at <= now}
                 for message in due:
@@ -195,7 +196,7 @@ class Sender:
             for message, sent in due.items():  # without the lock: Redis is asked
                 if self._is_unanswered(message, sent):
                     with self._changed:
-                        self._waiting.setdefault(message)
+                        self._waiting.setdefault(message, sent.dropped)
                         if sent.wait_ms < MAX_RESEND_MS:
                             self._sent.setdefault(message, sent._replace(wait_ms=2 * sent.wait_ms, check_at=inf))
 
@@ -210,7 +211,7 @@ class Sender:
             logger.debug("topic %s was not checked for an answer: %s", message.topic, error)
             return False
 
-    def _try_send(self, message: Message) -> None:
+    def _try_send(self, message: Message, dropped: Callable[[Message], None]) -> None:
         try:
             self._breaker.call(self._send, message)
             with self._changed:
@@ -231,13 +232,9 @@ class Sender:
                 "the message for topic %s could not be sent to a worker; the mover sends it again", message.topic
             )
         with self._changed:
-            failed = self._sent.pop(message) if message in self._sent else None
-        if failed is not None:
-            self._report_dropped(message, failed)
-
-    def _report_dropped(self, message: Message, failed: Sent) -> None:
+            self._sent.pop(message, None)
         try:
-            failed.dropped(message)
+            dropped(message)
         except Exception as error:  # the thread must go on
             logger.debug("topic %s: its message was not forgotten: %s", message.topic, error)
 

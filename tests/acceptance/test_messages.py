@@ -12,7 +12,7 @@ from ..support.installation import World
 
 TOPIC = "quick"
 JOBS, EACH_SECONDS = 1_000, 0.006  # due one after the other; each process is busy for a part of the time
-SEND_AGAIN = 8  # a message is sent again after 0.1, 0.2, 0.4, 0.8, 1.6 and 3.2 s
+SEND_AGAIN = 8  # a message is sent again after 0.1, 0.2, 0.4, 0.8 s and each second, and taken after a second
 
 
 def test_messages_do_not_pile_up_while_jobs_keep_coming(world: World) -> None:

@@ -2,7 +2,7 @@
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -13,7 +13,7 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.db import OperationalError, connection, transaction
 
-from delaytasks import cancel, conf, retry_dead, schedule, tasks
+from delaytasks import cancel, conf, mirror, retry_dead, schedule, tasks
 from delaytasks.clock import from_ms
 from delaytasks.maintenance import retention, sweep
 from delaytasks.maintenance.retention import EndedJob, Retention
@@ -286,43 +286,93 @@ def test_a_thread_deletes_the_rest_with_pauses_until_the_pass_ends(ended, pages_
     assert not retention.is_unfinished("default")
 
 
-def test_the_thread_ends_when_the_next_sweep_is_about_to_begin(ended, pages_of_one, monkeypatch, db_clock):
+def test_the_thread_ends_at_its_time_and_when_the_worker_stops(ended, pages_of_one, monkeypatch, db_clock):
+    for number in range(3):
+        ended(f"k{number}")
+    monkeypatch.setattr(retention.time, "sleep", lambda seconds: db_clock.advance(seconds=10))
+    retention.prune_in_thread("default", until_ms=db_clock.now_ms + 10_000)
+    await_thread()
+    assert keys() == ["k1", "k2"]
+    retention.prune_in_thread("default", until_ms=db_clock.now_ms)
+    await_thread()
+    retention.prune_in_thread("default", stopping=lambda: True)
+    await_thread()
+    assert keys() == ["k1", "k2"]
+    retention.prune_in_thread("default", stopping=lambda: len(keys()) == 1)
+    await_thread()
+    assert keys() == ["k2"]
+
+
+def test_without_redis_the_thread_ends_when_the_next_sweep_is_about_to_begin(
+    ended, pages_of_one, monkeypatch, db_clock, settings
+):
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "REDIS_URL": None, "SWEEP_SECONDS": 30}
     ended("k1")
     ended("k2")
     monkeypatch.setattr(retention.time, "sleep", lambda seconds: db_clock.advance(seconds=30))
-    retention.prune_in_thread("default", db_clock.now_ms + 30_000)
-    await_thread()
-    assert keys() == ["k2"]
-    retention.prune_in_thread("default", db_clock.now_ms)
+    retention.prune_in_thread("default")
     await_thread()
     assert keys() == ["k2"]
 
 
-def test_a_process_has_one_thread_for_a_database(ended, pages_of_one, monkeypatch, db_clock):
+@pytest.fixture
+def paused_thread(ended, pages_of_one, monkeypatch) -> Iterator[threading.Event]:
+    """The thread has begun and is in its first pause. Set the event to end the pause."""
     for number in range(3):
         ended(f"k{number}")
     paused, go_on = threading.Event(), threading.Event()
     monkeypatch.setattr(retention.time, "sleep", lambda seconds: (paused.set(), go_on.wait(30)))
-    retention.prune_in_thread("default", db_clock.now_ms + 30_000)
-    first = retention._threads["default"]
+    retention.prune_in_thread("default")
     assert paused.wait(30)
-    retention.prune_in_thread("default", db_clock.now_ms + 30_000)
-    assert retention._threads["default"] is first
+    yield go_on
     go_on.set()
+    await_thread()
+
+
+def test_a_process_has_one_thread_for_a_database(paused_thread: threading.Event) -> None:
+    first = retention._threads["default"]
+    retention.prune_in_thread("default")
+    assert retention._threads["default"] is first
+    paused_thread.set()
     await_thread()
     assert keys() == []
 
 
-def test_an_error_in_the_thread_is_logged_and_the_next_sweep_goes_on(
-    ended, pages_of_one, monkeypatch, db_clock, caplog
-):
+@pytest.mark.parametrize("due_index", ["mirror"], indirect=True)
+def test_with_redis_one_process_at_a_time_has_a_thread(paused_thread: threading.Event, monkeypatch) -> None:
+    with monkeypatch.context() as another_process:
+        another_process.setattr(retention, "_threads", {})
+        retention.prune_in_thread("default")
+        assert retention._threads == {}
+    paused_thread.set()
+    await_thread()
+    assert keys() == []
+    assert mirror.connect().lock("retention", 1_000).acquire(), "the thread has released it"
+
+
+@pytest.mark.parametrize("due_index", ["mirror"], indirect=True)
+def test_a_thread_that_lost_its_lock_ends(paused_thread: threading.Event, caplog) -> None:
+    index = mirror.connect()
+    index._redis.client.set(index.keys.lock("retention"), "of another process")
+    paused_thread.set()
+    await_thread()
+    assert "the next sweep goes on: LockLost()" in caplog.text
+    assert len(keys()) == 1, "the page after the pause was deleted before the lock was missed"
+
+
+def test_an_error_in_the_thread_is_logged_and_the_next_sweep_goes_on(ended, pages_of_one, monkeypatch, caplog):
     ended("k1")
     with monkeypatch.context() as broken:
         broken.setattr(retention.sql, "ended_jobs", Mock(side_effect=OperationalError("the server closed it")))
-        retention.prune_in_thread("default", db_clock.now_ms + 30_000)
+        retention.prune_in_thread("default")
         await_thread()
     assert "the next sweep goes on: the server closed it" in caplog.text
-    retention.prune_in_thread("default", db_clock.now_ms + 30_000)
+    with monkeypatch.context() as broken:
+        broken.setattr(retention, "step", Mock(side_effect=ZeroDivisionError))
+        retention.prune_in_thread("default")
+        await_thread()
+    assert "Traceback" in caplog.text, "of the keep rule that raised"
+    retention.prune_in_thread("default")
     await_thread()
     assert keys() == []
 

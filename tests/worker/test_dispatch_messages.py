@@ -87,6 +87,11 @@ def test_a_message_without_its_time_counts_as_the_last_one(headers: dict[str, An
     assert sender.sent_ms(Context(headers=headers)) == expected
 
 
+def test_the_time_of_a_message_is_found_beside_the_headers_of_a_tracer() -> None:
+    """A tracer may add a header named "headers", which Celery then takes for all headers of the message."""
+    assert sender.sent_ms(Context({sender.SENT_MS: 5, "headers": {"sentry-trace": "1"}})) == 5
+
+
 def test_a_broker_that_is_down_is_logged_and_tried_again_after_two_seconds(
     celery_app: Any, own_sender: Sender, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -273,3 +278,18 @@ def test_a_message_that_cannot_be_sent_is_reported_and_the_thread_goes_on(celery
     own.submit(sender.Message(app, "default", "u", None), lambda _: False, report)
     assert own.wait_until_sent(10)
     assert (dropped, sent) == (["t"], ["u"])
+
+
+def test_a_message_that_cannot_be_sent_again_is_reported_too(celery_app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sender, "RESEND_MS", 1)
+    monkeypatch.setattr(sender, "MAX_RESEND_MS", 1)
+    message, times, dropped = sender.Message(celery_app("memory://"), "default", "t", None), [0], threading.Event()
+
+    def send(_: sender.Message) -> None:
+        times[0] += 1
+        if times[0] == 2:
+            raise OSError("the broker is away")
+
+    own = Sender(send)
+    own.submit(message, lambda _: True, lambda _: dropped.set())
+    assert dropped.wait(10)
