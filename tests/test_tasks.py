@@ -1,13 +1,14 @@
 """The engine's Celery tasks serve each database, also if another one is down."""
 
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from django.db import DatabaseError, connections
 
 from delaytasks import schedule, tasks
 from delaytasks.maintenance import guard
-from delaytasks.worker import dispatch
+from delaytasks.worker import dispatch, sender
 
 from .support.stage import state_of
 
@@ -58,3 +59,12 @@ def test_move_due_guards_the_databases_after_one_that_is_down(stage, database_do
         tasks.move_due()
     assert stage.dispatched == ["t"]
     assert guarded == ["default"]
+
+
+@pytest.mark.django_db
+def test_a_runner_knows_when_its_message_was_sent(monkeypatch):
+    run = Mock(return_value=0)
+    monkeypatch.setattr(tasks.runner, "run_topic", run)
+    tasks.run_topic.apply(args=("t",), headers={sender.SENT_MS: 5})
+    tasks.run_topic("t")
+    assert [call.kwargs["message_ms"] for call in run.call_args_list] == [5, sender.UNKNOWN_MS]

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from celery import Celery
@@ -293,3 +294,13 @@ def test_a_message_that_cannot_be_sent_again_is_reported_too(celery_app: Any, mo
     own = Sender(send)
     own.submit(message, lambda _: True, lambda _: dropped.set())
     assert dropped.wait(10)
+
+
+def test_a_topic_whose_message_cannot_be_sent_is_forgotten(celery_app: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    celery_app("memory://")
+    failing, forgotten = Sender(Mock(side_effect=OSError("the broker is away"))), []
+    monkeypatch.setattr(dispatch, "sender", lambda: failing)
+    monkeypatch.setattr(dispatch, "forget", lambda message: forgotten.append(message.topic))
+    dispatch.send_run_topic("default", "order.close", None)
+    assert failing.wait_until_sent(10)
+    assert forgotten == ["order.close"]
