@@ -9,6 +9,7 @@ import importlib
 import inspect
 import json
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Mapping
@@ -24,9 +25,10 @@ from delaytasks.pipeline.sources.database import Busy, DatabaseUnavailable, NotA
 # Absolute imports, because spark-submit runs this file by its path.
 from delaytasks.pipeline.spark import errors, full_disk
 from delaytasks.pipeline.spark.connect import ServerUnavailable
+from delaytasks.pipeline.spark.errors import ExecutorCheckFailed
 from delaytasks.pipeline.spark.full_disk import DiskFull
 from delaytasks.pipeline.spark.java import JavaMissing
-from delaytasks.pipeline.spark.preflight import ExecutorCheckFailed, check
+from delaytasks.pipeline.spark.preflight import check
 from delaytasks.pipeline.tables.checksums import Differs
 from delaytasks.pipeline.tables.lake import Lake, LakeError
 from delaytasks.pipeline.tables.row_counts import RowsLost
@@ -81,7 +83,8 @@ def run_application(name: str, settings: Settings) -> dict[str, Any]:
     ):
         inputs = module.inputs(**settings.arguments) if hasattr(module, "inputs") else []
         zones = module.zones(**settings.arguments) if hasattr(module, "zones") else {}
-        ask_executors = partial(check, spark, settings.database, lake, inputs, zones)
+        modules = getattr(module, "EXECUTOR_MODULES", ())
+        ask_executors = partial(check, spark, settings.database, lake, inputs, zones, modules)
         ask_executors()
         session.set_sizes(spark, getattr(module, "SPARK_OPTIONS", {}))
         try:
@@ -102,13 +105,17 @@ def _failure(error: Exception) -> dict[str, Any]:
 def exit_code(arguments: list[str]) -> int:
     """Return main()'s exit code, or COULD_NOT_RUN after an unexpected exception.
 
-    Without this, Python would exit with code 1 after an exception, which would mean FAULTS.
+    Without this, Python would exit with code 1 after an exception, which would mean FAULTS. SIGTERM raises SystemExit
+    with COULD_NOT_RUN, so that temporary files, such as the copy of an SQLite database, are removed.
     """
+    previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(ExitCode.COULD_NOT_RUN))
     try:
         return main(arguments)
     except Exception:
         traceback.print_exc()
         return ExitCode.COULD_NOT_RUN
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _print_answer(code: int, answer: Mapping[str, Any]) -> int:

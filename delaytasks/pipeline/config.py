@@ -16,13 +16,20 @@ from .sources.database import Database
 
 VARIABLE = "DELAYTASKS_PIPELINE"
 IN_FILE = "@"  # prefix of the variable's value if it is the path of a file
-MASTER = re.compile(r"local(-cluster)?(\[[\d*,\s]+\])?|yarn|(spark|k8s|sc)://.+")
+MASTER = re.compile(r"local(\[[\d*,\s]+\])?|yarn|(spark|k8s|sc)://.+")
+# Masters whose executors may be on this machine. With sc://localhost, spark/preflight.py proves it before each run.
+THIS_MACHINE = re.compile(r"local.*|sc://localhost(:\d+)?(/.*)?")
 # Options that are used before Spark can check them: name -> possible values, and an example.
 STARTING = {
     re.compile(r"spark\.(driver|executor)\.memory"): (re.compile(r"\d+[kmgt]?b?", re.IGNORECASE), "2g"),
     re.compile(r"spark\.(driver|executor)\.cores"): (re.compile(r"[1-9]\d*"), "2"),
 }
 MAX_BYTES = 100_000  # Linux refuses to start a process with a variable longer than 128 KiB
+
+
+def without_parameters(master: str) -> str:
+    """Return the address of a Spark master without its parameters, such as a token."""
+    return master.partition("/;")[0].partition(";")[0]
 
 
 class BadSettings(ValueError):
@@ -46,12 +53,18 @@ class Settings:
     def __post_init__(self) -> None:
         if self.database.vendor not in ("postgresql", "sqlite"):
             raise BadSettings(f"The pipeline reads PostgreSQL and SQLite, not {self.database.vendor}.")
+        shown = without_parameters(self.master)
         if not MASTER.fullmatch(self.master):
             raise BadSettings(
-                f"{self.master!r} is no Spark master: use local[*], spark://host:port, yarn, k8s://... or sc://host:port."
+                f"{shown!r} is no Spark master: use local[*], spark://host:port, yarn, k8s://... or sc://host:port."
             )
-        if self.database.vendor == "sqlite" and not self.master.startswith("local"):
-            raise BadSettings(f"SQLite is a file on one machine: {self.master} cannot read it. Use local[*].")
+        if self.database.vendor == "sqlite" and not THIS_MACHINE.fullmatch(self.master):
+            raise BadSettings(
+                f"SQLite is a file on one machine: {shown} cannot read it. Use local[*], or sc://localhost:port "
+                "with a server on this machine."
+            )
+        if "spark.master" in self.spark:
+            raise BadSettings("Give the Spark master with --master, not with --conf spark.master.")
         for name, value in self.spark.items():
             for option, (values, example) in STARTING.items():
                 if option.fullmatch(name) and not values.fullmatch(value):

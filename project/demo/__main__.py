@@ -1,6 +1,6 @@
 """`make pipeline-demo`: simulate a month of the shop, plant faults, and run the data pipeline on it.
 
-Needs no installed Java, no server and no browser. ORDERS (default: 2000) is the number of orders; all files are
+Needs no installed Java, no other server and no browser. ORDERS (default: 2000) is the number of orders; all files are
 written to VAR_DIR. The exit code is 0 if the audit found exactly the planted faults.
 """
 
@@ -19,6 +19,8 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .spark_server import ServerFailed, SparkServer, end_with_parent
+
 if TYPE_CHECKING:
     from .faults import Fault
 
@@ -28,7 +30,10 @@ PAGE = "report.html"  # the pages of the report and the audit, joined
 ARCHIVED_DAYS = 10
 MIN_ORDERS = 200  # fewer would not have enough closed orders for the faults
 SEED = 7
-ENVIRONMENT = {"LOG_LEVEL": "ERROR", "DJANGO_SETTINGS_MODULE": "project.settings"}
+ENVIRONMENT = {
+    "LOG_LEVEL": "ERROR", "DJANGO_SETTINGS_MODULE": "project.settings",
+    "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1",  # few rows: to make code quick takes longer than to run it slowly
+}  # fmt: skip
 REMOVED_VARIABLES = (
     "DATABASE_URL",
     "REDIS_URL",
@@ -51,11 +56,15 @@ def main() -> int:
     try:
         orders, folder = read_options()
         prepare(folder)
-        simulate(orders)
-        check_month()
-        planted = plant_faults()
-        return compare(planted, run_pipeline(folder), folder, time.monotonic() - began)
-    except Failed as error:
+        with SparkServer(folder / "spark.log") as server:
+            echo("Starting Spark for the runs below:")
+            echo_command(server.command)
+            simulate(orders)
+            master = server.await_start()
+            check_month(master)
+            planted = plant_faults()
+            return compare(planted, run_pipeline(folder, master), folder, time.monotonic() - began)
+    except (Failed, ServerFailed) as error:
         print(error, file=sys.stderr)
         return 1
 
@@ -86,7 +95,7 @@ def prepare(folder: Path) -> None:
 def simulate(orders: int) -> None:
     from .month import DAYS, Month
 
-    echo(f"Simulating {DAYS} days of the shop with {orders:,} orders:")
+    echo(f"\nSimulating {DAYS} days of the shop with {orders:,} orders:")
     with gateway():
         Month(orders, random.Random(SEED), echo).run()
 
@@ -115,21 +124,24 @@ def plant_faults() -> "list[Fault]":
     return planted
 
 
-def check_month() -> None:
-    """Audit the month before faults are planted. Raises Failed if it finds one."""
+def check_month(master: str) -> None:
+    """Audit the month on this Spark master before faults are planted. Raises Failed if the audit finds one."""
     from .month import catch_up
 
     with gateway():
         catch_up()
     echo("\nAudit of the month, as it was:")
-    audit = manage("audit", "--rule", str(RULE), may_fail=True)
+    audit = manage("audit", "--rule", str(RULE), master=master, may_fail=True)
     echo(f"  {len(list(violations(audit)))} faults; {count_correct(audit):,} jobs are correct")
     if found := list(violations(audit)):
         raise Failed(f"The month has faults, though none was planted yet: {found}.")
 
 
-def run_pipeline(folder: Path) -> dict[str, Any]:
-    """Run the archive, the report and the audit, and join their pages. Return the audit's result. Raises Failed."""
+def run_pipeline(folder: Path, master: str) -> dict[str, Any]:
+    """Run the archive, the report and the audit on this Spark master, and join their pages.
+
+    Return the audit's result. Raises Failed.
+    """
     from delaytasks.pipeline.page import page
 
     from .month import catch_up
@@ -137,34 +149,39 @@ def run_pipeline(folder: Path) -> dict[str, Any]:
     with gateway():
         catch_up()
     echo("\nMoving older jobs to the archive:")
-    archive = manage("archive", "--older-than-days", str(ARCHIVED_DAYS))
+    archive = manage("archive", "--older-than-days", str(ARCHIVED_DAYS), master=master)
     echo(f"  {archive['pruned']:,} jobs with {archive['events']:,} events, in {archive['partitions']} partitions")
     echo("\nReport on the tables and the archive:")
-    report = manage("report")
+    report = manage("report", master=master)
     echo(f"  {report['rows']:,} rows by topic and hour; upcoming spikes: {report['herds']}")
     echo("\nAudit with the rules in project/shop/audit.toml:")
-    audit = manage("audit", "--rule", str(RULE), may_fail=True)
+    audit = manage("audit", "--rule", str(RULE), master=master, may_fail=True)
     texts = [Path(each["page"]).read_text(encoding="utf-8") for each in (report, audit)]
     (folder / PAGE).write_text(page.join("Timeouts and audit of the demo", texts), encoding="utf-8")
     return audit
 
 
-def manage(subcommand: str, *args: str, may_fail: bool = False) -> dict[str, Any]:
-    """Run `manage.py delaytasks pipeline` and return its JSON result.
+def manage(subcommand: str, *args: str, master: str, may_fail: bool = False) -> dict[str, Any]:
+    """Run `manage.py delaytasks pipeline` on a Spark master and return its JSON result.
 
-    Raises Failed if there is no JSON result, or if the exit code is not 0 and `may_fail` is False.
+    Raises Failed if there is no JSON result, or if the exit code is not 0, nor 1 (faults) if `may_fail`.
     """
-    arguments = ["manage.py", "delaytasks", "pipeline", subcommand, *args]
-    echo(f"  $ {shlex.join(os.path.relpath(arg, BASE) if os.path.isabs(arg) else arg for arg in arguments)}")
-    command = [sys.executable, str(BASE / "manage.py"), *arguments[1:], "--json"]
-    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    arguments = ["delaytasks", "pipeline", subcommand, *args, "--master", master]
+    echo_command(arguments)
+    command = [sys.executable, str(BASE / "manage.py"), *arguments, "--json"]
+    completed = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=end_with_parent)
     try:
         result: dict[str, Any] = json.loads(completed.stdout)
     except ValueError:
         raise Failed(f"The command failed ({completed.returncode}): {completed.stderr.strip()}") from None
-    if completed.returncode and not may_fail:
+    if completed.returncode > (1 if may_fail else 0):
         raise Failed(completed.stderr.strip())
     return result
+
+
+def echo_command(arguments: list[str]) -> None:
+    words = (os.path.relpath(each, BASE) if os.path.isabs(each) else each for each in arguments)
+    echo(f"  $ manage.py {shlex.join(words)}")
 
 
 def compare(planted: "list[Fault]", audit: dict[str, Any], folder: Path, seconds: float) -> int:

@@ -20,6 +20,7 @@ from django.utils import timezone
 
 from delaytasks import clock, databases, handlers, schedule
 from delaytasks.db import dialects, lookups
+from delaytasks.testing import engine
 from delaytasks.worker import leases, runner
 from project.demo.simulation import DELIVERY, ensure_shop
 from project.shop.models import Order, Product
@@ -145,11 +146,11 @@ class Month:
         return self._rng.randint(200, 1100) if self._rng.random() < 0.01 else round(self._rng.lognormvariate(1.8, 0.6))
 
     def _run_due_jobs(self) -> None:
-        for topic in handlers.handled():
-            if lookups.has_ready(USING, topic):
-                self.counts["jobs run"] += runner.run_topic(
-                    topic, using=USING, worker="shop@demo", dispatch_topic=lambda _: None
-                )
+        """Run the due jobs one by one, as the test kit does: a worker would take a run slot for each of them."""
+        while (due := engine.next_due(USING, leases=False)) and due.at_ms <= self.clock.now_ms:
+            if attempt := engine.claim(USING, due):
+                engine.run(USING, attempt)
+                self.counts["jobs run"] += 1
         self._run_review_jobs()
 
     # Customers

@@ -239,7 +239,7 @@ def test_an_executors_python_of_another_version_or_without_a_package_is_named(
     bare.chmod(0o755)
     for name, value, sentence in (
         ("pythonVer", "3.9", r"Python in worker has different version: 3\.\d+ than that in driver: 3\.9\. Use the"),
-        ("pythonExec", str(bare), "Python on an executor lacks a package: .*pyarrow.* Install delaytasks.pipeline."),
+        ("pythonExec", str(bare), r"Python lacks a package, .* executor: .*pyarrow.* Install delaytasks\[pipeline\]"),
     ):  # fmt: skip
         with monkeypatch.context() as patched:
             patched.setattr(context, name, value)

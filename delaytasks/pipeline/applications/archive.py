@@ -42,12 +42,15 @@ def run(
     older_than_days: float = 30,
     dead: bool = False,
     prune: bool = True,
+    now_ms: int | None = None,
 ) -> dict[str, Any]:
     """Archive ended jobs. Return {"jobs", "events", "partitions", "pruned", "left", "withdrawn", "seconds"}.
 
     older_than_days  archive jobs that ended longer ago than this; see cutoff_ms()
     dead             archive dead jobs too; staff cannot retry them afterwards
     prune            False: keep the jobs' rows in the tables; a later run with prune=True deletes them
+    now_ms           time from which older_than_days counts, in milliseconds since 1970; None: the snapshot's. The
+                     command has noted this time, so no later run of a schedule may be pruned
 
     Members of the answer:
 
@@ -69,7 +72,7 @@ def run(
         states = (*ENDED_STATES, State.DEAD) if dead else ENDED_STATES
         folder = data_files.new_folder(archive.jobs.run + 1)
         with snapshots.take(database) as snapshot:
-            before_ms = cutoff_ms(snapshot.now_ms, older_than_days)
+            before_ms = cutoff_ms(snapshot.now_ms if now_ms is None else now_ms, older_than_days)
             written = write(spark, snapshot, archive, folder, before_ms, states)
         if written:
             check_lock()  # if the lock was lost, another run may have removed these uncommitted files

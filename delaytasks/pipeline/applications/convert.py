@@ -27,7 +27,11 @@ SCHEMAS = {EVENTS: schemas.ARCHIVED_EVENTS, JOBS: schemas.ARCHIVED_JOBS}  # in t
 
 @dataclass(frozen=True)
 class FormerRun:
-    """A run as stored in version 1 of the document. withdrawn: ids of jobs whose rows in this run are outdated."""
+    """A run of the archive as version 1 of its document stores it.
+
+    pruned_ms   when its jobs were deleted from the database; None: not yet
+    withdrawn   ids of jobs whose rows in this run are outdated
+    """
 
     folder: str
     pruned_ms: int | None

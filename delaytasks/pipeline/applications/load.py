@@ -37,6 +37,7 @@ from ..transforms.screening import Limits
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 MOST_REJECTS = "5%"
+EXECUTOR_MODULES = ("psycopg",)  # for PostgreSQL
 
 
 def run(

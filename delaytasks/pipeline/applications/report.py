@@ -73,7 +73,8 @@ def _make_report(
         stale = stale_hours.find_stale_hours(snapshot, earlier, settled_ms, archived_hours)
         stale_events, everything = events(spark, snapshot, lake, stale), not before
         table = write_hours(spark, hours.open_table(lake), stale_events, stale, everything, check_lock)
-        until_ms = snapshot.now_ms + ahead_hours * HOUR_MS
+        # Up to the end of an hour, so that the capacity of the last hour counts all of its jobs.
+        until_ms = -(-(snapshot.now_ms + ahead_hours * HOUR_MS) // HOUR_MS) * HOUR_MS
         due = due_jobs.count_by_minute(snapshot, until_ms)
         write_due(lake, folder, due)
     document: dict[str, Any] = {

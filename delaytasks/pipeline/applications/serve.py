@@ -9,11 +9,12 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from ..config import BadSettings
+from ..config import BadSettings, without_parameters
 from ..sources.database import Database
-from ..spark.connect import PREFIX
+from ..spark.connect import PREFIX, ServerUnavailable
 from ..spark.progress import report_progress
 from ..spark.shutdown import StopCondition, stop_signals
 from ..tables.lake import Lake
@@ -33,7 +34,8 @@ def options(site: Mapping[str, str], *, master: str, port: int) -> dict[str, str
     """
     if master.startswith(PREFIX):
         raise BadSettings(
-            f"{master} is already a Spark Connect server, and serve starts its own. Use local[*] or a cluster."
+            f"{without_parameters(master)} is already a Spark Connect server, and serve starts its own. Use local[*] "
+            "or a cluster."
         )
     if not os.environ.get(VARIABLE):
         raise BadSettings(
@@ -50,6 +52,8 @@ def run(spark: SparkSession, database: Database, lake: Lake, *, port: int, paren
 
     port     TCP port of the server, for the message
     parent   process id; None: no parent is watched
+
+    Raises ServerUnavailable if Spark ends before: its Java was killed, or the cluster has removed the application.
     """
     began = time.monotonic()
     with stop_signals() as stop:
@@ -57,4 +61,16 @@ def run(spark: SparkSession, database: Database, lake: Lake, *, port: int, paren
         report_progress(f"Spark Connect server for --master {PREFIX}localhost:{port}; Ctrl-C ends it")
         while not stopped():
             stop.wait(CHECK_SECONDS)
+            if not stop.is_set() and _has_ended(spark):
+                raise ServerUnavailable(
+                    "Spark has ended: its Java process was killed, for example for want of memory, or the cluster has "
+                    "removed the application. Start serve again."
+                )
     return {"seconds": round(time.monotonic() - began, 1)}
+
+
+def _has_ended(spark: SparkSession) -> bool:
+    try:
+        return bool(spark.sparkContext._jsc.sc().isStopped())
+    except (Py4JError, OSError):
+        return True

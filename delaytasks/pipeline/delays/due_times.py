@@ -110,8 +110,10 @@ class DueTimes:
         return moment.astimezone(UTC) + time
 
     def add_ms(self, start_ms: int | None, days: int | None, time_ms: int | None) -> int | None:
-        """Return the due time in ms since 1970. None if the start or the time is None, if the delay is negative, or if
-        there is no such due time.
+        """Return the due time in ms since 1970; None if it cannot be computed.
+
+        That is, if the start or the time is None, the delay is negative, the calendar never opens, or the due time is
+        beyond the years of datetime.
         """
         if start_ms is None or time_ms is None or time_ms < 0 or (days or 0) < 0:
             return None

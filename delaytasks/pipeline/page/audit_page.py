@@ -32,7 +32,7 @@ def html(rules: Sequence[Mapping[str, Any]], as_of_ms: int) -> str:
 
 def _classes(rule: Mapping[str, Any]) -> list[str]:
     rows = [
-        (escape(name), _count(each["count"], bad=each["must_be_empty"]), "yes" if each["must_be_empty"] else "",
+        (escape(name), _count_html(each["count"], bad=each["must_be_empty"]), "yes" if each["must_be_empty"] else "",
          escape(", ".join(str(sample["key"]) for sample in each["samples"][:MAX_KEYS])))
         for name, each in rule["classes"].items()
     ]  # fmt: skip
@@ -100,7 +100,7 @@ def _value(each: Mapping[str, Any], shown: list[str], costly: list[str], faults:
     share = "–" if each["kept_share"] is None else _percent(each["kept_share"])
     cells = ["(none)" if each["value"] is None else escape(each["value"]), f"{each['rows']:,}", share]
     cells += ["–" if each[ms] is None else format_duration(each[ms]) for ms in ("late_p50_ms", "late_worst_ms")]
-    cells += [_count(each["classes"][name], bad=name in faults) for name in shown]
+    cells += [_count_html(each["classes"][name], bad=name in faults) for name in shown]
     if each["outcome_yes"] is not None:
         cells += [f"{each[f'outcome_{name}']:,}" for name in OUTCOMES]
     if each["cost"] is not None:
@@ -120,7 +120,7 @@ TREND = (
 )  # fmt: skip
 
 
-def _count(number: int, *, bad: bool) -> str:
+def _count_html(number: int, *, bad: bool) -> str:
     return f'<span class="bad">{number:,}</span>' if bad and number else f"{number:,}"
 
 

@@ -149,8 +149,10 @@ def _is_column(column: tuple[str, Any]) -> bool:
     match = TYPE.fullmatch(kind) if isinstance(kind, str) else None
     if not match or not NAME.fullmatch(name):
         return False
-    precision, scale = (int(each or 0) for each in match.groups())
-    return not precision or (precision <= 38 and scale <= precision)
+    if match[1] is None:
+        return True
+    precision, scale = map(int, match.groups())
+    return 1 <= precision <= 38 and scale <= precision
 
 
 EXPRESSION = "a Spark SQL expression over the columns"

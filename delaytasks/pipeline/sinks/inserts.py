@@ -75,6 +75,8 @@ def load_staged(stage: "Stage", mode: str, rows: int) -> ChunkResult:
     """Move the staged rows into the job table. Rows that cannot be inserted are handled as the conflict mode says.
 
     rows   number of staged rows
+
+    In every mode, rows left after MAX_ATTEMPTS rounds are refused: other transactions kept changing their keys.
     """
     result, unplaced = ChunkResult(), rows
     for _ in range(MAX_ATTEMPTS):

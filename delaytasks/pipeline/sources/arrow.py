@@ -6,6 +6,8 @@ database. The caller names the columns, because Spark does not push column pruni
 
 import contextlib
 import importlib
+import json
+import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,7 +17,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import DateType, DecimalType, DoubleType, StringType, StructType, TimestampType
 
 from . import pushdown
-from .database import Database
+from .database import SERVER, Database, DatabaseUnavailable
 from .relations import RELATIONS, Relation, table_relation
 from .snapshot import Snapshot, enter_statements
 
@@ -60,7 +62,8 @@ def register(spark: SparkSession) -> None:
 class TableSource(DataSource):
     """Data source of `spark.read.format("delaytasks")`.
 
-    Options: Database.as_options(), `relation` or `table`, `snapshot` (its name), `rows` (number of ids in a range).
+    Options: Database.as_options(), `relation` or `table`, `snapshot` (its name), `rows` (number of ids in a range), and
+    `server` (JSON of Database.server(), without a snapshot: executors that reach another server must not read it).
     """
 
     @classmethod
@@ -76,6 +79,7 @@ class TableSource(DataSource):
         return TableReader(
             Database.from_options(self.options), relation, schema,
             self.options.get("snapshot", ""), int(self.options.get("rows", RANGE_ROWS)),
+            tuple(json.loads(self.options.get("server", "[]"))),
         )  # fmt: skip
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -94,9 +98,12 @@ class IdRange(InputPartition):
 
 
 class TableReader(DataSourceReader):
-    def __init__(self, database: Database, relation: Relation, schema: StructType, snapshot: str, rows: int) -> None:
+    def __init__(
+        self, database: Database, relation: Relation, schema: StructType, snapshot: str, rows: int,
+        server: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
         self.database, self.relation, self.columns = database, relation, schema
-        self.snapshot, self.rows = snapshot, rows
+        self.snapshot, self.rows, self.server = snapshot, rows, server
         self.conditions: list[str] = []
         self.id_conditions: list[str] = []  # those of the conditions that limit the ids, and so the ranges
 
@@ -146,12 +153,18 @@ class TableReader(DataSourceReader):
 
     @contextlib.contextmanager
     def _cursor(self) -> Iterator[Any]:
-        """Yield a cursor in a transaction that sees the snapshot."""
+        """Yield a cursor in a transaction that sees the snapshot. Raises DatabaseUnavailable on another server."""
         dbapi = importlib.import_module(f"adbc_driver_{self.database.vendor}.dbapi")
         options = BATCH_OPTIONS[self.database.vendor]
         with dbapi.connect(self.database.uri) as connection, connection.cursor() as cursor:
             for each in enter_statements(self.snapshot):
                 cursor.execute(each)
+            if self.server:
+                cursor.execute(SERVER)
+                if tuple(cursor.fetchone()) != self.server:
+                    raise DatabaseUnavailable(
+                        f"{socket.gethostname()} reaches another server as {self.database}, or it was restarted."
+                    )
             cursor.adbc_statement.set_options(**options)
             yield cursor
 

@@ -170,11 +170,11 @@ def _as_batch(rows: list[tuple[Any, ...]], names: Sequence[str]) -> "pyarrow.Rec
         types = [pyarrow.int64() if name == METADATA[1] else pyarrow.string() for name in names]
         arrays = [pyarrow.array(each, type=kind) for each, kind in zip(columns, types, strict=True)]
     except UnicodeEncodeError:  # a value contains an undecodable byte
-        return _as_batch([_replace_undecodable(row, names) for row in rows], names)
+        return _as_batch([_reject_undecodable(row, names) for row in rows], names)
     return pyarrow.RecordBatch.from_arrays(arrays, names=list(names))
 
 
-def _replace_undecodable(row: tuple[Any, ...], names: Sequence[str]) -> tuple[Any, ...]:
+def _reject_undecodable(row: tuple[Any, ...], names: Sequence[str]) -> tuple[Any, ...]:
     undecodable = [
         name for name, value in zip(names, row, strict=True) if isinstance(value, str) and _escape(value) != value
     ]

@@ -13,6 +13,9 @@ PREFIX = "db."  # prefix of the database's options in a Spark data source
 WAIT_SECONDS = 30  # how long to wait for SQLite's write lock
 _LOCK_CLASS = 5308  # first key of the pipeline's advisory locks in PostgreSQL
 
+# Identifies a PostgreSQL server until it is restarted, and the database in it.
+SERVER = "SELECT CAST(extract(epoch FROM pg_postmaster_start_time()) AS text), CAST(current_database() AS text)"
+
 
 class Busy(Exception):
     """Another run of the pipeline uses this database: wait until it has ended."""
@@ -87,6 +90,13 @@ class Database:
         import psycopg
 
         return psycopg.Error
+
+    def server(self) -> tuple[str, ...] | None:
+        """Return what identifies the database server that this process reaches; None for SQLite, which has none."""
+        if self.vendor == "sqlite":
+            return None
+        with self.connect() as connection:
+            return tuple(connection.execute(SERVER).fetchone())
 
     @contextlib.contextmanager
     def connect(self) -> Iterator[Any]:

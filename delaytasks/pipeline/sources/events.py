@@ -1,5 +1,6 @@
 """Spark streaming source of new events. It reads id ranges with the code of the batch source, arrow.py."""
 
+import json
 import sys
 from collections.abc import Iterator, Sequence
 from time import monotonic as clock
@@ -32,6 +33,7 @@ def read(spark: SparkSession, database: Database, *, after: int, max_events: int
     max_events   maximum number of events in a batch
     """
     options = database.as_options() | {"relation": "events", "after": str(after), "most": str(max_events)}
+    options["server"] = json.dumps(database.server() or [])
     return spark.readStream.format(arrow.NAME).schema(RELATIONS["events"].columns).options(**options).load()
 
 

@@ -54,8 +54,9 @@ def _files(rule: Rule) -> "Iterator[tuple[fs.FileSystem, str, str]]":
         paths = sorted(glob.glob(rule.parquet.removeprefix("file://"), recursive=True))
         if not paths:
             raise rule.bad("parquet", f"{rule.parquet} does not exist.")
-        for path in paths:
-            yield from ((local, each, f"file://{each}") for each in _parquet_files(local, path))
+        # A pattern may match a folder and the files in it.
+        for each in dict.fromkeys(each for path in paths for each in _parquet_files(local, path)):
+            yield local, each, f"file://{each}"
         return
     head = re.split(r"[*?\[]", rule.parquet)[0]
     try:

@@ -171,12 +171,17 @@ def _check_schemas(lake: Lake, source: Source) -> "pyarrow.Schema":
         except (ArrowInvalid, OSError) as error:
             raise BadSettings(f"{path} is not a Parquet file, or was not written completely: {error}") from error
         first = schema if first is None else first
+        both = f"Columns: {', '.join(schema.names)} and {', '.join(first.names)}."
         for each in schema:
             kind = first.field(each.name).type if each.name in first.names else "missing"
-            if kind != each.type or len(schema) != len(first):
+            if kind != each.type:
                 raise BadSettings(
                     f"{path} does not match {source.files[0]}: its column {each.name} is {each.type}, there it is "
-                    f"{kind}. Columns: {', '.join(schema.names)} and {', '.join(first.names)}."
+                    f"{kind}. {both}"
                 )
+        if len(schema) != len(first):
+            raise BadSettings(
+                f"{path} does not match {source.files[0]}: it has {len(schema)} columns instead of {len(first)}. {both}"
+            )
     assert first is not None, "a source has files"
     return first

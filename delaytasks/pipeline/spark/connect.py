@@ -1,12 +1,16 @@
-"""Check that a Spark Connect server answers before connecting, because Spark's client would retry for minutes."""
+"""Spark Connect: check that a server answers before connecting, and limit how long the client repeats a request.
+
+Spark's client would repeat each request for ten minutes.
+"""
 
 import importlib.util
-import socket
-from urllib.parse import urlsplit
+from typing import Any
+
+from ..config import without_parameters
 
 PREFIX = "sc://"
-PORT = 15002
-WAIT_SECONDS = 10
+WAIT_SECONDS = 10.0
+RETRIES = 5  # of a request that has failed; the waits between them grow to 13 s, and are 17 s in all
 
 
 class ServerUnavailable(Exception):
@@ -14,20 +18,33 @@ class ServerUnavailable(Exception):
 
 
 def check(master: str) -> None:
-    """Check that the server of sc://host:port/;... accepts connections. Raises ServerUnavailable.
+    """Check that the server of sc://host:port/;... answers. Raises ServerUnavailable.
 
     The exception's message never contains the parameters of the address, such as a token.
     """
     if importlib.util.find_spec("grpc") is None:
-        raise ServerUnavailable('Spark Connect needs an extra package: pip install "pyspark[connect]".')
+        raise ServerUnavailable('Spark Connect needs the package grpcio: pip install "delaytasks[pipeline]".')
+    import grpc
+    from pyspark.errors import PySparkException
+    from pyspark.sql.connect.client import DefaultChannelBuilder
+
+    address = without_parameters(master)
     try:
-        found = urlsplit(master)
-        address = (found.hostname or "", found.port or PORT)
-    except ValueError as error:
-        raise ServerUnavailable(f"The Spark Connect master must be {PREFIX}host:port: {error}.") from error
-    try:
-        socket.create_connection(address, WAIT_SECONDS).close()
-    except OSError as error:
-        raise ServerUnavailable(
-            f"No Spark Connect server answers at {address[0]}:{address[1]}: {error.strerror or error}."
-        ) from error
+        builder = DefaultChannelBuilder(master)
+    except (PySparkException, ValueError) as error:
+        raise ServerUnavailable(f"The Spark Connect master must be {PREFIX}host:port, not {address!r}.") from error
+    with builder.toChannel() as channel:
+        try:
+            grpc.channel_ready_future(channel).result(timeout=WAIT_SECONDS)
+        except grpc.FutureTimeoutError as error:
+            encrypted = " with encryption, which Spark's client uses for a token and any host but localhost"
+            raise ServerUnavailable(
+                f"No Spark Connect server answers at {address}{encrypted if builder.secure else ''}."
+            ) from error
+
+
+def limit_retries(spark: Any) -> None:
+    """Let the client of a Spark Connect session give up after RETRIES repetitions of a request."""
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    spark.client.set_retry_policies([DefaultPolicy(max_retries=RETRIES)])

@@ -24,8 +24,11 @@ CAUSES = {  # pattern in Spark's message -> sentence
     r"Python in worker has different version:? \S+ than that in driver:? \S+?(?=,|\s|$)":
         "{}. Use the same version of Python on every host, or set the environment variable PYSPARK_PYTHON to its path.",
     r"No module named '[\w.]+'|\[PACKAGE_NOT_INSTALLED\] [^;\n]+":
-        "Python on an executor lacks a package: {}. Install delaytasks[pipeline] there on every host, or set the "
+        "Python lacks a package, here or on an executor: {}. Install delaytasks[pipeline] on every host, or set the "
         "environment variable PYSPARK_PYTHON to the path of a Python that has it.",
+    r"(?:No|Invalid|Missing) authentication token":
+        "The Spark Connect server refuses this client: {}. Set the environment variable "
+        "SPARK_CONNECT_AUTHENTICATE_TOKEN to the server's token.",
     r"Failed to bind to address /[\d.]+:\d+":
         "{}: another process uses this port. End it, or choose another port (serve: --port).",
     r"Unknown time-zone ID: \S+":
@@ -42,6 +45,10 @@ BAD_OPTION = re.compile(
 # Errors after a lost connection: of a reader, or of the session that exported the snapshot. Newer PostgreSQL servers
 # use the last wording.
 LOST_CONNECTION = re.compile(r'OperationalError: (.*)|(invalid snapshot identifier|snapshot "[^"]*" does not exist)')
+
+
+class ExecutorCheckFailed(Exception):
+    """An executor cannot use the driver's lake, inputs, database or time zones. The message names its host."""
 
 
 def summary(error: Exception) -> tuple[str, str]:

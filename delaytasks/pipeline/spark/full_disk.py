@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from ..config import BadSettings
 from ..tables.lake import Lake
+from .errors import ExecutorCheckFailed
 
 # The operating system's messages for a full disk, a quota and a file size limit. Java, Python, pyarrow and delta-rs all
 # repeat them.
@@ -29,11 +30,12 @@ def translate_errors(lake: Lake, options: Mapping[str, str]) -> Iterator[None]:
 
     options   the site's Spark options
 
-    BadSettings is not replaced: its message may contain such words of an expression.
+    BadSettings is not replaced: its message may contain such words of an expression. Neither is ExecutorCheckFailed,
+    which names the host.
     """
     try:
         yield
-    except BadSettings:
+    except (BadSettings, ExecutorCheckFailed):
         raise
     except Exception as error:
         if found := FULL.search(str(error)):
@@ -70,6 +72,7 @@ def _path_in(message: str, lake: Lake) -> str:
 
 
 def _free_bytes(path: str) -> int:
+    path = os.path.abspath(path)
     while not os.path.exists(path):
         path = os.path.dirname(path)
     return shutil.disk_usage(path).free

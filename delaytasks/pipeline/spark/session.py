@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JNetworkError
 from pyspark.sql import SparkSession
 
 from ..sources import arrow
@@ -70,6 +71,8 @@ def session(name: str, *, master: str = "local[*]", options: Mapping[str, str] |
         for key, value in {**warehouse, **spark_options(master, options or {}), **NEEDED}.items():
             builder = builder.config(key, value)
         spark = builder.getOrCreate()
+        if master.startswith(connect.PREFIX):
+            connect.limit_retries(spark)
         try:
             # Executors run the readers, so they need this package. With spark-submit they already have it.
             if not (submitted or master.startswith("local")):
@@ -77,22 +80,20 @@ def session(name: str, *, master: str = "local[*]", options: Mapping[str, str] |
             arrow.register(spark)
             yield spark
         finally:
-            spark.stop()
+            with contextlib.suppress(Py4JNetworkError, ConnectionError):  # Java has ended already
+                spark.stop()
 
 
 def set_sizes(spark: Any, options: Mapping[str, str]) -> None:
     """Set the options SIZES, with two shuffle partitions per core if that is more, and the application's `options`.
 
-    Call this after the executors have registered. Options that the site or the cluster has set stay. With Spark Connect
-    this does nothing: the server's options apply.
+    Call this after the executors have registered. Options that the site, the cluster or the Spark Connect server has
+    set stay. With Spark Connect the number of cores is unknown.
     """
-    if not isinstance(spark, SparkSession):
-        return
-    site = spark.sparkContext.getConf()
-    partitions = max(int(SIZES[PARTITIONS]), 2 * spark.sparkContext.defaultParallelism)
+    cores = spark.sparkContext.defaultParallelism if isinstance(spark, SparkSession) else 0
+    partitions = max(int(SIZES[PARTITIONS]), 2 * cores)
     for name, value in {**SIZES, PARTITIONS: str(partitions), **options}.items():
-        if not site.contains(name):
-            spark.conf.set(name, value)
+        spark.conf.set(name, spark.conf.get(name, value))
 
 
 def spark_options(master: str, options: Mapping[str, str]) -> dict[str, str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pyspark.find_spark_home import _find_spark_home
 
-from ..config import BadSettings, Settings
+from ..config import BadSettings, Settings, without_parameters
 from . import package, session
 
 DEPLOY_MODE = "spark.submit.deployMode"
@@ -18,7 +18,7 @@ def command(application: str, settings: Settings, folder: Path) -> list[str]:
     Raises BadSettings for a Spark Connect server and for the deploy mode "cluster".
     """
     if settings.master.startswith("sc://"):
-        raise BadSettings(f"{settings.master} is a Spark Connect server: leave out --submit.")
+        raise BadSettings(f"{without_parameters(settings.master)} is a Spark Connect server: leave out --submit.")
     if settings.spark.get(DEPLOY_MODE) == "cluster":
         raise BadSettings(
             f"{DEPLOY_MODE}=cluster runs the driver on another machine, without this environment and without a way to "
@@ -28,8 +28,11 @@ def command(application: str, settings: Settings, folder: Path) -> list[str]:
     with os.fdopen(os.open(options, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
         for name, value in session.spark_options(settings.master, settings.spark).items():
             file.write(f"{_escaped(name)}={_escaped(value)}\n")
+    program = f"{_find_spark_home()}/bin/spark-submit"
+    if not os.path.exists(program):
+        raise BadSettings(f"There is no {program}: set SPARK_HOME to Spark's folder, or unset it to use pyspark's.")
     return [
-        f"{_find_spark_home()}/bin/spark-submit", "--master", settings.master, "--name", f"delaytasks {application}",
+        program, "--master", settings.master, "--deploy-mode", "client", "--name", f"delaytasks {application}",
         "--load-spark-defaults", "--properties-file", str(options), "--py-files", str(package.zipped(folder)),
         str(package.ROOT / "pipeline" / "__main__.py"), application,
     ]  # fmt: skip

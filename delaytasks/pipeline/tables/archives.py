@@ -68,8 +68,8 @@ def load(lake: Lake, database: Identity | None = None) -> Archive:
 
     database   identity of the database, to compare with the document's; None: do not compare
 
-    Raises LakeError if the document is damaged, lost, in an earlier format or of another database, and if the tables
-    are older than the document.
+    Raises LakeError if the document is damaged, lost, in an earlier format or of another database, and if a table is
+    older than the document or than the other table.
     """
     # List the folders before reading the document: it is created before the first folder.
     folders = lake.runs(FOLDER)
@@ -81,6 +81,12 @@ def load(lake: Lake, database: Identity | None = None) -> Archive:
     archive = _parse(lake, document)
     if archive.deleting > archive.jobs.run:
         raise LakeError(_outdated_message(lake, archive))
+    if archive.events.run < archive.jobs.run:  # events are committed first
+        raise LakeError(
+            f"{lake.path(EVENTS)} is an outdated copy: it ends with run {archive.events.run}, but {lake.path(JOBS)} "
+            f"with run {archive.jobs.run}. The archive was not changed. Restore the newest backup of "
+            f"{lake.path(FOLDER)}."
+        )
     check_database(lake, archive.database, database or {})
     return archive
 

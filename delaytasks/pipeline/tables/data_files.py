@@ -21,6 +21,7 @@ ROW_GROUP_BYTES = 64 << 20  # about the maximum of a row group in memory
 BATCH_ROWS = 2_000  # rows read at once; a body may have 64 KiB
 SHOWN = 5  # maximum number of files named in a message
 MILLISECOND = timedelta(milliseconds=1)
+LOG = "_delta_log"  # folder of the log in a table
 _RUN_FOLDER = re.compile(r"(\d{6,})-[0-9a-f]{8}")
 
 
@@ -188,7 +189,17 @@ def folder_of_run(lake: Lake, table: str, run: int) -> str | None:
 
 
 def remove_uncommitted(lake: Lake, table: str, run: int) -> None:
-    """Remove the folders of runs with a number above `run`, the last committed one: killed runs left them."""
-    for folder, number in run_folders(lake, table).items():
-        if number > run:
-            lake.remove(f"{table}/{folder}")
+    """Remove the folders of runs with a number above `run`, the last committed one: killed runs left them.
+
+    Raises LakeError, and removes nothing, if a folder cannot be of a killed run: its number would be run + 1, and the
+    table would have a log. Then the log was lost, or is an older copy.
+    """
+    uncommitted = {folder: number for folder, number in run_folders(lake, table).items() if number > run}
+    last = max(uncommitted.values(), default=0)
+    if last > run + 1 or (uncommitted and not lake.has(f"{table}/{LOG}")):
+        raise LakeError(
+            f"{lake.path(table)} has files of run {last}, but its log ends with run {run}: the log was lost, or is an "
+            "outdated copy. Nothing was removed. Restore the newest backup of this folder."
+        )
+    for folder in uncommitted:
+        lake.remove(f"{table}/{folder}")

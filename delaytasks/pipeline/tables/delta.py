@@ -20,7 +20,7 @@ from pyarrow import parquet
 
 from ..sources.database import Busy
 from . import data_files
-from .data_files import DeltaFile
+from .data_files import LOG, DeltaFile
 from .delta_log import foreign_message, open_log, translated
 from .lake import Lake, LakeError
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 APPLICATION = "delaytasks"  # id of the application transaction, whose version is the number of a run
-LOG = "_delta_log"
 TOPIC, RUN = "topic", "run"
+RECENT_COMMITS = 20
 THREADS = 16  # for reading files' footers; an object store takes about 50 ms for each
 
 
@@ -59,8 +59,13 @@ class Table:
     @property
     def committed_ms(self) -> int | None:
         """Time of the last commit of a run, in milliseconds since 1970; None if there is none."""
-        commits = self.log.history() if self.log and self.run else []
-        return next((each["timestamp"] for each in commits if "run" in each), None)
+        if not self.log or not self.run:
+            return None
+        for limit in (RECENT_COMMITS, None):  # a stream's log has thousands; on S3 each is a request
+            for each in self.log.history(limit):
+                if "run" in each:
+                    return int(each["timestamp"])
+        return None
 
     @cached_property
     def files(self) -> tuple[DeltaFile, ...]:

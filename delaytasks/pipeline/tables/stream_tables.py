@@ -105,16 +105,17 @@ def publish(lake: Lake, archived_run: int) -> None:
 def _recover(stream: Stream) -> Stream:
     """Complete a batch that has only its first commit, and remove the files of a batch that has no commit."""
     lake, to, done = stream.lake, stream.to, stream.minutes.run
-    for table in (EVENTS, MINUTES):
-        data_files.remove_uncommitted(lake, table, to)
-    if done == to:
-        return stream
-    folder = data_files.folder_of_run(lake, MINUTES, done + 1)
-    if folder is None or not lake.parquet(f"{MINUTES}/{folder}"):  # a vacuum of another program leaves empty folders
+    folder = data_files.folder_of_run(lake, MINUTES, done + 1) if done < to else None
+    # A vacuum of another program leaves empty folders.
+    if done > to or (done < to and (folder is None or not lake.parquet(f"{MINUTES}/{folder}"))):
         raise LakeError(
             f"{lake.path(EVENTS)} ends with event {to}, but {lake.path(MINUTES)} with {done}. The stream was not "
             f"changed. Restore the newest backup of {lake.path(FOLDER)}. {RESTART}"
         )
+    for table in (EVENTS, MINUTES):
+        data_files.remove_uncommitted(lake, table, to)
+    if folder is None:
+        return stream
     stream.minutes.commit(folder, to)
     return load(lake)
 
@@ -146,10 +147,16 @@ def compact(stream: Stream, today: str) -> bool:
 
 
 def expire(stream: Stream, before_ms: int) -> bool:
-    """Remove files whose rows are all older than before_ms (ms since 1970). Return whether a table changed."""
+    """Remove files whose rows are all older than before_ms (ms since 1970). Return whether a table changed.
+
+    The file with the last published event stays: a start of the stream compares it with the database.
+    """
     changed = False
     for table in (stream.events, stream.minutes):
-        expired = [each for each in table.files if each.high.get(TIMES[table.name], before_ms) < before_ms]
+        expired = [
+            each for each in table.files
+            if each.high.get(TIMES[table.name], before_ms) < before_ms and each.high.get("id", -1) != stream.to
+        ]  # fmt: skip
         if expired:
             table.remove(expired)
             changed = True

@@ -13,6 +13,7 @@ import pytest
 from deltalake import DeltaTable, TableFeatures, write_deltalake
 from pyspark.errors import PySparkException
 
+from delaytasks import clock
 from delaytasks.db import dialects
 from delaytasks.models import Job, JobEvent, TopicStat
 from delaytasks.pipeline import schemas
@@ -96,6 +97,7 @@ def test_a_day_is_archived_completely_by_one_run(
     for key, moment in (("order:1", midnight - timedelta(seconds=3)), ("order:2", midnight)):
         Job.objects.filter(pk=ended(key).pk).update(ended_at=moment)
 
+    assert run(spark, database, lake, now_ms=clock.to_ms(now - timedelta(days=1)))["jobs"] == 0
     assert run(spark, database, lake)["jobs"] == 1
     assert kept_keys() == ["order:2"]
     assert archive.cutoff_ms(0, 0.5) == -archive.DAY_MS // 2

@@ -71,10 +71,17 @@ def test_an_archive_without_its_document_is_refused_until_it_is_restored(
 
 
 @pytest.mark.on_both
+@pytest.mark.parametrize(
+    ("table", "problem"),
+    [
+        (archives.JOBS, r"archive/jobs is an outdated copy: jobs up to run 2 .* ends with run 1"),
+        (archives.EVENTS, r"archive/events is an outdated copy: it ends with run 1, but .*archive/jobs with run 2"),
+    ],
+)
 def test_tables_that_lack_a_pruned_run_are_refused_and_an_older_document_is_not(
-    spark: Any, database: Database, lake: Lake, ended: Callable[..., Job]
+    spark: Any, database: Database, lake: Lake, ended: Callable[..., Job], table: str, problem: str
 ) -> None:
-    document, log = Path(lake.path(archives.DOCUMENT)), Path(lake.path(archives.JOBS)) / "_delta_log"
+    document, log = Path(lake.path(archives.DOCUMENT)), Path(lake.path(table)) / "_delta_log"
     ended("order:1")
     archive.run(spark, database, lake)
     older = document.read_text()
@@ -84,7 +91,7 @@ def test_tables_that_lack_a_pruned_run_are_refused_and_an_older_document_is_not(
     there = files(lake)
 
     for name, ask in asking(spark, database, lake).items():
-        with pytest.raises(LakeError, match=r"archive/jobs is an outdated copy: jobs up to run 2 .* ends with run 1"):
+        with pytest.raises(LakeError, match=problem):
             ask()
         assert files(lake) == there, name
 

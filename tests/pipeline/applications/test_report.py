@@ -116,6 +116,20 @@ def test_a_report_writes_table_and_page_and_recomputes_only_stale_hours(
 
 
 @pytest.mark.only_on("sqlite")
+def test_the_capacity_of_the_last_hour_counts_all_of_its_jobs(
+    spark: Any, database: Database, lake: Lake, job: Callable[..., Job]
+) -> None:
+    hour = dialects.database_now("default").replace(minute=0, second=0, microsecond=0)
+    due = [hour + timedelta(hours=n, minutes=59, seconds=59) for n in range(1, 5)]
+    for n, due_at in enumerate(due):
+        job(f"order:{n}", due_at=due_at)
+    answer = report.run(spark, database, lake, ahead_hours=1)
+    (as_of,) = {each["as_of"] for each in DeltaTable(lake.path(capacity.NAME)).to_pyarrow_table().to_pylist()}
+    last = (as_of + timedelta(hours=1)).replace(minute=0, second=0, microsecond=0)
+    hours_with_jobs = [each.replace(minute=0, second=0).isoformat() for each in due if each < last + timedelta(hours=1)]
+    assert [each["hour_at"] for each in answer["capacity"]] == hours_with_jobs
+
+
 def test_a_month_whose_events_were_deleted_keeps_its_hours(
     spark: Any, database: Database, lake: Lake, past: Callable[..., None]
 ) -> None:

@@ -410,6 +410,10 @@ def test_expired_events_and_minutes_leave_the_tables(
     assert [each["happened"] for each in minutes.read(lake, 0)] == [1]
     assert batches().to == event_ids()[-1]
 
+    stream_tables.expire(stream_tables.load(lake), ms("12-31 00:00") * 2)
+    assert ids(lake) == event_ids()[-1:], "the last event stays: the next start compares it with the database"
+    assert minutes.read(lake, 0) == []
+
 
 def test_the_log_of_many_batches_stays_short(lake: Lake) -> None:
     """A batch every two seconds would make 43,200 files of the log a day, and keep them for a month."""
@@ -488,8 +492,10 @@ def test_a_missing_or_damaged_file_is_refused_by_name(
     os.rename(lake.path("copy"), lake.path(EVENTS))
     older = stream_tables.load(lake)
     assert older.minutes.run > older.to
+    there = folders(lake)
     with pytest.raises(LakeError, match=r"/stream/events ends with event \d+, but .*/stream/minutes with \d+"):
         batches()
+    assert folders(lake) == there, "the newest events, once restored, need their minutes"
 
 
 # The minutes

@@ -7,6 +7,7 @@ import pytest
 
 from delaytasks.pipeline.rules import rules
 from delaytasks.pipeline.rules.rules import FAULTS, BadRule
+from delaytasks.pipeline.sources import exports
 
 ROOT = Path(__file__).parents[3]
 GOOD = {
@@ -42,6 +43,7 @@ def test_a_rule_has_defaults_and_allows_the_faults_it_names() -> None:
         ({"columns": {"id": "whole"}}, "rule 1, columns: {'id': 'whole'} is invalid; expected column names with their"),
         ({"columns": {'id"': "int"}}, "rule 1, columns: "),
         ({"columns": {"id": "decimal(3, 4)"}}, "rule 1, columns: "),
+        ({"columns": {"id": "decimal(0, 0)"}}, "rule 1, columns: "),
         ({"columns": {}}, "rule 1, columns: {} is invalid"),
         ({"key": 7}, "rule 1, key: 7 is invalid; expected a Spark SQL expression over the columns."),
         (
@@ -110,6 +112,16 @@ def test_a_relative_path_is_relative_to_the_rules_file(tmp_path: Path) -> None:
     assert rules.rules_of(str(tmp_path / "a.toml"), [given])[0].parquet == str(tmp_path / "orders/*.parquet")
     remote = {**given, "parquet": "s3://lake/orders"}
     assert rules.rules_of("a.toml", [remote])[0].parquet == "s3://lake/orders"
+
+
+def test_a_pattern_that_matches_a_folder_and_its_files_reads_each_file_once(tmp_path: Path) -> None:
+    """Spark writes a folder of this name."""
+    for name in ("orders.parquet/part-0.parquet", "more/orders.parquet"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    rule = one(table=None, parquet=f"{tmp_path}/**/*.parquet")
+    assert sorted(path for _, path in exports.inputs(rule)) == [
+        f"{tmp_path}/more/orders.parquet", f"{tmp_path}/orders.parquet/part-0.parquet"]  # fmt: skip
 
 
 def test_the_shops_rules_are_valid() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -182,6 +183,23 @@ def backends() -> set[int]:
     with connection.cursor() as cursor:
         cursor.execute("SELECT pid FROM pg_stat_activity")
         return {pid for (pid,) in cursor.fetchall()}
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_reader_without_a_snapshot_reads_no_other_server(database: Database, job: Callable[..., Job]) -> None:
+    """As an executor that joins a stream later and whose host knows another server under this name."""
+    row, jobs = job(), RELATIONS["jobs"]
+    server = database.server()
+    assert server is not None
+    for known, ids in ((server, [row.pk]), ((), [row.pk]), (("1", server[1]), None)):
+        reader = arrow.TableReader(database, jobs, jobs.columns, "", 1000, known)
+        if ids is None:
+            with pytest.raises(DatabaseUnavailable, match=rf"{socket.gethostname()} reaches another server as postgre"):
+                reader.partitions()
+            continue
+        batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+        assert [batch["id"].to_pylist() for batch in batches] == [ids]
+    assert Database("sqlite", "shop").server() is None
 
 
 def test_an_unreachable_database_is_named_without_its_password(tmp_path: Any) -> None:

@@ -8,11 +8,15 @@ import pwd
 import shutil
 import subprocess
 import sys
+import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from delaytasks.calendars.wall_time import to_zone
@@ -20,7 +24,8 @@ from delaytasks.pipeline.config import BadSettings
 from delaytasks.pipeline.delays import zone_databases
 from delaytasks.pipeline.sources.database import Database
 from delaytasks.pipeline.spark import package, preflight
-from delaytasks.pipeline.spark.preflight import Probe, fingerprint
+from delaytasks.pipeline.spark.errors import ExecutorCheckFailed
+from delaytasks.pipeline.spark.preflight import Executor, Probe, fingerprint
 from delaytasks.pipeline.tables.lake import Lake
 from tests.support.servers import UNPRIVILEGED, make_directory
 
@@ -97,6 +102,25 @@ def test_a_database_that_an_executor_cannot_reach_is_named(lake: Lake, tmp_path:
     assert "hush" not in problem
 
 
+def test_a_package_that_an_executor_lacks_is_named(lake: Lake) -> None:
+    lake.write("preflight/now/token", b"token")
+    asked = replace(probe(lake), modules=("psycopg", "psycopg_of_another_version"))
+    assert problems(asked) == [["package", "lacks the Python package psycopg_of_another_version"]]
+
+
+def test_for_sqlite_an_executor_must_read_the_temporary_files_of_the_driver(lake: Lake, tmp_path: Path) -> None:
+    lake.write("preflight/now/token", b"token")
+    with preflight._temporary_token(SHOP, b"token") as copy:
+        asked = replace(probe(lake), copy=copy)
+        assert problems(asked) == []
+        Path(copy).write_bytes(b"another")
+        (problem,) = problems(asked)
+    assert problem == ["copy", f"cannot read the temporary files of this process in {tempfile.gettempdir()}"]
+    assert problems(asked) == [problem], "the file is gone"
+    with preflight._temporary_token(Database("postgresql", "shop"), b"token") as copy:
+        assert copy == ""
+
+
 def test_offsets_of_a_zone_include_each_of_its_changes(spark: Any) -> None:
     """Of Python and of Java, computed on executors."""
     found = zone_databases.offsets("Europe/Berlin")
@@ -135,6 +159,46 @@ def test_another_zone_database_is_named_with_its_first_difference(lake: Lake, mo
 def test_a_local_master_is_not_checked(spark: Any, lake: Lake) -> None:
     preflight.check(spark, SHOP, lake, [("/nowhere", "/nowhere")])
     assert not lake.has("")
+
+
+def test_without_an_executor_the_check_gives_up(
+    spark: Any, lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """With a local master the driver runs the tasks, and no executor registers."""
+
+    def wait(*_: Any) -> Any:
+        time.sleep(2)
+        return iter([])
+
+    monkeypatch.setattr(preflight, "_run_probe", wait)
+    monkeypatch.setattr(preflight, "WARNING_SECONDS", 0.1)
+    monkeypatch.setattr(preflight, "WAIT_SECONDS", 0.3)
+    with pytest.raises(ExecutorCheckFailed, match=r"No executor has registered in 0\.3 s: .* no free cores or memory"):
+        preflight._run_on_executors(spark, probe(lake), ())
+    assert "no executor has registered yet" in capsys.readouterr().out
+
+
+def test_executors_are_asked_until_each_one_has_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One registers during the first round and is busy in the next two. Another never runs a task."""
+    first, third = Executor("1", "a", 2), Executor("3", "c", 2, completed=7)
+    asked, second = first._replace(completed=4), Executor("2", "b", 4)
+    states = [[first, third], *[[asked, second, third]] * 5, *[[asked, second._replace(completed=9), third]] * 20]
+    spark, rows, tasks = Mock(spec=SparkSession), Mock(), list[int]()
+    monkeypatch.setattr(preflight, "_executors", lambda _: states.pop(0))
+    rows.mapInArrow.return_value.collect.return_value = []
+
+    def frame(*given: int) -> Mock:
+        tasks.append(given[-1])
+        return rows
+
+    spark.range.side_effect = frame
+    _, silent = preflight._reports(spark, Mock(), ())
+    assert silent == [third]
+    assert tasks == [8, 16, 16, 16, 16]
+
+    states = [[first], [asked]]
+    assert preflight._reports(spark, Mock(), ()) == ([], [])
+    assert tasks[5:] == [4]
 
 
 def test_the_message_names_a_few_executors_and_each_advice_once() -> None:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from delaytasks.pipeline.applications import audit
 from delaytasks.pipeline.spark import python, session
@@ -24,17 +25,25 @@ def test_sparks_warehouse_folder_is_not_in_the_working_directory(spark: Any) -> 
     assert Path(tempfile.gettempdir()) in warehouse.parents
 
 
-def test_a_cluster_has_two_partitions_for_each_core_the_applications_options_and_what_the_site_has_set() -> None:
+def test_a_session_has_two_partitions_for_each_core_the_applications_options_and_what_the_site_has_set() -> None:
     (fallback,) = session.SIZES.keys() - {session.PARTITIONS}
     advisory = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
     options = {}
-    for cores, site in ((2, ()), (20, ()), (20, (session.PARTITIONS, advisory))):
-        spark = Mock(spec=SparkSession)
-        spark.sparkContext.defaultParallelism, spark.sparkContext.getConf().contains = cores, site.__contains__
+    sites: list[tuple[int, dict[str, str]]] = [
+        (2, {}),
+        (20, {}),
+        (20, {session.PARTITIONS: "7", advisory: "8m"}),
+        (0, {}),
+    ]
+    for cores, site in sites:  # without cores: a session of Spark Connect
+        spark = Mock(spec=SparkSession if cores else ConnectSession)
+        if cores:
+            spark.sparkContext.defaultParallelism = cores
+        spark.conf.get.side_effect = site.get
         session.set_sizes(spark, audit.SPARK_OPTIONS)
-        options[cores, site] = {call.args[0]: call.args[1] for call in spark.conf.set.call_args_list}
-    assert [each.get(session.PARTITIONS) for each in options.values()] == ["16", "40", None]
-    assert [each.get(advisory) for each in options.values()] == ["16m", "16m", None]
+        options[cores, *site] = {call.args[0]: call.args[1] for call in spark.conf.set.call_args_list}
+    assert [each.get(session.PARTITIONS) for each in options.values()] == ["16", "40", "7", "16"]
+    assert [each.get(advisory) for each in options.values()] == ["16m", "16m", "8m", "16m"]
     assert {each[fallback] for each in options.values()} == {session.SIZES[fallback]}
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import socket
 import stat
@@ -14,7 +15,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from delaytasks.pipeline import __main__ as run
-from delaytasks.pipeline.config import Settings
+from delaytasks.pipeline.config import BadSettings, Settings
 from delaytasks.pipeline.exit_codes import ExitCode
 from delaytasks.pipeline.sources.database import Database
 from delaytasks.pipeline.spark import connect, package, submit
@@ -30,6 +31,7 @@ def test_the_command_line_has_the_package_and_the_master_and_no_secret(tmp_path:
     assert command[-2:] == [str(package.ROOT / "pipeline" / "__main__.py"), "report"]
     about = {name: command[n + 1] for n, name in enumerate(command[:-1])}
     assert (about["--master"], about["--py-files"]) == ("spark://m:7077", str(package.zipped(tmp_path)))
+    assert about["--deploy-mode"] == "client", "also if spark-defaults.conf has another mode"
     assert not any(expected in word for word in command for expected in ("hush", "secret", "a=b"))
     (options,) = tmp_path.glob("*.properties")
     assert options.read_text() == r"spark.hadoop.fs.s3a.secret.key=a\=b\:\ c\\d\n\u00e9" + "\n"
@@ -40,7 +42,8 @@ def test_the_command_line_has_the_package_and_the_master_and_no_secret(tmp_path:
     ("master", "conf", "why"),
     [
         ("k8s://https://k", ["spark.submit.deployMode=cluster"], "runs the driver on another machine"),
-        ("sc://localhost", [], "is a Spark Connect server"),
+        ("sc://localhost:1/;token=hush", [], "^sc://localhost:1 is a Spark Connect server"),
+        ("yarn", ["spark.master=local"], "with --master, not with --conf spark.master"),
     ],
 )
 @pytest.mark.only_on("postgresql")
@@ -74,12 +77,34 @@ def test_an_absent_connect_server_is_reported_at_once_without_the_token(
         return answer["message"]
 
     monkeypatch.setattr(connect.importlib.util, "find_spec", lambda name: None)
-    assert 'pip install "pyspark[connect]"' in expected("sc://localhost")
-    monkeypatch.setattr(connect.importlib.util, "find_spec", lambda name: True)
+    assert 'pip install "delaytasks[pipeline]"' in expected("sc://localhost")
+    monkeypatch.undo()
+    monkeypatch.setattr(connect, "WAIT_SECONDS", 0.5)
     with socket.socket() as bound:  # and not listening
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]
         message = expected(f"sc://127.0.0.1:{port}/;token=hush")
-    assert f"No Spark Connect server answers at 127.0.0.1:{port}" in message
-    assert "hush" not in message
-    assert "must be sc://host:port" in expected("sc://localhost:many")
+    assert message == (
+        f"No Spark Connect server answers at sc://127.0.0.1:{port} with encryption, which Spark's client uses for a "
+        "token and any host but localhost."
+    )
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        assert expected(f"sc://localhost:{port}") == f"No Spark Connect server answers at sc://localhost:{port}."
+    for wrong in ("sc://localhost:many", "sc://h:15002;token=hush"):
+        assert "must be sc://host:port, not 'sc://" in (message := expected(wrong))
+        assert "hush" not in message
+
+
+def test_a_spark_home_without_spark_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(submit, "_find_spark_home", lambda: "/opt/gone")
+    with pytest.raises(BadSettings, match="There is no /opt/gone/bin/spark-submit: set SPARK_HOME"):
+        submit.command("report", Settings(SHOP, "/lake", "yarn"), tmp_path)
+
+
+def test_a_master_is_shown_without_its_token(tmp_path: Path) -> None:
+    shop = Database("sqlite", str(tmp_path / "db"))
+    for database, master in ((shop, "sc://127.0.0.1:15002/;token=hush"), (SHOP, "sx://h:1/;token=hush")):
+        with pytest.raises(BadSettings, match=re.escape(master.partition("/;")[0])) as raised:
+            Settings(database, "/lake", master)
+        assert "hush" not in str(raised.value)

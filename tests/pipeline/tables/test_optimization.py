@@ -232,3 +232,20 @@ def test_a_missing_file_is_named(lake: Lake, add: Add) -> None:
     Path(lake.path(lost)).unlink()
     with pytest.raises(LakeError, match=rf"{lost} \(a\) is missing or damaged"):
         optimization.merge_small_files(table)
+
+
+def test_files_that_an_older_or_lost_log_does_not_name_are_kept(add: Add, lake: Lake) -> None:
+    for n in range(3):
+        add(n)
+    log = Path(lake.path(f"{NAME}/_delta_log"))
+    there = sorted(data_files.run_folders(lake, NAME).values())
+    with pytest.raises(LakeError, match=r"/t has files of run 3, but its log ends with run 1: .*outdated copy"):
+        data_files.remove_uncommitted(lake, NAME, 1)
+    data_files.remove_uncommitted(lake, NAME, 3)
+    log.rename(f"{log}.away")
+    with pytest.raises(LakeError, match="has files of run 3, but its log ends with run 2: the log was lost"):
+        data_files.remove_uncommitted(lake, NAME, 2)
+    assert sorted(data_files.run_folders(lake, NAME).values()) == there
+    Path(f"{log}.away").rename(log)
+    data_files.remove_uncommitted(lake, NAME, 2)
+    assert sorted(data_files.run_folders(lake, NAME).values()) == there[:-1]

@@ -105,10 +105,10 @@ def test_the_demo_joins_the_pages_of_report_and_audit_and_refuses_a_month_with_f
     monkeypatch.setattr(demo, "manage", lambda name, *_, **__: answers[name])
     monkeypatch.setattr(month, "catch_up", lambda: None)
 
-    demo.check_month()
-    assert demo.run_pipeline(tmp_path) == answers["audit"]
+    demo.check_month("local[*]")
+    assert demo.run_pipeline(tmp_path, "local[*]") == answers["audit"]
     text = (tmp_path / demo.PAGE).read_text()
     assert text.index("<h1>report</h1>") < text.index("<h1>audit</h1>")
     late |= {"count": 1, "samples": [{"key": "order:1"}]}
     with pytest.raises(demo.Failed, match=r"though none was planted yet: \[\('late', 'order:1'\)\]"):
-        demo.check_month()
+        demo.check_month("local[*]")

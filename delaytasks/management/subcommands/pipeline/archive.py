@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from django.core.management.base import CommandParser
 
-from .... import databases
+from .... import clock, databases
 from ....maintenance import runs
 from ....timeouts import retained
 from .. import audited
@@ -34,7 +34,8 @@ def _days(text: str) -> float:
 
 
 def _run(options: Options, using: str) -> Answer:
-    before = databases.now(using) - timedelta(days=options["older_than_days"])
+    now = databases.now(using)
+    before = now - timedelta(days=options["older_than_days"])
     parameters = {
         "older_than_days": options["older_than_days"], "dead": options["dead"], "prune": not options["keep"],
     }  # fmt: skip
@@ -43,7 +44,7 @@ def _run(options: Options, using: str) -> Answer:
         retained.forget_others(using, before)  # jobs that keep a declared time stay in the database
         if not options["keep"]:
             runs.note(using, before)
-        answer = run_application("archive", options, using, parameters)
+        answer = run_application("archive", options, using, parameters | {"now_ms": clock.to_ms(now)})
         after |= {name: answer[name] for name in ("jobs", "events", "pruned")}
     text = (
         f"{answer['jobs']} jobs with {answer['events']} events archived, {answer['pruned']} jobs pruned, "

@@ -6,6 +6,7 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from ....exceptions import BadCalendar
+from ....maintenance import retention
 from .. import arguments
 from ..output import Answer, Options, Verb, table
 from . import calendars, html_file
@@ -48,7 +49,21 @@ def _run(options: Options, using: str) -> Answer:
     database = ["--database", options["database"]] if options["database"] else []
     sections = [_section(each, [*load, each["missing"], *lake, *database]) for each in answer["rules"]]
     end = f"as of {answer['as_of']}, in {answer['seconds']} s\n{answer['page']}"
+    if any(each["missing"] for each in answer["rules"]):
+        sections += _retention_warning(using)
     return to_answer(answer, "\n\n".join([*sections, end]))
+
+
+def _retention_warning(using: str) -> list[str]:
+    """Return a sentence if jobs are deleted that no archive has: the audit cannot tell them from missing ones."""
+    age = retention.configured().shortest
+    if age is None or retention.archive_directory(using) is not None:
+        return []
+    warning = (
+        f"RETENTION deletes ended jobs after {age}, and no archive has them. A row whose job was deleted is reported "
+        "as missing: do not schedule such jobs again. Leave out old rows with the rule's `when`."
+    )
+    return [warning]
 
 
 def _calendars(declared: list[Any]) -> dict[str, dict[str, Any]]:

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -56,9 +57,15 @@ def needs_spark() -> None:
         raise ImproperlyConfigured(MISSING)
 
 
+def show_progress(text: str) -> None:
+    """Write a message of a run to stderr."""
+    if text:
+        print(text, file=sys.stderr, flush=True)
+
+
 def run_application(
     application: str, options: Options, using: str, parameters: dict[str, Any],
-    progress: Progress = lambda text: None, *, lasts: bool = False,
+    progress: Progress = show_progress, *, lasts: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """Run a Spark application and return its result. progress() is called with its messages while it runs.
 
@@ -92,9 +99,10 @@ def _run_process(command: list[str], environment: dict[str, str], progress: Prog
     ):  # fmt: skip
         assert run.stdout is not None
         for line in run.stdout:
-            answer = _document(line)
-            if "progress" in answer:
-                progress(answer["progress"])
+            document = _document(line)
+            if "progress" in document:
+                progress(document["progress"])
+            answer = document or answer
         run.wait()
         if not answer or "progress" in answer:
             last = "Its output is above." if lasts else f"Last output:\n{_end(output)}"
@@ -120,7 +128,7 @@ def _document(line: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _forward_signals(run: "subprocess.Popen[str]", which: Iterable[signal.Signals]) -> Iterator[None]:
-    """Pass these signals on to the run inside the block. The run then ends and writes its result."""
+    """Pass these signals on to the run inside the block. The run then ends; `stream` and `serve` write their result."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

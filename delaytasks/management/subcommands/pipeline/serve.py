@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import sys
 
 from django.core.management.base import CommandError, CommandParser
 
@@ -35,13 +34,8 @@ def _run(options: Options, using: str) -> Answer:
     except BadSettings as error:
         raise CommandError(str(error), returncode=arguments.USAGE) from error
     parameters = {"port": options["port"], "parent": os.getpid()}
-    answer = run_application("serve", {**options, "conf": list(conf.items())}, using, parameters, _show, lasts=True)
+    answer = run_application("serve", {**options, "conf": list(conf.items())}, using, parameters, lasts=True)
     return Answer(answer, f"served for {answer['seconds']} s")
-
-
-def _show(text: str) -> None:
-    if text:
-        print(text, file=sys.stderr, flush=True)
 
 
 VERB = Verb(
