@@ -34,14 +34,14 @@ class BeatThread(threading.Thread):
                 return
 
     def _try_beat(self) -> bool:
-        try:
-            with no_fork():
+        with no_fork():
+            try:
                 liveness.beat(self._using, self._worker)
-        except Exception as error:
-            logger.warning("heartbeat: the counter was not incremented, trying again: %s", error)
-            return False
-        finally:
-            connections[self._using].close()
+            except Exception as error:
+                logger.warning("heartbeat: the counter was not incremented, trying again: %s", error)
+                return False
+            finally:
+                connections[self._using].close()
         return True
 
     def stop(self) -> None:
@@ -85,8 +85,8 @@ class HeartbeatThread(threading.Thread):
                 self._replace_child()
             look_for_unseen, self._look_for_unseen = self._look_for_unseen or bool(ended), False
             self._try_pass(look_for_unseen)
-            self._dead = {pid for pid in self._dead if self._holds_jobs(pid)}
-        connections.close_all()
+        with no_fork():
+            connections.close_all()
 
     def stop(self) -> None:
         """Stop both threads. For tests: a worker's heartbeat ends with its process."""
@@ -101,24 +101,25 @@ class HeartbeatThread(threading.Thread):
         return self._last_failure != before
 
     def _try_pass(self, look_for_unseen: bool) -> None:
-        try:
-            with no_fork():
+        with no_fork():  # also while a connection is closed
+            try:
                 if look_for_unseen:
                     self._find_unseen()
                 self._pass()
-        except (DatabaseError, InterfaceError) as error:
-            self._look_for_unseen |= look_for_unseen
-            logger.warning("heartbeat: the database failed, trying again: %s", error)
-            connections[self._using].close()
-        except Exception:
-            logger.exception("heartbeat: a pass failed, trying again")
+            except (DatabaseError, InterfaceError) as error:
+                self._look_for_unseen |= look_for_unseen
+                logger.warning("heartbeat: the database failed, trying again: %s", error)
+                connections[self._using].close()
+            except Exception:
+                logger.exception("heartbeat: a pass failed, trying again")
 
     def _find_unseen(self) -> None:
         """Take back the jobs of processes that are not in a run. Find dead processes that nobody has watched.
 
         These are processes that hold jobs, and that began and ended between two passes.
         """
-        liveness.take_back_abandoned_jobs(self._using, self._worker)
+        if liveness.take_back_abandoned_jobs(self._using, self._worker).left:
+            self._look_for_unseen = True
         for pid in liveness.holding_process_ids(self._using, self._worker) - {os.getpid(), *self._children()}:
             if has_ended(pid):
                 self._dead.add(pid)
@@ -135,6 +136,7 @@ class HeartbeatThread(threading.Thread):
             liveness.take_back_jobs(using, f"{self._worker}/{pid}")
             liveness.free_slots(using, f"{self._worker}/{pid}")
         self._observer.clean_up_dead()
+        self._dead = {pid for pid in self._dead if self._holds_jobs(pid)}
 
     def _holds_jobs(self, pid: int) -> bool:
         try:
@@ -165,14 +167,14 @@ class TouchThread(threading.Thread):
         self._waiting |= {touched[:2]: touched for touched in self._pipe.read(seconds)}
         if not self._waiting:
             return
-        try:
-            with no_fork():
+        with no_fork():
+            try:
                 liveness.store_touches(self._using, self._waiting.values())
-        except (DatabaseError, InterfaceError) as error:
-            logger.warning("heartbeat: touches were not stored, trying again: %s", error)
-            connections[self._using].close()
-        else:
-            self._waiting.clear()
+            except (DatabaseError, InterfaceError) as error:
+                logger.warning("heartbeat: touches were not stored, trying again: %s", error)
+                connections[self._using].close()
+            else:
+                self._waiting.clear()
 
 
 def has_ended(pid: int) -> bool:

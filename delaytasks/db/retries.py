@@ -36,27 +36,27 @@ def waited_too_long(error: BaseException) -> bool:
     return isinstance(error, OperationalError) and getattr(error.__cause__, "sqlstate", None) == _LOCK_NOT_AVAILABLE
 
 
-def retry_once(call: Callable[[], Returned], using: str | None = None) -> Returned:
+def retry_once(call: Callable[[], Returned], check: Callable[[], None]) -> Returned:
     """Return call(). Call it once more if the database reports a conflict that a retry may solve.
 
     For calls that run a handler. For the engine's own work use retry_conflicts(), which repeats more often.
 
-    using   the database alias of the call. Inside a transaction of this alias nothing is retried, because only the code
-            that opened the transaction can repeat it as a whole. None: always retry
+    check   called before the second call; it raises an exception if that must not be made
     """
     try:
         return call()
     except OperationalError as error:
-        if (using is not None and _inside_transaction(using)) or not is_retryable(error):
+        if not is_retryable(error):
             raise
-        return call()
+    check()
+    return call()
 
 
 def retry_conflicts(call: Callable[[], Returned], using: str) -> Returned:
     """Return call(). Repeat it after a conflict, at most TRIES times in all, with short pauses of random length.
 
-    Inside a transaction of this database nothing is repeated, as with retry_once(). A busy SQLite database is tried
-    once more only, because each try waits for as long as its `timeout` says.
+    Inside a transaction of this database nothing is repeated: only the code that opened it can repeat it as a whole. A
+    busy SQLite database is tried once more only, because each try waits for as long as its `timeout` says.
     """
     for number in range(TRIES - 1):
         try:
@@ -71,7 +71,7 @@ def retry_conflicts(call: Callable[[], Returned], using: str) -> Returned:
 def try_twice(call: Callable[[], Returned], using: str) -> Returned:
     """Return call(). After any database error, call it once more, with a new connection if the old one is broken.
 
-    Inside a transaction nothing is repeated, as with retry_once().
+    Inside a transaction nothing is repeated, as with retry_conflicts().
     """
     try:
         return call()

@@ -11,9 +11,10 @@ from .feed import PAGE
 
 
 def settle_left(using: str) -> int:
-    """Make next runs live whose jobs are no longer running. Return how many.
+    """Make the next runs of up to PAGE jobs live that are no longer running. Return the number of these jobs.
 
-    A next run is dropped if the job was cancelled meanwhile, or if its key has a newer job.
+    A job that waits takes over the terms of its next run; for an ended job a new one is scheduled. A next run is
+    dropped, and not counted, if the job was cancelled meanwhile, or if its key has a newer job.
     """
     return retry_conflicts(lambda: _settle_left(using), using)
 

@@ -41,7 +41,7 @@ def lost_data(index: Mirror, using: str) -> bool:
     if last and last[1:] == (connection_count, ticks) and time.monotonic() - last.at < TICK_EVERY_MS / 1000:
         _last_checks[index] = last
         return False
-    mark = get_mark(using)
+    mark = get_or_create_mark(using)
     if index.masters() != mark.masters or any(tick != mark.tick for tick in ticks):
         return True
     if index.lock("tick", TICK_EVERY_MS * 9 // 10).acquire():
@@ -57,7 +57,7 @@ def drop_cached_check(index: Mirror) -> None:
     _last_checks.pop(index, None)
 
 
-def get_mark(using: str, **defaults: Any) -> MirrorMark:
+def get_or_create_mark(using: str, **defaults: Any) -> MirrorMark:
     """Return the MirrorMark row. It is created, with these values, if it does not exist."""
     return retry_conflicts(lambda: MirrorMark.objects.using(using).get_or_create(pk=1, defaults=defaults)[0], using)
 

@@ -14,7 +14,7 @@ from ..exceptions import MirrorDown
 from ..mirror.base import Entry
 from ..mirror.redis.index import Mirror
 from ..mirror.redis.lock import Lock, LockLost
-from .data_loss import get_mark, increment_tick, update_mark
+from .data_loss import get_or_create_mark, increment_tick, update_mark
 
 logger = logging.getLogger("delaytasks")
 PAGE = 500
@@ -90,7 +90,7 @@ def feed(index: Mirror, using: str) -> int:
     Each job is read once. A job whose transaction commits after this has read its due time was added by that commit:
     jobs/on_commit.py adds all that are due up to OVERLAP_MS after the horizon.
     """
-    mark = get_mark(using)
+    mark = get_or_create_mark(using)
     now_ms = databases.now_ms(using)
     until_ms = now_ms + conf.get().horizon_ms
     fed_ms = to_ms(mark.fed_until) if mark.fed_until else now_ms

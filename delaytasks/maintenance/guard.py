@@ -13,7 +13,7 @@ from ..db import lookups
 from ..exceptions import MirrorDown
 from ..mirror.redis.index import Mirror
 from . import passes
-from .data_loss import TICK_EVERY_MS, drop_cached_check, get_mark, increment_tick, lost_data, update_mark
+from .data_loss import TICK_EVERY_MS, drop_cached_check, get_or_create_mark, increment_tick, lost_data, update_mark
 from .feed import PAGE, add_page, rebuild
 
 logger = logging.getLogger("delaytasks")
@@ -25,7 +25,7 @@ _heartbeats: dict[str, float] = {}  # alias -> monotonic time of this process's 
 
 
 def guard(using: str) -> int:
-    """Run the guard. Return how many overdue jobs probe() added to the mirror.
+    """Repair the mirror if Redis has lost data, and run the passes. Return how many overdue jobs probe() added to it.
 
     The heartbeat and the passes run in each process, the check of the mirror in one process at a time.
     """
@@ -73,7 +73,7 @@ def _record_heartbeat(using: str) -> None:
     _heartbeats[using] = time.monotonic()
     old = Q(heartbeat_at=None) | Q(heartbeat_at__lt=now - timedelta(milliseconds=TICK_EVERY_MS // 2))
     if not update_mark(using, old, heartbeat_at=now):  # another process has just recorded it, or there is no row
-        get_mark(using, heartbeat_at=now)
+        get_or_create_mark(using, heartbeat_at=now)
 
 
 def probe(index: Mirror, using: str) -> int:

@@ -14,6 +14,7 @@ models.Touch. The job's own row is not written at all: under REPEATABLE READ the
 job then.
 """
 
+import functools
 import json
 import logging
 import os
@@ -177,18 +178,26 @@ def _pages_held_by(using: str, prefix: str) -> Iterator[list[JobSnapshot]]:
         after = (page[-1].due_ms, page[-1].id)
 
 
-def take_back_abandoned_jobs(using: str, worker: str) -> int:
-    """Take back the jobs that processes of this worker hold outside a run. Return how many.
+class TakenBack(NamedTuple):
+    """left   number of jobs that were not taken back because their rows were locked"""
+
+    taken: int
+    left: int
+
+
+def take_back_abandoned_jobs(using: str, worker: str) -> TakenBack:
+    """Take back the jobs that processes of this worker hold outside a run of this database.
 
     Such a process lived on when the database failed, but could not end its attempt. The jobs are read before the
     process is looked at: the guarded statement then cannot take back a job that a later run has claimed.
     """
-    taken = 0
+    taken = found = 0
     for name in lookups.holding_processes(using, f"{worker}/"):
-        held, called = lookups.held_by(using, name, after=(0, 0), limit=PAGE), read_called_job(using, name)
-        if not is_in_run(name):
-            taken += _take_back_from_run(using, held, called)
-    return taken
+        pages, called = list(_pages_held_by(using, name)), read_called_job(using, name)
+        if not is_in_run(name, using):
+            found += sum(map(len, pages))
+            taken += sum(_take_back_from_run(using, page, called) for page in pages)
+    return TakenBack(taken, found - taken)
 
 
 def _take_back_from_run(using: str, held: Sequence[JobSnapshot], called: int) -> int:
@@ -220,7 +229,11 @@ def free_stale_slots(using: str, worker: str, processes: Collection[int]) -> Non
 
     The slot of an ended run is left over if Redis or the database was down at its end, or if Redis was restored.
     """
-    workers = set(Worker.objects.using(using).values_list("name", flat=True))
+
+    @functools.cache
+    def workers() -> set[str]:
+        """Read after the tokens: the row of a worker is older than its slots."""
+        return set(Worker.objects.using(using).values_list("name", flat=True))
 
     def is_stale(token: str) -> bool:
         owner = slot_owner(token)
@@ -228,7 +241,7 @@ def free_stale_slots(using: str, worker: str, processes: Collection[int]) -> Non
             return False
         if owner[0] == worker:
             return owner[1] not in processes or not is_slot_of_current_run(token)
-        return owner[0] not in workers
+        return owner[0] not in workers()
 
     _free_slots_if(using, is_stale)
 
@@ -236,8 +249,10 @@ def free_stale_slots(using: str, worker: str, processes: Collection[int]) -> Non
 def _free_slots_if(using: str, condition: Callable[[str], bool]) -> None:
     index = mirror.choose(using)
     try:
-        for topic in {*handlers.known(), *topics.handled(using)}:
-            for token in filter(condition, index.slot_tokens(topic)):
-                index.free_slot(topic, token)
+        names = {*handlers.known(), *topics.handled(using)}
+        tokens = [(name, token) for name in names for token in index.slot_tokens(name)]
+        for name, token in tokens:
+            if condition(token):
+                index.free_slot(name, token)
     except MirrorDown as error:
         logger.warning("run slots of dead processes were not freed: %s", error)

@@ -148,7 +148,7 @@ def step(using: str, seconds: float = STEP_SECONDS) -> dict[str, int]:
     counts, retention = {"pruned": 0, "orphans": 0}, configured()
     if retention.shortest is None:
         return counts
-    deadline, mark = time.monotonic() + seconds, _open_pass(using)
+    deadline, mark = time.monotonic() + seconds, _current_or_new_pass(using)
     if mark.job_id is None and mark.event_id is None:
         return counts
     positions: dict[str, int | None] = {}
@@ -224,7 +224,7 @@ def is_unfinished(using: str) -> bool:
     return not RetentionCursor.objects.using(using).filter(job_id=None, event_id=None).exists()
 
 
-def _open_pass(using: str) -> RetentionCursor:
+def _current_or_new_pass(using: str) -> RetentionCursor:
     """Return the position of the current pass. Begin a new pass if the last one has ended and is old enough."""
     now = databases.now(using)
     rows = RetentionCursor.objects.using(using)

@@ -14,7 +14,7 @@ from ..models import Topic
 from ..worker.completion import expire
 from . import again, inbox, loads, retention
 from .audit import audit
-from .data_loss import get_mark, update_mark
+from .data_loss import get_or_create_mark, update_mark
 from .feed import PAGE, feed
 
 logger = logging.getLogger("delaytasks")
@@ -53,13 +53,13 @@ def record_sweep(using: str) -> None:
     """Record that a worker has completed a sweep, which shows that beat, the broker and the worker's pool work."""
     now = databases.now(using)
     if not update_mark(using, swept_at=now):  # no row yet: without a mirror, only the heartbeat creates it
-        get_mark(using, swept_at=now)
+        get_or_create_mark(using, swept_at=now)
 
 
 def _run_audit(using: str) -> dict[str, int]:
     counts = audit(using)
     result = {"at_ms": databases.now_ms(using), **counts}
-    get_mark(using)
+    get_or_create_mark(using)
     update_mark(using, audit=result)
     return counts
 

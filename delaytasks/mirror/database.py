@@ -59,7 +59,13 @@ class DatabaseIndex:
         return Reservation(ids[:count], now_ms, more=len(ids) > count)
 
     def ready_counts(self, topics: Sequence[str]) -> dict[str, int]:
-        return {topic: 1 for topic in topics if lookups.has_ready(self._using, topic)}
+        return {topic: 1 for topic in topics if self._has_ready(topic)}
+
+    def _has_ready(self, topic: str) -> bool:
+        """Return whether there is a ready job that is not postponed: without this a run would wait for its lock."""
+        if not self._postponed:
+            return lookups.has_ready(self._using, topic)
+        return bool(lookups.ready_ids(self._using, topic, limit=1, without=self._postponed))
 
     @_repeated
     def take_slot(

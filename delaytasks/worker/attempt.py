@@ -220,6 +220,11 @@ class RunningJob:
         complete(self.using, [completion], completed)
         self.ended = True
 
+    def check_held(self) -> None:
+        """Raise LeaseLost if this attempt does not hold the job any more according to the row."""
+        if not self.still_held():
+            raise LeaseLost(f"{self!r} is lost: the job was cancelled or taken back meanwhile.")
+
     def still_held(self) -> bool:
         """Return whether this attempt still holds the job according to the row.
 

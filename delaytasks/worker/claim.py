@@ -118,7 +118,7 @@ class Candidates:
     def _hold(self, claimed: Sequence[Claimed]) -> list[RunningJob]:
         """Return the claimed jobs as RunningJobs. Jobs that must not run are ended and left out."""
         held = [RunningJob(c, self.using, self.worker) for c in claimed]
-        _settle_leases(self.index, held, self.until_ms, quick=not self.slow, using=self.using)
+        _move_entries_to_lease_ends(self.index, held, self.until_ms, quick=not self.slow, using=self.using)
         return _end_unrunnable(self.using, held)
 
     def next_few(self) -> list[int]:
@@ -167,7 +167,7 @@ def take(index: DueIndex, topic: str, count: int, *, using: str, worker: str) ->
         claimed = _claim_many(using, topic, reserved.ids, worker)
         _try_settle_misses(index, topic, sorted(set(reserved.ids) - {c.id for c in claimed}), until_ms, using)
         held = [RunningJob(c, using, worker) for c in claimed]
-        _settle_leases(index, held, until_ms, quick=False, using=using)
+        _move_entries_to_lease_ends(index, held, until_ms, quick=False, using=using)
         held = _end_unrunnable(using, held)
     return held
 
@@ -203,7 +203,9 @@ def _wait_until_due(due_ms: int, using: str) -> None:
         time.sleep(early_ms / 1000)
 
 
-def _settle_leases(index: DueIndex, held: Sequence[RunningJob], seen_ms: int, *, quick: bool, using: str) -> None:
+def _move_entries_to_lease_ends(
+    index: DueIndex, held: Sequence[RunningJob], seen_ms: int, *, quick: bool, using: str
+) -> None:
     """Move the mirror's entries of the held jobs to the ends of their leases.
 
     The entries of quick jobs stay at `seen_ms`, unless the lease ends earlier.

@@ -11,7 +11,7 @@ from django.db import DatabaseError, InterfaceError, connections
 
 from .. import databases, tracing
 from ..db import dialects, lookups, transitions
-from ..db.retries import retry_once
+from ..db.retries import retry_conflicts, retry_once, try_twice
 from ..exceptions import LeaseLost, TTRExceeded
 from ..handlers import Finished, Handler, Polled, Retry, Skip, Snooze
 from ..jobs.context import running_jobs
@@ -35,6 +35,7 @@ from .completion import (
 from .coroutines import await_result
 from .group import Group
 from .isolation import close_connections, isolated, reset_broken_connections
+from .process_name import worker_name
 
 logger = logging.getLogger("delaytasks")
 TRACEBACK_CHARS = 4000
@@ -114,7 +115,7 @@ class Executor:
         self.called = attempt.id
         try:
             if self.handler.atomic:
-                retry_once(lambda: self.run_in_transaction(attempt))
+                retry_once(lambda: self.run_in_transaction(attempt), attempt.check_held)
             else:
                 self.run_without_transaction([attempt])
         except LeaseLost as error:
@@ -149,7 +150,8 @@ class Executor:
 
     def find_lost_claim(self, error: BaseException) -> None:
         """After a commit whose answer was lost, find the job that it may have claimed."""
-        if self.offered and isinstance(error, DatabaseError | InterfaceError):
+        # Without a worker's name other runs may have its name, and the claim found could be theirs.
+        if self.offered and worker_name() is not None and isinstance(error, DatabaseError | InterfaceError):
             self.next = self.candidates.lost(self.offered)
 
     def run_in_transaction(self, attempt: RunningJob) -> None:
@@ -159,13 +161,14 @@ class Executor:
                 completions = self.completions([attempt], self.results([attempt]))
                 self.complete(completions, completed)
                 self.limit_callbacks(after_commit, completed)
-            if completed.offered:
-                self.hold_next(completed)
         except BaseException as error:
             if completed is None or not completed.committed:
                 raise
             attempt.ended = True
             self.handle_callback_error(error)
+        if completed.offered:
+            attempt.ended = True
+            self.hold_next(completed)
 
     def complete(self, completions: list[Completion], completed: Completed) -> None:
         """End the attempt and, where that is possible, claim the next job in the same statement.
@@ -203,10 +206,13 @@ class Executor:
     def end_each(self, completions: Sequence[Completion]) -> None:
         """End these attempts in one statement. If one of them is lost, end the others one by one.
 
+        The handlers have run, so a lost connection must not make them run again: the statement is repeated with a new
+        one. If the first statement was committed after all, the repeated one finds the attempt ended.
+
         Raises LeaseLost for a single one.
         """
         try:
-            retry_once(lambda: complete(self.using, completions))
+            try_twice(lambda: retry_conflicts(lambda: complete(self.using, completions), self.using), self.using)
         except LeaseLost:
             if len(completions) == 1:
                 raise
@@ -324,7 +330,9 @@ class Executor:
 
     def defer(self, attempt: RunningJob, error: Defer) -> None:
         try:
-            retry_once(lambda: defer(self.using, attempt, delay_ms=error.delay_ms, declared_ms=error.declared_ms))
+            retry_conflicts(
+                lambda: defer(self.using, attempt, delay_ms=error.delay_ms, declared_ms=error.declared_ms), self.using
+            )
         except LeaseLost as lost:
             self.note_lost(lost)
 

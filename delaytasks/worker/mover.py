@@ -4,8 +4,8 @@ The steps of a job: promote_due.lua in mirror/redis/lua makes it ready, dispatch
 topic, and runner.py runs it.
 
 A thread in each worker calls the mover and sleeps until the next due time. While no such thread is alive, Celery beat
-sends the task move_due each second, which calls it. Any number of movers may run at the same time, because the script
-is atomic. A mover never rests longer than GUARD_TICK_MS, so a lost notification delays a job by at most that time.
+sends the task move_due every GUARD_TICK_MS, which calls it. Any number of movers may run at the same time. A mover
+never rests longer than GUARD_TICK_MS, so a lost notification delays a job by at most that time.
 """
 
 import logging

@@ -19,15 +19,15 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_THREADS = 1 << 16  # ids of threads are stored modulo this
-_NUMBER = struct.Struct("=I")
+_THREADS = 1 << 22  # more than any id of a thread or process on Linux; memory that is not written costs nothing
+_RUN = struct.Struct("=II")  # the numbers of a run and of its database
 
 _CALLED = struct.Struct("=Iq")  # the number of a database, the id of a job
-_NONE = -1  # the run had called no handler
+_NO_HANDLER = -1  # the run had called no handler
 
 _worker: str | None = None  # inherited by the processes of the pool, which are forked later
-# A number for each thread: that of its run, or 0 outside a run. The last number changes with each run that fails.
-_runs = mmap.mmap(-1, (_THREADS + 1) * _NUMBER.size)
+# For each thread its run, or 0 outside a run. The last number changes with each run that fails.
+_runs = mmap.mmap(-1, (_THREADS + 1) * _RUN.size)
 _called = mmap.mmap(-1, _THREADS * _CALLED.size)  # for each thread: see store_called_job(); 0: unknown
 
 
@@ -69,8 +69,8 @@ def is_slot_of(token: str, prefix: str) -> bool:
 
 
 @contextmanager
-def in_run(token: str) -> Iterator[None]:
-    """Store that this thread is in the run that has this slot token, until the end of the block.
+def in_run(token: str, using: str) -> Iterator[None]:
+    """Store that this thread is in the run that has this slot token, in this database, until the end of the block.
 
     If the block raises, last_failure() changes.
     """
@@ -78,7 +78,7 @@ def in_run(token: str) -> Iterator[None]:
         yield
         return
     thread = threading.get_native_id()
-    _store(thread % _THREADS, _number(token))
+    _store(thread % _THREADS, _number(token), _number(using))
     try:
         yield
     except BaseException:
@@ -94,7 +94,7 @@ def store_called_job(using: str, job_id: int | None) -> None:
     A thread stores this for one database only. For any other, was_called() assumes that all handlers were called.
     """
     if _worker is not None:
-        _store_called(_number(using), _NONE if job_id is None else job_id)
+        _store_called(_number(using), _NO_HANDLER if job_id is None else job_id)
 
 
 def clear_called(using: str) -> None:
@@ -119,18 +119,19 @@ def was_called(called: int, job_id: int) -> bool:
 
 def last_failure() -> int:
     """Return a number that changes with each run of this worker's processes that raises."""
-    return _load(_THREADS)
+    return _load(_THREADS)[0]
 
 
-def is_in_run(process: str) -> bool:
-    """Return whether this process of this worker, or this thread of it, is in a run."""
-    return _load(_thread_id(process) % _THREADS) != 0
+def is_in_run(process: str, using: str) -> bool:
+    """Return whether this process of this worker, or this thread of it, is in a run of this database."""
+    run, database = _load(_thread_id(process) % _THREADS)
+    return run != 0 and database == _number(using)
 
 
 def is_slot_of_current_run(token: str) -> bool:
     """Return whether the thread of this worker that took the run slot is still in that run."""
     owner = token.partition("#")[0]
-    return _load(_thread_id(owner) % _THREADS) == _number(token)
+    return _load(_thread_id(owner) % _THREADS)[0] == _number(token)
 
 
 def _thread_id(process: str) -> int:
@@ -143,12 +144,13 @@ def _number(name: str) -> int:
     return zlib.crc32(name.encode()) or 1
 
 
-def _store(index: int, number: int) -> None:
-    _NUMBER.pack_into(_runs, index * _NUMBER.size, number)
+def _store(index: int, number: int, database: int = 0) -> None:
+    _RUN.pack_into(_runs, index * _RUN.size, number, database)
 
 
-def _load(index: int) -> int:
-    return int(_NUMBER.unpack_from(_runs, index * _NUMBER.size)[0])
+def _load(index: int) -> tuple[int, int]:
+    number, database = _RUN.unpack_from(_runs, index * _RUN.size)
+    return number, database
 
 
 def _store_called(database: int, job_id: int) -> None:

@@ -181,8 +181,8 @@ class Run:
         self.ran = 0
 
     def run(self) -> None:
-        with in_run(self.token):
-            self.take_back_abandoned_jobs()
+        with in_run(self.token, self.using):
+            all_taken_back = self.take_back_abandoned_jobs()
             process_name.clear_called(self.using)
             if worker_name():
                 _unfinished.add((self.using, self.worker))
@@ -191,15 +191,19 @@ class Run:
             except Error:  # a database error of the run; an error of the handler only ends its job
                 process_name.store_called_job(self.using, self.executor.called)
                 raise
-            _unfinished.discard((self.using, self.worker))
+            if all_taken_back:
+                _unfinished.discard((self.using, self.worker))
 
-    def take_back_abandoned_jobs(self) -> None:
+    def take_back_abandoned_jobs(self) -> bool:
         """Take back the jobs of this thread's last run if it failed. While this thread is idle, the main process does.
 
-        Not in a process without a heartbeat, where another thread may have the same name.
+        Return False if there are jobs left whose rows are locked: the next run tries again. Not in a process without a
+        heartbeat, where another thread may have the same name.
         """
-        if (self.using, self.worker) in _unfinished:
-            liveness.take_back_own_jobs(self.using, self.worker)
+        if (self.using, self.worker) not in _unfinished:
+            return True
+        liveness.take_back_own_jobs(self.using, self.worker)
+        return not liveness.holds_jobs(self.using, self.worker)
 
     def run_in_slot(self) -> None:
         if not self.has_slot():

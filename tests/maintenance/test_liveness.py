@@ -8,14 +8,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from delaytasks import conf, mirror, schedule
-from delaytasks.celery import heartbeat
+from delaytasks import conf, databases, mirror, schedule
+from delaytasks.celery import forks, heartbeat
 from delaytasks.celery.heartbeat import HeartbeatThread, Processes
 from delaytasks.maintenance import liveness
 from delaytasks.models import Job, JobEvent, Worker
 from delaytasks.outcomes import ErrorCode
 from delaytasks.states import State
-from delaytasks.worker import claim, process_name
+from delaytasks.worker import claim, process_name, runner
 
 from ..support.servers import wait_until
 from ..support.stage import Boom, outcomes
@@ -152,7 +152,7 @@ def test_stale_run_slots_are_freed(stage, worker):
     stage.recorder("t")
     index = mirror.choose("default")
     current, ended = process_name.new_slot_token(), process_name.new_slot_token()
-    with process_name.in_run(current):
+    with process_name.in_run(current, "default"):
         for token in [current, ended, f"{worker}/8#1", "host:9:gone/7#1", "of-an-older-version"]:
             index.take_slot("t", token, 0, 2**53, 9)
         liveness.free_stale_slots("default", worker, [os.getpid()])
@@ -165,9 +165,40 @@ def test_stale_run_slots_are_freed(stage, worker):
 def test_jobs_that_a_living_process_holds_outside_a_run_are_taken_back(stage, worker):
     stage.recorder("t")
     hold(stage, "a", process_name.process_name())
-    with process_name.in_run("1"):
-        assert liveness.take_back_abandoned_jobs("default", worker) == 0
-    assert liveness.take_back_abandoned_jobs("default", worker) == 1
+    with process_name.in_run("1", "default"):
+        assert liveness.take_back_abandoned_jobs("default", worker).taken == 0
+    with process_name.in_run("1", "other"):  # the run of another database says nothing about this one
+        assert liveness.take_back_abandoned_jobs("default", worker).taken == 1
+    assert Job.objects.get().state == State.DELAYED
+
+
+def test_jobs_of_a_failed_run_that_were_locked_are_taken_back_by_a_later_run(stage, worker, monkeypatch):
+    stage.recorder("t")
+    own = process_name.process_name()
+    hold(stage, "a", own)
+    monkeypatch.setattr(runner, "_unfinished", {("default", own)})
+    with monkeypatch.context() as patch:
+        patch.setattr(liveness, "take_back", lambda *_, **__: 0)
+        stage.run("t", worker_name=own)
+    assert runner._unfinished == {("default", own)}
+    assert Job.objects.get().state == State.RESERVED
+    stage.run("t", worker_name=own)
+    assert runner._unfinished == set()
+    assert outcomes("a")[0] == "expired"
+
+
+def test_jobs_whose_rows_were_locked_are_looked_for_again(stage, worker, monkeypatch):
+    stage.recorder("t")
+    hold(stage, "a", process_name.process_name())
+    thread, locked = HeartbeatThread("default", worker, list, lambda: None), [True]
+    real = liveness.take_back
+    monkeypatch.setattr(liveness, "take_back", lambda *args, **more: 0 if locked.pop() else real(*args, **more))
+    thread._try_pass(True)
+    assert thread._look_for_unseen
+    locked.append(False)
+    thread._look_for_unseen = False
+    thread._try_pass(True)
+    assert not thread._look_for_unseen
     assert Job.objects.get().state == State.DELAYED
 
 
@@ -175,10 +206,10 @@ def test_a_run_that_fails_is_noticed_by_the_heartbeat(stage, worker):
     stage.recorder("t")
     hold(stage, "a", process_name.process_name())
     thread = HeartbeatThread("default", worker, list, lambda: None)
-    with process_name.in_run("1"):
+    with process_name.in_run("1", "default"):
         pass
     assert not thread._a_run_has_failed()
-    with pytest.raises(Boom), process_name.in_run(process_name.new_slot_token()):
+    with pytest.raises(Boom), process_name.in_run(process_name.new_slot_token(), "default"):
         raise Boom
     assert thread._a_run_has_failed()
     assert not thread._a_run_has_failed()
@@ -253,7 +284,48 @@ def test_a_process_that_began_and_ended_unseen_is_found_by_its_jobs(stage, worke
     hold(stage, "b", process_name.process_name())
     hold(stage, "c", "host:1:y/1")
     thread = HeartbeatThread("default", worker, list, lambda: None)
-    with process_name.in_run("1"):
+    with process_name.in_run("1", "default"):
         thread._try_pass(True)
     assert Job.objects.get(key="a").state == State.DELAYED
     assert set(Job.objects.filter(state=State.RESERVED).values_list("key", flat=True)) == {"b", "c"}
+
+
+@pytest.mark.on_both
+def test_the_slot_of_a_worker_that_has_just_started_is_not_freed(stage, worker, monkeypatch):
+    """It starts after the workers are read for the first slot, or before."""
+    stage.recorder("t")
+    index = mirror.choose("default")
+    real = index.slot_tokens
+
+    def and_start_one(topic):
+        tokens = real(topic)
+        if topic == "t":
+            Worker.objects.get_or_create(name="host:2:new")
+        return tokens
+
+    monkeypatch.setattr(mirror, "choose", lambda using: index)
+    monkeypatch.setattr(index, "slot_tokens", and_start_one)
+    now_ms = databases.now_ms("default")
+    for owner in ("host:2:new", "host:3:gone"):
+        assert index.take_slot("t", f"{owner}/7#1", now_ms, now_ms + 60_000, 9)
+    liveness.free_stale_slots("default", worker, [os.getpid()])
+    assert real("t") == ["host:2:new/7#1"]
+
+
+def test_each_query_of_a_pass_delays_the_pools_forks(worker, monkeypatch):
+    """On SQLite a process that is forked during a query may hang at its first one."""
+    asked: dict[str, int] = {}
+    for name in ("delete_old_touches", "free_stale_slots", "take_back_jobs", "free_slots", "holds_jobs"):
+
+        def ask(*_, name=name):
+            asked[name] = forks._threads
+            return name == "holds_jobs" and len(asked) < 5
+
+        monkeypatch.setattr(liveness, name, ask)
+    thread = HeartbeatThread("default", worker, list, lambda: None)
+    thread._dead = {1}
+    monkeypatch.setattr(thread._observer, "clean_up_dead", lambda: None)
+    thread._try_pass(False)
+    assert list(asked) == ["delete_old_touches", "free_stale_slots", "take_back_jobs", "free_slots", "holds_jobs"]
+    assert set(asked.values()) == {1}
+    assert thread._dead == set()

@@ -8,12 +8,13 @@ from django.db import OperationalError, connection, connections, transaction
 from django.utils import timezone
 from psycopg.pq import Trace
 
-from delaytasks import cancel, mirror, reschedule, schedule, schedule_many
+from delaytasks import cancel, databases, mirror, reschedule, schedule, schedule_many
 from delaytasks.db import dialects, transitions
 from delaytasks.maintenance import sweep
+from delaytasks.mirror.base import Settlement
 from delaytasks.models import Job, JobEvent
 from delaytasks.states import State
-from delaytasks.worker import runner
+from delaytasks.worker import process_name, runner
 from delaytasks.worker.claim import OFFERED, RESERVE_MS
 from project.shop.models import Customer, Order
 
@@ -332,6 +333,7 @@ def test_a_claim_whose_commit_was_not_confirmed_is_found_and_run(stage, monkeypa
             raise OperationalError("the connection is closed")
 
     monkeypatch.setattr(backend, "_commit", commit_without_answer)
+    monkeypatch.setattr(process_name, "_worker", "w")
     schedule_group(stage, 3)
     stage.run("t")
     assert lost
@@ -495,3 +497,18 @@ def another_session_waits() -> bool:
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
         return cursor.fetchone()[0] > 0
+
+
+def test_without_a_mirror_a_locked_row_does_not_dispatch_its_topic_again_and_again(stage, settings):
+    """The run sees no other ready job, and the mover looks again later."""
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "REDIS_URL": None}
+    stage.recorder("t")
+    schedule("t", key="a", delay=0)
+    index = mirror.choose("default")
+    now_ms = databases.now_ms("default")
+    assert index.ready_counts(["t"]) == {"t": 1}
+    index.settle([Settlement(Job.objects.get().pk, "t", now_ms, now_ms + 60_000)])
+    assert index.ready_counts(["t"]) == {}
+    schedule("t", key="b", delay=0)
+    assert index.ready_counts(["t"]) == {"t": 1}
+    assert mirror.choose("default").ready_counts(["t"]) == {"t": 1}, "another run tries the row anew"

@@ -184,7 +184,7 @@ def _take_back(using: str, attempts: Sequence[Abandoned], error: str, condition:
     charged = "(was_called = 1 AND NOT grouped)"
     dead = f"({charged} AND failures + 1 >= max_attempts)"
     merge = f"(again AND NOT {dead})"
-    waits = f"{charged} AND NOT {dead} AND NOT {merge} AND failures > 0 AND error IN ({_TAKEN_BACK_ERRORS})"
+    waits = f"{charged} AND NOT {dead} AND NOT {merge} AND failures > 0 AND error IN ({_TAKEN_BACK_CODES_SQL})"
     sql = f"""
         WITH held (job_id, token, max_attempts, delay_ms, within_ms, was_called) AS ({table}),
         locked AS MATERIALIZED (
@@ -203,7 +203,7 @@ def _take_back(using: str, attempts: Sequence[Abandoned], error: str, condition:
     return {row[0]: TakenBack(row[1], row[2], bool(row[3])) for row in dialects.run(using, sql, [*params, error])}
 
 
-_TAKEN_BACK_ERRORS = ", ".join(f"'{code.value}'" for code in TAKEN_BACK_ERRORS)
+_TAKEN_BACK_CODES_SQL = ", ".join(f"'{code.value}'" for code in TAKEN_BACK_ERRORS)
 
 
 def _next_due(d: dialects.Dialect) -> str:
