@@ -26,8 +26,13 @@ checks-at-once: $(VENV)/.stamp-docs
 		types layers docs audit-if-possible reference-suites-if-possible
 
 .PHONY: test
-test: $(VENV)/.stamp-dev ## all product tests: on SQLite, and at the same time those about the database or real processes on PostgreSQL
+test: spark-classes ## all product tests: on SQLite, and at the same time those about the database or real processes on PostgreSQL
 	@$(VENV_PYTHON) .ci/test_passes.py $(PYTEST) $(PRODUCT) $(ARGS)
+
+# The tests would make it, too, but half of their processes would wait for it.
+.PHONY: spark-classes
+spark-classes: $(VENV)/.stamp-dev
+	@$(VENV_PYTHON) -c "from tests.support import spark_classes; spark_classes.make()"
 
 .PHONY: test-quick
 test-quick: $(VENV)/.stamp-dev ## the engine's tests on SQLite, in less than two minutes

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import uuid4
 
+import kombu
 import pytest
 
 from delaytasks.forwarding.targets import Format, Message
@@ -105,6 +107,37 @@ def rabbit(rabbit_server: RabbitServer, settings: Any) -> Iterator[RabbitServer]
     yield rabbit_server
     if rabbit_server.process is None:
         rabbit_server.start()
+
+
+class Queue:
+    """A queue of the test's own, bound to an exchange of the same name with the routing key "due.#"."""
+
+    def __init__(self, server: RabbitServer) -> None:
+        self.server, self.name = server, f"q-{uuid4().hex[:8]}"
+        with kombu.Connection(server.url()) as connection:
+            channel = connection.channel()
+            channel.exchange_declare(self.name, "topic", durable=True, auto_delete=False)
+            channel.queue_declare(self.name, durable=True, auto_delete=False)
+            channel.queue_bind(self.name, self.name, "due.#")
+
+    def messages(self) -> list[Any]:
+        with kombu.Connection(self.server.url()) as connection:
+            channel, found = connection.channel(), []
+            while (raw := channel.basic_get(self.name, no_ack=True)) is not None:
+                found.append(channel.message_to_python(raw))
+            return found
+
+
+@pytest.fixture
+def queue(rabbit: RabbitServer) -> Queue:
+    return Queue(rabbit)
+
+
+@pytest.fixture
+def settled_queue(rabbit: RabbitServer, queue: Queue) -> Queue:
+    """A queue whose binding outlives a kill."""
+    rabbit.sync()
+    return queue
 
 
 @pytest.fixture

@@ -14,30 +14,6 @@ from delaytasks.forwarding import Amqp, Rejected, TargetDown
 from .conftest import DUE
 
 
-class Queue:
-    """A queue of the test's own, bound to an exchange of the same name with the routing key "due.#"."""
-
-    def __init__(self, server):
-        self.server, self.name = server, f"q-{uuid4().hex[:8]}"
-        with kombu.Connection(server.url()) as connection:
-            channel = connection.channel()
-            channel.exchange_declare(self.name, "topic", durable=True, auto_delete=False)
-            channel.queue_declare(self.name, durable=True, auto_delete=False)
-            channel.queue_bind(self.name, self.name, "due.#")
-
-    def messages(self):
-        with kombu.Connection(self.server.url()) as connection:
-            channel, found = connection.channel(), []
-            while (raw := channel.basic_get(self.name, no_ack=True)) is not None:
-                found.append(channel.message_to_python(raw))
-            return found
-
-
-@pytest.fixture
-def queue(rabbit):
-    return Queue(rabbit)
-
-
 @pytest.mark.parametrize("format", ["cloudevents", "cloudevents-binary"])
 def test_a_message_is_a_cloudevent(queue, message, format):
     Amqp(queue.name, "due.{topic}").deliver(message({"order": "é"}, format=format), 5)
@@ -109,8 +85,8 @@ def test_a_broker_that_refuses_the_sender_holds_the_topic(rabbit, message, setti
     assert "s3cret" not in str(raised.value)
 
 
-def test_a_killed_broker_loses_no_message_that_it_has_confirmed(rabbit, queue, message):
-    target, confirmed = Amqp(queue.name, "due.{key}"), []
+def test_a_killed_broker_loses_no_message_that_it_has_confirmed(rabbit, settled_queue, message):
+    target, confirmed = Amqp(settled_queue.name, "due.{key}"), []
     killing = threading.Timer(0.3, rabbit.stop, (signal.SIGKILL,))
     killing.start()
     with pytest.raises(TargetDown, match="amqp: "):
@@ -120,7 +96,7 @@ def test_a_killed_broker_loses_no_message_that_it_has_confirmed(rabbit, queue, m
     killing.join()
     rabbit.start()
     target.deliver(message(key="last"), 5)
-    received = [json.loads(found.body)["subject"] for found in queue.messages()]
+    received = [json.loads(found.body)["subject"] for found in settled_queue.messages()]
     assert confirmed
     assert set(confirmed) | {"last"} <= set(received)
     assert len(received) <= len(confirmed) + 2, "one that was published and not confirmed may be there"

@@ -20,7 +20,6 @@ from delaytasks.worker import runner, ttr
 
 from ..support.stage import outcomes, state_of
 from . import amqp_peer as steps
-from .test_amqp import queue  # noqa: F401  fixture
 from .test_celery_task import make_app
 
 
@@ -199,7 +198,7 @@ def due(stage, target, bodies):
     runner._paces["t"] = runner.Pace(size=len(bodies))
 
 
-def test_due_jobs_are_sent_together_and_the_unroutable_one_is_dead(rabbit, queue, stage):  # noqa: F811
+def test_due_jobs_are_sent_together_and_the_unroutable_one_is_dead(rabbit, queue, stage):
     keys = [f"due.{n}" for n in range(20)]
     due(stage, Amqp(queue.name, "{key}"), dict.fromkeys([*keys[:10], "elsewhere", *keys[10:]]))
     stage.go()
@@ -208,7 +207,7 @@ def test_due_jobs_are_sent_together_and_the_unroutable_one_is_dead(rabbit, queue
     assert sorted(found.delivery_info["routing_key"] for found in queue.messages()) == sorted(keys)
 
 
-def test_a_message_that_makes_the_broker_close_the_channel_is_dead_alone(rabbit, queue, stage, settings):  # noqa: F811
+def test_a_message_that_makes_the_broker_close_the_channel_is_dead_alone(rabbit, queue, stage, settings):
     settings.DELAYTASKS = {**settings.DELAYTASKS, "MAX_BODY_BYTES": 300_000}
     bodies = {f"k{n}": "x" * (200_000 if n == 3 else 10) for n in range(8)}
     due(stage, Amqp(queue.name, "due.{key}"), bodies)
@@ -220,7 +219,7 @@ def test_a_message_that_makes_the_broker_close_the_channel_is_dead_alone(rabbit,
     assert received == {str(job.pk) for job in Job.objects.exclude(key="k3")}
 
 
-def test_messages_that_are_refused_together_are_named_by_the_target(rabbit, queue, batch):  # noqa: F811
+def test_messages_that_are_refused_together_are_named_by_the_target(rabbit, queue, batch):
     messages = batch("abc")
     messages[1] = dataclasses.replace(messages[1], body="x" * 200_000)
     reports, error = send(Amqp(queue.name, "due.x"), messages)
@@ -236,8 +235,8 @@ def test_an_exchange_that_does_not_exist_sends_back_all_and_holds_the_topic(rabb
     assert set(Job.objects.values_list("failures", flat=True)) == {0}
 
 
-def test_batches_to_a_killed_broker_lose_nothing_that_it_has_confirmed(rabbit, queue, batch):  # noqa: F811
-    target, confirmed, sent = Amqp(queue.name, "due.{key}"), set(), 0
+def test_batches_to_a_killed_broker_lose_nothing_that_it_has_confirmed(rabbit, settled_queue, batch):
+    target, confirmed, sent = Amqp(settled_queue.name, "due.{key}"), set(), 0
     killing = threading.Timer(0.5, rabbit.stop, (signal.SIGKILL,))
     killing.start()
     error = None
@@ -249,7 +248,7 @@ def test_batches_to_a_killed_broker_lose_nothing_that_it_has_confirmed(rabbit, q
     assert isinstance(error, TargetDown)
     rabbit.start()
     assert send(target, batch(["last"])) == ({"last": "ok"}, None)
-    received = {json.loads(found.body)["id"] for found in queue.messages()}
+    received = {json.loads(found.body)["id"] for found in settled_queue.messages()}
     assert confirmed
     assert confirmed | {"last"} <= received
     assert len(received - confirmed) <= 101, "of the last batch, those that were published and not confirmed"

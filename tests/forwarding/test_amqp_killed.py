@@ -13,22 +13,12 @@ from delaytasks.states import State
 from delaytasks.worker import runner
 
 from .amqp_proxy import KillingProxy
-from .test_amqp import Queue
 
 JOBS = 20
 
 
-@pytest.fixture(scope="module")
-def settled_queue(rabbit_server):
-    """A queue that the broker has on disk: one that is declared shortly before a kill can lose its binding."""
-    queue = Queue(rabbit_server)
-    rabbit_server.stop()
-    rabbit_server.start()
-    return queue
-
-
 @pytest.fixture
-def proxy(rabbit, settled_queue, settings):
+def proxy(rabbit, settings):
     """A proxy in front of the RabbitMQ, in BROKERS as "amqp"."""
     proxy = KillingProxy(rabbit.port, lambda: rabbit.stop(signal.SIGKILL))
     settings.DELAYTASKS = {

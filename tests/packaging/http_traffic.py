@@ -7,6 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from tests.support.http_client import Api
+from tests.support.servers import PATIENCE
 
 # What happens to a job -> its topic. The key is the first, the web process that adds it, and a number.
 TOPICS = {
@@ -63,7 +64,7 @@ class Traffic:
 
     def consume(self, by: str, other: str) -> None:
         """Reserve jobs until all were reserved. Finish every second one through the other web process."""
-        deadline = time.monotonic() + RUN_SECONDS
+        deadline = time.monotonic() + PATIENCE * RUN_SECONDS
         keys = {key for _, key in self.names("consumed")}
         while missing := keys - {key for _, key in self.popped}:
             assert time.monotonic() < deadline, f"Not reserved: {sorted(missing)}"

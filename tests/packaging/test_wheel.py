@@ -63,7 +63,7 @@ def test_the_wheels_metadata(wheel: Path) -> None:
         'cloudevents<3,>=2.2; extra == "kafka"', 'confluent-kafka<3,>=2.5; extra == "kafka"',
         'psycopg[binary]>=3.1; extra == "postgres"', 'opentelemetry-api<2,>=1.30; extra == "otel"',
         'djangorestframework>=3.17; extra == "api"', 'djangorestframework-api-key<4,>=3.1; extra == "api"',
-        'drf-spectacular[sidecar]>=0.30; extra == "api"', 'pyspark<4.4,>=4.3; extra == "pipeline"',
+        'drf-spectacular[sidecar]>=0.30; extra == "api"', 'pyspark[connect]<4.4,>=4.3; extra == "pipeline"',
         'pyarrow>=18; extra == "pipeline"',
         'deltalake<2,>=1.6; extra == "pipeline"', 'pandas<3,>=2.2; extra == "pipeline"',
         'adbc-driver-postgresql>=1.8; extra == "pipeline"', 'adbc-driver-sqlite>=1.8; extra == "pipeline"',

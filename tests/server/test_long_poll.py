@@ -44,14 +44,21 @@ def best_of_ten(one_round):
     return min(goes, key=statistics.median)
 
 
+async def finish(api, answer):
+    """Finish the jobs of the answer, because a later poll would get an expired one again. Return their keys."""
+    for job in answer.data["jobs"]:
+        finished = await api.acall("POST", f"jobs/{job['id']}/finish/", {"attempt": job["attempt"]})
+        assert finished.status == 200
+    return [job["key"] for job in answer.data["jobs"]]
+
+
 def test_waiting_consumer_gets_a_job_within_50_ms_of_its_due_time(api, topic):
     async def one_round(number):
         poll = asyncio.create_task(api.poll(topic, 20))
         job = await aside(schedule, topic, key=f"k{number}", delay=timedelta(milliseconds=200))
         answer = await poll
         late = seconds_since(job.due_at) - (time.monotonic() - answer.at)
-        (got,) = answer.data["jobs"]
-        assert got["key"] == f"k{number}"
+        assert await finish(api, answer) == [f"k{number}"]
         return late
 
     late = best_of_ten(one_round)
@@ -67,7 +74,7 @@ def test_waiting_consumer_gets_a_job_scheduled_without_delay_within_50_ms(api, t
         job = {"topic": topic, "key": f"k{number}", "delay_seconds": 0}
         made = await api.acall("POST", "jobs/", job)
         answer = await poll
-        assert [each["key"] for each in answer.data["jobs"]] == [f"k{number}"]
+        assert await finish(api, answer) == [f"k{number}"]
         return answer.at - made.at
 
     waited = best_of_ten(one_round)

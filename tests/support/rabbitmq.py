@@ -68,6 +68,14 @@ class RabbitServer(Server):
         except (OSError, amqp.AMQPError):
             return False
 
+    def sync(self) -> None:
+        """Write all definitions to the disk. RabbitMQ confirms a binding earlier, and can lose it if it is killed."""
+        command = [str(PROGRAM.with_name("rabbitmqctl")), "eval", "mnesia:sync_log()."]
+        done = subprocess.run(
+            command, env=self._environment(), cwd=self.directory, capture_output=True, text=True, timeout=60
+        )
+        assert done.stdout.strip() == "ok", done.stdout + done.stderr
+
     def stop(self, how: int = signal.SIGTERM) -> None:
         """Stop the node. SIGTERM: orderly. SIGKILL: kill the whole process group, not only the shell."""
         if self.process is not None and how == signal.SIGKILL:

@@ -120,13 +120,21 @@ def neighbours(job):
     store_effects(job)
 
 
+def created(path, group):
+    """Write the keys of the group to a new file. Return False if another process has made the file."""
+    try:
+        with path.open("x") as file:
+            json.dump(list(group.values_list("key", flat=True)), file)
+    except FileExistsError:
+        return False
+    return True
+
+
 @handler("groupmates", one_commit=True)
 def groupmates(job):
     """The first job of the first group of several waits for the test, before the others of its group are called."""
     group = Job.objects.filter(topic=job.topic, worker=job.worker, state=State.RESERVED).order_by("id")
-    path = Path(settings.VAR) / "groupmates"
-    if not path.exists() and group.count() > 1 and group[0].pk == job.id:
-        path.write_text(json.dumps(list(group.values_list("key", flat=True))))
+    if group.count() > 1 and group[0].pk == job.id and created(Path(settings.VAR) / "groupmates", group):
         while not (Path(settings.VAR) / "resume").exists():
             time.sleep(0.02)
     store_effects(job)

@@ -182,8 +182,11 @@ def test_jobs_reserved_for_a_client_that_is_gone_are_released(
 
 
 @pytest.mark.parametrize("wait", [0, 30])
-def test_job_reserved_at_once_for_a_client_that_left_at_once_is_released(headers: dict[str, str], wait: int) -> None:
+def test_job_reserved_at_once_for_a_client_that_left_at_once_is_released(
+    headers: dict[str, str], wait: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The watch has not begun so soon: the application checks for a disconnection before it sends the answer."""
+    monkeypatch.setattr(clients, "WATCH_AFTER_SECONDS", 60)
     job = schedule.schedule("mail.send", "k", delay=0)
 
     async def gone() -> None:

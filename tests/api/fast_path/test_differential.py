@@ -180,8 +180,11 @@ def both_submitting(make_token: Callable[..., str], rest_topics: None) -> Callab
 
 
 @pytest.fixture
-def both_full(make_token: Callable[..., str], rest_topics: None) -> Callable[[Request], tuple[Answer, Answer]]:
-    """As `both`, with a token that has as many live jobs as it may have."""
+def both_full(
+    make_token: Callable[..., str], rest_topics: None, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Request], tuple[Answer, Answer]]:
+    """As `both`, with a token that has as many live jobs as it may have. The clock of Retry-After stands still."""
+    monkeypatch.setattr(live_jobs, "now", lambda: 1000.0)
     token = make_token(topics={"mail.*": "produce consume"}, max_live_jobs=1)
     with produced_by(token[:8]):
         schedule.schedule("sms.send", "one", delay=600)
