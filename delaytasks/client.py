@@ -89,7 +89,7 @@ class Unavailable(ClientError):
     """No answer, or a 5xx status: the network, a proxy or the server is down.
 
     perhaps_done          True: the command was sent and may have been carried out. False: it was not sent
-    retry_after_seconds   the server's Retry-After; 0 if it sent none
+    retry_after_seconds   the server's Retry-After, at most an hour; 0 if it sent none, or a date
     """
 
     def __init__(self, error: str, *, perhaps_done: bool, retry_after_seconds: float = 0) -> None:
@@ -240,7 +240,10 @@ class Client:
         self._send(_job_command(job, "finish"))
 
     def touch(self, job: Job, *, timeout_seconds: float | None = None) -> datetime:
-        """Extend the lease to a whole TTR from now; return the new deadline. Raises Refused if the lease is lost."""
+        """Extend the lease to a whole TTR from now; return the new deadline. Raises Refused if the lease is lost.
+
+        timeout_seconds   for this command; None: the client's
+        """
         answer = self._send(_job_command(job, "touch"), timeout_seconds=timeout_seconds)
         return datetime.fromisoformat(answer["value"])
 
@@ -276,9 +279,14 @@ class Client:
             return refused.value
 
     def peek(self, id: str = "", *, topic: str = "") -> dict[str, Any] | None:
-        """Return the job with this id, or the next job of the topic; None if the topic has none.
+        """Return the job with this id, or the waiting job of the topic that is due first; None if the topic has none.
 
-        The dict is the `value` of the server's answer. Changes nothing. Raises Refused if no job has the id.
+        pop() may return another job than the one due first, with a higher priority. Changes nothing.
+
+        Keys of the dict: id, topic, state, due_at, attempt, failures, TTR (seconds), body, created_at, deadline,
+        ended_at and error. Times are RFC 3339 texts or None.
+
+        Raises Refused if no job has the id, if live jobs of several topics have it, or if neither argument is given.
         """
         job: dict[str, Any] | None = self._send({"command": "peek"} | _non_empty(id=id, topic=topic))["value"]
         return job

@@ -38,8 +38,9 @@ def to_seconds(ms: int) -> int | float:
 class DatabaseClock:
     """The database's time, computed from this host's monotonic clock instead of a query each time.
 
-    read_ms   queries the database's time, in ms since 1970, which may be fractional. Called three times
-              in a row, every 15 s; the fastest answer is used, because it is the most exact
+    read_ms   queries the database's time, in ms since 1970, which may be fractional. Called three times in a row when
+              the time is asked for and the last queries are older than 15 s; the fastest answer is used, because it is
+              the most exact
     """
 
     def __init__(self, read_ms: Callable[[], float], monotonic: Callable[[], float] = time.monotonic) -> None:

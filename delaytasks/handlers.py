@@ -223,7 +223,7 @@ def handler(
     The Handle is called like the function. Its methods schedule(), cancel(), reschedule() and run_now() are
     those of delaytasks for this topic; they take a model instance or a key.
 
-    topic           str, 1 to 100 of A-Z a-z 0-9 . _ -, the first a letter or digit
+    topic           str, 1 to 100 of A-Z a-z 0-9 . _ -, beginning with a letter or digit
     ttr             the longest that one attempt may take: timedelta, or seconds as int or float; up to
                     seven days
     max_attempts    int from 1 on: the number of failed or timed-out attempts after which the job is dead;

@@ -34,7 +34,7 @@ def check_topic(topic: object) -> str:
     if not isinstance(topic, str) or not _TOPIC.fullmatch(topic):
         raise BadTopic(
             f"{short_repr(topic)} is not a topic's name: use 1 to 100 of A-Z a-z 0-9 . _ -, "
-            "the first a letter or digit, for example 'order.close'."
+            "beginning with a letter or digit, for example 'order.close'."
         )
     return topic
 

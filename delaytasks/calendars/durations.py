@@ -33,5 +33,8 @@ def hours(count: float) -> timedelta:
 
 
 def days(count: int) -> WorkingDays:
-    """Return a duration of `count` working days. For 24-hour days use timedelta(days=...)."""
+    """Return a duration of `count` working days; a negative count goes back. Raises BadInput if it is not an int.
+
+    For 24-hour days use timedelta(days=...).
+    """
     return WorkingDays(count)

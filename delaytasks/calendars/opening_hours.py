@@ -51,7 +51,9 @@ def parse_windows(text: str | Sequence[str]) -> Windows:
 def _parse_window(text: str) -> Window:
     match = _WINDOW.fullmatch(text)
     if match is None:
-        raise BadCalendar(f"{short_repr(text)} are not open hours: write HH:MM-HH:MM, for example 09:00-17:00.")
+        raise BadCalendar(
+            f"{short_repr(text)} is not a span of open hours: write HH:MM-HH:MM, for example 09:00-17:00."
+        )
     hour, minute, end_hour, end_minute = map(int, match.groups())
     opens, closes = hour * 60 + minute, end_hour * 60 + end_minute
     if opens >= MINUTES_A_DAY or closes > MINUTES_A_DAY:

@@ -51,5 +51,5 @@ def set_stored_days_reader(reader: Callable[[str], Mapping[date, tuple[Windows, 
 
 
 def stored_days(name: str) -> Mapping[date, tuple[Windows, str]]:
-    """Return the days of a calendar that staff have changed; {} before Django's apps are loaded."""
+    """Return what staff have changed in a calendar: {day: (hours, note)}; {} before Django's apps are loaded."""
     return {} if _stored_days is None else _stored_days(name)

@@ -150,7 +150,10 @@ def checked_answer(response: http.Response, *, hidden: bool = False) -> str:
 
 
 def retry_after(value: str | None) -> float | None:
-    """Return the seconds to wait according to a Retry-After header, at most MAX_RETRY_SECONDS; None if not valid."""
+    """Return the seconds to wait according to a Retry-After header, at most MAX_RETRY_SECONDS; 0 for a past date.
+
+    None if the header is missing or not valid.
+    """
     if value is None:
         return None
     if value.strip().isascii() and value.strip().isdigit():

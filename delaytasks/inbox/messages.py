@@ -79,7 +79,7 @@ def _terms(fields: Mapping[str, Any], action: str, names: Mapping[str, str]) -> 
     if action == "cancel":
         useless = fields.keys() & set(TERMS)
         if useless:
-            raise Refused("invalid", f"A cancel has no {named[min(useless)]}.")
+            raise Refused("invalid", f"{named[min(useless)]} is not allowed in a message that cancels.")
         return {}, ""
     mode = fields.get("on_conflict", MODES[0])
     if mode not in MODES:

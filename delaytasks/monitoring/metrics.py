@@ -21,11 +21,12 @@ def snapshot(using: str | None = None) -> dict[str, Any]:
     now_ms     the current time by the database's clock, in ms since 1970
     skew_ms    this host's clock minus the database's
     mirror     "up", "read_only" (Redis refuses writes), "down" or "off"
-    counters   the counters of all workers since the mirror was last emptied
+    counters   the counters of all workers since the mirror was last emptied, and in_mirror_delayed, the number of
+               entries that it has now; {} if the mirror is down or off
     overdue    number of jobs that are due and not reserved
-    topics     for each topic: delayed (only jobs due within the horizon), ready, reserved, dead, oldest_ready_ms,
-               paused, handled (whether this process has a handler, or can forward to the target of
-               the topic's row)
+    topics     for each topic: delayed (only jobs due within the horizon), ready, reserved, dead, oldest_ready_ms
+               (time since the oldest ready job was due; None: none is ready), paused, handled (whether this process
+               has a handler, or can forward to the target of the topic's row)
     """
     using = databases.alias(using)
     now_ms = databases.now_ms(using)

@@ -1,4 +1,4 @@
-"""poll(): a handler that is called again after growing delays, until its question is settled or a deadline has passed.
+"""poll(): a handler that is called again after a list of delays, until its question is settled or a deadline passes.
 
 The job's row counts the polls. Only an answered poll increments the count, in the statement that ends the attempt: a
 crash, a failed attempt or a change of the due time skips no delay.
@@ -129,7 +129,7 @@ class Poll(Generic[Function]):
 
 
 def _is_settled(job: RunningJob, result: object) -> bool:
-    """Return whether the result is true, or the function has ended the job itself."""
+    """Return whether the poll is over: the result is true, not a Snooze or Retry, or the function ended the job."""
     return (bool(result) and not isinstance(result, Snooze | Retry)) or _has_ended(job)
 
 

@@ -104,7 +104,7 @@ def check_name(name: object) -> str:
     except BadTopic:
         raise BadSchedule(
             f"{short_repr(name)} is not a schedule's name: use 1 to {MAX_NAME} of A-Z a-z 0-9 . _ -, "
-            "the first a letter or digit, for example 'report.daily'."
+            "beginning with a letter or digit, for example 'report.daily'."
         ) from None
 
 
@@ -162,7 +162,12 @@ def _times(key: tuple[Any, ...]) -> Times:
             f"A schedule needs one of cron, every and rrule, or delay or period, alone or with cron; it has {found}."
         )
     if not series and repeat != 0:
-        raise BadSchedule(f"repeat is {repeat!r} without period: give the time between two runs as period.")
+        remedy = {"every": "remove repeat", "rrule": "remove it and write COUNT in the rule"}.get(given[0])
+        raise BadSchedule(
+            f"repeat is {repeat!r} with {given[0]}, which has its own runs: {remedy}."
+            if remedy
+            else f"repeat is {repeat!r} without period: give the time between two runs as period."
+        )
     if every_ms is not None:
         return Every(timedelta(milliseconds=every_ms), zone, start=start)
     if rrule:

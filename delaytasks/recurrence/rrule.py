@@ -137,9 +137,9 @@ class Occurrences:
     def _first_from(self, wall: datetime) -> datetime | None:
         with self._lock:
             if max(wall, self._start) < self._known_from or (
-                self._read_to < wall and self._read_to < self._nearest(wall)
+                self._read_to < wall and self._read_to < self._last_anchor_until(wall)
             ):
-                self._begin(self._nearest(wall))
+                self._begin(self._last_anchor_until(wall))
             position = bisect_left(self._recent, wall)
             while position == len(self._recent):
                 found = self._read()
@@ -158,7 +158,7 @@ class Occurrences:
             self._begin(self._start)  # an iterator that has raised would only report its end
             raise _no_such_time(self._parts, self._start) from None
 
-    def _nearest(self, wall: datetime) -> datetime:
+    def _last_anchor_until(self, wall: datetime) -> datetime:
         """Return the last time up to `wall` that is whole periods after the start, or the start if COUNT is given."""
         interval, frequency = self._period
         if self._count is not None or wall <= self._start:

@@ -81,7 +81,7 @@ def has_reserved(using: str) -> bool:
 
 
 def take_back(using: str, job_id: int) -> None:
-    """Take back a job whose lease has ended: it is ready again, or dead."""
+    """Take back a job whose lease has ended: it is ready again, delayed by its backoff, or dead."""
     expire(using, lookups.get_snapshots(using, [job_id]))
 
 

@@ -211,7 +211,7 @@ def _check_value(field: Any, value: Any) -> None:
     try:
         field.to_python(value)
     except (AttributeError, TypeError, ValueError) as error:  # some fields do not raise a ValidationError
-        raise ValueError(f"{value!r} is not a value of a {type(field).__name__}: {error}") from error
+        raise ValueError(f"{value!r} is not a valid value of {type(field).__name__}: {error}") from error
 
 
 def _lookups(node: Any) -> Iterator[Any]:

@@ -112,7 +112,10 @@ class Supervisor:
         self._wait("supervisord", self._is_ready)
 
     def start(self, *names: str) -> None:
-        """Start programs and wait until each is up. Raises CannotRun with the name of a program that fails."""
+        """Start programs and wait until each is up.
+
+        Raises CannotRun with the name of a program that fails, and Stopped on Ctrl-C.
+        """
         for name in names:
             self._call("startProcess", name, False)
         for name in names:

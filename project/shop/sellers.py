@@ -14,7 +14,7 @@ class Seller(models.Model):
     remind_after = models.DurationField(
         _("remind after"),
         default=timedelta(days=30),
-        help_text=_("time without an offer: days, or hours:minutes:seconds"),
+        help_text=_("time without an offer, such as 30 00:00:00 for 30 days; a number alone means seconds"),
     )
 
     class Meta:

@@ -86,7 +86,7 @@ def get_storefront(request: HttpRequest) -> selectors.Storefront:
 
 
 def render_cards(storefront: selectors.Storefront, *, mine: bool) -> list[tuple[str, str, str]]:
-    """Return (id, version, html) of each card in the list."""
+    """Return (id, version, html) of each card: those of the visitor's own orders if `mine`, else the others."""
     context = {"mine": mine, "staff": storefront.staff}
     return [
         (f"order-{card.order.pk}", card.version, render_to_string("shop/order.html", {"card": card, **context}))

@@ -112,7 +112,7 @@ def test_topics_without_a_handler_are_named(admin_client):
     make_job("a", State.READY, due=timedelta(seconds=1), topic="nobody.knows")
     ready = tiles(admin_client)["ready"]
     assert ready["level"] == "warning"
-    assert "no handler here for nobody.knows" in ready["notes"]
+    assert "no handler for nobody.knows in this web process" in ready["notes"]
 
 
 def test_the_tiles_of_the_last_hour(admin_client):

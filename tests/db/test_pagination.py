@@ -19,6 +19,8 @@ from delaytasks.states import STORED_LIVE, State
 
 from ..support.stage import Stage
 
+# The mirror plays no part in the pages.
+pytestmark = pytest.mark.parametrize("due_index", ["no-mirror"], indirect=True)
 TOPICS = ("a.one", "a.two", "b.one")
 
 
@@ -207,7 +209,7 @@ def mixture(stage: Stage, db_clock: Any, monkeypatch: pytest.MonkeyPatch) -> lis
             attempt=int(is_held), lease_until=now if is_held else None, ended_at=None if is_live else now,
             died_at=now if state is State.DEAD else None,
         )  # fmt: skip
-    return list(Job.objects.all())
+    return list(Job.objects.order_by("id"))
 
 
 def matches(job: Job, job_filter: JobFilter) -> bool:

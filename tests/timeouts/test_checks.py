@@ -62,7 +62,7 @@ ALL = Q(pk__gt=0)
         (Order, {"while_": Q(created_at__lt="yesterday")}, "E043", "“yesterday” value"),
         (Order, {"while_": Q(customer__active="maybe")}, "E043", "“maybe” value"),
         (Order, {"while_": Q(note="x") | ~Q(window="soon")}, "E043", "“soon” value"),
-        (Order, {"while_": Q(window__in=[HALF_HOUR, -1])}, "E043", "-1 is not a value of a DurationField"),
+        (Order, {"while_": Q(window__in=[HALF_HOUR, -1])}, "E043", "-1 is not a valid value of DurationField"),
         (Order, {"while_": Q(note="a\0b")}, "E043", "cannot store a text with a NUL character, 'a\\x00b'."),
         (Order, {"while_": ~Q(note__in=["a", "\0"])}, "E043", "NUL character"),
         (Order, {"while_": Q(note=Lower(Value("\0")))}, "E043", "NUL character"),

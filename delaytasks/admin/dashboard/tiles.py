@@ -93,7 +93,7 @@ def _waiting(statuses: dict[str, TopicStatus], complete: bool) -> tuple[str, Pro
     if oldest is None and complete:
         notes = [_("nothing is overdue")]
     if unknown:
-        notes.append(_("no handler here for %(topics)s") % {"topics": names(unknown)})
+        notes.append(_("no handler for %(topics)s in this web process") % {"topics": names(unknown)})
     if stuck >= SLOW_MS:
         return (ERROR if stuck >= STUCK_MS else WARNING), Problem.READY, notes
     return (WARNING, Problem.NO_HANDLER, notes) if unknown else (OK, None, notes)

@@ -19,7 +19,7 @@ from ...calendars.opening_hours import parse_windows
 from ...exceptions import BadCalendar
 from ...models import CalendarDay
 from ..log_entries import TranslatedHistoryAdmin
-from . import year as picture
+from . import calendar_year
 
 
 class CalendarDayForm(forms.ModelForm):
@@ -40,7 +40,7 @@ class CalendarDayForm(forms.ModelForm):
             return ",".join(map(str, parse_windows(self.cleaned_data["hours"])))
         except BadCalendar as error:
             raise ValidationError(
-                _("%(hours)s are not open hours. Write, for example, 09:00-12:00,13:00-17:00; leave empty for closed."),
+                _("“%(hours)s” is not valid. Write, for example, 09:00-12:00,13:00-17:00; leave empty for closed."),
                 params={"hours": self.cleaned_data["hours"]},
             ) from error
 
@@ -87,11 +87,11 @@ class CalendarDayAdmin(TranslatedHistoryAdmin):
             return {"calendar_names": names}
         text = years[-1] if years else ""
         shown = int(text) if text.isascii() and text.isdigit() and len(text) == 4 else timezone.localdate().year
-        shown = min(max(shown, picture.EARLIEST), picture.LATEST)
-        context = {"calendar": calendar, "calendar_names": names, "year": shown, "labels": picture.LABELS,
+        shown = min(max(shown, calendar_year.EARLIEST), calendar_year.LATEST)
+        context = {"calendar": calendar, "calendar_names": names, "year": shown, "labels": calendar_year.LABELS,
                    "earlier": self._year_url(name, shown - 1), "later": self._year_url(name, shown + 1)}  # fmt: skip
         try:
-            return context | {"months": picture.months_of(calendar, shown, self._url_of(request, name))}
+            return context | {"months": calendar_year.months_of(calendar, shown, self._url_of(request, name))}
         except BadCalendar as error:
             return context | {"calendar_error": str(error)}
 

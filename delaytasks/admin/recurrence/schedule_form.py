@@ -31,7 +31,7 @@ FIELDS: tuple[str, ...] = (
 )
 POLICIES = ("missed", "within", "running")
 SECONDS = {"every": _("every, in seconds"), "delay": _("delay, in seconds"), "period": _("period, in seconds"),
-           "within": _("begin within, in seconds"), "ttr": _("TTR, in seconds")}  # fmt: skip
+           "within": _("begin within, in seconds"), "ttr": _("time to run, in seconds")}  # fmt: skip
 
 
 class ScheduleForm(forms.ModelForm):

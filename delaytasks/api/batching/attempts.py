@@ -174,7 +174,10 @@ def _deal(using: str, topic: str, asked: Mapping[int, Reserve]) -> dict[int, lis
 
 
 def release(using: str, reserve: Reserve, jobs: Sequence[RunningJob]) -> None:
-    """Release jobs whose consumer is gone. A job that cannot be released is taken back when its TTR is over."""
+    """Release jobs whose consumer is gone, then close this thread's database connections.
+
+    A job that cannot be released is taken back when its TTR is over.
+    """
     try:
         for job in jobs:
             _try_release(using, job, reserve.by)

@@ -212,7 +212,10 @@ KNOWN_MIDDLEWARE = ("django.", "servestatic.", "whitenoise.")
 
 @functools.lru_cache(maxsize=8)
 def unknown_middleware(installed: tuple[str, ...], bypassed: frozenset[str]) -> list[str]:
-    """Return the middleware for which all requests must go to Django. Logs it once: it makes the API slower."""
+    """Return the middleware that FastPath may not bypass: with any, all requests go to Django.
+
+    Logs their names once, because the API is slower then.
+    """
     unknown = [name for name in installed if not name.startswith(KNOWN_MIDDLEWARE) and name not in bypassed]
     if unknown:
         logger.warning(
@@ -232,7 +235,7 @@ def api_prefix(_urlconf: str) -> str | None:
 
 
 def _joined(sent: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Return the headers; the values of a repeated one are joined, as Django does."""
+    """Return the headers; the values of a repeated one are joined by commas, as Django does for all but Cookie."""
     headers: dict[str, str] = {}
     for raw_name, raw_value in sent:
         name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")

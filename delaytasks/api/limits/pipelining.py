@@ -11,11 +11,11 @@ MOST_PIPELINED = 1000  # requests that httptools may parse ahead; then the conne
 
 
 def limit_pipelining() -> None:
-    """Have uvicorn read on only when the requests that it has read are begun. Call it in asgi.py.
+    """Let uvicorn read from a connection only after it has begun all requests that it has read from it.
 
-    Reads one buffer ahead: at most 256 KiB for a connection. A connection that sends more than 1,000 requests ahead in
-    one buffer to httptools is aborted. Only h11 and httptools are bounded, not uvicorn's other parsers.
-    Does nothing without uvicorn, and nothing to other servers.
+    Call this in asgi.py. uvicorn reads one buffer ahead: at most 256 KiB for a connection. With httptools, a connection
+    is aborted if one buffer has more than 1,000 waiting requests. Only h11 and httptools are bounded, not uvicorn's
+    other parsers. Does nothing without uvicorn, and nothing to other servers.
     """
     try:
         from uvicorn.protocols.http import flow_control

@@ -55,7 +55,7 @@ class JobSerializer(serializers.Serializer):
         help_text="How long after its due time the job may begin; null: as the topic's handler says.",
     )
     priority = IntegerField(0, MAX_PRIORITY)
-    attempt = IntegerField(0, MAX_ATTEMPT, help_text="How often the job was reserved.")
+    attempt = IntegerField(0, MAX_ATTEMPT, help_text="Number of times that the job has been reserved.")
     failures = IntegerField(0, help_text="Attempts that failed or exceeded their TTR.")
     body = JSONField(
         getter=lambda job, context: context["caller"].shown_body(job.body, job.topic),

@@ -75,12 +75,13 @@ def _format_counts(counts: dict[str, int]) -> str:
 def _prune_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--older-than", type=arguments.age, metavar="AGE",
-        help="delete jobs that finished or were cancelled this long ago: 30d, 12h, 45m, 90s (default: the RETENTION "
-        "setting)",
+        help="delete jobs that finished or were cancelled at least this long ago: 30d, 12h, 45m, 90s (without this and "
+        "--dead-older-than: as the RETENTION setting says)",
     )  # fmt: skip
     parser.add_argument(
-        "--dead-older-than", type=arguments.age, metavar="AGE", help="also delete jobs that died this long ago"
-    )
+        "--dead-older-than", type=arguments.age, metavar="AGE",
+        help="delete jobs that died at least this long ago (without --older-than: only these)",
+    )  # fmt: skip
     parser.add_argument("--topic", help="only this topic")
 
 
