@@ -5,7 +5,7 @@ One test suite runs against both.
 """
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 # A run_topic message that has started no runner by then is sent again. Each wait is twice as long, up to GUARD_TICK_MS.
@@ -41,13 +41,16 @@ class Promotion(NamedTuple):
 class Reservation(NamedTuple):
     """Reserved jobs.
 
-    due_ms   when all of them are due; may lie in the future, because the mover makes jobs ready a moment early
-    more     more jobs of the topic are ready
+    due_ms      when all of them are due; may lie in the future, because the mover makes jobs ready a moment early
+    more        more jobs of the topic are ready
+    entries_ms  {id: time of its entry before}; empty without a mirror. A job that is not claimed gets it back: its
+                place among the ready jobs depends on it
     """
 
     ids: list[int]
     due_ms: int
     more: bool = False
+    entries_ms: Mapping[int, int] = {}
 
 
 class CallResult(enum.IntEnum):

@@ -8,7 +8,7 @@ its entry in the mirror is corrected.
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 
 from django.db import DatabaseError, InterfaceError, OperationalError, connections, transaction
@@ -43,6 +43,8 @@ class Candidates:
         self.fenceable = handler is not None and handler.atomic
         self.ids: list[int] = []
         self.missed: list[int] = []  # reserved jobs that could not be claimed
+        self.left_out: list[int] = []  # jobs that a group did not take, because they run alone or are locked
+        self.entries_ms: Mapping[int, int] = {}  # the times of the jobs' entries before the reservation
         self.more_ready = False  # there were more ready jobs than were reserved
         self.until_ms = 0  # the end of the reservation: the score of the jobs' entries in the mirror
         self.slow = False  # jobs run longer than the reservation: the ends of their leases are written to the mirror
@@ -50,40 +52,45 @@ class Candidates:
     def reserve(self, count: int) -> bool:
         """Reserve up to `count` ready jobs. Return False if none is ready. Raises MirrorDown."""
         self._settle_misses()
-        self.slow = count == 1
+        self.slow, self.left_out = count == 1, []
         now_ms = databases.now_ms(self.using)
         reserved = self.index.reserve(self.topic, count, now_ms, now_ms + RESERVE_MS)
         self.ids, self.more_ready, self.until_ms = reserved.ids, reserved.more, now_ms + RESERVE_MS
+        self.entries_ms = reserved.entries_ms
         if self.ids:
             _wait_until_due(reserved.due_ms, self.using)
         return bool(self.ids)
 
     @property
-    def fresh(self) -> bool:
-        """Whether the reservation has not ended."""
-        return databases.now_ms(self.using) < self.until_ms
+    def claimable(self) -> list[int]:
+        """The jobs that may be claimed next: those that a group has left out, then the others while they are reserved.
+
+        Jobs that are left out are claimed even if the reservation ended while the group ran. With slow groups they
+        would otherwise be reserved again and again, and never run.
+        """
+        return self.left_out or (self.ids if databases.now_ms(self.using) < self.until_ms else [])
 
     def claim(self) -> RunningJob | None:
-        """Claim the first reserved job that is free. Return None if there is none."""
-        while self.ids and self.fresh:
-            claimed = self._claim_first()
+        """Claim the first claimable job that is free. Return None if there is none."""
+        while ids := self.claimable:
+            claimed = self._claim_first(ids)
             if claimed is None:
-                self.miss(self.ids)
+                self.miss(ids)
             elif held := self.hold_first(claimed):
                 return held
         return None
 
-    def _claim_first(self) -> Claimed | None:
-        """Claim the first free job. If the claim's answer is lost, ask whether it was committed."""
+    def _claim_first(self, ids: Sequence[int]) -> Claimed | None:
+        """Claim the first free job of `ids`. If the claim's answer is lost, ask whether it was committed."""
         using = self.using
         try:
-            return transitions.claim_first(using, self.topic, self.ids, self.worker, fenceable=self.fenceable)
+            return transitions.claim_first(using, self.topic, ids, self.worker, fenceable=self.fenceable)
         except (OperationalError, InterfaceError):
             # Without a heartbeat, another greenlet may have the same name.
             if connections[using].in_atomic_block or worker_name() is None:
                 raise
             connections[using].close_if_unusable_or_obsolete()
-            claimed = transitions.find_claimed(using, self.ids, self.worker)
+            claimed = transitions.find_claimed(using, ids, self.worker)
             if claimed is None:
                 raise
             return claimed
@@ -91,17 +98,15 @@ class Candidates:
     def claim_group(self, size: int) -> list[RunningJob]:
         """Claim up to `size` reserved jobs that share a call or a commit. Return [] if there are none.
 
-        A job that must run alone is returned as a group of one.
+        Jobs that the group leaves out follow, each as a group of one: they run alone or were locked.
         """
-        while size > 1 and self.ids and self.fresh:
-            offered = self.ids[:size]
+        while size > 1 and not self.left_out and (offered := self.claimable[:size]):
             claimed = transitions.claim(
                 self.using, self.topic, offered, self.worker, grouped=True, fenceable=self.fenceable
             )
-            if not claimed:
-                break
             ids = {each.id for each in claimed}
-            self.ids = [job_id for job_id in self.ids if job_id not in ids]  # jobs that run alone are claimed later
+            self.ids = self.ids[len(offered) :]
+            self.left_out = [job_id for job_id in offered if job_id not in ids]
             if held := self._hold(claimed):
                 return held
         held_one = self.claim()
@@ -112,7 +117,7 @@ class Candidates:
 
         Candidates that were not free are offered again, until a claim finds none of the offered ones free.
         """
-        self.ids.remove(claimed.id)
+        (self.left_out or self.ids).remove(claimed.id)
         return next(iter(self._hold([claimed])), None)
 
     def _hold(self, claimed: Sequence[Claimed]) -> list[RunningJob]:
@@ -126,9 +131,12 @@ class Candidates:
         return self.ids[:OFFERED]
 
     def miss(self, ids: Sequence[int]) -> None:
-        """Leave out candidates that could not be claimed. Their entries in the mirror are corrected later."""
+        """Drop the first candidates, which could not be claimed. Their entries in the mirror are corrected later."""
         self.missed += ids
-        self.ids = self.ids[len(ids) :]
+        if self.left_out:
+            self.left_out = self.left_out[len(ids) :]
+        else:
+            self.ids = self.ids[len(ids) :]
 
     def lost(self, ids: Sequence[int]) -> RunningJob | None:
         """Return the job of `ids` that this worker holds: its claim was committed, but not confirmed."""
@@ -136,12 +144,17 @@ class Candidates:
         return RunningJob(claimed, self.using, self.worker) if claimed else None
 
     def unreserve(self) -> None:
-        """Make the jobs that are reserved in the mirror but were not claimed ready again at once."""
+        """Make the jobs that are reserved in the mirror but were not claimed ready again at once, in their old places.
+
+        If the reservation has ended, they are ready already.
+        """
         self._settle_misses()
         now_ms = databases.now_ms(self.using)
-        ids, self.ids = self.ids, []
+        ids, self.ids, self.left_out = self.left_out + self.ids, [], []
         if ids and now_ms < self.until_ms:
-            self.index.settle(Settlement(job_id, self.topic, self.until_ms, now_ms) for job_id in ids)
+            self.index.settle(
+                Settlement(job_id, self.topic, self.until_ms, self.entries_ms.get(job_id, now_ms)) for job_id in ids
+            )
 
     def _settle_misses(self) -> None:
         missed, self.missed = self.missed, []

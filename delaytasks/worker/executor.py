@@ -356,7 +356,8 @@ class Executor:
         The event keeps the traceback, which shows where the handler was.
         """
         self.index.count("ttr_exceeded")
-        expire(self.using, lookups.get_snapshots(self.using, [attempt.id]), format_error(error))
+        snapshots, trace = lookups.get_snapshots(self.using, [attempt.id]), format_error(error)
+        retry_conflicts(lambda: expire(self.using, snapshots, trace), self.using)
 
     def take_back(self, group: Sequence[RunningJob], error: TTRExceeded) -> None:
         """Take jobs of a group back after the first TTR has interrupted their common call.
@@ -366,7 +367,8 @@ class Executor:
         self.index.count("ttr_exceeded")
         held = {(attempt.id, attempt.attempt) for attempt in group}
         snapshots = [s for s in lookups.get_snapshots(self.using, [a.id for a in group]) if (s.id, s.attempt) in held]
-        take_back(self.using, snapshots, ErrorCode.TIMED_OUT, trace=format_error(error))
+        trace = format_error(error)
+        retry_conflicts(lambda: take_back(self.using, snapshots, ErrorCode.TIMED_OUT, trace=trace), self.using)
 
     def reset_broken_connections(self) -> None:
         if not self.inside:

@@ -232,13 +232,13 @@ class Run:
 
     def may_claim(self) -> bool:
         """Return whether this run may claim one more of its reserved jobs."""
-        return bool(self.candidates.ids) and self.candidates.fresh and self.may_continue()
+        return bool(self.candidates.claimable) and self.may_continue()
 
     def may_claim_with_end(self) -> bool:
         """Return whether the end of a job may claim the next one. Never queries: a transaction is open."""
         slot_is_checked = databases.now_ms(self.using) - self.slot_checked_ms < CHECK_SLOT_MS
         in_time = not self.stopping() and time.monotonic() < self.end
-        return bool(self.candidates.ids) and self.candidates.fresh and slot_is_checked and in_time
+        return bool(self.candidates.claimable) and slot_is_checked and in_time
 
     def has_slot(self) -> bool:
         """Take a run slot, or check once a second that this run may keep it. Return whether this run has one.
@@ -331,8 +331,9 @@ class Run:
         self.prepare(attempts)
         group = Group(attempts, self.unclaim)
         try:
-            if len(attempts) == 1 or not self.run_together(group):
-                self.run_singly(group)
+            together = len(attempts) > 1
+            if not (together and self.run_together(group)):
+                self.run_singly(group, check=together)
         finally:
             self.unclaim(group.pop_waiting())
 
@@ -347,10 +348,14 @@ class Run:
             group.start_again()
         return committed
 
-    def run_singly(self, group: Group) -> None:
+    def run_singly(self, group: Group, *, check: bool = False) -> None:
+        """Run one job after the other.
+
+        check   leave out the jobs that are not held any more: the group may have failed because one was cancelled
+        """
         with group.unclaim_late():
-            for each in group:
-                for attempt in self.renew([each]):
+            for attempt in group:
+                if not check or self.renew(attempt):
                     self.executor.run_one(attempt)
                     self.ran += 1
                 if not self.may_continue():
@@ -365,15 +370,13 @@ class Run:
         for attempt in attempts:
             attempt.on_renewal = self.renew_slot
 
-    def renew(self, group: list[RunningJob]) -> list[RunningJob]:
-        """Renew the leases of which more than a quarter has passed. Return the jobs that are still held."""
-        now_ms = databases.now_ms(self.using)
-        short = [a for a in group if a.lease_ms - now_ms < a.ttr_ms * 3 // 4]
-        leases = transitions.renew_if_held(self.using, [(a.id, a.attempt) for a in short]) if short else {}
-        for attempt in short:
-            if attempt.id in leases:
-                attempt.renewed(leases[attempt.id])
-        return [a for a in group if a not in short or a.id in leases]
+    def renew(self, attempt: RunningJob) -> bool:
+        """Renew the lease of a job that has waited while others ran. Return False if the job is not held any more."""
+        leases = transitions.renew_if_held(self.using, [(attempt.id, attempt.attempt)])
+        if attempt.id not in leases:
+            return False
+        attempt.renewed(leases[attempt.id])
+        return True
 
     def unclaim(self, attempts: Sequence[RunningJob]) -> None:
         """Make claimed jobs whose handler was not called ready again at once. After an error it is tried once more."""

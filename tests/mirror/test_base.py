@@ -139,8 +139,9 @@ def test_jobs_due_within_ahead_ms_are_reserved_with_the_time_to_wait_for(
     monkeypatch.setattr(mirror, "settings", replace(mirror.settings, ahead_ms=3))
     mirror.add([Entry(1, "a", NOW + 2), Entry(2, "a", NOW + 3), Entry(3, "a", NOW + 4)])
     assert mirror.promote_due(NOW, ["a"]) == Promotion({"a"}, NOW + 1, full=False)
-    assert mirror.reserve("a", 9, NOW, NOW + 5000) == Reservation([1], NOW + 2, more=True), "not those due later"
-    assert mirror.reserve("a", 9, NOW, NOW + 5000) == Reservation([2], NOW + 3)
+    not_those_due_later = Reservation([1], NOW + 2, True, {1: NOW + 2})
+    assert mirror.reserve("a", 9, NOW, NOW + 5000) == not_those_due_later
+    assert mirror.reserve("a", 9, NOW, NOW + 5000) == Reservation([2], NOW + 3, False, {2: NOW + 3})
     assert mirror.reserve("a", 9, NOW, NOW + 5000) == Reservation([], NOW)
 
 
@@ -148,7 +149,7 @@ def test_due_jobs_do_not_wait_for_jobs_that_are_due_later(mirror: Mirror, monkey
     monkeypatch.setattr(mirror, "settings", replace(mirror.settings, ahead_ms=3))
     mirror.add([Entry(1, "a", NOW + 2), Entry(2, "a", NOW), Entry(3, "a", NOW - 1)])
     mirror.promote_due(NOW, ["a"])
-    assert mirror.reserve("a", 9, NOW, NOW + 5000) == Reservation([3, 2], NOW, more=True)
+    assert mirror.reserve("a", 9, NOW, NOW + 5000) == Reservation([3, 2], NOW, True, {3: NOW - 1, 2: NOW})
 
 
 def test_the_promotions_of_several_buckets_are_merged(mirror: Mirror) -> None:

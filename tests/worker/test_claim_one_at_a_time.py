@@ -439,17 +439,35 @@ def test_if_none_of_the_offered_jobs_is_free_others_run_and_the_mirror_is_correc
 
 
 @pytest.mark.on_both
-def test_a_job_that_must_run_alone_is_run_although_others_are_claimed_together(stage):
+@pytest.mark.parametrize("ms", [0, 2 * RESERVE_MS], ids=["quick", "slow"])
+def test_jobs_that_must_run_alone_are_run_after_a_group_however_slow_it_is(stage, db_clock, ms):
     groups = []
 
     @stage.handler("t", batch=50)
     def batch(jobs):
         groups.append([job.key for job in jobs])
+        db_clock.advance(ms=ms)
 
-    schedule_group(stage, 2)
-    Job.objects.filter(key="k0").update(alone=True)
+    schedule_group(stage, 4)
+    Job.objects.filter(key__in=["k0", "k2"]).update(alone=True)
     stage.run("t")
-    assert groups == [["k1"], ["k0"]]
+    assert groups == [["k1", "k3"], ["k0"], ["k2"]]
+    index = mirror.connect()
+    assert index is None or set(index.scores([(job.pk, "t") for job in Job.objects.all()])) == {(None, None)}
+
+
+@pytest.mark.on_both
+def test_a_reserved_job_that_was_not_claimed_keeps_its_place(stage, db_clock):
+    keys = stage.recorder("t")
+    schedule_many({"topic": "t", "key": key, "delay": 0} for key in ("k0", "k1"))
+    schedule("t", "later", delay=5)
+    db_clock.advance(ms=10_000)
+    stage.mover.move_due()
+    runner._paces["t"] = runner.Pace(size=2)
+    stage.run("t", stopping=lambda: bool(keys))
+    runner._paces["t"].size = 1  # the order of the jobs of one reservation is the database's
+    stage.go()
+    assert keys == ["k0", "k1", "later"]
 
 
 @pytest.mark.on_both

@@ -94,6 +94,30 @@ def test_the_jobs_of_a_failed_group_that_wait_too_long_are_handed_back(stage, mo
 
 
 @pytest.mark.only_on("postgresql")
+def test_a_job_whose_cancellation_makes_its_group_fail_is_not_begun_again(stage):
+    keys: list[str] = []
+    answers: list[str] = []
+
+    def cancel_next() -> None:
+        answers.append(cancel("t", "k1", running="fence"))
+        connection.close()
+
+    @stage.handler("t", one_commit=True)
+    def record(job):
+        keys.append(job.key)
+        if not answers:
+            thread = threading.Thread(target=cancel_next)
+            thread.start()
+            thread.join()
+
+    schedule_group(stage, 3)
+    stage.run("t")
+    assert answers == ["cancelled"]
+    assert keys == ["k0", "k1", "k2", "k0", "k2"]
+    assert [outcomes(f"k{n}") for n in range(3)] == [["finished"], ["cancelled"], ["finished"]]
+
+
+@pytest.mark.only_on("postgresql")
 def test_a_waiting_job_that_the_transaction_has_locked_is_handed_back_after_the_commit(stage, monkeypatch):
     keys: list[str] = []
     locked, unclaim_waiting = threading.Event(), group.Group._unclaim_waiting

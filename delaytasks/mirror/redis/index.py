@@ -16,7 +16,7 @@ from ...conf import Settings
 from ...exceptions import MirrorDown
 from ..base import RESEND_MS, CallResult, Entry, Promotion, Reservation, Settlement
 from . import client as clients
-from .keys import Keys, ids_in_order, member
+from .keys import Keys, member, scores_in_order
 from .lock import Lock
 from .scripts import Scripts, decode_score
 
@@ -145,7 +145,8 @@ class Mirror:
             if len(reserved.ids) >= count or (reserved.ids and oldest_ms > reserved.due_ms):
                 return reserved._replace(more=True)
             more = self._reserve(topic, [bucket], count - len(reserved.ids), reserved.due_ms, until_ms)
-            reserved = Reservation(reserved.ids + more.ids, more.due_ms, more.more)
+            entries_ms = {**reserved.entries_ms, **more.entries_ms}
+            reserved = Reservation(reserved.ids + more.ids, more.due_ms, more.more, entries_ms)
         return reserved
 
     def _oldest_buckets(self, topic: str) -> list[tuple[int, float]]:
@@ -167,7 +168,8 @@ class Mirror:
         keys = [key for b in buckets for key in (self.keys.ready(b, topic), self.keys.due(b))]
         args = [count, until_ms, now_ms, self.keys.channel]
         due_ms, more, entries = self._redis.ask(lambda c: self._scripts.one(c, "reserve", keys, args))
-        return Reservation(ids_in_order(entries), int(due_ms), bool(int(more)))
+        entries_ms = {job_id: decode_score(score)[0] for job_id, score in scores_in_order(entries)}
+        return Reservation(list(entries_ms), int(due_ms), bool(int(more)), entries_ms)
 
     def take_slot(
         self, topic: str, token: str, now_ms: int, until_ms: int, limit: int, *, message_ms: int | None = None

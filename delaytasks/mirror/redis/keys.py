@@ -85,7 +85,7 @@ def member(job_id: int, topic: str) -> str:
     return f"{job_id}:{topic}"
 
 
-def ids_in_order(entries: Sequence[str]) -> list[int]:
-    """Return the job ids of [member, score, member, score, ...], by score and then by id."""
+def scores_in_order(entries: Sequence[str]) -> list[tuple[int, float]]:
+    """Return (job id, score) for each of [member, score, member, score, ...], by score and then by id."""
     ids = (int(each.partition(":")[0]) for each in entries[::2])
-    return [job_id for _, job_id in sorted(zip(map(float, entries[1::2]), ids, strict=True))]
+    return [(job_id, score) for score, job_id in sorted(zip(map(float, entries[1::2]), ids, strict=True))]

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from delaytasks.mirror.base import Promotion
-from delaytasks.mirror.redis.keys import Keys, ids_in_order, member
+from delaytasks.mirror.redis.keys import Keys, member, scores_in_order
 from delaytasks.mirror.redis.scripts import Scripts, decode_score
 from delaytasks.states import AGE_MS
 
@@ -121,7 +121,7 @@ class Bucket:
         due_ms, _, entries = self.call(
             "reserve", [self.keys.ready(0, topic), self.due_key], [count, until, now, self.keys.channel]
         )
-        return int(due_ms), ids_in_order(entries)
+        return int(due_ms), [job_id for job_id, _ in scores_in_order(entries)]
 
     def take_slot(
         self, token: str, now: int = NOW, until: int = NOW + 30_000, *, limit: int = 1, message: int | str = NOW
