@@ -72,14 +72,15 @@ def _make_report(
         ) if earlier else set()  # fmt: skip
         stale = stale_hours.find_stale_hours(snapshot, earlier, settled_ms, archived_hours)
         stale_events, everything = events(spark, snapshot, lake, stale), not before
-        table = write_hours(spark, hours.open_table(lake), stale_events, stale, everything, check_lock)
+        table = hours.open_table(lake, before.get("hours_run", 0))
+        table = write_hours(spark, table, stale_events, stale, everything, check_lock)
         # Up to the end of an hour, so that the capacity of the last hour counts all of its jobs.
         until_ms = -(-(snapshot.now_ms + ahead_hours * HOUR_MS) // HOUR_MS) * HOUR_MS
         due = due_jobs.count_by_minute(snapshot, until_ms)
         write_due(lake, folder, due)
     document: dict[str, Any] = {
         "looks": stale_hours.to_document([*earlier, now]), "settled_ms": stale_hours.settled_before(earlier, now),
-        "page": f"{folder}/report.html", "due": f"{folder}/due", "archive_run": archive_run,
+        "page": f"{folder}/report.html", "due": f"{folder}/due", "archive_run": archive_run, "hours_run": table.run,
     }  # fmt: skip
     check_lock()  # if the lock was lost, a newer report may have written newer statistics
     changed = hours.batches(lake, hours.changed(table, stale), schemas.TOPIC_STATS.names)

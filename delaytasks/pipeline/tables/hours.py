@@ -23,12 +23,23 @@ NAME, MONTH = "report/hours", "month"
 BATCH_ROWS = 16_384  # rows read at once by batches()
 
 
-def open_table(lake: Lake) -> Table:
-    """Return the table, for a report that writes to it. Creates it if there is none. Raises LakeError.
+def open_table(lake: Lake, last_run: int) -> Table:
+    """Return the table, for a report that writes to it. Creates it if there is none.
 
     Removes what killed reports left.
+
+    last_run   number of the run that the last report has committed; 0: not known
+
+    Raises LakeError if the table is older than the last report: the hours that it lacks would not be computed again.
     """
-    table = Table(lake, NAME, MONTH).create(schemas.REPORTED_HOURS)
+    table = Table(lake, NAME, MONTH)
+    if table.run < last_run:
+        found = f"is an outdated copy, which ends with run {table.run}" if table.log else "is missing"
+        raise LakeError(
+            f"{lake.path(NAME)} {found}, but the last report has written run {last_run}. Restore its newest backup. Or "
+            f"remove report.json and {lake.path(NAME)}: the next report recomputes all hours."
+        )
+    table = table.create(schemas.REPORTED_HOURS)
     data_files.remove_uncommitted(lake, NAME, table.run)
     return table
 

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import shutil
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -145,6 +146,17 @@ def test_a_month_whose_events_were_deleted_keeps_its_hours(
     table = Table(lake, hours.NAME, hours.MONTH)
     (kept,) = table.in_partition(stale_hours.month_of(clock.to_ms(ago(days=100))))
     assert kept.rows == 1
+
+    assert table.log is not None
+    log = Path(lake.path(f"{hours.NAME}/_delta_log"))
+    (log / f"{table.log.version():020}.json").unlink()
+    advice = "Restore its newest backup. Or remove report.json and .*hours: the next report recomputes all hours."
+    with pytest.raises(LakeError, match=rf"hours is an outdated copy, which ends with run 1, but .* run 2\. {advice}"):
+        report.run(spark, database, lake)
+    shutil.rmtree(lake.path(hours.NAME))
+    with pytest.raises(LakeError, match=rf"hours is missing, but the last report has written run 2\. {advice}"):
+        report.run(spark, database, lake)
+    assert not Path(lake.path(hours.NAME)).exists()
 
 
 @pytest.mark.only_on("sqlite")
