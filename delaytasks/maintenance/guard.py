@@ -5,7 +5,7 @@ import math
 import time
 from datetime import timedelta
 
-from django.db import DatabaseError
+from django.db import DatabaseError, InterfaceError, connections
 from django.db.models import Q
 
 from .. import conf, databases, mirror
@@ -27,10 +27,16 @@ _heartbeats: dict[str, float] = {}  # alias -> monotonic time of this process's 
 def guard(using: str) -> int:
     """Repair the mirror if Redis has lost data, and run the passes. Return how many overdue jobs probe() added to it.
 
-    The heartbeat and the passes run in each process, the check of the mirror in one process at a time.
+    The heartbeat and the passes run in each process, the check of the mirror in one process at a time. The passes are
+    last: they read the project's tables, where a migration may be missing or a lock be held.
     """
     _record_heartbeat(using)
+    added = _check_mirror(using)
     _run_passes(using)
+    return added
+
+
+def _check_mirror(using: str) -> int:
     index = mirror.connect(using)
     if index is None:
         return 0
@@ -59,9 +65,9 @@ def _run_passes(using: str) -> None:
     for each in passes:
         try:
             each(using)
-        except DatabaseError:
-            raise
-        except Exception:
+        except Exception as error:
+            if isinstance(error, DatabaseError | InterfaceError) and not connections[using].is_usable():
+                raise
             logger.exception("guard: %s failed; it is called again by the next guard", each)
 
 

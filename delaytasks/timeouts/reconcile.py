@@ -17,7 +17,8 @@ from django.db import DatabaseError, connections, transaction
 from django.db.models import Q
 
 from .. import conf, databases
-from ..db.retries import retry_conflicts
+from ..db import dialects
+from ..db.retries import retry_conflicts, waited_too_long
 from ..models import Declaration as AppliedDeclaration
 from ..models import Job
 from . import applied, declarations, statements
@@ -26,6 +27,7 @@ from .sync import Synced, aliases_of, keys_of, sync
 from .wanted import among, key_text, rows
 
 PAGE = 1000
+LOCK_MS = 100  # how long a step of the guard waits for a lock, which a migration may hold
 STEP_SECONDS = 0.2  # of one step of the guard, for all declarations together
 AFTER_EDIT = timedelta(seconds=2)  # from the edit of a calendar to the pass; longer than db.calendar_days caches days
 ROWS, JOBS, DONE = "rows", "jobs", ""
@@ -116,7 +118,9 @@ def _try_step(declaration: Declaration, using: str, deadline: float) -> None:
     try:
         while retry_conflicts(lambda: _stored_page(declaration, using), using) and time.monotonic() < deadline:
             pass
-    except DatabaseError:
+    except DatabaseError as error:
+        if waited_too_long(error):  # the next guard tries again
+            return
         logger.exception("%s: its rows could not be reconciled", declaration.topic)
         _resting[using, declaration.topic] = time.monotonic() + conf.get().reconcile_seconds
 
@@ -128,6 +132,7 @@ def _stored_page(declaration: Declaration, using: str) -> bool:
     """
     now = databases.now(using)
     with transaction.atomic(using):
+        dialects.wait_at_most(using, LOCK_MS)
         found = _due(using, [declaration.topic]).filter(fingerprint=declaration.fingerprint)
         mark = found.select_for_update(skip_locked=True).first()
         if mark is None:

@@ -51,6 +51,22 @@ def test_the_next_guard_rebuilds_a_flushed_mirror(stage, db_clock):
 
 
 @pytest.mark.on_both
+def test_a_pass_that_fails_holds_up_neither_the_mirror_nor_the_next_pass(stage, monkeypatch):
+    def fail(using):
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT no_such_column FROM delaytasks_job")
+
+    called = []
+    monkeypatch.setattr(guard, "passes", [fail, called.append])
+    stage.recorder("t")
+    schedule("t", "a", delay=0)
+    flush()
+    stage.guard()
+    assert mirror.connect().due_count() == 1
+    assert called == ["default"]
+
+
+@pytest.mark.on_both
 def test_after_an_older_backup_of_the_database_its_rows_decide_and_none_runs_early(stage, db_clock):
     """Redis runs ahead: it lacks jobs that the backup has, and has others that it does not know."""
     keys, others = stage.recorder("t"), stage.recorder("u")

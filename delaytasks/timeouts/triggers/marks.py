@@ -8,23 +8,25 @@ import functools
 import logging
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import DecimalException
 from typing import Any, NamedTuple
 
 from django.core.exceptions import ValidationError
 from django.db import connections, transaction
 
-from ...db.retries import is_retryable, retry_conflicts
+from ...db import dialects
+from ...db.retries import is_retryable, retry_conflicts, waited_too_long
 from ...models import Declaration as DeclarationRow
 from ...models import TimeoutMark
 from .. import applied
 from ..declarations import Declaration, declarations, find
 from ..sync import sync
-from .watched import Watched, watched
+from .watched import Dependent, Watched, watched
 
 logger = logging.getLogger("delaytasks")
 PAGE = 1000  # the most marks, or rows that refer to marked rows, in one transaction
+LOCK_MS = 100  # how long a pass waits for a lock: the guard's thread also makes due jobs ready
 PASS_SECONDS = 0.3  # of one pass of the guard, whose thread also makes due jobs ready
 _positions: dict[str, int] = {}  # alias -> id of the last mark read, if the last pass ran out of time
 
@@ -95,6 +97,7 @@ class Page(NamedTuple):
 
 def _drain_page(using: str, tables: Mapping[str, Watched], after: int) -> Page:
     with transaction.atomic(using):
+        dialects.wait_at_most(using, LOCK_MS)
         marks = TimeoutMark.objects.using(using).filter(table_name__in=list(tables), id__gt=after).order_by("id")
         page = list(marks.select_for_update(skip_locked=True)[:PAGE])
         groups: dict[tuple[str, str, bool], list[TimeoutMark]] = {}
@@ -132,8 +135,8 @@ class _Group:
         locked: set[Any] = set()
         for each in self.table.dependents:
             if not each.path:
-                left = _sync(each.declaration, known, self.using)
-                locked.update(known if left is None else left)
+                _, left = self._sync(each, lambda: known) or (known, known)
+                locked.update(left)
         return self._sync_dependents([mark for mark, key in keys.items() if key is None or key not in locked])
 
     def _to_python(self, mark: TimeoutMark) -> Any:
@@ -153,27 +156,38 @@ class _Group:
             if each.name < begin_name or (not each.path and not self.is_all):
                 continue
             after = begin_key if each.name == begin_name else None
-            found = each.page(keys, each.declaration.pk.to_python(after), room, self.using)
-            left = _sync(each.declaration, found, self.using)
-            if left is None:
+            first = each.declaration.pk.to_python(after)
+            synced = self._sync(each, functools.partial(each.page, keys, first, room, self.using))
+            if synced is None:
                 return Result()
+            found, left = synced
             add(each.declaration, left, self.using)
             room -= len(found)
             if not room:
                 return self._remember(marks, [each.name, str(found[-1])])
         return Result(done=marks)
 
+    def _sync(
+        self, dependent: Dependent, find: Callable[[], Sequence[Any]]
+    ) -> tuple[Sequence[Any], Sequence[Any]] | None:
+        """Sync the rows with the primary keys find(). Return these, and those of the locked rows.
+
+        Returns None if the rows cannot be read now, for example because a column is not migrated yet, or because a
+        migration has locked the table. The savepoint lets the transaction go on with the marks of other tables.
+        """
+        declaration, using = dependent.declaration, self.using
+        try:
+            with transaction.atomic(using):
+                found = find()
+                return found, sync(declaration, found, using=using, skip_locked=True).locked_pks if found else ()
+        except Exception as error:
+            if is_retryable(error) or not connections[using].is_usable():
+                raise
+            level = logging.INFO if waited_too_long(error) else logging.WARNING
+            message = "%s: %s changed rows could not be synced, trying again: %s"
+            logger.log(level, message, declaration.topic, len(self.marks), error)
+            return None
+
     def _remember(self, marks: Sequence[TimeoutMark], position: list[str]) -> Result:
         TimeoutMark.objects.using(self.using).filter(pk__in=[mark.pk for mark in marks]).update(position=position)
         return Result(advanced=True)
-
-
-def _sync(declaration: Declaration, pks: Sequence[Any], using: str) -> Sequence[Any] | None:
-    """Sync rows. Return the keys of those that are locked; None if the rows could not be read."""
-    try:
-        return sync(declaration, pks, using=using, skip_locked=True).locked_pks if pks else ()
-    except Exception as error:  # for example a column that is not migrated yet; go on with the marks of other tables
-        if is_retryable(error) or not connections[using].is_usable():
-            raise
-        logger.warning("%s: %s changed rows could not be synced, trying again: %s", declaration.topic, len(pks), error)
-        return None
