@@ -16,13 +16,15 @@ from django.db.models.signals import post_delete
 from .. import databases, handlers, signals
 from ..db import transitions
 from ..db.retries import retry_conflicts
+from ..db.transitions import Cancelled
 from ..exceptions import BadInput
 from ..mirror.base import Entry
 from ..querysets import starts_with
-from ..states import State
+from ..states import STORED_LIVE, State
 from ..validators import check_key
 from . import again, on_commit, series
 from .inputs import check_actor, check_known
+from .storage import RACES
 from .subjects import Instance, to_subject
 
 PAGE = 1000  # jobs cancelled in one statement
@@ -136,22 +138,28 @@ def _pages(ids: Sequence[int]) -> Iterator[Sequence[int]]:
 def _cancel_page(using: str, ids: Sequence[int], by: str, reason: str) -> CancelCounts:
     def in_transaction() -> CancelCounts:
         with transaction.atomic(using):
-            cancelled = transitions.cancel_page(using, ids, actor=by, reason=reason)
+            cancelled: list[Cancelled] = []
+            others, states = set(ids), dict.fromkeys(ids, int(State.DELAYED))
+            for _ in range(RACES):  # a job that was running may wait again before its state is read
+                cancelled += transitions.cancel_page(using, sorted(others), actor=by, reason=reason)
+                others -= {each.id for each in cancelled}
+                again.withdraw(using, others, by=by, reason=reason)
+                states = _states(using, others)
+                if State.DELAYED not in states.values():
+                    break
             on_commit.remove_from_mirror(using, *(Entry(c.id, c.topic, c.due_ms) for c in cancelled))
             for each in cancelled:
                 on_commit.send_signal(using, signals.job_cancelled, each.id)
-            others = set(ids) - {c.id for c in cancelled}
-            again.withdraw(using, others, by=by, reason=reason)
-            running = _count_running(using, others)
+        running = sum(state in STORED_LIVE for state in states.values())
         return CancelCounts(len(cancelled), running, len(ids) - len(cancelled) - running)
 
     return retry_conflicts(in_transaction, using)
 
 
-def _count_running(using: str, ids: set[int]) -> int:
+def _states(using: str, ids: set[int]) -> dict[int, int]:
     from ..models import Job
 
-    return Job.objects.using(using).filter(id__in=ids, state=State.RESERVED).count() if ids else 0
+    return dict(Job.objects.using(using).filter(id__in=ids).values_list("id", "state")) if ids else {}
 
 
 # -- deleted subjects ---------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from ..querysets import get_job
 from ..states import Outcome, State
 from . import again, on_commit, series
 from .inputs import Delay, check_actor, check_known, check_name, to_when
+from .storage import RACES
 
 if TYPE_CHECKING:
     from ..models import Job
@@ -36,9 +37,6 @@ class Origin(NamedTuple):
     by: str
     reason: str
     running: WhenRunning = "leave"  # what a cancel does with a running job
-
-
-_RACES = 5  # tries: the live job may change between two of our statements
 
 
 def cancel(
@@ -121,7 +119,7 @@ def _cancel(
 def _try_cancel(
     using: str, origin: Origin, cancel_row: Callable[[], Cancelled | None], find_row: Callable[[], JobRow | None]
 ) -> Result:
-    for _ in range(_RACES):
+    for _ in range(RACES):
         cancelled = cancel_row()
         if cancelled is not None:
             on_commit.remove_from_mirror(using, Entry(cancelled.id, cancelled.topic, cancelled.due_ms))
@@ -311,16 +309,7 @@ def _move(using: str, row: JobRow, new_due: Callable[[JobRow], When], origin: Or
     new_due   called with the locked row; returns the new due time. Because of the lock no other transaction moves the
               job in between
     """
-    locked = transitions.lock_delayed(
-        using, row.id
-    )  # never waits for a reserved row, which its handler may have locked
-    if locked is not None:
-        row = locked
-        due_ms, delay_ms = new_due(locked)
-        moved = transitions.move_delayed(using, row.id, due_ms=due_ms, delay_ms=delay_ms)
-    if locked is None or moved is None:
-        raise Reserved(f"{row.topic} {row.key!r} (job {row.id}) cannot be moved: its handler is running.")
-    new_ms, now_ms = moved
+    row, (new_ms, now_ms) = _move_delayed(using, row, new_due)
     event = Event(row.id, Outcome.RESCHEDULED, row.attempt, row.due_ms, now_ms, None, new_ms)
     transitions.record(using, [event._replace(actor=origin.by, reason=origin.reason)])
     # A postponement does not change the mirror: the entry is too early then, and a refused claim corrects it.
@@ -328,6 +317,22 @@ def _move(using: str, row: JobRow, new_due: Callable[[JobRow], When], origin: Or
         on_commit.add_to_mirror(using, [Entry(row.id, row.topic, new_ms, row.priority)], mark=True)
     on_commit.send_signal(using, signals.job_rescheduled, row.id)
     return get_job(using, row.id)
+
+
+def _move_delayed(using: str, row: JobRow, new_due: Callable[[JobRow], When]) -> tuple[JobRow, tuple[int, int]]:
+    """Return the locked row as it was, and (new due time, time of the statement). Raises Reserved and NotLive."""
+    for _ in range(RACES):
+        # This never waits for a reserved row, which its handler may have locked.
+        locked = transitions.lock_delayed(using, row.id)
+        if locked is not None:
+            due_ms, delay_ms = new_due(locked)
+            moved = transitions.move_delayed(using, row.id, due_ms=due_ms, delay_ms=delay_ms)
+            if moved is not None:
+                return locked, moved
+        row = _find_live_by_id(using, row.id)
+        if row.state == State.RESERVED:
+            break
+    raise Reserved(f"{row.topic} {row.key!r} (job {row.id}) cannot be moved: its handler is running.")
 
 
 @overload

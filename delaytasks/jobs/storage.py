@@ -18,12 +18,12 @@ from ..db.retries import retry_conflicts
 from ..db.transitions import Event, JobRow, NewJob, StoredJob
 from ..exceptions import KeyIsLive, Reserved
 from ..mirror.base import Entry
-from ..states import Outcome
+from ..states import Outcome, State
 from . import again, audit_log, context, on_commit
 
 OnConflict = Literal["reject", "keep", "replace", "again"]
 Pair = tuple[str, str]  # topic and key
-RACES = 5  # tries: the live job may end between two of our statements
+RACES = 5  # tries: the live job may change between two of our statements
 _TOPIC_AND_KEY = itemgetter(0, 1)
 _reason: ContextVar[str] = ContextVar("delaytasks_reason", default="")
 
@@ -109,17 +109,17 @@ def _store_all(
         if others and on_conflict == "reject":
             raise _key_is_live(next(iter(others.values())))
         if next_runs:
-            stored += _replace(using, next_runs, remaining, by, earlier=True)
-            replaced += len(next_runs)
+            done = _replace(using, next_runs, remaining, by, earlier=True)
+            stored, replaced, next_runs = stored + done, replaced + len(done), _with_ids(next_runs, done)
         if others and on_conflict == "replace":
-            stored += _replace(using, others, remaining, by)
-            replaced += len(others)
+            done = _replace(using, others, remaining, by)
+            stored, replaced, others = stored + done, replaced + len(done), _with_ids(others, done)
         if others and on_conflict == "again":
             waiting, running = again.store_next_runs(using, others, remaining, by)
             run_again += len(running)
             kept += [*waiting, *running]
             others = {pair: row for pair, row in others.items() if row.id in (*waiting, *running)}
-            live = next_runs | others
+        live = next_runs | others
         kept += [row.id for row in others.values()] if on_conflict == "keep" else []
         ids |= {pair: row.id for pair, row in live.items()}
         _drop(remaining, live.values())
@@ -173,6 +173,11 @@ def _deduplicate(rows: Sequence[NewJob], on_conflict: OnConflict) -> dict[Pair, 
     return unique
 
 
+def _with_ids(live: Mapping[Pair, JobRow], done: Iterable[StoredJob]) -> dict[Pair, JobRow]:
+    ids = {each.id for each in done}
+    return {pair: row for pair, row in live.items() if row.id in ids}
+
+
 def _drop(remaining: dict[Pair, NewJob], done: Iterable[StoredJob | JobRow]) -> None:
     for row in done:
         remaining.pop((row.topic, row.key), None)
@@ -191,15 +196,18 @@ def describe_live(live: JobRow) -> str:
 def _replace(
     using: str, live: Mapping[Pair, JobRow], rows: Mapping[Pair, NewJob], by: str, *, earlier: bool = False
 ) -> list[StoredJob]:
-    """Replace the live jobs. Raises Reserved if one of them is running.
+    """Replace the live jobs. Return those that were replaced: others have ended, or wait again, since they were read.
 
     earlier   a job that is due earlier keeps its due time
+
+    Raises Reserved if one of them is running.
     """
     before = audit_log.before_replace(using, [row.id for row in live.values()]) if by else None
     stored = transitions.replace_delayed(using, {row.id: rows[pair] for pair, row in live.items()}, earlier=earlier)
     refused = live.keys() - {(s.topic, s.key) for s in stored}
-    if refused:
-        row = live[min(refused)]
+    now = transitions.find_live(using, sorted(refused)) if refused else {}
+    if running := [pair for pair, row in now.items() if row.state == State.RESERVED]:
+        row = now[min(running)]
         raise Reserved(f"{row.topic} {row.key!r} (job {row.id}) cannot be replaced: its handler is running.")
     pairs = [(live[s.topic, s.key], s) for s in stored]
     transitions.record(

@@ -10,10 +10,11 @@ from django.test.utils import CaptureQueriesContext
 
 from delaytasks import cancel_many, schedule, schedule_many
 from delaytasks.exceptions import BadInput, BadKey, UnknownTopic
-from delaytasks.jobs import cancellation
+from delaytasks.jobs import again, cancellation
 from delaytasks.models import Job, JobEvent
 from delaytasks.signals import job_cancelled
 from delaytasks.states import State
+from delaytasks.worker import leases
 from project.shop.models import Product
 
 HOUR = timedelta(hours=1)
@@ -73,6 +74,21 @@ def test_a_job_that_ended_meanwhile_is_counted(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(cancellation, "_matching", lambda *args: slow(*args) if args[2] is None else matching(*args))
     assert cancel_many(topic="a") == (8, 0, 4)
+
+
+def test_a_job_whose_attempt_fails_meanwhile_is_cancelled(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule("a", "due", delay=0)
+    (held,) = stage.take("a", 1)
+    withdraw, failed = again.withdraw, []
+
+    def fail_before(*args: Any, **kwargs: Any) -> Any:
+        if not failed:
+            failed.append(leases.release(held.id, held.attempt, using="default", delay=60))
+        return withdraw(*args, **kwargs)
+
+    monkeypatch.setattr(again, "withdraw", fail_before)
+    assert cancel_many(topic="a") == (13, 0, 0)
+    assert Job.objects.get(pk=held.id).state == State.CANCELLED
 
 
 def test_each_job_gets_an_event_with_who_and_why() -> None:

@@ -1,7 +1,10 @@
 """cancel, reschedule and run_now for jobs that are overdue or change concurrently."""
 
-from delaytasks import cancel, reschedule, run_now, schedule
+import pytest
+
+from delaytasks import cancel, reschedule, run_now, schedule, schedule_many
 from delaytasks.db import transitions
+from delaytasks.exceptions import NotLive
 from delaytasks.jobs.control import CancelResult
 from delaytasks.models import Job
 
@@ -23,6 +26,44 @@ def test_a_cancel_also_finds_a_job_that_was_scheduled_while_it_ran(stage, monkey
     monkeypatch.setattr(transitions, "cancel_live", race)
     assert cancel("t", key="a") is CancelResult.CANCELLED
     assert Job.objects.live().count() == 0
+
+
+def ended_after_it_was_found(monkeypatch, end):
+    """Let the live job end between the statement that finds it and the one that changes it."""
+    real, ended = transitions.find_live, []
+
+    def race(*args):
+        found = real(*args)
+        if found and not ended:
+            ended.append(end())
+        return found
+
+    monkeypatch.setattr(transitions, "find_live", race)
+
+
+def test_a_job_that_was_cancelled_meanwhile_is_not_said_to_be_running(stage, monkeypatch):
+    stage.recorder("t")
+    for change in (lambda: reschedule("t", "a", delay=90), lambda: run_now("t", "a")):
+        job = schedule("t", key="a", delay=60, on_conflict="keep")  # the refused change rolls the cancellation back
+        with monkeypatch.context() as patched, pytest.raises(NotLive, match=f"Job {job.id} is not live: .* cancelled"):
+            ended_after_it_was_found(patched, lambda: cancel("t", "a"))
+            change()
+
+
+def test_a_job_that_was_cancelled_meanwhile_is_replaced_by_a_new_one(stage, monkeypatch):
+    stage.recorder("t")
+    first = schedule("t", key="a", delay=60)
+    with monkeypatch.context() as patched:
+        ended_after_it_was_found(patched, lambda: cancel("t", "a"))
+        job = schedule("t", key="a", delay=90, on_conflict="replace")
+    assert (job.is_new, job.pk != first.pk) == (True, True)
+    assert Job.objects.live().get().pk == job.pk
+
+    with monkeypatch.context() as patched:
+        ended_after_it_was_found(patched, lambda: cancel("t", "a"))
+        items = [{"topic": "t", "key": key, "delay": 90} for key in ("a", "b")]
+        assert schedule_many(items, on_conflict="replace").created == 2
+    assert Job.objects.live().count() == 2
 
 
 def test_run_now_keeps_the_place_of_an_overdue_job_in_the_queue(stage, db_clock):
