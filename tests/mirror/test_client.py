@@ -17,6 +17,7 @@ from delaytasks.mirror.base import Entry, Settlement
 from delaytasks.mirror.redis.client import PAUSES_SECONDS, RedisClient, make
 from delaytasks.mirror.redis.index import Mirror
 from tests.support.servers import RedisServer, free_port, stopped
+from tests.torture.proxy import Proxy
 
 
 class Monotonic:
@@ -73,6 +74,28 @@ def connection() -> Connection:
 
 
 # The circuit breaker
+
+
+@pytest.mark.parametrize("script", [False, True])
+def test_after_a_failover_behind_one_address_the_client_connects_anew(script: bool) -> None:
+    def write(client: Any) -> Any:
+        return client.eval("return redis.call('INCR', KEYS[1])", 1, "name") if script else client.incr("name")
+
+    clock = Monotonic()
+    with RedisServer() as old, RedisServer() as new, Proxy(old.port) as address:
+        settings = Settings(redis_url=f"redis://127.0.0.1:{address.port}/0")
+        client = RedisClient(lambda: make(settings), clock)
+        assert client.ask(write) == 1
+        with old.client() as direct:
+            direct.replicaof("127.0.0.1", new.port)
+        address.upstream = new.port
+        with pytest.raises(MirrorDown, match="read only replica"):
+            client.ask(write)
+        clock.seconds += PAUSES_SECONDS[0]
+        assert client.ask(write)
+        with new.client() as direct:
+            assert direct.get("name")
+        client.close()
 
 
 def test_the_answer_of_redis_is_returned(connection: Connection) -> None:

@@ -14,7 +14,7 @@ LOOKS_SECONDS = 0.05  # how often a stalled direction looks whether it may go on
 
 
 class Proxy:
-    """Forwards bytes to the server at `upstream`, a port or a unix socket, and back.
+    """Forwards bytes to the server at `upstream`, a port or a unix socket, and back. It may be changed.
 
     cut_after      bytes of the next reply to forward before the connection is cut; None: do not cut
     swallows       drop replies: the server has done the work, but the client gets no answer
@@ -24,7 +24,7 @@ class Proxy:
     """
 
     def __init__(self, upstream: int | Path) -> None:
-        self._upstream, self.port = upstream, free_port()
+        self.upstream, self.port = upstream, free_port()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._open: set[asyncio.StreamWriter] = set()
@@ -82,9 +82,9 @@ class Proxy:
                 self._passing -= set(tasks)
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        if isinstance(self._upstream, Path):
-            return await asyncio.open_unix_connection(self._upstream)
-        return await asyncio.open_connection("127.0.0.1", self._upstream)
+        if isinstance(self.upstream, Path):
+            return await asyncio.open_unix_connection(self.upstream)
+        return await asyncio.open_connection("127.0.0.1", self.upstream)
 
     def _hold(self, writer: asyncio.StreamWriter, stack: contextlib.AsyncExitStack) -> None:
         """Abort the connection when the stack is closed, so that both ends see it broken, not closed."""

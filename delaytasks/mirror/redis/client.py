@@ -10,7 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster
 from redis.connection import parse_url
-from redis.exceptions import RedisClusterException, RedisError, ResponseError
+from redis.exceptions import ReadOnlyError, RedisClusterException, RedisError, ResponseError
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
@@ -135,7 +135,18 @@ class RedisClient:
             raise MirrorDown("Redis failed a moment ago and is not called again yet.") from None
         except FAILURES as error:
             self._refusal = str(error) if isinstance(error, ResponseError) else ""
+            if isinstance(error, ReadOnlyError) or "READONLY" in self._refusal:  # the latter from a script
+                self._disconnect()
             raise MirrorDown(f"Redis does not answer: {error}") from error
+
+    def _disconnect(self) -> None:
+        """Close the connections to a Redis that has become a replica: its address may lead to the new master now.
+
+        The client of a Cluster does this itself.
+        """
+        pool = getattr(self._client, "connection_pool", None)
+        if pool is not None:
+            pool.disconnect()
 
     def _ask(self, call: Callable[[Any], Any]) -> Any:
         return call(self.client)  # inside the breaker, because making the client may fail too
