@@ -6,6 +6,7 @@ The project's celery.py imports this before Django's apps are loaded, so imports
 """
 
 import logging
+import time
 from typing import TYPE_CHECKING, Any
 
 from billiard.process import current_process
@@ -35,16 +36,24 @@ class MoverStep(bootsteps.StartStopStep):
         self.threads: list[MoverThread] = []
 
     def start(self, parent: Any) -> None:
+        from .connections import measure_time_anew
         from .mover_thread import MoverThread
 
         if conf.get().mover_thread:
+            measure_time_anew()  # jobs are due by the database's clock
             self.threads = [MoverThread(using) for using in databases.aliases()]
             for thread in self.threads:
                 thread.start()
 
     def stop(self, parent: Any) -> None:
-        while self.threads:
-            self.threads.pop().stop()
+        from .mover_thread import STOP_SECONDS
+
+        threads, self.threads = self.threads, []
+        for thread in threads:
+            thread.request_stop()
+        deadline = time.monotonic() + STOP_SECONDS
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     terminate = stop
 

@@ -18,6 +18,7 @@ from .forks import no_fork
 
 logger = logging.getLogger("delaytasks")
 SOCKET_RESOLUTION_SECONDS = 0.001  # socket timeouts are multiples of this
+STOP_SECONDS = 5  # how long a worker that stops waits for a pass, for example of a database that does not answer
 
 
 class MoverThread(threading.Thread):
@@ -78,7 +79,7 @@ class MoverThread(threading.Thread):
 
     def _listen(self, ms: int) -> bool:
         """Wait up to `ms` for a message. Return False early if there is no listener, for example without Redis."""
-        index = mirror.connect(self._using)  # a message may be about another database
+        index = mirror.connect(self._using)
         if index is None or index.down:
             return False
         try:
@@ -98,9 +99,12 @@ class MoverThread(threading.Thread):
         if listener is not None:
             listener.close()
 
-    def stop(self) -> None:
+    def request_stop(self) -> None:
         self._stop_requested.set()
         index = mirror.connect(self._using)
         if index is not None:
             index.notify()
-        self.join(timeout=5)
+
+    def stop(self) -> None:
+        self.request_stop()
+        self.join(timeout=STOP_SECONDS)

@@ -1,11 +1,14 @@
 """The mover thread between its passes: the guard once a tick, the heartbeat for beat, and messages that wake it."""
 
 import threading
+import time
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from django.db import connections
+from django.db.backends.signals import connection_created
 
 from delaytasks import mirror
 from delaytasks.celery import beat, mover_thread
@@ -127,6 +130,14 @@ def test_an_unforeseen_error_of_the_listener_does_not_end_the_thread(harness: Ha
     assert "waiting for messages failed" in caplog.text
 
 
+@pytest.fixture
+def _time_is_measured_as_before() -> Iterator[None]:
+    """The step lets the process measure the database's time after each new connection."""
+    yield
+    connection_created.disconnect(dispatch_uid="delaytasks.measure_time_anew")
+
+
+@pytest.mark.usefixtures("_time_is_measured_as_before")
 def test_a_database_that_does_not_answer_delays_no_other(stage, settings, monkeypatch) -> None:
     step = MoverStep(None)
     MirrorMark.objects.all().delete()
@@ -137,6 +148,31 @@ def test_a_database_that_does_not_answer_delays_no_other(stage, settings, monkey
         monkeypatch.setitem(connections.settings, "silent", silent)
         settings.DELAYTASKS = {**settings.DELAYTASKS, "DATABASES": ["silent", "default"]}
         step.start(None)
+        assert connection_created.disconnect(dispatch_uid="delaytasks.measure_time_anew"), "after a failover"
         guarded = MirrorMark.objects.filter(heartbeat_at__isnull=False)
         wait_until(guarded.exists, seconds=10, what="the guard of the other database")
     step.stop(None)
+
+
+def test_a_worker_that_stops_waits_once_for_all_threads(monkeypatch) -> None:
+    released = threading.Event()
+
+    def hang(thread: MoverThread) -> float:
+        released.wait(60)
+        return 0.0
+
+    monkeypatch.setattr(MoverThread, "_pass", hang)
+    monkeypatch.setattr(mover_thread, "STOP_SECONDS", 0.5)
+    step = MoverStep(None)
+    step.threads = threads = [MoverThread("default") for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    began = time.monotonic()
+    try:
+        step.stop(None)
+        assert time.monotonic() - began < 5
+    finally:
+        released.set()
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from delaytasks.mirror.base import GONE, CallResult, DueIndex, Entry, Promotion,
 from delaytasks.mirror.database import DatabaseIndex
 from delaytasks.mirror.redis import scripts
 from delaytasks.mirror.redis.index import Mirror
-from tests.support.servers import free_port
+from tests.support.servers import free_port, wait_until
 
 NOW = 1_893_456_000_000
 METHODS = sorted(
@@ -150,6 +151,32 @@ def test_due_jobs_do_not_wait_for_jobs_that_are_due_later(mirror: Mirror, monkey
     mirror.add([Entry(1, "a", NOW + 2), Entry(2, "a", NOW), Entry(3, "a", NOW - 1)])
     mirror.promote_due(NOW, ["a"])
     assert mirror.reserve("a", 9, NOW, NOW + 5000) == Reservation([3, 2], NOW, True, {3: NOW - 1, 2: NOW})
+
+
+def test_a_pass_between_two_ticks_sends_no_topics_to_redis(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Any] = []
+    many = mirror._scripts.many
+
+    def record(client: Any, name: str, calls: list[Any]) -> Any:
+        sent.extend(calls if name == "promote_due" else ())
+        return many(client, name, calls)
+
+    monkeypatch.setattr(mirror._scripts, "many", record)
+    topics = [f"topic.{n}" for n in range(100)]
+    mirror.add([Entry(1, topics[7], NOW)])
+    assert mirror.promote_due(NOW, topics).topics == {topics[7]}
+    assert {len(keys) for keys, _ in sent} == {4}
+    assert mirror.promote_due(NOW, topics, list_ready=True).topics == {topics[7]}
+
+
+def test_only_the_movers_of_the_same_database_are_woken(mirror: Mirror) -> None:
+    other = Mirror(mirror.settings, "other")
+    with closing(mirror.listen()) as ours, closing(other.listen()) as theirs:
+        for each in (ours, theirs):
+            each.wait(1)  # subscribes
+        other.add([Entry(1, "a", NOW)])
+        wait_until(lambda: theirs.wait(100), seconds=10, what="the message")
+        assert [ours.wait(10) for _ in range(3)] == [[], [], []]
 
 
 def test_the_promotions_of_several_buckets_are_merged(mirror: Mirror) -> None:

@@ -113,10 +113,11 @@ class Mirror:
     def promote_due(self, now_ms: int, topics: Sequence[str], *, list_ready: bool = False) -> Promotion:
         """Make jobs ready that are due within AHEAD_MS of `now_ms`, at most one batch per bucket.
 
-        topics       the topics that this process knows
+        topics       the topics that this process knows; they are sent to Redis only with list_ready
         list_ready   also return those of `topics` that had ready jobs before
         """
         batch, ahead_ms = self.settings.promote_limit, self.settings.ahead_ms
+        topics = topics if list_ready else ()
         calls = [
             (
                 [k.due(b), k.topics(b), k.set_aside(b), k.counters(b), *(k.ready(b, topic) for topic in topics)],
@@ -401,7 +402,7 @@ class Mirror:
         return Listener(self._redis, self.keys.ready_channel)
 
     def notify(self) -> None:
-        """Wake all waiting movers."""
+        """Wake all waiting movers of this database."""
         with suppress(MirrorDown):
             self._redis.ask(lambda c: c.publish(self.keys.channel, "0"))
 
