@@ -49,6 +49,7 @@ MIN_POLL_SECONDS = 1.0  # between polls of an empty queue, even if a proxy cuts 
 POLL_STOP_SECONDS = 2.0  # how long a cancelled poll may take to end
 SIGNAL_SECONDS = 0.5  # the longest delay until a signal takes effect
 MAX_POP = 50
+LAST_REPORT_SECONDS = 0.5  # before the end of its lease, the outcome of a job is reported a last time
 ERROR_CHARACTERS = 4_000  # of a traceback: its end says what happened
 
 
@@ -700,9 +701,10 @@ class Consumer:
                 return
             except (TooManyRequests, Unavailable) as error:
                 perhaps_done = perhaps_done or getattr(error, "perhaps_done", False)
-                delay = _retry_seconds(error, tries, longest=job.ttr / 3)
-                if job.lost.is_set() or time.monotonic() + delay >= held.expires:
+                left, margin = held.expires - time.monotonic(), min(LAST_REPORT_SECONDS, job.ttr / 10)
+                if job.lost.is_set() or left <= margin:
                     return self._mark_lost(held, f"its outcome could not be reported: {error}")
+                delay = min(_retry_seconds(error, tries, longest=job.ttr / 3), left - margin)
                 logger.warning("%s: its outcome could not be reported, next try in %.1f s. %s", held, delay, error)
                 job.lost.wait(delay)
             except Refused as refused:

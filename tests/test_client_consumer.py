@@ -297,6 +297,16 @@ def test_an_outcome_is_reported_again_while_the_server_is_unavailable(client: Cl
     assert fake.jobs["a"].state == "finished"
 
 
+def test_an_outcome_is_reported_a_last_time_if_the_server_asks_for_a_pause_longer_than_the_lease(
+    client: Client, fake: FakeQueue
+) -> None:
+    fake.bad["finish"].append(Bad(status=503, headers={"Retry-After": "60"}))
+    fake.put("a", ttr=1)
+    with consuming(client, lambda job: None, heartbeat=False):
+        await_state(fake, "a")
+    assert [(finish["id"], finish["attempt"]) for finish in fake.asked("finish")] == [("a", 1)] * 2
+
+
 def test_a_finish_is_not_reported_again_after_the_lease(client: Client, fake: FakeQueue) -> None:
     fake.bad["finish"].extend([Bad(status=503)] * 100)
     fake.put("a", ttr=0.4)

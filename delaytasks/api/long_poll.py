@@ -9,7 +9,7 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -23,6 +23,7 @@ from ..worker import leases
 from ..worker.attempt import RunningJob
 from . import notifier
 from .access.permissions import Right
+from .access.throttling import COUNTED
 from .views.base import BaseView, count_request
 
 logger = logging.getLogger("delaytasks")
@@ -65,9 +66,15 @@ class LongPoll(BaseView):
             return Response(show(jobs) if jobs else empty)
         _close_connections()  # before waiting for the semaphore, whose holders may need the connections
         response = Response(empty)
-        wait.deadline = time.monotonic() + seconds
+        wait.deadline = self._began() + seconds
         response.wait = wait
         return response
+
+
+    def _began(self) -> float:
+        """Return when the request began: before now, if FastPath has waited for jobs and then passed it on."""
+        scope: Mapping[str, Any] = getattr(self.request._request, "scope", {})
+        return float(scope.get(COUNTED) or time.monotonic())
 
 
 class Wait:
@@ -99,9 +106,11 @@ class Wait:
                 if result is not None:
                     return result
                 _release_thread()
-                if not await waiter.wait_for_wake(self.deadline - time.monotonic()):
+                is_late = time.monotonic() >= self.deadline  # woken again during each try, it would never be answered
+                wake_unused = await waiter.wait_for_wake(self.deadline - time.monotonic())
+                if is_late or not wake_unused:
                     return response
-                is_retry = wake_unused = True
+                is_retry = True
                 consumers.rejoin(waiter)
         finally:
             consumers.leave(waiter)

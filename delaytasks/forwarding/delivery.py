@@ -42,6 +42,8 @@ def deliver(jobs: Sequence[RunningJob], *, target: Target, format: Format, sourc
         return {i: _postponed(each, seconds) if isinstance(each, TargetDown) else each for i, each in results.items()}
     if any(_is_confirmed(each) or isinstance(each, Rejected) for each in results.values()):
         _end_hold(using, topic)
+    elif wait == 0:  # the probe failed, but not because the target is away
+        holds.hold(using, topic, None, None)
     return results
 
 

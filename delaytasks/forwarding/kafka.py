@@ -176,8 +176,8 @@ class Producer:
             batch.is_given_up = True
             self._give_up()
             raise
-        if batch.has_refusals:
-            self._give_up()
+        if batch.has_refusals:  # all messages are answered: a purge would only remove those of other threads
+            _links.drop(self)
 
     def send_one(self, topic: str, seconds: float, **fields: Any) -> None:
         """Produce one message and wait until it is confirmed. Raises Refusal."""

@@ -18,7 +18,8 @@ from .sources import BrokerDown
 MORE_SECONDS = 0.01  # how long to wait for more messages after the first
 SEND_SECONDS = 15.0  # the longest wait for the confirmation of a dead letter
 HEARTBEAT_SECONDS = 30
-PARSE_ERRORS = (ValueError, LookupError, struct.error)  # what py-amqp raises for properties that it cannot parse
+# What py-amqp raises for properties that it cannot parse. RecursionError: nested too deeply.
+PARSE_ERRORS = (ValueError, LookupError, OverflowError, RecursionError, struct.error)
 _ONE_RETRY = {"max_retries": 1, "interval_start": 0, "interval_step": 0}
 KEPT = (  # properties of a refused message that its dead letter has too
     "content_type", "content_encoding", "correlation_id", "message_id", "timestamp", "type", "app_id", "reply_to",

@@ -102,9 +102,30 @@ def test_one_job_is_the_probe_and_the_others_wait_for_it(stage, target, db_clock
     assert holds.wait_seconds("default", "t", 60_000) == 5
     db_clock.advance(seconds=5)
     assert holds.wait_seconds("default", "t", 60_000) == 0
-    assert holds.wait_seconds("default", "t", 60_000) == 60
-    db_clock.advance(seconds=60)  # the probe's process died
-    assert holds.wait_seconds("default", "t", 60_000) == 0
+    assert holds.wait_seconds("default", "t", 60_000) == 5, "the probe may end the hold at once"
+    db_clock.advance(seconds=59)
+    assert holds.wait_seconds("default", "t", 60_000) == 1
+    db_clock.advance(seconds=1)  # the probe's process died
+    assert holds.wait_seconds("default", "t", 3_600_000) == 0
+    db_clock.advance(seconds=299)
+    assert holds.wait_seconds("default", "t", 3_600_000) == 1
+    db_clock.advance(seconds=1)
+    assert holds.wait_seconds("default", "t", 3_600_000) == 0, "also with a long TTR"
+
+
+def test_after_a_probe_that_failed_the_next_one_is_sent_at_the_usual_interval(stage, target, db_clock):
+    target.results = [TargetDown("away"), ValueError("status 500")]
+    schedule("t", key="a", delay=0)
+    stage.go()
+    db_clock.advance(seconds=5)
+    stage.go()
+    assert (outcomes("a"), held()) == (["snoozed", "failed"], (True, "away"))
+    schedule("t", key="b", delay=0)
+    stage.go()
+    assert outcomes("b") == ["snoozed"]
+    db_clock.advance(seconds=5)
+    stage.go()
+    assert (outcomes("b"), held()) == (["snoozed", "finished"], (False, ""))
 
 
 def test_the_job_of_a_batch_whose_ttr_is_over_is_named(stage, target, db_clock):

@@ -144,6 +144,35 @@ def test_a_queue_that_is_full_takes_the_rest_when_some_are_confirmed(kafka, name
     assert send(Kafka(name), batch(keys)) == (dict.fromkeys(keys, "ok"), None)
 
 
+def test_a_message_that_the_broker_refuses_removes_none_of_another_thread(kafka, name, batch, monkeypatch):  # noqa: F811
+    target, other = Kafka(name), Kafka(f"{name}-other")
+    for each in (target, other):
+        send(each, batch(["first"]))
+    answers, on_its_way = [], threading.Event()
+    thread = threading.Thread(target=lambda: answers.append(send(other, batch(["good"]), 10)))
+    produce, answer = module.Producer._produce, module._Batch.answer
+
+    def note(self, topic, *args):
+        produce(self, topic, *args)
+        if topic == f"{name}-other":
+            on_its_way.set()
+
+    def answer_late(self, record, refusal):
+        if refusal is not None and not on_its_way.is_set():
+            kafka.set_round_trip(1000)
+            thread.start()
+            assert on_its_way.wait(10)
+        answer(self, record, refusal)
+
+    monkeypatch.setattr(module.Producer, "_produce", note)
+    monkeypatch.setattr(module._Batch, "answer", answer_late)
+    kafka.fail_produce(KafkaError.MSG_SIZE_TOO_LARGE)
+    reports, _ = send(target, batch(["bad"]), 10)
+    thread.join(20)
+    kafka.set_round_trip(0)
+    assert (reports, answers) == ({"bad": Rejected}, [({"good": "ok"}, None)])
+
+
 def test_a_forked_process_sends_batches_with_a_producer_of_its_own(kafka, name, batch):  # noqa: F811
     target = Kafka(name)
     send(target, batch("ab"))

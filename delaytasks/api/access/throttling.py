@@ -15,7 +15,7 @@ from .permissions import Caller
 
 logger = logging.getLogger("delaytasks")
 WINDOW_SECONDS = 60
-COUNTED = "delaytasks.counted"  # key in the ASGI scope of a request that FastPath has counted already
+COUNTED = "delaytasks.counted"  # key in the ASGI scope: time.monotonic() at which FastPath has counted the request
 PAUSE_SECONDS = 10.0  # after a failure, the cache is not used for this time: each request would wait for its timeout
 ROUNDING = 1e-6  # tolerance for float errors, in requests or ms
 _breaker = CircuitBreaker(Exception, PAUSE_SECONDS)  # cache backends have no common exception

@@ -122,23 +122,19 @@ class Reserve(NamedTuple):
 
 
 def reserve_group(using: str, reserves: Sequence[Reserve]) -> list[list[RunningJob] | Exception]:
-    """Reserve ready jobs for each consumer; those who asked first get them first. A list is empty if none is left.
+    """Reserve ready jobs of one topic for each consumer; those who asked first get them first.
 
-    The topics are independent: if one fails, the answer to its consumers is an exception.
+    A list is empty if none is left.
     """
-    answers: list[list[RunningJob] | Exception] = [[] for _ in reserves]
-    for topic in dict.fromkeys(each.topic for each in reserves):
-        asked = {n: each for n, each in enumerate(reserves) if each.topic == topic}
-        try:
-            dealt: Mapping[int, list[RunningJob] | Exception] = _reserve_of_topic(using, topic, asked)
-        except (OperationalError, InterfaceError) as error:
-            dealt = {n: FallBack() if is_retryable(error) else error for n in asked}
-        except Exception as error:
-            logger.warning("topic %s: reserving failed, Django's views serve the consumers: %r", topic, error)
-            dealt = {n: FallBack() for n in asked}
-        for n, jobs in dealt.items():
-            answers[n] = jobs
-    return answers
+    topic, asked = reserves[0].topic, dict(enumerate(reserves))
+    try:
+        dealt = _reserve_of_topic(using, topic, asked)
+    except (OperationalError, InterfaceError) as error:
+        return [FallBack() if is_retryable(error) else error for _ in reserves]
+    except Exception as error:
+        logger.warning("topic %s: reserving failed, Django's views serve the consumers: %r", topic, error)
+        return [FallBack() for _ in reserves]
+    return [dealt[n] for n in asked]
 
 
 def _reserve_of_topic(using: str, topic: str, asked: Mapping[int, Reserve]) -> dict[int, list[RunningJob]]:

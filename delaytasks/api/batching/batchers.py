@@ -9,7 +9,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -59,6 +59,8 @@ class Batcher:
                raise. If it raises, it must have done nothing
     undo       function of a `work` and its answer, called in a thread if the request was cancelled before it got the
                answer; None: such an answer is dropped
+    part_of    function of a `work`: of the items that arrive together, those with the same result are a group; None:
+               all of them are. A group is answered before the next one is done
     """
 
     def __init__(
@@ -66,8 +68,10 @@ class Batcher:
         name: str,
         do_group: Callable[[list[Any]], Sequence[Any]],
         undo: Callable[[Any, Any], None] | None = None,
+        part_of: Callable[[Any], Hashable] | None = None,
     ) -> None:
         self._name, self._do_group, self._undo = name, do_group, undo
+        self._part_of = part_of or (lambda _: None)
         self._queues: dict[str, deque[Item]] = {}  # by share, in the order of their next turns
         self._bytes = 0
         self._share_bytes: Counter[str] = Counter()  # size of the queued items by share
@@ -101,19 +105,26 @@ class Batcher:
 
     def _run(self) -> None:
         try:
-            while group := self._next_group():
-                _resolve(group, self._answers(group), self._undo)
+            while items := self._next_items():
+                for group in self._groups(items):
+                    _resolve(group, self._answers(group), self._undo)
         finally:
             connections.close_all()
 
-    def _next_group(self) -> list[Item]:
-        """Wait for items and return a group. An empty group means that the thread must end."""
+    def _next_items(self) -> list[Item]:
+        """Wait for items and return them. An empty list means that the thread must end."""
         with self._arrived:
             while self._wait():
-                if group := self._take():
-                    return group
+                if items := self._take():
+                    return items
             self._thread = None
             return []
+
+    def _groups(self, items: Sequence[Item]) -> Iterable[list[Item]]:
+        groups: defaultdict[Hashable, list[Item]] = defaultdict(list)
+        for item in items:
+            groups[self._part_of(item.work)].append(item)
+        return groups.values()
 
     def _wait(self) -> bool:
         """Wait until there are items. Return False after IDLE_SECONDS without any."""

@@ -11,6 +11,7 @@ import io
 import logging
 import re
 import sys
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -143,7 +144,7 @@ async def _serve(
     try:
         if not await _count(caller, body.size):
             return None
-        scope[COUNTED] = True
+        scope[COUNTED] = time.monotonic()
         if not caller.is_current():
             return None
         caller.source = _source(scope)

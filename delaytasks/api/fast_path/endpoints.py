@@ -9,6 +9,7 @@ import functools
 import json
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from asgiref.sync import sync_to_async
@@ -88,8 +89,10 @@ def batcher(name: str, using: str) -> Batcher:
         "add": adds.add_group, "delete": adds.delete_group, "finish": attempts.finish_group,
         "reserve": attempts.reserve_group,
     }[name]  # fmt: skip
-    undo = functools.partial(attempts.release, using) if name == "reserve" else None
-    return Batcher(f"{name}-{using}", functools.partial(do_group, using), undo)
+    of_topic: dict[str, Any] = {}
+    if name == "reserve":  # topics are independent: one whose jobs are locked holds up no consumer of another
+        of_topic = {"undo": functools.partial(attempts.release, using), "part_of": attrgetter("topic")}
+    return Batcher(f"{name}-{using}", functools.partial(do_group, using), **of_topic)
 
 
 # -- the queue protocol -------------------------------------------------------------------------
@@ -352,10 +355,10 @@ async def _wait_for_jobs(call: Call, ask: Reserve, seconds: float) -> list[Runni
     wake_unused = False  # woken, but has not tried to reserve since
     try:
         while not (jobs := await _submit(call, ask)):
-            wake_unused = False
-            if not await waiter.wait_for_wake(deadline - time.monotonic()):
+            is_late = time.monotonic() >= deadline  # woken again during each try, the consumer would never be answered
+            wake_unused = await waiter.wait_for_wake(deadline - time.monotonic())
+            if is_late or not wake_unused:
                 return []
-            wake_unused = True
             await _check_again(call, ask.topic)
             consumers.rejoin(waiter)
         wake_unused = False

@@ -146,7 +146,7 @@ class RedisClient:
         """
         pool = getattr(self._client, "connection_pool", None)
         if pool is not None:
-            pool.disconnect()
+            pool.disconnect(inuse_connections=False)  # other threads are using those
 
     def _ask(self, call: Callable[[Any], Any]) -> Any:
         return call(self.client)  # inside the breaker, because making the client may fail too

@@ -119,6 +119,31 @@ def test_callers_take_turns(recorder: Recorder, monkeypatch: pytest.MonkeyPatch)
     assert recorder.groups[1] == ["a0", "b0", "c0", "a1"]
 
 
+def test_items_of_a_group_are_answered_before_the_next_group_is_done() -> None:
+    arrived, answered, order = threading.Event(), threading.Event(), list[Any]()
+
+    def do_group(works: list[str]) -> list[str]:
+        arrived.wait(10)
+        if works[0][0] == "b":
+            assert answered.wait(10)
+        order.append(works)
+        return works
+
+    async def run() -> None:
+        batcher = Batcher("test", do_group, part_of=lambda work: work[0])
+        first = asyncio.ensure_future(batcher.submit("x", share="x"))
+        await asyncio.sleep(0)
+        rest = [asyncio.ensure_future(batcher.submit(work, share="x")) for work in ("a1", "b1", "a2", "b2")]
+        await asyncio.sleep(0)
+        arrived.set()
+        assert [await first, await rest[0], await rest[2]] == ["x", "a1", "a2"]
+        answered.set()
+        assert [await rest[1], await rest[3]] == ["b1", "b2"]
+
+    asyncio.run(run())
+    assert order == [["x"], ["a1", "a2"], ["b1", "b2"]]
+
+
 def test_bad_item_hurts_no_other(recorder: Recorder) -> None:
     recorder.bad = {"bad": DataError("unsupported Unicode escape sequence")}
     answers = submit_all(recorder, [("good", "a", None), ("bad", "b", None), ("other", "c", None)])

@@ -406,6 +406,23 @@ def test_claims_of_a_topic_stand_if_a_later_one_fails(settings: Any, monkeypatch
     assert Job.objects.filter(state=State.RESERVED).count() == 2
 
 
+@pytest.mark.only_on("postgresql")
+def test_jobs_that_others_have_locked_hold_up_their_consumers_for_a_moment_only() -> None:
+    schedule.schedule_many({"topic": "mail.send", "key": f"k{n}", "delay": 0} for n in range(300))
+    other = connection.copy()
+    other.set_autocommit(False)
+    with other.cursor() as cursor:
+        cursor.execute("SELECT 1 FROM delaytasks_job FOR UPDATE")
+    unlock = threading.Timer(20, other.connection.rollback)
+    unlock.start()
+    try:
+        assert attempts.reserve_group(USING, [Reserve("mail.send", 1, "php")]) == [[]]
+        assert not unlock.finished.is_set(), "it did not wait for the lock"
+    finally:
+        unlock.cancel()
+        other.close()
+
+
 def test_claims_in_several_names_are_all_or_none(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     schedule.schedule_many({"topic": "mail.send", "key": f"k{n}", "delay": 0} for n in range(2))
 

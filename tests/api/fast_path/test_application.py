@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from django.http import HttpResponse
 
 from delaytasks.api import notifier
 from delaytasks.api.access import permissions
+from delaytasks.api.batching.batchers import FallBack
 from delaytasks.api.fast_path import application, callers, clients, endpoints
 from delaytasks.api.fast_path.application import FastPath
 from delaytasks.api.models import Token
@@ -204,6 +206,44 @@ def test_waiting_client_that_leaves_is_no_longer_waited_for(headers: dict[str, s
     consumers = notifier.waiting_consumers("default")
     assert send(headers, {**POP, "wait": 30}, gone=gone).status_code == 499
     assert not consumers._queues
+
+
+@pytest.mark.parametrize("way", ["fast path", "view"])
+def test_consumer_that_is_woken_in_vain_during_each_try_is_answered_after_its_wait(
+    headers: dict[str, str], monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    tries: list[float] = []
+
+    def try_in_vain(*_: Any, **__: Any) -> list[Any]:
+        tries.append(time.monotonic())
+        assert len(tries) < 100
+        notifier.waiting_consumers("default").wake("mail.send", 1)
+        time.sleep(0.05)
+        return []
+
+    if way == "view":
+        monkeypatch.setattr(endpoints, "_wait_for_jobs", fall_back)
+    monkeypatch.setattr(leases, "reserve", try_in_vain)
+    response = send(headers, {"command": "pop", "topic": "mail.send", "wait": 0.3})
+    assert (response.status_code, len(tries) > 1) == (200, True)
+
+
+def test_request_that_has_waited_in_the_fast_path_does_not_wait_again_in_the_view(
+    headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def wait_and_fall_back(*_: Any) -> None:
+        await asyncio.sleep(0.5)
+        raise FallBack
+
+    tries: list[Any] = []
+    monkeypatch.setattr(leases, "reserve", lambda *args, **_: tries.append(args) or [])
+    monkeypatch.setattr(endpoints, "_wait_for_jobs", wait_and_fall_back)
+    assert send(headers, {"command": "pop", "topic": "mail.send", "wait": 0.5}).status_code == 200
+    assert len(tries) == 1
+
+
+async def fall_back(*_: Any) -> None:
+    raise FallBack
 
 
 def test_empty_message_after_the_body_is_no_disconnection() -> None:
