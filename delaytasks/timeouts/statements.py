@@ -24,8 +24,8 @@ DELAYED, CANCELLED = int(State.DELAYED), int(State.CANCELLED)
 # not contain the topic. By state, it can only use the index on topic, key and id, from the newest job on. It reads one
 # job if the newest is live, and all jobs of the key if none is.
 LIVE = f"job.state IN ({', '.join(str(int(state)) for state in STORED_LIVE)})"
-# Finds the newest job with a declared time, only for a row that matches and has no live job.
-LATEST = "live.id IS NULL AND wanted.declared_ms IS NOT NULL AND job.declared_due IS NOT NULL"
+# Finds the newest job with a declared time, only for a row that matches and has no live job with one.
+LATEST = "live.declared_due IS NULL AND wanted.declared_ms IS NOT NULL AND job.declared_due IS NOT NULL"
 UNMET = "unmet"  # the reason in the event of a job whose condition is no longer true
 
 
@@ -118,6 +118,7 @@ def differences_sql(
         before = f"CASE WHEN applied.overdue = 'skip' THEN {applied_ms} ELSE 0 END"
         spread = f"CASE WHEN declared_ms <= {applied_ms} THEN {d.to_ms('applied.spread_until')} END"
     past = f"({past_sql(declaration, d)} OR declared_ms < {before})"
+    missing = f"(NOT {past} AND {d.to_ms('latest.declared_due')} {distinct} declared_ms)"
     sql = f"""
         WITH keys (pk, name) AS ({table}),
         wanted (pk, declared_ms) AS MATERIALIZED ({wanted})
@@ -127,10 +128,10 @@ def differences_sql(
         LEFT JOIN wanted ON wanted.pk = keys.pk
         {_newest("live", LIVE, using)}
         {_newest("latest", LATEST, using)}
-        WHERE (live.id IS NULL AND declared_ms IS NOT NULL AND NOT {past}
-                AND {d.to_ms("latest.declared_due")} {distinct} declared_ms)
+        WHERE (live.id IS NULL AND declared_ms IS NOT NULL AND {missing})
             OR (wanted.pk IS NOT NULL AND declared_ms IS NULL)
-            OR (live.state = {DELAYED} AND {d.to_ms("live.declared_due")} {distinct} declared_ms)"""
+            OR (live.state = {DELAYED} AND {d.to_ms("live.declared_due")} {distinct} declared_ms
+                AND (live.declared_due IS NOT NULL OR {missing}))"""
     topics = [declaration.topic, declaration.topic]
     return sql, [*key_params, *wanted_params, *gate_params, *topics]
 

@@ -136,6 +136,20 @@ def test_it_fires_once_for_each_due_time(close: Close, stage: Any, db_clock: Any
     assert len(called) == 1
 
 
+@pytest.mark.on_both
+def test_a_handler_that_schedules_its_own_key_runs_again_only_then(close: Close, stage: Any, db_clock: Any) -> None:
+    called = close(effect=lambda order: schedule("declared.close", subject=order, delay=3600) and None)
+    order = Order.objects.create(created_at=START)
+    db_clock.advance(seconds=1800)
+    for _ in range(3):
+        stage.go()
+        order.save()
+    assert (len(called), live()) == (1, {f"order:{order.pk}": START + 3 * HALF_HOUR})
+    db_clock.advance(seconds=3600)
+    stage.go()
+    assert len(called) == 2
+
+
 @pytest.mark.parametrize("atomic", [True, False])
 def test_a_handler_that_leaves_another_due_time_gets_its_next_job_in_the_same_commit(
     close: Close, stage: Any, db_clock: Any, atomic: bool

@@ -232,17 +232,46 @@ def test_a_job_that_waits_for_its_worker_is_not_cancelled_because_its_time_has_p
     assert in_sync(remind, order.pk) == (0, 0, 0)
 
 
-def test_a_live_job_without_declared_time_is_adopted(declare: Declare) -> None:
+def by_hand(order: Order) -> None:
+    """Schedule a job about the row without a declared time, as code from before the declaration did."""
     from delaytasks import handler, handlers, schedule
 
     handler("declared.close")(lambda job: None)
     try:
-        order = Order.objects.create(created_at=START)
         schedule("declared.close", f"order:{order.pk}", delay=99)
     finally:
         handlers.unregister("declared.close")
+
+
+def test_a_live_job_without_declared_time_is_adopted(declare: Declare) -> None:
+    order = Order.objects.create(created_at=START)
+    by_hand(order)
     assert in_sync(declare(Order, after=HALF_HOUR), order.pk) == (0, 1, 0)
     assert live() == {f"order:{order.pk}": START + HALF_HOUR}
+
+
+@pytest.mark.on_both
+@pytest.mark.parametrize("if_past", ["run", "skip"])
+def test_a_job_without_declared_time_stands_once_the_timeout_has_fired(declare: Declare, if_past: Any) -> None:
+    close = declare(Order, after="window", if_past=if_past)
+    order = Order.objects.create(created_at=START)
+    in_sync(close, order.pk)
+    Job.objects.update(state=State.FINISHED, ended_at=START)
+    by_hand(order)
+    assert in_sync(close, order.pk) == (0, 0, 0)
+    assert live() == {f"order:{order.pk}": START + timedelta(seconds=99)}
+    Order.objects.update(window=timedelta(hours=2))  # this due time has not fired
+    assert in_sync(close, order.pk) == (0, 1, 0)
+    assert live() == {f"order:{order.pk}": START + timedelta(hours=2)}
+
+
+@pytest.mark.on_both
+def test_a_skipped_past_cancels_no_job_without_declared_time(declare: Declare) -> None:
+    remind = declare(Order, if_past="skip")
+    order = Order.objects.create(created_at=START - HALF_HOUR)
+    by_hand(order)
+    assert in_sync(remind, order.pk) == (0, 0, 0)
+    assert live() == {f"order:{order.pk}": START + timedelta(seconds=99)}
 
 
 def test_calendars_count_working_time(declare: Declare) -> None:
