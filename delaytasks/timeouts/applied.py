@@ -18,7 +18,7 @@ from ..clock import to_ms
 from ..exceptions import BadInput
 from ..jobs import cancellation
 from ..jobs.cancellation import CancelCounts
-from . import declarations
+from . import declarations, renames
 from .declarations import Declaration
 
 Overdue = Literal["run", "skip"] | timedelta
@@ -118,6 +118,7 @@ def store(declaration: Declaration, using: str, overdue: Overdue = "run") -> Non
         "phase": "", "position": "", "began_at": None,
     }  # fmt: skip
     _rows().objects.using(using).update_or_create(topic=declaration.topic, defaults=values)
+    renames.rename_jobs(declaration, using)
 
 
 def ensure_row(declaration: Declaration, using: str) -> None:

@@ -16,7 +16,7 @@ from django.db import DataError, transaction
 from ..db import calendar_days, dialects
 from ..handlers import Skip
 from ..worker.attempt import Defer, RunningJob
-from . import applied, declarations
+from . import applied, declarations, renames
 from .declarations import Declaration
 from .statements import UNMET, past_sql
 from .sync import aliases_of, lockable, sync
@@ -90,6 +90,9 @@ def _reason_to_skip(declaration: Declaration, pk: Any, job: RunningJob) -> str |
         calendar_days.refresh(declaration.calendar.name)  # read the days that staff have just changed
     facts = _facts(declaration, pk, job)
     is_applied = applied.is_automatic() or facts.fingerprint == declaration.fingerprint
+    has_former_name = not renames.is_installed(job.subject_label or declaration.label)
+    if has_former_name and is_applied and facts.declared_ms is not None:
+        return GONE  # the row has a job of its model's new name
     if facts.wanted_ms is None and is_applied:
         return UNMET
     if facts.wanted_ms is not None and facts.declared_ms in (None, facts.wanted_ms):

@@ -21,7 +21,7 @@ from ..db import dialects
 from ..db.retries import retry_conflicts, waited_too_long
 from ..models import Declaration as AppliedDeclaration
 from ..models import Job
-from . import applied, declarations, statements
+from . import applied, declarations, renames, statements
 from .declarations import Declaration
 from .sync import Synced, aliases_of, keys_of, sync
 from .wanted import among, key_text, rows
@@ -222,9 +222,17 @@ class Plan(NamedTuple):
 
 
 def plan(using: str, only: Sequence[Declaration] | None = None) -> list[Plan]:
-    """Count what each declaration would make, move and cancel. Writes nothing, and locks nothing."""
+    """Count what each declaration would make, move and cancel. Writes nothing.
+
+    Locks nothing, unless a model was renamed: then its jobs.
+    """
     chosen = declarations.declarations() if only is None else only
-    return [_plan(each, using) for each in chosen if using in aliases_of(each)]
+    plans = []
+    for each in chosen:
+        if using in aliases_of(each):
+            with renames.as_if_renamed(each, using):
+                plans.append(_plan(each, using))
+    return plans
 
 
 def _plan(declaration: Declaration, using: str) -> Plan:
@@ -263,9 +271,13 @@ def apply(
     late = {each.topic: each.overdue for each in plan(using, pending) if each.overdue} if overdue is None else {}
     if late:
         raise OverdueRows(late)
-    with transaction.atomic(using):
-        for declaration in pending:
-            applied.store(declaration, using, "run" if overdue is None else overdue)
+
+    def store() -> None:
+        with transaction.atomic(using):
+            for declaration in pending:
+                applied.store(declaration, using, "run" if overdue is None else overdue)
+
+    retry_conflicts(store, using)
     return reconcile(using, pending)
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db.models import Q
+from django.db.models import Q, Value
+from django.db.models.functions import Concat
 
-from delaytasks import Calendar, run_now, timeout
+from delaytasks import Calendar, run_now, schedule, timeout
 from delaytasks.calendars import minutes, public_holidays, registry
 from delaytasks.clock import to_ms
 from delaytasks.db import calendar_days
@@ -211,6 +212,68 @@ def test_a_worker_with_another_fingerprint_runs_what_a_person_moved_forward(stag
     run_now(CLOSE, f"order:{order.pk}")
     stage.go()
     assert called == [order]
+
+
+def orders_were_purchases() -> None:
+    """The jobs so far were made when the model had another name."""
+    Job.objects.update(subject_label="declared.purchase", key=Concat(Value("purchase:"), "subject_pk"))
+    Applied.objects.update(fingerprint="that of the other name")
+
+
+@pytest.mark.on_both
+def test_the_rows_of_a_renamed_model_keep_their_jobs_and_what_has_fired(stage: Any, db_clock: Any) -> None:
+    called = declare()
+    command("apply")
+    fired = Order.objects.create(created_at=START - HALF_HOUR)
+    stage.go()
+    waiting = Order.objects.create(created_at=START)
+    assert called == [fired]
+    orders_were_purchases()
+    of_another_model = Job.objects.create(
+        topic=CLOSE, key="purchase:x", due_at=START + HALF_HOUR, ttr_ms=1000, created_at=START,
+        subject_label="declared.customer", subject_pk="1",
+    )  # fmt: skip
+    assert command("plan") == [{"topic": CLOSE, "state": "changed", "make": 0, "move": 0, "cancel": 0, "overdue": 0}]
+    assert Job.objects.filter(subject_label="declared.purchase").count() == 2
+    assert command("apply") == [{"timeout": CLOSE, "made": 0, "moved": 0, "cancelled": 0, "locked": 0}]
+    assert list(live()) == [f"order:{waiting.pk}", "purchase:x"]
+    of_another_model.delete()
+    fired.save()
+    db_clock.advance(seconds=1800)
+    stage.go()
+    assert called == [fired, waiting]
+    assert [job.subject for job in Job.objects.order_by("pk")] == [fired, waiting]
+
+
+@pytest.mark.on_both
+def test_a_job_of_the_former_name_does_not_fire_beside_one_of_the_new_name(stage: Any, db_clock: Any) -> None:
+    called = declare()
+    command("apply")
+    order = Order.objects.create(created_at=START)
+    orders_were_purchases()
+    schedule(CLOSE, subject=order, delay=1800)
+    command("apply")
+    assert list(live()) == [f"order:{order.pk}", f"purchase:{order.pk}"]
+    db_clock.advance(seconds=1800)
+    stage.go()
+    assert called == [order]
+    former = Job.objects.get(key=f"purchase:{order.pk}")
+    assert [(each.outcome, each.reason) for each in former.events.all()] == [("skipped", fire.GONE)]
+
+
+@pytest.mark.on_both
+def test_a_job_of_the_former_name_runs_or_waits_until_the_new_name_is_applied(stage: Any, db_clock: Any) -> None:
+    declare()
+    command("apply")
+    orders = [Order.objects.create(created_at=START, state=state) for state in ("open", "paid")]
+    orders_were_purchases()
+    called = declare(while_=Q(state="open"))
+    db_clock.advance(seconds=1800)
+    stage.go()
+    assert (called, list(live())) == ([orders[0]], [f"purchase:{orders[1].pk}"])
+    command("apply")
+    orders[0].save()
+    assert (called, live()) == ([orders[0]], {})
 
 
 def office(opens: str = "00:00-08:00", **terms: Any) -> Calendar:

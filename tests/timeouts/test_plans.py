@@ -9,7 +9,7 @@ from django.db.models import Q
 
 from delaytasks.models import Job
 from delaytasks.states import State
-from delaytasks.timeouts import reconcile, statements
+from delaytasks.timeouts import reconcile, renames, statements
 from delaytasks.timeouts.declarations import Declaration
 from tests.support.query_plans import plans_of
 
@@ -116,6 +116,27 @@ def test_a_page_reads_the_history_of_a_key_only_if_it_has_no_live_job(
     assert {each.change for each in found} == {"make"}
     assert len(found) == 9, "all keys without a live job, except the one whose job has run"
     assert 1_900 < jobs_read() - read < 2_100
+
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.django_db
+@pytest.mark.usefixtures("automatic")
+def test_renaming_the_jobs_of_a_model_searches_each_new_key(declare: Callable[..., Declaration]) -> None:
+    """Even if the statistics lack the topic."""
+    close = declare(Order)
+    with connection.cursor() as cursor:
+        empty_tables(cursor)
+        cursor.execute("ANALYZE delaytasks_job, declared_order")
+        for live in (False, True):
+            add_jobs("declared.close", live=live)
+        cursor.execute(
+            "UPDATE delaytasks_job SET subject_label = 'declared.purchase', key = 'purchase:' || substr(key, 7)"
+        )
+    read = jobs_read()
+    renames.rename_jobs(close, "default")
+    assert jobs_read() - read < 200_000, "26,000 live jobs and as many ended ones"
+    assert set(Job.objects.values_list("subject_label", flat=True)) == {close.label}
+    assert not Job.objects.exclude(key__startswith="order:").exists()
 
 
 def add_history(topic: str, key: str, count: int) -> None:
