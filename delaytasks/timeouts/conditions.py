@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from datetime import date, datetime, time
 from typing import Any
 
-from django.db.models import DateTimeField, F, Model, Q, QuerySet, Subquery, Value
+from django.db.models import DateTimeField, F, GeneratedField, Model, Q, QuerySet, Subquery, Value
 from django.db.models.constants import LOOKUP_SEP
-from django.db.models.expressions import BaseExpression
+from django.db.models.expressions import BaseExpression, Col
 from django.db.models.query import RawQuerySet
 from django.db.models.sql import Query
 from django.utils.dateparse import parse_date, parse_datetime
@@ -98,7 +98,23 @@ def paths(condition: Q, model: type[Model]) -> set[str]:
     """Return the paths of the fields that a Q uses, without lookups and transforms: {"customer__active"}."""
     names = {child[0] for child in children(condition) if isinstance(child, tuple)}
     names |= referenced(condition)
-    return {path for name in names if (path := field_path(name, model))}
+    found = {path for name in names if (path := field_path(name, model))}
+    return found.union(*(_sources(path, model) for path in found))
+
+
+def _sources(path: str, model: type[Model]) -> set[str]:
+    """Return the paths of the fields from which the database computes a generated field; of another field, none."""
+    field = last_field(path, model)
+    if not isinstance(field, GeneratedField):
+        return set()
+    parent = path.removesuffix(field.name)
+    found = [field.expression.resolve_expression(Query(field.model), allow_joins=False)]  # type: ignore[attr-defined]
+    names = set()
+    while found:
+        each = found.pop()
+        names |= {each.target.name} if isinstance(each, Col) else set()
+        found += [inner for inner in each.get_source_expressions() if inner is not None]
+    return {parent + name for name in names}
 
 
 def referenced(condition: Q) -> set[str]:

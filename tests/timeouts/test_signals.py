@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from delaytasks import Calendar, timeout
 from delaytasks.timeouts import declarations
 
-from .app.models import CourierOrder, Customer, Line, OpenOrder, Order, RushOrder
+from .app.models import CourierOrder, Customer, Invoice, Line, OpenOrder, Order, RushOrder
 from .conftest import HALF_HOUR, START, live
 
 ALWAYS = Calendar("always open", tz="UTC", hours={"mon-sun": "00:00-24:00"}, editable=False)
@@ -87,6 +87,18 @@ def test_a_save_costs_the_statements_that_the_howto_says(
         order.save()
     sent = [query["sql"].split()[0] for query in queries]
     assert sent == ["UPDATE", "BEGIN", "SELECT", *["SELECT"] * more, "WITH", "COMMIT"]
+
+
+@pytest.mark.on_both
+def test_a_generated_field_is_watched_by_the_fields_that_it_is_computed_from(close: Any) -> None:
+    close(Invoice, on="sent_at", after=HALF_HOUR, while_=Q(left__gt=0))
+    for change in ({"paid": 10}, {"held": True}):
+        invoice = Invoice.objects.create(sent_at=START)
+        assert list(live()) == [f"invoice:{invoice.pk}"]
+        for name, value in change.items():
+            setattr(invoice, name, value)
+        invoice.save(update_fields=change)
+        assert live() == {}
 
 
 def test_a_foreign_key_is_watched_by_both_of_its_names(close: Any) -> None:

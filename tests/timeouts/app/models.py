@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.db import models
+from django.db.models import Case, F, Value, When
 
 
 class Customer(models.Model):
@@ -75,6 +76,20 @@ class Pair(models.Model):
     left = models.IntegerField()
     right = models.IntegerField()
     at = models.DateTimeField(null=True)
+
+
+class Invoice(models.Model):
+    """A column that the database computes from others."""
+
+    total = models.IntegerField(default=10)
+    paid = models.IntegerField(default=0)
+    held = models.BooleanField(default=False)
+    left = models.GeneratedField(
+        expression=Case(When(held=True, then=Value(0)), default=F("total") - F("paid")),
+        output_field=models.IntegerField(), db_persist=True,
+    )  # fmt: skip
+    sent_at = models.DateTimeField(null=True)
+    cancels = models.ForeignKey("self", models.CASCADE, null=True)
 
 
 class DatedPlan(models.Model):

@@ -18,7 +18,7 @@ from delaytasks.timeouts.declarations import Declaration
 from delaytasks.timeouts.triggers import installation, marks, statements
 from tests.support.servers import wait_until
 
-from ..app.models import Customer, Device, Order, Reading, RushOrder, Ticket
+from ..app.models import Customer, Device, Invoice, Order, Reading, RushOrder, Ticket
 from ..conftest import HALF_HOUR, START, live
 from .conftest import OtherSession
 
@@ -164,6 +164,18 @@ def test_a_fan_out_goes_on_in_another_process(declare: Declare, few_at_once: Non
         marks._positions.clear()  # a process that has read nothing yet
     assert counts == [4, 8]
     assert sorted(live()) == keys(*orders)
+
+
+def test_the_columns_are_watched_from_which_a_generated_one_is_computed(declare: Declare) -> None:
+    declare(Invoice, "sent_at", while_=Q(left__gt=0) & (Q(cancels=None) | Q(cancels__left=0)))
+    install()
+    first = Invoice.objects.create(sent_at=START)
+    second = Invoice.objects.create(sent_at=START, cancels=first)
+    drain()
+    assert sorted(live()) == keys(first)
+    Invoice.objects.filter(pk=first.pk).update(paid=10)
+    drain()
+    assert sorted(live()) == keys(second)
 
 
 def test_columns_of_parent_tables_are_watched(declare: Declare) -> None:
