@@ -20,7 +20,7 @@ from . import applied, declarations, renames
 from .declarations import Declaration
 from .statements import UNMET, past_sql
 from .sync import aliases_of, lockable, sync
-from .wanted import wanted_sql
+from .wanted import rows, wanted_sql
 
 GONE, PAST = "gone", "past"  # reasons for skipping a job, like statements.UNMET
 WAIT_SECONDS = 0.1  # how long a run slot waits for a locked row
@@ -60,11 +60,12 @@ def _lock(declaration: Declaration, job: RunningJob) -> Any:
     deadline = time.monotonic() + WAIT_SECONDS
     found = lockable(declaration, job.using, skip_locked=True, whole=True).filter(pk=pk)
     while (row := found.first()) is None:
-        if not declaration.concrete._base_manager.using(job.using).filter(pk=pk).exists():
+        if not rows(declaration, job.using).filter(pk=pk).exists():
             return None
         if time.monotonic() > deadline:
             raise Defer(delay_ms=LOCKED_RETRY_MS)
         time.sleep(STEP_SECONDS)
+    row.__class__ = declaration.model  # not read by the managers of a proxy, which may hide the row
     return row
 
 

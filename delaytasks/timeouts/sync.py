@@ -97,13 +97,12 @@ def lock_rows(
 def lockable(declaration: Declaration, using: str, *, skip_locked: bool, whole: bool = False) -> Any:
     """Return a query that locks the model's rows, with their rows in parent models' tables, in key order.
 
-    whole   True: read all columns, as instances of the declared model, which may be a proxy
+    whole   True: read all columns
 
     It uses NO KEY UPDATE, which lets others insert rows that refer to these.
     """
     parents = _parent_links(declaration.concrete)
-    table = declaration.model._base_manager.using(using) if whole else rows(declaration, using)
-    found = table.order_by("pk")
+    found = rows(declaration, using).order_by("pk")
     locking = found.select_for_update(skip_locked=skip_locked, of=("self", *parents), no_key=True)
     if whole:
         return locking

@@ -19,7 +19,7 @@ from delaytasks.timeouts.statements import UNMET
 from delaytasks.timeouts.triggers import marks
 from delaytasks.worker import completion
 
-from .app.models import CourierOrder, OpenOrder, Order
+from .app.models import CourierOrder, OpenOrder, Order, PlainOrder
 from .conftest import HALF_HOUR, START, live
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("automatic")]
@@ -220,6 +220,14 @@ def test_the_row_is_an_instance_of_the_declared_model(close: Close, stage: Any, 
     db_clock.advance(seconds=1800)
     stage.go()
     assert (called, type(called[0])) == ([row], model)
+
+
+def test_a_row_that_the_managers_of_a_proxy_hide_is_received(close: Close, stage: Any, db_clock: Any) -> None:
+    called = close(PlainOrder)
+    row = PlainOrder.plain.create(created_at=START, note="hidden")
+    db_clock.advance(seconds=1800)
+    stage.go()
+    assert (called, type(called[0])) == ([row], PlainOrder)
 
 
 def test_async_handlers_receive_the_row(stage: Any, db_clock: Any) -> None:

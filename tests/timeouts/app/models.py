@@ -25,6 +25,21 @@ class OpenOrder(Order):
         proxy = True
 
 
+class PlainManager(models.Manager[Any]):
+    def get_queryset(self) -> Any:
+        return super().get_queryset().filter(note="")
+
+
+class PlainOrder(Order):
+    """A proxy whose base manager hides rows."""
+
+    plain = PlainManager()
+
+    class Meta:
+        proxy = True
+        base_manager_name = "plain"
+
+
 class RushOrder(Order):
     level = models.IntegerField(default=1)
     promised_at = models.DateTimeField(null=True)
