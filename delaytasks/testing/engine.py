@@ -5,13 +5,14 @@ Due jobs are claimed and run as by a worker, one at a time, in the caller's tran
 
 import dataclasses
 import logging
+import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from django.db import connections, transaction
-from django.db.models import Q
+from django.db.models import Min, Q
 
 from .. import conf, databases, handlers, mirror
 from ..clock import to_ms
@@ -21,7 +22,7 @@ from ..exceptions import LeaseLost
 from ..handlers import Handler
 from ..jobs.context import running_jobs
 from ..maintenance import feed, guard
-from ..models import JobEvent
+from ..models import JobEvent, Schedule, Topic
 from ..recurrence import begin, maker
 from ..states import Outcome, State
 from ..timeouts import applied, reconcile
@@ -124,11 +125,27 @@ def die(using: str, attempt: RunningJob, before: str) -> None:
         raise ProcessDied
 
 
-def make_next_firing(using: str, key: str) -> None:
-    """Make the next job of the schedule to which a job with this key belongs, if any."""
-    if begin.is_firing(key):
-        with running_callbacks():
-            maker.make_due(using)
+def is_firing(key: str) -> bool:
+    """Return whether this may be the key of a schedule's job."""
+    return begin.is_firing(key)
+
+
+def make_firings(using: str) -> None:
+    """Make the next jobs of the schedules whose last one is due."""
+    with running_callbacks():
+        maker.make_due(using)
+
+
+def next_firing_ms(using: str) -> float:
+    """Return when a schedule must make its next job, in ms since 1970; infinity if none must.
+
+    That is the time of its last job, which may be cancelled, or moved. Paused topics and topics without a handler are
+    left out.
+    """
+    running = Schedule.objects.using(using).filter(paused=False, ended=False, topic__in=handlers.handled())
+    running = running.exclude(topic__in=Topic.objects.using(using).filter(paused=True).values("name"))
+    first = running.aggregate(first=Min("made_until"))["first"]
+    return math.inf if first is None else to_ms(first)
 
 
 def outcome(using: str, job_id: int, attempt: int) -> tuple[str, str]:

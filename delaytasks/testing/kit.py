@@ -157,8 +157,13 @@ class Timeouts:
             self.reconcile()
             pass_ms = math.inf  # until a job runs: without writes, another pass would change nothing
         leases = engine.has_reserved(self._using)  # queried once: later only a simulated death leaves one
+        firing_ms = engine.next_firing_ms(self._using)
         while True:
             due = engine.next_due(self._using, leases=leases)
+            if firing_ms <= min(until_ms, pass_ms) and (due is None or firing_ms < due.at_ms):
+                self._clock.set(max(int(firing_ms), self._clock.now_ms()))
+                firing_ms = self._make_firings()
+                continue
             if pass_ms <= until_ms and (due is None or pass_ms < due.at_ms):
                 self._clock.set(max(int(pass_ms), self._clock.now_ms()))
                 self.reconcile()
@@ -170,11 +175,18 @@ class Timeouts:
                 raise _too_many(runs, due)
             self._clock.set(max(due.at_ms, self._clock.now_ms()))
             runs.append(self._run(due))
-            engine.make_next_firing(self._using, runs[-1].key)
+            if engine.is_firing(runs[-1].key):  # perhaps of a schedule that a job has begun
+                firing_ms = engine.next_firing_ms(self._using)
             leases = leases or runs[-1].outcome == "died"
             pass_ms = min(pass_ms, self._next_pass_ms())
         self._clock.set(max(until_ms, self._clock.now_ms()))
         return Runs(runs)
+
+    def _make_firings(self) -> float:
+        """Make the next jobs of schedules. Return when the next ones must be made; infinity if that is not possible."""
+        engine.make_firings(self._using)
+        next_ms = engine.next_firing_ms(self._using)
+        return next_ms if next_ms > self._clock.now_ms() else math.inf
 
     def _run(self, due: DueJob) -> Run:
         if due.leased:

@@ -308,6 +308,45 @@ def test_series_and_schedules_go_on_while_the_clock_advances(timeouts: Timeouts,
     assert sum(key.startswith("order:1#") for key in ran) == 3
 
 
+@pytest.mark.parametrize("change", [cancel, lambda topic, key: reschedule(topic, key, delay=hours(80))])
+def test_a_schedule_whose_next_job_was_cancelled_or_moved_goes_on(
+    timeouts: Timeouts, ran: list[str], register: Register, change: Callable[[str, str], Any]
+) -> None:
+    timeouts.travel_to(datetime(2030, 1, 1, 12, tzinfo=UTC))
+    register("other", lambda job: ran.append(f"{job.key} at {timeouts.now:%d}"))
+    schedules.define(Definition("daily", "t", cron="0 9 * * *"))
+    schedule("other", "noon", delay=hours(48))
+    change("t", "daily@2030-01-02T09:00:00")
+    timeouts.advance(days=3)
+    assert ran == ["daily@2030-01-03T09:00:00", "noon at 03", "daily@2030-01-04T09:00:00"]
+    timeouts.assert_scheduled("t", "daily@2030-01-05T09:00:00")
+
+
+def test_a_schedule_makes_no_further_jobs_if_it_or_its_topic_is_paused_or_without_a_handler(
+    timeouts: Timeouts, register: Register
+) -> None:
+    timeouts.travel_to(datetime(2030, 1, 1, 12, tzinfo=UTC))
+    Topic.objects.create(name="elsewhere")
+    Topic.objects.create(name="rests", paused=True)
+    register("rests", lambda job: None)
+    register("paused", lambda job: None)
+    for topic in ("elsewhere", "paused", "rests"):
+        schedules.define(Definition(topic, topic, cron="0 9 * * *"))
+    schedules.pause("paused")
+    cancel("paused", "paused@2030-01-02T09:00:00")
+    timeouts.advance(days=3)
+    assert set(Job.objects.values_list("key", flat=True)) == {
+        f"{name}@2030-01-02T09:00:00" for name in ("elsewhere", "paused", "rests")
+    }
+
+
+def test_a_series_that_a_job_begins_goes_on(timeouts: Timeouts, ran: list[str], register: Register) -> None:
+    register("first", lambda job: schedule("t", "order:1", period=60, repeat=2) and None)
+    schedule("first", "1", delay=60)
+    timeouts.advance(minutes=5)
+    assert [key.partition("#")[0] for key in ran] == ["order:1"] * 3
+
+
 def test_of_runs_missed_while_the_clock_travelled_the_last_is_run(timeouts: Timeouts, ran: list[str]) -> None:
     schedules.define(Definition("tick", "t", every=60))
     timeouts.travel_to(timeouts.now + hours(1))
