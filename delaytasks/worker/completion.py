@@ -147,12 +147,12 @@ def _complete(
     with transaction.atomic(using, savepoint=False) if completed is None else nullcontext():
         ended = transitions.end_if_held(using, [_ending(c) for c in completions], in_time=in_time, relaxed=relaxed)
         _check_all_ended(completions, ended)
+        schedule_next(using, [job_id for job_id, each in ended.items() if each.again])  # after_end may move these jobs
         for completion in completions:
             if completion.outcome is Outcome.DEAD and completion.held.id not in skip:
                 _call_on_dead(using, completion.held)
             if completion.outcome in _STATES and completion.held.topic in after_end:
                 after_end[completion.held.topic](using, completion.held)
-        schedule_next(using, [job_id for job_id, each in ended.items() if each.again])
         with_due_times = [(c, ended[c.held.id].due_ms) for c in completions]
         if completed is not None:
             completed.extend(with_due_times)

@@ -162,6 +162,22 @@ def test_a_handler_that_leaves_another_due_time_gets_its_next_job_in_the_same_co
     assert (called, live()) == ([order], {f"order:{order.pk}": START + 2 * HALF_HOUR})
 
 
+@pytest.mark.on_both
+def test_a_next_run_that_was_asked_for_meanwhile_is_moved_to_the_other_due_time(
+    close: Close, stage: Any, db_clock: Any
+) -> None:
+    def postpone(order: Order) -> None:
+        schedule("declared.close", subject=order, delay=60, body={"asked": True}, on_conflict="again")
+        Order.objects.update(created_at=F("created_at") + HALF_HOUR)
+
+    close(effect=postpone)
+    order = Order.objects.create(created_at=START)
+    db_clock.advance(seconds=1800)
+    stage.go()
+    assert live() == {f"order:{order.pk}": START + 2 * HALF_HOUR}
+    assert Job.objects.get(ended_at=None).body == {"asked": True}
+
+
 def test_a_failed_handler_leaves_no_next_job_and_its_retry_stands(close: Close, stage: Any, db_clock: Any) -> None:
     def fail(order: Any) -> None:
         Order.objects.update(created_at=F("created_at") + HALF_HOUR)
