@@ -64,7 +64,8 @@ def cancel(
     If the running job was scheduled again (on_conflict="again"), that next run is withdrawn; the answer is "running".
 
     If the key is that of a series (schedule() with period, cron or rrule), the series ends: its waiting jobs are
-    cancelled, and no further jobs are made. "running" then means that one of its jobs is running and continues.
+    cancelled, and no further jobs are made. "running" then means that one of its jobs is running and continues. If a
+    single job with the same key is live too, only that one is cancelled; another call ends the series.
 
     Without running="fence", a job whose handler is running is never disturbed. Never raises for a job that has
     ended. A dead job is cancelled too, so that nobody can retry it. A job can also be cancelled if its topic

@@ -214,6 +214,13 @@ def test_cancel_ends_the_series(runs, stage, db_clock):
     assert cancel("tick", KEY) == "unknown"
 
 
+def test_a_single_job_with_the_key_of_a_series_is_cancelled_before_the_series(runs, db_clock):
+    schedule("tick", KEY, period=60, repeat=None, delay=60)
+    schedule("tick", KEY, delay=30)
+    assert (cancel("tick", KEY), live()) == ("cancelled", [f"{KEY}#2030-01-01T00:01:00"])
+    assert (cancel("tick", KEY), live()) == ("cancelled", [])
+
+
 @pytest.mark.on_both
 def test_cancel_of_a_series_with_a_job_that_runs(stage, db_clock):
     stage.recorder("tick", ttr=60)
