@@ -1,5 +1,6 @@
 """Validate declarations, for the system checks. An invalid declaration has no effect."""
 
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -7,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 from django.core.exceptions import EmptyResultSet, FieldDoesNotExist, ValidationError
 from django.db import DatabaseError, connections, models, router
-from django.db.models import Lookup, Q, QuerySet, Subquery
+from django.db.models import Func, Lookup, Q, QuerySet, Subquery
 from django.db.models.aggregates import Aggregate
 from django.db.models.constants import LOOKUP_SEP
 from django.db.models.expressions import RawSQL
@@ -23,6 +24,7 @@ from . import conditions
 from .declarations import Declaration
 
 REFUSED = (Now, Random, Subquery, Aggregate, RawSQL, QuerySet, RawQuerySet, Query)
+_OF_SESSION = re.compile(r"\b(CURRENT_\w+|NOW|LOCALTIME\w*|(CLOCK|STATEMENT|TRANSACTION)_TIMESTAMP)\b", re.IGNORECASE)
 LONGEST = timedelta(days=3_660)
 
 
@@ -131,9 +133,10 @@ def _names(condition: Q) -> list[str]:
 
 
 def _queries(declaration: Declaration, condition: Q, its: str) -> Iterator[Problem]:
-    found = [type(each).__name__ for each in conditions.expressions(condition) if isinstance(each, REFUSED)]
+    used = list(conditions.expressions(condition))
+    found = [type(each).__name__ for each in used if isinstance(each, REFUSED) or _calls_clock(each)]
     found += [name for name in _names(condition) if _depends_on_zone(name, declaration.concrete)]
-    found += [type(each).__name__ for each in conditions.expressions(condition) if isinstance(each, TimezoneMixin)]
+    found += [type(each).__name__ for each in used if isinstance(each, TimezoneMixin)]
     if found:
         yield Problem(
             "delaytasks.E044",
@@ -141,6 +144,14 @@ def _queries(declaration: Declaration, condition: Q, its: str) -> Iterator[Probl
             "Compare fields with fixed values. For conditions on the time, use on=, after= and before=. Instead of a "
             "subquery, follow a foreign key: Q(customer__active=True).",
         )
+
+
+def _calls_clock(expression: Any) -> bool:
+    """Return whether the SQL of a Func has the time, as that of TransactionNow, or another value of the session."""
+    if not isinstance(expression, Func):
+        return False
+    texts = [expression.extra.get(name, getattr(expression, name)) or "" for name in ("function", "template")]
+    return any(map(_OF_SESSION.search, texts))
 
 
 def _lazy_texts(_: Declaration, condition: Q, its: str) -> Iterator[Problem]:

@@ -4,8 +4,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.contrib.postgres.functions import TransactionNow
 from django.db import connection, models
-from django.db.models import Exists, F, OuterRef, Q, Value
+from django.db.models import Exists, F, Func, OuterRef, Q, Value
 from django.db.models.functions import Lower, Now, TruncDay
 from django.test.utils import CaptureQueriesContext
 from django.utils.translation import gettext_lazy
@@ -69,6 +70,11 @@ ALL = Q(pk__gt=0)
         (Order, {"while_": Q(customer__in=5)}, "E043", "not iterable"),
         (Order, {"while_": Q(created_at__lt=Now())}, "E044", "Now"),
         (Order, {"while_": Q(created_at__lt=Now() - Value(HALF_HOUR))}, "E044", "Now"),
+        (Order, {"while_": Q(created_at__lt=TransactionNow())}, "E044", "TransactionNow"),
+        (Order, {"while_": Q(created_at__lt=Func(function="clock_timestamp"))}, "E044", "Func"),
+        (Order, {"while_": Q(created_at__lt=Func(template="CURRENT_TIMESTAMP"))}, "E044", "Func"),
+        (Order, {"while_": Q(note=Lower(Func(function="now")))}, "E044", "Func"),
+        (Order, {"while_": Q(note=Func(template="date('now')"))}, "E044", "Func"),
         (Order, {"while_": Q(created_at__date="2030-01-01")}, "E044", "created_at__date"),
         (RushOrder, {"while_": Q(created_at__hour__gte=9)}, "E044", "created_at__hour__gte"),
         (Order, {"while_": Q(created_at=TruncDay("created_at"))}, "E044", "TruncDay"),
