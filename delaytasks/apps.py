@@ -39,7 +39,7 @@ class DelaytasksConfig(AppConfig):
         registry.set_stored_days_reader(calendar_days.stored_days)
         for signal in (post_save, post_delete):
             signal.connect(
-                calendar_days.clear_cache, sender="delaytasks.CalendarDay", dispatch_uid="delaytasks.calendars"
+                calendar_days.on_change, sender="delaytasks.CalendarDay", dispatch_uid="delaytasks.calendars"
             )
             signal.connect(_reconcile_calendar, sender="delaytasks.CalendarDay", dispatch_uid="delaytasks.passes")
         connect_deletes()  # for the handlers defined so far; a handler that is defined later connects itself

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from datetime import date
 from typing import Any
 
-from django.db import router
+from django.db import connections, router, transaction
 
 from ..calendars.opening_hours import Windows, parse_windows
 
@@ -18,8 +18,17 @@ def stored_days(calendar: str) -> Mapping[date, tuple[Windows, str]]:
     read_at, days = _cache.get(calendar, (0.0, {}))
     if not read_at or time.monotonic() - read_at > CACHE_SECONDS:
         read_at, days = time.monotonic(), _read(calendar)
-        _cache[calendar] = read_at, days
+        if not _has_changes():
+            _cache[calendar] = read_at, days
     return days
+
+
+def _has_changes() -> bool:
+    """Return whether days were changed in the current transaction, which may be rolled back."""
+    from ..models import CalendarDay
+
+    pending = connections[router.db_for_write(CalendarDay)].run_on_commit  # without what was rolled back
+    return any(callback[1] is clear_cache for callback in pending)
 
 
 def _read(calendar: str) -> Mapping[date, tuple[Windows, str]]:
@@ -34,6 +43,12 @@ def refresh(calendar: str) -> None:
     _cache.pop(calendar, None)
 
 
-def clear_cache(**_kwargs: Any) -> None:
-    """Read all calendars again when they are next used; receiver of the signals of CalendarDay."""
+def on_change(*, using: str, **_kwargs: Any) -> None:
+    """Read all calendars again, now and after the commit; receiver of the signals of CalendarDay."""
+    clear_cache()
+    transaction.on_commit(clear_cache, using=using)
+
+
+def clear_cache() -> None:
+    """Read all calendars again when they are next used."""
     _cache.clear()

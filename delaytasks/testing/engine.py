@@ -16,7 +16,7 @@ from django.db.models import Min, Q
 
 from .. import conf, databases, handlers, mirror
 from ..clock import to_ms
-from ..db import dialects, lookups, transitions
+from ..db import calendar_days, dialects, lookups, transitions
 from ..db.transitions import Claimed
 from ..exceptions import LeaseLost
 from ..handlers import Handler
@@ -172,6 +172,16 @@ def _candidates(using: str, topic: str) -> Candidates:
 def declarations_applied() -> AbstractContextManager[None]:
     """Return a context manager in which each declared timeout counts as applied."""
     return applied.automatically()
+
+
+@contextmanager
+def calendars_read_again() -> Iterator[None]:
+    """Forget the days of calendars that other tests have changed; after the block, those that this one has changed."""
+    calendar_days.clear_cache()
+    try:
+        yield
+    finally:
+        calendar_days.clear_cache()
 
 
 def reconcile_all(using: str) -> None:

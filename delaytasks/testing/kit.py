@@ -62,6 +62,7 @@ class Timeouts:
             self._using = databases.alias(self._given_using)
             stack.enter_context(self._redis())
             stack.enter_context(engine.declarations_applied())
+            stack.enter_context(engine.calendars_read_again())
             self._clock = VirtualClock(to_ms(self._start or timezone.now()))
             stack.enter_context(patched(self._clock))
             if self._start is not None:

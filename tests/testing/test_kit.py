@@ -2,17 +2,19 @@
 
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.db import connection, transaction
 
-from delaytasks import Snooze, cancel, reschedule, schedule
+from delaytasks import Calendar, Snooze, cancel, reschedule, schedule
 from delaytasks.backoff import Backoff
+from delaytasks.calendars import registry
+from delaytasks.db import calendar_days
 from delaytasks.exceptions import BadInput, UnknownTopic
-from delaytasks.models import Job, JobEvent, Topic
+from delaytasks.models import CalendarDay, Job, JobEvent, Topic
 from delaytasks.recurrence import schedules
 from delaytasks.recurrence.definition import Definition
 from delaytasks.signals import job_finished, job_scheduled
@@ -352,6 +354,25 @@ def test_of_runs_missed_while_the_clock_travelled_the_last_is_run(timeouts: Time
     timeouts.travel_to(timeouts.now + hours(1))
     runs = timeouts.run_due()
     assert runs.outcomes == {"skipped": 59, "finished": 1}
+
+
+def test_the_days_that_staff_close_in_a_test_are_forgotten_after_it(db: None, monkeypatch: Any) -> None:
+    monkeypatch.setattr(calendar_days, "CACHE_SECONDS", 3600.0)
+    office = Calendar("office of a test", tz="UTC", hours={"mon-fri": "09:00-17:00"})
+    day = date(2030, 1, 2)
+    try:
+        for _ in range(2):
+            with transaction.atomic():
+                with Timeouts():
+                    assert office.is_working_day(day)
+                CalendarDay.objects.bulk_create([CalendarDay(calendar=office.name, day=day)])
+                with Timeouts():
+                    assert not office.is_working_day(day)
+                transaction.set_rollback(True)
+            assert office.is_working_day(day)
+    finally:
+        registry.unregister(office.name)
+        calendar_days.clear_cache()
 
 
 def test_the_howto_lists_each_outcome_of_a_run() -> None:
