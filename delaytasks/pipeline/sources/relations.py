@@ -48,9 +48,13 @@ class Relation:
 # A job with declared_due must stay in the database: a declared timeout may need it as the record that this due time has
 # been handled. Null as its ended_at keeps the job out of the archive.
 _ENDED_AT = "CASE WHEN j.declared_due IS NULL THEN j.ended_at END"
+# The end of a live job's lease, or that of its extension in models.Touch, as in db/lookups.py.
+_LEASE_UNTIL = """coalesce((SELECT touch.lease_until FROM delaytasks_touch AS touch WHERE j.ended_at IS NULL
+    AND touch.job_id = j.id AND touch.attempt = j.attempt AND touch.lease_until > j.lease_until), j.lease_until)"""
 RELATIONS = {
     "jobs": Relation(
-        schemas.JOBS, "j", "delaytasks_job AS j", "SELECT min(id), max(id) FROM delaytasks_job AS j", "id", ("j.id",)
+        schemas.JOBS, "j", "delaytasks_job AS j", "SELECT min(id), max(id) FROM delaytasks_job AS j", "id", ("j.id",),
+        {"lease_until": _LEASE_UNTIL},
     ),
     # Jobs with the id of their last event. With max(id) instead of max(id + 0), PostgreSQL would scan the index of all
     # events backwards.

@@ -21,7 +21,7 @@ from delaytasks.calendars import registry
 from delaytasks.db import dialects
 from delaytasks.management.subcommands.pipeline import audit as verb
 from delaytasks.management.subcommands.pipeline import load as load_verb
-from delaytasks.models import Job, Topic
+from delaytasks.models import Job, Topic, Touch
 from delaytasks.pipeline import __main__ as run
 from delaytasks.pipeline.applications import archive, audit, load
 from delaytasks.pipeline.config import Settings
@@ -171,6 +171,22 @@ def test_each_order_gets_the_right_class(
     (run,) = lake.document(audit.DOCUMENT)["runs"]
     assert lake.runs("audit") == sorted([run["folder"], dimensions.NAME]), "what a killed run left is gone"
     assert lake.path(run["rules"][0]["missing"]) == first["missing"]
+
+
+@pytest.mark.on_both
+def test_the_lease_of_a_touched_job_counts(
+    spark: Any, database: Database, lake: Lake, order: Any, promise: Callable[..., Job]
+) -> None:
+    now = dialects.database_now("default")
+    for number, attempt in ((1, 1), (2, 0)):  # order 2 was touched by an earlier attempt
+        order(number)
+        touched = promise(number, State.RESERVED, lease_until=now - timedelta(minutes=80))
+        Touch.objects.create(job_id=touched.pk, attempt=attempt, lease_until=now + timedelta(minutes=1))
+
+    answer = audit.run(spark, database, lake, file="audit.toml", rules=[RULE])
+    classes = answer["rules"][0]["classes"]
+    assert {name: [each["key"] for each in about["samples"]] for name, about in classes.items() if about["count"]} == {
+        "late": ["order:2"], "open": ["order:1"]}  # fmt: skip
 
 
 def test_rows_and_jobs_come_from_one_snapshot(
