@@ -57,8 +57,9 @@ def run(
     by: str = "",
 ) -> dict[str, Any]:
     """Load jobs. Return {"run", "read", "skipped", "rejected", "rejects", "inserted", "replaced", "kept",
-    "refused_live", "before", "seconds", "rows_per_second"}. If nothing or not everything was loaded, the answer also
-    has "refused", a sentence that says why. If chunks could not be loaded, it also has "exit_code".
+    "refused_live", "before", "seconds", "rows_per_second"}. If nothing or not everything was loaded, or too many rows
+    were rejected, the answer also has "refused", a sentence that says so. If chunks could not be loaded, it also has
+    "exit_code".
 
     source, query   a path or URI; or SQL for the jobs' own database. Exactly one of them
     mapping         see mapping.Terms
@@ -67,7 +68,8 @@ def run(
     reading         kind, encoding and delimiter of the input, where they do not follow from its file names
     spread_seconds  delay each job by a part of this time, derived from its key
     on_conflict     one of inserts.MODES; see sinks/inserts.py
-    most_rejects    a number of rows or a share ("5%"): if more rows are rejected, nothing is loaded
+    most_rejects    a number of rows or a share ("5%"): if more rows are rejected, nothing is loaded. Rows whose job is
+                    live are rejected later: then the others stay loaded
     by              actor of the jobs' events; "": write no `scheduled` events
 
     "before" is the number of rows that this run had loaded before it was started again.
@@ -93,9 +95,11 @@ def run(
         if not load.document:
             load.write_chunks(source_files, query, terms, limits, round(spread_seconds * 1000))
         # A run that has loaded chunks has passed the reject limit before.
-        refused = "" if load.totals_before.chunks else reject_limit.check(load.document, lake.path(load.rejects))
+        rejects = lake.path(load.rejects)
+        refused = "" if load.totals_before.chunks else reject_limit.check(load.document, rejects)
         problem = "" if refused else load.load_chunks()
-        answer = load.answer(refused or problem, time.monotonic() - began)
+        refused = refused or problem or reject_limit.check_loaded(load.document, load.totals_after, rejects)
+        answer = load.answer(refused, time.monotonic() - began)
     return answer | ({"exit_code": ExitCode.COULD_NOT_RUN} if problem else {})
 
 
@@ -145,19 +149,36 @@ class RejectLimit:
 
         path   of the rejects, for the message
         """
-        rejected = sum(each["rows"] for each in document["rejected"].values())
         fatal = [each["first"] for reason, each in document["rejected"].items() if reason in staging.FATAL]
         if fatal:
             return f"Nothing was loaded: {fatal[0]} The rest of the file cannot be read."
-        wanted = document["read"] - document.get("skipped", 0)
-        if rejected <= (wanted * self.number / 100 if self.percent else self.number):
+        problem = self._problem(document)
+        if not problem:
             return ""
         worst = max(document["rejected"].values(), key=lambda each: int(each["rows"]))
         return (
-            f"Nothing was loaded: {rejected} of {wanted} rows were rejected, more than {self.text} "
-            f"(--most-rejects). {worst['rows']} of them for the same reason, beginning with {worst['first']} All "
-            f"rejects are in {path}."
+            f"Nothing was loaded: {problem}. {worst['rows']} of them for the same reason, beginning with "
+            f"{worst['first']} All rejects are in {path}."
         )
+
+    def check_loaded(self, document: Mapping[str, Any], totals: Totals, path: str) -> str:
+        """Return a message if there are too many rejects with the rows that were refused while the others were loaded.
+
+        Otherwise return an empty string.
+        """
+        problem = self._problem(document, totals.refused) if totals.refused else ""
+        return problem and (
+            f"{totals.inserted} jobs were inserted, {totals.replaced} replaced and {totals.kept} kept. But {problem}, "
+            f"{totals.refused} of them because a job with the topic and key is live or running. All rejects are in "
+            f"{path}."
+        )
+
+    def _problem(self, document: Mapping[str, Any], refused: int = 0) -> str:
+        rejected = refused + sum(each["rows"] for each in document["rejected"].values())
+        wanted = document["read"] - document.get("skipped", 0)
+        if rejected <= (wanted * self.number / 100 if self.percent else self.number):
+            return ""
+        return f"{rejected} of {wanted} rows were rejected, more than {self.text} (--most-rejects)"
 
 
 class Load:

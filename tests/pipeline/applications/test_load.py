@@ -293,14 +293,33 @@ def test_missing_jobs_of_an_audit_can_be_loaded_and_live_ones_are_refused(
 ) -> None:
     live = job("order:1", due_at=at("03-01 00:00"))
     source = promises(tmp_path / "missing", promise("order:1"), promise("order:2", topic="order.remind"))
-    answer = loaded(source)
+    answer = loaded(source, most_rejects="50%")
 
     assert (answer["inserted"], answer["refused_live"], answer["rejected"]) == (1, 1, {})
+    assert "refused" not in answer
     made = Job.objects.exclude(pk=live.pk).get()
     assert (made.key, made.topic, made.due_at, made.ttr_ms, made.body) == (
         "order:2", "order.remind", at("02-01 12:00"), 60_000, {})  # fmt: skip
     assert [(each["key"], each["reason"]) for each in rejects(answer)] == [("order:1", "live")]
     assert "part-0.parquet" in rejects(answer)[0]["file"]
+
+
+@pytest.mark.only_on("sqlite")
+def test_more_live_jobs_than_rejects_are_allowed_are_a_fault_and_the_others_are_loaded(
+    loaded: Callable[..., dict[str, Any]], job: Callable[..., Job], tmp_path: Path
+) -> None:
+    job("order:1", due_at=at("03-01 00:00"))
+    rows = [promise("order:1"), promise("order:2", topic="unknown"), *(promise(f"order:{n}") for n in range(3, 6))]
+    source = promises(tmp_path / "missing", *rows)
+    expected = (
+        "3 jobs were inserted, 0 replaced and 0 kept. But 2 of 5 rows were rejected, more than 1 (--most-rejects), 1 "
+        "of them because a job with the topic and key is live or running. All rejects are in "
+    )
+    for _ in range(2):
+        answer = loaded(source, name="r", most_rejects="1")
+        assert answer["refused"].startswith(expected)
+        assert (answer["inserted"], answer["refused_live"], "exit_code" in answer) == (3, 1, False)
+    assert "refused" not in loaded(source, name="r", most_rejects="2")
 
 
 def test_replace_loads_the_last_row_of_a_key(
