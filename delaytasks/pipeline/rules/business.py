@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import NumericType, StringType
 
 from ..delays import due_times
-from ..sources import arrow, exports, nanoseconds
+from ..sources import arrow, exports, nanoseconds, relations
 from ..sources.snapshot import Snapshot
 from .rules import BEGUN_AT, Rule
 from .types import INTEGERS, SIMPLE, can_read, no_column, schema_of
@@ -39,6 +39,7 @@ COLUMNS_QUERY = {
 NESTED = re.compile(r"(json|jsonb|xml|hstore|.*\[\]|.* composite)")  # stored types that `carry` cannot use
 # An error with a SQLSTATE of the class "data exception", or of raise_error().
 ROW_ERROR = re.compile(r"\[[A-Z_.]+\] ([^\n]+) SQLSTATE: (?:22\w{3}|P0001)")
+BAD_VALUE = re.compile(rf"\b{arrow.BadValue.__name__}: (\w+):")
 
 
 def validate(spark: SparkSession, rule: Rule) -> None:
@@ -88,7 +89,10 @@ def message_of(error: Exception) -> str:
 
 
 def translate(rule: Rule, error: Exception) -> Exception:
-    """Return a BadRule if an expression failed on a row, else the error itself."""
+    """Return a BadRule if a value of a row could not be read or an expression failed on it, else the error itself."""
+    bad = BAD_VALUE.search(str(error))
+    if bad and (name := bad[1]) in rule.columns:
+        return rule.bad("columns", f"a value of {name} in {rule.source} cannot be read as {rule.columns[name]}.")
     found = ROW_ERROR.search(str(error))
     reason = found[1].split(". ")[0].rstrip(".") if found else ""
     return (
@@ -119,8 +123,8 @@ def _read_parquet(spark: SparkSession, rule: Rule, names: Collection[str], uris:
 
 def _check_table(snapshot: Snapshot, rule: Rule) -> None:
     vendor = snapshot.database.vendor
-    quoted = ".".join(f'"{part}"' for part in rule.table.split(".")) if vendor == "postgresql" else rule.table
-    columns = snapshot.query(COLUMNS_QUERY[vendor], [quoted])
+    name = relations.quoted(rule.table) if vendor == "postgresql" else rule.table
+    columns = snapshot.query(COLUMNS_QUERY[vendor], [name])
     actual = {name: kind.partition("(")[0].removesuffix(" unsigned") for name, kind in columns}
     if not actual:
         raise rule.bad("table", f"{snapshot.database} has no table {rule.table!r}.")
@@ -135,3 +139,6 @@ def _check_table(snapshot: Snapshot, rule: Rule) -> None:
     for name in rule.carry:
         if NESTED.fullmatch(actual[name]):
             raise rule.bad("carry", f"{name} is {actual[name]} in {rule.table}, which is nested.")
+    ((unread,),) = snapshot.query(f"SELECT count(*) FROM {relations.quoted(rule.table)} WHERE id IS NULL")
+    if unread:
+        raise rule.bad("table", f"{rule.table} has {unread} rows whose id is null, which cannot be read.")

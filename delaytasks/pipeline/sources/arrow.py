@@ -35,6 +35,10 @@ BATCH_OPTIONS = {  # bound the size of an Arrow batch, and so the memory
 }
 
 
+class BadValue(ValueError):
+    """A value of a column cannot be read as the column's type. The message begins with the name of the column."""
+
+
 def read(
     spark: SparkSession, snapshot: Snapshot, name: str, columns: list[str] | None = None, *, rows: int = RANGE_ROWS
 ) -> DataFrame:
@@ -179,7 +183,12 @@ def _cast_batch(batch: "pyarrow.RecordBatch", target: "pyarrow.Schema") -> "pyar
     """Return the batch with its columns cast to the types of the target schema, which Spark expects."""
     import pyarrow
 
-    columns = [_cast_column(batch.column(i), field) for i, field in enumerate(target)]
+    columns = []
+    for values, field in zip(batch.columns, target, strict=True):
+        try:
+            columns.append(_cast_column(values, field))
+        except pyarrow.ArrowInvalid as error:
+            raise BadValue(f"{field.name}: {error}") from error
     return pyarrow.RecordBatch.from_arrays(columns, schema=target)
 
 

@@ -90,6 +90,11 @@ RELATIONS["job_events_with_key"] = replace(  # "job_events" with the job's key
 )
 
 
+def quoted(table: str) -> str:
+    """Return the SQL of a table's name, optionally with its schema."""
+    return ".".join(f'"{part}"' for part in table.split("."))
+
+
 def table_relation(table: str, columns: StructType) -> Relation:
     """Return the relation of any table with an integer `id`.
 
@@ -97,10 +102,9 @@ def table_relation(table: str, columns: StructType) -> Relation:
     columns   columns to read. Strings are cast to text in SQL, so that a column of any type can be read as a string.
               Decimals and doubles are cast to text, too, because the two drivers return them in different types
     """
-    quoted = ".".join(f'"{part}"' for part in table.split("."))
     casts = {
         each.name: f'CAST(t."{each.name}" AS text)'
         for each in columns if isinstance(each.dataType, StringType | DecimalType | DoubleType)
     }  # fmt: skip
-    bounds = f"SELECT min(id), max(id) FROM {quoted} AS t"
-    return Relation(columns, "t", f"{quoted} AS t", bounds, "id", ("t.id",), casts)
+    source = f"{quoted(table)} AS t"
+    return Relation(columns, "t", source, f"SELECT min(id), max(id) FROM {source}", "id", ("t.id",), casts)

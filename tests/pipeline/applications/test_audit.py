@@ -265,6 +265,34 @@ def test_mismatches_between_a_rule_and_its_table_are_named(
     assert lake.document(audit.DOCUMENT) == {}
 
 
+@pytest.mark.on_both
+def test_a_view_with_rows_without_an_id_is_refused(spark: Any, database: Database, order: Any) -> None:
+    order(1)
+    order(2, "lost")
+    with connection.cursor() as cursor:
+        cursor.execute("""CREATE VIEW audit_view AS SELECT found.id, placed.placed_at, placed.status FROM audit_order
+            AS placed LEFT JOIN audit_order AS found ON found.id = placed.id AND found.status = 'open'""")
+    try:
+        with (
+            snapshot.take(database) as taken,
+            pytest.raises(BadRule, match="table: audit_view has 1 rows whose id is null, which cannot be read"),
+        ):
+            business.rows(spark, taken, rule(table="audit_view"))
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("DROP VIEW audit_view")
+
+
+@pytest.mark.on_both
+def test_a_value_that_does_not_fit_its_column_is_refused(
+    spark: Any, database: Database, lake: Lake, order: Any
+) -> None:
+    order(1, total="NaN" if connection.vendor == "postgresql" else "much")
+    with pytest.raises(BadRule, match=r"columns: a value of total in audit_order cannot be read as decimal\(10, 2\)\."):
+        audit.run(spark, database, lake, file="audit.toml", rules=[{**RULE, "columns": ALL, "when": "total > 0"}])
+    assert lake.runs("audit") == []
+
+
 @pytest.mark.only_on("sqlite")
 def test_a_delay_in_days_follows_the_zones_clocks_and_a_bad_delay_is_refused_by_row(
     spark: Any, database: Database, lake: Lake, order: Any, job: Callable[..., Job]
