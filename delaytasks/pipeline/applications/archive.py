@@ -66,9 +66,11 @@ def run(
         if unpruned and prune:
             archive, result = pruner.prune(database, archive)
         if result.left or (unpruned and not prune):
-            advice = "run this again" if prune else "run this without --keep"
+            advice, code = (
+                ("run this again", ExitCode.COULD_NOT_RUN) if prune else ("run this without --keep", ExitCode.BAD_INPUT)
+            )
             refused = f"{result.left or 'Some'} jobs of an earlier run are not pruned yet: {advice}."
-            return _answer({}, result, began) | {"refused": refused, "exit_code": ExitCode.COULD_NOT_RUN}
+            return _answer({}, result, began) | {"refused": refused, "exit_code": code}
         states = (*ENDED_STATES, State.DEAD) if dead else ENDED_STATES
         folder = data_files.new_folder(archive.jobs.run + 1)
         with snapshots.take(database) as snapshot:

@@ -18,6 +18,7 @@ from delaytasks.db import dialects
 from delaytasks.models import Job, JobEvent, TopicStat
 from delaytasks.pipeline import schemas
 from delaytasks.pipeline.applications import archive, prune, report
+from delaytasks.pipeline.exit_codes import ExitCode
 from delaytasks.pipeline.sources.database import Busy, Database, DatabaseUnavailable
 from delaytasks.pipeline.tables import archived_history, archives, checksums, data_files, delta, optimization
 from delaytasks.pipeline.tables.checksums import Differs, Digest
@@ -324,6 +325,7 @@ def test_a_locked_job_is_left_to_the_next_run_which_prunes_it_first(
         ended("order:3")
         refused = archive.run(spark, database, lake)
         assert "not pruned yet" in refused["refused"]
+        assert refused["exit_code"] == ExitCode.COULD_NOT_RUN
         assert published(lake) == 1
     assert run(spark, database, lake)["pruned"] == 2
     assert stored(lake) == (["order:1", "order:2", "order:3"], 6)
@@ -374,6 +376,7 @@ def test_kept_jobs_are_pruned_by_the_next_run_without_keep(
     for jobs, refused in ((1, ""), (0, "run this without --keep")):
         result = archive.run(spark, database, lake, prune=False)
         assert (result["jobs"], refused in result.get("refused", "")) == (jobs, True)
+    assert result["exit_code"] == ExitCode.BAD_INPUT, "to repeat it would not help"
     assert kept_keys() == ["order:1"]
     assert run(spark, database, lake)["pruned"] == 1
 
