@@ -16,7 +16,7 @@ from pyspark.sql.types import NumericType, StringType
 from ..delays import due_times
 from ..sources import arrow, exports, nanoseconds, relations
 from ..sources.snapshot import Snapshot
-from .rules import BEGUN_AT, Rule
+from .rules import OUTCOME_TIMES, Rule
 from .types import INTEGERS, SIMPLE, can_read, no_column, schema_of
 
 POSTGRESQL = {
@@ -50,9 +50,10 @@ def validate(spark: SparkSession, rule: Rule) -> None:
     empty = spark.createDataFrame([], schema_of(rule))
     allowed = {"key": ("string", *INTEGERS), "since": ("timestamp",), "when": ("boolean",), "holds": ("boolean",)}
     allowed |= {"outcome": ("boolean",)} if rule.outcome else {}
+    times = dict.fromkeys(OUTCOME_TIMES, F.lit(None).cast("timestamp"))
     for field, kinds in allowed.items():
         text = getattr(rule, field)
-        frame = empty.withColumn(BEGUN_AT, F.lit(None).cast("timestamp")) if field == "outcome" else empty
+        frame = empty.withColumns(times) if field == "outcome" else empty
         try:  # in a WHERE, which allows neither aggregates nor generators
             actual = frame.where(F.expr(text).isNotNull()).select(F.expr(text).alias("it")).schema["it"].dataType
         except PySparkException as error:

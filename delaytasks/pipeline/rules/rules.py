@@ -35,7 +35,11 @@ TYPE = re.compile(
 )
 CARRIED_TYPES = ("string", "bigint", "int", "smallint", "boolean")  # types of columns that `carry` can name
 MAX_CARRIED = 10  # maximum number of columns that `carry` names
-BEGUN_AT = "begun_at"  # name in `outcome` for the time at which the job first began
+BEGUN_AT, AS_OF = "begun_at", "as_of"
+OUTCOME_TIMES = {  # names that `outcome` can use beside the columns, and what they mean
+    BEGUN_AT: "the time at which the job began",
+    AS_OF: "the time of the audit",
+}
 NAME = re.compile(r"[^\W\d]\w*")  # a column, or a part of a table's name
 TABLE = re.compile(rf"{NAME.pattern}(\.{NAME.pattern})?")
 
@@ -69,7 +73,7 @@ class Rule:
     where              file and rule, for messages
 
     key, since, when and holds are Spark SQL expressions over the columns; so is delay, unless it is a duration. outcome
-    is a Spark SQL expression over the columns and BEGUN_AT.
+    is a Spark SQL expression over the columns and OUTCOME_TIMES.
     """
 
     where: str
@@ -178,7 +182,7 @@ CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {  # field -> check of it
     ),
     "carry": (_are_names, f"a list of at most {MAX_CARRIED} different columns, such as a customer's segment"),
     "amount": (_is_text, "a column with a number"),
-    "outcome": (_is_text, f"{EXPRESSION} and {BEGUN_AT}, of type boolean"),
+    "outcome": (_is_text, f"{EXPRESSION}, {BEGUN_AT} and {AS_OF}, of type boolean"),
 }
 REQUIRED = ("topic", "columns", "key", "since")
 
@@ -264,8 +268,9 @@ def _check_carried(rule: Rule) -> None:
         if rule.columns[name] not in CARRIED_TYPES:
             expected = ", ".join(CARRIED_TYPES)
             raise rule.bad("carry", f"{name} is {rule.columns[name]}, but must be one of {expected}.")
-    if rule.outcome and BEGUN_AT in map(str.lower, rule.columns):
-        raise rule.bad("outcome", f"{BEGUN_AT} is the time at which the job began, so no column may have this name.")
+    for name, meaning in OUTCOME_TIMES.items():
+        if rule.outcome and name in map(str.lower, rule.columns):
+            raise rule.bad("outcome", f"{name} is {meaning}, so no column may have this name.")
     if not rule.amount:
         return
     if not rule.carry:

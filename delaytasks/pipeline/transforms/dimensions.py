@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DecimalType, MapType, StringType, StructField
 
-from ..rules.rules import BEGUN_AT, CLASSES, STATUSES, BadRule, Rule
+from ..rules.rules import AS_OF, BEGUN_AT, CLASSES, STATUSES, BadRule, Rule
 
 ALL = ""  # dimension of the figures of all rows; its only value is null
 WEEK = "week made"  # dimension of the week in which a job was made; no column has this name: it has a space
@@ -69,16 +69,21 @@ def columns(rule: Rule) -> list[Column]:
     return [values.alias("carry"), F.col("carried.amount").alias("amount")]
 
 
-def with_outcome(keys: DataFrame, rule: Rule) -> DataFrame:
+def with_outcome(keys: DataFrame, rule: Rule, now_ms: int) -> DataFrame:
     """Add the column outcome: null for keys without a row or whose job has not begun. Needs first_ms and rows.
 
-    The rule's expression can use the rule's columns and BEGUN_AT, but not the columns of `keys`, which may have the
-    same names.
+    The rule's expression can use the rule's columns, BEGUN_AT and AS_OF, but not the columns of `keys`, which may have
+    the same names.
+
+    now_ms   time of the snapshot, in ms since 1970
     """
     if not rule.outcome:
         return keys.withColumn("outcome", F.lit(None).cast("boolean"))
     row = ["carried.row.*"] if rule.outcome_columns else []
-    scope = keys.select(F.struct("*").alias(BY_KEY), *row, F.timestamp_millis("first_ms").alias(BEGUN_AT))
+    times = {BEGUN_AT: F.col("first_ms"), AS_OF: F.lit(now_ms)}
+    scope = keys.select(
+        F.struct("*").alias(BY_KEY), *row, *(F.timestamp_millis(ms).alias(name) for name, ms in times.items())
+    )
     asked = (F.col(f"`{BY_KEY}`.rows") > 0) & F.col(BEGUN_AT).isNotNull()
     return scope.select(f"`{BY_KEY}`.*", F.when(asked, F.expr(rule.outcome)).alias("outcome"))
 

@@ -189,7 +189,7 @@ def classify(keys: DataFrame, rule: Rule, now_ms: int) -> DataFrame:
     needed = keys.where((F.col("promised_rows") > 0) | (F.col("jobs") > 0))
     classified = needed.withColumn("class", _class(rule, now_ms))
     times = {"promised_at": "promised_ms", "due_at": "due_ms", "begun_at": "first_ms"}
-    return dimensions.with_outcome(classified, rule).select(
+    return dimensions.with_outcome(classified, rule, now_ms).select(
         "key", "rows", "jobs", "job_id", *(F.timestamp_millis(ms).alias(name) for name, ms in times.items()),
         F.when(F.col("live") == 0, F.timestamp_millis("ended_ms")).alias("ended_at"),
         _late_ms(now_ms).alias("late_ms"), F.timestamp_millis("made_ms").alias("made_at"), _status().alias("status"),

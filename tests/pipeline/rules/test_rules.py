@@ -66,8 +66,9 @@ def test_a_rule_has_defaults_and_allows_the_faults_it_names() -> None:
         ({"carry": ["id"], "amount": "total"}, "amount: total is not one of the rule's columns: id, pay_by."),
         ({"carry": ["id"], "amount": ["id"]}, "amount: ['id'] is invalid; expected a column with a number."),
         ({"amount": "id"}, "amount: it has no meaning without carry."),
-        ({"outcome": ""}, "outcome: '' is invalid; expected a Spark SQL expression over the columns and begun_at, of"),
+        ({"outcome": ""}, "outcome: '' is invalid; expected a Spark SQL expression over the columns, begun_at and"),
         ({"columns": {"Begun_At": "int", "id": "int"}, "outcome": "true"}, "outcome: begun_at is the time at which"),
+        ({"columns": {"as_of": "date", "id": "int"}, "outcome": "true"}, "outcome: as_of is the time of the audit"),
     ],
 )
 def test_a_mistake_is_reported_with_file_rule_field_value_and_what_is_expected(

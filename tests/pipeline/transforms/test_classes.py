@@ -229,3 +229,12 @@ def test_missing_jobs_have_the_columns_of_a_loads_input(spark: Any) -> None:
     assert found.schema.names == promises.MISSING.names == ["topic", "key", "due_at"]
     assert [(row.topic, row.key, row.due_at.timestamp()) for row in found.collect()] == [
         ("order.close", "order:1", DUE.timestamp())]  # fmt: skip
+
+
+def test_an_outcome_sees_the_time_of_the_snapshot(spark: Any, world: World) -> None:
+    for number, late in (("soon", 0), ("long ago", -3600)):
+        world.order(number)
+        world.job(number, FINISHED, (Outcome.FINISHED, late))
+    asked = replace(RULE, outcome="CASE WHEN begun_at + INTERVAL 1 HOUR < as_of THEN false END")
+    found = promises.classify(world.keys(spark, asked), asked, ms("02-01 13:00")).collect()
+    assert {row.key: row.outcome for row in found} == {"order:soon": None, "order:long ago": False}
