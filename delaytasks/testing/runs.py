@@ -9,8 +9,9 @@ from datetime import datetime
 class Run:
     """One run of a job.
 
-    outcome   that of the job's event: "finished", "snoozed", "failed", "dead", "skipped", "rescheduled" or "expired";
-              "died" after die_in(); "lost" if the attempt had lost the job, so that nothing was recorded
+    outcome   that of the job's event: "finished", "snoozed", "failed", "dead", "skipped", "rescheduled", "expired" or
+              "cancelled" (running="fence"); "died" after die_in(); "lost" if the attempt had lost the job, so that
+              nothing was recorded
     at        aware datetime at which it ran: the due time, or later if it was overdue
     error     the stored error; "" if there was none
     """

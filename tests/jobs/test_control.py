@@ -6,7 +6,8 @@ from delaytasks import cancel, reschedule, run_now, schedule, schedule_many
 from delaytasks.db import transitions
 from delaytasks.exceptions import NotLive
 from delaytasks.jobs.control import CancelResult
-from delaytasks.models import Job
+from delaytasks.models import Job, JobEvent
+from delaytasks.worker import leases
 
 
 def test_a_cancel_also_finds_a_job_that_was_scheduled_while_it_ran(stage, monkeypatch):
@@ -72,3 +73,26 @@ def test_run_now_keeps_the_place_of_an_overdue_job_in_the_queue(stage, db_clock)
     db_clock.advance(seconds=60)
     assert run_now("t", "a").due_at == job.due_at
     assert reschedule("t", "a", delay=0).due_at == job.due_at
+
+
+@pytest.mark.on_both
+def test_the_event_of_a_fenced_attempt_has_its_start(stage, db_clock):
+    stage.recorder("t")
+    schedule("t", key="a", delay=0)
+    db_clock.advance(seconds=5)
+    held = stage.take("t")[0]
+    Job.objects.update(fenceable=True)
+    db_clock.advance(seconds=2)
+    assert cancel("t", key="a", running="fence") == "cancelled"
+    event = JobEvent.objects.get(job=held.id)
+    assert (event.outcome, event.attempt, event.late_ms, event.ran_ms) == ("cancelled", 1, 5_000, 2_000)
+
+
+def test_the_cancel_of_a_released_job_is_no_attempt(stage):
+    stage.recorder("t")
+    schedule("t", key="a", delay=0)
+    held = stage.take("t")[0]
+    leases.release(held.id, held.attempt, using="default")
+    assert cancel("t", key="a") == "cancelled"
+    event = JobEvent.objects.get(job=held.id, outcome="cancelled")
+    assert (event.attempt, event.reserved_ms) == (1, None)

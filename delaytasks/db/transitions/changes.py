@@ -44,21 +44,23 @@ def _cancel(
     Takes one statement on a database where WITH may write, otherwise two.
     """
     d = dialects.get_dialect(using)
+    reserved_ms = d.to_ms("reserved_at") if state == RESERVED else "CAST(NULL AS bigint)"
     update = f"""
         UPDATE delaytasks_job SET state = {CANCELLED}, ended_at = {d.now}, died_at = NULL,
             lease_until = NULL, {clear_next_run_sql()}
         WHERE {which} AND state = {state}
-        RETURNING id, topic, attempt, {d.to_ms("due_at")} AS was_due_ms, {d.to_ms("ended_at")} AS now_ms"""
+        RETURNING id, topic, attempt, {d.to_ms("due_at")} AS was_due_ms, {d.to_ms("ended_at")} AS now_ms,
+            {reserved_ms} AS reserved_ms"""
     if d.writes_in_with:
         sql = f"""
             WITH ended AS ({update}), recorded AS ({RECORD_CANCELLED})
             SELECT * FROM ended"""
         rows = dialects.run(using, sql, [*params, actor, reason])
         return Cancelled(*rows[0]) if rows else None
-    for cancelled in map(Cancelled._make, dialects.run(using, update, params)):
-        event = Event(cancelled.id, Outcome.CANCELLED, cancelled.attempt, cancelled.due_ms, cancelled.done_ms)
+    for done in map(Cancelled._make, dialects.run(using, update, params)):
+        event = Event(done.id, Outcome.CANCELLED, done.attempt, done.due_ms, done.done_ms, done.reserved_ms)
         record(using, [event._replace(actor=actor, reason=reason)])
-        return cancelled
+        return done
     return None
 
 
@@ -73,7 +75,8 @@ def cancel_page(using: str, ids: Sequence[int], *, actor: str = "", reason: str 
         UPDATE delaytasks_job SET state = {CANCELLED}, ended_at = {d.now}
         WHERE id IN (SELECT id FROM delaytasks_job WHERE {condition} AND state = {DELAYED} ORDER BY id {d.lock})
             AND state = {DELAYED}
-        RETURNING id, topic, attempt, {d.to_ms("due_at")} AS was_due_ms, {d.to_ms("ended_at")} AS now_ms"""
+        RETURNING id, topic, attempt, {d.to_ms("due_at")} AS was_due_ms, {d.to_ms("ended_at")} AS now_ms,
+            CAST(NULL AS bigint) AS reserved_ms"""
     if d.writes_in_with:
         sql = f"""
             WITH ended AS ({update}), recorded AS ({RECORD_CANCELLED})

@@ -11,7 +11,7 @@ _ROWS = 1000  # rows of one INSERT; SQLite allows 32,766 parameters
 EVENT_COLUMNS = "job_id, outcome, attempt, due_ms, done_ms, reserved_ms, next_due_ms, worker, actor, error, reason"
 RECORD_CANCELLED = f"""
     INSERT INTO delaytasks_jobevent ({EVENT_COLUMNS})
-    SELECT id, '{Outcome.CANCELLED}', attempt, was_due_ms, now_ms, NULL, NULL, '',
+    SELECT id, '{Outcome.CANCELLED}', attempt, was_due_ms, now_ms, reserved_ms, NULL, '',
         CAST(%s AS text), '', CAST(%s AS text) FROM ended"""
 _EVENT_KINDS = ["bigint", "text", "int", "bigint", "bigint", "bigint", "bigint", "text", "text", "text", "text"]
 

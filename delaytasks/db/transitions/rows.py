@@ -172,3 +172,4 @@ class Cancelled(NamedTuple):
     attempt: int
     due_ms: int
     done_ms: int
+    reserved_ms: int | None = None  # start of the attempt that the cancel ended; None: none was running

@@ -18,7 +18,7 @@ from pyarrow import parquet
 import delaytasks
 from delaytasks import Calendar
 from delaytasks.calendars import registry
-from delaytasks.db import dialects
+from delaytasks.db import dialects, transitions
 from delaytasks.management.subcommands.pipeline import audit as verb
 from delaytasks.management.subcommands.pipeline import load as load_verb
 from delaytasks.models import Job, Topic, Touch
@@ -174,7 +174,7 @@ def test_each_order_gets_the_right_class(
 
 
 @pytest.mark.on_both
-def test_the_lease_of_a_touched_job_counts(
+def test_the_lease_of_a_touched_job_and_the_start_of_a_fenced_one_count(
     spark: Any, database: Database, lake: Lake, order: Any, promise: Callable[..., Job]
 ) -> None:
     now = dialects.database_now("default")
@@ -182,11 +182,14 @@ def test_the_lease_of_a_touched_job_counts(
         order(number)
         touched = promise(number, State.RESERVED, lease_until=now - timedelta(minutes=80))
         Touch.objects.create(job_id=touched.pk, attempt=attempt, lease_until=now + timedelta(minutes=1))
+    order(3, "paid")
+    begun = promise(3, State.RESERVED, reserved_at=now - timedelta(minutes=80), fenceable=True)
+    assert transitions.fence("default", begun.pk)
 
     answer = audit.run(spark, database, lake, file="audit.toml", rules=[RULE])
     classes = answer["rules"][0]["classes"]
     assert {name: [each["key"] for each in about["samples"]] for name, about in classes.items() if about["count"]} == {
-        "late": ["order:2"], "open": ["order:1"]}  # fmt: skip
+        "late": ["order:2", "order:3"], "open": ["order:1"]}  # fmt: skip
 
 
 def test_rows_and_jobs_come_from_one_snapshot(
