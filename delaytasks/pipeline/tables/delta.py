@@ -252,11 +252,18 @@ class Table:
         )
 
     def vacuum(self) -> list[str]:
-        """Remove files that the table has not used for its retention time (by default a week). Return their paths."""
+        """Remove files that the table has not used for its retention time (by default a week). Return their paths.
+
+        Then remove the folders of runs that have no file any more: each vacuum and each run lists them.
+        """
         if self.log is None:
             return []
         with translated(self.lake, self.name):
-            return self.log.vacuum(dry_run=False, full=True)
+            removed = self.log.vacuum(dry_run=False, full=True)
+        for folder, run in data_files.run_folders(self.lake, self.name).items():
+            if run <= self.run:  # a later one is of a run that has not committed yet
+                self.lake.remove_empty_folders(f"{self.name}/{folder}")
+        return removed
 
     def _changed(self, change: Callable[[DeltaTable], object]) -> "Table":
         """Apply a change to the log, flush the log and new files to the disk, and return the table's new version."""

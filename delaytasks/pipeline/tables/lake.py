@@ -173,6 +173,13 @@ class Lake:
     def remove(self, name: str) -> None:
         self.files.delete_dir(self.path(name))
 
+    def remove_empty_folders(self, name: str) -> None:
+        """Remove the folders in a folder, and the folder itself, that contain no file. An object store has none."""
+        if self.scheme == "file":
+            for path, _, _ in os.walk(self.path(name), topdown=False):
+                with contextlib.suppress(OSError):  # it contains a file
+                    os.rmdir(path)
+
     def parquet(self, name: str) -> list[tuple[str, int]]:
         """Return the path, relative to the root, and the bytes of each Parquet file in a folder and below."""
         return self.list_files(name, ".parquet")

@@ -168,6 +168,19 @@ def test_a_merge_that_is_killed_before_its_commit_is_repeated_and_its_file_is_va
     assert rows(lake) == sorted([*expected(1), *expected(2, run=2)])
 
 
+def test_folders_of_merged_runs_are_removed_when_their_files_are(lake: Lake, add: Add) -> None:
+    add(1)
+    optimization.merge_small_files(add(2))
+    DeltaTable(lake.path(NAME)).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+    add(3, topics=("a",))
+    running = Path(lake.path(f"{NAME}/{data_files.new_folder(4)}/topic=a"))
+    running.mkdir(parents=True)
+    optimization.merge_small_files(Table(lake, NAME))
+    assert sorted(data_files.run_folders(lake, NAME).values()) == [3, 4]
+    assert running.exists()
+    assert rows(lake) == sorted([*expected(1), *expected(2, run=2), ("a", 3, "a3", 3)])
+
+
 CHANGES: dict[str, Callable[[Table], object]] = {
     "merge": optimization.merge_small_files,
     "delete": lambda table: table.delete("id", [1]),
