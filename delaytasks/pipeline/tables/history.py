@@ -57,9 +57,10 @@ def jobs(spark: SparkSession, snapshot: Snapshot, lake: Lake, columns: list[str]
 
 
 def _archived_jobs(spark: SparkSession, snapshot: Snapshot, archive: Archive, topic: str) -> list[DataFrame]:
-    """Return the archived jobs of a topic that are not in the snapshot."""
+    """Return the archived jobs of a topic that are not in the snapshot, except those that were created after it."""
     files = archive.jobs.in_partition(topic)
-    return _not_in_snapshot(spark, snapshot, archive, files, schemas.ARCHIVED_JOBS, "id")
+    archived = _not_in_snapshot(spark, snapshot, archive, files, schemas.ARCHIVED_JOBS, "id")
+    return [each.where(F.unix_millis("created_at") <= snapshot.now_ms) for each in archived]
 
 
 def _not_in_snapshot(

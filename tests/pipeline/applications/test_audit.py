@@ -212,6 +212,15 @@ def test_rows_and_jobs_come_from_one_snapshot(
     assert [(row.key, row["class"]) for row in found] == [("order:1", "open")]
 
 
+def test_a_job_that_was_made_and_archived_after_the_snapshot_is_no_orphan(
+    spark: Any, database: Database, lake: Lake, order: Any, promise: Callable[..., Job]
+) -> None:
+    with snapshot.take(database) as taken:
+        promise(1, State.FINISHED, 3, created_at=dialects.database_now("default"))
+        assert archive.run(spark, database, lake, older_than_days=0)["pruned"] == 1
+        assert audit.classify(spark, taken, lake, rule()).collect() == []
+
+
 @pytest.mark.on_both
 def test_columns_of_each_type_are_read_as_declared(spark: Any, database: Database, order: Any) -> None:
     order(1, None, placed_at=None)
