@@ -70,7 +70,6 @@ class LongPoll(BaseView):
         response.wait = wait
         return response
 
-
     def _began(self) -> float:
         """Return when the request began: before now, if FastPath has waited for jobs and then passed it on."""
         scope: Mapping[str, Any] = getattr(self.request._request, "scope", {})
