@@ -140,8 +140,10 @@ def _cancel_page(using: str, ids: Sequence[int], by: str, reason: str) -> Cancel
         with transaction.atomic(using):
             cancelled: list[Cancelled] = []
             others, states = set(ids), dict.fromkeys(ids, int(State.DELAYED))
-            for _ in range(RACES):  # a job that was running may wait again before its state is read
-                cancelled += transitions.cancel_page(using, sorted(others), actor=by, reason=reason)
+            for number in range(RACES):  # a job that was running may wait again before its state is read
+                cancelled += transitions.cancel_page(
+                    using, sorted(others), actor=by, reason=reason, skip_locked=number > 0
+                )
                 others -= {each.id for each in cancelled}
                 again.withdraw(using, others, by=by, reason=reason)
                 states = _states(using, others)

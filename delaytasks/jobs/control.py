@@ -202,7 +202,7 @@ def reschedule(
     return _in_transaction(
         using,
         Origin(by, reason),
-        lambda origin: _move(using, _find_live(using, topic, key), lambda _: (due_ms, delay_ms), origin),
+        lambda origin: _move(using, lambda: _find_live(using, topic, key), lambda _: (due_ms, delay_ms), origin),
     )
 
 
@@ -221,7 +221,7 @@ def reschedule_job(
     return _in_transaction(
         using,
         Origin(by, reason),
-        lambda origin: _move(using, _find_live_by_id(using, job_id), lambda _: (due_ms, delay_ms), origin),
+        lambda origin: _move(using, lambda: _find_live_by_id(using, job_id), lambda _: (due_ms, delay_ms), origin),
     )
 
 
@@ -252,7 +252,9 @@ def postpone_job(
         return max(row.due_ms, databases.now_ms(using)) + (later_ms or 0), None
 
     return _in_transaction(
-        using, Origin(by, reason), lambda origin: _move(using, _find_live_by_id(using, job_id), postponed, origin)
+        using,
+        Origin(by, reason),
+        lambda origin: _move(using, lambda: _find_live_by_id(using, job_id), postponed, origin),
     )
 
 
@@ -272,7 +274,7 @@ def run_now(topic: str, key: str, *, using: str | None = None, by: str = "", rea
     """
     using = databases.alias(using)
     return _in_transaction(
-        using, Origin(by, reason), lambda origin: _move(using, _find_live(using, topic, key), _now, origin)
+        using, Origin(by, reason), lambda origin: _move(using, lambda: _find_live(using, topic, key), _now, origin)
     )
 
 
@@ -280,7 +282,7 @@ def run_job_now(job_id: int, *, using: str | None = None, by: str = "", reason: 
     """Make a job due now by its id; otherwise as run_now()."""
     using = databases.alias(using)
     return _in_transaction(
-        using, Origin(by, reason), lambda origin: _move(using, _find_live_by_id(using, job_id), _now, origin)
+        using, Origin(by, reason), lambda origin: _move(using, lambda: _find_live_by_id(using, job_id), _now, origin)
     )
 
 
@@ -304,13 +306,14 @@ def _find_live_by_id(using: str, job_id: int) -> JobRow:
     return row
 
 
-def _move(using: str, row: JobRow, new_due: Callable[[JobRow], When], origin: Origin) -> "Job":
-    """Lock the job and move it. Return its row.
+def _move(using: str, find: Callable[[], JobRow], new_due: Callable[[JobRow], When], origin: Origin) -> "Job":
+    """Lock the live job and move it. Return its row.
 
+    find      returns the live job, which may be another one if it is called again; raises NotLive
     new_due   called with the locked row; returns the new due time. Because of the lock no other transaction moves the
               job in between
     """
-    row, (new_ms, now_ms) = _move_delayed(using, row, new_due)
+    row, (new_ms, now_ms) = _move_delayed(using, find, new_due)
     event = Event(row.id, Outcome.RESCHEDULED, row.attempt, row.due_ms, now_ms, None, new_ms)
     transitions.record(using, [event._replace(actor=origin.by, reason=origin.reason)])
     # A postponement does not change the mirror: the entry is too early then, and a refused claim corrects it.
@@ -320,9 +323,12 @@ def _move(using: str, row: JobRow, new_due: Callable[[JobRow], When], origin: Or
     return get_job(using, row.id)
 
 
-def _move_delayed(using: str, row: JobRow, new_due: Callable[[JobRow], When]) -> tuple[JobRow, tuple[int, int]]:
+def _move_delayed(
+    using: str, find: Callable[[], JobRow], new_due: Callable[[JobRow], When]
+) -> tuple[JobRow, tuple[int, int]]:
     """Return the locked row as it was, and (new due time, time of the statement). Raises Reserved and NotLive."""
-    for _ in range(RACES):
+    for number in range(RACES):
+        row = find()
         # This never waits for a reserved row, which its handler may have locked.
         locked = transitions.lock_delayed(using, row.id)
         if locked is not None:
@@ -330,8 +336,7 @@ def _move_delayed(using: str, row: JobRow, new_due: Callable[[JobRow], When]) ->
             moved = transitions.move_delayed(using, row.id, due_ms=due_ms, delay_ms=delay_ms)
             if moved is not None:
                 return locked, moved
-        row = _find_live_by_id(using, row.id)
-        if row.state == State.RESERVED:
+        elif row.state == State.RESERVED and number:  # not at once: its handler may have just scheduled the key again
             break
     raise Reserved(f"{row.topic} {row.key!r} (job {row.id}) cannot be moved: its handler is running.")
 

@@ -72,6 +72,12 @@ class DueIndex(Protocol):
     def settle(self, settlements: Iterable[Settlement]) -> int:
         """Move or remove each entry whose time is still `seen_ms`. Return how many changed. Never raises."""
 
+    def postpone(self, settlements: Iterable[Settlement]) -> None:
+        """Move, as settle(), the entries of reserved jobs that could not be claimed or ended. Never raises.
+
+        Without a mirror, this index leaves the jobs out until then.
+        """
+
     def count(self, name: str, by: int = 1) -> None:
         """Add `by` to a counter shared by all processes. Never raises."""
 

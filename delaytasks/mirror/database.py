@@ -2,7 +2,7 @@
 
 It is slower but correct: it finds due jobs by the database's index on the due time and keeps run slots in the
 Topic row. Only run slots are written, because the rows of jobs are the index themselves. Jobs that could not be claimed
-are remembered in memory, so that the caller's next reservation leaves them out.
+or ended are remembered in memory, so that the caller's next reservation leaves them out.
 """
 
 import functools
@@ -38,14 +38,16 @@ def _repeated(
 class DatabaseIndex:
     def __init__(self, using: str) -> None:
         self._using = using
-        self._postponed: dict[int, int] = {}  # id of a job that could not be claimed -> when to try again, in ms
+        self._postponed: dict[int, int] = {}  # id of a job that postpone() got -> when to try again, in ms
 
     def add(self, entries: Iterable[Entry], *, mark: bool = False) -> int:
         return 0
 
     def settle(self, settlements: Iterable[Settlement]) -> int:
-        self._postponed |= {each.id: each.to_ms for each in settlements}
         return 0
+
+    def postpone(self, settlements: Iterable[Settlement]) -> None:
+        self._postponed |= {each.id: each.to_ms for each in settlements}
 
     def count(self, name: str, by: int = 1) -> None:
         return None

@@ -185,10 +185,12 @@ def _due(d: dialects.Dialect) -> str:
     return f"{d.greatest}({d.from_ms('at_ms')}, {d.now})"
 
 
-def move(declaration: Declaration, rows: Sequence[Difference], using: str) -> list[StoredJob]:
+def move(declaration: Declaration, rows: Sequence[Difference], using: str, *, skip_locked: bool) -> list[StoredJob]:
     """delayed/ready → delayed with another declared due time, and with no failures. Return the moved jobs.
 
     A job that was claimed meanwhile is left out: its worker tests the due time again.
+
+    skip_locked   True: leave out jobs whose rows are locked. False: wait for them
     """
     d = dialects.get_dialect(using)
     values = [(row.job_id, row.pk, row.at_ms, row.declared_ms) for row in rows]
@@ -197,7 +199,7 @@ def move(declaration: Declaration, rows: Sequence[Difference], using: str) -> li
         WITH new (job_id, pk, at_ms, declared_ms) AS ({table}),
         locked AS MATERIALIZED (
             SELECT new.* FROM delaytasks_job JOIN new ON id = job_id
-            WHERE state = {DELAYED} ORDER BY id {d.lock and d.lock + " OF delaytasks_job"})
+            WHERE state = {DELAYED} ORDER BY id {_lock(d, "OF delaytasks_job", skip_locked)})
         UPDATE delaytasks_job SET failures = 0, error = '', due_at = {_due(d)},
             declared_due = {d.from_ms("declared_ms")}, subject_label = CAST(%s AS text), subject_pk = pk
         FROM locked WHERE id = job_id AND state = {DELAYED}
@@ -212,8 +214,13 @@ def _moved_event(row: Difference, job: StoredJob) -> Event:
     return Event(job.id, Outcome.RESCHEDULED, row.attempt or 0, row.due_ms or 0, job.stored_ms, None, job.due_ms)
 
 
-def cancel(ids: Sequence[int], using: str) -> list[Cancelled]:
-    """delayed/ready → cancelled. Return the cancelled jobs.
+def _lock(d: dialects.Dialect, tables: str, skip_locked: bool) -> str:
+    """Return the SQL that locks the rows of `tables` ("OF ...", or "" for all) that a SELECT returns."""
+    return f"{d.lock} {tables} {'SKIP LOCKED' if skip_locked else ''}" if d.lock else ""
+
+
+def cancel(ids: Sequence[int], using: str, *, skip_locked: bool) -> list[Cancelled]:
+    """delayed/ready → cancelled, except locked jobs with skip_locked. Return the cancelled jobs.
 
     Clears their declared time, so that a new job is made if the condition becomes true again.
     """
@@ -221,8 +228,8 @@ def cancel(ids: Sequence[int], using: str) -> list[Cancelled]:
     condition, params = d.among("id", ids)
     sql = f"""
         UPDATE delaytasks_job SET state = {CANCELLED}, ended_at = {d.now}, declared_due = NULL
-        WHERE id IN (SELECT id FROM delaytasks_job WHERE {condition} AND state = {DELAYED} ORDER BY id {d.lock})
-            AND state = {DELAYED}
+        WHERE id IN (SELECT id FROM delaytasks_job WHERE {condition} AND state = {DELAYED}
+                ORDER BY id {_lock(d, "", skip_locked)}) AND state = {DELAYED}
         RETURNING id, topic, attempt, {d.to_ms("due_at")}, {d.to_ms("ended_at")}"""
     cancelled = [Cancelled(*row) for row in dialects.run(using, sql, params)]
     events = (Event(c.id, Outcome.CANCELLED, c.attempt, c.due_ms, c.done_ms, reason=UNMET) for c in cancelled)

@@ -37,8 +37,8 @@ def sync(
 
     pks          primary keys, or their texts; the rows need not exist: the jobs of deleted rows are cancelled
     lock         True: lock the rows first, in key order, until the transaction ends. False: the caller has locked them
-    skip_locked  True: leave out the rows that others have locked, and return their primary keys as locked_pks.
-                 False: wait for them
+    skip_locked  True: leave out the rows that others have locked, or whose jobs they have, and return their primary
+                 keys as locked_pks. False: wait for them
 
     Never changes a job that is running, or whose declared time is correct already: the due time of a retry, of a snooze
     or of a job that a person moved stays. Does nothing while the declaration's fingerprint is not the applied one.
@@ -58,7 +58,9 @@ def sync(
         due_times = declaration.before_sync([pk for _, pk in found], using, noticed=skip_locked)
         gated = not applied.is_automatic()
         different = statements.differences(declaration, found, using, gated=gated, due_times=due_times)
-        return apply_differences(declaration, different, using)._replace(locked_pks=locked)
+        synced = apply_differences(declaration, different, using, skip_locked=skip_locked)
+        by_text = dict(found)
+        return synced._replace(locked_pks=[*locked, *(by_text[text] for text in synced.locked_pks)])
 
 
 def aliases_of(declaration: Declaration) -> list[str]:
@@ -126,13 +128,20 @@ def _make(declaration: Declaration, new: Sequence[Difference], using: str) -> li
         return made
 
 
-def apply_differences(declaration: Declaration, different: Sequence[Difference], using: str) -> Synced:
-    """Make, move and cancel jobs. The mirror is updated and signals are sent on commit."""
+def apply_differences(
+    declaration: Declaration, different: Sequence[Difference], using: str, *, skip_locked: bool
+) -> Synced:
+    """Make, move and cancel jobs. The mirror is updated and signals are sent on commit.
+
+    With skip_locked, the result has the primary keys, as text, of the rows whose jobs are locked.
+    """
     new = [row for row in different if row.change == "make"]
     wrong = [row for row in different if row.change == "move"]
     unmet = [row.job_id for row in different if row.change == "cancel" and row.job_id is not None]
-    cancelled = statements.cancel(unmet, using) if unmet else []
-    moved = statements.move(declaration, wrong, using) if wrong else []
+    cancelled = statements.cancel(unmet, using, skip_locked=skip_locked) if unmet else []
+    moved = statements.move(declaration, wrong, using, skip_locked=skip_locked) if wrong else []
+    changed_ids = {job.id for job in cancelled} | {job.id for job in moved}
+    locked = [row.pk for row in different if row.job_id is not None and row.job_id not in changed_ids]
     made = _make(declaration, new, using) if new else []
     if cancelled:
         on_commit.remove_from_mirror(using, *(Entry(job.id, job.topic, job.due_ms) for job in cancelled))
@@ -148,4 +157,4 @@ def apply_differences(declaration: Declaration, different: Sequence[Difference],
     for signal, changed in sent:
         for job in changed if signal.receivers else ():
             on_commit.send_signal(using, signal, job.id)
-    return Synced(len(made), len(moved), len(cancelled))
+    return Synced(len(made), len(moved), len(cancelled), locked if skip_locked else ())

@@ -13,7 +13,7 @@ from operator import attrgetter
 
 from django.db import DatabaseError, InterfaceError, OperationalError, connections, transaction
 
-from .. import conf, databases, handlers, mirror
+from .. import conf, databases, handlers
 from ..db import lookups, transitions
 from ..db.lookups import JobSnapshot
 from ..db.retries import retry_conflicts, try_twice
@@ -125,7 +125,7 @@ class Candidates:
         """Return the claimed jobs as RunningJobs. Jobs that must not run are ended and left out."""
         held = [RunningJob(c, self.using, self.worker) for c in claimed]
         _move_entries_to_lease_ends(self.index, held, self.until_ms, quick=not self.slow, using=self.using)
-        return _end_unrunnable(self.using, held)
+        return _end_unrunnable(self.index, self.using, held)
 
     def next_few(self) -> list[int]:
         """Return the first candidates, for a claim within the statement that ends another job."""
@@ -184,7 +184,7 @@ def take(index: DueIndex, topic: str, count: int, *, using: str, worker: str) ->
         _try_settle_misses(index, topic, sorted(set(reserved.ids) - {c.id for c in claimed}), until_ms, using)
         held = [RunningJob(c, using, worker) for c in claimed]
         _move_entries_to_lease_ends(index, held, until_ms, quick=False, using=using)
-        held = _end_unrunnable(using, held)
+        held = _end_unrunnable(index, using, held)
         if time.monotonic() > until:
             break
     return held
@@ -238,7 +238,7 @@ def _move_entries_to_lease_ends(
         transaction.on_commit(lambda: index.settle(moved), using=using, robust=True)
 
 
-def _end_unrunnable(using: str, held: list[RunningJob]) -> list[RunningJob]:
+def _end_unrunnable(index: DueIndex, using: str, held: list[RunningJob]) -> list[RunningJob]:
     """End the claimed jobs that must not run: those with max_attempts failures, and the expired ones. Return the rest.
 
     A job may have max_attempts failures without being dead: a process that does not know the topic cannot apply its
@@ -252,12 +252,12 @@ def _end_unrunnable(using: str, held: list[RunningJob]) -> list[RunningJob]:
             logger.warning("%r was not ended: %s", completion.held, error)
         except (DatabaseError, InterfaceError) as error:  # the other claimed jobs must still be run
             logger.warning("%r was not ended, it is tried again: %s", completion.held, error)
-            _unclaim(using, completion.held)
+            _unclaim(index, using, completion.held)
     ended = [completion.held for completion in unrunnable]
     return [attempt for attempt in held if attempt not in ended]
 
 
-def _unclaim(using: str, held: RunningJob) -> None:
+def _unclaim(index: DueIndex, using: str, held: RunningJob) -> None:
     """Make a job that could not be ended ready again. Its due time does not change, so that it remains expired."""
     try:
         transitions.unclaim(using, [(held.id, held.attempt)])
@@ -265,7 +265,7 @@ def _unclaim(using: str, held: RunningJob) -> None:
         logger.warning("%r stays claimed until its TTR ends: %s", held, error)
         return
     retry_ms = databases.now_ms(using) + UNENDED_RETRY_MS
-    mirror.writable(using).settle([Settlement(held.id, held.topic, held.entry_ms, retry_ms)])
+    index.postpone([Settlement(held.id, held.topic, held.entry_ms, retry_ms)])
 
 
 def _unrunnable(using: str, attempt: RunningJob) -> Completion | None:
@@ -308,7 +308,7 @@ def settle_misses(index: DueIndex, topic: str, ids: Sequence[int], seen_ms: int,
         index.count("unknown", len(unknown))
     now_ms = databases.now_ms(using)
     index.count("claim_misses", len(ids))
-    index.settle(
+    index.postpone(
         Settlement(i, topic, seen_ms, GONE if i in unknown else _entry_ms(snapshots[i], now_ms, expired=i in expired))
         for i in ids
     )

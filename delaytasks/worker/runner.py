@@ -183,7 +183,8 @@ class Run:
     def run(self) -> None:
         with in_run(self.token, self.using):
             all_taken_back = self.take_back_abandoned_jobs()
-            process_name.clear_called(self.using)
+            if all_taken_back:  # otherwise the heartbeat still has to know which of the jobs that are left was called
+                process_name.clear_called(self.using)
             if worker_name():
                 _unfinished.add((self.using, self.worker))
             try:
@@ -215,8 +216,8 @@ class Run:
                 self.work()
             self.has_more = not self.stopping() and bool(self.index.ready_counts([self.topic]))
         finally:
+            self.index.free_slot(self.topic, self.token)  # first: the jobs that become ready need a slot
             self.candidates.unreserve()
-            self.index.free_slot(self.topic, self.token)
 
     def start_another_run(self) -> None:
         """Dispatch the topic again, so that other run slots begin at once with the jobs that this run leaves ready."""

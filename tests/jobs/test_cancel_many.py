@@ -1,14 +1,16 @@
 """cancel_many(): all live jobs that match, in pages, with counts."""
 
+import threading
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
 from delaytasks import cancel_many, schedule, schedule_many
+from delaytasks.db import dialects
 from delaytasks.exceptions import BadInput, BadKey, UnknownTopic
 from delaytasks.jobs import again, cancellation
 from delaytasks.models import Job, JobEvent
@@ -89,6 +91,34 @@ def test_a_job_whose_attempt_fails_meanwhile_is_cancelled(stage: Any, monkeypatc
     monkeypatch.setattr(again, "withdraw", fail_before)
     assert cancel_many(topic="a") == (13, 0, 0)
     assert Job.objects.get(pk=held.id).state == State.CANCELLED
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_job_that_waits_again_and_is_locked_is_not_waited_for(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call may have locked jobs with higher ids: a wait could be a deadlock."""
+    schedule("a", "due", delay=0)
+    (held,) = stage.take("a", 1)
+    withdraw, other = again.withdraw, connection.copy()
+
+    def release() -> None:
+        leases.release(held.id, held.attempt, using="default", delay=60)
+        connections.close_all()
+
+    def release_and_lock(*args: Any, **kwargs: Any) -> Any:
+        if other.connection is None:
+            thread = threading.Thread(target=release)
+            thread.start()
+            thread.join(30)
+            other.set_autocommit(False)
+            with other.cursor() as cursor:
+                cursor.execute("SELECT 1 FROM delaytasks_job WHERE id = %s FOR UPDATE", [held.id])
+        return withdraw(*args, **kwargs)
+
+    monkeypatch.setattr(again, "withdraw", release_and_lock)
+    with transaction.atomic():
+        dialects.wait_at_most("default", 5_000)
+        assert cancel_many(topic="a") == (12, 1, 0)
+    other.close()
 
 
 def test_each_job_gets_an_event_with_who_and_why() -> None:

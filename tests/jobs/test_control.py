@@ -1,5 +1,7 @@
 """cancel, reschedule and run_now for jobs that are overdue or change concurrently."""
 
+from datetime import timedelta
+
 import pytest
 
 from delaytasks import cancel, reschedule, run_now, schedule, schedule_many
@@ -45,10 +47,25 @@ def ended_after_it_was_found(monkeypatch, end):
 def test_a_job_that_was_cancelled_meanwhile_is_not_said_to_be_running(stage, monkeypatch):
     stage.recorder("t")
     for change in (lambda: reschedule("t", "a", delay=90), lambda: run_now("t", "a")):
-        job = schedule("t", key="a", delay=60, on_conflict="keep")  # the refused change rolls the cancellation back
-        with monkeypatch.context() as patched, pytest.raises(NotLive, match=f"Job {job.id} is not live: .* cancelled"):
+        schedule("t", key="a", delay=60, on_conflict="keep")  # the refused change rolls the cancellation back
+        with monkeypatch.context() as patched, pytest.raises(NotLive, match="it is finished, cancelled, dead"):
             ended_after_it_was_found(patched, lambda: cancel("t", "a"))
             change()
+
+
+def test_the_job_that_follows_one_that_ended_meanwhile_is_moved(stage, monkeypatch):
+    stage.recorder("t")
+    schedule("t", key="a", delay=0)
+    (held,) = stage.take("t")
+
+    def finish_and_schedule_again():
+        held.finish()
+        schedule("t", key="a", delay=60)
+
+    ended_after_it_was_found(monkeypatch, finish_and_schedule_again)
+    moved = reschedule("t", "a", delay=90)
+    assert moved.pk != held.id
+    assert moved.due_at - moved.created_at == timedelta(seconds=90)
 
 
 def test_a_job_that_was_cancelled_meanwhile_is_replaced_by_a_new_one(stage, monkeypatch):

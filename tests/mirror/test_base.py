@@ -24,6 +24,7 @@ METHODS = sorted(
 WRITES: dict[str, tuple[list[Any], Any]] = {
     "add": ([[Entry(1, "order.close", NOW)]], 0),
     "settle": ([[Settlement(1, "order.close", NOW, GONE)]], 0),
+    "postpone": ([[Settlement(1, "order.close", NOW, NOW + 1)]], None),
     "count": (["promoted"], None),
     "free_slot": (["order.close", "token"], None),
 }
@@ -46,7 +47,7 @@ def unreachable() -> Mirror:
 
 def test_each_method_is_a_write_or_a_read() -> None:
     assert sorted(WRITES | READS) == METHODS
-    assert len(METHODS) == 12
+    assert len(METHODS) == 13
 
 
 @pytest.mark.parametrize("index", [Mirror, DatabaseIndex])

@@ -8,7 +8,7 @@ from django.db import OperationalError, connection, connections, transaction
 from django.utils import timezone
 from psycopg.pq import Trace
 
-from delaytasks import cancel, databases, mirror, reschedule, schedule, schedule_many
+from delaytasks import Snooze, cancel, databases, mirror, reschedule, schedule, schedule_many
 from delaytasks.db import dialects, transitions
 from delaytasks.maintenance import sweep
 from delaytasks.mirror.base import Settlement
@@ -517,6 +517,23 @@ def another_session_waits() -> bool:
         return cursor.fetchone()[0] > 0
 
 
+def test_a_snoozed_job_is_run_again_by_its_own_run(stage, db_clock):
+    """Without a mirror, the run left it out until the end of the lease that the snooze had ended."""
+    keys = []
+
+    @stage.handler("t")
+    def slow(job):
+        keys.append(job.key)
+        db_clock.advance(ms=200)
+        stage.mover.move_due()
+        return Snooze(0.3) if keys == ["k0"] else None
+
+    schedule_many({"topic": "t", "key": f"k{n}", "delay": n / 10} for n in range(12))
+    stage.mover.move_due()
+    stage.run("t")
+    assert keys.index("k0", 1) < 8
+
+
 def test_without_a_mirror_a_locked_row_does_not_dispatch_its_topic_again_and_again(stage, settings):
     """The run sees no other ready job, and the mover looks again later."""
     settings.DELAYTASKS = {**settings.DELAYTASKS, "REDIS_URL": None}
@@ -525,7 +542,7 @@ def test_without_a_mirror_a_locked_row_does_not_dispatch_its_topic_again_and_aga
     index = mirror.choose("default")
     now_ms = databases.now_ms("default")
     assert index.ready_counts(["t"]) == {"t": 1}
-    index.settle([Settlement(Job.objects.get().pk, "t", now_ms, now_ms + 60_000)])
+    index.postpone([Settlement(Job.objects.get().pk, "t", now_ms, now_ms + 60_000)])
     assert index.ready_counts(["t"]) == {}
     schedule("t", key="b", delay=0)
     assert index.ready_counts(["t"]) == {"t": 1}

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from django.db import OperationalError, connection
 
-from delaytasks import cancel, schedule, schedule_many
+from delaytasks import cancel, mirror, schedule, schedule_many
 from delaytasks.db import transitions
 from delaytasks.models import Job, JobEvent
 from delaytasks.states import State
@@ -72,6 +72,19 @@ def test_a_group_whose_time_is_over_begins_no_further_job(stage, monkeypatch):
     stage.go(rounds=50)
     assert sorted(keys) == ["k0", "k1", "k2", "k3"]
     assert [outcomes(f"k{n}") for n in range(4)] == [["finished"]] * 4
+
+
+@pytest.mark.on_both
+def test_a_run_that_hands_jobs_back_at_its_end_is_followed_by_another(stage, settings, monkeypatch):
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "RUN_BUDGET_SECONDS": 0.01}
+    monkeypatch.setattr(group, "WAIT_SECONDS", 0)
+    stage.handler("t", one_commit=True)(lambda job: threading.Event().wait(0.05))
+    schedule_group(stage, 4)
+    stage.dispatched.clear()
+    assert stage.run("t") == 1
+    if mirror.connect() is not None:  # otherwise no message to the mover follows
+        stage.mover.move_due()
+    assert stage.dispatched
 
 
 @pytest.mark.on_both

@@ -5,9 +5,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import Error, InternalError, OperationalError
+from django.db import Error, InternalError, OperationalError, connection
 
-from delaytasks import mirror, poll, retry_dead, schedule
+from delaytasks import mirror, poll, retry_dead, schedule, schedule_many
 from delaytasks.backoff import Backoff
 from delaytasks.db import transitions
 from delaytasks.maintenance import liveness, sweep
@@ -289,7 +289,63 @@ def test_an_expired_job_that_could_not_be_ended_is_tried_again(stage, db_clock, 
     db_clock.advance(seconds=6)
     fail(monkeypatch, completion, "_complete", times=times)
     stage.run("t") if taken_by == "a run" else stage.take("t")
-    if Job.objects.get().state == State.DELAYED:  # without a mirror it is tried again at once
+    if Job.objects.get().state == State.DELAYED:
         db_clock.advance(seconds=1)
         stage.go()
     assert (keys, outcomes("a")) == ([], ["skipped"])
+
+
+def test_jobs_that_cannot_be_ended_do_not_hold_up_those_behind_them(stage, db_clock, monkeypatch):
+    """Nor are they claimed again and again."""
+    keys = stage.recorder("t", ttr=3600)
+    schedule_many({"topic": "t", "key": f"bad{n}", "delay": 0, "expires": 1} for n in range(8))
+    schedule("t", "good", delay=1)
+    db_clock.advance(seconds=3)
+    stage.mover.move_due()
+    runner._paces["t"] = runner.Pace(size=8)
+    end = completion._complete
+
+    def fail_for_bad_ones(using, completions, *args, **kwargs):
+        if completions[0].held.key.startswith("bad"):
+            raise OperationalError("no such column")
+        return end(using, completions, *args, **kwargs)
+
+    monkeypatch.setattr(completion, "_complete", fail_for_bad_ones)
+    stage.run("t")
+    assert keys == ["good"]
+    assert set(Job.objects.filter(ended_at=None).values_list("attempt", flat=True)) == {1}
+
+
+def test_the_slot_is_free_also_if_jobs_cannot_be_given_back(stage, monkeypatch):
+    stage.recorder("t", concurrency=1)
+    schedule_many({"topic": "t", "key": key, "delay": 0} for key in "ab")
+    stage.mover.move_due()
+    runner._paces["t"] = runner.Pace(size=2)
+
+    def fail(candidates):
+        raise OperationalError("the database is away")
+
+    monkeypatch.setattr(claim.Candidates, "unreserve", fail)
+    with pytest.raises(OperationalError):
+        stage.run("t")
+    assert mirror.choose("default").slot_tokens("t") == []
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_job_whose_handler_was_not_called_is_not_charged_if_its_row_is_locked_in_between(stage, process):
+    stage.recorder("t", ttr=3600)
+    job = schedule("t", "a", delay=0)
+    assert transitions.claim("default", "t", [job.pk], process)
+    process_name.store_called_job("default", None)  # the run fails before it calls the handler
+    runner._unfinished.add(("default", process))
+    other = connection.copy()
+    other.set_autocommit(False)
+    with other.cursor() as cursor:
+        cursor.execute("SELECT 1 FROM delaytasks_job FOR UPDATE")
+    stage.run("t", worker_name=process)
+    other.rollback()
+    other.close()
+    assert Job.objects.get().state == State.RESERVED
+    stage.run("t", worker_name=process, stopping=lambda: True)
+    job.refresh_from_db()
+    assert (job.state, job.failures, job.error) == (State.DELAYED, 0, "")

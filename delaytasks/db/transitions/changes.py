@@ -64,17 +64,21 @@ def _cancel(
     return None
 
 
-def cancel_page(using: str, ids: Sequence[int], *, actor: str = "", reason: str = "") -> list[Cancelled]:
+def cancel_page(
+    using: str, ids: Sequence[int], *, actor: str = "", reason: str = "", skip_locked: bool = False
+) -> list[Cancelled]:
     """delayed/ready → cancelled, with an event for each. Return the cancelled jobs.
 
     Jobs in another state are left out. Waits for locked rows, in id order.
+
+    skip_locked   True: leave locked rows out, too. For a transaction that may have locked rows with higher ids
     """
     d = dialects.get_dialect(using)
     condition, params = d.among("id", ids)
     update = f"""
         UPDATE delaytasks_job SET state = {CANCELLED}, ended_at = {d.now}
-        WHERE id IN (SELECT id FROM delaytasks_job WHERE {condition} AND state = {DELAYED} ORDER BY id {d.lock})
-            AND state = {DELAYED}
+        WHERE id IN (SELECT id FROM delaytasks_job WHERE {condition} AND state = {DELAYED}
+                ORDER BY id {d.skip_locked if skip_locked else d.lock}) AND state = {DELAYED}
         RETURNING id, topic, attempt, {d.to_ms("due_at")} AS was_due_ms, {d.to_ms("ended_at")} AS now_ms,
             CAST(NULL AS bigint) AS reserved_ms"""
     if d.writes_in_with:

@@ -66,6 +66,10 @@ class Mirror:
         """
         return sum(self._write("settle", self._by_bucket(settlements, [])))
 
+    def postpone(self, settlements: Iterable[Settlement]) -> None:
+        """Do the same as settle(): see base.DueIndex."""
+        self.settle(settlements)
+
     def count(self, name: str, by: int = 1) -> None:
         """Add `by` to a counter that is shared by all processes and shown in the metrics."""
         with suppress(MirrorDown):

@@ -7,8 +7,6 @@ and rebuilds it.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from django.db import DEFAULT_DB_ALIAS
-
 
 @dataclass(frozen=True)
 class Keys:
@@ -75,7 +73,7 @@ class Keys:
     @property
     def channel(self) -> str:
         """Channel that notifies this database's movers when the earliest due time moves to an earlier time."""
-        return f"{self.prefix}:wake" if self.using == DEFAULT_DB_ALIAS else f"{self.prefix}:wake:{self.using}"
+        return f"{self.prefix}:wake" if self.using == "default" else f"{self.prefix}:wake:{self.using}"
 
     @property
     def ready_channel(self) -> str:

@@ -183,7 +183,10 @@ class _Group:
         except Exception as error:
             if is_retryable(error) or not connections[using].is_usable():
                 raise
-            level = logging.INFO if waited_too_long(error) else logging.WARNING
+            level = logging.WARNING
+            if waited_too_long(error):
+                level = logging.INFO
+                dialects.wait_at_most(using, 5)  # for the other rows of this page: the table may be locked
             message = "%s: %s changed rows could not be synced, trying again: %s"
             logger.log(level, message, declaration.topic, len(self.marks), error)
             return None

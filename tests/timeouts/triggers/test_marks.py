@@ -409,6 +409,28 @@ def test_a_declaration_that_cannot_be_synced_holds_up_no_other(
 
 
 @on_postgresql
+def test_a_job_whose_row_is_locked_holds_up_no_other_row(declare: Declare, other_session: OtherSession) -> None:
+    declare(Order, after=HALF_HOUR, while_=OPEN)
+    install()
+    moved, closed, free = add_orders(3)
+    drain()
+    other_session.execute(
+        "SELECT 1 FROM delaytasks_job WHERE key IN " + str((f"order:{moved.pk}", f"order:{closed.pk}")) + " FOR UPDATE"
+    )
+    Order.objects.filter(pk=closed.pk).update(state="closed")
+    Order.objects.exclude(pk=closed.pk).update(created_at=F("created_at") + timedelta(hours=1))
+    new = add_orders(5)
+    assert drain() == 6
+    later = START + timedelta(minutes=90)
+    assert live() == {
+        **dict.fromkeys(keys(moved, closed, *new), START + HALF_HOUR), **dict.fromkeys(keys(free), later)
+    }  # fmt: skip
+    other_session.commit()
+    assert drain() == 2
+    assert live() == {**dict.fromkeys(keys(*new), START + HALF_HOUR), **dict.fromkeys(keys(moved, free), later)}
+
+
+@on_postgresql
 def test_a_table_that_a_migration_has_locked_holds_up_no_other(
     declare: Declare, other_session: OtherSession, stage: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
