@@ -1,16 +1,17 @@
 """Forms for topics in the admin."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from django import forms
 from django.contrib.admin.helpers import ActionForm
 from django.contrib.auth.models import Group
 from django.core.exceptions import ValidationError
+from django.http import HttpRequest
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from .. import databases, handlers, permissions
+from .. import databases, formatting, handlers, permissions
 from ..exceptions import BadInput, BadTopic, short_repr
 from ..jobs.inputs import check_actor
 from . import target_form
@@ -31,7 +32,7 @@ def _groups() -> dict[str, tuple[Any, str]]:
 
 
 class PauseForm(ActionForm):
-    """The action form of the list of topics, with a field for the reason."""
+    """The action form of the lists of topics and of schedules, with a field for the reason."""
 
     reason = forms.CharField(label=gettext_lazy("Reason:"), required=False, widget=forms.TextInput(attrs={"size": 30}))
 
@@ -42,6 +43,20 @@ def checked_reason(text: str) -> str:
         return check_actor(text.strip(), what="reason")
     except BadInput as error:
         raise ValidationError(_("Enter one line of at most 255 printable characters.")) from error
+
+
+def posted_reason(request: HttpRequest, need_reason: Collection[str] = ()) -> str:
+    """Return the reason in the submitted form. Raises ValidationError if it is invalid, or empty but required.
+
+    need_reason   the topics that require one
+    """
+    reason = checked_reason(next(filter(None, request.POST.getlist("reason")), ""))
+    if need_reason and not reason:
+        raise ValidationError(
+            _("A reason is required by %(topics)s. Nothing was changed. Enter a reason."),
+            params={"topics": formatting.join(need_reason)},
+        )
+    return reason
 
 
 class TopicForm(TargetForm):

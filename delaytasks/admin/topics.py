@@ -23,7 +23,7 @@ from ..models import Job, Topic
 from . import display, target_form, topic_columns
 from .dashboard.labels import number
 from .log_entries import TranslatedHistoryAdmin
-from .topic_form import SETTINGS, PauseForm, TopicForm, checked_reason, group_names
+from .topic_form import SETTINGS, PauseForm, TopicForm, group_names, posted_reason
 
 DisplayedTopic = Any  # a Topic with stats (topic_columns.TopicStats)
 LIVE = ("delayed", "ready", "oldest_ready", "reserved", "dead", "throughput", "lateness")
@@ -228,7 +228,7 @@ class TopicAdmin(TranslatedHistoryAdmin):
     def _set_paused(self, request: HttpRequest, queryset: QuerySet, paused: bool) -> None:
         topics = list(queryset.filter(paused=not paused))
         try:
-            reason = _reason(request, [topic.name for topic in topics if topic.ask_reason])
+            reason = posted_reason(request, [topic.name for topic in topics if topic.ask_reason])
         except ValidationError as error:
             self.message_user(request, " ".join(error.messages), messages.ERROR)
             return
@@ -284,14 +284,3 @@ def _update_paused(topic: Topic, paused: bool) -> bool:
     """Pause or resume a topic. Return False if nothing changed."""
     rows = Topic.objects.using(router.db_for_write(Topic)).filter(pk=topic.pk, paused=not paused)
     return bool(rows.update(paused=paused))
-
-
-def _reason(request: HttpRequest, need_reason: list[str]) -> str:
-    """Return the reason from the action form. Raises ValidationError if it is invalid, or empty but required."""
-    reason = checked_reason(next(filter(None, request.POST.getlist("reason")), ""))
-    if need_reason and not reason:
-        raise ValidationError(
-            _("A reason is required by %(topics)s. Nothing was changed. Enter a reason next to the action."),
-            params={"topics": formatting.join(need_reason)},
-        )
-    return reason

@@ -4,8 +4,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib.admin.models import LogEntry
 
-from delaytasks.models import Job, Schedule, Topic
+from delaytasks import handlers
+from delaytasks.jobs import audit_log
+from delaytasks.models import AuditEntry, Job, Schedule, Topic
 from delaytasks.recurrence import schedules
 from delaytasks.recurrence.definition import Definition
 from delaytasks.states import State
@@ -18,6 +21,7 @@ FORM = {
     "name": "report", "topic": TOPIC, "body": '{"to": "anna"}', "ttr": "", "tz": "Europe/Berlin",
     "cron": "30 2 * * 1-5", "every": "", "rrule": "", "delay": "", "period": "", "repeat": "0", "start_at_0": "",
     "start_at_1": "", "gap": "run", "overlap": "once", "missed": "last", "within": "3600", "running": "skip",
+    "reason": "",
 }  # fmt: skip
 
 
@@ -154,6 +158,109 @@ def test_schedules_are_paused_resumed_and_run_once(admin_client, report):
     assert not Schedule.objects.get().paused
     act("run_now")
     assert Job.objects.filter(key__startswith="report@now:").count() == 1
+
+
+ACTIONS = {"pause": "Paused", "resume": "Resumed", "run_now": "Run once"}
+NEEDED = f"A reason is required by {TOPIC}. Nothing was changed"
+
+
+def act(client: Any, action: str, *rows: Schedule, **fields: str) -> str:
+    """Submit an action; return the text of the page with its messages."""
+    form = {"action": action, "_selected_action": [row.pk for row in rows]} | fields
+    answer = client.post(LIST, form, follow=True)
+    assert answer.status_code == 200
+    return str(answer.content.decode())
+
+
+def history() -> list[tuple[str, str]]:
+    """Return (action, reason) of each entry in the audit log, and check that the admin log says the same."""
+    entries = list(AuditEntry.objects.filter(action__startswith="schedule.").order_by("pk"))
+    assert {entry.actor for entry in entries} <= {"admin"}
+    story = [(entry.action, entry.reason) for entry in entries]
+    texts = [f"{action.removeprefix('schedule.').capitalize().replace('_', ' ')}: {reason}" for action, reason in story]
+    assert [entry.get_change_message() for entry in LogEntry.objects.order_by("pk")] == texts
+    return story
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_an_action_is_in_both_logs_with_its_reason(admin_client, report, action):
+    Schedule.objects.update(paused=action == "resume")
+    act(admin_client, action, report, reason="They asked.")
+    entry = AuditEntry.objects.get(action__startswith="schedule.")
+    assert history() == [(f"schedule.{ACTIONS[action].lower().replace(' ', '_')}", "They asked.")]
+    assert (entry.before["paused"], entry.after["paused"]) == (action == "resume", action == "pause")
+
+
+def test_an_action_that_changes_nothing_is_not_logged(admin_client, report):
+    assert "0 schedules resumed" in act(admin_client, "resume", report, reason="They asked.")
+    assert history() == []
+
+
+@pytest.mark.parametrize("action", [*ACTIONS, "delete_selected"])
+def test_an_action_requires_a_reason_if_the_topic_does(admin_client, report, action):
+    Topic.objects.filter(name=TOPIC).update(ask_reason=True)
+    Schedule.objects.update(paused=action == "resume")
+    before, jobs = Schedule.objects.values().get(), Job.objects.count()
+    confirmed = {"post": "yes"}
+    assert NEEDED in act(admin_client, action, report, **confirmed)
+    assert (Schedule.objects.values().get(), Job.objects.count(), history()) == (before, jobs, [])
+    act(admin_client, action, report, reason="They asked.", **confirmed)
+    assert [reason for _, reason in history()] == ["They asked."]
+
+
+def test_a_schedule_that_cannot_run_is_named_and_the_others_run(admin_client, report):
+    handlers.handler("test.gone")(lambda job: None)
+    gone = schedules.define(Definition(name="gone", topic="test.gone", cron="0 3 * * *", tz="UTC"))
+    handlers.unregister("test.gone")
+    page = act(admin_client, "run_now", gone, report)
+    assert "test.gone" in page
+    assert "1 job scheduled for now" in page
+    assert Job.objects.get(key__contains="@now").key.startswith("report@now:")
+    assert AuditEntry.objects.filter(action="schedule.run_once").values_list("name", flat=True).get() == "report"
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_an_action_that_cannot_be_logged_changes_nothing(admin_client, report, action, monkeypatch):
+    Schedule.objects.update(paused=action == "resume")
+    before, jobs = Schedule.objects.values().get(), Job.objects.count()
+    monkeypatch.setattr(audit_log, "record", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        act(admin_client, action, report)
+    assert (Schedule.objects.values().get(), Job.objects.count()) == (before, jobs)
+
+
+def test_saving_requires_a_reason_if_the_topic_does(admin_client, report):
+    Topic.objects.filter(name=TOPIC).update(ask_reason=True)
+    changed = FORM | {"cron": "0 5 * * *"}
+    page = admin_client.post(change_url(report), changed)
+    assert page.context["adminform"].form.errors.keys() == {"reason"}
+    assert f"Required by {TOPIC}." in page.content.decode()
+    assert Schedule.objects.get().cron == report.cron
+    assert admin_client.post(change_url(report), changed | {"reason": "They asked."}).status_code == 302
+    assert history() == [("schedule.changed", "They asked.")]
+
+
+def test_a_new_schedule_needs_no_reason(admin_client):
+    Topic.objects.filter(name=TOPIC).update(ask_reason=True)
+    assert "Reason" not in admin_client.get(ADD).content.decode()
+    assert admin_client.post(ADD, FORM).status_code == 302
+
+
+def test_deleting_requires_a_reason_if_the_topic_does(admin_client, report):
+    Topic.objects.filter(name=TOPIC).update(ask_reason=True)
+    url = f"{LIST}{report.pk}/delete/"
+    assert NEEDED in admin_client.post(url, {"post": "yes"}, follow=True).content.decode()
+    assert Schedule.objects.exists()
+    assert '<input type="text" name="reason"' in admin_client.get(url).content.decode()
+    admin_client.post(url, {"post": "yes", "reason": "They asked."})
+    assert not Schedule.objects.exists()
+    assert history() == [("schedule.deleted", "They asked.")]
+
+
+def test_the_confirmation_of_deleting_several_keeps_the_reason(admin_client, report):
+    assert 'name="reason" value="They asked."' in act(admin_client, "delete_selected", report, reason="They asked.")
+    act(admin_client, "delete_selected", report, reason="They asked.", post="yes")
+    assert history() == [("schedule.deleted", "They asked.")]
 
 
 def test_deleting_a_schedule_cancels_its_next_job(admin_client, report):

@@ -8,12 +8,13 @@ from django.contrib.admin.widgets import AdminSplitDateTime
 from django.core.exceptions import ValidationError
 from django.utils.translation import gettext_lazy as _
 
-from ... import clock, databases
+from ... import clock, databases, permissions
 from ...calendars.wall_time import to_zone
 from ...exceptions import DelaytasksError
 from ...models import Schedule
 from ...recurrence import schedules
 from ...recurrence.definition import Definition
+from ..topic_form import checked_reason
 
 TIMES = ("tz", "cron", "every", "rrule", "delay", "period", "repeat", "start_at", "gap", "overlap")
 FIELDS: tuple[str, ...] = (
@@ -47,6 +48,10 @@ class ScheduleForm(forms.ModelForm):
         label=_("start"), required=False, widget=AdminSplitDateTime(),
         help_text=_("the time from which every, delay, period and a recurrence rule count; empty: now"),
     )  # fmt: skip
+    reason = forms.CharField(
+        label=_("Reason"), required=False, widget=forms.TextInput(attrs={"class": "vTextField"}),
+        help_text=_("Stored in the history. Optional."),
+    )  # fmt: skip
 
     class Meta:
         model = Schedule
@@ -60,6 +65,10 @@ class ScheduleForm(forms.ModelForm):
         if self.instance.pk is None:
             self.initial.setdefault("repeat", 0)
         self.keep_topic()
+        using, topic = databases.alias(), self.instance.topic
+        if self.instance.pk is not None and permissions.topics_requiring_reason(using, [topic]):
+            self.fields["reason"].required = True
+            self.fields["reason"].help_text = _("Required by %(topics)s.") % {"topics": topic}
 
     def keep_topic(self) -> None:
         """Add the schedule's own topic to the choices, even if it has no handler here."""
@@ -67,6 +76,9 @@ class ScheduleForm(forms.ModelForm):
         if isinstance(field, forms.ChoiceField) and own:
             choices = dict([(own, own), *field.widget.choices])
             field.choices = list(choices.items())
+
+    def clean_reason(self) -> str:
+        return checked_reason(self.cleaned_data["reason"])
 
     def clean(self) -> dict[str, Any]:
         """Validate the schedule as a whole, and keep it in self.definition."""

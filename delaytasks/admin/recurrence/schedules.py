@@ -1,25 +1,34 @@
 """Schedules in the admin: define them, see the next ten runs, pause, resume, run once now, backfill."""
 
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import admin, messages
-from django.core.exceptions import PermissionDenied
+from django.contrib.admin.actions import delete_selected
+from django.contrib.admin.models import DELETION
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.db import transaction
 from django.db.models import QuerySet
-from django.http import HttpRequest, JsonResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.urls import path, reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from ... import admin_log, databases, handlers, permissions
+from ... import admin_log, databases, formatting, handlers, permissions
 from ...admin_log import Action
+from ...db.retries import retry_conflicts
+from ...exceptions import DelaytasksError
 from ...jobs import audit_log
 from ...management.subcommands.schedules import times_text
 from ...models import Schedule, Topic
 from ...recurrence import schedules
 from .. import display
+from ..topic_form import PauseForm, posted_reason
 from .backfill import BackfillPage
 from .schedule_form import POLICIES, TIMES, ScheduleForm, next_lines, preview_lines
 
@@ -33,7 +42,8 @@ class ScheduleAdmin(BackfillPage):
     ordering = ("name",)
     list_per_page = 50
     show_facets = admin.ShowFacets.NEVER
-    actions = ("pause", "resume", "run_now")
+    actions = ("pause", "resume", "run_now", "delete_selected")
+    action_form = PauseForm
     readonly_fields = ("state", "next_runs", "source")
 
     class Media:
@@ -75,6 +85,7 @@ class ScheduleAdmin(BackfillPage):
             (None, {"fields": ("name", "topic", "body", "ttr", *shown)}),
             (_("Times"), {"fields": (*TIMES, "next_runs")}),
             (_("When it begins"), {"fields": POLICIES}),
+            *([] if obj is None else [(None, {"fields": ("reason",)})]),
         ]
 
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
@@ -108,7 +119,7 @@ class ScheduleAdmin(BackfillPage):
     @admin.display(description=_("the next ten runs"))
     def next_runs(self, row: Schedule) -> SafeString:
         """Return the next ten runs in the schedule's zone. schedule.js updates them while the form is edited."""
-        lines = next_lines(row, 10) if row.pk else []
+        lines = next_lines(row, 10) if row.pk and row.start_at else []  # without a start: the form has errors
         url = reverse(f"{self.admin_site.name}:delaytasks_schedule_preview")
         shown = format_html_join("", "{}<br>", ((line,) for line in lines)) or display.EMPTY
         return format_html('<span class="dt-next-runs" data-url="{}">{}</span>', url, shown)
@@ -122,6 +133,43 @@ class ScheduleAdmin(BackfillPage):
     def audited_state(self, obj: Schedule) -> dict[str, Any]:
         return audit_log.schedule_state(Schedule.objects.using(obj._state.db).get(pk=obj.pk))
 
+    def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:
+        reason = "" if add else form.cleaned_data["reason"]
+        if reason:
+            return admin_log.entry_message(Action.CHANGED, reason)
+        return super().construct_change_message(request, form, formsets, add)
+
+    # Deleting
+
+    def delete_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        row = self.get_object(request, unquote(object_id))
+        if row is not None and self.has_delete_permission(request, row):
+            if request.method == "POST" and self._reason(request, [row.topic]) is None:
+                return HttpResponseRedirect(request.get_full_path())
+            extra_context = {"required_by": formatting.join(self._need_reason([row.topic]))} | (extra_context or {})
+        return super().delete_view(request, object_id, extra_context)
+
+    @admin.action(permissions=["delete"], description=delete_selected.short_description)  # type: ignore[attr-defined]
+    def delete_selected(self, request: HttpRequest, queryset: QuerySet) -> Any:
+        """Delete the selected schedules after Django's confirmation, which has a field for the reason."""
+        topics = set(queryset.values_list("topic", flat=True))
+        if request.POST.get("post") and self._reason(request, topics) is None:
+            return None
+        with transaction.atomic(using=databases.alias()):
+            response: Any = delete_selected(self, request, queryset)
+        if response is not None:
+            response.context_data["required_by"] = formatting.join(self._need_reason(topics))
+            response.context_data["reason"] = next(filter(None, request.POST.getlist("reason")), "")
+        return response
+
+    def log_deletions(self, request: HttpRequest, queryset: Any) -> Any:
+        user, reason, source = request.user, posted_reason(request), audit_log.source_of(request)
+        for row in queryset:
+            before = self.audited_state(row)
+            admin_log.write(user.pk, [row], Action.DELETED, reason, flag=DELETION, source=source, before=before)
+
     def delete_model(self, request: HttpRequest, obj: Schedule) -> None:
         schedules.delete(obj, using=obj._state.db)
 
@@ -129,30 +177,71 @@ class ScheduleAdmin(BackfillPage):
         for row in queryset.exclude(source=Schedule.Source.CODE):
             schedules.delete(row, using=queryset.db)
 
+    # Actions
+
     @admin.action(permissions=["change"], description=_("Pause"))
     def pause(self, request: HttpRequest, queryset: QuerySet) -> None:
-        self._set_paused(request, queryset, True)
+        self._act(
+            request, queryset, Action.PAUSED, schedules.pause,
+            lambda n: ngettext("%(n)d schedule paused", "%(n)d schedules paused", n),
+        )  # fmt: skip
 
     @admin.action(permissions=["change"], description=_("Resume"))
     def resume(self, request: HttpRequest, queryset: QuerySet) -> None:
-        self._set_paused(request, queryset, False)
-
-    def _set_paused(self, request: HttpRequest, queryset: QuerySet, paused: bool) -> None:
-        act, action = (schedules.pause, Action.PAUSED) if paused else (schedules.resume, Action.RESUMED)
-        changed = [row for row in queryset if act(row.name, using=queryset.db)]
-        for row in changed:
-            self.log_change(request, row, admin_log.entry_message(action, ""))
-        text = (
-            ngettext("%(n)d schedule paused", "%(n)d schedules paused", len(changed))
-            if paused
-            else ngettext("%(n)d schedule resumed", "%(n)d schedules resumed", len(changed))
-        )
-        self.message_user(request, text % {"n": len(changed)}, messages.SUCCESS if changed else messages.WARNING)
+        self._act(
+            request, queryset, Action.RESUMED, schedules.resume,
+            lambda n: ngettext("%(n)d schedule resumed", "%(n)d schedules resumed", n),
+        )  # fmt: skip
 
     @admin.action(permissions=["change"], description=_("Run once now"))
     def run_now(self, request: HttpRequest, queryset: QuerySet) -> None:
-        names = list(queryset.values_list("name", flat=True))
-        for name in names:
-            schedules.run_now(name, using=queryset.db, by=str(request.user))
-        text = ngettext("%(n)d job scheduled for now", "%(n)d jobs scheduled for now", len(names))
-        self.message_user(request, text % {"n": len(names)})
+        self._act(
+            request, queryset, Action.RUN_ONCE, partial(schedules.run_now, by=str(request.user)),
+            lambda n: ngettext("%(n)d job scheduled for now", "%(n)d jobs scheduled for now", n),
+        )  # fmt: skip
+
+    def _act(
+        self,
+        request: HttpRequest,
+        queryset: QuerySet,
+        action: Action,
+        change: Callable[..., object],
+        says: Callable[[int], str],
+    ) -> None:
+        """Change each schedule and log it as `action`, in one transaction for each, and add a message.
+
+        change   called with the schedule's name and using=; returns False if it changed nothing
+        says     returns the message for a number of changed schedules, as a format with n
+        """
+        rows: list[Any] = list(queryset)
+        using, reason = databases.alias(), self._reason(request, {row.topic for row in rows})
+        if reason is None:
+            return
+
+        def change_and_log(row: Any) -> bool:
+            with transaction.atomic(using=using):
+                row.audit_before = self.audited_state(row)
+                is_changed = change(row.name, using=using) is not False
+                if is_changed:
+                    self.log_change(request, row, admin_log.entry_message(action, reason))
+            return is_changed
+
+        changed = 0
+        for row in rows:
+            try:
+                changed += retry_conflicts(partial(change_and_log, row), using)
+            except DelaytasksError as error:  # the others are changed nevertheless
+                self.message_user(request, f"{row}: {error}", messages.ERROR)
+        level = messages.SUCCESS if changed else messages.WARNING
+        self.message_user(request, says(changed) % {"n": changed}, level)
+
+    def _need_reason(self, topics: Iterable[str]) -> list[str]:
+        return sorted(permissions.topics_requiring_reason(databases.alias(), topics))
+
+    def _reason(self, request: HttpRequest, topics: Iterable[str]) -> str | None:
+        """Return the submitted reason. If it is invalid or missing, add a message and return None."""
+        try:
+            return posted_reason(request, self._need_reason(topics))
+        except ValidationError as error:
+            self.message_user(request, " ".join(error.messages), messages.ERROR)
+            return None
