@@ -140,8 +140,15 @@ def _current_result(job_id: int, using: str) -> Result:
     return Result.NOT_FOUND if state is None else NOT_DELAYED.get(State(state), Result.RUNNING)
 
 
+def _cancel(change: BulkChange, job_id: int, using: str, _: int | None) -> Result:
+    """Cancel a job that waits. Unlike control.cancel_by_id(), leave dead jobs and the next runs of running ones."""
+    if moves.cancel(using, [job_id], Origin(change.by, change.reason)):
+        return Result.CANCELLED
+    return _current_result(job_id, using)
+
+
 _OPERATIONS: dict[str, Callable[[BulkChange, int, str, int | None], object]] = {
-    Operation.CANCEL: lambda c, i, using, _: control.cancel_by_id(i, using=using, by=c.by, reason=c.reason),
+    Operation.CANCEL: _cancel,
     Operation.POSTPONE: lambda c, i, using, seen: control.postpone_job(
         i, (c.delay_ms or 0) / 1000, seen_due_ms=seen, using=using, by=c.by, reason=c.reason
     ),

@@ -11,9 +11,8 @@ from django.db import OperationalError
 from django.test import Client
 
 from delaytasks import reschedule
-from delaytasks.bulk import changes
+from delaytasks.bulk import changes, moves
 from delaytasks.formatting import absolute
-from delaytasks.jobs import control
 from delaytasks.models import BulkChange, Job, JobEvent, Topic
 from delaytasks.states import State
 
@@ -194,17 +193,17 @@ def test_a_job_that_is_ready_is_not_made_ready_again(admin_client):
 
 def test_a_busy_job_is_reported_and_the_others_are_changed(admin_client, monkeypatch):
     jobs = [make_job(key) for key in "abc"]
-    call_off = control.cancel_by_id
+    cancel = moves.cancel
 
     class Deadlock(Exception):
         sqlstate = "40P01"
 
-    def busy(job_id, **about):
-        if job_id == jobs[1].pk:
+    def busy(using, ids, origin):
+        if jobs[1].pk in ids:
             raise OperationalError("deadlock detected") from Deadlock()
-        return call_off(job_id, **about)
+        return cancel(using, ids, origin)
 
-    monkeypatch.setattr(control, "cancel_by_id", busy)
+    monkeypatch.setattr(moves, "cancel", busy)
     answers = messages_of(act(admin_client, "cancel_jobs", *jobs, confirmed="1"))
     assert answers == ["cancelled 2", "not cancelled: the database was busy 1 (b)"]
     assert [job.state for job in Job.objects.order_by("pk")] == [State.CANCELLED, State.DELAYED, State.CANCELLED]

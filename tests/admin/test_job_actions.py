@@ -13,7 +13,7 @@ from delaytasks.jobs import control
 from delaytasks.models import Job, JobEvent
 from delaytasks.states import Outcome, State
 
-from .conftest import TOPIC, make_job
+from .conftest import NOW, TOPIC, make_job
 
 LIST = "/admin/delaytasks/job/"
 ACTIONS = ("cancel_jobs", "run_jobs_now", "retry_jobs")
@@ -37,19 +37,25 @@ def test_cancel_reports_the_result_of_each_job(admin_client, one_of_each):
     more = [make_job("order:1"), make_job("order:2")]
     answers = act(admin_client, "cancel_jobs", *one_of_each.values(), *more)
     assert answers == [
-        ("success", "cancelled 5"),
+        ("success", "cancelled 4"),
         (
             "warning",
             (
                 "not cancelled: already running 1 (one:reserved); already finished 1 (one:finished); "
-                "already cancelled 1 (one:cancelled)"
+                "already cancelled 1 (one:cancelled); dead 1 (one:dead)"
             ),
         ),
     ]
-    assert [state_of(job) for job in (*more, one_of_each[State.READY], one_of_each[State.DEAD])] == [
-        State.CANCELLED
-    ] * 4
+    assert [state_of(job) for job in (*more, one_of_each[State.READY])] == [State.CANCELLED] * 3
     assert state_of(one_of_each[State.RESERVED]) is State.RESERVED
+    assert state_of(one_of_each[State.DEAD]) is State.DEAD
+
+
+def test_cancelling_a_running_job_keeps_its_next_run(admin_client):
+    job = make_job("order:1", State.RESERVED, again=True, again_due_at=NOW, again_body={"n": 2}, again_ttr_ms=60_000)
+    before = Job.objects.values().get()
+    assert act(admin_client, "cancel_jobs", job) == [("warning", "not cancelled: already running 1 (order:1)")]
+    assert Job.objects.values().get() == before
 
 
 def test_run_now_reports_the_result_of_each_job(admin_client, one_of_each):
@@ -90,11 +96,12 @@ def test_the_admin_log_has_an_entry_for_each_changed_job_only(admin_client, one_
     act(admin_client, "cancel_jobs", *one_of_each.values())
     entries = LogEntry.objects.filter(content_type__model="job")
     assert {entry.object_id for entry in entries} == {
-        str(one_of_each[state].pk) for state in (State.DELAYED, State.READY, State.DEAD)
+        str(one_of_each[state].pk) for state in (State.DELAYED, State.READY)
     }
     assert {entry.object_repr for entry in entries} == {
-        f"{TOPIC} one:delayed", f"{TOPIC} one:ready", f"{TOPIC} one:dead",
-    }  # fmt: skip
+        f"{TOPIC} one:delayed",
+        f"{TOPIC} one:ready",
+    }
     assert all("Cancelled" in json.loads(entry.change_message)[0] if entry.change_message.startswith("[")
                else "Cancelled" in entry.change_message for entry in entries)  # fmt: skip
 

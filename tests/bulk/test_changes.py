@@ -18,7 +18,6 @@ from kombu.utils import functional
 from delaytasks import cancel, clock, databases, schedule, tasks
 from delaytasks.bulk import apply, changes, moves
 from delaytasks.exceptions import BadInput
-from delaytasks.jobs import control
 from delaytasks.models import BulkChange, Job, JobEvent, Topic
 from delaytasks.outcomes import DONE, ErrorCode
 from delaytasks.states import State
@@ -75,6 +74,19 @@ def test_each_job_has_its_own_true_result(stage: Stage) -> None:
         "running": 1, "already_finished": 1, "already_cancelled": 1, "cancelled": 1, "not_found": 1,
     }  # fmt: skip
     assert change.samples["running"] == [[running, TOPIC, "k0"]]
+
+
+@pytest.mark.on_both
+def test_cancelling_leaves_dead_jobs_and_the_next_runs_of_running_ones(stage: Stage) -> None:
+    dead, running, waiting = jobs(3, delay=0)
+    Job.objects.filter(pk=dead).update(state=State.DEAD, ended_at=clock.from_ms(1), died_at=clock.from_ms(1))
+    Job.objects.filter(pk=waiting).update(due_at=clock.from_ms(4_000_000_000_000))
+    assert [held.id for held in stage.take(TOPIC)] == [running]
+    schedule(TOPIC, key="k1", delay=60, body={"n": 2}, on_conflict="again")
+    before = list(Job.objects.filter(pk__in=[dead, running]).values().order_by("pk"))
+    change = finish(changes.start("cancel", [dead, running, waiting], by="ann"))
+    assert change.outcomes == {"dead": 1, "running": 1, "cancelled": 1}
+    assert list(Job.objects.filter(pk__in=[dead, running]).values().order_by("pk")) == before
 
 
 def test_each_job_is_postponed_once_from_its_own_due_time(db_clock: Any) -> None:
@@ -304,18 +316,13 @@ def test_the_task_continues_until_the_change_is_done_and_a_stalled_change_is_sen
 
 def make_failing(monkeypatch: pytest.MonkeyPatch, fails: Callable[[int], bool]) -> None:
     """Make the change of some jobs raise, together with others and singly."""
-    one, many = control.cancel_by_id, moves.cancel
+    cancel_all = moves.cancel
 
-    def call_off(job_id: int, **options: Any) -> Any:
-        result = one(job_id, **options)
-        return 1 / 0 if fails(job_id) else result
-
-    def cancel_many(using: str, ids: Any, origin: Any) -> set[int]:
-        changed = many(using, ids, origin)
+    def cancel_some(using: str, ids: Any, origin: Any) -> set[int]:
+        changed = cancel_all(using, ids, origin)
         return {1 // 0} if any(map(fails, ids)) else changed
 
-    monkeypatch.setattr(control, "cancel_by_id", call_off)
-    monkeypatch.setattr(moves, "cancel", cancel_many)
+    monkeypatch.setattr(moves, "cancel", cancel_some)
 
 
 def test_an_error_of_one_job_is_counted_and_the_others_are_changed(
