@@ -49,7 +49,7 @@ def get_or_compute(
     if entry:
         fresh_seconds = seconds(previous) if callable(seconds) else seconds
         slow_seconds = min(FRESH_PER_COMPUTE_SECOND * entry[1], MOST_FRESH_SECONDS)
-        if time.time() < entry[0] + max(fresh_seconds, slow_seconds):
+        if 0 <= time.time() - entry[0] < max(fresh_seconds, slow_seconds):  # below 0: of a host whose clock is ahead
             return previous
     if entry and not _call(functools.partial(shared_cache.add, f"{key}:working", WORKING_SECONDS), True):
         return previous

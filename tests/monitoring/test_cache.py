@@ -69,6 +69,14 @@ def test_a_value_whose_computation_hung_is_soon_computed_again(clock):
     assert stats_cache.get_or_compute("n", 4, lambda previous: "new") == "new"
 
 
+def test_a_value_of_a_host_whose_clock_is_ahead_is_not_fresh(clock):
+    clock.now += 600
+    stats_cache.get_or_compute("n", 5, lambda previous: "ahead")
+    clock.now -= 60
+    assert stats_cache.get_or_compute("n", 5, lambda previous: "now") == "now"
+    assert stats_cache.get_or_compute("n", 5, lambda previous: pytest.fail("it is fresh")) == "now"
+
+
 def test_while_one_caller_computes_the_others_get_the_previous_value(clock):
     stats_cache.get_or_compute("n", 5, lambda previous: "old")
     clock.now += 6
