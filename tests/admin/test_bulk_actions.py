@@ -66,7 +66,8 @@ def hidden(response: Any, name: str) -> str:
 def confirm(client: Client, query: dict[str, str], page: Any = None, **data: Any) -> Any:
     """Submit the confirmation page of these filters."""
     page = page or client.get(ALL, query)
-    kept = {name: hidden(page, name) for name in ("shown", "once")}
+    kept: dict[str, Any] = {name: hidden(page, name) for name in ("shown", "once")}
+    kept["listed"] = re.findall(r'name="listed" value="([^"]*)"', page.content.decode())
     return client.post(page.wsgi_request.get_full_path(), kept | {"unit": "hours", "amount": "", "reason": ""} | data)
 
 
@@ -347,15 +348,34 @@ def test_an_unchanged_number_of_matches_is_not_mentioned(admin_client):
     assert "had counted" not in text
 
 
-def test_many_more_matches_than_shown_are_confirmed_again(admin_client):
-    make_jobs(20)
+@pytest.mark.parametrize(("shown", "more"), [(1, 1), (10, 1), (20, 3)])
+def test_more_matches_than_shown_are_confirmed_again(admin_client, shown, more):
+    make_jobs(shown)
     page = admin_client.get(ALL, {"state": "live"})
-    make_jobs(11, topic=OTHER)
+    make_jobs(more, topic=OTHER)
     again = confirm(admin_client, {}, page, what="cancel", reason="closed")
-    assert "31 instead of 20. Nothing has been done yet" in text_of(again)
+    assert f"{shown + more} instead of {shown}. Nothing has been done yet" in text_of(again)
     assert not BulkChange.objects.exists()
     assert 'value="closed"' in again.content.decode(), "the input is kept"
-    assert started_change(confirm(admin_client, {}, again, what="cancel")).total == 31
+    assert started_change(confirm(admin_client, {}, again, what="cancel")).total == shown + more
+
+
+def test_other_jobs_than_those_on_the_page_are_confirmed_again(admin_client):
+    shown = make_job("shown")
+    page = admin_client.get(ALL, {"state": "live"})
+    Job.objects.filter(pk=shown.pk).update(state=State.FINISHED, ended_at=NOW)
+    other = make_job("other")
+    again = confirm(admin_client, {}, page, what="cancel")
+    assert "Other jobs match now than were shown. Nothing has been done yet" in text_of(again)
+    assert not BulkChange.objects.exists()
+    assert started_change(confirm(admin_client, {}, again, what="cancel")).ids == [other.pk]
+
+
+def test_fewer_of_the_jobs_on_the_page_are_not_confirmed_again(admin_client):
+    kept, ended = make_job("kept"), make_job("ended")
+    page = admin_client.get(ALL, {"state": "live"})
+    Job.objects.filter(pk=ended.pk).update(state=State.FINISHED, ended_at=NOW)
+    assert started_change(confirm(admin_client, {}, page, what="cancel")).ids == [kept.pk]
 
 
 def test_a_confirmation_without_remaining_matches_has_a_message(admin_client):

@@ -59,9 +59,8 @@ def test_anonymous_users_are_redirected_to_the_login(change, method, place):
 @pytest.mark.parametrize(("method", "place"), PLACES[:-2])
 def test_each_url_works_with_permission(staff, change, method, place):
     client = staff(VIEW, OPERATE)
-    answer = getattr(client, method)(
-        place.format(pk=change.pk), {"what": "cancel", "shown": "1"} if method == "post" else {}
-    )
+    form = {"what": "cancel", "shown": "1", "listed": change.ids}
+    answer = getattr(client, method)(place.format(pk=change.pk), form if method == "post" else {})
     assert answer.status_code == (302 if method == "post" else 200)
 
 
@@ -121,7 +120,7 @@ def test_only_visible_jobs_match(outsider):
         assert page.context["count"] == 1
         assert HIDDEN not in page.content.decode()
     assert outsider.get(ALL, {"topic": HIDDEN}).context["refused"] == "none"
-    outsider.post(ALL + "?state=live", {"what": "cancel", "shown": "2"})
+    outsider.post(ALL + "?state=live", {"what": "cancel", "shown": "1", "listed": seen.pk})
     assert BulkChange.objects.get().ids == [seen.pk]
 
 

@@ -199,6 +199,7 @@ def test_the_confirmation_page_of_all_matches_is_in_chinese(client, monkeypatch)
         make_job(f"o:1{n:02}")
     assert "之前显示 0 个" in all_page(client, "q=o", what="cancel", reason="停", shown="0").content.decode()
     assert left(all_page(client, "q=o", what="cancel", reason="停", shown="0")) == []
+    assert "与之前显示的不同" in all_page(client, "q=o:12", what="cancel", reason="停", shown="1").content.decode()
     monkeypatch.setattr(bulk, "MAX_JOBS", 2)
     assert left(all_page(client, "q=o")) == []
 
@@ -247,8 +248,7 @@ def test_the_message_after_stopping_a_bulk_change_is_in_chinese(client):
 
 def test_the_message_about_a_double_submission_is_in_chinese(client, monkeypatch):
     monkeypatch.setattr(admin_bulk, "AT_ONCE", 1)
-    make_job("o:1")
-    terms = {"what": "cancel", "shown": "1", "once": "abc"}
+    terms = {"what": "cancel", "shown": "1", "listed": make_job("o:1").pk, "once": "abc"}
     client.post(f"{JOBS}all/?q=o", terms)
     assert left(client.post(f"{JOBS}all/?q=o", terms, follow=True)) == []
 

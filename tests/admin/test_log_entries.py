@@ -109,10 +109,8 @@ def test_a_bulk_change_writes_event_and_log_entry_for_each_job(anna, action, mon
     monkeypatch.setattr(changes, "send", lambda pk, using: changes.work(pk, using=using, seconds=60))
     jobs = [make_job(f"order:{n}", state) for n in range(3)]
     page = anna.get(JOBS + f"all/?state={state.word}")
-    anna.post(
-        JOBS + f"all/?state={state.word}",
-        {"what": operation.value, "shown": "3", "once": page.context["once"], "reason": WHY, **sent},
-    )
+    shown = {"shown": "3", "listed": [job.pk for job in jobs], "once": page.context["once"]}
+    anna.post(JOBS + f"all/?state={state.word}", {"what": operation.value, "reason": WHY, **shown, **sent})
     change = BulkChange.objects.get()
     if change.state != "done":  # the task was sent before the commit
         changes.work(change.pk, using="default", seconds=60)

@@ -170,21 +170,24 @@ class BulkActions(TranslatedHistoryAdmin):
         need_reason = sorted(permissions.topics_requiring_reason(using) & set(matches.topics))
         form = BulkForm(request.POST or None, need_reason=need_reason, operations=selection.operations(request))
         shown = parse_id(request.POST.get("shown", "")) or 0
-        has_grown = form.is_bound and count > shown + max(10, shown // 10)
+        has_grown = form.is_bound and count > shown + shown // 10
+        has_others = form.is_bound and shown <= selection.SAMPLE and not _listed_ids(request) >= set(matches.ids)
         active = selection.active_filters(cl)
-        if not has_grown and form.is_valid():
+        if not has_grown and not has_others and form.is_valid():
             return self._start(request, form, matches, {"filters": active, "shown": shown})
         if request.method == "POST":  # the confirmation page is shown again, with the number of ended jobs
             matches = matches._replace(ended=selection.count(cl, request, using).ended)
         context = {
             "filters": selection.describe(active, request, self),
-            "grown_from": f"{shown:,}" if has_grown else None,
+            "grown_from": f"{shown:,}" if has_grown or (has_others and count > shown) else None,
+            "has_others": has_others,
         }
-        return self._page(request, _form_context(form, count, matches) | context, self._sample(request, cl, using))
+        first = self._sample(request, cl, using, min(count, selection.SAMPLE))
+        return self._page(request, _form_context(form, count, matches) | context, first)
 
-    def _sample(self, request: HttpRequest, cl: Any, using: str) -> list[Any]:
-        """Return the first matching jobs, even if the list's first page is empty because of its row limit."""
-        if cl.result_list:
+    def _sample(self, request: HttpRequest, cl: Any, using: str, number: int) -> list[Any]:
+        """Return the first matching jobs, even if the list's first page has fewer because of its row limit."""
+        if len(cl.result_list) >= number:
             return list(cl.result_list[: selection.SAMPLE])
         ids = selection.fetch(cl, request, using).ids[: selection.SAMPLE]
         jobs: dict[int, Any] = Job.objects.using(using).defer(*LARGE_COLUMNS).in_bulk(ids)
@@ -242,6 +245,7 @@ class BulkActions(TranslatedHistoryAdmin):
 
     def _row(self, job: Any) -> dict[str, Any]:
         return {
+            "id": str(job.pk),  # a string: templates would format a number with the site's separators
             "state": display.state(job.shown_state(job.seen_at)),
             "topic": job.topic,
             "key": job.key,
@@ -284,6 +288,11 @@ def _form_context(form: ReasonForm, count: int, matches: Matches) -> dict[str, A
         "shown_ended": f"{matches.ended:,}",
         "once": uuid4().hex,
     }
+
+
+def _listed_ids(request: HttpRequest) -> set[int | None]:
+    """Return the ids of the jobs that the submitted confirmation page named."""
+    return {parse_id(text) for text in request.POST.getlist("listed")}
 
 
 def _form_id(request: HttpRequest) -> str:
