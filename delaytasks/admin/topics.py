@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 from django.contrib import admin, messages
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import ValidationError
-from django.db import router
+from django.db import router, transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
@@ -232,13 +232,13 @@ class TopicAdmin(TranslatedHistoryAdmin):
         except ValidationError as error:
             self.message_user(request, " ".join(error.messages), messages.ERROR)
             return
-        changed = [topic for topic in topics if _update_paused(topic, paused)]
-        for topic in changed:
-            topic.audit_before = self.audited_state(topic)
-            topic.paused = paused
-            self.log_change(
-                request, topic, admin_log.entry_message(Action.PAUSED if paused else Action.RESUMED, reason)
-            )
+        entry = admin_log.entry_message(Action.PAUSED if paused else Action.RESUMED, reason)
+        with transaction.atomic(using=router.db_for_write(Topic)):
+            changed = [topic for topic in topics if _update_paused(topic, paused)]
+            for topic in changed:
+                topic.audit_before = self.audited_state(topic)
+                topic.paused = paused
+                self.log_change(request, topic, entry)
         served.clear_cache()  # this process sees the change now, others within a second
         text = (
             ngettext("%(n)d topic paused", "%(n)d topics paused", len(changed))

@@ -14,6 +14,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from delaytasks.bulk import changes
+from delaytasks.jobs import audit_log
 from delaytasks.models import BulkChange, Job
 from delaytasks.states import State
 
@@ -228,6 +229,16 @@ def test_a_stopped_change_continues_and_the_log_has_the_user(admin_client, monke
         ("admin", "Stopped."),
         ("admin", "Went on."),
     ]
+
+
+@pytest.mark.parametrize(("verb", "state"), [("stop", "waiting"), ("go-on", "stopped")])
+def test_stopping_and_continuing_that_cannot_be_logged_change_nothing(admin_client, monkeypatch, verb, state):
+    change = started()
+    BulkChange.objects.update(state=state)
+    monkeypatch.setattr(audit_log, "record", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        admin_client.post(f"{CHANGES}{change.pk}/{verb}/")
+    assert BulkChange.objects.get().state == state
 
 
 def test_a_failed_change_can_be_continued(admin_client):

@@ -16,6 +16,7 @@ from delaytasks import handlers
 from delaytasks.admin.topic_form import TopicForm
 from delaytasks.backoff import Backoff
 from delaytasks.clock import to_ms
+from delaytasks.jobs import audit_log
 from delaytasks.models import Topic
 from delaytasks.states import Outcome, State
 
@@ -397,6 +398,15 @@ def test_pausing_from_the_list_requires_a_reason_if_the_topic_does(admin_client,
     admin_client.post(LIST, form | {"reason": "The bank is down."})
     assert topic().paused is (action == "pause")
     assert log_messages() == [f"{action.title()}d: The bank is down."]
+
+
+@pytest.mark.parametrize("action", ["pause", "resume"])
+def test_pausing_that_cannot_be_logged_changes_nothing(admin_client, monkeypatch, action):
+    Topic.objects.update(paused=action == "resume")
+    monkeypatch.setattr(audit_log, "record", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        admin_client.post(LIST, {"action": action, "_selected_action": [TOPIC]})
+    assert topic().paused is (action == "resume")
 
 
 def test_an_optional_reason_is_stored(admin_client):

@@ -3,12 +3,13 @@
 Workers write the progress to the change's row, so its page can be left, reopened and shared.
 """
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
-from django.db import router
+from django.db import router, transaction
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.template.response import TemplateResponse
@@ -153,8 +154,7 @@ class BulkChangeAdmin(TranslatedHistoryAdmin):
 
     def stop_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         change = self._find(request, object_id)
-        if changes.stop(change.pk, using=router.db_for_write(BulkChange)):
-            self.log_change(request, change, admin_log.entry_message(Action.STOPPED))
+        if self._change_and_log(request, change, changes.stop, Action.STOPPED):
             messages.success(request, _("Stopped. Jobs that were already changed stay changed."))
         else:
             messages.warning(request, _("Not stopped: the change had already ended."))
@@ -162,12 +162,19 @@ class BulkChangeAdmin(TranslatedHistoryAdmin):
 
     def go_on_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         change = self._find(request, object_id)
-        if changes.resume(change.pk, using=router.db_for_write(BulkChange)):
-            self.log_change(request, change, admin_log.entry_message(Action.WENT_ON))
+        if self._change_and_log(request, change, changes.resume, Action.WENT_ON):
             messages.success(request, _("The change continues where it stopped."))
         else:
             messages.warning(request, _("Not continued: the change is in progress or has no jobs left."))
         return HttpResponseRedirect(self._url("bulkchange_change", change.pk))
+
+    def _change_and_log(self, request: HttpRequest, change: BulkChange, act: Callable[..., bool], what: Action) -> bool:
+        using = router.db_for_write(BulkChange)
+        with transaction.atomic(using=using):
+            is_changed = act(change.pk, using=using)
+            if is_changed:
+                self.log_change(request, change, admin_log.entry_message(what))
+        return is_changed
 
     def _progress(self, change: BulkChange) -> dict[str, Any]:
         samples = samples_by_code(change.samples)
