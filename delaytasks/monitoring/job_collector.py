@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from django.db import DatabaseError, InterfaceError, connections
@@ -161,9 +162,7 @@ def _topic_metrics(databases_: list[dict[str, dict[str, Any]]]) -> Iterator[Metr
     for field, (name, description) in TOPIC_GAUGES.items():
         family = GaugeMetricFamily(name, description, labels=["topic"])
         for topic in sorted({topic for topics in databases_ for topic in topics}):
-            family.add_metric(
-                [topic], _merged(field, [topics[topic][field] or 0 for topics in databases_ if topic in topics])
-            )
+            family.add_metric([topic], _merged(field, [topics[topic] for topics in databases_ if topic in topics]))
         yield family
     yield _next_due(databases_)
 
@@ -187,11 +186,17 @@ def _next_due(databases_: list[dict[str, dict[str, Any]]]) -> Metric:
     return family
 
 
-def _merged(field: str, values: list[int]) -> float:
-    """Merge the values of a topic in several databases into one."""
+def _merged(field: str, rows: list[dict[str, Any]]) -> float:
+    """Merge the values of a topic in several databases into one.
+
+    A topic is paused if it is in all of them. Otherwise jobs that a pause keeps waiting do not count as the oldest: the
+    alert for a backlog leaves out topics that are paused, and must see that of another database.
+    """
     if field == "oldest_ready_ms":
-        return max(values) / 1000
-    return max(values) if field == "paused" else sum(values)
+        rows = [row for row in rows if not row["paused"]] or rows
+        return max(row[field] or 0 for row in rows) / 1000
+    values = [row[field] or 0 for row in rows]
+    return min(values) if field == "paused" else sum(values)
 
 
 def _status_metrics(statuses: list[Health]) -> Iterator[Metric]:
@@ -246,12 +251,14 @@ def _schedule_metrics() -> Iterator[Metric]:
         "delaytasks_schedule_next_run_timestamp_seconds", "Due time of the newest run made.", labels=["schedule"]
     )
     behind = GaugeMetricFamily("delaytasks_schedules_behind_seconds", "How far the worst schedule is behind, or 0.")
-    worst_ms = 0
+    worst_ms, next_runs = 0, dict[str, datetime]()  # schedules of the same name: the earliest
     for using in databases.aliases():
         rows = Schedule.objects.using(using).filter(paused=False, ended=False, series_key__isnull=True)
         for name, made_until in rows.order_by("name").values_list("name", "made_until")[:MAX_SCHEDULES]:
-            following.add_metric([name], made_until.timestamp())
+            next_runs[name] = min(made_until, next_runs.get(name, made_until))
         worst_ms = max(worst_ms, health(using).schedules_behind_ms or 0)
+    for name, made_until in sorted(next_runs.items())[:MAX_SCHEDULES]:
+        following.add_metric([name], made_until.timestamp())
     behind.add_metric([], worst_ms / 1000)
     yield following
     yield behind
