@@ -25,6 +25,7 @@ from delaytasks.states import Outcome, State
 from delaytasks.worker import dispatch
 
 TOPIC = "test.close"
+BYTES = "\udcff"  # an argument that is the byte 0xff
 RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
 
@@ -152,6 +153,17 @@ def test_a_running_job_is_scheduled_again(run):
         ["list", "--limit", "many"],
         ["list", "--state", "sleeping"],
         ["list", "--due-before", "2030-01-01T00:00"],
+        ["list", "--due-before", "0001-01-01T00:00+14:00"],
+        ["schedule", TOPIC, "order:1", "--due", "9999-12-31T23:59-14:00"],
+        ["audit-log", "--since", "0001-01-01T00:00+14:00"],
+        ["audit-log", "--since", "999999w"],
+        ["prune", "--older-than", "999999d"],
+        ["prune", "--older-than", "999999d", "--json"],
+        ["show", TOPIC, BYTES],
+        ["list", "--key-prefix", BYTES],
+        ["cancel", BYTES, "order:1"],
+        ["schedule", TOPIC, BYTES, "--delay", "5"],
+        ["schedule", TOPIC, "order:1", "--delay", "5", "--by", BYTES],
         ["show"],
         ["show", "one", "two", "three"],
         ["show", "order:1"],
@@ -162,7 +174,7 @@ def test_a_running_job_is_scheduled_again(run):
         ["explode"],
         [],
     ],
-    ids=" ".join,
+    ids=lambda argv: ascii(" ".join(argv)),
 )
 def test_usage_error_exits_with_2_and_changes_nothing(run, argv):
     before = list(Job.objects.values())
@@ -170,6 +182,25 @@ def test_usage_error_exits_with_2_and_changes_nothing(run, argv):
     assert done.code == 2
     assert done.err.strip()
     assert list(Job.objects.values()) == before
+
+
+@pytest.mark.parametrize("verb", [["schedule", TOPIC, "order:1", "--delay", "5"], ["cancel", TOPIC, "order:1"]])
+def test_text_that_is_not_utf_8_is_refused_with_a_sentence(run, verb):
+    done = run(*verb, "--by", BYTES)
+    assert (done.code, done.err) == (2, "CommandError: '\\udcff' is not UTF-8.\n")
+
+
+def test_a_body_with_too_many_brackets_is_refused(run):
+    done = run("schedule", TOPIC, "order:1", "--delay", "5", "--body", "[" * 100_000)
+    assert done.code == 2
+    assert "not JSON: too many brackets in brackets" in done.err
+
+
+@pytest.mark.parametrize("argv", [["show", "one", "two", "three"], ["prune"], ["show", TOPIC, BYTES]], ids=ascii)
+def test_a_usage_error_found_by_a_command_is_written_as_json(run, argv):
+    done = run(*argv, "--json")
+    assert (done.code, done.data["error"]) == (2, "CommandError")
+    assert done.err == f"CommandError: {done.data['message']}\n"
 
 
 # cancel, reschedule, run-now, retry

@@ -18,7 +18,7 @@ from ...exceptions import BadInput, DelaytasksError
 from ...jobs import audit_log
 from ..subcommands import audit_log as audit_subcommands
 from ..subcommands import inbox, jobs, maintenance, queries, schedules, timeouts, tokens
-from ..subcommands.arguments import USAGE
+from ..subcommands.arguments import USAGE, check_text
 from ..subcommands.output import Answer, Verb
 from ..subcommands.pipeline import command as pipeline
 
@@ -65,18 +65,18 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         as_json, verb = options["as_json"], VERBS[options["verb"]]
         try:
+            check_text(options)
             with audit_log.source(audit_log.command_source(options["verb"])):
                 answer = verb.run(options, databases.alias(options["database"]))
         except DelaytasksError as error:
-            if as_json:
-                self._write_json({"error": type(error).__name__, "message": str(error)})
+            self._write_error(error, as_json)
             code = USAGE if isinstance(error, BadInput) else verb.failure
             raise CommandError(str(error), returncode=code) from error
         except (ImproperlyConfigured, DatabaseError) as error:
-            if as_json:
-                self._write_json({"error": type(error).__name__, "message": str(error)})
+            self._write_error(error, as_json)
             raise CommandError(_message(error), returncode=verb.failure) from error
-        except CommandError:
+        except CommandError as error:
+            self._write_error(error, as_json)
             raise
         except Exception as error:
             if verb.failure == REFUSED:
@@ -92,6 +92,10 @@ class Command(BaseCommand):
             self.stdout.write(answer.text)
         if answer.refused:
             raise CommandError(answer.refused, returncode=answer.code)
+
+    def _write_error(self, error: Exception, as_json: bool) -> None:
+        if as_json:
+            self._write_json({"error": type(error).__name__, "message": str(error)})
 
     def _write_json(self, data: Any) -> None:
         self.stdout.write(json.dumps(data, ensure_ascii=False, cls=DjangoJSONEncoder))

@@ -5,7 +5,7 @@ import getpass
 import json
 import os
 import re
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
@@ -13,6 +13,14 @@ from django.core.management.base import CommandError, CommandParser
 from .output import Options
 
 USAGE = 2
+
+
+def check_text(options: Options) -> None:
+    """Raise CommandError for text with bytes that are not UTF-8: no database stores it."""
+    for value in options.values():
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str) and text != text.encode(errors="ignore").decode():
+                raise CommandError(f"{text!r} is not UTF-8.", returncode=USAGE)
 
 
 def target(parser: CommandParser) -> None:
@@ -80,6 +88,10 @@ def moment(text: str) -> datetime:
     """Parse a time in ISO 8601 as an aware datetime. Raises ArgumentTypeError, also if it has no zone."""
     try:
         parsed = datetime.fromisoformat(text)
+        if parsed.tzinfo is not None:
+            parsed.astimezone(UTC)
+    except OverflowError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not in the years 1 to 9999 of UTC") from None
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time in ISO 8601, such as 2030-01-01T09:00Z") from None
     if parsed.tzinfo is None:
@@ -94,7 +106,17 @@ def age(text: str) -> timedelta:
     match = re.fullmatch(r"(\d{1,6})([dhms])", text)
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not an age such as 30d, 12h, 45m or 90s")
-    return timedelta(**{_UNITS[match[2]]: int(match[1])})
+    length = timedelta(**{_UNITS[match[2]]: int(match[1])})
+    ago(text, length)
+    return length
+
+
+def ago(text: str, length: timedelta) -> datetime:
+    """Return the time so long ago. Raises ArgumentTypeError, which names the `text`, if it is before the year 1."""
+    try:
+        return datetime.now(UTC) - length
+    except OverflowError:
+        raise argparse.ArgumentTypeError(f"{text!r} ago was before the year 1") from None
 
 
 def limit(text: str) -> int:
@@ -108,3 +130,5 @@ def body(text: str) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"not JSON: {error}") from None
+    except RecursionError:
+        raise argparse.ArgumentTypeError("not JSON: too many brackets in brackets") from None

@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.core.management.base import CommandParser
-from django.utils import timezone
 
 from ... import formatting
 from ...jobs import audit_log
@@ -36,7 +35,7 @@ def _arguments(parser: CommandParser) -> None:
 
 def _since(text: str) -> datetime:
     age = _AGE.fullmatch(text)
-    return timezone.now() - timedelta(**{_UNITS[age[2]]: int(age[1])}) if age else arguments.moment(text)
+    return arguments.ago(text, timedelta(**{_UNITS[age[2]]: int(age[1])})) if age else arguments.moment(text)
 
 
 def _id(text: str) -> int:
