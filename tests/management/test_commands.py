@@ -663,6 +663,13 @@ def test_a_change_of_a_job_is_in_the_audit_log(run, monkeypatch):
     assert entries()[-1].request == "manage.py delaytasks cancel"
 
 
+def test_the_audit_log_shows_reasons_to_people_and_programs(run):
+    audit_log.record("default", [audit_log.entry("job.cancelled", "anna", "job 1", reason="they called")])
+    head, line = run("audit-log").out.splitlines()
+    assert (head.index("reason"), head.split()[-3:]) == (line.index("they called"), ["reason", "before", "after"])
+    assert run("audit-log", "--json").data["entries"][0]["reason"] == "they called"
+
+
 def test_a_dead_job_cancelled_by_its_key_is_in_the_audit_log(run):
     found = job(delay=0)
     end(found, State.DEAD)

@@ -74,10 +74,10 @@ def _data(entry: AuditEntry) -> dict[str, Any]:
 def _text(entries: list[AuditEntry], next_after: int | None) -> str:
     if not entries:
         return "No entries."
-    head = ("id", "when", "by", "from", "action", "target", "topic", "name", "before", "after")
+    head = ("id", "when", "by", "from", "action", "target", "topic", "name", "reason", "before", "after")
     rows = [
         (each.pk, formatting.absolute(each.at, ms=True), each.actor or "-", each.address or "-", each.action,
-         each.target, each.topic, each.name, _json(each.before), _json(each.after))
+         each.target, each.topic, each.name, each.reason, _json(each.before), _json(each.after))
         for each in entries
     ]  # fmt: skip
     more = f"\nThere are more entries: repeat with --after {next_after}." if next_after else ""
