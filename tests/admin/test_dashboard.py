@@ -124,7 +124,7 @@ def test_the_tiles_of_the_last_hour(admin_client):
     found = tiles(admin_client)
     assert found["finished"]["value"] == "3"
     assert (found["late"]["value"], found["late"]["notes"]) == ("3 s", ["p50 10 ms, the worst 3 s"])
-    assert (found["wrong"]["value"], found["wrong"]["level"]) == ("1", "warning")  # one in four
+    assert (found["wrong"]["value"], found["wrong"]["level"]) == ("2", "warning")  # two in five
     assert (found["died"]["value"], found["died"]["level"]) == ("1", "error")
     charts = numbers(admin_client)["charts"]
     assert [sum(each["values"]) for each in charts["ended"]["series"]] == [3, 0, 0]

@@ -22,6 +22,7 @@ Json = dict[str, Any]
 ViewUrl = Callable[..., str]
 OK, WARNING, ERROR, PLAIN = "ok", "warning", "error", ""
 AUDITS_MISSED = 3  # after this many missed audits, it is unknown whether the mirror is correct
+FAILURES = (Outcome.FAILED, Outcome.EXPIRED, Outcome.DEAD)  # also DEAD ends an attempt: the job's last
 MAX_FAILED_RATIO = 0.1  # failed attempts divided by all attempts; the tile shows a warning above it
 
 
@@ -194,7 +195,7 @@ def hour_tiles(hour: LastHour, topics: Collection[str] | None) -> Iterator[Json]
     known = "" if hour.complete else _("of the last %(n)d minutes only: too many events to count") % {"n": minutes}
     yield tile("finished", _("Finished, last hour"), number(finished), rate, known)
     yield _late_tile(tally)
-    failed = sum(tally.outcomes[outcome] for outcome in (Outcome.FAILED, Outcome.EXPIRED))
+    failed = sum(tally.outcomes[outcome] for outcome in FAILURES)
     level, problem = (WARNING, Problem.FAILED) if failed > MAX_FAILED_RATIO * (failed + finished) else (PLAIN, None)
     expired = _("%(number)s exceeded their TTR") % {"number": number(tally.outcomes[Outcome.EXPIRED])}
     yield tile("wrong", _("Failed attempts, last hour"), number(failed), expired, level=level, problem=problem)
