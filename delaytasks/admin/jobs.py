@@ -64,16 +64,14 @@ def _version(job: DisplayedJob) -> str:
 def possible_operations(state: State) -> list[job_actions.Operation]:
     """Return the operations that staff can apply to a job in this state.
 
-    They are those in the table of moves, with three exceptions. A running job (RESERVED) allows none, because only code
-    may cancel or move it. A READY job cannot be run now, because it is due already. Only code cancels a DEAD job.
+    They are those in the table of moves, with two exceptions. A running job (RESERVED) allows none, because only code
+    may cancel or move it. A READY job cannot be run now, because it is due already.
     """
     if state is State.RESERVED:
         return []
     moves = {(move.after, move.outcome) for move in MOVES if move.before is state}
     if state is State.READY:
         moves.discard((State.READY, Outcome.RESCHEDULED))
-    if state is State.DEAD:
-        moves.discard((State.CANCELLED, Outcome.CANCELLED))
     moves_by_operation = {
         job_actions.POSTPONE: (State.DELAYED, Outcome.RESCHEDULED),
         job_actions.RUN_NOW: (State.READY, Outcome.RESCHEDULED),

@@ -141,10 +141,13 @@ def _current_result(job_id: int, using: str) -> Result:
 
 
 def _cancel(change: BulkChange, job_id: int, using: str, _: int | None) -> Result:
-    """Cancel a job that waits. Unlike control.cancel_by_id(), leave dead jobs and the next runs of running ones."""
+    """Cancel a job that waits or is dead. Unlike control.cancel_by_id(), leave the next run of a running one."""
     if moves.cancel(using, [job_id], Origin(change.by, change.reason)):
         return Result.CANCELLED
-    return _current_result(job_id, using)
+    result = _current_result(job_id, using)
+    if result is not Result.DEAD:
+        return result
+    return control.cancel_by_id(job_id, using=using, by=change.by, reason=change.reason)
 
 
 _OPERATIONS: dict[str, Callable[[BulkChange, int, str, int | None], object]] = {

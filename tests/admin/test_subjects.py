@@ -86,7 +86,7 @@ def test_only_a_user_who_may_operate_has_actions(staff: Any, order: Order) -> No
 
 
 @pytest.mark.parametrize(("action", "state", "after"), [
-    ("cancel_jobs", State.DELAYED, State.CANCELLED),
+    ("cancel_jobs", State.DELAYED, State.CANCELLED), ("cancel_jobs", State.DEAD, State.CANCELLED),
     ("retry_jobs", State.DEAD, State.DELAYED),
 ])  # fmt: skip
 def test_the_actions_change_the_selected_jobs(

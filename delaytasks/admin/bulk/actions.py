@@ -269,7 +269,7 @@ def _must_confirm(request: HttpRequest, operation: Operation, jobs: QuerySet) ->
     if operation not in (CANCEL, RUN_NOW) or request.POST.get("confirmed"):
         return False
     if operation == CANCEL:
-        return jobs.filter(state=State.DELAYED).exists()
+        return jobs.filter(state__in=(State.DELAYED, State.DEAD)).exists()
     return jobs.filter(state=State.DELAYED, due_at__gt=dialects.database_now(jobs.db)).exists()
 
 

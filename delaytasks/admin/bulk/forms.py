@@ -18,7 +18,7 @@ UNITS_MS = {"seconds": 1000, "minutes": 60_000, "hours": 3_600_000, "days": 86_4
 UNITS = [("seconds", _("seconds")), ("minutes", _("minutes")), ("hours", _("hours")), ("days", _("days"))]
 LABELS = {CANCEL: _("Cancel"), POSTPONE: _("Postpone"), RUN_NOW: _("Run now"), RETRY: _("Retry")}
 MEANINGS = {
-    CANCEL: _("waiting jobs will not run; running and dead jobs are not affected"),
+    CANCEL: _("waiting jobs will not run, and nobody can retry dead ones; running jobs are not affected"),
     POSTPONE: _("from each job's due time, or from now if it is overdue"),
     RUN_NOW: _("waiting jobs become due now; running jobs are not affected"),
     RETRY: _("dead jobs only; they get all their attempts again"),
