@@ -105,7 +105,11 @@ def archive_directory(using: str) -> str | None:
     The pipeline then deletes jobs itself, after it has compared their copies with the rows. Whether a remote lake has
     an archive is not known here, so it counts as having one.
     """
-    root = lake_directory(using)
+    return archive_in(lake_directory(using))
+
+
+def archive_in(root: str | None) -> str | None:
+    """Return this lake if it has an archive, or may have one, otherwise None."""
     if root is None:
         return None
     if urlsplit(root).scheme not in ("", "file"):

@@ -108,7 +108,12 @@ def exit_code(arguments: list[str]) -> int:
     Without this, Python would exit with code 1 after an exception, which would mean FAULTS. SIGTERM raises SystemExit
     with COULD_NOT_RUN, so that temporary files, such as the copy of an SQLite database, are removed.
     """
-    previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(ExitCode.COULD_NOT_RUN))
+
+    def stop(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not interrupt the removal
+        sys.exit(ExitCode.COULD_NOT_RUN)
+
+    previous = signal.signal(signal.SIGTERM, stop)
     try:
         return main(arguments)
     except Exception:

@@ -191,14 +191,19 @@ def test_without_any_java_the_message_says_what_to_install(monkeypatch: pytest.M
 
 
 def test_a_run_that_gets_sigterm_removes_its_temporary_files(tmp_path: Path) -> None:
-    """Such as the copy of an SQLite database."""
+    """Such as the copy of an SQLite database. systemd and manage.py both send the signal."""
     program = """
-import sys, tempfile, time
+import os, signal, sys, tempfile, time
 from delaytasks.pipeline import __main__ as run
 def main(arguments):
     with tempfile.TemporaryDirectory() as folder:
-        print(folder, flush=True)
-        time.sleep(60)
+        try:
+            print(folder, flush=True)
+            time.sleep(60)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+            open(f"{folder}/1", "w").close()
+            print("removing", flush=True)
 run.main = main
 sys.exit(run.exit_code([]))
 """
@@ -208,6 +213,7 @@ sys.exit(run.exit_code([]))
         folder = Path(process.stdout.readline().decode().strip())
         assert folder.parent == tmp_path
         process.terminate()
+        assert process.stdout.read() == b"removing\n"
         assert process.wait(60) == ExitCode.COULD_NOT_RUN
     assert not folder.exists()
 

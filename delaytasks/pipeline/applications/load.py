@@ -169,7 +169,7 @@ class RejectLimit:
         problem = self._problem(document, totals.refused) if totals.refused else ""
         return problem and (
             f"{totals.inserted} jobs were inserted, {totals.replaced} replaced and {totals.kept} kept. But {problem}, "
-            f"{totals.refused} of them because a job with the topic and key is live or running. All rejects are in "
+            f"{totals.refused} of them because a job with the topic and key was live or running. All rejects are in "
             f"{path}."
         )
 

@@ -72,7 +72,7 @@ def _make_report(
         ) if earlier else set()  # fmt: skip
         stale = stale_hours.find_stale_hours(snapshot, earlier, settled_ms, archived_hours)
         stale_events, everything = events(spark, snapshot, lake, stale), not before
-        table = hours.open_table(lake, before.get("hours_run", 0))
+        table, history_of_needs = hours.open_table(lake, before.get("hours_run", 0)), capacity.open_table(lake)
         table = write_hours(spark, table, stale_events, stale, everything, check_lock)
         # Up to the end of an hour, so that the capacity of the last hour counts all of its jobs.
         until_ms = -(-(snapshot.now_ms + ahead_hours * HOUR_MS) // HOUR_MS) * HOUR_MS
@@ -91,7 +91,7 @@ def _make_report(
     lake.write(f"{folder}/report.html", text)
     lake.sync(folder)
     check_lock()
-    needs = capacity.append(capacity.open_table(lake), facts.needs, now.taken_ms)
+    needs = capacity.append(history_of_needs, facts.needs, now.taken_ms)
     lake.publish(DOCUMENT, {"version": FORMAT, **document})
     clear(lake, [before, document])
     table.vacuum()

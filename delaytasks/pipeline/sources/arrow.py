@@ -42,7 +42,7 @@ class BadValue(ValueError):
 def read(
     spark: SparkSession, snapshot: Snapshot, name: str, columns: list[str] | None = None, *, rows: int = RANGE_ROWS
 ) -> DataFrame:
-    """Return a frame of a relation in the snapshot.
+    """Return a frame of a relation in the snapshot; of a snapshot without a name, in the server that is reached now.
 
     name      key of relations.RELATIONS
     columns   None: all columns
@@ -50,6 +50,8 @@ def read(
     """
     schema = RELATIONS[name].select(columns)
     options = snapshot.database.as_options() | {"relation": name, "snapshot": snapshot.name, "rows": str(rows)}
+    if not snapshot.name:
+        options["server"] = json.dumps(snapshot.database.server() or [])
     return spark.read.format(NAME).schema(schema).options(**options).load()
 
 
@@ -163,6 +165,8 @@ class TableReader(DataSourceReader):
         with dbapi.connect(self.database.uri) as connection, connection.cursor() as cursor:
             for each in enter_statements(self.snapshot):
                 cursor.execute(each)
+            if self.database.vendor == "postgresql":
+                cursor.execute("SET jit = off")  # to compile the query for each range would take longer than it saves
             if self.server:
                 cursor.execute(SERVER)
                 if tuple(cursor.fetchone()) != self.server:

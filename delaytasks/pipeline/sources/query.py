@@ -35,7 +35,7 @@ def copy(database: Database, sql: str, lake: Lake, folder: str) -> None:
     report_progress("running the query")
     batches = _query_sqlite(database, sql) if database.vendor == "sqlite" else _query_postgresql(database, _strip(sql))
     first = next(batches)
-    lake.files.create_dir(lake.path(folder), recursive=True)
+    lake.make_folder(folder)
     path = lake.path(f"{folder}/answer.parquet")
     with lake.files.open_output_stream(path) as out, parquet.ParquetWriter(out, first.schema) as writer:
         writer.write_batch(first)

@@ -129,7 +129,7 @@ def merge(lake: Lake, files: Iterable[DeltaFile], path: str, schema: pyarrow.Sch
 
     The memory needed is that of one row group and of one file's compressed columns, whatever the number of files.
     """
-    lake.files.create_dir(lake.path(path.rpartition("/")[0]), recursive=True)
+    lake.make_folder(path.rpartition("/")[0])
     with (
         lake.files.open_output_stream(lake.path(path)) as out,
         parquet.ParquetWriter(out, schema, compression=COMPRESSION) as writer,
@@ -188,8 +188,10 @@ def folder_of_run(lake: Lake, table: str, run: int) -> str | None:
     return folders[0] if len(folders) == 1 else None
 
 
-def remove_uncommitted(lake: Lake, table: str, run: int) -> None:
+def remove_uncommitted(lake: Lake, table: str, run: int, advice: str = "") -> None:
     """Remove the folders of runs with a number above `run`, the last committed one: killed runs left them.
+
+    advice   what to do if there is no backup, for the message
 
     Raises LakeError, and removes nothing, if a folder cannot be of a killed run: its number would be run + 1, and the
     table would have a log. Then the log was lost, or is an older copy.
@@ -199,7 +201,7 @@ def remove_uncommitted(lake: Lake, table: str, run: int) -> None:
     if last > run + 1 or (uncommitted and not lake.has(f"{table}/{LOG}")):
         raise LakeError(
             f"{lake.path(table)} has files of run {last}, but its log ends with run {run}: the log was lost, or is an "
-            "outdated copy. Nothing was removed. Restore the newest backup of this folder."
+            f"outdated copy. Nothing was removed. Restore the newest backup of this folder. {advice}".rstrip()
         )
     for folder in uncommitted:
         lake.remove(f"{table}/{folder}")

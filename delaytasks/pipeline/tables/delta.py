@@ -156,10 +156,12 @@ class Table:
         run = table.run + 1
         folder = data_files.new_folder(run)
         stored = type(schema)([field for field in schema if field.name != self.partition])
-        path = self.lake.path(f"{self.name}/{folder}/{self.partition}={partition}")
-        self.lake.files.create_dir(path, recursive=True)
+        name = f"{self.name}/{folder}/{self.partition}={partition}"
+        self.lake.make_folder(name)
         found = pyarrow.Table.from_pylist([{**row, RUN: run} for row in rows], to_arrow_schema(stored, timezone="UTC"))
-        parquet.write_table(found, f"{path}/part-0.parquet", filesystem=self.lake.files, compression="zstd")
+        parquet.write_table(
+            found, self.lake.path(f"{name}/part-0.parquet"), filesystem=self.lake.files, compression="zstd"
+        )
         self.lake.sync(f"{self.name}/{folder}")
         return table.commit(folder, run)
 

@@ -60,7 +60,7 @@ TREND_AUDITS, TREND_DAYS = 30, 365  # maximum number and maximum age of the audi
 def open_table(lake: Lake) -> Table:
     """Return the table, for an audit that writes to it. Removes what killed audits left. Raises LakeError."""
     table = Table(lake, NAME, MONTH)
-    data_files.remove_uncommitted(lake, NAME, table.run)
+    data_files.remove_uncommitted(lake, NAME, table.run, "Or move it away: a new history begins.")
     return table
 
 

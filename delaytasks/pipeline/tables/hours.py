@@ -20,6 +20,7 @@ from .delta import Table
 from .lake import Lake, LakeError
 
 NAME, MONTH = "report/hours", "month"
+RESTART = "Or remove report.json and report/hours/: the next report recomputes all hours."
 BATCH_ROWS = 16_384  # rows read at once by batches()
 
 
@@ -36,12 +37,11 @@ def open_table(lake: Lake, last_run: int) -> Table:
     if table.run < last_run:
         found = f"is an outdated copy, which ends with run {table.run}" if table.log else "is missing"
         raise LakeError(
-            f"{lake.path(NAME)} {found}, but the last report has written run {last_run}. Restore its newest backup. Or "
-            f"remove report.json and {lake.path(NAME)}: the next report recomputes all hours."
+            f"{lake.path(NAME)} {found}, but the last report has written run {last_run}. Restore its newest backup. "
+            f"{RESTART}"
         )
-    table = table.create(schemas.REPORTED_HOURS)
-    data_files.remove_uncommitted(lake, NAME, table.run)
-    return table
+    data_files.remove_uncommitted(lake, NAME, table.run, RESTART)
+    return table.create(schemas.REPORTED_HOURS)
 
 
 def since(table: Table, first_ms: int) -> list[DeltaFile]:

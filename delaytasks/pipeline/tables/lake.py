@@ -127,7 +127,7 @@ class Lake:
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file atomically and durably."""
-        self.files.create_dir(os.path.dirname(self.path(name)), recursive=True)
+        self.make_folder(os.path.dirname(name))
         temporary = f"{self.path(name)}.{uuid4().hex}.tmp"
         with self.files.open_output_stream(temporary) as stream:
             stream.write(data)
@@ -167,8 +167,13 @@ class Lake:
     def move(self, name: str, target: str) -> None:
         """Move a file. Does nothing if it was moved before."""
         if not self.has(target):
-            self.files.create_dir(os.path.dirname(self.path(target)), recursive=True)
+            self.make_folder(os.path.dirname(target))
             self.files.move(self.path(name), self.path(target))
+
+    def make_folder(self, name: str) -> None:
+        """Create a folder with those above it. Not in an object store, which would keep an empty object for it."""
+        if self.scheme in ("file", "hdfs"):
+            self.files.create_dir(self.path(name), recursive=True)
 
     def remove(self, name: str) -> None:
         self.files.delete_dir(self.path(name))

@@ -113,7 +113,7 @@ def _recover(stream: Stream) -> Stream:
             f"changed. Restore the newest backup of {lake.path(FOLDER)}. {RESTART}"
         )
     for table in (EVENTS, MINUTES):
-        data_files.remove_uncommitted(lake, table, to)
+        data_files.remove_uncommitted(lake, table, to, RESTART)
     if folder is None:
         return stream
     stream.minutes.commit(folder, to)

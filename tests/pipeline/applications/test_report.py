@@ -150,7 +150,7 @@ def test_a_month_whose_events_were_deleted_keeps_its_hours(
     assert table.log is not None
     log = Path(lake.path(f"{hours.NAME}/_delta_log"))
     (log / f"{table.log.version():020}.json").unlink()
-    advice = "Restore its newest backup. Or remove report.json and .*hours: the next report recomputes all hours."
+    advice = "Restore its newest backup. Or remove report.json and report/hours/: the next report recomputes all hours."
     with pytest.raises(LakeError, match=rf"hours is an outdated copy, which ends with run 1, but .* run 2\. {advice}"):
         report.run(spark, database, lake)
     shutil.rmtree(lake.path(hours.NAME))

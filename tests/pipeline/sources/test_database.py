@@ -204,6 +204,17 @@ def test_a_reader_without_a_snapshot_reads_no_other_server(database: Database, j
     assert Database("sqlite", "shop").server() is None
 
 
+@pytest.mark.only_on("postgresql")
+def test_a_frame_without_a_snapshot_is_of_the_server_that_the_driver_reaches(
+    spark: Any, database: Database, job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row, no_snapshot = job(), snapshot.Snapshot(database, 0, 0, 0)
+    assert [each.id for each in arrow.read(spark, no_snapshot, "jobs", ["id"]).collect()] == [row.pk]
+    monkeypatch.setattr(Database, "server", lambda _: ("1", "another"))
+    with pytest.raises(Exception, match="reaches another server as postgresql"):
+        arrow.read(spark, no_snapshot, "jobs", ["id"]).collect()
+
+
 def test_an_unreachable_database_is_named_without_its_password(tmp_path: Any) -> None:
     gone = Database("postgresql", "shop", host=str(tmp_path), user="me", password="hush")
     for each in (gone, Database("sqlite", str(tmp_path / "none.sqlite3"))):

@@ -50,14 +50,14 @@ def _run(options: Options, using: str) -> Answer:
     sections = [_section(each, [*load, each["missing"], *lake, *database]) for each in answer["rules"]]
     end = f"as of {answer['as_of']}, in {answer['seconds']} s\n{answer['page']}"
     if any(each["missing"] for each in answer["rules"]):
-        sections += _retention_warning(using)
+        sections += _retention_warning(using, options["lake"] or None)
     return to_answer(answer, "\n\n".join([*sections, end]))
 
 
-def _retention_warning(using: str) -> list[str]:
+def _retention_warning(using: str, lake: str | None) -> list[str]:
     """Return a sentence if jobs are deleted that no archive has: the audit cannot tell them from missing ones."""
     age = retention.configured().shortest
-    if age is None or retention.archive_directory(using) is not None:
+    if age is None or (retention.archive_in(lake) or retention.archive_directory(using)) is not None:
         return []
     warning = (
         f"RETENTION deletes ended jobs after {age}, and no archive has them. A row whose job was deleted is reported "

@@ -61,8 +61,9 @@ def _arguments(parser: CommandParser) -> None:
         help="if a job with this topic and key is live: refuse the row (default), keep the job, or replace its terms",
     )  # fmt: skip
     parser.add_argument(
-        "--most-rejects", default="5%", metavar="N|P%", help="load nothing if more rows are rejected (default: 5%%)"
-    )
+        "--most-rejects", default="5%", metavar="N|P%",
+        help="if more rows are rejected, load nothing (or the others, if jobs are live); exit code 1 (default: 5%%)",
+    )  # fmt: skip
     parser.add_argument("--run", default="", dest="name", metavar="ID", help="continue this run, or name a new one")
     parser.add_argument(
         "--format", choices=("csv", "parquet"), default="", help="format of SOURCE, if file names do not show it"
