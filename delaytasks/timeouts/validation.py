@@ -24,7 +24,11 @@ from . import conditions
 from .declarations import Declaration
 
 REFUSED = (Now, Random, Subquery, Aggregate, RawSQL, QuerySet, RawQuerySet, Query)
-_OF_SESSION = re.compile(r"\b(CURRENT_\w+|NOW|LOCALTIME\w*|(CLOCK|STATEMENT|TRANSACTION)_TIMESTAMP)\b", re.IGNORECASE)
+_OF_SESSION = re.compile(
+    r"\b(CURRENT_(CATALOG|DATE|ROLE|SCHEMA|SETTING|TIME|TIMESTAMP|USER)|NOW|LOCALTIME(STAMP)?|"
+    r"(CLOCK|STATEMENT|TRANSACTION)_TIMESTAMP)\b",
+    re.IGNORECASE,
+)
 LONGEST = timedelta(days=3_660)
 
 

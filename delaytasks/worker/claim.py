@@ -30,7 +30,8 @@ logger = logging.getLogger("delaytasks")
 RESERVE_MS = 150  # how long a run reserves jobs: a multiple of the time in which it expects to run them
 LOCKED_RETRY_MS = 100  # delay before a row that another transaction has locked is tried again
 OFFERED = 8  # candidates when the end of a job claims the next: each costs time, and the first is nearly always free
-TAKE_SECONDS = 0.05  # how long a call of take() goes on without a job; shorter than LOCKED_RETRY_MS
+TAKE_SECONDS = 0.05  # how long a call of take() goes on if no job can be claimed; shorter than LOCKED_RETRY_MS
+END_SECONDS = 1.0  # how long it goes on while it ends jobs that must not run, such as expired ones
 HELD_RETRY_MS = 1_000  # least delay before a job that another attempt holds is tried again
 UNENDED_RETRY_MS = 1_000  # delay before a job that must not run, but could not be ended, is tried again
 
@@ -166,13 +167,14 @@ def take(index: DueIndex, topic: str, count: int, *, using: str, worker: str) ->
     """Reserve up to `count` ready jobs of a topic and claim them at once. Return the claimed jobs in run order.
 
     For consumers over HTTP, which hold all of these jobs at once. If none of the reserved jobs can be claimed, because
-    they are locked, expired or not yet due, the next jobs are tried for TAKE_SECONDS. So the result is empty if no more
-    jobs are ready, or if many of them cannot be claimed: other consumers wait for this call.
+    they are locked or not yet due, the next jobs are tried for TAKE_SECONDS; for END_SECONDS if they are ended, because
+    they must not run. So the result is empty if no more jobs are ready, or if many of them are such jobs: other
+    consumers wait for this call.
 
     worker   the name of the consumer; stored in the row and in the events
     """
     held: list[RunningJob] = []
-    until = time.monotonic() + TAKE_SECONDS
+    began = time.monotonic()
     while not held:
         now_ms = databases.now_ms(using)
         until_ms = now_ms + conf.get().claim_grace_ms
@@ -185,7 +187,7 @@ def take(index: DueIndex, topic: str, count: int, *, using: str, worker: str) ->
         held = [RunningJob(c, using, worker) for c in claimed]
         _move_entries_to_lease_ends(index, held, until_ms, quick=False, using=using)
         held = _end_unrunnable(index, using, held)
-        if time.monotonic() > until:
+        if time.monotonic() - began > (END_SECONDS if claimed else TAKE_SECONDS):
             break
     return held
 

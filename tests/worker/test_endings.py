@@ -10,7 +10,7 @@ from delaytasks import Retry, Skip, cancel, handler, mirror, reschedule, retry_d
 from delaytasks.exceptions import BadDelay, BadInput, NotDead, TTRExceeded
 from delaytasks.models import Job, JobEvent
 from delaytasks.outcomes import ErrorCode
-from delaytasks.worker import runner
+from delaytasks.worker import claim, runner
 
 from ..support.stage import effect, effects, outcomes, state_of
 
@@ -264,3 +264,14 @@ def test_an_expired_job_is_not_given_to_a_consumer(stage, db_clock):
     db_clock.advance(seconds=6)
     assert stage.take("t") == []
     assert outcomes("a") == ["skipped"]
+
+
+@pytest.mark.on_both
+def test_a_consumer_gets_the_job_behind_many_expired_ones(stage, db_clock, monkeypatch):
+    """Also if that takes longer than it would wait for jobs that others have locked."""
+    stage.recorder("t")
+    schedule_many({"topic": "t", "key": f"k{n}", "delay": 0, "expires": 1} for n in range(20))
+    schedule("t", "good", delay=0)
+    db_clock.advance(seconds=6)
+    monkeypatch.setattr(claim, "TAKE_SECONDS", 0)
+    assert [job.key for job in stage.take("t", 1)] == ["good"]
