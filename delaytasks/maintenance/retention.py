@@ -99,17 +99,13 @@ def to_ms(age: timedelta) -> int:
     return age // timedelta(milliseconds=1)
 
 
-def archive_directory(using: str) -> str | None:
-    """Return the database's directory of the lake if the pipeline archives there, otherwise None.
+def archive_directory(using: str, lake: str | None = None) -> str | None:
+    """Return the database's directory in `lake` or in the LAKE setting if the pipeline archives there, otherwise None.
 
     The pipeline then deletes jobs itself, after it has compared their copies with the rows. Whether a remote lake has
     an archive is not known here, so it counts as having one.
     """
-    return archive_in(lake_directory(using))
-
-
-def archive_in(root: str | None) -> str | None:
-    """Return this lake if it has an archive, or may have one, otherwise None."""
+    root = lake_directory(using, lake)
     if root is None:
         return None
     if urlsplit(root).scheme not in ("", "file"):

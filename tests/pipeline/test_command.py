@@ -90,14 +90,18 @@ def test_an_archive_counts_from_the_time_that_the_command_has_noted(
 def test_an_audit_says_that_jobs_which_retention_has_deleted_are_reported_as_missing(
     tmp_path: Path, settings: Any
 ) -> None:
-    assert audit._retention_warning("default") == []
+    assert audit._retention_warning("default", None) == []
     lake = {"RETENTION": {"order.*": {"ended": timedelta(days=9)}}, "LAKE": str(tmp_path)}
     settings.DELAYTASKS = {**settings.DELAYTASKS, **lake}
-    (warning,) = audit._retention_warning("default")
+    (warning,) = audit._retention_warning("default", None)
     assert "RETENTION deletes ended jobs after 9 days, 0:00:00, and no archive has them." in warning
+    other = tmp_path / "other"  # of --lake
+    (other / "default").mkdir(parents=True)
+    (other / "default" / "archive.json").touch()
+    assert audit._retention_warning("default", str(other)) == []
     (tmp_path / "default").mkdir()
     (tmp_path / "default" / "archive.json").touch()
-    assert audit._retention_warning("default") == []
+    assert audit._retention_warning("default", None) == []
 
 
 def test_a_load_is_one_entry_in_the_audit_log_also_if_it_fails(

@@ -313,7 +313,7 @@ def test_more_live_jobs_than_rejects_are_allowed_are_a_fault_and_the_others_are_
     source = promises(tmp_path / "missing", *rows)
     expected = (
         "3 jobs were inserted, 0 replaced and 0 kept. But 2 of 5 rows were rejected, more than 1 (--most-rejects), 1 "
-        "of them because a job with the topic and key is live or running. All rejects are in "
+        "of them because a job with the topic and key was live or running. All rejects are in "
     )
     for _ in range(2):
         answer = loaded(source, name="r", most_rejects="1")

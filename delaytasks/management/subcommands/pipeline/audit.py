@@ -57,7 +57,7 @@ def _run(options: Options, using: str) -> Answer:
 def _retention_warning(using: str, lake: str | None) -> list[str]:
     """Return a sentence if jobs are deleted that no archive has: the audit cannot tell them from missing ones."""
     age = retention.configured().shortest
-    if age is None or (retention.archive_in(lake) or retention.archive_directory(using)) is not None:
+    if age is None or retention.archive_directory(using, lake) is not None:
         return []
     warning = (
         f"RETENTION deletes ended jobs after {age}, and no archive has them. A row whose job was deleted is reported "
