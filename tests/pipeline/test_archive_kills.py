@@ -24,7 +24,7 @@ from delaytasks.pipeline.tables import archives, data_files, delta
 from delaytasks.pipeline.tables.lake import Lake
 from delaytasks.states import State
 from tests.support import archived_rows
-from tests.support.servers import PATIENCE, PostgresServer, die_with_parent, tail
+from tests.support.servers import PATIENCE, PostgresServer, die_with_parent, tail, wait_until
 
 from .test_command import CONF
 
@@ -82,6 +82,12 @@ def archiving(server: PostgresServer, directory: Path, *words: str) -> Iterator[
         yield process
     finally:
         kill(process)
+
+
+def lock_is_free() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")
+        return bool(cursor.fetchone()[0] == 0)
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
@@ -191,6 +197,7 @@ def test_an_archive_that_is_killed_in_each_of_its_steps_has_each_row_once(
             if hit in planned:
                 planned.remove(hit)
             days -= archives.load(lake).events.run - committed
+        wait_until(lock_is_free, seconds=60, what="the server to notice the end of the killed run")
         done = archive.run(spark, database, lake, older_than_days=NEWEST + 0.5)
         figures = archived_rows.compare(lake)
 
