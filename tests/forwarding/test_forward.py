@@ -113,6 +113,13 @@ def test_one_job_is_the_probe_and_the_others_wait_for_it(stage, target, db_clock
     assert holds.wait_seconds("default", "t", 3_600_000) == 0, "also with a long TTR"
 
 
+def test_the_others_wait_for_as_long_as_the_target_has_asked(stage, target, db_clock):
+    from delaytasks.forwarding import holds
+
+    holds.hold("default", "t", "busy", 600)
+    assert holds.wait_seconds("default", "t", 60_000) == 600
+
+
 def test_after_a_probe_that_failed_the_next_one_is_sent_at_the_usual_interval(stage, target, db_clock):
     target.results = [TargetDown("away"), ValueError("status 500")]
     schedule("t", key="a", delay=0)

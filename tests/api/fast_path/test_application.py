@@ -235,11 +235,17 @@ def test_request_that_has_waited_in_the_fast_path_does_not_wait_again_in_the_vie
         await asyncio.sleep(0.5)
         raise FallBack
 
-    tries: list[Any] = []
-    monkeypatch.setattr(leases, "reserve", lambda *args, **_: tries.append(args) or [])
+    waits: list[float] = []
+
+    async def never_woken(_: Any, seconds: float) -> bool:
+        waits.append(seconds)
+        return False
+
+    monkeypatch.setattr(notifier.Waiter, "wait_for_wake", never_woken)
     monkeypatch.setattr(endpoints, "_wait_for_jobs", wait_and_fall_back)
     assert send(headers, {"command": "pop", "topic": "mail.send", "wait": 0.5}).status_code == 200
-    assert len(tries) == 1
+    assert len(waits) == 1
+    assert waits[0] <= 0
 
 
 async def fall_back(*_: Any) -> None:
