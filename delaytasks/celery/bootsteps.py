@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .mover_thread import MoverThread
 
 logger = logging.getLogger("delaytasks")
+STOP_SECONDS = 5  # how long a worker that stops waits for the movers' passes: a database may not answer
 
 
 class MoverStep(bootsteps.StartStopStep):
@@ -46,11 +47,9 @@ class MoverStep(bootsteps.StartStopStep):
                 thread.start()
 
     def stop(self, parent: Any) -> None:
-        from .mover_thread import STOP_SECONDS
-
         threads, self.threads = self.threads, []
         for thread in threads:
-            thread.request_stop()
+            thread.stop()
         deadline = time.monotonic() + STOP_SECONDS
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))

@@ -56,7 +56,7 @@ def measure_time_anew() -> None:
     """Measure the database's clock after each new connection of this process.
 
     After a failover, another server's clock counts. If it is behind, new leases would seem over by the old offset: each
-    job would be interrupted, and charged a failure, before its handler begins.
+    job would be interrupted, and charged a failure, before its handler begins. If it is ahead, movers would be late.
     """
     connection_created.connect(_invalidate_clock, dispatch_uid="delaytasks.measure_time_anew")
 

@@ -18,7 +18,6 @@ from .forks import no_fork
 
 logger = logging.getLogger("delaytasks")
 SOCKET_RESOLUTION_SECONDS = 0.001  # socket timeouts are multiples of this
-STOP_SECONDS = 5  # how long a worker that stops waits for a pass, for example of a database that does not answer
 
 
 class MoverThread(threading.Thread):
@@ -99,12 +98,9 @@ class MoverThread(threading.Thread):
         if listener is not None:
             listener.close()
 
-    def request_stop(self) -> None:
+    def stop(self) -> None:
+        """Ask the thread to end after its pass. The caller joins it."""
         self._stop_requested.set()
         index = mirror.connect(self._using)
         if index is not None:
             index.notify()
-
-    def stop(self) -> None:
-        self.request_stop()
-        self.join(timeout=STOP_SECONDS)

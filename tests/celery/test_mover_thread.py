@@ -11,7 +11,7 @@ from django.db import connections
 from django.db.backends.signals import connection_created
 
 from delaytasks import mirror
-from delaytasks.celery import beat, mover_thread
+from delaytasks.celery import beat, bootsteps, mover_thread
 from delaytasks.celery.bootsteps import MoverStep
 from delaytasks.celery.mover_thread import MoverThread
 from delaytasks.maintenance import guard
@@ -112,6 +112,7 @@ def test_a_message_that_is_not_utf8_does_not_end_the_thread(
         assert thread.is_alive()
     finally:
         thread.stop()
+        thread.join(10)
     assert not thread.is_alive()
     assert "waiting for messages failed" not in caplog.text
 
@@ -162,7 +163,7 @@ def test_a_worker_that_stops_waits_once_for_all_threads(monkeypatch) -> None:
         return 0.0
 
     monkeypatch.setattr(MoverThread, "_pass", hang)
-    monkeypatch.setattr(mover_thread, "STOP_SECONDS", 0.5)
+    monkeypatch.setattr(bootsteps, "STOP_SECONDS", 0.5)
     step = MoverStep(None)
     step.threads = threads = [MoverThread("default") for _ in range(20)]
     for thread in threads:

@@ -53,6 +53,14 @@ def add_orders(count: int, **fields: Any) -> list[Order]:
     return Order.objects.bulk_create([Order(created_at=START, **fields) for _ in range(count)])
 
 
+def mark_an_order_and_a_ticket(declare: Declare) -> None:
+    declare(Order, topic="declared.close", after=HALF_HOUR)
+    declare(Ticket, "opened_at", topic="ticket.rise")
+    install()
+    add_orders(1)
+    Ticket.objects.create(code="T1", opened_at=START)
+
+
 def keys(*rows: Any) -> list[str]:
     return sorted(f"{type(row)._meta.model_name}:{row.pk}" for row in rows)
 
@@ -387,11 +395,7 @@ def test_marks_are_deleted_before_a_declaration_is_first_applied(
 def test_a_declaration_that_cannot_be_synced_holds_up_no_other(
     declare: Declare, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    declare(Order, topic="declared.close", after=HALF_HOUR)
-    declare(Ticket, "opened_at", topic="ticket.rise")
-    install()
-    add_orders(1)
-    Ticket.objects.create(code="T1", opened_at=START)
+    mark_an_order_and_a_ticket(declare)
     sync = marks.sync
 
     def fail_for_orders(declaration: Declaration, *args: Any, **kwargs: Any) -> Any:
@@ -434,11 +438,7 @@ def test_a_job_whose_row_is_locked_holds_up_no_other_row(declare: Declare, other
 def test_a_table_that_a_migration_has_locked_holds_up_no_other(
     declare: Declare, other_session: OtherSession, stage: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    declare(Order, topic="declared.close", after=HALF_HOUR)
-    declare(Ticket, "opened_at", topic="ticket.rise")
-    install()
-    add_orders(1)
-    Ticket.objects.create(code="T1", opened_at=START)
+    mark_an_order_and_a_ticket(declare)
     other_session.execute("LOCK TABLE declared_order")
     execute("SET lock_timeout = '20s'")  # longer than a pass waits
     for _ in range(2):  # the first one may end after the locked table
@@ -515,6 +515,7 @@ def test_a_workers_mover_thread_drains_within_two_seconds_of_the_commit(declare:
         wait_until(lambda: not TimeoutMark.objects.exists(), seconds=10, what="the deletion of the marks")
     finally:
         thread.stop()
+        thread.join(10)
         thread.join(30)
     assert not thread.is_alive(), "it would drain the marks of the next tests"
     assert Job.objects.get().key == f"order:{order.pk}"
