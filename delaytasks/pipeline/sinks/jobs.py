@@ -197,7 +197,8 @@ class PostgreSQL(Stage):
                 ORDER BY j.id FOR UPDATE OF j),
             replaced AS (
                 UPDATE delaytasks_job SET failures = 0, error = '', ttr_ms = s.ttr_ms, body = {self.body},
-                    due_at = {self.due}, expires_ms = NULL, priority = 0, polls = 0, replaced_at = {self.now}
+                    due_at = {self.due}, expires_ms = NULL, priority = 0, polls = 0, trace_context = NULL,
+                    replaced_at = {self.now}
                 FROM seen s WHERE id = s.job_id AND state = {DELAYED}
                 RETURNING id, delaytasks_job.topic, delaytasks_job.key, due_at, was_due, was_attempt),
             gone AS (
@@ -287,7 +288,8 @@ class SQLite(Stage):
                 SELECT j.id AS job_id, j.due_at AS was_due, j.attempt AS was_attempt, s.*
                 FROM load_stage s JOIN delaytasks_job j ON {LIVE} AND j.state = {DELAYED}""")
         run(f"""UPDATE delaytasks_job SET failures = 0, error = '', ttr_ms = s.ttr_ms, body = s.body,
-                    due_at = {self.due}, expires_ms = NULL, priority = 0, polls = 0, replaced_at = {self.now}
+                    due_at = {self.due}, expires_ms = NULL, priority = 0, polls = 0, trace_context = NULL,
+                    replaced_at = {self.now}
                 FROM load_seen s WHERE id = s.job_id""")
         run(f"""INSERT INTO delaytasks_jobevent ({EVENT})
                 SELECT id, 'rescheduled', was_attempt, {self.MS.format("was_due")}, {self.MS.format(self.now)}, NULL,

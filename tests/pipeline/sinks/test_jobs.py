@@ -152,8 +152,9 @@ def test_a_live_key_is_refused_kept_or_replaced_as_schedule_does(
     database: Database, lake: Lake, chunk: Callable[..., Chunk], job: Callable[..., Job]
 ) -> None:
     live = job(
-        "a", due_at=at("03-01 00:00"), failures=1, attempt=1, error="x", body={"old": 1}, polls=3, expires_ms=5000
-    )
+        "a", due_at=at("03-01 00:00"), failures=1, attempt=1, error="x", body={"old": 1}, polls=3, expires_ms=5000,
+        trace_context="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+    )  # fmt: skip
     held = job("b", state=State.RESERVED)
     job("c", state=State.FINISHED)
 
@@ -169,7 +170,7 @@ def test_a_live_key_is_refused_kept_or_replaced_as_schedule_does(
     assert rejects(lake) == [(3, "b", "running")]
     live.refresh_from_db()
     assert (live.due_ms, live.failures, live.error, live.ttr_ms, live.body) == (LATER, 0, "", 30_000, {"n": 1})
-    assert (live.expires_ms, live.polls) == (None, 0)
+    assert (live.expires_ms, live.polls, live.trace_context) == (None, 0, None)
     result = JobEvent.objects.get(outcome="rescheduled")
     assert live.replaced_at is not None
     assert to_ms(live.replaced_at) <= result.done_ms  # of two statements
