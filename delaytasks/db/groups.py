@@ -21,7 +21,6 @@ from .transitions import (
     RESERVED,
     AttemptRow,
     Cancelled,
-    Claimed,
     Ended,
     Ending,
     Event,
@@ -334,16 +333,9 @@ def _cancel_event(cancel: Cancel, done: Cancelled) -> Event:
 def find_attempts(using: str, ids: Sequence[int], pairs: Sequence[tuple[str, str]]) -> list[AttemptRow]:
     """Return the jobs with these ids, and the live ones with these pairs (topic, key), with their latest attempts."""
     d = dialects.get_dialect(using)
-    sql = f"""
-        SELECT id, topic, key, body, attempt, failures, ttr_ms, {d.to_ms("due_at")}, {d.to_ms("created_at")},
-            coalesce({d.to_ms("reserved_at")}, 0), coalesce({d.to_ms("lease_until")}, 0), state, worker,
-            {d.to_ms(d.now)}
-        FROM delaytasks_job WHERE """
-    statements = [(sql + where, params) for where, params in _conditions(d, ids, pairs)]
-    found: dict[int, AttemptRow] = {}
-    for *claimed, state, worker, now_ms in itertools.chain(*dialects.run_together(using, statements)):
-        found[claimed[0]] = AttemptRow(transitions.with_body(Claimed(*claimed)), state, worker, now_ms)
-    return list(found.values())
+    statements = [(transitions.attempts_sql(d, where), params) for where, params in _conditions(d, ids, pairs)]
+    rows = itertools.chain(*dialects.run_together(using, statements))
+    return list({row[0]: transitions.to_attempt(row) for row in rows}.values())
 
 
 def _conditions(d: dialects.Dialect, ids: Sequence[int], pairs: Sequence[tuple[str, str]]) -> Iterable[Any]:

@@ -69,7 +69,7 @@ class RunningJob:
     subject_label: str | None
     subject_pk: str | None
 
-    def __init__(self, claimed: Claimed, using: str, worker: str) -> None:
+    def __init__(self, claimed: Claimed, using: str, worker: str, actor: str = "") -> None:
         self.id, self.topic, self.key = claimed.id, claimed.topic, claimed.key
         self.body = claimed.body
         self.attempt, self.failures, self.ttr_ms = claimed.attempt, claimed.failures, claimed.ttr_ms
@@ -82,7 +82,7 @@ class RunningJob:
         self.trace_context = claimed.trace_context
         self.scheduled_ms = claimed.replaced_ms or claimed.created_ms  # when it was scheduled or last replaced
         self.until_ms: int | None = None  # a snooze or retry is due at this time at the latest
-        self.actor = ""  # the person or token that ends the attempt, if it is not the worker
+        self.actor = actor  # the person or token that ends the attempt, if it is not the worker
         self.ended = False  # what this process knows; only the row is certain
         self.on_renewal: Callable[[], Any] = lambda: None
 

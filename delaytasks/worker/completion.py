@@ -145,7 +145,7 @@ def _complete(
 ) -> None:
     # Without a savepoint, which saves two round trips: an error rolls back the caller's transaction anyway.
     with transaction.atomic(using, savepoint=False) if completed is None else nullcontext():
-        ended = transitions.end_if_held(using, [_ending(c) for c in completions], in_time=in_time, relaxed=relaxed)
+        ended = transitions.end_if_held(using, [ending(c) for c in completions], in_time=in_time, relaxed=relaxed)
         _check_all_ended(completions, ended)
         schedule_next(using, [job_id for job_id, each in ended.items() if each.again])  # after_end may move these jobs
         for completion in completions:
@@ -170,19 +170,19 @@ def complete_and_claim(
     transaction that waits for the claimed job. If the handler has executed nothing, the statement commits itself. A job
     that was scheduled again is ended without a claim. Raises LeaseLost.
     """
-    has_begun, ending = dialects.has_begun(using), _ending(completion)
+    has_begun, end = dialects.has_begun(using), ending(completion)
     checked = has_begun and dialects.has_check_function(using)
     if has_begun and not checked:
         dialects.check_constraints(using)
     with nullcontext() if has_begun else dialects.autocommit(using):
         ended, completed.claimed = transitions.end_and_claim(
-            using, ending, candidates.topic, offered, candidates.worker, fenceable=candidates.fenceable,
+            using, end, candidates.topic, offered, candidates.worker, fenceable=candidates.fenceable,
             check_constraints=checked,
         )  # fmt: skip
     if ended:
         completed.offered = offered
     else:
-        ended = transitions.end_if_held(using, [ending])
+        ended = transitions.end_if_held(using, [end])
     _check_all_ended([completion], ended)
     schedule_next(using, [job_id for job_id, each in ended.items() if each.again])
     completed.append((completion, ended[completion.held.id].due_ms))
@@ -201,7 +201,8 @@ def _check_all_ended(completions: Sequence[Completion], ended: Collection[int]) 
         )
 
 
-def _ending(completion: Completion) -> Ending:
+def ending(completion: Completion) -> Ending:
+    """Return the statement's parameters for this completion."""
     held: HeldAttempt = completion.held
     failed = completion.outcome in (Outcome.FAILED, Outcome.DEAD)
     state = _STATES.get(completion.outcome, State.DELAYED)

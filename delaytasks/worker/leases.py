@@ -94,9 +94,7 @@ def _held(using: str, job_id: int, attempt: int, by: str) -> RunningJob:
     row = transitions.find_attempt(using, job_id)
     if row is None or not row.held_by(attempt):
         _refuse(using, job_id, attempt, row)
-    held = RunningJob(row.claimed, using, row.worker)
-    held.actor = by
-    return held
+    return RunningJob(row.claimed, using, row.worker, by)
 
 
 def _end(using: str, held: RunningJob, outcome: Outcome, delay_ms: int | None = None, error: str = "") -> None:

@@ -9,11 +9,11 @@ from django.db import InterfaceError, OperationalError, connections, transaction
 
 from ...db import groups
 from ...db.retries import is_retryable
-from ...db.transitions import AttemptRow, Ending
-from ...states import Outcome, State
+from ...db.transitions import AttemptRow
+from ...states import Outcome
 from ...worker import leases
 from ...worker.attempt import RunningJob
-from ...worker.completion import Completion, notify
+from ...worker.completion import Completion, ending, notify
 from ..access import receipts
 from ..access.permissions import Right
 from .adds import LOCK_WAIT_MS, known_topics, visible
@@ -45,9 +45,9 @@ def finish_group(using: str, finishes: Sequence[Finish]) -> list[bool | FallBack
     looked up before the transaction; the statement that ends them refuses attempts that have lost their job since.
     """
     held = _find_held(using, finishes)
-    ending = {job.id: job for job in held if job is not None}
-    ended = _end(using, list(ending.values()))
-    done = [job is not None and job is ending[job.id] and job.id in ended for job in held]
+    firsts = {job.id: job for job in held if job is not None}
+    ended = _end(using, list(firsts.values()))
+    done = [job is not None and job is firsts[job.id] and job.id in ended for job in held]
     return [True if each else FallBack() for each in done]
 
 
@@ -55,18 +55,12 @@ def _end(using: str, jobs: Sequence[RunningJob]) -> set[int]:
     """Finish these jobs in one transaction. Return the ids of those that were still held."""
     if not jobs:
         return set()
-    ended = groups.end_each(using, [_ending(job) for job in jobs], LOCK_WAIT_MS)
-    completed = [(Completion(job, Outcome.FINISHED), ended[job.id].due_ms) for job in jobs if job.id in ended]
+    completions = [Completion(job, Outcome.FINISHED) for job in jobs]
+    ended = groups.end_each(using, [ending(each) for each in completions], LOCK_WAIT_MS)
+    completed = [(each, ended[each.held.id].due_ms) for each in completions if each.held.id in ended]
     if completed:
         transaction.on_commit(lambda: notify(using, completed), using=using, robust=True)
     return set(ended)
-
-
-def _ending(job: RunningJob) -> Ending:
-    return Ending(
-        job.id, job.attempt, int(State.FINISHED), None, 0, "", Outcome.FINISHED, job.due_ms, job.reserved_ms,
-        job.worker, job.actor, "",
-    )  # fmt: skip
 
 
 def _find_held(using: str, finishes: Sequence[Finish]) -> list[RunningJob | None]:
@@ -83,7 +77,8 @@ def _find_held(using: str, finishes: Sequence[Finish]) -> list[RunningJob | None
         by_name = [by_pair.get((topic, str(each.key))) for topic in among]
         candidates = [by_id.get(each.id or 0)] if each.key is None else by_name
         mine = [row for row in candidates if row is not None and _holds(each, row)]
-        found.append(_running(using, mine[0], each.caller.signature) if len(mine) == 1 else None)
+        held = [RunningJob(row.claimed, using, row.worker, each.caller.signature) for row in mine]
+        found.append(held[0] if len(held) == 1 else None)
     return found
 
 
@@ -96,12 +91,6 @@ def _holds(finish: Finish, row: AttemptRow) -> bool:
         has_proof = receipts.is_valid(finish.receipt, job.id, job.attempt, job.reserved_ms)
     is_meant = finish.id in (None, job.id) and row.held_by(job.attempt if finish.attempt is None else finish.attempt)
     return has_proof and is_meant and bool(finish.caller.may(Right.CONSUME, job.topic))
-
-
-def _running(using: str, row: AttemptRow, actor: str) -> RunningJob:
-    held = RunningJob(row.claimed, using, row.worker)
-    held.actor = actor
-    return held
 
 
 # -- reserve ------------------------------------------------------------------------------------

@@ -15,7 +15,18 @@ from .events import EVENT_COLUMNS, record
 from .insertion import NEW_KINDS, insert_new, new_due, replace_delayed, store_again
 from .next_run import ignored_next_runs_sql, insert_again, settle_ignored_next_runs, withdraw_again
 from .producer import current_producer, produced_by
-from .reads import find_attempt, find_by_id, find_latest, find_live, is_live, lock_delayed, lock_in_state, lock_live
+from .reads import (
+    attempts_sql,
+    find_attempt,
+    find_by_id,
+    find_latest,
+    find_live,
+    is_live,
+    lock_delayed,
+    lock_in_state,
+    lock_live,
+    to_attempt,
+)
 from .rows import (
     CANCELLED,
     DEAD,
@@ -55,6 +66,7 @@ __all__ = [
     "NewJob",
     "StoredJob",
     "TakenBack",
+    "attempts_sql",
     "cancel_dead",
     "cancel_delayed",
     "cancel_live",
@@ -90,6 +102,7 @@ __all__ = [
     "settle_ignored_next_runs",
     "store_again",
     "take_back",
+    "to_attempt",
     "unclaim",
     "with_body",
     "withdraw_again",

@@ -79,12 +79,19 @@ def _find(using: str, where: str, params: list[Any]) -> list[JobRow]:
 
 def find_attempt(using: str, job_id: int) -> AttemptRow | None:
     """Return the job with its latest attempt, or None if there is no such job."""
-    d = dialects.get_dialect(using)
-    sql = f"""
+    rows = dialects.run(using, attempts_sql(dialects.get_dialect(using), "id = %s"), [job_id])
+    return to_attempt(rows[0]) if rows else None
+
+
+def attempts_sql(d: dialects.Dialect, condition: str) -> str:
+    """Return the query of jobs with their latest attempts, for to_attempt()."""
+    return f"""
         SELECT id, topic, key, body, attempt, failures, ttr_ms, {d.to_ms("due_at")}, {d.to_ms("created_at")},
             coalesce({d.to_ms("reserved_at")}, 0), coalesce({lease_ms(d)}, 0), subject_label, subject_pk,
             expires_ms, polls, {d.to_ms("replaced_at")}, trace_context, priority, state, worker, {d.to_ms(d.now)}
-        FROM delaytasks_job WHERE id = %s"""
-    for *claimed, state, worker, now_ms in dialects.run(using, sql, [job_id]):
-        return AttemptRow(with_body(Claimed(*claimed)), state, worker, now_ms)
-    return None
+        FROM delaytasks_job WHERE {condition}"""
+
+
+def to_attempt(row: Sequence[Any]) -> AttemptRow:
+    *claimed, state, worker, now_ms = row
+    return AttemptRow(with_body(Claimed(*claimed)), state, worker, now_ms)

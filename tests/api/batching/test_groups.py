@@ -14,6 +14,7 @@ import pytest
 from django.db import DataError, OperationalError, connection, connections, transaction
 from django.utils import timezone
 
+from delaytasks import signals
 from delaytasks.api.access.permissions import Right
 from delaytasks.api.batching import adds, attempts
 from delaytasks.api.batching.adds import Add, Delete
@@ -342,6 +343,27 @@ def test_finishes_end_the_callers_own_attempts_only() -> None:
         "mine": State.FINISHED, "theirs": State.RESERVED, "twice": State.FINISHED,
     }  # fmt: skip
     assert JobEvent.objects.get(job__key="mine", outcome="finished").actor == PHP.signature
+
+
+@pytest.mark.parametrize("in_group", [True, False])
+def test_receivers_get_the_whole_job_whichever_way_it_is_finished(in_group: bool) -> None:
+    schedule.schedule("mail.send", "k", delay=0, expires=3600)
+    Job.objects.update(subject_label="auth.user", subject_pk="5", polls=3)
+    (job,) = leases.reserve("mail.send", 1, using=USING, worker="php")
+    received = []
+
+    def receive(sender: Any, job: Any, **_: Any) -> None:
+        received.append((job.subject_label, job.subject_pk, job.expires_ms, job.polls))
+
+    signals.job_finished.connect(receive)
+    try:
+        if in_group:
+            assert attempts.finish_group(USING, [Finish(PHP, id=job.id, attempt=job.attempt)]) == [True]
+        else:
+            leases.finish(job.id, job.attempt, using=USING, by=PHP.signature)
+    finally:
+        signals.job_finished.disconnect(receive)
+    assert received == [("auth.user", "5", 3_600_000, 3)]
 
 
 def test_attempt_lost_between_lookup_and_update_is_not_finished(monkeypatch: pytest.MonkeyPatch, db_clock: Any) -> None:
