@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from django.db import DatabaseError, InterfaceError, OperationalError, connections
+from django.db import DatabaseError, InterfaceError, OperationalError, connections, transaction
 
 Returned = TypeVar("Returned")
 TRIES = 20
@@ -66,6 +66,16 @@ def retry_conflicts(call: Callable[[], Returned], using: str) -> Returned:
                 raise
         time.sleep(random.uniform(0, min(_FIRST_PAUSE_SECONDS * 2**number, _LONGEST_PAUSE_SECONDS)))
     return call()
+
+
+def in_transaction(using: str, do: Callable[[], Returned]) -> Returned:
+    """Return do(), called in a transaction. After a conflict, repeat it, as retry_conflicts() says."""
+
+    def call() -> Returned:
+        with transaction.atomic(using):
+            return do()
+
+    return retry_conflicts(call, using)
 
 
 def try_twice(call: Callable[[], Returned], using: str) -> Returned:

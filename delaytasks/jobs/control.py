@@ -12,7 +12,7 @@ from django.db import IntegrityError, transaction
 
 from .. import databases, signals
 from ..db import dialects, transitions
-from ..db.retries import retry_conflicts
+from ..db.retries import in_transaction, retry_conflicts
 from ..db.transitions import Cancelled, Event, JobRow
 from ..exceptions import BadInput, KeyIsLive, MovedMeanwhile, NotDead, NotLive, Reserved
 from ..mirror.base import Entry
@@ -29,6 +29,58 @@ if TYPE_CHECKING:
 Returned = TypeVar("Returned")
 WhenRunning = Literal["leave", "fence"]
 When = tuple[int | None, int | None]  # (due_ms, None), or (None, delay in ms from now by the database's clock)
+NOW: When = (None, 0)
+
+
+class Named(NamedTuple):
+    """A job by topic and key: the live one, otherwise the newest."""
+
+    topic: str
+    key: str
+
+    def find(self, using: str) -> JobRow | None:
+        return transitions.find_latest(using, self.topic, self.key)
+
+    def find_live(self, using: str) -> JobRow:
+        row = transitions.find_live(using, [self]).get(self)
+        if row is None:
+            raise NotLive(f"{self} is not live: it is finished, cancelled, dead or unknown.")
+        return row
+
+    def cancel(self, using: str, origin: "Origin") -> Cancelled | None:
+        return transitions.cancel_live(using, self.topic, self.key, actor=origin.by, reason=origin.reason)
+
+    def __str__(self) -> str:
+        return f"{self.topic} {self.key!r}"
+
+
+class Numbered(NamedTuple):
+    """A job by its id."""
+
+    id: int
+
+    def find(self, using: str) -> JobRow | None:
+        return transitions.find_by_id(using, self.id)
+
+    def find_live(self, using: str) -> JobRow:
+        row = self.find(using)
+        if row is None or row.state not in (State.DELAYED, State.RESERVED):
+            raise NotLive(f"{self} is not live: it is {'unknown' if row is None else State(row.state).word}.")
+        return row
+
+    def cancel(self, using: str, origin: "Origin") -> Cancelled | None:
+        return transitions.cancel_delayed(using, self.id, actor=origin.by, reason=origin.reason)
+
+    def __str__(self) -> str:
+        return f"Job {self.id}"
+
+
+Target = Named | Numbered
+
+
+def _named(topic: str, key: str) -> Named:
+    check_name(topic, key)
+    return Named(topic, key)
 
 
 class Origin(NamedTuple):
@@ -74,16 +126,10 @@ def cancel(
     Raises UnknownTopic (the job does not exist, and no handler, setting or Topic row has this topic's
     name), BadTopic, BadKey, BadInput.
     """
-    using = databases.alias(using)
-    check_name(topic, key)
+    using, target = databases.alias(using), _named(topic, key)
     if running not in get_args(WhenRunning):
         raise BadInput(f"running is {running!r}; use 'leave' or 'fence'.")
-    result = _cancel(
-        using,
-        Origin(by, reason, running),
-        lambda: transitions.cancel_live(using, topic, key, actor=by, reason=reason),
-        lambda: transitions.find_latest(using, topic, key),
-    )
+    result = _cancel(using, target, Origin(by, reason, running))
     if result in (Result.NOT_FOUND, Result.ALREADY_FINISHED, Result.ALREADY_CANCELLED):
         ended = series.cancel(using, topic, key, by=by, reason=reason)
         result = result if ended is Result.NOT_FOUND else ended
@@ -99,34 +145,24 @@ def cancel_job(job_id: int, *, using: str | None = None, by: str = "", reason: s
 
 def cancel_by_id(job_id: int, *, using: str | None = None, by: str = "", reason: str = "") -> Result:
     """Cancel a job by its id. Return CANCELLED if this call did it, ALREADY_CANCELLED if an earlier one did."""
-    using = databases.alias(using)
-    return _cancel(
-        using,
-        Origin(by, reason),
-        lambda: transitions.cancel_delayed(using, job_id, actor=by, reason=reason),
-        lambda: transitions.find_by_id(using, job_id),
-    )
+    return _cancel(databases.alias(using), Numbered(job_id), Origin(by, reason))
 
 
-def _cancel(
-    using: str, origin: Origin, cancel_row: Callable[[], Cancelled | None], find_row: Callable[[], JobRow | None]
-) -> Result:
-    if dialects.get_dialect(using).writes_in_with:  # one statement needs no transaction of our own
-        _check(origin)
-        return retry_conflicts(lambda: _try_cancel(using, origin, cancel_row, find_row), using)
-    return _in_transaction(using, origin, lambda _: _try_cancel(using, origin, cancel_row, find_row))
+def _cancel(using: str, target: Target, origin: Origin) -> Result:
+    if not dialects.get_dialect(using).writes_in_with:
+        return _in_transaction(using, origin, lambda: _try_cancel(using, target, origin))
+    _check(origin)  # one statement needs no transaction of our own
+    return retry_conflicts(lambda: _try_cancel(using, target, origin), using)
 
 
-def _try_cancel(
-    using: str, origin: Origin, cancel_row: Callable[[], Cancelled | None], find_row: Callable[[], JobRow | None]
-) -> Result:
+def _try_cancel(using: str, target: Target, origin: Origin) -> Result:
     for _ in range(RACES):
-        cancelled = cancel_row()
+        cancelled = target.cancel(using, origin)
         if cancelled is not None:
             on_commit.remove_from_mirror(using, Entry(cancelled.id, cancelled.topic, cancelled.due_ms))
             on_commit.send_signal(using, signals.job_cancelled, cancelled.id)
             return Result.CANCELLED
-        row = find_row()
+        row = target.find(using)
         if row is None:
             return Result.NOT_FOUND
         if row.state == State.DEAD:
@@ -135,11 +171,8 @@ def _try_cancel(
                 return Result.CANCELLED
         elif row.state == State.RESERVED and origin.running == "fence":
             fenced = transitions.fence(using, row.id, actor=origin.by, reason=origin.reason)
-            if (
-                fenced is None
-                and (now := find_row()) is not None
-                and (now.state, now.attempt) == (row.state, row.attempt)
-            ):
+            now = target.find(using) if fenced is None else None
+            if now is not None and (now.state, now.attempt) == (row.state, row.attempt):
                 again.withdraw(using, [row.id], by=origin.by, reason=origin.reason)
                 return Result.RUNNING  # its handler is not atomic
             if fenced is not None:
@@ -153,15 +186,9 @@ def _try_cancel(
     return Result.RUNNING  # each time, the job was claimed just before our UPDATE and free again before our SELECT
 
 
-def _in_transaction(using: str, origin: Origin, change: Callable[[Origin], Returned]) -> Returned:
-    """Check the origin, then return change(origin), called in a transaction. After a conflict, repeat it."""
+def _in_transaction(using: str, origin: Origin, change: Callable[[], Returned]) -> Returned:
     _check(origin)
-
-    def in_transaction() -> Returned:
-        with transaction.atomic(using):
-            return change(origin)
-
-    return retry_conflicts(in_transaction, using)
+    return in_transaction(using, change)
 
 
 def _check(origin: Origin) -> None:
@@ -197,13 +224,8 @@ def reschedule(
     Raises NotLive (finished, cancelled, dead or unknown), Reserved (its handler is running),
     NaiveDatetime, BadDelay, BadTopic, BadKey, BadInput.
     """
-    using = databases.alias(using)
-    due_ms, delay_ms = to_when(delay, due_at)
-    return _in_transaction(
-        using,
-        Origin(by, reason),
-        lambda origin: _move(using, lambda: _find_live(using, topic, key), lambda _: (due_ms, delay_ms), origin),
-    )
+    when, target = to_when(delay, due_at), _named(topic, key)
+    return _move(databases.alias(using), target, lambda _: when, Origin(by, reason))
 
 
 def reschedule_job(
@@ -216,13 +238,8 @@ def reschedule_job(
     reason: str = "",
 ) -> "Job":
     """Reschedule a job by its id; otherwise as reschedule()."""
-    using = databases.alias(using)
-    due_ms, delay_ms = to_when(delay, due_at)
-    return _in_transaction(
-        using,
-        Origin(by, reason),
-        lambda origin: _move(using, lambda: _find_live_by_id(using, job_id), lambda _: (due_ms, delay_ms), origin),
-    )
+    when = to_when(delay, due_at)
+    return _move(databases.alias(using), Numbered(job_id), lambda _: when, Origin(by, reason))
 
 
 def postpone_job(
@@ -251,11 +268,7 @@ def postpone_job(
             raise MovedMeanwhile(f"{row.topic} {row.key!r} (job {row.id}) was moved meanwhile.")
         return max(row.due_ms, databases.now_ms(using)) + (later_ms or 0), None
 
-    return _in_transaction(
-        using,
-        Origin(by, reason),
-        lambda origin: _move(using, lambda: _find_live_by_id(using, job_id), postponed, origin),
-    )
+    return _move(using, Numbered(job_id), postponed, Origin(by, reason))
 
 
 def run_now(topic: str, key: str, *, using: str | None = None, by: str = "", reason: str = "") -> "Job":
@@ -272,48 +285,25 @@ def run_now(topic: str, key: str, *, using: str | None = None, by: str = "", rea
     Raises NotLive (finished, cancelled, dead or unknown), Reserved (its handler is running), BadTopic,
     BadKey, BadInput.
     """
-    using = databases.alias(using)
-    return _in_transaction(
-        using, Origin(by, reason), lambda origin: _move(using, lambda: _find_live(using, topic, key), _now, origin)
-    )
+    return _move(databases.alias(using), _named(topic, key), lambda _: NOW, Origin(by, reason))
 
 
 def run_job_now(job_id: int, *, using: str | None = None, by: str = "", reason: str = "") -> "Job":
     """Make a job due now by its id; otherwise as run_now()."""
-    using = databases.alias(using)
-    return _in_transaction(
-        using, Origin(by, reason), lambda origin: _move(using, lambda: _find_live_by_id(using, job_id), _now, origin)
-    )
+    return _move(databases.alias(using), Numbered(job_id), lambda _: NOW, Origin(by, reason))
 
 
-def _now(_: JobRow) -> When:
-    return None, 0
+def _move(using: str, target: Target, new_due: Callable[[JobRow], When], origin: Origin) -> "Job":
+    """Lock the live job and move it, in a transaction. Return its row. Raises NotLive, Reserved.
 
-
-def _find_live(using: str, topic: str, key: str) -> JobRow:
-    check_name(topic, key)
-    row = transitions.find_live(using, [(topic, key)]).get((topic, key))
-    if row is None:
-        raise NotLive(f"{topic} {key!r} is not live: it is finished, cancelled, dead or unknown.")
-    return row
-
-
-def _find_live_by_id(using: str, job_id: int) -> JobRow:
-    row = transitions.find_by_id(using, job_id)
-    if row is None or row.state not in (State.DELAYED, State.RESERVED):
-        state = "unknown" if row is None else State(row.state).word
-        raise NotLive(f"Job {job_id} is not live: it is {state}.")
-    return row
-
-
-def _move(using: str, find: Callable[[], JobRow], new_due: Callable[[JobRow], When], origin: Origin) -> "Job":
-    """Lock the live job and move it. Return its row.
-
-    find      returns the live job, which may be another one if it is called again; raises NotLive
     new_due   called with the locked row; returns the new due time. Because of the lock no other transaction moves the
               job in between
     """
-    row, (new_ms, now_ms) = _move_delayed(using, find, new_due)
+    return _in_transaction(using, origin, lambda: _move_and_record(using, target, new_due, origin))
+
+
+def _move_and_record(using: str, target: Target, new_due: Callable[[JobRow], When], origin: Origin) -> "Job":
+    row, (new_ms, now_ms) = _move_delayed(using, target, new_due)
     event = Event(row.id, Outcome.RESCHEDULED, row.attempt, row.due_ms, now_ms, None, new_ms)
     transitions.record(using, [event._replace(actor=origin.by, reason=origin.reason)])
     # A postponement does not change the mirror: the entry is too early then, and a refused claim corrects it.
@@ -323,12 +313,10 @@ def _move(using: str, find: Callable[[], JobRow], new_due: Callable[[JobRow], Wh
     return get_job(using, row.id)
 
 
-def _move_delayed(
-    using: str, find: Callable[[], JobRow], new_due: Callable[[JobRow], When]
-) -> tuple[JobRow, tuple[int, int]]:
+def _move_delayed(using: str, target: Target, new_due: Callable[[JobRow], When]) -> tuple[JobRow, tuple[int, int]]:
     """Return the locked row as it was, and (new due time, time of the statement). Raises Reserved and NotLive."""
     for number in range(RACES):
-        row = find()
+        row = target.find_live(using)
         # This never waits for a reserved row, which its handler may have locked.
         locked = transitions.lock_delayed(using, row.id)
         if locked is not None:
@@ -367,9 +355,8 @@ def retry_dead(
     Raises NotDead; KeyIsLive, which names the live job that now has the key; BadTopic, BadKey, BadInput.
     """
     using = databases.alias(using)
-    return _in_transaction(
-        using, Origin(by, reason), lambda origin: _retry(using, _find_dead(using, topic, key, job_id), origin)
-    )
+    origin = Origin(by, reason)
+    return _in_transaction(using, origin, lambda: _retry(using, _find_dead(using, topic, key, job_id), origin))
 
 
 def _find_dead(using: str, topic: str | None, key: str | None, job_id: int | None) -> JobRow:

@@ -219,14 +219,14 @@ def test_two_postponements_at_once_add_up(stage, round_):
 def test_a_postponement_counts_from_the_due_time_of_the_locked_row(stage, monkeypatch):
     stage.recorder("t")
     job = schedule("t", key="a", delay=3600)
-    find = control._find_live_by_id
+    find = control.Numbered.find_live
 
-    def find_then_reschedule(using: str, job_id: int) -> Any:
-        row = find(using, job_id)
+    def find_then_reschedule(target: Any, using: str) -> Any:
+        row = find(target, using)
         at_once(lambda: reschedule("t", "a", delay=864_000))
         return row
 
-    monkeypatch.setattr(control, "_find_live_by_id", find_then_reschedule)
+    monkeypatch.setattr(control.Numbered, "find_live", find_then_reschedule)
     postponed = postpone_job(job.pk, 60)
     moved, again = JobEvent.objects.order_by("id").values_list("next_due_ms", flat=True)
     assert again == moved + 60_000 == postponed.due_ms
