@@ -7,7 +7,7 @@ from django.db import IntegrityError, OperationalError, transaction
 
 from .. import databases
 from ..db import dialects
-from ..db.retries import retry_conflicts
+from ..db.retries import in_transaction
 from ..exceptions import DelaytasksError, KeyIsLive, UnknownTopic
 from ..jobs.control import cancel
 from ..jobs.inputs import check_known
@@ -30,20 +30,16 @@ def store(using: str, inbox: str, commands: Sequence[Command]) -> tuple[Answers,
     database; nothing is written then.
     """
 
-    def in_transaction() -> tuple[Answers, int]:
-        with transaction.atomic(using):
-            dialects.wait_at_most(using, LOCK_MS)
-            return _store(using, inbox, commands)
-
     for _ in range(RACES - 1):
         try:
-            return retry_conflicts(in_transaction, using)
+            return in_transaction(using, lambda: _store(using, inbox, commands))
         except IntegrityError:
             continue
-    return retry_conflicts(in_transaction, using)
+    return in_transaction(using, lambda: _store(using, inbox, commands))
 
 
 def _store(using: str, inbox: str, commands: Sequence[Command]) -> tuple[Answers, int]:
+    dialects.wait_at_most(using, LOCK_MS)
     answers: Answers = [None] * len(commands)
     new, repeated = _select_new(using, inbox, commands, answers)
     for wave in _waves(commands, new):

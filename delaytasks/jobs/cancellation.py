@@ -6,16 +6,16 @@ one DELETE.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from django.apps import apps
-from django.db import transaction
 from django.db.models import Model
 from django.db.models.signals import post_delete
 
 from .. import databases, handlers, signals
 from ..db import transitions
-from ..db.retries import retry_conflicts
+from ..db.retries import in_transaction
 from ..db.transitions import Cancelled
 from ..exceptions import BadInput
 from ..mirror.base import Entry
@@ -96,7 +96,7 @@ def cancel_jobs(
 
 def cancel_ids(using: str, ids: Sequence[int], *, by: str, reason: str) -> CancelCounts:
     """Cancel the jobs with these ids, which must be sorted, as cancel_many() does."""
-    counts = [_cancel_page(using, page, by, reason) for page in _pages(ids)]
+    counts = [in_transaction(using, partial(_cancel_page, using, page, by, reason)) for page in _pages(ids)]
     return CancelCounts(*map(sum, zip(*counts, strict=True))) if counts else CancelCounts(0, 0, 0)
 
 
@@ -136,26 +136,20 @@ def _pages(ids: Sequence[int]) -> Iterator[Sequence[int]]:
 
 
 def _cancel_page(using: str, ids: Sequence[int], by: str, reason: str) -> CancelCounts:
-    def in_transaction() -> CancelCounts:
-        with transaction.atomic(using):
-            cancelled: list[Cancelled] = []
-            others, states = set(ids), dict.fromkeys(ids, int(State.DELAYED))
-            for number in range(RACES):  # a job that was running may wait again before its state is read
-                cancelled += transitions.cancel_page(
-                    using, sorted(others), actor=by, reason=reason, skip_locked=number > 0
-                )
-                others -= {each.id for each in cancelled}
-                again.withdraw(using, others, by=by, reason=reason)
-                states = _states(using, others)
-                if State.DELAYED not in states.values():
-                    break
-            on_commit.remove_from_mirror(using, *(Entry(c.id, c.topic, c.due_ms) for c in cancelled))
-            for each in cancelled:
-                on_commit.send_signal(using, signals.job_cancelled, each.id)
-        running = sum(state in STORED_LIVE for state in states.values())
-        return CancelCounts(len(cancelled), running, len(ids) - len(cancelled) - running)
-
-    return retry_conflicts(in_transaction, using)
+    cancelled: list[Cancelled] = []
+    others, states = set(ids), dict.fromkeys(ids, int(State.DELAYED))
+    for number in range(RACES):  # a job that was running may wait again before its state is read
+        cancelled += transitions.cancel_page(using, sorted(others), actor=by, reason=reason, skip_locked=number > 0)
+        others -= {each.id for each in cancelled}
+        again.withdraw(using, others, by=by, reason=reason)
+        states = _states(using, others)
+        if State.DELAYED not in states.values():
+            break
+    on_commit.remove_from_mirror(using, *(Entry(c.id, c.topic, c.due_ms) for c in cancelled))
+    for each in cancelled:
+        on_commit.send_signal(using, signals.job_cancelled, each.id)
+    running = sum(state in STORED_LIVE for state in states.values())
+    return CancelCounts(len(cancelled), running, len(ids) - len(cancelled) - running)
 
 
 def _states(using: str, ids: set[int]) -> dict[int, int]:

@@ -16,7 +16,7 @@ from django.db import transaction
 from .. import databases, handlers, tracing
 from ..clock import from_ms
 from ..db import dialects, transitions
-from ..db.retries import retry_conflicts
+from ..db.retries import in_transaction, retry_conflicts
 from ..db.transitions import NewJob, StoredJob
 from ..exceptions import BadInput, BadSchedule, KeyIsLive, UnknownTopic
 from ..querysets import find_job, get_job
@@ -211,22 +211,19 @@ def schedule_unique(
     using = databases.alias(using)
     check_name(topic, key)
 
-    def in_transaction() -> "Job":
-        with transaction.atomic(using):
-            dialects.lock_name(using, key)
-            job = schedule(
-                topic, key, delay=delay, due_at=due_at, body=body, ttr=ttr, expires=expires, priority=priority,
-                on_conflict=on_conflict, using=using, by=by,
-            )  # fmt: skip
-            elsewhere = [(other, key) for other in among if other != topic]
-            if elsewhere:
-                for live in transitions.find_live(using, elsewhere).values():
-                    raise KeyIsLive(
-                        f"{storage.describe_live(live)} Here keys are unique across topics: use another key."
-                    )
-            return job
+    def schedule_and_check() -> "Job":
+        dialects.lock_name(using, key)
+        job = schedule(
+            topic, key, delay=delay, due_at=due_at, body=body, ttr=ttr, expires=expires, priority=priority,
+            on_conflict=on_conflict, using=using, by=by,
+        )  # fmt: skip
+        elsewhere = [(other, key) for other in among if other != topic]
+        if elsewhere:
+            for live in transitions.find_live(using, elsewhere).values():
+                raise KeyIsLive(f"{storage.describe_live(live)} Here keys are unique across topics: use another key.")
+        return job
 
-    return retry_conflicts(in_transaction, using)
+    return in_transaction(using, schedule_and_check)
 
 
 def schedule_many(

@@ -9,12 +9,10 @@ from contextvars import ContextVar
 from operator import itemgetter
 from typing import Literal, NamedTuple
 
-from django.db import transaction
-
 from .. import signals
 from ..clock import from_ms
 from ..db import transitions
-from ..db.retries import retry_conflicts
+from ..db.retries import in_transaction
 from ..db.transitions import Event, JobRow, NewJob, StoredJob
 from ..exceptions import KeyIsLive, Reserved
 from ..mirror.base import Entry
@@ -46,7 +44,7 @@ def store(using: str, row: NewJob, on_conflict: OnConflict, by: str) -> StoreRes
         inserted = transitions.insert_new(using, [row])
         if inserted:
             return _notify(using, StoreResult(1, inserted, 0, [], {}))
-    return retry_conflicts(lambda: _store_in_transaction(using, [row], on_conflict, by, own), using)
+    return in_transaction(using, lambda: _store_all(using, [row], on_conflict, by, own=own))
 
 
 def _finish_own(using: str, rows: Iterable[NewJob], on_conflict: OnConflict) -> set[Pair]:
@@ -67,13 +65,6 @@ def store_many(
     meanwhile   a function that is called while the database inserts the rows
     """
     return _store_all(using, rows, on_conflict, by, meanwhile, _finish_own(using, rows, on_conflict))
-
-
-def _store_in_transaction(
-    using: str, rows: Sequence[NewJob], on_conflict: OnConflict, by: str, own: Collection[Pair]
-) -> StoreResult:
-    with transaction.atomic(using):
-        return _store_all(using, rows, on_conflict, by, own=own)
 
 
 def _store_all(

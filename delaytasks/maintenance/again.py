@@ -1,9 +1,7 @@
 """Make next runs live that workers of an older version ignored when they ended the jobs."""
 
-from django.db import transaction
-
 from ..db import transitions
-from ..db.retries import retry_conflicts
+from ..db.retries import in_transaction
 from ..jobs import on_commit
 from ..jobs.again import schedule_next
 from ..mirror.base import Entry
@@ -16,14 +14,13 @@ def settle_left(using: str) -> int:
     A job that waits takes over the terms of its next run; for an ended job a new one is scheduled. A next run is
     dropped, and not counted, if the job was cancelled meanwhile, or if its key has a newer job.
     """
-    return retry_conflicts(lambda: _settle_left(using), using)
+    return in_transaction(using, lambda: _settle_left(using))
 
 
 def _settle_left(using: str) -> int:
-    with transaction.atomic(using):
-        waiting, ended = transitions.settle_ignored_next_runs(using, PAGE)
-        if waiting:
-            entries = [Entry(job.id, job.topic, job.due_ms, job.priority) for job in waiting]
-            on_commit.add_to_mirror(using, entries, mark=True)
-        schedule_next(using, ended)
+    waiting, ended = transitions.settle_ignored_next_runs(using, PAGE)
+    if waiting:
+        entries = [Entry(job.id, job.topic, job.due_ms, job.priority) for job in waiting]
+        on_commit.add_to_mirror(using, entries, mark=True)
+    schedule_next(using, ended)
     return len(waiting) + len(ended)

@@ -6,12 +6,10 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
-from django.db import transaction
-
 from .. import clock, databases
 from ..db import dialects, transitions
 from ..db import schedules as sql
-from ..db.retries import retry_conflicts
+from ..db.retries import in_transaction
 from ..db.transitions import Event
 from ..exceptions import BadDelay, BadKey, BadSchedule, KeyIsLive
 from ..jobs import series
@@ -42,12 +40,7 @@ def start(using: str, new: NewSeries) -> "Job":
     now = databases.now(using)
     definition = _definition(new, now)
     check_known(using, new.topic)
-
-    def in_transaction() -> "Job":
-        with transaction.atomic(using):
-            return _start(using, new, definition, now)
-
-    return retry_conflicts(in_transaction, using)
+    return in_transaction(using, lambda: _start(using, new, definition, now))
 
 
 def _definition(new: NewSeries, now: datetime) -> Definition:

@@ -18,7 +18,7 @@ from django.db.models import Q
 
 from .. import conf, databases
 from ..db import dialects
-from ..db.retries import retry_conflicts, waited_too_long
+from ..db.retries import in_transaction, retry_conflicts, waited_too_long
 from ..models import Declaration as AppliedDeclaration
 from ..models import Job
 from . import applied, declarations, renames, statements
@@ -273,11 +273,10 @@ def apply(
         raise OverdueRows(late)
 
     def store() -> None:
-        with transaction.atomic(using):
-            for declaration in pending:
-                applied.store(declaration, using, "run" if overdue is None else overdue)
+        for declaration in pending:
+            applied.store(declaration, using, "run" if overdue is None else overdue)
 
-    retry_conflicts(store, using)
+    in_transaction(using, store)
     return reconcile(using, pending)
 
 

@@ -4,7 +4,6 @@ from typing import Any, NamedTuple
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
-from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
@@ -13,7 +12,7 @@ from django.utils.translation import ngettext
 
 from ... import admin_log
 from ...admin_log import Action
-from ...db.retries import retry_conflicts
+from ...db.retries import in_transaction
 from ...exceptions import DelaytasksError
 from ...models import Schedule
 from ...recurrence import schedules
@@ -73,14 +72,13 @@ class BackfillPage(TranslatedHistoryAdmin):
 
     def _backfill(self, request: HttpRequest, row: Schedule, form: BackfillForm) -> None:
         def make_and_log() -> int:
-            with transaction.atomic(using=form.using):
-                made = schedules.backfill(row.name, form.start, form.end, using=form.using)
-                if made:
-                    entry = admin_log.entry_message(Action.BACKFILLED, form.cleaned_data["reason"])
-                    self.log_change(request, row, entry)
+            made = schedules.backfill(row.name, form.start, form.end, using=form.using)
+            if made:
+                entry = admin_log.entry_message(Action.BACKFILLED, form.cleaned_data["reason"])
+                self.log_change(request, row, entry)
             return made
 
-        made = retry_conflicts(make_and_log, form.using)
+        made = in_transaction(form.using, make_and_log)
         if not made:
             self.message_user(request, _("Nothing was made: all runs of the range exist already."), messages.WARNING)
             return

@@ -21,7 +21,7 @@ from django.utils.translation import ngettext
 
 from ... import admin_log, databases, formatting, handlers, permissions
 from ...admin_log import Action
-from ...db.retries import retry_conflicts
+from ...db.retries import in_transaction
 from ...exceptions import DelaytasksError
 from ...jobs import audit_log
 from ...management.subcommands.schedules import times_text
@@ -219,17 +219,16 @@ class ScheduleAdmin(BackfillPage):
             return
 
         def change_and_log(row: Any) -> bool:
-            with transaction.atomic(using=using):
-                row.audit_before = self.audited_state(row)
-                is_changed = change(row.name, using=using) is not False
-                if is_changed:
-                    self.log_change(request, row, admin_log.entry_message(action, reason))
+            row.audit_before = self.audited_state(row)
+            is_changed = change(row.name, using=using) is not False
+            if is_changed:
+                self.log_change(request, row, admin_log.entry_message(action, reason))
             return is_changed
 
         changed = 0
         for row in rows:
             try:
-                changed += retry_conflicts(partial(change_and_log, row), using)
+                changed += in_transaction(using, partial(change_and_log, row))
             except DelaytasksError as error:  # the others are changed nevertheless
                 self.message_user(request, f"{row}: {error}", messages.ERROR)
         level = messages.SUCCESS if changed else messages.WARNING

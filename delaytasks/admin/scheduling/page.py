@@ -6,7 +6,7 @@ from typing import Any
 from django.contrib import messages
 from django.contrib.admin.helpers import AdminForm
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.db import router, transaction
+from django.db import router
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.template.response import TemplateResponse
 from django.utils import timezone
@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy
 from ... import admin_log, formatting, handlers, permissions
 from ...admin_log import Action
 from ...db import transitions
-from ...db.retries import retry_conflicts
+from ...db.retries import in_transaction
 from ...exceptions import BadInput, KeyIsLive
 from ...jobs import audit_log, schedule, storage
 from ...models import Job
@@ -66,13 +66,13 @@ class NewJobPage(BulkActions):
         audit_log.set_source(audit_log.source_of(request))
 
         def schedule_and_log() -> Job:
-            with transaction.atomic(using), storage.scheduled_because(reason):
+            with storage.scheduled_because(reason):
                 job = schedule.schedule(**form.terms, using=using, by=user.get_username())
                 admin_log.write(user.pk, [job], Action.SCHEDULED, reason, flag=admin_log.ADDED)
                 return job
 
         try:
-            return retry_conflicts(schedule_and_log, using)
+            return in_transaction(using, schedule_and_log)
         except KeyIsLive:
             form.add_error("key", self._key_is_live(using, form))
         except BadInput as error:  # such as a topic whose row was deleted meanwhile

@@ -21,7 +21,7 @@ from rest_framework.permissions import BasePermission
 
 from ... import admin_log, conf, databases, handlers, permissions
 from ...admin_log import Action
-from ...db.retries import retry_conflicts
+from ...db.retries import in_transaction
 from ...jobs import audit_log
 from ...models import Topic
 from ...redaction import HIDDEN, redacted
@@ -141,12 +141,7 @@ class Caller(abc.ABC):
 
     def run_audited(self, do: Callable[[], Returned], using: str) -> Returned:
         """Call do(), which calls log(), in one transaction, and return the result of do()."""
-
-        def do_in_transaction() -> Returned:
-            with transaction.atomic(using):
-                return do()
-
-        return retry_conflicts(do_in_transaction, using)
+        return in_transaction(using, do)
 
     @abc.abstractmethod
     def log(self, rows: Iterable[Any], action: Action, reason: str = "", *, added: bool = False, **state: Any) -> None:

@@ -4,29 +4,17 @@ Subcommands that only do what workers do regularly (move, sweep, rebuild, audit)
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
-from django.db import connections, transaction
+from django.db import connections
 
 from ... import admin_log
-from ...db.retries import retry_conflicts
 from ...jobs import audit_log
 from . import arguments
 
 logger = logging.getLogger("delaytasks")
-Returned = TypeVar("Returned")
-
-
-def run(using: str, do: Callable[[], Returned]) -> Returned:
-    """Call do(), which calls write(), in one transaction, and return its result. After a conflict, repeat it."""
-
-    def in_transaction() -> Returned:
-        with transaction.atomic(using):
-            return do()
-
-    return retry_conflicts(in_transaction, using)
 
 
 def write(using: str, row: Any, what: str, **columns: Any) -> None:

@@ -7,6 +7,7 @@ from django.core.management.base import CommandParser
 
 from ...admin_log import Action
 from ...db import dialects, transitions
+from ...db.retries import in_transaction
 from ...jobs import control, schedule
 from ...models import Job, Schedule
 from ...outcomes import CANCEL_RESULTS, CancelResult, Result, result_text
@@ -23,7 +24,7 @@ def _changed(job: Job, using: str, result: str) -> Answer:
 
 def _change(do: Callable[[], Job], result: Result, using: str) -> Answer:
     """Change a job by do(), and log it."""
-    job = audited.run(using, lambda: _log(do(), Action.of(result), using))
+    job = in_transaction(using, lambda: _log(do(), Action.of(result), using))
     return _changed(job, using, result_text(result))
 
 
@@ -62,7 +63,7 @@ def _schedule(options: Options, using: str) -> Answer:
         )  # fmt: skip
         return _log(job, Action.SCHEDULED, using) if job.is_new else job  # schedule() has logged what it replaced
 
-    job = audited.run(using, schedule_and_log)
+    job = in_transaction(using, schedule_and_log)
     result = "scheduled" if job.is_new else "replaced" if options["on_conflict"] == "replace" else "kept"
     if job.runs_again:
         result = "scheduled again"
@@ -92,7 +93,7 @@ def _cancel(options: Options, using: str) -> Answer:
             _log(_job(job_id, using), Action.CANCELLED, using)
         return CANCEL_RESULTS[done]
 
-    result = audited.run(using, cancel_and_log)
+    result = in_transaction(using, cancel_and_log)
     refused = "" if result is CancelResult.CANCELLED else f"{label} was not cancelled: {result.value}."
     return Answer(identity | {"result": result.value}, result.value, refused)
 

@@ -8,6 +8,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from ...admin_log import Action
 from ...calendars.wall_time import to_zone
+from ...db.retries import in_transaction
 from ...jobs import audit_log
 from ...models import Schedule
 from ...recurrence import schedules
@@ -98,7 +99,7 @@ def _operate(
             audited.write(using, row, action, reason=reason(result), before=before, after=after)
         return result
 
-    return audited.run(using, do_and_log)
+    return in_transaction(using, do_and_log)
 
 
 def _apply(using: str) -> list[schedules.Change]:
@@ -132,7 +133,7 @@ def _change_many(
                 )  # fmt: skip
         return result
 
-    return audited.run(using, do_and_log)
+    return in_transaction(using, do_and_log)
 
 
 def _states(using: str, source: str) -> dict[int, Any]:
