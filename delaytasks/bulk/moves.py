@@ -12,14 +12,14 @@ from django.dispatch import Signal
 
 from .. import signals
 from ..db import dialects, transitions
-from ..db.transitions import Event, JobRow
+from ..db.transitions import Cancel, Event, JobRow
 from ..jobs import on_commit
 from ..jobs.control import Origin
 from ..jobs.inputs import to_when
 from ..mirror.base import Entry
 from ..states import Outcome, State
 
-DELAYED, CANCELLED, DEAD = int(State.DELAYED), int(State.CANCELLED), int(State.DEAD)
+DELAYED, DEAD = int(State.DELAYED), int(State.DEAD)
 Moved = list[tuple[JobRow, int, int]]  # (row before the change, its new due time, time of the change), in ms since 1970
 
 
@@ -30,11 +30,9 @@ def lock_free(using: str, ids: Sequence[int], state: State) -> set[int]:
 
 def cancel(using: str, ids: Sequence[int], origin: Origin) -> set[int]:
     """delayed/ready → cancelled. Return the ids of the cancelled jobs."""
-    moved = _move(using, ids, DELAYED, f"state = {CANCELLED}, ended_at = {dialects.get_dialect(using).now}")
-    events = (Event(row.id, Outcome.CANCELLED, row.attempt, due_ms, now_ms) for row, due_ms, now_ms in moved)
-    transitions.record(using, (event._replace(actor=origin.by, reason=origin.reason) for event in events))
-    on_commit.remove_from_mirror(using, *(Entry(row.id, row.topic, row.due_ms) for row, _, _ in moved))
-    return _send(using, moved, signals.job_cancelled)
+    cancelled = transitions.cancel_each(using, (Cancel(job_id, origin.by, origin.reason) for job_id in ids))
+    on_commit.cancelled(using, cancelled)
+    return {each.id for each in cancelled}
 
 
 def postpone(using: str, ids: Sequence[int], later_ms: int, origin: Origin) -> set[int]:

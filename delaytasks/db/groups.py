@@ -16,11 +16,9 @@ from django.db import DatabaseError, InterfaceError, connections, transaction
 from ..states import Outcome
 from . import dialects, transitions
 from .transitions import (
-    CANCELLED,
     DELAYED,
     RESERVED,
     AttemptRow,
-    Cancelled,
     Ended,
     Ending,
     Event,
@@ -291,40 +289,6 @@ def _added(
         stored = next_runs.get(job.id)
         return Added(Done.AGAIN, stored.id, stored.due_ms, stored.stored_ms) if stored else Added(Done.REPEAT)
     return Added(Done.KEPT if row.mode in ("keep", "again") else Done.REFUSED, job.id, job.due_ms)
-
-
-# -- cancels ------------------------------------------------------------------------------------
-
-
-class Cancel(NamedTuple):
-    id: int
-    actor: str
-    reason: str
-
-
-def cancel_each(using: str, cancels: Sequence[Cancel]) -> dict[int, Cancelled]:
-    """delayed/ready → cancelled, with an event for each, in the caller's transaction. Return the results by id.
-
-    An id is missing if its job is in another state.
-    """
-    if not cancels:
-        return {}
-    d = dialects.get_dialect(using)
-    condition, params = d.among("id", [each.id for each in cancels])
-    locked = f"SELECT id FROM delaytasks_job WHERE {condition} AND state = {DELAYED} ORDER BY id {d.lock}"
-    sql = f"""
-        WITH locked (job_id) AS {"MATERIALIZED" if d.lock else ""} ({locked})
-        UPDATE delaytasks_job SET state = {CANCELLED}, ended_at = {d.now}
-        FROM locked WHERE id = job_id AND state = {DELAYED}
-        RETURNING id, topic, attempt, {d.to_ms("due_at")}, {d.to_ms("ended_at")}"""
-    cancelled = {row[0]: Cancelled(*row) for row in dialects.run(using, sql, params)}
-    transitions.record(using, (_cancel_event(each, cancelled[each.id]) for each in cancels if each.id in cancelled))
-    return cancelled
-
-
-def _cancel_event(cancel: Cancel, done: Cancelled) -> Event:
-    event = Event(done.id, Outcome.CANCELLED, done.attempt, done.due_ms, done.done_ms)
-    return event._replace(actor=cancel.actor, reason=cancel.reason)
 
 
 # -- attempts -----------------------------------------------------------------------------------

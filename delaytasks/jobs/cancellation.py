@@ -13,12 +13,11 @@ from django.apps import apps
 from django.db.models import Model
 from django.db.models.signals import post_delete
 
-from .. import databases, handlers, signals
+from .. import databases, handlers
 from ..db import transitions
 from ..db.retries import in_transaction
-from ..db.transitions import Cancelled
+from ..db.transitions import Cancel, Cancelled
 from ..exceptions import BadInput
-from ..mirror.base import Entry
 from ..querysets import starts_with
 from ..states import STORED_LIVE, State
 from ..validators import check_key
@@ -139,15 +138,13 @@ def _cancel_page(using: str, ids: Sequence[int], by: str, reason: str) -> Cancel
     cancelled: list[Cancelled] = []
     others, states = set(ids), dict.fromkeys(ids, int(State.DELAYED))
     for number in range(RACES):  # a job that was running may wait again before its state is read
-        cancelled += transitions.cancel_page(using, sorted(others), actor=by, reason=reason, skip_locked=number > 0)
+        cancelled += transitions.cancel_each(using, (Cancel(i, by, reason) for i in others), skip_locked=number > 0)
         others -= {each.id for each in cancelled}
         again.withdraw(using, others, by=by, reason=reason)
         states = _states(using, others)
         if State.DELAYED not in states.values():
             break
-    on_commit.remove_from_mirror(using, *(Entry(c.id, c.topic, c.due_ms) for c in cancelled))
-    for each in cancelled:
-        on_commit.send_signal(using, signals.job_cancelled, each.id)
+    on_commit.cancelled(using, cancelled)
     running = sum(state in STORED_LIVE for state in states.values())
     return CancelCounts(len(cancelled), running, len(ids) - len(cancelled) - running)
 

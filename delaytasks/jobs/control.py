@@ -159,8 +159,7 @@ def _try_cancel(using: str, target: Target, origin: Origin) -> Result:
     for _ in range(RACES):
         cancelled = target.cancel(using, origin)
         if cancelled is not None:
-            on_commit.remove_from_mirror(using, Entry(cancelled.id, cancelled.topic, cancelled.due_ms))
-            on_commit.send_signal(using, signals.job_cancelled, cancelled.id)
+            on_commit.cancelled(using, [cancelled])
             return Result.CANCELLED
         row = target.find(using)
         if row is None:

@@ -1,12 +1,12 @@
 """Side effects after a commit: update the mirror and send signals."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from django.db import transaction
 from django.dispatch import Signal
 
-from .. import conf, databases, mirror
-from ..db.transitions import produced_by
+from .. import conf, databases, mirror, signals
+from ..db.transitions import Cancelled, produced_by
 from ..mirror.base import GONE, Entry, Settlement
 from ..querysets import find_job
 
@@ -31,6 +31,14 @@ def remove_from_mirror(using: str, *entries: Entry) -> None:
     """Remove the entries of ended jobs from the mirror on commit, except entries that have moved meanwhile."""
     removals = [Settlement(entry.id, entry.topic, entry.at_ms, GONE) for entry in entries]
     transaction.on_commit(lambda: mirror.writable(using).settle(removals), using=using, robust=True)
+
+
+def cancelled(using: str, jobs: Collection[Cancelled]) -> None:
+    """Remove the entries of cancelled jobs from the mirror and send job_cancelled, on commit."""
+    if jobs:
+        remove_from_mirror(using, *(Entry(job.id, job.topic, job.due_ms) for job in jobs))
+    for job in jobs:
+        send_signal(using, signals.job_cancelled, job.id)
 
 
 def send_signal(using: str, signal: Signal, job_id: int) -> None:

@@ -12,7 +12,7 @@ from django.db import connections
 
 from .. import handlers
 from ..db import dialects, transitions
-from ..db.transitions import Cancelled, Event, StoredJob
+from ..db.transitions import Cancel, Cancelled, Event, StoredJob
 from ..states import STORED_LIVE, Outcome, State
 from .declarations import Declaration
 from .wanted import wanted_sql, wanted_table
@@ -224,14 +224,5 @@ def cancel(ids: Sequence[int], using: str, *, skip_locked: bool) -> list[Cancell
 
     Clears their declared time, so that a new job is made if the condition becomes true again.
     """
-    d = dialects.get_dialect(using)
-    condition, params = d.among("id", ids)
-    sql = f"""
-        UPDATE delaytasks_job SET state = {CANCELLED}, ended_at = {d.now}, declared_due = NULL
-        WHERE id IN (SELECT id FROM delaytasks_job WHERE {condition} AND state = {DELAYED}
-                ORDER BY id {_lock(d, "", skip_locked)}) AND state = {DELAYED}
-        RETURNING id, topic, attempt, {d.to_ms("due_at")}, {d.to_ms("ended_at")}"""
-    cancelled = [Cancelled(*row) for row in dialects.run(using, sql, params)]
-    events = (Event(c.id, Outcome.CANCELLED, c.attempt, c.due_ms, c.done_ms, reason=UNMET) for c in cancelled)
-    transitions.record(using, events)
-    return cancelled
+    cancels = (Cancel(job_id, reason=UNMET) for job_id in ids)
+    return transitions.cancel_each(using, cancels, skip_locked=skip_locked, also=", declared_due = NULL")

@@ -11,7 +11,7 @@ from django.db import transaction
 from django.dispatch import Signal
 
 from .. import databases, signals, tracing
-from ..db.transitions import Cancelled, StoredJob
+from ..db.transitions import StoredJob
 from ..exceptions import BadInput
 from ..jobs import on_commit
 from ..mirror.base import Entry
@@ -143,16 +143,14 @@ def apply_differences(
     changed_ids = {job.id for job in cancelled} | {job.id for job in moved}
     locked = [row.pk for row in different if row.job_id is not None and row.job_id not in changed_ids]
     made = _make(declaration, new, using) if new else []
-    if cancelled:
-        on_commit.remove_from_mirror(using, *(Entry(job.id, job.topic, job.due_ms) for job in cancelled))
+    on_commit.cancelled(using, cancelled)
     for jobs, mark in ((made, False), (moved, True)):
         if jobs:
             entries = [Entry(job.id, job.topic, job.due_ms, job.priority) for job in jobs]
             on_commit.add_to_mirror(using, entries, mark=mark)
-    sent: list[tuple[Signal, Sequence[StoredJob | Cancelled]]] = [
+    sent: list[tuple[Signal, Sequence[StoredJob]]] = [
         (signals.job_scheduled, made),
         (signals.job_rescheduled, moved),
-        (signals.job_cancelled, cancelled),
     ]
     for signal, changed in sent:
         for job in changed if signal.receivers else ():

@@ -153,7 +153,7 @@ def conflict_twice(patch: pytest.MonkeyPatch, module: Any, name: str) -> None:
 def test_cancelling_and_deleting_many_jobs_survive_two_conflicts(stage, monkeypatch) -> None:
     stage.recorder("t")
     job = schedule("t", "a", delay=60)
-    conflict_twice(monkeypatch, transitions, "cancel_page")
+    conflict_twice(monkeypatch, transitions, "cancel_each")
     assert cancel_many(topic="t").cancelled == 1
     conflict_twice(monkeypatch, retention, "_delete_jobs")
     ended = retention.EndedJob(job.pk, "t", "a", int(State.CANCELLED), job.due_ms)

@@ -8,8 +8,8 @@ from django.db import transaction
 
 from ... import handlers, permissions, signals
 from ...db import groups, transitions
-from ...db.groups import Added, Cancel, Done, NewRow, Topics
-from ...db.transitions import JobRow, NewJob, StoredJob
+from ...db.groups import Added, Done, NewRow, Topics
+from ...db.transitions import Cancel, JobRow, NewJob, StoredJob
 from ...jobs import again, audit_log, on_commit
 from ...mirror.base import Entry
 from ...models import Topic
@@ -152,16 +152,12 @@ def delete_group(using: str, deletes: Sequence[Delete]) -> list[bool | FallBack]
             _only([live[topic, each.key] for topic in among if (topic, each.key) in live], each)
             for each, among in zip(deletes, topics, strict=True)
         ]
-        cancels = {
-            row.id: Cancel(row.id, each.caller.signature, each.reason)
-            for row, each in zip(rows, deletes, strict=True)
-            if row is not None
-        }
-        cancelled = groups.cancel_each(using, list(cancels.values()))
+        named = zip(rows, deletes, strict=True)
+        cancels = (Cancel(row.id, each.caller.signature, each.reason) for row, each in named if row is not None)
+        done = transitions.cancel_each(using, cancels)
+        cancelled = {each.id for each in done}
         _write_audit(using, zip(rows, deletes, strict=True), cancelled)
-        on_commit.remove_from_mirror(using, *(Entry(c.id, c.topic, c.due_ms) for c in cancelled.values()))
-        for job_id in cancelled:
-            on_commit.send_signal(using, signals.job_cancelled, job_id)
+        on_commit.cancelled(using, done)
     return [True if row is not None and row.id in cancelled else FallBack() for row in rows]
 
 

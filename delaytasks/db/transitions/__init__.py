@@ -8,7 +8,16 @@ Statements by id have no condition on ended_at. The condition on a live state im
 planner would prefer the partial index of live rows and read all of it.
 """
 
-from .changes import cancel_dead, cancel_delayed, cancel_live, cancel_page, fence, move_delayed, retry_if_dead
+from .changes import (
+    Cancel,
+    cancel_dead,
+    cancel_delayed,
+    cancel_each,
+    cancel_live,
+    fence,
+    move_delayed,
+    retry_if_dead,
+)
 from .claims import claim, claim_first, defer, find_claimed, renew_if_held, unclaim
 from .endings import end_and_claim, end_if_held, end_statement, expire, take_back
 from .events import EVENT_COLUMNS, record
@@ -57,6 +66,7 @@ __all__ = [
     "RESERVED",
     "Abandoned",
     "AttemptRow",
+    "Cancel",
     "Cancelled",
     "Claimed",
     "Ended",
@@ -69,8 +79,8 @@ __all__ = [
     "attempts_sql",
     "cancel_dead",
     "cancel_delayed",
+    "cancel_each",
     "cancel_live",
-    "cancel_page",
     "claim",
     "claim_first",
     "current_producer",

@@ -1,7 +1,7 @@
 """Cancel, move or retry a job that is not running; fence a running one."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 from ...states import Outcome
 from .. import dialects
@@ -64,31 +64,33 @@ def _cancel(
     return None
 
 
-def cancel_page(
-    using: str, ids: Sequence[int], *, actor: str = "", reason: str = "", skip_locked: bool = False
-) -> list[Cancelled]:
-    """delayed/ready → cancelled, with an event for each. Return the cancelled jobs.
+class Cancel(NamedTuple):
+    id: int
+    actor: str = ""
+    reason: str = ""
+
+
+def cancel_each(using: str, cancels: Iterable[Cancel], *, skip_locked: bool = False, also: str = "") -> list[Cancelled]:
+    """delayed/ready → cancelled, with an event for each, in the caller's transaction. Return the cancelled jobs.
 
     Jobs in another state are left out. Waits for locked rows, in id order.
 
     skip_locked   True: leave locked rows out, too. For a transaction that may have locked rows with higher ids
+    also          SQL of further assignments, such as ", declared_due = NULL"
     """
+    by_id = {each.id: each for each in cancels}
+    if not by_id:
+        return []
     d = dialects.get_dialect(using)
-    condition, params = d.among("id", ids)
-    update = f"""
-        UPDATE delaytasks_job SET state = {CANCELLED}, ended_at = {d.now}
+    condition, params = d.among("id", list(by_id))
+    sql = f"""
+        UPDATE delaytasks_job SET state = {CANCELLED}, ended_at = {d.now}{also}
         WHERE id IN (SELECT id FROM delaytasks_job WHERE {condition} AND state = {DELAYED}
                 ORDER BY id {d.skip_locked if skip_locked else d.lock}) AND state = {DELAYED}
-        RETURNING id, topic, attempt, {d.to_ms("due_at")} AS was_due_ms, {d.to_ms("ended_at")} AS now_ms,
-            CAST(NULL AS bigint) AS reserved_ms"""
-    if d.writes_in_with:
-        sql = f"""
-            WITH ended AS ({update}), recorded AS ({RECORD_CANCELLED})
-            SELECT * FROM ended"""
-        return [Cancelled(*row) for row in dialects.run(using, sql, [*params, actor, reason])]
-    cancelled = [Cancelled(*row) for row in dialects.run(using, update, params)]
+        RETURNING id, topic, attempt, {d.to_ms("due_at")}, {d.to_ms("ended_at")}"""
+    cancelled = [Cancelled(*row) for row in dialects.run(using, sql, params)]
     events = (Event(c.id, Outcome.CANCELLED, c.attempt, c.due_ms, c.done_ms) for c in cancelled)
-    record(using, (event._replace(actor=actor, reason=reason) for event in events))
+    record(using, (e._replace(actor=by_id[e.job_id].actor, reason=by_id[e.job_id].reason) for e in events))
     return cancelled
 
 
