@@ -23,28 +23,36 @@ class DelaytasksConfig(AppConfig):
         from .calendars import registry
         from .db import calendar_days
         from .forwarding.stored import checks as forwarding_checks  # noqa: F401
+        from .forwarding.stored import targets
         from .inbox import checks as inbox_checks  # noqa: F401
-        from .jobs import audit_log, series
+        from .jobs import audit_log
+        from .jobs import series as jobs_series
         from .jobs.cancellation import connect_deletes
         from .maintenance import passes
+        from .recurrence import begin, maker, series
         from .timeouts import checks as timeout_checks  # noqa: F401
-        from .timeouts import receivers, retained  # noqa: F401  importing `retained` exempts jobs from the retention
+        from .timeouts import receivers, reconcile, retained  # noqa: F401  `retained` exempts jobs from the retention
+        from .timeouts.triggers import installation, marks
 
         request_started.connect(audit_log.reset_source, dispatch_uid="delaytasks.jobs.audit_log")
-        handlers.set_caller(_call_handler)
-        topics.set_builder(_forward_to_row)
-        series.set_starter(_start_series)
+        handlers.set_caller(begin.call)
+        topics.set_builder(targets.handler)
+        jobs_series.set_starter(series.start)
         # Assigned, not appended: ready() runs again when a test changes INSTALLED_APPS.
-        passes[:] = [_make_firings, _drain_marks, _reconcile]
+        passes[:] = [
+            maker.make_due_throttled, series.delete_ended_throttled, marks.drain_for_a_while, reconcile.step_all
+        ]  # fmt: skip
         registry.set_stored_days_reader(calendar_days.stored_days)
         for signal in (post_save, post_delete):
             signal.connect(
                 calendar_days.on_change, sender="delaytasks.CalendarDay", dispatch_uid="delaytasks.calendars"
             )
-            signal.connect(_reconcile_calendar, sender="delaytasks.CalendarDay", dispatch_uid="delaytasks.passes")
+            signal.connect(
+                reconcile.calendar_changed, sender="delaytasks.CalendarDay", dispatch_uid="delaytasks.passes"
+            )
         connect_deletes()  # for the handlers defined so far; a handler that is defined later connects itself
         post_migrate.connect(_make_topic_rows, sender=self, dispatch_uid="delaytasks.handlers")
-        post_migrate.connect(_reinstall_triggers, sender=self, dispatch_uid="delaytasks.timeouts")
+        post_migrate.connect(installation.reinstall, sender=self, dispatch_uid="delaytasks.timeouts")
         try:
             module = conf.get().autodiscover
         except ImproperlyConfigured:
@@ -52,59 +60,6 @@ class DelaytasksConfig(AppConfig):
         if module:
             autodiscover_modules(module)
         receivers.connect_all()
-
-
-def _call_handler(handler: Any, argument: Any) -> Any:
-    from . import handlers
-    from .recurrence import begin  # imported late: it loads the mirror
-
-    handlers.set_caller(begin.call)  # from now on, without this function
-    return begin.call(handler, argument)
-
-
-def _forward_to_row(using: str, topic: str, target: Any) -> Any:
-    from .forwarding.stored import targets  # imported late: it loads the brokers' client libraries
-
-    return targets.handler(using, topic, target)
-
-
-def _make_firings(using: str) -> None:
-    from .recurrence import maker, series
-
-    maker.make_due_throttled(using)
-    series.delete_ended_throttled(using)
-
-
-def _start_series(using: str, new: Any) -> Any:
-    from .recurrence import series
-
-    return series.start(using, new)
-
-
-def _drain_marks(using: str) -> None:
-    from .timeouts.triggers import marks
-
-    marks.drain_for_a_while(using)
-
-
-def _reinstall_triggers(*, using: str, **_kwargs: Any) -> None:
-    """Reinstall the triggers of declared timeouts that a migration, of any app, has dropped or made outdated."""
-    from .timeouts.triggers import installation
-
-    installation.reinstall(using)
-
-
-def _reconcile(using: str) -> None:
-    from .timeouts import declarations, reconcile
-
-    if declarations.registered():
-        reconcile.step_all(using)
-
-
-def _reconcile_calendar(*, instance: Any, using: str, **_kwargs: Any) -> None:
-    from .timeouts import reconcile
-
-    reconcile.calendar_changed(instance.calendar, using)
 
 
 def _make_topic_rows(*, using: str, apps: Any = global_apps, **_kwargs: Any) -> None:

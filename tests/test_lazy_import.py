@@ -181,7 +181,7 @@ settings.configure(
 )
 django.setup()
 after_setup = list(connections)
-heavy = {"redis", "celery", "delaytasks.mirror.redis.index", "delaytasks.jobs.schedule"}
+heavy = {"redis", "celery", "kombu", "delaytasks.mirror.redis.index"}
 loaded = sorted(heavy & set(sys.modules))
 from delaytasks import schedule
 from delaytasks.mirror import connect

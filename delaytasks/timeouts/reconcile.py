@@ -72,13 +72,15 @@ def add(first: Synced, second: Synced) -> Synced:
     )  # fmt: skip
 
 
-def step_all(using: str, seconds: float = STEP_SECONDS) -> None:
-    """Continue or begin the passes that are due, for about `seconds` in all, but at least by a page.
+def step_all(using: str) -> None:
+    """Continue or begin the passes that are due, for about STEP_SECONDS in all, but at least by a page.
 
     Called in each guard. A declaration whose pass fails, for example because a migration is missing, rests for
     RECONCILE_SECONDS.
     """
-    deadline = time.monotonic() + seconds
+    if not declarations.registered():
+        return
+    deadline = time.monotonic() + STEP_SECONDS
     here = {each.topic: each for each in declarations.declarations() if using in aliases_of(each)}
     if applied.is_automatic():
         for declaration in here.values():
@@ -97,12 +99,12 @@ def _due(using: str, topics: Sequence[str]) -> Any:
     return found.filter(~Q(phase=DONE) | Q(began_at=None) | Q(began_at__lte=before))
 
 
-def calendar_changed(calendar: str, using: str) -> None:
-    """Begin a pass of each declaration that uses this calendar, soon after the commit of the caller's transaction.
+def calendar_changed(*, instance: Any, using: str, **_: Any) -> None:
+    """Begin a pass of each declaration that uses the calendar of this day, soon after the commit of its change.
 
     The pass is delayed, because other processes may use cached days for up to a second.
     """
-    transaction.on_commit(lambda: _begin_passes(calendar), using=using, robust=True)
+    transaction.on_commit(lambda: _begin_passes(instance.calendar), using=using, robust=True)
 
 
 def _begin_passes(calendar: str) -> None:

@@ -62,7 +62,7 @@ def test_the_guard_continues_a_pass_and_begins_the_next_one_after_reconcile_seco
     """Each guard has time for one page: three pages of rows, then three of jobs."""
     declare(Order)
     Order.objects.bulk_create([Order(created_at=START) for _ in range(8)])
-    monkeypatch.setattr(reconcile.step_all, "__defaults__", (0,))
+    monkeypatch.setattr(reconcile, "STEP_SECONDS", 0)
 
     def guard() -> tuple[int, str]:
         stage.guard()
@@ -93,7 +93,7 @@ def test_a_declaration_that_fails_does_not_stop_the_guard_or_others(
         return ("SELECT no_such_column FROM (" + sql + ") x" if declaration.topic == "device.check" else sql), params
 
     monkeypatch.setattr(statements, "differences_sql", failing)
-    monkeypatch.setattr(reconcile.step_all, "__defaults__", (0,))
+    monkeypatch.setattr(reconcile, "STEP_SECONDS", 0)
     for _ in range(3):  # two pages of one, and one of the other
         stage.guard()
     assert len(live()) == 1

@@ -113,7 +113,7 @@ def _forget(connection: Any, name: str) -> None:
         TimeoutMark.objects.using(connection.alias).filter(table_name=name).delete()
 
 
-def reinstall(using: str) -> list[str]:
+def reinstall(using: str, **_: object) -> list[str]:
     """Install again the triggers that migrations have dropped or made outdated, and mark all rows of their tables.
 
     Return the names of the tables. Triggers that somebody has disabled stay as they are: a system check reports them.
