@@ -3,8 +3,7 @@
 import functools
 from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
-from zoneinfo import ZoneInfo
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
 from django.apps import apps
 
@@ -15,7 +14,7 @@ from . import control
 from .asynchronous import asynchronous_method
 from .cancellation import connect_delete
 from .inputs import Delay
-from .schedule import OnConflict, schedule
+from .schedule import ScheduleOptions, schedule
 from .subjects import Instance, to_subject
 
 if TYPE_CHECKING:
@@ -64,26 +63,7 @@ class Handle(Generic[Function]):
     def __reduce__(self) -> str:
         return self.function.__qualname__  # pickled by name, like a function
 
-    def schedule(
-        self,
-        subject: Instance | str,
-        *,
-        key: str | None = None,
-        delay: Delay | None = None,
-        due_at: datetime | None = None,
-        body: Any = None,
-        ttr: Delay | None = None,
-        expires: Delay | None = None,
-        priority: int = 0,
-        on_conflict: OnConflict = "reject",
-        period: Delay | None = None,
-        repeat: int | None = 0,
-        cron: str = "",
-        rrule: str = "",
-        tz: str | ZoneInfo = "UTC",
-        using: str | None = None,
-        by: str = "",
-    ) -> "Job":
+    def schedule(self, subject: Instance | str, *, key: str | None = None, **options: Unpack[ScheduleOptions]) -> "Job":
         """Schedule a job about `subject`, a model instance or a key.
 
         key   str: the key of the instance's job, instead of the default "<model>:<primary key>"
@@ -91,16 +71,8 @@ class Handle(Generic[Function]):
         Otherwise as delaytasks.schedule().
         """
         if isinstance(subject, str):
-            return schedule(
-                self.topic, self._key(subject, key), delay=delay, due_at=due_at, body=body, ttr=ttr, expires=expires,
-                priority=priority, on_conflict=on_conflict, period=period, repeat=repeat, cron=cron, rrule=rrule,
-                tz=tz, using=using, by=by,
-            )  # fmt: skip
-        return schedule(
-            self.topic, key, subject=subject, delay=delay, due_at=due_at, body=body, ttr=ttr, expires=expires,
-            priority=priority, on_conflict=on_conflict, period=period, repeat=repeat, cron=cron, rrule=rrule, tz=tz,
-            using=using, by=by,
-        )  # fmt: skip
+            return schedule(self.topic, self._key(subject, key), **options)
+        return schedule(self.topic, key, subject=subject, **options)
 
     def cancel(
         self, subject: Instance | str, *, key: str | None = None, running: control.WhenRunning = "leave",

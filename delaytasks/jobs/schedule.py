@@ -8,7 +8,7 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack, cast, get_args, overload
 from zoneinfo import ZoneInfo
 
 from django.db import transaction
@@ -51,20 +51,34 @@ class Scheduled(_Counts):
     again: int = 0
 
 
+class JobOptions(TypedDict, total=False):
+    """The options of schedule() for a single job, but the subject."""
+
+    delay: Delay | None
+    due_at: datetime | None
+    body: Any
+    ttr: Delay | None
+    expires: Delay | None
+    priority: int
+    on_conflict: OnConflict
+    using: str | None
+    by: str
+
+
+class ScheduleOptions(JobOptions, total=False):
+    """All options of schedule() but the subject. Handle.schedule() accepts them."""
+
+    period: Delay | None
+    repeat: int | None
+    cron: str
+    rrule: str
+    tz: str | ZoneInfo
+
+
 @overload
-def schedule(
-    topic: str, key: str, *, subject: Instance | None = None, delay: Delay | None = None,
-    due_at: datetime | None = None, body: Any = None, ttr: Delay | None = None, expires: Delay | None = None,
-    priority: int = 0, on_conflict: OnConflict = "reject", period: Delay | None = None, repeat: int | None = 0,
-    cron: str = "", rrule: str = "", tz: str | ZoneInfo = "UTC", using: str | None = None, by: str = "",
-) -> "Job": ...  # fmt: skip
+def schedule(topic: str, key: str, *, subject: Instance | None = None, **options: Unpack[ScheduleOptions]) -> "Job": ...
 @overload
-def schedule(
-    topic: str, key: None = None, *, subject: Instance, delay: Delay | None = None, due_at: datetime | None = None,
-    body: Any = None, ttr: Delay | None = None, expires: Delay | None = None, priority: int = 0,
-    on_conflict: OnConflict = "reject", period: Delay | None = None, repeat: int | None = 0, cron: str = "",
-    rrule: str = "", tz: str | ZoneInfo = "UTC", using: str | None = None, by: str = "",
-) -> "Job": ...  # fmt: skip
+def schedule(topic: str, key: None = None, *, subject: Instance, **options: Unpack[ScheduleOptions]) -> "Job": ...
 def schedule(
     topic: str,
     key: str | None = None,
@@ -179,21 +193,7 @@ def _schedule_one(using: str, row: NewJob, on_conflict: OnConflict, by: str) -> 
     )  # each time, the kept job ended and was pruned before it was read
 
 
-def schedule_unique(
-    topic: str,
-    key: str,
-    *,
-    among: Collection[str],
-    delay: Delay | None = None,
-    due_at: datetime | None = None,
-    body: Any = None,
-    ttr: Delay | None = None,
-    expires: Delay | None = None,
-    priority: int = 0,
-    on_conflict: OnConflict = "reject",
-    using: str | None = None,
-    by: str = "",
-) -> "Job":
+def schedule_unique(topic: str, key: str, *, among: Collection[str], **options: Unpack[JobOptions]) -> "Job":
     """Schedule a job whose key must be unique across several topics.
 
     among   collection of str: the topics in which no other live job may have the key
@@ -208,15 +208,12 @@ def schedule_unique(
     Raises the exceptions of schedule(). Raises KeyIsLive, which names the job, also if the key is live in
     another topic.
     """
-    using = databases.alias(using)
+    using = databases.alias(options.get("using"))
     check_name(topic, key)
 
     def schedule_and_check() -> "Job":
         dialects.lock_name(using, key)
-        job = schedule(
-            topic, key, delay=delay, due_at=due_at, body=body, ttr=ttr, expires=expires, priority=priority,
-            on_conflict=on_conflict, using=using, by=by,
-        )  # fmt: skip
+        job = schedule(topic, key, **(options | {"using": using}))
         elsewhere = [(other, key) for other in among if other != topic]
         if elsewhere:
             for live in transitions.find_live(using, elsewhere).values():
