@@ -15,7 +15,6 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from django.apps import apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Info, Tags, Warning, register
 from django.core.exceptions import ImproperlyConfigured
@@ -25,6 +24,7 @@ from . import conf, databases, handlers, tracing
 from .db import audit_triggers
 from .db import checks as db_checks
 from .exceptions import MirrorDown
+from .timeouts.renames import is_installed
 
 TAG = "delaytasks"
 DEFAULT_VISIBILITY_SECONDS = 3600  # the default of kombu for Redis and Sentinel
@@ -56,16 +56,8 @@ def check_subject_models(**_kwargs: Any) -> list[CheckMessage]:
         Error(f"Topic {handler.topic!r}: its handler says subject={handler.subject!r}, which is not a model.",
               hint="Give the model or its label, such as 'shop.Order', of an app in INSTALLED_APPS.",
               id="delaytasks.E020")
-        for handler in _handlers() if handler.subject is not None and not _is_model(handler.subject)
+        for handler in _handlers() if handler.subject is not None and not is_installed(handler.subject)
     ]  # fmt: skip
-
-
-def _is_model(label: str) -> bool:
-    try:
-        apps.get_model(label)
-    except LookupError:
-        return False
-    return True
 
 
 @register(TAG)

@@ -21,7 +21,6 @@ from ..states import State
 from . import display, filters, lateness
 
 ERROR_TAIL = 400  # number of characters that the list reads from the end of each error
-PAGE_VARS = (PAGE_VAR,)  # URL parameters that only select the page
 MAX_ID = 2**63 - 1
 MAX_COUNT = 200
 

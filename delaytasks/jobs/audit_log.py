@@ -242,8 +242,8 @@ def read(using: str, *, since: datetime | None = None, after: int = 0, limit: in
     return list((entries if since is None else entries.filter(at__gte=since))[:limit])
 
 
-def prune(using: str, before: datetime, by: str, *, limit: int | None = None) -> int:
-    """Delete entries older than `before`, in batches, and return their number. Stop after `limit` entries.
+def prune(using: str, before: datetime, by: str) -> int:
+    """Delete entries older than `before`, in batches, and return their number.
 
     An entry that announces the deletion is written first: the triggers allow only deletions that are announced.
     """
@@ -255,12 +255,10 @@ def prune(using: str, before: datetime, by: str, *, limit: int | None = None) ->
     announced = entry(PRUNED, by, "audit log", deletes_before=before, after={"older_than": before.isoformat()})
     record(using, [announced])
     deleted = 0
-    while limit is None or deleted < limit:
-        size = PRUNE_BATCH if limit is None else min(PRUNE_BATCH, limit - deleted)
+    while True:
         with transaction.atomic(using):
-            ids = list(old.order_by("at", "pk").values_list("pk", flat=True)[:size])
+            ids = list(old.order_by("at", "pk").values_list("pk", flat=True)[:PRUNE_BATCH])
             old.filter(pk__in=ids)._raw_delete(using)
         deleted += len(ids)
-        if len(ids) < size:
-            break
-    return deleted
+        if len(ids) < PRUNE_BATCH:
+            return deleted

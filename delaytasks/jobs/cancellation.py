@@ -162,17 +162,7 @@ def cancel_on_delete(topic: str, model: type[Model]) -> None:
     """From now on, cancel the topic's jobs about an instance of the model, or of its proxies, when it is deleted."""
     for each in apps.get_models():
         if each._meta.concrete_model is model._meta.concrete_model:
-            post_delete.connect(_Canceller(topic), sender=each, weak=False, dispatch_uid=_uid(topic))
-
-
-def keep_on_delete(topic: str) -> None:
-    """Undo cancel_on_delete()."""
-    for each in apps.get_models():
-        post_delete.disconnect(sender=each, dispatch_uid=_uid(topic))
-
-
-def _uid(topic: str) -> str:
-    return f"delaytasks.subject.{topic}"
+            post_delete.connect(_Canceller(topic), sender=each, weak=False, dispatch_uid=f"delaytasks.subject.{topic}")
 
 
 class _Canceller:

@@ -240,12 +240,11 @@ def test_pruning_deletes_old_entries_and_says_so(triggers: None, monkeypatch: py
     audit_log.record("default", [audit_log.entry("topic.paused", "anna", "topic", at=old) for _ in range(5)])
     write(2)
     before = timezone.now() - timedelta(days=30)
-    assert audit_log.prune("default", before, "ops", limit=3) == 3
-    assert audit_log.prune("default", before, "ops") == 2
+    assert audit_log.prune("default", before, "ops") == 5
     assert audit_log.prune("default", before, "ops") == 0
     entries = AuditEntry.objects.order_by("pk")
-    assert [entry.action for entry in entries] == ["topic.paused"] * 2 + ["audit.pruned"] * 2
-    assert [entry.actor for entry in entries][2:] == ["ops", "ops"]
+    assert [entry.action for entry in entries] == ["topic.paused"] * 2 + ["audit.pruned"]
+    assert [entry.actor for entry in entries][2:] == ["ops"]
     with pytest.raises(DatabaseError):
         entries.filter(action="audit.pruned").delete()
 

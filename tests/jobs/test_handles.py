@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from django.apps import apps
 from django.db import transaction
 
 from delaytasks import handlers, jobs_of
@@ -144,10 +145,15 @@ def test_a_subject_that_is_no_model_is_a_system_check(stage: Any) -> None:
 # on_subject_delete
 
 
+def keep_on_delete(topic: str) -> None:
+    for model in apps.get_models():
+        cancellation.post_delete.disconnect(sender=model, dispatch_uid=f"delaytasks.subject.{topic}")
+
+
 @pytest.fixture
 def cancelling(stage: Any) -> Any:
     yield stage.handler("lamp.dim", subject="shop.Product", on_subject_delete="cancel")(lambda job: None)
-    cancellation.keep_on_delete("lamp.dim")
+    keep_on_delete("lamp.dim")
 
 
 def test_a_deleted_subject_leaves_its_jobs_by_default(dim: Any, product: Product) -> None:
@@ -199,4 +205,4 @@ def test_handlers_that_are_defined_before_the_models_are_loaded_are_connected_la
         product.delete()
         assert state_of(job) is State.CANCELLED
     finally:
-        cancellation.keep_on_delete("lamp.dim")
+        keep_on_delete("lamp.dim")

@@ -6,15 +6,9 @@ from typing import Any
 from django.utils.translation import gettext as _
 
 from ... import databases, permissions
-from ..models import EVERY_TOPIC
 from .permissions import ScheduleRight
 
 CONSUME = "delaytasks_api.grant_consume"
-
-
-def is_pattern(topic: str) -> bool:
-    """Return whether a grant for this topic covers other topics, too: "*" or "order.*"."""
-    return topic == EVERY_TOPIC or topic.endswith(".*")
 
 
 def sees(user: Any, topic: str) -> bool:

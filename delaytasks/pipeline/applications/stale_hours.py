@@ -49,9 +49,6 @@ class StaleHours:
     earlier_hours: tuple[int, ...]
     above_id: int
 
-    def contains(self, hour_ms: int) -> bool:
-        return hour_ms >= self.since_ms or hour_ms in self.earlier_hours
-
 
 def hour_of(ms: int) -> int:
     return ms - ms % HOUR_MS
