@@ -77,15 +77,9 @@ class Mirror:
 
     def record_rebuild(self, now_ms: int) -> None:
         """Increment the counter of rebuilds, and store the time, because a flush of Redis resets the counter."""
-
-        def record(client: Any) -> None:
-            pipeline = client.pipeline(transaction=False)
-            pipeline.hincrby(self.keys.counters(0), "rebuilt", 1)
-            pipeline.hset(self.keys.counters(0), "rebuilt_at_ms", now_ms)
-            pipeline.execute()
-
+        counters = self.keys.counters(0)
         with suppress(MirrorDown):
-            self._redis.ask(record)
+            self._pipelined([("hincrby", counters, "rebuilt", 1), ("hset", counters, "rebuilt_at_ms", now_ms)])
 
     def free_slot(self, topic: str, token: str) -> None:
         with suppress(MirrorDown):
@@ -159,14 +153,8 @@ class Mirror:
 
         Equal scores are in random order. A score is not later than the due time.
         """
-
-        def heads(client: Any) -> list[Any]:
-            pipeline = client.pipeline(transaction=False)
-            for bucket in range(self.keys.buckets):
-                pipeline.zrange(self.keys.ready(bucket, topic), 0, 0, withscores=True)
-            return pipeline.execute()
-
-        oldest = enumerate(self._redis.ask(heads))
+        keys = [self.keys.ready(bucket, topic) for bucket in range(self.keys.buckets)]
+        oldest = enumerate(self._pipelined([("zrange", key, 0, 0, False, True) for key in keys]))
         return [(b, at) for at, _, b in sorted((head[0][1], random.random(), b) for b, head in oldest if head)]
 
     def _reserve(self, topic: str, buckets: Iterable[int], count: int, now_ms: int, until_ms: int) -> Reservation:
@@ -242,9 +230,7 @@ class Mirror:
 
     def ready_topics(self) -> set[str]:
         """Return every topic that ever had a ready job."""
-        return {
-            topic for b in range(self.keys.buckets) for topic in self._pipelined([("smembers", self.keys.topics(b))])[0]
-        }
+        return set().union(*self._pipelined([("smembers", self.keys.topics(b)) for b in range(self.keys.buckets)]))
 
     def due_count(self) -> int:
         return sum(self._pipelined([("zcard", self.keys.due(b)) for b in range(self.keys.buckets)]))
@@ -264,36 +250,32 @@ class Mirror:
         """
         if self._redis.refusal:
             return self._redis.refusal
+        probes = [("execute_command", "SET", self.keys.write_probe(b), 1, "XX") for b in range(self.keys.buckets)]
+        answers = self._pipelined(probes, raise_on_error=False)  # the circuit stays closed: Redis answers
+        return next((str(answer) for answer in answers if isinstance(answer, ResponseError)), "")
 
-        def ask(client: Any) -> list[Any]:
-            pipeline = client.pipeline(transaction=False)
-            for bucket in range(self.keys.buckets):
-                pipeline.set(self.keys.write_probe(bucket), 1, xx=True)
-            return pipeline.execute(raise_on_error=False)  # the circuit stays closed: Redis answers
+    def _pipelined(self, commands: Sequence[tuple[Any, ...]], *, raise_on_error: bool = True) -> list[Any]:
+        """Send commands, each as (method of the pipeline, *arguments), in one round trip. Return their answers."""
 
-        return next((str(answer) for answer in self._redis.ask(ask) if isinstance(answer, ResponseError)), "")
-
-    def _pipelined(self, commands: list[tuple[str, str]]) -> list[Any]:
         def run(client: Any) -> list[Any]:
             pipeline = client.pipeline(transaction=False)
-            for command, key in commands:
-                getattr(pipeline, command)(key)
-            return pipeline.execute()
+            for command, *arguments in commands:
+                getattr(pipeline, command)(*arguments)
+            return pipeline.execute(raise_on_error=raise_on_error)
 
         return self._redis.ask(run)
 
     def scores(self, ids_topics: Sequence[tuple[int, str]]) -> list[tuple[int | None, int | None]]:
         """Return (time in the due zset, time in the ready zset) of each job, in ms; None for a missing entry."""
         k = self.keys
-
-        def run(client: Any) -> list[Any]:
-            pipeline = client.pipeline(transaction=False)
-            for job_id, topic in ids_topics:
-                pipeline.zscore(k.due(k.bucket_of(job_id)), member(job_id, topic))
-                pipeline.zscore(k.ready(k.bucket_of(job_id), topic), member(job_id, topic))
-            return pipeline.execute()
-
-        flat = [None if score is None else decode_score(score)[0] for score in self._redis.ask(run)]
+        scores = self._pipelined(
+            [
+                ("zscore", key, member(job_id, topic))
+                for job_id, topic in ids_topics
+                for key in (k.due(k.bucket_of(job_id)), k.ready(k.bucket_of(job_id), topic))
+            ]
+        )
+        flat = [None if score is None else decode_score(score)[0] for score in scores]
         return list(zip(flat[::2], flat[1::2], strict=True))
 
     def entries(self) -> Iterator[list[Entry]]:
