@@ -76,46 +76,52 @@ def run(
     Raises BadRule if a rule is invalid or does not match its data; then nothing is published.
     """
     began = time.monotonic()
-    parsed_rules = rules_of(file, rules)
-    for rule in parsed_rules:
-        business.validate(spark, rule)
-        if rule.calendar and rule.calendar not in (calendars or {}):
-            raise rule.bad("calendar", f"the run was started without the calendar {rule.calendar!r}.")
+    calendars = calendars or {}
+    parsed_rules = _valid_rules(spark, file, rules, calendars)
     lake.document(DOCUMENT)  # fail early if the document is unusable
     folder = lake.new_run("audit")
-    page_name, page = f"{folder}/{PAGE}", ""
     with database.lock("audit") as check_lock:
         table = dimension_table.open_table(lake)
         earlier = dimension_table.trends(table)
         with _remove_on_error(lake, folder):
             with snapshots.take(database) as snapshot:
                 results = [
-                    _audit_rule(spark, snapshot, lake, rule, f"{folder}/{number}", (calendars or {}).get(rule.calendar))
+                    _audit_rule(spark, snapshot, lake, rule, f"{folder}/{number}", calendars.get(rule.calendar))
                     for number, rule in enumerate(parsed_rules, 1)
                 ]
             for each in results:
                 each["trend"] = _trend(earlier.get((each["name"], each["topic"]), []), each["total"], snapshot.now_ms)
-            document = {"folder": folder, "as_of": _isoformat(snapshot.now_ms), "page": page_name,
-                        "rules": [_without_figures(each) for each in results]}  # fmt: skip
             page = audit_page.html(results, snapshot.now_ms)
-            lake.write(page_name, page.encode())
+            lake.write(f"{folder}/{PAGE}", page.encode())
             lake.sync(folder)
             check_lock()
             table = dimension_table.append(table, results, snapshot.now_ms)
+        document = {"folder": folder, "as_of": _isoformat(snapshot.now_ms), "page": f"{folder}/{PAGE}",
+                    "rules": [_without_figures(each) for each in results]}  # fmt: skip
         _publish(lake, document)
         optimization.merge_small_files(table)
     if html:
         Path(html).write_text(page, encoding="utf-8")
-    with_paths = [
-        {**each, **{name: each[name] and lake.location(each[name]) for name in ("folder", "missing")}}
-        for each in results
-    ]
-    answer = {
-        **document,
-        "page": lake.location(page_name),
-        "rules": with_paths,
-        "seconds": round(time.monotonic() - began, 1),
-    }
+    return _answer(lake, document, results) | {"seconds": round(time.monotonic() - began, 1)}
+
+
+def _valid_rules(
+    spark: SparkSession, file: str, rules: list[dict[str, Any]], calendars: Mapping[str, Any]
+) -> list[Rule]:
+    """Return the rules, which match their data. Raises BadRule."""
+    parsed = rules_of(file, rules)
+    for rule in parsed:
+        business.validate(spark, rule)
+        if rule.calendar and rule.calendar not in calendars:
+            raise rule.bad("calendar", f"the run was started without the calendar {rule.calendar!r}.")
+    return parsed
+
+
+def _answer(lake: Lake, document: dict[str, Any], results: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the members of run()'s answer but `seconds`, with full paths."""
+    paths = [{name: each[name] and lake.location(each[name]) for name in ("folder", "missing")} for each in results]
+    rules = [each | its_paths for each, its_paths in zip(results, paths, strict=True)]
+    answer = document | {"page": lake.location(document["page"]), "rules": rules}
     faults = [sentence for each in results if (sentence := _fault_message(each))]
     return answer | ({"refused": " ".join(faults)} if faults else {})
 

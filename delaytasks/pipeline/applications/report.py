@@ -7,6 +7,7 @@ killed, the next run recomputes the same hours.
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -63,43 +64,86 @@ def _make_report(
     spark: SparkSession, database: Database, lake: Lake, ahead_hours: int, html: str, check_lock: Callable[[], None]
 ) -> dict[str, Any]:
     with snapshots.take(database) as snapshot:
-        before = load(lake)
-        earlier, settled_ms = stale_hours.from_document(before), before.get("settled_ms", 0)
-        now, folder = stale_hours.observe(snapshot), lake.new_run("report")
-        archive_run, read_run = archives.load(lake).events.run, before.get("archive_run", -1)
-        archived_hours = stale_archived_hours(
-            spark, lake, read_run, stale_hours.seen_id(snapshot, earlier, settled_ms), settled_ms
-        ) if earlier else set()  # fmt: skip
-        stale = stale_hours.find_stale_hours(snapshot, earlier, settled_ms, archived_hours)
-        stale_events, everything = events(spark, snapshot, lake, stale), not before
-        table, history_of_needs = hours.open_table(lake, before.get("hours_run", 0)), capacity.open_table(lake)
-        table = write_hours(spark, table, stale_events, stale, everything, check_lock)
-        # Up to the end of an hour, so that the capacity of the last hour counts all of its jobs.
-        until_ms = -(-(snapshot.now_ms + ahead_hours * HOUR_MS) // HOUR_MS) * HOUR_MS
-        due = due_jobs.count_by_minute(snapshot, until_ms)
-        write_due(lake, folder, due)
-    document: dict[str, Any] = {
-        "looks": stale_hours.to_document([*earlier, now]), "settled_ms": stale_hours.settled_before(earlier, now),
-        "page": f"{folder}/report.html", "due": f"{folder}/due", "archive_run": archive_run, "hours_run": table.run,
-    }  # fmt: skip
+        computed = _compute(spark, snapshot, lake, ahead_hours, check_lock)
     check_lock()  # if the lock was lost, a newer report may have written newer statistics
-    changed = hours.batches(lake, hours.changed(table, stale), schemas.TOPIC_STATS.names)
-    rows = topic_stats.upsert_stats(database, (_stale_rows(each, stale) for each in changed))
-    last = hours.batches(lake, hours.since(table, page_facts.first_ms(now.taken_ms)))
-    facts = page_facts.facts(last, due, now.taken_ms, until_ms)
+    rows = _write_stats(database, lake, computed)
+    last_hours = hours.batches(lake, hours.since(computed.table, page_facts.first_ms(computed.taken_ms)))
+    facts = page_facts.facts(last_hours, computed.due, computed.taken_ms, computed.until_ms)
     text = page.html(facts).encode()
-    lake.write(f"{folder}/report.html", text)
-    lake.sync(folder)
+    lake.write(computed.document["page"], text)
+    lake.sync(computed.folder)
     check_lock()
-    needs = capacity.append(history_of_needs, facts.needs, now.taken_ms)
-    lake.publish(DOCUMENT, {"version": FORMAT, **document})
-    clear(lake, [before, document])
-    table.vacuum()
+    needs = capacity.append(computed.needs, facts.needs, computed.taken_ms)
+    lake.publish(DOCUMENT, computed.document)
+    clear(lake, [computed.before, computed.document])
+    computed.table.vacuum()
     optimization.merge_small_files(needs)
     if html:
         Path(html).write_bytes(text)
+    return _answer(html or lake.path(computed.document["page"]), rows, computed.stale, facts)
+
+
+@dataclass(frozen=True)
+class _Computed:
+    """What a report computes from one snapshot of the database.
+
+    taken_ms   time of the snapshot, in ms since 1970
+    until_ms   end of the last hour of `due`
+    due        number of jobs that fall due in each minute
+    table      version of the table of hours with the stale hours recomputed
+    needs      table of earlier needs of capacity
+    before     the last report's document
+    document   this report's document
+    """
+
+    folder: str
+    taken_ms: int
+    until_ms: int
+    due: pyarrow.Table
+    stale: StaleHours
+    table: Table
+    needs: Table
+    before: dict[str, Any]
+    document: dict[str, Any]
+
+
+def _compute(
+    spark: SparkSession, snapshot: Snapshot, lake: Lake, ahead_hours: int, check_lock: Callable[[], None]
+) -> _Computed:
+    """Recompute the stale hours and count the jobs that will fall due."""
+    before = load(lake)
+    earlier, settled_ms = stale_hours.from_document(before), before.get("settled_ms", 0)
+    now, folder = stale_hours.observe(snapshot), lake.new_run("report")
+    archive_run, read_run = archives.load(lake).events.run, before.get("archive_run", -1)
+    archived: set[int] = set()
+    if earlier:
+        seen_id = stale_hours.seen_id(snapshot, earlier, settled_ms)
+        archived = stale_archived_hours(spark, lake, read_run, seen_id, settled_ms)
+    stale = stale_hours.find_stale_hours(snapshot, earlier, settled_ms, archived)
+    table, needs = hours.open_table(lake, before.get("hours_run", 0)), capacity.open_table(lake)
+    stale_events = events(spark, snapshot, lake, stale)
+    table = write_hours(spark, table, stale_events, stale, everything=not before, check_lock=check_lock)
+    # Up to the end of an hour, so that the capacity of the last hour counts all of its jobs.
+    until_ms = -(-(snapshot.now_ms + ahead_hours * HOUR_MS) // HOUR_MS) * HOUR_MS
+    due = due_jobs.count_by_minute(snapshot, until_ms)
+    write_due(lake, folder, due)
+    document = {
+        "version": FORMAT, "looks": stale_hours.to_document([*earlier, now]),
+        "settled_ms": stale_hours.settled_before(earlier, now), "page": f"{folder}/report.html",
+        "due": f"{folder}/due", "archive_run": archive_run, "hours_run": table.run,
+    }  # fmt: skip
+    return _Computed(folder, now.taken_ms, until_ms, due, stale, table, needs, before, document)
+
+
+def _write_stats(database: Database, lake: Lake, computed: _Computed) -> int:
+    """Write the recomputed hours to TopicStat. Return the number of rows."""
+    changed = hours.batches(lake, hours.changed(computed.table, computed.stale), schemas.TOPIC_STATS.names)
+    return topic_stats.upsert_stats(database, (_stale_rows(each, computed.stale) for each in changed))
+
+
+def _answer(path: str, rows: int, stale: StaleHours, facts: page_facts.Facts) -> dict[str, Any]:
     return {
-        "page": html or lake.path(document["page"]),
+        "page": path,
         "rows": rows,
         "since": _since(stale),
         "herds": len(facts.herds),
