@@ -1,5 +1,6 @@
 """Read the days of calendars that staff have changed, at most once a second per process."""
 
+import logging
 import time
 from collections.abc import Mapping
 from datetime import date
@@ -7,10 +8,13 @@ from typing import Any
 
 from django.db import connections, router, transaction
 
-from ..calendars.opening_hours import Windows, parse_windows
+from ..calendars.opening_hours import Windows
+from ..exceptions import BadCalendar
 
+logger = logging.getLogger("delaytasks")
 CACHE_SECONDS = 1.0
 _cache: dict[str, tuple[float, Mapping[date, tuple[Windows, str]]]] = {}  # calendar -> (monotonic time, days)
+_logged: set[str] = set()  # errors of rows
 
 
 def stored_days(calendar: str) -> Mapping[date, tuple[Windows, str]]:
@@ -32,10 +36,30 @@ def _has_changes() -> bool:
 
 
 def _read(calendar: str) -> Mapping[date, tuple[Windows, str]]:
+    days, errors = _parse(calendar)
+    for error in errors:
+        if error not in _logged:
+            _logged.add(error)
+            logger.error("%s The row is ignored: the day has its usual hours.", error)
+    return days
+
+
+def errors_of(calendar: str) -> list[str]:
+    """Return what is wrong with those rows of a calendar whose hours cannot be read. They were not saved by save()."""
+    return _parse(calendar)[1]
+
+
+def _parse(calendar: str) -> tuple[Mapping[date, tuple[Windows, str]], list[str]]:
+    """Return the days, and the errors of the rows that are left out: one of them must not stop all calculations."""
     from ..models import CalendarDay
 
-    rows = CalendarDay.objects.using(router.db_for_write(CalendarDay)).filter(calendar=calendar)
-    return {day: (parse_windows(hours), note) for day, hours, note in rows.values_list("day", "hours", "note")}
+    days, errors = {}, []
+    for row in CalendarDay.objects.using(router.db_for_write(CalendarDay)).filter(calendar=calendar):
+        try:
+            days[row.day] = row.windows(), row.note
+        except BadCalendar as error:
+            errors.append(str(error))
+    return days, errors
 
 
 def refresh(calendar: str) -> None:
@@ -52,3 +76,4 @@ def on_change(*, using: str, **_kwargs: Any) -> None:
 def clear_cache() -> None:
     """Read all calendars again when they are next used."""
     _cache.clear()
+    _logged.clear()

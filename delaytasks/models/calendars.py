@@ -1,9 +1,12 @@
 """Days on which a calendar has other hours than usual, entered by staff."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
+
+from ..calendars.opening_hours import Windows, parse_windows
+from ..exceptions import BadCalendar
 
 
 class CalendarDay(models.Model):
@@ -26,3 +29,15 @@ class CalendarDay(models.Model):
 
     def __str__(self) -> str:
         return f"{self.calendar} {self.day:%Y-%m-%d}"
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Save the row. Raises BadCalendar, and stores nothing, if its hours cannot be read."""
+        self.windows()
+        super().save(*args, **kwargs)
+
+    def windows(self) -> Windows:
+        """Return the open windows of the day. Raises BadCalendar, which names the calendar and the day."""
+        try:
+            return parse_windows(str(self.hours))
+        except BadCalendar as error:
+            raise BadCalendar(f"The exception of the calendar {self.calendar!r} on {self.day}: {error}") from None

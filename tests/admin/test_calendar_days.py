@@ -131,6 +131,7 @@ def test_staff_without_permission_to_add_see_no_links(staff, office):
 
 
 def test_a_row_that_was_written_past_the_form_is_named_not_ignored(admin_client, office):
-    CalendarDay.objects.create(calendar="office", day=date(2026, 3, 2), hours="nine")
+    CalendarDay.objects.bulk_create([CalendarDay(calendar="office", day=date(2026, 3, 2), hours="nine")])
     page = admin_client.get(LIST, {"calendar": "office", "year": "2026"}).content.decode()
-    assert "&#x27;nine&#x27; is not a span of open hours" in page
+    assert "2026-03-02: &#x27;nine&#x27; is not a span of open hours" in page
+    assert "dt-day-open" in page

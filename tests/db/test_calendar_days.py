@@ -1,7 +1,7 @@
 """The cache of the days that staff have changed."""
 
 from collections.abc import Iterator
-from datetime import date
+from datetime import date, timedelta
 
 import pytest
 from django.db import transaction
@@ -9,6 +9,7 @@ from django.db import transaction
 from delaytasks import Calendar
 from delaytasks.calendars import registry
 from delaytasks.db import calendar_days
+from delaytasks.exceptions import BadCalendar
 from delaytasks.models import CalendarDay
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -52,3 +53,24 @@ def test_days_are_read_once_if_nobody_changes_them(office: Calendar, django_asse
     with transaction.atomic(), django_assert_num_queries(1):  # type: ignore[operator]
         for _ in range(3):
             assert office.is_working_day(DAY)
+
+
+@pytest.mark.parametrize("hours", ["9:00-17:00", "09:00-12:00,11:00-13:00", None, ["09:00-12:00"]])
+def test_hours_that_cannot_be_read_are_not_stored(office: Calendar, hours: object) -> None:
+    with pytest.raises(BadCalendar, match="'cached office' on 2030-01-02: "):
+        CalendarDay.objects.create(calendar=office.name, day=DAY, hours=hours)
+    assert not CalendarDay.objects.exists()
+
+
+def test_a_row_whose_hours_cannot_be_read_is_left_out_and_logged_once(
+    office: Calendar, caplog: pytest.LogCaptureFixture
+) -> None:
+    wrong = CalendarDay(calendar=office.name, day=DAY, hours="9:00-17:00")
+    CalendarDay.objects.bulk_create([wrong, CalendarDay(calendar=office.name, day=DAY + timedelta(days=1))])
+    for _ in range(2):
+        assert office.is_working_day(DAY)
+        assert not office.is_working_day(DAY + timedelta(days=1))
+        calendar_days.refresh(office.name)
+    (record,) = caplog.records
+    assert record.levelname == "ERROR"
+    assert "'cached office' on 2030-01-02: '9:00-17:00' is not a span of open hours" in record.getMessage()

@@ -16,6 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ...calendars import registry
 from ...calendars.opening_hours import parse_windows
+from ...db import calendar_days
 from ...exceptions import BadCalendar
 from ...models import CalendarDay
 from ..log_entries import TranslatedHistoryAdmin
@@ -90,10 +91,8 @@ class CalendarDayAdmin(TranslatedHistoryAdmin):
         shown = min(max(shown, calendar_year.EARLIEST), calendar_year.LATEST)
         context = {"calendar": calendar, "calendar_names": names, "year": shown, "labels": calendar_year.LABELS,
                    "earlier": self._year_url(name, shown - 1), "later": self._year_url(name, shown + 1)}  # fmt: skip
-        try:
-            return context | {"months": calendar_year.months_of(calendar, shown, self._url_of(request, name))}
-        except BadCalendar as error:
-            return context | {"calendar_error": str(error)}
+        months = calendar_year.months_of(calendar, shown, self._url_of(request, name))
+        return context | {"months": months, "calendar_error": " ".join(calendar_days.errors_of(name))}
 
     def _year_url(self, name: str, year: int) -> str:
         return "?" + urlencode({"calendar": name, "year": year})

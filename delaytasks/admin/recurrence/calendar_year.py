@@ -36,7 +36,7 @@ class Month(NamedTuple):
 
 
 def months_of(calendar: Calendar, year: int, url_of: Callable[[date], str]) -> list[Month]:
-    """Return the twelve months of a year, each as weeks from Monday to Sunday. Raises BadCalendar."""
+    """Return the twelve months of a year, each as weeks from Monday to Sunday."""
     return [
         Month(
             formats.date_format(date(year, number, 1), "F"),
