@@ -24,7 +24,7 @@ class SlaClock(models.Model):
     consumed_ms = models.BigIntegerField(default=0)  # working time of the earlier states
     done_part = models.FloatField(default=0)  # the last level whose job has ended, as a part of the target
     last_due = models.DateTimeField(null=True)  # the declared due time of that job
-    awaited_due = models.DateTimeField(null=True)  # the due time of the next level, as of when the clock last ran
+    awaited_due = models.DateTimeField(null=True)  # that of the next level's job, as of when the clock last ran
 
     class Meta:
         default_permissions = ()  # shown on the page of the row

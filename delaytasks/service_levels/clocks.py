@@ -40,7 +40,14 @@ class EndedJob(NamedTuple):
     """The newest ended job of a row that has a declared due time."""
 
     declared_ms: int
-    cancelled: bool  # True: a person cancelled it, or it was skipped
+    unmet: bool  # True: it was skipped, because its row was paused or stopped
+
+
+class LiveJob(NamedTuple):
+    """The live job of a row that has a declared due time."""
+
+    declared_ms: int
+    running: bool
 
 
 @dataclass(frozen=True)
@@ -52,8 +59,8 @@ class Clock:
     consumed_ms     working time of the earlier states
     done_part       the level that was handled last, as a part of the target; 0: none
     last_due_ms     due time of that level
-    awaited_due_ms  due time of the next level when the clock last ran: its job may end after the clock was paused or
-                    stopped
+    awaited_due_ms  declared due time of the next level's job when the clock last ran. The job may end after the clock
+                    was paused or stopped, or after the calendar has changed
     noticed         True: since_ms is when a comparison found the state, which may be later than the change
     """
 
@@ -85,34 +92,39 @@ def state_of(conditions: Conditions, *, started: bool) -> str | None:
 
 def evaluate(
     terms: Terms, conditions: Conditions, clock: Clock | None, ended: EndedJob | None, now_ms: int, *,
-    noticed: bool = False, skip_before_ms: int = 0,
+    live: LiveJob | None = None, noticed: bool = False, skip_before_ms: int = 0,
 ) -> tuple[Clock | None, Segment | None]:  # fmt: skip
     """Return the row's clock as it is now, and the segment that has ended if its state changes, otherwise None.
 
     clock            the stored clock; None: not started
     ended            the row's newest ended job, or None
+    live             the row's live job, or None
     noticed          True: a comparison found the change, which may have been earlier than now
     skip_before_ms   levels with an earlier due time are skipped
     """
     state = state_of(conditions, started=clock is not None)
-    if clock is None or state is None:
-        return (None if state is None else Clock(state, now_ms, noticed=noticed)), None
-    clock = _count_handled(terms, clock, ended, state, skip_before_ms)
-    return (clock, None) if state == clock.state else _switch(terms, clock, state, now_ms, noticed)
+    if state is None:
+        return None, None
+    if clock is None:
+        return _await_next(terms, Clock(state, now_ms, noticed=noticed), live), None
+    clock = _await_next(terms, _count_handled(terms, clock, ended, state, skip_before_ms), live)
+    if state == clock.state:
+        return clock, None
+    clock, segment = _switch(terms, clock, state, now_ms, noticed)
+    return _await_next(terms, clock, live), segment
 
 
 def _count_handled(terms: Terms, clock: Clock, ended: EndedJob | None, state: str, skip_before_ms: int) -> Clock:
     """Mark the level whose job has ended, and skipped levels, as handled.
 
-    If the clock no longer runs, a cancelled job does not count: it may have been cancelled because the row was paused
-    or stopped, and its level is handled when the clock runs again. Every other ended job counts, because its own
-    function may have paused or stopped the row.
+    A job that was skipped because its row did not run does not count: its level is handled when the clock runs again.
+    But if the clock has never noticed the pause, no other job can be made for the same due time.
     """
-    if ended is not None and (
-        (ended.declared_ms == due_ms(terms, clock) and not (ended.cancelled and state != RUNNING))
-        or (ended.declared_ms == clock.awaited_due_ms and not ended.cancelled)
-    ):
-        clock = _count_next(terms, clock, ended.declared_ms)
+    if ended is not None:
+        due = due_ms(terms, clock)
+        is_awaited = not ended.unmet and ended.declared_ms == clock.awaited_due_ms
+        if is_awaited or (ended.declared_ms == due and not (ended.unmet and state != RUNNING)):
+            clock = _count_next(terms, clock, ended.declared_ms)
     while (due := due_ms(terms, clock)) is not None and due < skip_before_ms:
         clock = _count_next(terms, clock, due)
     return clock
@@ -124,16 +136,20 @@ def _count_next(terms: Terms, clock: Clock, due: int) -> Clock:
     return replace(clock, done_part=done_part, last_due_ms=due, awaited_due_ms=None)
 
 
+def _await_next(terms: Terms, clock: Clock, live: LiveJob | None) -> Clock:
+    """Note the due time of the next level's job. A job that is running keeps the due time that was noted for it."""
+    is_kept = live is not None and live.running and clock.awaited_due_ms is not None
+    if clock.state != RUNNING or is_kept:
+        return clock
+    return replace(clock, awaited_due_ms=due_ms(terms, clock))
+
+
 def _switch(terms: Terms, clock: Clock, state: str, now_ms: int, noticed: bool) -> tuple[Clock, Segment]:
     end_ms = max(now_ms, clock.since_ms)
     worked = worked_ms(terms, clock, end_ms)
     segment = Segment(clock.state, clock.since_ms, end_ms, worked, clock.noticed)
-    awaited = due_ms(terms, clock) if clock.state == RUNNING else clock.awaited_due_ms
-    changed = replace(
-        clock, state=state, since_ms=end_ms, consumed_ms=clock.consumed_ms + worked, noticed=noticed,
-        awaited_due_ms=awaited,
-    )  # fmt: skip
-    return changed, segment
+    consumed = clock.consumed_ms + worked
+    return replace(clock, state=state, since_ms=end_ms, consumed_ms=consumed, noticed=noticed), segment
 
 
 def worked_ms(terms: Terms, clock: Clock, now_ms: int) -> int:

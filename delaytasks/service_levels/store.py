@@ -8,12 +8,13 @@ from django.db.models import BooleanField, Case, Q, Value, When
 
 from .. import databases
 from ..clock import from_ms, to_ms
-from ..states import State
+from ..states import Outcome, State
 from ..timeouts.applied import Applied
+from ..timeouts.statements import UNMET
 from ..timeouts.sync import keys_of
 from ..timeouts.wanted import among, key_text
 from . import clocks
-from .clocks import Clock, Conditions, EndedJob, Segment
+from .clocks import Clock, Conditions, EndedJob, LiveJob, Segment
 
 if TYPE_CHECKING:
     from ..models import SlaClock, SlaSegment
@@ -63,10 +64,14 @@ def read(
     for text, matched in flags.items():
         before = stored.get(text)
         now, closed = clocks.evaluate(
-            level, matched, before, ended.get(text), now_ms, noticed=noticed, skip_before_ms=skip_before_ms
-        )
-        retried = now is not None and clocks.is_breach_handled(level, now) and now.last_due_ms == live.get(text)
-        found.append(RowClock(text, before, now, closed, retried and live[text] >= skip_before_ms))
+            level, matched, before, ended.get(text), now_ms, live=(job := live.get(text)), noticed=noticed,
+            skip_before_ms=skip_before_ms,
+        )  # fmt: skip
+        retried = (
+            now is not None and job is not None and clocks.is_breach_handled(level, now)
+            and skip_before_ms <= job.declared_ms == now.last_due_ms
+        )  # fmt: skip
+        found.append(RowClock(text, before, now, closed, retried))
     return found
 
 
@@ -108,19 +113,28 @@ def segments(level: "SlaDeclaration", text: str, using: str) -> "list[SlaSegment
     return list(found.order_by("pk"))
 
 
-def _jobs(level: "SlaDeclaration", texts: Iterable[str], using: str) -> tuple[dict[str, EndedJob], dict[str, int]]:
-    """Return each row's newest ended job that has a declared due time, and the declared due time of its live job."""
+def _jobs(level: "SlaDeclaration", texts: Iterable[str], using: str) -> tuple[dict[str, EndedJob], dict[str, LiveJob]]:
+    """Return each row's newest ended job and its live job, of those that have a declared due time."""
     keys = {level.key_of(text): text for text in texts}
     jobs = _model("Job").objects.using(using).filter(
         topic=level.topic, key__in=list(keys), declared_due__isnull=False
     )  # fmt: skip
-    ended, live = {}, {}
-    for key, due, state, ended_at in jobs.order_by("pk").values_list("key", "declared_due", "state", "ended_at"):
-        if ended_at is None:
-            live[keys[key]] = to_ms(due)
-        else:
-            ended[keys[key]] = EndedJob(to_ms(due), state == State.CANCELLED)
-    return ended, live
+    found = jobs.order_by("pk").values_list("key", "pk", "declared_due", "state", "ended_at")
+    newest = {keys[key]: (pk, to_ms(due), state) for key, pk, due, state, ended_at in found if ended_at is not None}
+    live = {
+        keys[key]: LiveJob(to_ms(due), state == State.RESERVED) for key, _, due, state, ended_at in found
+        if ended_at is None
+    }  # fmt: skip
+    unmet = _unmet([pk for pk, _, state in newest.values() if state == State.CANCELLED], using)
+    return {text: EndedJob(due_ms, pk in unmet) for text, (pk, due_ms, _) in newest.items()}, live
+
+
+def _unmet(cancelled: Sequence[int], using: str) -> set[int]:
+    """Return those cancelled jobs that were skipped because their rows no longer ran. Persons cancelled the others."""
+    if not cancelled:
+        return set()
+    events = _model("JobEvent").objects.using(using).filter(outcome=Outcome.SKIPPED, reason=UNMET)
+    return set(events.filter(job_id__in=cancelled).values_list("job_id", flat=True))
 
 
 # -- writing --------------------------------------------------------------------------------------

@@ -362,3 +362,40 @@ def test_the_clock_of_a_row_that_was_read_from_a_replica_is_in_the_primary(
     settings.DATABASE_ROUTERS = [Primary()]
     order._state.db = "replica"
     assert level.remaining(order) == 8 * HOUR
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+def test_a_calendar_that_changes_while_the_function_runs_repeats_no_level(
+    office: Any, timeouts: Any, atomic: bool
+) -> None:
+    told: list[float] = []
+
+    def shorten(order: Order, event: Any) -> None:
+        told.append(event.part)
+        closes = 17 - len(told)
+        CalendarDay.objects.update_or_create(
+            calendar=office.name, day=MONDAY.date(), defaults={"hours": f"09:00-{closes}:00"}
+        )
+
+    sla(Order, calendar=office, target=hours(8), stop=Q(state="done"), warn=[0.5], topic=TOPIC, atomic=atomic)(shorten)
+    Order.objects.create()
+    timeouts.advance(days=4)
+    assert told == [0.5, 1.0]
+
+
+@pytest.mark.parametrize("change", ["calendar", "pause", "stop"])
+def test_a_breach_that_a_person_cancelled_stays_cancelled(
+    declare: Any, told: Any, timeouts: Any, office: Any, change: str
+) -> None:
+    declare(warn=[])
+    order = Order.objects.create()
+    timeouts.advance(hours=7)
+    cancel(TOPIC, f"order:{order.pk}", by="anna")
+    if change == "calendar":
+        CalendarDay.objects.create(calendar=office.name, day=MONDAY.date(), hours="09:00-16:30")
+    else:
+        write(order, "wait" if change == "pause" else "done")
+        timeouts.advance(minutes=10)
+        write(order, "open")
+    timeouts.advance(days=4)
+    assert told == []
