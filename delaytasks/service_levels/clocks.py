@@ -44,10 +44,14 @@ class EndedJob(NamedTuple):
 
 
 class LiveJob(NamedTuple):
-    """The live job of a row that has a declared due time."""
+    """The live job of a row that has a declared due time.
+
+    put_off_ms   when its retry or snooze is due or has begun, or to when a person has moved it; None: not put off
+    """
 
     declared_ms: int
     running: bool
+    put_off_ms: int | None = None
 
 
 @dataclass(frozen=True)
@@ -107,24 +111,29 @@ def evaluate(
         return None, None
     if clock is None:
         return _await_next(terms, Clock(state, now_ms, noticed=noticed), live), None
-    clock = _await_next(terms, _count_handled(terms, clock, ended, state, skip_before_ms), live)
+    clock = _await_next(terms, _count_handled(terms, clock, ended, live, state, skip_before_ms), live)
     if state == clock.state:
         return clock, None
     clock, segment = _switch(terms, clock, state, now_ms, noticed)
     return _await_next(terms, clock, live), segment
 
 
-def _count_handled(terms: Terms, clock: Clock, ended: EndedJob | None, state: str, skip_before_ms: int) -> Clock:
-    """Mark the level whose job has ended, and skipped levels, as handled.
+def _count_handled(
+    terms: Terms, clock: Clock, ended: EndedJob | None, live: LiveJob | None, state: str, skip_before_ms: int
+) -> Clock:
+    """Mark the level whose job has ended, those whose job was put off for too long, and skipped ones, as handled.
 
     A job that was skipped because its row did not run does not count: its level is handled when the clock runs again.
-    But if the clock has never noticed the pause, no other job can be made for the same due time.
+    But if the clock has never noticed the pause, no other job can be made for the same due time. A level whose job was
+    put off until the next level is handled, so that a warning that keeps failing does not hold up the breach.
     """
     if ended is not None:
         due = due_ms(terms, clock)
         is_awaited = not ended.unmet and ended.declared_ms == clock.awaited_due_ms
         if is_awaited or (ended.declared_ms == due and not (ended.unmet and state != RUNNING)):
             clock = _count_next(terms, clock, ended.declared_ms)
+    if live is not None and live.put_off_ms is not None and live.declared_ms == due_ms(terms, clock):
+        clock = _count_until(terms, clock, live.declared_ms, live.put_off_ms)
     while (due := due_ms(terms, clock)) is not None and due < skip_before_ms:
         clock = _count_next(terms, clock, due)
     return clock
@@ -134,6 +143,13 @@ def _count_next(terms: Terms, clock: Clock, due: int) -> Clock:
     index = next_level(terms, clock)
     done_part = clock.done_part if index is None else terms.levels[index]
     return replace(clock, done_part=done_part, last_due_ms=due, awaited_due_ms=None)
+
+
+def _count_until(terms: Terms, clock: Clock, due: int, until_ms: int) -> Clock:
+    """Mark the levels from the one due at `due` on as handled, but not the last one that is due until then."""
+    while (following := due_ms(terms, after := _count_next(terms, clock, due))) is not None and following <= until_ms:
+        clock, due = after, following
+    return clock
 
 
 def _await_next(terms: Terms, clock: Clock, live: LiveJob | None) -> Clock:
@@ -180,6 +196,12 @@ def due_ms(terms: Terms, clock: Clock) -> int | None:
     except NoOpenHours:
         return None
     return reached if clock.last_due_ms is None else max(reached, clock.last_due_ms + 1)
+
+
+def following_due_ms(terms: Terms, clock: Clock) -> int | None:
+    """Return the due time of the level after the next one; None: there is none, or as for due_ms()."""
+    due = due_ms(terms, clock)
+    return None if due is None else due_ms(terms, _count_next(terms, clock, due))
 
 
 def awaits_level(terms: Terms, clock: Clock) -> bool:

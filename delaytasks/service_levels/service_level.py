@@ -156,10 +156,14 @@ def _breaches_at(declaration: SlaDeclaration, clock: Clock) -> datetime | None:
 
 
 def to_event(declaration: SlaDeclaration, row: Any, job: "RunningJob") -> SlaEvent:
-    """Return the event for a row whose job is running. The row is locked, and its conditions were tested."""
+    """Return the event for a row whose job is running. The row is locked, and its conditions were tested.
+
+    Also limits the delay of a retry or a snooze, so that a warning does not hold up the next level.
+    """
     found = store.read(declaration, [row.pk], job.using, applied.find(declaration.topic, job.using))[0]
     now_ms = databases.now_ms(job.using)
     clock = found.now or Clock(clocks.RUNNING, now_ms)
+    job.until_ms = clocks.following_due_ms(declaration, clock)
     index = clocks.next_level(declaration, clock)
     part = declaration.levels[-1 if index is None else index]
     return SlaEvent(part, to_status(declaration, clock, now_ms), job)

@@ -1,6 +1,7 @@
 """Read and write the clocks of rows. The caller holds the locks of the rows when it writes."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.apps import apps
@@ -58,8 +59,8 @@ def read(
     """
     flags = _conditions(level, pks, using)
     stored = {each.subject_pk: to_clock(each) for each in stored_clocks(level, flags, using)}
-    ended, live = _jobs(level, stored, using)
     now_ms, skip_before_ms = databases.now_ms(using), known.skip_before_ms if known else 0
+    ended, live = _jobs(level, stored, using, now_ms)
     found = []
     for text, matched in flags.items():
         before = stored.get(text)
@@ -113,20 +114,33 @@ def segments(level: "SlaDeclaration", text: str, using: str) -> "list[SlaSegment
     return list(found.order_by("pk"))
 
 
-def _jobs(level: "SlaDeclaration", texts: Iterable[str], using: str) -> tuple[dict[str, EndedJob], dict[str, LiveJob]]:
+def _jobs(
+    level: "SlaDeclaration", texts: Iterable[str], using: str, now_ms: int
+) -> tuple[dict[str, EndedJob], dict[str, LiveJob]]:
     """Return each row's newest ended job and its live job, of those that have a declared due time."""
     keys = {level.key_of(text): text for text in texts}
     jobs = _model("Job").objects.using(using).filter(
         topic=level.topic, key__in=list(keys), declared_due__isnull=False
     )  # fmt: skip
-    found = jobs.order_by("pk").values_list("key", "pk", "declared_due", "state", "ended_at")
-    newest = {keys[key]: (pk, to_ms(due), state) for key, pk, due, state, ended_at in found if ended_at is not None}
-    live = {
-        keys[key]: LiveJob(to_ms(due), state == State.RESERVED) for key, _, due, state, ended_at in found
-        if ended_at is None
-    }  # fmt: skip
+    columns = ("key", "pk", "state", "declared_due", "ended_at", "due_at", "attempt", "reserved_at")
+    newest, live = {}, {}
+    for key, pk, state, declared, ended_at, due, attempt, reserved_at in jobs.order_by("pk").values_list(*columns):
+        if ended_at is None:
+            live[keys[key]] = _live(state, declared, due, reserved_at if attempt > 1 else None, now_ms)
+        else:
+            newest[keys[key]] = pk, to_ms(declared), state
     unmet = _unmet([pk for pk, _, state in newest.values() if state == State.CANCELLED], using)
     return {text: EndedJob(due_ms, pk in unmet) for text, (pk, due_ms, _) in newest.items()}, live
+
+
+def _live(state: int, declared: datetime, due: datetime, again_at: datetime | None, now_ms: int) -> LiveJob:
+    """Return a live job. It was put off if it waits beyond its declared time, or if this is not its first attempt.
+
+    again_at   when the latest attempt began; None: it was the first
+    """
+    running = state == State.RESERVED
+    put_off = again_at if running else due if due > declared and to_ms(due) > now_ms else None
+    return LiveJob(to_ms(declared), running, None if put_off is None else to_ms(put_off))
 
 
 def _unmet(cancelled: Sequence[int], using: str) -> set[int]:

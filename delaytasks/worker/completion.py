@@ -38,7 +38,8 @@ _SIGNALS = {
     Outcome.EXPIRED: signals.job_failed,
     Outcome.DEAD: signals.job_dead,
 }
-# Topic -> function that is called with the alias and the attempt (or a dead job's row) in the transaction that ends it.
+# Topic -> function that is called with the alias and the attempt (or a dead job's row) in the transaction that ends it,
+# or that gives the job another declared time.
 after_end: dict[str, Callable[[str, Any], None]] = {}
 observers: list[Callable[[Outcome, Any], None]] = []  # called with each outcome and its job, after the signals
 _FAILURES = (Outcome.FAILED, Outcome.EXPIRED, Outcome.DEAD)
@@ -322,6 +323,8 @@ def defer(using: str, held: Any, *, delay_ms: int, declared_ms: int | None) -> N
     delay_ms, declared_ms   as in worker.attempt.Defer
     """
     with transaction.atomic(using):
+        if declared_ms is not None and held.topic in after_end:
+            after_end[held.topic](using, held)
         found = transitions.defer(using, held.id, held.attempt, delay_ms=delay_ms, declared_ms=declared_ms)
         if found is None:
             raise LeaseLost(f"{held!r} is lost: its TTR passed and the job was taken back.")

@@ -9,7 +9,7 @@ from asgiref.sync import async_to_sync
 from django.db import transaction
 from django.db.models import Q
 
-from delaytasks import cancel, handlers, jobs_of, retry_dead, run_now, sla
+from delaytasks import Snooze, cancel, handlers, jobs_of, reschedule, retry_dead, run_now, sla
 from delaytasks.calendars import hours
 from delaytasks.exceptions import BadInput
 from delaytasks.models import CalendarDay, Job, SlaClock, SlaSegment
@@ -399,3 +399,58 @@ def test_a_breach_that_a_person_cancelled_stays_cancelled(
         write(order, "open")
     timeouts.advance(days=4)
     assert told == []
+
+
+def fails(order: Order) -> None:
+    raise ConnectionError("the mail server is away")
+
+
+def snoozes(order: Order) -> Snooze:
+    return Snooze(timedelta(days=2))
+
+
+@pytest.mark.parametrize("warning", [fails, snoozes])
+@pytest.mark.parametrize("warn", [[0.5], [0.5, 0.9]])
+def test_a_warning_that_fails_or_is_snoozed_does_not_hold_up_the_next_level(
+    office: Any, timeouts: Any, warn: list[float], warning: Callable[[Order], Any]
+) -> None:
+    told: list[tuple[timedelta, float]] = []
+
+    def answer(order: Order, event: Any) -> Any:
+        told.append((timeouts.now - MONDAY, event.part))
+        return None if event.is_breach else warning(order)
+
+    sla(Order, calendar=office, target=hours(8), stop=Q(state="done"), warn=warn, topic=TOPIC)(answer)
+    order = Order.objects.create()
+    timeouts.advance(days=7)
+    for part, following in zip(warn, [*warn[1:], 1.0], strict=True):
+        assert all(part * 8 * HOUR <= when < following * 8 * HOUR for when, each in told if each == part)
+    assert [each for each in told if each[1] == 1.0] == [(8 * HOUR, 1.0)]
+    assert jobs_of(order).live().count() == 0
+
+
+def test_a_warning_that_a_person_moves_beyond_the_breach_does_not_hold_it_up(
+    declare: Any, told: Any, timeouts: Any
+) -> None:
+    declare(warn=[0.5])
+    order = Order.objects.create()
+    reschedule(TOPIC, f"order:{order.pk}", due_at=at(3 * 24))
+    timeouts.advance_to(at(8))
+    assert told == [(order.pk, 1.0)]
+
+
+def test_after_an_outage_each_level_is_told_and_a_failure_leaves_the_highest(office: Any, timeouts: Any) -> None:
+    told: list[tuple[Any, float]] = []
+
+    def answer(order: Order, event: Any) -> None:
+        told.append((order.pk, event.part))
+        if order.state == "late" and not event.is_breach:
+            raise ConnectionError("the mail server is away")
+
+    sla(Order, calendar=office, target=hours(8), stop=Q(state="done"), warn=[0.5, 0.9], topic=TOPIC)(answer)
+    one, other = Order.objects.create(), Order.objects.create(state="late")
+    timeouts.travel_to(at(3 * 24))
+    timeouts.run_due()
+    timeouts.advance(seconds=1)
+    assert [part for pk, part in told if pk == one.pk] == [0.5, 0.9, 1.0]
+    assert [part for pk, part in told if pk == other.pk] == [0.5, 1.0]
