@@ -84,16 +84,20 @@ def advance(using: str, rows: Sequence[Advance]) -> set[int]:
 
 
 def insert_firings(using: str, rows: Sequence[NewFiring]) -> list[StoredJob]:
-    """Insert the jobs of firings. Return those inserted: a firing that ran or is live already is left out."""
+    """Insert the jobs of firings. Return those inserted: a firing that ran or is live already is left out.
+
+    The deadline of a poll counts from the firing's time, before which the job may have been made long ago.
+    """
     d = dialects.get_dialect(using)
     table, params = d.table(["text", "text", "bigint", "bigint", "text", "text", "text", "text"], rows)
     sql = f"""
         WITH new (new_topic, new_key, at_ms, new_ttr_ms, new_body, new_label, new_pk, new_producer) AS ({table})
         INSERT INTO delaytasks_job
             (topic, key, state, due_at, ttr_ms, body, created_at, attempt, failures, worker, error,
-             subject_label, subject_pk, producer)
+             subject_label, subject_pk, producer, replaced_at)
         SELECT new_topic, new_key, {DELAYED}, {d.from_ms("at_ms")}, new_ttr_ms, {d.as_json("new_body")}, {d.now},
-            0, 0, '', '', NULLIF(new_label, ''), NULLIF(new_pk, ''), NULLIF(new_producer, '') FROM new
+            0, 0, '', '', NULLIF(new_label, ''), NULLIF(new_pk, ''), NULLIF(new_producer, ''),
+            {d.greatest}({d.from_ms("at_ms")}, {d.now}) FROM new
         WHERE NOT EXISTS ({_MADE})
         ON CONFLICT (topic, key) WHERE ended_at IS NULL DO NOTHING
         RETURNING id, topic, key, {d.to_ms("due_at")}, {d.to_ms("created_at")}"""

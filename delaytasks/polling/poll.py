@@ -53,7 +53,7 @@ def poll(
     every       delays between the polls: text such as "90s" or "1h30m", timedelta, or seconds. The last one
                 repeats
     until       the deadline: a duration as in `every`, from the time at which the job was scheduled or last
-                replaced. The last poll is at the deadline
+                replaced, or from the time of a schedule's run. The last poll is at the deadline
     on_give_up  callable(RunningJob), called if the last poll fails or does not settle the question. The job is then
                 finished with the error code "gave_up", in the same transaction. If the callable raises, nothing is
                 committed, and the attempt fails. None: the job is dead instead

@@ -80,7 +80,8 @@ class RunningJob:
         self.subject_label, self.subject_pk = claimed.subject_label, claimed.subject_pk
         self.expires_ms, self.polls = claimed.expires_ms, claimed.polls
         self.trace_context = claimed.trace_context
-        self.scheduled_ms = claimed.replaced_ms or claimed.created_ms  # when it was scheduled or last replaced
+        # When it was scheduled or last replaced; the time of a schedule's run.
+        self.scheduled_ms = claimed.replaced_ms or claimed.created_ms
         self.until_ms: int | None = None  # a snooze or retry is due at this time at the latest
         self.actor = actor  # the person or token that ends the attempt, if it is not the worker
         self.ended = False  # what this process knows; only the row is certain

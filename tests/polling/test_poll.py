@@ -14,6 +14,8 @@ from delaytasks.exceptions import BadDelay
 from delaytasks.models import Job, JobEvent, Topic
 from delaytasks.outcomes import ErrorCode
 from delaytasks.polling.poll import deadline_of
+from delaytasks.recurrence import schedules
+from delaytasks.recurrence.definition import Definition
 from delaytasks.states import State
 from delaytasks.testing import Timeouts
 from tests.support.stage import Boom, effect, effects
@@ -302,6 +304,22 @@ def test_a_replaced_job_begins_its_ladder_anew(timeouts, register, bank):
     job = Job.objects.get()
     assert (job.polls, job.replaced_at, deadline_of(job)) == (0, start, start + timedelta(hours=1))
     assert minutes_of(timeouts.advance(hours=2), start) == [0, 10, 60]
+
+
+@pytest.mark.on_both
+@pytest.mark.parametrize("by", ["series", "schedule"])
+def test_a_run_of_a_schedule_counts_its_deadline_from_its_time(timeouts, register, bank, by):
+    """Its job is made a period ahead."""
+    register("t", bank.ask, every=["20m"], until="1h", on_give_up=lambda job: None)
+    if by == "series":
+        schedule("t", "a", cron="0 9 * * *", tz="UTC")
+    else:
+        schedules.define(Definition(name="a", topic="t", cron="0 9 * * *", tz="UTC"))
+    for _ in range(2):
+        runs = timeouts.advance(days=1)
+        (nine,) = {run.at.replace(hour=9, minute=0, second=0, microsecond=0) for run in runs}
+        assert minutes_of(runs, nine) == [0, 20, 40, 60]
+    assert deadline_of(Job.objects.live().get()) == nine + timedelta(days=1, hours=1)
 
 
 def test_a_job_that_an_older_version_polled_begins_at_the_first_rung_and_keeps_its_deadline(timeouts, register, bank):
