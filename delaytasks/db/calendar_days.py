@@ -1,6 +1,7 @@
 """Read the days of calendars that staff have changed, at most once a second per process."""
 
 import logging
+import threading
 import time
 from collections.abc import Mapping
 from datetime import date
@@ -13,18 +14,27 @@ from ..exceptions import BadCalendar
 
 logger = logging.getLogger("delaytasks")
 CACHE_SECONDS = 1.0
-_cache: dict[str, tuple[float, Mapping[date, tuple[Windows, str]]]] = {}  # calendar -> (monotonic time, days)
+_cache: dict[tuple[str, int], tuple[float, Mapping[date, tuple[Windows, str]]]] = {}  # (monotonic time, days)
 _logged: set[str] = set()  # errors of rows
 
 
 def stored_days(calendar: str) -> Mapping[date, tuple[Windows, str]]:
     """Return {day: (open windows, note)} of a calendar. Another process's changes are seen within a second."""
-    read_at, days = _cache.get(calendar, (0.0, {}))
+    key = _key(calendar)
+    read_at, days = _cache.get(key, (0.0, {}))
     if not read_at or time.monotonic() - read_at > CACHE_SECONDS:
         read_at, days = time.monotonic(), _read(calendar)
         if not _has_changes():
-            _cache[calendar] = read_at, days
+            _cache[key] = read_at, days
     return days
+
+
+def _key(calendar: str) -> tuple[str, int]:
+    """Return the key in the cache. A transaction has its own: its snapshot may be too old for other threads."""
+    from ..models import CalendarDay
+
+    inside = connections[router.db_for_write(CalendarDay)].in_atomic_block
+    return calendar, threading.get_ident() if inside else 0
 
 
 def _has_changes() -> bool:
@@ -64,7 +74,7 @@ def _parse(calendar: str) -> tuple[Mapping[date, tuple[Windows, str]], list[str]
 
 def refresh(calendar: str) -> None:
     """Read the days of a calendar again when they are next used."""
-    _cache.pop(calendar, None)
+    _cache.pop(_key(calendar), None)
 
 
 def on_change(*, using: str, **_kwargs: Any) -> None:

@@ -1,10 +1,11 @@
 """The cache of the days that staff have changed."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date, timedelta
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
 
 from delaytasks import Calendar
 from delaytasks.calendars import registry
@@ -74,3 +75,23 @@ def test_a_row_whose_hours_cannot_be_read_is_left_out_and_logged_once(
     (record,) = caplog.records
     assert record.levelname == "ERROR"
     assert "'cached office' on 2030-01-02: '9:00-17:00' is not a span of open hours" in record.getMessage()
+
+
+@pytest.mark.only_on("postgresql")
+def test_what_an_old_snapshot_sees_is_not_used_by_other_threads(office: Calendar) -> None:
+    def close() -> None:
+        CalendarDay.objects.create(calendar=office.name, day=DAY)
+        connection.close()
+
+    def is_open() -> bool:
+        found = office.is_working_day(DAY)
+        connection.close()
+        return found
+
+    with ThreadPoolExecutor(1) as thread, transaction.atomic():
+        connection.cursor().execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        assert office.is_working_day(DAY)
+        thread.submit(close).result()
+        assert office.is_working_day(DAY)
+        assert not thread.submit(is_open).result()
+    assert not office.is_working_day(DAY)
