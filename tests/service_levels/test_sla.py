@@ -9,7 +9,7 @@ from asgiref.sync import async_to_sync
 from django.db import transaction
 from django.db.models import Q
 
-from delaytasks import Snooze, cancel, handlers, jobs_of, reschedule, retry_dead, run_now, sla
+from delaytasks import Snooze, cancel, handlers, jobs_of, reschedule, retry_dead, run_now, schedule, sla
 from delaytasks.calendars import hours
 from delaytasks.exceptions import BadInput
 from delaytasks.models import CalendarDay, Job, SlaClock, SlaSegment
@@ -348,6 +348,15 @@ def test_a_row_in_a_database_without_jobs_has_no_clock(level: Any) -> None:
 def test_a_service_level_schedules_its_jobs_itself(level: Any, timeouts: Any) -> None:
     with pytest.raises(BadInput, match="is a service level: saving its rows schedules their jobs"):
         level.schedule(Order.objects.create(), delay=60)
+
+
+def test_a_job_that_code_replaces_sends_its_level_early_and_once(level: Any, told: Any, timeouts: Any) -> None:
+    order = Order.objects.create()
+    schedule(TOPIC, f"order:{order.pk}", delay=0, on_conflict="replace")
+    timeouts.run_due()
+    assert told == [(order.pk, 0.5)]
+    timeouts.advance(days=4)
+    assert [part for _, part in told] == [0.5, 0.9, 1.0]
 
 
 class Primary:
