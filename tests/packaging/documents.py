@@ -13,6 +13,7 @@ Environment variables and the working directory carry over to the following bloc
 
 import contextlib
 import fnmatch
+import functools
 import os
 import re
 import shlex
@@ -20,8 +21,11 @@ import subprocess
 import sysconfig
 import time
 from collections.abc import Iterator, Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
+
+from packaging.requirements import Requirement
 
 from tests.support.servers import die_with_parent, stop_process, tail
 
@@ -180,15 +184,38 @@ def plain_environment(home: Path) -> dict[str, str]:
             "PIP_NO_INDEX": "1"}  # fmt: skip
 
 
-def complete(environment: Path) -> None:
-    """Let `pip install` work in a document's virtual environment without a network.
+def complete(environment: Path, wheel: Path, *extras: str) -> None:
+    """Let `pip install` of the wheel work in a document's virtual environment without a network.
 
-    The environment sees the packages of the tests' environment, which include the dependencies of delaytasks, and
-    gets the programs that pip would have installed with them.
+    Of the tests' environment, the virtual environment sees pip and what the wheel requires, and nothing else. It gets
+    the programs that pip would have installed with them.
     """
-    for packages in environment.glob("lib/python*/site-packages"):
-        (packages / "beside-the-tests.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    (packages,) = environment.glob("lib/python*/site-packages")
+    for name in _required_files(wheel, *extras):
+        if not (packages / name).exists():
+            (packages / name).symlink_to(Path(sysconfig.get_path("purelib"), name))
     for name, (module, function) in PROGRAMS.items():
         program = environment / "bin" / name
         program.write_text(f"#!{environment}/bin/python\nfrom {module} import {function}\n{function}()\n")
         program.chmod(0o755)
+
+
+@functools.cache
+def _required_files(wheel: Path, *extras: str) -> set[str]:
+    """Return the files and folders in site-packages of pip and of all that the wheel requires, directly or not."""
+    files: set[str] = set()
+    seen: set[str] = set()
+    waiting = [Requirement("pip"), Requirement(f"delaytasks[{','.join(extras)}]")]
+    while waiting:
+        wanted = waiting.pop()
+        if str(wanted) in seen:
+            continue
+        seen.add(str(wanted))
+        (found, *_) = metadata.distributions(name=wanted.name, path=[str(wheel), sysconfig.get_path("purelib")])
+        if wanted.name != "delaytasks":
+            files |= {file.parts[0] for file in found.files or () if file.parts[0] not in ("..", "__pycache__")}
+        for requirement in map(Requirement, found.requires or ()):
+            marker = requirement.marker
+            if marker is None or any(marker.evaluate({"extra": extra}) for extra in wanted.extras or {""}):
+                waiting.append(requirement)
+    return files

@@ -25,7 +25,7 @@ def reader(wheel: Path, tmp_path: Path, redis_server: RedisServer) -> Iterator[R
     instead = {"/path/to/this/checkout": str(wheel), "localhost:6379": f"127.0.0.1:{redis_server.port}"}
     with documents.reading(tmp_path, documents.plain_environment(tmp_path), instead) as reader:
         reader.run("mkdir site; cd site; python3 -m venv --without-pip .venv; . .venv/bin/activate")
-        documents.complete(reader.folder / ".venv")
+        documents.complete(reader.folder / ".venv", wheel, "postgres")
         reader.run("django-admin startproject mysite .")
         shutil.copytree(HERE / "bare" / "remind", reader.folder / "remind")
         with (reader.folder / "mysite" / "settings.py").open("a") as settings:

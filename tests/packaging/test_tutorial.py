@@ -50,7 +50,7 @@ def test_every_block_of_the_tutorial_works(
         for block in (each for each in blocks if each.line < begins):
             reader.follow(block)
             if (folder / ".venv").exists():
-                documents.complete(folder / ".venv")
+                documents.complete(folder / ".venv", wheel, "postgres")
         wait_until(lambda: responds(f"http://127.0.0.1:{port}/admin/login/"), seconds=30, what="the admin to answer")
         reader.stop()  # "with Ctrl-C"
         for block in (each for each in blocks if each.line > begins):

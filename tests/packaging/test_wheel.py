@@ -56,7 +56,7 @@ def test_the_wheels_metadata(wheel: Path) -> None:
     assert metadata["Requires-Python"] == ">=3.11"
     assert metadata.get_payload().strip() == (ROOT / "README.md").read_text().strip()
     assert set(metadata.get_all("Requires-Dist")) == {
-        "Django>=5.2", "celery>=5.5", "redis<8,>=6.4", "cronsim>=2.7", "python-dateutil>=2.9",
+        "Django>=5.2", "celery>=5.5", "redis<8,>=6.4", "packaging", "cronsim>=2.7", "python-dateutil>=2.9",
         'holidays>=0.80; extra == "calendars"', 'prometheus-client>=0.21; extra == "prometheus"',
         'django-tasks<0.13,>=0.12; extra == "django-tasks"', 'standardwebhooks<2,>=1.0.1; extra == "webhook"',
         'cloudevents<3,>=2.2; extra == "webhook"', 'cloudevents<3,>=2.2; extra == "amqp"',
