@@ -36,6 +36,7 @@ def reader(wheel: Path, tmp_path: Path, redis_server: RedisServer) -> Iterator[R
 def test_a_job_runs_after_following_the_readme(reader: Reader) -> None:
     for block in documents.blocks(README, section="Add it to a project"):
         reader.follow(block)
+    assert "delaytasks.W" not in reader.run("python manage.py check --database default")
     reader.run("python manage.py delaytasks schedule lesson.remind lesson:1 --delay 1 --body '{\"lesson\": 1}'")
     reader.hold_session("$ python manage.py delaytasks show lesson.remind lesson:1\nstate finished\n")
 
