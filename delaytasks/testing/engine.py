@@ -87,7 +87,7 @@ def take_back(using: str, job_id: int) -> None:
 
 
 def claim(using: str, due: DueJob) -> RunningJob | None:
-    """Claim a due job. Return None if another transaction has locked or changed it."""
+    """Claim a due job. Return None if it must not run and was ended, or if another transaction has locked it."""
     candidates = _candidates(using, due.topic)
     claimed = transitions.claim_first(using, due.topic, [due.id], WORKER, fenceable=candidates.fenceable)
     candidates.ids, candidates.until_ms = [due.id], databases.now_ms(using)  # its score in the mirror, set by offered()

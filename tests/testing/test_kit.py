@@ -349,6 +349,14 @@ def test_a_series_that_a_job_begins_goes_on(timeouts: Timeouts, ran: list[str], 
     assert [key.partition("#")[0] for key in ran] == ["order:1"] * 3
 
 
+def test_a_job_that_has_expired_is_skipped(timeouts: Timeouts, ran: list[str]) -> None:
+    for run_late in (timeouts.run_due, timeouts.advance):
+        schedule("t", "order:1", delay=5, expires=hours(2))
+        timeouts.travel_to(timeouts.now + hours(3))
+        assert [(run.key, run.outcome, run.at) for run in run_late()] == [("order:1", "skipped", timeouts.now)]
+    assert (ran, Job.objects.live().count()) == ([], 0)
+
+
 def test_of_runs_missed_while_the_clock_travelled_the_last_is_run(timeouts: Timeouts, ran: list[str]) -> None:
     schedules.define(Definition("tick", "t", every=60))
     timeouts.travel_to(timeouts.now + hours(1))
