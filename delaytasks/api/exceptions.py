@@ -120,7 +120,7 @@ STATE_CONFLICTS = (*REFUSALS, engine_exceptions.NotLive, engine_exceptions.Lease
 
 def _from_engine(error: engine_exceptions.DelaytasksError) -> Problem | None:
     kind = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", type(error).__name__).lower()
-    title = " ".join((type(error).__doc__ or "").split())
+    title = (type(error).__doc__ or "").strip().partition("\n")[0]  # as in its default message
     if isinstance(error, engine_exceptions.MirrorDown):
         return unavailable("Redis is not available at the moment.")
     if isinstance(error, engine_exceptions.UnknownTopic):

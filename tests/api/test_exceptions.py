@@ -136,14 +136,22 @@ def test_nested_errors_have_paths(detail: Any, expected: Any) -> None:
     assert list(problems.flatten(drf.ValidationError(detail).detail)) == expected
 
 
-def test_every_engine_exception_is_mapped_to_a_problem() -> None:
-    def below(cls: type) -> list[type]:
-        return [each for sub in cls.__subclasses__() for each in (sub, *below(sub)) if sub.__module__ == cls.__module__]
+def below(cls: type) -> list[type]:
+    return [each for sub in cls.__subclasses__() for each in (sub, *below(sub)) if sub.__module__ == cls.__module__]
 
+
+def test_every_engine_exception_is_mapped_to_a_problem() -> None:
     found = {cls.__name__: problems.classify(cls()) for cls in below(exceptions.DelaytasksError)}
     found.pop("TransactionLeftOpen", None)  # of a handler's own making: no request runs one
     assert all(problem is not None and 400 <= problem.status < 600 for problem in found.values()), found
     assert found["LeaseLost"].status == 409
+
+
+@pytest.mark.parametrize("cls", below(exceptions.DelaytasksError))
+def test_title_of_a_problem_is_one_sentence_and_says_nothing_of_python(cls: type[Exception]) -> None:
+    problem = problems.classify(cls("detail"))
+    if problem is not None and problem.kind != "unavailable":
+        assert problem.title == str(cls())  # the exception's default message
 
 
 @pytest.mark.only_on("postgresql")
