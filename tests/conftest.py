@@ -26,7 +26,7 @@ from tests.support.servers import PostgresServer, RedisServer
 from tests.support.spans import spans  # noqa: F401  fixture
 from tests.support.stage import stage, ttr_state  # noqa: F401  fixtures
 
-pytest_plugins = ["delaytasks.testing.plugin"]  # installed, pytest finds it by itself
+pytest_plugins = ["delaytasks.testing.plugin"]  # other projects load it by its entry point
 
 BOTH = ("sqlite", "postgresql")
 QUICKER = ("sqlite",)

@@ -21,6 +21,17 @@ def test_the_plugin_is_an_entry_point_of_pytest() -> None:
     assert project["entry-points"]["pytest11"] == {"delaytasks": "delaytasks.testing.plugin"}
 
 
+def test_these_tests_run_where_the_package_is_installed_too(tmp_path: Path) -> None:
+    """`pip install` of a checkout leaves an .egg-info there, whose entry point pytest finds."""
+    (tmp_path / "delaytasks.egg-info").mkdir()
+    (tmp_path / "delaytasks.egg-info" / "PKG-INFO").write_text("Name: delaytasks\nVersion: 0\n")
+    (tmp_path / "delaytasks.egg-info" / "entry_points.txt").write_text(
+        "[pytest11]\ndelaytasks = delaytasks.testing.plugin\n"
+    )
+    done = run("-m", "pytest", "--collect-only", "-q", "tests/testing/test_plugin.py", cwd=ROOT, path=str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_loading_the_plugin_loads_neither_django_nor_the_kit(tmp_path: Path) -> None:
     program = (
         "import sys, pytest; before = set(sys.modules); import delaytasks.testing.plugin;"
