@@ -161,6 +161,7 @@ def test_the_proxys_configuration_in_the_document_is_a_part_of_the_kits() -> Non
     document = (ROOT / "docs/howto/deploy.md").read_text()
     documented = document.split("```nginx\n")[1].split("```")[0]
     kit = _directives((DEPLOY / "nginx/shop.conf").read_text())
+    assert "location = /metrics {" in documented
     assert not [each for each in _directives(documented) if each not in kit]
 
 
