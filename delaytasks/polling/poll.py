@@ -48,7 +48,8 @@ def poll(
         def check_refund(job: RunningJob) -> bool:
             return bank.is_settled(job.body["refund"])
 
-        check_refund.schedule(refund, delay=60)           # the first poll; every[0] is the delay after it
+        # The first poll; every[0] is the delay after it.
+        check_refund.schedule(refund, delay=60, body={"refund": refund.pk})
 
     every       delays between the polls: text such as "90s" or "1h30m", timedelta, or seconds. The last one
                 repeats
