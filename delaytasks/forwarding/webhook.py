@@ -4,7 +4,7 @@ import email.utils
 import ipaddress
 import json
 import ssl
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
@@ -21,6 +21,9 @@ CONTENT_STATUSES = {400, 406, 409, 411, 413, 414, 415, 416, 417, 418, 422, 431}
 RETRY_STATUSES = {408, 423, 425, 500}
 MAX_RETRY_SECONDS = 3600
 RESPONSE_CHARS = 300
+MAKE_SECRET = (
+    "python -c \"import base64, secrets; print('whsec_' + base64.b64encode(secrets.token_bytes(32)).decode())\""
+)
 
 
 class BadUrl(ValueError):
@@ -38,8 +41,9 @@ class Webhook:
     """A URL that takes each due job as a POST request, confirmed by a 2xx status.
 
     url             https; no user, no password, no fragment
-    secret          str ("whsec_..." or base64). To rotate secrets, a list: each request is signed with every secret in
-                    it. An item is a str, or a tuple of a str and the aware datetime until which it is used
+    secret          str, random bytes as base64, with or without the prefix "whsec_". To rotate secrets, a list: each
+                    request is signed with every secret in it. An item is a str, or a tuple of a str and the aware
+                    datetime until which it is used
     timeout         seconds for the whole call, including the DNS lookup; default: 15
     headers         headers to add to each request
     allow_networks  networks such as "10.0.0.0/8" that may be called although they are not public
@@ -117,10 +121,17 @@ class Webhook:
                 "Webhook: to sign, install standardwebhooks: pip install 'delaytasks[webhook]'."
             ) from error
         valid = [secret for secret, until in self.secrets if now is None or until is None or now < until]
-        try:
-            return [Signer(secret) for secret in valid]
-        except Exception as error:  # the library raises errors of base64 and of its own; none may show the secret
-            raise ValueError(f"Webhook: a secret is not base64 ({type(error).__name__}).") from None
+        return [_signer(Signer, secret) for secret in valid]
+
+
+def _signer(factory: Callable[[str], Any], secret: str) -> Any:
+    try:
+        return factory(secret)
+    except Exception:  # the library raises errors of base64 and of its own; none may show the secret
+        raise ValueError(
+            f"Webhook: a secret of {len(secret)} characters is not base64. Use random bytes as base64, with or without "
+            f"the prefix whsec_; this makes a secret: {MAKE_SECRET}"
+        ) from None
 
 
 class Failed(Exception):
