@@ -33,6 +33,7 @@ class Conversion:
     definition   of the schedule; None: the entry is not converted
     problem      why it is not converted, or ""
     notes        what of the entry is lost or changes
+    stored       True: there is such a schedule already
     """
 
     name: str
@@ -40,6 +41,7 @@ class Conversion:
     problem: str = ""
     notes: list[str] = field(default_factory=list)
     paused: bool = False
+    stored: bool = False
 
 
 class _Times(NamedTuple):
@@ -61,14 +63,12 @@ def convert(
     using, names = databases.alias(using), set[str]()
     results = [_convert_entry(entry, topics.get(entry.task, entry.task), using, names) for entry in entries]
     for each in results if write else ():
-        if each.definition is not None:
+        if each.definition is not None and not each.stored:  # staff may have resumed one that is stored
             _store(each, each.definition, using)
     return results
 
 
 def _store(conversion: Conversion, definition: Definition, using: str) -> None:
-    if Schedule.objects.using(using).filter(name=definition.name).exists():
-        return  # _check() has found it equal; staff may have resumed it
     schedules.create(definition, using=using)
     if conversion.paused:
         schedules.pause(definition.name, using=using)
@@ -77,16 +77,17 @@ def _store(conversion: Conversion, definition: Definition, using: str) -> None:
 def _convert_entry(entry: Entry, topic: str, using: str, names: set[str]) -> Conversion:
     try:
         definition, notes = _convert(entry, topic, using)
-        _check(definition, entry.task, using, names)
+        stored = _check(definition, entry.task, using, names)
     except (NotConvertible, BadInput) as error:
         return Conversion(entry.name, problem=str(error))
     names.add(definition.name)
     if not entry.enabled:
         notes.append("it is disabled: the schedule is paused")
-    return Conversion(entry.name, definition, notes=notes, paused=not entry.enabled)
+    return Conversion(entry.name, definition, notes=notes, paused=not entry.enabled, stored=stored)
 
 
-def _check(definition: Definition, task: str, using: str, names: set[str]) -> None:
+def _check(definition: Definition, task: str, using: str, names: set[str]) -> bool:
+    """Return whether the schedule is stored already. Raises NotConvertible, BadInput."""
     if definition.name in names:
         raise NotConvertible(f"another entry becomes the schedule {definition.name!r} too: rename one in beat")
     row = Schedule.objects.using(using).filter(name=definition.name).first()
@@ -104,6 +105,7 @@ def _check(definition: Definition, task: str, using: str, names: set[str]) -> No
         )
     check_known(using, definition.topic)
     to_body(definition.body)
+    return row is not None
 
 
 def _differs(row: Schedule, definition: Definition) -> bool:

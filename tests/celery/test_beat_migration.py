@@ -221,7 +221,10 @@ def test_command_reads_the_app_and_names_what_stays(monkeypatch: pytest.MonkeyPa
     assert "no handler" in text
     assert "1 of 2 can be stored: add --write" in text
     assert not AuditEntry.objects.exists()
-    assert "1 of 2 were stored" in run(*arguments, "--write")
+    assert "1 of 2 were stored\n" in run(*arguments, "--write")
+    for again in ((), ("--write",)):
+        text = run(*arguments, *again)
+        assert text.splitlines()[-1] == "1 of 2 were stored before"
     row = Schedule.objects.get()
     entry = AuditEntry.objects.get()
     assert (entry.action, entry.target, entry.name) == ("schedule.created", f"schedule {row.pk}", "nightly")

@@ -54,6 +54,11 @@ def test_plan_and_apply():
         registry.unregister("tock")
 
 
+def test_a_backfill_says_how_many_runs_were_made():
+    text = run("backfill", "tick", "--from", "2029-12-30T00:00Z", "--to", "2029-12-31T12:00Z")
+    assert text == "2 runs were made\n"
+
+
 def test_pause_resume_run_and_backfill():
     assert data("pause", "tick")["changed"]
     assert Schedule.objects.get().paused

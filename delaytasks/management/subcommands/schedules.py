@@ -70,7 +70,7 @@ def _one(action: str, name: str, options: Options, using: str) -> Answer:
         name, Action.BACKFILLED, using, lambda: schedules.backfill(name, start, end, using=using),
         lambda made: f"{made} from {start.isoformat()} to {end.isoformat()}",
     )  # fmt: skip
-    return Answer({"name": name, "made": count}, f"{count} firings were made")
+    return Answer({"name": name, "made": count}, f"{count} runs were made")
 
 
 def _set_paused(name: str, paused: bool, using: str) -> Answer:
@@ -165,10 +165,14 @@ def _from_beat(options: Options, using: str) -> Answer:
     conversions = _change_many(using, Schedule.Source.STAFF, convert, names_of) if options["write"] else convert()
     data = [_conversion_data(each) for each in conversions]
     rows = [(each["entry"], each["schedule"] or "-", each["times"], "; ".join(each["notes"])) for each in data]
-    done = sum(each["schedule"] is not None for each in data)
-    verb = "were stored" if options["write"] else "can be stored: add --write"
+    before = sum(each.stored for each in conversions)
+    now = sum(each.definition is not None for each in conversions) - before
     text = table(("entry", "schedule", "times", "not carried over"), rows)
-    return Answer(data, printable(f"{text}\n{done} of {len(data)} {verb}"))
+    if before:
+        text += f"\n{before} of {len(data)} were stored before"
+    if now or not before:
+        text += f"\n{now} of {len(data)} {'were stored' if options['write'] else 'can be stored: add --write'}"
+    return Answer(data, printable(text))
 
 
 def _conversion_data(each: "beat_migration.Conversion") -> dict[str, Any]:
