@@ -13,6 +13,7 @@ from ..states import State
 from . import forecast
 
 MirrorState = Literal["up", "read_only", "down", "off"]
+ALWAYS_COUNTED = {"repaired": 0, "rebuilt": 0}  # Redis has the other counters from their first event on
 
 
 def snapshot(using: str | None = None) -> dict[str, Any]:
@@ -22,7 +23,8 @@ def snapshot(using: str | None = None) -> dict[str, Any]:
     skew_ms    this host's clock minus the database's
     mirror     "up", "read_only" (Redis refuses writes), "down" or "off"
     counters   the counters of all workers since the mirror was last emptied, and in_mirror_delayed, the number of
-               entries that it has now; {} if the mirror is down or off
+               entries that it has now; {} if the mirror is down or off. A counter but repaired and rebuilt is absent
+               until it is 1
     overdue    number of jobs that are due and not reserved
     topics     for each topic: delayed (only jobs due within the horizon), ready, reserved, dead, oldest_ready_ms
                (time since the oldest ready job was due; None: none is ready), paused, handled (whether this process
@@ -122,7 +124,7 @@ def mirror_state(using: str) -> tuple[MirrorState, dict[str, int], str]:
     refusal = ""
     try:
         refusal = index.refusal()
-        counters = index.counters() | {"in_mirror_delayed": index.due_count()}
+        counters = ALWAYS_COUNTED | index.counters() | {"in_mirror_delayed": index.due_count()}
     except MirrorDown:
         return "read_only" if refusal else "down", {}, refusal
     return "read_only" if refusal else "up", counters, refusal
