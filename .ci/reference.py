@@ -285,12 +285,13 @@ def table(actions: list[argparse.Action]) -> str:
 
 
 def usage(action: argparse.Action) -> str:
-    value = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
+    name = action.dest.upper() if action.option_strings else action.dest
+    value = action.metavar if isinstance(action.metavar, str) else name
     if action.choices and action.dest != "database":
         value = "|".join(map(str, action.choices))
     value = value.replace("|", "\\|")
     if not action.option_strings:
-        return f"`{action.metavar or action.dest}`".replace("|", "\\|")
+        return f"`{value}`"
     names = ", ".join(f"`{name}`" for name in action.option_strings)
     return names if action.nargs == 0 else f"{names} `{value}`"
 

@@ -13,6 +13,7 @@ import delaytasks
 from delaytasks import exceptions, signals
 from delaytasks.conf import Settings
 from delaytasks.management.commands.delaytasks import VERBS
+from delaytasks.management.subcommands import schedules, timeouts
 from tests.support.ci_scripts import load
 
 ROOT = Path(__file__).parents[2]
@@ -85,6 +86,11 @@ def test_the_reference_has_every_exception_and_no_other():
 def test_the_reference_has_every_command():
     headings = set(HEADING.findall((REFERENCE / "commands.md").read_text()))
     assert {f"delaytasks {name}" for name in VERBS} <= headings
+
+
+@pytest.mark.parametrize("actions", [schedules.ACTIONS, timeouts.ACTIONS])
+def test_the_reference_has_every_action_of_a_command(actions):
+    assert "| `" + "\\|".join(actions) + "` |" in (REFERENCE / "commands.md").read_text()
 
 
 def test_the_reference_has_every_public_name_and_the_running_job():
