@@ -238,7 +238,8 @@ def schedule_many(
     using, by    as in schedule(), for all items
 
     Returns Scheduled(created, kept, replaced), three ints; its attribute job_ids has the id of each item's
-    job, if items is a list or another sequence. A kept job may have ended since.
+    job, if items is a list or another sequence. A kept job may have ended since. With on_conflict="again", its
+    attribute again is the number of running jobs that will run once more.
 
     Raises the exceptions of schedule(), with nothing scheduled. The message names the item by its
     position, from 0.

@@ -56,7 +56,7 @@ def sla(
     The other options are those of handler(). The function is called once for each warning and once for the breach,
     with the row, locked until the end of an atomic handler, and an SlaEvent. The conditions are tested again just
     before: the function is not called for a paused or stopped clock. It is called early only if a person runs the job
-    of the next level at once.
+    of the next level at once or moves it to an earlier time.
 
     A service level is a declared timeout: `manage.py delaytasks timeouts apply` puts it into force, and reconciliation
     finds changes that send no signal, such as those by update(). A condition may contain what timeout(while_=...)
