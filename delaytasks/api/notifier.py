@@ -139,7 +139,7 @@ class WaitingConsumers:
         if not self._queues[topic]:
             del self._queues[topic]
 
-    def _waiting_topics(self) -> list[str]:
+    def waiting_topics(self) -> list[str]:
         with self._lock:
             return list(self._queues)
 
@@ -151,7 +151,7 @@ class WaitingConsumers:
             thread.start()
             self._thread = thread
 
-    def _stop_if_idle(self) -> bool:
+    def stop_if_idle(self) -> bool:
         """Return True if no consumer waits: the thread must end, and the next join() starts a new one."""
         with self._lock:
             if not self._queues:
@@ -205,9 +205,9 @@ class _ListenLoop:
 
     def _should_stop(self) -> bool:
         now = time.monotonic()
-        if self._consumers._waiting_topics():
+        if self._consumers.waiting_topics():
             self._last_waited_at = now
-        return now - self._last_waited_at > IDLE_SECONDS and self._consumers._stop_if_idle()
+        return now - self._last_waited_at > IDLE_SECONDS and self._consumers.stop_if_idle()
 
     def _messages(self, rest_ms: int) -> Sequence[str]:
         """Wait up to `rest_ms` for messages and return them, or an empty list if there are none or Redis is down."""
@@ -251,7 +251,7 @@ class _ListenLoop:
     def _unpaused_topics(self) -> list[str]:
         """Return the topics with waiting consumers, except paused topics, whose jobs are not given out."""
         try:
-            waiting = self._consumers._waiting_topics()
+            waiting = self._consumers.waiting_topics()
             return [topic for topic in waiting if not topics.topic_settings(self._using, topic).paused]
         finally:
             connections[self._using].close()

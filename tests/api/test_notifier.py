@@ -279,7 +279,7 @@ def test_thread_that_failed_to_start_is_started_by_the_next_consumer(
             full.setattr(threading.Thread, "start", lambda thread: (_ for _ in ()).throw(RuntimeError("no thread")))
             with pytest.raises(RuntimeError):
                 room.join(TOPIC)
-        assert room._waiting_topics() == []
+        assert room.waiting_topics() == []
         waiter = room.join(TOPIC)
         listens = room._thread is not None and room._thread.is_alive()
         room.leave(waiter)

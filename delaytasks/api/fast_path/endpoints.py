@@ -36,7 +36,7 @@ from ..batching.attempts import Finish, Reserve
 from ..batching.batchers import Batcher, FallBack
 from ..exceptions import ProblemError
 from ..limits import live_jobs
-from ..queue_protocol.commands import COMMANDS, _popped_list, _popped_one, envelope
+from ..queue_protocol.commands import COMMANDS, envelope, popped_list, popped_one
 from ..serializers.fields import MAX_ID, rfc3339_of
 from ..serializers.requests import HeldSerializer, NewJobSerializer, ReserveSerializer
 from . import callers
@@ -186,7 +186,7 @@ async def _delete_command(call: Call, fields: dict[str, Any]) -> Reply:
 
 async def _pop_command(call: Call, fields: dict[str, Any]) -> Reply:
     ask = _ask(call, fields["topic"], fields.get("count", 1), fields["consumer"])
-    show = _popped_list if "count" in fields else _popped_one
+    show = popped_list if "count" in fields else popped_one
     return await _reserve(call, ask, fields["wait"], lambda jobs: show(jobs) if jobs else envelope())
 
 

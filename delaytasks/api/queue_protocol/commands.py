@@ -76,16 +76,16 @@ def pop(call: Call) -> Response:
     fields = call.fields
     return call.view.poll(
         fields["topic"], count=fields.get("count", 1), wait_seconds=fields["wait"],
-        consumer=fields["consumer"], show=_popped_list if "count" in fields else _popped_one, empty=envelope(),
+        consumer=fields["consumer"], show=popped_list if "count" in fields else popped_one, empty=envelope(),
     )  # fmt: skip
 
 
-def _popped_one(attempts: Sequence[RunningJob]) -> dict[str, Any]:
+def popped_one(attempts: Sequence[RunningJob]) -> dict[str, Any]:
     job = _popped(attempts[0])
     return envelope(job.pop("id"), job.pop("body"), **job)
 
 
-def _popped_list(attempts: Sequence[RunningJob]) -> dict[str, Any]:
+def popped_list(attempts: Sequence[RunningJob]) -> dict[str, Any]:
     return envelope(value=[_popped(attempt) for attempt in attempts])
 
 
