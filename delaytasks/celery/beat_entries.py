@@ -39,14 +39,15 @@ class Entry:
 
 
 def read(app_path: str = "") -> list[Entry]:
-    """Return the entries of the Celery app and of django-celery-beat's tables.
+    """Return the entries of the Celery app and of django-celery-beat's tables. A row replaces the entry of its name.
 
     app_path   the app as for `celery -A`; "": the current app
 
     Raises ImportError or AttributeError if app_path names no app.
     """
     app = find_app(app_path) if app_path else celery.current_app
-    return [*_from_app(app), *_from_tables(app)]
+    # django-celery-beat copies the app's entries into its tables; staff may have changed or disabled the copy.
+    return list({entry.name: entry for entry in (*_from_app(app), *_from_tables(app))}.values())
 
 
 def _from_app(app: celery.Celery) -> Iterator[Entry]:

@@ -250,6 +250,7 @@ def test_tables_of_django_celery_beat(tmp_path: Path) -> None:
     assert notes["every ten minutes"] == notes["once"] == ""
     assert "the options priority, queue" in notes["nightly"]
     assert "is paused" in notes["hourly"]
+    assert "is paused" in notes["turned off"]
     assert "SolarSchedule is neither" in notes["sunset"]
     assert 'write @handler("shop.other")' in notes["another task"]
     assert "stays in beat" in notes["delaytasks.sweep"]
@@ -262,4 +263,5 @@ def test_tables_of_django_celery_beat(tmp_path: Path) -> None:
         | {"every_ms": 3_600_000, "body": {"args": [1], "kwargs": {}}, "within_ms": 90_000, "paused": True},
         "nightly": same | {"cron": "30 2 * * 1,2,3,4,5", "tz": "Asia/Tokyo"},
         "once": same | {"delay_ms": 0},
+        "turned-off": same | {"every_ms": 3_600_000, "paused": True},
     }

@@ -36,6 +36,7 @@ def main() -> None:
     sunset, _ = SolarSchedule.objects.get_or_create(event="sunset", latitude=51, longitude=9)
     for name, more in {
         "hourly": {"interval": hourly, "args": "[1]", "expire_seconds": 90, "enabled": False},
+        "turned off": {"interval": hourly, "enabled": False},  # by staff; beat has copied the entry of beat_schedule
         "nightly": {"crontab": nightly, "queue": "slow", "priority": 3},
         "once": {"clocked": once, "one_off": True},
         "sunset": {"solar": sunset},

@@ -8,6 +8,7 @@ from tests.settings import *
 INSTALLED_APPS = [*INSTALLED_APPS, "django_celery_beat"]
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": os.environ.get("BEAT_SITE_DB", ":memory:")}}
 CELERY_BEAT_SCHEDULE = {
-    "every ten minutes": {"task": "shop.report", "schedule": timedelta(minutes=10), "kwargs": {"to": "anna"}}
+    "every ten minutes": {"task": "shop.report", "schedule": timedelta(minutes=10), "kwargs": {"to": "anna"}},
+    "turned off": {"task": "shop.report", "schedule": timedelta(hours=1)},
 }
 DELAYTASKS = {**DELAYTASKS, "TOPICS": {"shop.report": {}}}
