@@ -38,19 +38,19 @@ class Entry:
     last_run_at: datetime | None = None
 
 
-def read(app_path: str = "") -> list[Entry]:
-    """Return the entries of the Celery app and of django-celery-beat's tables. A row replaces the entry of its name.
+def find(app_path: str = "") -> celery.Celery:
+    """Return the app as for `celery -A`; "": the current app. Raises ImportError or AttributeError if there is none."""
+    return find_app(app_path) if app_path else celery.current_app
 
-    app_path   the app as for `celery -A`; "": the current app
 
-    Raises ImportError or AttributeError if app_path names no app.
-    """
-    app = find_app(app_path) if app_path else celery.current_app
+def read(app: celery.Celery) -> list[Entry]:
+    """Return the entries of the Celery app and of django-celery-beat's tables. A row replaces the entry of its name."""
     # django-celery-beat copies the app's entries into its tables; staff may have changed or disabled the copy.
     return list({entry.name: entry for entry in (*_from_app(app), *_from_tables(app))}.values())
 
 
 def _from_app(app: celery.Celery) -> Iterator[Entry]:
+    app.loader.import_default_modules()  # as beat does: a receiver in a module of tasks may add entries
     app.finalize()
     zone = str(app.timezone)
     for name, entry in sorted((app.conf.beat_schedule or {}).items()):

@@ -263,5 +263,6 @@ def test_tables_of_django_celery_beat(tmp_path: Path) -> None:
         | {"every_ms": 3_600_000, "body": {"args": [1], "kwargs": {}}, "within_ms": 90_000, "paused": True},
         "nightly": same | {"cron": "30 2 * * 1,2,3,4,5", "tz": "Asia/Tokyo"},
         "once": same | {"delay_ms": 0},
+        "of-a-receiver": same | {"every_ms": 900_000},
         "turned-off": same | {"every_ms": 3_600_000, "paused": True},
     }

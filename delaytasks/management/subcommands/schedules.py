@@ -149,12 +149,12 @@ def _from_beat(options: Options, using: str) -> Answer:
         if not (task and equals and topic):
             raise CommandError(f"--topic {task}: write it as TASK=TOPIC.", returncode=arguments.USAGE)
     try:
-        entries = beat_entries.read(options["app"])
+        app = beat_entries.find(options["app"])
     except (ImportError, AttributeError) as error:
         raise CommandError(
             f"--app {options['app']}: {error}. Give it as for `celery -A`.", returncode=arguments.USAGE
         ) from error
-    topics = {task: topic for task, _, topic in pairs}
+    entries, topics = beat_entries.read(app), {task: topic for task, _, topic in pairs}
 
     def convert() -> "list[beat_migration.Conversion]":
         return beat_migration.convert(entries, topics, using=using, write=options["write"])

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from tests.settings import *
 
-INSTALLED_APPS = [*INSTALLED_APPS, "django_celery_beat"]
+INSTALLED_APPS = [*INSTALLED_APPS, "django_celery_beat", "tests.celery.beat_site"]
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": os.environ.get("BEAT_SITE_DB", ":memory:")}}
 CELERY_BEAT_SCHEDULE = {
     "every ten minutes": {"task": "shop.report", "schedule": timedelta(minutes=10), "kwargs": {"to": "anna"}},
