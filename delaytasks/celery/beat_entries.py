@@ -22,6 +22,7 @@ class Entry:
     tz           name of the zone in which beat reads a crontab
     options      of apply_async(): queue, expires and so on
     begin, end   aware datetimes; None: no limit
+    problem      why the entry cannot be read, or ""
     """
 
     name: str
@@ -36,6 +37,7 @@ class Entry:
     begin: datetime | None = None
     end: datetime | None = None
     last_run_at: datetime | None = None
+    problem: str = ""
 
 
 def find(app_path: str = "") -> celery.Celery:
@@ -66,12 +68,19 @@ def _from_tables(app: celery.Celery) -> Iterator[Entry]:
         return
     tasks = apps.get_model(DATABASE_SCHEDULER, "PeriodicTask")._default_manager
     for row in tasks.select_related("interval", "crontab", "solar", "clocked").order_by("name"):
-        schedule = row.solar or row.schedule  # the schedule of a solar row needs another library
-        yield Entry(
-            row.name, row.task, schedule, str(getattr(schedule, "tz", app.timezone)), json.loads(row.args or "[]"),
-            json.loads(row.kwargs or "{}"), _options(row), row.enabled, row.one_off, row.start_time, row.expires,
-            row.last_run_at,
-        )  # fmt: skip
+        try:
+            yield _from_row(row, app)
+        except Exception as error:  # beat itself disables or skips such a row; go on with the others
+            yield Entry(row.name, row.task, None, "", problem=f"its row cannot be read: {error}")
+
+
+def _from_row(row: Any, app: celery.Celery) -> Entry:
+    schedule = row.solar or row.schedule  # the schedule of a solar row needs another library
+    return Entry(
+        row.name, row.task, schedule, str(getattr(schedule, "tz", app.timezone)), json.loads(row.args or "[]"),
+        json.loads(row.kwargs or "{}"), _options(row), row.enabled, row.one_off, row.start_time, row.expires,
+        row.last_run_at,
+    )  # fmt: skip
 
 
 def _options(row: Any) -> dict[str, Any]:

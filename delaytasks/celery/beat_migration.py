@@ -115,6 +115,8 @@ def _differs(row: Schedule, definition: Definition) -> bool:
 
 
 def _convert(entry: Entry, topic: str, using: str) -> tuple[Definition, list[str]]:
+    if entry.problem:
+        raise NotConvertible(entry.problem)
     if entry.task in _OWN:
         raise NotConvertible(f"{entry.task} stays in beat")
     if entry.end is not None and entry.end <= timezone.now():

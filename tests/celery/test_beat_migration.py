@@ -253,6 +253,8 @@ def test_tables_of_django_celery_beat(tmp_path: Path) -> None:
     assert "is paused" in notes["turned off"]
     assert "SolarSchedule is neither" in notes["sunset"]
     assert 'write @handler("shop.other")' in notes["another task"]
+    assert "its row cannot be read: Expecting property name" in notes["bad kwargs"]
+    assert "its row cannot be read: " in notes["bad times"]
     assert "stays in beat" in notes["delaytasks.sweep"]
     same = {"topic": TASK, "running": "allow", "source": "staff", "cron": "", "every_ms": None, "delay_ms": None,
             "within_ms": None, "paused": False, "tz": "UTC", "body": {"args": [], "kwargs": {}}}  # fmt: skip

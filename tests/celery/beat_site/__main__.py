@@ -34,12 +34,15 @@ def main() -> None:
     )
     once, _ = ClockedSchedule.objects.get_or_create(clocked_time=datetime(2099, 1, 1, tzinfo=UTC))
     sunset, _ = SolarSchedule.objects.get_or_create(event="sunset", latitude=51, longitude=9)
+    never = CrontabSchedule.objects.create(minute="99")
     for name, more in {
         "hourly": {"interval": hourly, "args": "[1]", "expire_seconds": 90, "enabled": False},
         "turned off": {"interval": hourly, "enabled": False},  # by staff; beat has copied the entry of beat_schedule
         "nightly": {"crontab": nightly, "queue": "slow", "priority": 3},
         "once": {"clocked": once, "one_off": True},
         "sunset": {"solar": sunset},
+        "bad kwargs": {"interval": hourly, "kwargs": "{'to': 'anna'}"},
+        "bad times": {"crontab": never, "enabled": False},
         "another task": {"interval": hourly, "task": "shop.other"},
     }.items():
         PeriodicTask.objects.create(**{"name": name, "task": "shop.report", **more})
