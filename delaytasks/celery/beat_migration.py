@@ -1,5 +1,6 @@
 """Convert the entries of Celery beat to Schedules, and report what cannot be converted."""
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -104,7 +105,6 @@ def _check(definition: Definition, task: str, using: str, names: set[str]) -> bo
             f"with --topic {task}=TOPIC"
         )
     check_known(using, definition.topic)
-    to_body(definition.body)
     return row is not None
 
 
@@ -127,8 +127,9 @@ def _convert(entry: Entry, topic: str, using: str) -> tuple[Definition, list[str
     within, lost = _options(entry)
     if entry.end is not None:
         notes.append(f"its end at {entry.end.isoformat()} is lost: pause or delete the schedule then")
+    body = json.loads(to_body({"args": entry.args, "kwargs": entry.kwargs}))  # as it is stored: with lists for tuples
     return Definition(
-        name=_name(entry.name), topic=topic, tz=entry.tz, body={"args": entry.args, "kwargs": entry.kwargs},
+        name=_name(entry.name), topic=topic, tz=entry.tz, body=body,
         missed="last", running="allow", within=within, **terms,
     ), [*notes, *lost]  # fmt: skip
 
@@ -159,7 +160,7 @@ def _times(entry: Entry) -> _Times:
         if times.clocked_time <= timezone.now():
             raise NotConvertible(f"its only time, {times.clocked_time.isoformat()}, has passed")
         return _Times({"delay": 0, "start": times.clocked_time}, [])
-    if isinstance(times, crontab):
+    if type(times) is crontab or type(times).__module__ == "django_celery_beat.tzcrontab":
         return _cron_terms(entry, times)
     if type(times) is schedule:
         return _interval_terms(entry, times)

@@ -105,6 +105,7 @@ def test_intervals_go_on_from_the_last_run() -> None:
         (type("Moon", (schedule,), {})(60), {}, "Moon is neither an interval nor a crontab"),
         (schedule(60), {"one_off": True}, "one_off"),
         (schedule(60), {"end": START}, "it expired at 2026-01-01"),
+        (type("OpeningDays", (crontab,), {})(hour=9), {}, "OpeningDays is neither an interval nor a crontab"),
         (schedule(0.01), {}, "every is"),
         (schedule(60), {"task": "shop.other"}, 'write @handler("shop.other")'),
         (schedule(60), {"task": "a task"}, "not a topic's name"),
@@ -186,6 +187,14 @@ def test_schedule_of_staff_that_differs_is_named_and_stays() -> None:
     assert "there is another schedule 'report'" in result.problem
     row = Schedule.objects.get()
     assert (row.every_ms, row.body) == (60_000, {"to": "anna"})
+
+
+def test_arguments_are_compared_as_json() -> None:
+    for _ in range(2):
+        entries = [entry(schedule(600), args=[(1, 2)], kwargs={"names": {1: "anna"}})]
+        (result,) = beat_migration.convert(entries, {}, write=True)
+        assert result.problem == ""
+    assert Schedule.objects.get().body == {"args": [[1, 2]], "kwargs": {"names": {"1": "anna"}}}
 
 
 def test_a_later_last_run_is_no_difference() -> None:
