@@ -8,9 +8,11 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from celery.schedules import crontab, schedule
+from django.db import transaction
 from django.utils import timezone
 
 from .. import databases, handlers
+from ..clock import from_ms, to_ms
 from ..exceptions import BadInput
 from ..jobs.inputs import check_known, to_body
 from ..models import Schedule
@@ -34,6 +36,8 @@ class Conversion:
     definition   of the schedule; None: the entry is not converted
     problem      why it is not converted, or ""
     notes        what of the entry is lost or changes
+    paused       whether the schedule is paused, because the entry is disabled
+    is_due       whether a run is due that beat has not sent
     stored       True: there is such a schedule already
     """
 
@@ -42,6 +46,7 @@ class Conversion:
     problem: str = ""
     notes: list[str] = field(default_factory=list)
     paused: bool = False
+    is_due: bool = False
     stored: bool = False
 
 
@@ -70,21 +75,39 @@ def convert(
 
 
 def _store(conversion: Conversion, definition: Definition, using: str) -> None:
-    schedules.create(definition, using=using)
-    if conversion.paused:
-        schedules.pause(definition.name, using=using)
+    with transaction.atomic(using):
+        schedules.create(definition, using=using)
+        if conversion.paused:
+            schedules.pause(definition.name, using=using)
+        elif conversion.is_due:
+            schedules.run_now(definition.name, using=using)
 
 
 def _convert_entry(entry: Entry, topic: str, using: str, names: set[str]) -> Conversion:
     try:
         definition, notes = _convert(entry, topic, using)
         stored = _check(definition, entry.task, using, names)
+        due = None if stored else _due_since(entry, definition)
     except (NotConvertible, BadInput) as error:
         return Conversion(entry.name, problem=str(error))
     names.add(definition.name)
     if not entry.enabled:
         notes.append("it is disabled: the schedule is paused")
-    return Conversion(entry.name, definition, notes=notes, paused=not entry.enabled, stored=stored)
+    if due is not None:
+        notes.append(f"it is due since {due.isoformat(timespec='seconds')}: it runs once when the schedule is stored")
+    return Conversion(
+        entry.name, definition, notes=notes, paused=not entry.enabled, is_due=due is not None, stored=stored
+    )
+
+
+def _due_since(entry: Entry, definition: Definition) -> datetime | None:
+    """Return since when a run is due that beat has not sent; None if there is none, or the last run is not known."""
+    now = timezone.now()
+    if entry.last_run_at is None or not entry.enabled or (entry.begin is not None and entry.begin > now):
+        return None
+    last = from_ms(to_ms(entry.last_run_at))  # in whole ms, as the times are
+    firing = definition.times(definition.start or last).next_after(last)
+    return firing.due if firing is not None and firing.due <= now else None
 
 
 def _check(definition: Definition, task: str, using: str, names: set[str]) -> bool:

@@ -14,11 +14,12 @@ import celery
 import pytest
 from celery.schedules import crontab, schedule
 from django.core.management import CommandError, call_command
+from django.utils import timezone
 
 from delaytasks import handlers
 from delaytasks.celery import beat_migration
 from delaytasks.celery.beat_entries import Entry
-from delaytasks.models import AuditEntry, Schedule
+from delaytasks.models import AuditEntry, Job, Schedule
 from delaytasks.recurrence import schedules
 from delaytasks.recurrence.definition import Definition
 
@@ -187,6 +188,37 @@ def test_schedule_of_staff_that_differs_is_named_and_stays() -> None:
     assert "there is another schedule 'report'" in result.problem
     row = Schedule.objects.get()
     assert (row.every_ms, row.body) == (60_000, {"to": "anna"})
+
+
+@pytest.mark.parametrize(
+    "times", [schedule(timedelta(days=1)), crontab(minute=0, hour=12), crontab(0, 12, day_of_week="*", day_of_month=31)]
+)
+def test_run_that_is_due_when_beat_is_stopped_is_made_once(times: Any) -> None:
+    entries = [entry(times, last_run_at=START)]
+    (shown,) = beat_migration.convert(entries, {})
+    assert "due since 2026-01-" in "; ".join(shown.notes)
+    assert not Job.objects.exists()
+    beat_migration.convert(entries, {}, write=True)
+    (again,) = beat_migration.convert(entries, {}, write=True)
+    assert again.notes == []
+    assert Job.objects.filter(topic=TASK, due_at__lte=timezone.now()).count() == 1
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"last_run_at": START, "enabled": False},
+        {"last_run_at": START, "begin": datetime(2099, 1, 1, tzinfo=UTC)},
+        {"last_run_at": timezone.now().replace(microsecond=999_999)},
+    ],
+    ids=["unknown", "disabled", "not begun", "has run"],
+)
+@pytest.mark.parametrize("times", [schedule(timedelta(days=1)), crontab(minute=0, hour=0, day_of_month=1)])
+def test_run_that_is_not_due_is_not_made(times: Any, more: dict[str, Any]) -> None:
+    (result,) = beat_migration.convert([entry(times, **more)], {}, write=True)
+    assert "due since" not in "; ".join(result.notes)
+    assert not Job.objects.filter(due_at__lte=timezone.now()).exists()
 
 
 def test_arguments_are_compared_as_json() -> None:
