@@ -5,6 +5,7 @@ import glob
 import logging
 import os
 import shutil
+import sys
 import tempfile
 import threading
 import weakref
@@ -24,7 +25,8 @@ VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 def prepare(**_: Any) -> None:
     """Choose a directory for the counters of the pool's processes, before the pool forks them. Receiver of worker_init.
 
-    prometheus_client reads PROMETHEUS_MULTIPROC_DIR when it is first imported.
+    prometheus_client reads PROMETHEUS_MULTIPROC_DIR when it is first imported. If the project has imported it before,
+    it reads it again here.
     """
     if not conf.get().metrics_port:
         return
@@ -32,6 +34,8 @@ def prepare(**_: Any) -> None:
         os.environ[VARIABLE] = directory = make_directory()
         weakref.finalize(_directories, _remove, directory, os.getpid())
         _directories.own = directory
+        if "prometheus_client" in sys.modules:
+            _read_directory_again()
     try:
         from ..monitoring import prometheus
     except ModuleNotFoundError as error:
@@ -40,6 +44,17 @@ def prepare(**_: Any) -> None:
             'Run pip install "delaytasks[prometheus]".'
         ) from error
     prometheus.enable()
+
+
+def _read_directory_again() -> None:
+    from prometheus_client import values
+
+    values.ValueClass = values.get_value_class()  # each metric looks it up when it gets a new label, as all of ours do
+    logger.warning(
+        "metrics: prometheus_client was imported before the worker chose a directory for its counters: metrics of the "
+        "project that had no labels then are missing. To have them, set %s before the worker starts.",
+        VARIABLE,
+    )
 
 
 def make_directory() -> str:

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -43,6 +45,35 @@ def test_a_worker_removes_the_directories_of_killed_ones_and_of_no_other(killed_
     assert {path.name for path in tmp_path.iterdir()} == {
         "delaytasks-metrics-of-an-earlier-version", "another-directory", Path(first).name, Path(second).name,
     }  # fmt: skip
+
+
+A_SITE_WITH_METRICS = """
+import django
+from django.conf import settings
+from prometheus_client import Counter, generate_latest
+
+ORDERS = Counter("shop_orders", "Orders", ["country"])
+settings.DELAYTASKS["METRICS_PORT"] = 9808
+django.setup()
+from delaytasks.celery import metrics_server
+
+metrics_server.prepare()
+from delaytasks.monitoring import prometheus
+
+prometheus.OUTCOMES[prometheus.Outcome.FINISHED].labels("of.a.test").inc()
+ORDERS.labels("de").inc()
+print(generate_latest(prometheus.make_process_registry()).decode())
+"""
+
+
+def test_attempts_are_counted_if_the_site_has_imported_the_library_before() -> None:
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "PYTHONPATH": str(Path.cwd())}
+    command = [sys.executable, "-c", A_SITE_WITH_METRICS]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert 'delaytasks_finished_total{topic="of.a.test"} 1.0' in done.stdout
+    assert 'shop_orders_total{country="de"} 1.0' in done.stdout
+    assert "metrics: prometheus_client was imported before" in done.stderr
 
 
 class Scraped:
