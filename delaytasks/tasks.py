@@ -48,7 +48,8 @@ def _on_each_database(function: Callable[[str], Returned]) -> list[Returned]:
     return results
 
 
-@shared_task(name="delaytasks.move_due", ignore_result=True, acks_late=False)
+# The entries of beat have expiry times by the settings; these are for django-celery-beat, which does not store them.
+@shared_task(name="delaytasks.move_due", ignore_result=True, acks_late=False, expires=60)
 @keep_connections
 def move_due() -> float:
     """Make due jobs ready and run the guard, on each database. Return the milliseconds to rest until the next pass.
@@ -101,7 +102,7 @@ def bulk_change(pk: int, using: str) -> None:
         raise
 
 
-@shared_task(name="delaytasks.sweep", ignore_result=True, acks_late=False)
+@shared_task(name="delaytasks.sweep", ignore_result=True, acks_late=False, expires=120)
 @keep_connections
 def sweep() -> dict[str, int]:
     """Run the sweep on each database, and resend the tasks of stalled bulk changes. Return the sweep's counts by name.

@@ -57,7 +57,8 @@ def handlers_digest() -> str:
 def add_entries(sender: celery.Celery, **_: Any) -> None:
     """Add the two entries to the app's beat_schedule; receiver of Celery's on_after_finalize."""
     settings = conf.get()
-    tick_seconds = settings.guard_tick_ms / 1000
+    # django-celery-beat stores whole seconds: a shorter interval would become 0, and beat would send without a pause.
+    tick_seconds = max(settings.guard_tick_ms / 1000, 1)
     fair_heap = celery.VERSION[:2] >= CELERY_WITH_FAIR_HEAP
     entries = {
         # The expiry times leave room for a busy pool, and for the difference between the clocks of two hosts.

@@ -2,7 +2,7 @@
 
 import pickle
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import celery
@@ -12,11 +12,12 @@ from celery.beat import Scheduler
 from celery.schedules import schedule
 from django.utils import timezone
 
-from delaytasks import conf, databases
+from delaytasks import conf, databases, tasks
 from delaytasks import handlers as topics
 from delaytasks.celery import beat
 from delaytasks.celery.beat import FallbackSchedule
 from delaytasks.celery.bootsteps import install
+from project.celery import app as project
 from tests.support.servers import free_port
 
 CLOCK_SKEW_SECONDS = 30  # by which a worker's clock may be ahead of beat's
@@ -41,6 +42,22 @@ def test_messages_do_not_expire_under_clock_skew_or_in_a_busy_pool():
 def test_an_older_beat_that_would_starve_other_entries_has_a_plain_interval(monkeypatch):
     monkeypatch.setattr(celery, "VERSION", (5, 6, 3))
     assert installed_app().conf.beat_schedule["delaytasks.move_due"]["schedule"] == conf.get().guard_tick_ms / 1000
+
+
+@pytest.mark.parametrize("task", [tasks.move_due, tasks.sweep])
+def test_messages_expire_also_if_the_scheduler_ignores_the_options_of_the_entries(task: Any):
+    """As that of django-celery-beat does."""
+    with project.connection_for_write() as broker:
+        task.apply_async(connection=broker, queue="of.a.test")
+        message = broker.SimpleQueue("of.a.test").get(timeout=10)
+    seconds = (datetime.fromisoformat(message.headers["expires"]) - timezone.now()).total_seconds()
+    assert 2 * CLOCK_SKEW_SECONDS - 10 < seconds <= 120
+
+
+def test_scheduler_of_whole_seconds_does_not_send_without_a_pause(settings):
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "GUARD_TICK_MS": 500}
+    stored = int(installed_app().conf.beat_schedule["delaytasks.move_due"]["schedule"].run_every.total_seconds())
+    assert stored == 1
 
 
 @pytest.fixture
