@@ -42,7 +42,7 @@ def connect(app: Celery) -> Any:
     The project's own BROKER_TRANSPORT_OPTIONS are kept.
     """
     connection = app.connection_for_write(connect_timeout=TIMEOUT_SECONDS)
-    driver = connection.get_transport_cls().driver_type
+    driver = connection.get_transport_cls().driver_name
     connection.transport_options = _ONE_TRY | _timeouts(driver) | connection.transport_options
     return connection
 

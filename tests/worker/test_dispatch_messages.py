@@ -1,6 +1,8 @@
 """The message run_topic is sent by task name, from a thread; a broker that fails or hangs delays nobody else."""
 
 import logging
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +20,7 @@ from delaytasks.circuit_breaker import CircuitBreaker
 from delaytasks.worker import dispatch, sender
 from delaytasks.worker.leases import reserve
 from delaytasks.worker.sender import BROKER_FAILURES, BROKER_PAUSE_SECONDS, Sender
+from tests.support.rabbitmq import RabbitServer
 from tests.support.servers import RedisServer, free_port
 from tests.support.silent_server import silent_server
 
@@ -145,6 +148,26 @@ def test_a_message_to_a_silent_broker_is_given_up_after_a_few_seconds(
             dispatch.send_run_topic("default", broker, None)
             assert own_sender.wait_until_sent(2.9), broker
         assert f"topic {broker} was not sent to a worker" in caplog.text
+
+
+def test_a_message_to_a_rabbitmq_that_hangs_later_is_given_up_after_a_few_seconds(
+    rabbit_server: RabbitServer, celery_app: Any, own_sender: Sender, caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(sender, "TIMEOUT_SECONDS", 1)
+    app = celery_app(rabbit_server.url())
+    dispatch.send_run_topic("default", "order.close", "t")
+    assert own_sender.wait_until_sent(10)
+    assert not caplog.records
+    assert rabbit_server.process is not None
+    os.killpg(rabbit_server.process.pid, signal.SIGSTOP)
+    try:
+        dispatch.send_run_topic("default", "order.close", "u")  # waits until the queue is declared
+        assert own_sender.wait_until_sent(10)
+    finally:
+        os.killpg(rabbit_server.process.pid, signal.SIGCONT)
+    assert "topic order.close was not sent to a worker" in caplog.text
+    app.close()
 
 
 @pytest.mark.parametrize("broker", BROKERS)
