@@ -9,15 +9,14 @@ from django.db import transaction
 
 from .. import databases, handlers, signals
 from ..clock import from_ms
-from ..exceptions import TTRExceeded
 from ..jobs import inputs
-from ..outcomes import ERROR_TEXTS, ErrorCode
+from ..outcomes import ErrorCode
 from ..validators import JSON_NULL
 from ..worker.attempt import RunningJob
 from ..worker.coroutines import await_result
 from ..worker.executor import format_error
 from .compat import TaskContext, TaskError, normalize_json, task_backends, task_finished, task_started
-from .results import cancelled, find_task, path_of, to_result
+from .results import cancelled, engine_error, find_task, path_of, to_result
 
 ATTEMPT = ["worker_ids", "started_at", "last_attempted_at"]  # the columns that add_attempt() changes
 # The error of an attempt, until bury() or the receiver of job_failed stores it after the attempt's rollback.
@@ -111,13 +110,14 @@ def connect_receivers() -> None:
 def add_error(record: Any, job: Any) -> None:
     """Add the error of the job's last attempt to the record.
 
-    job   the RunningJob of an attempt that has raised, or the row of a job whose TTR was exceeded
+    job   the RunningJob of an attempt that has raised, or the row of a job that was taken back
     """
-    error = _errors.pop(job, None) if isinstance(job, RunningJob) else None
-    if error is None:
-        text = ERROR_TEXTS[ErrorCode.TIMED_OUT]
-        error = TaskError(exception_class_path=path_of(TTRExceeded), traceback=text)
-    began = from_ms(job.reserved_ms) if isinstance(job, RunningJob) else job.due_at
+    if isinstance(job, RunningJob):
+        error, began = _errors.pop(job, None) or engine_error(ErrorCode.TIMED_OUT), from_ms(job.reserved_ms)
+    else:  # the row is that of the next attempt, if there is one
+        event = job.events.filter(attempt=job.attempt, reserved_ms__isnull=False).order_by("id").last()
+        error = engine_error(event.error if event else job.error)
+        began = from_ms(event.reserved_ms) if event else job.due_at
     record.add_attempt(job.attempt, job.worker, began)
     record.errors = [*record.errors, _as_dict(error)]
 

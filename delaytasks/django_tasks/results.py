@@ -8,10 +8,10 @@ from django.core.exceptions import SuspiciousOperation
 from django.utils.module_loading import import_string
 
 from ..exceptions import TTRExceeded
-from ..outcomes import CancelResult, error_text
+from ..outcomes import CancelResult, ErrorCode, error_code, error_text
 from ..states import State
 from .compat import Task, TaskError, TaskResult, TaskResultStatus
-from .exceptions import TaskCancelled
+from .exceptions import TaskCancelled, WorkerLost
 
 if TYPE_CHECKING:
     from .backend import DelaytasksBackend
@@ -107,8 +107,14 @@ def _missing_errors(record: "TaskRecord", status: TaskResultStatus) -> "list[Tas
     if status != TaskResultStatus.FAILED or record.outcome:
         return []
     if record.job is not None and record.job.state == State.DEAD:
-        return [TaskError(exception_class_path=path_of(TTRExceeded), traceback=error_text(record.job.error))]
+        return [engine_error(record.job.error)]
     return [cancelled()]
+
+
+def engine_error(stored: str) -> "TaskError":
+    """Return the error of an attempt that the engine ended, from the stored error of its job."""
+    lost = error_code(stored) in (ErrorCode.WORKER_LOST, ErrorCode.RUN_FAILED)
+    return TaskError(exception_class_path=path_of(WorkerLost if lost else TTRExceeded), traceback=error_text(stored))
 
 
 def cancelled() -> "TaskError":

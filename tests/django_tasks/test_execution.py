@@ -2,11 +2,15 @@
 
 import pytest
 
-from delaytasks import cancel, schedule
+from delaytasks import cancel, databases, schedule
+from delaytasks.db import lookups
+from delaytasks.django_tasks.exceptions import WorkerLost
 from delaytasks.django_tasks.models import TaskRecord
 from delaytasks.exceptions import TTRExceeded
 from delaytasks.models import Job
+from delaytasks.outcomes import ERROR_TEXTS, ErrorCode
 from delaytasks.worker.attempt import RunningJob
+from delaytasks.worker.completion import take_back
 
 from ..support.stage import effects, state_of
 from . import tasks
@@ -121,6 +125,27 @@ def test_a_task_whose_worker_died_has_failed_when_its_ttr_is_over(stage, backend
     assert (result.status, result.attempts, result.worker_ids) == ("FAILED", 1, ["w2"])
     assert result.errors[0].exception_class is TTRExceeded
     assert sent[-1][0] == "task_finished"
+
+
+@pytest.mark.parametrize("was_called", [True, False])
+@pytest.mark.parametrize("code", [ErrorCode.WORKER_LOST, ErrorCode.RUN_FAILED])
+def test_an_attempt_that_was_taken_back_has_the_engines_error_and_its_own_begin(
+    stage, make_backend, db_clock, code, was_called
+):
+    make_backend(OPTIONS={"max_attempts": 3})
+    result = tasks.add.enqueue(1)
+    for _ in range(3):
+        db_clock.advance(seconds=3600)
+        assert len(stage.take("tasks.default")) == 1
+        began = databases.now("default")
+        db_clock.advance(seconds=5)
+        held = lookups.held_by("default", "w2", after=(0, 0), limit=9)
+        take_back("default", held, code, was_called=lambda _: was_called)
+        result.refresh()
+        assert result.last_attempted_at == began
+    assert (result.status, result.attempts, len(result.errors)) == ("FAILED" if was_called else "READY", 3, 3)
+    assert {error.exception_class for error in result.errors} == {WorkerLost}
+    assert {error.traceback for error in result.errors} == {ERROR_TEXTS[code]}
 
 
 def test_a_late_attempt_does_not_overwrite_the_result_of_its_successor(stage, make_backend, db_clock):
