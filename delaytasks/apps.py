@@ -22,6 +22,7 @@ class DelaytasksConfig(AppConfig):
         from . import checks, conf, handlers, topics  # noqa: F401  importing the checks registers them
         from .calendars import registry
         from .db import calendar_days
+        from .django_tasks import checks as task_checks  # noqa: F401
         from .forwarding.stored import checks as forwarding_checks  # noqa: F401
         from .forwarding.stored import targets
         from .inbox import checks as inbox_checks  # noqa: F401

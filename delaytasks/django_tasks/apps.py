@@ -1,9 +1,7 @@
 """Configuration of the Django app of the Tasks backend."""
 
 from django.apps import AppConfig, apps
-from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
-from django.utils.module_loading import import_string
 
 
 class DjangoTasksConfig(AppConfig):
@@ -20,13 +18,7 @@ class DjangoTasksConfig(AppConfig):
 
     def ready(self) -> None:
         """Register the handlers of the backends in TASKS, so that this process can run their jobs."""
-        from .backend import DelaytasksBackend
-        from .compat import task_backends
+        from .backend import configured_backends
 
-        for alias, options in (getattr(settings, "TASKS", None) or {}).items():
-            try:
-                backend_class = import_string(options["BACKEND"])
-            except (ImportError, KeyError):
-                continue  # Django reports it when the backend is used
-            if isinstance(backend_class, type) and issubclass(backend_class, DelaytasksBackend):
-                task_backends[alias]  # creates the backend, which registers its handlers
+        for _ in configured_backends():  # each registers its handlers when it is created
+            pass

@@ -1,16 +1,18 @@
 """DelaytasksBackend: schedule each enqueued task as a job, in the topic of its queue."""
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.apps import apps
+from django.conf import settings
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured, ValidationError
 from django.db import transaction
 from django.db.models import Exists, OuterRef
+from django.utils.module_loading import import_string
 
 from .. import databases, handlers
 from ..exceptions import BadInput
@@ -199,6 +201,18 @@ class DelaytasksBackend(BaseTaskBackend):
                         hint="Rename a queue or an alias: the topic of a queue is tasks.<alias>.<queue>.",
                         id="delaytasks.E031",
                     )
+
+
+def configured_backends() -> Iterator[DelaytasksBackend]:
+    """Return the backends of this class in TASKS. Those that do not exist yet are created."""
+    for alias, options in (getattr(settings, "TASKS", None) or {}).items():
+        try:
+            backend_class = import_string(options["BACKEND"])
+        except (ImportError, KeyError):
+            continue  # Django reports it when the backend is used
+        if isinstance(backend_class, type) and issubclass(backend_class, DelaytasksBackend):
+            backend: Any = task_backends[alias]
+            yield backend
 
 
 def job_priority(priority: int) -> int:

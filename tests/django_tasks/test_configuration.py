@@ -1,6 +1,7 @@
 """TASKS: options, queues and system checks."""
 
 import pytest
+from django.core.checks import run_checks
 from django.core.exceptions import ImproperlyConfigured
 
 from delaytasks import handlers
@@ -71,6 +72,14 @@ def test_two_backends_with_one_topic_are_an_error(make_backend, settings):
     settings.TASKS = {"default": {"BACKEND": BACKEND, "QUEUES": ["b.x"]}, "b": {"BACKEND": BACKEND, "QUEUES": ["x"]}}
     messages = [message for alias in ("default", "b") for message in task_backends[alias].check()]
     assert [message.id for message in messages] == ["delaytasks.E031"]
+
+
+def test_the_checks_of_the_backends_run_with_those_of_the_project(make_backend, settings):
+    """Also on Django 5.2, where django-tasks is not in INSTALLED_APPS."""
+    settings.TASKS = {"default": {"BACKEND": BACKEND, "QUEUES": ["b.x"]}, "b": {"BACKEND": BACKEND, "QUEUES": ["x"]}}
+    assert [message.id for message in run_checks() if message.id in ("delaytasks.E030", "delaytasks.E031")] == [
+        "delaytasks.E031"
+    ]
 
 
 def test_a_process_that_starts_registers_the_handlers_of_its_backends(make_backend, settings):
