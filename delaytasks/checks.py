@@ -179,15 +179,16 @@ def _handlers() -> Iterator[handlers.Handler]:
 @register(TAG)
 def check_time_limits(**_kwargs: Any) -> list[CheckMessage]:
     """W006: Celery's time limit is below the longest time of a run_topic task, so Celery may kill handlers."""
+    from celery import current_app
+
     config = conf.get_if_valid()
-    limits = [
-        (name, getattr(settings, name, None)) for name in ("CELERY_TASK_TIME_LIMIT", "CELERY_TASK_SOFT_TIME_LIMIT")
-    ]
     if config is None:
         return []
+    limits = [(name, current_app.conf[name]) for name in ("task_time_limit", "task_soft_time_limit")]
     return [
         Warning(
-            f"Topic {handler.topic!r} may take {handler.ttr_ms / 1000:g} s (its TTR), but {name} is {limit:g} s.",
+            f"Topic {handler.topic!r} may take {handler.ttr_ms / 1000:g} s (its TTR), but Celery's {name} is "
+            f"{limit:g} s.",
             hint="A run_topic task runs for RUN_BUDGET_SECONDS and then finishes its current attempt: set "
             f"{name} to more than {_max_run_seconds(config, handler):g} s, or lower the handler's ttr.",
             id="delaytasks.W006",
@@ -202,9 +203,9 @@ def check_time_limits(**_kwargs: Any) -> list[CheckMessage]:
 def check_visibility(**_kwargs: Any) -> list[CheckMessage]:
     """W007: a Redis broker would deliver a run_topic message again while its task is running."""
     config = conf.get_if_valid()
-    broker = getattr(settings, "CELERY_BROKER_URL", None) or ""
+    brokers = _url_list(getattr(settings, "CELERY_BROKER_URL", None))
     run_seconds = max((_max_run_seconds(config, handler) for handler in _handlers()), default=0) if config else 0
-    if not str(broker).startswith(REDIS_TRANSPORTS):
+    if not any(url.startswith(REDIS_TRANSPORTS) for url in brokers):
         return []
     options = getattr(settings, "CELERY_BROKER_TRANSPORT_OPTIONS", None) or {}
     timeout = options.get("visibility_timeout", DEFAULT_VISIBILITY_SECONDS)

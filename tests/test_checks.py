@@ -184,27 +184,33 @@ def test_a_redis_with_a_password_or_a_socket_is_not_W013(settings, changes):
     assert messages_of("delaytasks.W013", deploy=True) == []
 
 
-@pytest.mark.parametrize("name", ["CELERY_TASK_TIME_LIMIT", "CELERY_TASK_SOFT_TIME_LIMIT"])
-def test_a_ttr_beyond_celerys_time_limit_is_W006(settings, slow_topic, name):
-    setattr(settings, name, 60)
+@pytest.mark.parametrize("name", ["task_time_limit", "task_soft_time_limit"])
+def test_a_ttr_beyond_celerys_time_limit_is_W006(celery_app, slow_topic, name):
+    celery_app.conf[name] = 60
     messages = [message for message in messages_of("delaytasks.W006") if "test.slow" in message.msg]
     assert len(messages) == 1
     assert name in messages[0].msg
-    setattr(settings, name, 10_000)
+    celery_app.conf[name] = 10_000
     assert "delaytasks.W006" not in check_ids()
 
 
-def test_the_time_limit_must_include_the_run_budget(settings, slow_topic):
+def test_the_time_limit_must_include_the_run_budget(celery_app, settings, slow_topic):
     settings.DELAYTASKS = {"RUN_BUDGET_SECONDS": 10}
     settings.CELERY_TASK_TIME_LIMIT = 105
+    celery_app.config_from_object("django.conf:settings", namespace="CELERY")
     assert [m for m in messages_of("delaytasks.W006") if "test.slow" in m.msg]
-    settings.CELERY_TASK_TIME_LIMIT = 110
+    celery_app.conf.task_time_limit = 110
     assert not [m for m in messages_of("delaytasks.W006") if "test.slow" in m.msg]
 
 
 @pytest.mark.parametrize(
-    "broker", ["redis://localhost/0", "rediss://localhost/0", "sentinel://a:1;sentinel://b:1", "redis+socket:///x"]
-)
+    "broker",
+    [
+        "redis://localhost/0", "rediss://localhost/0", "sentinel://a:1;sentinel://b:1", "redis+socket:///x",
+        ["redis://a/0", "redis://b/0"],
+    ],
+    ids=str,
+)  # fmt: skip
 def test_a_visibility_timeout_shorter_than_a_run_is_W007(settings, slow_topic, broker):
     settings.CELERY_BROKER_URL = broker
     settings.CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 60}

@@ -27,7 +27,9 @@ def _disable(sender: Celery, **_: Any) -> None:
 
 def has_redis_broker(conf: Any) -> bool:
     """Return whether the messages of a Celery app with this configuration come from Redis."""
-    return urlsplit(conf.broker_read_url or conf.broker_url or "").scheme.startswith(("redis", "sentinel"))
+    urls = conf.broker_read_url or conf.broker_url or ""
+    url = urls if isinstance(urls, str) else urls[0]  # the others are for failover
+    return urlsplit(url).scheme.startswith(("redis", "sentinel"))
 
 
 def _is_set(conf: Any) -> bool:

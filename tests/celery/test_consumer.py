@@ -56,7 +56,7 @@ def test_reconnecting_has_no_limit_by_default_and_channel_errors_are_retried_wit
     assert (conf.broker_connection_max_retries, conf.broker_channel_error_retry) == expected
 
 
-def celery_app(url: str, **settings: object) -> Celery:
+def celery_app(url: str | list[str], **settings: object) -> Celery:
     """A Celery app with these settings in an object, as in Django's settings."""
     app = Celery(set_as_current=False)
     project = SimpleNamespace(CELERY_BROKER_URL=url, **{f"CELERY_{name}": value for name, value in settings.items()})
@@ -69,11 +69,12 @@ def celery_app(url: str, **settings: object) -> Celery:
     [
         (celery_app("redis://127.0.0.1:1/0"), True),
         (celery_app("sentinel://127.0.0.1:1"), True),
+        (celery_app(["redis://127.0.0.1:1/0", "redis://127.0.0.1:2/0"]), True),
         (celery_app("amqp://127.0.0.1:1"), False),
         (celery_app("redis://127.0.0.1:1/0", WORKER_DISABLE_PREFETCH=False), False),
         (celery_app("redis://127.0.0.1:1/0", WORKER_CONCURRENCY=2), True),
     ],
-    ids=["redis", "sentinel", "rabbitmq", "the-project-says-no", "another-setting"],
+    ids=["redis", "sentinel", "two-addresses", "rabbitmq", "the-project-says-no", "another-setting"],
 )
 def test_prefetching_is_disabled_where_the_broker_allows_it_and_the_project_has_not_decided(
     app: Celery, expected: bool
