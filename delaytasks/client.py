@@ -178,7 +178,9 @@ class Client:
         if not (token and token.isascii() and token.isprintable() and " " not in token):
             raise ValueError("The token is empty or contains an invalid character. Does it end with a line end?")
         self.url, self.timeout_seconds = url, timeout_seconds
-        self._host, self._port, self._path = parts.hostname, parts.port, parts.path or "/"
+        # Without a port, http.client would take the last part of an IPv6 address for one.
+        self._host, self._port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
+        self._path = parts.path or "/"
         self._tls = (ssl_context or ssl.create_default_context()) if parts.scheme == "https" else None
         self._headers = {
             "Authorization": f"Bearer {token}",

@@ -1,6 +1,7 @@
 """The HTTP client, against a small server that can misbehave."""
 
 import ast
+import http.client
 import logging
 import os
 import socket
@@ -222,6 +223,27 @@ def test_after_a_refused_connection_nothing_was_done() -> None:
     with pytest.raises(Unavailable, match="cannot be reached") as error:
         client.add("t", "a", delay=0, ttr=60, on_conflict="keep")
     assert not error.value.perhaps_done
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "port"),
+    [
+        ("http://[::1]/api/queue/", "::1", 80),
+        ("https://[2001:db8::5]/api/queue/", "2001:db8::5", 443),
+        ("http://[::1]:8000/api/queue/", "::1", 8000),
+    ],
+)
+def test_an_ipv6_address_needs_no_port(url: str, host: str, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[tuple[str, int]] = []
+
+    def refuse(self: http.client.HTTPConnection) -> None:
+        tried.append((self.host, self.port))
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(http.client.HTTPConnection, "connect", refuse)
+    with pytest.raises(Unavailable):
+        Client(url, TOKEN).pop("t")
+    assert tried == [(host, port)]
 
 
 @pytest.mark.parametrize(("status", "text"), [(404, "<h1>Not found</h1>"), (200, "[1]"), (200, "hello")])
