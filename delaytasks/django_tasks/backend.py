@@ -141,7 +141,9 @@ class DelaytasksBackend(BaseTaskBackend):
         The result of a cancelled task is FAILED, and its error is TaskCancelled. Raises TaskResultDoesNotExist.
         """
         record = self._find(result_id)
-        return control.cancel_job(record.job_id, by=by, reason=reason)
+        result = control.cancel_job(record.job_id, by=by, reason=reason)
+        # The record outlives its job, which may have been archived or deleted.
+        return CancelResult.ALREADY_FINISHED if result is CancelResult.UNKNOWN and record.outcome else result
 
     async def acancel(self, result_id: str, *, by: str = "", reason: str = "") -> CancelResult:
         return await sync_to_async(self.cancel)(result_id, by=by, reason=reason)
