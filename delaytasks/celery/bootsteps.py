@@ -15,9 +15,8 @@ from kombu.utils.compat import detect_environment
 
 from .. import conf, databases, handlers
 from ..worker import process_name, ttr
-from . import beat, log_filter
+from . import beat, log_filter, shutdown
 from .prefetch import disable_prefetch
-from .shutdown import reset, stop
 
 if TYPE_CHECKING:
     from .metrics_server import MetricsServer
@@ -47,6 +46,7 @@ class MoverStep(bootsteps.StartStopStep):
                 thread.start()
 
     def stop(self, parent: Any) -> None:
+        shutdown.stop()  # a remote shutdown sends no worker_shutting_down, and the pool waits for its processes
         threads, self.threads = self.threads, []
         for thread in threads:
             thread.stop()
@@ -132,9 +132,9 @@ def install(app: Celery) -> None:
     disable_prefetch(app)
     app.on_after_finalize.connect(beat.add_entries, weak=False)
     log_filter.install()
-    signals.worker_shutting_down.connect(stop, weak=False)
+    signals.worker_shutting_down.connect(shutdown.stop, weak=False)
     signals.worker_process_init.connect(_enforce_ttr, weak=False)
-    signals.worker_init.connect(reset, weak=False)
+    signals.worker_init.connect(shutdown.reset, weak=False)
     signals.worker_init.connect(_check_handlers, weak=False)
     signals.worker_init.connect(_set_consumer, weak=False)
     signals.worker_init.connect(_prepare_metrics, weak=False)

@@ -19,5 +19,5 @@ def reset(**_: object) -> None:
 
 
 def stop(**_: object) -> None:
-    """Set the flag. Receiver of Celery's worker_shutting_down, in the main process."""
+    """Set the flag, in the main process. Receiver of Celery's worker_shutting_down."""
     _flag[0] = 1

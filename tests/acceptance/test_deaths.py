@@ -8,13 +8,14 @@ import os
 import signal
 
 import pytest
+from celery import Celery
 
 from delaytasks import schedule, schedule_many
 from delaytasks.models import Job, Topic
 from delaytasks.outcomes import ErrorCode
 from delaytasks.states import Outcome, State
 
-from ..support.installation import World
+from ..support.installation import STOP_SECONDS, World
 
 
 @pytest.mark.on_both
@@ -146,9 +147,12 @@ def test_in_a_thread_pool_an_expired_lease_takes_a_job_back_and_the_late_finish_
     assert world.outcomes("a") == [("expired", 1), ("finished", 2)]
 
 
-@pytest.mark.parametrize(("topic", "count", "first"), [("steady", 120, 10), ("batched", 1000, 100)])
+@pytest.mark.parametrize(
+    ("topic", "count", "first", "how"),
+    [("steady", 120, 10, "signal"), ("batched", 1000, 100, "signal"), ("steady", 120, 10, "remote control")],
+)
 def test_a_worker_stopped_while_busy_loses_no_job_and_runs_none_twice(
-    world: World, topic: str, count: int, first: int
+    world: World, topic: str, count: int, first: int, how: str
 ) -> None:
     world.start_beat()
     worker = world.start_worker("first")
@@ -158,7 +162,12 @@ def test_a_worker_stopped_while_busy_loses_no_job_and_runs_none_twice(
     # By then its batches have reached their full size.
     world.until(lambda: len(world.effects(topic)) >= first, seconds=15, what="the worker to be busy")
 
-    assert worker.terminate() == 0, world.report()
+    if how == "signal":
+        assert worker.terminate() == 0, world.report()
+    else:
+        with Celery(broker=world.redis.url()) as celery:
+            celery.control.shutdown()
+        assert worker.popen.wait(STOP_SECONDS) == 0, world.report()
     assert first <= len(world.effects(topic)) < count, "the worker was not stopped in the middle"
     held = Job.objects.filter(state=State.RESERVED).count()
     assert held == 0, f"{held} jobs are still reserved by a stopped worker; their TTR is an hour"

@@ -11,7 +11,7 @@ from django.db import connections
 from django.db.backends.signals import connection_created
 
 from delaytasks import mirror
-from delaytasks.celery import beat, bootsteps, mover_thread
+from delaytasks.celery import beat, bootsteps, mover_thread, shutdown
 from delaytasks.celery.bootsteps import MoverStep
 from delaytasks.celery.mover_thread import MoverThread
 from delaytasks.maintenance import guard
@@ -138,9 +138,14 @@ def _time_is_measured_as_before() -> Iterator[None]:
     connection_created.disconnect(dispatch_uid="delaytasks.measure_time_anew")
 
 
+@pytest.fixture
+def step() -> Iterator[MoverStep]:
+    yield MoverStep(None)
+    shutdown.reset()  # this process goes on
+
+
 @pytest.mark.usefixtures("_time_is_measured_as_before")
-def test_a_database_that_does_not_answer_delays_no_other(stage, settings, monkeypatch) -> None:
-    step = MoverStep(None)
+def test_a_database_that_does_not_answer_delays_no_other(step: MoverStep, stage, settings, monkeypatch) -> None:
     MirrorMark.objects.all().delete()
     guard._heartbeats.clear()
     with silent_server() as port:
@@ -155,7 +160,7 @@ def test_a_database_that_does_not_answer_delays_no_other(stage, settings, monkey
     step.stop(None)
 
 
-def test_a_worker_that_stops_waits_once_for_all_threads(monkeypatch) -> None:
+def test_a_worker_that_stops_waits_once_for_all_threads(step: MoverStep, monkeypatch) -> None:
     released = threading.Event()
 
     def hang(thread: MoverThread) -> float:
@@ -164,7 +169,6 @@ def test_a_worker_that_stops_waits_once_for_all_threads(monkeypatch) -> None:
 
     monkeypatch.setattr(MoverThread, "_pass", hang)
     monkeypatch.setattr(bootsteps, "STOP_SECONDS", 0.5)
-    step = MoverStep(None)
     step.threads = threads = [MoverThread("default") for _ in range(20)]
     for thread in threads:
         thread.start()
