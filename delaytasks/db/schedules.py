@@ -121,6 +121,25 @@ def find_upcoming(using: str, topic: str, prefix: str, now_ms: int) -> list[tupl
     return [(job_id, key, due_ms) for job_id, key, due_ms in found if key.startswith(prefix)]  # LIKE ignores case
 
 
+def has_later(using: str, topic: str, prefix: str, label: str, due_ms: int, now_ms: int) -> bool:
+    """Return whether a job after that of a label, due later than `due_ms`, has begun or is due.
+
+    label   the end of a key: a wall time, so that keys sort by time
+    """
+    d = dialects.get_dialect(using)
+    sql = f"""SELECT 1 FROM delaytasks_job
+        WHERE topic = %s AND {_key_between(using)} AND due_at > {d.from_ms("%s")}
+            AND (attempt > 0 OR state = {DELAYED} AND due_at <= {d.from_ms("%s")}) LIMIT 1"""
+    params = [topic, prefix + label, f"{prefix}:", due_ms, now_ms]  # ":" sorts between digits and "now"
+    return bool(dialects.run(using, sql, params))
+
+
+def _key_between(using: str) -> str:
+    """Return a condition for keys of a range, by bytes as in the index of keys: from the first on, before the last."""
+    postgresql = connections[using].vendor == "postgresql"
+    return "key ~>=~ %s AND key ~<~ %s" if postgresql else "key >= %s AND key < %s"
+
+
 def delete_orphaned_runs(using: str) -> None:
     """Delete the rows of ScheduleRun whose schedule is gone, but not those that running handlers have locked."""
     d = dialects.get_dialect(using)
@@ -149,9 +168,8 @@ def recent_runs(using: str, ranges: Sequence[tuple[int, str, str, str]], limit: 
     if not ranges:
         return []
     d = dialects.get_dialect(using)
-    at_least, before = ("~>=~", "~<~") if connections[using].vendor == "postgresql" else (">=", "<")
     one = f"""SELECT * FROM (SELECT CAST(%s AS bigint) AS schedule_id, id AS run_id FROM delaytasks_job
-        WHERE topic = %s AND key {at_least} %s AND key {before} %s AND due_at <= {d.now}
+        WHERE topic = %s AND {_key_between(using)} AND due_at <= {d.now}
         ORDER BY id DESC LIMIT {limit}) AS newest"""
     sql = f"""
         SELECT schedule_id, outcome, reason, reserved_ms - due_ms, due_ms

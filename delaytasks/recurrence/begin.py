@@ -13,11 +13,10 @@ from django.db import transaction
 
 from .. import clock, databases
 from ..calendars.wall_time import to_zone
-from ..db import transitions
+from ..db import schedules, transitions
 from ..exceptions import BadInput
 from ..handlers import Handler, Skip, Snooze
 from ..jobs.series import LABEL, firing_prefix, former_prefixes, name_of
-from ..states import State
 from ..worker.coroutines import await_result
 from .definition import times_of_row
 from .wall_times import parse_label
@@ -129,7 +128,7 @@ def _missed(row: "Schedule", job: "RunningJob", label: str) -> str:
     within_ms = NONE_WITHIN_MS if row.within_ms is None and row.missed == "none" else row.within_ms
     if within_ms is not None and now_ms - job.due_ms > within_ms:
         return "late"
-    return "missed" if row.missed == "last" and _has_later(row, job, now_ms) else ""
+    return "missed" if row.missed == "last" and _has_later(row, job, label, now_ms) else ""
 
 
 def _may_be_skipped(row: "Schedule", job: "RunningJob", label: str) -> bool:
@@ -151,24 +150,20 @@ def _is_at_its_time(row: "Schedule", job: "RunningJob", label: str) -> bool:
     return clock.to_ms(parse_label(label, to_zone(row.tz)).due) == job.due_ms
 
 
-def _has_later(row: "Schedule", job: "RunningJob", now_ms: int) -> bool:
+def _has_later(row: "Schedule", job: "RunningJob", label: str, now_ms: int) -> bool:
     """Return whether a later firing of the schedule is due as well.
 
-    Firings cancelled before they began do not count.
+    Firings cancelled before they began do not count, nor do times for which none was made: after a pause or a change of
+    the times, the schedule goes on from that moment.
     """
-    due = clock.from_ms(job.due_ms)
     try:
-        times = times_of_row(row)
-        while (later := times.next_after(due)) is not None and clock.to_ms(later.due) <= now_ms:
-            prefixes = [firing_prefix(row), *former_prefixes(row)]
-            made = [transitions.find_latest(job.using, job.topic, prefix + later.label) for prefix in prefixes]
-            found = [each for each in made if each is not None]
-            if not found or any(each.state != State.CANCELLED or each.attempt for each in found):
-                return True  # also if the later firing was skipped: its job has an attempt
-            due = later.due
+        later = times_of_row(row).next_after(max(clock.from_ms(job.due_ms), row.made_until))
     except BadInput:
         return False
-    return False
+    if later is not None and clock.to_ms(later.due) <= now_ms:
+        return True  # it is made in a moment
+    prefixes = [firing_prefix(row), *former_prefixes(row)]
+    return any(schedules.has_later(job.using, job.topic, each, label, job.due_ms, now_ms) for each in prefixes)
 
 
 def _occupied(row: "Schedule", job: "RunningJob") -> bool:

@@ -80,6 +80,33 @@ def test_of_overdue_firings_the_last_that_nobody_cancelled_runs(define, stage, d
     assert ticks == [f"tick@2030-01-01T{ran}:00"]
 
 
+@pytest.mark.on_both
+@pytest.mark.parametrize("cron", ["0 13 * * *", "*/30 * * * *"])
+def test_the_last_overdue_firing_runs_after_a_change_to_times_that_have_passed(define, stage, db_clock, skipped, cron):
+    ticks = stage.recorder("tick")
+    define(every=None, cron="0 11,12 * * *")
+    db_clock.advance(seconds=14 * 3600)
+    maker.make_due("default")
+    define(every=None, cron=cron)
+    stage.go()
+    assert ticks == ["tick@2030-01-01T12:00:00"]
+
+
+@pytest.mark.on_both
+def test_the_last_overdue_firing_runs_after_a_pause(define, stage, db_clock, skipped):
+    ticks = stage.recorder("tick")
+    define(every=None, cron="0 * * * *")
+    db_clock.advance(seconds=1.5 * 3600)
+    maker.make_due("default")
+    db_clock.advance(seconds=3600)
+    schedules.pause("tick")
+    db_clock.advance(seconds=3600)
+    schedules.resume("tick")
+    stage.go()
+    assert ticks == ["tick@2030-01-01T02:00:00"]
+    assert skipped == [("tick@2030-01-01T01:00:00", "missed")]
+
+
 def test_what_somebody_moved_runs_however_late(define, stage, db_clock, skipped):
     ticks = stage.recorder("tick")
     define(missed="none", within=1)
