@@ -7,7 +7,7 @@ a time that clocks show twice, and at the end of a gap for a time that they skip
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
@@ -34,20 +34,25 @@ _LAST_WITH_STEP = re.compile(r"LW?/", re.ASCII)
 class Cron:
     """The times of a cron expression in a zone.
 
+    start     aware: earlier times do not count; None: all count
     gap       for a fixed time that clocks skip: "run" at the end of the gap, or "skip"
     overlap   for a fixed time that clocks show twice: "once", the first time, or "both"
 
     Raises BadSchedule.
     """
 
-    def __init__(self, expression: str, zone: ZoneInfo, *, gap: Gap = "run", overlap: Overlap = "once") -> None:
+    def __init__(
+        self, expression: str, zone: ZoneInfo, *, gap: Gap = "run", overlap: Overlap = "once",
+        start: datetime | None = None,
+    ) -> None:  # fmt: skip
         self.expression = check(expression)
-        self.zone, self.gap, self.overlap = zone, gap, overlap
+        self.zone, self.gap, self.overlap, self.start = zone, gap, overlap, start
         minute, hour, *_ = self.expression.split()
         self.fixed = not minute.startswith("*") and not hour.startswith("*")
 
     def next_after(self, moment: datetime) -> Firing | None:
         """Return the first firing later than the moment, or None if there is none in 50 years."""
+        moment = moment if self.start is None else max(moment, self.start - timedelta(microseconds=1))
         if self.fixed:
             return next_firing(self._walls_from, self.zone, moment, self.gap, self.overlap)
         found = next(CronSim(self.expression, moment.astimezone(self.zone)), None)

@@ -49,8 +49,8 @@ def recurring(
              each of its times instead
     delay    timedelta or seconds from the beginning of a series to its first run
     repeat   int, needs `period`; None: the series has no end
-    start    aware datetime; None: the time at which the schedule is first applied. A series without delay, or an rrule
-             that matches this time, then has its first run at once
+    start    aware datetime; earlier times of cron have no runs. None: the time at which the schedule is first applied.
+             A series without delay, or an rrule that matches this time, then has its first run at once
     gap      for a time of cron or rrule that clocks skip: "run" it at the end of the gap, or "skip" it
     overlap  for a time that clocks show twice: run "once", the first time, or "both" times
     missed   for runs that could not begin on time: run "all" of them, only the "last" one, or "none"

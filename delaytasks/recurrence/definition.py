@@ -70,7 +70,7 @@ class Definition:
     def times(self, start: datetime) -> Times:
         """Return the times of the schedule.
 
-        start   aware: the start of every= and of a series, and the DTSTART of rrule=; cron= alone does not use it
+        start   aware: the start of every= and of a series, the DTSTART of rrule=, and the earliest time of cron=
         """
         return _times(self._key(clock.to_ms(start)))
 
@@ -139,6 +139,11 @@ def times_of_row(row: "Schedule") -> Times:
     return of_row(row).times(row.start_at)
 
 
+def past_times_of_row(row: "Schedule") -> Times:
+    """Return the times of a row for a backfill: with cron, also those before its start. Raises as times_of_row()."""
+    return of_row(row).times(datetime(FIRST_YEAR, 1, 1, tzinfo=UTC) if row.cron else row.start_at)
+
+
 def state_of(row: "Schedule") -> str:
     """Return the state of a schedule: "running", "paused", "ended", or "stopped", which its `problem` explains."""
     if row.problem:
@@ -172,7 +177,7 @@ def _times(key: tuple[Any, ...]) -> Times:
         return Every(timedelta(milliseconds=every_ms), zone, start=start)
     if rrule:
         return RRule(rrule, zone, start=start.astimezone(zone), gap=gap, overlap=overlap)
-    base = Cron(cron, zone, gap=gap, overlap=overlap) if cron else None
+    base = Cron(cron, zone, gap=gap, overlap=overlap, start=start) if cron else None
     if not series:
         assert base is not None
         return base

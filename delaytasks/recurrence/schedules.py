@@ -25,7 +25,7 @@ from ..mirror.base import Entry
 from ..models import Job, Schedule, ScheduleRun, Topic
 from ..states import State
 from . import maker, registry
-from .definition import Definition, body_text, times_of_row
+from .definition import Definition, body_text, past_times_of_row, times_of_row
 from .wall_times import Firing, parse_label
 
 MOST_BACKFILLED = 10_000
@@ -419,7 +419,7 @@ def _made(row: Schedule, firings: Sequence[Firing], using: str) -> set[Firing]:
 
 
 def _firings_in(row: Schedule, start: datetime, end: datetime) -> list[Firing]:
-    times, firings = times_of_row(row), []
+    times, firings = past_times_of_row(row), []
     firing = times.next_after(start - timedelta(milliseconds=1))
     while firing is not None and firing.due <= end:
         firings.append(firing)

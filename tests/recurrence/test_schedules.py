@@ -72,6 +72,18 @@ def test_a_start_now_is_the_first_run(define, ticks, stage, db_clock, times, run
     assert len(ticks) == runs
 
 
+@pytest.mark.parametrize(
+    ("options", "first"), [({}, "2030-06-01T09:00:00"), ({"delay": 86_400}, "2030-06-02T09:00:00"),
+                           ({"period": 3600, "repeat": 20}, "2030-06-01T09:00:00")], ids=str)  # fmt: skip
+def test_a_cron_begins_at_its_start(define, ticks, db_clock, options, first):
+    row = define(every=None, cron="0 9 * * *", start=datetime(2030, 6, 1, 9, tzinfo=UTC), **options)
+    assert Job.objects.get().key == f"tick@{first}"
+    assert schedules.next_firings(row, 1)[0].label == first
+    schedules.pause("tick")
+    schedules.resume("tick")
+    assert Job.objects.live().get().key == f"tick@{first}"
+
+
 def test_firings_keep_their_hour_when_clocks_change(define, ticks, db_clock, stage):
     define(every=None, cron="30 2 * * *", tz="Europe/Berlin", start=START)
     db_clock.set(to_ms(datetime(2030, 3, 30, tzinfo=UTC)))

@@ -81,6 +81,10 @@ def test_cron_starts_each_series_of_delay_period_and_repeat(runs, stage, db_cloc
     assert runs() == ["00:30:10", "00:31:10", "00:32:10", "01:30:10", "01:31:10", "01:32:10"]
 
 
+def test_no_time_of_cron_before_the_call_starts_a_series(runs, db_clock):
+    assert schedule("tick", KEY, cron="0 9 * * *", delay=timedelta(days=3)).key == f"{KEY}#2030-01-04T09:00:00"
+
+
 def test_cron_alone_in_a_zone(runs, db_clock):
     assert schedule("tick", KEY, cron="30 2 * * *", tz="Europe/Berlin").due_at == START + timedelta(minutes=90)
 
