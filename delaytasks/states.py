@@ -75,7 +75,12 @@ MOVES = (
         State.RESERVED, State.DELAYED, Outcome.EXPIRED, "the same happens to the next attempt: retry after the backoff"
     ),
     Move(State.RESERVED, State.READY, None, "its worker hands it back before its handler is called"),
-    Move(State.RESERVED, State.DELAYED, None, "the row of its declared timeout is locked: its worker tries it again"),
+    Move(
+        State.RESERVED,
+        State.DELAYED,
+        None,
+        "it waits for a locked row or another run of its schedule: its worker tries it again",
+    ),
     Move(State.RESERVED, State.DELAYED, Outcome.RESCHEDULED, "the row of its declared timeout has another time now"),
     Move(
         State.RESERVED, State.CANCELLED, Outcome.SKIPPED, "its handler returns a Skip, or it expires before it begins"

@@ -128,9 +128,10 @@ def has_later(using: str, topic: str, prefix: str, label: str, due_ms: int, now_
     """
     d = dialects.get_dialect(using)
     sql = f"""SELECT 1 FROM delaytasks_job
-        WHERE topic = %s AND {_key_between(using)} AND due_at > {d.from_ms("%s")}
+        WHERE topic = %s AND {_key_between(using)} AND key <> %s AND due_at > {d.from_ms("%s")}
             AND (attempt > 0 OR state = {DELAYED} AND due_at <= {d.from_ms("%s")}) LIMIT 1"""
-    params = [topic, prefix + label, f"{prefix}:", due_ms, now_ms]  # ":" sorts between digits and "now"
+    key, end = prefix + label, f"{prefix}:"  # ":" sorts between digits and "now"
+    params = [topic, key, end, key, due_ms, now_ms]
     return bool(dialects.run(using, sql, params))
 
 
@@ -151,7 +152,7 @@ def delete_orphaned_runs(using: str) -> None:
 
 
 class RunEvent(NamedTuple):
-    """The end of the first attempt at a schedule's job."""
+    """The end of the first attempt at a schedule's job that called its handler, or skipped the job."""
 
     schedule_id: int
     outcome: str
@@ -174,5 +175,7 @@ def recent_runs(using: str, ranges: Sequence[tuple[int, str, str, str]], limit: 
     sql = f"""
         SELECT schedule_id, outcome, reason, reserved_ms - due_ms, due_ms
         FROM ({" UNION ALL ".join([one] * len(ranges))}) AS runs
-        JOIN delaytasks_jobevent ON job_id = run_id AND attempt = 1 AND reserved_ms IS NOT NULL"""
+        JOIN delaytasks_jobevent AS event ON event.id = (
+            SELECT id FROM delaytasks_jobevent WHERE job_id = run_id AND reserved_ms IS NOT NULL
+            ORDER BY attempt LIMIT 1)"""
     return list(map(RunEvent._make, dialects.run(using, sql, [value for each in ranges for value in each])))

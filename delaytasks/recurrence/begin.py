@@ -10,13 +10,16 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import transaction
+from django.db.models import Q
 
 from .. import clock, databases
 from ..calendars.wall_time import to_zone
 from ..db import schedules, transitions
 from ..exceptions import BadInput
-from ..handlers import Handler, Skip, Snooze
+from ..handlers import Handler, Skip
 from ..jobs.series import LABEL, firing_prefix, former_prefixes, name_of
+from ..states import Outcome
+from ..worker.attempt import Defer
 from ..worker.coroutines import await_result
 from .definition import times_of_row
 from .wall_times import parse_label
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
     from ..worker.attempt import RunningJob
 
 logger = logging.getLogger("delaytasks")
-QUEUE_SECONDS = 1.0  # how long a firing with running="queue" waits before it looks again
+QUEUE_MS = 1_000  # how long a firing with running="queue" waits before it looks again
 NONE_WITHIN_MS = 60_000  # the default of within= if missed="none"
 _FIRING = re.compile(rf"(?:(?P<name>[A-Za-z0-9._-]{{1,100}})@|(?P<series>.{{1,228}})#)(?P<label>{LABEL})", re.ASCII)
 
@@ -61,7 +64,7 @@ class Decision(NamedTuple):
 
 
 def decide(job: "RunningJob") -> Decision | None:
-    """Return None if the handler is to be called, otherwise the result to use instead."""
+    """Return None if the handler is to be called, otherwise the result to use instead. Raises Defer if it must wait."""
     match = _FIRING.fullmatch(job.key)
     if match is None:
         return None
@@ -69,13 +72,15 @@ def decide(job: "RunningJob") -> Decision | None:
     row = _find(job.using, name, job.topic, is_series=match["name"] is None)
     if row is None:
         return None
-    reason = _missed(row, job, match["label"])
+    due_ms = _scheduled_ms(row, job, match["label"])
+    reason = "" if due_ms is None else _missed(row, job, match["label"], due_ms)
     if not reason and row.running != "allow" and _occupied(row, job):
-        if row.running == "queue" or not _may_be_skipped(row, job, match["label"]):
-            return Decision(Snooze(QUEUE_SECONDS))
+        if row.running == "queue" or not _may_be_skipped(job, match["label"], due_ms):
+            raise Defer(delay_ms=QUEUE_MS)
         reason = "running"
-    if reason or job.attempt == 1:
-        _notify_observers(Run(row.name, row.series_key is not None, max(0, job.reserved_ms - job.due_ms), reason))
+    if reason or job.attempt == 1 or due_ms is not None:
+        late_ms = max(0, job.reserved_ms - (job.due_ms if due_ms is None else due_ms))
+        _notify_observers(Run(row.name, row.series_key is not None, late_ms, reason))
     return Decision(end_as_skipped(job, reason)) if reason else None
 
 
@@ -114,56 +119,67 @@ def _find(using: str, name: str, topic: str, *, is_series: bool = False) -> "Sch
     return next((row for row in renamed if name in row.former_names.split()), None)
 
 
-def _missed(row: "Schedule", job: "RunningJob", label: str) -> str:
-    """Return the reason to skip the firing as missed, or "".
+def _scheduled_ms(row: "Schedule", job: "RunningJob", label: str) -> int | None:
+    """Return when the firing was due by its schedule, if its handler has not been called yet.
 
-    Only the first attempt of a firing at its scheduled time can be missed. Retries, backfills, and firings that a
-    person moved or ran now always run.
+    Return None for a retry, a backfill, and a firing that a person moved or ran now. A firing that was made after its
+    time looks like a backfill once it has waited.
     """
-    if job.attempt > 1 or not _is_at_its_time(row, job, label):
-        return ""
+    if label.startswith("now:"):
+        return None
+    label_ms = clock.to_ms(parse_label(label, to_zone(row.tz)).due)
+    if job.attempt == 1 and job.due_ms == label_ms:
+        return label_ms  # the usual case, without a query
+    due_ms = job.due_ms if job.attempt == 1 else label_ms  # after a change of the zone, the label means another time
+    return None if due_ms <= job.created_ms or _was_begun_or_moved(job) else due_ms
+
+
+def _was_begun_or_moved(job: "RunningJob") -> bool:
+    """Return whether an earlier attempt has called the handler, or a person has moved the job.
+
+    Attempts that were put off, or given back by a worker that stopped, have no event.
+    """
+    from ..models import JobEvent
+
+    events = JobEvent.objects.using(job.using).filter(job_id=job.id)
+    return events.filter(Q(reserved_ms__isnull=False) | Q(outcome=Outcome.RESCHEDULED)).exists()
+
+
+def _missed(row: "Schedule", job: "RunningJob", label: str, due_ms: int) -> str:
+    """Return the reason to skip a firing that was due at `due_ms` as missed, or ""."""
     if row.paused:
         return "paused"
     now_ms = databases.now_ms(job.using)
     within_ms = NONE_WITHIN_MS if row.within_ms is None and row.missed == "none" else row.within_ms
-    if within_ms is not None and now_ms - job.due_ms > within_ms:
+    if within_ms is not None and now_ms - due_ms > within_ms:
         return "late"
-    return "missed" if row.missed == "last" and _has_later(row, job, label, now_ms) else ""
+    return "missed" if row.missed == "last" and _has_later(row, job, label, due_ms, now_ms) else ""
 
 
-def _may_be_skipped(row: "Schedule", job: "RunningJob", label: str) -> bool:
+def _may_be_skipped(job: "RunningJob", label: str, due_ms: int | None) -> bool:
     """Return whether running="skip" applies to this attempt.
 
-    It applies to the first attempt of a firing at its scheduled time and of a backfill. Retries, and firings that a
-    person moved or ran now, wait instead.
+    It applies to a firing at its scheduled time and to a backfill. Retries, and firings that a person moved or ran now,
+    wait instead.
     """
-    if job.attempt > 1 or label.startswith("now:"):
-        return False
-    backfilled = job.due_ms <= job.created_ms  # a job that a person has moved is due after its creation
-    return backfilled or _is_at_its_time(row, job, label)
+    is_backfill = job.attempt == 1 and job.due_ms <= job.created_ms and not label.startswith("now:")
+    return is_backfill or due_ms is not None  # a job that a person has moved is due after its creation
 
 
-def _is_at_its_time(row: "Schedule", job: "RunningJob", label: str) -> bool:
-    """Return whether a job is still due at its firing's scheduled time. False after a reschedule and for run_now()."""
-    if label.startswith("now:"):
-        return False
-    return clock.to_ms(parse_label(label, to_zone(row.tz)).due) == job.due_ms
-
-
-def _has_later(row: "Schedule", job: "RunningJob", label: str, now_ms: int) -> bool:
-    """Return whether a later firing of the schedule is due as well.
+def _has_later(row: "Schedule", job: "RunningJob", label: str, due_ms: int, now_ms: int) -> bool:
+    """Return whether a firing of the schedule later than this one, due at `due_ms`, is due as well.
 
     Firings cancelled before they began do not count, nor do times for which none was made: after a pause or a change of
     the times, the schedule goes on from that moment.
     """
     try:
-        later = times_of_row(row).next_after(max(clock.from_ms(job.due_ms), row.made_until))
+        later = times_of_row(row).next_after(max(clock.from_ms(due_ms), row.made_until))
     except BadInput:
         return False
     if later is not None and clock.to_ms(later.due) <= now_ms:
         return True  # it is made in a moment
     prefixes = [firing_prefix(row), *former_prefixes(row)]
-    return any(schedules.has_later(job.using, job.topic, each, label, job.due_ms, now_ms) for each in prefixes)
+    return any(schedules.has_later(job.using, job.topic, each, label, due_ms, now_ms) for each in prefixes)
 
 
 def _occupied(row: "Schedule", job: "RunningJob") -> bool:

@@ -10,8 +10,8 @@ class Run:
     """One run of a job.
 
     outcome   that of the job's event: "finished", "snoozed", "failed", "dead", "skipped", "rescheduled", "expired" or
-              "cancelled" (running="fence"); "died" after die_in(); "lost" if the attempt had lost the job, so that
-              nothing was recorded
+              "cancelled" (running="fence"); "died" after die_in(); "lost" if nothing was recorded, because the
+              attempt had lost the job, or the job had to wait for another run of its schedule
     at        aware datetime at which it ran: the due time, or later if it was overdue
     error     the stored error; "" if there was none
     """

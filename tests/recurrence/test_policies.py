@@ -6,9 +6,10 @@ from datetime import timedelta
 import pytest
 from django.db import connection
 
-from delaytasks import cancel, handlers, reschedule
+from delaytasks import cancel, handlers, reschedule, schedule
+from delaytasks.db import transitions
 from delaytasks.maintenance import sweep
-from delaytasks.models import Job, ScheduleRun
+from delaytasks.models import Job, JobEvent, ScheduleRun
 from delaytasks.recurrence import begin, maker, schedules
 from delaytasks.states import State
 
@@ -209,6 +210,82 @@ def test_what_is_no_first_attempt_at_its_time_waits_for_the_other(define, stage,
     held.finish()
     run_until(stage, db_clock, START + timedelta(minutes=22), step_seconds=5)
     assert (ran[before:], skipped) == ([waits], [])
+
+
+@pytest.mark.on_both
+@pytest.mark.parametrize(
+    ("options", "ran"), [({"missed": "last"}, ["00:50"]), ({"within": 900}, ["00:40", "00:50"]),
+                         ({}, ["00:20", "00:30", "00:40", "00:50"])], ids=str)  # fmt: skip
+def test_what_waits_for_a_run_is_missed_as_anything_else_and_has_no_events(define, stage, db_clock, options, ran):
+    ticks = stage.recorder("tick", ttr=3 * 3600)
+    held = hold_one(stage, define, db_clock, running="queue")
+    define(running="queue", **{"missed": "all"} | options)
+    run_until(stage, db_clock, START + timedelta(minutes=52), step_seconds=10)
+    assert ticks == []
+    held.finish()
+    run_until(stage, db_clock, START + timedelta(minutes=53), step_seconds=5)
+    assert [key[-8:-3] for key in ticks] == ran
+    assert Job.objects.get(key=ticks[0]).attempt > 1
+    assert JobEvent.objects.filter(job__key=ticks[0]).count() == 1
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+def test_the_other_jobs_of_a_batch_do_not_wait(define, stage, db_clock, atomic):
+    ran = []
+
+    @stage.handler("tick", batch=50, ttr=3600, atomic=atomic)
+    def handle(jobs):
+        ran.extend(job.key for job in jobs)
+
+    held = hold_one(stage, define, db_clock, running="queue")
+    schedule("tick", "order:1", delay=595)
+    db_clock.advance(seconds=600)
+    maker.make_due("default")
+    stage.guard()
+    stage.go()
+    assert ran == ["order:1"]
+    held.finish()
+    db_clock.advance(seconds=2)
+    stage.go()
+    assert ran == ["order:1", "tick@2030-01-01T00:20:00"]
+
+
+def test_a_backfill_that_waits_is_not_missed(define, stage, db_clock, skipped):
+    ticks = stage.recorder("tick", ttr=3600)
+    held = hold_one(stage, define, db_clock, running="queue", within=60)
+    define(running="queue", missed="last", within=60)
+    assert schedules.backfill("tick", START, START) == 1
+    run_until(stage, db_clock, START + timedelta(minutes=15), step_seconds=5)
+    held.finish()
+    run_until(stage, db_clock, START + timedelta(minutes=16), step_seconds=5)
+    assert (ticks, skipped) == (["tick@2030-01-01T00:00:00"], [])
+
+
+@pytest.mark.on_both
+def test_a_firing_that_a_stopping_worker_gave_back_can_be_missed(define, stage, db_clock, skipped):
+    ticks = stage.recorder("tick")
+    define(within=60)
+    db_clock.advance(seconds=605)
+    maker.make_due("default")
+    (held,) = stage.take("tick", 1)
+    assert transitions.unclaim("default", [(held.id, held.attempt)])
+    db_clock.advance(seconds=300)
+    stage.guard()
+    stage.go()
+    assert ticks == []
+    assert skipped == [("tick@2030-01-01T00:10:00", "late")]
+
+
+@pytest.mark.on_both
+def test_a_change_of_the_zone_does_not_excuse_what_is_late(define, stage, db_clock, skipped):
+    ticks = stage.recorder("tick")
+    define(every=None, cron="0 12 * * *", within=3600)
+    db_clock.advance(seconds=20 * 3600)
+    define(every=None, cron="0 12 * * *", within=3600, tz="Europe/Berlin")
+    stage.guard()
+    stage.go()
+    assert ticks == []
+    assert skipped == [("tick@2030-01-01T12:00:00", "late")]
 
 
 def test_a_backfill_beside_a_run_is_skipped(define, stage, db_clock, skipped):
