@@ -304,7 +304,7 @@ def _at_its_time(label: str, due_ms: int, tz: str) -> Firing | None:
 
 
 def pause(name: str, *, using: str | None = None) -> bool:
-    """Pause a schedule: no firings are made, and firings that come due are skipped.
+    """Pause a schedule: no firings are made, the firings made ahead are cancelled, and overdue ones are skipped.
 
     Return False if it was paused already.
     """
@@ -325,9 +325,11 @@ def _set_paused(name: str, paused: bool, using: str | None) -> bool:
             return False
         if row.paused == paused:
             return False
-        row.paused = paused
+        row.paused, now = paused, clock.from_ms(databases.now_ms(using))
         if not paused:
-            row.made_until = max(row.made_until, databases.now(using))
+            row.made_until = max(row.made_until, now)
+        elif _withdraw(using, row, row.topic, row.tz, now):
+            row.made_until, row.made_label = now, ""
         _save(using, row)
     return True
 

@@ -210,6 +210,26 @@ def test_a_pause_makes_nothing_and_skips_what_comes_due(define, ticks, stage, db
     assert len(ticks) == 6
 
 
+@pytest.mark.on_both
+def test_a_run_within_a_pause_is_not_made_up_for_after_it(define, ticks, stage, db_clock):
+    define(missed="all")
+    schedules.pause("tick")
+    assert due_times() == []
+    db_clock.advance(seconds=900)  # no worker has looked meanwhile
+    schedules.resume("tick")
+    run_until(stage, db_clock, START + HOUR / 2)
+    assert [key[-8:-3] for key in ticks] == ["00:20", "00:30"]
+
+
+def test_a_firing_that_somebody_cancelled_is_not_made_again_after_a_pause(define, ticks, stage, db_clock):
+    define()
+    cancel("tick", "tick@2030-01-01T00:10:00")
+    schedules.pause("tick")
+    schedules.resume("tick")
+    run_until(stage, db_clock, START + HOUR / 2)
+    assert [key[-8:-3] for key in ticks] == ["00:20", "00:30"]
+
+
 def test_pauses_and_resumptions_make_no_further_firings(define, ticks, stage, db_clock):
     define()
     for _ in range(3):
@@ -312,10 +332,10 @@ def test_a_backfill_of_runs_that_the_retention_deleted_is_refused(define, ticks,
     run_until(stage, db_clock, START + HOUR / 2)
     schedules.pause("tick")
     db_clock.advance(seconds=86_400)
-    assert sum(batch.deleted for batch in prune("default", Retention({"*": {"ended": HOUR}}))) == 3
+    assert sum(batch.deleted for batch in prune("default", Retention({"*": {"ended": HOUR}}))) == 4  # one cancelled
     with pytest.raises(BadSchedule, match="its old jobs were deleted"):
         schedules.backfill("tick", START, START + HOUR)
-    assert schedules.backfill("tick", START + timedelta(minutes=31), START + HOUR) == 2  # one is live
+    assert schedules.backfill("tick", START + timedelta(minutes=41), START + HOUR) == 2
     note(using="default", moment=START + HOUR)  # as the pipeline's archive does
     with pytest.raises(BadSchedule, match="its old jobs were deleted"):
         schedules.backfill("tick", START + timedelta(minutes=31), START + HOUR)
