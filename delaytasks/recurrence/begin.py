@@ -7,6 +7,7 @@ other jobs.
 import logging
 import re
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import transaction
@@ -75,7 +76,7 @@ def decide(job: "RunningJob") -> Decision | None:
     due_ms = _scheduled_ms(row, job, match["label"])
     reason = "" if due_ms is None else _missed(row, job, match["label"], due_ms)
     if not reason and row.running != "allow" and _occupied(row, job):
-        if row.running == "queue" or not _may_be_skipped(job, match["label"], due_ms):
+        if row.running == "queue" or not _may_be_skipped(row, job, match["label"], due_ms):
             raise Defer(delay_ms=QUEUE_MS)
         reason = "running"
     if reason or job.attempt == 1 or due_ms is not None:
@@ -156,14 +157,24 @@ def _missed(row: "Schedule", job: "RunningJob", label: str, due_ms: int) -> str:
     return "missed" if row.missed == "last" and _has_later(row, job, label, due_ms, now_ms) else ""
 
 
-def _may_be_skipped(job: "RunningJob", label: str, due_ms: int | None) -> bool:
+def _may_be_skipped(row: "Schedule", job: "RunningJob", label: str, due_ms: int | None) -> bool:
     """Return whether running="skip" applies to this attempt.
 
     It applies to a firing at its scheduled time and to a backfill. Retries, and firings that a person moved or ran now,
-    wait instead.
+    wait instead, and so do overdue firings if missed="all".
     """
-    is_backfill = job.attempt == 1 and job.due_ms <= job.created_ms and not label.startswith("now:")
-    return is_backfill or due_ms is not None  # a job that a person has moved is due after its creation
+    if due_ms is None:  # a job that a person has moved is due after its creation
+        return job.attempt == 1 and job.due_ms <= job.created_ms and not label.startswith("now:")
+    return row.missed != "all" or not _is_next_due(row, clock.from_ms(due_ms), databases.now_ms(job.using))
+
+
+def _is_next_due(row: "Schedule", moment: datetime, now_ms: int) -> bool:
+    """Return whether the schedule's first time after the moment has come."""
+    try:
+        later = times_of_row(row).next_after(moment)
+    except BadInput:
+        return False
+    return later is not None and clock.to_ms(later.due) <= now_ms
 
 
 def _has_later(row: "Schedule", job: "RunningJob", label: str, due_ms: int, now_ms: int) -> bool:
@@ -172,11 +183,7 @@ def _has_later(row: "Schedule", job: "RunningJob", label: str, due_ms: int, now_
     Firings cancelled before they began do not count, nor do times for which none was made: after a pause or a change of
     the times, the schedule goes on from that moment.
     """
-    try:
-        later = times_of_row(row).next_after(max(clock.from_ms(due_ms), row.made_until))
-    except BadInput:
-        return False
-    if later is not None and clock.to_ms(later.due) <= now_ms:
+    if _is_next_due(row, max(clock.from_ms(due_ms), row.made_until), now_ms):
         return True  # it is made in a moment
     prefixes = [firing_prefix(row), *former_prefixes(row)]
     return any(schedules.has_later(job.using, job.topic, each, label, due_ms, now_ms) for each in prefixes)

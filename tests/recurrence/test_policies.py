@@ -182,6 +182,24 @@ def test_while_a_run_is_running(define, stage, db_clock, skipped, running, ran):
     assert ticks == ([] if running == "skip" else [second])
 
 
+@pytest.mark.parametrize("late_made", [True, False])
+def test_with_missed_all_overdue_firings_wait_for_each_other(define, stage, db_clock, skipped, late_made):
+    ticks = stage.recorder("tick", ttr=3600)
+    define(missed="all", running="skip")
+    for _ in range(1 if late_made else 4):
+        db_clock.advance(seconds=2401 if late_made else 601)
+        maker.make_due("default")
+    stage.guard()
+    (held,) = stage.take("tick", 1)
+    assert begin._occupied(begin._find("default", "tick", "tick"), held) is False  # type: ignore[arg-type]
+    db_clock.advance(seconds=1)
+    stage.go()
+    assert skipped == [("tick@2030-01-01T00:40:00", "running")]  # it is not overdue
+    held.finish()
+    run_until(stage, db_clock, START + timedelta(minutes=42), step_seconds=5)
+    assert [key[-8:-3] for key in ticks] == ["00:20", "00:30"]
+
+
 @pytest.mark.parametrize("why", ["retried", "moved", "run now"])
 def test_what_is_no_first_attempt_at_its_time_waits_for_the_other(define, stage, db_clock, skipped, why):
     ran = []
