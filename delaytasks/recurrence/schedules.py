@@ -6,6 +6,7 @@ are overdue, do not change.
 """
 
 import copy
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -28,6 +29,7 @@ from . import maker, registry
 from .definition import Definition, body_text, past_times_of_row, times_of_row
 from .wall_times import Firing, parse_label
 
+logger = logging.getLogger("delaytasks")
 MOST_BACKFILLED = 10_000
 PAGE = 500  # firings in one statement
 MOST_NAMES = 20  # former names that a schedule remembers
@@ -150,7 +152,7 @@ def _refuse_staff(row: Schedule) -> None:
 
 
 def _is_unchanged(row: Schedule, definition: Definition) -> bool:
-    return not _set(copy.copy(row), definition)
+    return not _set(copy.copy(row), definition, row.start_at)
 
 
 # -- one schedule -------------------------------------------------------------------------------
@@ -160,7 +162,7 @@ def define(definition: Definition, *, source: Source = "staff", using: str | Non
     """Create the schedule of this name, or change it, and make its next firing. Return its row.
 
     A definition that changes nothing writes nothing. Raises UnknownTopic, BadBody, BodyTooLarge; and BadSchedule if it
-    would never run.
+    would never run. One that is declared in code is then stored as ended: it may have run in other environments.
     """
     using = databases.alias(using)
     check_known(using, definition.topic)
@@ -170,31 +172,40 @@ def define(definition: Definition, *, source: Source = "staff", using: str | Non
         row = Schedule.objects.using(using).select_for_update().filter(name=definition.name).first()
         if row is None:
             return _create(using, definition, source)
-        old = {name: getattr(row, name) for name in _TIMES}
-        if not _set(row, definition) and not row.problem:
+        old, now = {name: getattr(row, name) for name in _TIMES}, clock.from_ms(databases.now_ms(using))
+        if not _set(row, definition, now) and not row.problem:
             return row
         moved = {name for name, value in old.items() if getattr(row, name) != value}
-        now = clock.from_ms(databases.now_ms(using))
+        made_until = definition.made_until(now) if "start_at" in moved else now
         if moved - {"topic"}:
-            _check_runs(row, now)
+            _check_runs(row, made_until)
         withdrawn = _withdraw(using, row, old["topic"], old["tz"], now)
         if moved:
-            withdrawn, row.made_until, row.made_label = [], now, ""
+            withdrawn, row.made_until, row.made_label = [], made_until, ""
         if (row.topic, row.tz) != (old["topic"], old["tz"]):
             row.runs_unknown_until = now
         _save(using, row, withdrawn)
     return row
 
 
-def _set(row: Schedule, definition: Definition) -> bool:
-    """Set the row's columns. Return whether one changed; starts are compared in whole milliseconds."""
+def _set(row: Schedule, definition: Definition, now: datetime) -> bool:
+    """Set the row's columns. Return whether one changed; starts are compared in whole milliseconds.
+
+    Without a start, times of another kind start now.
+    """
     new = definition.columns()
-    if definition.start is not None and clock.to_ms(definition.start) != clock.to_ms(row.start_at):
-        new["start_at"] = definition.start
+    start = definition.start or (now if _kind(new) != _kind(vars(row)) else row.start_at)
+    if clock.to_ms(start) != clock.to_ms(row.start_at):
+        new["start_at"] = start
     changed = {name for name, value in new.items() if _comparable(getattr(row, name)) != _comparable(value)}
     for name in changed:
         setattr(row, name, new[name])
     return bool(changed)
+
+
+def _kind(columns: Mapping[str, Any]) -> str:
+    """Return which of the columns has the times of a schedule."""
+    return next((name for name in ("cron", "rrule", "every_ms") if columns[name]), "period_ms")
 
 
 def _comparable(value: Any) -> Any:
@@ -208,14 +219,17 @@ def check_runs(definition: Definition, row: Schedule | None = None, *, using: st
         _check_runs(_new_row(definition, "staff", now))
         return
     changed = copy.copy(row)
-    _set(changed, definition)
+    _set(changed, definition, now)
     if any(getattr(changed, name) != getattr(row, name) for name in _TIMES if name != "topic"):
-        _check_runs(changed, now)
+        _check_runs(changed, definition.made_until(now))
 
 
 def _check_runs(row: Schedule, after: datetime | None = None) -> None:
-    if times_of_row(row).next_after(row.made_until if after is None else after) is None:
+    if times_of_row(row).next_after(row.made_until if after is None else after) is not None:
+        return
+    if row.source != Schedule.Source.CODE:
         raise BadSchedule(f"The schedule {str(row)!r} would never run: its times are all in the past.")
+    logger.warning("schedule %s does not run: its times are all in the past", row)
 
 
 def create(definition: Definition, *, using: str | None = None) -> Schedule:
@@ -250,7 +264,7 @@ def new_row(definition: Definition, *, source: Source, start: datetime, made_unt
 
 
 def insert(using: str, row: Schedule) -> Schedule:
-    """Store a new row and make its first firing, in the caller's transaction. Raises BadSchedule if there is none."""
+    """Store a new row and make its first firing, in the caller's transaction. Raises BadSchedule as define()."""
     _check_runs(row)
     row.save(using=using, force_insert=True)
     running = Job.objects.using(using).key_starts(firing_prefix(row), topics=[row.topic]).filter(state=State.RESERVED)

@@ -402,6 +402,37 @@ def test_apply_creates_changes_and_deletes(ticks, db_clock):
     assert due_times("other") == []
 
 
+def test_apply_stores_a_schedule_whose_times_are_over_as_ended(ticks, stage, db_clock, caplog):
+    over = {"every": None, "period": 600, "repeat": 3, "start": START - HOUR}
+    declare("over", **over)
+    declare()
+    assert kinds(schedules.apply()) == {"over": "create", "tick": "create"}
+    assert "schedule over does not run" in caplog.text
+    assert (schedules.find("over").ended, due_times("over"), due_times()) == (True, [], ["00:10:00"])
+    assert kinds(schedules.apply()) == {"over": "keep", "tick": "keep"}
+    declare(**over)
+    assert kinds(schedules.apply()) == {"over": "keep", "tick": "change"}
+    assert (schedules.find("tick").ended, due_times()) == (True, [])
+    declare()
+    schedules.apply()
+    run_until(stage, db_clock, START + HOUR / 2)
+    assert len(ticks) == 3
+
+
+@pytest.mark.parametrize(
+    ("times", "due"), [({"period": 3600, "repeat": 1}, "12:00:30"), ({"rrule": "FREQ=DAILY;COUNT=3"}, "12:00:30"),
+                       ({"every": 3600}, "13:00:30")], ids=str)  # fmt: skip
+def test_times_of_another_kind_start_when_they_are_applied(ticks, db_clock, times, due):
+    declare(every=None, cron="0 3 * * *")
+    schedules.apply()
+    db_clock.advance(seconds=30 * 86_400 + 43_230)
+    Job.objects.update(state=State.FINISHED, ended_at=START)
+    declare(**{"every": None} | times)
+    assert kinds(schedules.apply()) == {"tick": "change"}
+    assert due_times()[0] == due
+    assert kinds(schedules.apply()) == {"tick": "keep"}
+
+
 def test_apply_keeps_the_chain_and_staffs_pause(ticks, stage, db_clock):
     declare()
     schedules.apply()
