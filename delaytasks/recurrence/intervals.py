@@ -10,6 +10,7 @@ from .wall_times import Firing, from_instant
 SHORTEST = timedelta(milliseconds=100)
 LONGEST = timedelta(days=3660)
 LONGEST_SERIES = timedelta(days=31)  # the longest series that each time of a cron may start
+MAX_OVERLAPPING = 1_000  # series of a cron at the same time: next_after() looks at each of them
 MAX_REPEAT = 1_000_000
 
 
@@ -72,6 +73,11 @@ class Series:
                 f"Each time of cron starts a series of delay, period and repeat; it may last {LONGEST_SERIES.days} "
                 "days at most: give a number as repeat, or a smaller one."
             )
+        if cron is not None and self._has_too_many_at_once(cron):
+            raise BadSchedule(
+                f"Each time of cron starts a series of delay, period and repeat, so that more than {MAX_OVERLAPPING:,} "
+                "would run at the same time: give a cron with fewer times, or a smaller repeat or period."
+            )
 
     @property
     def fixed(self) -> bool:
@@ -86,6 +92,16 @@ class Series:
             return None
         repeat = min(self.repeat, LONGEST_SERIES // self.period + 1)  # avoids an overflow: longer series are refused
         return self.delay + self.period * repeat
+
+    def _has_too_many_at_once(self, cron: Times) -> bool:
+        """Return whether more than MAX_OVERLAPPING series start before the first one ends."""
+        assert self._length is not None
+        first = begin = cron.next_after(self.start - timedelta(microseconds=1))
+        for _ in range(MAX_OVERLAPPING + 1):
+            if first is None or begin is None or begin.due > first.due + self._length - self.delay:
+                return False
+            begin = cron.next_after(begin.due)
+        return True
 
     def next_after(self, moment: datetime) -> Firing | None:
         if self.cron is None:

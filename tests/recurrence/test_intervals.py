@@ -90,11 +90,17 @@ def test_without_repeat_a_series_has_no_end():
         ({"period": SECOND, "repeat": 10**7}, "repeat is"),
         ({"period": SECOND, "repeat": None, "cron": Cron("0 * * * *", BERLIN)}, "31 days at most"),
         ({"period": HOUR, "repeat": 1000, "cron": Cron("0 * * * *", BERLIN)}, "31 days at most"),
+        ({"period": MINUTE, "repeat": 1000, "cron": Cron("* * * * *", BERLIN)}, "more than 1,000 would run"),
     ],
 )
 def test_what_is_refused_is_named(options: dict[str, Any], words):
     with pytest.raises(BadSchedule, match=words):
         Series(BERLIN, start=START, **options)
+
+
+def test_a_thousand_series_of_a_cron_may_run_at_the_same_time():
+    Series(BERLIN, start=START, period=MINUTE, repeat=999, cron=Cron("* * * * *", BERLIN))
+    Series(BERLIN, start=START, delay=timedelta(days=31), cron=Cron("* * * * *", BERLIN))
 
 
 @pytest.mark.parametrize("interval", [0, -5, timedelta(), timedelta(milliseconds=99), "1h", None, float("nan")])
