@@ -8,7 +8,7 @@ its entry in the mirror is corrected.
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 
 from django.db import DatabaseError, InterfaceError, OperationalError, connections, transaction
@@ -18,12 +18,13 @@ from ..db import lookups, transitions
 from ..db.lookups import JobSnapshot
 from ..db.retries import retry_conflicts, try_twice
 from ..db.transitions import Claimed
-from ..exceptions import LeaseLost
+from ..exceptions import BadInput, LeaseLost
+from ..handlers import Handler, Skip
 from ..mirror.base import GONE, DueIndex, Settlement
 from ..outcomes import ErrorCode
 from ..states import Outcome, State
-from .attempt import RunningJob
-from .completion import Completion, complete, expire
+from .attempt import Defer, RunningJob
+from .completion import Completion, complete, defer, expire
 from .process_name import worker_name
 
 logger = logging.getLogger("delaytasks")
@@ -34,6 +35,7 @@ TAKE_SECONDS = 0.05  # how long a call of take() goes on if no job can be claime
 END_SECONDS = 1.0  # how long it goes on while it ends jobs that must not run, such as expired ones
 HELD_RETRY_MS = 1_000  # least delay before a job that another attempt holds is tried again
 UNENDED_RETRY_MS = 1_000  # delay before a job that must not run, but could not be ended, is tried again
+_CONSUMER = Handler("consumer", lambda _: None, ttr_ms=0, max_attempts=1)  # calling it shows whether a job may begin
 
 
 class Candidates:
@@ -126,7 +128,7 @@ class Candidates:
         """Return the claimed jobs as RunningJobs. Jobs that must not run are ended and left out."""
         held = [RunningJob(c, self.using, self.worker) for c in claimed]
         _move_entries_to_lease_ends(self.index, held, self.until_ms, quick=not self.slow, using=self.using)
-        return _end_unrunnable(self.index, self.using, held)
+        return _leave_out(self.index, self.using, held, _end_unrunnable)
 
     def next_few(self) -> list[int]:
         """Return the first candidates, for a claim within the statement that ends another job."""
@@ -168,8 +170,8 @@ def take(index: DueIndex, topic: str, count: int, *, using: str, worker: str) ->
 
     For consumers over HTTP, which hold all of these jobs at once. If none of the reserved jobs can be claimed, because
     they are locked or not yet due, the next jobs are tried for TAKE_SECONDS; for END_SECONDS if they are ended, because
-    they must not run. So the result is empty if no more jobs are ready, or if many of them are such jobs: other
-    consumers wait for this call.
+    they must not run or their schedule skips them. So the result is empty if no more jobs are ready, or if many of them
+    are such jobs: other consumers wait for this call.
 
     worker   the name of the consumer; stored in the row and in the events
     """
@@ -186,7 +188,7 @@ def take(index: DueIndex, topic: str, count: int, *, using: str, worker: str) ->
         _try_settle_misses(index, topic, sorted(set(reserved.ids) - {c.id for c in claimed}), until_ms, using)
         held = [RunningJob(c, using, worker) for c in claimed]
         _move_entries_to_lease_ends(index, held, until_ms, quick=False, using=using)
-        held = _end_unrunnable(index, using, held)
+        held = _leave_out(index, using, held, _begin_at_consumer)
         if time.monotonic() - began > (END_SECONDS if claimed else TAKE_SECONDS):
             break
     return held
@@ -240,23 +242,50 @@ def _move_entries_to_lease_ends(
         transaction.on_commit(lambda: index.settle(moved), using=using, robust=True)
 
 
-def _end_unrunnable(index: DueIndex, using: str, held: list[RunningJob]) -> list[RunningJob]:
-    """End the claimed jobs that must not run: those with max_attempts failures, and the expired ones. Return the rest.
+def _leave_out(
+    index: DueIndex, using: str, held: list[RunningJob], may_run: Callable[[str, RunningJob], bool]
+) -> list[RunningJob]:
+    """Return the claimed jobs for which may_run() returns True; it ends or delays the others."""
+    runnable = []
+    for attempt in held:
+        try:
+            if try_twice(lambda: may_run(using, attempt), using):  # noqa: B023  called at once
+                runnable.append(attempt)
+        except LeaseLost as error:
+            logger.warning("%r was not ended: %s", attempt, error)
+        except (DatabaseError, InterfaceError) as error:  # the other claimed jobs must still be run
+            logger.warning("%r was not ended, it is tried again: %s", attempt, error)
+            _unclaim(index, using, attempt)
+    return runnable
+
+
+def _end_unrunnable(using: str, attempt: RunningJob) -> bool:
+    """End a job that must not run: one with max_attempts failures, or an expired one. Return True for others.
 
     A job may have max_attempts failures without being dead: a process that does not know the topic cannot apply its
     limit when it takes the job back.
     """
-    unrunnable = [completion for attempt in held if (completion := _unrunnable(using, attempt))]
-    for completion in unrunnable:
-        try:
-            try_twice(lambda: complete(using, [completion]), using)  # noqa: B023  called at once
-        except LeaseLost as error:
-            logger.warning("%r was not ended: %s", completion.held, error)
-        except (DatabaseError, InterfaceError) as error:  # the other claimed jobs must still be run
-            logger.warning("%r was not ended, it is tried again: %s", completion.held, error)
-            _unclaim(index, using, completion.held)
-    ended = [completion.held for completion in unrunnable]
-    return [attempt for attempt in held if attempt not in ended]
+    completion = _unrunnable(using, attempt)
+    if completion is not None:
+        complete(using, [completion])
+    return completion is None
+
+
+def _begin_at_consumer(using: str, attempt: RunningJob) -> bool:
+    """Return whether a consumer gets the job. If not, it is ended or delayed, as a job whose handler is not called."""
+    if not _end_unrunnable(using, attempt):
+        return False
+    try:
+        result = _CONSUMER.call(attempt)
+    except Defer as error:
+        defer(using, attempt, delay_ms=error.delay_ms, declared_ms=error.declared_ms)
+        return False
+    except BadInput as error:  # of a schedule that was not checked before it was stored
+        logger.error("%r: its schedule was not looked at: %s", attempt, error)
+        return True
+    if isinstance(result, Skip):
+        complete(using, [Completion(attempt, Outcome.SKIPPED, reason=result.reason)])
+    return result is None
 
 
 def _unclaim(index: DueIndex, using: str, held: RunningJob) -> None:

@@ -9,9 +9,10 @@ from django.db import connection
 from delaytasks import cancel, handlers, reschedule, schedule
 from delaytasks.db import transitions
 from delaytasks.maintenance import sweep
-from delaytasks.models import Job, JobEvent, ScheduleRun
+from delaytasks.models import Job, JobEvent, ScheduleRun, Topic
 from delaytasks.recurrence import begin, maker, schedules
 from delaytasks.states import State
+from delaytasks.worker import leases
 
 from .conftest import START, run_until
 
@@ -361,3 +362,56 @@ def test_the_second_of_two_atomic_runs_is_skipped_and_the_chain_goes_on(define, 
     go_on.set()
     first.join(30)
     assert skipped == [("tick@2030-01-01T00:20:00", "running")]
+
+
+# -- consumers over HTTP ------------------------------------------------------------------------
+
+
+def reserve(stage) -> list[str]:
+    """Reserve all ready jobs of the topic "tick" for a consumer. Return the times of day in their keys."""
+    stage.guard()
+    stage.mover.move_due()
+    jobs = leases.reserve("tick", 10, using="default", worker="consumer")
+    return [job.key[-8:-3] for job in jobs]
+
+
+@pytest.fixture
+def consumed() -> None:
+    Topic.objects.create(name="tick")
+
+
+@pytest.mark.on_both
+@pytest.mark.parametrize(
+    ("options", "got", "reason"),
+    [({"missed": "last"}, "00:30", "missed"), ({"missed": "all", "within": 60}, "00:30", "late")],
+)
+def test_a_consumer_gets_no_firing_that_was_missed(define, stage, consumed, db_clock, options, got, reason):
+    define(**options)
+    db_clock.advance(seconds=1801)
+    maker.make_due("default")
+    assert reserve(stage) == [got]
+    events = JobEvent.objects.values_list("job__key", "outcome", "reason")
+    assert set(events) == {(f"tick@2030-01-01T00:{n}0:00", "skipped", reason) for n in (1, 2)}
+
+
+@pytest.mark.on_both
+@pytest.mark.parametrize(("running", "later"), [("skip", []), ("queue", ["00:20"])])
+def test_a_consumer_gets_a_firing_when_the_run_before_has_ended(define, stage, consumed, db_clock, running, later):
+    define(running=running, ttr=3600)
+    db_clock.advance(seconds=601)
+    maker.make_due("default")
+    assert reserve(stage) == ["00:10"]
+    db_clock.advance(seconds=600)
+    maker.make_due("default")
+    assert reserve(stage) == []
+    leases.finish(Job.objects.get(state=State.RESERVED).pk, 1, using="default")
+    db_clock.advance(seconds=2)
+    assert reserve(stage) == later
+
+
+def test_a_consumer_gets_no_firing_of_a_paused_schedule(define, stage, consumed, db_clock):
+    define()
+    db_clock.advance(seconds=601)
+    schedules.pause("tick")
+    assert reserve(stage) == []
+    assert JobEvent.objects.get().reason == "paused"
