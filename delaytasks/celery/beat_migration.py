@@ -192,20 +192,20 @@ def _times(entry: Entry) -> _Times:
 
 def _interval_terms(entry: Entry, times: schedule) -> _Times:
     notes = ["relative is lost: runs are counted from the start, not from round times"] if times.relative else []
-    start = entry.begin if entry.begin is not None and entry.begin > timezone.now() else entry.last_run_at
-    return _Times({"every": times.run_every, "start": start}, notes)
+    return _Times({"every": times.run_every, "start": _future_start(entry) or entry.last_run_at}, notes)
 
 
 def _cron_terms(entry: Entry, times: crontab) -> _Times:
-    notes = []
-    if entry.begin is not None and entry.begin > timezone.now():
-        notes.append(f"its start at {entry.begin.isoformat()} is lost: the schedule runs from now on")
     names = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
     fields = {name: _cron_field(name, getattr(times, f"_orig_{name}"), getattr(times, name)) for name in names}
     # Celery needs a match of both the day of the month and the day of the week, cron a match of either.
     if "*" not in (fields["day_of_month"], fields["day_of_week"]):
-        return _Times({"rrule": _rule(times)}, notes)
-    return _Times({"cron": " ".join(fields.values())}, notes)
+        return _Times({"rrule": _rule(times), "start": _future_start(entry)}, [])
+    return _Times({"cron": " ".join(fields.values()), "start": _future_start(entry)}, [])
+
+
+def _future_start(entry: Entry) -> datetime | None:
+    return entry.begin if entry.begin is not None and entry.begin > timezone.now() else None
 
 
 def _cron_field(name: str, given: Any, values: set[int]) -> str:

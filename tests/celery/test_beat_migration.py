@@ -93,6 +93,14 @@ def test_zone_of_the_crontab_is_kept() -> None:
 # -- the rest ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("times", [crontab(minute=0), crontab(0, 9, "mon", "1-7"), schedule(60)], ids=str)
+def test_a_start_in_the_future_is_kept(times: Any) -> None:
+    begin = datetime(2099, 1, 1, tzinfo=UTC)
+    result = conversion(times, begin=begin, last_run_at=START)
+    assert result.definition is not None
+    assert (result.definition.start, result.notes) == (begin, [])
+
+
 def test_intervals_go_on_from_the_last_run() -> None:
     last = START - timedelta(minutes=7)
     made = definition(schedule(timedelta(minutes=10)), last_run_at=last, args=[1], kwargs={"to": "anna"})
@@ -129,7 +137,6 @@ def test_what_cannot_be_carried_over_is_named(times: Any, more: dict[str, Any], 
         (schedule(60), {"options": {"queue": "slow", "priority": 3}}, "the options priority, queue"),
         (schedule(60), {"options": {"expires": START}}, "the options expires"),
         (schedule(60), {"end": datetime(2099, 1, 1, tzinfo=UTC)}, "its end at 2099"),
-        (crontab(), {"begin": datetime(2099, 1, 1, tzinfo=UTC)}, "its start at 2099"),
         (schedule(60), {"enabled": False}, "the schedule is paused"),
     ],
 )
