@@ -121,18 +121,21 @@ def find_upcoming(using: str, topic: str, prefix: str, now_ms: int) -> list[tupl
     return [(job_id, key, due_ms) for job_id, key, due_ms in found if key.startswith(prefix)]  # LIKE ignores case
 
 
+def has_later_sql(using: str) -> str:
+    d = dialects.get_dialect(using)
+    by_bytes = " USING ~<~" if connections[using].vendor == "postgresql" else ""
+    return f"""SELECT 1 FROM delaytasks_job
+        WHERE topic = %s AND {_key_between(using)} AND key <> %s AND due_at > {d.from_ms("%s")}
+            AND (attempt > 0 OR state = {DELAYED} AND due_at <= {d.from_ms("%s")}) ORDER BY key{by_bytes} LIMIT 1"""
+
+
 def has_later(using: str, topic: str, prefix: str, label: str, due_ms: int, now_ms: int) -> bool:
     """Return whether a job after that of a label, due later than `due_ms`, has begun or is due.
 
     label   the end of a key: a wall time, so that keys sort by time
     """
-    d = dialects.get_dialect(using)
-    sql = f"""SELECT 1 FROM delaytasks_job
-        WHERE topic = %s AND {_key_between(using)} AND key <> %s AND due_at > {d.from_ms("%s")}
-            AND (attempt > 0 OR state = {DELAYED} AND due_at <= {d.from_ms("%s")}) LIMIT 1"""
     key, end = prefix + label, f"{prefix}:"  # ":" sorts between digits and "now"
-    params = [topic, key, end, key, due_ms, now_ms]
-    return bool(dialects.run(using, sql, params))
+    return bool(dialects.run(using, has_later_sql(using), [topic, key, end, key, due_ms, now_ms]))
 
 
 def _key_between(using: str) -> str:

@@ -7,6 +7,7 @@ import pytest
 from django.db import connection
 
 from delaytasks import cancel, handlers, reschedule, schedule
+from delaytasks.db import schedules as statements
 from delaytasks.db import transitions
 from delaytasks.maintenance import sweep
 from delaytasks.models import Job, JobEvent, ScheduleRun, Topic
@@ -106,6 +107,22 @@ def test_the_last_overdue_firing_runs_after_a_pause(define, stage, db_clock, ski
     stage.go()
     assert ticks == ["tick@2030-01-01T02:00:00"]
     assert skipped == [("tick@2030-01-01T01:00:00", "missed")]
+
+
+@pytest.mark.only_on("postgresql")
+def test_finding_a_later_firing_reads_only_those(define, stage, db_clock):
+    stage.recorder("tick")
+    define()
+    (job,) = Job.objects.values()
+    keys = (f"tick@2029-{n}" for n in range(5_000))
+    past = job | {"id": None, "state": State.FINISHED, "attempt": 1, "ended_at": START}
+    Job.objects.bulk_create((Job(**past | {"key": key}) for key in keys), batch_size=5_000)
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE delaytasks_job")
+        cursor.execute("EXPLAIN " + statements.has_later_sql("default"), ["tick", "tick@2029", "tick@:", "", 0, 0])
+        plan = "\n".join(line for (line,) in cursor.fetchall())
+    assert "delaytasks_job_key" in plan
+    assert "Sort" not in plan
 
 
 def test_what_somebody_moved_runs_however_late(define, stage, db_clock, skipped):
