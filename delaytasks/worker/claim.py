@@ -8,7 +8,9 @@ its entry in the mirror is corrected.
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import takewhile
 from operator import attrgetter
 
 from django.db import DatabaseError, InterfaceError, OperationalError, connections, transaction
@@ -31,8 +33,9 @@ logger = logging.getLogger("delaytasks")
 RESERVE_MS = 150  # how long a run reserves jobs: a multiple of the time in which it expects to run them
 LOCKED_RETRY_MS = 100  # delay before a row that another transaction has locked is tried again
 OFFERED = 8  # candidates when the end of a job claims the next: each costs time, and the first is nearly always free
-TAKE_SECONDS = 0.05  # how long a call of take() goes on if no job can be claimed; shorter than LOCKED_RETRY_MS
-END_SECONDS = 1.0  # how long it goes on while it ends jobs that must not run, such as expired ones
+WIDER = 16  # if none of the reserved jobs can be claimed, this many times as many are reserved next
+MAX_RESERVED = 1_000  # the most jobs that are then reserved at once; also the limit of reserve.lua
+TAKE_SECONDS = 0.1  # how long a call of take() goes on: other consumers wait for it
 HELD_RETRY_MS = 1_000  # least delay before a job that another attempt holds is tried again
 UNENDED_RETRY_MS = 1_000  # delay before a job that must not run, but could not be ended, is tried again
 _CONSUMER = Handler("consumer", lambda _: None, ttr_ms=0, max_attempts=1)  # calling it shows whether a job may begin
@@ -46,6 +49,7 @@ class Candidates:
         handler = handlers.find(topic)
         self.fenceable = handler is not None and handler.atomic
         self.ids: list[int] = []
+        self.reserved = 0  # the number of jobs in the last reservation
         self.missed: list[int] = []  # reserved jobs that could not be claimed
         self.left_out: list[int] = []  # jobs that a group did not take, because they run alone or are locked
         self.entries_ms: Mapping[int, int] = {}  # the times of the jobs' entries before the reservation
@@ -54,13 +58,18 @@ class Candidates:
         self.slow = False  # jobs run longer than the reservation: the ends of their leases are written to the mirror
 
     def reserve(self, count: int) -> bool:
-        """Reserve up to `count` ready jobs. Return False if none is ready. Raises MirrorDown."""
-        self._settle_misses()
+        """Reserve up to `count` ready jobs. Return False if none is ready. Raises MirrorDown.
+
+        If none of the last reserved jobs could be claimed, more are reserved, to find the free ones behind them.
+        """
         self.slow, self.left_out = count == 1, []
+        if len(self.missed) == self.reserved:
+            count = max(count, _wider(self.reserved))
+        self._settle_misses()
         now_ms = databases.now_ms(self.using)
         reserved = self.index.reserve(self.topic, count, now_ms, now_ms + RESERVE_MS)
         self.ids, self.more_ready, self.until_ms = reserved.ids, reserved.more, now_ms + RESERVE_MS
-        self.entries_ms = reserved.entries_ms
+        self.entries_ms, self.reserved = reserved.entries_ms, len(reserved.ids)
         if self.ids:
             _wait_until_due(reserved.due_ms, self.using)
         return bool(self.ids)
@@ -126,9 +135,10 @@ class Candidates:
 
     def _hold(self, claimed: Sequence[Claimed]) -> list[RunningJob]:
         """Return the claimed jobs as RunningJobs. Jobs that must not run are ended and left out."""
-        held = [RunningJob(c, self.using, self.worker) for c in claimed]
-        _move_entries_to_lease_ends(self.index, held, self.until_ms, quick=not self.slow, using=self.using)
-        return _leave_out(self.index, self.using, held, _end_unrunnable)
+        held = _to_running(claimed, self.until_ms, self.using, self.worker)
+        held = _end_unrunnable(self.index, self.using, held)
+        _move_entries_to_lease_ends(self.index, held, quick=not self.slow, using=self.using)
+        return held
 
     def next_few(self) -> list[int]:
         """Return the first candidates, for a claim within the statement that ends another job."""
@@ -155,10 +165,8 @@ class Candidates:
         self._settle_misses()
         now_ms = databases.now_ms(self.using)
         ids, self.ids, self.left_out = self.left_out + self.ids, [], []
-        if ids and now_ms < self.until_ms:
-            self.index.settle(
-                Settlement(job_id, self.topic, self.until_ms, self.entries_ms.get(job_id, now_ms)) for job_id in ids
-            )
+        if now_ms < self.until_ms:
+            _put_back(self.index, self.topic, ids, self.until_ms, self.entries_ms, now_ms)
 
     def _settle_misses(self) -> None:
         missed, self.missed = self.missed, []
@@ -169,41 +177,89 @@ def take(index: DueIndex, topic: str, count: int, *, using: str, worker: str) ->
     """Reserve up to `count` ready jobs of a topic and claim them at once. Return the claimed jobs in run order.
 
     For consumers over HTTP, which hold all of these jobs at once. If none of the reserved jobs can be claimed, because
-    they are locked or not yet due, the next jobs are tried for TAKE_SECONDS; for END_SECONDS if they are ended, because
-    they must not run or their schedule skips them. So the result is empty if no more jobs are ready, or if many of them
-    are such jobs: other consumers wait for this call.
+    they are locked, more are reserved, up to MAX_RESERVED. If all of the claimed ones are ended, because they must not
+    run or their schedule skips them, more are claimed. After TAKE_SECONDS the result is empty: other consumers wait for
+    this call.
 
     worker   the name of the consumer; stored in the row and in the events
     """
     held: list[RunningJob] = []
+    reserving = claiming = count  # numbers of jobs
     began = time.monotonic()
     while not held:
-        now_ms = databases.now_ms(using)
-        until_ms = now_ms + conf.get().claim_grace_ms
-        reserved = index.reserve(topic, count, now_ms, until_ms)
-        if not reserved.ids:
+        claimed = _reserve_and_claim(index, topic, reserving, claiming, using, worker)
+        if claimed is None:
             break
-        _wait_until_due(reserved.due_ms, using)
-        claimed = _claim_many(using, topic, reserved.ids, worker)
-        _try_settle_misses(index, topic, sorted(set(reserved.ids) - {c.id for c in claimed}), until_ms, using)
-        held = [RunningJob(c, using, worker) for c in claimed]
-        _move_entries_to_lease_ends(index, held, until_ms, quick=False, using=using)
-        held = _leave_out(index, using, held, _begin_at_consumer)
-        if time.monotonic() - began > (END_SECONDS if claimed else TAKE_SECONDS):
+        runnable = _end_unrunnable(index, using, claimed)
+        _unclaim(index, using, runnable[count:])
+        held = _begin_at_consumer(index, using, runnable[:count])
+        if time.monotonic() - began > TAKE_SECONDS and (claimed or reserving >= MAX_RESERVED):
             break
+        if claimed:
+            reserving = claiming = min(2 * claiming, conf.get().batch_max)
+        else:
+            reserving = _wider(reserving)
+    _move_entries_to_lease_ends(index, held, quick=False, using=using)
     return held
 
 
-def _claim_many(using: str, topic: str, ids: Sequence[int], worker: str) -> list[Claimed]:
-    """Claim these jobs, also those whose lease has ended, which are taken back first. Return the claimed ones."""
-    claimed = transitions.claim(using, topic, ids, worker)
+def _reserve_and_claim(
+    index: DueIndex, topic: str, reserving: int, claiming: int, using: str, worker: str
+) -> list[RunningJob] | None:
+    """Reserve up to `reserving` jobs and claim the first `claiming` free ones. Return None if no job is ready."""
+    now_ms = databases.now_ms(using)
+    until_ms = now_ms + conf.get().claim_grace_ms
+    reserved = index.reserve(topic, reserving, now_ms, until_ms)
+    if not reserved.ids:
+        return None
+    _wait_until_due(reserved.due_ms, using)
+    claimed = _claim_many(using, topic, reserved.ids, claiming, worker)
+    ids = {each.id for each in claimed}
+    behind = takewhile(lambda job_id: job_id not in ids, reversed(reserved.ids))  # the last claimed job
+    untried = list(behind) if len(ids) == claiming else []
+    missed = [job_id for job_id in reserved.ids[: len(reserved.ids) - len(untried)] if job_id not in ids]
+    _try_settle_misses(index, topic, missed, until_ms, using)
+    _put_back(index, topic, untried, until_ms, reserved.entries_ms, now_ms)
+    return _to_running(claimed, until_ms, using, worker)
+
+
+def _wider(size: int) -> int:
+    return max(size, min(WIDER * size, MAX_RESERVED))
+
+
+def _to_running(claimed: Sequence[Claimed], entry_ms: int, using: str, worker: str) -> list[RunningJob]:
+    held = [RunningJob(each, using, worker) for each in claimed]
+    for attempt in held:
+        attempt.entry_ms = entry_ms
+    return held
+
+
+def _put_back(
+    index: DueIndex, topic: str, ids: Sequence[int], seen_ms: int, entries_ms: Mapping[int, int], now_ms: int
+) -> None:
+    """Make jobs that were reserved in the mirror but not claimed ready again, in their old places."""
+    if ids:
+        index.settle(Settlement(job_id, topic, seen_ms, entries_ms.get(job_id, now_ms)) for job_id in ids)
+
+
+def _claim_many(using: str, topic: str, ids: Sequence[int], count: int, worker: str) -> list[Claimed]:
+    """Claim up to `count` of these jobs. If the free ones are too few, those whose lease has ended are taken back."""
+    claimed = transitions.claim(using, topic, ids, worker, limit=count)
     missed = sorted(set(ids) - {c.id for c in claimed})
-    try:
-        if missed and _take_back(using, missed):
-            claimed += transitions.claim(using, topic, missed, worker)
-    except DatabaseError as error:  # the claimed jobs must be returned
-        logger.warning("%s: expired leases were not taken back: %s", topic, error)
+    left = count - len(claimed)
+    if missed and left:
+        try:
+            with _savepoint(using):
+                if _take_back(using, missed):
+                    claimed += transitions.claim(using, topic, missed, worker, limit=left)
+        except DatabaseError as error:  # the claimed jobs must be returned
+            logger.warning("%s: expired leases were not taken back: %s", topic, error)
     return sorted(claimed, key=attrgetter("rank"))
+
+
+def _savepoint(using: str) -> AbstractContextManager[None]:
+    """Inside a transaction, keep an error in the block from rolling back what was claimed before."""
+    return transaction.atomic(using) if connections[using].in_atomic_block else nullcontext()
 
 
 def _take_back(using: str, ids: Sequence[int]) -> int:
@@ -225,78 +281,100 @@ def _wait_until_due(due_ms: int, using: str) -> None:
         time.sleep(early_ms / 1000)
 
 
-def _move_entries_to_lease_ends(
-    index: DueIndex, held: Sequence[RunningJob], seen_ms: int, *, quick: bool, using: str
-) -> None:
+def _move_entries_to_lease_ends(index: DueIndex, held: Sequence[RunningJob], *, quick: bool, using: str) -> None:
     """Move the mirror's entries of the held jobs to the ends of their leases.
 
-    The entries of quick jobs stay at `seen_ms`, unless the lease ends earlier.
+    The entries of quick jobs stay where they are, unless the lease ends earlier.
     """
     moved = []
     for attempt in held:
-        if quick and seen_ms <= attempt.lease_ms:
-            attempt.entry_ms = seen_ms
-        else:
-            moved.append(Settlement(attempt.id, attempt.topic, seen_ms, attempt.lease_ms))
+        if not quick or attempt.entry_ms > attempt.lease_ms:
+            moved.append(Settlement(attempt.id, attempt.topic, attempt.entry_ms, attempt.lease_ms))
+            attempt.entry_ms = attempt.lease_ms
     if moved:
         transaction.on_commit(lambda: index.settle(moved), using=using, robust=True)
 
 
-def _leave_out(
-    index: DueIndex, using: str, held: list[RunningJob], may_run: Callable[[str, RunningJob], bool]
-) -> list[RunningJob]:
-    """Return the claimed jobs for which may_run() returns True; it ends or delays the others."""
-    runnable = []
-    for attempt in held:
-        try:
-            if try_twice(lambda: may_run(using, attempt), using):  # noqa: B023  called at once
-                runnable.append(attempt)
-        except LeaseLost as error:
-            logger.warning("%r was not ended: %s", attempt, error)
-        except (DatabaseError, InterfaceError) as error:  # the other claimed jobs must still be run
-            logger.warning("%r was not ended, it is tried again: %s", attempt, error)
-            _unclaim(index, using, attempt)
-    return runnable
-
-
-def _end_unrunnable(using: str, attempt: RunningJob) -> bool:
-    """End a job that must not run: one with max_attempts failures, or an expired one. Return True for others.
+def _end_unrunnable(index: DueIndex, using: str, held: list[RunningJob]) -> list[RunningJob]:
+    """End the claimed jobs that must not run: those with max_attempts failures, and the expired ones. Return the rest.
 
     A job may have max_attempts failures without being dead: a process that does not know the topic cannot apply its
     limit when it takes the job back.
     """
-    completion = _unrunnable(using, attempt)
-    if completion is not None:
-        complete(using, [completion])
-    return completion is None
+    unrunnable = [completion for attempt in held if (completion := _unrunnable(using, attempt))]
+    return _without(held, unrunnable, index, using)
 
 
-def _begin_at_consumer(using: str, attempt: RunningJob) -> bool:
-    """Return whether a consumer gets the job. If not, it is ended or delayed, as a job whose handler is not called."""
-    if not _end_unrunnable(using, attempt):
-        return False
+def _begin_at_consumer(index: DueIndex, using: str, held: list[RunningJob]) -> list[RunningJob]:
+    """Return the jobs that a consumer gets. The others are ended or delayed, as jobs whose handler is not called."""
+    runnable, skipped = [], []
+    for attempt in held:
+        try:
+            with _savepoint(using):
+                result = _CONSUMER.call(attempt)
+        except Defer as error:
+            _defer(index, using, attempt, error)
+            continue
+        except BadInput as error:  # of a schedule that was not checked before it was stored
+            logger.error("%r: its schedule was not looked at: %s", attempt, error)
+            result = None
+        except (DatabaseError, InterfaceError) as error:  # the other jobs must be returned
+            logger.warning("%r was not begun, it is tried again: %s", attempt, error)
+            _unclaim(index, using, [attempt], UNENDED_RETRY_MS)
+            continue
+        runnable.append(attempt)
+        if isinstance(result, Skip):
+            skipped.append(Completion(attempt, Outcome.SKIPPED, reason=result.reason))
+    return _without(runnable, skipped, index, using)
+
+
+def _defer(index: DueIndex, using: str, attempt: RunningJob, error: Defer) -> None:
     try:
-        result = _CONSUMER.call(attempt)
-    except Defer as error:
-        defer(using, attempt, delay_ms=error.delay_ms, declared_ms=error.declared_ms)
-        return False
-    except BadInput as error:  # of a schedule that was not checked before it was stored
-        logger.error("%r: its schedule was not looked at: %s", attempt, error)
-        return True
-    if isinstance(result, Skip):
-        complete(using, [Completion(attempt, Outcome.SKIPPED, reason=result.reason)])
-    return result is None
+        with _savepoint(using):
+            defer(using, attempt, delay_ms=error.delay_ms, declared_ms=error.declared_ms)
+    except LeaseLost as lost:
+        logger.warning("%s", lost)
+    except (DatabaseError, InterfaceError) as failed:
+        logger.warning("%r was not put off, it is tried again: %s", attempt, failed)
+        _unclaim(index, using, [attempt], UNENDED_RETRY_MS)
 
 
-def _unclaim(index: DueIndex, using: str, held: RunningJob) -> None:
-    """Make a job that could not be ended ready again. Its due time does not change, so that it remains expired."""
+def _without(
+    held: list[RunningJob], completions: Sequence[Completion], index: DueIndex, using: str
+) -> list[RunningJob]:
+    """End these attempts, and return the others."""
+    if not completions:
+        return held
+    _unclaim(index, using, _end(using, completions), UNENDED_RETRY_MS)
+    ended = [completion.held for completion in completions]
+    return [attempt for attempt in held if attempt not in ended]
+
+
+def _end(using: str, completions: Sequence[Completion]) -> list[RunningJob]:
+    """End these attempts together; if that fails, one by one. Return those that could not be ended."""
     try:
-        transitions.unclaim(using, [(held.id, held.attempt)])
-    except (DatabaseError, InterfaceError) as error:
-        logger.warning("%r stays claimed until its TTR ends: %s", held, error)
+        with _savepoint(using):
+            try_twice(lambda: complete(using, completions), using)
+    except (DatabaseError, InterfaceError, LeaseLost) as error:
+        if len(completions) > 1:
+            return [held for each in completions for held in _end(using, [each])]
+        logger.warning("%r was not ended: %s", completions[0].held, error)
+        return [] if isinstance(error, LeaseLost) else [completions[0].held]
+    return []
+
+
+def _unclaim(index: DueIndex, using: str, held: Sequence[RunningJob], delay_ms: int = 0) -> None:
+    """Make claimed jobs ready again, after `delay_ms`. Their due times do not change, so that they remain expired."""
+    if not held:
         return
-    retry_ms = databases.now_ms(using) + UNENDED_RETRY_MS
-    index.postpone([Settlement(held.id, held.topic, held.entry_ms, retry_ms)])
+    try:
+        with _savepoint(using):
+            transitions.unclaim(using, [(attempt.id, attempt.attempt) for attempt in held])
+    except (DatabaseError, InterfaceError) as error:
+        logger.warning("%r stay claimed until their TTR ends: %s", held, error)
+        return
+    retry_ms = databases.now_ms(using) + delay_ms if delay_ms else None
+    index.postpone(Settlement(a.id, a.topic, a.entry_ms, retry_ms or a.due_ms) for a in held)
 
 
 def _unrunnable(using: str, attempt: RunningJob) -> Completion | None:
@@ -312,7 +390,8 @@ def _try_settle_misses(index: DueIndex, topic: str, missed: Sequence[int], seen_
     if not missed:
         return
     try:
-        settle_misses(index, topic, missed, seen_ms, using=using)
+        with _savepoint(using):
+            settle_misses(index, topic, missed, seen_ms, using=using)
     except (DatabaseError, InterfaceError) as error:  # other jobs must be run; these are ready again at seen_ms
         logger.warning("%s: the mirror was not corrected for %s missed claims: %s", topic, len(missed), error)
 

@@ -5,12 +5,16 @@ from datetime import timedelta
 
 import pytest
 from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from delaytasks import Retry, Skip, cancel, handler, mirror, reschedule, retry_dead, schedule, schedule_many
+from delaytasks.api.batching import attempts
+from delaytasks.api.batching.attempts import Reserve
 from delaytasks.exceptions import BadDelay, BadInput, NotDead, TTRExceeded
 from delaytasks.models import Job, JobEvent
 from delaytasks.outcomes import ErrorCode
-from delaytasks.worker import claim, runner
+from delaytasks.states import State
+from delaytasks.worker import claim, completion, runner
 
 from ..support.stage import effect, effects, outcomes, state_of
 
@@ -268,10 +272,35 @@ def test_an_expired_job_is_not_given_to_a_consumer(stage, db_clock):
 
 @pytest.mark.on_both
 def test_a_consumer_gets_the_job_behind_many_expired_ones(stage, db_clock, monkeypatch):
-    """Also if that takes longer than it would wait for jobs that others have locked."""
+    """They are ended in a few statements: other consumers wait for that."""
+    monkeypatch.setattr(claim, "TAKE_SECONDS", 30)
     stage.recorder("t")
-    schedule_many({"topic": "t", "key": f"k{n}", "delay": 0, "expires": 1} for n in range(20))
-    schedule("t", "good", delay=0)
+    schedule_many({"topic": "t", "key": f"k{n}", "delay": 0, "expires": 1} for n in range(50))
+    schedule_many({"topic": "t", "key": key, "delay": 1 + n} for n, key in enumerate(("good", "next")))
     db_clock.advance(seconds=6)
-    monkeypatch.setattr(claim, "TAKE_SECONDS", 0)
-    assert [job.key for job in stage.take("t", 1)] == ["good"]
+    stage.mover.move_due()
+    with CaptureQueriesContext(connection) as queries:
+        assert [job.key for job in stage.take("t", 1)] == ["good"]
+    assert len(queries) < 80
+    assert Job.objects.filter(state=State.CANCELLED).count() == 50
+    assert [job.key for job in stage.take("t", 1)] == ["next"], "it was claimed with expired ones, and is ready again"
+
+
+@pytest.mark.on_both
+def test_an_expired_job_that_cannot_be_ended_leaves_the_jobs_of_two_consumers_held(stage, db_clock, monkeypatch):
+    """Both have a job that was claimed in the transaction in which the end failed."""
+    stage.recorder("t")
+    schedule("t", "bad", delay=0, expires=1)
+    schedule_many({"topic": "t", "key": key, "delay": 1 + n} for n, key in enumerate("ab"))
+    db_clock.advance(seconds=6)
+    stage.mover.move_due()
+
+    def break_transaction(using, job):
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT missing FROM delaytasks_job")
+
+    monkeypatch.setitem(completion.after_end, "t", break_transaction)
+    dealt = attempts.reserve_group("default", [Reserve("t", 1, "php"), Reserve("t", 1, "go")])
+    held = {job.key: job.worker for jobs in dealt for job in jobs}
+    assert held == {"a": "php", "b": "go"}
+    assert dict(Job.objects.filter(state=State.RESERVED).values_list("key", "worker")) == held

@@ -90,7 +90,7 @@ def batcher(name: str, using: str) -> Batcher:
         "reserve": attempts.reserve_group,
     }[name]  # fmt: skip
     of_topic: dict[str, Any] = {}
-    if name == "reserve":  # topics are independent: one whose jobs are locked holds up no consumer of another
+    if name == "reserve":  # a group for each topic: one may take worker.claim.TAKE_SECONDS and hold up the others
         of_topic = {"undo": functools.partial(attempts.release, using), "part_of": attrgetter("topic")}
     return Batcher(f"{name}-{using}", functools.partial(do_group, using), **of_topic)
 

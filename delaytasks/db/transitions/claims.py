@@ -43,10 +43,12 @@ def choice_sql(d: dialects.Dialect, condition: str, order: str) -> str:
 
 
 def claim(
-    using: str, topic: str, ids: Sequence[int], worker: str, *, grouped: bool = False, fenceable: bool = False
-) -> list[Claimed]:
+    using: str, topic: str, ids: Sequence[int], worker: str, *, limit: int | None = None, grouped: bool = False,
+    fenceable: bool = False,
+) -> list[Claimed]:  # fmt: skip
     """ready → reserved, with attempt + 1 and a lease. Return the claimed jobs in their run order.
 
+    limit       claim at most so many, the first ones in run order
     grouped     the jobs share a call or a commit: if the process dies, no failure is counted. Jobs to which that has
                 happened must run alone and are left out
     fenceable   the handler runs in one transaction with the end of the job, so a cancel can undo it while it runs
@@ -57,7 +59,8 @@ def claim(
     condition, params = d.among("id", ids)
     if grouped:
         condition += " AND NOT alone"
-    due, update = claim_parts(d, choice_sql(d, condition, "id"), grouped=grouped, fenceable=fenceable)
+    order = "id" if limit is None or limit >= len(ids) else f"{run_order(d)} LIMIT {limit}"
+    due, update = claim_parts(d, choice_sql(d, condition, order), grouped=grouped, fenceable=fenceable)
     rows = dialects.run(using, f"WITH {due} {update}", [*params, topic, worker])
     claimed = [with_body(Claimed(*row)) for row in rows]
     return sorted(claimed, key=attrgetter("rank"))
