@@ -3,7 +3,9 @@
 import logging
 import math
 import time
+from collections.abc import Callable
 from datetime import timedelta
+from typing import TypeVar
 
 from django.db import DatabaseError, InterfaceError, connections
 from django.db.models import Q
@@ -16,6 +18,7 @@ from . import passes
 from .data_loss import TICK_EVERY_MS, drop_cached_check, get_or_create_mark, increment_tick, lost_data, update_mark
 from .feed import PAGE, add_page, rebuild
 
+Result = TypeVar("Result")
 logger = logging.getLogger("delaytasks")
 OVERDUE_AGE_MS = 500  # jobs due more recently are left out: they are probably being run
 PROBE_OVERLAP_MS = 2_000  # a probe goes back this far, for jobs whose transactions committed late
@@ -28,11 +31,13 @@ def guard(using: str) -> int:
     """Repair the mirror if Redis has lost data, and run the passes. Return how many overdue jobs probe() added to it.
 
     The heartbeat and the passes run in each process, the check of the mirror in one process at a time. The passes are
-    last: they read the project's tables, where a migration may be missing or a lock be held.
+    last: they read the project's tables, where a migration may be missing or a lock be held. A step that fails is
+    logged, and holds up no other.
     """
     _record_heartbeat(using)
-    added = _check_mirror(using)
-    _run_passes(using)
+    added = _try(_check_mirror, using) or 0
+    for each in passes:
+        _try(each, using)
     return added
 
 
@@ -61,14 +66,15 @@ def _check_mirror(using: str) -> int:
         return 0
 
 
-def _run_passes(using: str) -> None:
-    for each in passes:
-        try:
-            each(using)
-        except Exception as error:
-            if isinstance(error, DatabaseError | InterfaceError) and not connections[using].is_usable():
-                raise
-            logger.exception("guard: %s failed; it is called again by the next guard", each)
+def _try(step: Callable[[str], Result], using: str) -> Result | None:
+    """Return step(using), or None if it failed. Raises the error if the database cannot be reached."""
+    try:
+        return step(using)
+    except Exception as error:
+        if isinstance(error, DatabaseError | InterfaceError) and not connections[using].is_usable():
+            raise
+        logger.exception("guard: %s failed; it is called again by the next guard", step)
+        return None
 
 
 def _record_heartbeat(using: str) -> None:

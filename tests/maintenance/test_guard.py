@@ -3,9 +3,10 @@
 import logging
 
 import pytest
-from django.db import connection
+from django.db import OperationalError, connection
 
 from delaytasks import cancel, mirror, reschedule, schedule, schedule_many
+from delaytasks.db import lookups
 from delaytasks.maintenance import audit, data_loss, feed, guard, sweep
 from delaytasks.mirror.base import GONE, Entry, Settlement
 from delaytasks.mirror.redis.index import Mirror
@@ -64,6 +65,18 @@ def test_a_pass_that_fails_holds_up_neither_the_mirror_nor_the_next_pass(stage, 
     stage.guard()
     assert mirror.connect().due_count() == 1
     assert called == ["default"]
+
+
+def test_a_check_of_the_mirror_that_fails_holds_up_no_pass(stage, monkeypatch, caplog):
+    def fail(*_, **__):
+        raise OperationalError("canceling statement due to statement timeout")
+
+    called = []
+    monkeypatch.setattr(guard, "passes", [called.append])
+    monkeypatch.setattr(lookups, "overdue", fail)
+    assert stage.guard() == 0
+    assert called == ["default"]
+    assert "statement timeout" in caplog.text
 
 
 @pytest.mark.on_both
