@@ -19,18 +19,19 @@ WHY_CHARS = 500
 def hold(using: str, topic: str, why: str | None, retry_seconds: float | None) -> float:
     """Hold the topic, or extend its hold. Return the seconds until the next probe.
 
-    why             the reason; None: the reason is the former one
+    why             the reason; None: a hold that has not ended meanwhile is extended, with its former reason
     retry_seconds   the wait that the target asked for. None: as long as the topic has been held so far, at least
                     FIRST_PROBE_SECONDS and at most LAST_PROBE_SECONDS
     """
     now = databases.now(using)
     rows = Topic.objects.using(using).filter(name=topic)
-    Topic.objects.using(using).bulk_create([Topic(name=topic)], ignore_conflicts=True)
-    rows.filter(held_since=None).update(held_since=now)
+    if why is not None:
+        Topic.objects.using(using).bulk_create([Topic(name=topic)], ignore_conflicts=True)
+        rows.filter(held_since=None).update(held_since=now)
     since = rows.values_list("held_since", flat=True).first() or now
     seconds = max(_interval_seconds(since, now) if retry_seconds is None else retry_seconds, 1.0)
     reason = {} if why is None else {"held_why": why[:WHY_CHARS].replace("\x00", "")}
-    rows.update(held_until=now + timedelta(seconds=seconds), **reason)
+    rows.exclude(held_since=None).update(held_until=now + timedelta(seconds=seconds), **reason)
     return seconds
 
 

@@ -135,6 +135,23 @@ def test_after_a_probe_that_failed_the_next_one_is_sent_at_the_usual_interval(st
     assert (outcomes("b"), held()) == (["snoozed", "finished"], (False, ""))
 
 
+def test_a_probe_that_failed_does_not_hold_a_topic_that_was_released_meanwhile(stage, target, db_clock):
+    from delaytasks.forwarding import holds
+
+    def release_and_fail(message, timeout_seconds):
+        holds.release("default", "t")
+        raise ValueError("status 500")
+
+    target.results = [TargetDown("away")]
+    schedule("t", key="a", delay=0)
+    stage.go()
+    db_clock.advance(seconds=5)
+    target.deliver = release_and_fail
+    stage.go()
+    assert (outcomes("a"), held()) == (["snoozed", "failed"], (False, ""))
+    assert Topic.objects.get(name="t").held_until is None
+
+
 def test_the_job_of_a_batch_whose_ttr_is_over_is_named(stage, target, db_clock):
     schedule("t", key="first", delay=0)
     schedule("t", key="second", delay=0, ttr=30)
