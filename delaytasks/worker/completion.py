@@ -148,10 +148,11 @@ def _complete(
     with transaction.atomic(using, savepoint=False) if completed is None else nullcontext():
         ended = transitions.end_if_held(using, [ending(c) for c in completions], in_time=in_time, relaxed=relaxed)
         _check_all_ended(completions, ended)
-        schedule_next(using, [job_id for job_id, each in ended.items() if each.again])  # after_end may move these jobs
         for completion in completions:
             if completion.outcome is Outcome.DEAD and completion.held.id not in skip:
-                _call_on_dead(using, completion.held)
+                _call_on_dead(using, completion.held)  # may schedule the key, and then there is no other next run
+        schedule_next(using, [job_id for job_id, each in ended.items() if each.again])  # after_end may move these jobs
+        for completion in completions:
             if completion.outcome in _STATES and completion.held.topic in after_end:
                 after_end[completion.held.topic](using, completion.held)
         with_due_times = [(c, ended[c.held.id].due_ms) for c in completions]
@@ -415,12 +416,13 @@ def _take_back(
             using,
             [_expired_event(by_id[i], jobs[i], each.now_ms, trace or error.value) for i, each in taken.items()],
         )
-        schedule_next(using, [job_id for job_id, each in taken.items() if each.again])
-        for job in jobs.values():
-            if job.state == State.DEAD and job.id not in skip:
+        dead = [job for job in jobs.values() if job.state == State.DEAD]
+        for job in dead:
+            if job.id not in skip:
                 _call_on_dead(using, job)
-            if job.state == State.DEAD:
-                _call_after_end(using, job)
+        schedule_next(using, [job_id for job_id, each in taken.items() if each.again])
+        for job in dead:
+            _call_after_end(using, job)
         expired = [(by_id[i], jobs[i]) for i in taken]
         transaction.on_commit(lambda: _notify_expired(using, expired, error), using=using, robust=True)
     return len(taken)

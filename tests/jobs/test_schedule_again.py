@@ -11,11 +11,11 @@ from delaytasks.exceptions import KeyIsLive, Reserved
 from delaytasks.jobs.control import cancel_job
 from delaytasks.maintenance import sweep
 from delaytasks.models import AuditEntry, Job, JobEvent
-from delaytasks.states import State
+from delaytasks.states import Outcome, State
 from delaytasks.worker import completion, leases
 from delaytasks.worker.completion import Completion, complete
 
-from ..support.stage import outcomes, state_of
+from ..support.stage import Boom, outcomes, state_of
 
 pytestmark = pytest.mark.on_both
 
@@ -268,6 +268,27 @@ def test_a_handler_that_schedules_its_own_key_meets_a_next_run_of_somebody_else(
     schedule("t", "a", delay=0)
     stage.go()
     assert (live().body, seconds_from_now(live(), db_clock)) == (body, 10)
+
+
+@pytest.mark.parametrize("taken_back", [False, True])
+def test_on_dead_schedules_the_key_of_its_job_which_is_then_the_next_run(stage, db_clock, taken_back):
+    def replace(job):
+        schedule("t", job.key, delay=600, body={"by": "on_dead"})
+
+    @stage.handler("t", max_attempts=1, ttr=10, on_dead=replace)
+    def handle(job):
+        raise Boom
+
+    schedule("t", "a", delay=0)
+    [held] = stage.take("t")
+    again(delay=10, body={"n": 2})
+    if taken_back:
+        db_clock.advance(seconds=11)
+        stage.guard()
+        sweep.sweep("default")
+    else:
+        complete("default", [Completion(held, Outcome.DEAD)])
+    assert (outcomes("a"), live().body, seconds_from_now(live(), db_clock)) == (["dead"], {"by": "on_dead"}, 600)
 
 
 def test_skipped_jobs_run_again(stage):
