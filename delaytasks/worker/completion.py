@@ -303,17 +303,19 @@ def _call_on_dead(using: str, job: Any) -> None:
     """Call the topic's on_dead callback, if it has one. Raises _OnDeadBrokeTransaction.
 
     Other exceptions are logged, including BaseException: otherwise a SystemExit would end every worker that tries to
-    mark this job dead.
+    mark this job dead. Django logs those of its on_commit callbacks, before which our own may not have run yet.
     """
     handler = handlers.find(job.topic)
     if handler is None or handler.on_dead is None:
         return
-    connection = connections[using]
+    connection: Any = connections[using]
+    known = len(connection.run_on_commit)
     try:
         with transaction.atomic(using), isolated(handler.ttr_ms):
             await_result(handler.on_dead(job))
     except BaseException:
         logger.exception("on_dead of %s failed; job %s is dead nevertheless", job.topic, job.id)
+    connection.run_on_commit[known:] = [(ids, call, True) for ids, call, _ in connection.run_on_commit[known:]]
     if connection.closed_in_transaction or connection.needs_rollback:
         raise _OnDeadBrokeTransaction(job.id)
 

@@ -292,6 +292,23 @@ def test_the_job_is_dead_even_if_on_dead_breaks_the_transaction(stage, callback)
     assert (state_of("a"), outcomes("a")) == ("dead", ["dead"])
 
 
+@pytest.mark.parametrize("atomic", [True, False])
+@pytest.mark.parametrize("error", [Boom, DatabaseError])
+def test_an_error_in_an_on_commit_callback_of_on_dead_is_logged_and_the_death_reported(stage, caplog, atomic, error):
+    def callback():
+        raise error("in the callback")
+
+    @stage.handler("t", max_attempts=1, on_dead=lambda job: transaction.on_commit(callback), atomic=atomic)
+    def fail(job):
+        raise Boom
+
+    assert run_with_another_job(stage) == ["b"]
+    assert (state_of("a"), outcomes("a")) == ("dead", ["dead"])
+    assert "in the callback" in caplog.text
+    assert "dead topic='t'" in caplog.text
+    assert "is refused" not in caplog.text
+
+
 def test_other_leases_end_even_if_an_on_dead_breaks_the_transaction(stage, db_clock):
     called = []
 
