@@ -24,7 +24,8 @@ _URL_CREDENTIALS = re.compile(r"(?<=://)(?:[^\s/?#]{1,512}|[^\s/?#@:[]{0,512}:(?
 # The same before the address of a MySQL server in Go: anna:password@tcp(host:port)
 _DRIVER_CREDENTIALS = re.compile(r"""(?<![^\s"'=])[^\s:@"'=]{1,64}:[^\s"']{1,256}@(?=(?:tcp|unix)\()""")
 _SCHEME = re.compile(r"\b((?:bearer|basic|digest|negotiate)\s+)[\w.~+/=-]{8,}", re.IGNORECASE)
-_JWT = re.compile(r"\beyJ[\w-]{5,}\.eyJ[\w-]{5,}\.[\w-]*")
+# From the start of the word, so that each is read once: a token begins at the first "eyJ" of it.
+_JWT = re.compile(r"(?<![\w-])((?:(?!\beyJ)[\w-])*+)eyJ[\w-]{5,}+\.eyJ[\w-]{5,}+\.[\w-]*")
 # A quote may have backslashes before it: JSON inside a string, inside another text.
 _NAME = re.compile(
     r"""(?<![\w.-])(?:[\w.\[\]-]{1,64}(?:\\{0,8}["'])?\s{0,4}(?:=|:(?!//))\s{0,4}|--[\w.-]{1,64}\s{1,4}(?=[^\s-]))"""
@@ -110,7 +111,7 @@ def _redacted_text(text: str, words: frozenset[str]) -> str:
     if "@tcp(" in text or "@unix(" in text:
         text = _DRIVER_CREDENTIALS.sub(f"{HIDDEN}@", text)
     text = _redacted_pairs(text, words)
-    return _JWT.sub(HIDDEN, _SCHEME.sub(rf"\1{HIDDEN}", text))
+    return _JWT.sub(rf"\1{HIDDEN}", _SCHEME.sub(rf"\1{HIDDEN}", text))
 
 
 def _redacted_pairs(text: str, words: frozenset[str]) -> str:

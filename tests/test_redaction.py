@@ -167,6 +167,11 @@ def test_a_json_web_token_is_hidden_under_any_name() -> None:
     assert shown({"note": f"sent {jwt} twice"}) == {"note": f"sent {HIDDEN} twice"}
 
 
+def test_a_json_web_token_is_hidden_after_a_hyphen_and_with_hyphens_inside() -> None:
+    jwt = "eyJhbGci-eyJhbGci.eyJzdWIi-eyJzdWIi.c2ln-bmF0dXJl"
+    assert shown({"note": f"session-{jwt}, {jwt}"}) == {"note": f"session-{HIDDEN}, {HIDDEN}"}
+
+
 def test_what_follows_bearer_in_a_text_is_hidden() -> None:
     assert shown(["curl -H 'Bearer abcdefgh.12345678'"]) == [f"curl -H 'Bearer {HIDDEN}'"]
 
@@ -213,6 +218,8 @@ def test_no_words_hide_nothing() -> None:
         "a:" * 32_000,
         "bearer " * 9_000,
         "eyJ" * 21_000,
+        "eyJ-----" * 8_000,
+        "eyJ-----." * 7_000,
         '"a":"' * 13_000,
         "=" * 65_000,
         'pin="' * 13_000,
@@ -229,7 +236,7 @@ def test_no_words_hide_nothing() -> None:
         "a:@tcp(" * 9_000,
         "x" * 65_000 + "@tcp(",
     ],
-    ids=range(20),
+    ids=range(22),
 )
 def test_a_hostile_text_takes_less_than_a_second_of_cpu(text: str) -> None:
     """A pattern with quadratic cost takes many. CPU time, so that a busy machine makes no difference."""
