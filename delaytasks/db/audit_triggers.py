@@ -11,24 +11,27 @@ from typing import Any
 from django.db.backends.base.creation import TEST_DATABASE_PREFIX
 
 TABLE = "delaytasks_auditentry"
-_ANNOUNCED = f"SELECT 1 FROM {TABLE} WHERE action = 'audit.pruned' AND deletes_before > OLD.at"
+_ANNOUNCED = "SELECT 1 FROM {table} WHERE action = 'audit.pruned' AND deletes_before > OLD.at"
 _MESSAGE = f"{TABLE} is append-only: entries are deleted only by pruning"
 NAMES = {
     "postgresql": ("delaytasks_audit_rows", "delaytasks_audit_truncate"),
     "sqlite": ("delaytasks_audit_update", "delaytasks_audit_delete", "delaytasks_audit_replace"),
 }
 
+# STABLE: the function sees the rows as they were when the statement began. So one statement may delete the announcing
+# entry together with the entries that it announces.
+# The schema and a fixed search_path: otherwise a temporary table, or an operator of the caller, could announce entries.
+_FUNCTION = f"""
+    CREATE OR REPLACE FUNCTION {{schema}}.delaytasks_audit_append_only() RETURNS trigger LANGUAGE plpgsql STABLE
+    SET search_path = pg_catalog, pg_temp AS $$
+    BEGIN
+        IF TG_OP = 'DELETE' THEN
+            IF EXISTS ({_ANNOUNCED.format(table=f"{{schema}}.{TABLE}")}) THEN RETURN OLD; END IF;
+        END IF;
+        RAISE EXCEPTION '{_MESSAGE}' USING ERRCODE = 'integrity_constraint_violation';
+    END $$"""
 _INSTALL = {
     "postgresql": [
-        # STABLE: the function sees the rows as they were when the statement began. So one statement may delete the
-        # announcing entry together with the entries that it announces.
-        f"""CREATE OR REPLACE FUNCTION delaytasks_audit_append_only() RETURNS trigger LANGUAGE plpgsql STABLE AS $$
-            BEGIN
-                IF TG_OP = 'DELETE' THEN
-                    IF EXISTS ({_ANNOUNCED}) THEN RETURN OLD; END IF;
-                END IF;
-                RAISE EXCEPTION '{_MESSAGE}' USING ERRCODE = 'integrity_constraint_violation';
-            END $$""",
         f"""CREATE OR REPLACE TRIGGER delaytasks_audit_rows BEFORE UPDATE OR DELETE ON {TABLE}
             FOR EACH ROW EXECUTE FUNCTION delaytasks_audit_append_only()""",
         f"""CREATE OR REPLACE TRIGGER delaytasks_audit_truncate BEFORE TRUNCATE ON {TABLE}
@@ -38,7 +41,7 @@ _INSTALL = {
         f"""CREATE TRIGGER IF NOT EXISTS delaytasks_audit_update BEFORE UPDATE ON {TABLE}
             BEGIN SELECT RAISE(ABORT, '{_MESSAGE}'); END""",
         f"""CREATE TRIGGER IF NOT EXISTS delaytasks_audit_delete BEFORE DELETE ON {TABLE}
-            WHEN NOT EXISTS ({_ANNOUNCED}) BEGIN SELECT RAISE(ABORT, '{_MESSAGE}'); END""",
+            WHEN NOT EXISTS ({_ANNOUNCED.format(table=TABLE)}) BEGIN SELECT RAISE(ABORT, '{_MESSAGE}'); END""",
         # INSERT OR REPLACE deletes the former row without calling the trigger above.
         f"""CREATE TRIGGER IF NOT EXISTS delaytasks_audit_replace BEFORE INSERT ON {TABLE}
             WHEN EXISTS (SELECT 1 FROM {TABLE} WHERE id = NEW.id) BEGIN SELECT RAISE(ABORT, '{_MESSAGE}'); END""",
@@ -55,7 +58,17 @@ _REMOVE = {
 
 
 def install(connection: Any) -> None:
+    replace_function(connection)
     _execute(connection, _INSTALL)
+
+
+def replace_function(connection: Any) -> None:
+    """Create the function of the triggers on PostgreSQL, or replace it, in the schema of the table."""
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT relnamespace::regnamespace::text FROM pg_class WHERE oid = to_regclass(%s)", [TABLE])
+            (schema,) = cursor.fetchone()
+            cursor.execute(_FUNCTION.format(schema=schema))
 
 
 def remove(connection: Any) -> None:

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from importlib import import_module
 from typing import Any
 
 import pytest
+from django.apps import apps
 from django.core import checks
 from django.db import DatabaseError, connection, transaction
 from django.utils import timezone
@@ -224,6 +226,33 @@ def test_no_statement_changes_or_deletes_an_entry(how: str, triggers: None) -> N
     assert list(AuditEntry.objects.order_by("pk").values_list("actor", "target")) == [
         ("anna", f"topic {n}") for n in range(3)
     ]
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_temporary_table_of_the_same_name_announces_nothing(triggers: None) -> None:
+    write()
+    with pytest.raises(DatabaseError, match="append-only"), transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE TEMPORARY TABLE delaytasks_auditentry ON COMMIT DROP "
+            "AS SELECT 'audit.pruned' AS action, timestamptz 'infinity' AS deletes_before"
+        )
+        cursor.execute("DELETE FROM public.delaytasks_auditentry")
+    assert AuditEntry.objects.count() == 3
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_migration_replaces_the_function_of_triggers_from_before(triggers: None) -> None:
+    def options() -> Any:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT proconfig FROM pg_proc WHERE proname = 'delaytasks_audit_append_only'")
+            return cursor.fetchall()
+
+    execute("ALTER FUNCTION delaytasks_audit_append_only() RESET ALL")
+    assert options() == [(None,)]
+    module = import_module("delaytasks.migrations.0040_audit_function")
+    with connection.schema_editor() as editor:
+        module.replace_function(apps, editor)
+    assert options() == [(["search_path=pg_catalog, pg_temp"],)]
 
 
 def test_the_model_has_no_save_and_no_delete() -> None:
