@@ -5,8 +5,9 @@ its own transaction, and it writes only rows that have such a sentence. Locked r
 write sentences later: readers understand both (outcomes.py). It can be stopped at any point and run again.
 """
 
-from django.db import migrations
+from django.db import migrations, router
 
+HINTS = {"model_name": "job"}  # without it, Django would ask a router that decides by model without a model
 BATCH = 5_000  # ids
 ERRORS = {  # sentence -> code
     "Its TTR was over and nobody had finished it.": "delaytasks:timed_out",
@@ -34,16 +35,24 @@ TABLES = {
 
 
 def to_codes(apps, schema_editor):
+    if not _is_here(apps, schema_editor):
+        return
     for table, only in TABLES.items():
         _replace_errors(schema_editor.connection, table, only, ERRORS)
     _replace_results(apps, schema_editor.connection.alias, _to_code)
 
 
 def to_sentences(apps, schema_editor):
+    if not _is_here(apps, schema_editor):
+        return
     sentences = {code: sentence for sentence, code in ERRORS.items()}
     for table, only in TABLES.items():
         _replace_errors(schema_editor.connection, table, only, sentences)
     _replace_results(apps, schema_editor.connection.alias, _to_word)
+
+
+def _is_here(apps, schema_editor):
+    return router.allow_migrate_model(schema_editor.connection.alias, apps.get_model("delaytasks", "Job"))
 
 
 def _replace_errors(connection, table, only, replacements):
@@ -109,5 +118,5 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
-        migrations.RunPython(to_codes, to_sentences, atomic=False),
+        migrations.RunPython(to_codes, to_sentences, atomic=False, hints=HINTS),
     ]
