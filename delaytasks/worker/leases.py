@@ -85,15 +85,24 @@ def touch(job_id: int, attempt: int, *, using: str) -> datetime:
     held = _held(using, job_id, attempt, "")
     leases = retry_conflicts(lambda: transitions.renew_if_held(using, [(job_id, attempt)], in_time=True), using)
     if job_id not in leases:
-        _refuse(using, job_id, attempt)
+        refuse(job_id, attempt, using=using)
     held.renewed(leases[job_id])
     return held.deadline
+
+
+def refuse(job_id: int, attempt: int, *, using: str, row: AttemptRow | None = None) -> NoReturn:
+    """Count a lost lease, and raise LeaseLost with the reason.
+
+    row   the job as it was read; None: it is read again
+    """
+    mirror.writable(using).count("lease_lost")
+    raise LeaseLost(_refusal(row or transitions.find_attempt(using, job_id), job_id, attempt))
 
 
 def _held(using: str, job_id: int, attempt: int, by: str) -> RunningJob:
     row = transitions.find_attempt(using, job_id)
     if row is None or not row.held_by(attempt):
-        _refuse(using, job_id, attempt, row)
+        refuse(job_id, attempt, using=using, row=row)
     return RunningJob(row.claimed, using, row.worker, by)
 
 
@@ -102,7 +111,7 @@ def _end(using: str, held: RunningJob, outcome: Outcome, delay_ms: int | None = 
     try:
         retry_conflicts(lambda: complete(using, [completion], in_time=True), using)
     except LeaseLost:  # the lease was lost between _held() and complete()
-        _refuse(using, held.id, held.attempt)
+        refuse(held.id, held.attempt, using=using)
 
 
 def _clean(error: str) -> str:
@@ -113,11 +122,6 @@ def _clean(error: str) -> str:
 def _backoff_ms(held: RunningJob) -> int:
     handler = handlers.find(held.topic)
     return (handler.backoff if handler else DEFAULT_BACKOFF).delay_ms(held.failures + 1)
-
-
-def _refuse(using: str, job_id: int, attempt: int, row: AttemptRow | None = None) -> NoReturn:
-    mirror.writable(using).count("lease_lost")
-    raise LeaseLost(_refusal(row or transitions.find_attempt(using, job_id), job_id, attempt))
 
 
 def _refusal(row: AttemptRow | None, job_id: int, attempt: int) -> str:

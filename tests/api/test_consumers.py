@@ -9,6 +9,7 @@ import pytest
 from django.db import connection, connections
 from django.test.utils import CaptureQueriesContext
 
+from delaytasks.api.views.consumers import AttemptView
 from delaytasks.jobs import control, schedule
 from delaytasks.maintenance import guard
 from delaytasks.models import Job, JobEvent
@@ -305,6 +306,23 @@ def test_ending_requires_the_right_to_consume(
     end(rest_of("consume", "other"), held, how, receipt=held["receipt"])
     if how != "touch":
         assert events(held["id"])[-1][1] == "other"
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_an_attempt_that_begins_while_a_request_is_checked_is_not_another_accounts(
+    rest: Rest, rest_of: Callable[..., Rest], how: str, monkeypatch: pytest.MonkeyPatch, views_only: None
+) -> None:
+    made, find = rest.make(), AttemptView.job
+
+    def slow_find(view: AttemptView, *args: Any) -> Job:
+        job = find(view, *args)
+        rest.take()
+        return job
+
+    monkeypatch.setattr(AttemptView, "job", slow_find)
+    problem = end(rest_of("consume", "other"), made | {"attempt": 1}, how, 409)
+    assert problem["type"] == "urn:delaytasks:problem:lease-lost"
+    end(rest, made | {"attempt": 1}, "finish")
 
 
 # -- races --------------------------------------------------------------------------------------

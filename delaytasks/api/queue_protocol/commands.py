@@ -131,13 +131,14 @@ def bury(call: Call) -> Response:
 
 
 def _with_lease(call: Call, do: Callable[[int, int], Any]) -> Any:
-    """Return do(job id, attempt), with the attempt in the request or else the one that the account holds.
+    """Return do(job id, attempt), with the attempt in the request or else the latest one.
 
     Raises Refused. If the lease is lost, the job is read again, so that the refusal describes its current state.
     """
     job = call.live_job()
-    attempt = call.attempt_of(job)
+    attempt = int(call.fields.get("attempt", job.attempt))
     try:
+        call.check_held(job, attempt)
         return do(job.pk, attempt)
     except LeaseLost:
         now = Job.objects.using(call.using).filter(pk=job.pk).first()

@@ -11,6 +11,7 @@ from typing import Any
 from ... import clock, databases
 from ...models import Job, JobEvent
 from ...states import Outcome, State
+from ...worker import leases
 from ..access import receipts, refusals
 from ..access.permissions import Caller, Right
 from ..serializers.fields import rfc3339
@@ -99,24 +100,20 @@ class Call:
     def _is_holder(self, job: Job) -> bool:
         return job.worker == self.caller.name or job.worker.startswith(f"{self.caller.name}/")
 
-    def attempt_of(self, job: Job) -> int:
-        """Return the attempt in the request, else the one that the account holds. Raises Refused if there is none.
+    def check_held(self, job: Job, attempt: int) -> None:
+        """Check that this attempt holds the job, and that it is the account's or the request has its receipt.
 
-        Also refuses another account's attempt without its receipt, and a wrong receipt.
+        Raises LeaseLost or Refused. LeaseLost also for an attempt that begins a moment later: who would hold it then is
+        unknown.
         """
-        attempt = int(self.fields.get("attempt", job.attempt))
-        held = job.state == State.RESERVED and job.attempt == attempt
-        if held and not self._has_proof(job):
+        if job.state != State.RESERVED or job.attempt != attempt:
+            leases.refuse(job.pk, attempt, using=self.using)
+        if not self._has_proof(job):
             refusals.record_no_receipt(self.caller, job)
             raise Refused(
                 f"{job.key!r} is held by another account since {utc(job.reserved_at)}, as attempt {job.attempt}. "
                 "Give the attempt and the receipt that pop returned."
             )
-        if "attempt" in self.fields:
-            return attempt
-        if job.state != State.RESERVED:
-            raise Refused(lease_lost_message(self.using, job, job.attempt))
-        return job.attempt
 
 
 def utc(moment: datetime | None) -> str:

@@ -65,12 +65,15 @@ class AttemptView(BaseView):
     def held(self, job_id: int, serializer: type[HeldSerializer]) -> tuple[Job, dict[str, Any]]:
         """Return the job and the validated request.
 
-        Raises PermissionDenied if another account holds the attempt and the request does not have its receipt, or if
-        the receipt is wrong.
+        Raises LeaseLost if the attempt does not hold the job, also if it begins a moment later: who would hold it then
+        is unknown. Raises PermissionDenied if another account holds the attempt and the request does not have its
+        receipt, or if the receipt is wrong.
         """
         job = self.job(job_id, Right.CONSUME)
         data = validated(serializer, self.request.data)
-        if job.state == State.RESERVED and job.attempt == data["attempt"] and not self._has_proof(job, data):
+        if job.state != State.RESERVED or job.attempt != data["attempt"]:
+            leases.refuse(job.pk, data["attempt"], using=self.using)
+        if not self._has_proof(job, data):
             refusals.record_no_receipt(self.caller, job)
             raise PermissionDenied("Another account holds this attempt: give the receipt of its reservation.")
         return job, data

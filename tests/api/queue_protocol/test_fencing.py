@@ -177,3 +177,22 @@ def test_lease_lost_between_lookup_and_update_is_refused(
 
     monkeypatch.setattr(Call, "live_job", slow_live_job)
     assert f"was over at {T60}" in queue("finish", id="mail:1")["error"]
+
+
+@pytest.mark.parametrize("command", ["finish", "touch", "release", "bury"])
+def test_an_attempt_that_begins_after_the_lookup_is_not_another_accounts(
+    queue: QueueClient, client: Callable[..., QueueClient], command: str, monkeypatch: pytest.MonkeyPatch,
+    views_only: None,
+) -> None:  # fmt: skip
+    queue.add()
+    live_job = Call.live_job
+
+    def slow_live_job(call: Call) -> Job:
+        job = live_job(call)
+        queue("pop", topic="mail.send")
+        return job
+
+    monkeypatch.setattr(Call, "live_job", slow_live_job)
+    assert not client("go")(command, id="mail:1", attempt=1)["success"]
+    assert (job().worker, events()[-1]) == ("php", ("scheduled", "php"))
+    assert queue("finish", id="mail:1", attempt=1)["success"]
