@@ -240,6 +240,14 @@ def test_saving_requires_a_reason_if_the_topic_does(admin_client, report):
     assert history() == [("schedule.changed", "They asked.")]
 
 
+def test_moving_a_schedule_requires_a_reason_if_the_new_topic_does(admin_client, report):
+    Topic.objects.create(name="order.archive", ask_reason=True)
+    moved = FORM | {"topic": "order.archive"}
+    page = admin_client.post(change_url(report), moved)
+    assert page.context["adminform"].form.errors == {"reason": ["Required by order.archive."]}
+    assert admin_client.post(change_url(report), moved | {"reason": "It moves."}).status_code == 302
+
+
 def test_a_new_schedule_needs_no_reason(admin_client):
     Topic.objects.filter(name=TOPIC).update(ask_reason=True)
     assert "Reason" not in admin_client.get(ADD).content.decode()

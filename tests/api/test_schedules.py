@@ -190,6 +190,23 @@ def test_a_new_topic_needs_the_right_to_produce_there(rest: Rest, report: dict[s
     assert list(Job.objects.filter(ended_at=None).values_list("topic", flat=True)) == ["mail.print"]
 
 
+@pytest.mark.on_both
+def test_a_body_with_hidden_parts_is_not_moved_to_another_topic(rest: Rest, make_token: Any, api: Any) -> None:
+    secret = {"to": "anna", "password": "hunter2"}
+    rest.post("schedules/", DAILY | {"body": secret}, 201)
+    mover = Rest(api(make_token("mover", topics={"mail.send": "produce", "mail.print": "produce consume"})))
+    problem = mover.patch("schedules/report/", {"topic": "mail.print"}, 403)
+    assert problem["detail"] == "A part of the body is hidden from mover: to change the topic, give the body as well."
+    assert AuditEntry.objects.get(action="request.refused").after == {"why": "hidden body of schedule report"}
+    assert Schedule.objects.get().topic == "mail.send"
+    assert mover.patch("schedules/report/", {"topic": "mail.print", "body": {"to": "bob"}})["body"] == {"to": "bob"}
+    rest.patch("schedules/report/", {"topic": "mail.send", "body": {"to": "anna"}})
+    Topic.objects.update_or_create(name="mail.send", defaults={"hide_bodies": True})
+    mover.patch("schedules/report/", {"topic": "mail.print"}, 403)
+    Topic.objects.update(hide_bodies=False)
+    assert mover.patch("schedules/report/", {"topic": "mail.print"})["body"] == {"to": "anna"}
+
+
 def test_delete_cancels_the_job_made_ahead(rest: Rest, report: dict[str, Any]) -> None:
     assert rest.delete("schedules/report/?reason=Nobody+reads+it.") == {"name": "report", "deleted": True}
     assert live_keys() == []
@@ -299,3 +316,10 @@ def test_topic_that_requires_reasons_requires_them_here(anna: Rest) -> None:
     assert fields(anna.patch("schedules/report/", {"cron": "0 5 * * *"}, 400)) == ["reason"]
     assert fields(anna.delete("schedules/report/", 400)) == ["reason"]
     anna.post("schedules/report/pause/", {"reason": "They asked."})
+
+
+def test_a_topic_that_requires_reasons_requires_them_to_move_a_schedule_there(anna: Rest) -> None:
+    anna.post("schedules/", DAILY, 201)
+    Topic.objects.create(name="mail.print", ask_reason=True)
+    assert fields(anna.patch("schedules/report/", {"topic": "mail.print"}, 400)) == ["reason"]
+    anna.patch("schedules/report/", {"topic": "mail.print", "reason": "It moves."})

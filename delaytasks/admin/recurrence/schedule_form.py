@@ -83,6 +83,9 @@ class ScheduleForm(forms.ModelForm):
     def clean(self) -> dict[str, Any]:
         """Validate the schedule as a whole, and keep it in self.definition."""
         values: dict[str, Any] = super().clean() or self.cleaned_data
+        if self.instance.pk is not None and "topic" in self.changed_data and not values.get("reason"):
+            for topic in permissions.topics_requiring_reason(databases.alias(), [values.get("topic", "")]):
+                self.add_error("reason", _("Required by %(topics)s.") % {"topics": topic})
         if self.errors:
             return values
         durations: dict[str, Any] = {

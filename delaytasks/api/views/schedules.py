@@ -1,9 +1,10 @@
 """Views of schedules: create, list, read, change, delete, pause, resume, run now, next runs, backfill."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
+from django.core.exceptions import PermissionDenied
 from django.http import Http404
 from django.urls import reverse
 from rest_framework.request import Request
@@ -19,6 +20,7 @@ from ...models import Schedule
 from ...recurrence import schedules
 from ...recurrence.definition import Definition, terms_of_row
 from .. import job_list
+from ..access import refusals
 from ..access.permissions import Right, ScheduleRight
 from ..exceptions import conflict
 from ..limits import live_jobs
@@ -195,22 +197,36 @@ class ScheduleView(ScheduleBaseView):
     def patch(self, request: Request, schedule: str) -> Response:
         """Change the given fields. The next job is replaced according to the new times; running and overdue jobs stay.
 
-        Requires the right to produce, also on a new topic.
+        Requires the right to produce, also on a new topic. If a part of the body is hidden from the caller, a new topic
+        requires a new body: callers who may consume the new topic could read the old one.
         """
-        self.schedule(schedule, ScheduleRight.CHANGE)
+        found = self.schedule(schedule, ScheduleRight.CHANGE)
         terms = to_terms(validated(ScheduleChangeSerializer, request.data))
         reason = terms.pop("reason")
         if "topic" in terms:
             self.caller.require_schedule(ScheduleRight.CREATE, terms["topic"])
+            self.caller.require_reason(terms["topic"], reason)
+            self._require_shown_body(found, terms)
 
         def change(row: Schedule) -> Schedule:
             _require_own(row)
+            self._require_shown_body(row, terms)  # somebody may have changed the row meanwhile
             if row.series_key is not None and terms.get("topic", row.topic) != row.topic:
                 raise BadSchedule("The topic of a series cannot be changed: delete the series, and start another one.")
             return schedules.define(Definition(**(terms_of_row(row) | terms)), using=self.using)
 
         row = self.operate(schedule, ScheduleRight.CHANGE, Action.CHANGED, reason, change)
         return Response(self.shown(row))
+
+    def _require_shown_body(self, row: Schedule, terms: Mapping[str, Any]) -> None:
+        """Raise PermissionDenied if `terms` moves a body to another topic of which a part is hidden from the caller."""
+        is_moved = "body" not in terms and terms.get("topic", row.topic) != row.topic
+        if is_moved and self.caller.shown_body(row.body, row.topic) != row.body:
+            name = self.caller.name
+            refusals.record(self.caller.source, self.caller.signature, f"hidden body of schedule {row.name}", row.topic)
+            raise PermissionDenied(
+                f"A part of the body is hidden from {name}: to change the topic, give the body as well."
+            )
 
     @schedule_operation(
         "deleteSchedule",
