@@ -209,6 +209,24 @@ def test_a_backfill_counts_all_its_jobs(make_token: Any, api: Any) -> None:
     assert client.post("/api/schedules/report/backfill/", span).json()["made"] == 4
 
 
+@pytest.mark.on_both
+def test_a_token_makes_no_more_schedules_than_it_may_have_live_jobs(make_token: Any, api: Any) -> None:
+    client, other = api(make_token(max_live_jobs=2)), api(make_token(max_live_jobs=2))
+    terms = {"topic": TOPIC, "every_seconds": 3600}
+    for name in ("a", "b"):
+        assert client.post("/api/schedules/", {**terms, "name": name}).status_code == 201
+        assert client.post(f"/api/jobs/{Job.objects.latest('pk').pk}/cancel/").json()["result"] == "cancelled"
+        live_jobs.clear_cache()
+    answer = client.post("/api/schedules/", {**terms, "name": "c"})
+    check_response("POST", "/api/schedules/", answer)
+    assert answer.status_code == 429
+    assert answer.json()["type"] == "urn:delaytasks:problem:too-many-schedules"
+    assert answer.json()["detail"] == "The token may have at most 2 schedules, as it may have 2 live jobs: delete some."
+    assert other.post("/api/schedules/", {**terms, "name": "c"}).status_code == 201
+    assert client.request("DELETE", "/api/schedules/a/").status_code == 200
+    assert client.post("/api/schedules/", {**terms, "name": "d"}).status_code == 201
+
+
 def test_a_retried_job_counts_again_for_its_own_token(make_token: Any, api: Any) -> None:
     client = api(make_token(max_live_jobs=1, topics={"*": "produce manage"}))
     staff = api(make_token("staff", max_live_jobs=1, topics={"*": "produce manage"}))

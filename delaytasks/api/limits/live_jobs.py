@@ -6,6 +6,7 @@ without another count: 1/20 of it, or 1/1,000 of the limit if that is more. So t
 1/20 of it for each further web process, by the jobs of requests in progress in other processes, and by those of
 requests with one job in this process. After a refusal, the jobs are not counted again for RECOUNT_SECONDS.
 Jobs that a schedule makes later count for the token that created the schedule, but are not refused.
+The schedules of a token, too, are no more than this limit.
 """
 
 import threading
@@ -18,7 +19,7 @@ from weakref import WeakValueDictionary
 
 from django.db import connections
 
-from ...models import Job
+from ...models import Job, Schedule
 from ..access.permissions import Caller
 from ..exceptions import Problem, ProblemError
 
@@ -150,6 +151,19 @@ def _count(caller: Caller, number: int, using: str, pending: bool) -> _Count:
 
 def _live(producer: str, most: int, using: str) -> int:
     return int(Job.objects.using(using).filter(producer=producer, ended_at__isnull=True)[:most].count())
+
+
+def check_schedules(caller: Caller, using: str) -> None:
+    """Raise ProblemError with status 429 if the caller has made as many schedules as it may have live jobs.
+
+    A schedule that is paused, or whose job was cancelled, may have no live job, but its row stays.
+    """
+    if caller.producer is None:
+        return
+    limit = caller.max_live_jobs
+    if Schedule.objects.using(using).filter(producer=caller.producer)[:limit].count() == limit:
+        detail = f"The token may have at most {limit:,} schedules, as it may have {limit:,} live jobs: delete some."
+        raise ProblemError(Problem(429, "too-many-schedules", "Too many schedules.", detail))
 
 
 def take_in_thread(caller: Caller, number: int, using: str) -> None:

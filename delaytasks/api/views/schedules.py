@@ -164,6 +164,7 @@ class SchedulesView(ScheduleBaseView):
             self.caller.log([row], Action.CREATED, added=True, after=audit_log.schedule_state(row))
             return row
 
+        live_jobs.check_schedules(self.caller, self.using)
         with live_jobs.reserve_room(self.caller, 1, self.using):
             row = self.caller.run_audited(create_and_log, self.using)
         location = reverse("delaytasks_api:schedule", kwargs={"schedule": row.name})
