@@ -49,7 +49,7 @@ def page(request: Request, caller: Caller, using: str) -> Response:
     job_filter = JobFilter(now, tuple(caller.topics(using) if names is None else names), **query)
     ids, next_cursor = pagination.find_by_topic(using, job_filter, cursor, limit)
     jobs = pagination.fetch(Job.objects.using(using), ids)
-    fitting = _count_fitting(jobs)
+    fitting = count_fitting([job.body for job in jobs])
     if fitting < len(jobs):
         fewer = ids.index(jobs[fitting].pk)
         ids, next_cursor = pagination.find_by_topic(using, job_filter, cursor, fewer)
@@ -60,14 +60,14 @@ def page(request: Request, caller: Caller, using: str) -> Response:
     return Response({"next": next_url, "results": shown})
 
 
-def _count_fitting(jobs: Sequence[Job]) -> int:
-    """Return how many of the jobs a page may show, at least one: their bodies have up to MAX_PAGE_BODIES characters."""
+def count_fitting(bodies: Sequence[Any]) -> int:
+    """Return how many of the bodies a page may have, at least one: those of MAX_PAGE_BODIES characters together."""
     size = 0
-    for number, job in enumerate(jobs):
-        size += len(json.dumps(job.body))
+    for number, body in enumerate(bodies):
+        size += len(json.dumps(body))
         if number and size > MAX_PAGE_BODIES:
             return number
-    return len(jobs)
+    return len(bodies)
 
 
 def query_of(request: Request) -> dict[str, Any]:

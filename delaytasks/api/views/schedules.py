@@ -130,6 +130,7 @@ class SchedulesView(ScheduleBaseView):
         query = validated(ScheduleQuerySerializer, job_list.query_of(request))
         rows = list(self._visible(query.get("topic")).filter(name__gt=query["after"])[: query["limit"] + 1])
         page = rows[: query["limit"]]
+        page = page[: job_list.count_fitting([row.body for row in page])]
         here = request.get_full_path()
         after = replace_query_param(here, "after", page[-1].name) if len(rows) > len(page) else None
         return Response({"next": after, "results": ScheduleSerializer(page, many=True, context=self.context).data})
