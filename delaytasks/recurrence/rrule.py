@@ -154,7 +154,7 @@ class Occurrences:
         self._search.begin()
         try:
             return next(self._iterator, None)
-        except SearchTooLong:
+        except (SearchTooLong, ValueError):  # dateutil: it has found that no time comes
             self._begin(self._start)  # an iterator that has raised would only report its end
             raise _no_such_time(self._parts, self._start) from None
 

@@ -197,6 +197,7 @@ def test_what_is_refused_is_named(rule, words):
         "FREQ=HOURLY;INTERVAL=168;BYDAY=TU", "FREQ=WEEKLY;INTERVAL=52;BYMONTH=7;BYDAY=MO;BYHOUR=1;COUNT=7",
         "FREQ=MONTHLY;INTERVAL=12;BYMONTH=3;BYMONTHDAY=5", "FREQ=YEARLY;INTERVAL=4;BYMONTH=2;BYMONTHDAY=29",
         "FREQ=YEARLY;BYWEEKNO=53;BYMONTH=6;BYDAY=MO", "FREQ=MONTHLY;BYDAY=5MO;BYMONTHDAY=1",
+        "FREQ=MINUTELY;INTERVAL=120;BYHOUR=8",  # dateutil notices that while it searches
     ],
 )  # fmt: skip
 def test_a_search_for_a_time_that_never_comes_is_short(rule):
