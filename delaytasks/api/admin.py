@@ -22,7 +22,7 @@ from ..admin_log import Action
 from ..jobs import audit_log
 from .access import grants as token_grants
 from .access import tokens
-from .access.token_forms import AccountForm, RightsFormMixin, TokenForm
+from .access.token_forms import AccountForm, ChangesForm, RightsFormMixin, TokenForm
 from .models import RIGHTS, Grant, ServiceAccount, Token
 
 STATUS_LABELS = {
@@ -53,6 +53,9 @@ class ServiceAccountAdmin(RightsFormMixin, TranslatedHistoryAdmin):
     def audited_state(self, obj: ServiceAccount) -> dict[str, Any]:
         prefixes = Token.objects.filter(account=obj).order_by("pk").values_list("prefix", flat=True)
         return {"name": obj.name, "active": obj.active, "note": obj.note, "tokens": list(prefixes)}
+
+    def save_model(self, request: HttpRequest, obj: ServiceAccount, form: Any, change: bool) -> None:
+        obj.save(update_fields=form.changed_data if change else None)
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
         grants = Grant.objects.filter(token__account__in=objs)
@@ -96,6 +99,7 @@ class GrantInline(admin.TabularInline):
     """Grants of a token. The user's permissions on tokens apply to them."""
 
     model = Grant
+    form = ChangesForm
     formset = GrantFormSet
     extra = 1
 

@@ -11,8 +11,9 @@ from django.utils import timezone
 
 import delaytasks
 from delaytasks.api.models import Grant, ServiceAccount, Token
-from delaytasks.models import Topic
+from delaytasks.models import AuditEntry, Topic
 from tests.api.test_tokens import ACCOUNTS, MANAGES, token_form
+from tests.support.html_forms import unchanged
 
 pytestmark = pytest.mark.urls("project.urls")
 TOKENS_ONLY = tuple(each for each in MANAGES if each.endswith("_token"))
@@ -310,3 +311,53 @@ def test_who_may_see_no_jobs_and_no_topics_sees_no_grants(make_token: Any, staff
     make_token(topics={"order.close": "consume"})
     text = staff_api("delaytasks_api.view_token").client.get(reverse("admin:delaytasks_api_token_changelist"))
     assert "order.close" not in text.content.decode()
+
+
+# A page that is older than the row undoes no emergency measure
+
+
+def test_an_account_stays_inactive_if_the_page_is_older(make_token: Any, staff_api: Any) -> None:
+    make_token(topics={"order.close": "produce"})
+    account = ServiceAccount.objects.get()
+    browser = staff_api(*ACCOUNTS, VIEW, OPERATE, CONSUME, *SCHEDULES).client
+    address = reverse("admin:delaytasks_api_serviceaccount_change", args=[account.pk])
+    older = unchanged(browser.get(address))
+    ServiceAccount.objects.update(active=False)
+    assert browser.post(address, older | {"note": "ask Anna"}).status_code == 302
+    account.refresh_from_db()
+    assert (account.active, account.note) == (False, "ask Anna")
+    changed: Any = AuditEntry.objects.get(action="account.changed").after
+    assert (changed["active"], changed["note"]) == (False, "ask Anna")
+    older = unchanged(browser.get(address))
+    ServiceAccount.objects.update(active=True)
+    assert browser.post(address, older | {"active": "on"}).status_code == 302  # both have done the same
+    assert ServiceAccount.objects.get().active
+
+
+def test_a_token_keeps_its_new_terms_and_grants_if_the_page_is_older(make_token: Any, staff_api: Any) -> None:
+    make_token(topics={"order.close": "produce consume", "order.pay": "produce"}, rate_per_minute=60)
+    token = Token.objects.get()
+    browser = staff_api(*MANAGES, *ACCOUNTS, VIEW, OPERATE, MANAGE, CONSUME, *SCHEDULES).client
+    address = reverse("admin:delaytasks_api_token_change", args=[token.pk])
+    older = unchanged(browser.get(address))
+    assert older["grants-0-topic"] == "order.close"
+    expiry = timezone.now().replace(microsecond=7)
+    Token.objects.update(expiry_date=expiry, rate_per_minute=1)
+    Grant.objects.filter(topic="order.close").update(consume=False)
+    page = browser.post(address, older | {"name": "web-2", "max_live_jobs": "5", "grants-0-manage": "on"})
+    assert page.status_code == 302, page.context["errors"]
+    token.refresh_from_db()
+    assert (token.name, token.max_live_jobs, token.rate_per_minute, token.expiry_date) == ("web-2", 5, 1, expiry)
+    assert [grant.rights for grant in Grant.objects.order_by("topic")] == [["produce", "manage"], ["produce"]]
+    changed: Any = AuditEntry.objects.get(action="token.changed").after
+    assert changed["rate_per_minute"] == 1
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_forged_form_does_not_reactivate_an_account(kept: bool, make_token: Any, staff_api: Any) -> None:
+    make_token(topics={"order.close": "manage"})
+    ServiceAccount.objects.update(active=False)
+    address = reverse("admin:delaytasks_api_serviceaccount_change", args=[ServiceAccount.objects.get().pk])
+    forged = {"note": "", "initial-note": "", "active": "on", "initial-active": str(kept)}
+    staff_api(*ACCOUNTS, VIEW, OPERATE, *SCHEDULES).client.post(address, forged)
+    assert not ServiceAccount.objects.get().active

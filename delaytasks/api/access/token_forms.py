@@ -1,6 +1,10 @@
-"""Forms of tokens and service accounts in the admin: nobody makes a token stronger that has more rights than they have.
+"""Forms of tokens, grants and service accounts in the admin.
 
-A token gets stronger if it expires later, if one of its limits is raised, or if its account becomes active again.
+Nobody makes a token stronger that has more rights than they have. A token gets stronger if it expires later, if one of
+its limits is raised, or if its account becomes active again.
+
+The page may be older than the row: what its user has not changed stays as it is in the row. Otherwise a changed note
+would undo what a colleague has done in an emergency.
 """
 
 from collections.abc import Iterable
@@ -27,8 +31,26 @@ def _is_stronger(term: str, before: Any, after: Any) -> bool:
     return False
 
 
-class RightsForm(forms.ModelForm):
-    """Base of the forms. `user` is the user who edits; set by RightsFormMixin."""
+class ChangesForm(forms.ModelForm):
+    """Base of the forms: fields that differ from the page as it was shown are changed, the others keep the row's value.
+
+    A submitted form without the values of the page is compared with the row.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        has_shown = not self.is_bound or any(key.startswith(self.add_initial_prefix("")) for key in self.data)
+        for field in self.fields.values():
+            field.show_hidden_initial = has_shown and self.instance.pk is not None
+
+    def clean(self) -> dict[str, Any]:
+        cleaned: dict[str, Any] = super().clean() or self.cleaned_data
+        kept = [name for name, field in self.fields.items() if field.show_hidden_initial and name in cleaned]
+        return cleaned | {name: getattr(self.instance, name) for name in kept if name not in self.changed_data}
+
+
+class RightsForm(ChangesForm):
+    """Base of the forms that check rights. `user` is the user who edits; set by RightsFormMixin."""
 
     user: Any = None
 
@@ -40,7 +62,7 @@ class RightsForm(forms.ModelForm):
 
 class TokenForm(RightsForm):
     def clean(self) -> dict[str, Any]:
-        cleaned: dict[str, Any] = super().clean() or self.cleaned_data
+        cleaned = super().clean()
         changed = [name for name in self.changed_data if name in cleaned]
         stronger = [name for name in changed if _is_stronger(name, self.initial.get(name), cleaned[name])]
         if self.instance.pk is not None and stronger and (problem := self._problem(self._token())):
@@ -57,7 +79,8 @@ class TokenForm(RightsForm):
 class AccountForm(RightsForm):
     def clean_active(self) -> bool:
         active: bool = self.cleaned_data["active"]
-        reactivated = self.instance.pk is not None and active and not self.initial["active"]
+        changed = self.instance.pk is not None and "active" in self.changed_data
+        reactivated = changed and active and not self.initial["active"]
         if reactivated and (problem := self._problem(Token.objects.unexpired().filter(account=self.instance))):
             text = _("This account has tokens with rights that you may not grant.")
             raise forms.ValidationError(f"{text} {problem}")
