@@ -114,6 +114,12 @@ def test_without_a_filter_the_page_asks_which_jobs(admin_client, one_of_each):
     assert admin_client.get(ALL + page.context["everything_url"]).context["count"] == len(one_of_each)
 
 
+@pytest.mark.on_both
+def test_a_forged_id_of_the_confirmation_page_is_ignored(admin_client, one_of_each):
+    change = started_change(confirm(admin_client, {"state": "dead"}, what="retry", once="\0"))
+    assert change.selection["once"] == ""
+
+
 def test_a_confirmation_without_a_filter_changes_nothing(admin_client, one_of_each):
     admin_client.post(ALL, {"what": "cancel", "shown": "6"})
     assert not BulkChange.objects.exists()

@@ -118,6 +118,31 @@ def test_what_is_wrong_is_said_on_the_form(admin_client, wrong, words):
     assert not Schedule.objects.exists()
 
 
+@pytest.mark.on_both
+@pytest.mark.parametrize(
+    "body",
+    [
+        '"' + "x" * 70_000 + '"', "NaN", "1e999", r'"\ud800"', r'"\u0000"', "[" * 101 + "]" * 101,
+        "[" * 3000 + "]" * 3000, "9" * 5000,
+    ],
+    ids=range(8),
+)  # fmt: skip
+def test_a_body_that_is_refused_is_shown_on_the_form_again(admin_client, report, body):
+    for url in (ADD, change_url(report)):
+        page = admin_client.post(url, FORM | {"name": "other", "body": body})
+        assert page.status_code == 200
+        assert page.context["adminform"].form.errors.keys() == {"body"}
+    assert Schedule.objects.get().body == {}
+
+
+@pytest.mark.parametrize("name", ["every", "delay", "period", "within", "ttr"])
+def test_a_time_that_is_too_long_is_refused_on_the_form(admin_client, name):
+    wrong = {"cron": "", "every": "60", name: "1e20"}
+    page = admin_client.post(ADD, FORM | wrong)
+    assert page.context["adminform"].form.errors.keys() == {name}
+    assert len(preview(admin_client, **wrong)) == 1
+
+
 NEVER = {"cron": "", "rrule": "FREQ=DAILY;COUNT=1", "start_at_0": "2029-01-01", "start_at_1": "00:00:00"}
 
 

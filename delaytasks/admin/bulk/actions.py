@@ -297,7 +297,8 @@ def _listed_ids(request: HttpRequest) -> set[int | None]:
 
 def _form_id(request: HttpRequest) -> str:
     """Return the random ID of the submitted confirmation page, or "" if it has none."""
-    return request.POST.get("once", "")[:64]
+    once = request.POST.get("once", "")[:64]
+    return once if once.isalnum() else ""
 
 
 def _existing_change(request: HttpRequest) -> BulkChange | None:

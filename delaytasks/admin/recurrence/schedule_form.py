@@ -1,7 +1,7 @@
 """The form of a schedule in the admin, and a preview of the next runs before it is saved."""
 
 from datetime import datetime, timedelta, tzinfo
-from typing import Any
+from typing import Any, ClassVar
 
 from django import forms
 from django.contrib.admin.widgets import AdminSplitDateTime
@@ -14,6 +14,9 @@ from ...exceptions import DelaytasksError
 from ...models import Schedule
 from ...recurrence import schedules
 from ...recurrence.definition import Definition
+from ...recurrence.intervals import LONGEST
+from ...validators import MAX_TTR_MS
+from ..scheduling.form import BodyField
 from ..topic_form import checked_reason
 
 TIMES = ("tz", "cron", "every", "rrule", "delay", "period", "repeat", "start_at", "gap", "overlap")
@@ -35,15 +38,18 @@ SECONDS = {"every": _("every, in seconds"), "delay": _("delay, in seconds"), "pe
            "within": _("begin within, in seconds"), "ttr": _("time to run, in seconds")}  # fmt: skip
 
 
+def _seconds_field(name: str, least: float, most: float = LONGEST.total_seconds(), **kwargs: Any) -> forms.FloatField:
+    return forms.FloatField(label=SECONDS[name], required=False, min_value=least, max_value=most, **kwargs)
+
+
 class ScheduleForm(forms.ModelForm):
     """The form of a schedule. Durations are entered in seconds."""
 
-    every = forms.FloatField(label=SECONDS["every"], required=False, min_value=0.1)
-    delay = forms.FloatField(label=SECONDS["delay"], required=False, min_value=0)
-    period = forms.FloatField(label=SECONDS["period"], required=False, min_value=0.1)
-    within = forms.FloatField(label=SECONDS["within"], required=False, min_value=0,
-                              help_text=_("a run that begins later is skipped; empty: no limit"))  # fmt: skip
-    ttr = forms.FloatField(label=SECONDS["ttr"], required=False, min_value=0.001)
+    every = _seconds_field("every", 0.1)
+    delay = _seconds_field("delay", 0)
+    period = _seconds_field("period", 0.1)
+    within = _seconds_field("within", 0, help_text=_("a run that begins later is skipped; empty: no limit"))
+    ttr = _seconds_field("ttr", 0.001, MAX_TTR_MS / 1000)
     start_at = forms.SplitDateTimeField(
         label=_("start"), required=False, widget=AdminSplitDateTime(),
         help_text=_("the time from which every, delay, period and a recurrence rule count; empty: now"),
@@ -56,6 +62,7 @@ class ScheduleForm(forms.ModelForm):
     class Meta:
         model = Schedule
         fields = FIELDS
+        field_classes: ClassVar = {"body": BodyField}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -13,19 +13,29 @@ from django.utils.translation import gettext_lazy
 
 from ... import conf, formatting
 from ...exceptions import BadBody, BadDelay, BadInput, BadKey, BadTTR, BodyTooLarge
-from ...jobs.inputs import check_actor, to_new_job
+from ...jobs.inputs import check_actor, to_body, to_new_job
 from ...states import MAX_PRIORITY
 from ...validators import JSON_NULL, MAX_TTR_MS
 from ..bulk.forms import UNITS, UNITS_MS
 
 
 class BodyField(forms.JSONField):
-    """A JSON field. JSON that is nested too deeply for Python's parser is a ValidationError, too."""
+    """A JSON field for bodies. A body that schedule() refuses is a ValidationError, too."""
 
     def to_python(self, value: Any) -> Any:
         try:
             return super().to_python(value)
         except (RecursionError, ValueError) as error:
+            raise ValidationError(self.error_messages["invalid"], code="invalid") from error
+
+    def validate(self, value: Any) -> None:
+        super().validate(value)
+        try:
+            to_body(value)
+        except BodyTooLarge as error:
+            most = f"{conf.get().max_body_bytes:,}"
+            raise ValidationError(_("The body may have at most %(most)s bytes as JSON.") % {"most": most}) from error
+        except BadBody as error:
             raise ValidationError(self.error_messages["invalid"], code="invalid") from error
 
     def bound_data(self, data: Any, initial: Any) -> Any:
@@ -126,12 +136,6 @@ class NewJobForm(forms.Form):
         """Return the name of the wrong field (None: of no single field) and the error in the user's language."""
         if isinstance(error, BadKey):
             return "key", _("Enter 1 to 255 printable characters.")
-        if isinstance(error, BodyTooLarge):
-            return "body", _("The body may have at most %(most)s bytes as JSON.") % {
-                "most": f"{conf.get().max_body_bytes:,}"
-            }
-        if isinstance(error, BadBody):
-            return "body", str(self.fields["body"].error_messages["invalid"])
         if isinstance(error, BadTTR):
             longest = formatting.duration(MAX_TTR_MS)
             return "ttr", _("Enter a time to run of at least 0.001 s and at most %(span)s.") % {"span": longest}
