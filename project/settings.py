@@ -7,6 +7,7 @@ CELERY_BROKER_URL   default: REDIS_URL
 SECRET_KEY          default: the content of var/secret_key, which `make run` writes, or a random key per process
 HTTPS               1 in production behind a TLS proxy: secure cookies, HSTS, a redirect from http to https;
                     requires SECRET_KEY in the environment
+FORWARDED_ALLOW_IPS read by uvicorn: the addresses of proxies whose X-Forwarded- headers count; default: 127.0.0.1
 METRICS_PORT        port on which each worker serves metrics for Prometheus; the web process then has them at /metrics
 DEBUG, ALLOWED_HOSTS, TIME_ZONE, LOG_LEVEL, STATIC_ROOT, VAR_DIR, LAKE, SHOP_...: see below
 """

@@ -1,5 +1,7 @@
 """The files of deploy/ are hardened and agree with each other and with the settings; their commands exist."""
 
+import asyncio
+import os
 import re
 import subprocess
 import sys
@@ -8,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from delaytasks import conf
 
@@ -86,6 +89,44 @@ def test_each_variable_is_one_of_the_project_s_settings() -> None:
     config = next(each for each in OBJECTS if each["kind"] == "ConfigMap")
     names = {*COMPOSE["x-app"]["environment"], *config["data"]}
     assert {name for name in names if name not in documented} == set()
+
+
+LOGIN = """
+import django
+django.setup()
+from django.test import Client
+headers = {"host": "shop.example", "x-forwarded-proto": "https", "origin": "https://shop.example"}
+client = Client(enforce_csrf_checks=True, headers=headers)
+client.get("/admin/login/")
+token = client.cookies["csrftoken"]
+answer = client.post("/admin/login/", {"username": "anna", "csrfmiddlewaretoken": token.value})
+print(answer.status_code, bool(token["secure"]))
+"""
+
+
+def test_pods_behind_an_ingress_with_tls_accept_a_login(tmp_path: Path) -> None:
+    """Without a password, so that the form is refused and no database is needed."""
+    config = next(each for each in OBJECTS if each["kind"] == "ConfigMap")["data"]
+    settings = {"SECRET_KEY": "x", "DJANGO_SETTINGS_MODULE": "project.settings", "VAR_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", LOGIN], cwd=ROOT, env=os.environ | config | settings, capture_output=True, text=True,
+        timeout=60, check=True,
+    )  # fmt: skip
+    assert done.stdout == "200 True\n", done.stderr[-500:]
+
+
+def test_pods_know_the_address_of_a_caller_from_the_ingress() -> None:
+    config = next(each for each in OBJECTS if each["kind"] == "ConfigMap")["data"]
+    seen: list[Any] = []
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(scope["client"][0])
+
+    server: Any = ProxyHeadersMiddleware(application, config.get("FORWARDED_ALLOW_IPS", "127.0.0.1"))
+    for sender in ("10.244.1.7", "203.0.113.9"):
+        scope = {"type": "http", "client": (sender, 1), "headers": [(b"x-forwarded-for", b"198.51.100.4")]}
+        asyncio.run(server(scope, None, None))
+    assert seen == ["198.51.100.4", "203.0.113.9"]
 
 
 @pytest.mark.parametrize("variables", [{}, {"SHOP_HOST": "shop.example"}], ids=["local", "with a name"])
