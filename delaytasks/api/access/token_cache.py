@@ -59,7 +59,7 @@ class TokenCache:
 
     def get(self, secret: str) -> Answer | None:
         """Return the cached answer, or None if there is none or it is too old."""
-        key, now = _hashed(secret), self._monotonic()
+        key, now = hashed(secret), self._monotonic()
         with self._lock:
             asked_at, answer = self._known.get(key) or self._unknown.get(key) or (0.0, None)
         if answer is None:
@@ -79,7 +79,7 @@ class TokenCache:
         answer = Answer(*ask(secret), change)
         with self._lock:
             if epoch == self._epoch:
-                self._keep(_hashed(secret), asked_at, answer)
+                self._keep(hashed(secret), asked_at, answer)
         return answer
 
     def _keep(self, key: bytes, asked_at: float, answer: Answer) -> None:
@@ -99,7 +99,7 @@ class TokenCache:
     def discard(self, secret: str) -> None:
         """Drop the answer for this secret: the next call looks it up."""
         with self._lock:
-            self._known.pop(_hashed(secret), None)
+            self._known.pop(hashed(secret), None)
 
     def clear(self) -> None:
         with self._lock:
@@ -111,7 +111,7 @@ class TokenCache:
         return len(self._known) + len(self._unknown)
 
 
-def _hashed(secret: str) -> bytes:
+def hashed(secret: str) -> bytes:
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
 

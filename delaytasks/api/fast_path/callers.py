@@ -13,7 +13,7 @@ from ..access.permissions import TokenCaller, caller_of, find_caller, record_use
 RECHECK_SECONDS = 0.25
 MAX_CHECKED = 10_000
 
-_checked_at: dict[str, float] = {}
+_checked_at: dict[bytes, float] = {}  # by the hash of the secret
 _lookups: dict[tuple[int, int, str], "asyncio.Future[TokenCaller | None]"] = {}
 
 
@@ -28,12 +28,12 @@ async def find_again(secret: str) -> TokenCaller | None:
 
     For requests that have waited for a job: a token that was revoked meanwhile must not get one.
     """
-    now = time.monotonic()
-    if now - _checked_at.get(secret, -RECHECK_SECONDS) < RECHECK_SECONDS:
+    key, now = token_cache.hashed(secret), time.monotonic()
+    if now - _checked_at.get(key, -RECHECK_SECONDS) < RECHECK_SECONDS:
         return await find(secret)
     if len(_checked_at) > MAX_CHECKED:
         _checked_at.clear()
-    _checked_at[secret] = now
+    _checked_at[key] = now
     token_cache.answers.discard(secret)
     return await _ask(secret)
 
