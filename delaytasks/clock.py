@@ -6,12 +6,12 @@ to arrive, so this clock is never ahead of the database's: jobs may be a fractio
 are never early.
 """
 
-import math
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
 REFRESH_MS = 15_000
+INVALIDATED_MS = 1_000  # age of a measurement after which invalidate() has it repeated
 SAMPLES = 3
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -48,6 +48,7 @@ class DatabaseClock:
         self._monotonic = monotonic
         self._offset_ms = 0.0
         self._measured_ms: float | None = None
+        self._is_invalid = False
 
     def now_ms(self) -> int:
         """Return the database's time in whole milliseconds since 1970, rounded down."""
@@ -62,13 +63,15 @@ class DatabaseClock:
     def exact_ms(self) -> float:
         """Return the database's time in milliseconds since 1970, with a fraction."""
         mono_ms = self._monotonic() * 1000
-        if self._measured_ms is None or mono_ms - self._measured_ms > REFRESH_MS:
+        limit_ms = INVALIDATED_MS if self._is_invalid else REFRESH_MS
+        if self._measured_ms is None or mono_ms - self._measured_ms > limit_ms:
             self.measure()
             mono_ms = self._monotonic() * 1000
         return mono_ms + self._offset_ms
 
     def measure(self) -> None:
         """Measure the offset between this host's monotonic clock and the database's clock."""
+        self._is_invalid = False  # first: another thread may set it during the queries
         offsets = []
         for _ in range(SAMPLES):
             read_ms = self._read_ms()
@@ -77,9 +80,12 @@ class DatabaseClock:
         self._measured_ms = self._monotonic() * 1000
 
     def invalidate(self) -> None:
-        """Measure the offset again when the time is next read, because another server may be the database now."""
-        if self._measured_ms is not None:
-            self._measured_ms = -math.inf
+        """Measure the offset again, because another server may be the database now.
+
+        This is done when the time is next read, but not before the last measurement is a second old: in a pool of
+        threads, each task of the project has a new connection.
+        """
+        self._is_invalid = True
 
     def skew_ms(self) -> int:
         """Return how far this host's wall clock is ahead of the database's clock, in ms; negative if it is behind."""

@@ -53,7 +53,7 @@ def keep_connections(task: Callable[P, R]) -> Callable[P, R]:
 
 
 def measure_time_anew() -> None:
-    """Measure the database's clock after each new connection of this process.
+    """Measure the database's clock after new connections of this process, at most once a second.
 
     After a failover, another server's clock counts. If it is behind, new leases would seem over by the old offset: each
     job would be interrupted, and charged a failure, before its handler begins. If it is ahead, movers would be late.

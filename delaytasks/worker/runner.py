@@ -236,7 +236,7 @@ class Run:
         return bool(self.candidates.claimable) and self.may_continue()
 
     def may_claim_with_end(self) -> bool:
-        """Return whether the end of a job may claim the next one. Never queries: a transaction is open."""
+        """Return whether the end of a job may claim the next one. Queries only the time: a transaction is open."""
         slot_is_checked = databases.now_ms(self.using) - self.slot_checked_ms < CHECK_SLOT_MS
         in_time = not self.stopping() and time.monotonic() < self.end
         return bool(self.candidates.claimable) and slot_is_checked and in_time
