@@ -7,6 +7,7 @@ The guard makes short steps, and begins a pass every RECONCILE_SECONDS. The Decl
 """
 
 import logging
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -34,6 +35,7 @@ ROWS, JOBS, DONE = "rows", "jobs", ""
 
 logger = logging.getLogger("delaytasks")
 _resting: dict[tuple[str, str], float] = {}  # alias and topic of a failed pass -> monotonic time of the next try
+_logged: dict[tuple[str, str], float] = {}  # alias and topic of a pass that waits -> monotonic time of the log entry
 
 
 class Page(NamedTuple):
@@ -76,7 +78,7 @@ def step_all(using: str) -> None:
     """Continue or begin the passes that are due, for about STEP_SECONDS in all, but at least by a page.
 
     Called in each guard. A declaration whose pass fails, for example because a migration is missing, rests for
-    RECONCILE_SECONDS.
+    RECONCILE_SECONDS. One that waits for a lock is tried again by the next guard, and logged once in RECONCILE_SECONDS.
     """
     if not declarations.registered():
         return
@@ -121,10 +123,13 @@ def _try_step(declaration: Declaration, using: str, deadline: float) -> None:
         while retry_conflicts(lambda: _stored_page(declaration, using), using) and time.monotonic() < deadline:
             pass
     except DatabaseError as error:
-        if waited_too_long(error):  # the next guard tries again
-            return
-        logger.exception("%s: its rows could not be reconciled", declaration.topic)
-        _resting[using, declaration.topic] = time.monotonic() + conf.get().reconcile_seconds
+        name, now, pause = (using, declaration.topic), time.monotonic(), conf.get().reconcile_seconds
+        if not waited_too_long(error):
+            logger.exception("%s: its rows could not be reconciled", declaration.topic)
+            _resting[name] = now + pause
+        elif now - _logged.get(name, -math.inf) >= pause:
+            _logged[name] = now
+            logger.warning("%s: reconciliation waits for a lock, the next guard tries again: %s", name[1], error)
 
 
 def _stored_page(declaration: Declaration, using: str) -> bool:

@@ -24,6 +24,7 @@ Declare = Callable[..., Declaration]
 def _small_pages(monkeypatch: Any) -> None:
     monkeypatch.setattr(reconcile, "PAGE", 3)
     monkeypatch.setattr(reconcile, "_resting", {})
+    monkeypatch.setattr(reconcile, "_logged", {})
 
 
 def test_a_pass_repairs_what_no_signal_has_told(declare: Declare) -> None:
@@ -181,6 +182,21 @@ def test_locked_rows_are_left_to_the_next_pass(declare: Declare, in_another_sess
     commit()
     assert reconcile.reconcile("default")[close.topic] == (0, 0, 0, [])
     assert len(live()) == 4
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_lock_that_holds_up_a_pass_is_logged_now_and_then(
+    declare: Declare, in_another_session: Any, caplog: Any
+) -> None:
+    declare(Order, while_=Q(state="open"))
+    Order.objects.bulk_create([Order(created_at=START)])
+    commit = in_another_session("LOCK TABLE declared_order IN ACCESS EXCLUSIVE MODE")
+    for _ in range(3):
+        reconcile.step_all("default")
+    assert caplog.text.count("waits for a lock") == 1
+    commit()
+    reconcile.step_all("default")
+    assert len(live()) == 1
 
 
 @pytest.mark.only_on("postgresql")
