@@ -115,7 +115,10 @@ class Executor:
         self.called = attempt.id
         try:
             if self.handler.atomic:
-                retry_once(lambda: self.run_in_transaction(attempt), attempt.check_held)
+                completed = retry_once(lambda: self.run_in_transaction(attempt), attempt.check_held)
+                if completed.offered:
+                    attempt.ended = True
+                    self.hold_next(completed)  # not repeated with the handler: the end is committed
             else:
                 self.run_without_transaction([attempt])
         except LeaseLost as error:
@@ -154,7 +157,7 @@ class Executor:
         if self.offered and worker_name() is not None and isinstance(error, DatabaseError | InterfaceError):
             self.next = self.candidates.lost(self.offered)
 
-    def run_in_transaction(self, attempt: RunningJob) -> None:
+    def run_in_transaction(self, attempt: RunningJob) -> Completed:
         attempt.ended, completed = False, None
         try:
             with ExitStack() as after_commit, completing_transaction(self.using, self.removals) as completed:
@@ -166,9 +169,7 @@ class Executor:
                 raise
             attempt.ended = True
             self.handle_callback_error(error)
-        if completed.offered:
-            attempt.ended = True
-            self.hold_next(completed)
+        return completed
 
     def complete(self, completions: list[Completion], completed: Completed) -> None:
         """End the attempt and, where that is possible, claim the next job in the same statement.

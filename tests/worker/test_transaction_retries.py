@@ -138,7 +138,7 @@ def test_a_job_that_was_cancelled_during_its_first_try_is_not_begun_again(stage,
 
     def cancelled_before_the_second_try(self, attempt):
         try:
-            real(self, attempt)
+            return real(self, attempt)
         finally:
             answers.append(cancel("t", key="a", running="fence"))
 
@@ -148,7 +148,8 @@ def test_a_job_that_was_cancelled_during_its_first_try_is_not_begun_again(stage,
     assert (calls, outcomes("a")) == ([1], ["cancelled"])
 
 
-def test_a_claim_with_the_end_is_not_lost_with_an_error_after_the_commit(stage, monkeypatch):
+@pytest.mark.parametrize("error", [OperationalError("server closed the connection unexpectedly"), conflict("40001")])
+def test_a_claim_with_the_end_is_not_lost_with_an_error_after_the_commit(stage, monkeypatch, error):
     done = stage.recorder("t")
     schedule_group(stage)
     real, broken = Executor.hold_next, []
@@ -156,7 +157,7 @@ def test_a_claim_with_the_end_is_not_lost_with_an_error_after_the_commit(stage, 
     def once_broken(self, completed):
         if not broken:
             broken.append(completed.claimed)
-            raise OperationalError("server closed the connection unexpectedly")
+            raise error
         real(self, completed)
 
     monkeypatch.setattr(Executor, "hold_next", once_broken)
