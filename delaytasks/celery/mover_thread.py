@@ -42,7 +42,8 @@ class MoverThread(threading.Thread):
                 rest_ms = self._pass()
             if rest_ms:
                 self._rest(rest_ms)
-        connections.close_all()
+        with no_fork():
+            connections.close_all()
 
     def _pass(self) -> float:
         try:

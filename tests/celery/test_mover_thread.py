@@ -11,7 +11,7 @@ from django.db import connections
 from django.db.backends.signals import connection_created
 
 from delaytasks import mirror
-from delaytasks.celery import beat, bootsteps, mover_thread, shutdown
+from delaytasks.celery import beat, bootsteps, forks, mover_thread, shutdown
 from delaytasks.celery.bootsteps import MoverStep
 from delaytasks.celery.mover_thread import MoverThread
 from delaytasks.maintenance import guard
@@ -158,6 +158,14 @@ def test_a_database_that_does_not_answer_delays_no_other(step: MoverStep, stage,
         guarded = MirrorMark.objects.filter(heartbeat_at__isnull=False)
         wait_until(guarded.exists, seconds=10, what="the guard of the other database")
     step.stop(None)
+
+
+def test_a_thread_that_ends_closes_its_connections_while_the_pool_does_not_fork(harness: Harness, monkeypatch) -> None:
+    threads: list[int] = []
+    monkeypatch.setattr(connections, "close_all", lambda: threads.append(forks._threads))
+    harness.thread._stop_requested.set()
+    harness.thread.run()
+    assert threads == [1]
 
 
 def test_a_worker_that_stops_waits_once_for_all_threads(step: MoverStep, monkeypatch) -> None:
