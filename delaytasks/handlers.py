@@ -85,6 +85,14 @@ class Finished:
         check_line(self.reason, what="Finished")
 
 
+@dataclass(frozen=True)
+class NotBegun:
+    """The result of a job with which a batch handler has not begun, because the topic is held: it stays ready.
+
+    No event is recorded. For forwarded topics.
+    """
+
+
 SingleResult = Snooze | Skip | None
 # With atomic=False the result of a job may be the exception with which its attempt failed.
 BatchResult = Snooze | Skip | Mapping[int, Snooze | Skip | None] | Mapping[int, SingleResult | BaseException] | None

@@ -8,11 +8,12 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from django.db import DatabaseError, InterfaceError
 
-from . import handlers
+from . import databases, handlers
 from .handlers import Handler
 
 logger = logging.getLogger("delaytasks")
@@ -25,10 +26,11 @@ class Row(NamedTuple):
     paused: bool = False
     concurrency: int | None = None
     target: Mapping[str, Any] | None = None
+    held_until: datetime | None = None
 
 
 class TopicSettings(NamedTuple):
-    paused: bool
+    paused: bool  # by staff, or because its target is unavailable and the time of the next probe has not come
     concurrency: int
 
 
@@ -49,7 +51,9 @@ def set_builder(builder: Builder) -> None:
 def topic_settings(using: str, topic: str, max_age_seconds: float = CACHE_SECONDS) -> TopicSettings:
     """Return whether the topic is paused, and its number of run slots."""
     row = _read(using, max_age_seconds).get(topic, Row())
-    return TopicSettings(row.paused, handlers.concurrency(topic) if row.concurrency is None else row.concurrency)
+    held = row.held_until is not None and row.held_until > databases.now(using)
+    concurrency = handlers.concurrency(topic) if row.concurrency is None else row.concurrency
+    return TopicSettings(row.paused or held, concurrency)
 
 
 def find(using: str, topic: str) -> Handler | None:
@@ -81,8 +85,8 @@ def _read(using: str, max_age_seconds: float) -> dict[str, Row]:
 
     read_at, rows = _rows.get(using, (-math.inf, {}))
     if max_age_seconds != CACHED and time.monotonic() - read_at >= max_age_seconds:
-        found = Topic.objects.using(using).values_list("name", "paused", "concurrency", "target")
-        rows = {name: Row(paused, slots, target) for name, paused, slots, target in found}
+        found = Topic.objects.using(using).values_list("name", "paused", "concurrency", "target", "held_until")
+        rows = {name: Row(paused, slots, target, held_until) for name, paused, slots, target, held_until in found}
         _rows[using] = (time.monotonic(), rows)
     return rows
 

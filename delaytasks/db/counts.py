@@ -244,13 +244,16 @@ def dead_topics(using: str, limit: int = TOPICS) -> list[str]:
 
 
 def oldest_ready(using: str, names: Sequence[str]) -> dict[str, int]:
-    """Return the due time of each topic's oldest ready job, in ms since 1970, without topics that have no such job."""
+    """Return the due time of each topic's oldest ready job, in ms since 1970.
+
+    Topics without ready jobs are left out, and held topics: more workers could not run their jobs.
+    """
     return {name: each.oldest_ms for name, each in waiting(using, names, rows=0).items() if each.oldest_ms is not None}
 
 
 class Waiting(NamedTuple):
     reserved: int
-    oldest_ms: int | None  # due time of the oldest ready job in ms since 1970; None: no job is ready
+    oldest_ms: int | None  # due time of the oldest ready job in ms since 1970; None: no job is ready, or they are held
 
 
 def waiting(using: str, names: Sequence[str], *, rows: int) -> dict[str, Waiting]:
@@ -277,6 +280,8 @@ def waiting_sql(using: str, count: int, rows: int) -> str:
         WITH cells (name) AS (VALUES {", ".join(["(%s)"] * count)})
         SELECT name, {reserved if rows else 0},
             (SELECT {d.to_ms("due_at")} FROM delaytasks_job WHERE {due} AND state = {int(State.DELAYED)}
+                 AND NOT EXISTS (SELECT 1 FROM delaytasks_topic AS topic
+                                 WHERE topic.name = cells.name AND held_since IS NOT NULL)
              ORDER BY due_at, id LIMIT 1)
         FROM cells"""
 

@@ -9,7 +9,7 @@ from django.db import DatabaseError
 
 from .. import databases, permissions
 from ..exceptions import TTRExceeded
-from ..handlers import Finished, Snooze
+from ..handlers import Finished, NotBegun, Snooze
 from ..validators import to_line
 from ..worker.attempt import RunningJob
 from . import holds
@@ -19,7 +19,7 @@ logger = logging.getLogger("delaytasks")
 MARGIN_SECONDS = 1.0  # part of the TTR that is kept to store the results of a call
 ALONE_SECONDS = 5.0  # how long the messages of a refused batch are sent one by one; jobs left then are snoozed
 # Job id -> None or Finished if the target confirmed the message; Snooze if the job is to be sent again later;
-# otherwise the exception with which the attempt failed.
+# NotBegun if it was not sent because the topic is held; otherwise the exception with which the attempt failed.
 Results = dict[int, Any]
 
 
@@ -27,12 +27,13 @@ def deliver(jobs: Sequence[RunningJob], *, target: Target, format: Format, sourc
     """Send jobs to their target and wait for the confirmations. This is the handler of forwarded topics.
 
     If the target is unavailable, the topic is held, and the unconfirmed jobs are snoozed: no attempt counts as failed.
+    The jobs of a held topic that were not sent stay ready.
     """
     using, topic = jobs[0].using, jobs[0].topic
-    wait = holds.wait_seconds(using, topic, jobs[0].ttr_ms)
-    if wait:
-        return dict.fromkeys((job.id for job in jobs), Snooze(wait))
-    results = _Call(target, jobs, format, source).send(probes=wait == 0)
+    turn = holds.turn(using, topic, jobs[0].ttr_ms)
+    if turn is holds.Turn.NONE:
+        return dict.fromkeys((job.id for job in jobs), NotBegun())
+    results = _Call(target, jobs, format, source).send(probes=turn is holds.Turn.PROBE)
     down = [error for error in results.values() if isinstance(error, TargetDown)]
     if down:
         # The target took some messages, such as a full queue that is being emptied: start a new hold with a short wait.
@@ -42,7 +43,7 @@ def deliver(jobs: Sequence[RunningJob], *, target: Target, format: Format, sourc
         return {i: _postponed(each, seconds) if isinstance(each, TargetDown) else each for i, each in results.items()}
     if any(_is_confirmed(each) or isinstance(each, Rejected) for each in results.values()):
         _end_hold(using, topic)
-    elif wait == 0:  # the probe failed, but not because the target is away
+    elif turn is holds.Turn.PROBE:  # it failed, but not because the target is away
         holds.hold(using, topic, None, None)
     return results
 
@@ -88,7 +89,9 @@ class _Call:
             raise TimeoutError(f"The TTR of {ended!r} was over before it was sent.")
         rest: Any = None
         for part in [self.messages[:1], self.messages[1:]] if probes else [self.messages]:
-            if part and rest is None:
+            if isinstance(rest, TargetDown):  # the probe's: the other messages are not sent
+                self.results |= dict.fromkeys((message.id for message in part), NotBegun())
+            elif part and rest is None:
                 rest = self._send(part)
         return {job.id: self.results.get(str(job.id), rest) for job in self.jobs}
 

@@ -1,19 +1,30 @@
-"""Hold a topic while its target is unavailable: its jobs are snoozed, and now and then one of them probes the target.
+"""Hold a topic while its target is unavailable: its jobs stay ready, and now and then one of them probes the target.
 
 The topic's row has the start of the hold (held_since), its reason (held_why) and the time of the next probe
-(held_until). A hold is independent of `paused`, which staff set.
+(held_until). Until then no run of the topic is started, as if it was paused (delaytasks.topics). A hold is independent
+of `paused`, which staff set.
 """
 
+import math
 from datetime import datetime, timedelta
+from enum import Enum
 
 from django.db.models import Q
 
-from .. import databases
+from .. import databases, topics
 from ..models import Topic
 
 FIRST_PROBE_SECONDS = 5
 LAST_PROBE_SECONDS = 300
 WHY_CHARS = 500
+
+
+class Turn(Enum):
+    """What may be sent of a topic's jobs."""
+
+    ALL = "all"
+    PROBE = "probe"  # one job, which tests the target
+    NONE = "none"
 
 
 def hold(using: str, topic: str, why: str | None, retry_seconds: float | None) -> float:
@@ -31,7 +42,9 @@ def hold(using: str, topic: str, why: str | None, retry_seconds: float | None) -
     since = rows.values_list("held_since", flat=True).first() or now
     seconds = max(_interval_seconds(since, now) if retry_seconds is None else retry_seconds, 1.0)
     reason = {} if why is None else {"held_why": why[:WHY_CHARS].replace("\x00", "")}
-    rows.exclude(held_since=None).update(held_until=now + timedelta(seconds=seconds), **reason)
+    until = now + timedelta(milliseconds=math.ceil(seconds * 1000))
+    rows.exclude(held_since=None).update(held_until=until, **reason)
+    topics.clear_cache()
     return seconds
 
 
@@ -39,28 +52,25 @@ def _interval_seconds(since: datetime, now: datetime) -> float:
     return min(max((now - since).total_seconds(), FIRST_PROBE_SECONDS), LAST_PROBE_SECONDS)
 
 
-def wait_seconds(using: str, topic: str, ttr_ms: int) -> float | None:
-    """Return the seconds that the topic's jobs must wait. None: the topic is not held. 0: send one job as the probe.
+def turn(using: str, topic: str, ttr_ms: int) -> Turn:
+    """Return what may be sent of the topic's jobs. The first call after the time of the next probe returns PROBE.
 
     ttr_ms   TTR of the probe: no other probe is sent before it is over, or before LAST_PROBE_SECONDS
-
-    The first call after the time of the next probe returns 0. While that probe may be on its way, other calls return
-    one interval between two probes at most: the probe may end the hold at once.
     """
     row = Topic.objects.using(using).filter(name=topic).values_list("held_since", "held_until").first()
     if row is None or row[0] is None:
-        return None
-    now, probe_seconds = databases.now(using), min(ttr_ms / 1000, LAST_PROBE_SECONDS)
+        return Turn.ALL
+    now = databases.now(using)
     if row[1] is None or row[1] <= now:
         due = Topic.objects.using(using).filter(Q(held_until=None) | Q(held_until__lte=now), name=topic)
-        if due.update(held_until=now + timedelta(seconds=probe_seconds)):
-            return 0.0
-        return float(FIRST_PROBE_SECONDS)
-    rest = max((row[1] - now).total_seconds(), 0.001)
-    return rest if rest > probe_seconds else min(rest, _interval_seconds(row[0], now))
+        if due.update(held_until=now + timedelta(seconds=min(ttr_ms / 1000, LAST_PROBE_SECONDS))):
+            topics.clear_cache()
+            return Turn.PROBE
+    return Turn.NONE
 
 
 def release(using: str, topic: str) -> None:
     """End the hold of a topic. Writes nothing if the topic is not held."""
     held = Topic.objects.using(using).filter(name=topic, held_since__isnull=False)
-    held.update(held_since=None, held_why="", held_until=None)
+    if held.update(held_since=None, held_why="", held_until=None):
+        topics.clear_cache()

@@ -38,9 +38,9 @@ def forward(
     may be sent more than once, always with the id of the job as its id. No order is promised. Jobs that are due
     together are sent in batches to a BatchTarget; each of them is finished by its own confirmation.
 
-    While the target is unavailable or refuses the sender, the topic is held: its jobs are snoozed, which counts no
-    failed attempt, and now and then one of them is sent as a probe. If the target refuses the content of a job, the
-    job is dead at once. Any other error counts as a failed attempt.
+    While the target is unavailable or refuses the sender, the topic is held: its jobs stay ready, and now and then one
+    of them is sent as a probe. A job that was sent in vain is snoozed, which counts no failed attempt. If the target
+    refuses the content of a job, the job is dead at once. Any other error counts as a failed attempt.
 
     Raises BadTopic, BadTTR, and ValueError for a bad format, source or target.
     """

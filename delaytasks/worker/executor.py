@@ -13,7 +13,7 @@ from .. import databases, tracing
 from ..db import dialects, lookups, transitions
 from ..db.retries import retry_conflicts, retry_once, try_twice
 from ..exceptions import LeaseLost, TTRExceeded
-from ..handlers import Finished, Handler, Polled, Retry, Skip, Snooze
+from ..handlers import Finished, Handler, NotBegun, Polled, Retry, Skip, Snooze
 from ..jobs.context import running_jobs
 from ..outcomes import ErrorCode
 from ..states import Outcome
@@ -62,6 +62,7 @@ class Executor:
         self.inside = self.connection.in_atomic_block  # True: the caller has a transaction open, which only it may end
         self.called: int | None = None  # the id of the job whose handler was called and that has not ended yet
         self.removals: list[RunningJob] = []  # attempts whose jobs have ended but are still in the mirror
+        self.not_begun: list[RunningJob] = []  # claimed, but the topic is held: the run unclaims them and looks again
 
     def flush_removals(self) -> None:
         """Remove the entries of the collected ended jobs from the mirror, in one call."""
@@ -199,7 +200,8 @@ class Executor:
         interrupted = [attempt for attempt in group if isinstance(results[attempt], TTRExceeded)]
         if interrupted:
             close_connections()
-        ended = [attempt for attempt in group if attempt not in interrupted]
+        self.not_begun += [attempt for attempt in group if isinstance(results[attempt], NotBegun)]
+        ended = [attempt for attempt in group if attempt not in (*interrupted, *self.not_begun)]
         self.end_each(self.completions(ended, [results[attempt] for attempt in ended]))
         if interrupted:
             self.take_back(interrupted, results[interrupted[0]])

@@ -229,7 +229,7 @@ class Run:
             logger.exception("topic %s could not be dispatched again", self.topic)
 
     def may_continue(self) -> bool:
-        return not self.stopping() and time.monotonic() < self.end and self.has_slot()
+        return not (self.stopping() or self.executor.not_begun) and time.monotonic() < self.end and self.has_slot()
 
     def may_claim(self) -> bool:
         """Return whether this run may claim one more of its reserved jobs."""
@@ -305,11 +305,20 @@ class Run:
             self.executor.flush_removals()
             claimed = self.executor.pop_next()
             self.unclaim([claimed] if claimed else [])
+            self.unclaim_not_begun()
         if self.unclaim_error is not None:  # fail the run, so that the jobs that it still holds are taken back
             raise self.unclaim_error
         target = BATCH_TARGET_SECONDS if (self.handler.batch or 1) > 1 else TARGET_SECONDS
         target = min(target, self.handler.ttr_ms / 4000)
         self.pace.update(self.ran - before, time.monotonic() - began, target, conf.get().batch_max)
+
+    def unclaim_not_begun(self) -> None:
+        """Unclaim the jobs that were not begun because the topic is held, and check that before the next claim."""
+        jobs, self.executor.not_begun = self.executor.not_begun, []
+        if jobs:
+            self.unclaim(jobs)
+            topics.clear_cache()
+            self.slot_checked_ms = 0
 
     def run_in_turn(self) -> None:
         """Claim and run one job after the other. The end of a job usually claims the next one."""

@@ -141,6 +141,21 @@ def test_a_target_that_goes_away_sends_back_what_it_has_not_confirmed(stage, tar
     assert [state_of("k1"), state_of("k2"), held_why()] == ["finished", "finished", ""]
 
 
+def test_only_the_probe_of_a_batch_is_sent_and_recorded_while_the_target_is_away(stage, target, db_clock):
+    target.steps = [answer({"k0": TargetDown("away")}), answer({"k1": TargetDown("away")})]
+    fill(1)
+    stage.go()
+    schedule_many({"topic": "t", "key": f"k{n}", "delay": 0} for n in range(1, 4))
+    runner._paces["t"] = runner.Pace(size=4)
+    db_clock.advance(seconds=5)
+    stage.go()
+    assert target.calls == [["k0"], ["k1"]]
+    assert all_outcomes(4) == [["snoozed"], ["snoozed"], [], []]
+    db_clock.advance(seconds=5)
+    stage.go()
+    assert [state_of(f"k{n}") for n in range(4)] == ["finished"] * 4
+
+
 def test_messages_that_are_refused_together_are_sent_alone_to_find_the_cause(stage, target):
     target.steps = [
         answer({"k1": ..., "k2": ..., "k3": ...}, then=BatchRefused("one of them")),

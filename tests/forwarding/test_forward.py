@@ -4,14 +4,16 @@ import json
 import subprocess
 import sys
 import threading
+from datetime import timedelta
 
 import pytest
 from django.db import OperationalError
 
-from delaytasks import handlers, schedule
+from delaytasks import databases, handlers, schedule
 from delaytasks.checks import check_clashes
 from delaytasks.forwarding import Rejected, TargetDown, Webhook, forward
 from delaytasks.models import Job, JobEvent, Topic
+from delaytasks.states import State
 from delaytasks.worker import ttr
 
 from ..support.stage import outcomes, state_of
@@ -97,27 +99,68 @@ def test_a_held_topic_is_not_sent_to_until_the_probe_and_resumes_by_itself(stage
 
 def test_one_job_is_the_probe_and_the_others_wait_for_it(stage, target, db_clock):
     from delaytasks.forwarding import holds
+    from delaytasks.forwarding.holds import Turn
 
+    assert holds.turn("default", "t", 60_000) is Turn.ALL
     holds.hold("default", "t", "away", None)
-    assert holds.wait_seconds("default", "t", 60_000) == 5
+    assert holds.turn("default", "t", 60_000) is Turn.NONE
     db_clock.advance(seconds=5)
-    assert holds.wait_seconds("default", "t", 60_000) == 0
-    assert holds.wait_seconds("default", "t", 60_000) == 5, "the probe may end the hold at once"
+    assert holds.turn("default", "t", 60_000) is Turn.PROBE
+    assert holds.turn("default", "t", 60_000) is Turn.NONE
     db_clock.advance(seconds=59)
-    assert holds.wait_seconds("default", "t", 60_000) == 1
+    assert holds.turn("default", "t", 60_000) is Turn.NONE
     db_clock.advance(seconds=1)  # the probe's process died
-    assert holds.wait_seconds("default", "t", 3_600_000) == 0
+    assert holds.turn("default", "t", 3_600_000) is Turn.PROBE
     db_clock.advance(seconds=299)
-    assert holds.wait_seconds("default", "t", 3_600_000) == 1
+    assert holds.turn("default", "t", 3_600_000) is Turn.NONE
     db_clock.advance(seconds=1)
-    assert holds.wait_seconds("default", "t", 3_600_000) == 0, "also with a long TTR"
+    assert holds.turn("default", "t", 3_600_000) is Turn.PROBE, "also with a long TTR"
+
+
+def test_the_jobs_of_a_held_topic_stay_ready_without_events_and_run_when_the_hold_ends(stage, target, db_clock):
+    target.results = [TargetDown("away")] * 2
+    schedule("t", key="a", delay=0)
+    stage.go()
+    due = {key: schedule("t", key=key, delay=0).due_at for key in "bc"}
+    for _ in range(10):
+        stage.go()
+        db_clock.advance(seconds=1)
+    assert [message.key for message in target.messages] == ["a", "b"]
+    assert dict(Job.objects.exclude(key="a").values_list("key", "attempt")) == {"b": 1, "c": 1}
+    assert Job.objects.get(key="c").due_at == due["c"]
+    assert not JobEvent.objects.filter(job__key="c").exists()
+    stage.go()
+    assert [state_of(key) for key in "abc"] == ["finished"] * 3
+
+
+def test_a_run_that_began_before_the_hold_leaves_its_jobs_ready(stage, target, db_clock):
+    """Another process has begun the hold, and this one has not read the topic's row since."""
+    from delaytasks import topics
+
+    job = schedule("t", key="a", delay=0)
+    topics.topic_settings("default", "t")
+    until = databases.now("default") + timedelta(seconds=30)
+    Topic.objects.create(name="t", held_since=databases.now("default"), held_why="away", held_until=until)
+    stage.go()
+    job.refresh_from_db()
+    assert (target.messages, job.state, job.attempt, outcomes("a")) == ([], State.DELAYED, 1, [])
+    assert job.due_at <= databases.now("default")
+    db_clock.advance(seconds=30)
+    stage.go()
+    assert (state_of("a"), held()) == ("finished", (False, ""))
 
 
 def test_the_others_wait_for_as_long_as_the_target_has_asked(stage, target, db_clock):
-    from delaytasks.forwarding import holds
-
-    holds.hold("default", "t", "busy", 600)
-    assert holds.wait_seconds("default", "t", 60_000) == 600
+    target.results = [TargetDown("busy", retry_seconds=600)]
+    schedule("t", key="a", delay=0)
+    stage.go()
+    schedule("t", key="b", delay=0)
+    db_clock.advance(seconds=599)
+    stage.go()
+    assert len(target.messages) == 1
+    db_clock.advance(seconds=1)
+    stage.go()
+    assert [message.key for message in target.messages] == ["a", "b", "a"]
 
 
 def test_after_a_probe_that_failed_the_next_one_is_sent_at_the_usual_interval(stage, target, db_clock):
@@ -129,10 +172,10 @@ def test_after_a_probe_that_failed_the_next_one_is_sent_at_the_usual_interval(st
     assert (outcomes("a"), held()) == (["snoozed", "failed"], (True, "away"))
     schedule("t", key="b", delay=0)
     stage.go()
-    assert outcomes("b") == ["snoozed"]
+    assert outcomes("b") == []
     db_clock.advance(seconds=5)
     stage.go()
-    assert (outcomes("b"), held()) == (["snoozed", "finished"], (False, ""))
+    assert (outcomes("b"), held()) == (["finished"], (False, ""))
 
 
 def test_a_probe_that_failed_does_not_hold_a_topic_that_was_released_meanwhile(stage, target, db_clock):
@@ -338,7 +381,7 @@ def test_the_answer_that_holds_the_topic_is_in_the_event_of_the_job_that_was_sen
     hook.status = 204
     schedule("hook", key="b", delay=0)
     stage.go()
-    assert JobEvent.objects.get(job__key="b").reason == ""  # it was not sent: the topic is held
+    assert (state_of("b"), outcomes("b")) == ("delayed", []), "it was not sent: the topic is held"
 
 
 def test_the_answer_that_fails_an_attempt_is_in_its_event(stage, hook):

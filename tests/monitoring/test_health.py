@@ -7,6 +7,7 @@ from django.core.cache import cache
 
 from delaytasks import clock, schedule, schedule_many
 from delaytasks.db import counts
+from delaytasks.forwarding import holds
 from delaytasks.maintenance import guard
 from delaytasks.models import MirrorMark
 from delaytasks.monitoring import health
@@ -74,3 +75,14 @@ def test_the_oldest_ready_job_is_found_however_many_topics_come_before_its_own(s
     schedule_many({"topic": name, "key": "a", "delay": 0} for name in names[:-1])
     status = health.health("default")
     assert (status.oldest_ready_topic, status.oldest_ready_ms) == (names[-1], 90_000)
+
+
+def test_the_jobs_of_a_held_topic_do_not_count_as_the_oldest(stage, db_clock):
+    stage.recorder("t")
+    schedule("t", "a", delay=0)
+    db_clock.advance(seconds=90)
+    holds.hold("default", "t", "away", None)
+    assert health.health("default").oldest_ready_ms is None
+    holds.release("default", "t")
+    cache.clear()
+    assert health.health("default").oldest_ready_ms == 90_000
