@@ -2,14 +2,16 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.db import DatabaseError
 
-from .. import databases, permissions
+from .. import clock, databases, permissions
 from ..exceptions import TTRExceeded
-from ..handlers import Finished, NotBegun, Snooze
+from ..handlers import Finished, NotBegun, Skip, Snooze
+from ..models import JobEvent
+from ..states import Outcome
 from ..validators import to_line
 from ..worker.attempt import RunningJob
 from . import holds
@@ -18,7 +20,9 @@ from .targets import Format, Message, Rejected, Target, TargetDown
 logger = logging.getLogger("delaytasks")
 MARGIN_SECONDS = 1.0  # part of the TTR that is kept to store the results of a call
 ALONE_SECONDS = 5.0  # how long the messages of a refused batch are sent one by one; jobs left then are snoozed
-# Job id -> None or Finished if the target confirmed the message; Snooze if the job is to be sent again later;
+MOVING = (Outcome.SNOOZED, Outcome.FAILED, Outcome.EXPIRED)  # attempts after which a job has another due time
+EXPIRED = Skip("It expired while its topic was held.")
+# Job id -> None or Finished if the target confirmed the message; Snooze if the job is to be sent again later; EXPIRED;
 # NotBegun if it was not sent because the topic is held; otherwise the exception with which the attempt failed.
 Results = dict[int, Any]
 
@@ -29,11 +33,22 @@ def deliver(jobs: Sequence[RunningJob], *, target: Target, format: Format, sourc
     If the target is unavailable, the topic is held, and the unconfirmed jobs are snoozed: no attempt counts as failed.
     The jobs of a held topic that were not sent stay ready.
     """
+    first_due_ms = _first_due_ms(jobs[0].using, jobs)
+    results: Results = {job.id: EXPIRED for job in jobs if _is_expired(job, first_due_ms[job.id])}
+    if jobs := [job for job in jobs if job.id not in results]:
+        results |= _send_if_open(jobs, first_due_ms, target, format, source)
+    return results
+
+
+def _send_if_open(
+    jobs: Sequence[RunningJob], first_due_ms: Mapping[int, int], target: Target, format: Format, source: str
+) -> Results:
+    """Send the jobs, unless their topic is held."""
     using, topic = jobs[0].using, jobs[0].topic
     turn = holds.turn(using, topic, jobs[0].ttr_ms)
     if turn is holds.Turn.NONE:
         return dict.fromkeys((job.id for job in jobs), NotBegun())
-    results = _Call(target, jobs, format, source).send(probes=turn is holds.Turn.PROBE)
+    results = _Call(target, jobs, first_due_ms, format, source).send(probes=turn is holds.Turn.PROBE)
     down = [error for error in results.values() if isinstance(error, TargetDown)]
     if down:
         # The target took some messages, such as a full queue that is being emptied: start a new hold with a short wait.
@@ -46,6 +61,24 @@ def deliver(jobs: Sequence[RunningJob], *, target: Target, format: Format, sourc
     elif turn is holds.Turn.PROBE:  # it failed, but not because the target is away
         holds.hold(using, topic, None, None)
     return results
+
+
+def _first_due_ms(using: str, jobs: Sequence[RunningJob]) -> dict[int, int]:
+    """Return the due time that each job had before snoozes and retries, according to the events of its attempts."""
+    due_ms = {job.id: job.due_ms for job in jobs}
+    if again := [job.id for job in jobs if job.attempt > 1]:
+        events = JobEvent.objects.using(using).filter(job_id__in=again, outcome__in=MOVING).order_by("-id")
+        for job_id, was_due_ms, next_due_ms in events.values_list("job_id", "due_ms", "next_due_ms"):
+            if next_due_ms == due_ms[job_id]:  # otherwise the job was moved after this attempt
+                due_ms[job_id] = was_due_ms
+    return due_ms
+
+
+def _is_expired(job: RunningJob, first_due_ms: int) -> bool:
+    """Return whether the job has expired while its topic was held. The claim has checked its present due time."""
+    if job.expires_ms is None or job.failures:
+        return False
+    return databases.now_ms(job.using) > first_due_ms + job.expires_ms
 
 
 def _end_hold(using: str, topic: str) -> None:
@@ -67,13 +100,15 @@ def _postponed(error: TargetDown, seconds: float) -> Snooze:
 class _Call:
     """Send the messages of several jobs as a batch; if the batch is refused, one by one. Keep the result of each."""
 
-    def __init__(self, target: Target, jobs: Sequence[RunningJob], format: Format, source: str) -> None:
+    def __init__(
+        self, target: Target, jobs: Sequence[RunningJob], first_due_ms: Mapping[int, int], format: Format, source: str
+    ) -> None:
         self.target, self.jobs = target, jobs
         hides_body = permissions.topic_rules(jobs[0].using, jobs[0].topic).hides_bodies
         self.messages = [
             Message(
-                str(job.id), job.topic, job.key, job.body, job.due_at, source, format, job.trace_context or "",
-                hides_body,
+                str(job.id), job.topic, job.key, job.body, clock.from_ms(first_due_ms[job.id]), source, format,
+                job.trace_context or "", hides_body,
             )
             for job in jobs
         ]  # fmt: skip

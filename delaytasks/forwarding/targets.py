@@ -16,7 +16,7 @@ class Message:
     id          str, the same in every attempt: receivers recognize a repeated message by it
     topic, key  str, of the job
     body        the job's body, as JSON data
-    due_at      aware datetime
+    due_at      aware datetime: the same in every attempt, unless the job was moved
     source      str, the `source` of a CloudEvent
     format      "cloudevents" (structured), "cloudevents-binary" or "json" (the body alone)
     trace_context

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from django.db import OperationalError
 
-from delaytasks import databases, handlers, schedule
+from delaytasks import databases, handlers, reschedule, schedule
 from delaytasks.checks import check_clashes
 from delaytasks.forwarding import Rejected, TargetDown, Webhook, forward
 from delaytasks.models import Job, JobEvent, Topic
@@ -229,6 +229,40 @@ def test_the_longer_a_topic_is_held_the_rarer_are_its_probes(stage, db_clock):
     assert waits[:4] == [5, 5, 10, 20]
     assert waits[-1] == 300
     assert sum(waits) < 3600
+
+
+def test_a_message_tells_the_first_due_time_of_its_job_in_each_attempt(stage, target, db_clock):
+    target.results = [TargetDown("away"), TargetDown("away"), ValueError("passes")]
+    due_at = schedule("t", key="a", delay=0).due_at
+    for _ in range(4):
+        stage.go()
+        db_clock.advance(seconds=300)
+    assert outcomes("a") == ["snoozed", "snoozed", "failed", "finished"]
+    assert [message.due_at for message in target.messages] == [due_at] * 4
+
+
+def test_a_message_tells_the_due_time_to_which_its_job_was_moved_after_a_hold(stage, target, db_clock):
+    target.results = [TargetDown("away")]
+    schedule("t", key="a", delay=0)
+    stage.go()
+    moved = databases.now("default") + timedelta(hours=1)
+    reschedule("t", "a", due_at=moved)
+    db_clock.advance(seconds=3600)
+    stage.go()
+    assert target.messages[1].due_at == moved
+
+
+def test_a_job_that_expires_while_its_topic_is_held_is_not_sent(stage, target, db_clock):
+    target.results = [TargetDown("away", retry_seconds=600)]
+    for key in "ab":
+        schedule("t", key=key, delay=0, expires=600)
+    stage.go()
+    db_clock.advance(seconds=601)
+    schedule("t", key="c", delay=0, expires=600)
+    stage.go()
+    assert [message.key for message in target.messages] == ["a", "c"]
+    assert (outcomes("a"), outcomes("b"), outcomes("c")) == (["snoozed", "skipped"], ["skipped"], ["finished"])
+    assert held() == (False, "")
 
 
 def test_a_target_that_names_a_time_is_probed_then(stage, target, db_clock):
