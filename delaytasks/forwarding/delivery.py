@@ -27,10 +27,15 @@ EXPIRED = Skip("It expired while its topic was held.")
 Results = dict[int, Any]
 
 
+class RefusedAgain(Exception):
+    """The target is unavailable for this message again, but it has taken others: the attempt fails."""
+
+
 def deliver(jobs: Sequence[RunningJob], *, target: Target, format: Format, source: str) -> Results:
     """Send jobs to their target and wait for the confirmations. This is the handler of forwarded topics.
 
     If the target is unavailable, the topic is held, and the unconfirmed jobs are snoozed: no attempt counts as failed.
+    But if it is so again for a single job while others are confirmed, that job's attempt fails and nothing is held.
     The jobs of a held topic that were not sent stay ready.
     """
     first_due_ms = _first_due_ms(jobs[0].using, jobs)
@@ -50,6 +55,8 @@ def _send_if_open(
         return dict.fromkeys((job.id for job in jobs), NotBegun())
     results = _Call(target, jobs, first_due_ms, format, source).send(probes=turn is holds.Turn.PROBE)
     down = [error for error in results.values() if isinstance(error, TargetDown)]
+    if down and turn is holds.Turn.ALL and len(jobs) == 1 and _is_refused_again(jobs[0], down[0]):
+        return {jobs[0].id: RefusedAgain(down[0].reason)}
     if down:
         # The target took some messages, such as a full queue that is being emptied: start a new hold with a short wait.
         if any(map(_is_confirmed, results.values())):
@@ -61,6 +68,18 @@ def _send_if_open(
     elif turn is holds.Turn.PROBE:  # it failed, but not because the target is away
         holds.hold(using, topic, None, None)
     return results
+
+
+def _is_refused_again(job: RunningJob, error: TargetDown) -> bool:
+    """Return whether the last time that this job was sent, the target was unavailable for it, too.
+
+    The topic is not held any more, so the target has taken other messages since then.
+    """
+    if job.attempt == 1 or error.retry_seconds is not None:  # the target asks every sender to wait
+        return False
+    events = JobEvent.objects.using(job.using).newest_of(job.id).filter(outcome__in=MOVING)
+    outcome, reason, trace = events.values_list("outcome", "reason", "error").first() or ("", "", "")
+    return bool(outcome == Outcome.SNOOZED and reason) or RefusedAgain.__name__ in trace
 
 
 def _first_due_ms(using: str, jobs: Sequence[RunningJob]) -> dict[int, int]:

@@ -39,8 +39,9 @@ def forward(
     together are sent in batches to a BatchTarget; each of them is finished by its own confirmation.
 
     While the target is unavailable or refuses the sender, the topic is held: its jobs stay ready, and now and then one
-    of them is sent as a probe. A job that was sent in vain is snoozed, which counts no failed attempt. If the target
-    refuses the content of a job, the job is dead at once. Any other error counts as a failed attempt.
+    of them is sent as a probe. A job that was sent in vain is snoozed, which counts no failed attempt, unless that
+    happens again while others are confirmed. If the target refuses the content of a job, the job is dead at once. Any
+    other error counts as a failed attempt.
 
     Raises BadTopic, BadTTR, and ValueError for a bad format, source or target.
     """

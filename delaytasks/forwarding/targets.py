@@ -39,6 +39,8 @@ class Message:
 class TargetDown(Exception):
     """The target is unavailable or refuses the sender. The topic is held; no attempt counts as failed.
 
+    If it is raised again for the same job while others are confirmed, and without retry_seconds, that attempt fails.
+
     reason         str: shown to staff
     retry_seconds  seconds after which the target asked to be called again; None: it did not say
     """

@@ -231,6 +231,58 @@ def test_the_longer_a_topic_is_held_the_rarer_are_its_probes(stage, db_clock):
     assert sum(waits) < 3600
 
 
+def test_a_job_that_is_refused_again_while_others_are_confirmed_fails_and_holds_nothing(stage, target, db_clock):
+    def deliver(message, timeout_seconds):
+        target.messages.append(message)
+        if message.key == "bad":
+            raise TargetDown("The receiver answered 404.")
+
+    target.deliver = deliver
+    schedule("t", key="bad", delay=0)
+    stage.go()
+    holds = []
+    for number in range(60):
+        schedule("t", key=f"good:{number}", delay=0)
+        db_clock.advance(seconds=3)
+        stage.go()
+        holds.append(held()[0])
+    assert holds == [True] + [False] * 59, "held until another job is confirmed, and then never"
+    assert outcomes("bad")[:5] == ["snoozed", *["failed"] * 4]
+    assert "answered 404" in Job.objects.get(key="bad").error
+    assert Job.objects.filter(key__startswith="good", state=State.FINISHED).count() == 60
+    Job.objects.filter(key="bad").update(failures=19, attempt=30)
+    db_clock.advance(seconds=3600)
+    stage.go()
+    assert (state_of("bad"), held()) == ("dead", (False, ""))
+
+
+def test_a_job_that_is_refused_again_because_the_target_is_away_again_fails_once_and_the_next_one_holds(
+    stage, target, db_clock
+):
+    target.results = [TargetDown("away"), None, TargetDown("away"), TargetDown("away")]
+    schedule("t", key="a", delay=0)
+    stage.go()
+    db_clock.advance(seconds=4)
+    schedule("t", key="b", delay=0)
+    db_clock.advance(seconds=1)
+    stage.go()
+    schedule("t", key="c", delay=0)
+    stage.go()
+    assert [message.key for message in target.messages] == ["a", "b", "a", "c"]
+    assert (outcomes("a"), outcomes("c"), held()) == (["snoozed", "failed"], ["snoozed"], (True, "away"))
+
+
+def test_a_target_that_asks_to_wait_holds_its_topic_for_each_job(stage, target, db_clock):
+    target.results = [TargetDown("busy", retry_seconds=5), None, TargetDown("busy", retry_seconds=5)]
+    schedule("t", key="a", delay=0)
+    stage.go()
+    schedule("t", key="b", delay=0)
+    db_clock.advance(seconds=5)
+    stage.go()
+    assert [message.key for message in target.messages] == ["a", "b", "a"]
+    assert (outcomes("a"), held()) == (["snoozed", "snoozed"], (True, "busy"))
+
+
 def test_a_message_tells_the_first_due_time_of_its_job_in_each_attempt(stage, target, db_clock):
     target.results = [TargetDown("away"), TargetDown("away"), ValueError("passes")]
     due_at = schedule("t", key="a", delay=0).due_at
@@ -254,9 +306,9 @@ def test_a_message_tells_the_due_time_to_which_its_job_was_moved_after_a_hold(st
 
 def test_a_job_that_expires_while_its_topic_is_held_is_not_sent(stage, target, db_clock):
     target.results = [TargetDown("away", retry_seconds=600)]
-    for key in "ab":
-        schedule("t", key=key, delay=0, expires=600)
+    schedule("t", key="a", delay=0, expires=600)
     stage.go()
+    schedule("t", key="b", delay=0, expires=600)
     db_clock.advance(seconds=601)
     schedule("t", key="c", delay=0, expires=600)
     stage.go()

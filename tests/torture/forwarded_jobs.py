@@ -56,11 +56,15 @@ def _unconfirmed(history: JobHistory, evidence: Evidence) -> Iterator[str]:
 
 
 def _charged(history: JobHistory, evidence: Evidence) -> Iterator[str]:
+    refused_before = False  # then it is charged if it is refused again while others are confirmed
     for event in history.events:
+        refused_before = refused_before or event.outcome == Outcome.SNOOZED
         if event.outcome not in (Outcome.FAILED, Outcome.EXPIRED):
             continue
         taken = _of_attempt(history, event, evidence)
         unanswered = taken and not any(_confirmed_within(receipt, event, evidence, slack_ms=0) for receipt in taken)
+        if event.outcome == Outcome.FAILED and refused_before:
+            continue
         if event.outcome == Outcome.EXPIRED or history.topic != CHARGES or not unanswered:
             yield f"attempt {event.attempt} was charged a failure, although the job was not the reason"
 

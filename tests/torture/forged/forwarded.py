@@ -173,6 +173,16 @@ def a_failure_for_a_receiver_that_confirmed_too_late(forge: Forge) -> None:
     _failed(forge, Outcome.FAILED, topic=WEBHOOK, received=True, confirmed=3_900)
 
 
+@sound
+def a_failure_for_a_target_that_refused_the_job_again_and_took_others(forge: Forge) -> None:
+    forge.promised(1, topic=AMQP)
+    _sent(forge, Outcome.SNOOZED, 1_000, 1_010, next_due=2_000)
+    _sent(forge, Outcome.FAILED, 2_000, 2_010, attempt=2, next_due=4_000)
+    _receipt(forge, 1, 4_005, confirmed=4_010)
+    _sent(forge, Outcome.FINISHED, 4_000, 4_020, attempt=3)
+    forge.row(1, State.FINISHED, attempt=3, due=4_000, topic=AMQP, failures=1)
+
+
 def _waiting(forge: Forge, *, due: int) -> None:
     """Due at `due`, handed back, and due again after the end."""
     forge.promised(1, topic=AMQP, due=due)
