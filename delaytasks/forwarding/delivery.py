@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from django.db import DatabaseError
+from django.db import DEFAULT_DB_ALIAS, DatabaseError
 
 from .. import clock, databases, permissions
 from ..exceptions import TTRExceeded
@@ -100,6 +100,11 @@ def _is_expired(job: RunningJob, first_due_ms: int) -> bool:
     return databases.now_ms(job.using) > first_due_ms + job.expires_ms
 
 
+def message_id(job: RunningJob) -> str:
+    """Return the id of the job's messages. Jobs of different databases may have the same id."""
+    return str(job.id) if job.using == DEFAULT_DB_ALIAS else f"{job.using}-{job.id}"
+
+
 def _end_hold(using: str, topic: str) -> None:
     """End the topic's hold, if it has one. A database error is logged: raised, it would send the messages again."""
     try:
@@ -126,7 +131,7 @@ class _Call:
         hides_body = permissions.topic_rules(jobs[0].using, jobs[0].topic).hides_bodies
         self.messages = [
             Message(
-                str(job.id), job.topic, job.key, job.body, clock.from_ms(first_due_ms[job.id]), source, format,
+                message_id(job), job.topic, job.key, job.body, clock.from_ms(first_due_ms[job.id]), source, format,
                 job.trace_context or "", hides_body,
             )
             for job in jobs
@@ -147,7 +152,7 @@ class _Call:
                 self.results |= dict.fromkeys((message.id for message in part), NotBegun())
             elif part and rest is None:
                 rest = self._send(part)
-        return {job.id: self.results.get(str(job.id), rest) for job in self.jobs}
+        return {job.id: self.results.get(message_id(job), rest) for job in self.jobs}
 
     def _send(self, messages: Sequence[Message]) -> Any:
         """Send messages. Return None; or, if sending must stop, the result for all messages that have none yet."""

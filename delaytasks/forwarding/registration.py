@@ -35,8 +35,9 @@ def forward(
     source   str, the `source` of the CloudEvents: a URI or a path
 
     The other arguments are those of handler(). A job is finished when the target has confirmed its message. A message
-    may be sent more than once, always with the id of the job as its id. No order is promised. Jobs that are due
-    together are sent in batches to a BatchTarget; each of them is finished by its own confirmation.
+    may be sent more than once, always with the id of the job as its id; after "ALIAS-" if the job is not in the default
+    database. No order is promised. Jobs that are due together are sent in batches to a BatchTarget; each of them is
+    finished by its own confirmation.
 
     While the target is unavailable or refuses the sender, the topic is held: its jobs stay ready, and now and then one
     of them is sent as a probe. A job that was sent in vain is snoozed, which counts no failed attempt, unless that

@@ -10,12 +10,14 @@ from django.test.utils import CaptureQueriesContext
 from delaytasks import cancel, handlers, schedule, topics
 from delaytasks.exceptions import UnknownTopic
 from delaytasks.forwarding import Kafka, holds
+from delaytasks.forwarding.delivery import deliver
 from delaytasks.forwarding.stored import checks
 from delaytasks.forwarding.stored import targets as stored_targets
 from delaytasks.forwarding.stored.targets import BadTarget
 from delaytasks.maintenance import sweep
 from delaytasks.models import Job, Topic
 from delaytasks.monitoring import metrics
+from delaytasks.testing import running_job
 from delaytasks.worker import dispatch
 
 from ..support.stage import outcomes, state_of
@@ -332,6 +334,20 @@ def test_a_row_serves_its_own_database_only(other):
     holds.hold("other", "t", "away", None)
     holds.release("default", "t")
     assert Topic.objects.using(other).get().held_why == "away"
+
+
+def test_jobs_of_different_databases_have_different_message_ids(other, settings):
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "DATABASES": ["default", other]}
+    sent = []
+
+    class Target:
+        def deliver(self, message, timeout_seconds):
+            sent.append(message.id)
+
+    jobs = [running_job("t", "a", using=using) for using in ("default", other)]
+    for job in jobs:
+        assert deliver([job], target=Target(), format="json", source="/") == {job.id: None}
+    assert sent == [str(jobs[0].id), f"other-{jobs[1].id}"]
 
 
 def test_the_check_names_the_database(other):
