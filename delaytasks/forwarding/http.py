@@ -52,6 +52,8 @@ def post(
             raise TargetDown(f"No TLS connection to {host}: {type(error).__name__}: {error}") from error
         try:
             with sock:
+                if time.monotonic() >= deadline:
+                    raise TargetDown(f"{host}, port {port} was connected too late: nothing was sent.")
                 return _exchange(sock, url, headers, body, expired)
         except (OSError, http.client.HTTPException) as error:
             if expired.is_set() or isinstance(error, TimeoutError):
@@ -60,12 +62,17 @@ def post(
 
 
 def _connect(addresses: Sequence[str], port: int, deadline: float) -> socket.socket:
+    """Connect to the first address that answers; each has an equal part of the time that is left. Raises TargetDown."""
     error: OSError | None = None
-    for address in addresses:
+    for number, address in enumerate(addresses):
+        seconds = (deadline - time.monotonic()) / (len(addresses) - number)
         try:
-            return socket.create_connection((address, port), timeout=max(0.001, deadline - time.monotonic()))
+            sock = socket.create_connection((address, port), timeout=max(0.001, seconds))
         except OSError as each:
             error = each
+        else:
+            sock.settimeout(max(0.001, deadline - time.monotonic()))
+            return sock
     raise TargetDown(f"No connection to {', '.join(addresses)}, port {port}: {error}")
 
 
@@ -98,12 +105,25 @@ def _exchange(
     sock: socket.socket, url: SplitResult, headers: Mapping[str, str], body: bytes, expired: threading.Event
 ) -> Response:
     connection = http.client.HTTPConnection(url.netloc)
+    connection.response_class = _FinalResponse
     connection.sock = sock
     target = (url.path or "/") + (f"?{url.query}" if url.query else "")
     connection.request("POST", target, body, {**headers, "Connection": "close"})
     response = connection.getresponse()
     if expired.is_set():  # http.client accepts headers that were cut off
         raise TimeoutError
-    return Response(
-        response.status, {k.lower(): v for k, v in response.getheaders()}, response.read(MAX_RESPONSE_BYTES)
-    )
+    text = b""
+    with contextlib.suppress(OSError, http.client.HTTPException):  # the status counts, however the body ends
+        text = response.read(MAX_RESPONSE_BYTES)
+    return Response(response.status, {k.lower(): v for k, v in response.getheaders()}, text)
+
+
+class _FinalResponse(http.client.HTTPResponse):
+    """The response after interim ones such as 103 (Early Hints). HTTPResponse itself skips only 100."""
+
+    def _read_status(self) -> tuple[str, int, str]:
+        version, status, reason = super()._read_status()  # type: ignore[misc]
+        while 101 < status < 200:
+            http.client.parse_headers(self.fp)
+            version, status, reason = super()._read_status()  # type: ignore[misc]
+        return version, status, reason

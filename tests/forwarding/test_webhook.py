@@ -145,6 +145,37 @@ def test_the_name_is_resolved_once_and_every_address_is_checked(receiver, monkey
     assert receiver.requests[0].headers["host"] == f"localhost:{receiver.port}"
 
 
+def test_a_host_with_an_address_that_does_not_answer_is_called_at_the_next_one(receiver, monkeypatch):
+    found = [(2, 1, 6, "", ("127.0.0.2", receiver.port)), (2, 1, 6, "", ("127.0.0.1", receiver.port))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: found)
+    create, timeouts = socket.create_connection, []
+
+    def connect(address, timeout):
+        timeouts.append(timeout)
+        if address[0] == "127.0.0.2":
+            time.sleep(timeout)
+            raise TimeoutError
+        return create(("127.0.0.1", receiver.port), timeout)
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    receiver.answer = lambda request: (time.sleep(0.4), request.send_response(204), request.end_headers())
+    deliver(webhook(receiver), seconds=1)
+    assert timeouts == [pytest.approx(0.5, abs=0.1), pytest.approx(0.5, abs=0.1)]
+
+
+def test_nothing_is_sent_when_the_connection_has_taken_all_the_time(receiver, monkeypatch):
+    create = socket.create_connection
+
+    def connect(address, timeout):
+        time.sleep(timeout)
+        return create(address, timeout)
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    with pytest.raises(TargetDown, match="connected too late"):
+        deliver(webhook(receiver), seconds=0.1)
+    assert receiver.requests == []
+
+
 def test_one_private_address_among_public_ones_is_refused(monkeypatch):
     found = [(2, 1, 6, "", ("93.184.216.34", 443)), (2, 1, 6, "", ("10.0.0.5", 443))]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: found)
@@ -259,6 +290,34 @@ def test_a_2xx_confirms(receiver, status):
 )
 def test_a_2xx_confirms_whatever_its_body_is(receiver, body):
     receiver.status, receiver.body = 200, body
+    deliver(webhook(receiver))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"Transfer-Encoding: chunked\r\n\r\n2\r\nok\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\nx",
+        b"Content-Length: 9\r\n\r\nok",
+    ],
+    ids=["chunks", "no chunk", "length"],
+)
+@pytest.mark.parametrize("hangs", [True, False], ids=["hangs", "cut off"])
+def test_a_2xx_confirms_although_its_body_does_not_end(receiver, body, hangs):
+    ended = threading.Event()
+
+    def answer(request):
+        request.wfile.write(b"HTTP/1.1 200 OK\r\n" + body)
+        ended.wait(10 if hangs else 0)
+
+    receiver.answer = answer
+    deliver(webhook(receiver), seconds=0.3 if hangs else 5)
+    ended.set()
+
+
+def test_interim_answers_are_skipped(receiver):
+    interim = b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\n"
+    receiver.answer = lambda request: request.wfile.write(interim * 2 + b"HTTP/1.1 204 No Content\r\n\r\n")
     deliver(webhook(receiver))
 
 
