@@ -1,10 +1,12 @@
 """Webhook: a target that sends due jobs as signed HTTP requests (Standard Webhooks), as CloudEvents or plain JSON."""
 
+import base64
 import email.utils
 import ipaddress
 import json
+import re
 import ssl
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
@@ -20,6 +22,7 @@ CONTENT_STATUSES = {400, 406, 409, 411, 413, 414, 415, 416, 417, 418, 422, 431}
 # Neither the message nor the sender is refused: another attempt may succeed.
 RETRY_STATUSES = {408, 423, 425, 500}
 MAX_RETRY_SECONDS = 3600
+MIN_KEY_BYTES = 16
 RESPONSE_CHARS = 300
 MAKE_SECRET = (
     "python -c \"import base64, secrets; print('whsec_' + base64.b64encode(secrets.token_bytes(32)).decode())\""
@@ -41,7 +44,7 @@ class Webhook:
     """A URL that takes each due job as a POST request, confirmed by a 2xx status.
 
     url             https; no user, no password, no fragment
-    secret          str, random bytes as base64, with or without the prefix "whsec_". To rotate secrets, a list: each
+    secret          str: base64 of 16 bytes or more, with or without "whsec_" before it. To rotate secrets, a list: each
                     request is signed with every secret in it. An item is a str, or a tuple of a str and the aware
                     datetime until which it is used
     timeout         seconds for the whole call, including the DNS lookup; default: 15
@@ -75,7 +78,7 @@ class Webhook:
                 raise ValueError(f"Webhook: header {pair[0]!r:.50} is not printable ASCII.")
         self.networks = [ipaddress.ip_network(network) for network in allow_networks]
         self.ca_file = ca_file
-        self._signers()  # imports the library and reports secrets that are not base64
+        self._signers()  # reports that the library is missing
 
     def __repr__(self) -> str:
         return f"Webhook({self.url.scheme}://{self.url.netloc}{self.url.path})"
@@ -120,18 +123,7 @@ class Webhook:
             raise ValueError(
                 "Webhook: to sign, install standardwebhooks: pip install 'delaytasks[webhook]'."
             ) from error
-        valid = [secret for secret, until in self.secrets if now is None or until is None or now < until]
-        return [_signer(Signer, secret) for secret in valid]
-
-
-def _signer(factory: Callable[[str], Any], secret: str) -> Any:
-    try:
-        return factory(secret)
-    except Exception:  # the library raises errors of base64 and of its own; none may show the secret
-        raise ValueError(
-            f"Webhook: a secret of {len(secret)} characters is not base64. Use random bytes as base64, with or without "
-            f"the prefix whsec_; this makes a secret: {MAKE_SECRET}"
-        ) from None
+        return [Signer(secret) for secret, until in self.secrets if now is None or until is None or now < until]
 
 
 class Failed(Exception):
@@ -210,6 +202,23 @@ def checked_url(url: str, allow_http: bool) -> SplitResult:
     return parts
 
 
+def _check_key(secret: str) -> None:
+    """Raise ValueError unless the secret is base64. The library skips other characters, and signs with another key.
+
+    No message shows the secret.
+    """
+    text = secret.removeprefix("whsec_")
+    try:
+        size = len(base64.b64decode(text, validate=True))
+    except ValueError:
+        is_url_safe = re.fullmatch(r"[\w-]+=*", text, re.ASCII) and ("-" in text or "_" in text)
+        problem = "is URL-safe base64, with - and _ instead of + and /" if is_url_safe else "is not base64"
+    else:
+        problem = f"has {size} bytes; use at least {MIN_KEY_BYTES}" if size < MIN_KEY_BYTES else ""
+    if problem:
+        raise ValueError(f"Webhook: a secret {problem}. To make one: {MAKE_SECRET}")
+
+
 def _checked_secrets(secret: Any) -> list[tuple[str, datetime | None]]:
     if secret is None:
         return []
@@ -220,6 +229,7 @@ def _checked_secrets(secret: Any) -> list[tuple[str, datetime | None]]:
             raise ValueError("Webhook: a secret is a str, or a pair of str and aware datetime.")
         if pair[1] is not None and (not isinstance(pair[1], datetime) or pair[1].tzinfo is None):
             raise ValueError("Webhook: the end of a secret must be an aware datetime.")
+        _check_key(pair[0])
     if not any(until is None or until > datetime.now(UTC) for _, until in pairs):
         raise ValueError("Webhook: every secret has expired; give one that is valid.")
     return pairs

@@ -417,7 +417,11 @@ def test_wrong_urls_are_refused(url, message):
     ("options", "message"),
     [
         ({"secret": ""}, "a secret is a str"),
-        ({"secret": "whsec_ä"}, "a secret of 7 characters is not base64"),
+        ({"secret": "whsec_ä"}, "a secret is not base64"),
+        ({"secret": "correct horse battery staple"}, "a secret is not base64.*token_bytes"),
+        ({"secret": [SECRET, "my-secret!"]}, "a secret is not base64"),
+        ({"secret": "whsec_" + "a-b_" * 8}, "a secret is URL-safe base64.*- and _"),
+        ({"secret": "whsec_" + "abcd" * 5}, "a secret has 15 bytes; use at least 16"),
         ({"secret": [(SECRET, datetime(2020, 1, 1, tzinfo=UTC)), (OLD_SECRET, datetime(2021, 1, 1, tzinfo=UTC))]},
          "every secret has expired"),
         ({"secret": (SECRET, datetime(2020, 1, 1))}, "aware datetime"),  # noqa: DTZ001
@@ -434,7 +438,7 @@ def test_wrong_options_are_refused(options, message):
 
 
 def test_the_message_about_a_wrong_secret_says_how_to_make_one(capsys):
-    with pytest.raises(ValueError, match="a secret of 20 characters is not base64") as raised:
+    with pytest.raises(ValueError, match="a secret is not base64") as raised:
         Webhook("https://shop.example/", secret=[SECRET, "a-very-secret_string"])
     assert "a-very-secret_string" not in str(raised.value)
     exec(str(raised.value).partition('python -c "')[2].removesuffix('"'))
