@@ -1,6 +1,5 @@
 """forward(): declare that the due jobs of a topic go to a target."""
 
-import functools
 import sys
 from collections.abc import Sequence
 from datetime import timedelta
@@ -55,9 +54,8 @@ def forward(
             f"forward({topic!r}): {target!r:.100} is not a target; give a Kafka, Amqp, Webhook or CeleryTask."
         )
     brokers.check_name(source, "source", f"forward({topic!r})", longest=1000)
-    function = functools.partial(_deliver, target=target, format=format, source=source)
     caller = sys._getframe(1).f_globals.get("__name__", "")
-    named: Any = _Forwarder(function, f"forward({topic!r}, {target!r})", caller)
+    named: Any = _Forwarder(target, format, source, f"forward({topic!r}, {target!r})", caller)
     handlers.handler(
         topic, ttr=ttr, max_attempts=max_attempts, concurrency=concurrency, queue=queue, backoff=backoff,
         atomic=False, on_dead=on_dead, batch=getattr(target, "max_batch", 1), give_up_on=Rejected,
@@ -67,21 +65,21 @@ def forward(
 class _Forwarder:
     """The handler of a forwarded topic, with the module and the name that the admin and the system checks show."""
 
-    def __init__(self, function: Any, name: str, module: str) -> None:
-        self.function = function
+    def __init__(self, target: Target, format: Format, source: str, name: str, module: str) -> None:
+        self.target, self.format, self.source = target, format, source
         self.__qualname__, self.__module__ = name, module
 
     def __call__(self, jobs: Sequence[RunningJob]) -> dict[int, Any]:
-        return self.function(jobs)
+        from .delivery import deliver  # loads the models; forward() may be called before the app registry is ready
+
+        return deliver(jobs, target=self.target, format=self.format, source=self.source)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Forwarder) and other.__qualname__ == self.__qualname__
+        return isinstance(other, _Forwarder) and other._fields() == self._fields()
 
     def __hash__(self) -> int:
         return hash(self.__qualname__)
 
-
-def _deliver(jobs: Sequence[RunningJob], *, target: Target, format: Format, source: str) -> dict[int, Any]:
-    from .delivery import deliver  # loads the models; forward() may be called before the app registry is ready
-
-    return deliver(jobs, target=target, format=format, source=source)
+    def _fields(self) -> tuple[Any, ...]:
+        # A module may be imported twice: its targets are different objects with equal attributes.
+        return self.__qualname__, self.format, self.source, getattr(self.target, "__dict__", self.target)

@@ -21,6 +21,8 @@ Secret = str | tuple[str, datetime]
 CONTENT_STATUSES = {400, 406, 409, 411, 413, 414, 415, 416, 417, 418, 422, 431}
 # Neither the message nor the sender is refused: another attempt may succeed.
 RETRY_STATUSES = {408, 423, 425, 500}
+TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, section 5.6.2
+CLIENT_HEADERS = {"connection", "content-length", "transfer-encoding"}
 MAX_RETRY_SECONDS = 3600
 MIN_KEY_BYTES = 16
 RESPONSE_CHARS = 300
@@ -72,12 +74,11 @@ class Webhook:
         self.url = checked_url(url, allow_http)
         self.secrets = _checked_secrets(secret)
         self.timeout = brokers.check_timeout(timeout, "Webhook")
-        self.headers = dict(headers or {})
-        for pair in self.headers.items():
-            if not all(isinstance(text, str) and text.isascii() and text.isprintable() for text in pair):
-                raise ValueError(f"Webhook: header {pair[0]!r:.50} is not printable ASCII.")
+        self.headers = _checked_headers(headers or {})
         self.networks = [ipaddress.ip_network(network) for network in allow_networks]
         self.ca_file = ca_file
+        if ca_file is not None:
+            _check_ca_file(ca_file)
         self._signers()  # reports that the library is missing
 
     def __repr__(self) -> str:
@@ -89,9 +90,9 @@ class Webhook:
         Raises TargetDown, Rejected, http.Timeout, or Failed for an error that may be temporary.
         """
         encoded = events.encode(message, "http")
-        headers = {"Content-Type": encoded.content_type, **encoded.headers}
+        headers = {"content-type": encoded.content_type, **encoded.headers}
         headers |= self._signature(message.id, encoded.body) | self.headers
-        headers["User-Agent"] = f"delaytasks/{__version__}"
+        headers["user-agent"] = f"delaytasks/{__version__}"
         context = ssl.create_default_context(cafile=self.ca_file) if self.url.scheme == "https" else None
         response = http.post(
             self.url, headers, encoded.body, allowed=self.networks, context=context,
@@ -200,6 +201,25 @@ def checked_url(url: str, allow_http: bool) -> SplitResult:
     if not parts.hostname or port == 0 or parts.fragment:
         raise BadUrl(f"{url!r:.100} needs a host, a port other than 0 and no fragment.", "syntax")
     return parts
+
+
+def _checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers with names in lower case, so that each is sent once. Raises ValueError."""
+    for name, value in headers.items():
+        if not all(isinstance(text, str) and text.isascii() and text.isprintable() for text in (name, value)):
+            raise ValueError(f"Webhook: header {name!r:.50} is not printable ASCII.")
+        if not TOKEN.fullmatch(name):
+            raise ValueError(f"Webhook: {name!r:.50} is not the name of a header.")
+        if name.lower() in CLIENT_HEADERS:
+            raise ValueError(f"Webhook: the header {name!r} is set by the client; it cannot be in headers=.")
+    return {name.lower(): value for name, value in headers.items()}
+
+
+def _check_ca_file(ca_file: str) -> None:
+    try:
+        ssl.create_default_context(cafile=ca_file)
+    except (OSError, TypeError) as error:
+        raise ValueError(f"Webhook: ca_file {ca_file!r:.200} cannot be read: {error}.") from None
 
 
 def _check_key(secret: str) -> None:

@@ -11,7 +11,7 @@ from django.db import OperationalError
 
 from delaytasks import databases, handlers, reschedule, schedule
 from delaytasks.checks import check_clashes
-from delaytasks.forwarding import Rejected, TargetDown, Webhook, forward
+from delaytasks.forwarding import Amqp, CeleryTask, Kafka, Rejected, TargetDown, Webhook, forward
 from delaytasks.models import Job, JobEvent, Topic
 from delaytasks.states import State
 from delaytasks.worker import ttr
@@ -536,6 +536,46 @@ def test_a_declaration_may_be_repeated(stage):
     stage.registered.append("t")
     for _ in range(2):
         forward("t", Webhook("https://shop.example/"))
+    assert check_clashes() == []
+
+
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [Webhook("https://shop.example/?shop=2"), Webhook("https://shop.example/?shop=1", secret=SECRET),
+     Webhook("https://shop.example/?shop=1", headers={"X-Shop": "1"}),
+     Webhook("https://shop.example/?shop=1", timeout=3)],
+    ids=["query", "secret", "headers", "timeout"],
+)  # fmt: skip
+def test_two_targets_that_differ_in_anything_clash(stage, other):
+    stage.registered.append("t")
+    forward("t", Webhook("https://shop.example/?shop=1"))
+    forward("t", other)
+    (message,) = check_clashes()
+    assert SECRET not in message.msg
+
+
+def test_two_declarations_of_a_target_that_differ_in_their_options_clash(stage):
+    stage.registered.append("t")
+    forward("t", Webhook("https://shop.example/"))
+    forward("t", Webhook("https://shop.example/"), format="json")
+    assert len(check_clashes()) == 1
+
+
+def test_equal_targets_of_every_kind_may_be_declared_again(stage, settings):
+    settings.DELAYTASKS = {
+        **settings.DELAYTASKS, "BROKERS": {"kafka": {"bootstrap.servers": "localhost:1"}, "amqp": "amqp://localhost:1//"},
+    }  # fmt: skip
+    makers = [
+        lambda: Kafka("orders"), lambda: Amqp("", "orders"), lambda: CeleryTask("shop.close"),
+        lambda: Webhook("https://shop.example/", secret=SECRET, headers={"X": "1"}, allow_networks=["10.0.0.0/8"]),
+    ]  # fmt: skip
+    for number, make in enumerate(makers):
+        stage.registered.append(f"t{number}")
+        for _ in range(2):
+            forward(f"t{number}", make())
     assert check_clashes() == []
 
 

@@ -68,6 +68,20 @@ def test_a_message_may_be_the_body_alone(receiver):
     assert "ce-id" not in receiver.requests[0].headers
 
 
+def test_a_header_of_the_webhook_replaces_one_of_the_message_whatever_its_case_is(receiver):
+    sent = []
+
+    def answer(request):
+        sent.extend(name.lower() for name in request.headers)
+        request.send_response(204)
+        request.end_headers()
+
+    receiver.answer = answer
+    deliver(webhook(receiver, headers={"content-type": "application/json", "USER-AGENT": "shop"}))
+    assert len(sent) == len(set(sent))
+    assert receiver.requests[0].headers["content-type"] == "application/json"
+
+
 def test_a_request_is_signed(receiver):
     deliver(webhook(receiver, secret=SECRET))
     (request,) = receiver.requests
@@ -430,6 +444,11 @@ def test_wrong_urls_are_refused(url, message):
         ({"timeout": "5"}, "timeout is '5'"),
         ({"allow_networks": ["10.0.0.0/99"]}, "10.0.0.0/99"),
         ({"headers": {"X": "a\r\nb"}}, "not printable ASCII"),
+        ({"headers": {"": "a"}}, "'' is not the name of a header"),
+        ({"headers": {"a b:": "a"}}, "'a b:' is not the name of a header"),
+        ({"headers": {"Transfer-Encoding": "chunked"}}, "the header 'Transfer-Encoding' is set by the client"),
+        ({"ca_file": "/nowhere/ca.pem"}, "ca_file '/nowhere/ca.pem' cannot be read.*No such file"),
+        ({"ca_file": __file__}, "ca_file .* cannot be read"),
     ],
 )  # fmt: skip
 def test_wrong_options_are_refused(options, message):
