@@ -13,7 +13,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from .. import __version__, conf
 from ..redaction import redacted
-from . import brokers, events, http
+from . import brokers, certificates, events, http
 from .targets import Message, Rejected, TargetDown
 
 Secret = str | tuple[str, datetime]
@@ -93,12 +93,19 @@ class Webhook:
         headers = {"content-type": encoded.content_type, **encoded.headers}
         headers |= self._signature(message.id, encoded.body) | self.headers
         headers["user-agent"] = f"delaytasks/{__version__}"
-        context = ssl.create_default_context(cafile=self.ca_file) if self.url.scheme == "https" else None
         response = http.post(
-            self.url, headers, encoded.body, allowed=self.networks, context=context,
+            self.url, headers, encoded.body, allowed=self.networks, context=self._tls_context(),
             timeout_seconds=min(self.timeout, timeout_seconds),
         )  # fmt: skip
         return checked_answer(response, hidden=message.hides_body)
+
+    def _tls_context(self) -> ssl.SSLContext | None:
+        if self.url.scheme != "https":
+            return None
+        try:
+            return certificates.context(self.ca_file)
+        except OSError as error:
+            raise TargetDown(f"ca_file {self.ca_file!r:.200} cannot be read: {error}.") from None
 
     def _signature(self, message_id: str, body: bytes) -> dict[str, str]:
         if not self.secrets:
@@ -217,7 +224,7 @@ def _checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 def _check_ca_file(ca_file: str) -> None:
     try:
-        ssl.create_default_context(cafile=ca_file)
+        certificates.context(ca_file)
     except (OSError, TypeError) as error:
         raise ValueError(f"Webhook: ca_file {ca_file!r:.200} cannot be read: {error}.") from None
 

@@ -1,7 +1,10 @@
 """A webhook's request: signature, format, addresses, deadline and the meaning of each answer."""
 
 import json
+import os
+import shutil
 import socket
+import ssl
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -14,7 +17,7 @@ from cloudevents.core.bindings.http import HTTPMessage, from_http_event
 from standardwebhooks.webhooks import Webhook as Verifier
 from standardwebhooks.webhooks import WebhookVerificationError
 
-from delaytasks.forwarding import Message, Rejected, TargetDown, Webhook
+from delaytasks.forwarding import Message, Rejected, TargetDown, Webhook, certificates
 from delaytasks.forwarding import http as forward_http
 from delaytasks.forwarding import webhook as webhook_module
 from delaytasks.forwarding.addresses import is_allowed
@@ -118,6 +121,44 @@ def test_tls_uses_the_name_of_the_url(tls_receiver):
     url = f"https://localhost:{tls_receiver.port}/"
     deliver(Webhook(url, allow_networks=LOOPBACK, ca_file=str(CERTIFICATE)))
     assert tls_receiver.requests[0].headers["host"] == f"localhost:{tls_receiver.port}"
+
+
+@pytest.fixture
+def loads(monkeypatch):
+    """The names of the files whose certificates were loaded; None: the system's."""
+    loads, create = [], ssl.create_default_context
+
+    def load(cafile=None):
+        loads.append(cafile)
+        return create(cafile=cafile)
+
+    monkeypatch.setattr(ssl, "create_default_context", load)
+    monkeypatch.setattr(certificates, "_contexts", {})
+    return loads
+
+
+def test_certificates_are_loaded_again_only_after_their_file_has_changed(tls_receiver, tmp_path, loads):
+    ca_file = tmp_path / "ca.pem"
+    shutil.copy(CERTIFICATE, ca_file)
+    target = Webhook(f"https://localhost:{tls_receiver.port}/", allow_networks=LOOPBACK, ca_file=str(ca_file))
+    for _ in range(3):
+        deliver(target)
+    assert loads == [str(ca_file)]
+    os.utime(ca_file, (1, 1))
+    deliver(target)
+    assert loads == [str(ca_file)] * 2
+    ca_file.unlink()
+    with pytest.raises(TargetDown, match=r"ca_file .* cannot be read"):
+        deliver(target)
+
+
+def test_the_certificates_of_the_system_are_loaded_again_after_some_minutes(loads, monkeypatch):
+    first = certificates.context(None)
+    assert certificates.context(None) is first
+    now = time.monotonic()
+    monkeypatch.setattr(certificates.time, "monotonic", lambda: now + certificates.SYSTEM_SECONDS)
+    assert certificates.context(None) is not first
+    assert loads == [None, None]
 
 
 def test_a_certificate_that_is_not_trusted_or_of_another_name_is_refused(tls_receiver, monkeypatch):
