@@ -235,7 +235,7 @@ class Timeouts:
         key       str; None: any key
         subject   a model instance, the expected subject of the job; None: any
         within    timedelta: the job must be due at most this long from now
-        due_at    aware datetime: the job must be due exactly then
+        due_at    aware datetime: the job must be due exactly then, to the millisecond
         body      the expected body; None: any
 
         Raises AssertionError, which lists the live jobs of the topic.
@@ -249,10 +249,13 @@ class Timeouts:
         if not fitting:
             raise AssertionError(f"The body of {wanted} is {jobs[0].body!r}, not {body!r}.")
         job: Job = fitting[0]
+        if due_at is not None:
+            at_time = [each for each in fitting if each.due_ms == to_ms(due_at)]
+            if not at_time:
+                raise AssertionError(f"{wanted} is due at {job.due_at.isoformat()}, not at {due_at.isoformat()}.")
+            job = at_time[0]
         if within is not None and job.due_at > self.now + within:
             raise AssertionError(f"{wanted} is due at {job.due_at.isoformat()}, {job.due_at - self.now} from now.")
-        if due_at is not None and job.due_at != due_at:
-            raise AssertionError(f"{wanted} is due at {job.due_at.isoformat()}, not at {due_at.isoformat()}.")
         return job
 
     def assert_not_scheduled(self, topic: Topic, key: str | None = None, *, subject: Instance | None = None) -> None:

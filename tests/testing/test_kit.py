@@ -281,6 +281,19 @@ def test_assert_scheduled_finds_the_live_job(timeouts: Timeouts, register: Regis
     timeouts.assert_not_scheduled(dim, subject=product)
 
 
+def test_assert_scheduled_finds_the_job_that_is_due_at_a_time_to_the_millisecond(
+    timeouts: Timeouts, register: Register
+) -> None:
+    register("t")
+    first, second = datetime(2030, 1, 1, 12, 0, 0, 1, UTC), datetime(2030, 1, 2, 12, 0, 0, 123_456, UTC)
+    schedule("t", "1", due_at=first)
+    schedule("t", "2", due_at=second)
+    assert timeouts.assert_scheduled("t", due_at=first).key == "1"
+    assert timeouts.assert_scheduled("t", due_at=second).key == "2"
+    with pytest.raises(AssertionError, match=r"is due at 2030-01-01T12:00:00.001000\+00:00, not at 2030"):
+        timeouts.assert_scheduled("t", due_at=datetime(2030, 1, 1, 12, tzinfo=UTC))
+
+
 def test_failing_assertions_say_what_is_there(timeouts: Timeouts, register: Register, product: Product) -> None:
     register("t")
     schedule("t", "order:1", delay=hours(1), body={"n": 1})
