@@ -2,7 +2,8 @@
 
 import difflib
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any
@@ -20,6 +21,7 @@ _OPTIONAL: dict[str, tuple[type, ...]] = {
     "databases": (list, tuple, type(None)),
     "redact": (list, tuple),
 }
+_overrides: dict[str, Any] = {}
 _SECRET = ("brokers", "webhooks")  # messages do not show their values
 
 
@@ -182,7 +184,25 @@ def from_dict(given: Mapping[str, Any]) -> Settings:
 @functools.cache
 def get() -> Settings:
     """Return the current settings, cached until setting_changed is sent for DELAYTASKS, as by override_settings()."""
-    return from_dict(getattr(django_settings, "DELAYTASKS", {}))
+    given = getattr(django_settings, "DELAYTASKS", {})
+    return from_dict({**given, **_overrides} if _overrides else given)
+
+
+@contextmanager
+def overridden(**keys: Any) -> Iterator[None]:
+    """Use these keys instead of those of DELAYTASKS inside the block.
+
+    For the test kit. Blocks of override_settings() must end in reverse order, which pytest-django does not ensure.
+    """
+    before = dict(_overrides)
+    _overrides.update(keys)
+    get.cache_clear()
+    try:
+        yield
+    finally:
+        _overrides.clear()
+        _overrides.update(before)
+        get.cache_clear()
 
 
 def get_if_valid() -> Settings | None:

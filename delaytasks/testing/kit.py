@@ -9,8 +9,6 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from django.conf import settings
-from django.test import override_settings
 from django.utils import timezone
 
 from .. import conf, databases, handlers
@@ -77,9 +75,8 @@ class Timeouts:
     @contextmanager
     def _redis(self) -> Iterator[None]:
         """Switch the mirror off, or give it a prefix of its own."""
-        given = getattr(settings, "DELAYTASKS", {})
         if not self._mirror:
-            with override_settings(DELAYTASKS={**given, "REDIS_URL": None}):
+            with conf.overridden(REDIS_URL=None):
                 yield
             return
         if engine.check_redis(self._using):
@@ -88,7 +85,7 @@ class Timeouts:
                 "does not share with it. Stop the worker, or give the tests a Redis of their own."
             )
         prefix = f"{conf.get().prefix}-test-{uuid.uuid4().hex[:12]}"
-        with override_settings(DELAYTASKS={**given, "PREFIX": prefix, "AHEAD_MS": 0}):
+        with conf.overridden(PREFIX=prefix, AHEAD_MS=0):
             try:
                 yield
             finally:

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.db import connection, transaction
+from django.test import override_settings
 
-from delaytasks import Calendar, Snooze, cancel, reschedule, schedule
+from delaytasks import Calendar, Snooze, cancel, conf, reschedule, schedule
 from delaytasks.backoff import Backoff
 from delaytasks.calendars import registry
 from delaytasks.db import calendar_days
@@ -410,3 +412,16 @@ def test_the_target_of_a_topics_row_is_not_called(timeouts: Timeouts) -> None:
     schedule("order.timeout", "order:1", delay=1)
     assert not timeouts.advance(hours=1)
     assert Job.objects.get().attempt == 0
+
+
+@pytest.mark.django_db
+def test_the_kit_leaves_no_settings_behind_if_a_test_changes_settings_inside() -> None:
+    """pytest-django's fixture `settings` ends after the kit if it began before it."""
+    before = conf.get()
+    changed = override_settings(DELAYTASKS={**settings.DELAYTASKS, "REDIS_URL": "redis://localhost:1", "BUCKETS": 7})
+    with Timeouts():
+        assert conf.get().redis_url is None
+        changed.enable()
+        assert (conf.get().redis_url, conf.get().buckets) == (None, 7)
+    changed.disable()
+    assert conf.get() == before
