@@ -26,6 +26,8 @@ SAMPLES = 20  # jobs that BulkChange.samples lists for each result
 MAX_ERRORS_IN_A_ROW = 20  # after so many, the whole change fails
 
 Operation = BulkChange.Operation
+# The states of the jobs that an operation changes; other operations change delayed jobs.
+_NEEDED = {Operation.CANCEL: (State.DELAYED, State.DEAD), Operation.RETRY: (State.DEAD,)}
 
 
 def change_batch(change: BulkChange, ids: list[int], topics: Collection[str] | None, using: str) -> list[int]:
@@ -37,10 +39,10 @@ def change_batch(change: BulkChange, ids: list[int], topics: Collection[str] | N
     lock was not free in time. A job whose change raises an error stays unchanged, and the other jobs are changed
     nevertheless. But if MAX_ERRORS_IN_A_ROW jobs in a row raise, they get no result and the whole change has failed.
     """
-    needed = State.DEAD if change.operation == Operation.RETRY else State.DELAYED
-    free = moves.lock_free(using, ids, needed)
+    needed = _NEEDED.get(Operation(change.operation), (State.DELAYED,))
+    free = {job_id for state in needed for job_id in moves.lock_free(using, ids, state)}
     rows = Job.objects.using(using).defer(*LARGE_COLUMNS).in_bulk(ids)
-    locked = {job_id for job_id, job in rows.items() if job.state == needed and job_id not in free}
+    locked = {job_id for job_id, job in rows.items() if job.state in needed and job_id not in free}
     jobs = {pk: job for pk, job in rows.items() if topics is None or job.topic in topics}
     candidates = [job_id for job_id in ids if job_id not in locked]
     results, blocked = _results(change, candidates, jobs, using)
@@ -97,7 +99,7 @@ def _change_together(change: BulkChange, ids: Sequence[int], using: str) -> set[
         with transaction.atomic(using):
             match change.operation:
                 case Operation.CANCEL:
-                    return moves.cancel(using, ids, origin)
+                    return moves.cancel(using, ids, origin) | moves.cancel_dead(using, ids, origin)
                 case Operation.POSTPONE:
                     return moves.postpone(using, ids, change.delay_ms or 0, origin)
                 case Operation.RUN_NOW:
@@ -142,12 +144,10 @@ def _current_result(job_id: int, using: str) -> Result:
 
 def _cancel(change: BulkChange, job_id: int, using: str, _: int | None) -> Result:
     """Cancel a job that waits or is dead. Unlike control.cancel_by_id(), leave the next run of a running one."""
-    if moves.cancel(using, [job_id], Origin(change.by, change.reason)):
+    origin = Origin(change.by, change.reason)
+    if moves.cancel(using, [job_id], origin) or moves.cancel_dead(using, [job_id], origin):
         return Result.CANCELLED
-    result = _current_result(job_id, using)
-    if result is not Result.DEAD:
-        return result
-    return control.cancel_by_id(job_id, using=using, by=change.by, reason=change.reason)
+    return _current_result(job_id, using)
 
 
 _OPERATIONS: dict[str, Callable[[BulkChange, int, str, int | None], object]] = {

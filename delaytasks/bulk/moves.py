@@ -35,6 +35,15 @@ def cancel(using: str, ids: Sequence[int], origin: Origin) -> set[int]:
     return {each.id for each in cancelled}
 
 
+def cancel_dead(using: str, ids: Sequence[int], origin: Origin) -> set[int]:
+    """dead → cancelled. Return the ids of the cancelled jobs. The mirror has no entries of dead jobs."""
+    now = dialects.get_dialect(using).now
+    moved = _move(using, ids, DEAD, f"state = {CANCELLED}, ended_at = {now}, died_at = NULL")
+    events = (Event(row.id, Outcome.CANCELLED, row.attempt, due_ms, now_ms) for row, due_ms, now_ms in moved)
+    transitions.record(using, (event._replace(actor=origin.by, reason=origin.reason) for event in events))
+    return _send(using, moved, signals.job_cancelled)
+
+
 def postpone(using: str, ids: Sequence[int], later_ms: int, origin: Origin) -> set[int]:
     """delayed/ready → delayed, due `later_ms` after the old due time, or after now for an overdue job.
 

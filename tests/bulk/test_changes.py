@@ -15,7 +15,7 @@ from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 from kombu.utils import functional
 
-from delaytasks import cancel, clock, databases, schedule, tasks
+from delaytasks import cancel, clock, databases, retry_dead, schedule, tasks
 from delaytasks.bulk import apply, changes, moves
 from delaytasks.exceptions import BadInput
 from delaytasks.models import BulkChange, Job, JobEvent, Topic
@@ -189,10 +189,13 @@ def test_many_jobs_in_one_statement_are_changed_as_each_of_them_would_be(
     assert state_of_all(together) == state_of_all(singly)
 
 
+@pytest.mark.parametrize("dead", [False, True], ids=["live", "dead"])
 @pytest.mark.parametrize(("operation", "delay_ms"), OPERATIONS[:3])
 def test_a_batch_needs_the_same_number_of_queries_for_any_number_of_jobs(
-    monkeypatch: pytest.MonkeyPatch, operation: str, delay_ms: int | None
+    monkeypatch: pytest.MonkeyPatch, operation: str, delay_ms: int | None, dead: bool
 ) -> None:
+    if dead and operation != "cancel":
+        pytest.skip("changes no dead jobs")
     monkeypatch.setattr(changes, "BATCH_SIZE", 100)
 
     def count_queries(ids: list[int]) -> int:
@@ -202,6 +205,9 @@ def test_a_batch_needs_the_same_number_of_queries_for_any_number_of_jobs(
         return len([query for query in captured.captured_queries if "bulkchange" not in query["sql"]])
 
     few, many = jobs(2), [schedule(TOPIC, key=f"m{number}", delay=60).pk for number in range(50)]
+    if dead:
+        now = databases.now("default")
+        Job.objects.update(state=State.DEAD, ended_at=now, died_at=now)
     assert count_queries(few) == count_queries(many)
 
 
@@ -422,6 +428,18 @@ def test_a_batch_skips_locked_jobs_and_changes_them_later() -> None:
     assert finish(change).outcomes == {"postponed": 8}
     assert (change.put_off, change.position) == ([], 8)
     assert JobEvent.objects.filter(outcome="rescheduled").count() == 8
+
+
+@pytest.mark.only_on("postgresql")
+def test_dead_jobs_that_are_locked_are_cancelled_later() -> None:
+    ids, now = jobs(4), databases.now("default")
+    Job.objects.update(state=State.DEAD, ended_at=now, died_at=now)
+    change = changes.start("cancel", ids, by="ann")
+    with other_transaction(lambda: retry_dead(TOPIC, "k1")):
+        assert [changes.work(change.pk, using="default", seconds=0) for _ in range(2)] == [True] * 2
+        change.refresh_from_db()
+        assert (change.position, change.put_off, change.outcomes) == (3, [ids[1]], {"cancelled": 3})
+    assert finish(change).outcomes == {"cancelled": 4}
 
 
 @pytest.mark.only_on("postgresql")
