@@ -99,7 +99,7 @@ def _change_together(change: BulkChange, ids: Sequence[int], using: str) -> set[
         with transaction.atomic(using):
             match change.operation:
                 case Operation.CANCEL:
-                    return moves.cancel(using, ids, origin) | moves.cancel_dead(using, ids, origin)
+                    return moves.cancel(using, ids, origin)
                 case Operation.POSTPONE:
                     return moves.postpone(using, ids, change.delay_ms or 0, origin)
                 case Operation.RUN_NOW:
@@ -145,7 +145,7 @@ def _current_result(job_id: int, using: str) -> Result:
 def _cancel(change: BulkChange, job_id: int, using: str, _: int | None) -> Result:
     """Cancel a job that waits or is dead. Unlike control.cancel_by_id(), leave the next run of a running one."""
     origin = Origin(change.by, change.reason)
-    if moves.cancel(using, [job_id], origin) or moves.cancel_dead(using, [job_id], origin):
+    if moves.cancel(using, [job_id], origin):
         return Result.CANCELLED
     return _current_result(job_id, using)
 

@@ -29,19 +29,11 @@ def lock_free(using: str, ids: Sequence[int], state: State) -> set[int]:
 
 
 def cancel(using: str, ids: Sequence[int], origin: Origin) -> set[int]:
-    """delayed/ready → cancelled. Return the ids of the cancelled jobs."""
-    cancelled = transitions.cancel_each(using, (Cancel(job_id, origin.by, origin.reason) for job_id in ids))
+    """delayed/ready and dead → cancelled. Return the ids of the cancelled jobs."""
+    cancels = (Cancel(job_id, origin.by, origin.reason) for job_id in ids)
+    cancelled = transitions.cancel_each(using, cancels, dead=True)
     on_commit.cancelled(using, cancelled)
     return {each.id for each in cancelled}
-
-
-def cancel_dead(using: str, ids: Sequence[int], origin: Origin) -> set[int]:
-    """dead → cancelled. Return the ids of the cancelled jobs. The mirror has no entries of dead jobs."""
-    now = dialects.get_dialect(using).now
-    moved = _move(using, ids, DEAD, f"state = {CANCELLED}, ended_at = {now}, died_at = NULL")
-    events = (Event(row.id, Outcome.CANCELLED, row.attempt, due_ms, now_ms) for row, due_ms, now_ms in moved)
-    transitions.record(using, (event._replace(actor=origin.by, reason=origin.reason) for event in events))
-    return _send(using, moved, signals.job_cancelled)
 
 
 def postpone(using: str, ids: Sequence[int], later_ms: int, origin: Origin) -> set[int]:

@@ -498,7 +498,7 @@ def test_wrong_options_are_refused(options, message):
 
 
 def test_the_message_about_a_wrong_secret_says_how_to_make_one(capsys):
-    with pytest.raises(ValueError, match="a secret is not base64") as raised:
+    with pytest.raises(ValueError, match="a secret is URL-safe base64") as raised:
         Webhook("https://shop.example/", secret=[SECRET, "a-very-secret_string"])
     assert "a-very-secret_string" not in str(raised.value)
     exec(str(raised.value).partition('python -c "')[2].removesuffix('"'))

@@ -70,11 +70,14 @@ class Cancel(NamedTuple):
     reason: str = ""
 
 
-def cancel_each(using: str, cancels: Iterable[Cancel], *, skip_locked: bool = False, also: str = "") -> list[Cancelled]:
+def cancel_each(
+    using: str, cancels: Iterable[Cancel], *, dead: bool = False, skip_locked: bool = False, also: str = ""
+) -> list[Cancelled]:
     """delayed/ready → cancelled, with an event for each, in the caller's transaction. Return the cancelled jobs.
 
     Jobs in another state are left out. Waits for locked rows, in id order.
 
+    dead          True: dead → cancelled, too
     skip_locked   True: leave locked rows out, too. For a transaction that may have locked rows with higher ids
     also          SQL of further assignments, such as ", declared_due = NULL"
     """
@@ -83,10 +86,11 @@ def cancel_each(using: str, cancels: Iterable[Cancel], *, skip_locked: bool = Fa
         return []
     d = dialects.get_dialect(using)
     condition, params = d.among("id", list(by_id))
+    before = f"state IN ({DELAYED}, {DEAD})" if dead else f"state = {DELAYED}"
     sql = f"""
-        UPDATE delaytasks_job SET state = {CANCELLED}, ended_at = {d.now}{also}
-        WHERE id IN (SELECT id FROM delaytasks_job WHERE {condition} AND state = {DELAYED}
-                ORDER BY id {d.skip_locked if skip_locked else d.lock}) AND state = {DELAYED}
+        UPDATE delaytasks_job SET state = {CANCELLED}, ended_at = {d.now}, died_at = NULL{also}
+        WHERE id IN (SELECT id FROM delaytasks_job WHERE {condition} AND {before}
+                ORDER BY id {d.skip_locked if skip_locked else d.lock}) AND {before}
         RETURNING id, topic, attempt, {d.to_ms("due_at")}, {d.to_ms("ended_at")}"""
     cancelled = [Cancelled(*row) for row in dialects.run(using, sql, params)]
     events = (Event(c.id, Outcome.CANCELLED, c.attempt, c.due_ms, c.done_ms) for c in cancelled)
