@@ -98,16 +98,16 @@ def _first_statement(wait_ms: int, keys: Iterable[str]) -> tuple[str, list[Any]]
 # -- adds ---------------------------------------------------------------------------------------
 
 
-StoreAgain = Callable[[str, Mapping[int, NewRow]], list[StoredJob]]
+StoreNextRuns = Callable[[str, Mapping[int, NewRow]], list[StoredJob]]
 
 
 def add_each(
-    using: str, rows: Sequence[NewRow], topics: Topics, wait_ms: int, store_again: StoreAgain
+    using: str, rows: Sequence[NewRow], topics: Topics, wait_ms: int, store_next_runs: StoreNextRuns
 ) -> tuple[list[Added], set[str]]:
     """Insert, keep, run again or refuse each row, with its event. Return the results in the order of `rows`.
 
     wait_ms       the longest wait for each lock (PostgreSQL)
-    store_again   called in a transaction with {id of a running job: row}; stores the next runs and returns them
+    store_next_runs   called in a transaction with {id of a running job: row}; stores the next runs and returns them
 
     Also returns the topics of the table that are not in `topics`. Each (topic, key) must be in `rows` only once. The
     new jobs are committed together, in one round trip on PostgreSQL; if that fails, nothing is done. If some keys are
@@ -120,7 +120,7 @@ def add_each(
     missed = [
         row for row in one_lock_order if (found := checked[topic_and_key(row)]).is_allowed and found.stored is None
     ]
-    live, next_runs = _find_missed(using, missed, wait_ms, store_again) if missed else ({}, {})
+    live, next_runs = _find_missed(using, missed, wait_ms, store_next_runs) if missed else ({}, {})
     has_refused = any(row.elsewhere is not None and not checked[topic_and_key(row)].is_allowed for row in rows)
     new_topics = _find_new_topics(using, topics) if has_refused else set()
     return [_added(row, checked[topic_and_key(row)], live, next_runs, bool(new_topics)) for row in rows], new_topics
@@ -237,7 +237,7 @@ Live = dict[tuple[str, str], JobRow]
 
 
 def _find_missed(
-    using: str, rows: Sequence[NewRow], wait_ms: int, store_again: StoreAgain
+    using: str, rows: Sequence[NewRow], wait_ms: int, store_next_runs: StoreNextRuns
 ) -> tuple[Live | None, dict[int, StoredJob]]:
     """Return the live jobs because of which these rows were not inserted, and the next runs that were stored, by id.
 
@@ -247,14 +247,14 @@ def _find_missed(
         with transaction.atomic(using):
             begin(using, wait_ms)
             live = transitions.find_live(using, [topic_and_key(row) for row in rows])
-            return live, _store_next_runs(using, rows, live, store_again)
+            return live, _store_next_runs(using, rows, live, store_next_runs)
     except (DatabaseError, InterfaceError) as error:
         logger.debug("%s adds must be repeated one by one: %r", len(rows), error)
         return None, {}
 
 
 def _store_next_runs(
-    using: str, rows: Sequence[NewRow], live: Mapping[tuple[str, str], JobRow], store_again: StoreAgain
+    using: str, rows: Sequence[NewRow], live: Mapping[tuple[str, str], JobRow], store_next_runs: StoreNextRuns
 ) -> dict[int, StoredJob]:
     """Store the next runs of running jobs, with their events. Return them by id."""
     running = {
@@ -264,7 +264,7 @@ def _store_next_runs(
     }
     if not running:
         return {}
-    stored = store_again(using, running)
+    stored = store_next_runs(using, running)
     transitions.record(using, [_scheduled_again(s, live[s.topic, s.key], running[s.id].actor) for s in stored])
     return {each.id: each for each in stored}
 

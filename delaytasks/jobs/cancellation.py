@@ -21,7 +21,7 @@ from ..exceptions import BadInput
 from ..querysets import starts_with
 from ..states import STORED_LIVE, State
 from ..validators import check_key
-from . import again, on_commit, series
+from . import next_runs, on_commit, series
 from .inputs import check_actor, check_known
 from .storage import RACES
 from .subjects import Instance, to_subject
@@ -140,7 +140,7 @@ def _cancel_page(using: str, ids: Sequence[int], by: str, reason: str) -> Cancel
     for number in range(RACES):  # a job that was running may wait again before its state is read
         cancelled += transitions.cancel_each(using, (Cancel(i, by, reason) for i in others), skip_locked=number > 0)
         others -= {each.id for each in cancelled}
-        again.withdraw(using, others, by=by, reason=reason)
+        next_runs.withdraw(using, others, by=by, reason=reason)
         states = _states(using, others)
         if State.DELAYED not in states.values():
             break

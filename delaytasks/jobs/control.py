@@ -19,7 +19,7 @@ from ..mirror.base import Entry
 from ..outcomes import CANCEL_RESULTS, NOT_DELAYED, CancelResult, Result
 from ..querysets import get_job
 from ..states import Outcome, State
-from . import again, on_commit, series
+from . import next_runs, on_commit, series
 from .inputs import Delay, check_actor, check_known, check_name, to_when
 from .storage import RACES
 
@@ -172,13 +172,13 @@ def _try_cancel(using: str, target: Target, origin: Origin) -> Result:
             fenced = transitions.fence(using, row.id, actor=origin.by, reason=origin.reason)
             now = target.find(using) if fenced is None else None
             if now is not None and (now.state, now.attempt) == (row.state, row.attempt):
-                again.withdraw(using, [row.id], by=origin.by, reason=origin.reason)
+                next_runs.withdraw(using, [row.id], by=origin.by, reason=origin.reason)
                 return Result.RUNNING  # its handler is not atomic
             if fenced is not None:
                 on_commit.send_signal(using, signals.job_cancelled, row.id)
                 return Result.CANCELLED
         elif row.state == State.RESERVED and row.again:
-            if again.withdraw(using, [row.id], by=origin.by, reason=origin.reason):
+            if next_runs.withdraw(using, [row.id], by=origin.by, reason=origin.reason):
                 return Result.RUNNING
         elif row.state != State.DELAYED:
             return NOT_DELAYED[State(row.state)]

@@ -17,7 +17,7 @@ from ..db.transitions import Event, JobRow, NewJob, StoredJob
 from ..exceptions import KeyIsLive, Reserved
 from ..mirror.base import Entry
 from ..states import Outcome, State
-from . import again, audit_log, context, on_commit
+from . import audit_log, context, next_runs, on_commit
 
 OnConflict = Literal["reject", "keep", "replace", "again"]
 Pair = tuple[str, str]  # topic and key
@@ -95,22 +95,22 @@ def _store_all(
             break
         _drop(remaining, inserted)
         live = transitions.find_live(using, list(remaining))
-        next_runs = {pair: row for pair, row in live.items() if pair in own and on_conflict != "keep"}
-        others = {pair: row for pair, row in live.items() if pair not in next_runs}
+        own_live = {pair: row for pair, row in live.items() if pair in own and on_conflict != "keep"}
+        others = {pair: row for pair, row in live.items() if pair not in own_live}
         if others and on_conflict == "reject":
             raise _key_is_live(next(iter(others.values())))
-        if next_runs:
-            done = _replace(using, next_runs, remaining, by, earlier=True)
-            stored, replaced, next_runs = stored + done, replaced + len(done), _with_ids(next_runs, done)
+        if own_live:
+            done = _replace(using, own_live, remaining, by, earlier=True)
+            stored, replaced, own_live = stored + done, replaced + len(done), _with_ids(own_live, done)
         if others and on_conflict == "replace":
             done = _replace(using, others, remaining, by)
             stored, replaced, others = stored + done, replaced + len(done), _with_ids(others, done)
         if others and on_conflict == "again":
-            waiting, running = again.store_next_runs(using, others, remaining, by)
+            waiting, running = next_runs.store_next_runs(using, others, remaining, by)
             run_again += len(running)
             kept += [*waiting, *running]
             others = {pair: row for pair, row in others.items() if row.id in (*waiting, *running)}
-        live = next_runs | others
+        live = own_live | others
         kept += [row.id for row in others.values()] if on_conflict == "keep" else []
         ids |= {pair: row.id for pair, row in live.items()}
         _drop(remaining, live.values())

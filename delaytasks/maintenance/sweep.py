@@ -6,13 +6,16 @@ It also adds missing Topic rows, reports ready jobs of unknown topics, and start
 import logging
 
 from .. import conf, databases, handlers, mirror, topics
-from ..db import lookups
-from ..db.retries import retry_conflicts
+from ..db import lookups, transitions
+from ..db.retries import in_transaction, retry_conflicts
 from ..exceptions import MirrorDown
+from ..jobs import on_commit
+from ..jobs.next_runs import schedule_next
+from ..mirror.base import Entry
 from ..mirror.redis.index import Mirror
 from ..models import Topic
 from ..worker.completion import expire
-from . import again, inbox, loads, retention
+from . import inbox, loads, retention
 from .audit import audit
 from .data_loss import get_or_create_mark, update_mark
 from .feed import PAGE, feed
@@ -35,7 +38,7 @@ def sweep(using: str | None = None) -> dict[str, int]:
     live, adds missing Topic rows and deletes old jobs.
     """
     using = databases.alias(using)
-    counts = {"expired": take_back_expired(using), "again": again.settle_left(using), "fed": 0, "unhandled": 0}
+    counts = {"expired": take_back_expired(using), "again": settle_next_runs(using), "fed": 0, "unhandled": 0}
     _ensure_topics(using)
     index = mirror.connect(using)
     if index is not None and not index.down:
@@ -47,6 +50,25 @@ def sweep(using: str | None = None) -> dict[str, int]:
         except MirrorDown as error:
             logger.warning("sweep: the mirror was skipped: %s", error)
     return counts | retention.step(using) | {"inbox": inbox.prune(using)}
+
+
+def settle_next_runs(using: str) -> int:
+    """Make next runs live that workers of an older version ignored when they ended the jobs. Return their number.
+
+    Looks at up to PAGE jobs that are no longer running. A job that waits takes over the terms of its next run; for an
+    ended job a new one is scheduled. A next run is dropped, and not counted, if the job was cancelled meanwhile, or if
+    its key has a newer job.
+    """
+    return in_transaction(using, lambda: _settle_next_runs(using))
+
+
+def _settle_next_runs(using: str) -> int:
+    waiting, ended = transitions.settle_ignored_next_runs(using, PAGE)
+    if waiting:
+        entries = [Entry(job.id, job.topic, job.due_ms, job.priority) for job in waiting]
+        on_commit.add_to_mirror(using, entries, mark=True)
+    schedule_next(using, ended)
+    return len(waiting) + len(ended)
 
 
 def record_sweep(using: str) -> None:

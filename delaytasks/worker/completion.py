@@ -18,7 +18,7 @@ from ..db.lookups import JobSnapshot
 from ..db.transitions import Abandoned, Claimed, Ending, Event, TakenBack
 from ..exceptions import LeaseLost
 from ..jobs import on_commit
-from ..jobs.again import schedule_next
+from ..jobs.next_runs import schedule_next
 from ..mirror.base import GONE, Settlement
 from ..outcomes import ErrorCode, error_text, to_stored_error
 from ..querysets import get_jobs

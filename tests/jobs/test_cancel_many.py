@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from delaytasks import cancel_many, schedule, schedule_many
 from delaytasks.db import dialects
 from delaytasks.exceptions import BadInput, BadKey, UnknownTopic
-from delaytasks.jobs import again, cancellation
+from delaytasks.jobs import cancellation, next_runs
 from delaytasks.models import Job, JobEvent
 from delaytasks.signals import job_cancelled
 from delaytasks.states import State
@@ -81,14 +81,14 @@ def test_a_job_that_ended_meanwhile_is_counted(monkeypatch: pytest.MonkeyPatch) 
 def test_a_job_whose_attempt_fails_meanwhile_is_cancelled(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     schedule("a", "due", delay=0)
     (held,) = stage.take("a", 1)
-    withdraw, failed = again.withdraw, []
+    withdraw, failed = next_runs.withdraw, []
 
     def fail_before(*args: Any, **kwargs: Any) -> Any:
         if not failed:
             failed.append(leases.release(held.id, held.attempt, using="default", delay=60))
         return withdraw(*args, **kwargs)
 
-    monkeypatch.setattr(again, "withdraw", fail_before)
+    monkeypatch.setattr(next_runs, "withdraw", fail_before)
     assert cancel_many(topic="a") == (13, 0, 0)
     assert Job.objects.get(pk=held.id).state == State.CANCELLED
 
@@ -98,7 +98,7 @@ def test_a_job_that_waits_again_and_is_locked_is_not_waited_for(stage: Any, monk
     """The call may have locked jobs with higher ids: a wait could be a deadlock."""
     schedule("a", "due", delay=0)
     (held,) = stage.take("a", 1)
-    withdraw, other = again.withdraw, connection.copy()
+    withdraw, other = next_runs.withdraw, connection.copy()
 
     def release() -> None:
         leases.release(held.id, held.attempt, using="default", delay=60)
@@ -114,7 +114,7 @@ def test_a_job_that_waits_again_and_is_locked_is_not_waited_for(stage: Any, monk
                 cursor.execute("SELECT 1 FROM delaytasks_job WHERE id = %s FOR UPDATE", [held.id])
         return withdraw(*args, **kwargs)
 
-    monkeypatch.setattr(again, "withdraw", release_and_lock)
+    monkeypatch.setattr(next_runs, "withdraw", release_and_lock)
     with transaction.atomic():
         dialects.wait_at_most("default", 5_000)
         assert cancel_many(topic="a") == (12, 1, 0)

@@ -10,7 +10,7 @@ from ... import handlers, permissions, signals
 from ...db import groups, transitions
 from ...db.groups import Added, Done, NewRow, Topics
 from ...db.transitions import Cancel, JobRow, NewJob, StoredJob
-from ...jobs import again, audit_log, on_commit
+from ...jobs import audit_log, next_runs, on_commit
 from ...mirror.base import Entry
 from ...models import Topic
 from ...states import State
@@ -60,12 +60,12 @@ def _add_round(using: str, remaining: dict[int, Add], answers: list[Added | Fall
     known = frozenset((*topics.handled, *topics.stored))
     rows = [_to_row(add, known) for add in remaining.values()]
 
-    def store_again(using: str, running: Mapping[int, NewRow]) -> list[StoredJob]:
+    def store_next_runs(using: str, running: Mapping[int, NewRow]) -> list[StoredJob]:
         sources = {(add.job.topic, add.job.key): add.caller.source for add in remaining.values()}
         actors = {job_id: (row.actor, sources[groups.topic_and_key(row)]) for job_id, row in running.items()}
-        return again.store(using, {job_id: row.job for job_id, row in running.items()}, actors)
+        return next_runs.store(using, {job_id: row.job for job_id, row in running.items()}, actors)
 
-    results, new_topics = groups.add_each(using, rows, topics, LOCK_WAIT_MS, store_again)
+    results, new_topics = groups.add_each(using, rows, topics, LOCK_WAIT_MS, store_next_runs)
     if new_topics:
         _stored[using] = frozenset((*topics.stored, *new_topics))
     added = dict(zip(remaining, results, strict=True))

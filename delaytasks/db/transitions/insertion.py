@@ -50,7 +50,7 @@ def replace_delayed(using: str, rows: Mapping[int, NewJob], *, earlier: bool = F
     return _rewrite(using, rows, DELAYED, changes, "due_at")
 
 
-def store_again(using: str, rows: Mapping[int, NewJob]) -> list[StoredJob]:
+def store_next_runs(using: str, rows: Mapping[int, NewJob]) -> list[StoredJob]:
     """reserved → reserved: store the next runs of running jobs. Return the changed jobs with the new due times.
 
     rows   {id: values of the next run}; jobs that are not reserved are not changed. The last call wins. Trace context

@@ -17,7 +17,7 @@ def clear_next_run_sql() -> str:
     return "again = false, " + ", ".join(f"{column} = NULL" for column in _NEXT_RUN)
 
 
-def withdraw_again(using: str, ids: Sequence[int]) -> set[int]:
+def withdraw_next_runs(using: str, ids: Sequence[int]) -> set[int]:
     """reserved → reserved: remove the next runs of running jobs. Return the ids of the jobs that had one."""
     d = dialects.get_dialect(using)
     condition, params = d.among("id", ids)
@@ -29,7 +29,7 @@ def withdraw_again(using: str, ids: Sequence[int]) -> set[int]:
     return {row[0] for row in dialects.run(using, sql, params)}
 
 
-def insert_again(using: str, ids: Sequence[int]) -> list[StoredJob]:
+def insert_next_runs(using: str, ids: Sequence[int]) -> list[StoredJob]:
     """Insert the next runs of these jobs, which have ended and had been scheduled again. Return the new jobs.
 
     A next run keeps its due time; a past one becomes now. No job is inserted for a key that is live again.
@@ -66,7 +66,7 @@ def settle_ignored_next_runs(using: str, limit: int) -> tuple[list[StoredJob], l
     """Settle next runs that workers of an older version ignored when they ended the attempts.
 
     A waiting job gets the terms of its next run, at the earlier of both due times. Return (these jobs, the ids of ended
-    jobs for insert_again()). If a job was cancelled afterwards or its key has a newer job, its next run is dropped.
+    jobs for insert_next_runs()). If a job was cancelled afterwards or its key has a newer job, its next run is dropped.
     """
     d = dialects.get_dialect(using)
     rows = dialects.run(using, ignored_next_runs_sql(using), [limit])
@@ -91,7 +91,7 @@ def next_run(d: dialects.Dialect, merge: str, polls: str = "polls") -> str:
     """Return the SQL of the columns of the next run, for an UPDATE that ends an attempt.
 
     merge   SQL of the condition that the job stays live and was scheduled again. It then gets the newer terms, as if it
-            was replaced. A job that ends keeps them for insert_again()
+            was replaced. A job that ends keeps them for insert_next_runs()
     polls   SQL of the number of polls of a job that does not get newer terms
     """
     newer = {

@@ -54,7 +54,7 @@ class Ended(NamedTuple):
 
     due_ms   the job's due time: that of the next attempt, if the job is still live
     now_ms   time of the statement
-    again    the job has ended and was scheduled again: the caller inserts its next run with insert_again()
+    again    the job has ended and was scheduled again: the caller inserts its next run with insert_next_runs()
     """
 
     due_ms: int

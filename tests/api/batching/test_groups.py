@@ -97,14 +97,14 @@ def test_running_jobs_are_added_again_and_waiting_ones_are_kept() -> None:
 
 def test_a_job_that_ends_while_it_is_added_again_is_added(monkeypatch: pytest.MonkeyPatch) -> None:
     job_id, _ = running("running")
-    store_again = transitions.store_again
+    store_next_runs = transitions.store_next_runs
 
     def finish_first(*arguments: Any) -> Any:
         monkeypatch.undo()
         Job.objects.filter(pk=job_id).update(state=State.FINISHED, lease_until=None, ended_at=timezone.now())
-        return store_again(*arguments)
+        return store_next_runs(*arguments)
 
-    monkeypatch.setattr(transitions, "store_again", finish_first)
+    monkeypatch.setattr(transitions, "store_next_runs", finish_first)
     assert add(new("running", mode="again")) == ["created"]
 
 

@@ -51,7 +51,7 @@ def store(using: str, rows: Mapping[int, NewJob], actors: Mapping[int, audit_log
         return []
     audited = [job_id for job_id in rows if actors[job_id][0]]
     before = audit_log.before_replace(using, audited, State.RESERVED) if audited else None
-    stored = transitions.store_again(using, rows)
+    stored = transitions.store_next_runs(using, rows)
     if before is not None:
         audit_log.record_next_runs(using, before, [(each, rows[each.id]) for each in stored], actors)
     return stored
@@ -67,7 +67,7 @@ def schedule_next(using: str, ids: Sequence[int]) -> None:
     """Insert the next runs of these jobs, which have ended, in the caller's transaction."""
     if not ids:
         return
-    stored = transitions.insert_again(using, ids)
+    stored = transitions.insert_next_runs(using, ids)
     on_commit.add_to_mirror(
         using, [Entry(each.id, each.topic, each.due_ms, each.priority) for each in stored], mark=False
     )
@@ -84,7 +84,7 @@ def withdraw(using: str, ids: Collection[int], *, by: str = "", reason: str = ""
         return set()
     with transaction.atomic(using):
         before = audit_log.before_replace(using, ids, State.RESERVED) if by else None
-        withdrawn = transitions.withdraw_again(using, sorted(ids))
+        withdrawn = transitions.withdraw_next_runs(using, sorted(ids))
         if withdrawn and before is not None:
             audit_log.record_withdrawn(using, before, _jobs(using, withdrawn), by, reason)
     return withdrawn
