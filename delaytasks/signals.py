@@ -32,8 +32,7 @@ Not sent for the rows of `pipeline load`. A replaced job sends this signal only,
 """
 
 job_rescheduled = Signal()
-"""A job's due time was changed: by reschedule(), run_now() or retry_dead(), by staff, by its declared timeout, or
-because the target of its held topic is available again.
+"""A job's due time was changed: by reschedule(), run_now() or retry_dead(), by staff, or by its declared timeout.
 
 job   the row as it is after the commit
 """

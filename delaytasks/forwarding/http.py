@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import os
 import socket
 import ssl
 import threading
@@ -14,6 +15,8 @@ from .addresses import Network, resolve
 from .targets import TargetDown
 
 MAX_RESPONSE_BYTES = 4096  # more is not read
+SYSTEM_SECONDS = 300  # the certificates of the system are loaded again after so long
+_contexts: dict[str | None, tuple[float, ssl.SSLContext]] = {}  # ca_file -> (version of its certificates, context)
 
 
 class Response(NamedTuple):
@@ -74,6 +77,19 @@ def _connect(addresses: Sequence[str], port: int, deadline: float) -> socket.soc
             sock.settimeout(max(0.001, deadline - time.monotonic()))
             return sock
     raise TargetDown(f"No connection to {', '.join(addresses)}, port {port}: {error}")
+
+
+def tls_context(ca_file: str | None) -> ssl.SSLContext:
+    """Return a TLS context that trusts the certificates of a file; None: those of the system.
+
+    Loading them takes longer than the rest of a request, so the context is cached until the file changes, or for
+    SYSTEM_SECONDS. Raises OSError if the file cannot be read.
+    """
+    version = time.monotonic() // SYSTEM_SECONDS if ca_file is None else os.stat(ca_file).st_mtime
+    cached = _contexts.get(ca_file)
+    if cached is None or cached[0] != version:
+        cached = _contexts[ca_file] = version, ssl.create_default_context(cafile=ca_file)
+    return cached[1]
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from .. import __version__, conf
 from ..redaction import redacted
-from . import brokers, certificates, events, http
+from . import brokers, events, http
 from .targets import Message, Rejected, TargetDown
 
 Secret = str | tuple[str, datetime]
@@ -77,8 +77,6 @@ class Webhook:
         self.headers = _checked_headers(headers or {})
         self.networks = [ipaddress.ip_network(network) for network in allow_networks]
         self.ca_file = ca_file
-        if ca_file is not None:
-            _check_ca_file(ca_file)
         self._signers()  # reports that the library is missing
 
     def __repr__(self) -> str:
@@ -103,7 +101,7 @@ class Webhook:
         if self.url.scheme != "https":
             return None
         try:
-            return certificates.context(self.ca_file)
+            return http.tls_context(self.ca_file)
         except OSError as error:
             raise TargetDown(f"ca_file {self.ca_file!r:.200} cannot be read: {error}.") from None
 
@@ -220,13 +218,6 @@ def _checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
         if name.lower() in CLIENT_HEADERS:
             raise ValueError(f"Webhook: the header {name!r} is set by the client; it cannot be in headers=.")
     return {name.lower(): value for name, value in headers.items()}
-
-
-def _check_ca_file(ca_file: str) -> None:
-    try:
-        certificates.context(ca_file)
-    except (OSError, TypeError) as error:
-        raise ValueError(f"Webhook: ca_file {ca_file!r:.200} cannot be read: {error}.") from None
 
 
 def _check_key(secret: str) -> None:
