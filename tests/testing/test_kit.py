@@ -11,11 +11,12 @@ from django.conf import settings
 from django.db import connection, transaction
 from django.test import override_settings
 
-from delaytasks import Calendar, Snooze, cancel, conf, reschedule, schedule
+from delaytasks import Calendar, Snooze, cancel, conf, forward, handlers, reschedule, schedule
 from delaytasks.backoff import Backoff
 from delaytasks.calendars import registry
 from delaytasks.db import calendar_days
 from delaytasks.exceptions import BadInput, UnknownTopic
+from delaytasks.forwarding import Message, TargetDown
 from delaytasks.models import CalendarDay, Job, JobEvent, Topic
 from delaytasks.recurrence import schedules
 from delaytasks.recurrence.definition import Definition
@@ -425,3 +426,26 @@ def test_the_kit_leaves_no_settings_behind_if_a_test_changes_settings_inside() -
         assert (conf.get().redis_url, conf.get().buckets) == (None, 7)
     changed.disable()
     assert conf.get() == before
+
+
+def test_the_jobs_of_a_held_topic_wait_for_its_probes_and_run_when_the_target_is_back(
+    timeouts: Timeouts, register: Register
+) -> None:
+    sent: list[tuple[str, timedelta]] = []
+    start = timeouts.now
+
+    class Target:
+        def deliver(self, message: Message, timeout_seconds: float) -> None:
+            if timeouts.now < start + timedelta(hours=1):
+                raise TargetDown("away")
+            sent.append((message.key, timeouts.now - start))
+
+    register("t")
+    handlers.unregister("t")  # and again at the end of the test
+    forward("t", Target())
+    for number in range(3):
+        schedule("t", str(number), due_at=start + minutes(number + 1))
+    runs = timeouts.advance(hours=2)
+    assert sorted(key for key, _ in sent) == ["0", "1", "2"]
+    assert {after - minutes(60) < minutes(5) for _, after in sent} == {True}
+    assert len(runs) == JobEvent.objects.count() < 25, "only probes before"
