@@ -46,7 +46,7 @@ class Webhook:
     """A URL that takes each due job as a POST request, confirmed by a 2xx status.
 
     url             https; no user, no password, no fragment
-    secret          str: base64 of 16 bytes or more, with or without "whsec_" before it. To rotate secrets, a list: each
+    secret          str, base64 of 16 bytes or more, with or without "whsec_" before it. To rotate secrets, a list: each
                     request is signed with every secret in it. An item is a str, or a tuple of a str and the aware
                     datetime until which it is used
     timeout         seconds for the whole call, including the DNS lookup; default: 15
