@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 SEPARATOR = "#"
 LABEL = r"(?:\d{4}-\d\d-\d\dT[\d:.]+(?:/2)?|now:\d+)"  # in a job's key, after the series' key or the schedule's name
 _LABEL = re.compile(LABEL, re.ASCII)
+FIRING = re.compile(rf"(?:(?P<name>[A-Za-z0-9._-]{{1,100}})@|(?P<series>.{{1,228}})#)(?P<label>{LABEL})", re.ASCII)
 
 
 class NewSeries(NamedTuple):
@@ -42,6 +43,11 @@ class NewSeries(NamedTuple):
     ttr: "Delay | None"
     on_conflict: str
     by: str
+
+
+def is_firing(key: str) -> bool:
+    """Return whether this may be the key of a job that a schedule or a series has made."""
+    return FIRING.fullmatch(key) is not None
 
 
 Starter = Callable[[str, NewSeries], "Job"]

@@ -5,7 +5,6 @@ other jobs.
 """
 
 import logging
-import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,7 +17,7 @@ from ..calendars.wall_time import to_zone
 from ..db import schedules, transitions
 from ..exceptions import BadInput
 from ..handlers import Handler, Skip
-from ..jobs.series import LABEL, firing_prefix, former_prefixes, name_of
+from ..jobs.series import FIRING, firing_prefix, former_prefixes, name_of
 from ..states import Outcome
 from ..worker.attempt import Defer
 from ..worker.coroutines import await_result
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("delaytasks")
 QUEUE_MS = 1_000  # how long a firing with running="queue" waits before it looks again
 NONE_WITHIN_MS = 60_000  # the default of within= if missed="none"
-_FIRING = re.compile(rf"(?:(?P<name>[A-Za-z0-9._-]{{1,100}})@|(?P<series>.{{1,228}})#)(?P<label>{LABEL})", re.ASCII)
 
 
 def call(handler: Handler, argument: Any) -> Any:
@@ -53,11 +51,6 @@ def _call_batch(handler: Handler, jobs: "list[RunningJob]") -> Any:
     return {**results, **decisions}
 
 
-def is_firing(key: str) -> bool:
-    """Return whether this may be the key of a job that a schedule has made."""
-    return _FIRING.fullmatch(key) is not None
-
-
 class Decision(NamedTuple):
     """The result of a job whose handler is not called, as if the handler had returned it."""
 
@@ -66,7 +59,7 @@ class Decision(NamedTuple):
 
 def decide(job: "RunningJob") -> Decision | None:
     """Return None if the handler is to be called, otherwise the result to use instead. Raises Defer if it must wait."""
-    match = _FIRING.fullmatch(job.key)
+    match = FIRING.fullmatch(job.key)
     if match is None:
         return None
     name = match["name"] or name_of(job.topic, match["series"])

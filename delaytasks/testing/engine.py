@@ -23,7 +23,7 @@ from ..handlers import Handler
 from ..jobs.context import running_jobs
 from ..maintenance import feed, guard
 from ..models import JobEvent, Schedule, Topic
-from ..recurrence import begin, maker
+from ..recurrence import maker
 from ..states import Outcome, State
 from ..timeouts import applied, reconcile
 from ..worker.attempt import RunningJob
@@ -130,11 +130,6 @@ def die(using: str, attempt: RunningJob, before: str) -> None:
     ):
         await_result(handler.call([attempt] if handler.batch else attempt))
         raise ProcessDied
-
-
-def is_firing(key: str) -> bool:
-    """Return whether this may be the key of a schedule's job."""
-    return begin.is_firing(key)
 
 
 def make_firings(using: str) -> None:

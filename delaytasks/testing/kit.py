@@ -16,6 +16,7 @@ from ..clock import from_ms, to_ms
 from ..exceptions import BadInput, UnknownTopic
 from ..jobs.handles import Handle
 from ..jobs.inputs import check_name
+from ..jobs.series import is_firing
 from ..jobs.subjects import Instance, to_subject
 from ..models import Job
 from . import engine
@@ -173,7 +174,7 @@ class Timeouts:
                 raise _too_many(runs, due)
             self._clock.set(max(due.at_ms, self._clock.now_ms()))
             runs.append(self._run(due))
-            if engine.is_firing(runs[-1].key):  # perhaps of a schedule that a job has begun
+            if is_firing(runs[-1].key):  # perhaps of a schedule that a job has begun
                 firing_ms = engine.next_firing_ms(self._using)
             leases = leases or runs[-1].outcome == "died"
             pass_ms = min(pass_ms, self._next_pass_ms())

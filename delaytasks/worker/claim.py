@@ -22,6 +22,7 @@ from ..db.retries import retry_conflicts, try_twice
 from ..db.transitions import Claimed
 from ..exceptions import BadInput, LeaseLost
 from ..handlers import Handler, Skip
+from ..jobs.series import is_firing
 from ..mirror.base import GONE, DueIndex, Settlement
 from ..outcomes import ErrorCode
 from ..states import Outcome, State
@@ -309,15 +310,16 @@ def _begin_at_consumer(index: DueIndex, using: str, held: list[RunningJob]) -> l
     """Return the jobs that a consumer gets. The others are ended or delayed, as jobs whose handler is not called."""
     runnable, skipped = [], []
     for attempt in held:
+        result = None
         try:
-            with _savepoint(using):
-                result = _CONSUMER.call(attempt)
+            if is_firing(attempt.key):
+                with _savepoint(using):
+                    result = _CONSUMER.call(attempt)
         except Defer as error:
             _defer(index, using, attempt, error)
             continue
         except BadInput as error:  # of a schedule that was not checked before it was stored
             logger.error("%r: its schedule was not looked at: %s", attempt, error)
-            result = None
         except (DatabaseError, InterfaceError) as error:  # the other jobs must be returned
             logger.warning("%r was not begun, it is tried again: %s", attempt, error)
             _unclaim(index, using, [attempt], UNENDED_RETRY_MS)
