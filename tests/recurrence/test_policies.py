@@ -255,11 +255,11 @@ def test_what_waits_for_a_run_is_missed_as_anything_else_and_has_no_events(defin
     ticks = stage.recorder("tick", ttr=3 * 3600)
     held = hold_one(stage, define, db_clock, running="queue")
     define(running="queue", **{"missed": "all"} | options)
-    run_until(stage, db_clock, START + timedelta(minutes=52), step_seconds=10)
+    run_until(stage, db_clock, START + timedelta(minutes=52), step_seconds=60)
     assert ticks == []
     held.finish()
     run_until(stage, db_clock, START + timedelta(minutes=53), step_seconds=5)
-    assert [key[-8:-3] for key in ticks] == ran
+    assert sorted(key[-8:-3] for key in ticks) == ran  # each looks once a second, so any of them may be the first
     assert Job.objects.get(key=ticks[0]).attempt > 1
     assert JobEvent.objects.filter(job__key=ticks[0]).count() == 1
 
