@@ -375,6 +375,18 @@ def wait_at_most(using: str, ms: int) -> None:
             c.execute("SELECT set_config('lock_timeout', %s, true)", [f"{ms}ms"])
 
 
+@contextmanager
+def reads_at_most(using: str, ms: int) -> Iterator[None]:
+    """Limit each statement in the block, which only reads, to `ms`. Does nothing on SQLite: its reads do not wait."""
+    if connections[using].vendor != "postgresql":
+        yield
+        return
+    with transaction.atomic(using):
+        run(using, "SELECT set_config('statement_timeout', %s, true)", [f"{ms}ms"])
+        yield
+        transaction.set_rollback(True, using)  # restores the setting of an outer transaction
+
+
 @functools.cache
 def has_check_function(using: str) -> bool:
     """Return whether migration 0039 has made the function that checks deferred constraints. False on SQLite.

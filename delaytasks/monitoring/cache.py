@@ -16,7 +16,7 @@ from ..circuit_breaker import CircuitBreaker, CircuitOpen
 from .caching import shared_cache, typed_json
 
 logger = logging.getLogger("delaytasks")
-KEPT_SECONDS = 3600  # how long a stale value can still be returned while one caller computes a new one
+KEPT_SECONDS = 3600  # how long the next computation can reuse a value
 FORMAT = 8  # version of the stored values; raise it when a class in them changes
 WORKING_SECONDS = 15  # after this time, another caller may compute the value that one caller is computing
 FRESH_PER_COMPUTE_SECOND = 10  # a value that took one second to compute stays fresh for ten seconds
@@ -41,18 +41,22 @@ def get_or_compute(
     compute   called with the previous value, or with None if there is none
     kind      the type of the value, as typed_json.decode() takes it: a cached value of another type is ignored
 
-    While one caller computes, the others get the previous value. A value stays fresh for at least ten times as long
-    as it took to compute, up to half a minute, so that a page left open cannot keep the database busy.
+    While one caller computes, the others get the previous value, if it stopped being fresh less than WORKING_SECONDS
+    ago. A value stays fresh for at least ten times as long as it took to compute, up to half a minute, so that a page
+    left open cannot keep the database busy.
     """
     entry = get(key, kind)
     previous = entry[2] if entry else None
     if entry:
+        age = time.time() - entry[0]
         fresh_seconds = seconds(previous) if callable(seconds) else seconds
         slow_seconds = min(FRESH_PER_COMPUTE_SECOND * entry[1], MOST_FRESH_SECONDS)
-        if 0 <= time.time() - entry[0] < max(fresh_seconds, slow_seconds):  # below 0: of a host whose clock is ahead
+        stale_at = max(fresh_seconds, slow_seconds)
+        if 0 <= age < stale_at:  # below 0: of a host whose clock is ahead
             return previous
-    if entry and not _call(functools.partial(shared_cache.add, f"{key}:working", WORKING_SECONDS), True):
-        return previous
+        is_first = _call(functools.partial(shared_cache.add, f"{key}:working", WORKING_SECONDS), True)
+        if not is_first and age < stale_at + WORKING_SECONDS:
+            return previous
     began = time.monotonic()
     try:
         value = compute(previous)

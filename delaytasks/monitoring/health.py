@@ -4,12 +4,13 @@ from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from .. import clock, databases
-from ..db import counts
+from ..db import counts, dialects
 from ..models import MirrorMark, Schedule, Topic
 from . import cache, metrics
 from .metrics import MirrorState
 
 FRESH_SECONDS = 4
+STATEMENT_MS = 2000  # no probe waits longer for a statement
 SILENT_MS = 30_000  # a mover without a heartbeat for this long is silent; it records one every ten seconds
 BEHIND_MS = 60_000  # a schedule, whose runs are made ahead, is behind if its newest run was due this long ago
 NAMED_SCHEDULES = 3
@@ -39,9 +40,16 @@ class Health(NamedTuple):
 
 
 def health(using: str) -> Health:
-    """Return the health of the mover and of the mirror. It may be a few seconds old."""
-    key = cache.cache_key("health", using)
-    return cache.get_or_compute(key, FRESH_SECONDS, lambda previous: _compute(using), Health)
+    """Return the health of the mover and of the mirror. It may be a few seconds old, half a minute if it was slow.
+
+    Raises the database's error if a statement takes longer than STATEMENT_MS.
+    """
+
+    def compute(previous: Health | None) -> Health:
+        with dialects.reads_at_most(using, STATEMENT_MS):
+            return _compute(using)
+
+    return cache.get_or_compute(cache.cache_key("health", using), FRESH_SECONDS, compute, Health)
 
 
 def _compute(using: str) -> Health:

@@ -89,6 +89,17 @@ def test_while_one_caller_computes_the_others_get_the_previous_value(clock):
     assert stats_cache.get_or_compute("n", 5, lambda previous: pytest.fail("it is fresh")) == "new"
 
 
+def test_while_a_computation_hangs_the_others_get_no_value_that_is_much_older(clock):
+    stats_cache.get_or_compute("n", 5, lambda previous: "old")
+    clock.now += 5 + stats_cache.WORKING_SECONDS
+
+    def hang(previous: object) -> str:
+        assert stats_cache.get_or_compute("n", 5, lambda previous: "new") == "new"
+        return "late"
+
+    assert stats_cache.get_or_compute("n", 5, hang) == "late"
+
+
 def test_a_failed_computation_does_not_block_the_next_caller(clock):
     stats_cache.get_or_compute("n", 5, lambda previous: "old")
     clock.now += 6

@@ -18,6 +18,8 @@ from delaytasks import clock, schedule, tasks
 from delaytasks.exceptions import MirrorDown
 from delaytasks.mirror import connect as connect_mirror
 from delaytasks.models import MirrorMark, Topic
+from delaytasks.monitoring import cache as stats_cache
+from delaytasks.monitoring import health as health_module
 from delaytasks.monitoring import readiness
 from delaytasks.monitoring.advice import ADVICE, Problem
 from delaytasks.monitoring.readiness import State
@@ -217,6 +219,24 @@ def test_readiness_without_the_database_is_503_and_no_error_in_the_log(client: C
     answer = client.get("/readyz")
     assert (answer.status_code, answer.json()["checks"]["database"]) == (503, "failing")
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_locked_table_of_jobs_fails_the_probe_soon_and_the_last_answer_does_not_count(alive, client, monkeypatch):
+    assert client.get("/readyz").status_code == 200
+    monkeypatch.setattr(health_module, "STATEMENT_MS", 50)
+    monkeypatch.setattr(health_module, "FRESH_SECONDS", 0)
+    monkeypatch.setattr(stats_cache, "FRESH_PER_COMPUTE_SECOND", 0)
+    with connections["default"].copy().cursor() as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute("LOCK TABLE delaytasks_job")
+        answers = [client.get("/readyz") for _ in range(2)]
+        cursor.connection.close()
+    assert [answer.status_code for answer in answers] == [503, 503]
+    with connections["default"].cursor() as cursor:
+        cursor.execute("SHOW statement_timeout")
+        assert cursor.fetchone() == ("0",)
+    assert client.get("/readyz").status_code == 200
 
 
 # Over HTTP
