@@ -192,19 +192,23 @@ def limited_topic_statuses(using: str, topics: Collection[str] | None) -> TopicS
     return computed
 
 
-def uncached_status(using: str, topics: Collection[str], *, within_ms: int) -> dict[str, TopicStatus]:
+def uncached_status(
+    using: str, topics: Collection[str], *, within_ms: int, seconds: float = NOW_SECONDS
+) -> dict[str, TopicStatus]:
     """Return the status of each topic, not cached. Delayed jobs are counted only if they are due within `within_ms`."""
-    return _count_topics(using, sorted(topics), TopicStatuses({}, {}, {}), within_ms).topics
+    return _count_topics(using, sorted(topics), TopicStatuses({}, {}, {}), within_ms, seconds).topics
 
 
 DUE, DELAYED = 0, 1
 
 
-def _count_topics(using: str, names: list[str], previous: TopicStatuses, within_ms: int = FAR_MS) -> TopicStatuses:
+def _count_topics(
+    using: str, names: list[str], previous: TopicStatuses, within_ms: int = FAR_MS, seconds: float = NOW_SECONDS
+) -> TopicStatuses:
     now_ms = databases.now_ms(using)
     spans = {DUE: (0, now_ms + 1), DELAYED: (now_ms + 1, now_ms + within_ms + 1)}
-    live = _count_due(using, names, spans, previous.live, NOW_SECONDS)
-    dead = job_counts.dead(using, names, previous.dead, seconds=NOW_SECONDS)
+    live = _count_due(using, names, spans, previous.live, seconds)
+    dead = job_counts.dead(using, names, previous.dead, seconds=seconds)
     due = [name for name in names if live[name, DUE].counted.number]
     held = job_counts.waiting(using, due, rows=max(200, OLDEST_ROWS // max(1, len(due))))
     paused = set(Topic.objects.using(using).filter(name__in=names, paused=True).values_list("name", flat=True))

@@ -19,6 +19,7 @@ from .health import Health, health
 
 FRESH_SECONDS = 5
 READ_SECONDS = 5  # a database that takes longer counts as down here; Prometheus waits for 10 s by default
+COUNT_SECONDS = 1.0  # time limit of counting the live jobs of all topics, and again the dead ones
 MAX_TOPICS = 500
 LONG_MS = 60_000  # topics whose oldest ready job has waited for longer are named first
 MAX_SCHEDULES = 200
@@ -29,6 +30,7 @@ TOPIC_GAUGES = {
     "oldest_ready_ms": ("delaytasks_oldest_ready_seconds", "How long the oldest ready job has waited."),
     "delayed": ("delaytasks_delayed_jobs", "Jobs that become due within the mirror's horizon."),
     "paused": ("delaytasks_paused", "1 if the topic is paused."),
+    "at_least": ("delaytasks_numbers_at_least", "1 if ready, delayed and dead are lower bounds: too many to count."),
 }
 NEXT_DUE = "next_due_ms"
 COUNTERS = {
@@ -149,7 +151,7 @@ def _names(using: str) -> list[str]:
 
 
 def _topics(using: str, names: list[str]) -> dict[str, dict[str, int | None]]:
-    snapshot = metrics.topics_snapshot(using, names)
+    snapshot = metrics.topics_snapshot(using, names, seconds=COUNT_SECONDS)
     next_due_ms = counts.next_due(using, list(snapshot))
     return {
         topic: {field: None if numbers[field] is None else int(numbers[field]) for field in TOPIC_GAUGES}
@@ -196,7 +198,8 @@ def _merged(field: str, rows: list[dict[str, Any]]) -> float:
         rows = [row for row in rows if not row["paused"]] or rows
         return max(row[field] or 0 for row in rows) / 1000
     values = [row[field] or 0 for row in rows]
-    return min(values) if field == "paused" else sum(values)
+    merge = {"paused": min, "at_least": max}.get(field, sum)
+    return merge(values)
 
 
 def _status_metrics(statuses: list[Health]) -> Iterator[Metric]:

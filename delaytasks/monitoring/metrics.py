@@ -44,14 +44,18 @@ def snapshot(using: str | None = None) -> dict[str, Any]:
     }
 
 
-def topics_snapshot(using: str, names: Collection[str]) -> dict[str, dict[str, Any]]:
+def topics_snapshot(
+    using: str, names: Collection[str], *, seconds: float = forecast.NOW_SECONDS
+) -> dict[str, dict[str, Any]]:
     """Return the numbers of snapshot() for those of the named topics that exist, at a bounded cost.
+
+    seconds  time limit of counting the live jobs, and again the dead ones
 
     at_least   True: the time limit was reached, and delayed, ready and dead are lower bounds
     target     dict, the target stored in the topic's row, to which its jobs are forwarded (forwarding.stored); or None
     """
     using = databases.alias(using)
-    statuses = forecast.uncached_status(using, names, within_ms=conf.get().horizon_ms)
+    statuses = forecast.uncached_status(using, names, within_ms=conf.get().horizon_ms, seconds=seconds)
     rows = dict(Topic.objects.using(using).filter(name__in=statuses).values_list("name", "target"))
     return {
         name: {

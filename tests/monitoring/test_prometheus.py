@@ -13,10 +13,11 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from delaytasks import Snooze, clock, databases, handlers, schedule
+from delaytasks import Snooze, clock, databases, handlers, schedule, schedule_many
+from delaytasks.db import counts
 from delaytasks.maintenance import guard, liveness, sweep
 from delaytasks.models import MirrorMark, Topic
-from delaytasks.monitoring import job_collector, prometheus
+from delaytasks.monitoring import forecast, job_collector, prometheus
 from delaytasks.worker import completion
 
 from ..support.servers import wait_until
@@ -121,6 +122,18 @@ def test_the_numbers_of_topics_come_from_the_database(stage, db_clock):
     expected = {"ready_jobs": 1, "delayed_jobs": 1, "reserved_jobs": 0, "dead_jobs": 0, "paused": 1,
                 "oldest_ready_seconds": 90}  # fmt: skip
     assert {name: found[f"delaytasks_{name}", "t"] for name in expected} == expected
+
+
+@pytest.mark.parametrize(("seconds", "ready", "at_least"), [(60, 200, 0), (0, counts.LEAST_CAP, 1)])
+def test_many_jobs_are_counted_exactly_or_said_to_be_a_lower_bound(stage, monkeypatch, seconds, ready, at_least):
+    for rows in ("FIRST_ROWS", "SURE_ROWS"):
+        monkeypatch.setattr(counts, rows, 0)
+    monkeypatch.setattr(forecast, "NOW_SECONDS", 0)
+    monkeypatch.setattr(job_collector, "COUNT_SECONDS", seconds)
+    stage.recorder("t")
+    schedule_many([{"topic": "t", "key": str(n), "delay": 0} for n in range(200)])
+    found = scrape()
+    assert (found["delaytasks_ready_jobs", "t"], found["delaytasks_numbers_at_least", "t"]) == (ready, at_least)
 
 
 def test_of_too_many_topics_those_with_old_ready_or_dead_jobs_are_named(stage, db_clock, monkeypatch):
