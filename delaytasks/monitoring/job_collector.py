@@ -43,31 +43,34 @@ COUNTERS = {
 
 
 class JobCollector(Collector):
-    """Metrics of all topics, the mirror and the workers. If the database does not answer, reports only its state."""
+    """Metrics of all topics, the mirror and the workers. Databases that do not answer are left out."""
 
     def collect(self) -> Iterator[Metric]:
-        answers = GaugeMetricFamily("delaytasks_database_up", "1 if the database answers.")
-        found = _current_reading().result()
-        answers.add_metric([], int(found is not None))
+        readings = _current_readings()
+        found = {using: reading.result() for using, reading in readings.items()}
+        answers = GaugeMetricFamily("delaytasks_database_up", "1 if the database answers.", labels=["database"])
+        for using, numbers in found.items():
+            answers.add_metric([using], int(numbers is not None))
         yield answers
-        yield from found or []
+        yield from _metrics([numbers for numbers in found.values() if numbers is not None])
 
     def describe(self) -> list[Metric]:
         return []  # so that registering needs no query
 
 
 class _Reading:
-    """Reads the databases once, in its own thread, which is blocked for as long as a database hangs."""
+    """Reads a database once, in its own thread, which is blocked for as long as the database hangs."""
 
-    def __init__(self) -> None:
+    def __init__(self, using: str) -> None:
+        self._using = using
         self._deadline = time.monotonic() + READ_SECONDS
-        self._found: Future[list[Metric]] = Future()
-        threading.Thread(target=self._run, name="delaytasks-metrics", daemon=True).start()
+        self._found: Future[Numbers] = Future()
+        threading.Thread(target=self._run, name=f"delaytasks-metrics-{using}", daemon=True).start()
 
     def _run(self) -> None:
         try:
             try:
-                found = _read()
+                found = _read(self._using)
             finally:
                 connections.close_all()
         except BaseException as error:  # raised by result()
@@ -79,41 +82,32 @@ class _Reading:
     def running(self) -> bool:
         return not self._found.done()
 
-    def result(self) -> list[Metric] | None:
-        """Return the metrics, or None if a database fails or has not answered in time."""
+    def result(self) -> "Numbers | None":
+        """Return the numbers, or None if the database fails or has not answered in time."""
         try:
             return self._found.result(max(0.0, self._deadline - time.monotonic()))
         except (DatabaseError, InterfaceError, TimeoutError):
             return None
 
 
-_reading: _Reading | None = None
+_readings: dict[str, _Reading] = {}
 _lock = threading.Lock()
 
 
-def _current_reading() -> _Reading:
-    """Return the reading that is running, or begin one. So a database that hangs blocks at most one thread."""
-    global _reading
+def _current_readings() -> dict[str, _Reading]:
+    """Return the reading of each database that is running, or begin one.
+
+    So a database that hangs blocks at most one thread, and delays no other database.
+    """
     with _lock:
-        if _reading is None or not _reading.running:
-            _reading = _Reading()
-        return _reading
+        for using in databases.aliases():
+            if using not in _readings or not _readings[using].running:
+                _readings[using] = _Reading(using)
+        return {using: _readings[using] for using in databases.aliases()}
 
 
-def _read() -> list[Metric]:
-    found = [_numbers(using) for using in databases.aliases()]  # may be cached
-    return [
-        *_topic_metrics([each.topics for each in found]),
-        _left_out([each.left_out for each in found]),
-        *_status_metrics([each.health for each in found]),
-        *_counter_metrics([each.counters for each in found]),
-        *_worker_metrics(),  # not cached, like those of schedules
-        *_schedule_metrics(),
-    ]
-
-
-class Numbers(NamedTuple):
-    """What is read from one database and its mirror."""
+class CachedNumbers(NamedTuple):
+    """What is read from one database and its mirror at most every FRESH_SECONDS."""
 
     topics: dict[str, dict[str, int | None]]
     left_out: int  # number of topics that are not in `topics`, because there are too many
@@ -121,13 +115,42 @@ class Numbers(NamedTuple):
     counters: dict[str, int]
 
 
-def _numbers(using: str) -> Numbers:
-    def compute(previous: Numbers | None) -> Numbers:
+class Numbers(NamedTuple):
+    """What is read from one database. The other fields are not cached."""
+
+    cached: CachedNumbers
+    workers: int
+    skew_ms: int
+    next_runs: dict[str, datetime]  # of schedules, by name: the due time of the newest run made
+
+
+def _read(using: str) -> Numbers:
+    rows = Schedule.objects.using(using).filter(paused=False, ended=False, series_key__isnull=True)
+    runs = rows.order_by("name").values_list("name", "made_until")[:MAX_SCHEDULES]
+    return Numbers(_cached(using), Worker.objects.using(using).count(), databases.clock(using).skew_ms(), dict(runs))
+
+
+def _metrics(found: list[Numbers]) -> Iterator[Metric]:
+    """Yield the metrics of the databases that have answered."""
+    if not found:
+        return
+    cached = [each.cached for each in found]
+    yield from _topic_metrics([each.topics for each in cached])
+    yield _left_out([each.left_out for each in cached])
+    yield from _status_metrics([each.health for each in cached])
+    yield from _counter_metrics([each.counters for each in cached])
+    yield from _worker_metrics(found)
+    yield from _schedule_metrics(found)
+
+
+def _cached(using: str) -> CachedNumbers:
+    def compute(previous: CachedNumbers | None) -> CachedNumbers:
         names = _names(using)
         topics = _topics(using, names[:MAX_TOPICS])
-        return Numbers(topics, len(names[MAX_TOPICS:]), health(using), metrics.mirror_state(using)[1])
+        return CachedNumbers(topics, len(names[MAX_TOPICS:]), health(using), metrics.mirror_state(using)[1])
 
-    numbers: Numbers = cache.get_or_compute(cache.cache_key("prometheus", using), FRESH_SECONDS, compute, Numbers)
+    key = cache.cache_key("prometheus", using)
+    numbers: CachedNumbers = cache.get_or_compute(key, FRESH_SECONDS, compute, CachedNumbers)
     return numbers
 
 
@@ -238,30 +261,25 @@ def _counter_metrics(counters: list[dict[str, int]]) -> Iterator[Metric]:
         yield rebuilt
 
 
-def _worker_metrics() -> Iterator[Metric]:
+def _worker_metrics(found: list[Numbers]) -> Iterator[Metric]:
     """Yield the number of workers and the skew of this host's clock: the worst of all databases."""
     workers = GaugeMetricFamily("delaytasks_workers", "Workers with a heartbeat, until they are found dead.")
-    workers.add_metric([], min(Worker.objects.using(using).count() for using in databases.aliases()))
+    workers.add_metric([], min(each.workers for each in found))
     yield workers
     skew = GaugeMetricFamily("delaytasks_clock_skew_seconds", "This host's clock minus the clock of the database.")
-    skew.add_metric([], max((databases.clock(using).skew_ms() for using in databases.aliases()), key=abs) / 1000)
+    skew.add_metric([], max((each.skew_ms for each in found), key=abs) / 1000)
     yield skew
 
 
-def _schedule_metrics() -> Iterator[Metric]:
+def _schedule_metrics(found: list[Numbers]) -> Iterator[Metric]:
     """Yield the next run of each schedule, at most 200, without series; and how far the worst schedule is behind."""
     following = GaugeMetricFamily(
         "delaytasks_schedule_next_run_timestamp_seconds", "Due time of the newest run made.", labels=["schedule"]
     )
-    behind = GaugeMetricFamily("delaytasks_schedules_behind_seconds", "How far the worst schedule is behind, or 0.")
-    worst_ms, next_runs = 0, dict[str, datetime]()  # schedules of the same name: the earliest
-    for using in databases.aliases():
-        rows = Schedule.objects.using(using).filter(paused=False, ended=False, series_key__isnull=True)
-        for name, made_until in rows.order_by("name").values_list("name", "made_until")[:MAX_SCHEDULES]:
-            next_runs[name] = min(made_until, next_runs.get(name, made_until))
-        worst_ms = max(worst_ms, health(using).schedules_behind_ms or 0)
-    for name, made_until in sorted(next_runs.items())[:MAX_SCHEDULES]:
-        following.add_metric([name], made_until.timestamp())
-    behind.add_metric([], worst_ms / 1000)
+    names = sorted({name for each in found for name in each.next_runs})[:MAX_SCHEDULES]
+    for name in names:  # schedules of the same name: the earliest
+        following.add_metric([name], min(each.next_runs[name] for each in found if name in each.next_runs).timestamp())
     yield following
+    behind = GaugeMetricFamily("delaytasks_schedules_behind_seconds", "How far the worst schedule is behind, or 0.")
+    behind.add_metric([], max(each.cached.health.schedules_behind_ms or 0 for each in found) / 1000)
     yield behind

@@ -37,14 +37,18 @@ def readyz(request: HttpRequest) -> HttpResponse:
 
     The answer has the state of each check, but no numbers or names.
 
-    check   query parameter, may be repeated: run only these checks. For a web process, `database` is enough
+    check     query parameter, may be repeated: run only these checks. For a web process, `database` is enough
+    database  query parameter, may be repeated: check only these databases of DATABASES
     """
-    names = request.GET.getlist("check")
+    names, aliases = request.GET.getlist("check"), request.GET.getlist("database")
     unknown = sorted(set(names) - set(readiness.NAMES))
     if unknown:
         known = ", ".join(readiness.NAMES)
         return JsonResponse({"error": f"Unknown check {unknown[0]!r:.80}. Known checks: {known}."}, status=400)
-    results = [check for using in databases.aliases() for check in readiness.run(using, names)]
+    unknown = sorted(set(aliases) - set(databases.aliases()))
+    if unknown:
+        return JsonResponse({"error": f"Unknown database {unknown[0]!r:.80}."}, status=400)
+    results = [check for using in aliases or databases.aliases() for check in readiness.run(using, names)]
     states = {
         name: readiness.worst(check.state for check in results if check.name == name)
         for name in dict.fromkeys(check.name for check in results)

@@ -10,7 +10,6 @@ from django.db import connections
 from django.test import RequestFactory
 from django.utils import timezone
 from prometheus_client import CollectorRegistry
-from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from delaytasks import Snooze, clock, databases, handlers, schedule, schedule_many
@@ -233,22 +232,39 @@ def test_without_the_database_the_scrape_says_so_and_has_the_counters(stage, cac
 def test_a_database_that_hangs_delays_no_scrape_and_is_asked_once(stage):
     asked, answers = [], threading.Event()
 
-    def hang() -> list[Metric]:
+    read = job_collector._read
+
+    def hang(using: str) -> job_collector.Numbers:
         asked.append(1)
         answers.wait(60)
-        return []
+        return read(using)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(job_collector, "_read", hang)
         patch.setattr(job_collector, "READ_SECONDS", 0)
         hanging = [scrape()["delaytasks_database_up", ""] for _ in range(3)]
         answers.set()
-        wait_until(lambda: not job_collector._reading.running, seconds=10, what="the database to answer")
+        wait_until(lambda: not job_collector._readings["default"].running, seconds=10, what="the database to answer")
     assert (hanging, asked) == ([0, 0, 0], [1])
     assert scrape()["delaytasks_database_up", ""] == 1
 
 
-def test_topic_and_schedule_are_the_only_labels_of_jobs_and_each_metric_has_a_help(stage):
+def test_a_database_that_is_down_hides_no_other(stage, settings):
+    stage.recorder("t")
+    schedule("t", "a", delay=0)
+    connections.settings["away"] = {**connections.settings["default"], "NAME": "/there/is/no/such/database"}
+    try:
+        settings.DELAYTASKS = {**settings.DELAYTASKS, "DATABASES": ["default", "away"]}
+        families = {family.name: family for family in job_collector.JobCollector().collect()}
+    finally:
+        del connections.settings["away"]
+    up = [(sample.labels, sample.value) for sample in families["delaytasks_database_up"].samples]
+    assert up == [({"database": "default"}, 1), ({"database": "away"}, 0)]
+    ready = [sample.value for sample in families["delaytasks_ready_jobs"].samples if sample.labels["topic"] == "t"]
+    assert ready == [1]
+
+
+def test_topic_schedule_and_database_are_the_only_labels_and_each_metric_has_a_help(stage):
     stage.recorder("t")
     schedule("t", "a", delay=0)
     stage.go()
@@ -256,5 +272,6 @@ def test_topic_and_schedule_are_the_only_labels_of_jobs_and_each_metric_has_a_he
     ours = [family for family in registry.collect() if family.name.startswith("delaytasks_")]
     assert len(ours) > 15
     of_jobs = [family for family in ours if "_http_" not in family.name]
-    assert {label for family in of_jobs for sample in family.samples for label in sample.labels} == {"topic", "le"}
+    labels = {label for family in of_jobs for sample in family.samples for label in sample.labels}
+    assert labels == {"topic", "le", "database"}
     assert all(family.documentation.endswith(".") for family in ours)

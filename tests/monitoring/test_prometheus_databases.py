@@ -44,7 +44,8 @@ def _both_have_jobs(settings: Any) -> Iterator[None]:
 def read(name: str) -> list[tuple[dict[str, str], float]]:
     """Return (labels, value) of each series of this name, of one topic only."""
     cache.clear()
-    samples = [sample for family in job_collector._read() for sample in family.samples]
+    numbers = [job_collector._read(using) for using in databases.aliases()]
+    samples = [sample for family in job_collector._metrics(numbers) for sample in family.samples]
     samples = [each for each in samples if each.name == f"delaytasks_{name}" and each.labels.get("topic", "t") == "t"]
     return [(each.labels, each.value) for each in samples]
 

@@ -265,6 +265,19 @@ def test_an_unknown_check_is_refused(client):
     assert "Known checks: database, workers, mover, beat, ready, mirror, schedules." in answer.json()["error"]
 
 
+def test_a_probe_of_one_database_does_not_ask_the_others(stage, client, settings):
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "DATABASES": ["default", "away"]}
+    connections.settings["away"] = {**connections.settings["default"], "NAME": "/there/is/no/such/database"}
+    try:
+        assert client.get("/readyz?check=database").status_code == 503
+        assert client.get("/readyz?check=database&database=default").status_code == 200
+        assert client.get("/readyz?check=database&database=away").status_code == 503
+    finally:
+        del connections["away"], connections.settings["away"]
+    answer = client.get("/readyz?database=dfault")
+    assert (answer.status_code, answer.json()) == (400, {"error": "Unknown database 'dfault'."})
+
+
 def test_the_probes_read_no_session_and_no_user(alive, client, django_assert_max_num_queries):
     client.cookies["sessionid"] = "of-a-user"
     with django_assert_max_num_queries(1) as queries:
