@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import kombu
+from amqp.serialization import dumps
 
 from ..forwarding.publisher import CONNECT_SECONDS, ERRORS, Publisher, Unroutable
 from ..forwarding.targets import Rejected, TargetDown
@@ -18,7 +19,8 @@ from .sources import BrokerDown
 MORE_SECONDS = 0.01  # how long to wait for more messages after the first
 SEND_SECONDS = 15.0  # the longest wait for the confirmation of a dead letter
 HEARTBEAT_SECONDS = 30
-# What py-amqp raises for properties that it cannot parse. RecursionError: nested too deeply.
+FRAME_MARGIN = 4096  # of the frame with the headers: for the properties
+# What py-amqp raises for properties that it cannot parse or write. RecursionError: nested too deeply.
 PARSE_ERRORS = (ValueError, LookupError, OverflowError, RecursionError, struct.error)
 _ONE_RETRY = {"max_retries": 1, "interval_start": 0, "interval_step": 0}
 KEPT = (  # properties of a refused message that its dead letter has too
@@ -63,8 +65,15 @@ class AmqpSource:
         return [_received(message) for message in batch]
 
     def refuse(self, received: Received, refused: Refused) -> None:
+        own = {
+            "delaytasks-inbox": self._inbox.name, "delaytasks-code": refused.code,
+            "delaytasks-reason": refused.reason, "delaytasks-origin": self._inbox.amqp,
+        }  # fmt: skip
         try:
-            self._dead_letters.publish_one(lambda channel: self._send(channel, received, refused), SEND_SECONDS)
+            try:
+                self._send(received, (received.raw.headers or {}) | own)
+            except PARSE_ERRORS as error:
+                self._send(received, own | {"delaytasks-headers": f"{type(error).__name__}: {error}"})
         except (TargetDown, Rejected, Unroutable) as error:
             raise _down(self._inbox.dead_letter, error) from error
 
@@ -91,19 +100,21 @@ class AmqpSource:
             except TimeoutError:
                 return
 
-    def _send(self, channel: Any, received: Received, refused: Refused) -> None:
-        message = received.raw
-        own = {
-            "delaytasks-inbox": self._inbox.name, "delaytasks-code": refused.code,
-            "delaytasks-reason": refused.reason, "delaytasks-origin": self._inbox.amqp,
-        }  # fmt: skip
-        properties = {name: message.properties.get(name) for name in KEPT} | {"delivery_mode": 2}
-        prepared = channel.prepare_message(
-            received.body, content_type=properties.pop("content_type"),
-            content_encoding=properties.pop("content_encoding"), properties=properties,
-            headers=(message.headers or {}) | own, priority=properties.pop("priority"),
-        )  # fmt: skip
-        channel.basic_publish(prepared, exchange="", routing_key=self._inbox.dead_letter, mandatory=True)
+    def _send(self, received: Received, headers: dict[str, Any]) -> None:
+        """Send a dead letter. Raises one of PARSE_ERRORS if the headers cannot be written into one frame."""
+
+        def publish(channel: Any) -> None:
+            if len(dumps("F", [headers])) > channel.connection.frame_max - FRAME_MARGIN:
+                raise ValueError("The headers are too large for a frame.")
+            properties = {name: received.raw.properties.get(name) for name in KEPT} | {"delivery_mode": 2}
+            prepared = channel.prepare_message(
+                received.body, content_type=properties.pop("content_type"),
+                content_encoding=properties.pop("content_encoding"), properties=properties,
+                headers=headers, priority=properties.pop("priority"),
+            )  # fmt: skip
+            channel.basic_publish(prepared, exchange="", routing_key=self._inbox.dead_letter, mandatory=True)
+
+        self._dead_letters.publish_one(publish, SEND_SECONDS)
 
 
 def _connection(options: dict[str, Any], transport: dict[str, Any]) -> kombu.Connection:
@@ -113,11 +124,14 @@ def _connection(options: dict[str, Any], transport: dict[str, Any]) -> kombu.Con
 
 
 def _received(message: Any) -> Received:
-    properties = message.properties
-    headers = to_headers((name, _text(value)) for name, value in (message.headers or {}).items() if value is not None)
+    properties, given, problem = message.properties, message.headers or {}, ""
+    try:
+        headers = to_headers((name, _text(value)) for name, value in given.items() if value is not None)
+    except RecursionError:
+        headers, problem = {}, "The headers are nested too deeply."
     return Received(
         message.body or b"", headers, properties.get("content_type") or "", properties.get("message_id") or "",
-        _ms(properties.get("timestamp")), message,
+        _ms(properties.get("timestamp")), message, problem,
     )  # fmt: skip
 
 

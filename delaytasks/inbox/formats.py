@@ -20,7 +20,7 @@ EXTENSIONS = {
 ATTRIBUTES = {"id": "id", "type": "topic", "subject": "key"}  # CloudEvent attribute -> field
 HEADER_PREFIX = "delaytasks-"
 # Headers that an inbox adds to its dead letters.
-OWN_HEADERS = {f"{HEADER_PREFIX}{name}" for name in ("inbox", "code", "reason", "origin", "value")}
+OWN_HEADERS = {f"{HEADER_PREFIX}{name}" for name in ("inbox", "code", "reason", "origin", "value", "headers")}
 # Attributes that a CloudEvent must have. Checked here, because the library generates a missing id.
 REQUIRED = ("specversion", "id", "source", "type")
 MAX_REASON = 1000
@@ -35,6 +35,7 @@ class Received:
     message_id  id in the broker's property or header; "" if there is none
     sent_ms     time of the broker or the producer, in ms since 1970; None if it is not known
     raw         the message object of the client library
+    problem     why the headers cannot be read: the message is refused; "" if they can
     """
 
     body: bytes
@@ -43,6 +44,7 @@ class Received:
     message_id: str
     sent_ms: int | None
     raw: Any
+    problem: str = ""
 
 
 def to_headers(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -90,6 +92,8 @@ class Fields(NamedTuple):
 
 def read(received: Received, protocol: str) -> Fields:
     """Return the fields of a message, not validated. Raises Refused; BadInput if a library is not installed."""
+    if received.problem:
+        raise Refused("invalid", received.problem)
     headers, names = _plain_headers(received.headers)
     if _is_structured(received) or _event_attributes(received, protocol):
         fields, source = _read_event(received, protocol, headers, names)

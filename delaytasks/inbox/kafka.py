@@ -1,8 +1,9 @@
 """Take messages from a Kafka topic, as a member of a consumer group."""
 
 import logging
+import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..exceptions import BadInput
 from ..forwarding import kafka
@@ -18,6 +19,16 @@ SEND_SECONDS = 15.0  # the longest wait for the confirmation of a dead letter
 PASSING_ERRORS = {"_TRANSPORT", "_ALL_BROKERS_DOWN", "_PARTITION_EOF", "_RESOLVE"}
 # Names of error codes. The partition was assigned to another consumer, which gets the messages again.
 MOVED_ERRORS = {"ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID", "REBALANCE_IN_PROGRESS", "_ILLEGAL_GENERATION"}
+# Not message.headers(): for a name that is not UTF-8 it returns a broken list and sets an error, and after a few calls
+# Python's optimized code does not look for errors any more. methodcaller() does.
+_headers = operator.methodcaller("headers")
+
+
+class Raw(NamedTuple):
+    """A message of confluent-kafka, and its headers. They are read once: if that fails, a second call crashes."""
+
+    message: Any
+    headers: list[tuple[str, bytes]]
 
 
 class KafkaSource:
@@ -53,19 +64,29 @@ class KafkaSource:
         return [_received(message) for message in self._batch]
 
     def refuse(self, received: Received, refused: Refused) -> None:
-        message = received.raw
-        where = f"{message.topic()}[{message.partition()}]@{message.offset()}"
+        """Send the dead letter. If it is too large for its topic, the value or the headers are left out, or both."""
+        message, headers = received.raw
         own = {
             "delaytasks-inbox": self._inbox.name, "delaytasks-code": refused.code,
-            "delaytasks-reason": refused.reason, "delaytasks-origin": where,
-        }  # fmt: skip
-        headers = [*(message.headers() or []), *((name, text.encode()) for name, text in own.items())]
-        try:
-            self._send(message.key(), message.value(), headers)
-        except kafka.Refusal as refusal:
-            if refusal.code not in kafka.CONTENT_ERRORS:
-                raise BrokerDown(f"{self._inbox.dead_letter}: {refusal}") from refusal
-            self._send_without_value(message.key(), headers, refusal)
+            "delaytasks-reason": refused.reason,
+            "delaytasks-origin": f"{message.topic()}[{message.partition()}]@{message.offset()}",
+        } | ({"delaytasks-headers": received.problem} if received.problem else {})  # fmt: skip
+        key, value = message.key(), message.value()
+        letters: list[tuple[Any, Any, list[Any], list[str]]] = [
+            (key, value, headers, []), (key, None, headers, ["value"]), (key, value, [], ["headers"]),
+            (None, None, [], ["value", "headers"]),
+        ]  # fmt: skip
+        cause: kafka.Refusal | None = None
+        for key, value, kept, left_out in letters:
+            named = own | {f"delaytasks-{name}": str(cause) for name in left_out}
+            try:
+                self._send(key, value, [*kept, *((name, text.encode()) for name, text in named.items())])
+                return
+            except kafka.Refusal as refusal:
+                cause = refusal
+                if refusal.code not in kafka.CONTENT_ERRORS:
+                    break
+        raise BrokerDown(f"{self._inbox.dead_letter}: {cause}") from cause
 
     def confirm(self) -> None:
         library = _library()
@@ -98,20 +119,17 @@ class KafkaSource:
             self._producer = None  # send_one() discards a producer after an error
             raise
 
-    def _send_without_value(self, key: Any, headers: list[tuple[str, bytes]], cause: kafka.Refusal) -> None:
-        """Send the dead letter without the message's value, which the broker has refused, for example as too large."""
-        try:
-            self._send(key, None, [*headers, ("delaytasks-value", str(cause).encode())])
-        except kafka.Refusal as refusal:
-            raise BrokerDown(f"{self._inbox.dead_letter}: {refusal}") from refusal
-
 
 def _received(message: Any) -> Received:
-    headers = to_headers((name, to_text(value or b"")) for name, value in message.headers() or [])
+    try:
+        given, problem = _headers(message) or [], ""
+    except Exception as error:  # SystemError, if a name is not UTF-8
+        given, problem = [], f"The headers cannot be read: {error.__cause__ or error}"
+    headers = to_headers((name, to_text(value or b"")) for name, value in given)
     kind, ms = message.timestamp()
     return Received(
         message.value() or b"", headers, headers.get("content-type", ""), headers.get("message-id", ""),
-        ms if kind else None, message,
+        ms if kind else None, Raw(message, given), problem,
     )  # fmt: skip
 
 

@@ -116,6 +116,19 @@ def test_a_message_that_the_client_library_cannot_parse_is_an_error_of_the_broke
         take(inbox, 1)
 
 
+@pytest.mark.parametrize("levels", [100, 500, 900])
+def test_a_message_whose_headers_are_nested_deeply_is_refused(peer, inbox, levels):
+    """py-amqp reads lists inside lists that it cannot write, and that Python cannot format."""
+    item = b"t\x01"
+    for _ in range(levels):
+        item = b"A" + len(item).to_bytes(4, "big") + item
+    message = amqp.Message(b"{")
+    message._serialize_properties = lambda: b"\x20\x00" + (len(item) + 2).to_bytes(4, "big") + b"\x01h" + item
+    peer.queue += [message]
+    assert take(inbox, 1) == {"refused": 1}
+    assert peer.published == [("", inbox.dead_letter, True, b"{")]
+
+
 def test_a_message_without_a_body_is_refused(peer, inbox):
     peer.queue += [amqp.Message(b"")]
     assert take(inbox, 1) == {"refused": 1}
@@ -201,6 +214,14 @@ def test_a_rabbitmq_has_messages_with_plain_headers_and_their_dead_letters(rabbi
     (letter,) = messages(rabbit, rabbit_inbox.dead_letter)
     assert (letter.properties["message_id"], letter.headers["delaytasks-code"]) == ("p2", "invalid")
     assert "MAX_DELAY_SECONDS" in letter.headers["delaytasks-reason"]
+
+
+def test_a_rabbitmq_has_the_dead_letter_of_a_message_whose_headers_fill_a_frame(rabbit, rabbit_inbox, send):
+    send("{", application_headers={"h": "x" * 130_950})
+    assert take(rabbit_inbox, 1) == {"refused": 1}
+    (letter,) = messages(rabbit, rabbit_inbox.dead_letter)
+    assert (letter.body, letter.headers["delaytasks-code"], "h" in letter.headers) == ("{", "not-json", False)
+    assert "too large" in letter.headers["delaytasks-headers"]
 
 
 def delete_dead_letters(rabbit, inbox):

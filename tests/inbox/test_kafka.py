@@ -131,6 +131,27 @@ def test_a_dead_letter_that_is_too_large_has_its_reason_alone(kafka, inbox, name
     assert "MSG_SIZE_TOO_LARGE" in headers["delaytasks-value"]
 
 
+def test_a_dead_letter_whose_headers_are_too_large_has_the_value_and_the_reason(kafka, inbox, source, name):
+    kafka.produce(name, b"{", key="a", h="x" * 999_850)
+    kafka.produce(name, text(), key="a")
+    assert take(source, inbox, 2) == {"stored": 1, "refused": 1}
+    ((headers, value),) = dead(kafka, inbox, 1)
+    assert (value, headers["delaytasks-code"], "h" in headers) == (b"{", "not-json", False)
+    assert "MSG_SIZE_TOO_LARGE" in headers["delaytasks-headers"]
+
+
+def test_a_header_whose_name_is_not_utf8_refuses_that_message_alone(kafka, inbox, source, name):
+    kafka.produce(name, *(text(f"a{n}") for n in range(30)), ok="1")  # afterwards Python's bytecode is optimized
+    assert take(source, inbox, 30) == {"stored": 30}
+    kafka.produce_with_header(name, text("1").encode(), b"caf\xe9", b"1")
+    kafka.produce(name, text("2", key="order:2"))
+    assert take(source, inbox, 2) == {"stored": 1, "refused": 1}
+    assert Job.objects.filter(key="order:2").exists()
+    ((headers, value),) = dead(kafka, inbox, 1)
+    assert (value, headers["delaytasks-code"]) == (text("1").encode(), "invalid")
+    assert "utf-8" in headers["delaytasks-headers"]
+
+
 def test_nothing_is_confirmed_until_the_dead_letter_is(kafka, inbox, source, name, monkeypatch):
     """Both messages are in one batch: one that is stored, and one whose dead letter the broker refuses."""
     monkeypatch.setattr("delaytasks.inbox.kafka.MORE_SECONDS", 60)

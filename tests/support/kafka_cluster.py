@@ -19,6 +19,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 PRODUCE = 0  # the number of the request in Kafka's protocol
+COPY = ctypes.c_int(2)  # RD_KAFKA_MSG_F_COPY
 PARTITIONS = 4
 EXTERNAL_SERVERS = os.environ.get("DELAYTASKS_TEST_KAFKA")
 
@@ -57,6 +58,24 @@ class KafkaBrokers:
         for value in values:
             producer.produce(topic, value, key=key, headers=named)
         assert producer.flush(10) == 0
+
+    def produce_with_header(self, topic: str, value: bytes, name: bytes, text: bytes) -> None:
+        """Produce a message with a header whose name may be any bytes, which confluent-kafka does not allow."""
+        library, error = _library(), ctypes.create_string_buffer(512)
+        options = ctypes.c_void_p(library.rd_kafka_conf_new())
+        library.rd_kafka_conf_set(options, b"bootstrap.servers", self.servers.encode(), error, 512)
+        producer = ctypes.c_void_p(library.rd_kafka_new(0, options, error, 512))
+        library.rd_kafka_headers_new.restype = ctypes.c_void_p
+        headers = ctypes.c_void_p(library.rd_kafka_headers_new(1))
+        sizes = ctypes.c_ssize_t(len(name)), ctypes.c_ssize_t(len(text))
+        library.rd_kafka_header_add(headers, name, sizes[0], text, sizes[1])
+        arguments = {  # by the numbers of rd_kafka_vtype_t
+            1: [topic.encode()], 4: [value, ctypes.c_size_t(len(value))], 7: [COPY], 10: [headers], 0: [],
+        }  # fmt: skip
+        flat = [each for kind, values in arguments.items() for each in (ctypes.c_int(kind), *values)]
+        assert library.rd_kafka_producev(producer, *flat) == 0
+        assert library.rd_kafka_flush(producer, 10_000) == 0
+        library.rd_kafka_destroy(producer)
 
     def messages(self, topic: str, count: int, *, seconds: float = 10) -> list[Any]:
         """Return the first messages of a topic: as soon as there are `count`, or those that there are in the end."""
