@@ -26,7 +26,7 @@ from ..exceptions import MirrorDown
 from ..jobs.history import lake_directory
 from ..models import RetentionCursor
 from ..states import State
-from . import runs
+from . import inbox, runs
 
 if TYPE_CHECKING:
     from ..mirror.redis.lock import Lock
@@ -165,6 +165,8 @@ def step(using: str, seconds: float = STEP_SECONDS) -> dict[str, int]:
 def prune_in_thread(using: str, *, until_ms: int | None = None, stopping: Callable[[], bool] = lambda: False) -> None:
     """Continue the pass in a thread of this process, at the pace of prune(), until the pass or the process ends.
 
+    Also delete the old records of inbox messages, which the sweep may have left.
+
     Does nothing if another thread is at it. Without Redis, threads of other processes are not known: the thread then
     ends when the next sweep is about to begin.
 
@@ -174,7 +176,7 @@ def prune_in_thread(using: str, *, until_ms: int | None = None, stopping: Callab
     # Not in tasks: while jobs keep coming, a message waits up to RUN_BUDGET_SECONDS until a pool process ends its run.
     with _starting:
         thread = _threads.get(using)
-        if (thread is not None and thread.is_alive()) or not is_unfinished(using):
+        if (thread is not None and thread.is_alive()) or not _is_left(using):
             return
         try:
             lock = _lock(using)
@@ -201,9 +203,10 @@ def _continue_pass(using: str, lock: "Lock | None", until_ms: int | None, stoppi
     from ..mirror.redis.lock import LockLost  # imported late, as it needs redis
 
     try:
-        while is_unfinished(using) and not stopping() and (until_ms is None or databases.now_ms(using) < until_ms):
+        while _is_left(using) and not stopping() and (until_ms is None or databases.now_ms(using) < until_ms):
             began = time.monotonic()
             step(using, seconds=0)
+            inbox.prune(using, seconds=0)
             if lock is not None:
                 lock.extend()
             time.sleep(min((time.monotonic() - began) * PAUSE_PER_SECOND, LOCK_MS / 2000))
@@ -215,6 +218,10 @@ def _continue_pass(using: str, lock: "Lock | None", until_ms: int | None, stoppi
         if lock is not None:
             lock.release()
         connections.close_all()
+
+
+def _is_left(using: str) -> bool:
+    return is_unfinished(using) or inbox.is_unfinished(using)
 
 
 def is_unfinished(using: str) -> bool:

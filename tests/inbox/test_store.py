@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 from django.db import OperationalError, connection, connections, transaction
 
+from delaytasks import tasks
 from delaytasks.clock import from_ms
 from delaytasks.inbox import consumer
 from delaytasks.inbox import store as module
@@ -13,6 +14,7 @@ from delaytasks.inbox.messages import decode
 from delaytasks.inbox.store import store
 from delaytasks.jobs import storage
 from delaytasks.maintenance import inbox as maintenance
+from delaytasks.maintenance import retention
 from delaytasks.maintenance.sweep import sweep
 from delaytasks.models import InboxMessage, Job, JobEvent
 from delaytasks.states import State
@@ -175,6 +177,18 @@ def test_the_sweep_forgets_old_messages(put, db_clock, settings, monkeypatch):
     assert sweep()["inbox"] == 5
     assert [row.message_id for row in InboxMessage.objects.all()] == ["new"]
     assert put(document("new"))[1] == 1
+
+
+def test_a_thread_goes_on_where_the_sweep_has_stopped(put, db_clock, monkeypatch):
+    monkeypatch.setattr(maintenance, "BATCH", 2)
+    monkeypatch.setattr(maintenance, "STEP_SECONDS", 0)
+    monkeypatch.setattr(tasks, "in_worker", lambda: True)
+    put(*(document(f"old{n}", key=f"order:{n}") for n in range(7)))
+    db_clock.advance(seconds=timedelta(days=14).total_seconds() + 1)
+    put(document("new"))
+    assert tasks.sweep()["inbox"] == 2
+    retention._threads["default"].join(timeout=30)
+    assert [row.message_id for row in InboxMessage.objects.all()] == ["new"]
 
 
 def test_old_messages_are_found_by_an_index(transactional_db):
