@@ -29,6 +29,7 @@ logger = logging.getLogger("delaytasks.inbox")
 WAIT_SECONDS = 0.5  # how long one call waits for a message; a stop may take as long
 FIRST_PAUSE_SECONDS = 0.5  # after an error; doubled after each further one
 LONGEST_PAUSE_SECONDS = 30.0
+RAISED = "P0001"  # PostgreSQL: raise_exception, for example in a trigger of the project
 MAX_LOCKED = 5  # a batch is given up when this many of its jobs are locked by other transactions
 
 
@@ -160,7 +161,8 @@ def _store_singly(using: str, inbox: str, commands: Sequence[Command]) -> tuple[
 
 def _is_outage(error: Exception) -> bool:
     """Return whether the error is a failure of the database and not caused by a message."""
-    return isinstance(error, Error) and not isinstance(error, DataError | IntegrityError)
+    by_message = isinstance(error, DataError | IntegrityError) or getattr(error.__cause__, "sqlstate", "") == RAISED
+    return isinstance(error, Error) and not by_message
 
 
 def _check_database(using: str) -> None:

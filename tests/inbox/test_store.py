@@ -271,6 +271,30 @@ def test_many_locked_rows_end_the_batch(put, locked_row, make_inbox, db_clock, m
     assert live("order:2") == []
 
 
+@pytest.mark.only_on("postgresql")
+def test_an_error_raised_by_a_trigger_of_the_site_refuses_that_message_alone(put, make_inbox, db_clock):
+    inbox = make_inbox(kafka="delays")
+    with connection.cursor() as cursor:
+        body = "BEGIN RAISE EXCEPTION 'closed'; END"
+        cursor.execute(f"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $${body}$$")
+        cursor.execute(
+            "CREATE TRIGGER refuse BEFORE INSERT ON delaytasks_job FOR EACH ROW WHEN (NEW.key = 'order:2')"
+            " EXECUTE FUNCTION refuse()"
+        )
+    try:
+        commands = [
+            decode(received(document(f"{n}", key=f"order:{n}")), inbox, now_ms=db_clock.now_ms) for n in range(1, 4)
+        ]
+        answers, _ = consumer._store_commands("default", inbox.name, commands)
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("DROP FUNCTION refuse CASCADE")
+    assert [answer.code if answer else "" for answer in answers] == ["", "error", ""]
+    assert "closed" in answers[1].reason
+    assert not live("order:2")
+    assert live("order:3")
+
+
 def test_a_key_that_others_keep_changing_blames_no_message(put, monkeypatch):
     monkeypatch.setattr(storage, "RACES", 0)
     with pytest.raises(OperationalError, match="changed 0 times"):
