@@ -8,6 +8,7 @@ import contextlib
 import logging
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -27,7 +28,7 @@ from .store import store
 
 logger = logging.getLogger("delaytasks.inbox")
 WAIT_SECONDS = 0.5  # how long one call waits for a message; a stop may take as long
-FIRST_PAUSE_SECONDS = 0.5  # after an error; doubled after each further one
+FIRST_PAUSE_SECONDS = 0.5  # after an error; doubled after each further one that follows soon
 LONGEST_PAUSE_SECONDS = 30.0
 RAISED = "P0001"  # PostgreSQL: raise_exception, for example in a trigger of the project
 MAX_LOCKED = 5  # a batch is given up when this many of its jobs are locked by other transactions
@@ -45,6 +46,7 @@ def consume(inbox: Inbox, *, using: str | None = None, stop: threading.Event) ->
     inbox.broker_options()
     inbox.check_libraries()
     while not stop.is_set():
+        began = time.monotonic()
         try:
             _check_database(using)  # before messages are taken: some brokers count how often each is delivered
             with contextlib.closing(connect(inbox)) as source:
@@ -53,6 +55,8 @@ def consume(inbox: Inbox, *, using: str | None = None, stop: threading.Event) ->
                         counts += done
                         pause = FIRST_PAUSE_SECONDS
         except (BrokerDown, Error) as error:
+            if time.monotonic() - began > LONGEST_PAUSE_SECONDS:
+                pause = FIRST_PAUSE_SECONDS
             logger.warning("inbox %s: %s: %s; next try in %g s", inbox.name, type(error).__name__, error, pause)
             stop.wait(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)

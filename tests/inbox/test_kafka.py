@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import KafkaError
@@ -237,6 +238,28 @@ def test_a_broker_that_is_away_is_tried_again(kafka, inbox, name, stop, monkeypa
     monkeypatch.setattr(consumer, "step", stop_when_done)
     kafka.produce(name, text())
     assert consume(inbox, stop=stop)["stored"] == 1
+
+
+def test_after_a_long_time_without_errors_the_next_try_is_soon(inbox, stop, monkeypatch):
+    """Also if no message came: an outage long ago must not delay the end of a short one."""
+    pauses, clock = [], [0.0]
+
+    lives = iter([0, 0, 0, 3600, 0])
+
+    def connect_and_fail(given):
+        clock[0] += next(lives)
+        raise BrokerDown("away")
+
+    def wait(seconds):
+        pauses.append(seconds)
+        if len(pauses) == 5:
+            stop.set()
+
+    monkeypatch.setattr(consumer, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(consumer, "connect", connect_and_fail)
+    monkeypatch.setattr(stop, "wait", wait)
+    consume(inbox, stop=stop)
+    assert pauses == [0.5, 1, 2, 0.5, 1]
 
 
 def test_offsets_that_another_consumer_has_taken_over_are_no_error(inbox, source, monkeypatch):
