@@ -83,10 +83,15 @@ RELATIONS = {
     ),
 }  # fmt: skip
 _JOB_EVENTS = RELATIONS["job_events"]
-RELATIONS["job_events_with_key"] = replace(  # "job_events" with the job's key
+# "job_events" with the job's key, for the audit. Of the errors it needs the codes of skipped jobs, and no tracebacks.
+RELATIONS["job_events_with_key"] = replace(
     _JOB_EVENTS,
     columns=StructType([*_JOB_EVENTS.columns, StructField("key", StringType(), False)]),
-    expressions={**_JOB_EVENTS.expressions, "key": "j.key"},
+    expressions={
+        **_JOB_EVENTS.expressions,
+        "key": "j.key",
+        "error": "CASE WHEN e.outcome = 'skipped' THEN e.error ELSE '' END",
+    },
 )
 
 

@@ -9,7 +9,7 @@ in _ms are in milliseconds since 1970. A key gets the first of these classes tha
     called_off  no job finished, the last one was cancelled, and the rule does not allow this
     died        no job finished, and the last one died
     early       an attempt began before the job's due time, or before the rule's due time
-    late        the first attempt began too late, or a live job is overdue
+    late        the first attempt began too late, a live job is overdue, or a job expired before it could begin
     open        a job waits for its due time, or is running
     kept        a job finished; or it was cancelled, and the rule allows this
 """
@@ -31,7 +31,10 @@ from ..rules.rules import Rule
 from . import dimensions
 
 JOBS = ["id", "topic", "key", "state", "due_at", "attempt", "reserved_at", "lease_until", "ended_at", "created_at"]
-EVENTS = ["key", "outcome", "attempt", "due_ms", "reserved_ms"]  # key: the job's key
+EVENTS = ["key", "outcome", "attempt", "due_ms", "reserved_ms", "error", "reason"]  # key: the job's key
+# Values in the events of jobs whose handler was not called. Copies, because the pipeline does not import these modules.
+EXPIRED_ERROR = "delaytasks:too_late"  # outcomes.ErrorCode.TOO_LATE
+TIMEOUT_REASONS = ("unmet", "gone", "past")  # of a declared timeout; see timeouts.fire
 INVALID = {  # class of keys whose rows cannot be checked -> the rule's field, and what is wrong with its value
     "no_key": ("key", "is null"),
     "no_since": ("since", "is null"),
@@ -139,12 +142,16 @@ def summarize_jobs(jobs: DataFrame) -> DataFrame:
 def summarize_events(events: DataFrame) -> DataFrame:
     """Return a row for each event: its job's key, and the columns that by_key() combines. Needs the columns EVENTS."""
     outcome, wait_ms = F.col("outcome"), F.col("reserved_ms") - F.col("due_ms")
+    skipped = outcome == str(Outcome.SKIPPED)
+    expired = skipped & (F.col("error") == EXPIRED_ERROR)
+    ran = ~(expired | (skipped & F.col("reason").isin(*TIMEOUT_REASONS)))
     return events.select(
         "key",
         _one_if(outcome == str(Outcome.FINISHED)).alias("finishes"),
         _one_if(outcome == str(Outcome.RESCHEDULED)).alias("moves"),
         _one_if(wait_ms < 0).alias("early"),
-        F.col("reserved_ms").alias("first_ms"),
+        _one_if(expired).alias("expired"),
+        F.when(ran, F.col("reserved_ms")).alias("first_ms"),
         F.when(F.col("attempt") == 1, wait_ms).alias("late_ms"),
     )
 
@@ -171,7 +178,7 @@ def by_key(rows: DataFrame, jobs: DataFrame, events: DataFrame) -> DataFrame:
         F.min(F.when(promised, F.col("delay_fault"))).alias("delay_fault"),
         F.max("holds").alias("holds"),
         F.count("job_id").alias("jobs"),
-        *(F.count(name).alias(name) for name in ("live", "finished", "finishes", "early", "moves")),
+        *(F.count(name).alias(name) for name in ("live", "finished", "finishes", "early", "moves", "expired")),
         *(F.min(name).alias(name) for name in ("overdue_ms", "first_ms", "made_ms")),
         *(F.max(name).alias(name) for name in
           ("job_id", "due_ms", "ended_ms", "late_ms", "cancelled_ms", "in_time_ms", "died_ms")),
@@ -214,7 +221,7 @@ def _class(rule: Rule, now_ms: int) -> Column:
         .when(ended & cancelled_last & F.coalesce("holds", F.lit(False)), "called_off")
         .when(ended & col("died_ms").isNotNull() & ~F.coalesce(cancelled_last, F.lit(False)), "died")
         .when((col("early") > 0) | (col("first_ms") < _promised_ms() - rule.early_seconds * 1000), "early")
-        .when(_late(rule.late_seconds * 1000, now_ms), "late")
+        .when((col("expired") > 0) | _late(rule.late_seconds * 1000, now_ms), "late")
         .when(live, "open")
         .otherwise("kept")
     )

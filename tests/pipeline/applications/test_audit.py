@@ -22,6 +22,7 @@ from delaytasks.db import dialects, transitions
 from delaytasks.management.subcommands.pipeline import audit as verb
 from delaytasks.management.subcommands.pipeline import load as load_verb
 from delaytasks.models import Job, Topic, Touch
+from delaytasks.outcomes import ErrorCode
 from delaytasks.pipeline import __main__ as run
 from delaytasks.pipeline.applications import archive, audit, load
 from delaytasks.pipeline.config import Settings
@@ -114,6 +115,18 @@ def test_an_audit_does_not_read_archived_files_of_other_topics(
         history.job_events(spark, taken, lake, promises.EVENTS, "order.close")
         assert sorted(row.key for row in jobs.collect()) == ["order:2", "order:3"]
     assert [each.partition for each in planned] == ["order.close"], "there are no events"
+@pytest.mark.on_both
+def test_a_job_that_expired_is_late_from_the_table_and_from_the_archive(
+    spark: Any, database: Database, lake: Lake, order: Any, promise: Callable[..., Job]
+) -> None:
+    order(1, "paid")
+    row = promise(1, State.CANCELLED, attempt=1)
+    happened(row, Outcome.SKIPPED, row.ended_at, late_ms=900, error=ErrorCode.TOO_LATE)
+    for _ in range(2):
+        answer = audit.run(spark, database, lake, file="audit.toml", rules=[{**RULE, "outcome": "status = 'paid'"}])
+        (late,) = answer["rules"][0]["classes"]["late"]["samples"]
+        assert (late["key"], late["late_ms"], late["begun_at"], late["outcome"]) == ("order:1", 900, None, None)
+        archive.run(spark, database, lake, older_than_days=0)
 
 
 @pytest.mark.on_both

@@ -10,10 +10,13 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from delaytasks.outcomes import ErrorCode
 from delaytasks.pipeline.rules.rules import Rule
 from delaytasks.pipeline.sources.relations import RELATIONS
 from delaytasks.pipeline.transforms import promises
 from delaytasks.states import ENDED, Outcome, State
+from delaytasks.timeouts.fire import GONE, PAST
+from delaytasks.timeouts.statements import UNMET
 
 from ..conftest import at, ms
 
@@ -42,8 +45,8 @@ class World:
     def order(self, number: str | None, status: str | None = "open", placed_at: Any = PLACED) -> None:
         self.orders.append((number, placed_at, status))
 
-    def job(self, number: str, state: State, *attempts: tuple[Outcome, float], **columns: Any) -> None:
-        """attempts: outcome, and seconds from the due time to the start."""
+    def job(self, number: str, state: State, *attempts: tuple[Any, ...], **columns: Any) -> None:
+        """attempts: outcome, seconds from the due time to the start, and, of some, the event's error and reason."""
         job_id, due_at, due_ms = next(self.ids), columns.get("due_at", DUE), ms("02-01 12:00")
         ended_at = columns.get("ended_at", due_at + SECOND) if state in ENDED else None
         self.jobs.append((
@@ -51,10 +54,10 @@ class World:
             columns.get("reserved_at"), columns.get("lease_until"), ended_at,
             columns.get("created_at", PLACED),
         ))  # fmt: skip
-        for attempt, (outcome, late) in enumerate(attempts, 1):
+        for attempt, (outcome, late, *texts) in enumerate(attempts, 1):
             begun = outcome not in (Outcome.CANCELLED, Outcome.RESCHEDULED, Outcome.RETRIED)
             reserved_ms = due_ms + round(late * 1000) if begun else None
-            self.events.append((f"order:{number}", str(outcome), attempt, due_ms, reserved_ms))
+            self.events.append((f"order:{number}", str(outcome), attempt, due_ms, reserved_ms, *(texts or ("", ""))))
 
     def keys(self, spark: Any, rule: Rule = RULE) -> DataFrame:
         columns = ["id", "key", "state", "due_at", "attempt", "reserved_at", "lease_until", "ended_at", "created_at"]
@@ -63,9 +66,9 @@ class World:
         rows = promises.promised_jobs(spark.createDataFrame(self.orders, ORDERS), rule)
         return promises.by_key(rows, promises.summarize_jobs(jobs), promises.summarize_events(events))
 
-    def classed(self, spark: Any, column: str = "class") -> dict[str | None, str]:
+    def classed(self, spark: Any, column: str = "class", rule: Rule = RULE) -> dict[str | None, str]:
         """Return key -> its class, or another column."""
-        found = promises.classify(self.keys(spark), RULE, ms("02-01 13:00"))
+        found = promises.classify(self.keys(spark, rule), rule, ms("02-01 13:00"))
         assert found.schema.names == promises.CLASSIFIED.names
         return {row.key and row.key.removeprefix("order:"): row[column] for row in found.collect()}
 
@@ -76,6 +79,7 @@ def world() -> World:
 
 
 ONCE = (Outcome.FINISHED, 0.003)
+EXPIRED = (Outcome.SKIPPED, 1, str(ErrorCode.TOO_LATE), "")
 
 
 def test_each_combination_of_rows_jobs_and_attempts_has_its_class(spark: Any, world: World) -> None:
@@ -105,6 +109,11 @@ def test_each_combination_of_rows_jobs_and_attempts_has_its_class(spark: Any, wo
         "died, then another one was called off": ("called_off", ((DEAD, sooner), (CANCELLED, later)), {}),
         "died, then one was called off for a reason": (
             "kept", ((DEAD, sooner), (CANCELLED, later)), {"status": "paid"}),
+        "expired": ("late", ((CANCELLED, EXPIRED),), {"status": "paid"}),
+        "failed, and expired before its retry": (
+            "late", ((CANCELLED, (Outcome.FAILED, 0), EXPIRED),), {"status": "paid"}),
+        "its condition was no longer true": (
+            "kept", ((CANCELLED, (Outcome.SKIPPED, 1, "", UNMET)),), {"status": "paid"}),
         "died": ("died", ((DEAD, (Outcome.DEAD, 0)),), {}),
         "called off, then another one died": ("died", ((CANCELLED, sooner), (DEAD, later)), {}),
         "died, having begun late": ("died", ((DEAD, (Outcome.DEAD, 99)),), {}),
@@ -150,6 +159,21 @@ def test_each_combination_of_rows_jobs_and_attempts_has_its_class(spark: Any, wo
     assert world.classed(spark) == expected
 
 
+def test_a_job_whose_handler_was_not_called_has_not_begun(spark: Any, world: World) -> None:
+    texts = {
+        "expired": EXPIRED[2:],
+        "skipped by its handler": ("", "so"),
+        **{why: ("", why) for why in (UNMET, GONE, PAST)},
+    }
+    for name, (error, reason) in texts.items():
+        world.order(name, "paid")
+        world.job(name, CANCELLED, (Outcome.SKIPPED, 1, error, reason))
+
+    begun = world.classed(spark, "begun_at", replace(RULE, outcome="true"))
+    assert [name for name, begun_at in begun.items() if begun_at] == ["skipped by its handler"]
+    assert set(world.classed(spark, "late_ms").values()) == {1000}
+
+
 def test_each_combination_of_jobs_has_its_status(spark: Any, world: World) -> None:
     sooner, later = {"ended_at": DUE - 60 * SECOND}, {"ended_at": DUE + 60 * SECOND}
     failed = (Outcome.FAILED, -30)
@@ -169,6 +193,7 @@ def test_each_combination_of_jobs_has_its_status(spark: Any, world: World) -> No
         "cancelled in time, then another one died": ("dead", ((CANCELLED, sooner), (DEAD, later))),
         "waits": ("live", ((DELAYED,),)),
         "finished, and another one waits": ("live", ((FINISHED, ONCE), (DELAYED,))),
+        "expired": ("cancelled_late", ((CANCELLED, EXPIRED),)),
         "has no job": (None, ()),
     }  # fmt: skip
     for name, (_, jobs) in cases.items():
