@@ -26,7 +26,7 @@ from ..sources.database import Database
 from ..sources.snapshot import Snapshot
 from ..tables import dimensions as dimension_table
 from ..tables import history, optimization, row_counts
-from ..tables.lake import Lake
+from ..tables.lake import Lake, for_reading
 from ..transforms import classified_keys, dimensions, promises
 from ..transforms.classified_keys import ClassTotal
 from ..transforms.promises import CLASSIFIED, INVALID
@@ -182,7 +182,7 @@ def _audit_rule(
         row_counts.write(frame, lake, f"{folder}/classes", "class", options=WRITE_OPTIONS)
     except PySparkException as error:
         raise business.translate(rule, error) from error
-    classified = spark.read.schema(CLASSIFIED).parquet(lake.uri(f"{folder}/classes"))
+    classified = spark.read.schema(CLASSIFIED).parquet(for_reading(lake.uri(f"{folder}/classes")))
     totals = classified_keys.totals(lake, f"{folder}/classes", SAMPLES)
     samples = {name: _samples(total.samples) for name, total in totals.items()}
     _check_invalid(rule, totals, samples)

@@ -11,7 +11,7 @@ from ..config import BadSettings
 from ..sources import csv_rows
 from ..spark.progress import report_progress
 from ..tables import row_counts
-from ..tables.lake import Lake
+from ..tables.lake import Lake, for_reading
 from ..transforms import mapping, screening
 from ..transforms.mapping import Terms
 from ..transforms.screening import GOOD, REJECT, Limits
@@ -96,7 +96,7 @@ def _write_rejects(screened: DataFrame, lake: Lake, folder: str) -> dict[str, An
     if not lake.parquet(path):
         return {}
     schema = screened.drop("kind").schema
-    reject_rows = screened.sparkSession.read.schema(schema).parquet(lake.uri(path))
+    reject_rows = screened.sparkSession.read.schema(schema).parquet(for_reading(lake.uri(path)))
     by_reason = reject_rows.groupBy("reason").agg(F.count("*").alias("rows"), F.min(F.struct("file", "row", "message")))
     rows = by_reason.orderBy(F.desc("rows"), "reason").collect()
     lines = reject_rows.select("file", "row", "reason", "message", F.try_parse_json("raw").alias("raw")).orderBy(

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from ..config import BadSettings
-from ..tables.lake import Lake, LakeError
+from ..tables.lake import Lake, LakeError, for_reading
 from ..transforms.mapping import FILE, MESSAGE, METADATA, PROBLEM, ROW, TEXT
 from . import csv_rows, nanoseconds
 
@@ -133,7 +133,7 @@ def _read_parquet(spark: SparkSession, source: Source) -> DataFrame:
     # Pass the path of each file: from a folder, Spark would silently ignore the files in nested folders.
     options = {"basePath": lake.uri("")} if source.files != (lake.base,) else {}
     paths = [lake.uri("").rstrip("/") + path.removeprefix(lake.base) for path in source.files]
-    frame = spark.read.options(**options).parquet(*paths)
+    frame = spark.read.options(**options).parquet(*map(for_reading, paths))
     columns = {
         FILE: _display_path(F.col("_metadata.file_path")), ROW: F.col("_metadata.row_index") + 1,
         **dict.fromkeys((PROBLEM, MESSAGE, TEXT), F.lit(None).cast("string")),

@@ -22,7 +22,7 @@ from ..sources.database import Busy
 from . import data_files
 from .data_files import LOG, DeltaFile
 from .delta_log import foreign_message, open_log, translated
-from .lake import Lake, LakeError
+from .lake import Lake, LakeError, for_reading
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -308,7 +308,7 @@ def read(
         return spark.createDataFrame([], schema)
     data_files.check(lake, files)
     columns = StructType([field for field in schema if field.name != partition])
-    frame = spark.read.schema(columns).parquet(*[lake.uri(each.path) for each in files])
+    frame = spark.read.schema(columns).parquet(*[for_reading(lake.uri(each.path)) for each in files])
     values = {each.partition for each in files}
     after = F.substring_index("_metadata.file_path", f"/{partition}=", -1)
     value = F.lit(next(iter(values))) if len(values) == 1 else F.substring_index(after, "/", 1)

@@ -38,6 +38,11 @@ def for_spark(uri: str) -> str:
     return f"s3a:{uri.removeprefix('s3:')}" if uri.startswith("s3:") else uri
 
 
+def for_reading(uri: str) -> str:
+    """Return the URI of one file or folder for Spark's reader, which takes a path with [ or { for a pattern."""
+    return re.sub(r"[\[\]{}*?\\]", r"\\\g<0>", uri)
+
+
 def for_pyarrow(uri: str) -> str:
     return f"s3:{uri.removeprefix('s3a:')}" if uri.startswith("s3a:") else uri
 

@@ -115,6 +115,20 @@ def test_an_audit_does_not_read_archived_files_of_other_topics(
         history.job_events(spark, taken, lake, promises.EVENTS, "order.close")
         assert sorted(row.key for row in jobs.collect()) == ["order:2", "order:3"]
     assert [each.partition for each in planned] == ["order.close"], "there are no events"
+
+
+@pytest.mark.only_on("sqlite")
+def test_the_name_of_the_lakes_folder_is_no_pattern(
+    spark: Any, database: Database, tmp_path: Path, order: Any, promise: Callable[..., Job]
+) -> None:
+    lake = Lake(str(tmp_path / "lake [1]{2}"))
+    for number in (1, 2):
+        order(number)
+        promise(number, State.FINISHED, 3)
+        assert archive.run(spark, database, lake, older_than_days=0)["jobs"] == 1
+    assert counts(audit.run(spark, database, lake, file="audit.toml", rules=[RULE])) == {"kept": 2}
+
+
 @pytest.mark.on_both
 def test_a_job_that_expired_is_late_from_the_table_and_from_the_archive(
     spark: Any, database: Database, lake: Lake, order: Any, promise: Callable[..., Job]
@@ -428,6 +442,16 @@ def test_parquet_may_be_a_file_a_folder_or_a_pattern_and_may_be_empty(spark: Any
 
     assert [ids(name) for name in ("", "a.parquet", "[ab].parquet", "none.parquet")] == [
         [1, 2, 3, 4], [1, 2], [1, 2, 3], []]  # fmt: skip
+
+
+def test_the_name_of_a_parquet_file_is_no_pattern(spark: Any, tmp_path: Path) -> None:
+    names = ("a1", "a[1]", "a{1,2}", "a2", "a*", "a?", "a 1%20+#")
+    for number, name in enumerate(names):
+        wrote(tmp_path / f"{name}.parquet", (number, None, None))
+    found = business.rows(spark, None, rule(table=None, parquet=str(tmp_path)))  # type: ignore[arg-type]
+    assert sorted(row.id for row in found.collect()) == list(range(len(names)))
+    one = business.rows(spark, None, rule(table=None, parquet=str(tmp_path / "a[[]1].parquet")))  # type: ignore[arg-type]
+    assert [row.id for row in one.collect()] == [1]
 
 
 def test_parquet_may_have_timestamps_in_nanoseconds(spark: Any, tmp_path: Path) -> None:
