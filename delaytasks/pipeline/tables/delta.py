@@ -174,7 +174,7 @@ class Table:
 
     def _addition(self, file: DeltaFile, statistics: Mapping[str, Any]) -> AddAction:
         path, value = file.path.removeprefix(f"{self.name}/"), {self.partition: file.partition}
-        return AddAction(path, file.size, value, _now_ms(), True, json.dumps(statistics))
+        return AddAction(path, file.size, value, _now_ms(), True, json.dumps(statistics, ensure_ascii=False))
 
     def _removal(self, file: DeltaFile) -> RemoveAction:
         value: dict[str, str | None] = {self.partition: file.partition}
@@ -284,9 +284,15 @@ class Table:
 
 
 def _bounds(actions: pyarrow.Table, prefix: str) -> list[dict[str, Any]]:
-    """Return {column: bound} for each file. prefix: "min." or "max."."""
+    """Return {column: bound} for each file; None: not known. prefix: "min." or "max."."""
     names = [name for name in actions.schema.names if name.startswith(prefix)]
-    return actions.select(names).rename_columns([name.removeprefix(prefix) for name in names]).to_pylist()
+    rows = actions.select(names).rename_columns([name.removeprefix(prefix) for name in names]).to_pylist()
+    return [{name: None if _may_be_misread(bound) else bound for name, bound in row.items()} for row in rows]
+
+
+def _may_be_misread(bound: Any) -> bool:
+    """Return whether a bound has a character above U+FFFF: earlier versions wrote it so that delta-rs reads another."""
+    return isinstance(bound, str) and max(bound, default="") > "\uffff"
 
 
 def _writer_properties() -> WriterProperties:

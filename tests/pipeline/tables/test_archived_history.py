@@ -14,7 +14,7 @@ from delaytasks.db import dialects
 from delaytasks.models import Job, Topic
 from delaytasks.pipeline.applications import archive
 from delaytasks.pipeline.sources.database import Database
-from delaytasks.pipeline.tables import archived_history, archives
+from delaytasks.pipeline.tables import archived_history, archives, delta
 from delaytasks.pipeline.tables.lake import Lake
 from delaytasks.states import State
 
@@ -70,6 +70,20 @@ def test_show_and_the_admin_show_archived_jobs(
     assert client.get(page(old)).status_code == 200
     Topic.objects.update_or_create(name="order.close", defaults={"visible_to": [1]})
     assert client.get(page(old)).status_code == 404, "its topic is for others"
+
+
+def test_a_job_whose_key_has_a_rare_character_is_found_also_in_a_lake_of_an_earlier_version(
+    spark: Any, database: Database, lake: Lake, ended: Callable[..., Job]
+) -> None:
+    keys = ("member:𠮷野", "member:Zoë", "member:😀")
+    for key in keys:
+        ended(key)
+    archive.run(spark, database, lake)
+    assert [archived_history.by_key(lake, "order.close", key) is not None for key in keys] == [True] * 3
+
+    (log,) = [each for each in Path(lake.path(archives.JOBS), delta.LOG).glob("*.json") if "𠮷" in each.read_text()]
+    log.write_text(log.read_text().replace("𠮷", r"\\ud842\\udfb7").replace("😀", r"\\ud83d\\ude00"))
+    assert [archived_history.by_key(lake, "order.close", key) is not None for key in keys] == [True] * 3
 
 
 def test_of_jobs_with_the_same_key_the_live_or_last_ended_one_is_shown_from_table_or_archive(
