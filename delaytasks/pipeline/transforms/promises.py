@@ -176,7 +176,7 @@ def by_key(rows: DataFrame, jobs: DataFrame, events: DataFrame) -> DataFrame:
         F.count_if(promised & F.col("promised_ms").isNull()).alias("undated"),
         F.min(F.when(promised, F.col("promised_ms"))).alias("promised_ms"),
         F.min(F.when(promised, F.col("delay_fault"))).alias("delay_fault"),
-        F.max("holds").alias("holds"),
+        F.coalesce(F.max(F.when(promised, F.col("holds"))), F.max("holds")).alias("holds"),
         F.count("job_id").alias("jobs"),
         *(F.count(name).alias(name) for name in ("live", "finished", "finishes", "early", "moves", "expired")),
         *(F.min(name).alias(name) for name in ("overdue_ms", "first_ms", "made_ms")),

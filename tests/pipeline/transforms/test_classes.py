@@ -219,6 +219,15 @@ def test_null_and_duplicate_values_of_a_rule_get_classes_of_their_own(spark: Any
     assert world.classed(spark) == {None: "no_key", "1": "no_since", "2": "same_key", "3": "kept"}
 
 
+def test_the_row_that_needs_the_job_says_whether_it_must_hold(spark: Any, world: World) -> None:
+    world.order("1", "open")  # an older version of the row
+    world.order("1", "paid")
+    world.job("1", CANCELLED)
+    assert world.classed(spark, rule=replace(RULE, when="status = 'paid'")) == {"1": "kept"}
+    assert world.classed(spark, rule=replace(RULE, when="status = 'open'")) == {"1": "called_off"}
+    assert world.classed(spark, rule=replace(RULE, when="false")) == {"1": "called_off"}
+
+
 @pytest.mark.parametrize(("carry", "sorts"), [((), 0), (("status",), 1)])
 def test_all_rows_of_a_key_meet_in_one_shuffle_and_are_sorted_once_at_most(
     spark: Any, world: World, carry: tuple[str, ...], sorts: int
