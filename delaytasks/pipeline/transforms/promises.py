@@ -73,13 +73,13 @@ def promised_jobs(rows: DataFrame, rule: Rule, calendar: Mapping[str, Any] | Non
 
     promised      whether the row should have a job
     holds         whether the row's job must not have been cancelled
-    promised_ms   due time by the rule; null if `since` or the delay cannot be used
-    delay_fault   number of one of DELAY_FAULTS; null if the delay can be used
+    promised_ms   due time by the rule; null if `since` or the delay cannot be used, or if the row should have no job
+    delay_fault   number of one of DELAY_FAULTS; null if the delay can be used. No meaning if the row should have no job
     carried       only if the rule needs it: see dimensions.carried()
     """
-    since_ms, (days, seconds) = F.unix_millis(F.expr(rule.since)), _delay(rows, rule)
-    time_ms = F.round(seconds.cast("double") * 1000).cast("long")
     promised = F.coalesce(F.expr(rule.when), F.lit(False))
+    since_ms, (days, seconds) = F.unix_millis(F.expr(rule.since)), _delay(rows, rule)
+    days, time_ms = days if days is None else F.when(promised, days), _to_ms(F.when(promised, seconds))
     fault = _delay_fault(days, time_ms) if rule.delay else F.lit(None).cast("int")
     due_ms = F.when(fault.isNull(), DueTimes(rule.zone, calendar).due_ms(since_ms, days, time_ms))
     return rows.select(
@@ -98,6 +98,13 @@ def _delay(rows: DataFrame, rule: Rule) -> DelayColumns:
         return due_times.constant(rule.duration)
     kind = rows.select(F.expr(due_times.parenthesized(rule.delay)).alias("it")).schema["it"].dataType
     return due_times.from_expression(rule.delay, kind, zone=rule.zone, calendar=rule.calendar)
+
+
+def _to_ms(seconds: Column) -> Column:
+    """Return the seconds in ms, as at most twice the longest delay, which is then refused as too long; null for NaN."""
+    ms = F.nanvl(F.round(seconds.cast("double") * 1000), F.lit(None).cast("double"))
+    limit = F.lit(MAX_SECONDS * 2000.0)
+    return F.when(ms.isNotNull(), F.greatest(F.least(ms, limit), -limit)).cast("long")
 
 
 def _delay_fault(days: Column | None, time_ms: Column) -> Column:

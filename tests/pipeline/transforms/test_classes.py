@@ -228,6 +228,16 @@ def test_the_row_that_needs_the_job_says_whether_it_must_hold(spark: Any, world:
     assert world.classed(spark, rule=replace(RULE, when="false")) == {"1": "called_off"}
 
 
+def test_a_delay_is_computed_only_for_rows_that_need_a_job(spark: Any, world: World) -> None:
+    for number, seconds in enumerate(("1800", "draft", "NaN", "1e30", "-1e30", "Infinity")):
+        world.order(str(number), seconds)
+    by_row = replace(RULE, delay="double(status)", delay_seconds=0)
+    assert world.classed(spark, rule=by_row) == {
+        "0": "missing", "2": "no_delay", "3": "long_delay", "4": "negative_delay", "5": "long_delay"}  # fmt: skip
+    assert world.classed(spark, rule=replace(by_row, zone="Europe/Rome"))["3"] == "long_delay"
+    assert world.classed(spark, rule=replace(by_row, when="status = '1800'")) == {"0": "missing"}
+
+
 @pytest.mark.parametrize(("carry", "sorts"), [((), 0), (("status",), 1)])
 def test_all_rows_of_a_key_meet_in_one_shuffle_and_are_sorted_once_at_most(
     spark: Any, world: World, carry: tuple[str, ...], sorts: int
