@@ -24,6 +24,8 @@ from ...exceptions import NoOpenHours
 from .durations import Duration
 
 DAY_MICROS = 86_400_000_000
+MIN_MS = clock.to_ms(datetime(1, 1, 1, tzinfo=UTC))
+MAX_MS = clock.to_ms(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC))
 
 
 class BadDelayType(ValueError):
@@ -125,7 +127,8 @@ class DueTimes:
     def due_ms(self, start_ms: Column, days: Column | None, time_ms: Column) -> Column:
         """Return the due time of each row in ms since 1970; null if it cannot be computed."""
         if days is None and not self.calendar_values:
-            return start_ms + time_ms
+            due_ms = start_ms + time_ms
+            return F.when(due_ms.between(MIN_MS, MAX_MS), due_ms)
 
         # Spark's stubs require the argument functionType, but with type hints Spark warns about it.
         @F.arrow_udf(LongType())  # type: ignore[call-overload]

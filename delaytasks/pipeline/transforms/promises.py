@@ -41,7 +41,7 @@ INVALID = {  # class of keys whose rows cannot be checked -> the rule's field, a
     "no_delay": ("delay", "is null"),
     "negative_delay": ("delay", "is negative"),
     "long_delay": ("delay", "is more than ten years"),
-    "no_due": ("delay", "leads to no due time that the zone or the calendar knows"),
+    "no_due": ("delay", "leads to no due time in the years 1 to 9999, or to none that the calendar knows,"),
     "same_key": ("key", "is not unique"),
 }
 DELAY_FAULTS = ("no_delay", "negative_delay", "long_delay", "no_due")  # numbered from 1 in the column delay_fault

@@ -332,6 +332,17 @@ def test_a_value_that_does_not_fit_its_column_is_refused(
     assert lake.runs("audit") == []
 
 
+@pytest.mark.only_on("postgresql")
+def test_a_time_that_no_calendar_has_is_refused_with_its_key(
+    spark: Any, database: Database, lake: Lake, order: Any
+) -> None:
+    order(1)
+    with connection.cursor() as cursor:
+        cursor.execute("INSERT INTO audit_order (id, placed_at, status) VALUES (2, 'infinity', 'open')")
+    with pytest.raises(BadRule, match=r"delay: it leads to no due time .* for 1 rows of .*, such as 'order:2'\."):
+        audit.run(spark, database, lake, file="audit.toml", rules=[RULE])
+
+
 @pytest.mark.only_on("sqlite")
 def test_a_delay_in_days_follows_the_zones_clocks_and_a_bad_delay_is_refused_by_row(
     spark: Any, database: Database, lake: Lake, order: Any, job: Callable[..., Job]

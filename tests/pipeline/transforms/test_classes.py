@@ -238,6 +238,13 @@ def test_a_delay_is_computed_only_for_rows_that_need_a_job(spark: Any, world: Wo
     assert world.classed(spark, rule=replace(by_row, when="status = '1800'")) == {"0": "missing"}
 
 
+def test_a_due_time_outside_the_years_1_to_9999_cannot_be_used(spark: Any, world: World) -> None:
+    for number, micros in enumerate((2**63 - 1, -(2**63), 253_402_300_800_000_000, -62_135_596_800_000_001, 0)):
+        world.order(str(number), str(micros))
+    found = world.classed(spark, rule=replace(RULE, since="timestamp_micros(bigint(status))", delay_seconds=0))
+    assert found == dict.fromkeys("0123", "no_due") | {"4": "missing"}
+
+
 @pytest.mark.parametrize(("carry", "sorts"), [((), 0), (("status",), 1)])
 def test_all_rows_of_a_key_meet_in_one_shuffle_and_are_sorted_once_at_most(
     spark: Any, world: World, carry: tuple[str, ...], sorts: int
