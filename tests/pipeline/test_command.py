@@ -3,7 +3,7 @@
 import contextlib
 import json
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from django.db import connection
 from delaytasks import clock
 from delaytasks.db import dialects
 from delaytasks.management.commands.delaytasks import Command
-from delaytasks.management.subcommands.pipeline import archive, audit, load, submission
+from delaytasks.management.subcommands.pipeline import archive, audit, load, report, submission
 from delaytasks.management.subcommands.pipeline.command import APPLICATIONS
 from delaytasks.models import AuditEntry, Job
 from delaytasks.pipeline import exit_codes
@@ -102,6 +102,23 @@ def test_an_audit_says_that_jobs_which_retention_has_deleted_are_reported_as_mis
     (tmp_path / "default").mkdir()
     (tmp_path / "default" / "archive.json").touch()
     assert audit._retention_warning("default", None) == []
+
+
+def test_a_report_says_that_jobs_were_deleted_since_the_last_one(tmp_path: Path, settings: Any) -> None:
+    last_at = (datetime.now(UTC) - timedelta(hours=8)).isoformat()
+    for hours, warnings in ((9, 1), (11, 0)):
+        lake = {"RETENTION": {"*": {"ended": timedelta(hours=hours)}}, "LAKE": str(tmp_path)}
+        settings.DELAYTASKS = {**settings.DELAYTASKS, **lake}
+        assert len(report._retention_warning("default", None, last_at)) == warnings
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "RETENTION": {"*": {"dead": timedelta(hours=1)}}}
+    assert report._retention_warning("default", None, None) == [], "the first report"
+    (warning,) = report._retention_warning("default", None, last_at)
+    assert warning.startswith(
+        "RETENTION deletes ended jobs after 1:00:00, and no archive has them. The last report is of "
+    )
+    (tmp_path / "default").mkdir()
+    (tmp_path / "default" / "archive.json").touch()
+    assert report._retention_warning("default", None, last_at) == []
 
 
 def test_a_load_is_one_entry_in_the_audit_log_also_if_it_fails(

@@ -40,7 +40,7 @@ COLUMNS = ["topic", "outcome", "attempt", "due_ms", "reserved_ms", "done_ms"]
 def run(
     spark: SparkSession, database: Database, lake: Lake, *, ahead_hours: int = 36, html: str = ""
 ) -> dict[str, Any]:
-    """Make a report. Return {"page", "rows", "since", "seconds", "herds", "run_times", "capacity"}.
+    """Make a report. Return {"page", "rows", "since", "last_at", "seconds", "herds", "run_times", "capacity"}.
 
     ahead_hours   show the jobs that fall due within this number of hours
     html          path of an additional copy of the page; "": no copy
@@ -50,6 +50,7 @@ def run(
     page          path of the page: the copy if there is one
     rows          number of rows written to TopicStat
     since         first recomputed hour as ISO 8601, or None if all hours were recomputed
+    last_at       time of the report before, or None
     herds         number of minutes in which unusually many jobs fall due; see spikes.py
     run_times     topic -> {"mean_ms", "p95_ms"} of its attempts in the last two weeks, for the topics of the page
     capacity      each hour in which jobs fall due: {"hour_at", "jobs", "slots", "minutes", "unknown"}; see facts.Need
@@ -80,7 +81,7 @@ def _make_report(
     optimization.merge_small_files(needs)
     if html:
         Path(html).write_bytes(text)
-    return _answer(html or lake.path(computed.document["page"]), rows, computed.stale, facts)
+    return _answer(html or lake.path(computed.document["page"]), rows, computed, facts)
 
 
 @dataclass(frozen=True)
@@ -141,11 +142,13 @@ def _write_stats(database: Database, lake: Lake, computed: _Computed) -> int:
     return topic_stats.upsert_stats(database, (_stale_rows(each, computed.stale) for each in changed))
 
 
-def _answer(path: str, rows: int, stale: StaleHours, facts: page_facts.Facts) -> dict[str, Any]:
+def _answer(path: str, rows: int, computed: _Computed, facts: page_facts.Facts) -> dict[str, Any]:
+    earlier = stale_hours.from_document(computed.before)
     return {
         "page": path,
         "rows": rows,
-        "since": _since(stale),
+        "since": _since(computed.stale),
+        "last_at": _isoformat(earlier[-1].taken_ms) if earlier else None,
         "herds": len(facts.herds),
         "run_times": {
             each.name: {"mean_ms": round(each.run_mean_ms), "p95_ms": each.run_p95_ms}

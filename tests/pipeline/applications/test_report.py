@@ -78,7 +78,7 @@ def test_a_report_writes_table_and_page_and_recomputes_only_stale_hours(
         job(f"herd:{n}", due_at=ago(hours=-5))
     first = report.run(spark, database, lake, html=str(tmp_path / "mail.html"))
 
-    assert (first["since"], first["rows"], first["herds"]) == (None, 3, 1)
+    assert (first["since"], first["last_at"], first["rows"], first["herds"]) == (None, None, 3, 1)
     assert sorted(stats())[1:] == [
         ("order.close", ago(hours=50), 2, 5), ("refund.ask", ago(hours=2), 1, 5)]  # fmt: skip
     assert "order.close (120)" in (tmp_path / "mail.html").read_text()
@@ -95,6 +95,8 @@ def test_a_report_writes_table_and_page_and_recomputes_only_stale_hours(
     second = report.run(spark, database, lake)
 
     assert (second["rows"], second["since"]) == (3, ago(days=40).isoformat())
+    made_ms = lake.document(report.DOCUMENT, report.FORMAT)["looks"][0]["taken_ms"]
+    assert clock.to_ms(datetime.fromisoformat(second["last_at"])) == made_ms
     assert sorted(stats())[1:] == [
         ("order.close", ago(days=40), 1, 2),
         ("order.close", ago(hours=50), 77, 5), ("order.close", ago(hours=30), 1, 1_000),

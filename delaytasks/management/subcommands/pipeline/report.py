@@ -1,13 +1,17 @@
 """pipeline report: statistics of past jobs, and forecast of due jobs."""
 
 import argparse
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.core.management.base import CommandParser
 
+from ....maintenance import retention
 from ..output import Answer, Options, Verb
 from . import html_file
 from .process import run_application
+
+RECOMPUTED = timedelta(hours=2)  # before the last report; a report recomputes their hours
 
 
 def _arguments(parser: CommandParser) -> None:
@@ -29,7 +33,23 @@ def _run(options: Options, using: str) -> Answer:
     since = f"from {answer['since']} on" if answer["since"] else "from the beginning"
     herds = f", {_herds(answer['herds'])}" if answer["herds"] else ""
     rows = f"{answer['rows']} rows of topics and hours {since}, in {answer['seconds']} s{herds}"
-    return Answer(answer, f"{_needs(answer['capacity'])}{rows}\n{answer['page']}")
+    lines = [f"{_needs(answer['capacity'])}{rows}", answer["page"]]
+    return Answer(answer, "\n".join([*lines, *_retention_warning(using, options["lake"] or None, answer["last_at"])]))
+
+
+def _retention_warning(using: str, lake: str | None, last_at: str | None) -> list[str]:
+    """Return a sentence if jobs may have been deleted whose hours this report has computed again without them."""
+    age = retention.configured().shortest
+    if last_at is None or age is None or retention.archive_directory(using, lake) is not None:
+        return []
+    if age > datetime.now(UTC) - datetime.fromisoformat(last_at) + RECOMPUTED:
+        return []
+    warning = (
+        f"RETENTION deletes ended jobs after {age}, and no archive has them. The last report is of {last_at}: its last "
+        "hours were computed again without the jobs that were deleted since. Make reports more often, or keep jobs for "
+        "longer."
+    )
+    return [warning]
 
 
 def _needs(hours: list[dict[str, Any]]) -> str:
