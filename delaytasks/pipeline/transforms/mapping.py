@@ -4,6 +4,8 @@ A column without an expression is read from the input's column of the same name:
 body (JSON) and ttr_ms.
 """
 
+import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -16,6 +18,8 @@ from pyspark.sql.types import (
     BooleanType,
     DataType,
     DateType,
+    DoubleType,
+    FloatType,
     MapType,
     StringType,
     StructType,
@@ -224,13 +228,17 @@ class Mapper:
     def _body(self) -> Column:
         """Return the body as JSON. Null members are kept."""
         if self.terms.body:
-            members = [self._expression(f"body.{name}", text).alias(name) for name, text in self.terms.body.items()]
-            return F.to_json(F.struct(*members), {"ignoreNullFields": "false"})
+            kinds = {name: self._type_of(f"body.{name}", text) for name, text in self.terms.body.items()}
+            members = {name: F.expr(text) for name, text in self.terms.body.items()}
+            return _to_json(F.struct(*(each.alias(name) for name, each in members.items())), members, kinds)
         if not self.terms.body_from and "body" not in self._lower:
             return F.lit(None).cast("string")
         text = self.terms.body_from or "`body`"
         kind, value = self._type_of("body_from", text), F.expr(text)
-        if isinstance(kind, StructType | MapType | ArrayType):
+        if isinstance(kind, StructType):
+            kinds = {each.name: each.dataType for each in kind}
+            return _to_json(value, {name: value.getField(name) for name in kinds}, kinds)
+        if isinstance(kind, MapType | ArrayType):
             return F.to_json(value, {"ignoreNullFields": "false"})
         return value.cast("string")
 
@@ -238,3 +246,15 @@ class Mapper:
         """Return the row as it was read, as JSON, for the rejects."""
         row = F.to_json(F.struct(*(F.col(f"`{name}`") for name in self.columns)), {"ignoreNullFields": "false"})
         return F.when(F.col(TEXT).isNull(), row).otherwise(F.to_json(F.struct(F.col(TEXT).alias("text"))))
+
+
+def _to_json(body: Column, members: Mapping[str, Column], kinds: Mapping[str, DataType]) -> Column:
+    """Return a struct as JSON. A member that is NaN or infinite makes it invalid JSON, so that the row is rejected.
+
+    Spark would write "NaN", a string.
+    """
+    invalid = [
+        F.when(F.abs(member) >= math.inf, F.lit(json.dumps({name: math.nan})))  # in Spark NaN is above infinity
+        for name, member in members.items() if isinstance(kinds[name], DoubleType | FloatType)
+    ]  # fmt: skip
+    return F.coalesce(*invalid, F.to_json(body, {"ignoreNullFields": "false"}))

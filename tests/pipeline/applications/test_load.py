@@ -127,6 +127,24 @@ def test_timestamps_in_nanoseconds_are_read_with_and_without_a_zone(
 
 
 @pytest.mark.only_on("sqlite")
+def test_a_number_that_json_lacks_is_rejected_and_a_files_name_is_no_pattern(
+    loaded: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    folder, path = tmp_path / "orders", tmp_path / "orders" / "part[1].parquet"
+    folder.mkdir()
+    numbers = [1.5, float("nan"), float("-inf"), None]
+    rows = pyarrow.table({"key": list("abcd"), "due_at": [NOON] * 4, "x": numbers, "body": [{"x": x} for x in numbers]})
+    parquet.write_table(rows, path)
+    parquet.write_table(rows.slice(0, 0), folder / "part1.parquet")
+    for n, body in enumerate(({"body": {"x": "x", "n": "1"}}, {})):
+        answer = loaded(folder, {"topic": "order.close", "key": f"concat(key, {n})", **body}, most_rejects="2")
+        assert (answer["read"], answer["inserted"], answer["rejected"]) == (4, 2, {"body": 2})
+    assert dict(Job.objects.values_list("key", "body")) == {
+        "a0": {"x": 1.5, "n": 1}, "d0": {"x": None, "n": 1}, "a1": {"x": 1.5}, "d1": {"x": None}}  # fmt: skip
+    assert "finite numbers" in rejects(answer)[0]["message"]
+
+
+@pytest.mark.only_on("sqlite")
 def test_a_log_of_events_gives_one_job_for_each_case(loaded: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     lines = ["case,activity,at"]
     for n in range(5):
