@@ -102,6 +102,9 @@ def _check_file(rule: Rule, uri: str, schema: "pyarrow.Schema") -> None:
     for name, declared in rule.columns.items():
         if name not in types:
             raise rule.bad("columns", no_column(uri, name, types))
+        if len(same := [each for each in schema.names if each.lower() == name.lower()]) > 1:
+            both = ", ".join(sorted(same))
+            raise rule.bad("columns", f"{uri} has the columns {both}, which Spark takes for the same one.")
         if not _readable(types[name], declared):
             raise rule.bad("columns", f"{name} is {types[name]} in {uri}, which cannot be read as {declared}.")
 

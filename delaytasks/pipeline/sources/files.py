@@ -162,7 +162,10 @@ def _display_path(uri: Column) -> Column:
 
 
 def _check_schemas(lake: Lake, source: Source) -> "pyarrow.Schema":
-    """Return the schema, which must be the same in all files. Raises BadSettings if it is not or a file is damaged."""
+    """Return the schema, which must be the same in all files.
+
+    Raises BadSettings if it is not, if a file is damaged, or if Spark takes two columns for the same one.
+    """
     first: pyarrow.Schema | None = None
     for path in source.files:
         try:
@@ -184,4 +187,7 @@ def _check_schemas(lake: Lake, source: Source) -> "pyarrow.Schema":
                 f"{path} does not match {source.files[0]}: it has {len(schema)} columns instead of {len(first)}. {both}"
             )
     assert first is not None, "a source has files"
+    lower = [name.lower() for name in first.names]
+    if same := sorted(name for name in first.names if lower.count(name.lower()) > 1):
+        raise BadSettings(f"{path} has the columns {', '.join(same)}, which Spark takes for the same one.")
     return first

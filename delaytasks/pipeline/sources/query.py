@@ -90,7 +90,8 @@ def _columns(database: Database, sql: str) -> list[str]:
 
 
 def _check_unique(names: list[str]) -> None:
-    duplicates = sorted({name for name in names if names.count(name) > 1})
+    lower = [name.lower() for name in names]  # Spark does not distinguish capitals
+    duplicates = sorted({name for name in names if lower.count(name.lower()) > 1})
     if duplicates:
         raise BadSettings(f"The query's result has duplicate columns: {', '.join(duplicates)}. Name each with AS.")
 

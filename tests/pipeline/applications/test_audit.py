@@ -490,6 +490,7 @@ def test_parquet_may_have_timestamps_in_nanoseconds(spark: Any, tmp_path: Path) 
         ("zoneless.parquet", r"columns: placed_at is timestamp\[us\] in .*, which cannot be read as timestamp"),
         ("nanos.parquet", r"columns: placed_at is timestamp\[ns\] in .*, which cannot be read as timestamp"),
         ("two", "columns: .*two/short.parquet has no column placed_at"),
+        ("case.parquet", "columns: .*case.parquet has the columns STATUS, status, which Spark takes for"),
     ],
 )
 def test_parquet_files_that_do_not_fit_the_rule_are_named(spark: Any, tmp_path: Path, name: str, message: str) -> None:
@@ -505,6 +506,7 @@ def test_parquet_files_that_do_not_fit_the_rule_are_named(spark: Any, tmp_path: 
     wrote(tmp_path / "text_id.parquet", schema=ORDERS.set(0, pa.field("id", pa.string())))
     wrote(tmp_path / "zoneless.parquet", schema=ORDERS.set(1, pa.field("placed_at", pa.timestamp("us"))))
     wrote(tmp_path / "nanos.parquet", schema=ORDERS.set(1, pa.field("placed_at", pa.timestamp("ns"))))
+    wrote(tmp_path / "case.parquet", schema=ORDERS.append(pa.field("STATUS", pa.string())))
     with pytest.raises(BadRule, match=message) as raised:
         business.rows(spark, None, rule(table=None, parquet=str(tmp_path / name)))  # type: ignore[arg-type]
     assert str(raised.value).startswith("audit.toml, rule 1 (orders close), ")

@@ -389,6 +389,7 @@ def test_a_query_of_the_jobs_database_is_loaded_and_is_read_only(
         "SELECT key FROM orders_of_mars",
         "DELETE FROM delaytasks_job",
         "SELECT key, key FROM delaytasks_job",
+        'SELECT key, 1 AS "KEY" FROM delaytasks_job',
     ):
         with pytest.raises(BadSettings, match=r"The query"):
             loaded(query=wrong, mapping=mapping)
@@ -431,6 +432,8 @@ def test_invalid_loads_are_reported_in_a_sentence(
     wrong = tmp_path / "number"
     wrong.mkdir()
     parquet.write_table(pyarrow.table({"topic": ["order.close"], "key": ["a"], "due_at": [1.5]}), wrong / "a.parquet")
+    same = tmp_path / "same.parquet"
+    parquet.write_table(pyarrow.table({"key": ["a"], "due_at": [NOON], "Key": ["b"]}), same)
 
     answer = loaded(empty)
     assert (answer["read"], answer["inserted"], answer.get("refused")) == (0, 0, None)
@@ -441,6 +444,7 @@ def test_invalid_loads_are_reported_in_a_sentence(
         (path, {"since": "key"}, "Give .since. and .delay. together"),
         (path, {"colour": "red"}, "Unknown mapping keys: colour. Known: topic"),
         (broken, {}, r"b\.parquet is not a Parquet file"),
+        (same, {}, r"same\.parquet has the columns Key, key, which Spark takes for the same one"),
         (wrong, {}, r"due_at`, is a double: it must be a timestamp.* timestamp_millis"),
     ):
         with pytest.raises(BadSettings, match=why):
