@@ -20,8 +20,8 @@ from .database import WAIT_SECONDS, Database, DatabaseUnavailable
 BATCH_ROWS = 50_000
 REFUSAL = re.compile(r"\bERROR:\s+(?!canceling)(.+)")  # PostgreSQL reports a lost connection as FATAL, or without it
 # OIDs of PostgreSQL's types that Arrow and Spark have too: boolean, bigint, smallint, integer, text, real,
-# double precision, char, varchar, date, timestamp, timestamptz. Other types are read as text.
-NATIVE_TYPE_OIDS = (16, 20, 21, 23, 25, 700, 701, 1042, 1043, 1082, 1114, 1184)
+# double precision, varchar, date, timestamp, timestamptz. Other types are read as text, char(n) without its padding.
+NATIVE_TYPE_OIDS = (16, 20, 21, 23, 25, 700, 701, 1043, 1082, 1114, 1184)
 # READ_ACTIONS: SQLite's authorizer actions that a query may use. UNAVAILABLE: error codes of DatabaseUnavailable.
 READ_ACTIONS = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE)
 UNAVAILABLE = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR)

@@ -187,8 +187,9 @@ def by_key(rows: DataFrame, jobs: DataFrame, events: DataFrame) -> DataFrame:
         F.count("job_id").alias("jobs"),
         *(F.count(name).alias(name) for name in ("live", "finished", "finishes", "early", "moves", "expired")),
         *(F.min(name).alias(name) for name in ("overdue_ms", "first_ms", "made_ms")),
+        F.max_by("due_ms", "job_id").alias("due_ms"),
         *(F.max(name).alias(name) for name in
-          ("job_id", "due_ms", "ended_ms", "late_ms", "cancelled_ms", "in_time_ms", "died_ms")),
+          ("job_id", "ended_ms", "late_ms", "cancelled_ms", "in_time_ms", "died_ms")),
         *([F.max("carried").alias("carried")] if "carried" in rows.columns else []),
     )  # fmt: skip
 

@@ -396,6 +396,12 @@ def test_a_query_of_the_jobs_database_is_loaded_and_is_read_only(
     assert Job.objects.count() == 5
 
 
+def test_a_query_reads_padded_characters_as_an_audit_does(loaded: Callable[..., dict[str, Any]]) -> None:
+    sql = "SELECT CAST('order:7' AS char(9)) AS key, TIMESTAMPTZ '2030-02-01 12:00Z' AS due_at"
+    loaded(query=sql, mapping={"topic": "order.close"})
+    assert keys() == ["order:7"]
+
+
 def test_a_query_that_fails_while_it_runs_is_refused_and_a_lost_server_is_not_answering(
     database: Database, lake: Lake
 ) -> None:

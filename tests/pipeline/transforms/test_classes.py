@@ -245,6 +245,13 @@ def test_a_due_time_outside_the_years_1_to_9999_cannot_be_used(spark: Any, world
     assert found == dict.fromkeys("0123", "no_due") | {"4": "missing"}
 
 
+def test_the_due_time_is_that_of_the_newest_job(spark: Any, world: World) -> None:
+    world.order("1")
+    world.job("1", CANCELLED, due_at=NOW, ended_at=PLACED)
+    world.job("1", FINISHED, ONCE)
+    assert world.classed(spark, "due_at") == {"1": DUE.astimezone().replace(tzinfo=None)}
+
+
 @pytest.mark.parametrize(("carry", "sorts"), [((), 0), (("status",), 1)])
 def test_all_rows_of_a_key_meet_in_one_shuffle_and_are_sorted_once_at_most(
     spark: Any, world: World, carry: tuple[str, ...], sorts: int
