@@ -10,8 +10,9 @@ from delaytasks import cancel, cancel_many, jobs_of, run_now, schedule
 from delaytasks.db import dialects
 from delaytasks.db import schedules as sql
 from delaytasks.exceptions import BadDelay, BadInput, BadKey, BadSchedule, BadTimeZone, KeyIsLive, UnknownTopic
+from delaytasks.jobs.series import is_firing
 from delaytasks.models import Job, JobEvent, Schedule, ScheduleRun
-from delaytasks.recurrence import begin, maker, schedules, series
+from delaytasks.recurrence import maker, schedules, series
 from delaytasks.states import State
 from project.shop.models import Customer, Order
 
@@ -421,9 +422,9 @@ def test_a_series_that_ended_is_forgotten_after_a_day(runs, stage, db_clock, mon
 
 
 def test_the_keys_of_a_series_are_firings():
-    assert begin.is_firing(f"{KEY}#2030-01-01T00:00:10.250/2")
-    assert not begin.is_firing(f"{KEY}#7")
-    assert not begin.is_firing(KEY)
+    assert is_firing(f"{KEY}#2030-01-01T00:00:10.250/2")
+    assert not is_firing(f"{KEY}#7")
+    assert not is_firing(KEY)
 
 
 # -- bad input ----------------------------------------------------------------------------------
