@@ -50,7 +50,7 @@ def test_a_consumer_gets_the_free_jobs_behind_locked_ones_in_their_order(stage, 
         for n in range(5):
             with CaptureQueriesContext(connection) as queries:
                 assert [job.key for job in stage.take("t", 1)] == [f"f{n}"]
-            assert len(queries) < 30
+            assert len(queries) < 40  # some of them measure the clock, when that is due
 
 
 def test_a_consumer_behind_a_slow_line_gets_the_free_job_behind_locked_ones(stage, lock, monkeypatch):
