@@ -93,6 +93,11 @@ class NotBegun:
     """
 
 
+@dataclass(frozen=True)
+class Expired:
+    """The result of a forwarded job that has expired while its topic was held: it is skipped, as in a claim."""
+
+
 SingleResult = Snooze | Skip | None
 # With atomic=False the result of a job may be the exception with which its attempt failed.
 BatchResult = Snooze | Skip | Mapping[int, Snooze | Skip | None] | Mapping[int, SingleResult | BaseException] | None

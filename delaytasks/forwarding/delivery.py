@@ -7,9 +7,9 @@ from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS, DatabaseError
 
-from .. import clock, databases, permissions
+from .. import clock, databases, handlers, permissions
 from ..exceptions import TTRExceeded
-from ..handlers import Finished, NotBegun, Skip, Snooze
+from ..handlers import Expired, Finished, NotBegun, Snooze
 from ..models import JobEvent
 from ..states import Outcome
 from ..validators import to_line
@@ -21,8 +21,7 @@ logger = logging.getLogger("delaytasks")
 MARGIN_SECONDS = 1.0  # part of the TTR that is kept to store the results of a call
 ALONE_SECONDS = 5.0  # how long the messages of a refused batch are sent one by one; jobs left then are snoozed
 MOVING = (Outcome.SNOOZED, Outcome.FAILED, Outcome.EXPIRED)  # attempts after which a job has another due time
-EXPIRED = Skip("It expired while its topic was held.")
-# Job id -> None or Finished if the target confirmed the message; Snooze if the job is to be sent again later; EXPIRED;
+# Job id -> None or Finished if the target confirmed the message; Snooze if the job is to be sent again later; Expired;
 # NotBegun if it was not sent because the topic is held; otherwise the exception with which the attempt failed.
 Results = dict[int, Any]
 
@@ -39,7 +38,7 @@ def deliver(jobs: Sequence[RunningJob], *, target: Target, format: Format, sourc
     The jobs of a held topic that were not sent stay ready.
     """
     first_due_ms = _first_due_ms(jobs[0].using, jobs)
-    results: Results = {job.id: EXPIRED for job in jobs if _is_expired(job, first_due_ms[job.id])}
+    results: Results = {job.id: Expired() for job in jobs if _is_expired(job, first_due_ms[job.id])}
     if jobs := [job for job in jobs if job.id not in results]:
         results |= _send_if_open(jobs, first_due_ms, target, format, source)
     return results
@@ -95,9 +94,10 @@ def _first_due_ms(using: str, jobs: Sequence[RunningJob]) -> dict[int, int]:
 
 def _is_expired(job: RunningJob, first_due_ms: int) -> bool:
     """Return whether the job has expired while its topic was held. The claim has checked its present due time."""
-    if job.expires_ms is None or job.failures:
+    expires_ms = handlers.expires_ms(job.topic, job.expires_ms)
+    if expires_ms is None or job.failures:
         return False
-    return databases.now_ms(job.using) > first_due_ms + job.expires_ms
+    return databases.now_ms(job.using) > first_due_ms + expires_ms
 
 
 def message_id(job: RunningJob) -> str:

@@ -13,7 +13,7 @@ from .. import databases, tracing
 from ..db import dialects, lookups, transitions
 from ..db.retries import retry_conflicts, retry_once, try_twice
 from ..exceptions import LeaseLost, TTRExceeded
-from ..handlers import Finished, Handler, NotBegun, Polled, Retry, Skip, Snooze
+from ..handlers import Expired, Finished, Handler, NotBegun, Polled, Retry, Skip, Snooze
 from ..jobs.context import running_jobs
 from ..outcomes import ErrorCode
 from ..states import Outcome
@@ -288,6 +288,8 @@ class Executor:
                 completions.append(snoozed)
             elif isinstance(result, Skip):
                 completions.append(Completion(attempt, Outcome.SKIPPED, reason=result.reason))
+            elif isinstance(result, Expired):
+                completions.append(Completion(attempt, Outcome.SKIPPED, error=ErrorCode.TOO_LATE))
             elif isinstance(result, Finished):
                 completions.append(Completion(attempt, Outcome.FINISHED, reason=result.reason))
             elif failed:

@@ -13,6 +13,7 @@ from delaytasks import databases, handlers, reschedule, schedule
 from delaytasks.checks import check_clashes
 from delaytasks.forwarding import Amqp, CeleryTask, Kafka, Rejected, TargetDown, Webhook, forward
 from delaytasks.models import Job, JobEvent, Topic
+from delaytasks.outcomes import ErrorCode
 from delaytasks.states import State
 from delaytasks.worker import ttr
 
@@ -314,6 +315,8 @@ def test_a_job_that_expires_while_its_topic_is_held_is_not_sent(stage, target, d
     stage.go()
     assert [message.key for message in target.messages] == ["a", "c"]
     assert (outcomes("a"), outcomes("b"), outcomes("c")) == (["snoozed", "skipped"], ["skipped"], ["finished"])
+    errors = Job.objects.filter(key__in="ab").values_list("error", flat=True)
+    assert list(errors) == [ErrorCode.TOO_LATE] * 2, "as the engine records each job that has expired"
     assert held() == (False, "")
 
 
