@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 from django.db import connection, connections, transaction
+from django.db.models import F
 from django.test.utils import CaptureQueriesContext
 
 from delaytasks import cancel_many, schedule, schedule_many
-from delaytasks.db import dialects
+from delaytasks.db import dialects, transitions
+from delaytasks.db.transitions import Cancel
 from delaytasks.exceptions import BadInput, BadKey, UnknownTopic
 from delaytasks.jobs import cancellation, next_runs
 from delaytasks.models import Job, JobEvent
@@ -57,6 +59,14 @@ def test_all_jobs_of_a_subject_across_topics() -> None:
     assert cancel_many(topic="b", subject=product) == (1, 0, 0)
     assert cancel_many(subject=product) == (1, 0, 0)
     assert len(cancelled()) == 2
+
+
+def test_a_job_that_died_meanwhile_is_cancelled_only_on_request() -> None:
+    Job.objects.filter(topic="a").update(state=State.DEAD, ended_at=F("created_at"), died_at=F("created_at"))
+    cancels = [Cancel(job_id) for job_id in Job.objects.filter(topic="a").values_list("pk", flat=True)]
+    with transaction.atomic():
+        assert transitions.cancel_each("default", cancels) == []
+        assert len(transitions.cancel_each("default", cancels, dead=True)) == len(cancels)
 
 
 def test_running_jobs_are_counted_and_not_disturbed(stage: Any) -> None:
