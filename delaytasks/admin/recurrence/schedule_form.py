@@ -36,9 +36,10 @@ FIELDS: tuple[str, ...] = (
 POLICIES = ("missed", "within", "running")
 SECONDS = {"every": _("every, in seconds"), "delay": _("delay, in seconds"), "period": _("period, in seconds"),
            "within": _("begin within, in seconds"), "ttr": _("time to run, in seconds")}  # fmt: skip
+LONGEST_SECONDS = int(LONGEST.total_seconds())
 
 
-def _seconds_field(name: str, least: float, most: float = LONGEST.total_seconds(), **kwargs: Any) -> forms.FloatField:
+def _seconds_field(name: str, least: float, most: float = LONGEST_SECONDS, **kwargs: Any) -> forms.FloatField:
     return forms.FloatField(label=SECONDS[name], required=False, min_value=least, max_value=most, **kwargs)
 
 
@@ -49,10 +50,10 @@ class ScheduleForm(forms.ModelForm):
     delay = _seconds_field("delay", 0)
     period = _seconds_field("period", 0.1)
     within = _seconds_field("within", 0, help_text=_("a run that begins later is skipped; empty: no limit"))
-    ttr = _seconds_field("ttr", 0.001, MAX_TTR_MS / 1000)
+    ttr = _seconds_field("ttr", 0.001, MAX_TTR_MS // 1000)
     start_at = forms.SplitDateTimeField(
         label=_("start"), required=False, widget=AdminSplitDateTime(),
-        help_text=_("the time from which every, delay, period and a recurrence rule count; empty: now"),
+        help_text=_("the time from which the runs count, also those of cron; empty: now"),
     )  # fmt: skip
     reason = forms.CharField(
         label=_("Reason"), required=False, widget=forms.TextInput(attrs={"class": "vTextField"}),
