@@ -22,7 +22,9 @@ def merge_ended(directory: str) -> None:
 
 def _merge(path: str, merged: str) -> None:
     is_gauge = os.path.basename(path).startswith("gauge")
-    values = list(MmapedDict.read_all_values_from_file(path))  # first: a damaged file must add none of its values
+    values: list[tuple[str, float, float, int]] = []
+    if os.path.getsize(path):  # 0: the process was killed before it wrote to its file
+        values.extend(MmapedDict.read_all_values_from_file(path))  # first: a damaged file must add none of its values
     total = MmapedDict(merged)
     try:
         for key, value, timestamp, _ in values:

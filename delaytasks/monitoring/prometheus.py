@@ -9,9 +9,10 @@ on METRICS_PORT. Processes with children need PROMETHEUS_MULTIPROC_DIR; a worker
 """
 
 import functools
+import glob
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -179,6 +180,21 @@ class _DefaultRegistry(Collector):
         return iter(REGISTRY.collect())
 
 
+class _SharedCollector(MultiProcessCollector):
+    """The metrics of all processes that share PROMETHEUS_MULTIPROC_DIR."""
+
+    def collect(self) -> Iterable[Metric]:
+        """Merge the files with content. A process creates its file empty, and may be killed before it writes to it."""
+        return self.merge([file for file in glob.glob(f"{glob.escape(self._path)}/*.db") if _has_content(file)])
+
+
+def _has_content(file: str) -> bool:
+    try:
+        return os.path.getsize(file) > 0
+    except FileNotFoundError:  # the gauge of a process that has just ended
+        return False
+
+
 def make_registry() -> CollectorRegistry:
     """Return a registry for one scrape: the counts of all processes, and the numbers from the database."""
     registry = make_process_registry()
@@ -191,7 +207,7 @@ def make_process_registry() -> CollectorRegistry:
     initialize()
     registry = CollectorRegistry()
     if requests.SHARED in os.environ:
-        MultiProcessCollector(registry)
+        _SharedCollector(registry)
     else:
         registry.register(_DefaultRegistry())
     return registry

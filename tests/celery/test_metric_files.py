@@ -11,6 +11,7 @@ from prometheus_client.mmap_dict import MmapedDict, mmap_key
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from delaytasks.celery import metric_files
+from delaytasks.monitoring import prometheus
 
 
 def ended_process() -> int:
@@ -65,6 +66,22 @@ def test_ended_processes_share_files_and_no_metric_changes(directory: Path) -> N
     living = {f"{kind}_{os.getpid()}.db" for kind in ("counter", "histogram")}
     merged = {f"{kind}_0.db" for kind in ("counter", "histogram", "gauge_mostrecent")}
     assert {path.name for path in directory.iterdir()} == living | merged | unmerged | {"lock"}
+
+
+def test_a_file_that_its_process_has_not_written_to_spoils_no_scrape(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(directory))
+    for pid in (ended_process(), os.getpid()):  # the first was killed, the second has just begun to count
+        (directory / f"summary_{pid}.db").touch()
+
+    def done() -> float:
+        metrics = {metric.name: metric for metric in prometheus.make_process_registry().collect()}
+        return sum(sample.value for sample in metrics["done"].samples)
+
+    assert done() == 9
+    metric_files.merge_ended(str(directory))
+    assert done() == 9
 
 
 def test_a_damaged_file_adds_none_of_its_values(tmp_path: Path) -> None:
