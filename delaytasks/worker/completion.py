@@ -74,14 +74,10 @@ class Completion(NamedTuple):
     polled: bool = False  # a poll was answered "not yet"
 
 
-def last_line(error: str) -> str:
-    lines = error.strip().splitlines() if error else []
-    return lines[-1][:1000] if lines else ""
-
-
 def _job_error(error: str) -> str:
     """Return the error for the job's row: a code, or the last line of a traceback."""
-    return to_stored_error(error if isinstance(error, ErrorCode) else last_line(error))
+    last_line = error.strip().splitlines()[-1:]
+    return to_stored_error(error if isinstance(error, ErrorCode) else "".join(last_line)[:1000])
 
 
 class Completed(list[tuple[Completion, int]]):
@@ -132,34 +128,27 @@ def complete(
     in_time     refuse an attempt whose lease has ended, even if the job has not been taken back
     relaxed     PostgreSQL: the commit does not wait for the disk (synchronous_commit off)
     """
+
+    def end(skip: Collection[int]) -> None:
+        # Without a savepoint, which saves two round trips: an error rolls back the caller's transaction anyway.
+        with transaction.atomic(using, savepoint=False) if completed is None else nullcontext():
+            ended = transitions.end_if_held(using, [ending(c) for c in completions], in_time=in_time, relaxed=relaxed)
+            _check_all_ended(completions, ended)
+            for completion in completions:
+                if completion.outcome is Outcome.DEAD and completion.held.id not in skip:
+                    _call_on_dead(using, completion.held)  # may schedule the key, and then there is no other next run
+            schedule_next(using, [job_id for job_id, each in ended.items() if each.again])  # after_end may move these
+            for completion in completions:
+                if completion.outcome in _STATES and completion.held.topic in after_end:
+                    after_end[completion.held.topic](using, completion.held)
+            with_due_times = [(c, ended[c.held.id].due_ms) for c in completions]
+            if completed is not None:
+                completed.extend(with_due_times)
+            else:
+                transaction.on_commit(lambda: notify(using, with_due_times), using=using, robust=True)
+
     if completions:
-        _skipping_broken_on_dead(using, lambda skip: _complete(using, completions, completed, in_time, relaxed, skip))
-
-
-def _complete(
-    using: str,
-    completions: Sequence[Completion],
-    completed: Completed | None,
-    in_time: bool,
-    relaxed: bool,
-    skip: Collection[int],
-) -> None:
-    # Without a savepoint, which saves two round trips: an error rolls back the caller's transaction anyway.
-    with transaction.atomic(using, savepoint=False) if completed is None else nullcontext():
-        ended = transitions.end_if_held(using, [ending(c) for c in completions], in_time=in_time, relaxed=relaxed)
-        _check_all_ended(completions, ended)
-        for completion in completions:
-            if completion.outcome is Outcome.DEAD and completion.held.id not in skip:
-                _call_on_dead(using, completion.held)  # may schedule the key, and then there is no other next run
-        schedule_next(using, [job_id for job_id, each in ended.items() if each.again])  # after_end may move these jobs
-        for completion in completions:
-            if completion.outcome in _STATES and completion.held.topic in after_end:
-                after_end[completion.held.topic](using, completion.held)
-        with_due_times = [(c, ended[c.held.id].due_ms) for c in completions]
-        if completed is not None:
-            completed.extend(with_due_times)
-        else:
-            transaction.on_commit(lambda: notify(using, with_due_times), using=using, robust=True)
+        _skipping_broken_on_dead(using, end)
 
 
 def complete_and_claim(
@@ -387,10 +376,26 @@ def _take_back_all(
         return 0
     attempts = [_abandoned(using, s, was_called(s.id)) for s in by_id.values()]
 
-    def call(skip: Collection[int]) -> int:
-        return _take_back(using, by_id, skip, lambda: statement(using, attempts, error.value), error, trace)
+    def end(skip: Collection[int]) -> int:
+        with transaction.atomic(using):
+            taken = statement(using, attempts, error.value)
+            jobs = get_jobs(using, taken.keys())
+            transitions.record(
+                using,
+                [_expired_event(by_id[i], jobs[i], each.now_ms, trace or error.value) for i, each in taken.items()],
+            )
+            dead = [job for job in jobs.values() if job.state == State.DEAD]
+            for job in dead:
+                if job.id not in skip:
+                    _call_on_dead(using, job)
+            schedule_next(using, [job_id for job_id, each in taken.items() if each.again])
+            for job in dead:
+                _call_after_end(using, job)
+            expired = [(by_id[i], jobs[i]) for i in taken]
+            transaction.on_commit(lambda: _notify_expired(using, expired, error), using=using, robust=True)
+        return len(taken)
 
-    return _skipping_broken_on_dead(using, call)
+    return _skipping_broken_on_dead(using, end)
 
 
 def _abandoned(using: str, snapshot: JobSnapshot, was_called: bool) -> Abandoned:
@@ -401,33 +406,6 @@ def _abandoned(using: str, snapshot: JobSnapshot, was_called: bool) -> Abandoned
         (handler.backoff if handler else DEFAULT_BACKOFF).delay_ms(snapshot.failures + 1),
         handler.retry_within_ms if handler else None, int(was_called),
     )  # fmt: skip
-
-
-def _take_back(
-    using: str,
-    by_id: dict[int, JobSnapshot],
-    skip: Collection[int],
-    statement: Callable[[], dict[int, TakenBack]],
-    error: ErrorCode,
-    trace: str,
-) -> int:
-    with transaction.atomic(using):
-        taken = statement()
-        jobs = get_jobs(using, taken.keys())
-        transitions.record(
-            using,
-            [_expired_event(by_id[i], jobs[i], each.now_ms, trace or error.value) for i, each in taken.items()],
-        )
-        dead = [job for job in jobs.values() if job.state == State.DEAD]
-        for job in dead:
-            if job.id not in skip:
-                _call_on_dead(using, job)
-        schedule_next(using, [job_id for job_id, each in taken.items() if each.again])
-        for job in dead:
-            _call_after_end(using, job)
-        expired = [(by_id[i], jobs[i]) for i in taken]
-        transaction.on_commit(lambda: _notify_expired(using, expired, error), using=using, robust=True)
-    return len(taken)
 
 
 def _call_after_end(using: str, job: "Job") -> None:

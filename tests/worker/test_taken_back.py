@@ -14,7 +14,7 @@ from delaytasks.maintenance import liveness, sweep
 from delaytasks.models import Job, JobEvent
 from delaytasks.outcomes import ErrorCode
 from delaytasks.states import State
-from delaytasks.worker import claim, completion, process_name, runner
+from delaytasks.worker import claim, process_name, runner
 
 from ..support.stage import Boom, outcomes
 
@@ -287,7 +287,7 @@ def test_an_expired_job_that_could_not_be_ended_is_tried_again(stage, db_clock, 
     schedule("t", "a", delay=0, expires=5)
     stage.mover.move_due()
     db_clock.advance(seconds=6)
-    fail(monkeypatch, completion, "_complete", times=times)
+    fail(monkeypatch, claim, "complete", times=times)
     stage.run("t") if taken_by == "a run" else stage.take("t")
     if Job.objects.get().state == State.DELAYED:
         db_clock.advance(seconds=1)
@@ -303,14 +303,14 @@ def test_jobs_that_cannot_be_ended_do_not_hold_up_those_behind_them(stage, db_cl
     db_clock.advance(seconds=3)
     stage.mover.move_due()
     runner._paces["t"] = runner.Pace(size=8)
-    end = completion._complete
+    end = claim.complete
 
     def fail_for_bad_ones(using, completions, *args, **kwargs):
         if completions[0].held.key.startswith("bad"):
             raise OperationalError("no such column")
         return end(using, completions, *args, **kwargs)
 
-    monkeypatch.setattr(completion, "_complete", fail_for_bad_ones)
+    monkeypatch.setattr(claim, "complete", fail_for_bad_ones)
     stage.run("t")
     assert keys == ["good"]
     assert set(Job.objects.filter(ended_at=None).values_list("attempt", flat=True)) == {1}
