@@ -5,11 +5,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import kombu
-
 from . import brokers, events
 from .links import Links
-from .publisher import CONNECT_SECONDS, Publisher, Sending, Unroutable
+from .publisher import Publisher, Sending, Unroutable, connection
 from .targets import Message, Rejected, Report, TargetDown, deliver_alone, report_failures
 
 MAX_NAME_BYTES = 255  # the longest short string of AMQP
@@ -55,9 +53,7 @@ class Amqp:
     def deliver_many(self, messages: Sequence[Message], timeout_seconds: float, report: Report) -> None:
         """Publish messages and wait for their confirmations. Raises TargetDown, Rejected, BatchRefused."""
         options = brokers.options(self.broker, "Amqp")
-        publisher = _links.get(
-            repr(options), lambda: Publisher(lambda transport: _connection(options, transport), self.broker)
-        )
+        publisher = _links.get(repr(options), lambda: Publisher(partial(connection, options), self.broker))
         sendings = report_failures(messages, lambda message: self._sending(message, report), report)
         publisher.publish(sendings, min(self.timeout, timeout_seconds))
 
@@ -76,12 +72,6 @@ class Amqp:
         if isinstance(error, Unroutable):
             return (Rejected if self.fields & JOB_FIELDS else TargetDown)(str(error))
         return error
-
-
-def _connection(options: dict[str, Any], transport: dict[str, Any]) -> kombu.Connection:
-    named = {"connect_timeout": CONNECT_SECONDS, **options}
-    named["transport_options"] = {**transport, **named.get("transport_options", {})}
-    return kombu.Connection(named.pop("url"), **named)
 
 
 def _send(channel: Any, *, message: Message, encoded: events.Encoded, exchange: str, routing_key: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ..exceptions import BadInput
 from . import brokers, events
 from .links import Links
 from .targets import BatchRefused, Message, Rejected, Report, TargetDown, deliver_alone, report_failures
@@ -60,7 +61,7 @@ class Kafka:
             raise ValueError(
                 f'Kafka: DELAYTASKS["BROKERS"][{broker!r}] needs {{"bootstrap.servers": "host:port,..."}}.'
             )
-        _library()
+        library()
 
     def __repr__(self) -> str:
         return f"Kafka({self.topic!r}, key={self.key!r}, broker={self.broker!r})"
@@ -156,8 +157,8 @@ class Producer:
         for alias in ("request.required.acks", "delivery.timeout.ms"):
             given.pop(alias, None)
         try:
-            self._producer = _library().Producer(given, logger=logger)
-        except _library().KafkaException as error:
+            self._producer = library().Producer(given, logger=logger)
+        except library().KafkaException as error:
             raise TargetDown(f"Kafka: {error.args[0].str()}") from error
 
     def send(self, topic: str, records: Sequence[Record], seconds: float) -> None:
@@ -193,7 +194,7 @@ class Producer:
             try:
                 self._producer.produce(topic, on_delivery=batch.on_delivery(record), **record.fields)
                 return
-            except _library().KafkaException as error:
+            except library().KafkaException as error:
                 batch.answer(record, _refusal(error.args[0], is_local=True))
                 return
             except BufferError as error:
@@ -247,9 +248,9 @@ def _refusal(error: Any, *, is_local: bool = False) -> Refusal:
     return Refusal(error.name(), error.str(), is_local=is_local)
 
 
-def _library() -> Any:
+def library() -> Any:
     try:
         import confluent_kafka
     except ImportError as error:
-        raise ValueError("Kafka: confluent-kafka is not installed: pip install 'delaytasks[kafka]'.") from error
+        raise BadInput("Kafka: confluent-kafka is not installed: pip install 'delaytasks[kafka]'.") from error
     return confluent_kafka

@@ -16,7 +16,14 @@ from .targets import BatchRefused, Rejected, TargetDown
 
 CONNECT_SECONDS = 5.0
 ERRORS = (amqp.AMQPError, KombuError, OSError)
-_ONE_RETRY = {"max_retries": 1, "interval_start": 0, "interval_step": 0}  # to connect; by default kombu has no limit
+ONE_RETRY = {"max_retries": 1, "interval_start": 0, "interval_step": 0}  # to connect; by default kombu has no limit
+
+
+def connection(options: dict[str, Any], transport: dict[str, Any]) -> kombu.Connection:
+    """Return an unopened connection with the options of a broker and these transport options."""
+    named = {"connect_timeout": CONNECT_SECONDS, **options}
+    named["transport_options"] = {**transport, **named.get("transport_options", {})}
+    return kombu.Connection(named.pop("url"), **named)
 
 
 class Unroutable(Exception):
@@ -144,7 +151,7 @@ class Publisher:
         options = {"on_blocked": self._on_blocked, "read_timeout": seconds, "write_timeout": CONNECT_SECONDS}
         self._connection = self._connect(options)
         self._connection.connect_timeout = min(self._connection.connect_timeout or seconds, seconds)
-        self._connection.ensure_connection(**_ONE_RETRY)
+        self._connection.ensure_connection(**ONE_RETRY)
         channel = self._connection.channel()
         channel.confirm_select()
         channel.events["basic_ack"].add(self._on_ack)

@@ -5,12 +5,12 @@ import struct
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
-import kombu
 from amqp.serialization import dumps
 
-from ..forwarding.publisher import CONNECT_SECONDS, ERRORS, Publisher, Unroutable
+from ..forwarding.publisher import CONNECT_SECONDS, ERRORS, ONE_RETRY, Publisher, Unroutable, connection
 from ..forwarding.targets import Rejected, TargetDown
 from .declarations import Inbox
 from .formats import Received, Refused, to_headers, to_text
@@ -22,7 +22,6 @@ HEARTBEAT_SECONDS = 30
 FRAME_MARGIN = 4096  # of the frame with the headers: for the properties
 # What py-amqp raises for properties that it cannot parse or write. RecursionError: nested too deeply.
 PARSE_ERRORS = (ValueError, LookupError, OverflowError, RecursionError, struct.error)
-_ONE_RETRY = {"max_retries": 1, "interval_start": 0, "interval_step": 0}
 KEPT = (  # properties of a refused message that its dead letter has too
     "content_type", "content_encoding", "correlation_id", "message_id", "timestamp", "type", "app_id", "reply_to",
     "priority",
@@ -37,13 +36,13 @@ class AmqpSource:
 
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
-        self._options = inbox.broker_options()
+        options = {"heartbeat": HEARTBEAT_SECONDS, **inbox.broker_options()}
         self._messages: list[Any] = []  # delivered, and not returned by receive() yet
         self._last_tag = 0  # delivery tag of the last message that receive() has returned
-        self._dead_letters = Publisher(lambda transport: _connection(self._options, transport), inbox.broker)
+        self._dead_letters = Publisher(partial(connection, options), inbox.broker)
         try:
-            self._connection = _connection(self._options, {"read_timeout": None, "write_timeout": CONNECT_SECONDS})
-            self._connection.ensure_connection(**_ONE_RETRY)
+            self._connection = connection(options, {"read_timeout": None, "write_timeout": CONNECT_SECONDS})
+            self._connection.ensure_connection(**ONE_RETRY)
             self._channel = self._connection.channel()
             self._channel.auto_decode = False  # a body is bytes, whatever its content_encoding says
             self._channel.queue_declare(inbox.dead_letter, passive=True)  # fails if the queue does not exist
@@ -115,12 +114,6 @@ class AmqpSource:
             channel.basic_publish(prepared, exchange="", routing_key=self._inbox.dead_letter, mandatory=True)
 
         self._dead_letters.publish_one(publish, SEND_SECONDS)
-
-
-def _connection(options: dict[str, Any], transport: dict[str, Any]) -> kombu.Connection:
-    named = {"connect_timeout": CONNECT_SECONDS, "heartbeat": HEARTBEAT_SECONDS, **options}
-    named["transport_options"] = {**transport, **named.get("transport_options", {})}
-    return kombu.Connection(named.pop("url"), **named)
 
 
 def _received(message: Any) -> Received:

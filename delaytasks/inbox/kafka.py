@@ -5,7 +5,6 @@ import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ..exceptions import BadInput
 from ..forwarding import kafka
 from ..forwarding.targets import TargetDown
 from .declarations import Inbox
@@ -38,7 +37,7 @@ class KafkaSource:
         self._inbox = inbox
         self._options = inbox.broker_options()
         self._batch: list[Any] = []
-        library = _library()
+        library = kafka.library()
         self._producer: kafka.Producer | None = self._new_producer()
         given = {"log_level": 2, "reconnect.backoff.max.ms": 1000, "auto.offset.reset": "earliest", **self._options}
         for option in ("acks", "request.required.acks", "message.timeout.ms", "delivery.timeout.ms"):
@@ -89,7 +88,7 @@ class KafkaSource:
         raise BrokerDown(f"{self._inbox.dead_letter}: {cause}") from cause
 
     def confirm(self) -> None:
-        library = _library()
+        library = kafka.library()
         ends: dict[tuple[str, int], int] = {}
         for message in self._batch:
             ends[message.topic(), message.partition()] = message.offset() + 1
@@ -131,11 +130,3 @@ def _received(message: Any) -> Received:
         message.value() or b"", headers, headers.get("content-type", ""), headers.get("message-id", ""),
         ms if kind else None, Raw(message, given), problem,
     )  # fmt: skip
-
-
-def _library() -> Any:
-    try:
-        import confluent_kafka
-    except ImportError as error:
-        raise BadInput("confluent-kafka is not installed: pip install 'delaytasks[kafka]'.") from error
-    return confluent_kafka
