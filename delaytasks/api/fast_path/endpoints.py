@@ -18,7 +18,7 @@ from django.db import connections
 from django.urls import reverse
 
 from ... import conf, handlers, tracing
-from ...clock import to_seconds
+from ...clock import rfc3339_of, to_seconds
 from ...db.groups import Added, Done
 from ...db.transitions import NewJob
 from ...exceptions import BadInput
@@ -37,7 +37,7 @@ from ..batching.batchers import Batcher, FallBack
 from ..exceptions import ProblemError
 from ..limits import live_jobs
 from ..queue_protocol.commands import COMMANDS, envelope, popped_list, popped_one
-from ..serializers.fields import MAX_ID, rfc3339_of
+from ..serializers.fields import MAX_ID
 from ..serializers.requests import HeldSerializer, NewJobSerializer, ReserveSerializer
 from . import callers
 from .readers import Reader

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 from rest_framework.response import Response
 
-from ... import clock, databases
+from ... import databases
+from ...clock import rfc3339, rfc3339_of, to_seconds
 from ...exceptions import KeyIsLive, LeaseLost
 from ...jobs import schedule
 from ...models import Job
@@ -18,16 +19,7 @@ from ...worker.attempt import RunningJob
 from .. import job_actions, services
 from ..access import receipts
 from ..access.permissions import CREATE, Right
-from ..serializers.fields import (
-    JSONField,
-    delay_field,
-    expires_field,
-    priority_field,
-    rfc3339,
-    rfc3339_of,
-    topic_field,
-    ttr_field,
-)
+from ..serializers.fields import JSONField, delay_field, expires_field, priority_field, topic_field, ttr_field
 from ..serializers.requests import StrictSerializer, reason_field
 from .fields import (
     Malformed,
@@ -96,7 +88,7 @@ def _popped(attempt: RunningJob) -> dict[str, Any]:
         "job": attempt.id,
         "attempt": attempt.attempt,
         "receipt": receipts.make(attempt.id, attempt.attempt, attempt.reserved_ms),
-        "TTR": clock.to_seconds(attempt.ttr_ms),
+        "TTR": to_seconds(attempt.ttr_ms),
         "due_at": rfc3339_of(attempt.due_ms),
         "deadline": rfc3339_of(attempt.lease_ms),
     }
@@ -187,7 +179,7 @@ def _peeked(job: Job, call: Call) -> dict[str, Any]:
         "due_at": rfc3339(job.due_at),
         "attempt": job.attempt,
         "failures": job.failures,
-        "TTR": clock.to_seconds(job.ttr_ms),
+        "TTR": to_seconds(job.ttr_ms),
         "body": call.caller.shown_body(job.body, job.topic),
         "created_at": rfc3339(job.created_at),
         "deadline": rfc3339(job.lease_until) if job.lease_until else None,

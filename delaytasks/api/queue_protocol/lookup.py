@@ -14,7 +14,6 @@ from ...states import Outcome, State
 from ...worker import leases
 from ..access import receipts, refusals
 from ..access.permissions import Caller, Right
-from ..serializers.fields import rfc3339
 
 MAX_TOPICS = 5  # listed in the refusal of an ambiguous id
 
@@ -118,7 +117,7 @@ class Call:
 
 def utc(moment: datetime | None) -> str:
     """Return a time in RFC 3339 for use in messages, or "an unknown time" for None."""
-    return rfc3339(moment) if moment else "an unknown time"
+    return clock.rfc3339(moment) if moment else "an unknown time"
 
 
 def unknown_message(key: str) -> str:

@@ -1,7 +1,7 @@
 """Output of subcommands: columns for people, JSON for programs."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from django.core.management.base import CommandParser
@@ -40,14 +40,11 @@ class Verb(NamedTuple):
 
 
 def rfc3339(moment: datetime | None) -> str | None:
-    """Return a time in UTC, to the millisecond: 2026-11-20T11:22:33.123Z; None for None."""
-    if moment is None:
-        return None
-    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return None if moment is None else clock.rfc3339(moment)
 
 
 def rfc3339_ms(ms: int | None) -> str | None:
-    return None if ms is None else rfc3339(clock.from_ms(ms))
+    return None if ms is None else clock.rfc3339_of(ms)
 
 
 def job_data(job: Job, now: datetime) -> dict[str, Any]:

@@ -9,7 +9,7 @@ names the folder.
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from ...clock import rfc3339_of
 from ..page import audit_page
 from ..rules import business
 from ..rules.rules import CLASSES, Rule, rules_of
@@ -96,7 +97,7 @@ def run(
             lake.sync(folder)
             check_lock()
             table = dimension_table.append(table, results, snapshot.now_ms)
-        document = {"folder": folder, "as_of": _isoformat(snapshot.now_ms), "page": f"{folder}/{PAGE}",
+        document = {"folder": folder, "as_of": rfc3339_of(snapshot.now_ms), "page": f"{folder}/{PAGE}",
                     "rules": [_without_figures(each) for each in results]}  # fmt: skip
         _publish(lake, document)
         optimization.merge_small_files(table)
@@ -149,7 +150,7 @@ def _without_figures(result: dict[str, Any]) -> dict[str, Any]:
 def _trend(earlier: list[dict[str, Any]], total: dict[str, Any], now_ms: int) -> list[dict[str, Any]]:
     """Return the figures of the last audits, oldest first. The last one is this audit."""
     past = [{**each, "as_of": _to_json_value(each["as_of"])} for each in earlier]
-    now = {"as_of": _isoformat(now_ms), **{name: total[name] for name in dimension_table.TREND_FIGURES}}
+    now = {"as_of": rfc3339_of(now_ms), **{name: total[name] for name in dimension_table.TREND_FIGURES}}
     return [*past, now][-dimension_table.TREND_AUDITS :]
 
 
@@ -235,11 +236,7 @@ def _samples(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _to_json_value(value: Any) -> Any:
     if isinstance(value, Decimal):
         return dimensions.plain(value)
-    return _isoformat(round(value.timestamp() * 1000)) if isinstance(value, datetime) else value
-
-
-def _isoformat(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return rfc3339_of(round(value.timestamp() * 1000)) if isinstance(value, datetime) else value
 
 
 def _fault_message(result: dict[str, Any]) -> str:

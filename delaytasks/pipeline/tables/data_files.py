@@ -5,13 +5,14 @@ Needs pyarrow, but neither Spark nor the Delta log. So it also works on files th
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import uuid4
 
 import pyarrow
 from pyarrow import parquet
 
+from ...clock import rfc3339
 from .lake import Lake, LakeError
 
 TEXT_BOUNDS = ("key",)  # text columns whose least and greatest values are put into the log; no lookup needs others
@@ -89,7 +90,7 @@ def _bound(value: Any, *, up: bool = False) -> Any:
         return value.isoformat() if isinstance(value, date) else value
     rounded = value.replace(microsecond=value.microsecond // 1000 * 1000)
     rounded += MILLISECOND if up and rounded != value else timedelta()
-    return rounded.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return rfc3339(rounded)
 
 
 def check(lake: Lake, files: Iterable[DeltaFile]) -> None:
