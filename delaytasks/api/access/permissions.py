@@ -127,9 +127,14 @@ class Caller(abc.ABC):
     def may_schedule(self, right: ScheduleRight, topic: str) -> bool:
         """Return whether the caller may do this operation on schedules of the topic."""
 
-    @abc.abstractmethod
+    @functools.cached_property
+    def hidden_topics(self) -> set[str]:
+        """The topics whose bodies are hidden. All callers have the same."""
+        return permissions.topics_hiding_bodies(databases.alias())
+
     def shown_body(self, body: Any, topic: str) -> Any:
         """Return the body of a job of this topic, redacted for this caller."""
+        return HIDDEN if topic in self.hidden_topics else redacted(body, conf.get().redact)
 
     @abc.abstractmethod
     def require_reason(self, topic: str, reason: str, field: str = "reason") -> None:
@@ -274,13 +279,7 @@ class TokenCaller(Caller):
         return bool(valid)
 
     def shown_body(self, body: Any, topic: str) -> Any:
-        if self._has(Right.CONSUME, topic):
-            return body
-        return _redacted(body, topic, self._hidden_topics)
-
-    @functools.cached_property
-    def _hidden_topics(self) -> set[str]:
-        return permissions.topics_hiding_bodies(databases.alias())
+        return body if self._has(Right.CONSUME, topic) else super().shown_body(body, topic)
 
     def require_reason(self, topic: str, reason: str, field: str = "reason") -> None:
         return
@@ -329,13 +328,6 @@ class StaffCaller(Caller):
         self.user = now or AnonymousUser()  # a new instance, because the old one caches permissions
         return now is not None
 
-    def shown_body(self, body: Any, topic: str) -> Any:
-        return _redacted(body, topic, self._hidden_topics)
-
-    @functools.cached_property
-    def _hidden_topics(self) -> set[str]:
-        return permissions.topics_hiding_bodies(self.using)
-
     def require_reason(self, topic: str, reason: str, field: str = "reason") -> None:
         if not reason and permissions.topics_requiring_reason(self.using, [topic]):
             raise ValidationError({field: f"Topic {topic} requires a reason."})
@@ -346,10 +338,6 @@ class StaffCaller(Caller):
     def log(self, rows: Iterable[Any], action: Action, reason: str = "", *, added: bool = False, **state: Any) -> None:
         flag = admin_log.ADDED if added else admin_log.CHANGED
         admin_log.write(self.user.pk, rows, action, reason, flag=flag, **state)
-
-
-def _redacted(body: Any, topic: str, hidden_topics: set[str]) -> Any:
-    return HIDDEN if topic in hidden_topics else redacted(body, conf.get().redact)
 
 
 def _rights(token: Token) -> Rights:

@@ -92,7 +92,7 @@ def _read_hidden_topics(using: str, adds: Iterable[Add]) -> None:
     if callers:
         hidden = permissions.topics_hiding_bodies(using)
         for caller in callers:
-            caller._hidden_topics = hidden
+            caller.hidden_topics = hidden
 
 
 def known_topics(using: str, asked: Collection[str | None]) -> set[str]:
