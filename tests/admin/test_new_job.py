@@ -95,7 +95,7 @@ def test_a_local_time_that_does_not_exist_is_an_error(admin_client):
         ("priority", "10", "Ensure this value is less than or equal to 9."),
         ("ttr", "0", "Enter a time to run of at least 0.001 s and at most 7 d 0 h."),
         ("topic", "no.such", "Select a valid choice. no.such is not one of the available choices."),
-        ("reason", "two\nlines", "Enter one line of printable characters."),
+        ("reason", "two\nlines", "Enter one line of at most 255 printable characters."),
     ],
     ids=[
         "no-key",

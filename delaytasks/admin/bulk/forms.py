@@ -4,15 +4,13 @@ from math import ceil
 from typing import Any
 
 from django import forms
-from django.core.exceptions import ValidationError
 from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from ... import conf, formatting
-from ...exceptions import BadInput
-from ...jobs.inputs import check_actor
 from ..job_actions import CANCEL, POSTPONE, RETRY, RUN_NOW, Operation
+from ..topic_form import checked_reason
 
 UNITS_MS = {"seconds": 1000, "minutes": 60_000, "hours": 3_600_000, "days": 86_400_000}
 UNITS = [("seconds", _("seconds")), ("minutes", _("minutes")), ("hours", _("hours")), ("days", _("days"))]
@@ -61,10 +59,7 @@ class ReasonForm(forms.Form):
         return self.operation in (None, POSTPONE)
 
     def clean_reason(self) -> str:
-        try:
-            return check_actor(self.cleaned_data["reason"], what="reason")
-        except BadInput as error:
-            raise ValidationError(_("Enter one line of printable characters.")) from error
+        return checked_reason(self.cleaned_data["reason"])
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or {}

@@ -13,10 +13,11 @@ from django.utils.translation import gettext_lazy
 
 from ... import conf, formatting
 from ...exceptions import BadBody, BadDelay, BadInput, BadKey, BadTTR, BodyTooLarge
-from ...jobs.inputs import check_actor, to_body, to_new_job
+from ...jobs.inputs import to_body, to_new_job
 from ...states import MAX_PRIORITY
 from ...validators import JSON_NULL, MAX_TTR_MS
 from ..bulk.forms import UNITS, UNITS_MS
+from ..topic_form import checked_reason
 
 
 class BodyField(forms.JSONField):
@@ -94,10 +95,7 @@ class NewJobForm(forms.Form):
         self.terms: dict[str, Any] = {}
 
     def clean_reason(self) -> str:
-        try:
-            return check_actor(self.cleaned_data["reason"].strip(), what="reason")
-        except BadInput as error:
-            raise ValidationError(_("Enter one line of printable characters.")) from error
+        return checked_reason(self.cleaned_data["reason"])
 
     def clean(self) -> dict[str, Any]:
         values: dict[str, Any] = super().clean() or self.cleaned_data
