@@ -6,15 +6,19 @@ be earlier than the due time, never later. Without Redis, or while it is down, t
 (database.py). Only modules in redis/ import redis and contain names of keys.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from .. import conf
+from ..exceptions import MirrorDown
 
 if TYPE_CHECKING:
     from .base import DueIndex
     from .redis.index import Mirror
 
-__all__ = ["choose", "connect", "writable"]
+__all__ = ["choose", "connect", "read", "writable"]
+
+Result = TypeVar("Result")
 
 _mirrors: dict[str, "Mirror"] = {}  # by alias; never evicted, because each has a connection and a circuit breaker
 
@@ -39,6 +43,14 @@ def choose(using: str) -> "DueIndex":
     """Return the index to read: the mirror, or the database while Redis is down or not configured."""
     mirror = connect(using)
     return _database(using) if mirror is None or mirror.down else mirror
+
+
+def read(using: str, ask: Callable[["DueIndex"], Result]) -> Result:
+    """Return ask(index) for the index to read. If Redis fails meanwhile, ask the database instead."""
+    try:
+        return ask(choose(using))
+    except MirrorDown:  # the mirror is marked as down now, so choose() returns the database
+        return ask(choose(using))
 
 
 def writable(using: str) -> "DueIndex":

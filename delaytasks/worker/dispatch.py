@@ -14,7 +14,6 @@ from celery import current_app
 from django.db import DatabaseError, InterfaceError, connections
 
 from .. import conf, databases, handlers, mirror, topics
-from ..exceptions import MirrorDown
 from ..mirror.base import CallResult
 from .mover import Mover
 from .sender import Message, apply, sender
@@ -70,10 +69,7 @@ class Dispatcher:
 
     def _call_runner(self, topic: str, concurrency: int) -> CallResult:
         now_ms, group = databases.now_ms(self._using), runner_group(self._using, topic)
-        try:
-            return mirror.choose(self._using).call_runner(topic, group, now_ms, concurrency)
-        except MirrorDown:  # the mirror is marked as down now, so choose() returns the database
-            return mirror.choose(self._using).call_runner(topic, group, now_ms, concurrency)
+        return mirror.read(self._using, lambda index: index.call_runner(topic, group, now_ms, concurrency))
 
 
 def send_run_topic(using: str, topic: str, queue: str | None) -> None:

@@ -12,7 +12,7 @@ from ..backoff import DEFAULT_BACKOFF
 from ..db import transitions
 from ..db.retries import retry_conflicts
 from ..db.transitions import AttemptRow
-from ..exceptions import LeaseLost, MirrorDown
+from ..exceptions import LeaseLost
 from ..outcomes import ErrorCode
 from ..states import Outcome, State
 from .attempt import RunningJob
@@ -34,10 +34,7 @@ def reserve(topic: str, count: int, *, using: str, worker: str) -> list[RunningJ
     if topics.topic_settings(using, topic).paused:
         return []
     limit = min(count, conf.get().batch_max)
-    try:
-        return take(mirror.choose(using), topic, limit, using=using, worker=worker)
-    except MirrorDown:  # the mirror is marked as down now, so choose() returns the database
-        return take(mirror.choose(using), topic, limit, using=using, worker=worker)
+    return mirror.read(using, lambda index: take(index, topic, limit, using=using, worker=worker))
 
 
 def finish(job_id: int, attempt: int, *, using: str, by: str = "") -> None:

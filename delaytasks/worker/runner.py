@@ -99,12 +99,8 @@ def _is_stale(topic: str, using: str, message_ms: int) -> bool:
     Many messages wait there if all processes were busy. If each of them started a runner of RUN_BUDGET_SECONDS, the
     project's own tasks would wait behind them.
     """
-    if databases.now_ms(using) - message_ms <= STALE_MS:
-        return False
-    try:
-        return mirror.choose(using).is_superseded(topic, message_ms)
-    except MirrorDown:
-        return False
+    is_old = databases.now_ms(using) - message_ms > STALE_MS
+    return is_old and mirror.read(using, lambda index: index.is_superseded(topic, message_ms))
 
 
 def _run_once(
@@ -115,19 +111,16 @@ def _run_once(
     if handler is None:  # the target of its row was removed a moment ago
         return 0
 
-    def new_run() -> Run:
-        return Run(handler, mirror.choose(using), using, worker, dispatch_topic, stopping, end, message_ms)
+    runs: list[Run] = []
 
-    run = new_run()
-    try:
-        run.run()
-    except MirrorDown:  # the mirror is marked as down now, so mirror.choose() returns the database
-        before, run = run.ran, new_run()
-        run.ran = before
-        run.run()
-    if run.has_more:
+    def run(index: DueIndex) -> None:
+        runs.append(Run(handler, index, using, worker, dispatch_topic, stopping, end, message_ms))
+        runs[-1].run()
+
+    mirror.read(using, run)
+    if runs[-1].has_more:
         dispatch_topic(topic)
-    return run.ran
+    return sum(run.ran for run in runs)
 
 
 class RunnerGroup:
