@@ -8,7 +8,6 @@ jobs that it has changed; apply.py finds out why the others were not changed.
 from collections.abc import Sequence
 
 from django.db import IntegrityError, transaction
-from django.dispatch import Signal
 
 from .. import signals
 from ..db import dialects, transitions
@@ -16,7 +15,6 @@ from ..db.transitions import Cancel, Event, JobRow
 from ..jobs import on_commit
 from ..jobs.control import Origin
 from ..jobs.inputs import to_when
-from ..mirror.base import Entry
 from ..states import Outcome, State
 
 DELAYED, DEAD = int(State.DELAYED), int(State.DEAD)
@@ -45,17 +43,14 @@ def postpone(using: str, ids: Sequence[int], later_ms: int, origin: Origin) -> s
     to_when(later_ms / 1000, None)
     d = dialects.get_dialect(using)
     moved = _move(using, ids, DELAYED, f"due_at = {d.plus_ms(f'{d.greatest}(due_at, {d.now})', str(later_ms))}")
-    _record(using, moved, Outcome.RESCHEDULED, origin)
-    return _send(using, moved, signals.job_rescheduled)
+    return _record(using, moved, Outcome.RESCHEDULED, origin, later=True)
 
 
 def run_now(using: str, ids: Sequence[int], origin: Origin) -> set[int]:
     """delayed → ready. Return the ids of the jobs made ready. Jobs that are ready already are not changed."""
     now = dialects.get_dialect(using).now
     moved = _move(using, ids, DELAYED, f"due_at = {now}", f"AND due_at > {now}")
-    _record(using, moved, Outcome.RESCHEDULED, origin)
-    _add_to_mirror(using, moved)
-    return _send(using, moved, signals.job_rescheduled)
+    return _record(using, moved, Outcome.RESCHEDULED, origin)
 
 
 def retry(using: str, ids: Sequence[int], origin: Origin) -> set[int]:
@@ -68,9 +63,7 @@ def retry(using: str, ids: Sequence[int], origin: Origin) -> set[int]:
             moved = _move(using, ids, DEAD, changes)
     except IntegrityError:
         return set()
-    _record(using, moved, Outcome.RETRIED, origin)
-    _add_to_mirror(using, moved)
-    return _send(using, moved, signals.job_rescheduled)
+    return _record(using, moved, Outcome.RETRIED, origin)
 
 
 def _move(using: str, ids: Sequence[int], before: int, changes: str, only: str = "") -> Moved:
@@ -86,19 +79,12 @@ def _move(using: str, ids: Sequence[int], before: int, changes: str, only: str =
         return [(locked[job_id], due_ms, now_ms) for job_id, due_ms, now_ms in cursor.fetchall()]
 
 
-def _record(using: str, moved: Moved, outcome: Outcome, origin: Origin) -> None:
+def _record(using: str, moved: Moved, outcome: Outcome, origin: Origin, *, later: bool = False) -> set[int]:
+    """Write the events; on commit send job_rescheduled and, unless `later`, update the mirror. Return the jobs' ids."""
     events = (Event(row.id, outcome, row.attempt, row.due_ms, now_ms, None, due_ms) for row, due_ms, now_ms in moved)
     transitions.record(using, (event._replace(actor=origin.by, reason=origin.reason) for event in events))
-
-
-def _add_to_mirror(using: str, moved: Moved) -> None:
-    on_commit.add_to_mirror(
-        using, [Entry(row.id, row.topic, due_ms, row.priority) for row, due_ms, _ in moved], mark=True
-    )
-
-
-def _send(using: str, moved: Moved, signal: Signal) -> set[int]:
-    """Send the signal for each job on commit. Return the ids of the jobs."""
+    if not later:
+        on_commit.add_to_mirror(using, [row._replace(due_ms=due_ms) for row, due_ms, _ in moved], mark=True)
     for row, _, _ in moved:
-        on_commit.send_signal(using, signal, row.id)
+        on_commit.send_signal(using, signals.job_rescheduled, row.id)
     return {row.id for row, _, _ in moved}

@@ -6,7 +6,7 @@ exactly one of the two succeeds, and the return value or an exception reports it
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args, overload
 
 from django.db import IntegrityError, transaction
 
@@ -15,7 +15,6 @@ from ..db import dialects, transitions
 from ..db.retries import in_transaction, retry_conflicts
 from ..db.transitions import Cancelled, Event, JobRow
 from ..exceptions import BadInput, KeyIsLive, MovedMeanwhile, NotDead, NotLive, Reserved
-from ..mirror.base import Entry
 from ..outcomes import CANCEL_RESULTS, NOT_DELAYED, CancelResult, Result
 from ..querysets import get_job
 from ..states import Outcome, State
@@ -26,7 +25,6 @@ from .storage import RACES
 if TYPE_CHECKING:
     from ..models import Job
 
-Returned = TypeVar("Returned")
 WhenRunning = Literal["leave", "fence"]
 When = tuple[int | None, int | None]  # (due_ms, None), or (None, delay in ms from now by the database's clock)
 NOW: When = (None, 0)
@@ -149,10 +147,10 @@ def cancel_by_id(job_id: int, *, using: str | None = None, by: str = "", reason:
 
 
 def _cancel(using: str, target: Target, origin: Origin) -> Result:
-    if not dialects.get_dialect(using).writes_in_with:
-        return _in_transaction(using, origin, lambda: _try_cancel(using, target, origin))
-    _check(origin)  # one statement needs no transaction of our own
-    return retry_conflicts(lambda: _try_cancel(using, target, origin), using)
+    _check(origin)
+    if dialects.get_dialect(using).writes_in_with:  # one statement needs no transaction of our own
+        return retry_conflicts(lambda: _try_cancel(using, target, origin), using)
+    return in_transaction(using, lambda: _try_cancel(using, target, origin))
 
 
 def _try_cancel(using: str, target: Target, origin: Origin) -> Result:
@@ -183,11 +181,6 @@ def _try_cancel(using: str, target: Target, origin: Origin) -> Result:
         elif row.state != State.DELAYED:
             return NOT_DELAYED[State(row.state)]
     return Result.RUNNING  # each time, the job was claimed just before our UPDATE and free again before our SELECT
-
-
-def _in_transaction(using: str, origin: Origin, change: Callable[[], Returned]) -> Returned:
-    _check(origin)
-    return in_transaction(using, change)
 
 
 def _check(origin: Origin) -> None:
@@ -298,7 +291,8 @@ def _move(using: str, target: Target, new_due: Callable[[JobRow], When], origin:
     new_due   called with the locked row; returns the new due time. Because of the lock no other transaction moves the
               job in between
     """
-    return _in_transaction(using, origin, lambda: _move_and_record(using, target, new_due, origin))
+    _check(origin)
+    return in_transaction(using, lambda: _move_and_record(using, target, new_due, origin))
 
 
 def _move_and_record(using: str, target: Target, new_due: Callable[[JobRow], When], origin: Origin) -> "Job":
@@ -307,7 +301,7 @@ def _move_and_record(using: str, target: Target, new_due: Callable[[JobRow], Whe
     transitions.record(using, [event._replace(actor=origin.by, reason=origin.reason)])
     # A postponement does not change the mirror: the entry is too early then, and a refused claim corrects it.
     if new_ms <= row.due_ms:
-        on_commit.add_to_mirror(using, [Entry(row.id, row.topic, new_ms, row.priority)], mark=True)
+        on_commit.add_to_mirror(using, [row._replace(due_ms=new_ms)], mark=True)
     on_commit.send_signal(using, signals.job_rescheduled, row.id)
     return get_job(using, row.id)
 
@@ -353,9 +347,9 @@ def retry_dead(
 
     Raises NotDead; KeyIsLive, which names the live job that now has the key; BadTopic, BadKey, BadInput.
     """
-    using = databases.alias(using)
-    origin = Origin(by, reason)
-    return _in_transaction(using, origin, lambda: _retry(using, _find_dead(using, topic, key, job_id), origin))
+    using, origin = databases.alias(using), Origin(by, reason)
+    _check(origin)
+    return in_transaction(using, lambda: _retry(using, _find_dead(using, topic, key, job_id), origin))
 
 
 def _find_dead(using: str, topic: str | None, key: str | None, job_id: int | None) -> JobRow:
@@ -388,6 +382,5 @@ def _retry(using: str, dead: JobRow, origin: Origin) -> "Job":
         raise NotDead(f"Job {dead.id} is no longer dead.")
     event = Event(dead.id, Outcome.RETRIED, dead.attempt, dead.due_ms, due_ms, None, due_ms)
     transitions.record(using, [event._replace(actor=origin.by, reason=origin.reason)])
-    on_commit.add_to_mirror(using, [Entry(dead.id, dead.topic, due_ms, dead.priority)], mark=True)
-    on_commit.send_signal(using, signals.job_rescheduled, dead.id)
+    on_commit.stored(using, [dead._replace(due_ms=due_ms)], signals.job_rescheduled, mark=True)
     return get_job(using, dead.id)

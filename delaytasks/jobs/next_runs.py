@@ -13,7 +13,6 @@ from django.db import transaction
 from .. import signals
 from ..db import transitions
 from ..db.transitions import Event, JobRow, NewJob, StoredJob
-from ..mirror.base import Entry
 from ..states import Outcome, State
 from . import audit_log, on_commit
 
@@ -67,12 +66,7 @@ def schedule_next(using: str, ids: Sequence[int]) -> None:
     """Insert the next runs of these jobs, which have ended, in the caller's transaction."""
     if not ids:
         return
-    stored = transitions.insert_next_runs(using, ids)
-    on_commit.add_to_mirror(
-        using, [Entry(each.id, each.topic, each.due_ms, each.priority) for each in stored], mark=False
-    )
-    for each in stored:
-        on_commit.send_signal(using, signals.job_scheduled, each.id)
+    on_commit.stored(using, transitions.insert_next_runs(using, ids))
 
 
 def withdraw(using: str, ids: Collection[int], *, by: str = "", reason: str = "") -> set[int]:

@@ -6,7 +6,7 @@ from django.db import transaction
 from django.dispatch import Signal
 
 from .. import conf, databases, mirror, signals
-from ..db.transitions import Cancelled, produced_by
+from ..db.transitions import Cancelled, JobRow, StoredJob, produced_by
 from ..mirror.base import GONE, Entry, Settlement
 from ..querysets import find_job
 
@@ -14,29 +14,43 @@ from ..querysets import find_job
 OVERLAP_MS = 300_000
 
 
-def add_to_mirror(using: str, entries: Iterable[Entry], *, mark: bool) -> None:
+def stored(
+    using: str, jobs: Collection[StoredJob | JobRow], signal: Signal = signals.job_scheduled, *, mark: bool = False
+) -> None:
+    """Add jobs to the mirror and send a signal for each, on commit.
+
+    mark   as in add_to_mirror()
+    """
+    add_to_mirror(using, jobs, mark=mark)
+    for job in jobs if signal.receivers else ():
+        send_signal(using, signal, job.id)
+
+
+def add_to_mirror(using: str, jobs: Iterable[StoredJob | JobRow], *, mark: bool) -> None:
     """Add jobs to the mirror on commit, except those beyond the horizon, which the feeder adds later.
 
     mark   True for a change of a live job; see add.lua
     """
+    entries = [Entry(job.id, job.topic, job.due_ms, job.priority) for job in jobs]
 
     def add() -> None:
         until_ms = databases.now_ms(using) + conf.get().horizon_ms + OVERLAP_MS
         mirror.writable(using).add((entry for entry in entries if entry.at_ms <= until_ms), mark=mark)
 
-    transaction.on_commit(add, using=using, robust=True)
+    if entries:
+        transaction.on_commit(add, using=using, robust=True)
 
 
-def remove_from_mirror(using: str, *entries: Entry) -> None:
-    """Remove the entries of ended jobs from the mirror on commit, except entries that have moved meanwhile."""
-    removals = [Settlement(entry.id, entry.topic, entry.at_ms, GONE) for entry in entries]
+def remove_from_mirror(using: str, jobs: Iterable[Cancelled]) -> None:
+    """Remove the entries of cancelled jobs from the mirror on commit, except entries that have moved meanwhile."""
+    removals = [Settlement(job.id, job.topic, job.due_ms, GONE) for job in jobs]
     transaction.on_commit(lambda: mirror.writable(using).settle(removals), using=using, robust=True)
 
 
 def cancelled(using: str, jobs: Collection[Cancelled]) -> None:
     """Remove the entries of cancelled jobs from the mirror and send job_cancelled, on commit."""
     if jobs:
-        remove_from_mirror(using, *(Entry(job.id, job.topic, job.due_ms) for job in jobs))
+        remove_from_mirror(using, jobs)
     for job in jobs:
         send_signal(using, signals.job_cancelled, job.id)
 

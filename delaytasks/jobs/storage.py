@@ -9,13 +9,11 @@ from contextvars import ContextVar
 from operator import itemgetter
 from typing import Literal, NamedTuple
 
-from .. import signals
 from ..clock import from_ms
 from ..db import transitions
 from ..db.retries import in_transaction
 from ..db.transitions import Event, JobRow, NewJob, StoredJob
 from ..exceptions import KeyIsLive, Reserved
-from ..mirror.base import Entry
 from ..states import Outcome, State
 from . import audit_log, context, next_runs, on_commit
 
@@ -43,7 +41,8 @@ def store(using: str, row: NewJob, on_conflict: OnConflict, by: str) -> StoreRes
     if not by:  # a single statement needs no transaction
         inserted = transitions.insert_new(using, [row])
         if inserted:
-            return _notify(using, StoreResult(1, inserted, 0, [], {}))
+            on_commit.stored(using, inserted)
+            return StoreResult(1, inserted, 0, [], {})
     return in_transaction(using, lambda: _store_all(using, [row], on_conflict, by, own=own))
 
 
@@ -120,7 +119,7 @@ def _store_all(
         raise changed_too_often(*next(iter(remaining)))
     ids |= {(row.topic, row.key): row.id for row in stored}
     result = StoreResult(len(stored) - replaced, stored, replaced, kept, ids, run_again)
-    _notify(using, result)
+    on_commit.stored(using, stored, mark=replaced > 0)
     return result._replace(replaced=replaced + duplicates) if on_conflict in ("replace", "again") else result
 
 
@@ -208,14 +207,3 @@ def _replace(
     if before is not None:
         audit_log.record_replaced(using, before, [(s, rows[s.topic, s.key]) for s in stored], by)
     return stored
-
-
-def _notify(using: str, result: StoreResult) -> StoreResult:
-    """Update the mirror and send the signals on commit. Return the result."""
-    entries = [Entry(s.id, s.topic, s.due_ms, s.priority) for s in result.stored]
-    if entries:
-        on_commit.add_to_mirror(using, entries, mark=result.replaced > 0)
-    if signals.job_scheduled.receivers:
-        for stored in result.stored:
-            on_commit.send_signal(using, signals.job_scheduled, stored.id)
-    return result

@@ -11,7 +11,6 @@ from ..db.retries import in_transaction, retry_conflicts
 from ..exceptions import MirrorDown
 from ..jobs import on_commit
 from ..jobs.next_runs import schedule_next
-from ..mirror.base import Entry
 from ..mirror.redis.index import Mirror
 from ..models import Topic
 from ..worker.completion import expire
@@ -64,9 +63,7 @@ def settle_next_runs(using: str) -> int:
 
 def _settle_next_runs(using: str) -> int:
     waiting, ended = transitions.settle_ignored_next_runs(using, PAGE)
-    if waiting:
-        entries = [Entry(job.id, job.topic, job.due_ms, job.priority) for job in waiting]
-        on_commit.add_to_mirror(using, entries, mark=True)
+    on_commit.add_to_mirror(using, waiting, mark=True)
     schedule_next(using, ended)
     return len(waiting) + len(ended)
 

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from django.db import transaction
 
-from .. import clock, databases, handlers, signals
+from .. import clock, databases, handlers
 from ..db import schedules
 from ..db.retries import retry_conflicts
 from ..db.schedules import Advance, NewFiring
@@ -18,7 +18,6 @@ from ..db.transitions import StoredJob, current_producer
 from ..exceptions import BadInput
 from ..jobs import on_commit
 from ..jobs.series import firing_prefix
-from ..mirror.base import Entry
 from ..models import Schedule
 from .definition import body_text, times_of_row
 from .wall_times import Firing
@@ -138,10 +137,7 @@ def new_firing(row: Schedule, firing: Firing, due_ms: int) -> NewFiring:
 def insert(using: str, new: list[NewFiring]) -> list[StoredJob]:
     """Insert the jobs; update the mirror and send the signals on commit."""
     stored = schedules.insert_firings(using, new) if new else []
-    if stored:
-        on_commit.add_to_mirror(using, [Entry(s.id, s.topic, s.due_ms) for s in stored], mark=False)
-        for each in stored if signals.job_scheduled.receivers else ():
-            on_commit.send_signal(using, signals.job_scheduled, each.id)
+    on_commit.stored(using, stored)
     return stored
 
 
@@ -178,5 +174,5 @@ def _move(using: str, row: Schedule, due_ms: int) -> int:
         job = transitions.find_live(using, [(row.topic, firing_prefix(row) + row.made_label)])
         for live in job.values():
             if live.due_ms == seen_ms and transitions.move_delayed(using, live.id, due_ms=due_ms, delay_ms=None):
-                on_commit.add_to_mirror(using, [Entry(live.id, live.topic, due_ms, live.priority)], mark=True)
+                on_commit.add_to_mirror(using, [live._replace(due_ms=due_ms)], mark=True)
     return 1

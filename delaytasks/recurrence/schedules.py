@@ -22,7 +22,6 @@ from ..jobs import on_commit
 from ..jobs.inputs import check_known, to_body
 from ..jobs.schedule import schedule
 from ..jobs.series import firing_prefix, former_prefixes
-from ..mirror.base import Entry
 from ..models import Job, Schedule, ScheduleRun, Topic
 from ..states import State
 from . import maker, registry
@@ -301,7 +300,7 @@ def _withdraw(using: str, row: Schedule, topic: str, tz: str, now: datetime | No
         done = transitions.cancel_delayed(using, job_id, actor="", reason="schedule changed")
         if done is not None:
             withdrawn.append(firing)
-            on_commit.remove_from_mirror(using, Entry(done.id, done.topic, done.due_ms))
+            on_commit.remove_from_mirror(using, [done])
     return withdrawn
 
 

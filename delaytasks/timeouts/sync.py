@@ -8,13 +8,11 @@ from typing import Any, NamedTuple
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
-from django.dispatch import Signal
 
 from .. import databases, signals, tracing
 from ..db.transitions import StoredJob
 from ..exceptions import BadInput
 from ..jobs import on_commit
-from ..mirror.base import Entry
 from . import applied, statements
 from .declarations import Declaration
 from .statements import Difference
@@ -144,15 +142,6 @@ def apply_differences(
     locked = [row.pk for row in different if row.job_id is not None and row.job_id not in changed_ids]
     made = _make(declaration, new, using) if new else []
     on_commit.cancelled(using, cancelled)
-    for jobs, mark in ((made, False), (moved, True)):
-        if jobs:
-            entries = [Entry(job.id, job.topic, job.due_ms, job.priority) for job in jobs]
-            on_commit.add_to_mirror(using, entries, mark=mark)
-    sent: list[tuple[Signal, Sequence[StoredJob]]] = [
-        (signals.job_scheduled, made),
-        (signals.job_rescheduled, moved),
-    ]
-    for signal, changed in sent:
-        for job in changed if signal.receivers else ():
-            on_commit.send_signal(using, signal, job.id)
+    on_commit.stored(using, made)
+    on_commit.stored(using, moved, signals.job_rescheduled, mark=True)
     return Synced(len(made), len(moved), len(cancelled), locked if skip_locked else ())

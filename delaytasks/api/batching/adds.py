@@ -11,7 +11,6 @@ from ...db import groups, transitions
 from ...db.groups import Added, Done, NewRow, Topics
 from ...db.transitions import Cancel, JobRow, NewJob, StoredJob
 from ...jobs import audit_log, next_runs, on_commit
-from ...mirror.base import Entry
 from ...models import Topic
 from ...states import State
 from ..access.permissions import Right
@@ -112,15 +111,13 @@ def visible(topic: str | None, caller: Any, known: set[str]) -> list[str]:
 
 def _notify(using: str, added: Sequence[tuple[Add, Added]]) -> None:
     """On commit, add the new jobs to the mirror and send job_scheduled."""
-    entries = [
-        Entry(row.id, add.job.topic, row.due_ms, add.job.priority) for add, row in added if row.done is Done.CREATED
-    ]
-    if entries:
-        on_commit.add_to_mirror(using, entries, mark=False)
-    if signals.job_scheduled.receivers:
-        for _, row in added:
-            if row.done in (Done.CREATED, Done.AGAIN):
-                on_commit.send_signal(using, signals.job_scheduled, row.id)
+    created = [
+        StoredJob(row.id, add.job.topic, add.job.key, row.due_ms, row.stored_ms, add.job.priority)
+        for add, row in added if row.done is Done.CREATED
+    ]  # fmt: skip
+    on_commit.stored(using, created)
+    for row in (row for _, row in added if row.done is Done.AGAIN):
+        on_commit.send_signal(using, signals.job_scheduled, row.id)
 
 
 # -- delete -------------------------------------------------------------------------------------
