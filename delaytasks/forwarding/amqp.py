@@ -8,7 +8,7 @@ from typing import Any
 from . import brokers, events
 from .links import Links
 from .publisher import Publisher, Sending, Unroutable, connection
-from .targets import Message, Rejected, Report, TargetDown, deliver_alone, report_failures
+from .targets import BatchTarget, Message, Rejected, Report, TargetDown, report_failures
 
 MAX_NAME_BYTES = 255  # the longest short string of AMQP
 FIELDS = ("topic", "key", "id")
@@ -16,7 +16,7 @@ JOB_FIELDS = {"key", "id"}  # with these, the jobs of a topic have different rou
 _links = Links(by_thread=True)
 
 
-class Amqp:
+class Amqp(BatchTarget):
     """An exchange that takes each due job as a persistent message, confirmed by the broker.
 
     exchange      str, the name of an existing exchange; "": the default exchange, where a routing key names a queue
@@ -45,10 +45,6 @@ class Amqp:
 
     def __repr__(self) -> str:
         return f"Amqp({self.exchange!r}, {self.routing_key!r}, broker={self.broker!r})"
-
-    def deliver(self, message: Message, timeout_seconds: float) -> None:
-        """Publish the message and wait for its confirmation. Raises TargetDown, Rejected."""
-        deliver_alone(self, message, timeout_seconds)
 
     def deliver_many(self, messages: Sequence[Message], timeout_seconds: float, report: Report) -> None:
         """Publish messages and wait for their confirmations. Raises TargetDown, Rejected, BatchRefused."""

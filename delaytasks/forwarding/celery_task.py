@@ -11,13 +11,13 @@ from ..worker import sender
 from . import brokers, events
 from .links import Links
 from .publisher import ERRORS, Publisher, Sending, raise_as_result
-from .targets import Message, Rejected, Report, deliver_alone, report_failures
+from .targets import BatchTarget, Message, Rejected, Report, report_failures
 
 BROKER = "Celery's broker"
 _links = Links(by_thread=True)
 
 
-class CeleryTask:
+class CeleryTask(BatchTarget):
     """A Celery task, called once for each due job. The task's id is the id of the job.
 
     name      str, the name of the task; it need not be registered in this process
@@ -51,10 +51,6 @@ class CeleryTask:
         return (
             f"CeleryTask({self.name!r})" if self.queue is None else f"CeleryTask({self.name!r}, queue={self.queue!r})"
         )
-
-    def deliver(self, message: Message, timeout_seconds: float) -> None:
-        """Send the task and wait for the confirmation. Raises TargetDown, Rejected."""
-        deliver_alone(self, message, timeout_seconds)
 
     def deliver_many(self, messages: Sequence[Message], timeout_seconds: float, report: Report) -> None:
         """Send tasks and wait for their confirmations. Raises TargetDown, Rejected, BatchRefused."""

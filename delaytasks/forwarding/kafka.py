@@ -11,7 +11,7 @@ from typing import Any, Literal
 from ..exceptions import BadInput
 from . import brokers, events
 from .links import Links
-from .targets import BatchRefused, Message, Rejected, Report, TargetDown, deliver_alone, report_failures
+from .targets import BatchRefused, BatchTarget, Message, Rejected, Report, TargetDown, report_failures
 
 logger = logging.getLogger("delaytasks.kafka")
 POLL_SECONDS = 0.1  # the interrupt at the end of the TTR takes effect between two polls
@@ -29,7 +29,7 @@ UNKNOWN_TOPIC_SECONDS = 5.0  # how long a topic may be unknown: brokers create t
 _links = Links(by_thread=False)
 
 
-class Kafka:
+class Kafka(BatchTarget):
     """A topic of Kafka that takes each due job as a message, confirmed by all replicas that are in sync.
 
     topic     str, the name of the Kafka topic
@@ -65,10 +65,6 @@ class Kafka:
 
     def __repr__(self) -> str:
         return f"Kafka({self.topic!r}, key={self.key!r}, broker={self.broker!r})"
-
-    def deliver(self, message: Message, timeout_seconds: float) -> None:
-        """Produce the message and wait for its confirmation. Raises TargetDown, Rejected, Failed."""
-        deliver_alone(self, message, timeout_seconds)
 
     def deliver_many(self, messages: Sequence[Message], timeout_seconds: float, report: Report) -> None:
         """Produce messages and wait for their confirmations. Raises TargetDown, BatchRefused.

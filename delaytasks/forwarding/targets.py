@@ -85,6 +85,15 @@ class BatchTarget(Target, Protocol):
 
     max_batch: int
 
+    def deliver(self, message: Message, timeout_seconds: float) -> None:
+        """Send one message by deliver_many(). Raises as Target.deliver() does."""
+        errors: list[Exception | None] = []
+        self.deliver_many([message], timeout_seconds, lambda _, error: errors.append(error))
+        if not errors:
+            raise TargetDown(f"{self!r} has not reported whether the message was confirmed.")
+        if errors[0] is not None:
+            raise errors[0]
+
     def deliver_many(self, messages: Sequence[Message], timeout_seconds: float, report: Report) -> None:
         """Send the messages, and report each of them as soon as the target has answered.
 
@@ -95,16 +104,6 @@ class BatchTarget(Target, Protocol):
         sent one by one, and an exception for a message that was sent alone is the result of that message.
         """
         ...
-
-
-def deliver_alone(target: BatchTarget, message: Message, timeout_seconds: float) -> None:
-    """Send one message by deliver_many(). Returns and raises as Target.deliver() does."""
-    errors: list[Exception | None] = []
-    target.deliver_many([message], timeout_seconds, lambda _, error: errors.append(error))
-    if not errors:
-        raise TargetDown(f"{target!r} has not reported whether the message was confirmed.")
-    if errors[0] is not None:
-        raise errors[0]
 
 
 def report_failures(messages: Sequence[Message], encode: Callable[[Message], Encoded], report: Report) -> list[Encoded]:
