@@ -7,11 +7,9 @@ passes.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
-
-from django.db import connections, transaction
 
 from ..states import State
 from . import dialects
@@ -199,24 +197,15 @@ class CountPass:
         return self._before[n] or self._known[n]
 
 
-_SLOW_TO_BEGIN = ("enable_bitmapscan", "enable_sort", "enable_incremental_sort", "jit")
-_OFF = [f"set_config('{name}', 'off', true)" for name in _SLOW_TO_BEGIN]
-
-
-@contextmanager
-def by_index(using: str) -> Iterator[None]:
+def by_index(using: str) -> AbstractContextManager[None]:
     """Make PostgreSQL read in index order inside the block, so that a LIMIT ends the query early.
 
     Bitmap scans and all sorts are switched off, because they read a whole range before they return the first row, which
     takes seconds. JIT compilation is switched off too, because it takes longer than these queries.
     """
-    if connections[using].vendor != "postgresql":
-        yield
-        return
-    with transaction.atomic(using):
-        run(using, f"SELECT {', '.join(_OFF)}", [])
-        yield
-        transaction.set_rollback(True, using)  # restores the settings of an outer transaction
+    return dialects.reads_with(
+        using, enable_bitmapscan="off", enable_sort="off", enable_incremental_sort="off", jit="off"
+    )
 
 
 def run(using: str, sql: str, params: Sequence[Any]) -> list[Any]:

@@ -376,15 +376,16 @@ def wait_at_most(using: str, ms: int) -> None:
 
 
 @contextmanager
-def reads_at_most(using: str, ms: int) -> Iterator[None]:
-    """Limit each statement in the block, which only reads, to `ms`. Does nothing on SQLite: its reads do not wait."""
+def reads_with(using: str, **settings: str) -> Iterator[None]:
+    """Set these settings of PostgreSQL for the block, which only reads. Does nothing on SQLite."""
     if connections[using].vendor != "postgresql":
         yield
         return
     with transaction.atomic(using):
-        run(using, "SELECT set_config('statement_timeout', %s, true)", [f"{ms}ms"])
+        changes = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in settings.items())
+        run(using, f"SELECT {changes}", [])
         yield
-        transaction.set_rollback(True, using)  # restores the setting of an outer transaction
+        transaction.set_rollback(True, using)  # restores the settings of an outer transaction
 
 
 @functools.cache

@@ -46,7 +46,7 @@ def health(using: str) -> Health:
     """
 
     def compute(previous: Health | None) -> Health:
-        with dialects.reads_at_most(using, STATEMENT_MS):
+        with dialects.reads_with(using, statement_timeout=f"{STATEMENT_MS}ms"):
             return _compute(using)
 
     return cache.get_or_compute(cache.cache_key("health", using), FRESH_SECONDS, compute, Health)

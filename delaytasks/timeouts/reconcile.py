@@ -9,16 +9,16 @@ The guard makes short steps, and begins a pass every RECONCILE_SECONDS. The Decl
 import logging
 import math
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from django.db import DatabaseError, connections, transaction
+from django.db import DatabaseError, transaction
 from django.db.models import Q
 
 from .. import conf, databases
 from ..db import dialects
+from ..db.counts import by_index
 from ..db.retries import in_transaction, retry_conflicts, waited_too_long
 from ..models import Declaration as AppliedDeclaration
 from ..models import Job
@@ -154,13 +154,19 @@ def _stored_page(declaration: Declaration, using: str) -> bool:
 
 def next_page(declaration: Declaration, using: str, phase: str, position: str) -> Page:
     """Compare and sync the page after `position`, in the caller's transaction or in one of its own."""
+    pks, phase, position = _pks_of_page(declaration, using, phase, position)
+    return Page(sync_different(declaration, pks, using), phase, position)
+
+
+def _pks_of_page(declaration: Declaration, using: str, phase: str, position: str) -> tuple[list[Any], str, str]:
+    """Return the primary keys to compare for the page after `position`, and the phase and position of the next page."""
     if phase == ROWS:
         pks = _page_of_rows(declaration, using, position)
         end = (key_text(declaration, pks[-1]) or str(pks[-1])) if pks else ""
-        return Page(sync_different(declaration, pks, using), *((ROWS, end) if len(pks) == PAGE else (JOBS, "")))
+        return pks, *((ROWS, end) if len(pks) == PAGE else (JOBS, ""))
     keys = _page_of_keys(declaration, using, position)
     gone = _without_row(declaration, using, keys)
-    return Page(sync_different(declaration, gone, using), *((JOBS, keys[-1]) if len(keys) == PAGE else (DONE, "")))
+    return gone, *((JOBS, keys[-1]) if len(keys) == PAGE else (DONE, ""))
 
 
 def _page_of_rows(declaration: Declaration, using: str, position: str) -> list[Any]:
@@ -171,27 +177,14 @@ def _page_of_rows(declaration: Declaration, using: str, position: str) -> list[A
 
 
 def _page_of_keys(declaration: Declaration, using: str, position: str) -> list[str]:
-    """Return the keys of live jobs that the declaration made, in order."""
-    jobs = Job.objects.using(using).filter(topic=declaration.topic, ended_at=None, declared_due__isnull=False)
-    with _without_sorting(using):
-        return list(jobs.filter(key__gt=position).order_by("key").values_list("key", flat=True)[:PAGE])
+    """Return the keys of live jobs that the declaration made, in order.
 
-
-@contextmanager
-def _without_sorting(using: str) -> Iterator[None]:
-    """Make PostgreSQL read rows in the order of an index instead of sorting them.
-
-    While its statistics do not contain a new topic, it expects a single job, and might otherwise read and sort all live
-    jobs of the topic for each page.
+    While its statistics do not contain a new topic, PostgreSQL expects a single job, and might otherwise read and sort
+    all live jobs of the topic for each page.
     """
-    if connections[using].vendor != "postgresql":
-        yield
-        return
-    with transaction.atomic(using):
-        with connections[using].cursor() as cursor:
-            cursor.execute("SET LOCAL enable_sort = off")
-        yield
-        transaction.set_rollback(True, using)  # restores the setting; the block only reads
+    jobs = Job.objects.using(using).filter(topic=declaration.topic, ended_at=None, declared_due__isnull=False)
+    with by_index(using):
+        return list(jobs.filter(key__gt=position).order_by("key").values_list("key", flat=True)[:PAGE])
 
 
 def _without_row(declaration: Declaration, using: str, keys: Sequence[str]) -> list[Any]:
@@ -248,13 +241,7 @@ def _plan(declaration: Declaration, using: str) -> Plan:
     known = AppliedDeclaration.objects.using(using).filter(topic=declaration.topic).exists()
     phase, position = ROWS, ""
     while phase != DONE:
-        if phase == ROWS:
-            pks = _page_of_rows(declaration, using, position)
-            phase, position = (ROWS, str(pks[-1])) if len(pks) == PAGE else (JOBS, "")
-        else:
-            keys = _page_of_keys(declaration, using, position)
-            pks = _without_row(declaration, using, keys)
-            phase, position = (JOBS, keys[-1]) if len(keys) == PAGE else (DONE, "")
+        pks, phase, position = _pks_of_page(declaration, using, phase, position)
         for each in statements.differences(declaration, keys_of(declaration, pks), using, gated=is_applied):
             counts[each.change] += 1
             overdue += each.change != "cancel" and each.overdue
