@@ -10,10 +10,10 @@ from ..db.lookups import JobSnapshot
 from ..mirror.base import GONE, Entry, Settlement
 from ..mirror.redis.index import Mirror
 from ..models import Job
-from ..states import State
+from ..states import STORED_LIVE
+from .feed import window
 
 logger = logging.getLogger("delaytasks")
-PAGE = 500
 TOLERANCE_MS = 500
 EDGE_MS = 300_000  # the end of the horizon is not compared: feed() may not have added its jobs yet
 
@@ -50,9 +50,7 @@ class _Difference(NamedTuple):
 
 def _check_rows(index: Mirror, using: str, counts: dict[str, int], repair: bool) -> None:
     until_ms = databases.now_ms(using) + conf.get().horizon_ms - EDGE_MS
-    after = (0, 0)
-    while page := lookups.window(using, until_ms=until_ms, after=after, limit=PAGE):
-        after = (page[-1].due_ms, page[-1].id)
+    for page in window(using, 0, until_ms):
         counts["checked"] += len(page)
         differences = _differences(index, page)
         again = lookups.get_snapshots(using, [each.row.id for each in differences]) if differences else []
@@ -63,7 +61,7 @@ def _check_rows(index: Mirror, using: str, counts: dict[str, int], repair: bool)
 
 
 def _differences(index: Mirror, rows: list[JobSnapshot]) -> list[_Difference]:
-    rows = [row for row in rows if row.state in (State.DELAYED, State.RESERVED)]
+    rows = [row for row in rows if row.state in STORED_LIVE]
     grace_ms = conf.get().claim_grace_ms + TOLERANCE_MS  # a reserved job has a later entry until its claim
     differences = []
     for row, (due, ready) in zip(rows, index.scores([(row.id, row.topic) for row in rows]), strict=True):
@@ -93,7 +91,8 @@ def _check_entries(index: Mirror, using: str, counts: dict[str, int], repair: bo
 
 
 def _ghosts(using: str, entries: list[Entry]) -> list[Entry]:
-    live = {row.id: row.topic for row in _live(using, entries)}
+    rows = lookups.get_snapshots(using, [entry.id for entry in entries]) if entries else []
+    live = {row.id: row.topic for row in rows if row.state in STORED_LIVE}
     return [entry for entry in entries if live.get(entry.id) != entry.topic]
 
 
@@ -110,10 +109,3 @@ def _lasting(index: Mirror, using: str, ghosts: list[Entry]) -> list[Entry]:
     scores = index.scores([(ghost.id, ghost.topic) for ghost in ghosts])
     there = [ghost for ghost, places in zip(ghosts, scores, strict=True) if any(each is not None for each in places)]
     return [ghost for ghost in there if ghost.id not in leaving]
-
-
-def _live(using: str, entries: list[Entry]) -> list[JobSnapshot]:
-    if not entries:
-        return []
-    rows = lookups.get_snapshots(using, [e.id for e in entries])
-    return [row for row in rows if row.state in (State.DELAYED, State.RESERVED)]

@@ -58,14 +58,14 @@ def settle_next_runs(using: str) -> int:
     ended job a new one is scheduled. A next run is dropped, and not counted, if the job was cancelled meanwhile, or if
     its key has a newer job.
     """
-    return in_transaction(using, lambda: _settle_next_runs(using))
 
+    def settle() -> int:
+        waiting, ended = transitions.settle_ignored_next_runs(using, PAGE)
+        on_commit.add_to_mirror(using, waiting, mark=True)
+        schedule_next(using, ended)
+        return len(waiting) + len(ended)
 
-def _settle_next_runs(using: str) -> int:
-    waiting, ended = transitions.settle_ignored_next_runs(using, PAGE)
-    on_commit.add_to_mirror(using, waiting, mark=True)
-    schedule_next(using, ended)
-    return len(waiting) + len(ended)
+    return in_transaction(using, settle)
 
 
 def record_sweep(using: str) -> None:
