@@ -74,7 +74,9 @@ def decide(job: "RunningJob") -> Decision | None:
         reason = "running"
     if reason or job.attempt == 1 or due_ms is not None:
         late_ms = max(0, job.reserved_ms - (job.due_ms if due_ms is None else due_ms))
-        _notify_observers(Run(row.name, row.series_key is not None, late_ms, reason))
+        run = Run(row.name, row.series_key is not None, late_ms, reason)
+        for observer in observers:
+            observer(run)
     return Decision(end_as_skipped(job, reason)) if reason else None
 
 
@@ -88,11 +90,6 @@ class Run(NamedTuple):
 
 
 observers: list[Callable[[Run], None]] = []  # called when a run begins or is skipped; they must not raise
-
-
-def _notify_observers(run: Run) -> None:
-    for observer in observers:
-        observer(run)
 
 
 def end_as_skipped(job: "RunningJob", reason: str) -> Skip:

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Iterable
 from datetime import timedelta
+from typing import NamedTuple
 
 from django.db import transaction
 
@@ -81,11 +82,12 @@ def make(using: str, ids: Iterable[int]) -> int:
     return retry_conflicts(lambda: _store(using, rows, plans), using) if rows else 0
 
 
-class Plan:
+class Plan(NamedTuple):
     """The firings to make of one schedule."""
 
-    def __init__(self, firings: list[Firing], *, ended: bool, problem: str = "") -> None:
-        self.firings, self.ended, self.problem = firings, ended, problem
+    firings: list[Firing]
+    ended: bool
+    problem: str = ""
 
 
 def _plan(row: Schedule, until_ms: int) -> Plan:
@@ -153,15 +155,11 @@ def refresh_zones(using: str) -> int:
     for row in Schedule.objects.using(using).filter(ended=False).exclude(made_label="").iterator():
         try:
             due = parse_label(row.made_label, to_zone(row.tz)).due
-            if abs(due - row.made_until) >= timedelta(seconds=1) and _has_fixed_times(row):
+            if abs(due - row.made_until) >= timedelta(seconds=1) and times_of_row(row).fixed:
                 moved += _move(using, row, clock.to_ms(due))
         except BadInput as error:  # as in _plan()
             logger.error("schedule %s: its times cannot be checked: %s", row.name, error)
     return moved
-
-
-def _has_fixed_times(row: Schedule) -> bool:
-    return times_of_row(row).fixed
 
 
 def _move(using: str, row: Schedule, due_ms: int) -> int:

@@ -84,7 +84,8 @@ def _plan(using: str) -> tuple[list[Change], dict[str, str]]:
         old = _old_name(name, each.was, rows)
         if name in rows:
             _refuse_staff(rows[name])
-            changes.append(Change(name, "keep" if _is_unchanged(rows[name], each.definition) else "change"))
+            is_changed = _set(copy.copy(rows[name]), each.definition, rows[name].start_at)
+            changes.append(Change(name, "change" if is_changed else "keep"))
         elif old is not None:
             if old in renamed:
                 raise BadSchedule(
@@ -150,10 +151,6 @@ def _refuse_staff(row: Schedule) -> None:
         )
 
 
-def _is_unchanged(row: Schedule, definition: Definition) -> bool:
-    return not _set(copy.copy(row), definition, row.start_at)
-
-
 # -- one schedule -------------------------------------------------------------------------------
 
 
@@ -170,7 +167,7 @@ def define(definition: Definition, *, source: Source = "staff", using: str | Non
         _lock_name(using, definition.name)
         row = Schedule.objects.using(using).select_for_update().filter(name=definition.name).first()
         if row is None:
-            return _create(using, definition, source)
+            return insert(using, _new_row(definition, source, databases.now(using)))
         old, now = {name: getattr(row, name) for name in _TIMES}, clock.from_ms(databases.now_ms(using))
         if not _set(row, definition, now) and not row.problem:
             return row
@@ -244,10 +241,6 @@ def create(definition: Definition, *, using: str | None = None) -> Schedule:
 def _lock_name(using: str, name: str) -> None:
     """Lock the name to the end of the transaction, so that two calls cannot create the same schedule."""
     dialects.lock_name(using, f"delaytasks.schedule:{name}")
-
-
-def _create(using: str, definition: Definition, source: Source) -> Schedule:
-    return insert(using, _new_row(definition, source, databases.now(using)))
 
 
 def _new_row(definition: Definition, source: Source, now: datetime) -> Schedule:
