@@ -30,7 +30,7 @@ Pair = tuple[str, str]
 KEY_IS_TAKEN = "A live job has this key: use another one."
 
 
-def _schedule_arguments(data: Mapping[str, Any]) -> dict[str, Any]:
+def schedule_arguments(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of schedule() for a job in a request."""
     return {
         "topic": data["topic"],
@@ -53,7 +53,7 @@ def create(data: Any, caller: Caller, using: str) -> Response:
     Instead of KeyIsLive, it raises a ProblemError with the id of the live job.
     """
     data = validated(NewJobSerializer, data)
-    terms, mode = _schedule_arguments(data), data["on_conflict"]
+    terms, mode = schedule_arguments(data), data["on_conflict"]
     caller.require_create(terms["topic"], mode)
     require_reason_to_replace(caller, terms["topic"], mode)
     make = partial(schedule.schedule, **terms, on_conflict=mode, using=using, by=caller.signature)
@@ -173,7 +173,7 @@ def _checked_jobs(items: Sequence[Any]) -> list[dict[str, Any]]:
     serializer, errors, jobs = NewJobTermsSerializer(), FieldErrors(), []
     for position, item in enumerate(items):
         try:
-            terms = _schedule_arguments(serializer.run_validation(item))
+            terms = schedule_arguments(serializer.run_validation(item))
             inputs.to_new_job(**terms)
         except serializers.ValidationError as error:
             for field, detail in exceptions.flatten(error.detail):

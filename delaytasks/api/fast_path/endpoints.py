@@ -27,7 +27,7 @@ from ...models import Topic
 from ...states import State
 from ...validators import JSON_NULL
 from ...worker.attempt import RunningJob
-from .. import notifier
+from .. import notifier, services
 from ..access import receipts
 from ..access.permissions import CREATE, Right, TokenCaller
 from ..batching import adds, attempts
@@ -95,6 +95,11 @@ def batcher(name: str, using: str) -> Batcher:
     return Batcher(f"{name}-{using}", functools.partial(do_group, using), **of_topic)
 
 
+async def _submit(call: Call, kind: str, request: Any, **options: Any) -> Any:
+    """Return the answer of this kind's batcher."""
+    return await batcher(kind, call.using).submit(request, share=call.caller.identity, size=call.size, **options)
+
+
 # -- the queue protocol -------------------------------------------------------------------------
 
 
@@ -112,17 +117,11 @@ async def queue(call: Call) -> Reply:
 
 async def _add_command(call: Call, fields: dict[str, Any]) -> Reply:
     _require_create(call, fields["topic"], fields["on_conflict"])
-    body = JSON_NULL if fields["body"] is None else fields["body"]
     job = _new_job(
-        fields["topic"],
-        fields["id"],
-        None,
-        fields["delay"],
-        fields["TTR"],
-        fields.get("expires"),
-        fields["priority"],
-        body,
-    )
+        topic=fields["topic"], key=fields["id"], delay=fields["delay"], ttr=fields["TTR"],
+        expires=fields.get("expires"), priority=fields["priority"],
+        body=JSON_NULL if fields["body"] is None else fields["body"],
+    )  # fmt: skip
     added = await _add(call, job, mode=fields["on_conflict"], unique=True)
     due_at = rfc3339_of(added.due_ms)
     return Reply(envelope(fields["id"], due_at=due_at, result=added.done.value))
@@ -134,13 +133,9 @@ def _require_create(call: Call, topic: str, on_conflict: str) -> None:
         raise FallBack
 
 
-def _new_job(
-    topic: str, key: str, due_at: Any, delay: Any, ttr: Any, expires: Any, priority: int, body: Any
-) -> NewJob:  # fmt: skip
+def _new_job(**terms: Any) -> NewJob:
     try:
-        return inputs.to_new_job(
-            topic, key=key, due_at=due_at, delay=delay, ttr=ttr, expires=expires, priority=priority, body=body
-        )
+        return inputs.to_new_job(**terms)
     except BadInput:
         raise FallBack from None
 
@@ -159,9 +154,7 @@ async def _add(call: Call, job: NewJob, *, mode: str, unique: bool) -> Added:
     with tracing.scheduling(job.topic) as span:
         add = Add(job._replace(trace_context=span.context), mode, call.caller, unique)
         try:
-            added: Added = await batcher("add", call.using).submit(
-                add, share=call.caller.identity, name=job.key, size=call.size
-            )
+            added: Added = await _submit(call, "add", add, name=job.key)
         except FallBack:
             span.passed_on()
             raise
@@ -174,13 +167,13 @@ async def _finish_command(call: Call, fields: dict[str, Any]) -> Reply:
         raise FallBack
     given = (fields.get(name) for name in ("topic", "attempt", "receipt"))
     finish = Finish(call.caller, fields.get("job"), fields["id"], *given)
-    await batcher("finish", call.using).submit(finish, share=call.caller.identity, size=call.size)
+    await _submit(call, "finish", finish)
     return Reply(envelope(fields["id"]))
 
 
 async def _delete_command(call: Call, fields: dict[str, Any]) -> Reply:
     delete = Delete(fields["id"], fields.get("topic"), call.caller, COMMANDS["delete"].rights, fields["reason"])
-    await batcher("delete", call.using).submit(delete, share=call.caller.identity, size=call.size)
+    await _submit(call, "delete", delete)
     return Reply(envelope(fields["id"], "cancelled"))
 
 
@@ -204,10 +197,7 @@ async def create(call: Call) -> Reply:
         raise FallBack
     fields = _read(NewJobSerializer, call.data)
     _require_create(call, fields["topic"], fields["on_conflict"])
-    job = _new_job(
-        fields["topic"], fields["key"], fields.get("due_at"), fields.get("delay_seconds"), fields.get("ttr_seconds"),
-        fields.get("expires_seconds"), fields["priority"], fields.get("body"),
-    )  # fmt: skip
+    job = _new_job(**services.schedule_arguments(fields))
     added = await _add(call, job, mode="reject", unique=False)
     location = f"{_jobs_path(settings.ROOT_URLCONF)}{added.id}/"
     body = await _shown_body(job, call)
@@ -263,7 +253,7 @@ async def finish(call: Call, job_id: str) -> Reply:
     if int(job_id) > MAX_ID:
         raise FallBack
     held = Finish(call.caller, id=int(job_id), attempt=fields["attempt"], receipt=fields.get("receipt"))
-    await batcher("finish", call.using).submit(held, share=call.caller.identity, size=call.size)
+    await _submit(call, "finish", held)
     return Reply({"state": State.FINISHED.word})
 
 
@@ -344,7 +334,7 @@ async def _reserve(call: Call, ask: Reserve, wait: float, show: Callable[[list[R
     """
     await _require_known(ask.topic, call.using)
     seconds = min(wait, conf.get().api_max_wait_seconds)
-    jobs = await (_wait_for_jobs(call, ask, seconds) if seconds > 0 else _submit(call, ask))
+    jobs = await (_wait_for_jobs(call, ask, seconds) if seconds > 0 else _submit(call, "reserve", ask))
     return Reply(show(jobs), on_undelivered=functools.partial(_release, call, ask, jobs) if jobs else None)
 
 
@@ -354,7 +344,7 @@ async def _wait_for_jobs(call: Call, ask: Reserve, seconds: float) -> list[Runni
     waiter = consumers.join(ask.topic)
     wake_unused = False  # woken, but has not tried to reserve since
     try:
-        while not (jobs := await _submit(call, ask)):
+        while not (jobs := await _submit(call, "reserve", ask)):
             is_late = time.monotonic() >= deadline  # woken again during each try, the consumer would never be answered
             wake_unused = await waiter.wait_for_wake(deadline - time.monotonic())
             if is_late or not wake_unused:
@@ -367,13 +357,6 @@ async def _wait_for_jobs(call: Call, ask: Reserve, seconds: float) -> list[Runni
         consumers.leave(waiter)
         if wake_unused:
             consumers.wake(ask.topic, 1)
-
-
-async def _submit(call: Call, ask: Reserve) -> list[RunningJob]:
-    jobs: list[RunningJob] = await batcher("reserve", call.using).submit(
-        ask, share=call.caller.identity, size=call.size
-    )
-    return jobs
 
 
 def _release(call: Call, ask: Reserve, jobs: list[RunningJob]) -> None:
