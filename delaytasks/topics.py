@@ -75,6 +75,13 @@ def handled(using: str, max_age_seconds: float = TARGET_SECONDS) -> list[str]:
     return sorted({*handlers.handled(), *forwarded})
 
 
+def known(using: str) -> set[str]:
+    """Return the topics that have a handler in this process, a setting or a row. Reads the rows anew."""
+    from .models import Topic
+
+    return {*handlers.known(), *Topic.objects.using(using).values_list("name", flat=True)}
+
+
 def clear_cache() -> None:
     """Clear the cache in this process, so that it sees a change at once. Others see it within CACHE_SECONDS."""
     _rows.clear()

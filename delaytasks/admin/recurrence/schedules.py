@@ -19,13 +19,13 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from ... import admin_log, databases, formatting, handlers, permissions
+from ... import admin_log, databases, formatting, permissions, topics
 from ...admin_log import Action
 from ...db.retries import in_transaction
 from ...exceptions import DelaytasksError
 from ...jobs import audit_log
 from ...management.subcommands.schedules import times_text
-from ...models import Schedule, Topic
+from ...models import Schedule
 from ...recurrence import schedules
 from .. import display
 from ..topic_form import PauseForm, posted_reason
@@ -92,8 +92,7 @@ class ScheduleAdmin(BackfillPage):
         if db_field.name == "topic":
             using = databases.alias()
             limit = permissions.visible_topics(request.user, using)
-            topics = {*handlers.known(), *Topic.objects.using(using).values_list("name", flat=True)}
-            choices = [(name, name) for name in sorted(topics) if limit is None or name in limit]
+            choices = [(name, name) for name in sorted(topics.known(using)) if limit is None or name in limit]
             return forms.ChoiceField(label=_("Topic"), choices=choices)
         return super().formfield_for_dbfield(db_field, request, **kwargs)
 

@@ -19,11 +19,10 @@ from rest_framework.exceptions import AuthenticationFailed, ValidationError
 from rest_framework.exceptions import PermissionDenied as RequestDenied
 from rest_framework.permissions import BasePermission
 
-from ... import admin_log, conf, databases, handlers, permissions
+from ... import admin_log, conf, databases, permissions, topics
 from ...admin_log import Action
 from ...db.retries import in_transaction
 from ...jobs import audit_log
-from ...models import Topic
 from ...redaction import HIDDEN, redacted
 from ..models import Grant, Token, matches
 from . import refusals, token_cache
@@ -206,8 +205,7 @@ class Caller(abc.ABC):
 
         A topic is known if it has a handler, a setting or a row.
         """
-        known = {*handlers.known(), *Topic.objects.using(using).values_list("name", flat=True)}
-        return sorted(topic for topic in known if self.may(right, topic))
+        return sorted(topic for topic in topics.known(using) if self.may(right, topic))
 
     def worker(self, consumer: str = "") -> str:
         """Return the value of Job.worker for a reservation: the caller's name, or name/consumer."""

@@ -6,12 +6,11 @@ from typing import Any, NamedTuple
 
 from django.db import transaction
 
-from ... import handlers, permissions, signals
+from ... import handlers, permissions, signals, topics
 from ...db import groups, transitions
 from ...db.groups import Added, Done, NewRow, Topics
 from ...db.transitions import Cancel, JobRow, NewJob, StoredJob
 from ...jobs import audit_log, next_runs, on_commit
-from ...models import Topic
 from ...states import State
 from ..access.permissions import Right
 from .batchers import FallBack
@@ -99,9 +98,7 @@ def known_topics(using: str, asked: Collection[str | None]) -> set[str]:
 
     asked   the topic of each request; None: all topics
     """
-    if None not in asked:
-        return set()
-    return {*handlers.known(), *Topic.objects.using(using).values_list("name", flat=True)}
+    return topics.known(using) if None in asked else set()
 
 
 def visible(topic: str | None, caller: Any, known: set[str]) -> list[str]:

@@ -23,7 +23,7 @@ from ...db.groups import Added, Done
 from ...db.transitions import NewJob
 from ...exceptions import BadInput
 from ...jobs import inputs
-from ...models import Topic
+from ...querysets import has_topic_row
 from ...states import State
 from ...validators import JSON_NULL
 from ...worker.attempt import RunningJob
@@ -317,7 +317,7 @@ def _end_lookup(name: tuple[asyncio.AbstractEventLoop, str, str], lookup: "async
 
 def _has_row(topic: str, using: str) -> bool:
     try:
-        return Topic.objects.using(using).filter(name=topic).exists()
+        return has_topic_row(using, topic)
     finally:
         connections[using].close()
 

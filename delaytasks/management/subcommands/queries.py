@@ -6,11 +6,11 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from ... import clock, formatting, handlers
+from ... import clock, formatting, handlers, topics
 from ...db import dialects, pagination
 from ...db.scans import JobFilter
 from ...jobs import history
-from ...models import Job, JobEvent, Topic
+from ...models import Job, JobEvent
 from ...monitoring import advice, metrics, readiness
 from ...outcomes import error_text
 from ...states import State
@@ -119,7 +119,7 @@ def _topics(options: Options, using: str) -> tuple[str, ...] | None:
         return (options["topic"],)
     if not options["key_prefix"]:
         return None
-    return tuple({*handlers.known(), *Topic.objects.using(using).values_list("name", flat=True)})
+    return tuple(topics.known(using))
 
 
 def _show_arguments(parser: CommandParser) -> None:

@@ -12,11 +12,11 @@ from zoneinfo import ZoneInfo
 from django.core.management.base import CommandError, CommandParser
 from django.db import Error, connections
 
-from .... import conf, handlers
+from .... import conf, handlers, topics
 from ....exceptions import BadCalendar, MirrorDown
 from ....jobs.inputs import check_actor
 from ....maintenance import loads
-from ....models import LoadChunk, Topic
+from ....models import LoadChunk
 from ....redaction import redacted
 from .. import arguments, audited
 from ..output import Answer, Options, Verb
@@ -127,8 +127,7 @@ def _from_file(path: str) -> dict[str, Any]:
 
 def known_topics(using: str) -> dict[str, int]:
     """Return {topic: default TTR in ms} for all known topics."""
-    names = {*handlers.known(), *Topic.objects.using(using).values_list("name", flat=True)}
-    return {name: handlers.ttr_ms(name) for name in sorted(names)}
+    return {name: handlers.ttr_ms(name) for name in sorted(topics.known(using))}
 
 
 def _calendar(mapping: dict[str, Any]) -> dict[str, Any] | None:
