@@ -100,33 +100,16 @@ class JobAdmin(NewJobPage):
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER  # facets would count all jobs, once per filter choice
     fieldsets: ClassVar = [
-        (
-            None,
-            {
-                "fields": (
-                    "shown_state",
-                    "linked_topic",
-                    "key",
-                    "linked_subject",
-                    "due",
-                    "late",
-                    "time_to_run",
-                    "priority",
-                    "pretty_body",
-                )
-            },
-        ),
-        (
-            _("Attempts"),
-            {"fields": ("attempt", "shown_failures", "reserved", "lease", "next_run", "worker", "full_error")},
-        ),
+        (None, {"fields": (
+            "shown_state", "linked_topic", "key", "linked_subject", "due", "late", "time_to_run", "priority",
+            "pretty_body",
+        )}),
+        (_("Attempts"), {"fields": (
+            "attempt", "shown_failures", "reserved", "lease", "next_run", "worker", "full_error",
+        )}),
         (_("Lifecycle"), {"fields": ("id", "scheduled", "ended")}),
-    ]
-    readonly_fields = (
-        "id", "shown_state", "linked_topic", "key", "linked_subject", "due", "late", "time_to_run", "priority",
-        "pretty_body", "attempt", "shown_failures", "reserved", "lease", "next_run", "worker", "full_error",
-        "scheduled", "ended", "expires", "polled",
-    )  # fmt: skip
+    ]  # fmt: skip
+    readonly_fields = (*flatten_fieldsets(fieldsets), "expires", "polled")
 
     class Media:
         css: ClassVar = {"all": ["delaytasks/admin.css", "delaytasks/bulk.css"]}
