@@ -1,6 +1,7 @@
 """Subcommands for one job, by id or by topic and key: schedule, cancel, reschedule, retry, run-now."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from django.core.management.base import CommandParser
@@ -22,8 +23,13 @@ def _changed(job: Job, using: str, result: str) -> Answer:
     return Answer({"result": result, "job": job_data(job, now)}, f"{result}: {job_line(job, now)}")
 
 
-def _change(do: Callable[[], Job], result: Result, using: str) -> Answer:
-    """Change a job by do(), and log it."""
+def _change(
+    options: Options, using: str, by_key: Callable[..., Job], by_id: Callable[..., Job], result: Result, **terms: Any
+) -> Answer:
+    """Change a job by one of the two functions, and log it."""
+    job_id, topic, key = arguments.target_of(options)
+    named: dict[str, Any] = {"topic": topic, "key": key} if job_id is None else {"job_id": job_id}
+    do = partial(by_key if job_id is None else by_id, **named, **terms, using=using, by=arguments.by_of(options))
     job = in_transaction(using, lambda: _log(do(), Action.of(result), using))
     return _changed(job, using, result_text(result))
 
@@ -122,39 +128,16 @@ def _reschedule_arguments(parser: CommandParser) -> None:
 
 
 def _reschedule(options: Options, using: str) -> Answer:
-    job_id, topic, key = arguments.target_of(options)
-    due, delay, by = options["due"], options["delay"], arguments.by_of(options)
-
-    def reschedule() -> Job:
-        if job_id is not None:
-            return control.reschedule_job(job_id, due_at=due, delay=delay, using=using, by=by)
-        return control.reschedule(topic, key, due_at=due, delay=delay, using=using, by=by)
-
-    return _change(reschedule, Result.RESCHEDULED, using)
+    terms = {"due_at": options["due"], "delay": options["delay"]}
+    return _change(options, using, control.reschedule, control.reschedule_job, Result.RESCHEDULED, **terms)
 
 
 def _retry(options: Options, using: str) -> Answer:
-    job_id, topic, key = arguments.target_of(options)
-    by = arguments.by_of(options)
-
-    def retry() -> Job:
-        if job_id is not None:
-            return control.retry_dead(job_id=job_id, using=using, by=by)
-        return control.retry_dead(topic, key, using=using, by=by)
-
-    return _change(retry, Result.RETRIED, using)
+    return _change(options, using, control.retry_dead, control.retry_dead, Result.RETRIED)
 
 
 def _run_now(options: Options, using: str) -> Answer:
-    job_id, topic, key = arguments.target_of(options)
-    by = arguments.by_of(options)
-
-    def run_now() -> Job:
-        if job_id is not None:
-            return control.run_job_now(job_id, using=using, by=by)
-        return control.run_now(topic, key, using=using, by=by)
-
-    return _change(run_now, Result.MADE_READY, using)
+    return _change(options, using, control.run_now, control.run_job_now, Result.MADE_READY)
 
 
 VERBS = {
