@@ -7,6 +7,7 @@ from django.db import transaction
 
 from delaytasks import Retry, Skip, Snooze, cancel, cancel_many, schedule, schedule_many
 from delaytasks.clock import from_ms
+from delaytasks.db import lookups, transitions
 from delaytasks.exceptions import KeyIsLive, Reserved
 from delaytasks.jobs.control import cancel_job
 from delaytasks.maintenance import sweep
@@ -56,6 +57,14 @@ def test_a_job_that_is_scheduled_again_while_it_runs_runs_once_more_with_the_las
     stage.go()
     assert bodies == [1, 3]
     assert list(Job.objects.order_by("id").values_list("state", "again")) == [(State.FINISHED, False)] * 2
+
+
+def test_the_end_of_a_job_that_was_not_scheduled_again_looks_for_no_next_run(stage, held, monkeypatch):
+    monkeypatch.setattr(transitions, "insert_next_runs", lambda using, ids: pytest.fail(f"jobs {ids} have none"))
+    completion.take_back("default", lookups.get_snapshots("default", [held.id]))
+    schedule("t", "b", delay=0)
+    complete("default", [Completion(each, completion.Outcome.FINISHED) for each in stage.take("t")])
+    assert Job.objects.filter(state=State.FINISHED).exists()
 
 
 def test_the_next_run_is_live_in_the_commit_that_ends_the_attempt(held):

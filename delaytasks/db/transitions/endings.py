@@ -9,7 +9,7 @@ from .. import dialects
 from ..lookups import lease_is_over, run_order
 from .claims import choice_sql, claim_first, claim_parts, in_time_condition, locked_first
 from .events import EVENT_COLUMNS, record
-from .next_run import next_run
+from .next_run import HAS_NEXT_RUN, next_run
 from .rows import DEAD, DELAYED, RESERVED, Abandoned, Claimed, Ended, Ending, Event, TakenBack
 
 _ENDING_KINDS = ["bigint", "int", "smallint", "bigint", "int", "text", "text", "bigint", "bigint"] + ["text"] * 4
@@ -137,7 +137,7 @@ def _end_sql(
         FROM {held} WHERE id = job_id AND attempt = token AND worker = by_worker AND state = {RESERVED}
             {in_time_condition(d, in_time)} {condition}
         RETURNING id, {d.to_ms("due_at")} AS next_due_ms, {d.to_ms(d.now)} AS now_ms,
-            again_due_at IS NOT NULL AS runs_again"""
+            {HAS_NEXT_RUN} AS runs_again"""
     return ctes, update + (f", {held}.*" if d.writes_in_with else "")
 
 
@@ -199,7 +199,7 @@ def _take_back(using: str, attempts: Sequence[Abandoned], error: str, condition:
             ended_at = CASE WHEN {dead} THEN {d.now} END,
             died_at = CASE WHEN {dead} THEN {d.now} END
         FROM held JOIN locked ON locked_id = job_id WHERE id = job_id AND attempt = token AND {held}
-        RETURNING id, state, {d.to_ms(d.now)}, again_due_at IS NOT NULL"""
+        RETURNING id, state, {d.to_ms(d.now)}, {HAS_NEXT_RUN}"""
     return {row[0]: TakenBack(row[1], row[2], bool(row[3])) for row in dialects.run(using, sql, [*params, error])}
 
 

@@ -9,6 +9,8 @@ from ...states import Outcome
 from .. import dialects
 from .rows import DELAYED, RESERVED, StoredJob
 
+# For RETURNING, where SQLite 3.40 judges by the first column, the id, whether a column can be NULL.
+HAS_NEXT_RUN = "coalesce(again_ttr_ms, 0) > 0"
 _NEXT_RUN = ("again_due_at", "again_ttr_ms", "again_expires_ms", "again_body")
 
 
