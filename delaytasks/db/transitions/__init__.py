@@ -21,9 +21,8 @@ from .changes import (
 from .claims import claim, claim_first, defer, find_claimed, renew_if_held, unclaim
 from .endings import end_and_claim, end_if_held, end_statement, expire, take_back
 from .events import EVENT_COLUMNS, record
-from .insertion import NEW_KINDS, insert_new, new_due, replace_delayed, store_next_runs
+from .insertion import NEW_KINDS, current_producer, insert_new, new_due, produced_by, replace_delayed, store_next_runs
 from .next_run import ignored_next_runs_sql, insert_next_runs, settle_ignored_next_runs, withdraw_next_runs
-from .producer import current_producer, produced_by
 from .reads import (
     attempts_sql,
     find_attempt,

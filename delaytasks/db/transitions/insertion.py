@@ -1,13 +1,30 @@
 """Insert jobs, replace waiting jobs, and store the next runs of running jobs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from .. import dialects
 from .next_run import clear_next_run_sql
-from .producer import current_producer
 from .rows import DELAYED, RESERVED, NewJob, StoredJob
 
 NEW_KINDS = ["text", "text", "bigint", "bigint", "bigint", "text", "text", "text", "bigint", "text", "smallint"]
+# The API token whose limit of live jobs counts the jobs that are inserted in this context.
+_producer: ContextVar[str | None] = ContextVar("delaytasks_producer", default=None)
+
+
+@contextmanager
+def produced_by(producer: str | None) -> Iterator[None]:
+    """Store this producer with the jobs that are inserted inside the block. None: they count towards no limit."""
+    token = _producer.set(producer)
+    try:
+        yield
+    finally:
+        _producer.reset(token)
+
+
+def current_producer() -> str | None:
+    return _producer.get()
 
 
 def insert_new(using: str, rows: Sequence[NewJob], meanwhile: Callable[[], None] | None = None) -> list[StoredJob]:
