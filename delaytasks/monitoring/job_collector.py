@@ -194,9 +194,8 @@ def _topic_metrics(databases_: list[dict[str, dict[str, Any]]]) -> Iterator[Metr
 
 def _left_out(numbers: list[int]) -> Metric:
     """Return how many topics have no numbers: the worst of all databases."""
-    left_out = GaugeMetricFamily("delaytasks_topics_left_out", "Topics without numbers, because there are too many.")
-    left_out.add_metric([], max(numbers))
-    return left_out
+    text = "Topics without numbers, because there are too many."
+    return GaugeMetricFamily("delaytasks_topics_left_out", text, max(numbers))
 
 
 def _next_due(databases_: list[dict[str, dict[str, Any]]]) -> Metric:
@@ -233,16 +232,12 @@ def _status_metrics(statuses: list[Health]) -> Iterator[Metric]:
     }
     for name, (description, field) in ages.items():
         known = [getattr(status, field) for status in statuses]
-        family = GaugeMetricFamily(name, description)
-        family.add_metric([], float("inf") if None in known else max(known) / 1000)
-        yield family
+        yield GaugeMetricFamily(name, description, float("inf") if None in known else max(known) / 1000)
     if any(status.mirror != "off" for status in statuses):
-        up = GaugeMetricFamily("delaytasks_mirror_up", "1 if Redis answers and accepts writes.")
-        up.add_metric([], int(all(status.mirror in ("up", "off") for status in statuses)))
-        yield up
-    drift = GaugeMetricFamily("delaytasks_mirror_differences", "Differences that the last audit found and repaired.")
-    drift.add_metric([], sum(status.differences for status in statuses))
-    yield drift
+        up = all(status.mirror in ("up", "off") for status in statuses)
+        yield GaugeMetricFamily("delaytasks_mirror_up", "1 if Redis answers and accepts writes.", int(up))
+    text = "Differences that the last audit found and repaired."
+    yield GaugeMetricFamily("delaytasks_mirror_differences", text, sum(status.differences for status in statuses))
 
 
 def _counter_metrics(counters: list[dict[str, int]]) -> Iterator[Metric]:
@@ -251,24 +246,20 @@ def _counter_metrics(counters: list[dict[str, int]]) -> Iterator[Metric]:
     The counter of rebuilds may therefore be equal before and after a flush. The time of the last rebuild differs.
     """
     for name, description in COUNTERS.items():
-        family = CounterMetricFamily(f"delaytasks_{name}", description)
-        family.add_metric([], sum(each.get(name, 0) for each in counters))
-        yield family
+        yield CounterMetricFamily(f"delaytasks_{name}", description, sum(each.get(name, 0) for each in counters))
     rebuilt_at_ms = max((each.get("rebuilt_at_ms", 0) for each in counters), default=0)
     if rebuilt_at_ms:
-        rebuilt = GaugeMetricFamily("delaytasks_mirror_rebuilt_timestamp_seconds", "Time of the mirror's last rebuild.")
-        rebuilt.add_metric([], rebuilt_at_ms / 1000)
-        yield rebuilt
+        text = "Time of the mirror's last rebuild."
+        yield GaugeMetricFamily("delaytasks_mirror_rebuilt_timestamp_seconds", text, rebuilt_at_ms / 1000)
 
 
 def _worker_metrics(found: list[Numbers]) -> Iterator[Metric]:
     """Yield the number of workers and the skew of this host's clock: the worst of all databases."""
-    workers = GaugeMetricFamily("delaytasks_workers", "Workers with a heartbeat, until they are found dead.")
-    workers.add_metric([], min(each.workers for each in found))
-    yield workers
-    skew = GaugeMetricFamily("delaytasks_clock_skew_seconds", "This host's clock minus the clock of the database.")
-    skew.add_metric([], max((each.skew_ms for each in found), key=abs) / 1000)
-    yield skew
+    workers = min(each.workers for each in found)
+    yield GaugeMetricFamily("delaytasks_workers", "Workers with a heartbeat, until they are found dead.", workers)
+    skew_ms = max((each.skew_ms for each in found), key=abs)
+    text = "This host's clock minus the clock of the database."
+    yield GaugeMetricFamily("delaytasks_clock_skew_seconds", text, skew_ms / 1000)
 
 
 def _schedule_metrics(found: list[Numbers]) -> Iterator[Metric]:
@@ -280,6 +271,6 @@ def _schedule_metrics(found: list[Numbers]) -> Iterator[Metric]:
     for name in names:  # schedules of the same name: the earliest
         following.add_metric([name], min(each.next_runs[name] for each in found if name in each.next_runs).timestamp())
     yield following
-    behind = GaugeMetricFamily("delaytasks_schedules_behind_seconds", "How far the worst schedule is behind, or 0.")
-    behind.add_metric([], max(each.cached.health.schedules_behind_ms or 0 for each in found) / 1000)
-    yield behind
+    behind_ms = max(each.cached.health.schedules_behind_ms or 0 for each in found)
+    text = "How far the worst schedule is behind, or 0."
+    yield GaugeMetricFamily("delaytasks_schedules_behind_seconds", text, behind_ms / 1000)
