@@ -182,6 +182,8 @@ def has_ended(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
+    except PermissionError:  # another user's process has got the id
+        pass
     return False
 
 

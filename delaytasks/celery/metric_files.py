@@ -8,6 +8,8 @@ import os
 
 from prometheus_client.mmap_dict import MmapedDict
 
+from .heartbeat import has_ended
+
 KINDS = ("counter", "histogram", "summary", "gauge_mostrecent")  # gauges of other kinds tell processes apart
 MERGED = 0  # in the name of a merged file: the id of no process
 
@@ -16,7 +18,7 @@ def merge_ended(directory: str) -> None:
     """Merge the files of processes that have ended. No process may be forked, and no file be read, meanwhile."""
     for name in sorted(os.listdir(directory)):
         kind, _, pid = name.removesuffix(".db").rpartition("_")
-        if kind in KINDS and pid.isdigit() and int(pid) != MERGED and not _is_alive(int(pid)):
+        if kind in KINDS and pid.isdigit() and int(pid) != MERGED and has_ended(int(pid)):
             _merge(os.path.join(directory, name), os.path.join(directory, f"{kind}_{MERGED}.db"))
 
 
@@ -36,13 +38,3 @@ def _merge(path: str, merged: str) -> None:
     finally:
         total.close()
     os.unlink(path)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # another user's process has got the id
-        pass
-    return True
