@@ -6,12 +6,12 @@ run completes or removes what it left, and prunes committed jobs before it archi
 """
 
 import time
-from datetime import UTC, datetime
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from ...clock import from_ms
 from ...states import State
 from .. import schemas
 from ..exit_codes import ExitCode
@@ -158,7 +158,7 @@ def commit(archive: Archive, folder: str, written: Digests) -> Archive:
 
 def rows_of_ended(frame: DataFrame, before_ms: int, states: tuple[State, ...]) -> DataFrame:
     """Return the rows of jobs that ended before before_ms and are in one of `states`. Needs ended_at and state."""
-    before = datetime.fromtimestamp(before_ms / 1000, UTC)
+    before = from_ms(before_ms)
     return frame.where((F.col("ended_at") < before) & F.col("state").isin(*map(int, states)))
 
 

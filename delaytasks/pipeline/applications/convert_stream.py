@@ -2,9 +2,9 @@
 
 import os
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
+from ...clock import from_ms
 from ..tables import row_counts, stream_tables
 from ..tables.delta import APPLICATION as POSITION
 from ..tables.delta import Table
@@ -46,7 +46,7 @@ def run(lake: Lake) -> int:
 
 
 def _day(ms: int) -> str:
-    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d}"
+    return f"{from_ms(ms):%Y-%m-%d}"
 
 
 def _new_path(path: str, table: str, day: str) -> str:

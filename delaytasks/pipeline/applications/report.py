@@ -8,7 +8,6 @@ killed, the next run recomputes the same hours.
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from pyarrow import compute, parquet
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from ...clock import from_ms
 from .. import schemas
 from ..page import facts as page_facts
 from ..page import page
@@ -148,15 +148,15 @@ def _answer(path: str, rows: int, computed: _Computed, facts: page_facts.Facts) 
         "page": path,
         "rows": rows,
         "since": _since(computed.stale),
-        "last_at": _isoformat(earlier[-1].taken_ms) if earlier else None,
+        "last_at": from_ms(earlier[-1].taken_ms).isoformat() if earlier else None,
         "herds": len(facts.herds),
         "run_times": {
             each.name: {"mean_ms": round(each.run_mean_ms), "p95_ms": each.run_p95_ms}
             for each in facts.topics if each.run_mean_ms is not None
         },
         "capacity": [
-            {"hour_at": _isoformat(each.hour_ms), "jobs": each.jobs, "slots": each.slots, "minutes": each.minutes,
-             "unknown": each.unknown}
+            {"hour_at": from_ms(each.hour_ms).isoformat(), "jobs": each.jobs, "slots": each.slots,
+             "minutes": each.minutes, "unknown": each.unknown}
             for each in facts.needs
         ],
     }  # fmt: skip
@@ -176,11 +176,7 @@ def load(lake: Lake) -> dict[str, Any]:
 def _since(stale: StaleHours) -> str | None:
     """Return the first recomputed hour as ISO 8601, or None if all hours were recomputed."""
     first = min([stale.since_ms, *stale.earlier_hours])
-    return _isoformat(first) if first else None
-
-
-def _isoformat(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat()
+    return from_ms(first).isoformat() if first else None
 
 
 def events(spark: SparkSession, snapshot: Snapshot, lake: Lake, stale: StaleHours) -> DataFrame:

@@ -7,9 +7,9 @@ event ids and transaction ids, however long the transaction took.
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from typing import Any
 
+from ...clock import from_ms
 from ..sources.snapshot import Snapshot
 
 MINUTE_MS = 60_000
@@ -55,7 +55,7 @@ def hour_of(ms: int) -> int:
 
 
 def month_of(ms: int) -> str:
-    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m}"
+    return f"{from_ms(ms):%Y-%m}"
 
 
 def observe(snapshot: Snapshot) -> ReportSnapshot:

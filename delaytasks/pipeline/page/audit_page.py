@@ -1,11 +1,11 @@
 """Render an audit's answer as one HTML page: each rule's classes, trend, weeks and dimensions."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from decimal import Decimal
 from html import escape
 from typing import Any
 
+from ...clock import from_ms
 from ..rules.rules import STATUSES
 from . import charts
 from .page import document, format_duration
@@ -22,7 +22,7 @@ def html(rules: Sequence[Mapping[str, Any]], as_of_ms: int) -> str:
     rules     the results of the rules, as in the audit's answer
     as_of_ms  time of the audit's snapshot, in ms since 1970
     """
-    as_of = datetime.fromtimestamp(as_of_ms / 1000, UTC)
+    as_of = from_ms(as_of_ms)
     parts = [f"<h1>Audit, {as_of:%A %d %B %Y}</h1>", f'<p class="quiet">As of {as_of:%H:%M:%S} UTC.</p>']
     for rule in rules:
         parts += [*_classes(rule), *_trend(rule["trend"]), *_weeks(rule)]

@@ -1,9 +1,10 @@
 """Render a report as one HTML page that can be mailed: no scripts or external files; light or dark."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from html import escape
 
+from ...clock import from_ms
 from ..applications.stale_hours import HOUR_MS, MINUTE_MS
 from . import charts
 from .facts import Facts, Herd, Need, Statistics, Topic
@@ -23,8 +24,8 @@ PERCENTILES = (("late_p50_ms", "p50"), ("late_p95_ms", "p95"), ("late_p99_ms", "
 
 def html(facts: Facts) -> str:
     """Return the page as HTML. Texts from jobs are escaped."""
-    end = _datetime(facts.end_ms)
-    read = f"Data read at {_datetime(facts.taken_ms):%Y-%m-%d %H:%M:%S}. All times are UTC."
+    end = from_ms(facts.end_ms)
+    read = f"Data read at {from_ms(facts.taken_ms):%Y-%m-%d %H:%M:%S}. All times are UTC."
     parts = [
         f"<h1>Timeouts, {end:%A %d %B %Y}</h1>",
         f'<p class="quiet">Events up to {end:%H:%M}, and jobs that will fall due. {read}</p>',
@@ -113,7 +114,7 @@ def _due_bars(start_ms: int, numbers: Sequence[int], width: int, herd_bars: set[
     """Return a chart of the jobs due, with one bar for `width` minutes. The bars in herd_bars have another colour."""
     other_values = [0.0 if n in herd_bars else float(number) for n, number in enumerate(numbers)]
     herd_values = [float(number) if n in herd_bars else 0.0 for n, number in enumerate(numbers)]
-    at = [_datetime(start_ms + n * width * MINUTE_MS) for n in range(len(numbers))]
+    at = [from_ms(start_ms + n * width * MINUTE_MS) for n in range(len(numbers))]
     titles = [f"{when:%a %H:%M}: {_number(number)}" for when, number in zip(at, numbers, strict=True)]
     fitting = (minutes for minutes in LABEL_MINUTES if len(numbers) * width <= minutes * MAX_LABELS)
     minutes_apart = next(fitting, LABEL_MINUTES[-1])
@@ -134,7 +135,7 @@ def _needs(facts: Facts) -> list[str]:
     head = "<tr><th>hour</th><th>jobs</th><th>slots</th><th>busy for</th><th>jobs without a run time</th></tr>"
     rows = "".join(_need_row(each) for each in sorted(needs, key=lambda each: each.hour_ms))
     most, shown = needs[0], "The hours with most work. " if len(needs) == MAX_NEEDS else ""
-    hour = f"{_datetime(most.hour_ms):%A %d %B %H:%M}"
+    hour = f"{from_ms(most.hour_ms):%A %d %B %H:%M}"
     peak = f"The hour with most work is {hour}: it needs {_slots(most.slots)} for {most.minutes} min."
     meaning = (
         "A slot runs one job at a time. The table shows how many slots can run the jobs of each hour within that "
@@ -152,12 +153,12 @@ def _slots(number: int) -> str:
 
 def _need_row(each: Need) -> str:
     cells = [_number(each.jobs), _number(each.slots), f"{each.minutes} min", _number(each.unknown)]
-    return f"<tr><td>{_datetime(each.hour_ms):%a %d %b %H:%M}</td>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+    return f"<tr><td>{from_ms(each.hour_ms):%a %d %b %H:%M}</td>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
 
 
 def _herd_row(each: Herd) -> str:
     topics = ", ".join(f"{escape(topic)} ({_number(number)})" for topic, number in each.topics)
-    when = f"{_datetime(each.minute_ms):%a %d %b %H:%M}"
+    when = f"{from_ms(each.minute_ms):%a %d %b %H:%M}"
     return f'<tr><td>{when}</td><td>{_number(each.due)}</td><td class="words">{topics}</td></tr>'
 
 
@@ -195,12 +196,12 @@ def _legend(names: Sequence[str], *, before: bool = False) -> str:
 
 def _days(facts: Facts) -> list[str]:
     """Return the label of each hour: the date at midnight, "" for other hours."""
-    at = [_datetime(facts.end_ms - (len(facts.hours) - n) * HOUR_MS) for n in range(len(facts.hours))]
+    at = [from_ms(facts.end_ms - (len(facts.hours) - n) * HOUR_MS) for n in range(len(facts.hours))]
     return [f"{when:%a %d}" if when.hour == 0 else "" for when in at]
 
 
 def _label(facts: Facts, n: int) -> str:
-    return f"{_datetime(facts.end_ms - (len(facts.hours) - n) * HOUR_MS):%a %d %b %H:%M}"
+    return f"{from_ms(facts.end_ms - (len(facts.hours) - n) * HOUR_MS):%a %d %b %H:%M}"
 
 
 def _change(now: float, before: float) -> str:
@@ -218,7 +219,3 @@ def format_duration(ms: float) -> str:
 
 def _number(value: float) -> str:
     return f"{value:,.0f}"
-
-
-def _datetime(ms: int) -> datetime:
-    return datetime.fromtimestamp(ms / 1000, UTC)

@@ -3,10 +3,9 @@
 These jobs are live, so they are not in the archive. The database counts them: this is quicker than reading the rows.
 """
 
-from datetime import UTC, datetime
-
 import pyarrow
 
+from ...clock import from_ms
 from ...states import State
 from .. import schemas
 from . import pushdown
@@ -38,7 +37,7 @@ def count_by_minute(snapshot: Snapshot, until_ms: int) -> pyarrow.Table:
     snapshot. Reserved jobs are not counted: they have fallen due already.
     """
     now, vendor = snapshot.now_ms, snapshot.database.vendor
-    until = pushdown.literal(datetime.fromtimestamp(until_ms / 1000, UTC), vendor)
+    until = pushdown.literal(from_ms(until_ms), vendor)
     sql = BY_MINUTE.format(minute=MINUTE_MS, due_ms=DUE_MS[vendor], state=int(State.DELAYED), until=until)
     topics, minutes, due, overdue = list(zip(*snapshot.query(sql, [now] * 4), strict=True)) or [()] * 4
     times = pyarrow.array([ms * 1_000 for ms in minutes], pyarrow.int64()).cast(pyarrow.timestamp("us", "UTC"))

@@ -4,10 +4,10 @@ Writing needs no Spark: a report adds one file with a row for each hour in which
 """
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType, TimestampType
 
+from ...clock import from_ms
 from ..page.facts import Need
 from . import data_files
 from .delta import Table
@@ -38,9 +38,9 @@ def append(table: Table, needs: Sequence[Need], as_of_ms: int) -> Table:
     """Add the needs of a report in one commit, and return the table's new version. Without needs, do nothing."""
     if not needs:
         return table
-    as_of = datetime.fromtimestamp(as_of_ms / 1000, UTC)
+    as_of = from_ms(as_of_ms)
     rows = [
-        {"as_of": as_of, "hour_at": datetime.fromtimestamp(each.hour_ms / 1000, UTC), "jobs": each.jobs,
+        {"as_of": as_of, "hour_at": from_ms(each.hour_ms), "jobs": each.jobs,
          "work_ms": each.work_ms, "slots": each.slots, "minutes": each.minutes, "unknown": each.unknown}
         for each in needs
     ]  # fmt: skip

@@ -19,6 +19,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from ...clock import from_ms
 from ..rules.rules import CLASSES, STATUSES
 from ..transforms.dimensions import ALL, WEEK
 from . import data_files
@@ -89,7 +90,7 @@ def trends(table: Table) -> dict[tuple[str, str], list[dict[str, Any]]]:
 
 def append(table: Table, results: list[dict[str, Any]], as_of_ms: int) -> Table:
     """Add the figures of an audit's rules in one commit, and return the table's new version."""
-    as_of = datetime.fromtimestamp(as_of_ms / 1000, UTC)
+    as_of = from_ms(as_of_ms)
     rows = [
         _row(each) | {"rule": result["name"], "topic": result["topic"], "dimension": name, "as_of": as_of}
         for result in results

@@ -4,7 +4,6 @@ import argparse
 import importlib.util
 import os
 import time
-from datetime import UTC, datetime
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -72,7 +71,7 @@ def _check_folder(lake: Any) -> None:
 
 
 def _clock(ms: int) -> str:
-    return f"{datetime.fromtimestamp(ms / 1000, UTC):%m-%d %H:%M}"
+    return f"{clock.from_ms(ms):%m-%d %H:%M}"
 
 
 def _cell(number: Any) -> str:
