@@ -143,10 +143,10 @@ def _batches(lake: Lake, files: Iterable[DeltaFile], schema: pyarrow.Schema) -> 
     for each in files:
         with lake.reading(each.path, each.partition) as name, lake.files.open_input_file(name) as file:
             for batch in parquet.ParquetFile(file).iter_batches(BATCH_ROWS):
-                yield _conform(batch, schema)
+                yield conform(batch, schema)
 
 
-def _conform(batch: pyarrow.RecordBatch, schema: pyarrow.Schema) -> pyarrow.RecordBatch:
+def conform(batch: pyarrow.RecordBatch, schema: pyarrow.Schema) -> pyarrow.RecordBatch:
     """Return the batch with the columns and types of the schema; columns that it lacks are null."""
     names = set(batch.schema.names)
     columns = [

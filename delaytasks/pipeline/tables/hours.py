@@ -66,17 +66,8 @@ def batches(lake: Lake, files: Collection[DeltaFile], names: Sequence[str] = ())
         for file in files:
             with lake.reading(file.path) as path, lake.files.open_input_file(path) as opened:
                 parts = parquet.ParquetFile(opened).iter_batches(BATCH_ROWS, columns=[field.name for field in fields])
-                for part in parts:
-                    yield _with_columns(part, fields)
-
-
-def _with_columns(part: pyarrow.RecordBatch, fields: Sequence[pyarrow.Field]) -> pyarrow.Table:
-    """Return the batch with these columns. A column that an older report did not write is null."""
-    columns = [
-        part[field.name].cast(field.type) if field.name in part.schema.names else pyarrow.nulls(len(part), field.type)
-        for field in fields
-    ]  # fmt: skip
-    return pyarrow.table(columns, [field.name for field in fields])
+                for part in parts:  # a column that an older report did not write is null
+                    yield pyarrow.Table.from_batches([data_files.conform(part, pyarrow.schema(fields))])
 
 
 @contextlib.contextmanager
