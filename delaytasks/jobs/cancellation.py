@@ -5,7 +5,7 @@ because a receiver prevents Django's fast deletes: Django then loads the rows an
 one DELETE.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -87,7 +87,7 @@ def cancel_many(
 
 def cancel_jobs(
     using: str, *, topic: str | None, key_prefix: str | None = None, label: str | None = None, pk: str | None = None,
-    by: str, reason: str,
+    by: str = "", reason: str = "",
 ) -> CancelCounts:  # fmt: skip
     """Cancel jobs as cancel_many(), but without checking the arguments and without ending series."""
     return cancel_ids(using, _matching(using, topic, key_prefix, label, pk), by=by, reason=reason)
@@ -95,14 +95,9 @@ def cancel_jobs(
 
 def cancel_ids(using: str, ids: Sequence[int], *, by: str, reason: str) -> CancelCounts:
     """Cancel the jobs with these ids, which must be sorted, as cancel_many() does."""
-    counts = [in_transaction(using, partial(_cancel_page, using, page, by, reason)) for page in _pages(ids)]
+    pages = (ids[start : start + PAGE] for start in range(0, len(ids), PAGE))
+    counts = [in_transaction(using, partial(_cancel_page, using, page, by, reason)) for page in pages]
     return CancelCounts(*map(sum, zip(*counts, strict=True))) if counts else CancelCounts(0, 0, 0)
-
-
-def cancel_of_subject(topic: str, label: str, pk: str, *, using: str) -> None:
-    """Cancel the live jobs of a topic and a subject, in the caller's transaction if there is one."""
-    _end_series(using, topic, None, label, pk)
-    cancel_jobs(using, topic=topic, label=label, pk=pk, by="", reason="")
 
 
 def _end_series(using: str, topic: str | None, key_prefix: str | None, label: str | None, pk: str | None) -> None:
@@ -111,11 +106,6 @@ def _end_series(using: str, topic: str | None, key_prefix: str | None, label: st
     if key_prefix is not None:
         conditions |= starts_with(using, "series_key", key_prefix)
     series.delete_matching(using, **{name: value for name, value in conditions.items() if value is not None})
-
-
-def cancel_of_topic(topic: str, *, using: str) -> CancelCounts:
-    """Cancel all live jobs of a topic, even of one that this process does not know."""
-    return cancel_ids(using, _matching(using, topic, None, None, None), by="", reason="")
 
 
 def _matching(using: str, topic: str | None, key_prefix: str | None, label: str | None, pk: str | None) -> list[int]:
@@ -128,10 +118,6 @@ def _matching(using: str, topic: str | None, key_prefix: str | None, label: str 
     if label is not None:
         jobs = jobs.filter(subject_label=label, subject_pk=pk)
     return sorted(jobs.live().values_list("id", flat=True))  # for ORDER BY, PostgreSQL might scan the primary key
-
-
-def _pages(ids: Sequence[int]) -> Iterator[Sequence[int]]:
-    return (ids[start : start + PAGE] for start in range(0, len(ids), PAGE))
 
 
 def _cancel_page(using: str, ids: Sequence[int], by: str, reason: str) -> CancelCounts:
@@ -162,18 +148,16 @@ def cancel_on_delete(topic: str, model: type[Model]) -> None:
     """From now on, cancel the topic's jobs about an instance of the model, or of its proxies, when it is deleted."""
     for each in apps.get_models():
         if each._meta.concrete_model is model._meta.concrete_model:
-            post_delete.connect(_Canceller(topic), sender=each, weak=False, dispatch_uid=f"delaytasks.subject.{topic}")
+            uid = f"delaytasks.subject.{topic}"
+            post_delete.connect(partial(_cancel_of_deleted, topic), sender=each, weak=False, dispatch_uid=uid)
 
 
-class _Canceller:
-    """A receiver of post_delete that cancels the live jobs of one topic, in the transaction of the delete."""
-
-    def __init__(self, topic: str) -> None:
-        self.topic = topic
-
-    def __call__(self, *, instance: Model, using: str, **_: Any) -> None:
-        alias = using if using in databases.aliases() else None
-        cancel_of_subject(self.topic, *to_subject(instance), using=databases.alias(alias))
+def _cancel_of_deleted(topic: str, *, instance: Model, using: str, **_: Any) -> None:
+    """Cancel the topic's live jobs about the instance, in the transaction of its delete. Receiver of post_delete."""
+    alias = databases.alias(using if using in databases.aliases() else None)
+    label, pk = to_subject(instance)
+    _end_series(alias, topic, None, label, pk)
+    cancel_jobs(alias, topic=topic, label=label, pk=pk)
 
 
 def connect_deletes() -> None:

@@ -72,7 +72,7 @@ def forget(topic: str, using: str) -> CancelCounts:
     if not _rows().objects.using(using).filter(topic=topic).exists():
         known = ", ".join(each.topic for each in removed(using)) or "none"
         raise BadInput(f"{topic!r} was never applied. Topics that are no longer declared: {known}.")
-    counts = cancellation.cancel_of_topic(topic, using=using)
+    counts = cancellation.cancel_jobs(using, topic=topic)
     apps.get_model("delaytasks", "SlaClock").objects.using(using).filter(topic=topic).delete()
     _rows().objects.using(using).filter(topic=topic).delete()
     return counts
