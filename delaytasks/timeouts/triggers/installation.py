@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from django.db import connections, transaction
 from django.db.models import Count
 
+from ...db import dialects
 from ...exceptions import BadInput
 from ...models import TimeoutMark, TimeoutTrigger
 from . import statements
@@ -83,16 +84,10 @@ def install(using: str, names: Iterable[str] = ()) -> list[str]:
 def _create(connection: Any, table: WatchedTable) -> None:
     using = connection.alias
     with transaction.atomic(using):
-        _limit_waiting(connection)
+        dialects.wait_at_most(using, LOCK_TIMEOUT_SECONDS * 1000)
         statements.create(connection, table)
         TimeoutTrigger.objects.using(using).get_or_create(table_name=table.name)
         TimeoutMark.objects.using(using).create(table_name=table.name)  # all rows: earlier changes were not marked
-
-
-def _limit_waiting(connection: Any) -> None:
-    if connection.vendor == "postgresql":
-        with connection.cursor() as cursor:
-            cursor.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_SECONDS}s'")
 
 
 def remove(using: str, names: Iterable[str] = ()) -> list[str]:
@@ -107,7 +102,7 @@ def remove(using: str, names: Iterable[str] = ()) -> list[str]:
 
 def _forget(connection: Any, name: str) -> None:
     with transaction.atomic(connection.alias):
-        _limit_waiting(connection)
+        dialects.wait_at_most(connection.alias, LOCK_TIMEOUT_SECONDS * 1000)
         statements.drop(connection, name)
         TimeoutTrigger.objects.using(connection.alias).filter(table_name=name).delete()
         TimeoutMark.objects.using(connection.alias).filter(table_name=name).delete()
