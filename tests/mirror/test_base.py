@@ -156,13 +156,13 @@ def test_due_jobs_do_not_wait_for_jobs_that_are_due_later(mirror: Mirror, monkey
 
 def test_a_pass_between_two_ticks_sends_no_topics_to_redis(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[Any] = []
-    many = mirror._scripts.many
+    many = scripts.many
 
     def record(client: Any, name: str, calls: list[Any]) -> Any:
         sent.extend(calls if name == "promote_due" else ())
         return many(client, name, calls)
 
-    monkeypatch.setattr(mirror._scripts, "many", record)
+    monkeypatch.setattr(scripts, "many", record)
     topics = [f"topic.{n}" for n in range(100)]
     mirror.add([Entry(1, topics[7], NOW)])
     assert mirror.promote_due(NOW, topics).topics == {topics[7]}

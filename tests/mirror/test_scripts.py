@@ -8,7 +8,6 @@ from redis.exceptions import NoScriptError, ResponseError
 from delaytasks.mirror.base import Entry
 from delaytasks.mirror.redis import scripts
 from delaytasks.mirror.redis.index import Mirror
-from delaytasks.mirror.redis.scripts import Scripts
 
 NOW = 1_893_456_000_000
 CALLS: list[tuple[list[str], list[Any]]] = [([f"key{n}"], [n]) for n in range(3)]
@@ -59,13 +58,13 @@ def test_calls_for_several_buckets_do_not_check_for_the_script_first(mirror: Mir
 
 def test_only_the_calls_that_found_no_script_are_repeated() -> None:
     client = Fake("first", NoScriptError(), "third")
-    assert Scripts().many(client, "add", CALLS) == ["first", "again", "third"]
+    assert scripts.many(client, "add", CALLS) == ["first", "again", "third"]
     assert client.single_calls == [("key1", 1)]
 
 
 def test_an_error_of_redis_is_raised() -> None:
     with pytest.raises(ResponseError, match="OOM"):
-        Scripts().many(Fake("first", ResponseError("OOM"), "third"), "add", CALLS)
+        scripts.many(Fake("first", ResponseError("OOM"), "third"), "add", CALLS)
 
 
 def test_the_digest_of_a_script_is_the_one_of_redis(redis_server) -> None:

@@ -8,8 +8,8 @@ import uuid
 from contextlib import suppress
 
 from ...exceptions import MirrorDown
+from . import scripts
 from .client import RedisClient
-from .scripts import Scripts
 
 
 class LockLost(Exception):
@@ -20,7 +20,6 @@ class Lock:
     def __init__(self, redis: RedisClient, key: str, ttl_ms: int) -> None:
         self._redis, self._key, self._ttl_ms = redis, key, ttl_ms
         self._token = uuid.uuid4().hex
-        self._scripts = Scripts()
 
     def acquire(self) -> bool:
         """Take the lock for `ttl_ms`, without waiting. Return False if another process holds it. Raises MirrorDown."""
@@ -31,10 +30,10 @@ class Lock:
     def extend(self) -> None:
         """Keep the lock for `ttl_ms` from now. Raises LockLost, MirrorDown."""
         args = [self._token, self._ttl_ms]
-        if not self._redis.ask(lambda c: self._scripts.one(c, "extend_lock", [self._key], args)):
+        if not self._redis.ask(lambda c: scripts.one(c, "extend_lock", [self._key], args)):
             raise LockLost
 
     def release(self) -> None:
         """Release the lock if this process still holds it. Never raises: if Redis is down, the lock expires."""
         with suppress(MirrorDown):
-            self._redis.ask(lambda c: self._scripts.one(c, "release_lock", [self._key], [self._token]))
+            self._redis.ask(lambda c: scripts.one(c, "release_lock", [self._key], [self._token]))

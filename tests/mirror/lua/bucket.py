@@ -4,8 +4,9 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from delaytasks.mirror.base import Promotion
+from delaytasks.mirror.redis import scripts
 from delaytasks.mirror.redis.keys import Keys, member, scores_in_order
-from delaytasks.mirror.redis.scripts import Scripts, decode_score
+from delaytasks.mirror.redis.scripts import decode_score
 from delaytasks.states import AGE_MS
 
 NOW = 1_893_456_000_000  # ms; 13 digits, as production has
@@ -40,12 +41,11 @@ class Bucket:
     def __init__(self, client: Any, prefix: str) -> None:
         self.client = client
         self.keys = Keys(prefix, "default", 1)
-        self.scripts = Scripts()
         self.due_key = self.keys.due(0)
         self._head = [self.keys.ready_prefix(0), self.keys.channel]
 
     def call(self, script: str, keys: list[str], args: list[Any]) -> Any:
-        return self.scripts.one(self.client, script, keys, args)
+        return scripts.one(self.client, script, keys, args)
 
     # DueIndex
 
