@@ -7,28 +7,21 @@ from typing import Any
 import pytest
 from django.contrib.admin import site
 from django.contrib.auth.models import User
-from django.db import connections
 from django.test import RequestFactory
 
 from delaytasks import databases
 from delaytasks.admin.recurrence import schedule_form
 from delaytasks.admin.recurrence.schedules import ScheduleAdmin
 from delaytasks.models import Schedule, Topic
+from tests.support.databases import SECOND, second_database
 
-SECOND = "second"
 pytestmark = [pytest.mark.only_on("sqlite"), pytest.mark.django_db(databases=["default", SECOND])]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _second(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
-    """Another database, in memory, with a table of topics only."""
-    connections.settings[SECOND] = {**connections.settings["default"], "NAME": ":memory:"}
-    with django_db_blocker.unblock(), connections[SECOND].schema_editor() as editor:
-        editor.create_model(Topic)
-    yield
-    with django_db_blocker.unblock():
-        connections[SECOND].close()
-    del connections[SECOND], connections.settings[SECOND]
+    with second_database(django_db_blocker, "delaytasks"):
+        yield
 
 
 @pytest.fixture(autouse=True)

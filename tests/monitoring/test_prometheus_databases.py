@@ -5,32 +5,22 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.apps import apps
 from django.core.cache import cache
-from django.db import connections
 
 from delaytasks import databases, schedule
 from delaytasks.models import Schedule, Topic
 from delaytasks.monitoring import job_collector
 from delaytasks.recurrence import schedules
 from delaytasks.recurrence.definition import Definition
+from tests.support.databases import SECOND, second_database
 
-SECOND = "second"
 pytestmark = [pytest.mark.only_on("sqlite"), pytest.mark.django_db(databases=["default", SECOND])]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _second(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
-    """Another database, in memory, with jobs."""
-    connections.settings[SECOND] = {**connections.settings["default"], "NAME": ":memory:"}
-    with django_db_blocker.unblock(), connections[SECOND].schema_editor() as editor:
-        for model in apps.get_app_config("delaytasks").get_models():
-            if model._meta.managed and not model._meta.proxy:
-                editor.create_model(model)
-    yield
-    with django_db_blocker.unblock():
-        connections[SECOND].close()
-    del connections[SECOND], connections.settings[SECOND]
+    with second_database(django_db_blocker, "delaytasks"):
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Databases for acceptance tests: one template is migrated, and each test gets a copy of it."""
+"""Databases for acceptance tests: one template is migrated, and each test gets a copy of it. And a second database."""
 
 import shutil
 import subprocess
@@ -6,8 +6,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from django.db import connection
+from django.apps import apps
+from django.db import connection, connections
 
 from tests.support.servers import PostgresServer
 
@@ -69,3 +71,21 @@ def unreachable(server: PostgresServer) -> Iterator[None]:
             yield
         finally:
             admin.execute(f'ALTER DATABASE "{name}" WITH ALLOW_CONNECTIONS true')
+
+
+SECOND = "second"
+
+
+@contextmanager
+def second_database(blocker: Any, *labels: str) -> Iterator[None]:
+    """Another database, in memory, with the tables of these apps, inside the block. For SQLite."""
+    connections.settings[SECOND] = {**connections.settings["default"], "NAME": ":memory:"}
+    with blocker.unblock(), connections[SECOND].schema_editor() as editor:
+        for label in labels:
+            for model in apps.get_app_config(label).get_models():
+                if model._meta.managed and not model._meta.proxy:
+                    editor.create_model(model)
+    yield
+    with blocker.unblock():
+        connections[SECOND].close()
+    del connections[SECOND], connections.settings[SECOND]

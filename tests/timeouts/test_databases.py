@@ -5,35 +5,24 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from django.apps import apps
-from django.db import connections
 from django.db.models import Q
 
 from delaytasks import databases, timeout
 from delaytasks.models import Job
 from delaytasks.testing import Timeouts
 from delaytasks.timeouts import reconcile
+from tests.support.databases import SECOND, second_database
 
 from .app.models import Order
 from .conftest import HALF_HOUR, START
 
-SECOND = "second"
 pytestmark = [pytest.mark.only_on("sqlite"), pytest.mark.django_db(databases=["default", SECOND])]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _second(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
-    """Another database, in memory, with jobs and the models with timeouts."""
-    connections.settings[SECOND] = {**connections.settings["default"], "NAME": ":memory:"}
-    with django_db_blocker.unblock(), connections[SECOND].schema_editor() as editor:
-        for label in ("delaytasks", "declared"):
-            for model in apps.get_app_config(label).get_models():
-                if model._meta.managed and not model._meta.proxy:
-                    editor.create_model(model)
-    yield
-    with django_db_blocker.unblock():
-        connections[SECOND].close()
-    del connections[SECOND], connections.settings[SECOND]
+    with second_database(django_db_blocker, "delaytasks", "declared"):
+        yield
 
 
 @pytest.fixture(autouse=True)
