@@ -18,7 +18,7 @@ from ...exceptions import BadInput, DelaytasksError
 from ...jobs import audit_log
 from ..subcommands import audit_log as audit_subcommands
 from ..subcommands import inbox, jobs, maintenance, queries, schedules, timeouts, tokens
-from ..subcommands.arguments import USAGE, check_text
+from ..subcommands.arguments import USAGE, check_text, json_option
 from ..subcommands.output import Answer, Verb
 from ..subcommands.pipeline import command as pipeline
 
@@ -47,7 +47,7 @@ class Command(BaseCommand):
         for name, verb in VERBS.items():
             sub = verbs.add_parser(name, help=verb.help, description=verb.help)
             verb.arguments(sub)
-            sub.add_argument("--json", action="store_true", dest="as_json", help="write one JSON document to stdout")
+            json_option(sub)
             sub.add_argument(
                 "--database",
                 choices=tuple(connections),

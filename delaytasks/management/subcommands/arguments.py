@@ -57,6 +57,11 @@ def none(parser: CommandParser) -> None:
     """Add nothing, for a subcommand without arguments."""
 
 
+def json_option(parser: argparse.ArgumentParser, **options: Any) -> None:
+    text = "write one JSON document to stdout"
+    parser.add_argument("--json", action="store_true", dest="as_json", help=text, **options)
+
+
 def by(parser: CommandParser) -> None:
     parser.add_argument("--by", default=None, help="actor, stored in the job's events (default: command:USER)")
 

@@ -38,13 +38,7 @@ def _arguments(parser: CommandParser) -> None:
         sub = verbs.add_parser(name, help=verb.help, description=verb.help)
         verb.arguments(sub)
         # No default here: it would override a --json that comes before the inner subcommand.
-        sub.add_argument(
-            "--json",
-            action="store_true",
-            dest="as_json",
-            default=argparse.SUPPRESS,
-            help="write one JSON document to stdout",
-        )
+        arguments.json_option(sub, default=argparse.SUPPRESS)
 
 
 def _run(options: Options, using: str) -> Answer:

@@ -35,13 +35,7 @@ def _arguments(parser: CommandParser) -> None:
         sub.add_argument(
             "--database", choices=tuple(connections), default=argparse.SUPPRESS, help="database alias of the jobs"
         )
-        sub.add_argument(
-            "--json",
-            action="store_true",
-            dest="as_json",
-            default=argparse.SUPPRESS,
-            help="write one JSON document to stdout",
-        )
+        arguments.json_option(sub, default=argparse.SUPPRESS)
 
 
 def _option(text: str) -> tuple[str, str]:
