@@ -3,8 +3,10 @@
 import argparse
 import getpass
 import json
+import math
 import os
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -124,10 +126,33 @@ def ago(text: str, length: timedelta) -> datetime:
         raise argparse.ArgumentTypeError(f"{text!r} ago was before the year 1") from None
 
 
-def limit(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= 100_000):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 100000")
-    return int(text)
+def whole(most: int) -> Callable[[str], int]:
+    """Return a parser of whole numbers from 1 to `most`."""
+
+    def parse(text: str) -> int:
+        if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= most):
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {most}")
+        return int(text)
+
+    return parse
+
+
+limit = whole(100_000)
+
+
+def number(unit: str, least: float, most: float) -> Callable[[str], float]:
+    """Return a parser of numbers of seconds or days, from `least` to `most`."""
+
+    def parse(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not least <= number <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number of {unit} from {least:g} to {most:g}")
+        return number
+
+    return parse
 
 
 def body(text: str) -> Any:

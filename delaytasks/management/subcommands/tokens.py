@@ -55,16 +55,17 @@ def _make_arguments(parser: CommandParser) -> None:
             f"--{right}", action="append", default=[], metavar="TOPIC",
             help=f"may {what}: a topic (order.close), a prefix (order.*) or '*'; repeatable",
         )  # fmt: skip
+    whole = arguments.whole(1_000_000_000)
     parser.add_argument("--expires-days", type=_days, metavar="DAYS", help="lifetime in days (default: unlimited)")
     parser.add_argument(
-        "--rate-per-minute", type=_whole, metavar="N", help="requests per minute (default: API_RATE_PER_MINUTE)"
+        "--rate-per-minute", type=whole, metavar="N", help="requests per minute (default: API_RATE_PER_MINUTE)"
     )
     parser.add_argument(
-        "--max-request-bytes", type=_whole, metavar="N", help="largest request body (default: API_MAX_REQUEST_BYTES)"
+        "--max-request-bytes", type=whole, metavar="N", help="largest request body (default: API_MAX_REQUEST_BYTES)"
     )
     parser.add_argument(
         "--max-live-jobs",
-        type=_whole,
+        type=whole,
         metavar="N",
         help="largest number of live jobs created with the token (default: API_MAX_LIVE_JOBS)",
     )
@@ -169,12 +170,6 @@ def _days(text: str) -> float:
     if not 0 < days <= MAX_DAYS:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of days above 0 and up to {MAX_DAYS}")
     return days
-
-
-def _whole(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= 1_000_000_000):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 1000000000")
-    return int(text)
 
 
 TOKEN_VERBS: dict[str, Verb] = {

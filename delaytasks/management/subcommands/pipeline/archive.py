@@ -1,6 +1,5 @@
 """pipeline archive: move ended jobs from the database to the lake."""
 
-import argparse
 from datetime import timedelta
 
 from django.core.management.base import CommandParser
@@ -8,29 +7,19 @@ from django.core.management.base import CommandParser
 from .... import clock, databases
 from ....maintenance import runs
 from ....timeouts import retained
-from .. import audited
+from .. import arguments, audited
 from ..output import Answer, Options, Verb
 from .process import run_application, to_answer
 
 
 def _arguments(parser: CommandParser) -> None:
     parser.add_argument(
-        "--older-than-days", type=_days, default=30.0, metavar="DAYS",
+        "--older-than-days", type=arguments.number("days", 0, 36_500), default=30.0, metavar="DAYS",
         help="archive jobs that ended more than DAYS ago; from 1 on, in whole UTC days, each archived once "
         "(default: 30)",
     )  # fmt: skip
     parser.add_argument("--dead", action="store_true", help="also archive dead jobs; they cannot be retried afterwards")
     parser.add_argument("--keep", action="store_true", help="archive without deleting rows")
-
-
-def _days(text: str) -> float:
-    try:
-        days = float(text)
-    except ValueError:
-        days = -1.0
-    if not 0 <= days <= 36_500:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of days from 0 to 36500")
-    return days
 
 
 def _run(options: Options, using: str) -> Answer:

@@ -1,6 +1,5 @@
 """pipeline minutes: show the last minutes of each topic, as written by `pipeline stream`."""
 
-import argparse
 import importlib.util
 import os
 import time
@@ -11,6 +10,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from .... import clock, formatting
 from ....pipeline.exit_codes import ExitCode
+from .. import arguments
 from ..output import Answer, Options, Verb, rfc3339_ms, table
 from .process import MISSING, folder
 
@@ -22,14 +22,9 @@ COLUMNS = {  # heading -> column
 
 
 def _arguments(parser: CommandParser) -> None:
-    parser.add_argument("--last", type=_minutes, default=15, metavar="MINUTES", help="how many minutes (default: 15)")
+    minutes = arguments.whole(1440)
+    parser.add_argument("--last", type=minutes, default=15, metavar="MINUTES", help="how many minutes (default: 15)")
     parser.add_argument("--topic", help="only this topic")
-
-
-def _minutes(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= 1440):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 1440")
-    return int(text)
 
 
 def _run(options: Options, using: str) -> Answer:

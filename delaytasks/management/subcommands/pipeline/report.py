@@ -1,12 +1,12 @@
 """pipeline report: statistics of past jobs, and forecast of due jobs."""
 
-import argparse
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.core.management.base import CommandParser
 
 from ....maintenance import retention
+from .. import arguments
 from ..output import Answer, Options, Verb
 from . import html_file
 from .process import run_application
@@ -16,15 +16,10 @@ RECOMPUTED = timedelta(hours=2)  # before the last report; a report recomputes t
 
 def _arguments(parser: CommandParser) -> None:
     html_file.add_argument(parser)
+    hours = arguments.whole(24 * 31)
     parser.add_argument(
-        "--ahead-hours", type=_hours, default=36, metavar="HOURS", help="length of the forecast (default: 36)"
+        "--ahead-hours", type=hours, default=36, metavar="HOURS", help="length of the forecast (default: 36)"
     )
-
-
-def _hours(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= 24 * 31):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 744")
-    return int(text)
 
 
 def _run(options: Options, using: str) -> Answer:

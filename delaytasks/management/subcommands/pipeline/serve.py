@@ -1,6 +1,5 @@
 """pipeline serve: a Spark Connect server for several runs."""
 
-import argparse
 import os
 
 from django.core.management.base import CommandError, CommandParser
@@ -13,13 +12,8 @@ PORT = 15002  # Spark's own default
 
 
 def _arguments(parser: CommandParser) -> None:
-    parser.add_argument("--port", type=_port, default=PORT, help=f"port on 127.0.0.1 (default: {PORT})")
-
-
-def _port(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= 65_535):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port from 1 to 65535")
-    return int(text)
+    text = f"port on 127.0.0.1 (default: {PORT})"
+    parser.add_argument("--port", type=arguments.whole(65_535), default=PORT, help=text)
 
 
 def _run(options: Options, using: str) -> Answer:
