@@ -153,28 +153,26 @@ class BulkChangeAdmin(TranslatedHistoryAdmin):
         return JsonResponse(self._progress(self._find(request, object_id)))
 
     def stop_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        change = self._find(request, object_id)
-        if self._change_and_log(request, change, changes.stop, Action.STOPPED):
-            messages.success(request, _("Stopped. Jobs that were already changed stay changed."))
-        else:
-            messages.warning(request, _("Not stopped: the change had already ended."))
-        return HttpResponseRedirect(self._url("bulkchange_change", change.pk))
+        done = _("Stopped. Jobs that were already changed stay changed.")
+        refused = _("Not stopped: the change had already ended.")
+        return self._change_and_log(request, object_id, changes.stop, Action.STOPPED, done, refused)
 
     def go_on_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        change = self._find(request, object_id)
-        if self._change_and_log(request, change, changes.resume, Action.WENT_ON):
-            messages.success(request, _("The change continues where it stopped."))
-        else:
-            messages.warning(request, _("Not continued: the change is in progress or has no jobs left."))
-        return HttpResponseRedirect(self._url("bulkchange_change", change.pk))
+        done = _("The change continues where it stopped.")
+        refused = _("Not continued: the change is in progress or has no jobs left.")
+        return self._change_and_log(request, object_id, changes.resume, Action.WENT_ON, done, refused)
 
-    def _change_and_log(self, request: HttpRequest, change: BulkChange, act: Callable[..., bool], what: Action) -> bool:
-        using = router.db_for_write(BulkChange)
+    def _change_and_log(
+        self, request: HttpRequest, object_id: str, act: Callable[..., bool], what: Action, done: str, refused: str
+    ) -> HttpResponse:
+        change, using = self._find(request, object_id), router.db_for_write(BulkChange)
         with transaction.atomic(using=using):
             is_changed = act(change.pk, using=using)
             if is_changed:
                 self.log_change(request, change, admin_log.entry_message(what))
-        return is_changed
+        level, text = (messages.SUCCESS, done) if is_changed else (messages.WARNING, refused)
+        messages.add_message(request, level, text)
+        return HttpResponseRedirect(self._url("bulkchange_change", change.pk))
 
     def _progress(self, change: BulkChange) -> dict[str, Any]:
         samples = samples_by_code(change.samples)
