@@ -55,7 +55,7 @@ class Batches:
         if last_id is None:  # the events were archived after the archive was listed: the next batch contains them
             self.lake.remove(name)
             return
-        counts = lateness.count_events(self._written(name), "minute_ms").coalesce(1)
+        counts = lateness.count_minutes(self._written(name)).coalesce(1)
         counted = self._write(counts, f"{MINUTES}/{folder}", day)
         for table in (EVENTS, MINUTES):
             self.lake.sync(f"{table}/{folder}")

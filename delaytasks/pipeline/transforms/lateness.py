@@ -13,7 +13,6 @@ from ..applications.stale_hours import HOUR_MS, MINUTE_MS
 from .outcomes import OUTCOME_COLUMNS, PERCENTILES
 
 LONG_DIGITS = 19  # of the largest bigint
-PERIODS = {"hour_ms": HOUR_MS, "minute_ms": MINUTE_MS}  # column with a period's start -> length of the period in ms
 
 
 def round_down(ms: Column, digits: int) -> Column:
@@ -29,35 +28,35 @@ def hour_ms() -> Column:
     return F.col("done_ms") - F.col("done_ms") % HOUR_MS
 
 
-def count_events(events: DataFrame, period: str = "hour_ms") -> DataFrame:
-    """Count events by topic, hour, outcome and lateness. Return topic, hour_ms, outcome, late_ms, number, worst_ms.
+def count_minutes(events: DataFrame) -> DataFrame:
+    """Count events by topic, minute, outcome and lateness. Return topic, minute_ms, outcome, late_ms, number, worst_ms.
 
-    hour_ms    start of the hour
+    minute_ms  start of the minute
     late_ms    lateness of a first attempt, rounded down to three digits; null for all other events
     number     number of events
     worst_ms   greatest exact lateness of these events
-    period     column for the start of the period, a key of PERIODS: minute_ms counts by minute instead of by hour
 
     Needs topic, outcome, attempt, due_ms, reserved_ms, done_ms. Lateness is measured on first attempts only: a later
     attempt may have waited for the attempt before it. Events without a topic are left out.
     """
     return (
         events.where(F.col("topic").isNotNull())
-        .select("topic", _start(period).alias(period), "outcome", _late().alias("late"))
-        .groupBy("topic", period, "outcome", round_down(F.col("late"), 3).alias("late_ms"))
+        .select("topic", (F.col("done_ms") - F.col("done_ms") % MINUTE_MS).alias("minute_ms"), "outcome",
+                _late().alias("late"))
+        .groupBy("topic", "minute_ms", "outcome", round_down(F.col("late"), 3).alias("late_ms"))
         .agg(F.count("*").alias("number"), F.max("late").alias("worst_ms"))
-    )
+    )  # fmt: skip
 
 
 def count_hours(events: DataFrame) -> DataFrame:
-    """Count events as count_events() does, and attempts by run time, in one pass over the events.
+    """Count events by hour, otherwise as count_minutes() does, and attempts by run time, in one pass over the events.
 
     A row counts either events, and run_ms is null, or attempts, and outcome is null. Further columns:
 
     run_ms     time from the reservation to the end, rounded down to two digits
     total_ms   sum of the exact run times
 
-    Needs the columns for count_events().
+    Needs the columns for count_minutes().
     """
     ran, no_time, no_text = F.col("done_ms") - F.col("reserved_ms"), _no_ms(), F.lit(None).cast("string")
     event = F.struct(F.col("outcome"), _late().alias("late"), no_time.alias("ran"))
@@ -65,7 +64,7 @@ def count_hours(events: DataFrame) -> DataFrame:
     both = F.when(ran.isNotNull(), F.array(event, attempt)).otherwise(F.array(event))
     return (
         events.where(F.col("topic").isNotNull())
-        .select("topic", _start("hour_ms").alias("hour_ms"), F.explode(both).alias("each"))
+        .select("topic", hour_ms().alias("hour_ms"), F.explode(both).alias("each"))
         .select("topic", "hour_ms", "each.*")
         .groupBy("topic", "hour_ms", "outcome", round_down(F.col("late"), 3).alias("late_ms"),
                  round_down(F.col("ran"), 2).alias("run_ms"))
@@ -77,10 +76,6 @@ def _late() -> Column:
     """Return the lateness of a first attempt in ms, at least 0; null for all other events."""
     first = (F.col("attempt") == 1) & F.col("reserved_ms").isNotNull()
     return F.when(first, F.greatest(F.col("reserved_ms") - F.col("due_ms"), F.lit(0)))
-
-
-def _start(period: str) -> Column:
-    return F.col("done_ms") - F.col("done_ms") % PERIODS[period]
 
 
 def by_hour(counts: DataFrame) -> DataFrame:
@@ -102,7 +97,7 @@ def _runs() -> list[Column]:
 def by_minute(counts: DataFrame) -> DataFrame:
     """Return the statistics of each topic and minute, with the columns schemas.MINUTES.
 
-    Needs the columns of count_events() by minute. The counts of several batches are added up.
+    Needs the columns of count_minutes(). The counts of several batches are added up.
     """
     statistics = _statistics(counts, ("topic", "minute_ms"))
     return statistics.withColumn("minute_at", F.timestamp_millis("minute_ms")).select(*schemas.MINUTES.names)
