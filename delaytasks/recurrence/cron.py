@@ -5,9 +5,9 @@ a time that clocks show twice, and at the end of a gap for a time that they skip
 """
 
 import re
-from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
@@ -54,12 +54,9 @@ class Cron:
         """Return the first firing later than the moment, or None if there is none in 50 years."""
         moment = moment if self.start is None else max(moment, self.start - timedelta(microseconds=1))
         if self.fixed:
-            return next_firing(self._walls_from, self.zone, moment, self.gap, self.overlap)
+            return next_firing(partial(CronSim, self.expression), self.zone, moment, self.gap, self.overlap)
         found = next(CronSim(self.expression, moment.astimezone(self.zone)), None)
         return None if found is None else from_instant(found.astimezone(UTC), self.zone)
-
-    def _walls_from(self, wall: datetime) -> Iterator[datetime]:
-        return CronSim(self.expression, wall)
 
 
 def check(expression: object) -> str:

@@ -27,7 +27,7 @@ def run(lake: Lake) -> int:
         return 0
     try:
         parts, to = [dict(each) for each in document.get("parts", ())], int(document.get("to", 0))
-        days = {each["folder"]: _day(each["published_ms"]) for each in parts}
+        days = {each["folder"]: f"{from_ms(each['published_ms']):%Y-%m-%d}" for each in parts}
         archived_run = int(document.get("archive", {}).get("run", -1))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise LakeError(f"{lake.path(DOCUMENT)} is damaged: {error!r}.") from error
@@ -43,10 +43,6 @@ def run(lake: Lake) -> int:
         if folder not in SCHEMAS:
             lake.remove(folder)
     return len(parts)
-
-
-def _day(ms: int) -> str:
-    return f"{from_ms(ms):%Y-%m-%d}"
 
 
 def _new_path(path: str, table: str, day: str) -> str:

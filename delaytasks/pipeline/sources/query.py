@@ -33,7 +33,7 @@ def copy(database: Database, sql: str, lake: Lake, folder: str) -> None:
     Raises DatabaseUnavailable, and BadSettings if the database refuses the query or two columns have the same name.
     """
     report_progress("running the query")
-    batches = _query_sqlite(database, sql) if database.vendor == "sqlite" else _query_postgresql(database, _strip(sql))
+    batches = _query_sqlite(database, sql) if database.vendor == "sqlite" else _query_postgresql(database, sql)
     first = next(batches)
     lake.make_folder(folder)
     path = lake.path(f"{folder}/answer.parquet")
@@ -43,12 +43,9 @@ def copy(database: Database, sql: str, lake: Lake, folder: str) -> None:
             writer.write_batch(batch)
 
 
-def _strip(sql: str) -> str:
-    return sql.strip().rstrip(";")
-
-
 def _query_postgresql(database: Database, sql: str) -> Iterator[pyarrow.RecordBatch]:
     """Yield the result in batches. The first batch is empty, so that there is a schema even if the result is empty."""
+    sql = sql.strip().rstrip(";")
     columns = ", ".join(_columns(database, sql))
     dbapi = importlib.import_module("adbc_driver_postgresql.dbapi")
     try:

@@ -65,11 +65,7 @@ def _remaining(blockers: set[str], holders: set[str], new_prepared: set[str]) ->
     all new prepared transactions then take its place.
     """
     gone = blockers - holders
-    return (blockers & holders) | (new_prepared if any(_is_unprepared(each) for each in gone) else set())
-
-
-def _is_unprepared(holder: str) -> bool:
-    return not holder.startswith(PREPARED)
+    return (blockers & holders) | (new_prepared if any(not each.startswith(PREPARED) for each in gone) else set())
 
 
 class Watermark:

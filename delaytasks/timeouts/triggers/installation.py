@@ -120,15 +120,13 @@ def reinstall(using: str, **_: object) -> list[str]:
     for name in wanted - set(known) - set(connection.introspection.table_names()):
         _forget(connection, name)  # the table was renamed or dropped
     outdated = [
-        name for name in sorted(wanted | present) if name in known and _is_outdated(connection, known[name].table)
+        name
+        for name in sorted(wanted | present)
+        if name in known and statements.state(connection, known[name].table) in ("missing", "different")
     ]
     for name in outdated:
         _create(connection, known[name].table)
     return outdated
-
-
-def _is_outdated(connection: Any, table: WatchedTable) -> bool:
-    return statements.state(connection, table) in ("missing", "different")
 
 
 def problems(using: str) -> Iterator[TableReport]:
