@@ -9,6 +9,8 @@ from typing import Any
 
 from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import reverse
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import gettext_noop
 
@@ -71,7 +73,20 @@ def translate(stored: str) -> str:
 
 
 class TranslatedHistoryAdmin(admin.ModelAdmin):
-    """A ModelAdmin whose history page translates delaytasks' log entries, and which writes the audit log as well."""
+    """A ModelAdmin whose history page translates delaytasks' log entries, and which writes the audit log as well.
+
+    It also makes further pages of the admin site.
+    """
+
+    def _page(self, request: HttpRequest, template: str, context: dict[str, Any]) -> TemplateResponse:
+        """Return a page of this admin site. template: its path in admin/delaytasks/."""
+        request.current_app = self.admin_site.name
+        context = {**self.admin_site.each_context(request), "opts": self.opts, **context}
+        return TemplateResponse(request, f"admin/delaytasks/{template}", context)
+
+    def _url(self, name: str, *args: Any) -> str:
+        """Return the URL of a page of this admin site, such as _url("job_change", 3)."""
+        return reverse(f"admin:delaytasks_{name}", args=args, current_app=self.admin_site.name)
 
     def audited_state(self, obj: Any) -> dict[str, Any] | None:
         """Return the values of an object that the audit log stores before and after a change."""

@@ -8,7 +8,6 @@ from django.core.exceptions import ValidationError
 from django.db import router, transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
@@ -172,8 +171,8 @@ class TopicAdmin(TranslatedHistoryAdmin):
 
     def _linked(self, topic: Topic, state: str, text: Any) -> SafeString:
         """Return the text as a link to the topic's jobs in this state."""
-        address = reverse("admin:delaytasks_job_changelist", current_app=self.admin_site.name)
-        return format_html('<a href="{}?{}">{}</a>', address, urlencode({"state": state, "topic": topic.name}), text)
+        query = urlencode({"state": state, "topic": topic.name})
+        return format_html('<a href="{}?{}">{}</a>', self._url("job_changelist"), query, text)
 
     # The handler
 

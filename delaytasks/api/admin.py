@@ -8,8 +8,6 @@ from django.contrib.admin.views.main import ChangeList
 from django.db.models import Count, QuerySet
 from django.forms.models import BaseInlineFormSet
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
-from django.urls import reverse
 from django.utils.cache import add_never_cache_headers
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -63,7 +61,7 @@ class ServiceAccountAdmin(RightsFormMixin, TranslatedHistoryAdmin):
 
     @admin.display(description=_("tokens"), ordering="token_count")
     def tokens(self, account: Any) -> SafeString:
-        address = reverse("admin:delaytasks_api_token_changelist", current_app=self.admin_site.name)
+        address = self._url("api_token_changelist")
         return format_html('<a href="{}?account__id__exact={}">{}</a>', address, account.pk, account.token_count)
 
 
@@ -222,12 +220,8 @@ class TokenAdmin(RightsFormMixin, TranslatedHistoryAdmin):
 
     def response_add(self, request: HttpRequest, obj: Any, post_url_continue: str | None = None) -> HttpResponse:
         """Show the secret in this response. Django would store a message with the secret in a cookie or the session."""
-        request.current_app = self.admin_site.name
-        context = {
-            **self.admin_site.each_context(request), "title": _("Token created"), "opts": self.opts, "token": obj,
-            "list_url": reverse("admin:delaytasks_api_token_changelist", current_app=self.admin_site.name),
-        }  # fmt: skip
-        response = TemplateResponse(request, "admin/delaytasks/token_secret.html", context)
+        context = {"title": _("Token created"), "token": obj, "list_url": self._url("api_token_changelist")}
+        response = self._page(request, "token_secret.html", context)
         add_never_cache_headers(response)
         return response
 

@@ -18,7 +18,7 @@ from django.db import router, transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import path, reverse
+from django.urls import path
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -133,7 +133,7 @@ class BulkActions(TranslatedHistoryAdmin):
         seen = request.POST.getlist("seen") or [f"{job.pk}:{job.due_ms}" for job in all_jobs]
         context |= {"selected": ids, "seen": seen, "of_one_page": "_job" in request.POST, "back_url": back}
         context |= {"action_name": request.POST.getlist("action")[-1], "title": context["question"]}
-        return self._page(request, context, first)
+        return self._confirmation_page(request, context, first)
 
     # The change of all matching jobs
 
@@ -183,7 +183,7 @@ class BulkActions(TranslatedHistoryAdmin):
             "has_others": has_others,
         }
         first = self._sample(request, cl, using, min(count, selection.SAMPLE))
-        return self._page(request, _form_context(form, count, matches) | context, first)
+        return self._confirmation_page(request, _form_context(form, count, matches) | context, first)
 
     def _sample(self, request: HttpRequest, cl: Any, using: str, number: int) -> list[Any]:
         """Return the first matching jobs, even if the list's first page has fewer because of its row limit."""
@@ -208,7 +208,7 @@ class BulkActions(TranslatedHistoryAdmin):
             states = ((filters.LIVE_VALUE, _("only live jobs")), ("dead", _("only dead jobs")))
             query = request.GET.dict()
             context["narrower"] = [(f"?{urlencode(query | {'state': state})}", label) for state, label in states]
-        return self._page(request, context, [])
+        return self._confirmation_page(request, context, [])
 
     def _start(
         self, request: HttpRequest, form: ReasonForm, matches: Matches, request_data: dict[str, Any]
@@ -229,10 +229,8 @@ class BulkActions(TranslatedHistoryAdmin):
 
     # The confirmation page
 
-    def _page(self, request: HttpRequest, context: dict[str, Any], first: list[Any]) -> TemplateResponse:
+    def _confirmation_page(self, request: HttpRequest, context: dict[str, Any], first: list[Any]) -> TemplateResponse:
         context = {
-            **self.admin_site.each_context(request),
-            "opts": self.opts,
             "title": _("Change many jobs"),
             "list_url": self._url("job_changelist"),
             "back_url": self._list_url(request),
@@ -240,8 +238,7 @@ class BulkActions(TranslatedHistoryAdmin):
             "zone_notice": display.zone_notice(request) if first else "",
             **context,
         }
-        request.current_app = self.admin_site.name
-        return TemplateResponse(request, "admin/delaytasks/job/bulk.html", context)
+        return self._page(request, "job/bulk.html", context)
 
     def _row(self, job: Any) -> dict[str, Any]:
         return {
@@ -259,9 +256,6 @@ class BulkActions(TranslatedHistoryAdmin):
     def _list_url(self, request: HttpRequest) -> str:
         query = request.GET.urlencode()
         return self._url("job_changelist") + (f"?{query}" if query else "")
-
-    def _url(self, name: str, *args: Any) -> str:
-        return reverse(f"admin:delaytasks_{name}", args=args, current_app=self.admin_site.name)
 
 
 def _must_confirm(request: HttpRequest, operation: Operation, jobs: QuerySet) -> bool:

@@ -12,8 +12,7 @@ from django.core.exceptions import PermissionDenied
 from django.db import router, transaction
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
-from django.template.response import TemplateResponse
-from django.urls import path, reverse
+from django.urls import path
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
@@ -130,8 +129,6 @@ class BulkChangeAdmin(TranslatedHistoryAdmin):
         change = self._find(request, object_id)
         job_admin = self.admin_site.get_model_admin(Job)
         context = {
-            **self.admin_site.each_context(request),
-            "opts": self.opts,
             "title": question(change.operation, change.total, change.delay_ms),
             "change": change,
             "progress": self._progress(change),
@@ -145,8 +142,7 @@ class BulkChangeAdmin(TranslatedHistoryAdmin):
             "error": display.error(change.error) if change.error else "",
             **(extra_context or {}),
         }
-        request.current_app = self.admin_site.name
-        return TemplateResponse(request, "admin/delaytasks/bulkchange/change_form.html", context)
+        return self._page(request, "bulkchange/change_form.html", context)
 
     def progress_view(self, request: HttpRequest, object_id: str) -> JsonResponse:
         """Return the progress as JSON. The script of the change's page polls this view."""
@@ -201,9 +197,6 @@ class BulkChangeAdmin(TranslatedHistoryAdmin):
         if not key:
             return {"text": _("job %(number)s") % {"number": job_id}, "title": "", "url": ""}
         return {"text": key, "title": f"{topic} {key}", "url": self._url("job_change", job_id)}
-
-    def _url(self, name: str, *args: Any) -> str:
-        return reverse(f"admin:delaytasks_{name}", args=args, current_app=self.admin_site.name)
 
 
 def _request_data(change: BulkChange, name: str) -> dict[str, Any]:

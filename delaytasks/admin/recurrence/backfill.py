@@ -6,7 +6,7 @@ from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import path, reverse
+from django.urls import path
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -49,7 +49,7 @@ class BackfillPage(TranslatedHistoryAdmin):
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         row = kwargs.get("obj")
         if row is not None and self.has_change_permission(request):
-            context["backfill_url"] = self._url("backfill", row)
+            context["backfill_url"] = self._url("schedule_backfill", row.pk)
         return super().render_change_form(request, context, *args, **kwargs)
 
     def backfill_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
@@ -63,12 +63,12 @@ class BackfillPage(TranslatedHistoryAdmin):
         data = request.POST if confirmed else request.GET if "first_at" in request.GET else None
         form = BackfillForm(data, row=row, confirmed=confirmed)
         if not form.is_valid() or not confirmed:
-            return self._page(request, row, form)
+            return self._backfill_page(request, row, form)
         try:
             self._backfill(request, row, form)
         except DelaytasksError as error:  # the schedule was changed or deleted after it was read
             self.message_user(request, str(error), messages.ERROR)
-        return HttpResponseRedirect(self._url("change", row))
+        return HttpResponseRedirect(self._url("schedule_change", row.pk))
 
     def _backfill(self, request: HttpRequest, row: Schedule, form: BackfillForm) -> None:
         def make_and_log() -> int:
@@ -85,25 +85,19 @@ class BackfillPage(TranslatedHistoryAdmin):
         text = ngettext("%(n)s run was made. It is due now.", "%(n)s runs were made. They are due now.", made)
         self.message_user(request, text % {"n": f"{made:,}"}, messages.SUCCESS)
 
-    def _page(self, request: HttpRequest, row: Schedule, form: BackfillForm) -> TemplateResponse:
+    def _backfill_page(self, request: HttpRequest, row: Schedule, form: BackfillForm) -> TemplateResponse:
         preview = _preview(form)
         missing = 0 if preview is None else preview.missing
         context = {
-            **self.admin_site.each_context(request),
-            "opts": self.opts,
             "title": _("Backfill %(schedule)s") % {"schedule": row},
             "schedule": row,
-            "change_url": self._url("change", row),
+            "change_url": self._url("schedule_change", row.pk),
             "form": form,
             "preview": preview,
             "most": f"{schedules.MOST_BACKFILLED:,}",
             "button": ngettext("Make %(n)s run", "Make %(n)s runs", missing) % {"n": f"{missing:,}"},
         }
-        request.current_app = self.admin_site.name
-        return TemplateResponse(request, "admin/delaytasks/schedule/backfill.html", context)
-
-    def _url(self, name: str, row: Schedule) -> str:
-        return reverse(f"admin:delaytasks_schedule_{name}", args=[row.pk], current_app=self.admin_site.name)
+        return self._page(request, "schedule/backfill.html", context)
 
 
 def _preview(form: BackfillForm) -> Preview | None:

@@ -10,7 +10,6 @@ from django.contrib import admin
 from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
-from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
@@ -101,12 +100,11 @@ class CalendarDayAdmin(TranslatedHistoryAdmin):
         """Return a function: day -> URL to add or change the exception of that day; "" if the user may not add one."""
         rows = CalendarDay.objects.filter(calendar=name).values_list("day", "pk")
         stored = dict(rows) if self.has_view_or_change_permission(request) else {}
-        site, may_add = self.admin_site.name, self.has_add_permission(request)
-        add_url = reverse("admin:delaytasks_calendarday_add", current_app=site)
+        may_add, add_url = self.has_add_permission(request), self._url("calendarday_add")
 
         def url_of(day: date) -> str:
             if day in stored:
-                return reverse("admin:delaytasks_calendarday_change", args=[stored[day]], current_app=site)
+                return self._url("calendarday_change", stored[day])
             return f"{add_url}?{urlencode({'calendar': name, 'day': day.isoformat()})}" if may_add else ""
 
         return url_of

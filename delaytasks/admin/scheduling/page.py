@@ -91,8 +91,6 @@ class NewJobPage(BulkActions):
 
     def _new_job_page(self, request: HttpRequest, form: NewJobForm) -> TemplateResponse:
         context = {
-            **self.admin_site.each_context(request),
-            "opts": self.opts,
             "title": _("Schedule a job"),
             "form": form,
             "adminform": AdminForm(form, FIELDSETS, {}, model_admin=self),  # type: ignore[arg-type]  # no ModelForm
@@ -100,8 +98,7 @@ class NewJobPage(BulkActions):
             "list_url": self._url("job_changelist"),
             "zone_notice": display.zone_notice(request),
         }
-        request.current_app = self.admin_site.name
-        return TemplateResponse(request, "admin/delaytasks/job/add.html", context)
+        return self._page(request, "job/add.html", context)
 
 
 def _filtered_topic(request: HttpRequest) -> str:
