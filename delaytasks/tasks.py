@@ -81,8 +81,9 @@ def run_topic(topic: str, using: str | None = None) -> int:
         return 0
     try:
         return runner.run_topic(
-            topic, using=using, worker=process_name(), dispatch_topic=dispatcher(using).dispatch, stopping=stopping,
-            message_ms=sent_ms(current_task.request),
+            topic, using=using, worker=process_name(), dispatch_topic=dispatcher(using).dispatch,
+            # Outside of a worker's task, the flag is that of a worker which ran in this process before.
+            stopping=stopping if in_worker() else lambda: False, message_ms=sent_ms(current_task.request),
         )  # fmt: skip
     finally:
         sender().wait_until_sent(SEND_SECONDS)

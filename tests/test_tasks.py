@@ -7,6 +7,8 @@ import pytest
 from django.db import DatabaseError, connections
 
 from delaytasks import schedule, tasks
+from delaytasks.celery import shutdown
+from delaytasks.celery.bootsteps import MoverStep
 from delaytasks.maintenance import guard
 from delaytasks.worker import dispatch, sender
 
@@ -68,3 +70,14 @@ def test_a_runner_knows_when_its_message_was_sent(monkeypatch):
     tasks.run_topic.apply(args=("t",), headers={sender.SENT_MS: 5})
     tasks.run_topic("t")
     assert [call.kwargs["message_ms"] for call in run.call_args_list] == [5, sender.UNKNOWN_MS]
+
+
+def test_jobs_run_in_a_process_in_which_a_worker_was_stopped(stage, request: Any) -> None:
+    """As in a test suite, where tests with Celery's fixture of a worker come before tests with eager tasks."""
+    request.addfinalizer(shutdown.reset)
+    ran = stage.recorder("t")
+    MoverStep(None).stop(None)
+    schedule("t", "a", delay=0)
+    stage.mover.move_due()
+    assert tasks.run_topic("t") == 1
+    assert ran == ["a"]
