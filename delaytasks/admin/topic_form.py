@@ -59,6 +59,25 @@ def posted_reason(request: HttpRequest, need_reason: Collection[str] = ()) -> st
     return reason
 
 
+class ChangesForm(forms.ModelForm):
+    """Base of forms of tokens and schedules: what differs from the page as it was shown is changed, the rest stays.
+
+    The page may be older than the row. A submitted form without the values of the page is compared with the row.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        has_shown = not self.is_bound or any(key.startswith(self.add_initial_prefix("")) for key in self.data)
+        for field in self.fields.values():
+            field.show_hidden_initial = has_shown and self.instance.pk is not None
+
+    def clean(self) -> dict[str, Any]:
+        cleaned: dict[str, Any] = super().clean() or self.cleaned_data
+        shown = {name for name, field in self.fields.items() if field.show_hidden_initial}
+        kept = (shown & cleaned.keys() & self.initial.keys()) - set(self.changed_data)
+        return cleaned | {name: self.initial[name] for name in kept}
+
+
 class TopicForm(TargetForm):
     """The form of a topic. Only the changed fields are saved: the page may be older than the row.
 

@@ -16,11 +16,12 @@ from django.utils.translation import ngettext, pgettext
 
 from .. import admin_log
 from ..admin.log_entries import TranslatedHistoryAdmin
+from ..admin.topic_form import ChangesForm
 from ..admin_log import Action
 from ..jobs import audit_log
 from .access import grants as token_grants
 from .access import tokens
-from .access.token_forms import AccountForm, ChangesForm, RightsFormMixin, TokenForm
+from .access.token_forms import AccountForm, RightsFormMixin, TokenForm
 from .models import RIGHTS, Grant, ServiceAccount, Token
 
 STATUS_LABELS = {

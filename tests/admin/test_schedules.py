@@ -13,6 +13,7 @@ from delaytasks.recurrence import schedules
 from delaytasks.recurrence.definition import Definition
 from delaytasks.states import State
 
+from ..support.html_forms import unchanged
 from .conftest import TOPIC
 
 LIST = "/admin/delaytasks/schedule/"
@@ -162,6 +163,22 @@ def test_saving_without_a_change_changes_nothing(admin_client, report):
     data |= {"body": "{}", "start_at_0": first, "start_at_1": second}
     assert admin_client.post(change_url(report), data).status_code == 302
     assert Schedule.objects.values().get() == before
+
+
+def test_changes_that_are_newer_than_the_page_are_kept(admin_client, report):
+    older = FORM | unchanged(admin_client.get(change_url(report)))
+    newer = Definition(
+        name="report", topic=TOPIC, every=60, ttr=5, body={"to": "bert"}, start=report.start_at + timedelta(days=1)
+    )
+    schedules.define(newer)
+    answer = admin_client.post(change_url(report), older | {"within": "30", "running": "queue", "reason": "slow"})
+    assert answer.status_code == 302, answer.context["errors"]
+    row = Schedule.objects.get()
+    assert (row.cron, row.every_ms, row.ttr_ms, row.tz, row.body) == ("", 60_000, 5_000, "UTC", {"to": "bert"})
+    assert (row.start_at, row.within_ms, row.running) == (report.start_at + timedelta(days=1), 30_000, "queue")
+    assert LogEntry.objects.get().change_message == "Changed: slow"
+    answer = admin_client.post(change_url(report), older | {"cron": "0 6 * * *"})
+    assert "it has cron, every." in answer.content.decode()
 
 
 def test_a_schedule_whose_topic_has_no_handler_keeps_its_topic(admin_client):

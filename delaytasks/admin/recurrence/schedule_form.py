@@ -17,7 +17,7 @@ from ...recurrence.definition import Definition
 from ...recurrence.intervals import LONGEST
 from ...validators import MAX_TTR_MS
 from ..scheduling.form import BodyField
-from ..topic_form import checked_reason
+from ..topic_form import ChangesForm, checked_reason
 
 TIMES = ("tz", "cron", "every", "rrule", "delay", "period", "repeat", "start_at", "gap", "overlap")
 FIELDS: tuple[str, ...] = (
@@ -43,7 +43,7 @@ def _seconds_field(name: str, least: float, most: float = LONGEST_SECONDS, **kwa
     return forms.FloatField(label=SECONDS[name], required=False, min_value=least, max_value=most, **kwargs)
 
 
-class ScheduleForm(forms.ModelForm):
+class ScheduleForm(ChangesForm):
     """The form of a schedule. Durations are entered in seconds."""
 
     every = _seconds_field("every", 0.1)
@@ -90,7 +90,7 @@ class ScheduleForm(forms.ModelForm):
 
     def clean(self) -> dict[str, Any]:
         """Validate the schedule as a whole, and keep it in self.definition."""
-        values: dict[str, Any] = super().clean() or self.cleaned_data
+        values = super().clean()
         if self.instance.pk is not None and "topic" in self.changed_data and not values.get("reason"):
             for topic in permissions.topics_requiring_reason(databases.alias(), [values.get("topic", "")]):
                 self.add_error("reason", _("Required by %(topics)s.") % {"topics": topic})

@@ -16,6 +16,7 @@ from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
 from ... import conf
+from ...admin.topic_form import ChangesForm
 from ..models import Grant, Token
 from . import grants
 
@@ -29,24 +30,6 @@ def _is_stronger(term: str, before: Any, after: Any) -> bool:
         default = getattr(conf.get(), f"api_{term}")
         return bool((after or default) > (before or default))
     return False
-
-
-class ChangesForm(forms.ModelForm):
-    """Base of the forms: fields that differ from the page as it was shown are changed, the others keep the row's value.
-
-    A submitted form without the values of the page is compared with the row.
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        has_shown = not self.is_bound or any(key.startswith(self.add_initial_prefix("")) for key in self.data)
-        for field in self.fields.values():
-            field.show_hidden_initial = has_shown and self.instance.pk is not None
-
-    def clean(self) -> dict[str, Any]:
-        cleaned: dict[str, Any] = super().clean() or self.cleaned_data
-        kept = [name for name, field in self.fields.items() if field.show_hidden_initial and name in cleaned]
-        return cleaned | {name: getattr(self.instance, name) for name in kept if name not in self.changed_data}
 
 
 class RightsForm(ChangesForm):
