@@ -22,6 +22,7 @@ SINGLE_STATEMENTS = 8  # counts of one pass that may have a statement of their o
 VALID_PASSES = 50  # passes for which an earlier count may replace a smaller lower bound
 CELLS = 5_000  # at most in one statement; SQLite allows 32,766 parameters
 TOPICS = 500  # the most topics whose jobs are counted
+LATE_PROBE_MS = 60_000
 SEARCHED_TOPICS = 5_000  # the most topics that are searched for old ready jobs and for dead ones
 
 
@@ -247,7 +248,9 @@ def oldest_ready(using: str, names: Sequence[str]) -> dict[str, int]:
 
 class Waiting(NamedTuple):
     reserved: int
-    oldest_ms: int | None  # due time of the oldest ready job in ms since 1970; None: no job is ready, or they are held
+    # Due time of the oldest ready job in ms since 1970. None: no job is ready, or they are held, unless the probe that
+    # may end the hold is late by LATE_PROBE_MS: then they wait for a worker.
+    oldest_ms: int | None
 
 
 def waiting(using: str, names: Sequence[str], *, rows: int) -> dict[str, Waiting]:
@@ -275,7 +278,8 @@ def waiting_sql(using: str, count: int, rows: int) -> str:
         SELECT name, {reserved if rows else 0},
             (SELECT {d.to_ms("due_at")} FROM delaytasks_job WHERE {due} AND state = {int(State.DELAYED)}
                  AND NOT EXISTS (SELECT 1 FROM delaytasks_topic AS topic
-                                 WHERE topic.name = cells.name AND held_since IS NOT NULL)
+                                 WHERE topic.name = cells.name
+                                     AND {d.to_ms("held_until")} > {d.to_ms(d.now)} - {LATE_PROBE_MS})
              ORDER BY due_at, id LIMIT 1)
         FROM cells"""
 

@@ -86,3 +86,16 @@ def test_the_jobs_of_a_held_topic_do_not_count_as_the_oldest(stage, db_clock):
     holds.release("default", "t")
     cache.clear()
     assert health.health("default").oldest_ready_ms == 90_000
+
+
+def test_the_jobs_of_a_held_topic_count_if_no_probe_is_sent(stage, db_clock):
+    """Its workers are gone, or the code handles the topic now instead of forwarding it."""
+    stage.recorder("t")
+    schedule("t", "a", delay=0)
+    holds.hold("default", "t", "away", 300)
+    ages = []
+    for seconds in (300, 59, 61):  # the probe is due, a minute late, two minutes late
+        db_clock.advance(seconds=seconds)
+        cache.clear()
+        ages.append(health.health("default").oldest_ready_ms)
+    assert ages == [None, None, 420_000]
