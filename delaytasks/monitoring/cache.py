@@ -17,7 +17,7 @@ from .caching import shared_cache, typed_json
 
 logger = logging.getLogger("delaytasks")
 KEPT_SECONDS = 3600  # how long the next computation can reuse a value
-FORMAT = 9  # version of the stored values; raise it when a class in them changes
+FORMAT = 10  # version of the stored values; raise it when a class in them changes
 WORKING_SECONDS = 15  # after this time, another caller may compute the value that one caller is computing
 FRESH_PER_COMPUTE_SECOND = 10  # a value that took one second to compute stays fresh for ten seconds
 MOST_FRESH_SECONDS = 30  # the longest time that a slow computation keeps a value fresh

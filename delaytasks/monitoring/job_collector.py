@@ -30,6 +30,7 @@ TOPIC_GAUGES = {
     "oldest_ready_ms": ("delaytasks_oldest_ready_seconds", "How long the oldest ready job has waited."),
     "delayed": ("delaytasks_delayed_jobs", "Jobs that become due within the mirror's horizon."),
     "paused": ("delaytasks_paused", "1 if the topic is paused."),
+    "held": ("delaytasks_held", "1 if the topic is held, because the target of its jobs is unavailable."),
     "at_least": ("delaytasks_numbers_at_least", "1 if ready, delayed and dead are lower bounds: too many to count."),
 }
 NEXT_DUE = "next_due_ms"
@@ -220,7 +221,7 @@ def _merged(field: str, rows: list[dict[str, Any]]) -> float:
         rows = [row for row in rows if not row["paused"]] or rows
         return max(row[field] or 0 for row in rows) / 1000
     values = [row[field] or 0 for row in rows]
-    merge = {"paused": min, "at_least": max}.get(field, sum)
+    merge = {"paused": min, "held": max, "at_least": max}.get(field, sum)
     return merge(values)
 
 

@@ -1,12 +1,14 @@
 """Metrics for the stats command, the admin and the API."""
 
 from collections.abc import Collection
+from datetime import timedelta
 from typing import Any, Literal
 
 from django.db.models import Count, Min, Q
 
 from .. import conf, databases, handlers, mirror, topics
 from ..clock import from_ms, to_ms
+from ..db.counts import LATE_PROBE_MS
 from ..exceptions import MirrorDown
 from ..models import Job, Topic
 from ..states import State
@@ -52,11 +54,14 @@ def topics_snapshot(
     seconds  time limit of counting the live jobs, and again the dead ones
 
     at_least   True: the time limit was reached, and delayed, ready and dead are lower bounds
+    held       True: the target is unavailable, and a probe is sent from time to time
     target     dict, the target stored in the topic's row, to which its jobs are forwarded (forwarding.stored); or None
     """
     using = databases.alias(using)
     statuses = forecast.uncached_status(using, names, within_ms=conf.get().horizon_ms, seconds=seconds)
-    rows = dict(Topic.objects.using(using).filter(name__in=statuses).values_list("name", "target"))
+    found = Topic.objects.using(using).filter(name__in=statuses).values_list("name", "target", "held_until")
+    rows = {name: (target, held_until) for name, target, held_until in found}
+    probed_since = databases.now(using) - timedelta(milliseconds=LATE_PROBE_MS)
     return {
         name: {
             "delayed": status.delayed.number,
@@ -67,9 +72,11 @@ def topics_snapshot(
             "oldest_ready_ms": status.oldest_ready_ms,
             "paused": status.paused,
             "handled": topics.find(using, name) is not None,
-            "target": target if isinstance(target := rows.get(name), dict) else None,
+            "held": held_until is not None and held_until > probed_since,
+            "target": target if isinstance(target, dict) else None,
         }
         for name, status in statuses.items()
+        for target, held_until in [rows.get(name, (None, None))]
         if status.known or name in rows or _has_jobs(status)
     }
 

@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from delaytasks import Snooze, clock, databases, handlers, schedule, schedule_many
 from delaytasks.db import counts
+from delaytasks.forwarding import holds
 from delaytasks.maintenance import guard, liveness, sweep
 from delaytasks.models import MirrorMark, Topic
 from delaytasks.monitoring import forecast, job_collector, prometheus
@@ -121,6 +122,18 @@ def test_the_numbers_of_topics_come_from_the_database(stage, db_clock):
     expected = {"ready_jobs": 1, "delayed_jobs": 1, "reserved_jobs": 0, "dead_jobs": 0, "paused": 1,
                 "oldest_ready_seconds": 90}  # fmt: skip
     assert {name: found[f"delaytasks_{name}", "t"] for name in expected} == expected
+
+
+def test_a_held_topic_is_named_until_its_hold_ends_or_no_probe_is_sent(stage, db_clock):
+    stage.recorder("t")
+    schedule("t", "a", delay=0)
+    held = [scrape()["delaytasks_held", "t"]]
+    for seconds, why in [(0, "away"), (300, "still away"), (361, None)]:
+        db_clock.advance(seconds=seconds)
+        if why is not None:
+            holds.hold("default", "t", why, 300)
+        held.append(scrape()["delaytasks_held", "t"])
+    assert held == [0, 1, 1, 0]
 
 
 @pytest.mark.parametrize(("seconds", "ready", "at_least"), [(60, 200, 0), (0, counts.LEAST_CAP, 1)])
