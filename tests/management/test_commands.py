@@ -618,6 +618,13 @@ def test_prune_without_an_age_uses_the_setting_or_asks_for_one(run, settings):
     assert run("prune", "--json").data["pruned"] == 1
 
 
+def test_prune_at_an_age_of_zero_deletes_every_ended_job_whatever_the_setting_says(run, settings):
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "RETENTION": {"*": {"ended": timedelta(days=30)}}}
+    old("a", days=1)
+    assert run("prune", "--older-than", "0s", "--json").data["pruned"] == 1
+    assert AuditEntry.objects.get(action="jobs.pruned").after["older_than"] == {"*": {"ended": "0:00:00"}}
+
+
 @pytest.mark.parametrize("age", ["30", "1w", "-1d", "d", "1.5d", ""])
 def test_prune_refuses_an_age_that_it_does_not_understand(run, age):
     done = run("prune", f"--older-than={age}")

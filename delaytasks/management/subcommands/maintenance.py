@@ -98,7 +98,8 @@ def _prune(options: Options, using: str) -> Answer:
     counts = {"pruned": 0, "orphans": 0}
     with audited.many(using, "jobs.pruned", "jobs", topic=options["topic"]) as after:
         after["older_than"] = {
-            topic: {kind: str(age) for kind, age in ages.items() if age} for topic, ages in policy.topics.items()
+            topic: {kind: str(age) for kind, age in ages.items() if age is not None}
+            for topic, ages in policy.topics.items()
         }
         for batch in retention.prune(using, policy):
             counts["pruned" if batch.table == "job" else "orphans"] += batch.deleted
@@ -113,7 +114,8 @@ def _plural(count: int, noun: str) -> str:
 
 def _retention(options: Options) -> retention.Retention:
     ages = {"ended": options["older_than"], "dead": options["dead_older_than"]}
-    topics = {conf.ALL_TOPICS: ages} if any(ages.values()) else conf.get().retention
+    is_given = any(age is not None for age in ages.values())
+    topics = {conf.ALL_TOPICS: ages} if is_given else conf.get().retention
     policy = retention.Retention(topics, options["topic"])
     if policy.shortest is None:
         raise CommandError(
