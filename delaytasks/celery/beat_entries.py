@@ -41,8 +41,14 @@ class Entry:
 
 
 def find(app_path: str = "") -> celery.Celery:
-    """Return the app as for `celery -A`; "": the current app. Raises ImportError or AttributeError if there is none."""
-    return find_app(app_path) if app_path else celery.current_app
+    """Return the app as for `celery -A`; "": the current app.
+
+    Raises ImportError, AttributeError or ValueError if there is none.
+    """
+    app = find_app(app_path) if app_path else celery.current_app
+    if not isinstance(app, celery.Celery):
+        raise ValueError(f"{app!r:.100} is not a Celery app")
+    return app
 
 
 def read(app: celery.Celery) -> list[Entry]:

@@ -280,8 +280,12 @@ def test_command_reads_the_app_and_names_what_stays(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"), [(("--app", "no.such:app"), "no.such"), (("--topic", "a"), "write it as TASK=TOPIC")]
-)
+    ("arguments", "told"),
+    [
+        (("--app", "no.such:app"), "no.such"), (("--app", "celery.schedules:crontab"), "is not a Celery app"),
+        (("--app", ":"), "Empty module name"), (("--topic", "a"), "write it as TASK=TOPIC"),
+    ],
+)  # fmt: skip
 def test_wrong_arguments(arguments: tuple[str, ...], told: str) -> None:
     with pytest.raises(CommandError, match=told):
         run(*arguments)

@@ -150,7 +150,7 @@ def _from_beat(options: Options, using: str) -> Answer:
             raise CommandError(f"--topic {task}: write it as TASK=TOPIC.", returncode=arguments.USAGE)
     try:
         app = beat_entries.find(options["app"])
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError) as error:
         raise CommandError(
             f"--app {options['app']}: {error}. Give it as for `celery -A`.", returncode=arguments.USAGE
         ) from error
