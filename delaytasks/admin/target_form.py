@@ -113,7 +113,6 @@ class TargetForm(forms.ModelForm):
         for field, (kind, name) in FIELDS.items():
             applies = kind in ("", stored.get("kind"))
             self.initial[field] = (defaults | stored).get(name, "") if applies else defaults.get(name, "")
-            self.fields[field].show_hidden_initial = not self.instance._state.adding
         for kind in ("kafka", "amqp"):
             self._offer(f"{kind}_broker", stored_targets.broker_names(kind))
         self._offer("webhook_settings", conf.get().webhooks)

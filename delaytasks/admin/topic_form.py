@@ -60,7 +60,7 @@ def posted_reason(request: HttpRequest, need_reason: Collection[str] = ()) -> st
 
 
 class ChangesForm(forms.ModelForm):
-    """Base of forms of tokens and schedules: what differs from the page as it was shown is changed, the rest stays.
+    """Base of forms: what differs from the page as it was shown is changed, the other fields keep the row's values.
 
     The page may be older than the row. A submitted form without the values of the page is compared with the row.
     """
@@ -69,7 +69,7 @@ class ChangesForm(forms.ModelForm):
         super().__init__(*args, **kwargs)
         has_shown = not self.is_bound or any(key.startswith(self.add_initial_prefix("")) for key in self.data)
         for field in self.fields.values():
-            field.show_hidden_initial = has_shown and self.instance.pk is not None
+            field.show_hidden_initial = has_shown and not self.instance._state.adding
 
     def clean(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
@@ -78,8 +78,8 @@ class ChangesForm(forms.ModelForm):
         return cleaned | {name: self.initial[name] for name in kept}
 
 
-class TopicForm(TargetForm):
-    """The form of a topic. Only the changed fields are saved: the page may be older than the row.
+class TopicForm(TargetForm, ChangesForm):
+    """The form of a topic. Only the changed fields are saved; of a target, all its fields.
 
     user   the user who submits it; set by TopicAdmin
     """
@@ -94,8 +94,6 @@ class TopicForm(TargetForm):
         super().__init__(*args, **kwargs)
         if "visible_to" in self.fields:  # absent if the page is read-only
             self.fields["visible_to"] = self._checkboxes(self.fields["visible_to"])
-        for name in self.fields.keys() & set(SETTINGS):
-            self.fields[name].show_hidden_initial = not self.instance._state.adding  # to detect changes
 
     def _checkboxes(self, field: forms.Field) -> forms.Field:
         """Return a field with a checkbox per group. Stored groups that were deleted are included.
@@ -110,6 +108,7 @@ class TopicForm(TargetForm):
             choices=[(value, name) for value, (_pk, name) in known.items()],
             coerce=lambda value: known[value][0],
             required=False,
+            show_hidden_initial=field.show_hidden_initial,
             label=field.label,
             help_text=_(
                 "Members of these groups see the topic's jobs. If none is ticked, all who may view jobs see them."

@@ -121,6 +121,15 @@ def test_saving_an_old_page_does_not_revert_a_target_of_others(admin_client):
     assert Topic.objects.get(name=NAME).ask_reason
 
 
+def test_a_change_on_an_old_page_keeps_the_other_fields_that_others_have_changed(admin_client):
+    Topic.objects.filter(name=NAME).update(target=STORED)
+    old = page_of(admin_client)
+    newer = STORED | {"url": "https://8.8.4.4/hooks", "format": "json"}
+    Topic.objects.filter(name=NAME).update(target=newer)
+    assert admin_client.post(PAGE, old | {"target_timeout": "5"}).status_code == 302
+    assert target() == newer | {"timeout": 5}
+
+
 def test_a_topic_whose_target_cannot_be_used_any_more_can_still_be_changed(admin_client, settings):
     Topic.objects.update(target=STORED)
     settings.DELAYTASKS = {**settings.DELAYTASKS, "WEBHOOKS": {}}
