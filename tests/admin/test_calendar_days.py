@@ -12,6 +12,8 @@ from delaytasks import Calendar
 from delaytasks.calendars import hours, registry
 from delaytasks.models import CalendarDay
 
+from ..support.html_forms import unchanged
+
 LIST = "/admin/delaytasks/calendarday/"
 ADD = f"{LIST}add/"
 
@@ -50,6 +52,15 @@ def test_an_exception_of_staff_changes_what_the_calendar_calculates(admin_client
     assert office.add(morning, hours(7)) == datetime(2026, 3, 2, 17, tzinfo=office.zone)
     admin_client.post(f"{LIST}{row.pk}/delete/", {"post": "yes"})
     assert office.add(morning, hours(8)).day == 2
+
+
+def test_hours_that_are_newer_than_the_page_are_kept(admin_client, office):
+    row = CalendarDay.objects.create(calendar="office", day=date(2026, 3, 2))
+    older = {"calendar": "office"} | unchanged(admin_client.get(f"{LIST}{row.pk}/change/"))
+    CalendarDay.objects.update(hours="09:00-12:00")
+    assert admin_client.post(f"{LIST}{row.pk}/change/", older | {"note": "moving"}).status_code == 302
+    row.refresh_from_db()
+    assert (row.calendar, row.hours, row.note) == ("office", "09:00-12:00", "moving")
 
 
 def test_an_exception_opens_a_holiday(office):

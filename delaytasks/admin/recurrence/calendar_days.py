@@ -19,19 +19,20 @@ from ...db import calendar_days
 from ...exceptions import BadCalendar
 from ...models import CalendarDay
 from ..log_entries import TranslatedHistoryAdmin
+from ..topic_form import ChangesForm
 from . import calendar_year
 
 
-class CalendarDayForm(forms.ModelForm):
+class CalendarDayForm(ChangesForm):
     """The form of an exception. It offers the calendars that the code declares as editable, and the stored one."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if "calendar" in self.fields:  # absent if the page is read-only
-            names = {*registry.editable(), *filter(None, [self.instance.calendar])}
+            names, field = {*registry.editable(), *filter(None, [self.instance.calendar])}, self.fields["calendar"]
             self.fields["calendar"] = forms.ChoiceField(
-                label=self.fields["calendar"].label, choices=[(name, name) for name in sorted(names)],
-                help_text=self.fields["calendar"].help_text,
+                label=field.label, choices=[(name, name) for name in sorted(names)], help_text=field.help_text,
+                show_hidden_initial=field.show_hidden_initial,
             )  # fmt: skip
 
     def clean_hours(self) -> str:
