@@ -159,6 +159,11 @@ class Handler:
         return within_ms
 
     @property
+    def forwards(self) -> bool:
+        """Whether the function sends the jobs to a target. While that is unavailable, the topic is held."""
+        return bool(getattr(self.function, "forwards", False))
+
+    @property
     def name(self) -> str:
         return f"{self.function.__module__}.{self.function.__qualname__}"
 

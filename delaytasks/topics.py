@@ -51,7 +51,8 @@ def set_builder(builder: Builder) -> None:
 def topic_settings(using: str, topic: str, max_age_seconds: float = CACHE_SECONDS) -> TopicSettings:
     """Return whether the topic is paused, and its number of run slots."""
     row = _read(using, max_age_seconds).get(topic, Row())
-    held = row.held_until is not None and row.held_until > databases.now(using)
+    handler = handlers.find(topic)  # may have replaced the target
+    held = row.held_until is not None and row.held_until > databases.now(using) and (not handler or handler.forwards)
     concurrency = handlers.concurrency(topic) if row.concurrency is None else row.concurrency
     return TopicSettings(row.paused or held, concurrency)
 

@@ -65,6 +65,8 @@ def forward(
 class _Forwarder:
     """The handler of a forwarded topic, with the module and the name that the admin and the system checks show."""
 
+    forwards = True
+
     def __init__(self, target: Target, format: Format, source: str, name: str, module: str) -> None:
         self.target, self.format, self.source = target, format, source
         self.__qualname__, self.__module__ = name, module

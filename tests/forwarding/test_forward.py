@@ -164,6 +164,18 @@ def test_the_others_wait_for_as_long_as_the_target_has_asked(stage, target, db_c
     assert [message.key for message in target.messages] == ["a", "b", "a"]
 
 
+def test_a_hold_does_not_delay_a_handler_that_replaces_the_target(stage, target, db_clock):
+    """For example because the target has gone for good. Nobody would send a probe, either."""
+    target.results = [TargetDown("gone", retry_seconds=3600)]
+    schedule("t", key="a", delay=0)
+    stage.go()
+    handlers.unregister("t")
+    ran = stage.recorder("t")
+    schedule("t", key="b", delay=0)
+    stage.go()
+    assert ran == ["b"]
+
+
 def test_after_a_probe_that_failed_the_next_one_is_sent_at_the_usual_interval(stage, target, db_clock):
     target.results = [TargetDown("away"), ValueError("status 500")]
     schedule("t", key="a", delay=0)
