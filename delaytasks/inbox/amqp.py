@@ -119,7 +119,7 @@ class AmqpSource:
 def _received(message: Any) -> Received:
     properties, given, problem = message.properties, message.headers or {}, ""
     try:
-        headers = to_headers((name, _text(value)) for name, value in given.items() if value is not None)
+        headers = to_headers((_text(name), _text(value)) for name, value in given.items() if value is not None)
     except RecursionError:
         headers, problem = {}, "The headers are nested too deeply."
     return Received(
@@ -129,7 +129,7 @@ def _received(message: Any) -> Received:
 
 
 def _text(value: Any) -> str:
-    """Return the value of a header as text. py-amqp returns a timestamp as a naive datetime in UTC."""
+    """Return a header's name or value as text. py-amqp returns bytes if it is not UTF-8, and naive datetimes in UTC."""
     if isinstance(value, datetime):
         return (value if value.tzinfo else value.replace(tzinfo=UTC)).isoformat()
     return to_text(value) if isinstance(value, bytes) else str(value)

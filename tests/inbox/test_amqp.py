@@ -129,6 +129,13 @@ def test_a_message_whose_headers_are_nested_deeply_is_refused(peer, inbox, level
     assert peer.published == [("", inbox.dead_letter, True, b"{")]
 
 
+def test_a_header_whose_name_is_not_utf_8_is_ignored(peer, inbox):
+    message = amqp.Message(text().encode(), message_id="m1")
+    message._serialize_properties = lambda: b"\x20\x00" + (4).to_bytes(4, "big") + b"\x01\xfft\x01"
+    peer.queue += [message]
+    assert take(inbox, 1) == {"stored": 1}
+
+
 def test_a_message_without_a_body_is_refused(peer, inbox):
     peer.queue += [amqp.Message(b"")]
     assert take(inbox, 1) == {"refused": 1}
