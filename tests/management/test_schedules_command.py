@@ -152,3 +152,10 @@ def test_a_schedule_that_somebody_else_changes_during_apply_is_not_logged_as_our
 def test_a_wrong_call_says_what_to_do(arguments, words):
     with pytest.raises(CommandError, match=words):
         run(*arguments)
+
+
+@pytest.mark.parametrize("action", ["list", "plan", "apply", "from-beat"])
+def test_a_name_is_refused_where_all_schedules_are_meant(action):
+    with pytest.raises(CommandError, match=f"schedules {action} takes no name") as raised:
+        run(action, "report.daily")
+    assert raised.value.returncode == 2

@@ -136,6 +136,12 @@ def test_overdue_rows_are_run_skipped_or_spread(db_clock: Any, overdue: str, job
     assert f"order:{late.pk}" in live()
 
 
+@pytest.mark.parametrize("action", ["plan", "apply", "reconcile", "forget"])
+def test_a_second_topic_is_refused(action: str) -> None:
+    with pytest.raises(CommandError, match="Give one topic only"):
+        command(action, "declared.close", "declared.remind")
+
+
 @pytest.mark.parametrize(
     ("overdue", "message"),
     [("never", "not run, skip"), ("spread", "not run, skip"), ("spread=x", "not an age"),

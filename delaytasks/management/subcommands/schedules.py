@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Returned = TypeVar("Returned")
 ACTIONS = ("list", "next", "plan", "apply", "pause", "resume", "run", "backfill", "from-beat")
+OF_ALL = ("list", "plan", "apply", "from-beat")  # the others are for one schedule
 
 
 def _arguments(parser: CommandParser) -> None:
@@ -39,6 +40,8 @@ def _arguments(parser: CommandParser) -> None:
 
 def _run(options: Options, using: str) -> Answer:
     action, name = options["action"], options["name"]
+    if name and action in OF_ALL:
+        raise CommandError(f"schedules {action} takes no name: it is for all schedules.", returncode=arguments.USAGE)
     match action:
         case "list":
             return _list(using)

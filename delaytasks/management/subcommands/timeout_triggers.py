@@ -16,8 +16,9 @@ ACTIONS = ("install", "remove", "show")
 
 def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
-        "tables", nargs="*", metavar="TABLE", help=f"triggers {'|'.join(ACTIONS)}: the tables (default: all)"
-    )
+        "tables", nargs="*", default=[], metavar="TABLE",
+        help=f"triggers {'|'.join(ACTIONS)}: the tables (default: all)",
+    )  # fmt: skip
 
 
 def run(options: Options, using: str) -> Answer:

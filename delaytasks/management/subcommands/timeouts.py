@@ -40,10 +40,12 @@ def _overdue(text: str) -> applied.Overdue:
 
 def _run(options: Options, using: str) -> Answer:
     action, topic = options["action"], options["topic"]
-    if action == "forget":
-        return _forget(topic, using)
     if action == "triggers":
         return timeout_triggers.run(options, using)
+    if options["tables"]:
+        raise CommandError(f"Give one topic only: timeouts {action} TOPIC.", returncode=arguments.USAGE)
+    if action == "forget":
+        return _forget(topic, using)
     chosen = _chosen(topic, using)
     match action:
         case "plan":
