@@ -94,7 +94,7 @@ class TopicAdmin(TranslatedHistoryAdmin):
             (_("Now"), {"fields": ("delayed", "ready", "oldest_ready", "reserved", "dead", "jobs")}),
             (_("The last hour"), {"fields": ("last_hour", "lateness")}),
         ]
-        held = ("held_since", "held_why") if obj.held_since is not None else ()
+        held = ("held_since", "held_why") if _is_held(obj) else ()
         return [
             (None, {"fields": ("name", *held, *settings)}),
             *(live if may_see_jobs(request) else ()),
@@ -129,7 +129,7 @@ class TopicAdmin(TranslatedHistoryAdmin):
     def state_label(self, topic: Topic) -> SafeString:
         if topic.paused:
             return display.labelled("paused", _("paused"))
-        if topic.held_since is not None:
+        if _is_held(topic):
             return display.labelled("paused", _("held"))
         return display.labelled("running", _("running"))
 
@@ -277,6 +277,11 @@ class TopicAdmin(TranslatedHistoryAdmin):
 
     def log_change(self, request: HttpRequest, obj: Any, message: Any) -> Any:
         return super().log_change(request, obj, message) if message else None
+
+
+def _is_held(topic: Topic) -> bool:
+    handler = handlers.find(topic.name)  # may have replaced the target: then nothing ends the hold
+    return topic.held_since is not None and (handler is None or handler.forwards)
 
 
 def _update_paused(topic: Topic, paused: bool) -> bool:

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 import pytest
 from django.contrib.auth.models import User
 
+from delaytasks import handlers
 from delaytasks.forwarding import holds
 from delaytasks.models import Topic
 
@@ -35,3 +36,11 @@ def test_a_paused_topic_that_is_held_is_shown_as_paused(staff):
     Topic.objects.create(name="order.timeout", paused=True)
     holds.hold("default", "order.timeout", "away", None)
     assert ">paused<" in staff.get("/admin/delaytasks/topic/").text
+
+
+def test_a_topic_whose_target_a_handler_has_replaced_is_not_shown_as_held(staff, request):
+    request.addfinalizer(lambda: handlers.unregister("order.timeout"))
+    handlers.handler("order.timeout")(print)
+    holds.hold("default", "order.timeout", "away", None)
+    assert ">held<" not in staff.get("/admin/delaytasks/topic/").text
+    assert "Held since" not in staff.get("/admin/delaytasks/topic/order.timeout/change/").text
