@@ -15,7 +15,7 @@ from django.db.models import Q
 from .. import clock, databases
 from ..calendars.wall_time import to_zone
 from ..db import schedules, transitions
-from ..exceptions import BadInput
+from ..exceptions import BadInput, BadTimeZone
 from ..handlers import Handler, Skip
 from ..jobs.series import FIRING, firing_prefix, former_prefixes, name_of
 from ..states import Outcome
@@ -66,7 +66,12 @@ def decide(job: "RunningJob") -> Decision | None:
     row = _find(job.using, name, job.topic, is_series=match["name"] is None)
     if row is None:
         return None
-    due_ms = _scheduled_ms(row, job, match["label"])
+    try:
+        due_ms = _scheduled_ms(row, job, match["label"])
+    except BadTimeZone:
+        raise
+    except ValueError:  # not a time, so the schedule has not made this key
+        return None
     reason = "" if due_ms is None else _missed(row, job, match["label"], due_ms)
     if not reason and row.running != "allow" and _occupied(row, job):
         if row.running == "queue" or not _may_be_skipped(row, job, match["label"], due_ms):
@@ -114,7 +119,7 @@ def _scheduled_ms(row: "Schedule", job: "RunningJob", label: str) -> int | None:
     """Return when the firing was due by its schedule, if its handler has not been called yet.
 
     Return None for a retry, a backfill, and a firing that a person moved or ran now. A firing that was made after its
-    time looks like a backfill once it has waited.
+    time looks like a backfill once it has waited. Raises BadTimeZone, and ValueError for a label that is not a time.
     """
     if label.startswith("now:"):
         return None

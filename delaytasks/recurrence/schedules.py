@@ -301,11 +301,11 @@ def _at_its_time(label: str, due_ms: int, tz: str) -> Firing | None:
     """Return the firing if it is due at its wall time; None if it was rescheduled, or made by run_now()."""
     try:
         firing = parse_label(label, to_zone("UTC"))
+        with suppress(BadTimeZone):  # a schedule whose zone was removed can still be deleted, or get another zone
+            firing = parse_label(label, to_zone(tz))
+            return firing if clock.to_ms(firing.due) == due_ms else None
     except ValueError:
         return None
-    with suppress(BadTimeZone):  # a schedule whose zone was removed can still be deleted, or get another zone
-        firing = parse_label(label, to_zone(tz))
-        return firing if clock.to_ms(firing.due) == due_ms else None
     return firing._replace(due=clock.from_ms(due_ms))
 
 

@@ -48,7 +48,10 @@ def parse_label(label: str, zone: ZoneInfo) -> Firing:
     wall, fold = datetime.fromisoformat(text), 1 if slash else 0
     if wall.tzinfo is not None or second not in ("", "2"):
         raise ValueError(f"{label!r} is not the label of a firing.")
-    return Firing(wall, fold, resolve(wall, zone, fold=fold))
+    try:
+        return Firing(wall, fold, resolve(wall, zone, fold=fold))
+    except OverflowError:
+        raise ValueError(f"{label!r} has no instant in the years 1 to 9999.") from None
 
 
 def next_firing(

@@ -432,3 +432,17 @@ def test_a_consumer_gets_no_firing_of_a_paused_schedule(define, stage, consumed,
     schedules.pause("tick")
     assert reserve(stage) == []
     assert JobEvent.objects.get().reason == "paused"
+
+
+@pytest.mark.on_both
+@pytest.mark.parametrize(
+    ("time", "tz"),
+    [("2030-02-30", "UTC"), ("0001-01-01", "Etc/GMT-14"), ("9999-12-31", "Etc/GMT+12")],
+)
+def test_a_key_that_only_looks_like_that_of_a_firing_holds_up_nothing(define, stage, consumed, db_clock, time, tz):
+    define(tz=tz)
+    schedule("tick", f"tick@{time}T12:00:00", delay=600)
+    schedules.pause("tick")
+    schedules.resume("tick")
+    db_clock.advance(seconds=601)
+    assert len(reserve(stage)) == 2
