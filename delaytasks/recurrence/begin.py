@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("delaytasks")
 QUEUE_MS = 1_000  # how long a firing with running="queue" waits before it looks again
-NONE_WITHIN_MS = 60_000  # the default of within= if missed="none"
+ON_TIME_MS = 60_000  # a firing that begins later is overdue; the default of within= if missed="none"
 
 
 def call(handler: Handler, argument: Any) -> Any:
@@ -146,7 +146,7 @@ def _missed(row: "Schedule", job: "RunningJob", label: str, due_ms: int) -> str:
     if row.paused:
         return "paused"
     now_ms = databases.now_ms(job.using)
-    within_ms = NONE_WITHIN_MS if row.within_ms is None and row.missed == "none" else row.within_ms
+    within_ms = ON_TIME_MS if row.within_ms is None and row.missed == "none" else row.within_ms
     if within_ms is not None and now_ms - due_ms > within_ms:
         return "late"
     return "missed" if row.missed == "last" and _has_later(row, job, label, due_ms, now_ms) else ""
@@ -156,11 +156,14 @@ def _may_be_skipped(row: "Schedule", job: "RunningJob", label: str, due_ms: int 
     """Return whether running="skip" applies to this attempt.
 
     It applies to a firing at its scheduled time and to a backfill. Retries, and firings that a person moved or ran now,
-    wait instead, and so do overdue firings if missed="all".
+    wait instead, and so do overdue firings if missed="all": those more than a minute late, or whose next one is due.
     """
     if due_ms is None:  # a job that a person has moved is due after its creation
         return job.attempt == 1 and job.due_ms <= job.created_ms and not label.startswith("now:")
-    return row.missed != "all" or not _is_next_due(row, clock.from_ms(due_ms), databases.now_ms(job.using))
+    if row.missed != "all":
+        return True
+    now_ms = databases.now_ms(job.using)
+    return now_ms - due_ms <= ON_TIME_MS and not _is_next_due(row, clock.from_ms(due_ms), now_ms)
 
 
 def _is_next_due(row: "Schedule", moment: datetime, now_ms: int) -> bool:

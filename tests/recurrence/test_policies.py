@@ -218,6 +218,20 @@ def test_with_missed_all_overdue_firings_wait_for_each_other(define, stage, db_c
     assert [key[-8:-3] for key in ticks] == ["00:20", "00:30"]
 
 
+def test_with_missed_all_the_newest_overdue_firing_waits_too(define, stage, db_clock, skipped):
+    ticks = stage.recorder("tick", ttr=3600)
+    define(every=None, cron="0 2 * * *", missed="all", running="skip")
+    db_clock.advance(seconds=34 * 3600)
+    maker.make_due("default")
+    stage.guard()
+    (held,) = stage.take("tick", 1)
+    assert begin._occupied(begin._find("default", "tick", "tick"), held) is False  # type: ignore[arg-type]
+    stage.go()
+    held.finish()
+    run_until(stage, db_clock, START + timedelta(hours=34, minutes=1), step_seconds=5)
+    assert (ticks, skipped) == (["tick@2030-01-02T02:00:00"], [])
+
+
 @pytest.mark.parametrize("why", ["retried", "moved", "run now"])
 def test_what_is_no_first_attempt_at_its_time_waits_for_the_other(define, stage, db_clock, skipped, why):
     ran = []
