@@ -77,15 +77,14 @@ def plan(*, using: str | None = None) -> list[Change]:
 
 def _plan(using: str) -> tuple[list[Change], dict[str, str]]:
     """Return the changes, and the renamed schedules as {old name: new name}."""
-    rows = {row.name: row for row in Schedule.objects.using(using).all()}
+    rows, now = {row.name: row for row in Schedule.objects.using(using).all()}, databases.now(using)
     changes = []
     renamed: dict[str, str] = {}
     for name, each in registry.declared().items():
         old = _old_name(name, each.was, rows)
         if name in rows:
             _refuse_staff(rows[name])
-            is_changed = _set(copy.copy(rows[name]), each.definition, rows[name].start_at)
-            changes.append(Change(name, "change" if is_changed else "keep"))
+            changes.append(Change(name, "change" if _set(copy.copy(rows[name]), each.definition, now) else "keep"))
         elif old is not None:
             if old in renamed:
                 raise BadSchedule(
@@ -187,10 +186,10 @@ def define(definition: Definition, *, source: Source = "staff", using: str | Non
 def _set(row: Schedule, definition: Definition, now: datetime) -> bool:
     """Set the row's columns. Return whether one changed; starts are compared in whole milliseconds.
 
-    Without a start, times of another kind start now.
+    Without a start, times of another kind start now, and so do those whose former start has not come yet.
     """
     new = definition.columns()
-    start = definition.start or (now if _kind(new) != _kind(vars(row)) else row.start_at)
+    start = definition.start or (now if _kind(new) != _kind(vars(row)) else min(row.start_at, now))
     if clock.to_ms(start) != clock.to_ms(row.start_at):
         new["start_at"] = start
     changed = {name for name, value in new.items() if _comparable(getattr(row, name)) != _comparable(value)}

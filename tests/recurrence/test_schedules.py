@@ -433,6 +433,19 @@ def test_times_of_another_kind_start_when_they_are_applied(ticks, db_clock, time
     assert kinds(schedules.apply()) == {"tick": "keep"}
 
 
+@pytest.mark.parametrize(
+    ("times", "due"), [({"every": None, "cron": "0 3 * * *"}, "03:00:00"), ({}, "00:15:00"),
+                       ({"every": None, "period": 600, "repeat": 1}, "00:05:00")], ids=str)  # fmt: skip
+def test_times_start_when_a_start_that_has_not_come_is_removed(ticks, db_clock, times, due):
+    declare(start=START + timedelta(days=365), **times)
+    schedules.apply()
+    db_clock.advance(seconds=300)
+    declare(**times)
+    assert kinds(schedules.apply()) == {"tick": "change"}
+    assert (due_times()[0], schedules.find("tick").made_until.year) == (due, 2030)
+    assert kinds(schedules.apply()) == {"tick": "keep"}
+
+
 def test_apply_keeps_the_chain_and_staffs_pause(ticks, stage, db_clock):
     declare()
     schedules.apply()
