@@ -99,7 +99,8 @@ class Executor:
                 self.handle_callback_error(error)
                 return True
             self.reraise_if_stopping(error)
-            tracing.failed(error, format_error)
+            if not isinstance(error, Defer):
+                tracing.failed(error, format_error)
             self.repair_connection(error)
             count = len(group.begun) + len(group.waiting)
             logger.info("%s: running %s jobs one by one after %s", self.handler.topic, count, type(error).__name__)

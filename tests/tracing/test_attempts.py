@@ -9,6 +9,7 @@ from delaytasks import Skip, Snooze, schedule, schedule_many
 from delaytasks.exceptions import LeaseLost
 from delaytasks.models import Job
 from delaytasks.worker import runner
+from delaytasks.worker.attempt import Defer
 
 from ..support.spans import Spans, links, traceparent, turn_on
 from ..support.stage import Boom, state_of
@@ -154,6 +155,17 @@ def test_a_batch_that_fails_is_an_error_before_its_jobs_run_one_by_one(stage, sp
     together, *singly = spans.named("process t")
     assert (together.attributes["error.type"], OUTCOME in together.attributes) == ("tests.support.stage.Boom", False)
     assert sorted(span.attributes[OUTCOME] for span in singly) == ["dead", "finished"]
+
+
+def test_a_job_that_a_batch_puts_off_is_no_error(stage, spans: Spans):
+    @stage.handler("t", batch=10)
+    def handle(jobs):
+        raise Defer(delay_ms=60_000)
+
+    schedule_many([{"topic": "t", "key": str(n), "delay": 0} for n in range(2)])
+    runner._paces["t"] = runner.Pace(size=10)
+    stage.go()
+    assert {span.status.status_code for span in spans.named("process t")} == {StatusCode.UNSET}
 
 
 @pytest.mark.parametrize("context", [None, "", "nonsense", "00-0-0-00 x=y"])
