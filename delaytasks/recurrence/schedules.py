@@ -153,8 +153,12 @@ def _refuse_staff(row: Schedule) -> None:
 # -- one schedule -------------------------------------------------------------------------------
 
 
-def define(definition: Definition, *, source: Source = "staff", using: str | None = None) -> Schedule:
+def define(
+    definition: Definition, *, source: Source = "staff", using: str | None = None, restarts: bool = False
+) -> Schedule:
     """Create the schedule of this name, or change it, and make its next firing. Return its row.
+
+    restarts   True: times without a start begin now, not at the stored start
 
     A definition that changes nothing writes nothing. Raises UnknownTopic, BadBody, BodyTooLarge; and BadSchedule if it
     would never run. One that is declared in code is then stored as ended: it may have run in other environments.
@@ -168,7 +172,7 @@ def define(definition: Definition, *, source: Source = "staff", using: str | Non
         if row is None:
             return insert(using, _new_row(definition, source, databases.now(using)))
         old, now = {name: getattr(row, name) for name in _TIMES}, clock.from_ms(databases.now_ms(using))
-        if not _set(row, definition, now) and not row.problem:
+        if not _set(row, definition, now, restarts=restarts) and not row.problem:
             return row
         moved = {name for name, value in old.items() if getattr(row, name) != value}
         made_until = definition.made_until(now) if "start_at" in moved else now
@@ -183,13 +187,14 @@ def define(definition: Definition, *, source: Source = "staff", using: str | Non
     return row
 
 
-def _set(row: Schedule, definition: Definition, now: datetime) -> bool:
+def _set(row: Schedule, definition: Definition, now: datetime, *, restarts: bool = False) -> bool:
     """Set the row's columns. Return whether one changed; starts are compared in whole milliseconds.
 
     Without a start, times of another kind start now, and so do those whose former start has not come yet.
     """
     new = definition.columns()
-    start = definition.start or (now if _kind(new) != _kind(vars(row)) else min(row.start_at, now))
+    restarts = restarts or _kind(new) != _kind(vars(row))
+    start = definition.start or (now if restarts else min(row.start_at, now))
     if clock.to_ms(start) != clock.to_ms(row.start_at):
         new["start_at"] = start
     changed = {name for name, value in new.items() if _comparable(getattr(row, name)) != _comparable(value)}
@@ -208,13 +213,13 @@ def _comparable(value: Any) -> Any:
 
 
 def check_runs(definition: Definition, row: Schedule | None = None, *, using: str | None = None) -> None:
-    """Raise BadSchedule if a new schedule, or `row` after this change, would never run."""
+    """Raise BadSchedule if a new schedule, or `row` after this change by define(restarts=True), would never run."""
     now = databases.now(databases.alias(using))
     if row is None:
         _check_runs(_new_row(definition, "staff", now))
         return
     changed = copy.copy(row)
-    _set(changed, definition, now)
+    _set(changed, definition, now, restarts=True)
     if any(getattr(changed, name) != getattr(row, name) for name in _TIMES if name != "topic"):
         _check_runs(changed, definition.made_until(now))
 

@@ -181,6 +181,15 @@ def test_changes_that_are_newer_than_the_page_are_kept(admin_client, report):
     assert "it has cron, every." in answer.content.decode()
 
 
+def test_an_emptied_start_is_now_as_the_preview_shows(admin_client, report):
+    earlier = report.start_at - timedelta(days=40)
+    Schedule.objects.update(cron="", period_ms=3_600_000, repeat=1, start_at=earlier)
+    times = {"cron": "", "period": "3600", "repeat": "1"}
+    assert preview(admin_client, **times)[0] == "2030-01-01 01:00:00 CET"
+    assert admin_client.post(change_url(report), FORM | times).status_code == 302
+    assert Job.objects.filter(key="report@2030-01-01T01:00:00", ended_at=None).exists()
+
+
 def test_a_schedule_whose_topic_has_no_handler_keeps_its_topic(admin_client):
     over_http = Topic.objects.create(name="no.handler")
     row = schedules.define(Definition(name="old", topic="no.handler", cron="0 9 * * *", tz="UTC"))

@@ -191,6 +191,13 @@ def test_kind_of_times_is_changed_by_emptying_the_old_one(rest: Rest, report: di
     assert (changed["cron"], changed["every_seconds"], changed["next_run_at"]) == ("", 60, at(60))
 
 
+def test_an_emptied_start_is_now(rest: Rest, report: dict[str, Any]) -> None:
+    Schedule.objects.update(start_at=T0 - timedelta(seconds=25))
+    assert rest.patch("schedules/report/", {"cron": "", "every_seconds": 60})["next_run_at"] == at(35)
+    changed = rest.patch("schedules/report/", {"start_at": None})
+    assert (changed["start_at"], changed["next_run_at"]) == (at(0), at(60))
+
+
 def test_a_schedule_that_was_stopped_is_repaired(rest: Rest, report: dict[str, Any]) -> None:
     Schedule.objects.update(tz="Mars/Base", problem="'Mars/Base' is not a time zone", ended=True)
     stopped = rest.get("schedules/report/")

@@ -126,7 +126,7 @@ class ScheduleAdmin(BackfillPage):
     # Changes
 
     def save_model(self, request: HttpRequest, obj: Schedule, form: Any, change: bool) -> None:
-        saved = schedules.define(form.definition, using=obj._state.db)
+        saved = schedules.define(form.definition, using=obj._state.db, restarts=True)
         obj.pk = saved.pk
 
     def audited_state(self, obj: Schedule) -> dict[str, Any]:
