@@ -154,9 +154,9 @@ class Candidates:
             self.ids = self.ids[len(ids) :]
 
     def lost(self, ids: Sequence[int]) -> RunningJob | None:
-        """Return the job of `ids` that this worker holds: its claim was committed, but not confirmed."""
+        """Return the job of `ids` that this worker holds, as hold_first(): its claim was committed, not confirmed."""
         claimed = transitions.find_claimed(self.using, ids, self.worker)
-        return RunningJob(claimed, self.using, self.worker) if claimed else None
+        return self.hold_first(claimed) if claimed else None
 
     def unreserve(self) -> None:
         """Make the jobs that are reserved in the mirror but were not claimed ready again at once, in their old places.

@@ -2,6 +2,7 @@
 
 import re
 import threading
+from collections.abc import Iterator
 
 import pytest
 from django.db import OperationalError, connection, connections, transaction
@@ -318,9 +319,9 @@ def test_a_failed_claim_does_not_fail_the_handler(stage, monkeypatch):
     assert (outcomes("k0"), outcomes("k1")) == (["finished"], ["finished"])
 
 
-@pytest.mark.only_on("postgresql")
-def test_a_claim_whose_commit_was_not_confirmed_is_found_and_run(stage, monkeypatch):
-    """The connection is lost after the server has committed."""
+@pytest.fixture
+def unconfirmed(stage, monkeypatch) -> Iterator[list[str]]:
+    """Lose the connection after the server has committed the end of the first job. Yield the keys that are run."""
     keys = stage.recorder("t")
     backend, lost = type(connections["default"]), []
     commit = backend._commit
@@ -334,11 +335,26 @@ def test_a_claim_whose_commit_was_not_confirmed_is_found_and_run(stage, monkeypa
 
     monkeypatch.setattr(backend, "_commit", commit_without_answer)
     monkeypatch.setattr(process_name, "_worker", "w")
+    yield keys
+    assert lost
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_claim_whose_commit_was_not_confirmed_is_found_and_run(stage, unconfirmed):
     schedule_group(stage, 3)
     stage.run("t")
-    assert lost
-    assert keys == ["k0", "k1", "k2"]
+    assert unconfirmed == ["k0", "k1", "k2"]
     assert all(outcomes(f"k{n}") == ["finished"] for n in range(3))
+
+
+@pytest.mark.only_on("postgresql")
+def test_an_expired_job_whose_claim_was_not_confirmed_is_not_run(stage, db_clock, unconfirmed):
+    schedule_group(stage, 3)
+    Job.objects.filter(key="k1").update(expires_ms=1)
+    db_clock.advance(seconds=1)
+    stage.run("t")
+    assert unconfirmed == ["k0", "k2"]
+    assert outcomes("k1") == ["skipped"]
 
 
 @pytest.mark.only_on("postgresql")
