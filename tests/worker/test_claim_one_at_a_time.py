@@ -357,6 +357,17 @@ def test_an_expired_job_whose_claim_was_not_confirmed_is_not_run(stage, db_clock
     assert outcomes("k1") == ["skipped"]
 
 
+@pytest.mark.on_both
+def test_a_claim_that_was_not_confirmed_is_searched_for_with_one_query(stage, django_assert_num_queries):
+    stage.recorder("t")
+    schedule_group(stage)
+    held = stage.take("t", 1)[0]
+    ids = sorted(Job.objects.values_list("pk", flat=True))
+    with django_assert_num_queries(2):
+        assert transitions.find_claimed("default", ids, held.worker).attempt == held.attempt
+        assert transitions.find_claimed("default", ids, "another") is None
+
+
 @pytest.mark.only_on("postgresql")
 def test_jobs_run_in_tables_that_were_created_without_migrations(stage):
     """They lack the function of migration 0039, so the constraints are checked by a statement of their own."""

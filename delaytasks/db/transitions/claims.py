@@ -7,7 +7,7 @@ from typing import Any
 from .. import dialects
 from ..lookups import run_order
 from .next_run import next_run
-from .reads import find_attempt
+from .reads import attempts_sql, to_attempt
 from .rows import DELAYED, RESERVED, Claimed, with_body
 
 
@@ -77,11 +77,10 @@ def claim_first(using: str, topic: str, ids: Sequence[int], worker: str, *, fenc
 
 def find_claimed(using: str, ids: Sequence[int], worker: str) -> Claimed | None:
     """Return the job of `ids` that this worker holds, or None. For a claim whose commit was not confirmed."""
-    for job_id in ids:
-        row = find_attempt(using, job_id)
-        if row is not None and row.state == RESERVED and row.worker == worker:
-            return row.claimed
-    return None
+    d = dialects.get_dialect(using)
+    condition, params = d.among("id", ids)
+    sql = attempts_sql(d, f"{condition} AND state = {RESERVED} AND worker = %s")
+    return next((to_attempt(row).claimed for row in dialects.run(using, sql, [*params, worker])), None)
 
 
 def locked_first(d: dialects.Dialect, rows: Sequence[Any]) -> tuple[str, str]:
