@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from django.db import transaction
 from django.db.models import Q
 
-from .. import clock, databases
+from .. import clock, databases, handlers
 from ..calendars.wall_time import to_zone
 from ..db import schedules, transitions
 from ..exceptions import BadInput, BadTimeZone
@@ -147,7 +147,8 @@ def _missed(row: "Schedule", job: "RunningJob", label: str, due_ms: int) -> str:
         return "paused"
     now_ms = databases.now_ms(job.using)
     within_ms = ON_TIME_MS if row.within_ms is None and row.missed == "none" else row.within_ms
-    if within_ms is not None and now_ms - due_ms > within_ms:
+    expires_ms = handlers.expires_ms(job.topic, job.expires_ms)  # the claim has compared it with the end of a wait
+    if any(limit_ms is not None and now_ms - due_ms > limit_ms for limit_ms in (within_ms, expires_ms)):
         return "late"
     return "missed" if row.missed == "last" and _has_later(row, job, label, due_ms, now_ms) else ""
 

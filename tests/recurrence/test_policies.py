@@ -263,10 +263,13 @@ def test_what_is_no_first_attempt_at_its_time_waits_for_the_other(define, stage,
 
 @pytest.mark.on_both
 @pytest.mark.parametrize(
-    ("options", "ran"), [({"missed": "last"}, ["00:50"]), ({"within": 900}, ["00:40", "00:50"]),
-                         ({}, ["00:20", "00:30", "00:40", "00:50"])], ids=str)  # fmt: skip
-def test_what_waits_for_a_run_is_missed_as_anything_else_and_has_no_events(define, stage, db_clock, options, ran):
-    ticks = stage.recorder("tick", ttr=3 * 3600)
+    ("options", "expires", "ran"), [({"missed": "last"}, None, ["00:50"]), ({"within": 900}, None, ["00:40", "00:50"]),
+                                    ({}, 900, ["00:40", "00:50"]), ({}, None, ["00:20", "00:30", "00:40", "00:50"])],
+    ids=str)  # fmt: skip
+def test_what_waits_for_a_run_is_missed_as_anything_else_and_has_no_events(
+    define, stage, db_clock, options, expires, ran
+):
+    ticks = stage.recorder("tick", ttr=3 * 3600, expires=expires)
     held = hold_one(stage, define, db_clock, running="queue")
     define(running="queue", **{"missed": "all"} | options)
     run_until(stage, db_clock, START + timedelta(minutes=52), step_seconds=60)
