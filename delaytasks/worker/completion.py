@@ -15,6 +15,7 @@ from .. import handlers, mirror, signals, topics, tracing
 from ..backoff import DEFAULT_BACKOFF
 from ..db import dialects, transitions
 from ..db.lookups import JobSnapshot
+from ..db.retries import retry_once
 from ..db.transitions import Abandoned, Claimed, Ending, Event, TakenBack
 from ..exceptions import LeaseLost
 from ..jobs import on_commit
@@ -289,7 +290,7 @@ def _skipping_broken_on_dead(using: str, end_jobs: Callable[[Collection[int]], R
 
 
 def _call_on_dead(using: str, job: Any) -> None:
-    """Call the topic's on_dead callback, if it has one. Raises _OnDeadBrokeTransaction.
+    """Call the topic's on_dead callback, if it has one, and once more after a conflict. Raises _OnDeadBrokeTransaction.
 
     Other exceptions are logged, including BaseException: otherwise a SystemExit would end every worker that tries to
     mark this job dead. Django logs those of its on_commit callbacks, before which our own may not have run yet.
@@ -298,10 +299,14 @@ def _call_on_dead(using: str, job: Any) -> None:
     if handler is None or handler.on_dead is None:
         return
     connection: Any = connections[using]
-    known = len(connection.run_on_commit)
-    try:
+    known, on_dead = len(connection.run_on_commit), handler.on_dead
+
+    def call() -> None:
         with transaction.atomic(using), isolated(handler.ttr_ms):
-            await_result(handler.on_dead(job))
+            await_result(on_dead(job))
+
+    try:
+        retry_once(call, lambda: None)
     except BaseException:
         logger.exception("on_dead of %s failed; job %s is dead nevertheless", job.topic, job.id)
     connection.run_on_commit[known:] = [(ids, call, True) for ids, call, _ in connection.run_on_commit[known:]]

@@ -9,7 +9,7 @@ from delaytasks import cancel, handlers, mirror, schedule, schedule_many
 from delaytasks.worker import process_name, runner
 from delaytasks.worker.executor import Executor
 
-from ..support.stage import outcomes
+from ..support.stage import Boom, effect, effects, outcomes
 
 
 def conflict(sqlstate):
@@ -56,6 +56,27 @@ def test_an_atomic_handler_is_repeated_once_after_a_deadlock(stage):
     stage.go()
     assert calls == [1, 1]
     assert outcomes("a") == ["finished"]
+
+
+@pytest.mark.on_both
+@pytest.mark.parametrize("fails", [1, 9])
+def test_on_dead_is_repeated_once_after_a_deadlock(stage, fails):
+    calls = []
+
+    def on_dead(job):
+        calls.append(job.key)
+        effect(f"effect{len(calls)}")
+        if len(calls) <= fails:
+            raise conflict("40P01")
+
+    @stage.handler("t", max_attempts=1, on_dead=on_dead)
+    def failing(job):
+        raise Boom
+
+    schedule("t", key="a", delay=0)
+    stage.go()
+    assert (calls, effects()) == (["a", "a"], ["effect2"] if fails == 1 else [])
+    assert outcomes("a") == ["dead"]
 
 
 @pytest.mark.only_on("sqlite")
