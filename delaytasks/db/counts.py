@@ -273,14 +273,13 @@ def waiting_sql(using: str, count: int, rows: int) -> str:
     due = f"topic = name AND ended_at IS NULL AND due_at <= {d.now}"
     oldest = f"SELECT state FROM delaytasks_job WHERE {due} ORDER BY due_at, id LIMIT {rows}"
     reserved = f"(SELECT count(*) FROM ({oldest}) AS oldest WHERE state = {int(State.RESERVED)})"
+    probed = f"{d.to_ms('held_until')} > {d.to_ms(d.now)} - {LATE_PROBE_MS}"
+    held = f"EXISTS (SELECT 1 FROM delaytasks_topic AS topic WHERE topic.name = cells.name AND {probed})"
     return f"""
         WITH cells (name) AS (VALUES {", ".join(["(%s)"] * count)})
-        SELECT name, {reserved if rows else 0},
+        SELECT name, {reserved if rows else 0}, CASE WHEN NOT {held} THEN
             (SELECT {d.to_ms("due_at")} FROM delaytasks_job WHERE {due} AND state = {int(State.DELAYED)}
-                 AND NOT EXISTS (SELECT 1 FROM delaytasks_topic AS topic
-                                 WHERE topic.name = cells.name
-                                     AND {d.to_ms("held_until")} > {d.to_ms(d.now)} - {LATE_PROBE_MS})
-             ORDER BY due_at, id LIMIT 1)
+             ORDER BY due_at, id LIMIT 1) END
         FROM cells"""
 
 

@@ -1,9 +1,15 @@
 """Counts are exact if the time allows, otherwise lower bounds, and take little longer than allowed."""
 
-import pytest
+from datetime import timedelta
 
+import pytest
+from django.db import connection
+from django.utils import timezone
+
+from delaytasks import schedule_many
 from delaytasks.db import counts
 from delaytasks.db.counts import Count, KnownCount
+from delaytasks.models import Topic
 from delaytasks.monitoring import forecast
 
 
@@ -162,3 +168,23 @@ def test_a_herd_at_either_end_is_found():
     assert forecast.herds([4000] + [10] * 20) == [0]
     assert forecast.herds([10] * 20 + [4000]) == [20]
     assert forecast.herds([4000]) == [0]
+
+
+@pytest.mark.only_on("sqlite")
+@pytest.mark.django_db
+def test_the_backlog_of_a_held_topic_is_not_read():
+    now = timezone.now()
+    Topic.objects.create(name="t", held_since=now, held_until=now + timedelta(seconds=5))
+    schedule_many({"topic": "t", "key": f"{n}", "delay": 0} for n in range(2_000))
+    instructions = 0
+
+    def count() -> None:
+        nonlocal instructions
+        instructions += 100
+
+    connection.connection.set_progress_handler(count, 100)
+    try:
+        assert counts.oldest_ready("default", ["t"]) == {}
+    finally:
+        connection.connection.set_progress_handler(None, 0)
+    assert instructions < 1_000
