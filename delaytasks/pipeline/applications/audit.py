@@ -7,7 +7,7 @@ names the folder.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from decimal import Decimal
@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
 
 from ...clock import rfc3339_of
 from ..page import audit_page
@@ -36,6 +37,7 @@ DOCUMENT, PAGE = "audit.json", "audit.html"
 KEPT_RUNS = 3  # number of runs that the document names; older runs are removed
 SAMPLES = 10  # keys of a class that the answer shows
 FIGURES = ("total", "trend", "weeks", "dimensions")  # members of a rule's answer that audit.json leaves out
+NOTHING = "Nothing was published."
 MISSING_ROWS = 500_000  # missing jobs per file
 WRITE_OPTIONS = {"parquet.enable.dictionary": "false"}  # most columns have another value in each row
 SPARK_OPTIONS = {
@@ -178,22 +180,26 @@ def _audit_rule(
     spark: SparkSession, snapshot: Snapshot, lake: Lake, rule: Rule, folder: str, calendar: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """Audit one rule, write its result into the folder, and return the rule's part of the answer. Raises BadRule."""
-    frame = classify(spark, snapshot, lake, rule, calendar)
+    frame, check_rows = classify(spark, snapshot, lake, rule, calendar)
     try:
         row_counts.write(frame, lake, f"{folder}/classes", "class", options=WRITE_OPTIONS)
     except PySparkException as error:
         raise business.translate(rule, error) from error
+    check_rows()
     classified = spark.read.schema(CLASSIFIED).parquet(for_reading(lake.uri(f"{folder}/classes")))
     totals = classified_keys.totals(lake, f"{folder}/classes", SAMPLES)
     samples = {name: _samples(total.samples) for name, total in totals.items()}
     _check_invalid(rule, totals, samples)
     by_value = dimensions.by_value(classified, rule)
     (total,) = by_value.pop(dimensions.ALL)
+    keys = sum(each.keys for each in totals.values())
+    row_counts.compare(keys, sum(total["classes"].values()), lake.path(f"{folder}/classes"), NOTHING)
     missing = ""
     if "missing" in totals:
         missing = f"{folder}/missing"
         files = 1 + totals["missing"].keys // MISSING_ROWS
-        row_counts.write(promises.missing_jobs(classified, rule).coalesce(files), lake, missing)
+        written = row_counts.write(promises.missing_jobs(classified, rule).coalesce(files), lake, missing)
+        row_counts.compare(totals["missing"].keys, written, lake.path(f"{folder}/classes"), NOTHING)
     return {
         "name": rule.title, "topic": rule.topic, "source": rule.source,
         "rows": sum(each.rows for each in totals.values()), "jobs": sum(each.jobs for each in totals.values()),
@@ -211,13 +217,25 @@ def _audit_rule(
 
 def classify(
     spark: SparkSession, snapshot: Snapshot, lake: Lake, rule: Rule, calendar: Mapping[str, Any] | None = None
-) -> DataFrame:
-    """Return a row for each key that has a job or requires one, as promises.classify() does. Raises BadRule."""
-    rows = promises.promised_jobs(business.rows(spark, snapshot, rule), rule, calendar)
+) -> tuple[DataFrame, Callable[[], None]]:
+    """Return a row for each key that has a job or requires one, as promises.classify() does. Raises BadRule.
+
+    Also return a check to call when the frame has been written. It raises RowsLost if not all business rows were read.
+    """
+    found, total = business.rows(spark, snapshot, rule)
+    rows = promises.promised_jobs(found, rule, calendar)
     jobs = history.jobs(spark, snapshot, lake, promises.JOBS, rule.topic)
     events = history.job_events(spark, snapshot, lake, promises.EVENTS, rule.topic)
     keys = promises.by_key(rows, promises.summarize_jobs(jobs), promises.summarize_events(events))
-    return promises.classify(keys, rule, snapshot.now_ms)
+    # Count after the shuffle: the tasks before it may run again if an executor is lost, and would count twice.
+    read = Observation()
+    counted = keys.observe(read, F.sum("rows").alias("rows"))
+
+    def check_rows() -> None:
+        if total is not None:
+            row_counts.compare(total, int(read.get.get("rows") or 0), rule.source, NOTHING)
+
+    return promises.classify(counted, rule, snapshot.now_ms), check_rows
 
 
 def _check_invalid(rule: Rule, totals: dict[str, ClassTotal], samples: dict[str, list[dict[str, Any]]]) -> None:

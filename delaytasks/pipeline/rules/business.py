@@ -37,6 +37,10 @@ COLUMNS_QUERY = {
     "sqlite": "SELECT c.name, iif(instr(t.sql, 'JSON_VALID(\"' || c.name || '\")'), 'json', lower(c.type)) "
     "FROM sqlite_master AS t, pragma_table_info(t.name) AS c WHERE t.name = {} COLLATE NOCASE",
 }
+IS_TABLE = {
+    "postgresql": "SELECT relkind IN ('r', 'p', 'm') FROM pg_class WHERE oid = to_regclass({})",
+    "sqlite": "SELECT type = 'table' FROM sqlite_master WHERE name = {} COLLATE NOCASE",
+}
 NESTED = re.compile(r"(json|jsonb|xml|hstore|.*\[\]|.* composite)")  # stored types that `carry` cannot use
 # An error with a SQLSTATE of the class "data exception", or of raise_error().
 ROW_ERROR = re.compile(r"\[[A-Z_.]+\] ([^\n]+) SQLSTATE: (?:22\w{3}|P0001)")
@@ -104,13 +108,18 @@ def translate(rule: Rule, error: Exception) -> Exception:
     )
 
 
-def rows(spark: SparkSession, snapshot: Snapshot, rule: Rule) -> DataFrame:
-    """Return the business rows with the rule's columns. Raises BadRule if a column is missing or has another type."""
+def rows(spark: SparkSession, snapshot: Snapshot, rule: Rule) -> tuple[DataFrame, int | None]:
+    """Return the business rows with the rule's columns, and their number by the database or by the files' footers.
+
+    The number is None for a view: its rows may depend on the time, and each range of ids is read at another time.
+
+    Raises BadRule if a column is missing or has another type.
+    """
     if rule.table:
-        _check_table(snapshot, rule)
-        return arrow.read_table(spark, snapshot, rule.table, schema_of(rule))
-    frames = [_read_parquet(spark, rule, names, uris) for names, uris in exports.checked_files(rule).items()]
-    return reduce(DataFrame.union, frames)
+        total = _check_table(snapshot, rule)
+        return arrow.read_table(spark, snapshot, rule.table, schema_of(rule)), total
+    files, total = exports.checked_files(rule)
+    return reduce(DataFrame.union, [_read_parquet(spark, rule, names, uris) for names, uris in files.items()]), total
 
 
 def _read_parquet(spark: SparkSession, rule: Rule, names: Collection[str], uris: list[str]) -> DataFrame:
@@ -123,10 +132,11 @@ def _read_parquet(spark: SparkSession, rule: Rule, names: Collection[str], uris:
 # A table
 
 
-def _check_table(snapshot: Snapshot, rule: Rule) -> None:
+def _check_table(snapshot: Snapshot, rule: Rule) -> int | None:
+    """Return the number of rows, as rows() does. Raises BadRule if the table does not fit the rule."""
     vendor = snapshot.database.vendor
-    name = relations.quoted(rule.table) if vendor == "postgresql" else rule.table
-    columns = snapshot.query(COLUMNS_QUERY[vendor], [name])
+    table = relations.quoted(rule.table) if vendor == "postgresql" else rule.table
+    columns = snapshot.query(COLUMNS_QUERY[vendor], [table])
     actual = {name: kind.partition("(")[0].removesuffix(" unsigned") for name, kind in columns}
     if not actual:
         raise rule.bad("table", f"{snapshot.database} has no table {rule.table!r}.")
@@ -141,6 +151,8 @@ def _check_table(snapshot: Snapshot, rule: Rule) -> None:
     for name in rule.carry:
         if NESTED.fullmatch(actual[name]):
             raise rule.bad("carry", f"{name} is {actual[name]} in {rule.table}, which is nested.")
-    ((unread,),) = snapshot.query(f"SELECT count(*) FROM {relations.quoted(rule.table)} WHERE id IS NULL")
-    if unread:
-        raise rule.bad("table", f"{rule.table} has {unread} rows whose id is null, which cannot be read.")
+    ((total, readable),) = snapshot.query(f"SELECT count(*), count(id) FROM {relations.quoted(rule.table)}")
+    if total > readable:
+        raise rule.bad("table", f"{rule.table} has {total - readable} rows whose id is null, which cannot be read.")
+    ((is_table,),) = snapshot.query(IS_TABLE[vendor], [table])
+    return int(total) if is_table else None

@@ -21,22 +21,24 @@ if TYPE_CHECKING:
 ENDINGS = (".parquet", ".pq")
 
 
-def checked_files(rule: Rule) -> dict[tuple[str, ...], list[str]]:
+def checked_files(rule: Rule) -> tuple[dict[tuple[str, ...], list[str]], int]:
     """Return the URIs of the rule's files for Spark, grouped by which of the rule's columns are stored in nanoseconds.
 
-    The keys are the sorted names of these columns. Raises BadRule if there is no file, or if a file is unreadable or
-    lacks the rule's columns.
+    The keys are the sorted names of these columns. Also return the number of rows according to the files' footers.
+    Raises BadRule if there is no file, or if a file is unreadable or lacks the rule's columns.
     """
     uris: dict[tuple[str, ...], list[str]] = {}
+    total = 0
     for files, path, uri in _files(rule):
-        schema = _arrow_schema(rule, files, path, uri)
+        schema, rows = _footer(rule, files, path, uri)
+        total += rows
         _check_file(rule, uri, schema)
         uris.setdefault(tuple(sorted(nanoseconds.columns_of(schema).keys() & rule.columns.keys())), []).append(
             for_spark(uri)
         )
     if not uris:
         raise rule.bad("parquet", f"{rule.parquet} contains no Parquet file.")
-    return uris
+    return uris, total
 
 
 def inputs(rule: Rule) -> list[tuple[str, str]]:
@@ -85,13 +87,15 @@ def _parquet_files(files: "fs.FileSystem", path: str) -> list[str]:
     )  # fmt: skip
 
 
-def _arrow_schema(rule: Rule, files: "fs.FileSystem", path: str, uri: str) -> "pyarrow.Schema":
+def _footer(rule: Rule, files: "fs.FileSystem", path: str, uri: str) -> "tuple[pyarrow.Schema, int]":
+    """Return a file's schema and number of rows."""
     import pyarrow
     from pyarrow import parquet
 
     try:
         with files.open_input_file(path) as file:
-            return parquet.ParquetFile(file).schema_arrow
+            opened = parquet.ParquetFile(file)
+            return opened.schema_arrow, opened.metadata.num_rows
     except (pyarrow.ArrowInvalid, OSError) as error:
         reason = str(error).split("\n")[0].rstrip(".")
         raise rule.bad("parquet", f"{uri} cannot be read as Parquet: {reason}.") from error

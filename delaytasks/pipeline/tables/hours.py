@@ -98,8 +98,9 @@ def replace(
     """
     folder, run = data_files.new_folder(table.run + 1), table.run + 1
     monthly = hours.withColumn(MONTH, F.date_format("hour_at", "yyyy-MM")).repartition(MONTH)
-    row_counts.write(monthly, table.lake, f"{NAME}/{folder}", MONTH, order=("topic", "hour_at"))
+    rows = row_counts.write(monthly, table.lake, f"{NAME}/{folder}", MONTH, order=("topic", "hour_at"))
     table.lake.sync(f"{NAME}/{folder}")
     check_lock()
     written = {each.partition for each in data_files.files_in(table.lake, f"{NAME}/{folder}", MONTH)}
-    return table.commit(folder, run, replaced=[each for each in replaced if everything or each.partition in written])
+    gone = [each for each in replaced if everything or each.partition in written]
+    return table.commit(folder, run, replaced=gone, rows=rows)

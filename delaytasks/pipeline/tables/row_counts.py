@@ -48,9 +48,11 @@ def write(
 def compare(expected: int, found: int, path: str, outcome: str) -> None:
     """Compare two counts. Raises RowsLost if they differ. outcome: a sentence about what was not done."""
     if expected != found:
+        counts = f"Only {found} of {expected} rows" if found < expected else f"{found} rows instead of {expected}"
         raise RowsLost(
-            f"Only {found} of {expected} rows can be read in {path}. {outcome} Every executor must reach this path: "
-            "mount the same folder on every host, then run this again. If it is mounted everywhere, check the disk."
+            f"{counts} can be read in {path}. {outcome} Every executor must reach this path: mount the same folder on "
+            "every host, then run this again. If all executors reach it, another program has changed the rows while "
+            "they were read, or the disk is damaged."
         )
 
 

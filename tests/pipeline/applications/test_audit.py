@@ -33,6 +33,7 @@ from delaytasks.pipeline.sources import snapshot
 from delaytasks.pipeline.sources.database import Database
 from delaytasks.pipeline.tables import delta, dimensions, history
 from delaytasks.pipeline.tables.lake import VERSION, Lake, LakeError
+from delaytasks.pipeline.tables.row_counts import RowsLost
 from delaytasks.pipeline.transforms import promises
 from delaytasks.states import Outcome, State
 
@@ -234,7 +235,7 @@ def test_rows_and_jobs_come_from_one_snapshot(
         order(3)
         with transaction.atomic():
             Job.objects.filter(key="order:1")._raw_delete("default")
-        found = audit.classify(spark, taken, lake, rule()).collect()
+        found = audit.classify(spark, taken, lake, rule())[0].collect()
 
     assert [(row.key, row["class"]) for row in found] == [("order:1", "open")]
 
@@ -245,7 +246,7 @@ def test_a_job_that_was_made_and_archived_after_the_snapshot_is_no_orphan(
     with snapshot.take(database) as taken:
         promise(1, State.FINISHED, 3, created_at=dialects.database_now("default"))
         assert archive.run(spark, database, lake, older_than_days=0)["pruned"] == 1
-        assert audit.classify(spark, taken, lake, rule()).collect() == []
+        assert audit.classify(spark, taken, lake, rule())[0].collect() == []
 
 
 @pytest.mark.on_both
@@ -254,9 +255,9 @@ def test_columns_of_each_type_are_read_as_declared(spark: Any, database: Databas
     order(2, "", placed_at=at("02-01 12:00:00.123"), lines=3, total="19.90", weight=0.5, day="2030-02-01", gift=True)
     order(3, "it's 张", placed_at=at("02-01 12:00"), lines=-1, total="20", weight=2.0, day="1999-12-31", gift=False)
     with snapshot.take(database) as taken:
-        rows = business.rows(spark, taken, rule(columns=ALL)).orderBy("id").collect()
+        rows = business.rows(spark, taken, rule(columns=ALL))[0].orderBy("id").collect()
         texts = rule(columns={"total": "string", "status": "string"})
-        (as_text,) = business.rows(spark, taken, texts).where("status = ''").collect()
+        (as_text,) = business.rows(spark, taken, texts)[0].where("status = ''").collect()
 
     first, second, third = (tuple(row) for row in rows)
     assert first == (1, *[None] * 7)
@@ -317,6 +318,11 @@ def test_a_view_with_rows_without_an_id_is_refused(spark: Any, database: Databas
             pytest.raises(BadRule, match="table: audit_view has 1 rows whose id is null, which cannot be read"),
         ):
             business.rows(spark, taken, rule(table="audit_view"))
+        with connection.cursor() as cursor:
+            cursor.execute("UPDATE audit_order SET status = 'open'")
+        with snapshot.take(database) as taken:
+            assert [business.rows(spark, taken, rule(table=name))[1] for name in ("audit_order", "audit_view")] == [
+                2, None], "the rows of a view may depend on the time"  # fmt: skip
     finally:
         with connection.cursor() as cursor:
             cursor.execute("DROP VIEW audit_view")
@@ -330,6 +336,32 @@ def test_a_value_that_does_not_fit_its_column_is_refused(
     with pytest.raises(BadRule, match=r"columns: a value of total in audit_order cannot be read as decimal\(10, 2\)\."):
         audit.run(spark, database, lake, file="audit.toml", rules=[{**RULE, "columns": ALL, "when": "total > 0"}])
     assert lake.runs("audit") == []
+
+
+@pytest.mark.only_on("sqlite")
+def test_rows_that_are_not_read_are_missed_and_nothing_is_published(
+    spark: Any, database: Database, lake: Lake, order: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A missing job is a fault only if its row is read."""
+    order(1, "draft")
+    order(2)
+    of_files = {**RULE, "parquet": str(tmp_path / "orders.parquet")}
+    del of_files["table"]
+    wrote(tmp_path / "orders.parquet", (1, at("02-01 12:00"), "draft"), (2, at("02-01 12:00"), "open"))
+    wrote(tmp_path / "later.parquet", (1, at("02-01 12:00"), "draft"))
+    real = business.rows
+
+    def changed(*given: Any) -> Any:
+        found, number = real(*given)
+        if (tmp_path / "later.parquet").exists():
+            (tmp_path / "later.parquet").rename(tmp_path / "orders.parquet")
+        return (found.where("id = 1") if given[2].table else found), number
+
+    monkeypatch.setattr(business, "rows", changed)
+    for given, source in ((of_files, "orders.parquet"), (RULE, "audit_order")):
+        with pytest.raises(RowsLost, match=rf"^Only 1 of 2 rows can be read in .*{source}\. Nothing was published\."):
+            audit.run(spark, database, lake, file="audit.toml", rules=[given])
+    assert (lake.document(audit.DOCUMENT), lake.runs("audit")) == ({}, [])
 
 
 @pytest.mark.only_on("postgresql")
@@ -449,7 +481,10 @@ def test_parquet_may_be_a_file_a_folder_or_a_pattern_and_may_be_empty(spark: Any
 
     def ids(name: str) -> list[int]:
         found = rule(table=None, parquet=str(tmp_path / name))
-        return sorted(row.id for row in business.rows(spark, None, found).collect())  # type: ignore[arg-type]
+        rows, number = business.rows(spark, None, found)  # type: ignore[arg-type]
+        found_ids = sorted(row.id for row in rows.collect())
+        assert len(found_ids) == number
+        return found_ids
 
     assert [ids(name) for name in ("", "a.parquet", "[ab].parquet", "none.parquet")] == [
         [1, 2, 3, 4], [1, 2], [1, 2, 3], []]  # fmt: skip
@@ -459,9 +494,9 @@ def test_the_name_of_a_parquet_file_is_no_pattern(spark: Any, tmp_path: Path) ->
     names = ("a1", "a[1]", "a{1,2}", "a2", "a*", "a?", "a 1%20+#")
     for number, name in enumerate(names):
         wrote(tmp_path / f"{name}.parquet", (number, None, None))
-    found = business.rows(spark, None, rule(table=None, parquet=str(tmp_path)))  # type: ignore[arg-type]
+    found, _ = business.rows(spark, None, rule(table=None, parquet=str(tmp_path)))  # type: ignore[arg-type]
     assert sorted(row.id for row in found.collect()) == list(range(len(names)))
-    one = business.rows(spark, None, rule(table=None, parquet=str(tmp_path / "a[[]1].parquet")))  # type: ignore[arg-type]
+    one, _ = business.rows(spark, None, rule(table=None, parquet=str(tmp_path / "a[[]1].parquet")))  # type: ignore[arg-type]
     assert [row.id for row in one.collect()] == [1]
 
 
@@ -470,7 +505,7 @@ def test_parquet_may_have_timestamps_in_nanoseconds(spark: Any, tmp_path: Path) 
     wrote(tmp_path / "a.parquet", (1, at("02-01 12:00"), "open"))
     wrote(tmp_path / "b.parquet", (2, 1_234_567_891_999, "open"), (3, -1_001, None), (4, None, "paid"), schema=nanos)
 
-    found = business.rows(spark, None, rule(table=None, parquet=str(tmp_path)))  # type: ignore[arg-type]
+    found, _ = business.rows(spark, None, rule(table=None, parquet=str(tmp_path)))  # type: ignore[arg-type]
     micros = found.orderBy("id").selectExpr("id", "unix_micros(placed_at)", "status").collect()
     noon = round(at("02-01 12:00").timestamp() * 1_000_000)
     assert list(map(tuple, micros)) == [(1, noon, "open"), (2, 1_234_567_891, "open"), (3, -2, None), (4, None, "paid")]
