@@ -89,7 +89,6 @@ COUNTS = _table(
 # Histogram of durations, rounded down to two digits. The percentiles of a longer period can be computed from the
 # histograms of its hours.
 HISTOGRAM = ArrayType(_table(("ms", LongType(), False), ("number", LongType(), False)), containsNull=False)
-# The last three columns are null in the hours of older reports.
 HOURS = StructType([
     *TOPIC_STATS,
     StructField("late", HISTOGRAM, False),  # lateness of first attempts
@@ -97,6 +96,7 @@ HOURS = StructType([
     StructField("run_total_ms", LongType(), True),  # sum of their run times, each from the reservation to the end
     StructField("run", HISTOGRAM, True),  # their run times
 ])  # fmt: skip
+ADDED_HOURS = ("attempts", "run_total_ms", "run")  # columns that older reports' tables lack; null in their hours
 REPORTED_HOURS = StructType([*HOURS, StructField("month", StringType(), False)])  # month: "2030-02", in UTC
 
 # Jobs that will fall due, per topic and minute.

@@ -32,7 +32,7 @@ def run(lake: Lake) -> int:
     folders: dict[str, list[str]] = {}
     for path in sorted(sizes):
         folders.setdefault(_run_of(path), []).append(path)
-    table = Table(lake, hours.NAME, hours.MONTH).create(schemas.REPORTED_HOURS)
+    table = Table(lake, hours.NAME, hours.MONTH).create(schemas.REPORTED_HOURS, added=schemas.ADDED_HOURS)
     for number, (folder, paths) in enumerate(sorted(folders.items()), 1):
         for path in paths:
             lake.move(path, _new_path(path))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from .. import schemas
 from ..sources import identity
 from ..sources.identity import Identity
 from . import data_files
@@ -43,12 +44,12 @@ class Archive:
 
     @cached_property
     def jobs(self) -> Table:
-        return Table(self.lake, JOBS)
+        return Table(self.lake, JOBS).check(schemas.ARCHIVED_JOBS)
 
     @cached_property
     def events(self) -> Table:
         _ = self.jobs
-        return Table(self.lake, EVENTS)
+        return Table(self.lake, EVENTS).check(schemas.ARCHIVED_EVENTS)
 
     @property
     def unpruned(self) -> bool:

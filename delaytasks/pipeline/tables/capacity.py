@@ -29,7 +29,7 @@ CAPACITY = StructType([
 
 def open_table(lake: Lake) -> Table:
     """Return the table, for a report that writes to it. Removes what killed reports left. Raises LakeError."""
-    table = Table(lake, NAME, MONTH)
+    table = Table(lake, NAME, MONTH).check(CAPACITY)
     data_files.remove_uncommitted(lake, NAME, table.run, "Or move it away: a new history begins.")
     return table
 

@@ -93,15 +93,34 @@ class Table:
 
     # Changes
 
-    def create(self, schema: "StructType", configuration: Mapping[str, str] | None = None) -> "Table":
+    def check(self, schema: "StructType", added: Collection[str] = ()) -> "Table":
+        """Return the table, if it has the columns of the schema or does not exist yet. It may have more columns.
+
+        added   names of nullable columns that tables of earlier versions of delaytasks lack
+
+        Raises LakeError if a column is missing or has another type: Spark would read a missing column as null.
+        """
+        found = {each.name: each.type for each in self.log.schema().fields} if self.log else {}
+        wanted = Schema.from_json(schema.json()).fields if self.log else []
+        wrong = [f"it has no column {each.name}" for each in wanted if each.name not in {*found, *added}]
+        wrong += [f"its column {each.name} is {found[each.name].to_json()} and not {each.type.to_json()}"
+                  for each in wanted if found.get(each.name, each.type) != each.type]  # fmt: skip
+        if wrong:
+            raise LakeError(foreign_message(self.lake, self.name, ", ".join(wrong)))
+        return self
+
+    def create(
+        self, schema: "StructType", configuration: Mapping[str, str] | None = None, added: Collection[str] = ()
+    ) -> "Table":
         """Create the table if it does not exist yet, else add the columns that it lacks. Return its new version.
 
-        schema          all columns; a column that was added in a later version of delaytasks must be nullable
+        schema          all columns
         configuration   Delta properties, for a new table
+        added           see check()
 
-        Raises LakeError if the table lacks a column that is not nullable, or has a column of another type: another
-        program must have created it.
+        Raises LakeError as check() does.
         """
+        self.check(schema, added)
         if self.log is None:
             with translated(self.lake, self.name):
                 DeltaTable.create(
@@ -109,14 +128,9 @@ class Table:
                     partition_by=[self.partition], configuration=configuration,
                 )  # fmt: skip
             return Table(self.lake, self.name, self.partition)
-        existing = {each.name: each.type for each in self.log.schema().fields}
-        wanted = Schema.from_json(schema.json()).fields
-        added = [each for each in wanted if each.name not in existing]
-        if absent := [each.name for each in added if not each.nullable]:
-            raise LakeError(foreign_message(self.lake, self.name, f"it has no column {', '.join(absent)}"))
-        if other := [each.name for each in wanted if existing.get(each.name, each.type) != each.type]:
-            raise LakeError(foreign_message(self.lake, self.name, f"it has other types of {', '.join(other)}"))
-        return self._changed(lambda log: log.alter.add_columns(added)) if added else self
+        existing = {each.name for each in self.log.schema().fields}
+        absent = [each for each in Schema.from_json(schema.json()).fields if each.name not in existing]
+        return self._changed(lambda log: log.alter.add_columns(absent)) if absent else self
 
     def commit(
         self, folder: str, run: int, *, replaced: Iterable[DeltaFile] = (), application: str = APPLICATION,

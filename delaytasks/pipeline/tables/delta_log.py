@@ -61,6 +61,6 @@ def open_log(lake: Lake, name: str, partition: str) -> DeltaTable | None:
 
 def foreign_message(lake: Lake, name: str, difference: str) -> str:
     return (
-        f"{lake.path(name)} was written by another program: {difference}. The table was not changed. Move it away, or "
-        "restore it from a backup."
+        f"{lake.path(name)} was written by another program or a newer delaytasks: {difference}. The table was not "
+        "changed. Restore it from a backup, move it away, or update delaytasks here."
     )

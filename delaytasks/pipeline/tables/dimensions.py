@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 
 from ...clock import from_ms
 from ..rules.rules import CLASSES, STATUSES
-from ..transforms.dimensions import ALL, WEEK
+from ..transforms.dimensions import ALL, OUTCOMES, WEEK
 from . import data_files
 from .delta import Table
 from .lake import Lake
@@ -53,6 +53,8 @@ DIMENSIONS = StructType([
     StructField(MONTH, StringType(), False),  # of as_of, in UTC: "2030-02"
 ])  # fmt: skip
 
+ADDED = (*STATUSES, *OUTCOMES, "outcome_share")  # columns that the tables of earlier versions lack
+
 TREND_FIGURES = ("kept_share", "faults", "late_p50_ms", "late_worst_ms", "outcome_share")
 TREND = StructType([DIMENSIONS[name] for name in ("rule", "topic", "dimension", "as_of", *TREND_FIGURES)])
 TREND_AUDITS, TREND_DAYS = 30, 365  # maximum number and maximum age of the audits in a trend
@@ -60,7 +62,7 @@ TREND_AUDITS, TREND_DAYS = 30, 365  # maximum number and maximum age of the audi
 
 def open_table(lake: Lake) -> Table:
     """Return the table, for an audit that writes to it. Removes what killed audits left. Raises LakeError."""
-    table = Table(lake, NAME, MONTH)
+    table = Table(lake, NAME, MONTH).check(DIMENSIONS, ADDED)
     data_files.remove_uncommitted(lake, NAME, table.run, "Or move it away: a new history begins.")
     return table
 
@@ -97,7 +99,7 @@ def append(table: Table, results: list[dict[str, Any]], as_of_ms: int) -> Table:
         for name, values in {ALL: [result["total"]], WEEK: result["weeks"], **result["dimensions"]}.items()
         for each in values
     ]
-    return table.append(DIMENSIONS, f"{as_of:%Y-%m}", rows)
+    return table.create(DIMENSIONS, added=ADDED).append(DIMENSIONS, f"{as_of:%Y-%m}", rows)
 
 
 def _row(figures: dict[str, Any]) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def open_table(lake: Lake, last_run: int) -> Table:
             f"{RESTART}"
         )
     data_files.remove_uncommitted(lake, NAME, table.run, RESTART)
-    return table.create(schemas.REPORTED_HOURS)
+    return table.create(schemas.REPORTED_HOURS, added=schemas.ADDED_HOURS)
 
 
 def since(table: Table, first_ms: int) -> list[DeltaFile]:

@@ -46,11 +46,11 @@ class Stream:
 
     @cached_property
     def events(self) -> Table:
-        return Table(self.lake, EVENTS, DAY)
+        return Table(self.lake, EVENTS, DAY).check(SCHEMAS[EVENTS])
 
     @cached_property
     def minutes(self) -> Table:
-        return Table(self.lake, MINUTES, DAY)
+        return Table(self.lake, MINUTES, DAY).check(SCHEMAS[MINUTES])
 
     @property
     def to(self) -> int:
