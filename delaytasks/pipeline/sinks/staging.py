@@ -4,7 +4,7 @@ from typing import Any
 
 from pyarrow import parquet
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
 from ..config import BadSettings
@@ -16,6 +16,7 @@ from ..transforms import mapping, screening
 from ..transforms.mapping import Terms
 from ..transforms.screening import GOOD, REJECT, Limits
 
+WANTED = "__wanted"  # column: whether the row is to be loaded
 FATAL = csv_rows.FATAL
 CHUNK_ROWS = 50_000  # maximum number of rows that one transaction loads
 BAD_DATA = "22"  # SQLSTATE class "data exception": an expression cannot process a value
@@ -42,21 +43,26 @@ def write_chunks(
     if rows is None:
         return EMPTY
     report_progress(f"reading {source}")
-    wanted = mapping.wanted_rows(rows, terms, source)
-    mapped = mapping.map_columns(rows.where(wanted), terms, source, limits.zone).transform(
+    # Evaluate `when` once, in the query that writes the rows: in another one current_timestamp() has another value.
+    wanted, counts = rows.withColumn(WANTED, mapping.wanted_rows(rows, terms, source)), Observation()
+    if terms.when:
+        wanted = wanted.observe(counts, F.count_if(~F.col(WANTED)).alias("skipped"))
+    mapped = mapping.map_columns(wanted.where(WANTED).drop(WANTED), terms, source, limits.zone).transform(
         screening.add_spread, spread_ms
     )
     screened = screening.screen(mapped, limits)
     options = {"maxRecordsPerFile": str(CHUNK_ROWS), "compression": "zstd"}
     try:
-        skipped = rows.where(~wanted).count() if terms.when else 0
-        row_counts.write(screened, lake, f"{folder}/staged", "kind", options=options)
+        written = row_counts.write(screened, lake, f"{folder}/staged", "kind", options=options)
     except PySparkException as error:
         if not (error.getSqlState() or "").startswith(BAD_DATA):
             raise
         reason = str(error).split("\n")[0].strip()
         location = _find_value(rows, _value(error)) or "a row"
         raise BadSettings(f"The mapping fails for {location}. Nothing was loaded: {reason}") from error
+    skipped = 0
+    if terms.when:  # without any wanted row, Spark removes the counts from its plan
+        skipped = int(counts.get["skipped"]) if written else rows.count()
     rejects = _write_rejects(screened, lake, folder)
     lake.sync(folder)
     chunks = _chunks(lake, f"{folder}/staged/kind={GOOD}")

@@ -145,6 +145,18 @@ def test_a_number_that_json_lacks_is_rejected_and_a_files_name_is_no_pattern(
 
 
 @pytest.mark.only_on("sqlite")
+def test_each_row_is_either_skipped_or_loaded(loaded: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    path = tmp_path / "orders.csv"
+    path.write_text("\n".join(["id,due_at", *(f"{n},2030-02-01T12:00Z" for n in range(200)), ""]))
+    by_chance = {"topic": "order.close", "key": "id", "when": "rand() < 0.5"}  # like now(), it differs in each query
+    answer = loaded(path, by_chance)
+    assert answer["skipped"] + answer["inserted"] == answer["read"] == 200
+    for when in ("id > 200", "false"):
+        nothing = loaded(path, {**by_chance, "when": when})
+        assert (nothing["read"], nothing["skipped"], nothing["inserted"]) == (200, 200, 0)
+
+
+@pytest.mark.only_on("sqlite")
 def test_a_log_of_events_gives_one_job_for_each_case(loaded: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     lines = ["case,activity,at"]
     for n in range(5):
