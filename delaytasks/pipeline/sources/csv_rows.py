@@ -6,6 +6,7 @@ spreadsheet: the header is row 1. An empty value is read as null.
 
 import csv
 import io
+import socket
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -59,14 +60,17 @@ def _header(root: str, path: str, encoding: str, delimiter: str) -> list[str]:
     return names
 
 
-def rows(root: str, path: str, names: Sequence[str], encoding: str, delimiter: str) -> Iterator["pyarrow.RecordBatch"]:
+def rows(
+    root: str, path: str, names: Sequence[str], encoding: str, delimiter: str, size: int | None = None
+) -> Iterator["pyarrow.RecordBatch"]:
     """Yield the rows of a file in batches. A FATAL problem ends the file: the last row reports it.
 
     names   columns of the batches: METADATA, then the columns of the file
+    size    in bytes; if the file has another size, this is a FATAL problem. None: not known
     """
     batch: list[tuple[Any, ...]] = []
     characters = 0
-    for row in _parse(root, path, len(names) - len(METADATA), encoding, delimiter):
+    for row in _parse(root, path, len(names) - len(METADATA), encoding, delimiter, size):
         batch.append(row)
         characters += sum(len(value) for value in row[len(METADATA) - 1 :] if value)
         if len(batch) == BATCH_ROWS or characters >= BATCH_CHARACTERS:
@@ -111,10 +115,15 @@ class Lines:
         return "".join(self.row_lines)[:MAX_RAW_CHARACTERS]
 
 
-def _parse(root: str, path: str, width: int, encoding: str, delimiter: str) -> Iterator[tuple[Any, ...]]:
+def _parse(
+    root: str, path: str, width: int, encoding: str, delimiter: str, size: int | None
+) -> Iterator[tuple[Any, ...]]:
     number, previous = 0, csv.field_size_limit(MAX_ROW_CHARACTERS)  # the limit is process-wide, so it is restored below
     nulls: tuple[None, ...] = (None,) * width
     try:
+        found = Lake(root).files.get_file_info(path).size
+        if size not in (None, found):
+            raise OSError(f"it has {found} bytes on {socket.gethostname()} and not {size}")
         with _open(root, path, encoding) as file:
             lines = Lines(file)
             reader = csv.reader(lines, delimiter=delimiter, strict=True)

@@ -114,7 +114,8 @@ def _read_csv(spark: SparkSession, source: Source) -> DataFrame:
     """Read each file in one task, because a quoted value may contain line breaks. Large files are not split."""
     columns = csv_rows.header_of_all(source.root, source.files, source.encoding, source.delimiter)
     schema = StructType([*METADATA_SCHEMA, *(StructField(name, StringType()) for name in columns)])
-    files = spark.createDataFrame([(path,) for path in source.files], "path string")
+    sizes = {path: size for path, size, _ in source.identity}
+    files = spark.createDataFrame([(path, sizes[path]) for path in source.files], "path string, size bigint")
     read = partial(_rows, source.root, schema.names, source.encoding, source.delimiter)
     return files.repartition(min(len(source.files), MAX_TASKS)).mapInArrow(read, schema)
 
@@ -123,8 +124,8 @@ def _rows(
     root: str, names: list[str], encoding: str, delimiter: str, batches: Iterator["pyarrow.RecordBatch"]
 ) -> Iterator["pyarrow.RecordBatch"]:
     for batch in batches:
-        for path in batch.column(0).to_pylist():
-            yield from csv_rows.rows(root, path, names, encoding, delimiter)
+        for each in batch.to_pylist():
+            yield from csv_rows.rows(root, each["path"], names, encoding, delimiter, each["size"])
 
 
 def _read_parquet(spark: SparkSession, source: Source) -> DataFrame:

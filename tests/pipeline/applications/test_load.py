@@ -1,6 +1,7 @@
 """The load: valid rows of a file, folder or query become jobs once; the others become rejects."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -17,7 +18,7 @@ from delaytasks.models import Job, LoadChunk
 from delaytasks.pipeline.applications import load
 from delaytasks.pipeline.config import BadSettings
 from delaytasks.pipeline.sinks import ledger, staging
-from delaytasks.pipeline.sources import query
+from delaytasks.pipeline.sources import files, query
 from delaytasks.pipeline.sources.database import Busy, Database, DatabaseUnavailable
 from delaytasks.pipeline.tables.lake import Lake, LakeError
 from delaytasks.states import State
@@ -154,6 +155,27 @@ def test_each_row_is_either_skipped_or_loaded(loaded: Callable[..., dict[str, An
     for when in ("id > 200", "false"):
         nothing = loaded(path, {**by_chance, "when": when})
         assert (nothing["read"], nothing["skipped"], nothing["inserted"]) == (200, 200, 0)
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_csv_file_that_changes_before_it_is_read_is_not_loaded(
+    loaded: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "orders.csv"
+    path.write_text("id,due_at\n1,2030-02-01T12:00Z\n")
+    real = files.read
+
+    def growing(*given: Any, **more: Any) -> Any:
+        found = real(*given, **more)
+        path.write_text(f"{path.read_text()}2,2030-02-01T12:00Z\n")
+        return found
+
+    monkeypatch.setattr(files, "read", growing)
+    refused = loaded(path, {"topic": "order.close", "key": "id"})["refused"]
+    assert re.match(
+        r"Nothing was loaded: .* cannot be read any further: it has \d+ bytes on \S+ and not \d+\.", refused
+    )
+    assert not Job.objects.exists()
 
 
 @pytest.mark.only_on("sqlite")
