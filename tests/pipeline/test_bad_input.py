@@ -239,6 +239,25 @@ def test_a_source_that_cannot_be_opened_is_bad_input_and_one_that_is_not_read_to
     assert not Job.objects.exists()
 
 
+def test_a_parquet_file_that_spark_cannot_read_for_its_name_is_bad_input(
+    ask: Asked, rows: Path, tmp_path: Path
+) -> None:
+    """Hadoop takes what precedes the colon for the scheme of a URI. Folders may have one."""
+    named = rows.rename(tmp_path / "orders 09:00.parquet")
+    (tmp_path / "at 09:00").mkdir()
+    shutil.copy(named, tmp_path / "at 09:00" / "orders.parquet")
+    load = {"mapping": {**NAMED, "key": "id", "due": "at"}, "limits": LIMITS, "most_rejects": "2000"}
+    sentence = f"Spark cannot read {named}: the name has a colon. Rename it."
+
+    rule = {**RULE, "parquet": str(named), "when": "id = 3"}
+    assert ask("audit", file="audit.toml", rules=[rule]) == (
+        ExitCode.BAD_INPUT, f"audit.toml, rule 1, parquet: {sentence}")  # fmt: skip
+    assert ask("load", source=str(named), **load) == (ExitCode.BAD_INPUT, sentence)
+    code, message = ask("audit", file="audit.toml", rules=[{**rule, "parquet": str(tmp_path / "at 09:00")}])
+    assert (code, message) == (ExitCode.FAULTS, "order.close: 1 missing.")
+    assert ask("load", source=str(tmp_path / "at 09:00"), **load)[0] == ExitCode.DONE
+
+
 # Executors
 
 HIDING = """

@@ -16,7 +16,6 @@ from pyspark.sql.types import NumericType, StringType
 from ..delays import due_times
 from ..sources import arrow, exports, nanoseconds, relations
 from ..sources.snapshot import Snapshot
-from ..tables.lake import for_reading
 from .rules import OUTCOME_TIMES, Rule
 from .types import INTEGERS, SIMPLE, can_read, no_column, schema_of
 
@@ -125,7 +124,7 @@ def rows(spark: SparkSession, snapshot: Snapshot, rule: Rule) -> tuple[DataFrame
 def _read_parquet(spark: SparkSession, rule: Rule, names: Collection[str], uris: list[str]) -> DataFrame:
     """Return the rows of these files. names: columns that the files store in nanoseconds."""
     schema = schema_of(rule)
-    frame = spark.read.schema(nanoseconds.as_integers(schema, names)).parquet(*map(for_reading, uris))
+    frame = spark.read.schema(nanoseconds.as_integers(schema, names)).parquet(*uris)
     return frame.select(*(nanoseconds.to_timestamp(each) if each in names else f"`{each}`" for each in schema.names))
 
 

@@ -11,7 +11,7 @@ from pyspark.sql.types import DecimalType
 
 from ..rules.rules import Rule
 from ..rules.types import can_read, no_column, type_of
-from ..tables.lake import LakeError, for_pyarrow, for_spark, open_uri
+from ..tables.lake import LakeError, for_pyarrow, for_reading, for_spark, open_uri
 from . import nanoseconds
 
 if TYPE_CHECKING:
@@ -33,9 +33,11 @@ def checked_files(rule: Rule) -> tuple[dict[tuple[str, ...], list[str]], int]:
         schema, rows = _footer(rule, files, path, uri)
         total += rows
         _check_file(rule, uri, schema)
-        uris.setdefault(tuple(sorted(nanoseconds.columns_of(schema).keys() & rule.columns.keys())), []).append(
-            for_spark(uri)
-        )
+        nanos = tuple(sorted(nanoseconds.columns_of(schema).keys() & rule.columns.keys()))
+        try:
+            uris.setdefault(nanos, []).append(for_reading(for_spark(uri)))
+        except LakeError as error:
+            raise rule.bad("parquet", str(error)) from error
     if not uris:
         raise rule.bad("parquet", f"{rule.parquet} contains no Parquet file.")
     return uris, total

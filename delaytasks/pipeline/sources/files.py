@@ -133,8 +133,11 @@ def _read_parquet(spark: SparkSession, source: Source) -> DataFrame:
     nanos = nanoseconds.columns_of(_check_schemas(lake, source))
     # Pass the path of each file: from a folder, Spark would silently ignore the files in nested folders.
     options = {"basePath": lake.uri("")} if source.files != (lake.base,) else {}
-    paths = [lake.uri("").rstrip("/") + path.removeprefix(lake.base) for path in source.files]
-    frame = spark.read.options(**options).parquet(*map(for_reading, paths))
+    try:
+        paths = [for_reading(lake.uri("").rstrip("/") + path.removeprefix(lake.base)) for path in source.files]
+    except LakeError as error:
+        raise BadSettings(str(error)) from error
+    frame = spark.read.options(**options).parquet(*paths)
     columns = {
         FILE: _display_path(F.col("_metadata.file_path")), ROW: F.col("_metadata.row_index") + 1,
         **dict.fromkeys((PROBLEM, MESSAGE, TEXT), F.lit(None).cast("string")),

@@ -39,8 +39,16 @@ def for_spark(uri: str) -> str:
 
 
 def for_reading(uri: str) -> str:
-    """Return the URI of one file or folder for Spark's reader, which takes a path with [ or { for a pattern."""
-    return re.sub(r"[\[\]{}*?\\]", r"\\\g<0>", uri)
+    """Return the URI of one file or folder for Spark's reader, which takes a path with [ or { for a pattern.
+
+    Raises LakeError for a local name with a colon: Hadoop takes what precedes it for the scheme of a URI. In a path
+    without such characters, folders may have one.
+    """
+    escaped = re.sub(r"[\[\]{}*?\\]", r"\\\g<0>", uri)
+    path = uri.removeprefix("file://")
+    if path != uri and ":" in (path if escaped != uri else path.rpartition("/")[2]):
+        raise LakeError(f"Spark cannot read {path}: the name has a colon. Rename it.")
+    return escaped
 
 
 def for_pyarrow(uri: str) -> str:
