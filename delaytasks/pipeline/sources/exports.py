@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyarrow import fs
 
 ENDINGS = (".parquet", ".pq")
+MAGIC = b"PAR1"  # first bytes of a Parquet file
 
 
 def checked_files(rule: Rule) -> tuple[dict[tuple[str, ...], list[str]], int]:
@@ -58,9 +59,10 @@ def _files(rule: Rule) -> "Iterator[tuple[fs.FileSystem, str, str]]":
         paths = sorted(glob.glob(rule.parquet.removeprefix("file://"), recursive=True))
         if not paths:
             raise rule.bad("parquet", f"{rule.parquet} does not exist.")
-        # A pattern may match a folder and the files in it.
-        for each in dict.fromkeys(each for path in paths for each in _parquet_files(local, path)):
-            yield local, each, f"file://{each}"
+        found = dict.fromkeys(each for path in paths for each in _files_below(local, path))
+        for each in found:  # once, as a pattern may match a folder and the files in it
+            if each in paths or _is_parquet(rule, local, each):
+                yield local, each, f"file://{each}"
         return
     head = re.split(r"[*?\[]", rule.parquet)[0]
     try:
@@ -68,14 +70,15 @@ def _files(rule: Rule) -> "Iterator[tuple[fs.FileSystem, str, str]]":
     except LakeError as error:
         raise rule.bad("parquet", str(error)) from error
     prefix = rule.parquet[: len(rule.parquet) - len(urlsplit(rule.parquet).path) - len(urlsplit(rule.parquet).netloc)]
-    for path in _parquet_files(files, base):
+    for path in _files_below(files, base):
         uri = f"{prefix}{path}"
-        if head == rule.parquet or fnmatchcase(uri, rule.parquet):
+        wanted = head == rule.parquet or fnmatchcase(uri, rule.parquet)
+        if wanted and (path == base or _is_parquet(rule, files, path)):
             yield files, path, uri
 
 
-def _parquet_files(files: "fs.FileSystem", path: str) -> list[str]:
-    """Return the path itself if it is a file; for a folder, the Parquet files below it, except hidden ones."""
+def _files_below(files: "fs.FileSystem", path: str) -> list[str]:
+    """Return the path itself if it is a file; for a folder, the files below it, except hidden ones."""
     from pyarrow import fs
 
     if files.get_file_info(path).type != fs.FileType.Directory:
@@ -84,9 +87,18 @@ def _parquet_files(files: "fs.FileSystem", path: str) -> list[str]:
     hidden = re.compile(r"(^|/)[_.]")
     return sorted(
         each.path for each in below
-        if each.type == fs.FileType.File and each.path.lower().endswith(ENDINGS)
-        and not hidden.search(each.path.removeprefix(path).lstrip("/"))
+        if each.type == fs.FileType.File and not hidden.search(each.path.removeprefix(path).lstrip("/"))
     )  # fmt: skip
+
+
+def _is_parquet(rule: Rule, files: "fs.FileSystem", path: str) -> bool:
+    """Return whether a file has the name of a Parquet file. Raises BadRule if it is one with another name."""
+    if path.lower().endswith(ENDINGS):
+        return True
+    with files.open_input_file(path) as file:
+        if file.read(len(MAGIC)) != MAGIC:
+            return False
+    raise rule.bad("parquet", f"{path} is a Parquet file, but its name does not end with {' or '.join(ENDINGS)}.")
 
 
 def _footer(rule: Rule, files: "fs.FileSystem", path: str, uri: str) -> "tuple[pyarrow.Schema, int]":

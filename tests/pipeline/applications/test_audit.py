@@ -525,18 +525,22 @@ def test_parquet_may_have_timestamps_in_nanoseconds(spark: Any, tmp_path: Path) 
         ("zoneless.parquet", r"columns: placed_at is timestamp\[us\] in .*, which cannot be read as timestamp"),
         ("nanos.parquet", r"columns: placed_at is timestamp\[ns\] in .*, which cannot be read as timestamp"),
         ("two", "columns: .*two/short.parquet has no column placed_at"),
+        ("unnamed", r"parquet: .*unnamed/part-0 is a Parquet file, but its name does not end with .parquet or .pq\."),
         ("case.parquet", "columns: .*case.parquet has the columns STATUS, status, which Spark takes for"),
     ],
 )
 def test_parquet_files_that_do_not_fit_the_rule_are_named(spark: Any, tmp_path: Path, name: str, message: str) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "two").mkdir()
+    for folder in ("empty", "two", "unnamed"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "unnamed" / "readme.txt").touch()
+    wrote(tmp_path / "unnamed" / "part-0")
+    wrote(tmp_path / "unnamed" / "part-1.parquet")
     (tmp_path / "text.parquet").write_text("id,placed_at,status")
     (tmp_path / "nothing.parquet").touch()
     short = pa.schema([ORDERS.field("id"), ORDERS.field("status")])
     wrote(tmp_path / "two" / "good.parquet")
-    for folder in (tmp_path, tmp_path / "two"):
-        wrote(folder / "short.parquet", (1, "open"), schema=short)
+    for place in (tmp_path, tmp_path / "two"):
+        wrote(place / "short.parquet", (1, "open"), schema=short)
     wrote(tmp_path / "nested.parquet", schema=ORDERS.set(2, pa.field("status", pa.struct({"name": pa.string()}))))
     wrote(tmp_path / "text_id.parquet", schema=ORDERS.set(0, pa.field("id", pa.string())))
     wrote(tmp_path / "zoneless.parquet", schema=ORDERS.set(1, pa.field("placed_at", pa.timestamp("us"))))
