@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from pyarrow import parquet
+from pyspark.sql.types import StructType
 
+from .. import schemas
 from . import archives
 from .archives import Archive
 from .data_files import DeltaFile
 from .lake import Lake
-
-INTERNAL = ("last_event_id", "run")  # columns of the archive's tables that an ArchivedHistory leaves out
 
 
 class ArchivedHistory(NamedTuple):
@@ -29,7 +29,7 @@ class ArchivedHistory(NamedTuple):
 def by_id(lake: Lake, job_id: int) -> ArchivedHistory | None:
     """Return an archived job with its events, or None if the job is not archived. Raises LakeError."""
     archive = archives.load(lake)
-    for job in _read_rows(lake, archive.jobs.select("id", job_id, job_id), [("id", "=", job_id)]):
+    for job in _read_rows(lake, archive.jobs.select("id", job_id, job_id), schemas.JOBS, [("id", "=", job_id)]):
         return _history(archive, job)
     return None
 
@@ -42,24 +42,29 @@ def by_key(lake: Lake, topic: str, key: str, since: str = "") -> ArchivedHistory
     archive, first = archives.load(lake), datetime.fromisoformat(since).replace(tzinfo=UTC) if since else None
     files = [each for each in archive.jobs.in_partition(topic)
              if each.may_contain("key", key, key) and each.may_contain("ended_at", first)]  # fmt: skip
-    found = [job for job in _read_rows(lake, files, [("key", "=", key)]) if first is None or job["ended_at"] >= first]
+    jobs = _read_rows(lake, files, schemas.JOBS, [("key", "=", key)])
+    found = [job for job in jobs if first is None or job["ended_at"] >= first]
     return _history(archive, max(found, key=lambda job: (job["ended_at"], job["id"]))) if found else None
 
 
 def _history(archive: Archive, job: dict[str, Any]) -> ArchivedHistory:
     files = [each for each in archive.events.select("job_id", job["id"], job["id"]) if each.partition == job["topic"]]
-    events = sorted(_read_rows(archive.lake, files, [("job_id", "=", job["id"])]), key=lambda each: each["id"])
+    rows = _read_rows(archive.lake, files, schemas.EVENTS, [("job_id", "=", job["id"])])
+    events = sorted(rows, key=lambda each: each["id"])
     for event in events:
         del event["topic"]
     return ArchivedHistory({**job, "body": json.loads(job["body"])}, events)
 
 
-def _read_rows(lake: Lake, files: Iterable[DeltaFile], filters: list[tuple[str, str, Any]]) -> Iterator[dict[str, Any]]:
+def _read_rows(
+    lake: Lake, files: Iterable[DeltaFile], schema: StructType, filters: list[tuple[str, str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """Yield the topic and the columns of the schema, without those that a newer version may have added."""
     for each in files:
         with lake.reading(each.path, each.partition) as name:
             matches = parquet.read_table(name, filesystem=lake.files, filters=filters, partitioning=None)
         for row in matches.to_pylist():
-            values = {name: _aware(value) for name, value in row.items() if name not in INTERNAL}
+            values = {name: _aware(value) for name, value in row.items() if name in schema.names}
             yield {**values, "topic": each.partition}
 
 

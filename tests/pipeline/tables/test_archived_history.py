@@ -5,7 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
+from deltalake import DeltaTable, write_deltalake
 from django.contrib.auth.models import Permission, User
 from django.core.management import CommandError, call_command
 from django.utils.html import escape
@@ -84,6 +86,19 @@ def test_a_job_whose_key_has_a_rare_character_is_found_also_in_a_lake_of_an_earl
     (log,) = [each for each in Path(lake.path(archives.JOBS), delta.LOG).glob("*.json") if "𠮷" in each.read_text()]
     log.write_text(log.read_text().replace("𠮷", r"\\ud842\\udfb7").replace("😀", r"\\ud83d\\ude00"))
     assert [archived_history.by_key(lake, "order.close", key) is not None for key in keys] == [True] * 3
+
+
+def test_columns_that_a_newer_version_has_added_to_the_archive_are_ignored(
+    spark: Any, database: Database, lake: Lake, tmp_path: Path, ended: Callable[..., Job], capsys: Any
+) -> None:
+    old = ended("order:1")
+    archive.run(spark, database, lake)
+    for name in (archives.JOBS, archives.EVENTS):
+        rows = DeltaTable(lake.path(name)).to_pyarrow_table()
+        more = rows.append_column("region", pyarrow.array(["eu"] * len(rows)))
+        write_deltalake(lake.path(name), more, mode="overwrite", schema_mode="overwrite", partition_by=[delta.TOPIC])
+    call_command("delaytasks", "show", str(old.pk), "--json", "--lake", str(tmp_path))
+    assert len(json.loads(capsys.readouterr().out)["events"]) == 2
 
 
 def test_of_jobs_with_the_same_key_the_live_or_last_ended_one_is_shown_from_table_or_archive(
