@@ -59,7 +59,7 @@ def summary(error: Exception) -> tuple[str, str]:
             return type(error).__name__, sentence.format(found.group())
     if reason := lost_connection_reason(message):
         return "DatabaseUnavailable", f"The database went away: {reason}. Run this again when the database is back."
-    lines = [line for line in message.split("\n") if not line.startswith("\tat ")]
+    lines = [line for line in message.split("\n") if not re.match(r"\s+at ", line)]
     return type(error).__name__, "\n".join(lines[:LINES])
 
 

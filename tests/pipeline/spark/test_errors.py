@@ -70,7 +70,7 @@ def test_a_port_in_use_is_named() -> None:
 
 
 def test_an_unknown_error_is_reported_by_sparks_first_lines() -> None:
-    message = "[A] first\n\tat org.Java\n" + "\n".join(f"line {n}" for n in range(40))
+    message = "[A] first\n\tat org.Java\n\t\tat org.Java\n" + "\n".join(f"line {n}" for n in range(40))
     assert errors.summary(Exception(message))[1].splitlines() == ["[A] first", *(f"line {n}" for n in range(11))]
 
 
