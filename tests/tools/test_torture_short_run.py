@@ -17,9 +17,10 @@ from delaytasks.models import Job, MirrorMark
 from delaytasks.states import State
 from tests.support.servers import wait_until
 
-from ..torture import ledger, report, trial
+from ..torture import ledger, postgresql, report, trial
 from ..torture.environment import Arena, arena
-from ..torture.faults import Fault, load_all
+from ..torture.faults import Fault, handlers, load_all
+from ..torture.misbehaviours import MANNERS
 
 pytestmark = [pytest.mark.tools, pytest.mark.on_both, pytest.mark.xdist_group("torture")]
 SHORT = "torture.batch", "torture.once", "torture.relaxed"  # topics with fast handlers
@@ -47,6 +48,25 @@ def test_deliberate_breaches_are_found(installation: Arena) -> None:
     assert not verdict.trouble
     found = {(violation.kind, violation.job) for violation in verdict.violations}
     assert found == set(planted.items())
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_handlers_fault_repeats_a_call_that_another_fault_has_interrupted(installation: Arena) -> None:
+    ended: list[int] = []
+
+    def end_connection(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        if "INSERT INTO" in sql and not ended:
+            ended.append(connection.connection.info.backend_pid)
+            with postgresql.connect(installation) as other:
+                other.execute("SELECT pg_terminate_backend(%s, 5000)", ended)
+        return execute(sql, params, many, context)
+
+    manner = MANNERS["raises"]
+    with connection.execute_wrapper(end_connection):
+        keys = handlers.schedule(installation, manner)
+    said = {entry["n"]: entry["said"] for entry in ledger.read(installation.ledger) if entry["kind"] == "answers"}
+    assert [said[key] for key in keys] == ["broken"] * manner.jobs + ["scheduled"] * manner.jobs
+    handlers.await_ends(manner, keys)
 
 
 def _three_finished(arena: Arena) -> list[Job]:

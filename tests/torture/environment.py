@@ -208,14 +208,21 @@ class Arena(World):
                 one.restart_if_ended()
 
     def schedule(self, group: str, topic: str, jobs: Sequence[dict[str, Any]]) -> None:
-        """Schedule jobs of one topic in one call, with entries in the ledger. Each has a key of its own."""
+        """Schedule jobs of one topic in one call, with entries in the ledger. Each has a key of its own.
+
+        Raises OperationalError if another fault keeps the database from answering: the jobs may exist or not.
+        """
         from delaytasks import schedule_many
 
         ledger = Ledger(self.ledger, "faults")
         asks = ({"n": job["key"], "key": job["key"]} for job in jobs)
         ledger.write("asks", *asks, op="schedule", topic=topic, delay_ms=None, group=group)
-        schedule_many([{"topic": topic, **job} for job in jobs])
-        ledger.write("answers", *({"n": job["key"]} for job in jobs), said="scheduled", job=None, due_ms=None)
+        said = "broken"
+        try:
+            schedule_many([{"topic": topic, **job} for job in jobs])
+            said = "scheduled"
+        finally:
+            ledger.write("answers", *({"n": job["key"]} for job in jobs), said=said, job=None, due_ms=None)
 
     def those(self, kind: str) -> list[Supervised]:
         """Return the processes of a kind: "worker", "caller", "consumer"."""

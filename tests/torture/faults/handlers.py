@@ -1,10 +1,14 @@
-"""Handlers that misbehave, under a steady load of others. Their jobs end as defined in misbehaviours.py."""
+"""Handlers that misbehave, under a steady load of others. Their jobs end as defined in misbehaviours.py.
+
+Other faults may keep the database from answering meanwhile: whatever is asked of it here is asked again.
+"""
 
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from django.db import connection
+from django.db import InterfaceError, OperationalError, connection
 
 from delaytasks.models import Job
 from delaytasks.states import State
@@ -16,6 +20,8 @@ from ..misbehaviours import FAMILIES, Manner
 from . import fault
 
 ENDS_SECONDS = 120  # a dozen processes end and are replaced, one after the other; a busy machine takes seconds for each
+AWAY_SECONDS = 20  # without an answer of the database; no other fault lasts longer
+PAUSE_SECONDS = 0.5  # before a call without an answer is repeated
 IDLE_SECONDS = 2 * TTR_SECONDS  # the largest age of a worker's transaction
 MORE_BYTES = 100_000_000  # allowed growth of a process
 
@@ -25,11 +31,11 @@ def misbehaves(family: str, name: str, *, quick: bool = False) -> None:
 
     @fault(f"a handler {name}", uses="handlers", quick=quick)
     def inflict(arena: Arena) -> None:
-        for manner, keys in [(manner, _schedule(arena, manner)) for manner in _manners(family)]:
-            _await_ends(manner, keys)
-        _await(lambda: _old_transactions(arena), "all transactions of handlers are closed")
+        for manner, keys in [(manner, schedule(arena, manner)) for manner in _manners(family)]:
+            await_ends(manner, keys)
+        _await_none(lambda: _old_transactions(arena), "all transactions of handlers are closed")
         if family == "memory":
-            _await(lambda: _grown(arena), "its memory is freed")
+            _await_none(lambda: _grown(arena), "its memory is freed")
 
 
 def _manners(family: str) -> list[Manner]:
@@ -37,29 +43,55 @@ def _manners(family: str) -> list[Manner]:
     return [manner for manner in FAMILIES[family] if vendor in manner.databases]
 
 
-def _schedule(arena: Arena, manner: Manner) -> list[str]:
-    name = f"{manner.name}-{time.monotonic_ns()}"
-    keys = [f"{name}-{'always' if i % 2 else 'once'}-{i}" for i in range(manner.jobs)]
-    jobs = [
-        {"key": key, "delay": i / 20, "ttr": manner.ttr_seconds, "body": {"always": "always" in key}}
-        for i, key in enumerate(keys)
-    ]
-    arena.schedule(name, manner.topic, jobs)
+def schedule(arena: Arena, manner: Manner) -> list[str]:
+    """Schedule the jobs of a topic. Return their keys, also those of calls without an answer: such jobs may exist."""
+    keys: list[str] = []
+
+    def scheduled() -> bool:
+        name = f"{manner.name}-{time.monotonic_ns()}"
+        new = [f"{name}-{'always' if i % 2 else 'once'}-{i}" for i in range(manner.jobs)]
+        keys.extend(new)
+        jobs = [
+            {"key": key, "delay": i / 20, "ttr": manner.ttr_seconds, "body": {"always": "always" in key}}
+            for i, key in enumerate(new)
+        ]
+        arena.schedule(name, manner.topic, jobs)
+        return True
+
+    _await(scheduled, f"{manner.topic} to be scheduled", AWAY_SECONDS)
     return keys
 
 
-def _await_ends(manner: Manner, keys: list[str]) -> None:
+def await_ends(manner: Manner, keys: list[str]) -> None:
     jobs = Job.objects.filter(topic=manner.topic, key__in=keys)
-    wait_until(lambda: not jobs.filter(ended_at=None).exists(), seconds=ENDS_SECONDS, what=f"{manner.topic} to end")
-    for job in jobs.all():
+    rows = _await(lambda: _if_all_ended(list(jobs.all())), f"{manner.topic} to end", ENDS_SECONDS)
+    for job in rows:
         dies = bool(manner.error) and "always" in job.key
         outcome = f"{job} is {State(job.state).word} after {job.attempt} attempts: {job.error}"
         assert (job.state == State.DEAD) is dies, outcome
         assert not dies or manner.error in job.error, outcome
 
 
-def _await(problems: Callable[[], object], what: str) -> None:
-    wait_until(lambda: not problems(), seconds=IDLE_SECONDS, what=lambda: f"{what}: {problems()}")
+def _if_all_ended(jobs: list[Job]) -> list[Job]:
+    return jobs if all(job.ended_at for job in jobs) else []
+
+
+def _await(done: Callable[[], Any], what: str | Callable[[], str], seconds: float) -> Any:
+    """Wait until done() is true and return its value. Without an answer of the database, it is called again."""
+
+    def answered() -> Any:
+        try:
+            return done()
+        except (OperationalError, InterfaceError):
+            connection.close()
+            time.sleep(PAUSE_SECONDS)
+            return None
+
+    return wait_until(answered, seconds=seconds, what=what)
+
+
+def _await_none(problems: Callable[[], object], what: str) -> None:
+    _await(lambda: not problems(), lambda: f"{what}: {problems()}", IDLE_SECONDS)
 
 
 def _old_transactions(arena: Arena) -> list[tuple]:
