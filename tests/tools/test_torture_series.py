@@ -37,6 +37,14 @@ def test_faults_that_use_the_same_part_are_not_combined() -> None:
     assert {"a", "d", "e"} in combinations
 
 
+def test_a_fault_about_neighbours_is_combined_with_no_other() -> None:
+    plain = [fault for fault in load_all().values() if not fault.alone]
+    neighbours = [fault for fault in plain if fault.area == "neighbours"]
+    assert neighbours
+    for fault in neighbours:
+        assert [other.name for other in plain if other is not fault and not fault.uses & other.uses] == []
+
+
 def test_a_seed_chooses_the_same_faults_each_time() -> None:
     faults = [fault for fault in load_all().values() if not fault.alone]
     first, again = ([combination(faults, chance) for _ in range(20)] for chance in (random.Random(5), random.Random(5)))

@@ -16,7 +16,7 @@ KILLED_AT = (3, 2, 4)  # the statement at which the process is killed
 chance = random.Random(0)
 
 
-@fault("a pool's process is killed in a handler", uses="", quick=True)
+@fault("a pool's process is killed in a handler", uses="pool", quick=True)
 def kill_child(arena: Arena) -> None:
     for _ in range(5):
         children = arena.children(chance.choice(arena.those("worker")))
@@ -131,7 +131,7 @@ def stop_consumer(arena: Arena) -> None:
 # The mover thread
 
 
-@fault("the movers' connections to PostgreSQL are cut, several times", uses="", databases=("postgres",))
+@fault("the movers' connections to PostgreSQL are cut, several times", uses="mover", databases=("postgres",))
 def cut_mover_from_postgres(arena: Arena) -> None:
     cut = 0
     for _ in range(5):
