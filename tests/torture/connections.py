@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
+
 from .environment import Arena
 
 MOVER = "delaytasks-mover"  # the thread; app/apps.py names its connections to PostgreSQL
@@ -15,26 +17,30 @@ MIRROR = "mirror"  # client name of the mirror's connections to Redis, set in se
 
 
 def cut_movers_of_postgres(arena: Arena) -> int:
-    """End the PostgreSQL connections of the mover threads; return their number."""
+    """End the PostgreSQL connections of the mover threads. Return their number; 0 if PostgreSQL is down."""
     assert arena.postgres is not None
     sql = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE starts_with(application_name, %s)"
-    with arena.postgres.connect(autocommit=True) as connection:
-        found = connection.execute(sql, [MOVER]).fetchone()
-    return found[0] if found else 0
+    with contextlib.suppress(psycopg.OperationalError), arena.postgres.connect(autocommit=True) as connection:
+        return connection.execute(sql, [MOVER]).fetchall()[0][0]
+    return 0
 
 
 def await_writing(arena: Arena, pid: int, statements: int) -> None:
-    """Return while this process runs its `statements`-th statement that writes jobs and events to PostgreSQL."""
+    """Return while this process runs its `statements`-th statement that writes jobs and events to PostgreSQL.
+
+    Connects again if another fault ends the connection or PostgreSQL.
+    """
     assert arena.postgres is not None
     sql = """
         SELECT query_start FROM pg_stat_activity WHERE state = 'active' AND application_name LIKE %s
         AND query LIKE '%%INSERT INTO delaytasks_job%%'"""
     seen: set[Any] = set()
     deadline = time.monotonic() + AWAIT_SECONDS
-    with arena.postgres.connect(autocommit=True) as connection:
-        while len(seen) < statements:  # without a pause: each statement takes some milliseconds
-            seen.update(connection.execute(sql, [f"% {pid}"]).fetchall())
-            assert time.monotonic() < deadline, f"Process {pid} wrote {len(seen)} times in {AWAIT_SECONDS} s."
+    while len(seen) < statements:
+        assert time.monotonic() < deadline, f"Process {pid} wrote {len(seen)} times in {AWAIT_SECONDS} s."
+        with contextlib.suppress(psycopg.OperationalError), arena.postgres.connect(autocommit=True) as connection:
+            while len(seen) < statements and time.monotonic() < deadline:  # no pause: each statement takes some ms
+                seen.update(connection.execute(sql, [f"% {pid}"]).fetchall())
 
 
 def cut_movers_of_redis(arena: Arena) -> int:
