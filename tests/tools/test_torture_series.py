@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from ..torture import trial
 from ..torture.environment import Arena
 from ..torture.faults import Fault, load_all
 from ..torture.series import AT_ONCE, combination
@@ -43,6 +44,13 @@ def test_a_fault_about_neighbours_is_combined_with_no_other() -> None:
     assert neighbours
     for fault in neighbours:
         assert [other.name for other in plain if other is not fault and not fault.uses & other.uses] == []
+
+
+@pytest.mark.only_on("postgresql")
+def test_calls_without_an_answer_need_a_fault_that_explains_them() -> None:
+    redis, web = _fault("a", "redis broker"), _fault("b", "web")
+    assert trial.unanswered(3, [redis]).startswith("3 calls had no answer")
+    assert trial.unanswered(0, [redis]) == trial.unanswered(3, [redis, web]) == ""
 
 
 def test_a_seed_chooses_the_same_faults_each_time() -> None:

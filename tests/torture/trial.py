@@ -21,6 +21,7 @@ WARM_SECONDS, AFTER_SECONDS = 2.0, 3.0
 QUIET_SECONDS = 60.0  # the time in which all due jobs have to end
 MENDED_SECONDS = 30.0  # the time in which the mirror has to agree with the rows again
 NOT_RUN = "NOT RUN"  # prefix of `trouble` for a fault that this machine does not support
+ANSWERING = frozenset(("postgres", "web"))  # parts that callers need
 FAR_SECONDS = 120  # jobs due later than this are not waited for
 # Threads outlive the trials: a server started by a fault dies with the thread that started it.
 _threads = ThreadPoolExecutor(thread_name_prefix="fault")
@@ -83,9 +84,9 @@ def run(
     connection.close()  # the fault may have broken it
     arena.until_quiet(_live, seconds=QUIET_SECONDS)
     found, verdict.violations = _mended(arena, mended_seconds)
-    verdict.trouble = _ended(arena, started, faults) + verdict.trouble
     arena.seen.update(map(_identity, verdict.violations))
     _count(verdict, [entry for entry in found.entries if entry["at"] >= began_ns])
+    verdict.trouble = _ended(arena, started, faults) + unanswered(verdict.broken, faults) + verdict.trouble
     verdict.seconds = round(time.monotonic() - began, 1)
     return verdict
 
@@ -116,6 +117,13 @@ def _ended(arena: Arena, started: dict[str, int], faults: Sequence[Fault]) -> st
     ]
     words = [words for name in ended for words in arena.crew[name].last_words[started[name] - 1 :]]
     return "\n".join([f"{', '.join(ended)} ended. ", *words, ""]) if ended else ""
+
+
+def unanswered(calls: int, faults: Sequence[Fault]) -> str:
+    """Return how many calls had no answer if no fault explains it. On SQLite, a call may wait in vain for the lock."""
+    if not calls or connection.vendor == "sqlite" or any(fault.uses & ANSWERING for fault in faults):
+        return ""
+    return f"{calls} calls had no answer, although no fault uses PostgreSQL or the web process.\n"
 
 
 def _live() -> int:

@@ -137,7 +137,7 @@ def statement_timeout(arena: Arena) -> None:
         arena.hold(LOCKED_SECONDS)
 
 
-@fault("PostgreSQL's disk is full", arena="small files", needs=("prlimit",), databases=POSTGRES)
+@fault("PostgreSQL's disk is full", uses="postgres", arena="small files", needs=("prlimit",), databases=POSTGRES)
 def disk_full(arena: Arena) -> None:
     """Simulated by a limit of 1 MB per file, which the job table has reached. The WAL still grows."""
     wait_until(Job.objects.exclude(ended_at=None).exists, seconds=10, what="a job to have ended")
