@@ -8,10 +8,11 @@ import random
 import signal
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import django
 from django.db import DatabaseError, connection, transaction
@@ -25,7 +26,16 @@ TOPICS = {
 } | dict.fromkeys(addresses(), 10)  # fmt: skip
 LONGEST_DELAY_SECONDS = 6.0
 REMEMBERED = 200
+FENCED = "torture.slow"  # the topic of the jobs that are cancelled while they probably run
+RUNS_SECONDS = 1.0  # the longest time after its due time at which such a job probably runs
 stopping = threading.Event()
+
+
+class Remembered(NamedTuple):
+    topic: str
+    key: str
+    job: int
+    due: float  # by time.monotonic(), unless it was moved
 
 
 class Undone(Exception):
@@ -36,10 +46,10 @@ class Caller:
     def __init__(self, name: str, seed: int, ledger: Ledger) -> None:
         self.name, self.random, self.ledger = name, random.Random(seed), ledger
         self.count = 0
-        self.recent: deque[tuple[str, str, int]] = deque(maxlen=REMEMBERED)  # topic, key, job
+        self.recent: deque[Remembered] = deque(maxlen=REMEMBERED)
         self.choices: dict[Callable[[], None], int] = {
             self.schedule: 60, self.schedule_many: 4, self.rolled_back: 4, self.cancel: 14, self.move: 12,
-            self.replace: 5, self.run_now: 4,
+            self.replace: 5, self.run_now: 4, self.fence: 14,
         }  # fmt: skip
 
     def call(self) -> None:
@@ -72,26 +82,28 @@ class Caller:
             self.ledger.write("answers", n=n, said="broken", job=job, due_ms=None, why=str(error)[:200])
             connection.close()
         if op == "schedule" and said in ("scheduled", "broken"):
-            self._remember(topic, key, found if said == "scheduled" else None)
+            self._remember(topic, key, found if said == "scheduled" else None, delay or 0)
 
     def _name(self) -> str:
         self.count += 1
         return f"{self.name}-{os.getpid()}-{self.count}"
 
-    def _remember(self, topic: str, key: str, job: int | None) -> None:
+    def _remember(self, topic: str, key: str, job: int | None, delay: float) -> None:
         """Remember the job of the key; None: unknown, so forget the key."""
         older = [one for one in self.recent if one[:2] == (topic, key)]
         for one in older:
             self.recent.remove(one)
         if job is not None:
-            self.recent.append((topic, key, job))
+            self.recent.append(Remembered(topic, key, job, time.monotonic() + delay))
 
     # Calls
 
     def schedule(self) -> None:
+        self._schedule(*self._new())
+
+    def _schedule(self, topic: str, key: str, delay: float) -> None:
         from delaytasks import schedule
 
-        topic, key, delay = self._new()
         self.logged(
             "schedule", topic, key, lambda: schedule(topic, key=key, delay=delay, body={"key": key}), delay=delay
         )
@@ -134,6 +146,18 @@ class Caller:
 
         self._change("cancel", lambda topic, key: cancel(topic, key=key))
 
+    def fence(self) -> None:
+        """Cancel a job that probably runs: its effect is rolled back. If there is none, schedule one."""
+        from delaytasks import cancel
+
+        now = time.monotonic()
+        running = [one for one in self.recent if one.topic == FENCED and 0 < now - one.due < RUNS_SECONDS]
+        if running:
+            topic, key, job, _ = self.random.choice(running)
+            self.logged("cancel", topic, key, lambda: cancel(topic, key=key, running="fence"), job=job)
+        else:
+            self._schedule(FENCED, self._key(), 0)
+
     def move(self) -> None:
         from delaytasks import reschedule
 
@@ -162,12 +186,15 @@ class Caller:
     ) -> None:
         if not self.recent:
             return
-        topic, key, job = self.random.choice(self.recent)
+        topic, key, job, _ = self.random.choice(self.recent)
         self.logged(op, topic, key, lambda: call(topic, key), job=None if again else job, delay=delay)
 
     def _new(self) -> tuple[str, str, float]:
         (topic,) = self.random.choices(list(TOPICS), list(TOPICS.values()))
-        return topic, f"{self.name}-{os.getpid()}-{self.count}-{self.random.randrange(10**9)}", self._delay()
+        return topic, self._key(), self._delay()
+
+    def _key(self) -> str:
+        return f"{self.name}-{os.getpid()}-{self.count}-{self.random.randrange(10**9)}"
 
     def _delay(self) -> float:
         return round(self.random.uniform(0, LONGEST_DELAY_SECONDS), 3)

@@ -29,7 +29,7 @@ from delaytasks.states import Outcome, State
 
 from . import forwarded_jobs, job_histories
 from .constants import FORWARDED, most_attempts
-from .evidence import Evidence, Place, Row
+from .evidence import Evidence, Happened, Place, Row
 from .job_histories import READING_MS, ROUNDING_NS, JobHistory, Request, Violation, database_ms, earliest
 
 LIVE = (State.DELAYED, State.RESERVED)
@@ -119,8 +119,8 @@ def _early(history: JobHistory) -> Iterator[str]:
         retry_ms = _retry_due_ms(history, begin["attempt"])
         if retry_ms is not None and begin["now_ms"] < retry_ms:
             yield f"attempt {begin['attempt']} started {retry_ms - begin['now_ms']} ms before its retry was due"
-    for event in history.events:
-        if event.outcome in ENDS_ATTEMPT and event.reserved_ms is not None and event.reserved_ms < event.due_ms:
+    for event in _ends(history):
+        if event.reserved_ms is not None and event.reserved_ms < event.due_ms:
             yield f"attempt {event.attempt} was reserved {event.due_ms - event.reserved_ms} ms before its due time"
 
 
@@ -164,10 +164,13 @@ def _ran_after_cancelled(history: JobHistory) -> Iterator[str]:
         source = "its caller was told that it was cancelled" if answers else "an event says that it was cancelled"
         yield f"{source}, but it is {State(row.state).word}"
     heard_at, last = min(answers, default=None), min(cancelled, default=None)
+    # A handler may be called after its attempt was fenced, if that was claimed before: its end is refused.
+    fenced = {event.attempt for event in _ends(history) if event.outcome == Outcome.CANCELLED}
     late = [
         begin["attempt"]
         for begin in history.begun
-        if (heard_at is not None and begin["at"] > heard_at) or (last is not None and begin["attempt"] > last)
+        if (heard_at is not None and begin["at"] > heard_at and begin["attempt"] not in fenced)
+        or (last is not None and begin["attempt"] > last)
     ]
     if late:
         yield f"attempts {late} started after it was cancelled"
@@ -214,7 +217,7 @@ def _attempts_without_an_end(history: JobHistory) -> Iterator[str]:
     row = history.row
     if row is None:
         return
-    ends = Counter(event.attempt for event in history.events if event.outcome in ENDS_ATTEMPT)
+    ends = Counter(event.attempt for event in _ends(history))
     twice = [attempt for attempt, times in sorted(ends.items()) if times > 1]
     if twice:
         yield f"attempts {twice} ended more than once"
@@ -228,6 +231,15 @@ def _attempts_without_an_end(history: JobHistory) -> Iterator[str]:
         yield f"attempts {sorted(open_ended)} began, but have no event of their end"
     if held & ends.keys():
         yield f"attempt {row.attempt} has ended, but still holds the lease"
+
+
+def _ends(history: JobHistory) -> list[Happened]:
+    """Return the events that end an attempt: also that of cancel(running="fence"), which has the time of its claim."""
+    return [
+        event
+        for event in history.events
+        if event.outcome in ENDS_ATTEMPT or (event.outcome == Outcome.CANCELLED and event.reserved_ms is not None)
+    ]
 
 
 def _charged(known: dict[int, JobHistory]) -> Iterator[Violation]:
@@ -319,8 +331,8 @@ def _was_reserved(history: JobHistory, row: Row, request: Request, evidence: Evi
         return True  # the row does not say since when
     asked_ms = database_ms(request.asked_at, evidence) - READING_MS
     answered_ms = database_ms(request.answered_at or evidence.at, evidence) + READING_MS
-    held = [e for e in history.events if e.outcome in ENDS_ATTEMPT and e.reserved_ms is not None]
-    return any(e.reserved_ms <= answered_ms and e.done_ms >= asked_ms for e in held if e.reserved_ms is not None)
+    held = [(event.reserved_ms, event.done_ms) for event in _ends(history) if event.reserved_ms is not None]
+    return any(reserved_ms <= answered_ms and done_ms >= asked_ms for reserved_ms, done_ms in held)
 
 
 # The state at the end

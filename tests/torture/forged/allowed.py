@@ -141,6 +141,17 @@ def a_job_that_was_cancelled_twice(forge: Forge) -> None:
 
 
 @sound
+def a_running_job_that_was_fenced(forge: Forge) -> None:
+    forge.fenced(1)
+    forge.write("ends", 1_200, job=1, attempt=1, how="NoneType")
+
+
+@sound
+def a_job_that_was_fenced_between_its_claim_and_the_call_of_its_handler(forge: Forge) -> None:
+    forge.fenced(1, begins=1_104)
+
+
+@sound
 def a_cancel_of_a_running_job_and_of_an_ended_one(forge: Forge) -> None:
     forge.done(1)
     forge.request("cancel", 1, 1_010, "running")

@@ -127,6 +127,14 @@ class Forge:
         self.event(job, Outcome.CANCELLED, done=501)
         self.row(job, State.CANCELLED)
 
+    def fenced(self, job: int, *, begins: int = 1_005) -> None:
+        """Scheduled, reserved at 1,000, and cancelled at 1,100 with running="fence"; answered at 1,102."""
+        self.promised(job)
+        self.begins(job, begins)
+        self.request("cancel", job, 1_100, "cancelled")
+        self.event(job, Outcome.CANCELLED, attempt=1, reserved=1_000, done=1_101)
+        self.row(job, State.CANCELLED, attempt=1)
+
     def pending(self, job: int, *, due: int = ENDS_MS + 60_000) -> None:
         """Scheduled for later, and in the mirror."""
         self.promised(job, due=due)

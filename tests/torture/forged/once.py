@@ -54,6 +54,25 @@ def an_effect_of_a_cancelled_job(forge: Forge) -> None:
     forge.effect(1)
 
 
+@breach("ran after cancelled", "it was cancelled, but its effect exists")
+def an_effect_of_a_fenced_attempt(forge: Forge) -> None:
+    forge.fenced(1)
+    forge.effect(1)
+
+
+@breach("ran after cancelled", "attempts [2] started after it was cancelled")
+def started_again_after_it_was_fenced(forge: Forge) -> None:
+    forge.fenced(1)
+    forge.attempt(1, 6_000, Outcome.EXPIRED, attempt=2)
+    forge.evidence.rows[-1].attempt = 2
+
+
+@breach("lost fence", "attempts [1] ended more than once")
+def a_late_end_of_a_fenced_attempt(forge: Forge) -> None:
+    forge.fenced(1)
+    forge.event(1, Outcome.FAILED, attempt=1, reserved=1_000, done=1_200)
+
+
 @breach("ran after cancelled", "it is cancelled, but the event is missing")
 def a_cancel_without_its_event(forge: Forge) -> None:
     forge.promised(1)
