@@ -13,7 +13,7 @@ from ..constants import CROWD, CROWD_ATTEMPTS, TTR_SECONDS
 from ..environment import Arena
 from . import fault
 
-ALONE = "worker pool mover beat redis broker postgres database web handlers consumer"
+ALONE = "topics worker pool mover beat redis broker postgres database web handlers consumer"
 MANY_WRITERS = ("postgres",)  # on SQLite a slow handler that has written keeps all others from writing
 ENDS_SECONDS = 60
 LEAD_SECONDS = 2.0  # so that all are scheduled and in the mirror before they are due
