@@ -87,10 +87,13 @@ class HeartbeatStep(bootsteps.StartStopStep):
         """Keep beating: the pool's processes may still run jobs."""
 
 
+def processes(pool: Any) -> list[Any]:
+    """Return a pool's processes; none for a pool of threads or the solo pool."""
+    return list(getattr(getattr(pool, "_pool", None), "_pool", None) or [])
+
+
 def _process_ids(pool: Any) -> list[int]:
-    """Return the ids of a pool's processes; none for a pool of threads or the solo pool."""
-    processes = getattr(getattr(pool, "_pool", None), "_pool", None) or []
-    return [process.pid for process in list(processes) if getattr(process, "pid", None)]
+    return [process.pid for process in processes(pool) if getattr(process, "pid", None)]
 
 
 def _maintain(parent: Any) -> None:

@@ -5,6 +5,9 @@ the prefetched messages through the lost connection, which raises AttributeError
 unrecoverable, and the worker ends. The messages are not needed: a run_topic message is sent again, all others come
 back after the broker's visibility timeout.
 
+Celery 5.7 also ends if a process of the pool ends just before the broker is lost: it has stopped watching that process
+and, after it has reconnected, watches all processes of the pool again.
+
 A Redis that is out of memory refuses acknowledgements. For Celery that is a channel error, which ends the worker by
 default.
 """
@@ -15,6 +18,7 @@ from typing import Any
 
 from celery.worker import consumer
 
+from . import bootsteps
 from .prefetch import has_redis_broker
 
 logger = logging.getLogger("delaytasks")
@@ -40,6 +44,17 @@ class Consumer(consumer.Consumer):
             conn.ensure_connection, interval_start=1, interval_max=MAX_INTERVAL_SECONDS
         )
         return super().ensure_connected(conn)
+
+    def loop_args(self) -> Any:
+        watch_again(self.pool)
+        return super().loop_args()
+
+
+def watch_again(pool: Any) -> None:
+    """Let Celery watch the processes of a pool again that it has stopped watching, because they have ended."""
+    for process in bootsteps.processes(pool):
+        if getattr(process, "_sentinel_poll", process) is None:
+            del process._sentinel_poll
 
 
 def set_consumer(sender: Any, **_: Any) -> None:

@@ -6,8 +6,11 @@ import kombu
 import kombu.utils.functional
 import pytest
 from celery import Celery
+from celery.concurrency.prefork import TaskPool
+from kombu.asynchronous import Hub
 
-from delaytasks.celery.consumer import Consumer, set_consumer
+from delaytasks.celery.bootsteps import processes
+from delaytasks.celery.consumer import Consumer, set_consumer, watch_again
 from delaytasks.celery.prefetch import disable_prefetch
 from project.celery import app
 
@@ -28,6 +31,22 @@ def test_a_worker_tries_to_reconnect_every_three_seconds(monkeypatch: pytest.Mon
         monkeypatch.setattr(broker, "_connection_factory", connect)
         consumer.ensure_connected(broker)
     assert sum(slept) == 1 + 3 * 4
+
+
+def test_a_worker_that_reconnects_watches_a_process_again_that_has_ended_but_has_no_exit_status_yet() -> None:
+    pool = TaskPool(1, app=app, threads=False, initargs=(app, "test"))
+    pool.start()
+    try:
+        (process,) = processes(pool)
+        hub = Hub()
+        pool.register_with_event_loop(hub)
+        pool._pool._untrack_child_process(process, hub)  # when its end is seen
+        watch_again(pool)
+        reconnected = Hub()
+        pool.register_with_event_loop(reconnected)
+        assert process._sentinel_poll in reconnected.readers
+    finally:
+        pool.terminate()
 
 
 def test_a_projects_own_consumer_is_kept() -> None:
