@@ -66,7 +66,7 @@ def test_a_handlers_fault_repeats_a_call_that_another_fault_has_interrupted(inst
         keys = handlers.schedule(installation, manner)
     said = {entry["n"]: entry["said"] for entry in ledger.read(installation.ledger) if entry["kind"] == "answers"}
     assert [said[key] for key in keys] == ["broken"] * manner.jobs + ["scheduled"] * manner.jobs
-    handlers.await_ends(manner, keys)
+    handlers.await_ends(installation, manner, keys)
 
 
 def _three_finished(arena: Arena) -> list[Job]:

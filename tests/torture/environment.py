@@ -125,6 +125,7 @@ class Arena(World):
         self.token = ""
         self.seen: set[tuple[Any, ...]] = set()  # violations already reported by a trial
         self.jumps: list[tuple[int, int]] = []  # of the database's clock, see evidence.collect()
+        self.at_once = 1  # the number of faults that are injected at the moment
         self.over = threading.Event()
         self._supervisor = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
         self._starts = 0

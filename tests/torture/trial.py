@@ -94,6 +94,7 @@ def run(
 def _inflict(arena: Arena, faults: Sequence[Fault]) -> str:
     """Inject all faults at once; return the errors of those that failed."""
     trouble: list[str] = []
+    arena.at_once = len(faults)
 
     def one(fault: Fault) -> None:
         try:
