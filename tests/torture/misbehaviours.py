@@ -13,7 +13,7 @@ LOST = "delaytasks:worker_lost"  # stored in a job whose process has ended
 class Manner(NamedTuple):
     name: str
     error: str = ""  # part of a dead job's error; empty: the job finishes
-    ttr_seconds: float = 4
+    ttr_seconds: float = 4  # longer than the two seconds in which the end of a process is noticed
     jobs: int = 6  # the handler misbehaves each time for half of them
     slots: int | None = None  # limited, so that hanging handlers leave processes for other topics
     atomic: bool = True
@@ -50,7 +50,7 @@ FAMILIES: dict[str, tuple[Manner, ...]] = {
         Manner("fork-works"),
         Manner("fork-lives-on"),
         Manner("fork-outside", atomic=False),
-        Manner("fork-orphan", LOST, ttr_seconds=1, jobs=4),
+        Manner("fork-orphan", LOST, jobs=4),
     ),
     "memory": (Manner("memory", "MemoryError", ttr_seconds=20, jobs=6, slots=2),),
     "nonsense": (
@@ -80,8 +80,8 @@ FAMILIES: dict[str, tuple[Manner, ...]] = {
         Manner("sys-exit", "SystemExit: 3"),
         Manner("interrupt", "KeyboardInterrupt", jobs=4),
         Manner("generator-exit", "GeneratorExit"),
-        Manner("os-exit", LOST, ttr_seconds=1, jobs=4),
-        Manner("kill", LOST, ttr_seconds=1, jobs=4),
+        Manner("os-exit", LOST, jobs=4),
+        Manner("kill", LOST, jobs=4),
     ),
     "process": (
         Manner("ignores-alarm"),
