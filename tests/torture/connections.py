@@ -57,12 +57,13 @@ def cut_movers_of_redis(arena: Arena) -> int:
 
 
 def local_ports(pid: int) -> Iterator[int]:
-    """Yield the local ports of a process's TCP connections."""
-    inodes = {_inode(link) for link in Path(f"/proc/{pid}/fd").glob("*")}
-    for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
-        columns = line.split()
-        if columns[9] in inodes:
-            yield int(columns[1].rpartition(":")[2], 16)
+    """Yield the local ports of a process's TCP connections; none if it has ended."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        inodes = {_inode(link) for link in Path(f"/proc/{pid}/fd").glob("*")}
+        for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
+            columns = line.split()
+            if columns[9] in inodes:
+                yield int(columns[1].rpartition(":")[2], 16)
 
 
 def _inode(link: Path) -> str:
