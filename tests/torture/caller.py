@@ -49,7 +49,7 @@ class Caller:
         self.recent: deque[Remembered] = deque(maxlen=REMEMBERED)
         self.choices: dict[Callable[[], None], int] = {
             self.schedule: 60, self.schedule_many: 4, self.rolled_back: 4, self.cancel: 14, self.move: 12,
-            self.replace: 5, self.run_now: 4, self.fence: 14,
+            self.replace: 5, self.run_now: 4, self.fence: 5,
         }  # fmt: skip
 
     def call(self) -> None:
