@@ -8,10 +8,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event
 
-from delaytasks.testing import Timeouts
+import pytest
+
 from project.demo import virtual
 from project.demo.order_csv import History, PastOrder
 from project.demo.replay import PAY_WITHIN
+from project.demo.summary import Summary
 
 ROOT = Path(__file__).parents[2]
 DAYS = 730
@@ -33,21 +35,25 @@ def random_history(orders: int) -> History:
     return history
 
 
-def test_a_replay_gives_the_exact_split(timeouts: Timeouts) -> None:
+def replay(history: History) -> Summary:
+    with virtual.clock(history) as timeouts:
+        return virtual.replay(history, timeouts, lambda line: None, Event())
+
+
+@pytest.mark.django_db
+def test_a_replay_gives_the_exact_split() -> None:
     history = random_history(300)
-    timeouts.travel_to(history.orders[0].purchased_at)
-    summary = virtual.replay(history, timeouts, lambda line: None, Event())
+    summary = replay(history)
     assert summary.states == virtual.expected_split(history.orders)
     assert all(summary.states[state] for state in ("paid", "closed"))
     assert (summary.passed(), set(summary.late_ms)) == (True, {0})
 
 
-def test_the_tie_an_order_paid_exactly_when_its_time_is_over_is_closed(timeouts: Timeouts) -> None:
+@pytest.mark.django_db
+def test_the_tie_an_order_paid_exactly_when_its_time_is_over_is_closed() -> None:
     at = datetime(2017, 1, 1, tzinfo=UTC)
     late = [PAY_WITHIN - timedelta(milliseconds=1), PAY_WITHIN]
-    history = History(Path("tie"), [PastOrder(str(n), at, at + after) for n, after in enumerate(late)])
-    timeouts.travel_to(at)
-    summary = virtual.replay(history, timeouts, lambda line: None, Event())
+    summary = replay(History(Path("tie"), [PastOrder(str(n), at, at + after) for n, after in enumerate(late)]))
     assert summary.states == {"open": 0, "paid": 1, "closed": 1}
     assert summary.too_late == {"in the history": 1}
 
