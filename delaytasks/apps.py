@@ -31,6 +31,7 @@ class DelaytasksConfig(AppConfig):
         from .jobs.cancellation import connect_deletes
         from .maintenance import passes
         from .recurrence import begin, maker, series
+        from .recurrence import checks as schedule_checks  # noqa: F401
         from .timeouts import checks as timeout_checks  # noqa: F401
         from .timeouts import receivers, reconcile, retained  # noqa: F401  `retained` exempts jobs from the retention
         from .timeouts.triggers import installation, marks

@@ -4,7 +4,7 @@ import functools
 from datetime import datetime
 from typing import Any
 
-from django.db import router
+from django.db import connections, router
 
 from . import conf
 from .clock import DatabaseClock, from_ms
@@ -43,6 +43,18 @@ def alias(using: str | None = None) -> str:
 def has_model(using: str, model: Any) -> bool:
     """Return whether the database has the table of this model, according to the routers."""
     return bool(router.allow_migrate_model(using, model))
+
+
+def is_migrated(using: str, model: Any) -> bool:
+    """Return whether the database has this model's table with all columns. Checks also run before the migrations."""
+    if not has_model(using, model):
+        return False
+    introspection, table = connections[using].introspection, model._meta.db_table
+    with connections[using].cursor() as cursor:
+        if table not in introspection.table_names(cursor):
+            return False
+        columns = {column.name for column in introspection.get_table_description(cursor, table)}
+    return {field.column for field in model._meta.concrete_fields} <= columns
 
 
 def now_ms(using: str) -> int:

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
-from django.db import connections, router
+from django.db import router
 
 from .. import conf, databases
+from ..databases import is_migrated
 from . import applied, declarations, validation
 from .sync import aliases_of
 from .triggers import installation
@@ -51,14 +52,10 @@ def check_applied(*, databases: Sequence[str] | None = None, **_kwargs: Any) -> 
     """W040: a declaration is not applied. W041: a topic that is no longer declared has live jobs."""
     if conf.get_if_valid() is None:
         return []
-    return [message for alias in databases or () if _has_tables(alias) for message in _applied_messages(alias)]
-
-
-def _has_tables(alias: str) -> bool:
     from ..models import Declaration
 
-    tables = connections[alias].introspection.table_names()
-    return router.allow_migrate_model(alias, Declaration) and Declaration._meta.db_table in tables
+    migrated = [alias for alias in databases or () if is_migrated(alias, Declaration)]
+    return [message for alias in migrated for message in _applied_messages(alias)]
 
 
 def _applied_messages(alias: str) -> list[CheckMessage]:

@@ -10,7 +10,7 @@ from delaytasks.exceptions import BadInput, BadSchedule, UnknownTopic
 from delaytasks.maintenance.retention import Retention, prune
 from delaytasks.maintenance.runs import note, note_deleted
 from delaytasks.models import Job, JobEvent, Schedule, Topic
-from delaytasks.recurrence import maker, registry, schedules
+from delaytasks.recurrence import checks, maker, registry, schedules
 from delaytasks.recurrence.definition import Definition
 from delaytasks.states import State
 
@@ -400,6 +400,24 @@ def test_apply_creates_changes_and_deletes(ticks, db_clock):
     assert kinds(schedules.apply()) == {"tick": "change", "other": "delete"}
     assert due_times() == ["00:15:00"]
     assert due_times("other") == []
+
+
+def test_a_check_names_the_schedules_that_are_not_applied(ticks, db_clock):
+    def differences() -> list[str]:
+        return [each.msg.partition("'default': ")[2] for each in checks.check_applied(databases=["default"])]
+
+    assert differences() == []
+    declare()
+    declare("other")
+    (warning,) = checks.check_applied(databases=["default"])
+    assert (warning.id, "schedules apply" in str(warning.hint)) == ("delaytasks.W070", True)
+    schedules.apply()
+    assert differences() == []
+    declare(every=900)
+    registry.unregister("other")
+    assert differences() == ["change 'tick', delete 'other'."]
+    Schedule.objects.filter(name="tick").update(source=Schedule.Source.STAFF)
+    assert "defined by staff" in differences()[0]
 
 
 def test_apply_stores_a_schedule_whose_times_are_over_as_ended(ticks, stage, db_clock, caplog):

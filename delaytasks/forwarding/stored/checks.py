@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
-from django.db import connections, router
 
 from ... import conf, handlers
+from ...databases import is_migrated
 
 TAG = "delaytasks"
 
@@ -49,7 +49,7 @@ def _unused(alias: str) -> Iterator[tuple[str, str]]:
     from ...models import Topic
     from .targets import BadTarget, build
 
-    if not router.allow_migrate_model(alias, Topic) or not _has_column(alias):
+    if not is_migrated(alias, Topic):
         return
     stored: Any
     for topic, stored in Topic.objects.using(alias).exclude(target=None).values_list("name", "target"):
@@ -61,15 +61,3 @@ def _unused(alias: str) -> Iterator[tuple[str, str]]:
             build(stored)
         except BadTarget as error:
             yield topic, str(error)
-
-
-def _has_column(alias: str) -> bool:
-    """Return whether the column Topic.target exists: checks also run before migrations."""
-    from ...models import Topic
-
-    connection = connections[alias]
-    with connection.cursor() as cursor:
-        if Topic._meta.db_table not in connection.introspection.table_names(cursor):
-            return False
-        columns = connection.introspection.get_table_description(cursor, Topic._meta.db_table)
-    return "target" in {column.name for column in columns}
