@@ -208,6 +208,8 @@ def schedule_unique(topic: str, key: str, *, among: Collection[str], **options: 
     Raises the exceptions of schedule(). Raises KeyIsLive, which names the job, also if the key is live in
     another topic.
     """
+    for name in options.keys() - JobOptions.__optional_keys__:  # such as those of a series, whose jobs have other keys
+        raise TypeError(f"schedule_unique() has no option {name!r}.")
     using = databases.alias(options.get("using"))
     check_name(topic, key)
 

@@ -50,6 +50,11 @@ def test_bad_input_is_refused_before_anything_is_written(db_clock: Any) -> None:
         schedule_unique("one", key="a", among=TOPICS, delay=-5)
 
 
+def test_a_series_is_refused(db_clock: Any) -> None:
+    with pytest.raises(TypeError, match="'period'"):
+        schedule_unique("one", key="a", among=TOPICS, period=60)  # type: ignore[call-arg]
+
+
 def test_of_concurrent_calls_in_different_topics_one_succeeds() -> None:
     start, won, lost = threading.Barrier(6), [], []
 
