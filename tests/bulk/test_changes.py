@@ -48,6 +48,23 @@ def finish(change: BulkChange) -> BulkChange:
     return change
 
 
+def work_at_once(change: BulkChange, workers: int) -> None:
+    """Work on the change in several threads until it ends."""
+
+    def work() -> None:
+        try:
+            while changes.work(change.pk, using="default"):
+                pass
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=work) for _ in range(workers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 def test_a_change_is_sent_to_a_worker_when_it_is_committed() -> None:
     change = changes.start("cancel", jobs(2), by="ann")
     assert sent == [(change.pk, "default")]
@@ -240,19 +257,7 @@ def test_a_change_is_deleted_long_after_its_end(db_clock: Any) -> None:
 
 def test_concurrent_workers_change_each_job_once() -> None:
     change = changes.start("postpone", jobs(30), by="ann", delay_ms=1000)
-
-    def work() -> None:
-        try:
-            while changes.work(change.pk, using="default"):
-                pass
-        finally:
-            connections.close_all()
-
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    work_at_once(change, 3)
     assert finish(change).outcomes == {"postponed": 30}
     assert JobEvent.objects.count() == 30
 
@@ -462,19 +467,7 @@ def test_jobs_that_were_put_off_are_changed_once_by_two_workers() -> None:
             changes.work(change.pk, using="default", seconds=0)
         change.refresh_from_db()
         assert (change.position, len(change.put_off)) == (15, 15)
-
-    def work() -> None:
-        try:
-            while changes.work(change.pk, using="default"):
-                pass
-        finally:
-            connections.close_all()
-
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    work_at_once(change, 2)
     assert finish(change).outcomes == {"postponed": 30}
     assert JobEvent.objects.filter(outcome="rescheduled").count() == 30
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from delaytasks import clock, conf
+from delaytasks import clock, conf, handlers
 from delaytasks.maintenance import sweep
 from delaytasks.models import Job
 from delaytasks.recurrence import maker, registry, schedules
@@ -21,6 +21,14 @@ def _forget_declarations() -> Iterator[None]:
     yield
     for name in set(registry.declared()) - known:
         registry.unregister(name)
+
+
+@pytest.fixture
+def tick(db_clock: Any) -> Iterator[None]:
+    """A topic whose handler does nothing."""
+    handlers.handler("tick")(lambda job: None)
+    yield
+    handlers.unregister("tick")
 
 
 @pytest.fixture

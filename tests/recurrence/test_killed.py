@@ -6,7 +6,7 @@ Whatever it did is whole or absent: afterwards each instant has been made once, 
 import os
 import signal
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -14,7 +14,6 @@ import pytest
 from django.db import connection
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from delaytasks import handlers
 from delaytasks.models import Job, Schedule
 from delaytasks.recurrence import maker, schedules
 from delaytasks.recurrence.definition import Definition
@@ -22,15 +21,8 @@ from delaytasks.states import State
 
 from .conftest import START
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.on_both]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.on_both, pytest.mark.usefixtures("tick")]
 EVERY, STEP = 30, 60  # in seconds: of the schedule, and of the clock between two kills
-
-
-@pytest.fixture(autouse=True)
-def _handler(db_clock: Any) -> Iterator[None]:
-    handlers.handler("tick")(lambda job: None)
-    yield
-    handlers.unregister("tick")
 
 
 def killed_at(number: int, act: Callable[[], Any]) -> bool:

@@ -4,14 +4,14 @@ import contextlib
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import OperationalError, connection, transaction
 
-from delaytasks import cancel, clock, handlers, retry_dead
+from delaytasks import cancel, clock, retry_dead
 from delaytasks.db import schedules as statements
 from delaytasks.models import Job, JobEvent, Schedule
 from delaytasks.recurrence import maker, schedules
@@ -20,7 +20,7 @@ from delaytasks.states import State
 
 from .conftest import START
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.on_both]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.on_both, pytest.mark.usefixtures("tick")]
 STEPS, EVERY = 25, 30  # of the clock, in seconds; two steps are a firing and a half
 MOST_STEPS = 500  # until a firing was cancelled and one retried; on a busy machine few are
 MAKERS = 4
@@ -31,13 +31,6 @@ make = maker.make
 
 class Killed(BaseException):
     """A process that ends in the middle of a transaction."""
-
-
-@pytest.fixture(autouse=True)
-def _handler(db_clock: Any) -> Iterator[None]:
-    handlers.handler("tick")(lambda job: None)
-    yield
-    handlers.unregister("tick")
 
 
 def define(name: str, **options: Any) -> Schedule:

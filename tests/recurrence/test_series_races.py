@@ -1,27 +1,20 @@
 """Series and schedules that are started, cancelled and advanced at the same time."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.db import connection
 
-from delaytasks import cancel, handlers, schedule
+from delaytasks import cancel, schedule
 from delaytasks.exceptions import KeyIsLive, ScheduleExists
 from delaytasks.models import Job, Schedule
 from delaytasks.recurrence import maker, schedules
 from delaytasks.recurrence.definition import Definition
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.on_both]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.on_both, pytest.mark.usefixtures("tick")]
 CALLERS = 4
-
-
-@pytest.fixture(autouse=True)
-def _handler(db_clock: Any) -> Iterator[None]:
-    handlers.handler("tick")(lambda job: None)
-    yield
-    handlers.unregister("tick")
 
 
 def at_once(*acts: Callable[[], Any]) -> list[Any]:
