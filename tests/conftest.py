@@ -16,6 +16,7 @@ from uuid import uuid4
 
 import pytest
 from django.conf import settings as django_settings
+from django.core.cache import cache
 from django.db import connection, connections, transaction
 from django.utils import translation
 from hypothesis import settings as hypothesis_settings
@@ -146,6 +147,12 @@ def transactional_db(_emptied_tables: list[str], django_db_blocker: Any) -> Iter
             for statement in statements if connection.vendor == "sqlite" else ["; ".join(statements)]:
                 cursor.execute(statement)
         Topic.objects.bulk_create([Topic(name=name) for name in handlers.handled()], ignore_conflicts=True)
+
+
+@pytest.fixture(autouse=True)
+def _empty_cache() -> None:
+    """Let no test see the statistics, counts of requests and tokens that earlier ones have cached in this process."""
+    cache.clear()
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group, User
-from django.core.cache import cache
 from django.test import Client
 from django.utils import timezone
 from django.utils.translation import override
@@ -38,15 +37,12 @@ def close(job: object) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _quiet(monkeypatch: pytest.MonkeyPatch, _topic: None) -> Iterator[None]:
-    """Send no bulk change to a worker, cache no statistics, and use a handler with a Chinese docstring."""
+def _quiet(monkeypatch: pytest.MonkeyPatch, _topic: None) -> None:
+    """Send no bulk change to a worker, and use a handler with a Chinese docstring."""
     monkeypatch.setattr(bulk, "send", lambda pk, using: None)
     handlers.unregister(TOPIC)
     handlers.handler(TOPIC, ttr=60, max_attempts=3)(close)
     Topic.objects.exclude(name=TOPIC).delete()  # the docstrings of the shop's handlers are English
-    cache.clear()
-    yield
-    cache.clear()
 
 
 @pytest.fixture

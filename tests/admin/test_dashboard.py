@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -30,13 +29,6 @@ from .conftest import NOW, TOPIC, make_event, make_job
 BOARD = "/admin/delaytasks/board/"
 NUMBERS = f"{BOARD}numbers/"
 MINUTE = timedelta(minutes=1)
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    cache.clear()
-    yield
-    cache.clear()
 
 
 def numbers(client: Client, **query: str) -> Any:

@@ -1,6 +1,5 @@
 """The board's table of the last days: statistics of reports, permissions, comparisons."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -21,13 +20,6 @@ from .conftest import NOW, TOPIC
 NUMBERS = "/admin/delaytasks/board/numbers/"
 HOUR, DAY, WEEK = timedelta(hours=1), timedelta(days=1), timedelta(days=7)
 ZERO = {"finished": 0, "retried": 0, "died": 0, "cancelled": 0, "snoozed": 0, "begun": 0}
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    cache.clear()
-    yield
-    cache.clear()
 
 
 def hour(ago: timedelta, happened: int, late_p95_ms: int | None = 5, topic: str = TOPIC) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from django.core.cache import cache
 from django.db import connection
 
 from delaytasks.db import counts, dialects
@@ -48,12 +47,9 @@ def _table(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _topic(_table: None, db: None) -> Iterator[None]:
+def _topic(_table: None, db: None) -> None:
     """Override the fixture of conftest.py: these tests only read, by the database's own clock."""
     dialects.set_clock(None)
-    cache.clear()
-    yield
-    cache.clear()
 
 
 def plans(query: Callable[[], Any]) -> list[Plan]:

@@ -1,6 +1,5 @@
 """Each page needs a bounded number of queries, regardless of the amount of data."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -42,11 +41,8 @@ COUNTING = {  # with more rows it counts in more rounds, up to a time limit
 
 
 @pytest.fixture(autouse=True)
-def _no_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes, "send", lambda pk, using: None)
-    cache.clear()
-    yield
-    cache.clear()
 
 
 def fill(first: int, last: int) -> None:

@@ -1,7 +1,6 @@
 """Topics in the admin: statistics, handler, pausing, run slots and visibility."""
 
 import re
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -25,13 +24,6 @@ from .conftest import NOW, TOPIC, close_order, make_event, make_job
 LIST = "/admin/delaytasks/topic/"
 ADD = f"{LIST}add/"
 PAGE = f"{LIST}{TOPIC}/change/"
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    cache.clear()
-    yield
-    cache.clear()
 
 
 def topic() -> Topic:

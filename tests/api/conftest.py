@@ -7,7 +7,6 @@ from uuid import uuid4
 
 import pytest
 from django.contrib.auth.models import Permission, User
-from django.core.cache import cache
 from django.http import HttpResponse
 from django.test import Client
 
@@ -49,15 +48,12 @@ class ApiClient:
 
 
 @pytest.fixture(autouse=True)
-def _database(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Requests commit. Counts of the rate limit and of refusals are cleared, and no token is in the cache."""
-    cache.clear()
+def _database(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests commit. Counts of refusals are cleared, and no token is in the cache."""
     token_cache.answers.clear()
     monkeypatch.setattr(refusals, "limiter", refusals.Limiter())
     portions.clear_cache()
     live_jobs.clear_cache()
-    yield
-    cache.clear()
 
 
 @pytest.fixture

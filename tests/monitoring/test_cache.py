@@ -1,7 +1,6 @@
 """The shared cache for statistics, also with a cache that is missing or fails."""
 
 import logging
-from collections.abc import Iterator
 
 import pytest
 from django.core.cache import cache
@@ -12,11 +11,8 @@ from delaytasks.monitoring.caching import shared_cache
 
 
 @pytest.fixture(autouse=True)
-def _empty_cache() -> Iterator[None]:
+def _closed_breaker() -> None:
     stats_cache._breaker.reset()
-    cache.clear()
-    yield
-    cache.clear()
 
 
 class Clock:

@@ -1,6 +1,5 @@
 """Counts of due jobs and the status of topics."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -23,11 +22,8 @@ HOUR = timedelta(hours=1)
 
 
 @pytest.fixture(autouse=True)
-def _fixed_time(transactional_db: None, db_clock: Any) -> Iterator[None]:
+def _fixed_time(transactional_db: None, db_clock: Any) -> None:
     db_clock.set(NOW_MS)
-    cache.clear()
-    yield
-    cache.clear()
 
 
 def make(key: str, due: timedelta, *, topic: str = "parcel.return", state: State = State.DELAYED) -> Job:

@@ -1,7 +1,5 @@
 """Health of the mover and the mirror, as shown to staff."""
 
-from collections.abc import Iterator
-
 import pytest
 from django.core.cache import cache
 
@@ -12,12 +10,7 @@ from delaytasks.maintenance import guard
 from delaytasks.models import MirrorMark
 from delaytasks.monitoring import health
 
-
-@pytest.fixture(autouse=True)
-def _empty_cache(transactional_db: None) -> Iterator[None]:
-    cache.clear()
-    yield
-    cache.clear()
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def test_a_mover_without_any_heartbeat_is_silent(due_index):

@@ -2,12 +2,10 @@
 
 import random
 from collections import Counter
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from django.core.cache import cache
 from django.db import connection
 
 from delaytasks.clock import from_ms
@@ -25,15 +23,12 @@ SECOND, MINUTE, HOUR = 1_000, 60_000, 3_600_000
 
 
 @pytest.fixture(autouse=True)
-def _fresh_counts(transactional_db: None, db_clock: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _fresh_counts(transactional_db: None, db_clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing stays fresh, and the time limit is never reached."""
     db_clock.set(NOW_MS)
-    cache.clear()
     monkeypatch.setattr(last_hour_module, "FRESH_SECONDS", 0)
     monkeypatch.setattr(stats_cache, "FRESH_PER_COMPUTE_SECOND", 0)
     monkeypatch.setattr(last_hour_module, "SECONDS", 600)
-    yield
-    cache.clear()
 
 
 @pytest.fixture

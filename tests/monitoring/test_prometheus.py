@@ -1,7 +1,6 @@
 """Metrics for Prometheus: attempts by topic and outcome, numbers from the database, a bounded number of labels."""
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -25,16 +24,13 @@ from ..support.stage import Boom
 
 
 @pytest.fixture(autouse=True)
-def _fresh(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Other tests do not count, and nothing comes from the cache."""
+def _fresh(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests do not count."""
     monkeypatch.setattr(completion, "observers", [prometheus.observe])
     monkeypatch.setattr(prometheus, "_seen_topics", set())
     by_schedule = prometheus.SCHEDULE_SKIPPED, prometheus.SCHEDULE_DRIFT
     for metric in (prometheus.LATENESS, prometheus.DURATION, *prometheus.OUTCOMES.values(), *by_schedule):
         metric.clear()
-    cache.clear()
-    yield
-    cache.clear()
 
 
 def scrape(*, cached: bool = False) -> dict[tuple[str, str], float]:

@@ -26,13 +26,7 @@ from delaytasks.monitoring.readiness import State
 from delaytasks.monitoring.views import metrics
 
 DOCS = Path(__file__).parents[2] / "docs"
-
-
-@pytest.fixture(autouse=True)
-def _empty_cache(transactional_db: None) -> Iterator[None]:
-    cache.clear()
-    yield
-    cache.clear()
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture

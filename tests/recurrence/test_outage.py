@@ -7,7 +7,6 @@ from collections import Counter
 from datetime import timedelta
 
 import pytest
-from django.core.cache import cache
 
 from delaytasks.clock import to_ms
 from delaytasks.models import Job, JobEvent
@@ -34,7 +33,6 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.on_both]
     ids=str,
 )
 def test_outage_of_three_hours(define, stage, db_clock, options, ran, reasons):
-    cache.clear()
     keys = stage.recorder("tick")
     define(every=None, cron="*/30 * * * *", **options)
     run_until(stage, db_clock, BEFORE)

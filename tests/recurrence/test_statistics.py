@@ -1,6 +1,5 @@
 """What the board, the forecast, the health checks and Prometheus tell of schedules."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -23,15 +22,12 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planned, "SECONDS", 60)  # the machine may be busy
     monkeypatch.setattr(begin, "observers", [prometheus.observe_run])
     monkeypatch.setattr(prometheus, "_seen_schedules", set())
     prometheus.SCHEDULE_DRIFT.clear()
     prometheus.SCHEDULE_SKIPPED.clear()
-    cache.clear()
-    yield
-    cache.clear()
 
 
 def stats(topics: list[str] | None = None) -> list[statistics.ScheduleStats]:

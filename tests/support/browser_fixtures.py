@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from django.conf import settings as django_settings
-from django.core.cache import cache
 from django.test import override_settings
 
 
@@ -86,7 +85,6 @@ def visitor(
     """
     from tests.support.browser import DESKTOP
 
-    cache.clear()  # the site runs in this process, so the dashboard would show another test's cached counts
     options: dict[str, Any] = dict(DESKTOP)
     for marker in reversed([*request.node.iter_markers("browser_context_args")]):  # the closest last
         options |= marker.kwargs

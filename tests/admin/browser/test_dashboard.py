@@ -1,12 +1,10 @@
 """The board in a real browser: refreshing, errors, hidden pages and themes."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.contrib.sessions.models import Session
-from django.core.cache import cache
 
 from delaytasks.admin.dashboard import admin, data
 from delaytasks.models import Job, Topic, TopicStat
@@ -24,14 +22,12 @@ MINUTE = timedelta(minutes=1)
 
 
 @pytest.fixture(autouse=True)
-def _lively(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _lively(monkeypatch: pytest.MonkeyPatch) -> None:
     """Poll often, and disable the cache of statistics."""
     monkeypatch.setattr(admin, "POLL_MS", POLL_MS)
     monkeypatch.setattr(keeping, "FRESH_PER_COMPUTE_SECOND", 0)
     for module in (forecast, daily_stats, last_hour):
         monkeypatch.setattr(module, "FRESH_SECONDS", 0)
-    yield
-    cache.clear()
 
 
 @pytest.fixture
