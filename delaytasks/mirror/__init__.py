@@ -49,8 +49,8 @@ def read(using: str, ask: Callable[["DueIndex"], Result]) -> Result:
     """Return ask(index) for the index to read. If Redis fails meanwhile, ask the database instead."""
     try:
         return ask(choose(using))
-    except MirrorDown:  # the mirror is marked as down now, so choose() returns the database
-        return ask(choose(using))
+    except MirrorDown:
+        return ask(_database(using))
 
 
 def writable(using: str) -> "DueIndex":

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from delaytasks import mirror as mirrors
 from delaytasks.conf import Settings
 from delaytasks.exceptions import MirrorDown
 from delaytasks.mirror.base import GONE, CallResult, DueIndex, Entry, Promotion, Reservation, Settlement
@@ -79,6 +80,19 @@ def test_a_read_from_a_mirror_that_is_down_raises(unreachable: Mirror, method: s
     for _ in range(2):
         with pytest.raises(MirrorDown):
             getattr(unreachable, method)(*READS[method])
+
+
+def test_a_read_that_fails_is_repeated_with_the_database_even_while_the_mirror_counts_as_up(
+    unreachable: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirrors, "connect", lambda using: unreachable)
+
+    def ask(index: DueIndex) -> DueIndex:
+        if index is unreachable:
+            raise MirrorDown("The call outlasted the pause that another thread's failure began.")
+        return index
+
+    assert isinstance(mirrors.read("default", ask), DatabaseIndex)
 
 
 @pytest.mark.parametrize("method", ["add", "settle"])
