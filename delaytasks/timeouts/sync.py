@@ -142,6 +142,6 @@ def apply_differences(
     locked = [row.pk for row in different if row.job_id is not None and row.job_id not in changed_ids]
     made = _make(declaration, new, using) if new else []
     on_commit.cancelled(using, cancelled)
+    on_commit.stored(using, moved, signals.job_rescheduled, mark=True)  # first: they may be due before the mirror knows
     on_commit.stored(using, made)
-    on_commit.stored(using, moved, signals.job_rescheduled, mark=True)
     return Synced(len(made), len(moved), len(cancelled), locked if skip_locked else ())
