@@ -130,6 +130,17 @@ def test_a_change_on_an_old_page_keeps_the_other_fields_that_others_have_changed
     assert target() == newer | {"timeout": 5}
 
 
+@pytest.mark.parametrize("newer", [None, {"kind": "celery", "task": "a.b", "format": "json"}], ids=["none", "another"])
+def test_a_field_that_the_newer_target_does_not_use_is_refused(admin_client, newer):
+    Topic.objects.filter(name=NAME).update(target=STORED)
+    old = page_of(admin_client)
+    Topic.objects.filter(name=NAME).update(target=newer)
+    (error,) = errors(admin_client.post(PAGE, old | {"webhook_url": "https://8.8.4.4/hooks"})).items()
+    assert error[0] == "webhook_url"
+    assert "Reload the page" in error[1][0]
+    assert target() == newer
+
+
 def test_a_topic_whose_target_cannot_be_used_any_more_can_still_be_changed(admin_client, settings):
     Topic.objects.update(target=STORED)
     settings.DELAYTASKS = {**settings.DELAYTASKS, "WEBHOOKS": {}}
