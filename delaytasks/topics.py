@@ -51,10 +51,15 @@ def set_builder(builder: Builder) -> None:
 def topic_settings(using: str, topic: str, max_age_seconds: float = CACHE_SECONDS) -> TopicSettings:
     """Return whether the topic is paused, and its number of run slots."""
     row = _read(using, max_age_seconds).get(topic, Row())
-    handler = handlers.find(topic)  # may have replaced the target
-    held = row.held_until is not None and row.held_until > databases.now(using) and (not handler or handler.forwards)
+    held = row.held_until is not None and row.held_until > databases.now(using) and can_be_held(topic)
     concurrency = handlers.concurrency(topic) if row.concurrency is None else row.concurrency
     return TopicSettings(row.paused or held, concurrency)
+
+
+def can_be_held(topic: str) -> bool:
+    """Return False if a handler in code has replaced the topic's target: a hold that began before has no effect."""
+    handler = handlers.find(topic)
+    return handler is None or handler.forwards
 
 
 def find(using: str, topic: str) -> Handler | None:

@@ -280,8 +280,7 @@ class TopicAdmin(TranslatedHistoryAdmin):
 
 
 def _is_held(topic: Topic) -> bool:
-    handler = handlers.find(topic.name)  # may have replaced the target: then nothing ends the hold
-    return topic.held_since is not None and (handler is None or handler.forwards)
+    return topic.held_since is not None and served.can_be_held(topic.name)
 
 
 def _update_paused(topic: Topic, paused: bool) -> bool:

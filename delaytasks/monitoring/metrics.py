@@ -72,7 +72,7 @@ def topics_snapshot(
             "oldest_ready_ms": status.oldest_ready_ms,
             "paused": status.paused,
             "handled": topics.find(using, name) is not None,
-            "held": held_until is not None and held_until > probed_since,
+            "held": held_until is not None and held_until > probed_since and topics.can_be_held(name),
             "target": target if isinstance(target, dict) else None,
         }
         for name, status in statuses.items()

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from delaytasks import Snooze, clock, databases, handlers, schedule, schedule_many
 from delaytasks.db import counts
-from delaytasks.forwarding import holds
+from delaytasks.forwarding import Webhook, forward, holds
 from delaytasks.maintenance import guard, liveness, sweep
 from delaytasks.models import MirrorMark, Topic
 from delaytasks.monitoring import forecast, job_collector, prometheus
@@ -120,8 +120,9 @@ def test_the_numbers_of_topics_come_from_the_database(stage, db_clock):
     assert {name: found[f"delaytasks_{name}", "t"] for name in expected} == expected
 
 
-def test_a_held_topic_is_named_until_its_hold_ends_or_no_probe_is_sent(stage, db_clock):
-    stage.recorder("t")
+def test_a_held_topic_is_named_until_its_hold_ends_or_no_probe_is_sent(stage, db_clock, request):
+    forward("t", Webhook("https://receiver.test/"))
+    request.addfinalizer(lambda: handlers.unregister("t"))
     schedule("t", "a", delay=0)
     held = [scrape()["delaytasks_held", "t"]]
     for seconds, why in [(0, "away"), (300, "still away"), (361, None)]:
@@ -130,6 +131,13 @@ def test_a_held_topic_is_named_until_its_hold_ends_or_no_probe_is_sent(stage, db
             holds.hold("default", "t", why, 300)
         held.append(scrape()["delaytasks_held", "t"])
     assert held == [0, 1, 1, 0]
+
+
+def test_a_topic_whose_target_a_handler_has_replaced_does_not_count_as_held(stage, db_clock):
+    stage.recorder("t")
+    schedule("t", "a", delay=0)
+    holds.hold("default", "t", "away", 300)
+    assert scrape()["delaytasks_held", "t"] == 0
 
 
 @pytest.mark.parametrize(("seconds", "ready", "at_least"), [(60, 200, 0), (0, counts.LEAST_CAP, 1)])
