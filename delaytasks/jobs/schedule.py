@@ -193,12 +193,14 @@ def _schedule_one(using: str, row: NewJob, on_conflict: OnConflict, by: str) -> 
     )  # each time, the kept job ended and was pruned before it was read
 
 
-def schedule_unique(topic: str, key: str, *, among: Collection[str], **options: Unpack[JobOptions]) -> "Job":
+def schedule_unique(
+    topic: str, key: str, *, among: Collection[str], subject: Instance | None = None, **options: Unpack[JobOptions]
+) -> "Job":
     """Schedule a job whose key must be unique across several topics.
 
     among   collection of str: the topics in which no other live job may have the key
 
-    The other arguments and the result are those of schedule(). The queue protocol over HTTP uses this
+    The other arguments and the result are those of schedule() for a single job. The queue protocol over HTTP uses this
     function, because its commands may name a job by its key alone.
 
     If two calls of this function schedule the same key in two topics at the same time, one of them fails
@@ -215,7 +217,7 @@ def schedule_unique(topic: str, key: str, *, among: Collection[str], **options: 
 
     def schedule_and_check() -> "Job":
         dialects.lock_name(using, key)
-        job = schedule(topic, key, **(options | {"using": using}))
+        job = schedule(topic, key, subject=subject, **(options | {"using": using}))
         elsewhere = [(other, key) for other in among if other != topic]
         if elsewhere:
             for live in transitions.find_live(using, elsewhere).values():

@@ -50,6 +50,11 @@ def test_bad_input_is_refused_before_anything_is_written(db_clock: Any) -> None:
         schedule_unique("one", key="a", among=TOPICS, delay=-5)
 
 
+def test_a_job_may_have_a_subject(db_clock: Any, django_user_model: Any) -> None:
+    user = django_user_model.objects.create(username="u")
+    assert schedule_unique("one", key="a", among=TOPICS, subject=user, delay=5).subject_pk == str(user.pk)
+
+
 def test_a_series_is_refused(db_clock: Any) -> None:
     with pytest.raises(TypeError, match="'period'"):
         schedule_unique("one", key="a", among=TOPICS, period=60)  # type: ignore[call-arg]
