@@ -122,7 +122,7 @@ def _parse(
     nulls: tuple[None, ...] = (None,) * width
     try:
         found = Lake(root).files.get_file_info(path).size
-        if size not in (None, found):
+        if found is not None and size not in (None, found):
             raise OSError(f"it has {found} bytes on {socket.gethostname()} and not {size}")
         with _open(root, path, encoding) as file:
             lines = Lines(file)

@@ -32,6 +32,13 @@ def test_multiline_quoted_empty_and_blank_values_keep_their_row_numbers(tmp_path
     assert good(rows) == [(2, "1", 'two\nlines, "quoted"'), (4, "2", None), (5, "3", "Zoë 张")]
 
 
+def test_a_file_that_is_not_there_is_named_as_such(tmp_path: Path) -> None:
+    path = str(tmp_path / "orders.csv")
+    problems = [row for batch in csv_rows.rows(str(tmp_path), path, [*METADATA, "id"], "utf-8", ",", 99)
+                for row in batch.to_pylist()]  # fmt: skip
+    assert "No such file" in str(problems)
+
+
 def test_bad_rows_are_reported_and_the_others_are_read(
     tmp_path: Path,
 ) -> None:
