@@ -56,7 +56,7 @@ def _files(rule: Rule) -> "Iterator[tuple[fs.FileSystem, str, str]]":
     remote = urlsplit(rule.parquet).scheme not in ("", "file")
     if not remote:
         local = fs.LocalFileSystem()
-        paths = sorted(glob.glob(rule.parquet.removeprefix("file://"), recursive=True))
+        paths = dict.fromkeys(sorted(glob.glob(rule.parquet.removeprefix("file://"), recursive=True)))
         if not paths:
             raise rule.bad("parquet", f"{rule.parquet} does not exist.")
         found = dict.fromkeys(each for path in paths for each in _files_below(local, path))
@@ -95,9 +95,14 @@ def _is_parquet(rule: Rule, files: "fs.FileSystem", path: str) -> bool:
     """Return whether a file has the name of a Parquet file. Raises BadRule if it is one with another name."""
     if path.lower().endswith(ENDINGS):
         return True
-    with files.open_input_file(path) as file:
-        if file.read(len(MAGIC)) != MAGIC:
-            return False
+    try:
+        with files.open_input_file(path) as file:
+            if file.read(len(MAGIC)) != MAGIC:
+                return False
+    except FileNotFoundError:  # renamed or removed since it was listed
+        return False
+    except OSError as error:
+        raise rule.bad("parquet", f"{path} cannot be read, so it may be a Parquet file: {error}.") from error
     raise rule.bad("parquet", f"{path} is a Parquet file, but its name does not end with {' or '.join(ENDINGS)}.")
 
 
