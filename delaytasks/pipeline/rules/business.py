@@ -37,8 +37,11 @@ COLUMNS_QUERY = {
     "FROM sqlite_master AS t, pragma_table_info(t.name) AS c WHERE t.name = {} COLLATE NOCASE",
 }
 IS_TABLE = {
-    "postgresql": "SELECT relkind IN ('r', 'p', 'm') FROM pg_class WHERE oid = to_regclass({})",
-    "sqlite": "SELECT type = 'table' FROM sqlite_master WHERE name = {} COLLATE NOCASE",
+    # Rows of a foreign table, also as a partition, are not in the snapshot.
+    "postgresql": "SELECT relkind IN ('r', 'p', 'm') AND NOT EXISTS (SELECT 1 FROM pg_partition_tree(rel.oid) AS each "
+    "JOIN pg_class AS part ON part.oid = each.relid WHERE part.relkind = 'f') "
+    "FROM pg_class AS rel WHERE rel.oid = to_regclass({})",
+    "sqlite": "SELECT type = 'table' FROM sqlite_master WHERE name = {} COLLATE NOCASE AND type IN ('table', 'view')",
 }
 NESTED = re.compile(r"(json|jsonb|xml|hstore|.*\[\]|.* composite)")  # stored types that `carry` cannot use
 # An error with a SQLSTATE of the class "data exception", or of raise_error().
