@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple
 
 from django.db import transaction
+from django.db.models import Q
 
 from .. import clock, databases
 from ..calendars.wall_time import to_zone
@@ -77,7 +78,8 @@ def plan(*, using: str | None = None) -> list[Change]:
 
 def _plan(using: str) -> tuple[list[Change], dict[str, str]]:
     """Return the changes, and the renamed schedules as {old name: new name}."""
-    rows, now = {row.name: row for row in Schedule.objects.using(using).all()}, databases.now(using)
+    of_plan = Schedule.objects.using(using).filter(Q(source=Schedule.Source.CODE) | Q(name__in=registry.declared()))
+    rows, now = {row.name: row for row in of_plan}, databases.now(using)
     changes = []
     renamed: dict[str, str] = {}
     for name, each in registry.declared().items():
