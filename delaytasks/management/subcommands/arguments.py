@@ -130,7 +130,7 @@ def whole(most: int) -> Callable[[str], int]:
     """Return a parser of whole numbers from 1 to `most`."""
 
     def parse(text: str) -> int:
-        if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= most):
+        if not (re.fullmatch(r"\d{1,20}", text, re.ASCII) and 1 <= int(text) <= most):
             raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {most}")
         return int(text)
 
