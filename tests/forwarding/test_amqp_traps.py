@@ -143,7 +143,6 @@ def test_a_broker_that_always_hangs_up_is_away(peer, message):
 )
 def test_a_broker_that_stops_answering_is_away(peer, message, method, monkeypatch):
     monkeypatch.setattr("delaytasks.forwarding.publisher.CONNECT_SECONDS", 0.2)
-    monkeypatch.setattr("delaytasks.forwarding.amqp.CONNECT_SECONDS", 0.2)
     peer.mute.add(method)
     began = time.monotonic()
     with pytest.raises(TargetDown) as raised:
