@@ -333,7 +333,10 @@ def _cancel_without_executors(spark: Any) -> Iterator[threading.Event]:
                 return
             report_progress("no executor has registered yet")
         cancelled.set()
-        spark.sparkContext.cancelAllJobs()
+        while True:  # again and again: the job may not have been submitted yet
+            spark.sparkContext.cancelAllJobs()
+            if done.wait(WARNING_SECONDS):
+                return
 
     watcher = threading.Thread(target=watch, daemon=True)
     if isinstance(spark, SparkSession):

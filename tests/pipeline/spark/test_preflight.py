@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -161,21 +162,37 @@ def test_a_local_master_is_not_checked(spark: Any, lake: Lake) -> None:
     assert not lake.has("")
 
 
+@pytest.mark.parametrize("is_submitted", [True, False])
 def test_without_an_executor_the_check_gives_up(
-    spark: Any, lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    spark: Any, lake: Lake, monkeypatch: pytest.MonkeyPatch, is_submitted: bool
 ) -> None:
-    """With a local master the driver runs the tasks, and no executor registers."""
+    """With a local master the driver runs the tasks, and no executor registers.
+
+    is_submitted   False: Spark has not begun the job when it is cancelled
+    """
+    progress, waited, reports = list[str](), threading.Event(), preflight._reports
+
+    def report_progress(text: str) -> None:
+        progress.append(text)
+        if len(progress) == 2:
+            waited.set()
+
+    def begin(*args: Any) -> Any:
+        assert is_submitted or waited.wait(timeout=60)
+        return reports(*args)
 
     def wait(*_: Any) -> Any:
         time.sleep(2)
         return iter([])
 
     monkeypatch.setattr(preflight, "_run_probe", wait)
+    monkeypatch.setattr(preflight, "_reports", begin)
+    monkeypatch.setattr(preflight, "report_progress", report_progress)
     monkeypatch.setattr(preflight, "WARNING_SECONDS", 0.1)
     monkeypatch.setattr(preflight, "WAIT_SECONDS", 0.3)
     with pytest.raises(ExecutorCheckFailed, match=r"No executor has registered in 0\.3 s: .* no free cores or memory"):
         preflight._run_on_executors(spark, probe(lake), ())
-    assert "no executor has registered yet" in capsys.readouterr().out
+    assert progress == ["no executor has registered yet"] * 2
 
 
 def test_executors_are_asked_until_each_one_has_answered(monkeypatch: pytest.MonkeyPatch) -> None:
