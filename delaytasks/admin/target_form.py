@@ -40,8 +40,8 @@ FIELDS = {
     **{f"target_{name}": ("", name) for name in ("format", "source", "timeout")},
 }
 NO_BROKER = gettext_lazy("The settings (BROKERS) have no broker %(value)s of this kind.")
-OTHER_KIND = gettext_lazy(
-    "The chosen target does not use this. Reload the page if somebody has changed the target meanwhile."
+CHANGED_MEANWHILE = gettext_lazy(
+    "The target that is stored now is of another kind: reload the page, and change it again."
 )
 MESSAGES = {  # BadTarget.code -> message; for other codes, the error's own text is shown
     "missing": gettext_lazy("This field is required."),
@@ -132,9 +132,9 @@ class TargetForm(forms.ModelForm):
 
     def clean(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
-        for field in () if "target_kind" in self.changed_data else FIELDS.keys() & self.changed_data:
-            if FIELDS[field][0] not in ("", cleaned.get("target_kind")):
-                self.add_error(field, OTHER_KIND)
+        changed = {FIELDS[field][0] for field in FIELDS.keys() & self.changed_data}
+        if "target_kind" not in self.changed_data and changed - {"", cleaned.get("target_kind")}:
+            self.add_error("target_kind", CHANGED_MEANWHILE)
         if self.target_is_changed and FIELDS.keys().isdisjoint(self.errors):
             target = self._checked_target(cleaned)
             if FIELDS.keys().isdisjoint(self.errors):
