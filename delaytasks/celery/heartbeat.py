@@ -178,12 +178,11 @@ class TouchThread(threading.Thread):
 
 
 def has_ended(pid: int) -> bool:
+    """Return whether a process of this user has ended."""
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, PermissionError):  # PermissionError: another user's process has got the id
         return True
-    except PermissionError:  # another user's process has got the id
-        pass
     return False
 
 

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.mmap_dict import MmapedDict, mmap_key
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from delaytasks.celery import metric_files
+from delaytasks.celery import heartbeat, metric_files
 from delaytasks.monitoring import prometheus
 
 
@@ -82,6 +82,14 @@ def test_a_file_that_its_process_has_not_written_to_spoils_no_scrape(
     assert done() == 9
     metric_files.merge_ended(str(directory))
     assert done() == 9
+
+
+def test_a_process_whose_id_another_users_process_has_got_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(pid: int, signal: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", refuse)
+    assert heartbeat.has_ended(1)
 
 
 def test_a_damaged_file_adds_none_of_its_values(tmp_path: Path) -> None:
