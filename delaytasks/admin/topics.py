@@ -21,8 +21,8 @@ from ..forwarding import holds
 from ..models import Job, Topic
 from . import display, target_form, topic_columns
 from .dashboard.labels import number
+from .forms import SETTINGS, PauseForm, TopicForm, group_names, posted_reason
 from .log_entries import TranslatedHistoryAdmin
-from .topic_form import SETTINGS, PauseForm, TopicForm, group_names, posted_reason
 
 DisplayedTopic = Any  # a Topic with stats (topic_columns.TopicStats)
 LIVE = ("delayed", "ready", "oldest_ready", "reserved", "dead", "throughput", "lateness")

@@ -15,8 +15,8 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext, pgettext
 
 from .. import admin_log
+from ..admin.forms import ChangesForm
 from ..admin.log_entries import TranslatedHistoryAdmin
-from ..admin.topic_form import ChangesForm
 from ..admin_log import Action
 from ..jobs import audit_log
 from .access import grants as token_grants

@@ -12,7 +12,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from delaytasks import handlers
-from delaytasks.admin.topic_form import TopicForm
+from delaytasks.admin.forms import TopicForm
 from delaytasks.backoff import Backoff
 from delaytasks.clock import to_ms
 from delaytasks.jobs import audit_log

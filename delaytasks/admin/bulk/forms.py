@@ -9,8 +9,8 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from ... import conf, formatting
+from ..forms import checked_reason
 from ..job_actions import CANCEL, POSTPONE, RETRY, RUN_NOW, Operation
-from ..topic_form import checked_reason
 
 UNITS_MS = {"seconds": 1000, "minutes": 60_000, "hours": 3_600_000, "days": 86_400_000}
 UNITS = [("seconds", _("seconds")), ("minutes", _("minutes")), ("hours", _("hours")), ("days", _("days"))]

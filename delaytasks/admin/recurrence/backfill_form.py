@@ -14,7 +14,7 @@ from ...exceptions import BadSchedule, DelaytasksError
 from ...models import Schedule
 from ...recurrence import schedules
 from ...recurrence.wall_times import Firing
-from ..topic_form import checked_reason
+from ..forms import checked_reason
 from .schedule_form import local_text
 
 YEARS = range(1970, 9999)  # the engine refuses earlier ranges, too

@@ -18,8 +18,8 @@ from ...calendars.opening_hours import parse_windows
 from ...db import calendar_days
 from ...exceptions import BadCalendar
 from ...models import CalendarDay
+from ..forms import ChangesForm
 from ..log_entries import TranslatedHistoryAdmin
-from ..topic_form import ChangesForm
 from . import calendar_year
 
 

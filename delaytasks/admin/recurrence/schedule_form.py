@@ -16,8 +16,8 @@ from ...recurrence import schedules
 from ...recurrence.definition import Definition
 from ...recurrence.intervals import LONGEST
 from ...validators import MAX_TTR_MS
+from ..forms import ChangesForm, checked_reason
 from ..scheduling.form import BodyField
-from ..topic_form import ChangesForm, checked_reason
 
 TIMES = ("tz", "cron", "every", "rrule", "delay", "period", "repeat", "start_at", "gap", "overlap")
 FIELDS: tuple[str, ...] = (

@@ -28,7 +28,7 @@ from ...management.subcommands.schedules import times_text
 from ...models import Schedule
 from ...recurrence import schedules
 from .. import display
-from ..topic_form import PauseForm, posted_reason
+from ..forms import PauseForm, posted_reason
 from .backfill import BackfillPage
 from .schedule_form import POLICIES, TIMES, ScheduleForm, next_lines, preview_lines
 

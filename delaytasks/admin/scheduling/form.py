@@ -17,7 +17,7 @@ from ...jobs.inputs import to_body, to_new_job
 from ...states import MAX_PRIORITY
 from ...validators import JSON_NULL, MAX_TTR_MS
 from ..bulk.forms import UNITS, UNITS_MS
-from ..topic_form import checked_reason
+from ..forms import checked_reason
 
 
 class BodyField(forms.JSONField):

@@ -16,7 +16,7 @@ from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
 from ... import conf
-from ...admin.topic_form import ChangesForm
+from ...admin.forms import ChangesForm
 from ..models import Grant, Token
 from . import grants
 

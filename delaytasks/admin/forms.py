@@ -1,4 +1,4 @@
-"""Forms for topics in the admin."""
+"""Forms for topics in the admin, and what the forms of other pages share with them."""
 
 from collections.abc import Collection, Iterable
 from typing import Any
