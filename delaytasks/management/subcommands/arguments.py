@@ -126,7 +126,7 @@ def ago(text: str, length: timedelta) -> datetime:
         raise argparse.ArgumentTypeError(f"{text!r} ago was before the year 1") from None
 
 
-def whole(most: int) -> Callable[[str], int]:
+def integer(most: int) -> Callable[[str], int]:
     """Return a parser of whole numbers from 1 to `most`."""
 
     def parse(text: str) -> int:
@@ -137,7 +137,7 @@ def whole(most: int) -> Callable[[str], int]:
     return parse
 
 
-limit = whole(100_000)
+limit = integer(100_000)
 
 
 def number(unit: str, least: float, most: float) -> Callable[[str], float]:

@@ -55,17 +55,17 @@ def _make_arguments(parser: CommandParser) -> None:
             f"--{right}", action="append", default=[], metavar="TOPIC",
             help=f"may {what}: a topic (order.close), a prefix (order.*) or '*'; repeatable",
         )  # fmt: skip
-    whole = arguments.whole(1_000_000_000)
+    positive = arguments.integer(1_000_000_000)
     parser.add_argument("--expires-days", type=_days, metavar="DAYS", help="lifetime in days (default: unlimited)")
     parser.add_argument(
-        "--rate-per-minute", type=whole, metavar="N", help="requests per minute (default: API_RATE_PER_MINUTE)"
+        "--rate-per-minute", type=positive, metavar="N", help="requests per minute (default: API_RATE_PER_MINUTE)"
     )
     parser.add_argument(
-        "--max-request-bytes", type=whole, metavar="N", help="largest request body (default: API_MAX_REQUEST_BYTES)"
+        "--max-request-bytes", type=positive, metavar="N", help="largest request body (default: API_MAX_REQUEST_BYTES)"
     )
     parser.add_argument(
         "--max-live-jobs",
-        type=whole,
+        type=positive,
         metavar="N",
         help="largest number of live jobs created with the token (default: API_MAX_LIVE_JOBS)",
     )

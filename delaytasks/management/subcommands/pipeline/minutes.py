@@ -22,7 +22,7 @@ COLUMNS = {  # heading -> column
 
 
 def _arguments(parser: CommandParser) -> None:
-    minutes = arguments.whole(1440)
+    minutes = arguments.integer(1440)
     parser.add_argument("--last", type=minutes, default=15, metavar="MINUTES", help="how many minutes (default: 15)")
     parser.add_argument("--topic", help="only this topic")
 

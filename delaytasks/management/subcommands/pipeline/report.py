@@ -16,7 +16,7 @@ RECOMPUTED = timedelta(hours=2)  # before the last report; a report recomputes t
 
 def _arguments(parser: CommandParser) -> None:
     html_file.add_argument(parser)
-    hours = arguments.whole(24 * 31)
+    hours = arguments.integer(24 * 31)
     parser.add_argument(
         "--ahead-hours", type=hours, default=36, metavar="HOURS", help="length of the forecast (default: 36)"
     )

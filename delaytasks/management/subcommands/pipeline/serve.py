@@ -13,7 +13,7 @@ PORT = 15002  # Spark's own default
 
 def _arguments(parser: CommandParser) -> None:
     text = f"port on 127.0.0.1 (default: {PORT})"
-    parser.add_argument("--port", type=arguments.whole(65_535), default=PORT, help=text)
+    parser.add_argument("--port", type=arguments.integer(65_535), default=PORT, help=text)
 
 
 def _run(options: Options, using: str) -> Answer:
