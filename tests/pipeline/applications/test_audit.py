@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -29,7 +30,7 @@ from delaytasks.pipeline.config import Settings
 from delaytasks.pipeline.exit_codes import ExitCode
 from delaytasks.pipeline.rules import business
 from delaytasks.pipeline.rules.rules import BadRule, Rule, rules_of
-from delaytasks.pipeline.sources import snapshot
+from delaytasks.pipeline.sources import exports, snapshot
 from delaytasks.pipeline.sources.database import Database
 from delaytasks.pipeline.tables import delta, dimensions, history
 from delaytasks.pipeline.tables.lake import VERSION, Lake, LakeError
@@ -328,6 +329,35 @@ def test_a_view_with_rows_without_an_id_is_refused(spark: Any, database: Databas
             cursor.execute("DROP VIEW audit_view")
 
 
+@pytest.mark.only_on("sqlite")
+def test_a_table_is_counted_beside_a_trigger_of_its_name(database: Database, order: Any) -> None:
+    order(1)
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE TRIGGER audit_order AFTER DELETE ON audit_order BEGIN SELECT 1; END")
+    with snapshot.take(database) as taken:
+        assert business._check_table(taken, rule()) == 1
+
+
+@pytest.mark.only_on("postgresql")
+def test_rows_of_a_foreign_partition_are_not_counted(database: Database, transactional_db: None) -> None:
+    """They are not in the snapshot, so that a count could differ from what is read."""
+    is_table = []
+    with connection.cursor() as cursor:
+        for sql in (
+            "CREATE TABLE audit_parted (id bigint) PARTITION BY RANGE (id)",
+            "CREATE TABLE audit_part PARTITION OF audit_parted FOR VALUES FROM (0) TO (9)",
+            "CREATE FOREIGN DATA WRAPPER audit_wrapper",
+            "CREATE SERVER audit_server FOREIGN DATA WRAPPER audit_wrapper",
+            "CREATE FOREIGN TABLE audit_far PARTITION OF audit_parted FOR VALUES FROM (9) TO (10) SERVER audit_server",
+        ):
+            cursor.execute(sql)
+            with snapshot.take(database) as taken:
+                is_table += [value for (value,) in taken.query(business.IS_TABLE["postgresql"], ["audit_parted"])]
+        cursor.execute("DROP TABLE audit_parted")
+        cursor.execute("DROP FOREIGN DATA WRAPPER audit_wrapper CASCADE")
+    assert is_table == [True, True, True, True, False]
+
+
 @pytest.mark.on_both
 def test_a_value_that_does_not_fit_its_column_is_refused(
     spark: Any, database: Database, lake: Lake, order: Any
@@ -549,6 +579,16 @@ def test_parquet_files_that_do_not_fit_the_rule_are_named(spark: Any, tmp_path: 
     with pytest.raises(BadRule, match=message) as raised:
         business.rows(spark, None, rule(table=None, parquet=str(tmp_path / name)))  # type: ignore[arg-type]
     assert str(raised.value).startswith("audit.toml, rule 1 (orders close), ")
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError("gone"), PermissionError("of another user")], ids=repr)
+def test_a_file_of_a_folder_that_cannot_be_opened_is_named_unless_it_is_gone(error: OSError) -> None:
+    files = Mock(**{"open_input_file.side_effect": error})
+    if isinstance(error, FileNotFoundError):
+        assert not exports._is_parquet(rule(), files, "/lake/part-0")
+        return
+    with pytest.raises(BadRule, match=r"/lake/part-0 cannot be read, .*: of another user\."):
+        exports._is_parquet(rule(), files, "/lake/part-0")
 
 
 TOML = """
