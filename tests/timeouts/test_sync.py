@@ -6,12 +6,13 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from django.db import connection, transaction
 from django.db.models import F, Q
 
-from delaytasks import cancel, clock, jobs_of, reschedule
+from delaytasks import cancel, clock, jobs_of, mirror, reschedule, signals
 from delaytasks.calendars import hours
 from delaytasks.models import Job
 from delaytasks.states import State
@@ -485,3 +486,28 @@ def test_the_first_and_the_last_due_time_can_be_stored(declare: Declare, moment:
     assert in_sync(close, order.pk) == (1, 0, 0)
     assert in_sync(close, order.pk) == (0, 0, 0)
     assert Job.objects.get().declared_due == moment
+
+
+def test_the_mirror_learns_of_moved_jobs_before_receivers_run(
+    declare: Declare, monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: Any
+) -> None:
+    """A moved job may be due at once, and the mirror has it at its former time."""
+    close = declare(Order, after=HALF_HOUR)
+    moved = Order.objects.create(created_at=START + timedelta(hours=2))
+    in_sync(close, moved.pk)
+    Order.objects.update(created_at=START)
+    new = Order.objects.create(created_at=START)
+    moved_id, done = Job.objects.get().id, list[Any]()
+    index = Mock(add=lambda entries, mark: done.append([entry.id for entry in entries]))
+    monkeypatch.setattr(mirror, "writable", lambda using: index)
+
+    def receive(job: Job, **_: Any) -> None:
+        done.append("receiver")
+
+    signals.job_scheduled.connect(receive)
+    try:
+        with django_capture_on_commit_callbacks(execute=True):
+            assert in_sync(close, moved.pk, new.pk) == (1, 1, 0)
+    finally:
+        signals.job_scheduled.disconnect(receive)
+    assert done.index([moved_id]) < done.index("receiver")
