@@ -9,10 +9,11 @@ from django.apps import apps
 from django.core import checks as django_checks
 from django.db import connection
 
-from delaytasks import checks, handlers
+from delaytasks import checks, databases, handlers
 from delaytasks.celery import install
 from delaytasks.checks import TAG
 from delaytasks.db import checks as db_checks
+from delaytasks.models import Topic
 
 API_CHECKS = {"delaytasks.W011"}  # tested in tests/api
 
@@ -446,3 +447,14 @@ def test_a_direct_connection_is_no_pooler(transactional_db) -> None:
     assert messages_of("delaytasks.W015", deploy=True) == []
     assert messages_of("delaytasks.E013") == []
     assert {message.id for message in db_checks.pooler_messages("default")} == {"delaytasks.W015"}
+
+
+@pytest.mark.django_db
+def test_a_table_that_lacks_a_column_is_not_migrated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`migrate` runs the checks of the database before the migrations."""
+    assert databases.is_migrated("default", Topic)
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE partly_migrated (name text)")
+    for table in ("partly_migrated", "nowhere"):
+        monkeypatch.setattr(Topic._meta, "db_table", table)
+        assert not databases.is_migrated("default", Topic)

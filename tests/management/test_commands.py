@@ -190,6 +190,12 @@ def test_text_that_is_not_utf_8_is_refused_with_a_sentence(run, verb):
     assert (done.code, done.err) == (2, "CommandError: '\\udcff' is not UTF-8.\n")
 
 
+def test_a_number_of_thousands_of_digits_is_refused_with_the_limits(run):
+    done = run("list", "--limit", "1" * 5_000)
+    assert done.code == 2
+    assert "is not a whole number from 1 to 100000" in done.err
+
+
 def test_a_body_with_too_many_brackets_is_refused(run):
     done = run("schedule", TOPIC, "order:1", "--delay", "5", "--body", "[" * 100_000)
     assert done.code == 2
