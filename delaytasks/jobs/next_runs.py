@@ -1,18 +1,22 @@
-"""The next run of a job that is scheduled again while its handler is running: schedule(on_conflict="again").
+"""The next run of a job that is scheduled again while its handler is running.
 
-The running job's row stores the terms of the next run: its due time, TTR, expiry and body. If the attempt ends and the
-job stays live, the statement that ends the attempt merges the terms into the row. If the job ends, the same transaction
-inserts its next run as a new job.
+If the handler itself schedules its own key, the running job is finished, and the new job is its next run.
+
+With schedule(on_conflict="again"), the running job's row stores the terms of the next run: its due time, TTR, expiry
+and body. If the attempt ends and the job stays live, the statement that ends the attempt merges the terms into the row.
+If the job ends, the same transaction inserts its next run as a new job.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Protocol
 
-from django.db import transaction
+from django.db import connections, transaction
 
 from .. import signals
 from ..db import transitions
 from ..db.transitions import Event, JobRow, NewJob, StoredJob
+from ..exceptions import Reserved
 from ..states import Outcome, State
 from . import audit_log, on_commit
 
@@ -20,6 +24,57 @@ if TYPE_CHECKING:
     from django.db.models import QuerySet
 
     from ..models import Job
+
+
+class Running(Protocol):
+    """The attributes of a running job that finish_own() needs."""
+
+    topic: str
+    key: str
+    using: str
+    ended: bool
+
+    def finish(self) -> None: ...
+
+    def still_held(self) -> bool: ...
+
+
+_running: ContextVar[tuple[Any, ...]] = ContextVar("delaytasks_running", default=())
+
+
+class running_jobs:
+    """Mark these jobs as those whose handler runs inside the block."""
+
+    def __init__(self, *jobs: Running) -> None:
+        self.jobs = jobs
+
+    def __enter__(self) -> None:
+        self.token = _running.set(self.jobs)
+
+    def __exit__(self, *error: object) -> None:
+        _running.reset(self.token)
+
+
+def finish_own(using: str, topic: str, key: str) -> bool:
+    """Finish the running job with this topic and key, if there is one, so that its handler can schedule the key again.
+
+    Return whether there was one. Raises Reserved outside a transaction, because the finish and the new job must be
+    committed together.
+    """
+    for job in _running.get():
+        if (job.topic, job.key, job.using) == (topic, key, using) and (not job.ended or job.still_held()):
+            job.ended = False  # it was True if a savepoint has rolled an earlier finish back
+            if not connections[using].in_atomic_block:
+                raise Reserved(
+                    f"{job!r} is running. To schedule the next job of this key from a handler with atomic=False, "
+                    "call schedule() inside `with job.finishing():`."
+                )
+            job.finish()
+            return True
+    return False
+
+
+# -- on_conflict="again" ------------------------------------------------------------------------
 
 
 def store_next_runs(

@@ -15,7 +15,7 @@ from ..db.retries import in_transaction
 from ..db.transitions import Event, JobRow, NewJob, StoredJob
 from ..exceptions import KeyIsLive, Reserved
 from ..states import Outcome, State
-from . import audit_log, context, next_runs, on_commit
+from . import audit_log, next_runs, on_commit
 
 OnConflict = Literal["reject", "keep", "replace", "again"]
 Pair = tuple[str, str]  # topic and key
@@ -53,7 +53,7 @@ def _finish_own(using: str, rows: Iterable[NewJob], on_conflict: OnConflict) -> 
     """
     if on_conflict == "again":
         return set()
-    return {(row.topic, row.key) for row in rows if context.finish_own(using, row.topic, row.key)}
+    return {(row.topic, row.key) for row in rows if next_runs.finish_own(using, row.topic, row.key)}
 
 
 def store_many(

@@ -20,7 +20,7 @@ from ..db import calendar_days, dialects, lookups, transitions
 from ..db.transitions import Claimed
 from ..exceptions import LeaseLost
 from ..handlers import Handler
-from ..jobs.context import running_jobs
+from ..jobs.next_runs import running_jobs
 from ..maintenance import feed, guard
 from ..models import JobEvent, Schedule, Topic
 from ..recurrence import maker

@@ -14,7 +14,7 @@ from ..db import dialects, lookups, transitions
 from ..db.retries import retry_conflicts, retry_once, try_twice
 from ..exceptions import LeaseLost, TTRExceeded
 from ..handlers import Expired, Finished, Handler, NotBegun, Polled, Retry, Skip, Snooze
-from ..jobs.context import running_jobs
+from ..jobs.next_runs import running_jobs
 from ..outcomes import ErrorCode
 from ..states import Outcome
 from .attempt import Defer, RunningJob
