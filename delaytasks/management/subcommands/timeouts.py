@@ -5,21 +5,28 @@ from datetime import timedelta
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
+from django.db import OperationalError
 
+from ...db.retries import waited_too_long
 from ...exceptions import BadInput
 from ...timeouts import applied, declarations, reconcile
 from ...timeouts.declarations import Declaration
 from ...timeouts.sync import Synced, aliases_of
-from . import arguments, audited, timeout_triggers
+from ...timeouts.triggers import installation
+from . import arguments, audited
 from .output import Answer, Options, Verb, table
 
 ACTIONS = ("plan", "apply", "reconcile", "forget", "triggers")
+TRIGGER_ACTIONS = ("install", "remove", "show")
 
 
 def _arguments(parser: CommandParser) -> None:
     parser.add_argument("action", choices=ACTIONS, help="what to do; forget needs TOPIC")
     parser.add_argument("topic", nargs="?", metavar="TOPIC", help="only this timeout (default: all)")
-    timeout_triggers.add_arguments(parser)
+    parser.add_argument(
+        "tables", nargs="*", default=[], metavar="TABLE",
+        help=f"triggers {'|'.join(TRIGGER_ACTIONS)}: the tables (default: all)",
+    )  # fmt: skip
     parser.add_argument(
         "--overdue", type=_overdue, metavar="run|skip|spread=TIME",
         help="apply: for rows whose due time has passed already: run their jobs now, skip them, or spread the jobs "
@@ -41,7 +48,7 @@ def _overdue(text: str) -> applied.Overdue:
 def _run(options: Options, using: str) -> Answer:
     action, topic = options["action"], options["topic"]
     if action == "triggers":
-        return timeout_triggers.run(options, using)
+        return _triggers(options, using)
     if options["tables"]:
         raise CommandError(f"Give one topic only: timeouts {action} TOPIC.", returncode=arguments.USAGE)
     if action == "forget":
@@ -130,6 +137,56 @@ def _forget(topic: str | None, using: str) -> Answer:
         after |= counts._asdict()
     running = f", {counts.running} are running" if counts.running else ""
     return Answer({"topic": topic, **counts._asdict()}, f"{counts.cancelled} jobs of {topic} were cancelled{running}")
+
+
+# -- triggers -----------------------------------------------------------------------------------
+
+
+def _triggers(options: Options, using: str) -> Answer:
+    match options["topic"]:
+        case "install":
+            return _change_triggers("installed", installation.install, using, options["tables"])
+        case "remove":
+            return _change_triggers("removed", installation.remove, using, options["tables"])
+        case "show":
+            return _show_triggers(using)
+    raise CommandError(f"Say what to do with the triggers: {', '.join(TRIGGER_ACTIONS)}.", returncode=arguments.USAGE)
+
+
+def _unless_busy(call: Any, using: str, names: list[str]) -> list[str]:
+    try:
+        return list(call(using, names))
+    except OperationalError as error:
+        if not waited_too_long(error):
+            raise
+        raise CommandError(
+            f"A transaction has been writing to the table for over {installation.LOCK_TIMEOUT_SECONDS} s. Nothing was "
+            "changed on that table. Try again when it has ended."
+        ) from error
+
+
+def _change_triggers(what: str, do: Any, using: str, chosen: list[str]) -> Answer:
+    with audited.many(using, f"timeouts.triggers_{what}", "timeouts") as after:
+        after["tables"] = chosen or "all"
+        try:
+            names = after["tables"] = _unless_busy(do, using, chosen)
+        except BadInput:
+            after.clear()
+            raise
+        if not names:
+            after.clear()
+    return Answer({what: names}, f"{what}: {', '.join(names) or 'nothing'}")
+
+
+def _show_triggers(using: str) -> Answer:
+    reports = installation.report(using)
+    data = [
+        {"table": each.table_name, "columns": each.columns, "state": each.state, "marks": each.marks,
+         "problem": each.problem}
+        for each in reports
+    ]  # fmt: skip
+    rows = [(each.table_name, each.state, each.marks, ", ".join(each.columns)) for each in reports]
+    return Answer(data, table(("table", "triggers", "marks", "watched columns"), rows, right=("marks",)))
 
 
 VERBS = {
