@@ -14,7 +14,7 @@ from django.db import connection
 from delaytasks import clock
 from delaytasks.db import dialects
 from delaytasks.management.commands.delaytasks import Command
-from delaytasks.management.subcommands.pipeline import archive, audit, load, report, submission
+from delaytasks.management.subcommands.pipeline import archive, audit, load, process, report
 from delaytasks.management.subcommands.pipeline.command import APPLICATIONS
 from delaytasks.models import AuditEntry, Job
 from delaytasks.pipeline import exit_codes
@@ -56,7 +56,7 @@ def test_dead_runs_and_bugs_do_not_have_the_exit_code_for_faults(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def code(*program: str) -> int:
-        monkeypatch.setattr(submission, "command", lambda *_, **__: contextlib.nullcontext((program, {})))
+        monkeypatch.setattr(process, "command_of", lambda *_, **__: contextlib.nullcontext((program, {})))
         with pytest.raises(CommandError) as raised:
             call_command("delaytasks", "pipeline", "archive", "--lake", str(tmp_path))
         return raised.value.returncode

@@ -1,4 +1,4 @@
-"""Run a Spark application in a child process: pass its parameters and read its result."""
+"""Run a Spark application in a child process, or by spark-submit: pass its parameters and read its result."""
 
 import contextlib
 import importlib.util
@@ -11,7 +11,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError
@@ -21,8 +21,11 @@ from ....jobs import history
 from ....pipeline.exit_codes import ExitCode
 from .. import arguments
 from ..output import Answer, Options
-from . import submission
 
+if TYPE_CHECKING:
+    from ....pipeline.config import Settings
+
+ROOT = Path(__file__).parents[4]
 MISSING = 'The pipeline requires Spark: pip install "delaytasks[pipeline]".'
 KEYWORDS = (  # libpq keywords for the connection, for its security and, in `options`, for the schema of the tables
     "service", "passfile", "sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", "gssencmode", "connect_timeout",
@@ -82,8 +85,34 @@ def run_application(
         settings = Settings(Database(**database_of(using)), lake, options["master"], dict(options["conf"]), parameters)
     except BadSettings as error:
         raise CommandError(str(error), returncode=arguments.USAGE) from error
-    with submission.command(application, settings, submit=options["submit"]) as (command, environment):
+    with command_of(application, settings, submit=options["submit"]) as (command, environment):
         return _run_process(command, environment, progress, lasts)
+
+
+@contextlib.contextmanager
+def command_of(application: str, settings: "Settings", *, submit: bool) -> Iterator[tuple[list[str], dict[str, str]]]:
+    """Yield (command line, additional environment variables), valid only inside the block. Raises CommandError."""
+    with tempfile.TemporaryDirectory(prefix="delaytasks-run-") as temporary:
+        variables = settings.environment(Path(temporary))
+        if submit:
+            command, environment = _by_spark_submit(application, settings, Path(temporary))
+            yield command, environment | variables
+            return
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+        yield [sys.executable, "-m", "delaytasks.pipeline", application], variables | {"PYTHONPATH": path}
+
+
+def _by_spark_submit(application: str, settings: "Settings", folder: Path) -> tuple[list[str], dict[str, str]]:
+    from ....pipeline.config import BadSettings
+    from ....pipeline.spark import submit
+    from ....pipeline.spark.java import JavaMissing
+
+    try:
+        return submit.command(application, settings, folder), submit.environment(settings)
+    except BadSettings as error:
+        raise CommandError(str(error), returncode=arguments.USAGE) from error
+    except JavaMissing as error:
+        raise CommandError(str(error), returncode=ExitCode.COULD_NOT_RUN) from error
 
 
 def _run_process(command: list[str], environment: dict[str, str], progress: Progress, lasts: bool) -> dict[str, Any]:
