@@ -1,7 +1,6 @@
 """pipeline load: schedule many jobs from a file, a folder or a query."""
 
 import argparse
-import sys
 import tomllib
 from datetime import date, time
 from pathlib import Path
@@ -21,7 +20,7 @@ from ....redaction import redacted
 from .. import arguments, audited
 from ..output import Answer, Options, Verb
 from . import calendars
-from .process import run_application, to_answer
+from .process import run_application, show_progress, to_answer
 
 MAPPING = {  # option, or key in a mapping file -> help text
     "topic": "topic of all jobs",
@@ -160,8 +159,7 @@ def _run(options: Options, using: str) -> Answer:
     LoadChunk.objects.using(using).exists()  # fails before the run if `migrate` was not run
 
     def progress(text: str) -> None:
-        if text:
-            print(text, file=sys.stderr, flush=True)
+        show_progress(text)
         update_mirror(using)
 
     chosen = parameters(options, using)
