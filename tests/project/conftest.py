@@ -11,8 +11,7 @@ import pytest
 from django.db import transaction
 
 from delaytasks.models import Job
-from delaytasks.polling.ladder import Ladder
-from delaytasks.polling.poll import find_poll
+from delaytasks.polling.poll import Ladder, find_poll
 from delaytasks.timeouts import applied
 from project import settings as project_settings
 from project.shop.gateway import FakeGateway, plan_for
