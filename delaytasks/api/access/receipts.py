@@ -13,6 +13,9 @@ from django.conf import settings
 from django.utils.crypto import constant_time_compare
 from django.utils.encoding import force_bytes
 
+from ...clock import to_ms
+from ...models import Job
+
 _SALT = "delaytasks.api.access.receipts"
 LENGTH = 32  # hexadecimal digits
 
@@ -27,6 +30,18 @@ def make(job_id: int, attempt: int, reserved_ms: int, *, secret: str | bytes | N
 def _key(secret: str | bytes) -> bytes:
     """Return the key of Django's salted_hmac(), cached: Django derives it on each call."""
     return hashlib.sha256(_SALT.encode() + force_bytes(secret)).digest()
+
+
+def is_proof(receipt: str | None, account: str, job: Job) -> bool:
+    """Return whether the receipt is that of the job's reservation; without a receipt, whether the account made it."""
+    if receipt is None:
+        return is_of(account, job.worker)
+    return job.reserved_at is not None and is_valid(receipt, job.pk, job.attempt, to_ms(job.reserved_at))
+
+
+def is_of(account: str, worker: str) -> bool:
+    """Return whether the account, or one of its consumers, made the reservation. worker: stored with the job."""
+    return worker == account or worker.startswith(f"{account}/")
 
 
 def is_valid(receipt: str, job_id: int, attempt: int, reserved_ms: int) -> bool:

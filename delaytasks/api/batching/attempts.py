@@ -86,7 +86,7 @@ def _holds(finish: Finish, row: AttemptRow) -> bool:
     """Return whether the caller may finish this attempt and has proved that it holds it."""
     job, name = row.claimed, finish.caller.name
     if finish.receipt is None:
-        has_proof = row.worker == name or row.worker.startswith(f"{name}/")
+        has_proof = receipts.is_of(name, row.worker)
     else:
         has_proof = receipts.is_valid(finish.receipt, job.id, job.attempt, job.reserved_ms)
     is_meant = finish.id in (None, job.id) and row.held_by(job.attempt if finish.attempt is None else finish.attempt)

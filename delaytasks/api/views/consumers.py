@@ -1,13 +1,12 @@
 """Views for consumers: reserve, finish, release, touch and bury jobs. (id, attempt) is the fencing token."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from ... import clock
 from ...models import Job
 from ...states import State
 from ...worker import leases
@@ -73,17 +72,10 @@ class AttemptView(BaseView):
         data = validated(serializer, self.request.data)
         if job.state != State.RESERVED or job.attempt != data["attempt"]:
             leases.refuse(job.pk, data["attempt"], using=self.using)
-        if not self._has_proof(job, data):
+        if not receipts.is_proof(data.get("receipt"), self.caller.name, job):
             refusals.record_no_receipt(self.caller, job)
             raise PermissionDenied("Another account holds this attempt: give the receipt of its reservation.")
         return job, data
-
-    def _has_proof(self, job: Job, data: Mapping[str, Any]) -> bool:
-        name, receipt = self.caller.name, data.get("receipt")
-        if receipt is None:
-            return job.worker == name or job.worker.startswith(f"{name}/")
-        reserved_ms = clock.to_ms(job.reserved_at) if job.reserved_at else 0
-        return receipts.is_valid(receipt, job.pk, job.attempt, reserved_ms)
 
 
 def _response_data(jobs: Sequence[RunningJob]) -> Any:
