@@ -10,7 +10,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import translation
 
-from delaytasks.admin.dashboard import daily, data
+from delaytasks.admin.dashboard import data, tables
 from delaytasks.models import Topic, TopicStat
 from delaytasks.monitoring import daily_stats
 from tests.support.query_plans import plans_of
@@ -53,7 +53,7 @@ def test_a_missing_comparison_is_a_dash(admin_client):
     hour(HOUR, 3, None)
     assert past(admin_client)["rows"] == [[TOPIC, "3", "–", "–", "3", "–", "–"]]
     same, half, none = (daily_stats.PeriodStats(n, None) for n in (10, 5, 0))
-    assert [daily.change(now, same) for now in (same, half, none)] == ["0 %", "−50 %", "−100 %"]
+    assert [tables.change(now, same) for now in (same, half, none)] == ["0 %", "−50 %", "−100 %"]
 
 
 def test_before_the_first_report_only_a_note_is_shown(admin_client):
@@ -66,7 +66,7 @@ def test_before_the_first_report_only_a_note_is_shown(admin_client):
 
 
 def test_the_busiest_topics_come_first_and_the_others_are_counted(admin_client, monkeypatch):
-    monkeypatch.setattr(daily, "MAX_TOPICS", 2)
+    monkeypatch.setattr(tables, "MAX_TOPICS", 2)
     for n, name in enumerate(("few", "most", "some")):
         hour(HOUR, (1, 3, 2)[n], topic=name)
     found = past(admin_client)
@@ -126,7 +126,7 @@ def test_an_unreadable_table_does_not_affect_the_other_numbers(admin_client, mon
 def test_the_table_is_in_the_language_of_the_viewer(admin_client):
     hour(HOUR, 5)
     with translation.override("zh-hans"):
-        head = daily.table(daily_stats.topic_histories("default"), None, "default")["head"]
+        head = tables.daily(daily_stats.topic_histories("default"), None, "default")["head"]
     assert head[1] == "事件，最近 24 小时"
 
 

@@ -9,7 +9,7 @@ from django.test import RequestFactory
 from prometheus_client.parser import text_string_to_metric_families
 
 from delaytasks import clock, schedule
-from delaytasks.admin.dashboard import schedules as board
+from delaytasks.admin.dashboard import tables
 from delaytasks.models import MirrorMark, Schedule
 from delaytasks.monitoring import forecast, prometheus, readiness
 from delaytasks.recurrence import begin, maker, planned, schedules, statistics
@@ -113,7 +113,7 @@ def test_the_board_has_a_row_for_each_schedule(define, stage, db_clock, admin_cl
 
 
 def test_the_board_without_schedules_has_an_empty_table():
-    assert board.table(statistics.Statistics((), 0))["rows"] == []
+    assert tables.schedules(statistics.Statistics((), 0))["rows"] == []
 
 
 # -- forecast -----------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from ... import databases
 from ...monitoring import daily_stats, forecast, health, last_hour
 from ...recurrence import statistics
 from . import charts as chart_data
-from . import daily, schedules
+from . import tables
 from . import tiles as tile_data
 from .labels import clock_time, day_and_time, local
 from .tiles import Json, ViewUrl
@@ -46,8 +46,8 @@ def build(using: str, topics: Collection[str] | None, *, view_url: ViewUrl, topi
     ]
     return {
         "at": local(databases.now_ms(using)).strftime("%H:%M:%S"), "tiles": tiles, "charts": charts,
-        "past": None if past is None else daily.table(past, topics, using),
-        "schedules": recurring and schedules.table(recurring),
+        "past": None if past is None else tables.daily(past, topics, using),
+        "schedules": recurring and tables.schedules(recurring),
     }  # fmt: skip
 
 

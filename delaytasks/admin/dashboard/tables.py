@@ -1,4 +1,4 @@
-"""The board's table of the last days: statistics from the data pipeline's reports, by topic."""
+"""The board's tables: the last days by topic, from the data pipeline's reports; and the schedules."""
 
 from collections.abc import Collection
 from typing import Any
@@ -8,14 +8,16 @@ from django.utils.translation import ngettext
 
 from ... import clock, databases
 from ...monitoring.daily_stats import PeriodStats, TopicHistory
+from ...recurrence.statistics import RUNS, ScheduleStats, Statistics
+from ..display import EMPTY
 from .labels import day_and_time, number, span
 
 Json = dict[str, Any]
 MAX_TOPICS = 20  # rows of the table: the topics with the most events
 
 
-def table(statistics: dict[str, TopicHistory], topics: Collection[str] | None, using: str) -> Json:
-    """Return the table's head, its rows (one per topic) and a note.
+def daily(statistics: dict[str, TopicHistory], topics: Collection[str] | None, using: str) -> Json:
+    """Return the head, the rows (one per topic) and the note of the last days' statistics.
 
     topics   the topics to show; None: all
 
@@ -30,12 +32,12 @@ def table(statistics: dict[str, TopicHistory], topics: Collection[str] | None, u
             _("Topic"), _("Events, last 24 h"), _("change from a week earlier"), _("Late, p95 of the worst hour"),
             _("Events, last 7 days"), _("change from a week earlier"), _("Late, p95 of the worst hour"),
         ],
-        "rows": [[topic, *_row(past)] for topic, past in most[:MAX_TOPICS]],
-        "note": " · ".join(_notes(by_topic, using)),
+        "rows": [[topic, *_daily_row(past)] for topic, past in most[:MAX_TOPICS]],
+        "note": " · ".join(_daily_notes(by_topic, using)),
     }  # fmt: skip
 
 
-def _row(past: TopicHistory) -> list[str]:
+def _daily_row(past: TopicHistory) -> list[str]:
     return [cell for now, before in ((past.day, past.day_before), (past.week, past.week_before))
             for cell in (number(now.happened), change(now, before), span(now.late_p95_ms) or "–")]  # fmt: skip
 
@@ -48,7 +50,7 @@ def change(now: PeriodStats, before: PeriodStats) -> str:
     return f"{percent:+,d} %".replace("-", "−") if percent else "0 %"
 
 
-def _notes(by_topic: dict[str, TopicHistory], using: str) -> list[str]:
+def _daily_notes(by_topic: dict[str, TopicHistory], using: str) -> list[str]:
     newest_ms = max(clock.to_ms(each.newest) for each in by_topic.values())
     age = span(max(0, databases.now_ms(using) - newest_ms))
     notes = [_("newest hour in the reports: %(time)s, %(age)s ago") % {"time": day_and_time(newest_ms), "age": age}]
@@ -56,3 +58,26 @@ def _notes(by_topic: dict[str, TopicHistory], using: str) -> list[str]:
     if more > 0:
         notes.append(ngettext("%(n)s more topic", "%(n)s more topics", more) % {"n": number(more)})
     return notes
+
+
+def schedules(statistics: Statistics) -> Json:
+    """Return the head, the rows (one per schedule, the next to run first) and the note of the schedules' statistics."""
+    more = statistics.total - len(statistics.schedules)
+    notes = [_("counted over the newest %(n)d runs of each schedule") % {"n": RUNS}] if statistics.schedules else []
+    if more > 0:
+        notes.append(ngettext("%(n)s more schedule", "%(n)s more schedules", more) % {"n": number(more)})
+    return {
+        "head": [
+            _("Schedule"), _("Topic"), _("Next run"), _("Drift of the newest run"), _("Largest drift"), _("Begun"),
+            _("Missed"), _("Skipped"),
+        ],
+        "rows": [_schedule_row(each) for each in statistics.schedules],
+        "note": " · ".join(notes),
+    }  # fmt: skip
+
+
+def _schedule_row(each: ScheduleStats) -> list[str]:
+    states = {"paused": _("paused"), "ended": _("ended"), "stopped": _("stopped"), "running": EMPTY}
+    coming = states[each.state] if each.next_ms is None else day_and_time(each.next_ms)
+    drifts = [span(ms) or EMPTY for ms in (each.drift_ms, each.worst_ms)]
+    return [each.name, each.topic, coming, *drifts, *map(number, (each.ran, each.missed, each.skipped))]
