@@ -11,7 +11,6 @@ it was replaced.
 import contextlib
 import hashlib
 import json
-import logging
 import socket
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextvars import ContextVar
@@ -27,7 +26,6 @@ from ..states import State
 if TYPE_CHECKING:
     from ..models import AuditEntry, Job, Schedule
 
-logger = logging.getLogger("delaytasks")
 PRUNED = "audit.pruned"
 PRUNE_BATCH = 1000
 _MAX_REQUEST = 200  # characters of a path that are stored

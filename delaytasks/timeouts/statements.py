@@ -18,7 +18,7 @@ from .declarations import Declaration
 from .wanted import wanted_sql, wanted_table
 
 logger = logging.getLogger("delaytasks")
-DELAYED, CANCELLED = int(State.DELAYED), int(State.CANCELLED)
+DELAYED = int(State.DELAYED)
 # Finds the live job of a key by its state, which a CHECK constraint ties to ended_at. With `ended_at IS NULL`,
 # PostgreSQL might read all live jobs of the topic for each key, because it expects few of them while its statistics do
 # not contain the topic. By state, it can only use the index on topic, key and id, from the newest job on. It reads one

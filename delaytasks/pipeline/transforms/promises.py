@@ -60,10 +60,6 @@ CLASSIFIED = StructType([
     *dimensions.CARRIED,
     StructField("class", StringType(), False),
 ])  # fmt: skip
-MISSING = StructType([
-    StructField("topic", StringType(), False), StructField("key", StringType(), False),
-    StructField("due_at", TimestampType(), False),
-])  # fmt: skip
 
 
 def promised_jobs(rows: DataFrame, rule: Rule, calendar: Mapping[str, Any] | None = None) -> DataFrame:
@@ -291,7 +287,7 @@ def _late_ms(now_ms: int) -> Column:
 
 
 def missing_jobs(classified: DataFrame, rule: Rule) -> DataFrame:
-    """Return the missing jobs with the columns MISSING, an input for `pipeline load`. Needs the columns CLASSIFIED."""
+    """Return topic, key and due_at of the missing jobs, an input for `pipeline load`. Needs the columns CLASSIFIED."""
     return classified.where(F.col("class") == "missing").select(
         F.lit(rule.topic).alias("topic"), "key", F.col("promised_at").alias("due_at")
     )
