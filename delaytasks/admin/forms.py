@@ -45,6 +45,17 @@ def checked_reason(text: str) -> str:
         raise ValidationError(_("Enter one line of at most 255 printable characters.")) from error
 
 
+class ReasonField(forms.CharField):
+    """A form's field for the reason of a change."""
+
+    def __init__(self, **options: Any) -> None:
+        widget = forms.TextInput(attrs={"class": "vTextField"})
+        super().__init__(label=gettext_lazy("Reason"), required=False, widget=widget, **options)
+
+    def clean(self, value: Any) -> str:
+        return checked_reason(super().clean(value))
+
+
 def posted_reason(request: HttpRequest, need_reason: Collection[str] = ()) -> str:
     """Return the reason in the submitted form. Raises ValidationError if it is invalid, or empty but required.
 
@@ -85,10 +96,7 @@ class TopicForm(TargetForm, ChangesForm):
     """
 
     user: Any = None
-    reason = forms.CharField(
-        label=gettext_lazy("Reason"), required=False, widget=forms.TextInput(attrs={"class": "vTextField"}),
-        help_text=gettext_lazy("Why the topic is paused or resumed. Stored in the history."),
-    )  # fmt: skip
+    reason = ReasonField(help_text=gettext_lazy("Why the topic is paused or resumed. Stored in the history."))
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -133,9 +141,6 @@ class TopicForm(TargetForm, ChangesForm):
             text = _("You may not see every topic. You can add a topic that has a handler here and is visible to you.")
             raise ValidationError(text)
         return name
-
-    def clean_reason(self) -> str:
-        return checked_reason(self.cleaned_data["reason"])
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean()

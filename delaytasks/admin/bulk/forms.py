@@ -9,7 +9,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from ... import conf, formatting
-from ..forms import checked_reason
+from ..forms import ReasonField
 from ..job_actions import CANCEL, POSTPONE, RETRY, RUN_NOW, Operation
 
 UNITS_MS = {"seconds": 1000, "minutes": 60_000, "hours": 3_600_000, "days": 86_400_000}
@@ -36,9 +36,7 @@ class ReasonForm(forms.Form):
     unit = forms.ChoiceField(
         choices=UNITS, required=False, initial="hours", widget=forms.Select(attrs={"aria-label": _("Unit")})
     )
-    reason = forms.CharField(
-        label=_("Reason"), required=False, max_length=255, widget=forms.TextInput(attrs={"class": "vTextField"})
-    )
+    reason = ReasonField(max_length=255)
 
     def __init__(self, *args: Any, need_reason: list[str], operation: Operation | None = None, **kwargs: Any) -> None:
         """Create the form.
@@ -57,9 +55,6 @@ class ReasonForm(forms.Form):
     def postpones(self) -> bool:
         """Return whether the form shows the field for the delay."""
         return self.operation in (None, POSTPONE)
-
-    def clean_reason(self) -> str:
-        return checked_reason(self.cleaned_data["reason"])
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or {}

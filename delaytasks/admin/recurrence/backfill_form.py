@@ -14,7 +14,7 @@ from ...exceptions import BadSchedule, DelaytasksError
 from ...models import Schedule
 from ...recurrence import schedules
 from ...recurrence.wall_times import Firing
-from ..forms import checked_reason
+from ..forms import ReasonField
 from .schedule_form import local_text
 
 YEARS = range(1970, 9999)  # the engine refuses earlier ranges, too
@@ -50,10 +50,7 @@ class BackfillForm(forms.Form):
 
     first_at = WallTimeField(label=gettext_lazy("From"))
     last_at = WallTimeField(label=gettext_lazy("To"))
-    reason = forms.CharField(
-        label=gettext_lazy("Reason"), required=False, max_length=255,
-        widget=forms.TextInput(attrs={"class": "vTextField"}),
-    )  # fmt: skip
+    reason = ReasonField(max_length=255)
 
     def __init__(self, *args: Any, row: Schedule, confirmed: bool = False, **kwargs: Any) -> None:
         """Create the form.
@@ -67,9 +64,6 @@ class BackfillForm(forms.Form):
         if permissions.topics_requiring_reason(self.using, [row.topic]):
             self.fields["reason"].required = confirmed
             self.fields["reason"].help_text = _("Required by %(topics)s.") % {"topics": formatting.join([row.topic])}
-
-    def clean_reason(self) -> str:
-        return checked_reason(self.cleaned_data["reason"])
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or {}

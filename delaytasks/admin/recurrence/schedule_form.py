@@ -16,7 +16,7 @@ from ...recurrence import schedules
 from ...recurrence.definition import Definition
 from ...recurrence.intervals import LONGEST
 from ...validators import MAX_TTR_MS
-from ..forms import ChangesForm, checked_reason
+from ..forms import ChangesForm, ReasonField
 from ..scheduling.form import BodyField
 
 TIMES = ("tz", "cron", "every", "rrule", "delay", "period", "repeat", "start_at", "gap", "overlap")
@@ -55,10 +55,7 @@ class ScheduleForm(ChangesForm):
         label=_("start"), required=False, widget=AdminSplitDateTime(),
         help_text=_("the time from which the runs count, also those of cron; empty: now"),
     )  # fmt: skip
-    reason = forms.CharField(
-        label=_("Reason"), required=False, widget=forms.TextInput(attrs={"class": "vTextField"}),
-        help_text=_("Stored in the history. Optional."),
-    )  # fmt: skip
+    reason = ReasonField(help_text=_("Stored in the history. Optional."))
 
     class Meta:
         model = Schedule
@@ -84,9 +81,6 @@ class ScheduleForm(ChangesForm):
         if isinstance(field, forms.ChoiceField) and own:
             choices = dict([(own, own), *field.widget.choices])
             field.choices = list(choices.items())
-
-    def clean_reason(self) -> str:
-        return checked_reason(self.cleaned_data["reason"])
 
     def clean(self) -> dict[str, Any]:
         """Validate the schedule as a whole, and keep it in self.definition."""

@@ -17,7 +17,7 @@ from ...jobs.inputs import to_body, to_new_job
 from ...states import MAX_PRIORITY
 from ...validators import JSON_NULL, MAX_TTR_MS
 from ..bulk.forms import UNITS, UNITS_MS
-from ..forms import checked_reason
+from ..forms import ReasonField
 
 
 class BodyField(forms.JSONField):
@@ -77,10 +77,7 @@ class NewJobForm(forms.Form):
         label=gettext_lazy("Time to run, in seconds"), required=False, min_value=0,
         help_text=gettext_lazy("How long one attempt may take. Empty: the topic's time to run."),
     )  # fmt: skip
-    reason = forms.CharField(
-        label=gettext_lazy("Reason"), required=False, max_length=255,
-        widget=forms.TextInput(attrs={"class": "vTextField"}), help_text=gettext_lazy("Stored in the history."),
-    )  # fmt: skip
+    reason = ReasonField(max_length=255, help_text=gettext_lazy("Stored in the history."))
 
     def __init__(self, *args: Any, topics: Collection[str], need_reason: Collection[str], **kwargs: Any) -> None:
         """Create the form.
@@ -93,9 +90,6 @@ class NewJobForm(forms.Form):
         self.fields["topic"].choices = [*none, *((name, name) for name in topics)]  # type: ignore[attr-defined]
         self.topics, self.need_reason = topics, need_reason
         self.terms: dict[str, Any] = {}
-
-    def clean_reason(self) -> str:
-        return checked_reason(self.cleaned_data["reason"])
 
     def clean(self) -> dict[str, Any]:
         values: dict[str, Any] = super().clean() or self.cleaned_data
