@@ -1,13 +1,12 @@
 """The circuit breaker: after a failure calls are refused for a pause, then one caller tries again."""
 
-import os
 import threading
-import warnings
 from collections.abc import Callable
 
 import pytest
 
 from delaytasks.circuit_breaker import CircuitBreaker, CircuitOpen
+from tests.support.forks import succeeds_in_fork
 
 SECONDS = 5  # time limit of a thread
 
@@ -242,12 +241,6 @@ def test_a_forked_process_does_not_wait_for_a_probe_of_its_parent(service: Servi
     service.fail()
     service.now = 10.0
     probe = call()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python's, of a fork beside threads
-        child = os.fork()
-    if child == 0:
-        os._exit(0 if not service.breaker.refuses and service.ask() == "answer" else 1)
-    _, status = os.waitpid(child, 0)
-    assert status == 0
+    assert succeeds_in_fork(lambda: not service.breaker.refuses and service.ask() == "answer")
     assert service.breaker.refuses
     probe.end()

@@ -5,10 +5,8 @@ The scripted peer breaks rules as no broker can be made to; the tests with a Rab
 
 import dataclasses
 import json
-import os
 import signal
 import threading
-import warnings
 
 import pytest
 
@@ -18,6 +16,7 @@ from delaytasks.forwarding import Amqp, BatchRefused, CeleryTask, Rejected, Targ
 from delaytasks.models import Job, Topic
 from delaytasks.worker import runner, ttr
 
+from ..support.forks import succeeds_in_fork
 from ..support.stage import outcomes, state_of
 from . import amqp_peer as steps
 from .test_celery_task import make_app
@@ -162,17 +161,7 @@ def test_a_message_that_cannot_be_encoded_does_not_keep_the_others_from_being_se
 def test_a_forked_process_sends_batches_over_a_connection_of_its_own(peer, batch):
     target = Amqp("orders")
     send(target, batch("abc"))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # from Python 3.12 on, about threads and forks
-        pid = os.fork()
-    if pid == 0:
-        signal.alarm(20)  # ends a child that hangs
-        status = 1
-        try:
-            status = 0 if send(target, batch("def")) == (dict.fromkeys("def", "ok"), None) else 2
-        finally:
-            os._exit(status)
-    assert os.waitpid(pid, 0)[1] == 0
+    assert succeeds_in_fork(lambda: send(target, batch("def")) == (dict.fromkeys("def", "ok"), None))
     assert send(target, batch("ghi"))[1] is None
     assert (peer.connections, len(peer.published)) == (2, 9)
 

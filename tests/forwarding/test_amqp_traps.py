@@ -4,11 +4,8 @@ The peer is scripted: no real broker can be made to break the rules. tests/forwa
 """
 
 import contextlib
-import os
-import signal
 import threading
 import time
-import warnings
 
 import pytest
 
@@ -18,6 +15,7 @@ from delaytasks.forwarding import Amqp, Rejected, TargetDown, forward
 from delaytasks.models import Topic
 from delaytasks.worker import ttr
 
+from ..support.forks import succeeds_in_fork
 from ..support.stage import outcomes, state_of
 from . import amqp_peer as steps
 
@@ -163,18 +161,7 @@ def test_a_broker_that_stops_answering_takes_no_longer_than_the_timeout(peer, me
 def test_a_forked_process_has_a_connection_of_its_own(peer, message):
     target = Amqp("orders")
     target.deliver(message(), 5)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # from Python 3.12 on, about threads and forks
-        pid = os.fork()
-    if pid == 0:
-        signal.alarm(20)  # ends a child that hangs
-        status = 1
-        try:
-            target.deliver(message(), 5)
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitpid(pid, 0)[1] == 0
+    assert succeeds_in_fork(lambda: target.deliver(message(), 5))
     assert (peer.connections, len(peer.published)) == (2, 2)
     target.deliver(message(), 5)
     assert peer.connections == 2, "the parent's connection is as it was"

@@ -2,10 +2,7 @@
 
 import gc
 import json
-import os
-import signal
 import time
-import warnings
 import weakref
 from uuid import uuid4
 
@@ -20,6 +17,7 @@ from delaytasks.forwarding.kafka import Failed
 from delaytasks.models import Topic
 from delaytasks.worker import ttr
 
+from ..support.forks import succeeds_in_fork
 from ..support.stage import outcomes, state_of
 from .conftest import DUE
 
@@ -193,18 +191,7 @@ def test_a_producer_that_was_given_up_is_gone_with_its_threads(kafka, name, mess
 def test_a_forked_process_has_a_producer_of_its_own(kafka, name, message):
     target = Kafka(name)
     target.deliver(message(key="parent"), 5)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # from Python 3.12 on, about threads and forks
-        pid = os.fork()
-    if pid == 0:
-        signal.alarm(20)  # ends a child that hangs
-        status = 1
-        try:
-            target.deliver(message(key="child"), 5)
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitpid(pid, 0)[1] == 0
+    assert succeeds_in_fork(lambda: target.deliver(message(key="child"), 5))
     target.deliver(message(key="parent"), 5)
     subjects = [json.loads(each.value())["subject"] for each in kafka.messages(name, 3)]
     assert sorted(subjects) == ["child", "parent", "parent"]

@@ -2,11 +2,8 @@
 
 import dataclasses
 import json
-import os
-import signal
 import threading
 import time
-import warnings
 from uuid import uuid4
 
 import pytest
@@ -19,6 +16,7 @@ from delaytasks.forwarding import kafka as module
 from delaytasks.models import Job, Topic
 from delaytasks.worker import runner, ttr
 
+from ..support.forks import succeeds_in_fork
 from ..support.stage import outcomes
 from .test_amqp_batches import batch, send  # noqa: F401  fixture
 
@@ -176,16 +174,6 @@ def test_a_message_that_the_broker_refuses_removes_none_of_another_thread(kafka,
 def test_a_forked_process_sends_batches_with_a_producer_of_its_own(kafka, name, batch):  # noqa: F811
     target = Kafka(name)
     send(target, batch("ab"))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # from Python 3.12 on, about threads and forks
-        pid = os.fork()
-    if pid == 0:
-        signal.alarm(20)  # ends a child that hangs
-        status = 1
-        try:
-            status = 0 if send(target, batch("cd"), 10) == (dict.fromkeys("cd", "ok"), None) else 2
-        finally:
-            os._exit(status)
-    assert os.waitpid(pid, 0)[1] == 0
+    assert succeeds_in_fork(lambda: send(target, batch("cd"), 10) == (dict.fromkeys("cd", "ok"), None))
     assert send(target, batch("ef"))[1] is None
     assert subjects(kafka.messages(name, 6)) == list("abcdef")
