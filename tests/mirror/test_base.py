@@ -13,7 +13,7 @@ from delaytasks.conf import Settings
 from delaytasks.exceptions import MirrorDown
 from delaytasks.mirror.base import GONE, CallResult, DueIndex, Entry, Promotion, Reservation, Settlement
 from delaytasks.mirror.database import DatabaseIndex
-from delaytasks.mirror.redis import scripts
+from delaytasks.mirror.redis import client as client_module
 from delaytasks.mirror.redis.index import Mirror
 from tests.support.servers import free_port, wait_until
 
@@ -102,7 +102,7 @@ def test_writing_nothing_calls_nobody(unreachable: Mirror, method: str) -> None:
 
 
 def test_the_results_of_call_runner_are_the_numbers_that_its_script_returns() -> None:
-    header = re.search(r"^-- RETURN\s+(.*)$", scripts.source("call_runner"), re.MULTILINE)
+    header = re.search(r"^-- RETURN\s+(.*)$", client_module.script_source("call_runner"), re.MULTILINE)
     assert header is not None
     assert re.findall(r"(\d) ", header[1] + " ") == [str(int(call)) for call in CallResult]
     assert re.search(r"0 woken, 1 send a message, 2 all slots are taken, 3 a message was sent a moment ago", header[1])
@@ -170,13 +170,13 @@ def test_due_jobs_do_not_wait_for_jobs_that_are_due_later(mirror: Mirror, monkey
 
 def test_a_pass_between_two_ticks_sends_no_topics_to_redis(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[Any] = []
-    many = scripts.many
+    call_scripts = client_module.call_scripts
 
     def record(client: Any, name: str, calls: list[Any]) -> Any:
         sent.extend(calls if name == "promote_due" else ())
-        return many(client, name, calls)
+        return call_scripts(client, name, calls)
 
-    monkeypatch.setattr(scripts, "many", record)
+    monkeypatch.setattr(client_module, "call_scripts", record)
     topics = [f"topic.{n}" for n in range(100)]
     mirror.add([Entry(1, topics[7], NOW)])
     assert mirror.promote_due(NOW, topics).topics == {topics[7]}

@@ -6,7 +6,7 @@ import pytest
 from redis.exceptions import NoScriptError, ResponseError
 
 from delaytasks.mirror.base import Entry
-from delaytasks.mirror.redis import scripts
+from delaytasks.mirror.redis.client import SCRIPTS, _sha, call_scripts, script_source
 from delaytasks.mirror.redis.index import Mirror
 
 NOW = 1_893_456_000_000
@@ -58,16 +58,16 @@ def test_calls_for_several_buckets_do_not_check_for_the_script_first(mirror: Mir
 
 def test_only_the_calls_that_found_no_script_are_repeated() -> None:
     client = Fake("first", NoScriptError(), "third")
-    assert scripts.many(client, "add", CALLS) == ["first", "again", "third"]
+    assert call_scripts(client, "add", CALLS) == ["first", "again", "third"]
     assert client.single_calls == [("key1", 1)]
 
 
 def test_an_error_of_redis_is_raised() -> None:
     with pytest.raises(ResponseError, match="OOM"):
-        scripts.many(Fake("first", ResponseError("OOM"), "third"), "add", CALLS)
+        call_scripts(Fake("first", ResponseError("OOM"), "third"), "add", CALLS)
 
 
 def test_the_digest_of_a_script_is_the_one_of_redis(redis_server) -> None:
     with redis_server.client() as client:
-        for name in scripts.NAMES:
-            assert client.script_load(scripts.source(name)) == scripts._sha(name)
+        for name in SCRIPTS:
+            assert client.script_load(script_source(name)) == _sha(name)

@@ -1,7 +1,10 @@
-"""The client of Redis or Valkey (single, Sentinel or Cluster), behind a circuit breaker."""
+"""The client of Redis or Valkey (single, Sentinel or Cluster), behind a circuit breaker, and the Lua scripts."""
 
+import functools
+import hashlib
 import time
 from collections.abc import Callable
+from importlib.resources import files
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -10,7 +13,7 @@ from django.core.exceptions import ImproperlyConfigured
 from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster
 from redis.connection import parse_url
-from redis.exceptions import ReadOnlyError, RedisClusterException, RedisError, ResponseError
+from redis.exceptions import NoScriptError, ReadOnlyError, RedisClusterException, RedisError, ResponseError
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
@@ -21,6 +24,8 @@ from ...exceptions import MirrorDown
 PAUSES_SECONDS = (0.5, 1.0, 2.0, 3.0)  # without calls to Redis: after one failure, after two in a row, ...
 HEALTH_CHECK_SECONDS = 30  # a connection that was idle for so long is checked before it is used
 FAILURES = (RedisError, RedisClusterException, OSError)
+SCRIPTS = ("add", "promote_due", "reserve", "settle", "take_slot", "call_runner", "extend_lock", "release_lock")
+READ_SCORES = {"add", "promote_due", "reserve", "settle"}  # score.lua is put before these scripts
 
 
 def make(settings: Settings, on_connect: Callable[[], None] = lambda: None) -> Any:
@@ -130,7 +135,7 @@ class RedisClient:
     def ask(self, call: Callable[[Any], Any]) -> Any:
         """Return `call(client)`. Raises MirrorDown if Redis fails, and without calling it while the circuit is open."""
         try:
-            return self.breaker.call(self._ask, call)
+            return self.breaker.call(lambda: call(self.client))  # not outside: making the client may fail too
         except CircuitOpen:
             raise MirrorDown("Redis failed a moment ago and is not called again yet.") from None
         except FAILURES as error:
@@ -138,6 +143,14 @@ class RedisClient:
             if isinstance(error, ReadOnlyError) or "READONLY" in self._refusal:  # the latter from a script
                 self._disconnect()
             raise MirrorDown(f"Redis does not answer: {error}") from error
+
+    def script(self, name: str, keys: list[str], args: list[Any]) -> Any:
+        """Call a Lua script, and return its answer. Raises MirrorDown, as ask()."""
+        return self.ask(lambda c: call_script(c, name, keys, args))
+
+    def scripts(self, name: str, calls: list[tuple[list[str], list[Any]]]) -> list[Any]:
+        """Return call_scripts(). Raises MirrorDown, as ask()."""
+        return self.ask(lambda c: call_scripts(c, name, calls))
 
     def _disconnect(self) -> None:
         """Close the connections to a Redis that has become a replica: its address may lead to the new master now.
@@ -148,10 +161,52 @@ class RedisClient:
         if pool is not None:
             pool.disconnect(inuse_connections=False)  # other threads are using those
 
-    def _ask(self, call: Callable[[Any], Any]) -> Any:
-        return call(self.client)  # inside the breaker, because making the client may fail too
-
     def close(self) -> None:
         if self._client is not None:
             self._client.close()
             self._client = None
+
+
+@functools.cache
+def script_source(name: str) -> str:
+    """Return the source of a script: a file of lua/, with keys, arguments and return value in its header."""
+    folder = files(__package__) / "lua"
+    own = (folder / f"{name}.lua").read_text()
+    return (folder / "score.lua").read_text() + own if name in READ_SCORES else own
+
+
+@functools.cache
+def _sha(name: str) -> str:
+    return hashlib.sha1(script_source(name).encode(), usedforsecurity=False).hexdigest()
+
+
+def call_script(client: Any, name: str, keys: list[str], args: list[Any]) -> Any:
+    """Call a script, and return its answer. If Redis does not have the script, load it and call it again.
+
+    redis-py's own Script is not used: it would check before each pipeline, which costs another round trip.
+    """
+    try:
+        return client.evalsha(_sha(name), len(keys), *keys, *args)
+    except NoScriptError:
+        client.script_load(script_source(name))
+        return client.evalsha(_sha(name), len(keys), *keys, *args)
+
+
+def call_scripts(client: Any, name: str, calls: list[tuple[list[str], list[Any]]]) -> list[Any]:
+    """Call a script for several buckets in one round trip, except in a Cluster. Return the answers."""
+    if len(calls) < 2 or hasattr(client, "nodes_manager"):  # a cluster's pipeline refuses EVALSHA
+        return [call_script(client, name, keys, args) for keys, args in calls]
+    pipeline = client.pipeline(transaction=False)
+    for keys, args in calls:
+        pipeline.evalsha(_sha(name), len(keys), *keys, *args)
+    answers = pipeline.execute(raise_on_error=False)
+    return [_answer(client, name, call, answer) for call, answer in zip(calls, answers, strict=True)]
+
+
+def _answer(client: Any, name: str, call: tuple[list[str], list[Any]], answer: Any) -> Any:
+    """Return the answer to a call. If its script was missing, repeat only this call: the others have run."""
+    if isinstance(answer, NoScriptError):
+        return call_script(client, name, *call)
+    if isinstance(answer, Exception):
+        raise answer
+    return answer

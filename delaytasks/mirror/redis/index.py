@@ -16,10 +16,8 @@ from ...conf import Settings
 from ...exceptions import MirrorDown
 from ..base import RESEND_MS, CallResult, Entry, Promotion, Reservation, Settlement
 from . import client as clients
-from . import scripts
-from .keys import Keys, member, scores_in_order
+from .keys import Keys, decode_score, member, scores_in_order
 from .lock import Lock
-from .scripts import decode_score
 
 logger = logging.getLogger(__name__)
 CHUNK = 1000  # entries per script call
@@ -57,7 +55,7 @@ class Mirror:
     def feed(self, entries: Iterable[Entry], *, mark: bool = False) -> int:
         """Add entries as add() does, but raise MirrorDown if Redis fails: the guards must know of the failure."""
         calls = self._by_bucket(entries, [str(int(mark))])
-        return sum(self._redis.ask(lambda c: scripts.many(c, "add", calls))) if calls else 0
+        return sum(self._redis.scripts("add", calls)) if calls else 0
 
     def settle(self, settlements: Iterable[Settlement]) -> int:
         """Move or remove each entry whose time is still `seen_ms`. Return how many changed, or 0 if Redis is down.
@@ -101,7 +99,7 @@ class Mirror:
         if not calls:
             return []
         try:
-            return self._redis.ask(lambda c: scripts.many(c, script, calls))
+            return self._redis.scripts(script, calls)
         except MirrorDown as error:
             logger.warning("mirror: %s was not written, the sweep will repair it: %s", script, error)
             return []
@@ -124,7 +122,7 @@ class Mirror:
             for k in [self.keys]
             for b in range(k.buckets)
         ]
-        answers = self._redis.ask(lambda c: scripts.many(c, "promote_due", calls))
+        answers = self._redis.scripts("promote_due", calls)
         set_aside = sum(answer[2] for answer in answers)
         if set_aside:
             logger.error("mirror: %s malformed entries were set aside", set_aside, extra={"set_aside": set_aside})
@@ -160,7 +158,7 @@ class Mirror:
     def _reserve(self, topic: str, buckets: Iterable[int], count: int, now_ms: int, until_ms: int) -> Reservation:
         keys = [key for b in buckets for key in (self.keys.ready(b, topic), self.keys.due(b))]
         args = [count, until_ms, now_ms, self.keys.channel]
-        due_ms, more, entries = self._redis.ask(lambda c: scripts.one(c, "reserve", keys, args))
+        due_ms, more, entries = self._redis.script("reserve", keys, args)
         entries_ms = {job_id: decode_score(score)[0] for job_id, score in scores_in_order(entries)}
         return Reservation(list(entries_ms), int(due_ms), bool(int(more)), entries_ms)
 
@@ -175,7 +173,7 @@ class Mirror:
         # The clock is corrected now and then, so a message may seem to be older than the call that asked for it.
         answered = "" if message_ms is None else message_ms + RESEND_MS // 2
         args = [now_ms, until_ms, limit, token, answered]
-        return bool(self._redis.ask(lambda c: scripts.one(c, "take_slot", keys, args)))
+        return bool(self._redis.script("take_slot", keys, args))
 
     def is_superseded(self, topic: str, message_ms: int) -> bool:
         """Return whether a run_topic message was sent later than this one and has started no runner yet."""
@@ -191,7 +189,7 @@ class Mirror:
         """Wake a waiting runner of the group, or return whether the caller must send a message."""
         keys = [self.keys.slots(topic), self.keys.waiting_runners(runner_group), self.keys.pending_message(topic)]
         args = [now_ms, limit, self.settings.guard_tick_ms, self.keys.wake_prefix, topic, RESEND_MS]
-        return CallResult(self._redis.ask(lambda c: scripts.one(c, "call_runner", keys, args)))
+        return CallResult(self._redis.script("call_runner", keys, args))
 
     def forget_message(self, topic: str) -> None:
         """Let call_runner() send a message at once, because the last one was not sent. Never raises."""

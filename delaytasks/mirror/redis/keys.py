@@ -1,11 +1,16 @@
-"""Names of the mirror's keys. A bucket's keys have the same hash tag and so share one slot of a Redis Cluster.
+"""Names of the mirror's keys, and its members and scores.
+
+A bucket's keys have the same hash tag and so share one slot of a Redis Cluster.
 
 The number of buckets is part of the tag: if the setting changes, all keys are new, and the guard finds the mirror empty
 and rebuilds it.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from ...states import AGE_MS
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,16 @@ class Keys:
 
 def member(job_id: int, topic: str) -> str:
     return f"{job_id}:{topic}"
+
+
+def decode_score(score: float) -> tuple[int, int]:
+    """Return the due time, in ms since 1970, and the priority of an entry's score, as score.lua does."""
+    due_ms = math.ceil(score)
+    priority = int((due_ms - score) * 64)
+    if priority > 32:
+        priority -= 32
+        due_ms += priority * AGE_MS
+    return due_ms, priority
 
 
 def scores_in_order(entries: Sequence[str]) -> list[tuple[int, float]]:

@@ -8,7 +8,6 @@ import uuid
 from contextlib import suppress
 
 from ...exceptions import MirrorDown
-from . import scripts
 from .client import RedisClient
 
 
@@ -30,10 +29,10 @@ class Lock:
     def extend(self) -> None:
         """Keep the lock for `ttl_ms` from now. Raises LockLost, MirrorDown."""
         args = [self._token, self._ttl_ms]
-        if not self._redis.ask(lambda c: scripts.one(c, "extend_lock", [self._key], args)):
+        if not self._redis.script("extend_lock", [self._key], args):
             raise LockLost
 
     def release(self) -> None:
         """Release the lock if this process still holds it. Never raises: if Redis is down, the lock expires."""
         with suppress(MirrorDown):
-            self._redis.ask(lambda c: scripts.one(c, "release_lock", [self._key], [self._token]))
+            self._redis.script("release_lock", [self._key], [self._token])

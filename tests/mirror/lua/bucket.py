@@ -4,9 +4,8 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from delaytasks.mirror.base import Promotion
-from delaytasks.mirror.redis import scripts
-from delaytasks.mirror.redis.keys import Keys, member, scores_in_order
-from delaytasks.mirror.redis.scripts import decode_score
+from delaytasks.mirror.redis.client import call_script
+from delaytasks.mirror.redis.keys import Keys, decode_score, member, scores_in_order
 from delaytasks.states import AGE_MS
 
 NOW = 1_893_456_000_000  # ms; 13 digits, as production has
@@ -45,7 +44,7 @@ class Bucket:
         self._head = [self.keys.ready_prefix(0), self.keys.channel]
 
     def call(self, script: str, keys: list[str], args: list[Any]) -> Any:
-        return scripts.one(self.client, script, keys, args)
+        return call_script(self.client, script, keys, args)
 
     # DueIndex
 

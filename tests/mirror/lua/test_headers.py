@@ -4,7 +4,7 @@ from importlib.resources import files
 
 import pytest
 
-from delaytasks.mirror.redis import scripts
+from delaytasks.mirror.redis.client import SCRIPTS, script_source
 from tests.mirror.lua.headers import problems
 
 FOLDER = files("delaytasks.mirror.redis") / "lua"
@@ -39,14 +39,14 @@ def test_a_script_keeps_its_contract(name: str) -> None:
 
 
 def test_the_scripts_in_the_folder_are_the_names_that_the_code_calls() -> None:
-    assert sorted(SOURCES) == sorted(f"{name}.lua" for name in scripts.NAMES)
+    assert sorted(SOURCES) == sorted(f"{name}.lua" for name in SCRIPTS)
 
 
-@pytest.mark.parametrize("name", scripts.NAMES)
+@pytest.mark.parametrize("name", SCRIPTS)
 def test_redis_compiles_each_script_and_it_assigns_no_global(redis_server, name: str) -> None:
     with redis_server.client() as client:
-        client.script_load(scripts.source(name))
-    assigned = [line for line in scripts.source(name).splitlines() if line[:1].isalpha() and " = " in line]
+        client.script_load(script_source(name))
+    assigned = [line for line in script_source(name).splitlines() if line[:1].isalpha() and " = " in line]
     assert all(line.startswith("local ") for line in assigned if not line.startswith(("for ", "if "))), assigned
 
 

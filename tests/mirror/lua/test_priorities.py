@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delaytasks.mirror.base import GONE
-from delaytasks.mirror.redis.scripts import decode_score
+from delaytasks.mirror.redis.keys import decode_score
 from delaytasks.states import AGE_MS, MAX_PRIORITY
 from tests.mirror.lua.bucket import GRACE, NOW, TOPIC, At, Bucket
 
