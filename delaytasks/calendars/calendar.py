@@ -108,11 +108,14 @@ class Calendar:
     # Days
 
     def date_info(self, day: date) -> CalendarDate:
-        """Return the day's open hours, and which rule they come from."""
-        return self._date_info(day, self._stored_days())
+        """Return the day's open hours, and which rule they come from.
+
+        A datetime counts as its date in the calendar's zone. Raises NaiveDatetime.
+        """
+        return self._date_info(self._to_day(day), self._stored_days())
 
     def is_working_day(self, day: date) -> bool:
-        """Return whether the day has any open hours."""
+        """Return whether the day has any open hours. Takes a datetime as date_info() does."""
         return bool(self.date_info(day).windows)
 
     def _stored_days(self) -> Mapping[date, tuple[Windows, str]]:

@@ -51,6 +51,16 @@ def test_public_holidays_of_a_region_are_closed():
     assert not calendar("country", holidays=("DE",)).is_working_day(date(2030, 10, 3))
 
 
+@pytest.mark.parametrize("options", [{"holidays": [date(2026, 3, 3)]}, {"exceptions": {date(2026, 3, 3): ""}}])
+def test_a_moment_counts_as_its_date_in_the_calendars_zone(options):
+    office = calendar(**options)
+    assert not office.is_working_day(at("2026-03-03 12:00"))
+    assert not office.is_working_day(datetime(2026, 3, 2, 23, 30, tzinfo=UTC))
+    assert office.date_info(at("2026-03-03 12:00")) == office.date_info(date(2026, 3, 3))
+    with pytest.raises(NaiveDatetime):
+        office.is_working_day(datetime(2026, 3, 3))  # noqa: DTZ001
+
+
 def test_an_exception_beats_a_holiday():
     office = calendar(holidays=("DE",), exceptions={date(2026, 1, 1): "10:00-12:00", date(2026, 1, 2): ""})
     assert office.between(at("2026-01-01 00:00"), at("2026-01-03 00:00")) == hours(2)
