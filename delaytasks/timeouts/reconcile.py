@@ -101,17 +101,18 @@ def _due(using: str, topics: Sequence[str]) -> Any:
     return found.filter(~Q(phase=DONE) | Q(began_at=None) | Q(began_at__lte=before))
 
 
-def calendar_changed(*, instance: Any, using: str, **_: Any) -> None:
-    """Begin a pass of each declaration that uses the calendar of this day, soon after the commit of its change.
+def calendar_changed(*, using: str, **_: Any) -> None:
+    """Begin a pass of each declaration that uses a calendar, soon after the commit of a change of a day.
 
-    The pass is delayed, because other processes may use cached days for up to a second.
+    The day may have been one of another calendar before. The pass is delayed, because other processes may use cached
+    days for up to a second.
     """
-    transaction.on_commit(lambda: _begin_passes(instance.calendar), using=using, robust=True)
+    transaction.on_commit(_begin_passes, using=using, robust=True)
 
 
-def _begin_passes(calendar: str) -> None:
+def _begin_passes() -> None:
     for declaration in declarations.declarations():
-        if declaration.calendar is not None and declaration.calendar.name == calendar:
+        if declaration.calendar is not None and declaration.calendar.editable:
             for alias in aliases_of(declaration):
                 began_at = databases.now(alias) + AFTER_EDIT - timedelta(seconds=conf.get().reconcile_seconds)
                 found = AppliedDeclaration.objects.using(alias).filter(topic=declaration.topic)

@@ -349,6 +349,24 @@ def test_a_day_that_staff_close_moves_the_jobs_two_seconds_later_without_apply(d
     assert live() == {f"order:{order.pk}": at(20)}
 
 
+@pytest.mark.on_both
+def test_an_exception_that_staff_give_to_another_calendar_moves_the_jobs_of_both(db_clock: Any, closed_on: Any) -> None:
+    declare(after=minutes(20), calendar=office())
+    command("apply")
+    closed_on(1)
+    order = Order.objects.create(created_at=START)
+    for _ in range(2):
+        db_clock.advance(seconds=3)
+        reconcile.step_all("default")
+    assert live() == {f"order:{order.pk}": at(20, day=2)}
+    exception = CalendarDay.objects.get()
+    exception.calendar = "another office"
+    exception.save()
+    db_clock.advance(seconds=3)
+    reconcile.step_all("default")
+    assert live() == {f"order:{order.pk}": at(20)}
+
+
 def test_a_day_that_staff_have_just_closed_counts_at_the_due_time(
     stage: Any, db_clock: Any, closed_on: Any, monkeypatch: Any
 ) -> None:
