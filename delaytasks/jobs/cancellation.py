@@ -87,16 +87,19 @@ def cancel_many(
 
 def cancel_jobs(
     using: str, *, topic: str | None, key_prefix: str | None = None, label: str | None = None, pk: str | None = None,
-    by: str = "", reason: str = "",
+    by: str = "", reason: str = "", also: str = "",
 ) -> CancelCounts:  # fmt: skip
-    """Cancel jobs as cancel_many(), but without checking the arguments and without ending series."""
-    return cancel_ids(using, _matching(using, topic, key_prefix, label, pk), by=by, reason=reason)
+    """Cancel jobs as cancel_many(), but without checking the arguments and without ending series.
+
+    also   as for transitions.cancel_each()
+    """
+    return cancel_ids(using, _matching(using, topic, key_prefix, label, pk), by=by, reason=reason, also=also)
 
 
-def cancel_ids(using: str, ids: Sequence[int], *, by: str, reason: str) -> CancelCounts:
-    """Cancel the jobs with these ids, which must be sorted, as cancel_many() does."""
+def cancel_ids(using: str, ids: Sequence[int], *, by: str, reason: str, also: str = "") -> CancelCounts:
+    """Cancel the jobs with these ids, which must be sorted, as cancel_jobs() does."""
     pages = (ids[start : start + PAGE] for start in range(0, len(ids), PAGE))
-    counts = [in_transaction(using, partial(_cancel_page, using, page, by, reason)) for page in pages]
+    counts = [in_transaction(using, partial(_cancel_page, using, page, by, reason, also)) for page in pages]
     return CancelCounts(*map(sum, zip(*counts, strict=True))) if counts else CancelCounts(0, 0, 0)
 
 
@@ -120,11 +123,12 @@ def _matching(using: str, topic: str | None, key_prefix: str | None, label: str 
     return sorted(jobs.live().values_list("id", flat=True))  # for ORDER BY, PostgreSQL might scan the primary key
 
 
-def _cancel_page(using: str, ids: Sequence[int], by: str, reason: str) -> CancelCounts:
+def _cancel_page(using: str, ids: Sequence[int], by: str, reason: str, also: str) -> CancelCounts:
     cancelled: list[Cancelled] = []
     others, states = set(ids), dict.fromkeys(ids, int(State.DELAYED))
     for number in range(RACES):  # a job that was running may wait again before its state is read
-        cancelled += transitions.cancel_each(using, (Cancel(i, by, reason) for i in others), skip_locked=number > 0)
+        cancels = (Cancel(i, by, reason) for i in others)
+        cancelled += transitions.cancel_each(using, cancels, skip_locked=number > 0, also=also)
         others -= {each.id for each in cancelled}
         next_runs.withdraw(using, others, by=by, reason=reason)
         states = _states(using, others)

@@ -63,7 +63,7 @@ def removed(using: str) -> list[Removed]:
 def forget(topic: str, using: str) -> CancelCounts:
     """Cancel the live jobs of a topic that the code no longer declares, and delete the record that it was applied.
 
-    Deletes the clocks of a service level, with their history.
+    If it is declared again, their rows get new jobs. Deletes the clocks of a service level, with their history.
 
     Raises BadInput if the code declares the topic, or if it was never applied.
     """
@@ -72,7 +72,7 @@ def forget(topic: str, using: str) -> CancelCounts:
     if not _rows().objects.using(using).filter(topic=topic).exists():
         known = ", ".join(each.topic for each in removed(using)) or "none"
         raise BadInput(f"{topic!r} was never applied. Topics that are no longer declared: {known}.")
-    counts = cancellation.cancel_jobs(using, topic=topic)
+    counts = cancellation.cancel_jobs(using, topic=topic, also=", declared_due = NULL")
     apps.get_model("delaytasks", "SlaClock").objects.using(using).filter(topic=topic).delete()
     _rows().objects.using(using).filter(topic=topic).delete()
     return counts

@@ -403,6 +403,22 @@ def test_a_removed_declaration_is_named_and_its_jobs_can_be_cancelled(db_clock: 
         command("forget", CLOSE)
 
 
+@pytest.mark.on_both
+def test_rows_of_a_forgotten_timeout_that_is_declared_again_get_new_jobs(db_clock: Any) -> None:
+    from delaytasks import cancel, handlers
+
+    declare()
+    command("apply")
+    order, other = [Order.objects.create(created_at=START) for _ in range(2)]
+    cancel(CLOSE, f"order:{other.pk}", by="anna")
+    declarations.unregister(CLOSE)
+    handlers.unregister(CLOSE)
+    command("forget", CLOSE)
+    declare()
+    assert command("apply")[0]["made"] == 1
+    assert live() == {f"order:{order.pk}": START + HALF_HOUR}
+
+
 def test_a_check_names_declarations_that_are_not_applied(db_clock: Any) -> None:
     from delaytasks.timeouts import checks
 
