@@ -22,7 +22,7 @@ from .statements import UNMET, past_sql
 from .sync import aliases_of, lockable, sync
 from .wanted import rows, wanted_sql
 
-GONE, PAST = "gone", "past"  # reasons for skipping a job, like statements.UNMET
+GONE, PAST, FIRED = "gone", "past", "fired"  # reasons for skipping a job, like statements.UNMET
 WAIT_SECONDS = 0.1  # how long a run slot waits for a locked row
 STEP_SECONDS = 0.01
 LOCKED_RETRY_MS = 200
@@ -81,6 +81,7 @@ class _Facts(NamedTuple):
     wanted_ms: int | None  # the due time that the row declares; None: the condition is false
     declared_ms: int | None  # the due time for which the job was made; None: a person scheduled it
     past: bool  # True: wanted_ms has passed so long ago that if_past skips it
+    fired: bool  # True: a newer job was for wanted_ms; this one was dead, and a person has retried it
     fingerprint: str | None  # of the applied declaration
     now_ms: int
 
@@ -103,8 +104,8 @@ def _reason_to_skip(declaration: Declaration, pk: Any, job: RunningJob) -> str |
         if delay_ms > 0:
             raise Defer(delay_ms=delay_ms)
         return None
-    if facts.past:
-        return PAST
+    if facts.past or facts.fired:
+        return PAST if facts.past else FIRED
     raise Defer(declared_ms=facts.wanted_ms)
 
 
@@ -125,12 +126,14 @@ def _facts(declaration: Declaration, pk: Any, job: RunningJob) -> _Facts:
     sql = f"""
         WITH wanted (pk, declared_ms) AS MATERIALIZED ({wanted})
         SELECT declared_ms, {d.to_ms("job.declared_due")}, coalesce({past_sql(declaration, d)}, false),
+            EXISTS (SELECT 1 FROM delaytasks_job AS newer WHERE newer.topic = job.topic AND newer.key = job.key
+                AND newer.id > job.id AND {d.to_ms("newer.declared_due")} = declared_ms),
             (SELECT fingerprint FROM delaytasks_declaration WHERE topic = %s), {d.to_ms(d.now)}
         FROM delaytasks_job AS job LEFT JOIN wanted ON 1 = 1 WHERE job.id = %s"""
     with dialects.cursor(job.using) as cursor:
         cursor.execute(sql, [*params, declaration.topic, job.id])
         found = cursor.fetchone()
-    return _Facts(*found) if found else _Facts(None, None, False, declaration.fingerprint, 0)
+    return _Facts(*found) if found else _Facts(None, None, False, False, declaration.fingerprint, 0)
 
 
 def make_next(using: str, held: Any) -> None:

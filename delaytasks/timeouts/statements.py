@@ -24,8 +24,10 @@ DELAYED = int(State.DELAYED)
 # not contain the topic. By state, it can only use the index on topic, key and id, from the newest job on. It reads one
 # job if the newest is live, and all jobs of the key if none is.
 LIVE = f"job.state IN ({', '.join(str(int(state)) for state in STORED_LIVE)})"
-# Finds the newest job with a declared time, only for a row that matches and has no live job with one.
-LATEST = "live.declared_due IS NULL AND wanted.declared_ms IS NOT NULL AND job.declared_due IS NOT NULL"
+# Finds the newest job with a declared time, only for a row that matches. If its live job has such a time, only newer
+# jobs count: there are some only if the live job was dead, and a person has retried it.
+LATEST = """wanted.declared_ms IS NOT NULL AND job.declared_due IS NOT NULL
+            AND job.id > CASE WHEN live.declared_due IS NULL THEN 0 ELSE live.id END"""
 UNMET = "unmet"  # the reason in the event of a job whose condition is no longer true
 
 
@@ -35,7 +37,7 @@ class Difference(NamedTuple):
     pk: str
     key: str
     declared_ms: int | None  # None: the condition is false, the field is null, or the row is gone
-    past: bool  # True: if_past or `apply --overdue skip` skips this due time
+    past: bool  # True: if_past or `apply --overdue skip` skips this due time, or a job newer than the live one had it
     job_id: int | None  # of the live job
     due_ms: int | None
     attempt: int | None
@@ -119,10 +121,11 @@ def differences_sql(
         spread = f"CASE WHEN declared_ms <= {applied_ms} THEN {d.to_ms('applied.spread_until')} END"
     past = f"({past_sql(declaration, d)} OR declared_ms < {before})"
     missing = f"(NOT {past} AND {d.to_ms('latest.declared_due')} {distinct} declared_ms)"
+    fired = f"(live.declared_due IS NOT NULL AND {d.to_ms('latest.declared_due')} = declared_ms)"
     sql = f"""
         WITH keys (pk, name) AS ({table}),
         wanted (pk, declared_ms) AS MATERIALIZED ({wanted})
-        SELECT keys.pk, keys.name, declared_ms, coalesce({past}, false), live.id, {d.to_ms("live.due_at")},
+        SELECT keys.pk, keys.name, declared_ms, coalesce({past} OR {fired}, false), live.id, {d.to_ms("live.due_at")},
             live.attempt, {spread}, {now_ms}, wanted.pk IS NOT NULL
         FROM keys {gate}
         LEFT JOIN wanted ON wanted.pk = keys.pk

@@ -10,11 +10,11 @@ import pytest
 from django.db import connection
 from django.db.models import F, Q
 
-from delaytasks import Snooze, cancel, schedule, timeout
+from delaytasks import Snooze, cancel, retry_dead, schedule, timeout
 from delaytasks.models import Job, TimeoutMark
 from delaytasks.states import State
 from delaytasks.timeouts import fire
-from delaytasks.timeouts.fire import GONE, PAST
+from delaytasks.timeouts.fire import FIRED, GONE, PAST
 from delaytasks.timeouts.statements import UNMET
 from delaytasks.timeouts.triggers import marks
 from delaytasks.worker import completion
@@ -71,6 +71,34 @@ def test_a_write_that_nobody_noticed_never_runs_with_the_condition_false(
     db_clock.advance(seconds=1800)
     stage.go()
     assert (called, outcomes()) == ([], [("skipped", UNMET)])
+
+
+@pytest.mark.on_both
+@pytest.mark.parametrize("first", ["worker", "sync"])
+def test_a_dead_job_that_is_retried_does_not_repeat_a_newer_one(stage: Any, db_clock: Any, first: str) -> None:
+    called: list[Any] = []
+
+    @timeout(Order, on="created_at", topic="declared.close", max_attempts=1)
+    def close(order: Order, job: Any) -> None:
+        called.append(order.created_at)
+        if order.created_at == START:
+            raise ConnectionError
+
+    order = Order.objects.create(created_at=START)
+    stage.go()
+    order.created_at += HALF_HOUR
+    order.save()
+    db_clock.advance(seconds=1800)
+    stage.go()
+    dead = Job.objects.get(state=State.DEAD)
+    retry_dead(job_id=dead.pk)
+    if first == "sync":
+        order.save()
+    stage.go()
+    assert called == [START, START + HALF_HOUR]
+    dead.refresh_from_db()
+    assert (dead.state, live()) == (State.CANCELLED, {})
+    assert dead.events.order_by("-id").values_list("reason", flat=True)[0] == (FIRED if first == "worker" else UNMET)
 
 
 def test_a_row_that_is_gone_is_skipped(close: Close, stage: Any, db_clock: Any) -> None:
