@@ -16,7 +16,7 @@ from django.db import DataError, transaction
 from ..db import calendar_days, dialects
 from ..handlers import Skip
 from ..worker.attempt import Defer, RunningJob
-from . import applied, declarations, renames
+from . import applied, declarations, renames, statements
 from .declarations import Declaration
 from .statements import UNMET, past_sql
 from .sync import aliases_of, lockable, sync
@@ -49,6 +49,7 @@ class Fire:
                     raise
             else:
                 reason = GONE if row is None else _reason_to_skip(self.declaration, row.pk, job)
+        job.may_fire_later = reason == UNMET
         return self.function(row, job) if reason is None else Skip(reason)
 
 
@@ -149,4 +150,6 @@ def make_next(using: str, held: Any) -> None:
         return
     pk = declaration.pk_of(held.key)
     if pk is not None:
+        if getattr(held, "may_fire_later", False):
+            statements.forget(held.id, using)
         marks.add(declaration, sync(declaration, [pk], using=using, skip_locked=True).locked_pks, using)

@@ -229,3 +229,8 @@ def cancel(ids: Sequence[int], using: str, *, skip_locked: bool) -> list[Cancell
     """
     cancels = (Cancel(job_id, reason=UNMET) for job_id in ids)
     return transitions.cancel_each(using, cancels, skip_locked=skip_locked, also=", declared_due = NULL")
+
+
+def forget(job_id: int, using: str) -> None:
+    """Clear the declared time of an ended job, so that a new job is made if the condition becomes true again."""
+    dialects.run(using, "UPDATE delaytasks_job SET declared_due = NULL WHERE id = %s RETURNING id", [job_id])

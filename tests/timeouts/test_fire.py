@@ -74,6 +74,24 @@ def test_a_write_that_nobody_noticed_never_runs_with_the_condition_false(
 
 
 @pytest.mark.on_both
+@pytest.mark.parametrize("atomic", [True, False])
+def test_a_row_that_was_skipped_because_it_did_not_match_gets_its_job_when_it_matches_again(
+    close: Close, stage: Any, db_clock: Any, atomic: bool
+) -> None:
+    """As if the change was noticed before the due time, and the job cancelled."""
+    called = close(while_=Q(state="open"), atomic=atomic)
+    order = Order.objects.create(created_at=START)
+    Order.objects.update(state="paid")
+    db_clock.advance(seconds=1800)
+    stage.go()
+    order.save()  # with the state "open"
+    stage.go()
+    assert (called, outcomes()) == ([order], [("skipped", UNMET), ("finished", "")])
+    order.save()
+    assert live() == {}
+
+
+@pytest.mark.on_both
 @pytest.mark.parametrize("first", ["worker", "sync"])
 def test_a_dead_job_that_is_retried_does_not_repeat_a_newer_one(stage: Any, db_clock: Any, first: str) -> None:
     called: list[Any] = []
