@@ -153,3 +153,16 @@ def make_next(using: str, held: Any) -> None:
         if getattr(held, "may_fire_later", False):
             statements.forget(held.id, using)
         marks.add(declaration, sync(declaration, [pk], using=using, skip_locked=True).locked_pks, using)
+
+
+def mark_row(using: str, held: Any) -> None:
+    """Mark the row of a job that waits for another attempt, so that the job is soon synced.
+
+    The row's due time may have changed while the job was running, when no sync changes it. A service level may have
+    reached its next level before the next attempt.
+    """
+    from .triggers import marks
+
+    declaration = declarations.find(held.topic)
+    if declaration is not None and using in aliases_of(declaration):
+        marks.add(declaration, filter(None, [declaration.pk_of(held.key)]), using)

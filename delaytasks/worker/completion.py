@@ -42,6 +42,8 @@ _SIGNALS = {
 # Topic -> function that is called with the alias and the attempt (or a dead job's row) in the transaction that ends it,
 # or that gives the job another declared time.
 after_end: dict[str, Callable[[str, Any], None]] = {}
+# The same for the transaction that ends an attempt and makes the job wait again: failed, snoozed or taken back.
+after_delay: dict[str, Callable[[str, Any], None]] = {}
 observers: list[Callable[[Outcome, Any], None]] = []  # called with each outcome and its job, after the signals
 _FAILURES = (Outcome.FAILED, Outcome.EXPIRED, Outcome.DEAD)
 Result = TypeVar("Result")
@@ -140,8 +142,9 @@ def complete(
                     _call_on_dead(using, completion.held)  # may schedule the key, and then there is no other next run
             schedule_next(using, [job_id for job_id, each in ended.items() if each.again])  # after_end may move these
             for completion in completions:
-                if completion.outcome in _STATES and completion.held.topic in after_end:
-                    after_end[completion.held.topic](using, completion.held)
+                hooks = after_end if completion.outcome in _STATES else after_delay
+                if completion.held.topic in hooks:
+                    hooks[completion.held.topic](using, completion.held)
             with_due_times = [(c, ended[c.held.id].due_ms) for c in completions]
             if completed is not None:
                 completed.extend(with_due_times)
@@ -394,8 +397,8 @@ def _take_back_all(
                 if job.id not in skip:
                     _call_on_dead(using, job)
             schedule_next(using, [job_id for job_id, each in taken.items() if each.again])
-            for job in dead:
-                _call_after_end(using, job)
+            for job in jobs.values():
+                _call_hook(using, job)
             expired = [(by_id[i], jobs[i]) for i in taken]
             transaction.on_commit(lambda: _notify_expired(using, expired, error), using=using, robust=True)
         return len(taken)
@@ -413,15 +416,19 @@ def _abandoned(using: str, snapshot: JobSnapshot, was_called: bool) -> Abandoned
     )  # fmt: skip
 
 
-def _call_after_end(using: str, job: "Job") -> None:
-    """Call after_end's function for a dead job. An error is only logged: the other jobs must still be taken back."""
-    if job.topic not in after_end:
+def _call_hook(using: str, job: "Job") -> None:
+    """Call the function of after_end for a dead job, that of after_delay for another one.
+
+    An error is only logged: the other jobs must still be taken back.
+    """
+    hooks = after_end if job.state == State.DEAD else after_delay
+    if job.topic not in hooks:
         return
     try:
         with transaction.atomic(using):
-            after_end[job.topic](using, job)
+            hooks[job.topic](using, job)
     except Exception:
-        logger.exception("%s: job %s is dead, but the function to call at its end failed", job.topic, job.id)
+        logger.exception("%s: job %s was taken back, but the function to call then failed", job.topic, job.id)
 
 
 def _expired_event(snapshot: JobSnapshot, job: "Job", done_ms: int, error: str) -> Event:

@@ -10,10 +10,12 @@ from django.db import transaction
 from django.db.models import Q
 
 from delaytasks import Snooze, cancel, handlers, jobs_of, reschedule, retry_dead, run_now, schedule, sla
+from delaytasks.backoff import Backoff
 from delaytasks.calendars import hours
 from delaytasks.exceptions import BadInput
 from delaytasks.models import CalendarDay, Job, SlaClock, SlaSegment
 from delaytasks.service_levels.service_level import ServiceLevel
+from delaytasks.timeouts.triggers import marks
 from tests.timeouts.app.models import Customer, Order, RushOrder
 
 from .conftest import HOUR, MONDAY, TOPIC, at, write
@@ -436,6 +438,17 @@ def test_a_warning_that_fails_or_is_snoozed_does_not_hold_up_the_next_level(
         assert all(part * 8 * HOUR <= when < following * 8 * HOUR for when, each in told if each == part)
     assert [each for each in told if each[1] == 1.0] == [(8 * HOUR, 1.0)]
     assert jobs_of(order).live().count() == 0
+
+
+@pytest.mark.timeouts(start=MONDAY, reconciles=False)
+def test_a_warning_that_kills_its_process_does_not_hold_up_the_breach(declare: Any, told: Any, timeouts: Any) -> None:
+    declare(warn=[0.5], backoff=Backoff(36_000, cap_seconds=36_000))
+    order = Order.objects.create()
+    timeouts.die_in(TOPIC, "handler", times=2)
+    timeouts.advance_to(at(5))
+    marks.drain("default")  # as each guard does
+    timeouts.advance_to(at(8))
+    assert told == [(order.pk, 1.0)]
 
 
 def test_a_warning_that_a_person_moves_beyond_the_breach_does_not_hold_it_up(

@@ -11,6 +11,8 @@ from django.db import connection
 from django.db.models import F, Q
 
 from delaytasks import Snooze, cancel, retry_dead, schedule, timeout
+from delaytasks.backoff import Backoff
+from delaytasks.db import lookups
 from delaytasks.models import Job, TimeoutMark
 from delaytasks.states import State
 from delaytasks.timeouts import fire
@@ -18,6 +20,7 @@ from delaytasks.timeouts.fire import FIRED, GONE, PAST
 from delaytasks.timeouts.statements import UNMET
 from delaytasks.timeouts.triggers import marks
 from delaytasks.worker import completion
+from delaytasks.worker.completion import expire
 
 from .app.models import CourierOrder, OpenOrder, Order, PlainOrder
 from .conftest import HALF_HOUR, START, live
@@ -242,6 +245,43 @@ def test_a_failed_handler_leaves_no_next_job_and_its_retry_stands(close: Close, 
     assert Job.objects.get().state == State.DEAD
     order.save()
     assert live() == {}  # dead counts as done
+
+
+@pytest.mark.on_both
+@pytest.mark.parametrize("ends", ["fails", "snoozes", "dies"])
+def test_a_due_time_that_is_saved_while_an_attempt_runs_does_not_wait_for_the_next_attempt(
+    stage: Any, db_clock: Any, ends: str
+) -> None:
+    called: list[Any] = []
+
+    @timeout(Order, on="created_at", topic="declared.close", atomic=False, backoff=Backoff(base_seconds=7200))
+    def close(order: Order, job: Any) -> Any:
+        called.append(order.created_at)
+        if order.created_at == START + HALF_HOUR:
+            return None
+        order.created_at = START + HALF_HOUR
+        order.save()  # another process might do this
+        if ends == "fails":
+            raise ConnectionError
+        return Snooze(7200)
+
+    stage.guard()  # makes the pass of these five minutes
+    order = Order.objects.create(created_at=START)
+    if ends == "dies":
+        for moved in (timedelta(0), HALF_HOUR):  # after the first death the job runs again at once
+            (job,) = stage.take("declared.close")
+            order.created_at += moved
+            order.save()
+            db_clock.advance(seconds=60)
+            expire("default", lookups.get_snapshots("default", [job.id]))
+    else:
+        stage.go()
+    stage.guard()
+    assert live() == {f"order:{order.pk}": START + HALF_HOUR}
+    db_clock.advance(seconds=1800)
+    stage.go()
+    assert called[-1] == START + HALF_HOUR
+    assert not TimeoutMark.objects.exists()
 
 
 @pytest.mark.parametrize("topic_fails", [False, True])
