@@ -193,9 +193,28 @@ def test_kind_of_times_is_changed_by_emptying_the_old_one(rest: Rest, report: di
 
 def test_an_emptied_start_is_now(rest: Rest, report: dict[str, Any]) -> None:
     Schedule.objects.update(start_at=T0 - timedelta(seconds=25))
-    assert rest.patch("schedules/report/", {"cron": "", "every_seconds": 60})["next_run_at"] == at(35)
+    every = {"cron": "", "every_seconds": 60, "start_at": at(-25)}
+    assert rest.patch("schedules/report/", every)["next_run_at"] == at(35)
     changed = rest.patch("schedules/report/", {"start_at": None})
     assert (changed["start_at"], changed["next_run_at"]) == (at(0), at(60))
+
+
+@pytest.mark.parametrize("times", [{"period_seconds": 86_400, "repeat": 3}, {"rrule": "FREQ=DAILY;COUNT=4"}], ids=str)
+def test_times_of_another_kind_start_now(rest: Rest, report: dict[str, Any], times: dict[str, Any]) -> None:
+    Schedule.objects.update(start_at=T0 - timedelta(days=2))
+    changed = rest.patch("schedules/report/", {"cron": "", **times})
+    assert (changed["start_at"], changed["next_run_at"]) == (at(0), at(86_400))
+    assert len(rest.get("schedules/report/next/?count=9")["results"]) == 3  # the first is due now
+
+
+def test_other_changes_and_a_start_that_is_given_or_to_come_keep_the_start(rest: Rest, report: dict[str, Any]) -> None:
+    Schedule.objects.update(start_at=T0 + timedelta(seconds=30))
+    assert rest.patch("schedules/report/", {"cron": "", "every_seconds": 60})["start_at"] == at(30)
+    given = {"every_seconds": None, "period_seconds": 60, "repeat": None, "start_at": at(-30)}
+    assert rest.patch("schedules/report/", given)["start_at"] == at(-30)
+    assert rest.patch("schedules/report/", {"period_seconds": 70})["start_at"] == at(-30)
+    given = {"period_seconds": None, "repeat": 0, "cron": "0 5 * * *", "start_at": at(-40)}
+    assert rest.patch("schedules/report/", given)["start_at"] == at(-40)
 
 
 def test_a_schedule_that_was_stopped_is_repaired(rest: Rest, report: dict[str, Any]) -> None:

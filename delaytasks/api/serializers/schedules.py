@@ -92,7 +92,10 @@ class NewScheduleSerializer(ScheduleTermsSerializer):
 
 
 class ScheduleChangeSerializer(ScheduleTermsSerializer):
-    """The fields to change. To replace one kind of times, empty its field: {"cron": "", "every_seconds": 600}."""
+    """The fields to change. To replace one kind of times, empty its field: {"cron": "", "every_seconds": 600}.
+
+    The new times start now, unless `start_at` is given or still to come.
+    """
 
     topic = topic_field(required=False)
     reason = reason_field()

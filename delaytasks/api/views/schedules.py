@@ -18,7 +18,7 @@ from ...exceptions import BadSchedule
 from ...jobs import audit_log
 from ...models import Schedule
 from ...recurrence import schedules
-from ...recurrence.definition import Definition, terms_of_row
+from ...recurrence.definition import Definition
 from .. import job_list
 from ..access import refusals
 from ..access.permissions import Right, ScheduleRight
@@ -215,7 +215,7 @@ class ScheduleView(ScheduleBaseView):
             self._require_shown_body(row, terms)  # somebody may have changed the row meanwhile
             if row.series_key is not None and terms.get("topic", row.topic) != row.topic:
                 raise BadSchedule("The topic of a series cannot be changed: delete the series, and start another one.")
-            return schedules.define(Definition(**(terms_of_row(row) | terms)), using=self.using, restarts=True)
+            return schedules.change(row, terms, using=self.using)
 
         row = self.operate(schedule, ScheduleRight.CHANGE, Action.CHANGED, reason, change)
         return Response(self.shown(row))
