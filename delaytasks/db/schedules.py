@@ -34,11 +34,15 @@ class Advance(NamedTuple):
 
 
 class NewFiring(NamedTuple):
-    """A job to insert. Its due time may have passed."""
+    """A job to insert. Its due time may have passed.
+
+    planned_ms   the firing's time; None: a backfill, which is due later than that
+    """
 
     topic: str
     key: str
     due_ms: int
+    planned_ms: int | None
     ttr_ms: int
     body: str  # JSON
     subject_label: str = ""  # "": none
@@ -84,20 +88,19 @@ def advance(using: str, rows: Sequence[Advance]) -> set[int]:
 
 
 def insert_firings(using: str, rows: Sequence[NewFiring]) -> list[StoredJob]:
-    """Insert the jobs of firings. Return those inserted: a firing that ran or is live already is left out.
-
-    The deadline of a poll counts from the firing's time, before which the job may have been made long ago.
-    """
+    """Insert the jobs of firings. Return those inserted: a firing that ran or is live already is left out."""
     d = dialects.get_dialect(using)
-    table, params = d.table(["text", "text", "bigint", "bigint", "text", "text", "text", "text"], rows)
+    kinds = ["text", "text", "bigint", "bigint", "bigint", "text", "text", "text", "text"]
+    table, params = d.table(kinds, rows)
     sql = f"""
-        WITH new (new_topic, new_key, at_ms, new_ttr_ms, new_body, new_label, new_pk, new_producer) AS ({table})
+        WITH new (new_topic, new_key, at_ms, planned_ms, new_ttr_ms, new_body, new_label, new_pk, new_producer)
+            AS ({table})
         INSERT INTO delaytasks_job
             (topic, key, state, due_at, ttr_ms, body, created_at, attempt, failures, worker, error,
              subject_label, subject_pk, producer, replaced_at)
         SELECT new_topic, new_key, {DELAYED}, {d.from_ms("at_ms")}, new_ttr_ms, {d.as_json("new_body")}, {d.now},
             0, 0, '', '', NULLIF(new_label, ''), NULLIF(new_pk, ''), NULLIF(new_producer, ''),
-            {d.greatest}({d.from_ms("at_ms")}, {d.now}) FROM new
+            {d.from_ms("planned_ms")} FROM new
         WHERE NOT EXISTS ({_MADE})
         ON CONFLICT (topic, key) WHERE ended_at IS NULL DO NOTHING
         RETURNING id, topic, key, {d.to_ms("due_at")}, {d.to_ms("created_at")}"""
@@ -109,6 +112,20 @@ def find_made(using: str, topic: str, keys: Sequence[str]) -> list[str]:
     table, params = dialects.get_dialect(using).table(["text", "text"], [(topic, key) for key in keys])
     sql = f"WITH new (new_topic, new_key) AS ({table}) SELECT new_key FROM new WHERE EXISTS ({_MADE})"
     return [row[0] for row in dialects.run(using, sql, params)]
+
+
+def move_firing(using: str, topic: str, key: str, *, seen_ms: int, due_ms: int) -> list[StoredJob]:
+    """delayed → delayed with a new planned time, if the job is still due at the old one. A past time becomes now.
+
+    Return the changed job.
+    """
+    d = dialects.get_dialect(using)
+    due = f"{d.greatest}({d.from_ms('%s')}, {d.now})"
+    sql = f"""
+        UPDATE delaytasks_job SET due_at = {due}, replaced_at = {due}
+        WHERE topic = %s AND key = %s AND ended_at IS NULL AND state = {DELAYED} AND {d.to_ms("due_at")} = %s
+        RETURNING id, topic, key, {d.to_ms("due_at")}, {d.to_ms(d.now)}, priority"""
+    return [StoredJob(*row) for row in dialects.run(using, sql, [due_ms, due_ms, topic, key, seen_ms])]
 
 
 def find_upcoming(using: str, topic: str, prefix: str, now_ms: int) -> list[tuple[int, str, int]]:

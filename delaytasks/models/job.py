@@ -99,8 +99,8 @@ class Job(models.Model):
     expires_ms: int | None = columns.BigIntegerField(_("expires after, in ms"), null=True)
     # How many polls of delaytasks.poll() were answered "not yet".
     polls: int = columns.IntegerField(_("polls"), default=0, db_default=0)
-    # When the job was last replaced, or the time of a schedule's run; the deadline of poll() counts from then.
-    # Null: from created_at.
+    # When the job was last replaced. Of a schedule's run: the time for which it was planned, which `due_at` may not be
+    # any more; null for a backfill. The deadline of poll() counts from then, or from created_at if that is later.
     replaced_at: datetime | None = columns.DateTimeField(null=True)
     # The prefix of the API token that created the job, and whose limit of live jobs counts it. Null: no token.
     producer: str | None = columns.CharField(max_length=8, null=True, editable=False)

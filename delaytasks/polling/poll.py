@@ -181,4 +181,4 @@ def deadline_of(job: "Job") -> datetime | None:
     found = find_poll(job.topic)
     if found is None:
         return None
-    return clock.from_ms(found.ladder.deadline_ms(clock.to_ms(job.replaced_at or job.created_at)))
+    return clock.from_ms(found.ladder.deadline_ms(clock.to_ms(max(job.replaced_at or job.created_at, job.created_at))))

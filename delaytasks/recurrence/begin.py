@@ -67,7 +67,7 @@ def decide(job: "RunningJob") -> Decision | None:
     if row is None:
         return None
     try:
-        due_ms = _scheduled_ms(row, job, match["label"])
+        due_ms = _planned_ms(row, job, match["label"])
     except BadTimeZone:
         raise
     except ValueError:  # not a time, so the schedule has not made this key
@@ -115,19 +115,18 @@ def _find(using: str, name: str, topic: str, *, is_series: bool = False) -> "Sch
     return next((row for row in renamed if name in row.former_names.split()), None)
 
 
-def _scheduled_ms(row: "Schedule", job: "RunningJob", label: str) -> int | None:
-    """Return when the firing was due by its schedule, if its handler has not been called yet.
+def _planned_ms(row: "Schedule", job: "RunningJob", label: str) -> int | None:
+    """Return the time for which the schedule made the firing, if its handler has not been called yet.
 
-    Return None for a retry, a backfill, and a firing that a person moved or ran now. A firing that was made after its
-    time looks like a backfill once it has waited. Raises BadTimeZone, and ValueError for a label that is not a time.
+    Return None for a retry, a backfill, and a firing that a person moved or ran now. Raises BadTimeZone, and ValueError
+    for a label that is not a time.
     """
     if label.startswith("now:"):
         return None
-    label_ms = clock.to_ms(parse_label(label, to_zone(row.tz)).due)
-    if job.attempt == 1 and job.due_ms == label_ms:
-        return label_ms  # the usual case, without a query
-    due_ms = job.due_ms if job.attempt == 1 else label_ms  # after a change of the zone, the label means another time
-    return None if due_ms <= job.created_ms or _was_begun_or_moved(job) else due_ms
+    parse_label(label, to_zone(row.tz))
+    if job.planned_ms is None or (job.attempt == 1 and job.due_ms == job.planned_ms):
+        return job.planned_ms  # the usual case, without a query
+    return None if _was_begun_or_moved(job) else job.planned_ms
 
 
 def _was_begun_or_moved(job: "RunningJob") -> bool:

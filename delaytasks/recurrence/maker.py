@@ -112,12 +112,7 @@ def _plan(row: Schedule, until_ms: int) -> Plan:
 def _store(using: str, rows: list[Schedule], plans: dict[int, Plan]) -> int:
     with transaction.atomic(using):
         advanced = schedules.advance(using, [_advance(row, plans[row.pk]) for row in rows])
-        new = [
-            new_firing(row, firing, clock.to_ms(firing.due))
-            for row in rows
-            if row.pk in advanced
-            for firing in plans[row.pk].firings
-        ]
+        new = [new_firing(row, firing) for row in rows if row.pk in advanced for firing in plans[row.pk].firings]
         return len(insert(using, new))
 
 
@@ -129,11 +124,16 @@ def _advance(row: Schedule, plan: Plan) -> Advance:
                    plan.problem)  # fmt: skip
 
 
-def new_firing(row: Schedule, firing: Firing, due_ms: int) -> NewFiring:
-    ttr_ms = row.ttr_ms or handlers.ttr_ms(row.topic)
+def new_firing(row: Schedule, firing: Firing, backfilled_ms: int | None = None) -> NewFiring:
+    """Return the job of a firing.
+
+    backfilled_ms   the due time of a backfill; None: the job is due at the firing's time
+    """
+    planned_ms, ttr_ms = clock.to_ms(firing.due), row.ttr_ms or handlers.ttr_ms(row.topic)
+    due_ms, kept_ms = (planned_ms, planned_ms) if backfilled_ms is None else (backfilled_ms, None)
     key, label, pk = firing_prefix(row) + firing.label, row.subject_label or "", row.subject_pk or ""
     producer = current_producer() or row.producer or ""
-    return NewFiring(row.topic, key, due_ms, ttr_ms, body_text(row.body), label, pk, producer)
+    return NewFiring(row.topic, key, due_ms, kept_ms, ttr_ms, body_text(row.body), label, pk, producer)
 
 
 def insert(using: str, new: list[NewFiring]) -> list[StoredJob]:
@@ -163,14 +163,11 @@ def refresh_zones(using: str) -> int:
 
 
 def _move(using: str, row: Schedule, due_ms: int) -> int:
-    from ..db import transitions
-
     with transaction.atomic(using):
         seen_ms = clock.to_ms(row.made_until)
         if not schedules.advance(using, [Advance(row.pk, seen_ms, row.version, due_ms, row.made_label, 0, "")]):
             return 0
-        job = transitions.find_live(using, [(row.topic, firing_prefix(row) + row.made_label)])
-        for live in job.values():
-            if live.due_ms == seen_ms and transitions.move_delayed(using, live.id, due_ms=due_ms, delay_ms=None):
-                on_commit.add_to_mirror(using, [live._replace(due_ms=due_ms)], mark=True)
+        key = firing_prefix(row) + row.made_label
+        moved = schedules.move_firing(using, row.topic, key, seen_ms=seen_ms, due_ms=due_ms)
+        on_commit.add_to_mirror(using, moved, mark=True)
     return 1

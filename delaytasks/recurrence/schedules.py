@@ -292,7 +292,7 @@ def _save(using: str, row: Schedule, withdrawn: Sequence[Firing] = ()) -> None:
     row.version += 1
     row.ended, row.problem = False, ""
     row.save(using=using)
-    maker.insert(using, [maker.new_firing(row, firing, clock.to_ms(firing.due)) for firing in withdrawn])
+    maker.insert(using, [maker.new_firing(row, firing) for firing in withdrawn])
     maker.make(using, [row.pk])
     row.refresh_from_db(using=using)
 

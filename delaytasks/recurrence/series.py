@@ -127,7 +127,7 @@ def _next_job(using: str, row: "Schedule") -> "Job | None":
         return job
     times, after = times_of_row(row), max(row.made_until, databases.now(using)) if row.paused else row.made_until
     while job is None and (firing := times.next_after(after)) is not None:
-        maker.insert(using, [maker.new_firing(row, firing, clock.to_ms(firing.due))])  # no job if it ran already
+        maker.insert(using, [maker.new_firing(row, firing)])  # no job if it ran already
         job, after = _first_job(using, row.topic, row.series_key or ""), firing.due
     return job
 

@@ -80,8 +80,9 @@ class RunningJob:
         self.subject_label, self.subject_pk = claimed.subject_label, claimed.subject_pk
         self.expires_ms, self.polls = claimed.expires_ms, claimed.polls
         self.trace_context = claimed.trace_context
-        # When it was scheduled or last replaced; the time of a schedule's run.
-        self.scheduled_ms = claimed.replaced_ms or claimed.created_ms
+        self.planned_ms = claimed.replaced_ms  # of a schedule's run: the time for which the schedule made it
+        # When it was scheduled or last replaced; the time of a schedule's run, if it was made before that.
+        self.scheduled_ms = max(claimed.replaced_ms or 0, claimed.created_ms)
         self.until_ms: int | None = None  # a snooze or retry is due at this time at the latest
         self.may_fire_later = False  # True: a declared timeout was skipped because its row does not match at present
         self.actor = actor  # the person or token that ends the attempt, if it is not the worker

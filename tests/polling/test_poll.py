@@ -3,6 +3,7 @@
 import asyncio
 from datetime import datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.db import DatabaseError, connection
@@ -14,8 +15,9 @@ from delaytasks.exceptions import BadDelay
 from delaytasks.models import Job, JobEvent, Topic
 from delaytasks.outcomes import ErrorCode
 from delaytasks.polling.poll import deadline_of
-from delaytasks.recurrence import schedules
+from delaytasks.recurrence import maker, schedules
 from delaytasks.recurrence.definition import Definition
+from delaytasks.recurrence.wall_times import from_instant
 from delaytasks.states import State
 from delaytasks.testing import Timeouts
 from tests.support.stage import Boom, effect, effects
@@ -320,6 +322,18 @@ def test_a_run_of_a_schedule_counts_its_deadline_from_its_time(timeouts, registe
         (nine,) = {run.at.replace(hour=9, minute=0, second=0, microsecond=0) for run in runs}
         assert minutes_of(runs, nine) == [0, 20, 40, 60]
     assert deadline_of(Job.objects.live().get()) == nine + timedelta(days=1, hours=1)
+
+
+@pytest.mark.on_both
+def test_a_run_made_after_its_time_counts_its_deadline_from_then(timeouts, register, bank):
+    register("t", bank.ask, every=["20m"], until="1h", ttr=30, backoff=Backoff(base_seconds=600, factor=1, jitter=0))
+    row = schedules.define(Definition(name="a", topic="t", cron="0 9 * * *", tz="UTC"))
+    start, late = timeouts.now, timeouts.now - timedelta(hours=2)
+    maker.insert("default", [maker.new_firing(row, from_instant(late, ZoneInfo("UTC")))])
+    assert deadline_of(Job.objects.get(replaced_at=late)) == start + timedelta(hours=1)
+    timeouts.die_in("t", before="commit", times=2)
+    runs = timeouts.advance(hours=1)
+    assert minutes_of(runs, start) == [0, 0.5, 0.5, 1, 11, 31, 51, 60], "the second death waits for ten minutes"
 
 
 def test_a_job_that_an_older_version_polled_begins_at_the_first_rung_and_keeps_its_deadline(timeouts, register, bank):

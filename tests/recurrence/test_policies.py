@@ -266,12 +266,15 @@ def test_what_is_no_first_attempt_at_its_time_waits_for_the_other(define, stage,
     ("options", "expires", "ran"), [({"missed": "last"}, None, ["00:50"]), ({"within": 900}, None, ["00:40", "00:50"]),
                                     ({}, 900, ["00:40", "00:50"]), ({}, None, ["00:20", "00:30", "00:40", "00:50"])],
     ids=str)  # fmt: skip
+@pytest.mark.parametrize("late_made", [True, False])
 def test_what_waits_for_a_run_is_missed_as_anything_else_and_has_no_events(
-    define, stage, db_clock, options, expires, ran
+    define, stage, db_clock, options, expires, ran, late_made
 ):
     ticks = stage.recorder("tick", ttr=3 * 3600, expires=expires)
     held = hold_one(stage, define, db_clock, running="queue")
     define(running="queue", **{"missed": "all"} | options)
+    if late_made:
+        db_clock.advance(seconds=1860)  # to 00:41
     run_until(stage, db_clock, START + timedelta(minutes=52), step_seconds=60)
     assert ticks == []
     held.finish()

@@ -717,12 +717,13 @@ def test_an_unknown_schedule_is_named():
 
 def test_a_rule_of_the_zone_that_changed_moves_the_firing(define, ticks, stage, db_clock):
     """As if the firing at 09:00 had been computed when Berlin was two hours ahead of UTC in winter."""
-    define(every=None, cron="0 9 * * *", tz="Europe/Berlin")
+    define(every=None, cron="0 9 * * *", tz="Europe/Berlin", missed="none")
     wrong = datetime(2030, 1, 1, 7, tzinfo=UTC)
     Schedule.objects.update(made_until=wrong)
-    Job.objects.update(due_at=wrong)
+    Job.objects.update(due_at=wrong, replaced_at=wrong)
     assert maker.refresh_zones("default") == 1
     assert due_times() == ["08:00:00"]
+    assert Job.objects.get().replaced_at == START + 8 * HOUR
     assert maker.refresh_zones("default") == 0
     run_until(stage, db_clock, START + 24 * HOUR, step_seconds=1800)
     assert ticks == ["tick@2030-01-01T09:00:00"]

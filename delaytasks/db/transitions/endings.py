@@ -208,5 +208,6 @@ _TAKEN_BACK_CODES_SQL = ", ".join(f"'{code.value}'" for code in TAKEN_BACK_ERROR
 
 def _next_due(d: dialects.Dialect) -> str:
     """Return the SQL of the due time after `delay_ms`, limited by `within_ms`."""
-    due, limit = d.plus_ms(d.now, "delay_ms"), d.plus_ms("coalesce(replaced_at, created_at)", "within_ms")
+    since = f"{d.greatest}(coalesce(replaced_at, created_at), created_at)"
+    due, limit = d.plus_ms(d.now, "delay_ms"), d.plus_ms(since, "within_ms")
     return f"CASE WHEN within_ms IS NULL THEN {due} ELSE {d.least}({due}, {d.greatest}({limit}, {d.now})) END"
