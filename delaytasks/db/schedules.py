@@ -15,9 +15,6 @@ from . import dialects
 from .transitions import StoredJob
 
 DELAYED, CANCELLED = int(State.DELAYED), int(State.CANCELLED)
-_MADE = f"""SELECT 1 FROM delaytasks_job old
-            WHERE old.topic = new_topic AND old.key = new_key AND old.state <> {CANCELLED}"""
-
 _FREQUENT = "(COALESCE(every_ms, period_ms, 60000) < 60000 OR rrule LIKE '%%BYSECOND%%')"
 
 
@@ -37,12 +34,14 @@ class NewFiring(NamedTuple):
     """A job to insert. Its due time may have passed.
 
     planned_ms   the firing's time; None: a backfill, which is due later than that
+    unknown_ms   jobs of firings up to this time were made for another zone or topic; None: there are none
     """
 
     topic: str
     key: str
     due_ms: int
     planned_ms: int | None
+    unknown_ms: int | None
     ttr_ms: int
     body: str  # JSON
     subject_label: str = ""  # "": none
@@ -90,28 +89,41 @@ def advance(using: str, rows: Sequence[Advance]) -> set[int]:
 def insert_firings(using: str, rows: Sequence[NewFiring]) -> list[StoredJob]:
     """Insert the jobs of firings. Return those inserted: a firing that ran or is live already is left out."""
     d = dialects.get_dialect(using)
-    kinds = ["text", "text", "bigint", "bigint", "bigint", "text", "text", "text", "text"]
+    kinds = ["text", "text", "bigint", "bigint", "bigint", "bigint", "text", "text", "text", "text"]
     table, params = d.table(kinds, rows)
     sql = f"""
-        WITH new (new_topic, new_key, at_ms, planned_ms, new_ttr_ms, new_body, new_label, new_pk, new_producer)
-            AS ({table})
+        WITH new (new_topic, new_key, at_ms, planned_ms, unknown_ms, new_ttr_ms, new_body, new_label, new_pk,
+            new_producer) AS ({table})
         INSERT INTO delaytasks_job
             (topic, key, state, due_at, ttr_ms, body, created_at, attempt, failures, worker, error,
              subject_label, subject_pk, producer, replaced_at)
         SELECT new_topic, new_key, {DELAYED}, {d.from_ms("at_ms")}, new_ttr_ms, {d.as_json("new_body")}, {d.now},
             0, 0, '', '', NULLIF(new_label, ''), NULLIF(new_pk, ''), NULLIF(new_producer, ''),
             {d.from_ms("planned_ms")} FROM new
-        WHERE NOT EXISTS ({_MADE})
+        WHERE NOT EXISTS ({_made_sql(d)})
         ON CONFLICT (topic, key) WHERE ended_at IS NULL DO NOTHING
         RETURNING id, topic, key, {d.to_ms("due_at")}, {d.to_ms("created_at")}"""
     return [StoredJob(*row) for row in dialects.run(using, sql, params)]
 
 
-def find_made(using: str, topic: str, keys: Sequence[str]) -> list[str]:
-    """Return the keys whose job is live or has run. insert_firings() leaves these keys out."""
-    table, params = dialects.get_dialect(using).table(["text", "text"], [(topic, key) for key in keys])
-    sql = f"WITH new (new_topic, new_key) AS ({table}) SELECT new_key FROM new WHERE EXISTS ({_MADE})"
+def find_made(using: str, topic: str, keys: Sequence[str], unknown_ms: int | None) -> list[str]:
+    """Return the keys whose job is live or has run. insert_firings() leaves these keys out.
+
+    unknown_ms   as in NewFiring
+    """
+    d = dialects.get_dialect(using)
+    table, params = d.table(["text", "text", "bigint"], [(topic, key, unknown_ms) for key in keys])
+    new = f"new (new_topic, new_key, unknown_ms) AS ({table})"
+    sql = f"WITH {new} SELECT new_key FROM new WHERE EXISTS ({_made_sql(d)})"
     return [row[0] for row in dialects.run(using, sql, params)]
+
+
+def _made_sql(d: dialects.Dialect) -> str:
+    """Return the query for a job that a firing has already: it has the same key, and was planned since `unknown_ms`."""
+    planned = "coalesce(old.replaced_at, old.created_at)"
+    return f"""SELECT 1 FROM delaytasks_job old
+        WHERE old.topic = new_topic AND old.key = new_key AND old.state <> {CANCELLED}
+            AND (unknown_ms IS NULL OR {planned} > {d.from_ms("unknown_ms")})"""
 
 
 def move_firing(using: str, topic: str, key: str, *, seen_ms: int, due_ms: int) -> list[StoredJob]:

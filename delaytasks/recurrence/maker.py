@@ -133,7 +133,12 @@ def new_firing(row: Schedule, firing: Firing, backfilled_ms: int | None = None) 
     due_ms, kept_ms = (planned_ms, planned_ms) if backfilled_ms is None else (backfilled_ms, None)
     key, label, pk = firing_prefix(row) + firing.label, row.subject_label or "", row.subject_pk or ""
     producer = current_producer() or row.producer or ""
-    return NewFiring(row.topic, key, due_ms, kept_ms, ttr_ms, body_text(row.body), label, pk, producer)
+    return NewFiring(row.topic, key, due_ms, kept_ms, unknown_ms(row), ttr_ms, body_text(row.body), label, pk, producer)
+
+
+def unknown_ms(row: Schedule) -> int | None:
+    """Return the time of the last change of the zone or topic: earlier firings may have the keys of later ones."""
+    return None if row.runs_unknown_until is None else clock.to_ms(row.runs_unknown_until)
 
 
 def insert(using: str, new: list[NewFiring]) -> list[StoredJob]:

@@ -441,7 +441,8 @@ def _made(row: Schedule, firings: Sequence[Firing], using: str) -> set[Firing]:
     prefixes = [firing_prefix(row), *former_prefixes(row)]
     by_key = {prefix + firing.label: firing for firing in firings for prefix in prefixes}
     keys = list(by_key)
-    pages = (schedules.find_made(using, row.topic, keys[n : n + PAGE]) for n in range(0, len(keys), PAGE))
+    unknown_ms = maker.unknown_ms(row)
+    pages = (schedules.find_made(using, row.topic, keys[n : n + PAGE], unknown_ms) for n in range(0, len(keys), PAGE))
     return {by_key[key] for page in pages for key in page}
 
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from delaytasks import cancel, clock, handlers, recurring, retry_dead, schedule
+from delaytasks import cancel, clock, handlers, recurring, retry_dead, run_now, schedule
 from delaytasks.clock import to_ms
 from delaytasks.exceptions import BadInput, BadSchedule, UnknownTopic
 from delaytasks.maintenance.retention import Retention, prune
@@ -113,6 +113,40 @@ def test_a_definition_that_changes_nothing_writes_nothing(define, ticks):
     again = define(body={"n": 1}, start=START + timedelta(milliseconds=124))  # rounded up
     assert (again.version, again.start_at) == (row.version, row.start_at)
     assert define(body={"n": True}).version > row.version
+
+
+@pytest.mark.on_both
+@pytest.mark.parametrize("times", [{"every": 3600}, {"every": None, "cron": "0 * * * *"}], ids=str)
+def test_a_zone_further_west_runs_at_its_wall_times_again(define, ticks, stage, db_clock, times):
+    define(**times)
+    run_until(stage, db_clock, START + 8 * HOUR, step_seconds=1200)
+    define(**times, tz=NEW_YORK)
+    run_until(stage, db_clock, START + 14 * HOUR, step_seconds=1200)
+    assert len(ticks) == 14
+    assert ticks[3] == ticks[8] == "tick@2030-01-01T04:00:00"
+
+
+def test_a_zone_further_west_repeats_no_run_that_somebody_ran_early(define, ticks, stage, db_clock):
+    daily = {"every": None, "cron": "0 9 * * *"}
+    define(**daily)
+    db_clock.advance(seconds=8 * 3600)
+    run_now("tick", "tick@2030-01-01T09:00:00")
+    stage.go()
+    define(**daily, tz=NEW_YORK)
+    run_until(stage, db_clock, START + 24 * HOUR, step_seconds=1200)
+    assert ticks == ["tick@2030-01-01T09:00:00"]
+
+
+@pytest.mark.on_both
+def test_a_backfill_of_a_zone_further_west_makes_what_only_the_former_zone_ran(define, ticks, stage, db_clock):
+    define(every=3600)
+    run_until(stage, db_clock, START + 8 * HOUR, step_seconds=1200)
+    row = define(every=3600, tz=NEW_YORK)
+    schedules.pause("tick")
+    db_clock.advance(seconds=3600 * 3)
+    firings = schedules.past_firings(row, START + 9 * HOUR, START + 11 * HOUR)
+    assert schedules.count_made(row, firings) == 0
+    assert schedules.backfill("tick", START + 9 * HOUR, START + 11 * HOUR) == 3
 
 
 def test_a_change_of_the_body_reaches_the_firing_made_ahead(define, ticks):
