@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import transaction
 from django.db.models import Q
+from django.db.models.functions import Coalesce
 
 from .. import clock, databases, handlers
 from ..calendars.wall_time import to_zone
@@ -73,6 +74,8 @@ def decide(job: "RunningJob") -> Decision | None:
     except ValueError:  # not a time, so the schedule has not made this key
         return None
     reason = "" if due_ms is None else _missed(row, job, match["label"], due_ms)
+    if not reason and _has_expired(job, match["label"], due_ms):
+        reason = "late"
     if not reason and row.running != "allow" and _occupied(row, job):
         if row.running == "queue" or not _may_be_skipped(row, job, match["label"], due_ms):
             raise Defer(delay_ms=QUEUE_MS)
@@ -146,10 +149,28 @@ def _missed(row: "Schedule", job: "RunningJob", label: str, due_ms: int) -> str:
         return "paused"
     now_ms = databases.now_ms(job.using)
     within_ms = ON_TIME_MS if row.within_ms is None and row.missed == "none" else row.within_ms
-    expires_ms = handlers.expires_ms(job.topic, job.expires_ms)  # the claim has compared it with the end of a wait
-    if any(limit_ms is not None and now_ms - due_ms > limit_ms for limit_ms in (within_ms, expires_ms)):
+    if within_ms is not None and now_ms - due_ms > within_ms:
         return "late"
     return "missed" if row.missed == "last" and _has_later(row, job, label, due_ms, now_ms) else ""
+
+
+def _has_expired(job: "RunningJob", label: str, due_ms: int | None) -> bool:
+    """Return whether a firing that has waited must not begin any more by its expires=.
+
+    The claim has compared that with the end of the last wait only. What has waited has no event of it, so its newest
+    event has the due time before.
+    """
+    from ..models import JobEvent
+
+    expires_ms = handlers.expires_ms(job.topic, job.expires_ms)
+    if expires_ms is None or job.attempt == 1:
+        return False
+    if due_ms is None:
+        events = JobEvent.objects.using(job.using).newest_of(job.id)
+        due_ms = events.values_list(Coalesce("next_due_ms", "due_ms"), flat=True).first()
+    if due_ms is None and label.startswith("now:"):
+        due_ms = job.created_ms
+    return due_ms is not None and databases.now_ms(job.using) - due_ms > expires_ms
 
 
 def _may_be_skipped(row: "Schedule", job: "RunningJob", label: str, due_ms: int | None) -> bool:

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from django.db import connection
 
-from delaytasks import cancel, handlers, reschedule, schedule
+from delaytasks import cancel, handlers, reschedule, run_now, schedule
 from delaytasks.db import schedules as statements
 from delaytasks.db import transitions
 from delaytasks.maintenance import sweep
@@ -303,6 +303,27 @@ def test_the_other_jobs_of_a_batch_do_not_wait(define, stage, db_clock, atomic):
     db_clock.advance(seconds=2)
     stage.go()
     assert ran == ["order:1", "tick@2030-01-01T00:20:00"]
+
+
+@pytest.mark.on_both
+@pytest.mark.parametrize("why", ["moved", "run early", "run now"])
+@pytest.mark.parametrize("minutes", [15, 25])
+def test_what_somebody_moved_or_ran_now_expires_while_it_waits(define, stage, db_clock, why, minutes):
+    ticks = stage.recorder("tick", ttr=3600, expires=1200)
+    held, waits = hold_one(stage, define, db_clock, running="queue"), "tick@2030-01-01T00:20:00"
+    if why == "moved":
+        reschedule("tick", waits, delay=1)
+    elif why == "run early":
+        run_now("tick", waits)
+    else:
+        waits = schedules.run_now("tick").key
+    schedules.pause("tick")
+    run_until(stage, db_clock, START + timedelta(minutes=10 + minutes))
+    held.finish()
+    run_until(stage, db_clock, START + timedelta(minutes=11 + minutes), step_seconds=5)
+    assert ticks == ([waits] if minutes == 15 else [])
+    event = JobEvent.objects.filter(job__key=waits, reserved_ms__isnull=False).get()
+    assert (event.outcome, event.reason) == (("finished", "") if minutes == 15 else ("skipped", "late"))
 
 
 def test_a_backfill_that_waits_is_not_missed(define, stage, db_clock, skipped):
