@@ -179,7 +179,7 @@ def _indented(text: str) -> str:
 VERBS = {
     "stats": Verb("Show counts per topic, the state of the mirror, and counters.", arguments.none, _stats),
     "health": Verb(
-        "Check the database, workers, mover, beat, oldest ready job and mirror. Exit code 1: one fails or is unknown.",
+        f"Check {', '.join(readiness.NAMES)}. Exit code 1: one fails or is unknown.",
         _health_arguments,
         _health,
     ),
