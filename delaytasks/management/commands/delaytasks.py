@@ -1,7 +1,7 @@
 """manage.py delaytasks <verb>: manage jobs and tokens from a shell or a script.
 
-Exit codes: 0 success; 1 refused, not found, or a problem was found; 2 usage error. `pipeline` has its own exit codes:
-delaytasks/pipeline/exit_codes.py.
+Exit codes: 0 success; 1 refused, no such job, or a problem was found; 2 a wrong argument, such as an unknown topic.
+`pipeline` has its own exit codes: delaytasks/pipeline/exit_codes.py.
 """
 
 import json
@@ -38,8 +38,8 @@ REFUSED = 1
 
 class Command(BaseCommand):
     help = (
-        "Show and change jobs. Exit codes: 0 success; 1 refused, not found, or a problem was found; 2 usage error. "
-        "`pipeline` has its own exit codes: see its --help."
+        "Show and change jobs. Exit codes: 0 success; 1 refused, no such job, or a problem was found; 2 a wrong "
+        "argument, such as an unknown topic. `pipeline` has its own exit codes: see its --help."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
