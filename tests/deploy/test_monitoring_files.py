@@ -23,9 +23,13 @@ NAME = re.compile(r"\bdelaytasks_[a-z_]+")
 
 
 @pytest.fixture
-def metric_names(stage: Any, with_redis: Any) -> set[str]:
+def families(stage: Any, with_redis: Any) -> list[Any]:
     guard.guard("default")  # so that the mirror was rebuilt
-    families = [family for family in prometheus.make_registry().collect() if family.name.startswith("delaytasks_")]
+    return [family for family in prometheus.make_registry().collect() if family.name.startswith("delaytasks_")]
+
+
+@pytest.fixture
+def metric_names(families: list[Any]) -> set[str]:
     names = {sample.name for family in families for sample in family.samples}
     histograms = {family.name for family in families if family.type == "histogram"}
     names |= {family.name for family in families if family.type == "gauge"}
@@ -40,6 +44,14 @@ def test_rules_and_dashboard_use_metrics_that_exist(metric_names):
     used = {name for expression in expressions for name in NAME.findall(expression)}
     assert len(used) > 10
     assert used <= metric_names
+
+
+def test_the_page_about_monitoring_has_every_metric_and_no_other(families):
+    page = (ROOT / "docs/howto/monitor.md").read_text()
+    cells = re.findall(r"^\| (`delaytasks_.*?) \|", page, re.MULTILINE)
+    documented = [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
+    exported = [f"{each.name}_total" if each.type == "counter" else each.name for each in families]
+    assert sorted(documented) == sorted(exported)
 
 
 def test_each_alert_names_a_section_of_the_runbook():
