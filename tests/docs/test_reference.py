@@ -148,6 +148,24 @@ def test_every_source_path_of_a_page_exists(page):
         assert (ROOT / path).exists(), f"{path} does not exist"
 
 
+def test_the_readme_has_the_version_and_its_requirements():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    required = dict(each.split(">=") for each in project["dependencies"] if each.startswith(("Django>=", "celery>=")))
+    required["Python"] = project["requires-python"].removeprefix(">=")
+    text = (ROOT / "README.md").read_text()
+    assert f"\nVersion {delaytasks.__version__}, " in text
+    assert all(f" {name.capitalize()} {version}+" in text for name, version in required.items())
+
+
+def test_the_readme_has_the_numbers_of_the_published_trials():
+    results = (DOCS / "explanation" / "promises.md").read_text()
+    totals = re.findall(r"^\| all of it \| (\d+) \| ([\d,]+) \|", results, re.MULTILINE)
+    trials, jobs = (sum(int(each.replace(",", "")) for each in column) for column in zip(*totals, strict=True))
+    found = re.search(r"\[(\d+) trials\].*?none of ([\d,]+) jobs", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert found is not None
+    assert found.groups() == (str(trials), f"{jobs:,}")
+
+
 # -- Links --------------------------------------------------------------------------------------
 
 
