@@ -65,7 +65,11 @@ def python() -> str:
         "or by name. `using` is a database alias; the default is where the router writes `Job`. `by` names the "
         "person who makes the change, and `reason` says why; both are kept in the job's history.",
         "## Scheduling and changing jobs", *map(entry, CHANGES),
-        "## In async code", *map(entry, ASYNC_CHANGES),
+        "## In async code",
+        "Each of these has the arguments, the result and the exceptions of the function without the `a`, and does not "
+        "block the event loop.",
+        (inspect.getdoc(delaytasks.aschedule) or "").partition("\n\n")[2],
+        *(f"### `{name}`\n\nAwait [`{name[1:]}()`](#{name[1:]})." for name in ASYNC_CHANGES),
         "## Handlers", *map(entry, HANDLERS),
         "## Types", *map(entry, others),
         "## Elsewhere", *map(entry, OTHER_MODULES),
@@ -152,7 +156,8 @@ def attribute(node: ast.stmt) -> Iterator[str]:
     """Yield a field, an enum member or the constructor. RunningJob's constructor is private and left out."""
     if isinstance(node, ast.AnnAssign | ast.Assign):
         name = ast.unparse(node.target if isinstance(node, ast.AnnAssign) else node.targets[0])
-        yield from [f"    {ast.unparse(node)}"] if is_public(name) else []
+        is_shown = is_public(name) and "asynchronous_method" not in ast.unparse(node)
+        yield from [f"    {ast.unparse(node)}"] if is_shown else []
     elif isinstance(node, ast.FunctionDef) and node.name == "__init__" and "claimed" not in ast.unparse(node.args):
         yield f"    def __init__({', '.join(arguments_of(node.args))})"
 
@@ -162,10 +167,12 @@ def is_public(name: str) -> bool:
 
 
 def members(cls: type) -> Iterator[str]:
-    """Yield the public methods and properties of a class that have docstrings."""
+    """Yield the public methods and properties of a class that have docstrings, without plain async forms."""
     for name, member in vars(cls).items():
         function = member.fget if isinstance(member, property) else member
         if not is_public(name) or not inspect.isfunction(function) or not function.__doc__:
+            continue
+        if function.__doc__.startswith(f"Await {name[1:]}(): the same arguments"):
             continue
         heading = f"`{name}`" if isinstance(member, property) else f"`{name}()`"
         yield f"#### {heading}\n\n{prose(inspect.getdoc(function) or '')}"
@@ -316,7 +323,7 @@ def http() -> str:
     ]
     return page(
         "HTTP",
-        "The endpoints of `delaytasks.api`, as they are where it is mounted at `/api/`. "
+        "The endpoints of `delaytasks.api`, mounted at `/api/`. "
         "[openapi.yaml](../openapi.yaml) describes each with its fields, answers and errors; a running site serves it "
         "at `/api/schema/` and shows it at `/api/docs/`. [Clients](../clients/README.md) has examples that run.",
         "\n".join(["| method | path | what it does |", "|---|---|---|", *rows]),
