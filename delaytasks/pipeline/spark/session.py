@@ -13,7 +13,7 @@ from py4j.protocol import Py4JNetworkError
 from pyspark.sql import SparkSession
 
 from ..sources import arrow
-from . import connect, java, package, python
+from . import class_archive, connect, java, package, python
 
 # Options that the code depends on. They override the site's options.
 NEEDED = {
@@ -97,8 +97,11 @@ def set_sizes(spark: Any, options: Mapping[str, str]) -> None:
 
 
 def spark_options(master: str, options: Mapping[str, str]) -> dict[str, str]:
-    """Return the site's Spark options. For a local master, add the defaults LOCAL for options that are not set."""
-    return {**(LOCAL if master.startswith("local") else {}), **options}
+    """Return the site's Spark options. Add the defaults LOCAL, or let executors of a cluster use the class archive."""
+    if master.startswith("local"):
+        return {**LOCAL, **options}
+    archive = class_archive.options() if not master.startswith(connect.PREFIX) else ""
+    return {**({f"spark.executorEnv.{class_archive.VARIABLE}": archive} if archive else {}), **options}
 
 
 def environment(master: str) -> dict[str, str]:
@@ -109,5 +112,5 @@ def environment(master: str) -> dict[str, str]:
     variables = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     if master.startswith("local"):
         variables |= {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": python.command()}
-    kept = {name: os.environ.get(name, value) for name, value in variables.items()}
+    kept = {name: os.environ.get(name, value) for name, value in variables.items()} | class_archive.environment()
     return kept | {"JAVA_HOME": java.home(), "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}

@@ -8,11 +8,12 @@ from django.db import connections
 from ....pipeline import exit_codes
 from .. import arguments
 from ..output import Answer, Options, Verb
-from . import archive, audit, load, minutes, report, serve, stream, tables
+from . import archive, audit, load, minutes, prepare_java, report, serve, stream, tables
 
 APPLICATIONS: dict[str, Verb] = {
     "archive": archive.VERB, "report": report.VERB, "audit": audit.VERB, "load": load.VERB, "stream": stream.VERB,
     "minutes": minutes.VERB, "serve": serve.VERB, "convert": tables.CONVERT, "optimize": tables.OPTIMIZE,
+    "prepare-java": prepare_java.VERB,
 }  # fmt: skip
 
 

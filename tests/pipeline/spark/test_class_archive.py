@@ -1,0 +1,68 @@
+"""The archive of Spark's classes, which lets Java start faster."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.core.management.base import CommandError
+
+from delaytasks.pipeline.spark import class_archive, session
+from tests.support import spark_classes
+
+SITE = "-Dsite=1"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An environment's folder for the archive, still empty, and options of the site for Java."""
+    monkeypatch.setattr(class_archive, "FOLDER", tmp_path)
+    monkeypatch.setenv(class_archive.VARIABLE, SITE)
+    return tmp_path
+
+
+def test_sparks_java_uses_the_archive_that_was_made(spark: Any) -> None:
+    java = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
+    assert f"{spark_classes.FOLDER}/spark.jsa" in Path(f"/proc/{java}/maps").read_text()
+
+
+def test_a_run_without_an_archive_starts_java_as_before(folder: Path) -> None:
+    assert class_archive.VARIABLE not in session.environment("local[*]")
+    assert not session.spark_options("spark://host:7077", {})
+
+
+def test_a_run_adds_the_archive_to_the_sites_options_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "spark.jsa").touch()
+    chosen = session.environment("local[*]")[class_archive.VARIABLE]
+    assert chosen == f'-Xlog:disable "-XX:SharedArchiveFile={folder}/java.jsa:{folder}/spark.jsa" {SITE}'
+
+    monkeypatch.setenv(class_archive.VARIABLE, chosen)  # a second session of this process
+    assert class_archive.VARIABLE not in session.environment("local[*]")
+
+
+def test_executors_of_a_cluster_use_the_archive_unless_the_site_says_otherwise(folder: Path) -> None:
+    (folder / "spark.jsa").touch()
+    name = f"spark.executorEnv.{class_archive.VARIABLE}"
+
+    assert session.spark_options("spark://host:7077", {}) == {name: class_archive.options()}
+    assert session.spark_options("spark://host:7077", {name: SITE}) == {name: SITE}
+    assert session.spark_options("sc://localhost:15002", {}) == {}
+    assert name not in session.spark_options("local[2]", {})
+
+
+def test_a_java_that_writes_no_archive_is_an_error_and_the_former_archive_stays(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    java = folder / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"17.0.1\"' >&2\n")
+    java.chmod(0o755)
+    (folder / "spark.jsa").write_text("before")
+    monkeypatch.setenv("JAVA_HOME", str(folder))
+
+    with pytest.raises(CommandError, match=r"Java wrote no archive .*\s.*17\.0\.1") as refused:
+        call_command("delaytasks", "pipeline", "prepare-java")
+    assert refused.value.returncode == 3
+    assert sorted(os.listdir(folder)) == ["bin", "spark.jsa"]
+    assert (folder / "spark.jsa").read_text() == "before"
