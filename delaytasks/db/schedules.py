@@ -154,17 +154,18 @@ def has_later_sql(using: str) -> str:
     d = dialects.get_dialect(using)
     by_bytes = " USING ~<~" if connections[using].vendor == "postgresql" else ""
     return f"""SELECT 1 FROM delaytasks_job
-        WHERE topic = %s AND {_key_between(using)} AND key <> %s AND due_at > {d.from_ms("%s")}
+        WHERE topic = %s AND {_key_between(using)} AND id <> %s
+            AND {d.least}(due_at, coalesce(replaced_at, due_at)) > {d.from_ms("%s")}
             AND (attempt > 0 OR state = {DELAYED} AND due_at <= {d.from_ms("%s")}) ORDER BY key{by_bytes} LIMIT 1"""
 
 
-def has_later(using: str, topic: str, prefix: str, label: str, due_ms: int, now_ms: int) -> bool:
-    """Return whether a job after that of a label, due later than `due_ms`, has begun or is due.
+def has_later(using: str, topic: str, job_id: int, prefix: str, label: str, due_ms: int, now_ms: int) -> bool:
+    """Return whether a job of a firing later than `due_ms` has begun or is due. The job `job_id` does not count.
 
-    label   the end of a key: a wall time, so that keys sort by time
+    label   the end of a key: the wall time of `due_ms`, so that keys sort by time
     """
-    key, end = prefix + label, f"{prefix}:"  # ":" sorts between digits and "now"
-    return bool(dialects.run(using, has_later_sql(using), [topic, key, end, key, due_ms, now_ms]))
+    start, end = prefix + label, f"{prefix}:"  # ":" sorts between digits and "now"
+    return bool(dialects.run(using, has_later_sql(using), [topic, start, end, job_id, due_ms, now_ms]))
 
 
 def _key_between(using: str) -> str:

@@ -109,6 +109,33 @@ def test_the_last_overdue_firing_runs_after_a_pause(define, stage, db_clock, ski
     assert skipped == [("tick@2030-01-01T01:00:00", "missed")]
 
 
+@pytest.mark.on_both
+@pytest.mark.parametrize("waits", [True, False])
+def test_the_last_overdue_firing_is_that_of_the_zone_further_west(define, stage, db_clock, skipped, waits):
+    ticks, times = stage.recorder("tick"), {"every": None, "cron": "0 9,14 * * *"}
+    define(**times)
+    run_until(stage, db_clock, START + 9 * HOUR, step_seconds=1800)
+    db_clock.advance(seconds=5.5 * 3600)
+    define(**times, tz="America/Chicago")  # where it is 8:30
+    db_clock.advance(seconds=3600)
+    if waits:
+        Job.objects.filter(key="tick@2030-01-01T14:00:00").update(due_at=START + 15.4 * HOUR)
+    stage.guard()
+    stage.go()
+    assert ticks == ["tick@2030-01-01T09:00:00"] * 2
+    assert skipped == [("tick@2030-01-01T14:00:00", "missed")]
+
+
+def test_a_later_firing_that_somebody_ran_early_makes_none_missed(define, stage, db_clock, skipped):
+    ticks = stage.recorder("tick")
+    define(every=1, missed="last")
+    run_now("tick", "tick@2030-01-01T00:00:05")
+    stage.go()
+    run_until(stage, db_clock, START + timedelta(seconds=6), step_seconds=1)
+    assert [key[-1] for key in ticks] == ["5", "1", "2", "3", "4", "6"]
+    assert skipped == []
+
+
 @pytest.mark.only_on("postgresql")
 def test_finding_a_later_firing_reads_only_those(define, stage, db_clock):
     stage.recorder("tick")
@@ -119,7 +146,7 @@ def test_finding_a_later_firing_reads_only_those(define, stage, db_clock):
     Job.objects.bulk_create((Job(**past | {"key": key}) for key in keys), batch_size=5_000)
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE delaytasks_job")
-        cursor.execute("EXPLAIN " + statements.has_later_sql("default"), ["tick", "tick@2029", "tick@:", "", 0, 0])
+        cursor.execute("EXPLAIN " + statements.has_later_sql("default"), ["tick", "tick@2029", "tick@:", 0, 0, 0])
         plan = "\n".join(line for (line,) in cursor.fetchall())
     assert "delaytasks_job_key" in plan
     assert "Sort" not in plan
