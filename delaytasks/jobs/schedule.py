@@ -120,7 +120,7 @@ def schedule(
                  handler is running, makes it run once more after that
     period       timedelta or seconds from 0.1 on: a series of repeat + 1 jobs, `period` apart, the first after
                  `delay` or at `due_at`, or at once
-    repeat       int, with period; None: without end
+    repeat       int, required with period; None: without end
     cron         str, five fields: a job at each of these times. With delay, period and repeat, each of these
                  times has repeat + 1 jobs: the first `delay` after it, the others `period` apart
     rrule        str: a recurrence rule of RFC 5545; `due_at` is its DTSTART
