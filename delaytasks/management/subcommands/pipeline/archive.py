@@ -15,7 +15,7 @@ from .process import run_application, to_answer
 def _arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--older-than-days", type=arguments.number("days", 0, 36_500), default=30.0, metavar="DAYS",
-        help="archive jobs that ended more than DAYS ago; from 1 on, in whole UTC days, each archived once "
+        help="archive jobs that ended more than DAYS ago; if DAYS is 1 or more, in whole UTC days, each archived once "
         "(default: 30)",
     )  # fmt: skip
     parser.add_argument("--dead", action="store_true", help="also archive dead jobs; they cannot be retried afterwards")
