@@ -10,7 +10,7 @@ VENV_PYTHON := $(VENV)/bin/python
 
 .PHONY: help
 help: ## show this list
-	@awk -F ':.*## ' '/^## / { printf "\n%s\n", substr($$0, 4) } /^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^## / { printf "\n%s\n", substr($$0, 4) } /^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "Environment variables of make run:"
 	@echo "  ORDERS=file.csv SPEED=3600    replay an order history at one hour per second, then print a summary;"
