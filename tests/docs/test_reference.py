@@ -155,6 +155,9 @@ def test_the_readme_has_the_version_and_its_requirements():
     text = (ROOT / "README.md").read_text()
     assert f"\nVersion {delaytasks.__version__}, " in text
     assert all(f" {name.capitalize()} {version}+" in text for name, version in required.items())
+    pinned = re.findall(r"^(Django|celery)==(\d+\.\d+)", (ROOT / "requirements.txt").read_text(), re.MULTILINE)
+    tested = text.partition("Tested with ")[2].partition(".\n")[0]
+    assert all(f"{name.capitalize()} {version}" in tested for name, version in pinned)
 
 
 def test_the_readme_has_the_numbers_of_the_published_trials():
