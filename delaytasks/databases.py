@@ -1,6 +1,7 @@
 """The databases that hold jobs: their aliases and their clocks."""
 
 import functools
+import sys
 from datetime import datetime
 from typing import Any
 
@@ -55,6 +56,19 @@ def is_migrated(using: str, model: Any) -> bool:
             return False
         columns = {column.name for column in introspection.get_table_description(cursor, table)}
     return {field.column for field in model._meta.concrete_fields} <= columns
+
+
+def needs_apply(using: str, model: Any) -> bool:
+    """Return whether declarations in code have to be applied: the database is migrated, and this is no test run.
+
+    Django's test runner makes the checks in its databases, where no command of a deployment is called.
+    """
+    return is_migrated(using, model) and not is_test_run()
+
+
+def is_test_run() -> bool:
+    """Return whether Django's test environment is set up in this process."""
+    return hasattr(getattr(sys.modules.get("django.test.utils"), "_TestState", None), "saved_data")
 
 
 def now_ms(using: str) -> int:

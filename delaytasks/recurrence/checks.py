@@ -7,7 +7,7 @@ from django.core.checks import CheckMessage, Tags, Warning, register
 
 from .. import conf
 from ..databases import alias as alias_of
-from ..databases import is_migrated
+from ..databases import needs_apply
 from ..exceptions import BadSchedule
 from . import schedules
 
@@ -26,7 +26,7 @@ def check_applied(*, databases: Sequence[str] | None = None, **_kwargs: Any) -> 
             id="delaytasks.W070",
         )
         for alias in databases or ()
-        if alias == alias_of() and is_migrated(alias, Schedule) and (difference := _difference(alias))
+        if alias == alias_of() and needs_apply(alias, Schedule) and (difference := _difference(alias))
     ]
 
 

@@ -11,7 +11,7 @@ from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.db import router
 
 from .. import conf, databases
-from ..databases import is_migrated
+from ..databases import needs_apply
 from . import applied, declarations, validation
 from .sync import aliases_of
 from .triggers import installation
@@ -54,8 +54,8 @@ def check_applied(*, databases: Sequence[str] | None = None, **_kwargs: Any) -> 
         return []
     from ..models import Declaration
 
-    migrated = [alias for alias in databases or () if is_migrated(alias, Declaration)]
-    return [message for alias in migrated for message in _applied_messages(alias)]
+    chosen = [alias for alias in databases or () if needs_apply(alias, Declaration)]
+    return [message for alias in chosen for message in _applied_messages(alias)]
 
 
 def _applied_messages(alias: str) -> list[CheckMessage]:

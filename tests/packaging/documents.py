@@ -179,9 +179,9 @@ def reading(folder: Path, environment: Mapping[str, str], instead: Mapping[str, 
 
 
 def plain_environment(home: Path) -> dict[str, str]:
-    """Return a minimal shell environment; pip uses no index."""
+    """Return a minimal shell environment; pip uses no index. Output comes in order, as on a terminal."""
     return {"PATH": os.environ["PATH"], "HOME": str(home), "LC_ALL": "C.UTF-8", "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-            "PIP_NO_INDEX": "1"}  # fmt: skip
+            "PIP_NO_INDEX": "1", "PYTHONUNBUFFERED": "1"}  # fmt: skip
 
 
 def complete(environment: Path, wheel: Path, *extras: str) -> None:

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from delaytasks import cancel, clock, handlers, recurring, retry_dead, run_now, schedule
+from delaytasks import cancel, clock, databases, handlers, recurring, retry_dead, run_now, schedule
 from delaytasks.clock import to_ms
 from delaytasks.exceptions import BadInput, BadSchedule, UnknownTopic
 from delaytasks.maintenance.retention import Retention, prune
@@ -436,7 +436,14 @@ def test_apply_creates_changes_and_deletes(ticks, db_clock):
     assert due_times("other") == []
 
 
-def test_a_check_names_the_schedules_that_are_not_applied(ticks, db_clock):
+def test_no_check_asks_to_apply_schedules_in_a_test_run(ticks, db_clock):
+    declare()
+    assert checks.check_applied(databases=["default"]) == []
+
+
+def test_a_check_names_the_schedules_that_are_not_applied(ticks, db_clock, monkeypatch):
+    monkeypatch.setattr(databases, "is_test_run", lambda: False)
+
     def differences() -> list[str]:
         return [each.msg.partition("'default': ")[2] for each in checks.check_applied(databases=["default"])]
 

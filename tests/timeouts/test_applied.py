@@ -11,7 +11,7 @@ from django.core.management import CommandError, call_command
 from django.db.models import Q, Value
 from django.db.models.functions import Concat
 
-from delaytasks import Calendar, run_now, schedule, timeout
+from delaytasks import Calendar, databases, run_now, schedule, timeout
 from delaytasks.calendars import minutes, public_holidays, registry
 from delaytasks.clock import to_ms
 from delaytasks.db import calendar_days
@@ -381,7 +381,12 @@ def test_a_day_that_staff_have_just_closed_counts_at_the_due_time(
     assert (called, live()) == ([], {f"order:{order.pk}": at(20, day=2)})
 
 
-def test_a_removed_declaration_is_named_and_its_jobs_can_be_cancelled(db_clock: Any) -> None:
+@pytest.fixture
+def in_production(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(databases, "is_test_run", lambda: False)
+
+
+def test_a_removed_declaration_is_named_and_its_jobs_can_be_cancelled(db_clock: Any, in_production: None) -> None:
     from delaytasks import handlers
     from delaytasks.timeouts import checks
 
@@ -419,7 +424,14 @@ def test_rows_of_a_forgotten_timeout_that_is_declared_again_get_new_jobs(db_cloc
     assert live() == {f"order:{order.pk}": START + HALF_HOUR}
 
 
-def test_a_check_names_declarations_that_are_not_applied(db_clock: Any) -> None:
+def test_no_check_asks_to_apply_declarations_in_a_test_run(db_clock: Any) -> None:
+    from delaytasks.timeouts import checks
+
+    declare()
+    assert checks.check_applied(databases=["default"]) == []
+
+
+def test_a_check_names_declarations_that_are_not_applied(db_clock: Any, in_production: None) -> None:
     from delaytasks.timeouts import checks
 
     declare()

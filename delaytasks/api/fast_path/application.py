@@ -10,7 +10,6 @@ import functools
 import io
 import logging
 import re
-import sys
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -87,7 +86,7 @@ class FastPath:
         return await self._serve_api(scope, receive, send, scope["path"][len(prefix) :])
 
     async def _serve_api(self, scope: Any, receive: Receive, send: Send, path: str) -> None:
-        if _is_test() and await _in_test_transaction():
+        if databases.is_test_run() and await _in_test_transaction():
             return await self.application(scope, receive, send)
         began = scope[requests.BEGAN] = requests.began()  # a request that is passed on is counted by its view
         headers = _joined(scope["headers"])
@@ -279,10 +278,6 @@ def _is_secure(scope: Any, headers: Mapping[str, str], options: django_settings.
         return True
     header = headers.get(options.ssl_header) if options.ssl_header else None
     return scope["scheme"] == "https" if header is None else header.partition(",")[0].strip() == options.ssl_value
-
-
-def _is_test() -> bool:
-    return hasattr(getattr(sys.modules.get("django.test.utils"), "_TestState", None), "saved_data")
 
 
 async def _in_test_transaction() -> bool:
