@@ -11,7 +11,7 @@ from django.http import HttpRequest
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from .. import databases, formatting, handlers, permissions
+from .. import databases, formatting, permissions, validators
 from ..exceptions import BadInput, BadTopic, short_repr
 from ..jobs.inputs import check_actor
 from . import target_form
@@ -126,7 +126,7 @@ class TopicForm(TargetForm, ChangesForm):
 
     def clean_name(self) -> str:
         try:
-            name = handlers.check_topic(self.cleaned_data["name"])
+            name = validators.check_topic(self.cleaned_data["name"])
         except BadTopic as error:
             raise ValidationError(
                 _(

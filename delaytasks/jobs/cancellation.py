@@ -20,7 +20,7 @@ from ..db.transitions import Cancel, Cancelled
 from ..exceptions import BadInput
 from ..querysets import starts_with
 from ..states import STORED_LIVE, State
-from ..validators import check_key
+from ..validators import check_key, check_topic
 from . import next_runs, on_commit, series
 from .inputs import check_actor, check_known
 from .storage import RACES
@@ -77,7 +77,7 @@ def cancel_many(
         raise BadInput("cancel_many takes topic, subject, or both; key_prefix narrows a topic.")
     label, pk = (None, None) if subject is None else to_subject(subject)
     if topic is not None:
-        handlers.check_topic(topic)
+        check_topic(topic)
         check_known(using, topic)
     if key_prefix is not None:
         check_key(key_prefix)

@@ -9,7 +9,6 @@ from .. import clock, conf, handlers, validators
 from ..db.transitions import NewJob
 from ..exceptions import BadDelay, UnknownTopic, short_repr
 from ..querysets import has_topic_row
-from ..validators import check_key
 from .subjects import to_subject
 
 Delay = timedelta | float | int
@@ -17,8 +16,8 @@ Delay = timedelta | float | int
 
 def check_name(topic: object, key: object) -> None:
     """Check that topic and key are valid. Raises BadTopic, BadKey."""
-    handlers.check_topic(topic)
-    check_key(key)
+    validators.check_topic(topic)
+    validators.check_key(key)
 
 
 def check_known(using: str, topic: str) -> None:
@@ -52,7 +51,7 @@ def to_when(delay: Delay | None, due_at: datetime | None) -> tuple[int | None, i
     max_seconds = conf.get().max_delay_seconds
     if due_at is None:
         assert delay is not None
-        return None, handlers.to_delay_ms(delay, max_seconds=max_seconds)
+        return None, validators.to_delay_ms(delay, max_seconds=max_seconds)
     if not isinstance(due_at, datetime):
         raise BadDelay(f"due_at is {short_repr(due_at)}: give an aware datetime.")
     return validators.to_due_ms(due_at, now_ms=clock.to_ms(timezone.now()), max_seconds=max_seconds), None
@@ -65,7 +64,7 @@ def to_key(topic: str, key: str | None, subject: Any) -> tuple[str, str, str]:
         found = to_subject(subject, saved=True)
         handlers.check_subject(topic, found.label)
         (label, pk), key = found, found.key if key is None else key
-    return label, pk, check_key(key)
+    return label, pk, validators.check_key(key)
 
 
 def to_new_job(
@@ -81,10 +80,10 @@ def to_new_job(
     priority: int = 0,
 ) -> NewJob:
     """Return a validated job to insert. Raises subclasses of BadInput. Does not check that the topic is known."""
-    handlers.check_topic(topic)
+    validators.check_topic(topic)
     label, pk, key = to_key(topic, key, subject)
     due_ms, delay_ms = to_when(delay, due_at)
-    ttr_ms = handlers.ttr_ms(topic) if ttr is None else handlers.to_ttr_ms(ttr)
-    expires_ms = None if expires is None else handlers.to_expires_ms(expires)
+    ttr_ms = handlers.ttr_ms(topic) if ttr is None else validators.to_ttr_ms(ttr)
+    expires_ms = None if expires is None else validators.to_expires_ms(expires)
     level = validators.check_priority(priority)
     return NewJob(topic, key, due_ms, delay_ms, ttr_ms, to_body(body), label, pk, expires_ms, priority=level)

@@ -13,14 +13,14 @@ from zoneinfo import ZoneInfo
 
 from django.db import transaction
 
-from .. import databases, handlers, tracing
+from .. import databases, tracing
 from ..clock import from_ms
 from ..db import dialects, transitions
 from ..db.retries import in_transaction, retry_conflicts
 from ..db.transitions import NewJob, StoredJob
 from ..exceptions import BadInput, BadSchedule, KeyIsLive, UnknownTopic
 from ..querysets import find_job, get_job
-from ..validators import check_priority
+from ..validators import check_priority, check_topic
 from . import series, storage
 from .inputs import Delay, check_actor, check_known, check_name, to_key, to_new_job
 from .series import NewSeries
@@ -158,7 +158,7 @@ def schedule(
             raise BadSchedule('a series takes no expires= (give it to @handler) and no on_conflict="again".')
         if check_priority(priority):
             raise BadSchedule("a series takes no priority=: its jobs have the priority 0.")
-        handlers.check_topic(topic)
+        check_topic(topic)
         label, pk, key = to_key(topic, key, subject)
         mode, by = _checked_mode(on_conflict), check_actor(by)
         return series.start(

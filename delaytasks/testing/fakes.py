@@ -6,7 +6,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from .. import databases, handlers
+from .. import databases, handlers, validators
 from ..jobs.handles import Handle
 from ..jobs.inputs import Delay, check_name, to_body
 from ..jobs.subjects import Instance, to_subject
@@ -58,6 +58,6 @@ def running_job(
     return engine.plain_job(
         name, key, using=databases.alias(using), now=now, due_at=due_at or now, created_at=now,
         body={} if body is None else body, attempt=attempt, failures=failures,
-        ttr_ms=handlers.ttr_ms(name) if ttr is None else handlers.to_ttr_ms(ttr), subject=subject,
+        ttr_ms=handlers.ttr_ms(name) if ttr is None else validators.to_ttr_ms(ttr), subject=subject,
         subject_label=found and found.label, subject_pk=found and found.pk, job_id=next(_ids),
     )  # fmt: skip

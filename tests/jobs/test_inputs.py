@@ -24,8 +24,9 @@ from delaytasks.exceptions import (
     NaiveDatetime,
     UnknownTopic,
 )
-from delaytasks.jobs.inputs import check_key, to_body, to_new_job, to_when
+from delaytasks.jobs.inputs import to_body, to_new_job, to_when
 from delaytasks.models import Job, JobEvent
+from delaytasks.validators import check_key
 
 TOPIC = "test.promise"
 HUGE = 10**5000  # more digits than Python converts to text

@@ -6,7 +6,7 @@ from typing import Any
 from rest_framework import serializers
 
 from ...exceptions import BadKey
-from ...jobs import inputs
+from ...validators import check_key
 from ...worker.leases import MAX_ERROR
 from ..serializers.fields import (
     MAX_ATTEMPT,
@@ -51,7 +51,7 @@ def id_field(**kwargs: Any) -> CheckedField:
 
 def _check_id(value: object) -> str:
     try:
-        return inputs.check_key(value)
+        return check_key(value)
     except BadKey as error:
         raise BadKey(f"id{str(error).removeprefix('key')}") from None
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NoReturn
 from drf_spectacular.extensions import OpenApiSerializerFieldExtension
 from rest_framework import serializers
 
-from ... import conf, handlers, validators
+from ... import conf, validators
 from ...clock import rfc3339
 from ...exceptions import BadInput, short_repr
 from ...states import MAX_PRIORITY
@@ -125,7 +125,7 @@ class CheckedField(DocumentedField):
 
 def topic_field(**kwargs: Any) -> CheckedField:
     kwargs.setdefault("help_text", "A kind of job, for example `order.close`.")
-    return CheckedField(handlers.check_topic, {"pattern": TOPIC_PATTERN, "maxLength": 100}, **kwargs)
+    return CheckedField(validators.check_topic, {"pattern": TOPIC_PATTERN, "maxLength": 100}, **kwargs)
 
 
 def key_field(**kwargs: Any) -> CheckedField:
@@ -314,7 +314,7 @@ class TopicsField(DocumentedField):
         if len(data) > self.MAXIMUM:
             self.refuse(f"It is given {len(data):,} times; at most {self.MAXIMUM} times are allowed.")
         try:
-            return sorted({handlers.check_topic(topic) for topic in data})
+            return sorted({validators.check_topic(topic) for topic in data})
         except BadInput as error:
             raise serializers.ValidationError(str(error)) from None
 
