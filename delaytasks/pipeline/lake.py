@@ -9,8 +9,4 @@ if TYPE_CHECKING:
 else:
     from ..deprecation import moved
 
-    __getattr__ = moved(
-        __name__,
-        {"Lake": "delaytasks.pipeline.tables.lake", "LakeError": "delaytasks.pipeline.tables.lake"},
-        removed_in="0.4",
-    )
+    __getattr__ = moved(__name__, dict.fromkeys(__all__, "delaytasks.pipeline.tables.lake"), removed_in="0.4")
