@@ -11,7 +11,7 @@ from typing import Any, Literal
 from ..exceptions import BadInput
 from . import brokers, events
 from .links import Links
-from .targets import BatchRefused, BatchTarget, Message, Rejected, Report, TargetDown, report_failures
+from .targets import BatchRefused, BatchTarget, Failed, Message, Rejected, Report, TargetDown, report_failures
 
 logger = logging.getLogger("delaytasks.kafka")
 POLL_SECONDS = 0.1  # the interrupt at the end of the TTR takes effect between two polls
@@ -117,10 +117,6 @@ class Refusal(Exception):
     def __init__(self, code: str, text: str, *, is_local: bool = False) -> None:
         super().__init__(f"{code}: {text}")
         self.code, self.is_local = code, is_local
-
-
-class Failed(Exception):
-    """The broker reported an error that may be temporary: the attempt fails and is retried."""
 
 
 def to_result(refusal: Refusal, broker: str) -> Exception:

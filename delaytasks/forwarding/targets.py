@@ -54,6 +54,10 @@ class Rejected(Exception):
     """The target refuses this message because of its content. The job is dead at once."""
 
 
+class Failed(Exception):
+    """The target answered with an error that may be temporary: the attempt fails and is retried."""
+
+
 class BatchRefused(Exception):
     """The target refuses a batch because of some of its messages, without saying which.
 

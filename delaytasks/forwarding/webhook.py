@@ -14,7 +14,7 @@ from urllib.parse import SplitResult, urlsplit
 from .. import __version__, conf
 from ..redaction import redacted
 from . import brokers, events, http
-from .targets import Message, Rejected, TargetDown
+from .targets import Failed, Message, Rejected, TargetDown
 
 Secret = str | tuple[str, datetime]
 # The message itself is refused: another attempt would be refused as well.
@@ -130,10 +130,6 @@ class Webhook:
                 "Webhook: to sign, install standardwebhooks: pip install 'delaytasks[webhook]'."
             ) from error
         return [Signer(secret) for secret, until in self.secrets if now is None or until is None or now < until]
-
-
-class Failed(Exception):
-    """The receiver answered with an error that may be temporary: the attempt fails and is retried."""
 
 
 def checked_answer(response: http.Response, *, hidden: bool = False) -> str:

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError
 from delaytasks import schedule
 from delaytasks.exceptions import TTRExceeded
 from delaytasks.forwarding import Kafka, Rejected, TargetDown, forward
-from delaytasks.forwarding.kafka import Failed
+from delaytasks.forwarding.targets import Failed
 from delaytasks.models import Topic
 from delaytasks.worker import ttr
 

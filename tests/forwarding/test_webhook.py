@@ -21,7 +21,8 @@ from delaytasks.forwarding import Message, Rejected, TargetDown, Webhook
 from delaytasks.forwarding import http as forward_http
 from delaytasks.forwarding import webhook as webhook_module
 from delaytasks.forwarding.addresses import is_allowed
-from delaytasks.forwarding.webhook import Failed, retry_after
+from delaytasks.forwarding.targets import Failed
+from delaytasks.forwarding.webhook import retry_after
 
 from .conftest import CERTIFICATE
 
