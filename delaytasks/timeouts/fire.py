@@ -19,7 +19,7 @@ from ..worker.attempt import Defer, RunningJob
 from . import applied, declarations, renames, statements
 from .declarations import Declaration
 from .statements import UNMET, past_sql
-from .sync import aliases_of, lockable, sync
+from .sync import aliases_of, keys_of, lock_rows, lockable, sync
 from .wanted import rows, wanted_sql
 
 GONE, PAST, FIRED = "gone", "past", "fired"  # reasons for skipping a job, like statements.UNMET
@@ -155,14 +155,18 @@ def make_next(using: str, held: Any) -> None:
         marks.add(declaration, sync(declaration, [pk], using=using, skip_locked=True).locked_pks, using)
 
 
-def mark_row(using: str, held: Any) -> None:
-    """Mark the row of a job that waits for another attempt, so that the job is soon synced.
+def mark_if_different(using: str, held: Any) -> None:
+    """Mark the row of a job that waits for another attempt, if it declares something else now, or is locked.
 
-    The row's due time may have changed while the job was running, when no sync changes it. A service level may have
-    reached its next level before the next attempt.
+    The row's due time may have changed while the job was running, when no sync changes it. A service level may reach
+    its next level before the next attempt. The mark lets the guards sync the row soon.
     """
     from .triggers import marks
 
     declaration = declarations.find(held.topic)
-    if declaration is not None and using in aliases_of(declaration):
-        marks.add(declaration, filter(None, [declaration.pk_of(held.key)]), using)
+    if declaration is None or using not in aliases_of(declaration):
+        return
+    keys = keys_of(declaration, filter(None, [declaration.pk_of(held.key)]))
+    found, locked = lock_rows(declaration, keys, using, skip_locked=True)
+    if locked or statements.differences(declaration, found, using, gated=not applied.is_automatic()):
+        marks.add(declaration, [pk for _, pk in keys], using)

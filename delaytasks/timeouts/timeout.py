@@ -94,7 +94,7 @@ def register_declaration(declaration: Declaration, function: Callable[..., Any],
     if registered is not None and registered.function is called:  # otherwise E002 reports two handlers
         declarations.add(declaration)
         completion.after_end[declaration.topic] = fire.make_next
-        completion.after_delay[declaration.topic] = fire.mark_row
+        completion.after_delay[declaration.topic] = fire.mark_if_different
         receivers.connect(declaration)
 
 

@@ -5,7 +5,7 @@ On commit the mirror is updated, the signals are sent and the log is written.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
@@ -142,9 +142,10 @@ def complete(
                     _call_on_dead(using, completion.held)  # may schedule the key, and then there is no other next run
             schedule_next(using, [job_id for job_id, each in ended.items() if each.again])  # after_end may move these
             for completion in completions:
-                hooks = after_end if completion.outcome in _STATES else after_delay
-                if completion.held.topic in hooks:
-                    hooks[completion.held.topic](using, completion.held)
+                if completion.outcome not in _STATES:
+                    _call_safely(after_delay, using, completion.held)
+                elif completion.held.topic in after_end:
+                    after_end[completion.held.topic](using, completion.held)
             with_due_times = [(c, ended[c.held.id].due_ms) for c in completions]
             if completed is not None:
                 completed.extend(with_due_times)
@@ -398,7 +399,7 @@ def _take_back_all(
                     _call_on_dead(using, job)
             schedule_next(using, [job_id for job_id, each in taken.items() if each.again])
             for job in jobs.values():
-                _call_hook(using, job)
+                _call_safely(after_end if job.state == State.DEAD else after_delay, using, job)
             expired = [(by_id[i], jobs[i]) for i in taken]
             transaction.on_commit(lambda: _notify_expired(using, expired, error), using=using, robust=True)
         return len(taken)
@@ -416,19 +417,15 @@ def _abandoned(using: str, snapshot: JobSnapshot, was_called: bool) -> Abandoned
     )  # fmt: skip
 
 
-def _call_hook(using: str, job: "Job") -> None:
-    """Call the function of after_end for a dead job, that of after_delay for another one.
-
-    An error is only logged: the other jobs must still be taken back.
-    """
-    hooks = after_end if job.state == State.DEAD else after_delay
-    if job.topic not in hooks:
+def _call_safely(hooks: Mapping[str, Callable[[str, Any], None]], using: str, held: Any) -> None:
+    """Call the topic's function, if there is one. An error is only logged: the attempts must end nevertheless."""
+    if held.topic not in hooks:
         return
     try:
         with transaction.atomic(using):
-            hooks[job.topic](using, job)
+            hooks[held.topic](using, held)
     except Exception:
-        logger.exception("%s: job %s was taken back, but the function to call then failed", job.topic, job.id)
+        logger.exception("%s: the function to call after an attempt of job %s failed", held.topic, held.id)
 
 
 def _expired_event(snapshot: JobSnapshot, job: "Job", done_ms: int, error: str) -> Event:

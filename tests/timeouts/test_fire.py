@@ -284,6 +284,22 @@ def test_a_due_time_that_is_saved_while_an_attempt_runs_does_not_wait_for_the_ne
     assert not TimeoutMark.objects.exists()
 
 
+@pytest.mark.on_both
+@pytest.mark.parametrize("atomic", [True, False])
+def test_a_failed_attempt_ends_although_its_row_cannot_be_compared(
+    stage: Any, db_clock: Any, monkeypatch: Any, atomic: bool
+) -> None:
+    @timeout(Order, on="created_at", topic="declared.close", atomic=atomic)
+    def close(order: Order, job: Any) -> None:
+        monkeypatch.setattr(fire, "lock_rows", lambda *_, **__: connection.cursor().execute("SELECT missing"))
+        raise ConnectionError
+
+    Order.objects.create(created_at=START)
+    stage.go()
+    job = Job.objects.get()
+    assert (job.state, job.failures, job.error) == (State.DELAYED, 1, "ConnectionError")
+
+
 @pytest.mark.parametrize("topic_fails", [False, True])
 def test_the_death_of_its_process_leaves_the_next_job_and_harms_no_other(
     close: Close, stage: Any, db_clock: Any, monkeypatch: Any, topic_fails: bool
