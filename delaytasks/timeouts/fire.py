@@ -49,7 +49,7 @@ class Fire:
                     raise
             else:
                 reason = GONE if row is None else _reason_to_skip(self.declaration, row.pk, job)
-        job.may_fire_later = reason == UNMET
+        job.may_fire_later = reason == UNMET or row is None
         return self.function(row, job) if reason is None else Skip(reason)
 
 

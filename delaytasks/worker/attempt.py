@@ -84,7 +84,7 @@ class RunningJob:
         # When it was scheduled or last replaced; the time of a schedule's run, if it was made before that.
         self.scheduled_ms = max(claimed.replaced_ms or 0, claimed.created_ms)
         self.until_ms: int | None = None  # a snooze or retry is due at this time at the latest
-        self.may_fire_later = False  # True: a declared timeout was skipped because its row does not match at present
+        self.may_fire_later = False  # True: a declared timeout was skipped because no row matches at present
         self.actor = actor  # the person or token that ends the attempt, if it is not the worker
         self.ended = False  # what this process knows; only the row is certain
         self.on_renewal: Callable[[], Any] = lambda: None

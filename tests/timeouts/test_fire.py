@@ -95,6 +95,21 @@ def test_a_row_that_was_skipped_because_it_did_not_match_gets_its_job_when_it_ma
 
 
 @pytest.mark.on_both
+def test_a_row_that_is_inserted_again_after_its_job_was_skipped_gets_a_job(
+    close: Close, stage: Any, db_clock: Any
+) -> None:
+    """As if its deletion, by a program that replaces rows, was noticed before the due time."""
+    called = close(while_=Q(state="open"))
+    order = Order.objects.create(created_at=START)
+    Order.objects.all()._raw_delete("default")
+    db_clock.advance(seconds=1800)
+    stage.go()
+    order.save(force_insert=True)
+    stage.go()
+    assert (called, outcomes()) == ([order], [("skipped", GONE), ("finished", "")])
+
+
+@pytest.mark.on_both
 @pytest.mark.parametrize("first", ["worker", "sync"])
 def test_a_dead_job_that_is_retried_does_not_repeat_a_newer_one(stage: Any, db_clock: Any, first: str) -> None:
     called: list[Any] = []
