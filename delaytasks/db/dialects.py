@@ -211,8 +211,9 @@ class PostgreSQL(Dialect):
         raw: Any = connection.connection
         # Without pipeline mode, execute() waits for the result.
         pipeline = raw.pipeline() if meanwhile and _supports_pipeline() else nullcontext()
-        with connection.wrap_database_errors, pipeline, _cursor_class()(raw) as cursor:
-            cursor.execute(f"{sql} -- {int(time.monotonic() / PLANNED_SECONDS)}", params)
+        cursor = _kept_cursor(connection)
+        with connection.wrap_database_errors, pipeline:
+            cursor.execute(_text(sql, int(time.monotonic() / PLANNED_SECONDS)), params)
             if meanwhile:
                 meanwhile()
                 return cursor.fetchall()  # waits for the result; errors are raised here
@@ -321,6 +322,23 @@ def _cursor_class() -> Any:
     from django.db.backends.postgresql.base import ServerBindingCursor  # imports psycopg, which SQLite does not need
 
     return ServerBindingCursor
+
+
+def _kept_cursor(connection: Any) -> Any:
+    """Return the connection's cursor for the engine's statements. It is kept, because making one takes time.
+
+    If it executes the same text again, the driver also keeps how to convert the parameters and the results.
+    """
+    cursor = getattr(connection, "_delaytasks_cursor", None)
+    if cursor is None or cursor.connection is not connection.connection:
+        cursor = connection._delaytasks_cursor = _cursor_class()(connection.connection)
+    return cursor
+
+
+@functools.lru_cache(maxsize=64)
+def _text(sql: str, period: int) -> str:
+    """Return the SQL as a text that is planned anew in each period; the same object each time."""
+    return f"{sql} -- {period}"
 
 
 @functools.cache

@@ -4,7 +4,7 @@ import time
 from typing import Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import DataError, OperationalError, connection, transaction
 
 from delaytasks import cancel, schedule, schedule_many
 from delaytasks.db import dialects
@@ -76,6 +76,49 @@ def test_the_size_of_an_integer_does_not_need_another_plan(allowed) -> None:
     for delay in (30, 40, 4_000_000):
         schedule("order.close", key=f"{delay}", delay=delay)
     assert prepared_count() == 1
+
+
+@pytest.fixture
+def cursors(allowed, monkeypatch) -> list[Any]:
+    """The cursors that the engine makes for its prepared statements."""
+    made: list[Any] = []
+    cursor_class = dialects._cursor_class()
+
+    def make(raw: Any) -> Any:
+        made.append(cursor_class(raw))
+        return made[-1]
+
+    monkeypatch.setattr(dialects, "_cursor_class", lambda: make)
+    return made
+
+
+def test_the_statements_of_a_connection_share_a_cursor(cursors) -> None:
+    for number in range(3):
+        assert dialects.run("default", "SELECT CAST(%s AS int), %s", [number, None]) == [(number, None)]
+        assert dialects.run("default", "SELECT CAST(%s AS text), %s", [None, "a"]) == [(None, "a")]
+    with pytest.raises(DataError):
+        dialects.run("default", "SELECT 1 / 0", [])
+    assert dialects.run("default", "UPDATE delaytasks_topic SET paused = false WHERE false", []) == []
+    assert dialects.run("default", "SELECT generate_series(1, 3)", []) == [(1,), (2,), (3,)]
+    assert len(cursors) == 1
+
+
+def test_a_new_connection_has_a_new_cursor(cursors) -> None:
+    assert dialects.run("default", "SELECT 1", []) == [(1,)]
+    with pytest.raises(OperationalError):
+        dialects.run("default", "SELECT pg_terminate_backend(pg_backend_pid())", [])
+    connection.close()
+    assert dialects.run("default", "SELECT 2", []) == [(2,)]
+    assert len(cursors) == 2
+
+
+def test_the_driver_keeps_how_to_convert_a_statement_that_is_executed_again(cursors, monkeypatch) -> None:
+    monkeypatch.setattr(dialects, "PLANNED_SECONDS", 10**9)
+    used = set()
+    for number in range(3):
+        dialects.run("default", "".join(["SELECT CAST(%s", " AS int)"]), [number])  # another object each time
+        used.add(id(cursors[0]._tx))
+    assert len(used) == 1
 
 
 def test_a_plan_is_replaced_after_some_seconds(allowed, monkeypatch) -> None:
