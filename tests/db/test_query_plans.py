@@ -101,6 +101,14 @@ STATEMENTS = {
     "claim with the end of another job": lambda ids: transitions.end_and_claim(
         "default", transitions.Ending(ids[0], 1, transitions.FINISHED, None, 0, ""), "t1", ids[1:] or [2], "w"
     ),
+    "claim with the end of another job, after a check of constraints": lambda ids: transitions.end_and_claim(
+        "default",
+        transitions.Ending(ids[0], 1, transitions.FINISHED, None, 0, ""),
+        "t1",
+        ids[1:] or [2],
+        "w",
+        check_constraints=True,
+    ),
     "ready jobs without a mirror": lambda ids: lookups.ready_ids("default", "t1", limit=50, without=[1, 2]),
     "jobs of a dead worker": lambda ids: lookups.held_by("default", "w/", after=(0, 0), limit=500),
     "unclaim": lambda ids: transitions.unclaim("default", [(n, 1) for n in ids]),
@@ -125,6 +133,14 @@ STATEMENTS = {
     "live by key": lambda ids: transitions.find_live("default", [("t1", "k21"), ("t2", "k22")]),
     "latest by key": lambda ids: transitions.find_latest("default", "t1", "k21"),
 }
+
+
+def test_the_check_of_constraints_before_a_claim_adds_no_join_to_the_plan():
+    """A function in the WHERE of a WITH query keeps PostgreSQL from merging that query with the UPDATE."""
+    ending = transitions.Ending(1, 1, transitions.FINISHED, None, 0, "")
+    (plan,) = plans_of(lambda: transitions.end_and_claim("default", ending, "t1", [2, 3], "w", check_constraints=True))
+    assert "CTE held" not in plan.text, str(plan)
+    assert plan.types.count("Nested Loop") == 2, str(plan)  # of the claim, and of the two results
 
 
 @pytest.mark.parametrize("name", STATEMENTS)

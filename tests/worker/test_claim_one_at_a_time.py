@@ -544,6 +544,44 @@ def another_session_waits() -> bool:
         return cursor.fetchone()[0] > 0
 
 
+@pytest.mark.only_on("postgresql")
+@pytest.mark.parametrize(
+    ("change", "end"),
+    [
+        (lambda: schedule("t", "k0", delay=3600, on_conflict="again"), "finished"),
+        (lambda: cancel("t", "k0", running="fence"), "cancelled"),
+    ],
+    ids=["scheduled again", "fenced"],
+)
+def test_an_end_that_waited_for_a_change_of_its_job_sees_the_change(stage, change, end):
+    """The statement began before the change was committed, and has checked the deferred constraints."""
+    keys, changed = [], threading.Event()
+
+    def other():
+        with transaction.atomic():
+            change()
+            changed.set()
+            wait_until(another_session_waits, seconds=30, what="the end of the job to wait for its row")
+        connection.close()
+
+    thread = threading.Thread(target=other)
+
+    @stage.handler("t")
+    def counts(job):
+        keys.append(job.key)
+        Customer.objects.create(name=job.key, email=f"{job.key}@shop.example")
+        if job.key == "k0":
+            thread.start()
+            changed.wait(30)
+
+    schedule_group(stage, 2)
+    stage.run("t")
+    thread.join(30)
+    assert keys == ["k0", "k1"]
+    assert (outcomes("k0"), outcomes("k1")) == ([end], ["finished"])
+    assert Customer.objects.filter(name="k0").exists() == (end == "finished")
+
+
 def test_a_snoozed_job_is_run_again_by_its_own_run(stage, db_clock):
     """Without a mirror, the run left it out until the end of the lease that the snooze had ended."""
     keys = []

@@ -95,9 +95,9 @@ def _end_and_claim_sql(
 
     now   not used: makes the time that tests set a part of the cache's key
     """
-    if check_constraints:  # a condition of the rows that all other parts of the statement depend on
-        table += " WHERE delaytasks_check_constraints()"
-    ctes, update = _end_sql(d, table, "", "held", in_time=False, not_again=True)
+    # The subquery is executed before the first row is read. All other parts of the statement depend on that row.
+    check = "AND (SELECT delaytasks_check_constraints())" if check_constraints else ""
+    ctes, update = _end_sql(d, table, "", "held", in_time=False, not_again=True, check=check)
     choice = choice_sql(d, f"{condition} AND EXISTS (SELECT 1 FROM ended)", f"{run_order(d)} LIMIT 1")
     claim_time = d.clock if check_constraints else d.now  # the check may have waited for a lock
     due, claim = claim_parts(d, choice, now=claim_time, fenceable=fenceable)
@@ -106,11 +106,12 @@ def _end_and_claim_sql(
 
 
 def _end_sql(
-    d: dialects.Dialect, table: str, cte: str, held: str, *, in_time: bool, not_again: bool = False
+    d: dialects.Dialect, table: str, cte: str, held: str, *, in_time: bool, not_again: bool = False, check: str = ""
 ) -> tuple[str, str]:
     """Return the SQL of the CTEs with the endings, and that of the UPDATE that reads them from the CTE `held`.
 
     not_again   leave out jobs that were scheduled again; the others have no next run to settle
+    check       SQL of a further condition
     """
     ctes = f"""
         WITH held (job_id, token, next_state, delay_ms, failed, job_error,
@@ -135,7 +136,7 @@ def _end_sql(
             lease_until = NULL, error = job_error,
             failures = CASE WHEN {answered} THEN 0 ELSE failures + failed END, {polls}
         FROM {held} WHERE id = job_id AND attempt = token AND worker = by_worker AND state = {RESERVED}
-            {in_time_condition(d, in_time)} {condition}
+            {in_time_condition(d, in_time)} {condition} {check}
         RETURNING id, {d.to_ms("due_at")} AS next_due_ms, {d.to_ms(d.now)} AS now_ms,
             {HAS_NEXT_RUN} AS runs_again"""
     return ctes, update + (f", {held}.*" if d.writes_in_with else "")
