@@ -209,14 +209,17 @@ class PostgreSQL(Dialect):
         if not connection.closed_in_transaction:  # if it was closed, the driver's error below says more
             connection.validate_no_broken_transaction()
         raw: Any = connection.connection
-        # Without pipeline mode, execute() waits for the result.
-        pipeline = raw.pipeline() if meanwhile and _supports_pipeline() else nullcontext()
-        cursor = _kept_cursor(connection)
-        with connection.wrap_database_errors, pipeline:
-            cursor.execute(_text(sql, int(time.monotonic() / PLANNED_SECONDS)), params)
-            if meanwhile:
-                meanwhile()
-                return cursor.fetchall()  # waits for the result; errors are raised here
+        # Without pipeline mode, execute() waits for the result. If a statement's meanwhile() has called this, the end
+        # of an inner block waits.
+        waits = not (meanwhile and _supports_pipeline())
+        pipeline = nullcontext() if waits and not raw.pgconn.pipeline_status else raw.pipeline()
+        cursor = _cursor_class()(raw) if meanwhile else _kept_cursor(connection)
+        with connection.wrap_database_errors:
+            with pipeline:
+                cursor.execute(_text(sql, int(time.monotonic() / PLANNED_SECONDS)), params)
+                if meanwhile:
+                    meanwhile()
+                    return cursor.fetchall()  # waits for the result; errors are raised here
             return cursor.fetchall() if cursor.pgresult.nfields else []  # cursor.description would be slow
 
     def run_together(self, connection: BaseDatabaseWrapper, statements: Sequence[Statement]) -> list[Rows]:

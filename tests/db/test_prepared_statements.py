@@ -103,6 +103,18 @@ def test_the_statements_of_a_connection_share_a_cursor(cursors) -> None:
     assert len(cursors) == 1
 
 
+def test_a_statement_that_is_executed_while_another_one_waits_has_another_cursor(cursors) -> None:
+    """schedule_many() reads the caller's next jobs meanwhile, and their iterator may use the engine."""
+    found: list[Any] = []
+
+    def meanwhile() -> None:
+        found.append(dialects.run("default", "SELECT 7", []))
+        found.append(dialects.run("default", "UPDATE delaytasks_topic SET paused = false WHERE false", []))
+
+    assert dialects.run("default", "SELECT generate_series(1, 3)", [], meanwhile) == [(1,), (2,), (3,)]
+    assert found == [[(7,)], []]
+
+
 def test_a_new_connection_has_a_new_cursor(cursors) -> None:
     assert dialects.run("default", "SELECT 1", []) == [(1,)]
     with pytest.raises(OperationalError):
