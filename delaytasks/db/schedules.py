@@ -162,7 +162,7 @@ def has_later_sql(using: str) -> str:
 def has_later(using: str, topic: str, job_id: int, prefix: str, label: str, due_ms: int, now_ms: int) -> bool:
     """Return whether a job of a firing later than `due_ms` has begun or is due. The job `job_id` does not count.
 
-    label   the end of a key: the wall time of `due_ms`, so that keys sort by time
+    label   the end of a key that sorts before those of all later firings, because keys sort by their wall times
     """
     start, end = prefix + label, f"{prefix}:"  # ":" sorts between digits and "now"
     return bool(dialects.run(using, has_later_sql(using), [topic, start, end, job_id, due_ms, now_ms]))

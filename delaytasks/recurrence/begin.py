@@ -73,7 +73,7 @@ def decide(job: "RunningJob") -> Decision | None:
         raise
     except ValueError:  # not a time, so the schedule has not made this key
         return None
-    reason = "" if due_ms is None else _missed(row, job, due_ms)
+    reason = "" if due_ms is None else _missed(row, job, match["label"], due_ms)
     if not reason and _has_expired(job, match["label"], due_ms):
         reason = "late"
     if not reason and row.running != "allow" and _occupied(row, job):
@@ -143,7 +143,7 @@ def _was_begun_or_moved(job: "RunningJob") -> bool:
     return events.filter(Q(reserved_ms__isnull=False) | Q(outcome=Outcome.RESCHEDULED)).exists()
 
 
-def _missed(row: "Schedule", job: "RunningJob", due_ms: int) -> str:
+def _missed(row: "Schedule", job: "RunningJob", label: str, due_ms: int) -> str:
     """Return the reason to skip a firing that was due at `due_ms` as missed, or ""."""
     if row.paused:
         return "paused"
@@ -151,7 +151,7 @@ def _missed(row: "Schedule", job: "RunningJob", due_ms: int) -> str:
     within_ms = ON_TIME_MS if row.within_ms is None and row.missed == "none" else row.within_ms
     if within_ms is not None and now_ms - due_ms > within_ms:
         return "late"
-    return "missed" if row.missed == "last" and _has_later(row, job, due_ms, now_ms) else ""
+    return "missed" if row.missed == "last" and _has_later(row, job, label, due_ms, now_ms) else ""
 
 
 def _has_expired(job: "RunningJob", label: str, due_ms: int | None) -> bool:
@@ -196,7 +196,7 @@ def _is_next_due(row: "Schedule", moment: datetime, now_ms: int) -> bool:
     return later is not None and clock.to_ms(later.due) <= now_ms
 
 
-def _has_later(row: "Schedule", job: "RunningJob", due_ms: int, now_ms: int) -> bool:
+def _has_later(row: "Schedule", job: "RunningJob", label: str, due_ms: int, now_ms: int) -> bool:
     """Return whether a firing of the schedule later than this one, due at `due_ms`, is due as well.
 
     Firings cancelled before they began do not count, nor do times for which none was made: after a pause or a change of
@@ -205,8 +205,9 @@ def _has_later(row: "Schedule", job: "RunningJob", due_ms: int, now_ms: int) -> 
     if _is_next_due(row, max(clock.from_ms(due_ms), row.made_until), now_ms):
         return True  # it is made in a moment
     prefixes = [firing_prefix(row), *former_prefixes(row)]
-    label = from_instant(clock.from_ms(due_ms), to_zone(row.tz)).label  # the job's key may have that of a former zone
-    return any(schedules.has_later(job.using, job.topic, job.id, each, label, due_ms, now_ms) for each in prefixes)
+    # Both this job and a later one may have been made for a former zone, or only this one.
+    start = min(label, from_instant(clock.from_ms(due_ms), to_zone(row.tz)).label)
+    return any(schedules.has_later(job.using, job.topic, job.id, each, start, due_ms, now_ms) for each in prefixes)
 
 
 def _occupied(row: "Schedule", job: "RunningJob") -> bool:

@@ -126,6 +126,22 @@ def test_the_last_overdue_firing_is_that_of_the_zone_further_west(define, stage,
     assert skipped == [("tick@2030-01-01T14:00:00", "missed")]
 
 
+@pytest.mark.on_both
+def test_the_last_overdue_firing_of_the_former_zone_runs_after_a_change_to_one_further_east(
+    define, stage, db_clock, skipped
+):
+    ticks, times = stage.recorder("tick"), {"every": None, "cron": "0 9,14 * * *"}
+    define(**times)
+    for _ in range(2):
+        db_clock.advance(seconds=7.5 * 3600)
+        maker.make_due("default")
+    define(**times, tz="Asia/Tokyo")  # where it is midnight
+    stage.guard()
+    stage.go()
+    assert ticks == ["tick@2030-01-01T14:00:00"]
+    assert skipped == [("tick@2030-01-01T09:00:00", "missed")]
+
+
 def test_a_later_firing_that_somebody_ran_early_makes_none_missed(define, stage, db_clock, skipped):
     ticks = stage.recorder("tick")
     define(every=1, missed="last")
