@@ -26,6 +26,7 @@ from ..models import JobEvent, Schedule, Topic
 from ..recurrence import maker
 from ..states import Outcome, State
 from ..timeouts import applied, reconcile
+from ..timeouts.triggers import marks
 from ..worker.attempt import RunningJob
 from ..worker.claim import Candidates
 from ..worker.completion import expire
@@ -188,6 +189,12 @@ def calendars_read_again() -> Iterator[None]:
 
 def reconcile_all(using: str) -> None:
     reconcile.reconcile(using)
+
+
+def sync_marked(using: str) -> None:
+    """Sync the rows that the last attempt has marked. The guards of workers do so within two seconds."""
+    with running_callbacks():
+        marks.drain(using)
 
 
 # -- on_commit callbacks ------------------------------------------------------------------------

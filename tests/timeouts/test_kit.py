@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.db.models import Q
 
-from delaytasks import handler, handlers, jobs_of, schedule, timeout
+from delaytasks import Snooze, handler, handlers, jobs_of, schedule, timeout
 from delaytasks.testing import minutes
 from delaytasks.timeouts import applied, reconcile
 
@@ -42,6 +42,24 @@ def test_writes_without_signals_are_reconciled_as_by_workers(timeouts: Any) -> N
     timeouts.reconcile()
     assert timeouts.advance(minutes=25).outcomes == {"finished": 1}
     assert timeouts.advance(minutes=5).outcomes == {"finished": 1}
+
+
+def test_a_due_time_that_a_snoozed_attempt_has_saved_does_not_wait_for_a_reconciliation(timeouts: Any) -> None:
+    called: list[Any] = []
+
+    @timeout(Order, on="created_at", topic="declared.close")
+    def close(order: Order, job: Any) -> Snooze | None:
+        called.append(timeouts.now)
+        if len(called) == 2:
+            return None
+        order.created_at += minutes(1)
+        order.save()
+        return Snooze(7200)
+
+    begins = timeouts.now
+    Order.objects.create(created_at=begins)
+    assert timeouts.advance(minutes=1).outcomes == {"snoozed": 1, "finished": 1}
+    assert called == [begins, begins + minutes(1)]
 
 
 @pytest.mark.usefixtures("_closing")
