@@ -36,13 +36,6 @@ class Conditions(NamedTuple):
     stop: bool
 
 
-class EndedJob(NamedTuple):
-    """The newest ended job of a row that has a declared due time."""
-
-    declared_ms: int
-    unmet: bool  # True: it was skipped, because its row was paused or stopped
-
-
 class LiveJob(NamedTuple):
     """The live job of a row that has a declared due time.
 
@@ -95,13 +88,13 @@ def state_of(conditions: Conditions, *, started: bool) -> str | None:
 
 
 def evaluate(
-    terms: Terms, conditions: Conditions, clock: Clock | None, ended: EndedJob | None, now_ms: int, *,
+    terms: Terms, conditions: Conditions, clock: Clock | None, ended_ms: int | None, now_ms: int, *,
     live: LiveJob | None = None, noticed: bool = False, skip_before_ms: int = 0,
 ) -> tuple[Clock | None, Segment | None]:  # fmt: skip
     """Return the row's clock as it is now, and the segment that has ended if its state changes, otherwise None.
 
     clock            the stored clock; None: not started
-    ended            the row's newest ended job, or None
+    ended_ms         declared due time of the row's newest ended job that has one, or None
     live             the row's live job, or None
     noticed          True: a comparison found the change, which may have been earlier than now
     skip_before_ms   levels with an earlier due time are skipped
@@ -111,7 +104,7 @@ def evaluate(
         return None, None
     if clock is None:
         return _await_next(terms, Clock(state, now_ms, noticed=noticed), live), None
-    clock = _await_next(terms, _count_handled(terms, clock, ended, live, state, skip_before_ms), live)
+    clock = _await_next(terms, _count_handled(terms, clock, ended_ms, live, skip_before_ms), live)
     if state == clock.state:
         return clock, None
     clock, segment = _switch(terms, clock, state, now_ms, noticed)
@@ -119,19 +112,16 @@ def evaluate(
 
 
 def _count_handled(
-    terms: Terms, clock: Clock, ended: EndedJob | None, live: LiveJob | None, state: str, skip_before_ms: int
+    terms: Terms, clock: Clock, ended_ms: int | None, live: LiveJob | None, skip_before_ms: int
 ) -> Clock:
     """Mark the level whose job has ended, those whose job was put off for too long, and skipped ones, as handled.
 
-    A job that was skipped because its row did not run does not count: its level is handled when the clock runs again.
-    But if the clock has never noticed the pause, no other job can be made for the same due time. A level whose job was
-    put off until the next level is handled, so that a warning that keeps failing does not hold up the breach.
+    A job that was skipped because its row did not run has no declared time any more: its level is handled when the
+    clock runs again. A level whose job was put off until the next level is handled, so that a warning that keeps
+    failing does not hold up the breach.
     """
-    if ended is not None:
-        due = due_ms(terms, clock)
-        is_awaited = not ended.unmet and ended.declared_ms == clock.awaited_due_ms
-        if is_awaited or (ended.declared_ms == due and not (ended.unmet and state != RUNNING)):
-            clock = _count_next(terms, clock, ended.declared_ms)
+    if ended_ms is not None and ended_ms in (clock.awaited_due_ms, due_ms(terms, clock)):
+        clock = _count_next(terms, clock, ended_ms)
     if live is not None and live.put_off_ms is not None and live.declared_ms == due_ms(terms, clock):
         clock = _count_until(terms, clock, live.declared_ms, live.put_off_ms)
     while (due := due_ms(terms, clock)) is not None and due < skip_before_ms:

@@ -9,13 +9,12 @@ from django.db.models import BooleanField, Case, Q, Value, When
 
 from .. import databases
 from ..clock import from_ms, to_ms
-from ..states import Outcome, State
+from ..states import State
 from ..timeouts.applied import Applied
-from ..timeouts.statements import UNMET
 from ..timeouts.sync import keys_of
 from ..timeouts.wanted import among, key_text
 from . import clocks
-from .clocks import Clock, Conditions, EndedJob, LiveJob, Segment
+from .clocks import Clock, Conditions, LiveJob, Segment
 
 if TYPE_CHECKING:
     from ..models import SlaClock, SlaSegment
@@ -116,21 +115,20 @@ def segments(level: "SlaDeclaration", text: str, using: str) -> "list[SlaSegment
 
 def _jobs(
     level: "SlaDeclaration", texts: Iterable[str], using: str, now_ms: int
-) -> tuple[dict[str, EndedJob], dict[str, LiveJob]]:
-    """Return each row's newest ended job and its live job, of those that have a declared due time."""
+) -> tuple[dict[str, int], dict[str, LiveJob]]:
+    """Return the declared due time of each row's newest ended job, and its live job, of those that have such a time."""
     keys = {level.key_of(text): text for text in texts}
     jobs = _model("Job").objects.using(using).filter(
         topic=level.topic, key__in=list(keys), declared_due__isnull=False
     )  # fmt: skip
-    columns = ("key", "pk", "state", "declared_due", "ended_at", "due_at", "attempt", "reserved_at")
+    columns = ("key", "state", "declared_due", "ended_at", "due_at", "attempt", "reserved_at")
     newest, live = {}, {}
-    for key, pk, state, declared, ended_at, due, attempt, reserved_at in jobs.order_by("pk").values_list(*columns):
+    for key, state, declared, ended_at, due, attempt, reserved_at in jobs.order_by("pk").values_list(*columns):
         if ended_at is None:
             live[keys[key]] = _live(state, declared, due, reserved_at if attempt > 1 else None, now_ms)
         else:
-            newest[keys[key]] = pk, to_ms(declared), state
-    unmet = _unmet([pk for pk, _, state in newest.values() if state == State.CANCELLED], using)
-    return {text: EndedJob(due_ms, pk in unmet) for text, (pk, due_ms, _) in newest.items()}, live
+            newest[keys[key]] = to_ms(declared)
+    return newest, live
 
 
 def _live(state: int, declared: datetime, due: datetime, again_at: datetime | None, now_ms: int) -> LiveJob:
@@ -141,14 +139,6 @@ def _live(state: int, declared: datetime, due: datetime, again_at: datetime | No
     running = state == State.RESERVED
     put_off = again_at if running else due if due > declared and to_ms(due) > now_ms else None
     return LiveJob(to_ms(declared), running, None if put_off is None else to_ms(put_off))
-
-
-def _unmet(cancelled: Sequence[int], using: str) -> set[int]:
-    """Return those cancelled jobs that were skipped because their rows no longer ran. Persons cancelled the others."""
-    if not cancelled:
-        return set()
-    events = _model("JobEvent").objects.using(using).filter(outcome=Outcome.SKIPPED, reason=UNMET)
-    return set(events.filter(job_id__in=cancelled).values_list("job_id", flat=True))
 
 
 # -- writing --------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from delaytasks import Calendar
 from delaytasks.clock import to_ms
 from delaytasks.service_levels import clocks
-from delaytasks.service_levels.clocks import MS, Clock, Conditions, EndedJob, LiveJob
+from delaytasks.service_levels.clocks import MS, Clock, Conditions, LiveJob
 
 EXAMPLES = int(os.environ.get("DELAYTASKS_SLA_EXAMPLES", "150"))
 TARGET_MS = 8 * 3_600_000
@@ -90,7 +90,7 @@ def run_jobs(terms: Any, clock: Clock, conditions: Conditions, until: int) -> tu
     """Let the jobs end that are due until then. Return the clock and their due times."""
     handled = []
     while (due := clocks.due_ms(terms, clock)) is not None and due <= until:
-        found, _ = clocks.evaluate(terms, conditions, clock, EndedJob(due, unmet=False), until)
+        found, _ = clocks.evaluate(terms, conditions, clock, due, until)
         assert found is not None
         assert found.done_part == next(part for part in terms.levels if part > clock.done_part)
         clock = found
@@ -113,7 +113,7 @@ def test_a_job_that_ends_after_its_row_was_paused_and_resumed_has_handled_its_le
     due = now + TARGET_MS // 2
     for conditions, later in ((Conditions(True, True, False), 1), (runs, 2)):
         clock, _ = clocks.evaluate(terms, conditions, clock, None, due + later, live=LiveJob(due, running=True))
-    for is_unmet, done_part in ((True, 0.0), (False, 0.5)):
-        found, _ = clocks.evaluate(terms, runs, clock, EndedJob(due, is_unmet), due + 3)
+    for ended_ms, done_part in ((None, 0.0), (due, 0.5)):
+        found, _ = clocks.evaluate(terms, runs, clock, ended_ms, due + 3)
         assert found is not None
         assert found.done_part == done_part

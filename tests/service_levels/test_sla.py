@@ -15,6 +15,8 @@ from delaytasks.calendars import hours
 from delaytasks.exceptions import BadInput
 from delaytasks.models import CalendarDay, Job, SlaClock, SlaSegment
 from delaytasks.service_levels.service_level import ServiceLevel
+from delaytasks.timeouts import fire
+from delaytasks.timeouts.sync import Synced
 from delaytasks.timeouts.triggers import marks
 from tests.timeouts.app.models import Customer, Order, RushOrder
 
@@ -176,6 +178,22 @@ def test_a_row_that_was_paused_unnoticed_is_not_warned_about(level: Any, told: A
     write(order, "open")
     timeouts.run_due()
     assert told == [(order.pk, 0.5)]  # by what was recorded, half of the time is over
+
+
+def test_a_warning_that_was_skipped_in_a_pause_which_the_clock_never_noticed_comes_after_it(
+    level: Any, told: Any, timeouts: Any, monkeypatch: Any
+) -> None:
+    order = Order.objects.create()
+    timeouts.advance(hours=4, seconds=-1)
+    timeouts.reconcile()
+    Order.objects.update(state="wait")
+    with monkeypatch.context() as patch:
+        patch.setattr(fire, "sync", lambda *_, **__: Synced())  # as if another transaction had locked the row
+        assert timeouts.advance(seconds=1).outcomes == {"skipped": 1}
+    Order.objects.update(state="open")
+    timeouts.reconcile()
+    timeouts.run_due()
+    assert told == [(order.pk, 0.5)]
 
 
 def test_a_level_whose_job_is_dead_or_cancelled_does_not_hold_up_the_next(
