@@ -82,7 +82,7 @@ class _Facts(NamedTuple):
     wanted_ms: int | None  # the due time that the row declares; None: the condition is false
     declared_ms: int | None  # the due time for which the job was made; None: a person scheduled it
     past: bool  # True: wanted_ms has passed so long ago that if_past skips it
-    fired: bool  # True: a newer job was for wanted_ms; this one was dead, and a person has retried it
+    is_older: bool  # True: a newer job had a declared time; this one was dead, and a person has retried it
     fingerprint: str | None  # of the applied declaration
     now_ms: int
 
@@ -105,7 +105,7 @@ def _reason_to_skip(declaration: Declaration, pk: Any, job: RunningJob) -> str |
         if delay_ms > 0:
             raise Defer(delay_ms=delay_ms)
         return None
-    if facts.past or facts.fired:
+    if facts.past or facts.is_older:
         return PAST if facts.past else FIRED
     raise Defer(declared_ms=facts.wanted_ms)
 
@@ -128,7 +128,7 @@ def _facts(declaration: Declaration, pk: Any, job: RunningJob) -> _Facts:
         WITH wanted (pk, declared_ms) AS MATERIALIZED ({wanted})
         SELECT declared_ms, {d.to_ms("job.declared_due")}, coalesce({past_sql(declaration, d)}, false),
             EXISTS (SELECT 1 FROM delaytasks_job AS newer WHERE newer.topic = job.topic AND newer.key = job.key
-                AND newer.id > job.id AND {d.to_ms("newer.declared_due")} = declared_ms),
+                AND newer.id > job.id AND newer.declared_due IS NOT NULL),
             (SELECT fingerprint FROM delaytasks_declaration WHERE topic = %s), {d.to_ms(d.now)}
         FROM delaytasks_job AS job LEFT JOIN wanted ON 1 = 1 WHERE job.id = %s"""
     with dialects.cursor(job.using) as cursor:

@@ -44,6 +44,7 @@ class Difference(NamedTuple):
     spread_until_ms: int | None  # end of the spread, if the due time had passed when the declaration was applied
     now_ms: int
     matches: bool  # True: the row matches; if declared_ms is None, its due time cannot be computed or stored
+    is_older: bool  # True: a newer job than the live one had a declared time, so that a new job must take its place
 
     @property
     def change(self) -> str:
@@ -121,12 +122,13 @@ def differences_sql(
         spread = f"CASE WHEN declared_ms <= {applied_ms} THEN {d.to_ms('applied.spread_until')} END"
     past = f"({past_sql(declaration, d)} OR declared_ms < {before})"
     missing = f"(NOT {past} AND {d.to_ms('latest.declared_due')} {distinct} declared_ms)"
-    fired = f"(live.declared_due IS NOT NULL AND {d.to_ms('latest.declared_due')} = declared_ms)"
+    is_older = "(live.declared_due IS NOT NULL AND latest.id IS NOT NULL)"
+    fired = f"({is_older} AND {d.to_ms('latest.declared_due')} = declared_ms)"
     sql = f"""
         WITH keys (pk, name) AS ({table}),
         wanted (pk, declared_ms) AS MATERIALIZED ({wanted})
         SELECT keys.pk, keys.name, declared_ms, coalesce({past} OR {fired}, false), live.id, {d.to_ms("live.due_at")},
-            live.attempt, {spread}, {now_ms}, wanted.pk IS NOT NULL
+            live.attempt, {spread}, {now_ms}, wanted.pk IS NOT NULL, {is_older}
         FROM keys {gate}
         LEFT JOIN wanted ON wanted.pk = keys.pk
         {_newest("live", LIVE, using)}

@@ -133,9 +133,11 @@ def apply_differences(
 
     With skip_locked, the result has the primary keys, as text, of the rows whose jobs are locked.
     """
-    new = [row for row in different if row.change == "make"]
-    wrong = [row for row in different if row.change == "move"]
-    unmet = [row.job_id for row in different if row.change == "cancel" and row.job_id is not None]
+    older = [row for row in different if row.change == "move" and row.is_older]
+    new = [row for row in different if row.change == "make"] + older
+    wrong = [row for row in different if row.change == "move" and not row.is_older]
+    ended = [row for row in different if row.change == "cancel"] + older
+    unmet = [row.job_id for row in ended if row.job_id is not None]
     cancelled = statements.cancel(unmet, using, skip_locked=skip_locked) if unmet else []
     moved = statements.move(declaration, wrong, using, skip_locked=skip_locked) if wrong else []
     changed_ids = {job.id for job in cancelled} | {job.id for job in moved}

@@ -137,6 +137,39 @@ def test_a_dead_job_that_is_retried_does_not_repeat_a_newer_one(stage: Any, db_c
     assert dead.events.order_by("-id").values_list("reason", flat=True)[0] == (FIRED if first == "worker" else UNMET)
 
 
+@pytest.mark.on_both
+@pytest.mark.parametrize("first", ["worker", "sync"])
+def test_a_dead_job_that_is_retried_and_a_newer_one_fire_each_due_time_once(
+    stage: Any, db_clock: Any, first: str
+) -> None:
+    """The newest job of a key tells which due time has fired last, so the older one must not be moved."""
+    called: list[Any] = []
+
+    @timeout(Order, on="created_at", topic="declared.close", max_attempts=1)
+    def close(order: Order, job: Any) -> None:
+        called.append(order.created_at)
+        if order.created_at == START:
+            raise ConnectionError
+
+    order = Order.objects.create(created_at=START)
+    stage.go()
+    order.created_at += HALF_HOUR
+    order.save()
+    db_clock.advance(seconds=1800)
+    stage.go()
+    order.created_at += HALF_HOUR
+    Order.objects.update(created_at=order.created_at)
+    retry_dead(job_id=Job.objects.get(state=State.DEAD).pk)
+    if first == "sync":
+        order.save()
+    stage.go()
+    assert live() == {f"order:{order.pk}": START + 2 * HALF_HOUR}
+    db_clock.advance(seconds=1800)
+    stage.go()
+    assert called == [START, START + HALF_HOUR, START + 2 * HALF_HOUR]
+    assert live() == {}
+
+
 def test_a_row_that_is_gone_is_skipped(close: Close, stage: Any, db_clock: Any) -> None:
     called = close()
     Order.objects.create(created_at=START)
