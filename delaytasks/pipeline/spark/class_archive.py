@@ -44,17 +44,22 @@ def make(folder: Path, flags: str = "") -> Path:
         program = Path(java.home()) / "bin" / "java"
         _run([str(program), "-Xshare:dump", *flags.split(), f"-XX:SharedArchiveFile={new}/base"], Path(new, "base"))
         Path(new, "base").replace(base)
-        dump = f'{flags} {QUIET} "-XX:SharedArchiveFile={base}" "-XX:ArchiveClassesAtExit={new}/spark"'
-        _run([sys.executable, "-m", __name__], Path(new, "spark"), {**os.environ, VARIABLE: dump})
+        dump = f'{flags} -Xlog:all=error "-XX:SharedArchiveFile={base}" "-XX:ArchiveClassesAtExit={new}/spark"'
+        _run([sys.executable, "-m", __name__, dump], Path(new, "spark"))
         Path(new, "spark").replace(spark)
     return spark
 
 
-def main() -> None:
-    """Use Spark as a run does. Its Java process writes the archive when it ends."""
+def main(dump: str) -> None:
+    """Use Spark as a run does. Its Java process, with the options `dump`, writes the archive when it ends."""
     from . import session
 
-    with tempfile.TemporaryDirectory(prefix="delaytasks-classes-") as folder, session.session("classes") as spark:
+    # Not by VARIABLE: the Java process that only finds out Spark's command would write an archive, too.
+    options = {"spark.driver.extraJavaOptions": dump}
+    with (
+        tempfile.TemporaryDirectory(prefix="delaytasks-classes-") as folder,
+        session.session("classes", options=options) as spark,
+    ):
         rows = spark.range(1000).selectExpr("id", "id % 7 AS topic", "timestamp_millis(id) AS at", "string(id) AS key")
         rows.write.partitionBy("topic").parquet(f"{folder}/rows")
         read = spark.read.parquet(f"{folder}/rows")
@@ -70,12 +75,12 @@ def _files(folder: Path) -> tuple[Path, Path]:
     return folder / "java.jsa", folder / "spark.jsa"
 
 
-def _run(command: list[str], archive: Path, environment: dict[str, str] | None = None) -> None:
+def _run(command: list[str], archive: Path) -> None:
     # capture_output waits for Java, too: it has these pipes until it has written the archive.
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment)
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if not archive.exists():
         raise OSError(f"Java wrote no archive of its classes. Last output:\n{(done.stdout + done.stderr)[-2000:]}")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])

@@ -12,6 +12,15 @@ from delaytasks.pipeline.spark import class_archive, session
 from tests.support import spark_classes
 
 SITE = "-Dsite=1"
+# Writes Java's own classes if it is told to, and the archive for which JDK_JAVA_OPTIONS ask. Cannot run Spark.
+FAKE_JAVA = r"""#!/bin/sh
+echo "openjdk version \"17.0.1\", options: $JDK_JAVA_OPTIONS." >&2
+for word do
+  case "$word" in -XX:SharedArchiveFile=*/base) : > "${word#*=}" ;; esac
+done
+at_exit=$(echo "$JDK_JAVA_OPTIONS" | sed -n 's/.*ArchiveClassesAtExit=\([^"]*\)".*/\1/p')
+[ -z "$at_exit" ] || : > "$at_exit"
+"""
 
 
 @pytest.fixture
@@ -66,3 +75,22 @@ def test_a_java_that_writes_no_archive_is_an_error_and_the_former_archive_stays(
     assert refused.value.returncode == 3
     assert sorted(os.listdir(folder)) == ["bin", "spark.jsa"]
     assert (folder / "spark.jsa").read_text() == "before"
+
+
+@pytest.fixture
+def fake_java(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A JAVA_HOME with FAKE_JAVA."""
+    java = folder / "home" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(FAKE_JAVA)
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(folder / "home"))
+    return java
+
+
+def test_an_archive_of_the_process_that_starts_sparks_java_is_not_taken_for_sparks(
+    fake_java: Path, folder: Path
+) -> None:
+    with pytest.raises(OSError, match="Java wrote no archive"):
+        class_archive.make(folder)
+    assert not class_archive.options()
