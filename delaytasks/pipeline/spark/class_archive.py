@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from . import java
+from . import java, package
 
 VARIABLE = "JDK_JAVA_OPTIONS"  # environment variable from which a `java` command reads options
 QUIET = "-Xlog:disable"  # Java would write to the output of spark-submit that it ignores an archive
@@ -76,8 +76,10 @@ def _files(folder: Path) -> tuple[Path, Path]:
 
 
 def _run(command: list[str], archive: Path) -> None:
+    path = os.pathsep.join(filter(None, [str(package.ROOT.parent), os.environ.get("PYTHONPATH", "")]))
+    variables = {**os.environ, "PYTHONPATH": path}
     # capture_output waits for Java, too: it has these pipes until it has written the archive.
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=variables)
     if not archive.exists():
         raise OSError(f"Java wrote no archive of its classes. Last output:\n{(done.stdout + done.stderr)[-2000:]}")
 

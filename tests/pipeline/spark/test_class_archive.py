@@ -94,3 +94,11 @@ def test_an_archive_of_the_process_that_starts_sparks_java_is_not_taken_for_spar
     with pytest.raises(OSError, match="Java wrote no archive"):
         class_archive.make(folder)
     assert not class_archive.options()
+
+
+def test_the_archive_can_be_made_in_any_current_folder(
+    fake_java: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    with pytest.raises(OSError, match="Java gateway process exited"):
+        class_archive.make(folder)
