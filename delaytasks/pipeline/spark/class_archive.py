@@ -77,7 +77,8 @@ def _files(folder: Path) -> tuple[Path, Path]:
 
 def _run(command: list[str], archive: Path) -> None:
     path = os.pathsep.join(filter(None, [str(package.ROOT.parent), os.environ.get("PYTHONPATH", "")]))
-    variables = {**os.environ, "PYTHONPATH": path}
+    # The site's options could be some with which Java writes no archive, such as -javaagent.
+    variables = {**os.environ, "PYTHONPATH": path, VARIABLE: ""}
     # capture_output waits for Java, too: it has these pipes until it has written the archive.
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=variables)
     if not archive.exists():

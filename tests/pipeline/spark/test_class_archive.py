@@ -102,3 +102,9 @@ def test_the_archive_can_be_made_in_any_current_folder(
     monkeypatch.chdir(folder)
     with pytest.raises(OSError, match="Java gateway process exited"):
         class_archive.make(folder)
+
+
+def test_the_archive_is_made_without_the_sites_options(fake_java: Path, folder: Path) -> None:
+    fake_java.write_text(FAKE_JAVA.replace("/base)", "/none)"))
+    with pytest.raises(OSError, match=r"17\.0\.1\", options: \."):
+        class_archive.make(folder)
