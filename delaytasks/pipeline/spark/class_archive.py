@@ -18,9 +18,9 @@ FOLDER = Path(sys.prefix).resolve() / "share" / "delaytasks"
 
 
 def options() -> str:
-    """Return Java's options for the archive of this environment; "" if there is none."""
+    """Return Java's options for the archive of this environment; "" if there is none that this user may read."""
     base, spark = _files(FOLDER)
-    return f'{QUIET} "-XX:SharedArchiveFile={base}:{spark}"' if spark.exists() else ""
+    return f'{QUIET} "-XX:SharedArchiveFile={base}:{spark}"' if os.access(spark, os.R_OK) else ""
 
 
 def environment() -> dict[str, str]:

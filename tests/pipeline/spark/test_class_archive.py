@@ -10,6 +10,7 @@ from django.core.management.base import CommandError
 
 from delaytasks.pipeline.spark import class_archive, session
 from tests.support import spark_classes
+from tests.support.forks import succeeds_in_fork
 
 SITE = "-Dsite=1"
 # Writes Java's own classes if it is told to, and the archive for which JDK_JAVA_OPTIONS ask. Cannot run Spark.
@@ -108,3 +109,15 @@ def test_the_archive_is_made_without_the_sites_options(fake_java: Path, folder: 
     fake_java.write_text(FAKE_JAVA.replace("/base)", "/none)"))
     with pytest.raises(OSError, match=r"17\.0\.1\", options: \."):
         class_archive.make(folder)
+
+
+def test_an_archive_that_this_user_may_not_read_is_not_used(folder: Path) -> None:
+    (folder / "spark.jsa").touch()
+    folder.chmod(0)
+
+    def uses_none() -> bool:
+        os.setuid(os.getuid() or 65534)  # root may read everything
+        return class_archive.options() == ""
+
+    assert succeeds_in_fork(uses_none)
+    folder.chmod(0o700)
