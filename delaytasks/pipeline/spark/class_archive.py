@@ -79,10 +79,12 @@ def _run(command: list[str], archive: Path) -> None:
     path = os.pathsep.join(filter(None, [str(package.ROOT.parent), os.environ.get("PYTHONPATH", "")]))
     # The site's options could be some with which Java writes no archive, such as -javaagent.
     variables = {**os.environ, "PYTHONPATH": path, VARIABLE: ""}
-    # capture_output waits for Java, too: it has these pipes until it has written the archive.
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=variables)
+    # Reading the pipe waits for Java, too: it has the pipe until it has written the archive.
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=variables
+    )
     if not archive.exists():
-        raise OSError(f"Java wrote no archive of its classes. Last output:\n{(done.stdout + done.stderr)[-2000:]}")
+        raise OSError(f"Java wrote no archive of its classes. Last output:\n{done.stdout[-2000:]}")
 
 
 if __name__ == "__main__":

@@ -121,3 +121,9 @@ def test_an_archive_that_this_user_may_not_read_is_not_used(folder: Path) -> Non
 
     assert succeeds_in_fork(uses_none)
     folder.chmod(0o700)
+
+
+def test_an_error_shows_what_java_wrote_last_after_a_long_log(fake_java: Path, folder: Path) -> None:
+    fake_java.write_text("#!/bin/sh\necho 'openjdk version \"17.0.1\"'\nprintf '%03000d\\n' 0 >&2\necho the reason\n")
+    with pytest.raises(OSError, match=r"0\nthe reason\n$"):
+        class_archive.make(folder)
