@@ -4,6 +4,7 @@ The archive is made once for a virtual environment and kept in it: see make(). A
 another version, runs without it.
 """
 
+import contextlib
 import fcntl
 import os
 import sys
@@ -36,6 +37,7 @@ def make() -> None:
         if made.read() == ours:
             return
         print(f"Making the archive of Spark's classes in {FOLDER}.", flush=True)
-        class_archive.make(FOLDER, QUICK)
+        with contextlib.suppress(OSError):
+            class_archive.make(FOLDER, QUICK)
         made.truncate(0)
         made.write(ours)
