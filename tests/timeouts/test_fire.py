@@ -109,9 +109,9 @@ def test_a_row_that_is_inserted_again_after_its_job_was_skipped_gets_a_job(
     assert (called, outcomes()) == ([order], [("skipped", GONE), ("finished", "")])
 
 
-@pytest.mark.on_both
-@pytest.mark.parametrize("first", ["worker", "sync"])
-def test_a_dead_job_that_is_retried_does_not_repeat_a_newer_one(stage: Any, db_clock: Any, first: str) -> None:
+@pytest.fixture
+def dead_and_fired(stage: Any, db_clock: Any) -> tuple[Order, list[Any]]:
+    """An order whose first job is dead and whose second, half an hour later, has fired; the due times of the calls."""
     called: list[Any] = []
 
     @timeout(Order, on="created_at", topic="declared.close", max_attempts=1)
@@ -126,6 +126,15 @@ def test_a_dead_job_that_is_retried_does_not_repeat_a_newer_one(stage: Any, db_c
     order.save()
     db_clock.advance(seconds=1800)
     stage.go()
+    return order, called
+
+
+@pytest.mark.on_both
+@pytest.mark.parametrize("first", ["worker", "sync"])
+def test_a_dead_job_that_is_retried_does_not_repeat_a_newer_one(
+    dead_and_fired: tuple[Order, list[Any]], stage: Any, first: str
+) -> None:
+    order, called = dead_and_fired
     dead = Job.objects.get(state=State.DEAD)
     retry_dead(job_id=dead.pk)
     if first == "sync":
@@ -140,23 +149,10 @@ def test_a_dead_job_that_is_retried_does_not_repeat_a_newer_one(stage: Any, db_c
 @pytest.mark.on_both
 @pytest.mark.parametrize("first", ["worker", "sync"])
 def test_a_dead_job_that_is_retried_and_a_newer_one_fire_each_due_time_once(
-    stage: Any, db_clock: Any, first: str
+    dead_and_fired: tuple[Order, list[Any]], stage: Any, db_clock: Any, first: str
 ) -> None:
     """The newest job of a key tells which due time has fired last, so the older one must not be moved."""
-    called: list[Any] = []
-
-    @timeout(Order, on="created_at", topic="declared.close", max_attempts=1)
-    def close(order: Order, job: Any) -> None:
-        called.append(order.created_at)
-        if order.created_at == START:
-            raise ConnectionError
-
-    order = Order.objects.create(created_at=START)
-    stage.go()
-    order.created_at += HALF_HOUR
-    order.save()
-    db_clock.advance(seconds=1800)
-    stage.go()
+    order, called = dead_and_fired
     order.created_at += HALF_HOUR
     Order.objects.update(created_at=order.created_at)
     retry_dead(job_id=Job.objects.get(state=State.DEAD).pk)
