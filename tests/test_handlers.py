@@ -369,7 +369,6 @@ def declare() -> Iterator[Callable[..., handlers.Handler]]:
     receivers.disconnect()
     receivers.connect_all()
     completion.after_end.pop("test.declared", None)
-    completion.after_delay.pop("test.declared", None)
     registry.unregister("test.declared")
 
 

@@ -26,7 +26,6 @@ from ..models import JobEvent, Schedule, Topic
 from ..recurrence import maker
 from ..states import Outcome, State
 from ..timeouts import applied, reconcile
-from ..timeouts.triggers import marks
 from ..worker.attempt import RunningJob
 from ..worker.claim import Candidates
 from ..worker.completion import expire
@@ -155,7 +154,7 @@ def outcome(using: str, job_id: int, attempt: int) -> tuple[str, str]:
     """Return the outcome and the error of an attempt from its event; "lost" if there is no event."""
     attempts = Q(reserved_ms__isnull=False) | Q(outcome=Outcome.RESCHEDULED)  # moved instead of run
     events = JobEvent.objects.using(using).newest_of(job_id).filter(attempts, attempt=attempt)
-    found: tuple[str, str] | None = events.values_list("outcome", "error").first()
+    found: tuple[str, str] | None = events.values_list("outcome", "error").last()  # it may have been moved afterwards
     return found or ("lost", "")
 
 
@@ -189,12 +188,6 @@ def calendars_read_again() -> Iterator[None]:
 
 def reconcile_all(using: str) -> None:
     reconcile.reconcile(using)
-
-
-def sync_marked(using: str) -> None:
-    """Sync the rows that the last attempt has marked. The guards of workers do so within two seconds."""
-    with running_callbacks():
-        marks.drain(using)
 
 
 # -- on_commit callbacks ------------------------------------------------------------------------

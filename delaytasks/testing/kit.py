@@ -174,7 +174,6 @@ class Timeouts:
                 raise _too_many(runs, due)
             self._clock.set(max(due.at_ms, self._clock.now_ms()))
             runs.append(self._run(due))
-            engine.sync_marked(self._using)
             if is_firing(runs[-1].key):  # perhaps of a schedule that a job has begun
                 firing_ms = engine.next_firing_ms(self._using)
             leases = leases or runs[-1].outcome == "died"

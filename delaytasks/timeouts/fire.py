@@ -19,7 +19,7 @@ from ..worker.attempt import Defer, RunningJob
 from . import applied, declarations, renames, statements
 from .declarations import Declaration
 from .statements import UNMET, past_sql
-from .sync import aliases_of, keys_of, lock_rows, lockable, sync
+from .sync import aliases_of, lockable, sync
 from .wanted import rows, wanted_sql
 
 GONE, PAST, FIRED = "gone", "past", "fired"  # reasons for skipping a job, like statements.UNMET
@@ -137,11 +137,12 @@ def _facts(declaration: Declaration, pk: Any, job: RunningJob) -> _Facts:
     return _Facts(*found) if found else _Facts(None, None, False, False, declaration.fingerprint, 0)
 
 
-def make_next(using: str, held: Any) -> None:
-    """Make the next job of a row whose job has just ended, if the row has another due time now.
+def sync_row(using: str, held: Any) -> None:
+    """Sync the row of a job of which an attempt has just ended: make its next job, or move the one that waits again.
 
-    Commits together with the end of the job. If another transaction has locked the row, the row is marked for a later
-    sync: that transaction may have made no job because it saw this one running. Waiting for the lock could deadlock.
+    Its due time may have changed while the job was running, when no sync changes it. Commits together with the end of
+    the attempt. If another transaction has locked the row, the row is marked for a later sync: that transaction may
+    have changed no job because it saw this one running. Waiting for the lock could deadlock.
     """
     from .triggers import marks  # imports models, but this module is imported before the app registry is ready
 
@@ -153,20 +154,3 @@ def make_next(using: str, held: Any) -> None:
         if getattr(held, "may_fire_later", False):
             statements.forget(held.id, using)
         marks.add(declaration, sync(declaration, [pk], using=using, skip_locked=True).locked_pks, using)
-
-
-def mark_if_different(using: str, held: Any) -> None:
-    """Mark the row of a job that waits for another attempt, if it declares something else now, or is locked.
-
-    The row's due time may have changed while the job was running, when no sync changes it. A service level may reach
-    its next level before the next attempt. The mark lets the guards sync the row soon.
-    """
-    from .triggers import marks
-
-    declaration = declarations.find(held.topic)
-    if declaration is None or using not in aliases_of(declaration):
-        return
-    keys = keys_of(declaration, filter(None, [declaration.pk_of(held.key)]))
-    found, locked = lock_rows(declaration, keys, using, skip_locked=True)
-    if locked or statements.differences(declaration, found, using, gated=not applied.is_automatic()):
-        marks.add(declaration, [pk for _, pk in keys], using)

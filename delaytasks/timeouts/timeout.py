@@ -93,8 +93,7 @@ def register_declaration(declaration: Declaration, function: Callable[..., Any],
     registered = handlers.find(declaration.topic)
     if registered is not None and registered.function is called:  # otherwise E002 reports two handlers
         declarations.add(declaration)
-        completion.after_end[declaration.topic] = fire.make_next
-        completion.after_delay[declaration.topic] = fire.mark_if_different
+        completion.after_end[declaration.topic] = fire.sync_row
         receivers.connect(declaration)
 
 

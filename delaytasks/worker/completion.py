@@ -5,7 +5,7 @@ On commit the mirror is updated, the signals are sent and the log is written.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
@@ -39,11 +39,9 @@ _SIGNALS = {
     Outcome.EXPIRED: signals.job_failed,
     Outcome.DEAD: signals.job_dead,
 }
-# Topic -> function that is called with the alias and the attempt (or a dead job's row) in the transaction that ends it,
-# or that gives the job another declared time.
+# Topic -> function that is called with the alias and the attempt (or the job's row) in the transaction that ends the
+# attempt, or that gives the job another declared time.
 after_end: dict[str, Callable[[str, Any], None]] = {}
-# The same for the transaction that ends an attempt and makes the job wait again: failed, snoozed or taken back.
-after_delay: dict[str, Callable[[str, Any], None]] = {}
 observers: list[Callable[[Outcome, Any], None]] = []  # called with each outcome and its job, after the signals
 _FAILURES = (Outcome.FAILED, Outcome.EXPIRED, Outcome.DEAD)
 Result = TypeVar("Result")
@@ -140,17 +138,18 @@ def complete(
             for completion in completions:
                 if completion.outcome is Outcome.DEAD and completion.held.id not in skip:
                     _call_on_dead(using, completion.held)  # may schedule the key, and then there is no other next run
-            schedule_next(using, [job_id for job_id, each in ended.items() if each.again])  # after_end may move these
-            for completion in completions:
-                if completion.outcome not in _STATES:
-                    _call_safely(after_delay, using, completion.held)
-                elif completion.held.topic in after_end:
-                    after_end[completion.held.topic](using, completion.held)
+            schedule_next(using, [job_id for job_id, each in ended.items() if each.again])
             with_due_times = [(c, ended[c.held.id].due_ms) for c in completions]
             if completed is not None:
                 completed.extend(with_due_times)
             else:
                 transaction.on_commit(lambda: notify(using, with_due_times), using=using, robust=True)
+            # These may move jobs: the mirror must learn their new due times last.
+            for completion in completions:
+                if completion.outcome not in _STATES:
+                    _call_after_end(using, completion.held)
+                elif completion.held.topic in after_end:
+                    after_end[completion.held.topic](using, completion.held)
 
     if completions:
         _skipping_broken_on_dead(using, end)
@@ -398,10 +397,10 @@ def _take_back_all(
                 if job.id not in skip:
                     _call_on_dead(using, job)
             schedule_next(using, [job_id for job_id, each in taken.items() if each.again])
-            for job in jobs.values():
-                _call_safely(after_end if job.state == State.DEAD else after_delay, using, job)
             expired = [(by_id[i], jobs[i]) for i in taken]
             transaction.on_commit(lambda: _notify_expired(using, expired, error), using=using, robust=True)
+            for job in jobs.values():
+                _call_after_end(using, job)
         return len(taken)
 
     return _skipping_broken_on_dead(using, end)
@@ -417,13 +416,13 @@ def _abandoned(using: str, snapshot: JobSnapshot, was_called: bool) -> Abandoned
     )  # fmt: skip
 
 
-def _call_safely(hooks: Mapping[str, Callable[[str, Any], None]], using: str, held: Any) -> None:
-    """Call the topic's function, if there is one. An error is only logged: the attempts must end nevertheless."""
-    if held.topic not in hooks:
+def _call_after_end(using: str, held: Any) -> None:
+    """Call the topic's function of after_end. An error is only logged: the attempts must end nevertheless."""
+    if held.topic not in after_end:
         return
     try:
         with transaction.atomic(using):
-            hooks[held.topic](using, held)
+            after_end[held.topic](using, held)
     except Exception:
         logger.exception("%s: the function to call after an attempt of job %s failed", held.topic, held.id)
 

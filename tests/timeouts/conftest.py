@@ -29,7 +29,6 @@ def _own_declarations() -> Iterator[None]:
     for each in declarations.registered():
         declarations.unregister(each.topic)
         completion.after_end.pop(each.topic, None)
-        completion.after_delay.pop(each.topic, None)
     for topic in set(handlers.handled()).difference(handled):  # also of a declaration that a test has unregistered
         handlers.unregister(topic)
     for each in of_apps:
