@@ -15,6 +15,7 @@ from delaytasks.db.transitions import Event
 from delaytasks.management.subcommands.pipeline.process import database_of
 from delaytasks.models import Job
 from delaytasks.pipeline.sources.database import Database
+from delaytasks.pipeline.spark import class_archive
 from delaytasks.pipeline.tables.lake import Lake
 from delaytasks.states import ENDED, Outcome, State
 from tests.support import spark_classes
@@ -46,9 +47,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _spark_classes() -> Iterator[None]:
-    """Let all Java and Python processes of Spark start quickly."""
+    """Let all Java and Python processes of Spark start quickly, without the archive of `pipeline prepare-java`."""
     spark_classes.make()
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(class_archive, "FOLDER", spark_classes.FOLDER / "none")
         patch.setenv("PYSPARK_PYTHON", str(spark_classes.PYTHON))
         yield
 

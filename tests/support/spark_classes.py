@@ -30,7 +30,7 @@ def make() -> None:
     python.write(new)
     new.rename(PYTHON)
     home = java.home()
-    ours = f"Java {java.version(Path(home) / 'bin' / 'java')}, Spark {pyspark.__version__} in {FOLDER}"
+    ours = f"Java {java.version(Path(home) / 'bin' / 'java')}, Spark {pyspark.__version__}, {OPTIONS}"
     with (FOLDER / "made").open("a+") as made:
         fcntl.flock(made, fcntl.LOCK_EX)  # of two processes that test, one waits
         made.seek(0)

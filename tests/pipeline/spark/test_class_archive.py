@@ -42,15 +42,6 @@ def test_a_run_without_an_archive_starts_java_as_before(folder: Path) -> None:
     assert not session.spark_options("spark://host:7077", {})
 
 
-def test_a_run_adds_the_archive_to_the_sites_options_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (folder / "spark.jsa").touch()
-    chosen = session.environment("local[*]")[class_archive.VARIABLE]
-    assert chosen == f'-Xlog:disable "-XX:SharedArchiveFile={folder}/java.jsa:{folder}/spark.jsa" {SITE}'
-
-    monkeypatch.setenv(class_archive.VARIABLE, chosen)  # a second session of this process
-    assert class_archive.VARIABLE not in session.environment("local[*]")
-
-
 def test_executors_of_a_cluster_use_the_archive_unless_the_site_says_otherwise(folder: Path) -> None:
     (folder / "spark.jsa").touch()
     name = f"spark.executorEnv.{class_archive.VARIABLE}"
@@ -87,6 +78,17 @@ def fake_java(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(folder / "home"))
     return java
+
+
+def test_a_run_adds_the_archive_to_the_sites_options_once(
+    fake_java: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "spark.jsa").touch()
+    chosen = session.environment("local[*]")[class_archive.VARIABLE]
+    assert chosen == f'-Xlog:disable "-XX:SharedArchiveFile={folder}/java.jsa:{folder}/spark.jsa" {SITE}'
+
+    monkeypatch.setenv(class_archive.VARIABLE, chosen)  # a second session of this process
+    assert class_archive.VARIABLE not in session.environment("local[*]")
 
 
 def test_an_archive_of_the_process_that_starts_sparks_java_is_not_taken_for_sparks(
