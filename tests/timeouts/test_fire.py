@@ -327,6 +327,19 @@ def test_a_due_time_that_is_saved_while_an_attempt_runs_does_not_wait_for_the_ne
     assert not TimeoutMark.objects.exists()
 
 
+def test_a_row_that_is_paid_while_a_failing_attempt_runs_has_no_further_attempt(stage: Any, db_clock: Any) -> None:
+    @timeout(Order, on="created_at", while_=Q(state="open"), topic="declared.close", atomic=False)
+    def close(order: Order, job: Any) -> None:
+        order.state = "paid"
+        order.save()  # another process might do this
+        raise ConnectionError
+
+    Order.objects.create(created_at=START)
+    stage.go()
+    assert Job.objects.get().state == State.CANCELLED
+    assert [outcome for outcome, _ in outcomes()] == ["failed", "cancelled"]
+
+
 @pytest.mark.on_both
 @pytest.mark.parametrize("atomic", [True, False])
 def test_a_failed_attempt_ends_although_its_row_cannot_be_synced(
