@@ -234,5 +234,9 @@ def cancel(ids: Sequence[int], using: str, *, skip_locked: bool) -> list[Cancell
 
 
 def forget(job_id: int, using: str) -> None:
-    """Clear the declared time of an ended job, so that a new job is made if the condition becomes true again."""
-    dialects.run(using, "UPDATE delaytasks_job SET declared_due = NULL WHERE id = %s RETURNING id", [job_id])
+    """Clear the declared time of an ended job, so that a new job is made if the condition becomes true again.
+
+    A job that is not ended keeps it: without a declared time the job would run whatever its row declares.
+    """
+    ended = "id = %s AND ended_at IS NOT NULL"
+    dialects.run(using, f"UPDATE delaytasks_job SET declared_due = NULL WHERE {ended} RETURNING id", [job_id])

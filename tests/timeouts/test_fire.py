@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import DatabaseError, connection
 from django.db.models import F, Q
 
 from delaytasks import Snooze, cancel, retry_dead, schedule, timeout
@@ -327,6 +327,39 @@ def test_a_due_time_that_is_saved_while_an_attempt_runs_does_not_wait_for_the_ne
     assert not TimeoutMark.objects.exists()
 
 
+@pytest.mark.on_both
+def test_a_job_whose_skip_could_not_be_stored_does_not_fire_by_its_former_time(
+    stage: Any, db_clock: Any, monkeypatch: Any
+) -> None:
+    called: list[Any] = []
+
+    @timeout(Order, on="created_at", while_=Q(state="open"), topic="declared.close")
+    def close(order: Order, job: Any) -> None:
+        called.append(order.created_at)
+
+    order = Order.objects.create(created_at=START)
+    Order.objects.update(state="paid")
+    sync, errors = fire.sync, [DatabaseError("canceling statement due to statement timeout")]
+
+    def sync_at_second_call(*args: Any, **options: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return sync(*args, **options)
+
+    monkeypatch.setattr(fire, "sync", sync_at_second_call)
+    stage.go()
+    assert outcomes() == [("failed", ""), ("cancelled", "unmet")]
+    Order.objects.update(state="open", created_at=START + HALF_HOUR)
+    db_clock.advance(seconds=900)
+    stage.go()
+    assert called == []
+    order.refresh_from_db()
+    order.save()
+    db_clock.advance(seconds=900)
+    stage.go()
+    assert called == [START + HALF_HOUR]
+
+
 def test_a_row_that_is_paid_while_a_failing_attempt_runs_has_no_further_attempt(stage: Any, db_clock: Any) -> None:
     @timeout(Order, on="created_at", while_=Q(state="open"), topic="declared.close", atomic=False)
     def close(order: Order, job: Any) -> None:
@@ -514,7 +547,7 @@ def test_a_job_that_waits_for_its_row_answers_running_to_a_cancel(
 def in_a_thread(call: Callable[[], Any]) -> Any:
     from concurrent.futures import ThreadPoolExecutor
 
-    from django.db import connection
+    from django.db import DatabaseError, connection
 
     def closing() -> Any:
         try:
