@@ -17,7 +17,6 @@ from delaytasks.models import CalendarDay, Job, SlaClock, SlaSegment
 from delaytasks.service_levels.service_level import ServiceLevel
 from delaytasks.timeouts import fire
 from delaytasks.timeouts.sync import Synced
-from delaytasks.timeouts.triggers import marks
 from tests.timeouts.app.models import Customer, Order, RushOrder
 
 from .conftest import HOUR, MONDAY, TOPIC, at, write
@@ -463,8 +462,6 @@ def test_a_warning_that_kills_its_process_does_not_hold_up_the_breach(declare: A
     declare(warn=[0.5], backoff=Backoff(36_000, cap_seconds=36_000))
     order = Order.objects.create()
     timeouts.die_in(TOPIC, "handler", times=2)
-    timeouts.advance_to(at(5))
-    marks.drain("default")  # as each guard does
     timeouts.advance_to(at(8))
     assert told == [(order.pk, 1.0)]
 
