@@ -154,7 +154,8 @@ def outcome(using: str, job_id: int, attempt: int) -> tuple[str, str]:
     """Return the outcome and the error of an attempt from its event; "lost" if there is no event."""
     attempts = Q(reserved_ms__isnull=False) | Q(outcome=Outcome.RESCHEDULED)  # moved instead of run
     events = JobEvent.objects.using(using).newest_of(job_id).filter(attempts, attempt=attempt)
-    found: tuple[str, str] | None = events.values_list("outcome", "error").last()  # it may have been moved afterwards
+    # The oldest of these: a job that waits again may have been moved afterwards.
+    found: tuple[str, str] | None = events.values_list("outcome", "error").last()
     return found or ("lost", "")
 
 

@@ -140,9 +140,9 @@ def _facts(declaration: Declaration, pk: Any, job: RunningJob) -> _Facts:
 def sync_row(using: str, held: Any) -> None:
     """Sync the row of a job of which an attempt has just ended: make its next job, or move the one that waits again.
 
-    Its due time may have changed while the job was running, when no sync changes it. Commits together with the end of
-    the attempt. If another transaction has locked the row, the row is marked for a later sync: that transaction may
-    have changed no job because it saw this one running. Waiting for the lock could deadlock.
+    The row's due time may have changed while the job was running: no sync changes a running job. Commits together with
+    the end of the attempt. If another transaction has locked the row, the row is marked for a later sync: that
+    transaction may have changed no job because it saw this one running. Waiting for the lock could deadlock.
     """
     from .triggers import marks  # imports models, but this module is imported before the app registry is ready
 

@@ -547,7 +547,7 @@ def test_a_job_that_waits_for_its_row_answers_running_to_a_cancel(
 def in_a_thread(call: Callable[[], Any]) -> Any:
     from concurrent.futures import ThreadPoolExecutor
 
-    from django.db import DatabaseError, connection
+    from django.db import connection
 
     def closing() -> Any:
         try:
