@@ -16,12 +16,14 @@ from django.utils import translation
 
 from delaytasks.admin.dashboard import data, labels
 from delaytasks.admin.dashboard.admin import BoardAdmin
+from delaytasks.admin.dashboard.tiles import due_tiles
 from delaytasks.admin.jobs import JobAdmin
 from delaytasks.clock import from_ms, to_ms
 from delaytasks.db import counts
 from delaytasks.db.counts import Count
 from delaytasks.models import Board, Job, MirrorMark, Schedule, Topic
 from delaytasks.monitoring import last_hour, readiness
+from delaytasks.monitoring.forecast import Bin, Forecast
 from delaytasks.states import Outcome, State
 
 from .conftest import NOW, TOPIC, make_event, make_job
@@ -63,6 +65,12 @@ def test_due_jobs_are_bars_per_minute_and_per_hour(admin_client):
     assert hours["labels"][5] == "Tue 05:00"
     assert tiles(admin_client)["due"]["value"] == "2"
     assert tiles(admin_client)["due"]["notes"] == ["3 in the next 24 hours"]
+
+
+def test_the_next_24_hours_have_no_fewer_jobs_than_the_next_hour_which_is_counted_more_often():
+    older, newer = (Forecast(0, 60_000, (Bin(0, Count(due)),)) for due in (18, 19))
+    (tile,) = due_tiles(newer, older)
+    assert (tile["value"], tile["notes"]) == ("19", ["19 in the next 24 hours"])
 
 
 def test_a_herd_is_marked_with_its_number_time_and_topics(admin_client):

@@ -1,6 +1,7 @@
 """The board's tiles: a number with notes and a level (ok, warning, error)."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from operator import attrgetter
 from typing import Any
 
 from django.utils import translation
@@ -52,7 +53,8 @@ def _advice(problem: Problem) -> Json:
 
 
 def due_tiles(minutes: Forecast, hours: Forecast) -> Iterator[Json]:
-    note = _("%(number)s in the next 24 hours") % {"number": number(hours.sum)}
+    day = max(hours.sum, minutes.sum, key=attrgetter("number"))  # the hours are older than the minutes
+    note = _("%(number)s in the next 24 hours") % {"number": number(day)}
     yield tile("due", _("Due in the next hour"), number(minutes.sum), note)
 
 
