@@ -144,7 +144,7 @@ def complete(
                 completed.extend(with_due_times)
             else:
                 transaction.on_commit(lambda: notify(using, with_due_times), using=using, robust=True)
-            # These may move jobs: the mirror must learn their new due times last.
+            # After notify() is registered: these may move or cancel the jobs that wait again.
             for completion in completions:
                 if completion.outcome not in _STATES:
                     _call_after_end(using, completion.held)
