@@ -213,7 +213,8 @@ class PostgreSQL(Dialect):
         # of an inner block waits.
         waits = not (meanwhile and _supports_pipeline())
         pipeline = nullcontext() if waits and not raw.pgconn.pipeline_status else raw.pipeline()
-        cursor = _cursor_class()(raw) if meanwhile else _kept_cursor(connection)
+        own = meanwhile or connection.allow_thread_sharing  # nobody else executes with it before the rows are read
+        cursor = _cursor_class()(raw) if own else _kept_cursor(connection)
         with connection.wrap_database_errors:
             with pipeline:
                 cursor.execute(_text(sql, int(time.monotonic() / PLANNED_SECONDS)), params)

@@ -115,6 +115,17 @@ def test_a_statement_that_is_executed_while_another_one_waits_has_another_cursor
     assert found == [[(7,)], []]
 
 
+def test_threads_that_share_a_connection_do_not_share_a_cursor(cursors) -> None:
+    """Django's live test server shares connections. A thread must not read the rows of another one's statement."""
+    connection.inc_thread_sharing()
+    try:
+        for number in range(2):
+            assert dialects.run("default", "SELECT CAST(%s AS int)", [number]) == [(number,)]
+    finally:
+        connection.dec_thread_sharing()
+    assert len(cursors) == 2
+
+
 def test_a_new_connection_has_a_new_cursor(cursors) -> None:
     assert dialects.run("default", "SELECT 1", []) == [(1,)]
     with pytest.raises(OperationalError):
