@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+from django.core.validators import MaxValueValidator
 from django.db import models
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
@@ -14,6 +15,7 @@ class Seller(models.Model):
     remind_after = models.DurationField(
         _("remind after"),
         default=timedelta(days=30),
+        validators=[MaxValueValidator(timedelta(days=3650))],
         help_text=_("time without an offer, such as 30 00:00:00 for 30 days; a number alone means seconds"),
     )
 

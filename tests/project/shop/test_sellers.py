@@ -34,3 +34,10 @@ def test_another_number_of_days_applies_at_once(timeouts):
     seller.save()
 
     timeouts.assert_scheduled("seller.remind", subject=seller, due_at=seller.offered_at + timedelta(days=2))
+
+
+def test_a_time_that_no_date_can_hold_is_refused_in_the_form(admin_client):
+    fields = {"name": "Teas", "email": "t@shop.example", "offered_at_0": "2030-01-02", "offered_at_1": "03:04"}
+    response = admin_client.post("/admin/shop/seller/add/", fields | {"remind_after": "999999999 0:0:0"})
+    assert "remind_after" in response.context["adminform"].errors
+    assert not Seller.objects.exists()
