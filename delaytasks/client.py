@@ -392,7 +392,7 @@ class Client:
             try:
                 connection.request("POST", self._path, payload, self._headers)
                 sent = True
-            except BrokenPipeError:
+            except (BrokenPipeError, ConnectionResetError):
                 pass  # the server refused a large body before reading all of it; its answer can be read
             response = connection.getresponse()
             body = response.read()

@@ -423,15 +423,16 @@ def test_a_connection_with_an_unread_answer_is_not_reused(
     assert client.delete("never") == "unknown"
 
 
+@pytest.mark.parametrize("error", [BrokenPipeError, ConnectionResetError])
 def test_a_body_refused_before_it_is_read_raises_the_servers_reason(
-    client: Client, fake: FakeQueue, monkeypatch: pytest.MonkeyPatch
+    client: Client, fake: FakeQueue, monkeypatch: pytest.MonkeyPatch, error: type[OSError]
 ) -> None:
     send = module.http.client.HTTPConnection.send
 
     def sent_and_broken(self: Any, data: bytes) -> None:
         send(self, data)
         if data.startswith(b"{"):
-            raise BrokenPipeError
+            raise error
 
     fake.bad["add"].append(Bad(status=413))
     monkeypatch.setattr(module.http.client.HTTPConnection, "send", sent_and_broken)
