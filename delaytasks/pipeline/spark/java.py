@@ -10,6 +10,12 @@ import tempfile
 from pathlib import Path
 
 OLDEST = 17  # Spark 4 requires it
+VARIABLE = "SPARK_SUBMIT_OPTS"  # environment variable whose options Spark gives its Java process before all others
+# Three times Java's own thresholds: what its slower compiler makes of less frequent code does not repay in a short run.
+COMPILE_LESS = (
+    "-XX:Tier4InvocationThreshold=15000 -XX:Tier4MinInvocationThreshold=2000 "
+    "-XX:Tier4CompileThreshold=45000 -XX:Tier4BackEdgeThreshold=120000"
+)
 # Spark starts Java with --add-modules for an incubator module that the wheel's runtime lacks. Spark works without it.
 _LAUNCHER = """#!/bin/sh
 for word do
@@ -42,6 +48,12 @@ def home() -> str:
     if on_path and version(Path(on_path)) >= OLDEST:
         return str(Path(on_path).resolve().parents[1])
     return _of_the_wheel()
+
+
+def environment() -> dict[str, str]:
+    """Return the environment variables that add COMPILE_LESS to the site's options, which have precedence."""
+    site = os.environ.get(VARIABLE, "")
+    return {} if COMPILE_LESS in site else {VARIABLE: f"{COMPILE_LESS} {site}".strip()}
 
 
 def version(java: Path) -> int:

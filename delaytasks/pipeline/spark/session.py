@@ -112,5 +112,6 @@ def environment(master: str) -> dict[str, str]:
     variables = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     if master.startswith("local"):
         variables |= {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": python.command()}
-    kept = {name: os.environ.get(name, value) for name, value in variables.items()} | class_archive.environment()
+    kept = {name: os.environ.get(name, value) for name, value in variables.items()}
+    kept |= java.environment() | class_archive.environment()
     return kept | {"JAVA_HOME": java.home(), "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from delaytasks.pipeline.applications import audit
-from delaytasks.pipeline.spark import python, session
+from delaytasks.pipeline.spark import java, python, session
 
 
 def test_sparks_warehouse_folder_is_not_in_the_working_directory(spark: Any) -> None:
@@ -66,3 +66,20 @@ def test_sparks_python_is_python_itself_where_temporary_files_may_not_be_program
 ) -> None:
     monkeypatch.setattr("os.access", lambda path, mode: False)
     assert python.command() == sys.executable
+
+
+def test_java_gets_our_options_before_those_of_the_site(spark: Any) -> None:
+    beans = spark.sparkContext._jvm.java.lang.management.ManagementFactory
+    given = list(beans.getRuntimeMXBean().getInputArguments())
+    ours = java.COMPILE_LESS.split()
+    assert [each for each in given if each in ours] == ours
+    assert given.index(ours[-1]) < given.index("-XX:TieredStopAtLevel=1"), "of spark.driver.extraJavaOptions"
+
+
+def test_our_options_are_added_once_to_those_of_the_sites_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(java.VARIABLE, "-Dsite=1 -XX:+UseG1GC")
+    variables = session.environment("local[*]")
+    assert variables[java.VARIABLE] == f"{java.COMPILE_LESS} -Dsite=1 -XX:+UseG1GC"
+
+    monkeypatch.setenv(java.VARIABLE, variables[java.VARIABLE])  # a second session of this process
+    assert java.VARIABLE not in session.environment("local[*]")
