@@ -12,6 +12,7 @@ from enum import Enum
 from django.db.models import Q
 
 from .. import databases, topics
+from ..db.retries import retry_conflicts
 from ..models import Topic
 
 FIRST_PROBE_SECONDS = 5
@@ -34,6 +35,10 @@ def hold(using: str, topic: str, why: str | None, retry_seconds: float | None) -
     retry_seconds   the wait that the target asked for. None: as long as the topic has been held so far, at least
                     FIRST_PROBE_SECONDS and at most LAST_PROBE_SECONDS
     """
+    return retry_conflicts(lambda: _hold(using, topic, why, retry_seconds), using)
+
+
+def _hold(using: str, topic: str, why: str | None, retry_seconds: float | None) -> float:
     now = databases.now(using)
     rows = Topic.objects.using(using).filter(name=topic)
     if why is not None:
@@ -57,6 +62,10 @@ def turn(using: str, topic: str, ttr_ms: int) -> Turn:
 
     ttr_ms   TTR of the probe: no other probe is sent before it is over, or before LAST_PROBE_SECONDS
     """
+    return retry_conflicts(lambda: _turn(using, topic, ttr_ms), using)
+
+
+def _turn(using: str, topic: str, ttr_ms: int) -> Turn:
     row = Topic.objects.using(using).filter(name=topic).values_list("held_since", "held_until").first()
     if row is None or row[0] is None:
         return Turn.ALL
@@ -72,5 +81,5 @@ def turn(using: str, topic: str, ttr_ms: int) -> Turn:
 def release(using: str, topic: str) -> None:
     """End the hold of a topic. Writes nothing if the topic is not held."""
     held = Topic.objects.using(using).filter(name=topic, held_since__isnull=False)
-    if held.update(held_since=None, held_why="", held_until=None):
+    if retry_conflicts(lambda: held.update(held_since=None, held_why="", held_until=None), using):
         topics.clear_cache()
