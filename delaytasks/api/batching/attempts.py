@@ -13,7 +13,7 @@ from ...db.transitions import AttemptRow
 from ...states import Outcome
 from ...worker import leases
 from ...worker.attempt import RunningJob
-from ...worker.completion import Completion, ending, notify
+from ...worker.completion import Completion, after_end, ending, notify
 from ..access import receipts
 from ..access.permissions import Right
 from .adds import LOCK_WAIT_MS, known_topics, visible
@@ -41,13 +41,14 @@ class Finish(NamedTuple):
 def finish_group(using: str, finishes: Sequence[Finish]) -> list[bool | FallBack]:
     """Finish each attempt that its caller holds. The answer is True; FallBack for the others.
 
-    FallBack also if the job was scheduled again meanwhile: its next run needs another statement. The attempts are
-    looked up before the transaction; the statement that ends them refuses attempts that have lost their job since.
+    FallBack also if the job was scheduled again meanwhile, or if its topic is that of a declared timeout: this needs
+    further statements. The attempts are looked up before the transaction; the statement that ends them refuses attempts
+    that have lost their job since.
     """
     held = _find_held(using, finishes)
-    firsts = {job.id: job for job in held if job is not None}
+    firsts = {job.id: job for job in held if job is not None and job.topic not in after_end}
     ended = _end(using, list(firsts.values()))
-    done = [job is not None and job is firsts[job.id] and job.id in ended for job in held]
+    done = [job is not None and job is firsts.get(job.id) and job.id in ended for job in held]
     return [True if each else FallBack() for each in done]
 
 

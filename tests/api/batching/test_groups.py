@@ -28,7 +28,7 @@ from delaytasks.jobs.audit_log import Source
 from delaytasks.models import AuditEntry, Job, JobEvent, Topic
 from delaytasks.states import State
 from delaytasks.topics import topic_settings
-from delaytasks.worker import leases
+from delaytasks.worker import completion, leases
 
 pytestmark = pytest.mark.on_both
 USING = "default"
@@ -364,6 +364,16 @@ def test_receivers_get_the_whole_job_whichever_way_it_is_finished(in_group: bool
     finally:
         signals.job_finished.disconnect(receive)
     assert received == [("auth.user", "5", 3_600_000, 3)]
+
+
+def test_a_finish_that_must_also_sync_a_declared_timeout_is_left_to_the_ordinary_path(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(completion.after_end, "mail.send", lambda using, held: None)
+    job_id, attempt = running("a")
+    (finished,) = attempts.finish_group(USING, [Finish(PHP, id=job_id, attempt=attempt)])
+    assert isinstance(finished, FallBack)
+    assert Job.objects.get(pk=job_id).state == State.RESERVED
 
 
 def test_attempt_lost_between_lookup_and_update_is_not_finished(monkeypatch: pytest.MonkeyPatch, db_clock: Any) -> None:
