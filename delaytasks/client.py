@@ -320,7 +320,7 @@ class Client:
         """
         self._waiting_ended = True
         for connection in list(self._waiting):
-            with contextlib.suppress(OSError, AttributeError):  # already closed
+            with contextlib.suppress(OSError, TypeError):  # already closed: its socket is None
                 # Not SSLSocket.shutdown: it drops the keys, and the answer could no longer be decrypted.
                 socket.socket.shutdown(connection.sock, socket.SHUT_RDWR if at_once else socket.SHUT_WR)
 
@@ -431,6 +431,8 @@ class Client:
         if status >= 500:
             after = _retry_after(response)
             raise Unavailable(f"{self.url} is unavailable: {reason}", perhaps_done=True, retry_after_seconds=after)
+        if status == 413:  # perhaps of a proxy or of BodyLimit, without the field success
+            raise Refused(reason, status, answer.get("value"))
         if "success" not in answer:
             other = response.headers.get("Location")
             hint = f"It redirects to {other}." if other else "The URL of a queue usually ends in /api/queue/."
@@ -694,16 +696,16 @@ class Consumer:
                 self._report(held, lambda: self._client.finish(job))
 
     def _report(self, held: _HeldJob, send: Callable[[], Any]) -> None:
-        """Report the outcome; retry while the server is unavailable, until the lease ends."""
+        """Report the outcome; retry while the server is unavailable, for one TTR or until the lease ends."""
         job, perhaps_done = held.job, False
-        held.ending = True
+        held.ending, until = True, time.monotonic() + job.ttr  # touches may still extend the lease
         for tries in itertools.count(1):
             try:
                 send()
                 return
             except (TooManyRequests, Unavailable) as error:
                 perhaps_done = perhaps_done or getattr(error, "perhaps_done", False)
-                left, margin = held.expires - time.monotonic(), min(LAST_REPORT_SECONDS, job.ttr / 10)
+                left, margin = min(held.expires, until) - time.monotonic(), min(LAST_REPORT_SECONDS, job.ttr / 10)
                 if job.lost.is_set() or left <= margin:
                     return self._mark_lost(held, f"its outcome could not be reported: {error}")
                 delay = min(_retry_seconds(error, tries, longest=job.ttr / 3), left - margin)

@@ -423,6 +423,13 @@ def test_a_connection_with_an_unread_answer_is_not_reused(
     assert client.delete("never") == "unknown"
 
 
+def test_a_refusal_of_a_large_body_by_something_before_the_queue_is_named(client: Client, fake: FakeQueue) -> None:
+    fake.bad["add"].append(Bad(status=413, text='{"status": 413, "detail": "at most 16,777,216 bytes"}'))
+    with pytest.raises(Refused, match="at most 16,777,216 bytes") as refused:
+        client.add("t", "a", delay=60, ttr=60)
+    assert refused.value.status == 413
+
+
 @pytest.mark.parametrize("error", [BrokenPipeError, ConnectionResetError])
 def test_a_body_refused_before_it_is_read_raises_the_servers_reason(
     client: Client, fake: FakeQueue, monkeypatch: pytest.MonkeyPatch, error: type[OSError]
@@ -491,6 +498,13 @@ def test_stop_waiting_ends_pops_and_reads_a_job_that_arrives_at_that_moment(tls:
         assert [job.id for job in jobs] == ["late"]
         assert client.pop("t", wait=30) is None, "later waits do not start"
         assert len(fake.asked("pop")) == 1
+
+
+def test_ending_the_waits_ignores_a_connection_whose_answer_was_its_last() -> None:
+    """http.client drops the socket when it has read `Connection: close`, before the body arrives."""
+    client = Client("http://localhost:1/api/queue/", TOKEN)
+    client._waiting.add(http.client.HTTPConnection("localhost", 1))
+    client.stop_waiting()
 
 
 def test_at_once_ends_the_wait_if_the_server_does_not_react(client: Client, fake: FakeQueue) -> None:

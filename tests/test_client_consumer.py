@@ -322,6 +322,19 @@ def test_a_finish_is_not_reported_again_after_the_lease(client: Client, fake: Fa
     assert max(first) - fake.times("pop")[0] <= 2  # without the end of the lease it would be retried for longer
 
 
+def test_an_outcome_that_the_server_cannot_store_does_not_hold_its_job_for_ever(
+    client: Client, fake: FakeQueue
+) -> None:
+    """The heartbeat still succeeds."""
+    fake.bad["finish"].extend([Bad(status=500)] * 1000)
+    fake.put("a", ttr=0.4)
+    fake.put("b")
+    with consuming(client, lambda job: None) as running:
+        until(lambda: any(finish["id"] == "b" for finish in fake.asked("finish")), "the next job to be handled")
+        assert [held.job.id for held in running.consumer._held] == ["b"]
+        fake.bad["finish"].clear()
+
+
 def test_the_pauses_grow_while_the_server_is_unavailable(client: Client, fake: FakeQueue) -> None:
     fake.bad["pop"].extend([Bad(status=502)] * 4)
     fake.put("a")
