@@ -344,3 +344,14 @@ def test_staff_without_permission_see_nothing(staff, report):
     assert viewer.get(ADD).status_code == 403
     viewer.post(LIST, {"action": "pause", "_selected_action": [report.pk]})
     assert not Schedule.objects.get().paused
+
+
+def test_a_schedule_whose_topic_has_no_handler_any_more_is_not_saved_and_its_form_says_why(admin_client):
+    handlers.handler("test.gone")(lambda job: None)
+    gone = schedules.define(Definition(name="gone", topic="test.gone", cron="0 3 * * *", tz="UTC"))
+    handlers.unregister("test.gone")
+    answer = admin_client.post(change_url(gone), FORM | {"name": "gone", "topic": "test.gone", "cron": "0 5 * * *"})
+    assert answer.status_code == 200
+    assert "test.gone" in str(answer.context["adminform"].form.errors)
+    gone.refresh_from_db()
+    assert gone.cron == "0 3 * * *"

@@ -11,6 +11,7 @@ from django.utils.translation import gettext_lazy as _
 from ... import clock, databases, permissions
 from ...calendars.wall_time import to_zone
 from ...exceptions import DelaytasksError
+from ...jobs.inputs import check_known
 from ...models import Schedule
 from ...recurrence import schedules
 from ...recurrence.definition import Definition
@@ -101,6 +102,8 @@ class ScheduleForm(ChangesForm):
         if self.instance.pk is not None and "start_at" not in self.changed_data:
             start = self.instance.start_at  # with its fraction of a second, which the field does not show
         try:
+            if "topic" in self.fields:
+                check_known(databases.alias(), same["topic"])
             self.definition = Definition(start=start, **durations, **same)
             schedules.check_runs(self.definition, None if self.instance.pk is None else self._stored())
         except DelaytasksError as error:
