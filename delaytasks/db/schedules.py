@@ -154,7 +154,7 @@ def has_later_sql(using: str) -> str:
     d = dialects.get_dialect(using)
     by_bytes = " USING ~<~" if connections[using].vendor == "postgresql" else ""
     return f"""SELECT 1 FROM delaytasks_job
-        WHERE topic = %s AND {_key_between(using)} AND id <> %s
+        WHERE topic = %s AND {_key_between(using)} AND substr(key, %s) LIKE '____-__-__T%%' AND id <> %s
             AND {d.least}(due_at, coalesce(replaced_at, due_at)) > {d.from_ms("%s")}
             AND (attempt > 0 OR state = {DELAYED} AND due_at <= {d.from_ms("%s")}) ORDER BY key{by_bytes} LIMIT 1"""
 
@@ -165,7 +165,7 @@ def has_later(using: str, topic: str, job_id: int, prefix: str, label: str, due_
     label   the end of a key that sorts before those of all later firings, because keys sort by their wall times
     """
     start, end = prefix + label, f"{prefix}:"  # ":" sorts between digits and "now"
-    return bool(dialects.run(using, has_later_sql(using), [topic, start, end, job_id, due_ms, now_ms]))
+    return bool(dialects.run(using, has_later_sql(using), [topic, start, end, len(prefix) + 1, job_id, due_ms, now_ms]))
 
 
 def _key_between(using: str) -> str:

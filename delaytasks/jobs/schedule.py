@@ -171,9 +171,14 @@ def schedule(
         topic, key=key, subject=subject, delay=delay, due_at=due_at, body=body, ttr=ttr, expires=expires,
         priority=priority,
     )  # fmt: skip
-    check_known(using, topic)
+    return schedule_row(using, row, on_conflict, by)
+
+
+def schedule_row(using: str, row: NewJob, on_conflict: OnConflict, by: str) -> "Job":
+    """Schedule a job whose fields are checked, as schedule() does."""
+    check_known(using, row.topic)
     mode, by = _checked_mode(on_conflict), check_actor(by)
-    with tracing.scheduling(topic) as span:
+    with tracing.scheduling(row.topic) as span:
         job = _schedule_one(using, row._replace(trace_context=span.context), mode, by)
         span.scheduled(job.pk)
         return job

@@ -128,3 +128,8 @@ def firing_prefix(row: "Schedule") -> str:
 def former_prefixes(row: "Schedule") -> list[str]:
     """Return the prefixes of the keys of jobs that a schedule made under its former names."""
     return [f"{name}@" for name in row.former_names.split()]
+
+
+def is_firing_of(row: "Schedule", key: str) -> bool:
+    """Return whether a key that begins with the schedule's prefix is that of one of its jobs."""
+    return _LABEL.fullmatch(key.removeprefix(firing_prefix(row))) is not None

@@ -23,7 +23,7 @@ from ..states import Outcome
 from ..worker.attempt import Defer
 from ..worker.coroutines import await_result
 from .definition import times_of_row
-from .wall_times import from_instant, parse_label
+from .wall_times import first_wall, parse_label
 
 if TYPE_CHECKING:
     from ..models import Schedule, ScheduleRun
@@ -206,7 +206,7 @@ def _has_later(row: "Schedule", job: "RunningJob", label: str, due_ms: int, now_
         return True  # it is made in a moment
     prefixes = [firing_prefix(row), *former_prefixes(row)]
     # Both this job and a later one may have been made for a former zone, or only this one.
-    start = min(label, from_instant(clock.from_ms(due_ms), to_zone(row.tz)).label)
+    start = min(label, first_wall(to_zone(row.tz), clock.from_ms(due_ms)).isoformat(timespec="seconds"))
     return any(schedules.has_later(job.using, job.topic, job.id, each, start, due_ms, now_ms) for each in prefixes)
 
 

@@ -21,9 +21,9 @@ from ..calendars.wall_time import to_zone
 from ..db import dialects, schedules, transitions
 from ..exceptions import BadSchedule, BadTimeZone, ScheduleExists
 from ..jobs import on_commit
-from ..jobs.inputs import check_known, to_body
-from ..jobs.schedule import schedule
-from ..jobs.series import firing_prefix, former_prefixes
+from ..jobs.inputs import check_known, to_body, to_new_job
+from ..jobs.schedule import schedule_row
+from ..jobs.series import firing_prefix, former_prefixes, is_firing_of
 from ..models import Job, Schedule, ScheduleRun, Topic
 from ..states import State
 from . import maker, registry
@@ -118,6 +118,7 @@ def apply(*, using: str | None = None) -> list[Change]:
     using = databases.alias(using)
     with transaction.atomic(using):
         lock_apply(using)
+        maker.refresh_zones(using)  # first: a firing that is not due at its wall time counts as moved by a person
         changes, renamed = _plan(using)
         for old, new in renamed.items():
             _rename(using, old, new)
@@ -128,7 +129,6 @@ def apply(*, using: str | None = None) -> list[Change]:
                 continue
             if kind != "keep":
                 define(declared.definition, source="code", using=using)
-        maker.refresh_zones(using)
     return changes
 
 
@@ -277,10 +277,12 @@ def new_row(definition: Definition, *, source: Source, start: datetime, made_unt
 def insert(using: str, row: Schedule) -> Schedule:
     """Store a new row and make its first firing, in the caller's transaction. Raises BadSchedule as define()."""
     _check_runs(row)
+    former = Job.objects.using(using).key_starts(firing_prefix(row), topics=[row.topic])
+    if former.exists():  # those of a deleted schedule of this name, which may have had another zone
+        row.runs_unknown_until = row.made_until
     row.save(using=using, force_insert=True)
-    running = Job.objects.using(using).key_starts(firing_prefix(row), topics=[row.topic]).filter(state=State.RESERVED)
-    # A job of a deleted schedule of this name may still be running.
-    job_id, attempt = running.values_list("id", "attempt").last() or (None, 0)
+    running = former.filter(state=State.RESERVED).order_by("-id").values_list("id", "attempt", "key")
+    job_id, attempt = next(((pk, n) for pk, n, key in running if is_firing_of(row, key)), (None, 0))
     ScheduleRun.objects.using(using).create(schedule=row, job_id=job_id, attempt=attempt)
     maker.make(using, [row.pk])
     row.refresh_from_db(using=using)
@@ -306,7 +308,7 @@ def _withdraw(using: str, row: Schedule, topic: str, tz: str, now: datetime | No
     withdrawn, prefix = [], firing_prefix(row)
     now_ms = databases.now_ms(using) if now is None else clock.to_ms(now)
     for job_id, key, due_ms in schedules.find_upcoming(using, topic, prefix, now_ms):
-        firing = _at_its_time(key.removeprefix(prefix), due_ms, tz)
+        firing = _at_its_time(key.removeprefix(prefix), due_ms, tz) if is_firing_of(row, key) else None
         if firing is None:
             continue
         done = transitions.cancel_delayed(using, job_id, actor="", reason="schedule changed")
@@ -376,7 +378,9 @@ def run_now(name: str, *, using: str | None = None, by: str = "") -> Job:
     row = find(name, using=using)
     ttr = None if row.ttr_ms is None else row.ttr_ms / 1000
     key = f"{firing_prefix(row)}now:{databases.now_ms(using)}"
-    return schedule(row.topic, key, delay=0, body=row.body, ttr=ttr, on_conflict="keep", using=using, by=by)
+    new = to_new_job(row.topic, key=key, delay=0, body=row.body, ttr=ttr)
+    new = new._replace(subject_label=row.subject_label or "", subject_pk=row.subject_pk or "")
+    return schedule_row(using, new, "keep", by)
 
 
 def backfill(name: str, start: datetime, end: datetime, *, using: str | None = None) -> int:

@@ -62,7 +62,7 @@ def next_firing(
     walls_from   returns the rule's wall times from a wall time on, ascending
     """
     best: Firing | None = None
-    for wall in walls_from(_first_wall(zone, after)):
+    for wall in walls_from(first_wall(zone, after)):
         for firing in firings_of(wall, zone, gap, overlap):
             if firing.due > after and (best is None or firing.due < best.due):
                 best = firing
@@ -71,7 +71,7 @@ def next_firing(
     return best
 
 
-def _first_wall(zone: ZoneInfo, after: datetime) -> datetime:
+def first_wall(zone: ZoneInfo, after: datetime) -> datetime:
     """Return the earliest wall time that may occur after `after`: when clocks are set back, some occur again."""
     now, later = after.astimezone(zone), (after + LONGEST_SHIFT).astimezone(zone)
     return now.replace(tzinfo=None, fold=0) - max(_offset(now) - _offset(later), timedelta())

@@ -1,7 +1,7 @@
 """What missed=, within= and running= decide when a firing begins."""
 
 import threading
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.db import connection
@@ -162,7 +162,7 @@ def test_finding_a_later_firing_reads_only_those(define, stage, db_clock):
     Job.objects.bulk_create((Job(**past | {"key": key}) for key in keys), batch_size=5_000)
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE delaytasks_job")
-        cursor.execute("EXPLAIN " + statements.has_later_sql("default"), ["tick", "tick@2029", "tick@:", 0, 0, 0])
+        cursor.execute("EXPLAIN " + statements.has_later_sql("default"), ["tick", "tick@2029", "tick@:", 6, 0, 0, 0])
         plan = "\n".join(line for (line,) in cursor.fetchall())
     assert "delaytasks_job_key" in plan
     assert "Sort" not in plan
@@ -530,3 +530,13 @@ def test_a_key_that_only_looks_like_that_of_a_firing_holds_up_nothing(define, st
     schedules.resume("tick")
     db_clock.advance(seconds=601)
     assert len(reserve(stage)) == 2
+
+
+def test_of_the_runs_overdue_when_clocks_are_set_back_only_the_last_one_runs(define, stage, db_clock):
+    ran = stage.recorder("tick")
+    db_clock.advance(seconds=(datetime(2030, 10, 27, 0, 20, tzinfo=UTC) - START).total_seconds())
+    define(every=None, cron="*/15 * * * *", tz="Europe/Berlin")
+    db_clock.advance(seconds=3600)
+    maker.make_due("default")
+    stage.go()
+    assert ran == ["tick@2030-10-27T02:15:00/2"]

@@ -789,3 +789,30 @@ def test_a_rule_of_the_zone_that_changed_moves_the_delayed_firing_of_a_cron(tick
     Job.objects.update(due_at=wrong, key=f"order:1#{label}")
     assert maker.refresh_zones("default") == moved
     assert Job.objects.get(pk=job.pk).due_at.strftime("%H:%M:%S") == due
+
+
+def test_a_schedule_defined_again_in_a_zone_further_west_runs_there_on_the_same_day(define, ticks, stage, db_clock):
+    daily = {"every": None, "cron": "0 10 * * *"}
+    define(**daily, tz="Asia/Tokyo")
+    run_until(stage, db_clock, START + timedelta(hours=5), step_seconds=600)
+    assert len(ticks) == 1
+    schedules.delete(schedules.find("tick"))
+    define(**daily, tz=NEW_YORK)
+    run_until(stage, db_clock, START + timedelta(hours=23), step_seconds=600)
+    assert len(ticks) == 2
+
+
+@pytest.mark.parametrize(("changed", "live"), [(True, ["tick@2030-01-01T10:00:00"]), (False, [])])
+def test_a_deploy_with_new_zone_data_withdraws_what_the_former_rules_have_made(ticks, changed, live):
+    """The schedule is changed, or is no longer declared."""
+    daily = {"every": None, "tz": "Europe/Berlin"}
+    declare(cron="0 9 * * *", **daily)
+    schedules.apply()
+    former = datetime(2030, 1, 1, 7, tzinfo=UTC)  # as if Berlin had been two hours ahead of UTC
+    Schedule.objects.update(made_until=former)
+    Job.objects.update(due_at=former, replaced_at=former)
+    registry.unregister("tick")
+    if changed:
+        declare(cron="0 10 * * *", **daily)
+    schedules.apply()
+    assert list(Job.objects.filter(ended_at=None).values_list("key", flat=True)) == live

@@ -460,3 +460,26 @@ def test_bad_input_writes_nothing(runs, db_clock, terms, error, told):
     with pytest.raises(error, match=told):
         schedule(**arguments)
     assert (Job.objects.count(), Schedule.objects.count()) == (0, 0)
+
+
+def test_a_series_that_is_replaced_in_a_zone_further_west_runs_there_on_the_same_day(stage, db_clock):
+    stage.recorder("tick")
+    schedule("tick", "user:1", cron="0 9 * * *", tz="Asia/Tokyo")
+    run_until(stage, db_clock, START + timedelta(hours=5), step_seconds=600)  # 14:00 in Tokyo: today's has run
+    job = schedule("tick", "user:1", cron="0 9 * * *", tz="America/New_York", on_conflict="replace")
+    assert job.due_at == datetime(2030, 1, 1, 14, tzinfo=UTC)
+
+
+def test_a_job_of_a_series_that_is_run_now_has_its_subject(stage, db_clock):
+    seen = []
+
+    @stage.handler("tick")
+    def remind(job):
+        seen.append(job.subject)
+
+    order = make_order()
+    remind.schedule(order, period=3600, repeat=None, delay=3600)
+    job = schedules.run_now(Schedule.objects.get().name)
+    assert job in jobs_of(order)
+    run_until(stage, db_clock, START + timedelta(seconds=10), step_seconds=5)
+    assert seen == [order]
