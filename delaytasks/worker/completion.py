@@ -146,7 +146,9 @@ def complete(
                 transaction.on_commit(lambda: notify(using, with_due_times), using=using, robust=True)
             # After notify() is registered: these may move or cancel the jobs that wait again.
             for completion in completions:
-                if completion.outcome not in _STATES:
+                # The effects of the handler stay: it must not be called again because of an error here.
+                has_run = completed is None and completion.outcome in (Outcome.FINISHED, Outcome.DEAD)
+                if has_run or completion.outcome not in _STATES:
                     _call_after_end(using, completion.held)
                 elif completion.held.topic in after_end:
                     after_end[completion.held.topic](using, completion.held)
@@ -336,6 +338,8 @@ def defer(using: str, held: Any, *, delay_ms: int, declared_ms: int | None) -> N
                 on_commit.send_signal(using, signals.job_rescheduled, held.id)
         settlement = Settlement(held.id, held.topic, held.entry_ms, due_ms)
         transaction.on_commit(lambda: mirror.writable(using).settle([settlement]), using=using, robust=True)
+        if declared_ms is not None:  # for a change since the row's lock was released: it could not move the running job
+            _call_after_end(using, held)
 
 
 def expire(using: str, snapshots: Iterable[JobSnapshot], trace: str = "") -> int:

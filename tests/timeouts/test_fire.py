@@ -19,7 +19,7 @@ from delaytasks.timeouts import fire
 from delaytasks.timeouts.fire import FIRED, GONE, PAST
 from delaytasks.timeouts.statements import UNMET
 from delaytasks.timeouts.triggers import marks
-from delaytasks.worker import completion
+from delaytasks.worker import completion, executor
 from delaytasks.worker.completion import expire
 
 from .app.models import CourierOrder, OpenOrder, Order, PlainOrder
@@ -557,3 +557,52 @@ def in_a_thread(call: Callable[[], Any]) -> Any:
 
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(closing).result()
+
+
+@pytest.mark.on_both
+@pytest.mark.parametrize(
+    ("change", "job"), [({"created_at": START + HALF_HOUR}, START + HALF_HOUR), ({"state": "paid"}, None)]
+)
+def test_a_save_between_the_test_at_fire_and_the_move_of_the_job_is_not_lost(
+    close: Close, stage: Any, db_clock: Any, monkeypatch: Any, change: dict[str, Any], job: Any
+) -> None:
+    close(after=None, while_=Q(state="open"))
+    order = Order.objects.create(created_at=START)
+    Order.objects.update(created_at=START + timedelta(hours=24))  # no signal: the job moves at fire
+    defer = executor.defer
+
+    def saved_before(*args: Any, **options: Any) -> None:
+        for name, value in {"created_at": START + timedelta(hours=24), **change}.items():
+            setattr(order, name, value)
+        order.save()  # of another process; it cannot change a running job
+        defer(*args, **options)
+
+    monkeypatch.setattr(executor, "defer", saved_before)
+    stage.go()
+    assert live() == ({} if job is None else {f"order:{order.pk}": job})
+
+
+@pytest.mark.on_both
+@pytest.mark.parametrize("errors", [2, 99])
+def test_a_handler_that_has_run_is_not_called_again_because_its_row_cannot_be_synced(
+    stage: Any, db_clock: Any, monkeypatch: Any, errors: int
+) -> None:
+    called: list[Any] = []
+
+    @timeout(Order, on="created_at", topic="declared.close", atomic=False, max_attempts=3)
+    def charge(order: Order, job: Any) -> None:
+        called.append(order.pk)
+
+    Order.objects.create(created_at=START)
+    original, left = fire.sync, [DatabaseError("canceling statement due to statement timeout")] * errors
+
+    def failing(*args: Any, **options: Any) -> Any:
+        if left:
+            raise left.pop()
+        return original(*args, **options)
+
+    monkeypatch.setattr(fire, "sync", failing)
+    for _ in range(4):
+        stage.go()
+        db_clock.advance(seconds=86_400)
+    assert (len(called), Job.objects.get().state) == (1, State.FINISHED)
