@@ -96,10 +96,18 @@ def without_fixed_text(condition: Q) -> Iterator[Any]:
 
 def paths(condition: Q, model: type[Model]) -> set[str]:
     """Return the paths of the fields that a Q uses, without lookups and transforms: {"customer__active"}."""
-    names = {child[0] for child in children(condition) if isinstance(child, tuple)}
-    names |= referenced(condition)
+    names = lookups(condition) | referenced(condition)
     found = {path for name in names if (path := field_path(name, model))}
     return found.union(*(_sources(path, model) for path in found))
+
+
+def lookups(condition: Q) -> set[str]:
+    """Return the lookups of a Q, including those of a Q inside an expression, such as When(state="open", then=...)."""
+    found = {child[0] for child in children(condition) if isinstance(child, tuple)}
+    for each in expressions(condition):
+        for inner in each.get_source_expressions() if isinstance(each, BaseExpression) else ():
+            found |= lookups(inner) if isinstance(inner, Q) else set()
+    return found
 
 
 def _sources(path: str, model: type[Model]) -> set[str]:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from django.apps import apps
-from django.db import connections
+from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.models import Model
 from django.db.models.signals import post_delete, post_save
 
@@ -44,8 +44,8 @@ def disconnect() -> None:
 
 
 def on_save(
-    *, sender: type[Model], instance: Model, created: bool, raw: bool, using: str,
-    update_fields: Collection[str] | None, **_: Any,
+    *, sender: type[Model], instance: Model, created: bool, raw: bool = False, using: str = DEFAULT_DB_ALIAS,
+    update_fields: Collection[str] | None = None, **_: Any,
 ) -> None:  # fmt: skip
     """Sync the jobs of a saved row. Does nothing if no saved field is watched, and for fixtures (raw)."""
     for declaration in () if raw else declarations.affected_by(sender):
@@ -64,10 +64,16 @@ def _pks(declaration: Declaration, instance: Model, using: str) -> Iterable[Any]
     """Return the primary keys of the declared model's rows for an instance of it, of a child or of a parent."""
     if isinstance(instance, declaration.concrete):
         return [getattr(instance, declaration.pk.attname)]
-    link: Any = declaration.concrete._meta.get_ancestor_link(type(instance)._meta.concrete_model)  # type: ignore[arg-type]
-    if link is None or link.primary_key:
+    parent: Any = type(instance)._meta.concrete_model
+    model: Any = declaration.concrete
+    links = []
+    while model is not parent:
+        links.append(model._meta.get_ancestor_link(parent))
+        model = links[-1].related_model._meta.concrete_model
+    if all(link.primary_key for link in links):
         return [instance.pk]
-    return list(rows(declaration, using).filter(**{link.name: instance.pk}).values_list("pk", flat=True))
+    path = "__".join(link.name for link in links)
+    return list(rows(declaration, using).filter(**{path: instance.pk}).values_list("pk", flat=True))
 
 
 def _sync(declaration: Declaration, pks: Iterable[Any], using: str) -> None:

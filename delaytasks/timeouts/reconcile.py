@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from django.db import DatabaseError, transaction
+from django.db import connections, transaction
 from django.db.models import Q
 
 from .. import conf, databases
@@ -123,7 +123,9 @@ def _try_step(declaration: Declaration, using: str, deadline: float) -> None:
     try:
         while retry_conflicts(lambda: _stored_page(declaration, using), using) and time.monotonic() < deadline:
             pass
-    except DatabaseError as error:
+    except Exception as error:
+        if not connections[using].is_usable():
+            raise
         name, now, pause = (using, declaration.topic), time.monotonic(), conf.get().reconcile_seconds
         if not waited_too_long(error):
             logger.exception("%s: its rows could not be reconciled", declaration.topic)

@@ -132,8 +132,7 @@ def _relations(declaration: Declaration, condition: Q, its: str) -> Iterator[Pro
 
 
 def _names(condition: Q) -> list[str]:
-    names = [child[0] for child in conditions.children(condition) if isinstance(child, tuple)]
-    return names + sorted(conditions.referenced(condition))
+    return sorted(conditions.lookups(condition)) + sorted(conditions.referenced(condition))
 
 
 def _queries(declaration: Declaration, condition: Q, its: str) -> Iterator[Problem]:

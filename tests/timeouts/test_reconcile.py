@@ -224,3 +224,24 @@ def test_a_pass_and_bulk_updates_never_deadlock(declare: Declare) -> None:
         reconcile.reconcile("default")
     thread.join()
     assert errors == []
+
+
+def test_an_error_of_one_declaration_does_not_keep_others_from_their_passes(
+    declare: Declare, db_clock: Any, monkeypatch: Any
+) -> None:
+    """An error of the project's code, such as a field's from_db_value()."""
+    bad = declare(Order, topic="declared.bad")
+    declare(Ticket, on="opened_at", topic="declared.good")
+    Ticket.objects.bulk_create([Ticket(code="T1", opened_at=START)])
+    next_page = reconcile.next_page
+
+    def failing(declaration: Declaration, *args: Any) -> Any:
+        if declaration is bad:
+            raise ValueError
+        return next_page(declaration, *args)
+
+    monkeypatch.setattr(reconcile, "next_page", failing)
+    for _ in range(3):
+        reconcile.step_all("default")
+        db_clock.advance(seconds=1)
+    assert Job.objects.filter(topic="declared.good").exists()

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from django.core import serializers
 from django.db import connection, transaction
-from django.db.models import F, Q
+from django.db.models import Case, F, Q, Value, When
+from django.db.models.signals import post_save
 from django.test.utils import CaptureQueriesContext
 
 from delaytasks import Calendar, timeout
@@ -211,3 +212,21 @@ def blocked() -> bool:
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
         return bool(cursor.fetchone()[0])
+
+
+def test_a_field_of_a_condition_inside_an_expression_is_watched(close: Callable[..., None]) -> None:
+    note = Case(When(state="vip", then=Value("a vip's")), default=Value(""))
+    close(while_=Q(note=note))
+    order = Order.objects.create(created_at=START)
+    assert len(live()) == 1
+    order.state = "vip"
+    order.save(update_fields=["state"])
+    assert live() == {}
+
+
+def test_a_signal_that_the_project_sends_itself_needs_only_what_its_receivers_read(close: Callable[..., None]) -> None:
+    close()
+    order = Order(pk=7, created_at=START)
+    Order.objects.bulk_create([order])
+    post_save.send(sender=Order, instance=order, created=True, using="default")
+    assert list(live()) == ["order:7"]
