@@ -66,7 +66,8 @@ def _lock(declaration: Declaration, job: RunningJob) -> Any:
         if time.monotonic() > deadline:
             raise Defer(delay_ms=LOCKED_RETRY_MS)
         time.sleep(STEP_SECONDS)
-    row.__class__ = declaration.model  # not read by the managers of a proxy, which may hide the row
+    if not isinstance(row, declaration.model):
+        row.__class__ = declaration.model  # not read by the managers of a proxy, which may hide the row
     return row
 
 
@@ -125,12 +126,12 @@ def _facts(declaration: Declaration, pk: Any, job: RunningJob) -> _Facts:
     d = dialects.get_dialect(job.using)
     wanted, params = wanted_sql(declaration, [pk], job.using)
     sql = f"""
-        WITH wanted (pk, declared_ms) AS MATERIALIZED ({wanted})
+        WITH delaytasks_wanted (pk, declared_ms) AS MATERIALIZED ({wanted})
         SELECT declared_ms, {d.to_ms("job.declared_due")}, coalesce({past_sql(declaration, d)}, false),
             EXISTS (SELECT 1 FROM delaytasks_job AS newer WHERE newer.topic = job.topic AND newer.key = job.key
                 AND newer.id > job.id AND newer.declared_due IS NOT NULL),
             (SELECT fingerprint FROM delaytasks_declaration WHERE topic = %s), {d.to_ms(d.now)}
-        FROM delaytasks_job AS job LEFT JOIN wanted ON 1 = 1 WHERE job.id = %s"""
+        FROM delaytasks_job AS job LEFT JOIN delaytasks_wanted ON 1 = 1 WHERE job.id = %s"""
     with dialects.cursor(job.using) as cursor:
         cursor.execute(sql, [*params, declaration.topic, job.id])
         found = cursor.fetchone()

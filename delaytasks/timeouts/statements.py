@@ -125,12 +125,12 @@ def differences_sql(
     is_older = "(live.declared_due IS NOT NULL AND latest.id IS NOT NULL)"
     fired = f"({is_older} AND {d.to_ms('latest.declared_due')} = declared_ms)"
     sql = f"""
-        WITH keys (pk, name) AS ({table}),
-        wanted (pk, declared_ms) AS MATERIALIZED ({wanted})
+        WITH delaytasks_keys (pk, name) AS ({table}),
+        delaytasks_wanted (pk, declared_ms) AS MATERIALIZED ({wanted})
         SELECT keys.pk, keys.name, declared_ms, coalesce({past} OR {fired}, false), live.id, {d.to_ms("live.due_at")},
             live.attempt, {spread}, {now_ms}, wanted.pk IS NOT NULL, {is_older}
-        FROM keys {gate}
-        LEFT JOIN wanted ON wanted.pk = keys.pk
+        FROM delaytasks_keys AS keys {gate}
+        LEFT JOIN delaytasks_wanted AS wanted ON wanted.pk = keys.pk
         {_newest("live", LIVE, using)}
         {_newest("latest", LATEST, using)}
         WHERE (live.id IS NULL AND declared_ms IS NOT NULL AND {missing})

@@ -88,10 +88,18 @@ def lock_rows(
 ) -> tuple[list[tuple[str, Any]], list[Any]]:
     """Lock rows in key order. Return the keys to sync, deleted rows included, and the keys that others have locked."""
     wanted = [pk for _, pk in keys]
-    held = {row.pk for row in lockable(declaration, using, skip_locked=skip_locked).filter(pk__in=wanted)}
+    held = _locked_pks(declaration, lockable(declaration, using, skip_locked=skip_locked).filter(pk__in=wanted), using)
     missing = [pk for pk in wanted if pk not in held] if skip_locked else []
     locked = set(rows(declaration, using).filter(pk__in=missing).values_list("pk", flat=True)) if missing else set()
     return [(text, pk) for text, pk in keys if pk not in locked], sorted(locked)
+
+
+def _locked_pks(declaration: Declaration, found: Any, using: str) -> set[Any]:
+    """Lock the rows of a query and return their primary keys, without model instances."""
+    compiler = found.query.get_compiler(using)
+    read = compiler.results_iter()
+    index = next(i for i, (column, _, _) in enumerate(compiler.select) if column.target == declaration.pk)
+    return {row[index] for row in read}
 
 
 def lockable(declaration: Declaration, using: str, *, skip_locked: bool, whole: bool = False) -> Any:
@@ -103,7 +111,7 @@ def lockable(declaration: Declaration, using: str, *, skip_locked: bool, whole: 
     """
     parents = _parent_links(declaration.concrete)
     found = rows(declaration, using).order_by("pk")
-    locking = found.select_for_update(skip_locked=skip_locked, of=("self", *parents), no_key=True)
+    locking = found.select_for_update(skip_locked=skip_locked, of=(*reversed(parents), "self"), no_key=True)
     if whole:
         return locking
     keys = {parent._meta.pk.name for parent in declaration.concrete._meta.get_parent_list()}

@@ -35,7 +35,7 @@ _TEXTS = (models.CharField, models.SlugField)
 
 def rows(declaration: Declaration, using: str) -> "QuerySet[Any]":
     """Return all rows of the model's table, including those that the model's own managers hide."""
-    return declaration.concrete._base_manager.using(using).order_by()
+    return declaration.concrete._base_manager.using(using).select_related(None).order_by()
 
 
 def among(declaration: Declaration, pks: Sequence[Any], using: str) -> "QuerySet[Any]":
@@ -66,8 +66,8 @@ def wanted_sql(declaration: Declaration, pks: Sequence[Any], using: str) -> tupl
     except EmptyResultSet:
         return wanted_table([], using)
     # The outer names come from the CTE's column list: those of Django's query are not used.
-    query = f"""WITH found (pk, due) AS MATERIALIZED ({sql})
-        SELECT {text}, {representable_sql(due_ms_sql("due", connections[using].vendor))} FROM found"""
+    query = f"""WITH delaytasks_found (pk, due) AS MATERIALIZED ({sql})
+        SELECT {text}, {representable_sql(due_ms_sql("due", connections[using].vendor))} FROM delaytasks_found"""
     return query, params
 
 
