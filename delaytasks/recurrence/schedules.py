@@ -118,6 +118,8 @@ def apply(*, using: str | None = None) -> list[Change]:
     using = databases.alias(using)
     with transaction.atomic(using):
         lock_apply(using)
+        for name in sorted(registry.declared()):  # before the rows, as define() does
+            _lock_name(using, name)
         maker.refresh_zones(using)  # first: a firing that is not due at its wall time counts as moved by a person
         changes, renamed = _plan(using)
         for old, new in renamed.items():
@@ -278,8 +280,8 @@ def insert(using: str, row: Schedule) -> Schedule:
     """Store a new row and make its first firing, in the caller's transaction. Raises BadSchedule as define()."""
     _check_runs(row)
     former = Job.objects.using(using).key_starts(firing_prefix(row), topics=[row.topic])
-    if former.exists():  # those of a deleted schedule of this name, which may have had another zone
-        row.runs_unknown_until = row.made_until
+    if any(is_firing_of(row, key) for key in former.values_list("key", flat=True).iterator()):
+        row.runs_unknown_until = row.made_until  # a deleted schedule of this name may have had another zone
     row.save(using=using, force_insert=True)
     running = former.filter(state=State.RESERVED).order_by("-id").values_list("id", "attempt", "key")
     job_id, attempt = next(((pk, n) for pk, n, key in running if is_firing_of(row, key)), (None, 0))
@@ -418,7 +420,7 @@ def past_firings(row: Schedule, start: datetime, end: datetime, *, using: str | 
         raise _bad_range(
             "unknown",
             f"{span}: there is no record of the runs up to {until}. The schedule had another time zone or topic, "
-            "or its old jobs were deleted. Give times after that.",
+            "was defined again, or its old jobs were deleted. Give times after that.",
         )
     return firings
 

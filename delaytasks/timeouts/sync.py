@@ -98,7 +98,8 @@ def _locked_pks(declaration: Declaration, found: Any, using: str) -> set[Any]:
     """Lock the rows of a query and return their primary keys, without model instances."""
     compiler = found.query.get_compiler(using)
     read = compiler.results_iter()
-    index = next(i for i, (column, _, _) in enumerate(compiler.select) if column.target == declaration.pk)
+    columns = [getattr(column, "target", None) for column, _, _ in compiler.select]
+    index = columns.index(declaration.pk)
     return {row[index] for row in read}
 
 
@@ -111,7 +112,7 @@ def lockable(declaration: Declaration, using: str, *, skip_locked: bool, whole: 
     """
     parents = _parent_links(declaration.concrete)
     found = rows(declaration, using).order_by("pk")
-    locking = found.select_for_update(skip_locked=skip_locked, of=(*reversed(parents), "self"), no_key=True)
+    locking = found.select_for_update(skip_locked=skip_locked, of=(*parents, "self"), no_key=True)
     if whole:
         return locking
     keys = {parent._meta.pk.name for parent in declaration.concrete._meta.get_parent_list()}
@@ -119,11 +120,14 @@ def lockable(declaration: Declaration, using: str, *, skip_locked: bool, whole: 
 
 
 def _parent_links(model: Any) -> list[str]:
-    """Return the paths of the links to the models that a model inherits from: ["place_ptr", "place_ptr__base_ptr"]."""
+    """Return the paths of the links to the models that a model inherits from, in the order in which a save writes them.
+
+    For example ["place_ptr__base_ptr", "place_ptr"].
+    """
     found = []
     for parent, link in model._meta.parents.items():
         if link is not None and link.model is model:  # not a link that it inherits
-            found += [link.name, *(f"{link.name}__{each}" for each in _parent_links(parent))]
+            found += [*(f"{link.name}__{each}" for each in _parent_links(parent)), link.name]
     return found
 
 

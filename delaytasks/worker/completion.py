@@ -15,7 +15,7 @@ from .. import handlers, mirror, signals, topics, tracing
 from ..backoff import DEFAULT_BACKOFF
 from ..db import dialects, transitions
 from ..db.lookups import JobSnapshot
-from ..db.retries import retry_once
+from ..db.retries import is_retryable, retry_once
 from ..db.transitions import Abandoned, Claimed, Ending, Event, TakenBack
 from ..exceptions import LeaseLost
 from ..jobs import on_commit
@@ -130,6 +130,8 @@ def complete(
     relaxed     PostgreSQL: the commit does not wait for the disk (synchronous_commit off)
     """
 
+    is_repeated = completed is None and not connections[using].in_atomic_block  # by the caller, after a conflict
+
     def end(skip: Collection[int]) -> None:
         # Without a savepoint, which saves two round trips: an error rolls back the caller's transaction anyway.
         with transaction.atomic(using, savepoint=False) if completed is None else nullcontext():
@@ -146,10 +148,11 @@ def complete(
                 transaction.on_commit(lambda: notify(using, with_due_times), using=using, robust=True)
             # After notify() is registered: these may move or cancel the jobs that wait again.
             for completion in completions:
-                # The effects of the handler stay: it must not be called again because of an error here.
-                has_run = completed is None and completion.outcome in (Outcome.FINISHED, Outcome.DEAD)
+                # If the effects of the handler stay, it must not be called again because of an error here. Not so for a
+                # job that may fire later: its handler was not called, and its declared time must be forgotten.
+                has_run = completed is None and not getattr(completion.held, "may_fire_later", False)
                 if has_run or completion.outcome not in _STATES:
-                    _call_after_end(using, completion.held)
+                    _call_after_end(using, completion.held, raises_conflicts=is_repeated)
                 elif completion.held.topic in after_end:
                     after_end[completion.held.topic](using, completion.held)
 
@@ -338,7 +341,7 @@ def defer(using: str, held: Any, *, delay_ms: int, declared_ms: int | None) -> N
                 on_commit.send_signal(using, signals.job_rescheduled, held.id)
         settlement = Settlement(held.id, held.topic, held.entry_ms, due_ms)
         transaction.on_commit(lambda: mirror.writable(using).settle([settlement]), using=using, robust=True)
-        if declared_ms is not None:  # for a change since the row's lock was released: it could not move the running job
+        if declared_ms is not None:  # the row may have been saved since its lock was released
             _call_after_end(using, held)
 
 
@@ -420,14 +423,22 @@ def _abandoned(using: str, snapshot: JobSnapshot, was_called: bool) -> Abandoned
     )  # fmt: skip
 
 
-def _call_after_end(using: str, held: Any) -> None:
-    """Call the topic's function of after_end. An error is only logged: the attempts must end nevertheless."""
+def _call_after_end(using: str, held: Any, *, raises_conflicts: bool = False) -> None:
+    """Call the topic's function of after_end. An error is only logged: the attempts must end nevertheless.
+
+    An error that breaks the connection or the transaction, which then ends no attempt, is raised.
+
+    raises_conflicts   raise a conflict with another transaction, because the caller then repeats its transaction
+    """
     if held.topic not in after_end:
         return
+    connection: Any = connections[using]
     try:
         with transaction.atomic(using):
             after_end[held.topic](using, held)
-    except Exception:
+    except Exception as error:
+        if connection.closed_in_transaction or connection.needs_rollback or (raises_conflicts and is_retryable(error)):
+            raise
         logger.exception("%s: the function to call after an attempt of job %s failed", held.topic, held.id)
 
 

@@ -13,6 +13,7 @@ from delaytasks import databases, schedule
 from delaytasks.forwarding import TargetDown, forward, holds
 from delaytasks.models import Topic
 from delaytasks.worker import runner
+from tests.support.locks import somebody_waits
 from tests.support.servers import wait_until
 
 from ..db.test_isolation_levels import alter
@@ -29,12 +30,6 @@ def _repeatable_read(transactional_db: None) -> Iterator[None]:
     alter("SET default_transaction_isolation = %s", ["repeatable read"])
     yield
     alter("RESET default_transaction_isolation")
-
-
-def somebody_waits() -> bool:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
-        return bool(cursor.fetchone()[0])
 
 
 @contextmanager
@@ -54,8 +49,10 @@ def changed_meanwhile(**values: Any) -> Iterator[None]:
     thread = threading.Thread(target=change)
     thread.start()
     assert changed.wait(20)
-    yield
-    thread.join(20)
+    try:
+        yield
+    finally:
+        thread.join(20)
 
 
 def hold() -> None:

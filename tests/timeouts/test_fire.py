@@ -7,10 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from django.db import DatabaseError, connection
+from django.db import DatabaseError, OperationalError, connection
 from django.db.models import F, Q
 
-from delaytasks import Snooze, cancel, retry_dead, schedule, timeout
+from delaytasks import Skip, Snooze, cancel, retry_dead, schedule, timeout
 from delaytasks.backoff import Backoff
 from delaytasks.db import lookups
 from delaytasks.models import Job, TimeoutMark
@@ -582,27 +582,78 @@ def test_a_save_between_the_test_at_fire_and_the_move_of_the_job_is_not_lost(
     assert live() == ({} if job is None else {f"order:{order.pk}": job})
 
 
+@pytest.fixture
+def charge() -> Callable[..., list[Any]]:
+    """Declare a timeout whose handler acts outside the database. Returns a list of the rows that it received."""
+
+    def charge(result: Any = None) -> list[Any]:
+        called: list[Any] = []
+
+        @timeout(Order, on="created_at", topic="declared.close", atomic=False, max_attempts=3)
+        def charge(order: Order, job: Any) -> Any:
+            called.append(order.pk)
+            return result
+
+        Order.objects.create(created_at=START)
+        return called
+
+    return charge
+
+
+@pytest.fixture
+def before_sync(monkeypatch: Any) -> Callable[..., list[int]]:
+    """Call a function before each sync at the end of an attempt. Returns a list with the numbers of the calls."""
+
+    def before_sync(call: Callable[[int], None]) -> list[int]:
+        numbers: list[int] = []
+        original = fire.sync
+
+        def sync(*args: Any, **options: Any) -> Any:
+            numbers.append(len(numbers))
+            call(numbers[-1])
+            return original(*args, **options)
+
+        monkeypatch.setattr(fire, "sync", sync)
+        return numbers
+
+    return before_sync
+
+
 @pytest.mark.on_both
-@pytest.mark.parametrize("errors", [2, 99])
+@pytest.mark.parametrize(("result", "state"), [(None, State.FINISHED), (Skip("refunded"), State.CANCELLED)])
 def test_a_handler_that_has_run_is_not_called_again_because_its_row_cannot_be_synced(
-    stage: Any, db_clock: Any, monkeypatch: Any, errors: int
+    charge: Any, before_sync: Any, stage: Any, db_clock: Any, result: Any, state: State
 ) -> None:
-    called: list[Any] = []
+    def fail(number: int) -> None:
+        raise DatabaseError("canceling statement due to statement timeout")
 
-    @timeout(Order, on="created_at", topic="declared.close", atomic=False, max_attempts=3)
-    def charge(order: Order, job: Any) -> None:
-        called.append(order.pk)
-
-    Order.objects.create(created_at=START)
-    original, left = fire.sync, [DatabaseError("canceling statement due to statement timeout")] * errors
-
-    def failing(*args: Any, **options: Any) -> Any:
-        if left:
-            raise left.pop()
-        return original(*args, **options)
-
-    monkeypatch.setattr(fire, "sync", failing)
+    called = charge(result)
+    before_sync(fail)
     for _ in range(4):
         stage.go()
         db_clock.advance(seconds=86_400)
-    assert (len(called), Job.objects.get().state) == (1, State.FINISHED)
+    assert (len(called), Job.objects.get().state) == (1, state)
+
+
+@pytest.mark.on_both
+def test_a_conflict_of_the_sync_repeats_the_end_alone(charge: Any, before_sync: Any, stage: Any) -> None:
+    def conflict(number: int) -> None:
+        if number == 0:
+            cause = Exception()
+            cause.sqlstate = "40001"  # type: ignore[attr-defined]
+            raise OperationalError from cause
+
+    called, syncs = charge(), before_sync(conflict)
+    stage.go()
+    assert (len(called), syncs, Job.objects.get().state) == (1, [0, 1], State.FINISHED)
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_connection_that_is_lost_in_the_sync_repeats_the_end_alone(charge: Any, before_sync: Any, stage: Any) -> None:
+    def lose(number: int) -> None:
+        if number == 0:
+            connection.connection.close()
+
+    called, syncs = charge(), before_sync(lose)
+    stage.go()
+    assert (len(called), syncs, Job.objects.get().state) == (1, [0, 1], State.FINISHED)

@@ -13,6 +13,7 @@ from django.db.models import Q
 from delaytasks import timeout
 from delaytasks.timeouts import reconcile
 from delaytasks.timeouts.sync import sync
+from tests.support.locks import somebody_waits
 from tests.support.servers import wait_until
 
 from .app.models import OpenOrder, Order, RushOrder
@@ -127,12 +128,6 @@ def test_a_saved_parent_is_followed_to_a_child_with_another_primary_key(key_of_i
         parent.state = "paid"
         parent.save()
         assert live() == {}
-
-
-def somebody_waits() -> bool:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
-        return bool(cursor.fetchone()[0])
 
 
 @pytest.mark.only_on("postgresql")

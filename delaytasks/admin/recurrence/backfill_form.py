@@ -102,7 +102,7 @@ class BackfillForm(forms.Form):
                 until = schedules.unknown_until_of(self.row) or self.end
                 text = _(
                     "There is no record of the runs up to %(until)s: the schedule had another time zone or topic, "
-                    "or its old jobs were deleted. Enter times after that."
+                    "was defined again, or its old jobs were deleted. Enter times after that."
                 )
                 return text % {"until": local_text(until, self.zone)}
         return str(error)

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 OLDEST = 17  # Spark 4 requires it
-VARIABLE = "SPARK_SUBMIT_OPTS"  # environment variable whose options Spark gives its Java process before all others
+VARIABLE = "SPARK_SUBMIT_OPTS"  # environment variable whose options Spark gives its Java process
 # Three times Java's own thresholds: what its slower compiler makes of less frequent code does not repay in a short run.
 COMPILE_LESS = (
     "-XX:Tier4InvocationThreshold=15000 -XX:Tier4MinInvocationThreshold=2000 "
