@@ -72,7 +72,7 @@ def _context(request: HttpRequest, subject: Any) -> dict[str, Any]:
 def _row(job: Job, now: Any) -> dict[str, Any]:
     at = job.ended_at or job.due_at
     return {
-        "id": job.pk,
+        "id": str(job.pk),  # a template would format a number
         "topic": job.topic,
         "key": job.key,
         "seen": f"{job.pk}:{job.due_ms}",

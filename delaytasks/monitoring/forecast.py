@@ -211,8 +211,9 @@ def _count_topics(
     dead = job_counts.dead(using, names, previous.dead, seconds=seconds)
     due = [name for name in names if live[name, DUE].counted.number]
     held = job_counts.waiting(using, due, rows=max(200, OLDEST_ROWS // max(1, len(due))))
-    paused = set(Topic.objects.using(using).filter(name__in=names, paused=True).values_list("name", flat=True))
-    known = set(registry.known())
+    rows = list(Topic.objects.using(using).filter(name__in=names).values_list("name", "paused", "target"))
+    paused = {name for name, is_paused, _ in rows if is_paused}
+    known = {*registry.known(), *(name for name, _, target in rows if target is not None)}
     statuses = {
         name: _topic_status(
             now_ms, live[name, DUE].counted, live[name, DELAYED].counted, dead[name].counted, held.get(name),

@@ -207,3 +207,12 @@ def test_a_busy_job_is_reported_and_the_others_are_changed(admin_client, monkeyp
     answers = messages_of(act(admin_client, "cancel_jobs", *jobs, confirmed="1"))
     assert answers == ["cancelled 2", "not cancelled: the database was busy 1 (b)"]
     assert [job.state for job in Job.objects.order_by("pk")] == [State.CANCELLED, State.DELAYED, State.CANCELLED]
+
+
+def test_ids_in_forms_have_no_separators(admin_client, settings):
+    settings.USE_THOUSAND_SEPARATOR = True
+    job = make_job("order:1", id=1234)
+    for page in (admin_client.get(f"{LIST}1234/change/"), act(admin_client, "cancel_jobs", job)):
+        text = page.content.decode()
+        assert 'name="_selected_action" value="1234"' in text
+        assert 'name="seen" value="1234:' in text

@@ -476,3 +476,11 @@ def test_the_board_explains_its_words(admin_client):
     page = admin_client.get("/admin/delaytasks/board/").content.decode()
     words = re.findall(r"<dt>([^<]+)</dt><dd>[^<]+</dd>", page)
     assert {"Dead", "TTR", "Mover", "Beat", "Mirror"} <= set(words)
+
+
+def test_a_topic_that_is_forwarded_by_its_row_does_not_lack_a_handler(admin_client):
+    target = {"kind": "celery", "task": "shop.tasks.close", "format": "json", "source": "/", "timeout": 10}
+    Topic.objects.create(name="order.remind", target=target)
+    make_job("a", State.READY, due=timedelta(seconds=1), topic="order.remind")
+    ready = tiles(admin_client)["ready"]
+    assert (ready["level"], ready["notes"]) == ("ok", ["the oldest for 1 s"])

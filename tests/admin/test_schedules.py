@@ -355,3 +355,17 @@ def test_a_schedule_whose_topic_has_no_handler_any_more_is_not_saved_and_its_for
     assert "test.gone" in str(answer.context["adminform"].form.errors)
     gone.refresh_from_db()
     assert gone.cron == "0 3 * * *"
+
+
+def test_a_schedule_that_is_deleted_meanwhile_is_named_and_the_others_are_paused(admin_client, report, monkeypatch):
+    later = schedules.define(Definition(name="report.z", topic=TOPIC, cron="0 3 * * *"))
+    pause = schedules.pause
+
+    def pause_and_delete(name, **options):
+        Schedule.objects.filter(pk=later.pk).delete()
+        return pause(name, **options)
+
+    monkeypatch.setattr(schedules, "pause", pause_and_delete)
+    page = act(admin_client, "pause", report, later)
+    assert "1 schedule paused" in page
+    assert "There is no schedule" in page

@@ -218,7 +218,7 @@ class ScheduleAdmin(BackfillPage):
             return
 
         def change_and_log(row: Any) -> bool:
-            row.audit_before = self.audited_state(row)
+            row.audit_before = audit_log.schedule_state(schedules.find(row.name, using=using))
             is_changed = change(row.name, using=using) is not False
             if is_changed:
                 self.log_change(request, row, admin_log.entry_message(action, reason))
