@@ -1,7 +1,6 @@
 """Run tasks and store their results. Has the handler and the on_dead callback for the topics of all queues."""
 
 import weakref
-from contextlib import nullcontext
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -9,6 +8,7 @@ from django.db import transaction
 
 from .. import databases, handlers, signals
 from ..clock import from_ms
+from ..db.retries import retry_conflicts, try_twice
 from ..jobs import inputs
 from ..outcomes import ErrorCode
 from ..validators import JSON_NULL
@@ -55,7 +55,14 @@ def run_task(job: RunningJob) -> None:
         _errors[job] = TaskError(exception_class_path=path_of(type(error)), traceback=format_error(error))
         raise
     handler = handlers.find(job.topic)
-    with nullcontext() if handler is None or handler.atomic else job.finishing():
+    if handler is None or handler.atomic:
+        end(record, record.Outcome.SUCCESSFUL, job.using)
+    else:  # the task has run: a lost connection or a conflict must not make it run again
+        try_twice(lambda: retry_conflicts(lambda: _finish(record, job), job.using), job.using)
+
+
+def _finish(record: Any, job: RunningJob) -> None:
+    with job.finishing():
         end(record, record.Outcome.SUCCESSFUL, job.using)
 
 

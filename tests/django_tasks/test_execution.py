@@ -1,9 +1,11 @@
 """Workers run tasks and store their results."""
 
 import pytest
+from django.db import OperationalError
 
 from delaytasks import cancel, databases, schedule
 from delaytasks.db import lookups
+from delaytasks.django_tasks import execution
 from delaytasks.django_tasks.exceptions import WorkerLost
 from delaytasks.django_tasks.models import TaskRecord
 from delaytasks.exceptions import TTRExceeded
@@ -200,3 +202,19 @@ def test_a_nul_in_an_error_message_is_stored(stage, backend):
     result.refresh()
     assert result.errors[0].exception_class is ValueError
     assert result.errors[0].traceback.endswith("ValueError: \\x00\n")
+
+
+def test_a_task_has_succeeded_although_its_connection_was_lost_while_it_ran(stage, backend, monkeypatch):
+    end, lost = execution.end, []
+
+    def lost_once(record, outcome, using):
+        if not lost:
+            lost.append(outcome)
+            raise OperationalError("server closed the connection unexpectedly")
+        end(record, outcome, using)
+
+    monkeypatch.setattr(execution, "end", lost_once)
+    result = tasks.add.enqueue(1, b=2)
+    stage.go()
+    result.refresh()
+    assert (result.status, result.return_value, result.attempts) == ("SUCCESSFUL", 3, 1)
