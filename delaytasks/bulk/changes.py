@@ -111,7 +111,7 @@ def fail(pk: int, error: str, *, using: str) -> None:
 def _end(pk: int, using: str, **values: Any) -> bool:
     """End the change and keep its ids, so that it can be resumed. Return False if it has ended already."""
     rows = BulkChange.objects.using(using).filter(pk=pk, state__in=UNDER_WAY)
-    return bool(rows.update(**values, ended_at=databases.now(using)))
+    return bool(retry_conflicts(lambda: rows.update(**values, ended_at=databases.now(using)), using))
 
 
 def can_resume(pk: int, *, using: str | None = None) -> bool:

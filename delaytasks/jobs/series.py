@@ -11,8 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zoneinfo import ZoneInfo
 
-from django.db import transaction
-
+from ..db.retries import in_transaction
 from ..outcomes import Result
 
 if TYPE_CHECKING:
@@ -80,20 +79,22 @@ def cancel(using: str, topic: str, key: str, *, by: str, reason: str) -> Result:
 
     Returns RUNNING if one of its jobs is running: that job continues, and no further job is made.
     """
+    if not _rows(using).filter(name=name_of(topic, key)).exists():  # the usual case, which needs no transaction
+        return Result.NOT_FOUND
+    return in_transaction(using, lambda: _cancel(using, topic, key, by, reason))
+
+
+def _cancel(using: str, topic: str, key: str, by: str, reason: str) -> Result:
     from .cancellation import cancel_ids
 
-    rows = _rows(using).filter(name=name_of(topic, key))
-    if not rows.exists():  # the usual case, which needs no transaction
+    row = _rows(using).filter(name=name_of(topic, key)).select_for_update().first()
+    if row is None:
         return Result.NOT_FOUND
-    with transaction.atomic(using):
-        row = rows.select_for_update().first()
-        if row is None:
-            return Result.NOT_FOUND
-        ids = sorted(job_id for _due_at, job_id in live_jobs(using, topic, key))
-        counts = cancel_ids(using, ids, by=by, reason=reason)
-        if row.ended and not (counts.cancelled or counts.running):
-            return Result.ALREADY_FINISHED
-        _rows(using).filter(pk=row.pk).delete()
+    ids = sorted(job_id for _due_at, job_id in live_jobs(using, topic, key))
+    counts = cancel_ids(using, ids, by=by, reason=reason)
+    if row.ended and not (counts.cancelled or counts.running):
+        return Result.ALREADY_FINISHED
+    _rows(using).filter(pk=row.pk).delete()
     return Result.RUNNING if counts.running else Result.CANCELLED
 
 
@@ -111,7 +112,7 @@ def live_jobs(using: str, topic: str, key: str) -> list[tuple[datetime, int]]:
 
 def delete_matching(using: str, **conditions: Any) -> None:
     """Delete the rows of all series that match. Their jobs stay, and no more are made."""
-    _rows(using).filter(**conditions).delete()
+    in_transaction(using, lambda: _rows(using).filter(**conditions).delete())
 
 
 def _rows(using: str) -> Any:

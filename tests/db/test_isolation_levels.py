@@ -1,5 +1,6 @@
 """A role whose transactions are REPEATABLE READ or SERIALIZABLE: conflicts are retried where the engine can do that."""
 
+import threading
 from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
@@ -7,13 +8,17 @@ from typing import Any
 import pytest
 from django.db import OperationalError, connection, transaction
 
-from delaytasks import cancel, cancel_many, mirror, reschedule, schedule, schedule_many
+from delaytasks import cancel, cancel_many, databases, mirror, reschedule, schedule, schedule_many
+from delaytasks.bulk import changes
 from delaytasks.db import dialects, retention, transitions
 from delaytasks.db.retries import TRIES, retry_conflicts
+from delaytasks.jobs import cancellation
 from delaytasks.jobs.control import CancelResult
 from delaytasks.maintenance import guard, sweep
-from delaytasks.models import Job
+from delaytasks.models import BulkChange, Job
 from delaytasks.states import State
+from tests.support.locks import somebody_waits
+from tests.support.servers import wait_until
 
 from .test_races import at_once
 
@@ -158,3 +163,33 @@ def test_cancelling_and_deleting_many_jobs_survive_two_conflicts(stage, monkeypa
     conflict_twice(monkeypatch, retention, "_delete_jobs")
     ended = retention.EndedJob(job.pk, "t", "a", int(State.CANCELLED), job.due_ms)
     assert retention.delete_jobs("default", [ended]) == 1
+
+
+def test_the_end_of_a_series_survives_two_conflicts(stage, monkeypatch) -> None:
+    stage.recorder("t")
+    schedule("t", "a", period=60, repeat=None)
+    conflict_twice(monkeypatch, cancellation, "cancel_ids")
+    assert cancel("t", "a") == "cancelled"
+
+
+def test_a_bulk_change_is_stopped_while_a_batch_changes_its_row(stage) -> None:
+    stage.recorder("t")
+    change = changes.start("cancel", [schedule("t", "a", delay=60).pk], by="ann")
+    changed = threading.Event()
+
+    def batch() -> None:
+        try:
+            with transaction.atomic():
+                BulkChange.objects.filter(pk=change.pk).update(worked_at=databases.now("default"))
+                changed.set()
+                wait_until(somebody_waits, seconds=20, what="the stop")
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=batch)
+    thread.start()
+    assert changed.wait(20)
+    try:
+        assert changes.stop(change.pk)
+    finally:
+        thread.join(20)
