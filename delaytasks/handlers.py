@@ -115,6 +115,8 @@ class Retry(Exception):
     Raises BadDelay.
     """
 
+    delay_ms: int | None = None  # also of a subclass whose __init__() does not call this one
+
     def __init__(self, reason: str = "", *, delay: timedelta | float | int | None = None) -> None:
         super().__init__(reason)
         self.delay_ms = None if delay is None else to_delay_ms(delay, max_seconds=366 * 86_400, what="Retry")
@@ -293,7 +295,7 @@ def handler(
     if not (queue is None or isinstance(queue, str)):
         raise ValueError(f"handler({topic!r}): queue is {queue!r}; it must be the name of a Celery queue.")
     _check_on_subject_delete(topic, on_subject_delete, subject)
-    check_topic(topic)
+    topic = check_topic(topic)
     ttr_ms = to_ttr_ms(ttr)
     label = _subject_label(topic, subject)
     retried, given_up = _error_classes(topic, "retry_on", retry_on), _error_classes(topic, "give_up_on", give_up_on)

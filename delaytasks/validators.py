@@ -36,7 +36,7 @@ def check_topic(topic: object) -> str:
             f"{short_repr(topic)} is not a topic's name: use 1 to 100 of A-Z a-z 0-9 . _ -, "
             "beginning with a letter or digit, for example 'order.close'."
         )
-    return topic
+    return str.__str__(topic)  # of a member of an Enum its value, which is not its str()
 
 
 def check_key(key: object) -> str:
@@ -47,7 +47,7 @@ def check_key(key: object) -> str:
         raise BadKey(f"key {key[:40]!r}... has {len(key)} characters; at most {MAX_KEY} are allowed.")
     if not key.isprintable() and (bad := next((c for c in key if unicodedata.category(c) in UNPRINTABLE), None)):
         raise BadKey(f"key {short_repr(key)} contains the control character {bad!r}; use printable characters.")
-    return key
+    return str.__str__(key)
 
 
 def check_line(text: object, *, what: str, expected: str = "one line") -> str:

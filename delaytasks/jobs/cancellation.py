@@ -77,10 +77,10 @@ def cancel_many(
         raise BadInput("cancel_many takes topic, subject, or both; key_prefix narrows a topic.")
     label, pk = (None, None) if subject is None else to_subject(subject)
     if topic is not None:
-        check_topic(topic)
+        topic = check_topic(topic)
         check_known(using, topic)
     if key_prefix is not None:
-        check_key(key_prefix)
+        key_prefix = check_key(key_prefix)
     _end_series(using, topic, key_prefix, label, pk)
     return cancel_jobs(using, topic=topic, key_prefix=key_prefix, label=label, pk=pk, by=by, reason=reason)
 

@@ -77,8 +77,7 @@ Target = Named | Numbered
 
 
 def _named(topic: str, key: str) -> Named:
-    check_name(topic, key)
-    return Named(topic, key)
+    return Named(*check_name(topic, key))
 
 
 class Origin(NamedTuple):
@@ -104,7 +103,7 @@ def cancel(
     running      what to do if the handler is running: "leave" leaves it alone and returns "running"; "fence" cancels
                  the job nevertheless, if its handler is atomic: the end of the attempt is refused and its effects
                  in this database are rolled back. Lock your own row first, as the handler does, or the two may
-                 wait for each other
+                 wait for each other. A handler cannot cancel its own job so: the answer is "running"
     using        str, a database alias; None: the router's database for writes
     by, reason   str: who requested it and why, stored in the job's event; each one line, up to 255 characters
 
@@ -125,6 +124,7 @@ def cancel(
     name), BadTopic, BadKey, BadInput.
     """
     using, target = databases.alias(using), _named(topic, key)
+    topic, key = target
     if running not in get_args(WhenRunning):
         raise BadInput(f"running is {running!r}; use 'leave' or 'fence'.")
     result = _cancel(using, target, Origin(by, reason, running))
@@ -166,7 +166,7 @@ def _try_cancel(using: str, target: Target, origin: Origin) -> Result:
             if transitions.cancel_dead(using, row.id, actor=origin.by, reason=origin.reason):
                 on_commit.send_signal(using, signals.job_cancelled, row.id)
                 return Result.CANCELLED
-        elif row.state == State.RESERVED and origin.running == "fence":
+        elif row.state == State.RESERVED and origin.running == "fence" and not next_runs.runs_here(using, row.id):
             fenced = transitions.fence(using, row.id, actor=origin.by, reason=origin.reason)
             now = target.find(using) if fenced is None else None
             if now is not None and (now.state, now.attempt) == (row.state, row.attempt):
@@ -356,7 +356,7 @@ def _find_dead(using: str, topic: str | None, key: str | None, job_id: int | Non
     if job_id is not None:
         row = transitions.find_by_id(using, job_id)
     elif topic is not None and key is not None:
-        check_name(topic, key)
+        topic, key = check_name(topic, key)
         row = transitions.find_latest(using, topic, key)
         if row is not None and row.state in (State.DELAYED, State.RESERVED):
             raise KeyIsLive(f"{topic} {key!r} is live again as job {row.id}: a dead job cannot be retried beside it.")

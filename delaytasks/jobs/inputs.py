@@ -14,10 +14,9 @@ from .subjects import to_subject
 Delay = timedelta | float | int
 
 
-def check_name(topic: object, key: object) -> None:
-    """Check that topic and key are valid. Raises BadTopic, BadKey."""
-    validators.check_topic(topic)
-    validators.check_key(key)
+def check_name(topic: object, key: object) -> tuple[str, str]:
+    """Return topic and key if they are valid. Raises BadTopic, BadKey."""
+    return validators.check_topic(topic), validators.check_key(key)
 
 
 def check_known(using: str, topic: str) -> None:
@@ -80,7 +79,7 @@ def to_new_job(
     priority: int = 0,
 ) -> NewJob:
     """Return a validated job to insert. Raises subclasses of BadInput. Does not check that the topic is known."""
-    validators.check_topic(topic)
+    topic = validators.check_topic(topic)
     label, pk, key = to_key(topic, key, subject)
     due_ms, delay_ms = to_when(delay, due_at)
     ttr_ms = handlers.ttr_ms(topic) if ttr is None else validators.to_ttr_ms(ttr)

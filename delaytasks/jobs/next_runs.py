@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 class Running(Protocol):
     """The attributes of a running job that finish_own() needs."""
 
+    id: int
     topic: str
     key: str
     using: str
@@ -72,6 +73,11 @@ def finish_own(using: str, topic: str, key: str) -> bool:
             job.finish()
             return True
     return False
+
+
+def runs_here(using: str, job_id: int) -> bool:
+    """Return whether the caller is the handler of this job. What it writes is committed with the job's end only."""
+    return any((job.id, job.using) == (job_id, using) for job in _running.get())
 
 
 # -- on_conflict="again" ------------------------------------------------------------------------

@@ -158,7 +158,7 @@ def schedule(
             raise BadSchedule('a series takes no expires= (give it to @handler) and no on_conflict="again".')
         if check_priority(priority):
             raise BadSchedule("a series takes no priority=: its jobs have the priority 0.")
-        check_topic(topic)
+        topic = check_topic(topic)
         label, pk, key = to_key(topic, key, subject)
         mode, by = _checked_mode(on_conflict), check_actor(by)
         return series.start(

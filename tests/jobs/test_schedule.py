@@ -1,6 +1,7 @@
 """schedule() and the other verbs take effect with the caller's transaction."""
 
 from datetime import UTC, datetime, timedelta
+from enum import Enum
 
 import pytest
 from django.db import transaction
@@ -437,3 +438,20 @@ def test_schedule_many_returns_the_job_of_each_item_of_a_list():
     a, c = (Job.objects.get(key=key).id for key in "ac")
     assert list(done.job_ids) == [a, kept.id, c, a]
     assert list(schedule_many({"topic": "t", "key": key, "delay": 60} for key in "xy").job_ids) == []
+
+
+@pytest.mark.on_both
+def test_topic_and_key_may_be_members_of_an_enum_of_strings(stage):
+    class Name(str, Enum):  # noqa: UP042 - its str() is "Name.TOPIC"
+        TOPIC = "t"
+        KEY = "a"
+
+    keys = stage.recorder("t")
+    schedule(Name.TOPIC, Name.KEY, delay=60)
+    assert Job.objects.values_list("topic", "key").get() == ("t", "a")
+    assert cancel("t", "a") == "cancelled"
+    schedule("t", "a", delay=60)
+    assert cancel(Name.TOPIC, Name.KEY) == "cancelled"
+    assert schedule_many([{"topic": Name.TOPIC, "key": Name.KEY, "delay": 0}]).created == 1
+    stage.go()
+    assert keys == ["a"]

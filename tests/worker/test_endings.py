@@ -304,3 +304,30 @@ def test_an_expired_job_that_cannot_be_ended_leaves_the_jobs_of_two_consumers_he
     held = {job.key: job.worker for jobs in dealt for job in jobs}
     assert held == {"a": "php", "b": "go"}
     assert dict(Job.objects.filter(state=State.RESERVED).values_list("key", "worker")) == held
+
+
+def test_a_handler_cannot_fence_its_own_job(stage):
+    answers = []
+
+    @stage.handler("t")
+    def handle(job):
+        effect("effect")
+        answers.append(cancel("t", "a", running="fence"))
+
+    schedule("t", "a", delay=0)
+    stage.go()
+    assert (answers, state_of("a"), effects()) == (["running"], "finished", ["effect"])
+
+
+def test_a_retry_whose_class_does_not_call_its_parents_init_uses_the_backoff(stage):
+    class BankIsBusy(Retry):
+        def __init__(self, bank):
+            self.bank = bank
+
+    @stage.handler("t")
+    def handle(job):
+        raise BankIsBusy("x")
+
+    schedule("t", "a", delay=0)
+    stage.go()
+    assert (outcomes("a"), Job.objects.get().failures) == (["failed"], 1)
