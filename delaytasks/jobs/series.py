@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zoneinfo import ZoneInfo
 
-from ..db.retries import in_transaction
+from ..db.retries import in_transaction, retry_conflicts
 from ..outcomes import Result
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def live_jobs(using: str, topic: str, key: str) -> list[tuple[datetime, int]]:
 
 def delete_matching(using: str, **conditions: Any) -> None:
     """Delete the rows of all series that match. Their jobs stay, and no more are made."""
-    in_transaction(using, lambda: _rows(using).filter(**conditions).delete())
+    retry_conflicts(lambda: _rows(using).filter(**conditions).delete(), using)
 
 
 def _rows(using: str) -> Any:

@@ -12,6 +12,7 @@ from django.db import connections, transaction
 
 from .. import clock, databases, mirror
 from ..db import lookups, transitions
+from ..db.retries import retry_conflicts
 from ..db.transitions import Claimed
 from ..exceptions import LeaseLost
 from ..mirror.base import Settlement
@@ -220,7 +221,7 @@ class RunningJob:
 
     def end(self, completion: Completion, completed: Completed | None = None) -> None:
         # For the package: end the attempt now, in the current transaction if there is one.
-        complete(self.using, [completion], completed)
+        retry_conflicts(lambda: complete(self.using, [completion], completed), self.using)
         self.ended = True
 
     def check_held(self) -> None:

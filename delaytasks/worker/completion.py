@@ -150,7 +150,8 @@ def complete(
             for completion in completions:
                 # If the effects of the handler stay, it must not be called again because of an error here. Not so for a
                 # job that may fire later: its handler was not called, and its declared time must be forgotten.
-                has_run = completed is None and not getattr(completion.held, "may_fire_later", False)
+                forgets = completion.outcome is Outcome.SKIPPED and getattr(completion.held, "may_fire_later", False)
+                has_run = completed is None and not forgets
                 if has_run or completion.outcome not in _STATES:
                     _call_after_end(using, completion.held, raises_conflicts=is_repeated)
                 elif completion.held.topic in after_end:

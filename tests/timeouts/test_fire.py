@@ -657,3 +657,36 @@ def test_a_connection_that_is_lost_in_the_sync_repeats_the_end_alone(charge: Any
     called, syncs = charge(), before_sync(lose)
     stage.go()
     assert (len(called), syncs, Job.objects.get().state) == (1, [0, 1], State.FINISHED)
+
+
+@pytest.mark.on_both
+def test_a_skip_that_cannot_be_stored_at_the_last_attempt_makes_the_job_dead_and_ends_no_run(
+    close: Close, before_sync: Any, stage: Any
+) -> None:
+    def fail(number: int) -> None:
+        raise DatabaseError("canceling statement due to statement timeout")
+
+    close(after=None, while_=Q(state="open"), max_attempts=1)
+    Order.objects.create(created_at=START)
+    Order.objects.update(state="paid")  # no signal
+    before_sync(fail)
+    stage.go()
+    assert Job.objects.get().state == State.DEAD
+
+
+@pytest.mark.on_both
+def test_a_handler_that_finishes_its_job_itself_meets_no_conflict(before_sync: Any, stage: Any) -> None:
+    def conflict(number: int) -> None:
+        if number == 0:
+            cause = Exception()
+            cause.sqlstate = "40001"  # type: ignore[attr-defined]
+            raise OperationalError from cause
+
+    @timeout(Order, on="created_at", topic="declared.close", atomic=False, max_attempts=1)
+    def charge(order: Order, job: Any) -> None:
+        job.finish()
+
+    Order.objects.create(created_at=START)
+    syncs = before_sync(conflict)
+    stage.go()
+    assert (syncs, Job.objects.get().state) == ([0, 1], State.FINISHED)
