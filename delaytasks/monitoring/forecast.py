@@ -155,7 +155,7 @@ class TopicStatus(NamedTuple):
     dead: Count
     oldest_ready_ms: int | None  # how long the oldest ready job has been waiting
     paused: bool
-    known: bool  # it has a handler in this process or is declared in the settings
+    known: bool  # it has a handler in this process, is declared in the settings, or is forwarded by its row
 
 
 class TopicStatuses(NamedTuple):
