@@ -11,16 +11,18 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zoneinfo import ZoneInfo
 
+from django.db.models.functions import Substr
+
 from ..db.retries import in_transaction, retry_conflicts
 from ..outcomes import Result
 
 if TYPE_CHECKING:
     from ..models import Job, Schedule
+    from ..querysets import JobQuerySet
     from .inputs import Delay
 
 SEPARATOR = "#"
 LABEL = r"(?:\d{4}-\d\d-\d\dT[\d:.]+(?:/2)?|now:\d+)"  # in a job's key, after the series' key or the schedule's name
-_LABEL = re.compile(LABEL, re.ASCII)
 FIRING = re.compile(rf"(?:(?P<name>[A-Za-z0-9._-]{{1,100}})@|(?P<series>.{{1,228}})#)(?P<label>{LABEL})", re.ASCII)
 
 
@@ -99,15 +101,19 @@ def _cancel(using: str, topic: str, key: str, by: str, reason: str) -> Result:
 
 
 def live_jobs(using: str, topic: str, key: str) -> list[tuple[datetime, int]]:
-    """Return (due time, id) of the live jobs of a series, in this order.
+    """Return (due time, id) of the live jobs of a series, in this order."""
+    return sorted(firings(using, topic, prefix_of(key)).live().values_list("due_at", "id"))
 
-    Keys of other jobs may begin in the same way, because any key may contain the separator.
+
+def firings(using: str, topic: str, prefix: str) -> "JobQuerySet":
+    """Return the live and ended jobs that a schedule or series has made, by the prefix of their keys.
+
+    Keys of other jobs may begin in the same way, because any key may contain the prefix.
     """
     from ..models import Job
 
-    prefix = prefix_of(key)
-    jobs = Job.objects.using(using).key_starts(prefix, topics=[topic]).live().values_list("due_at", "id", "key")
-    return sorted((due_at, job_id) for due_at, job_id, name in jobs if _LABEL.fullmatch(name.removeprefix(prefix)))
+    jobs = Job.objects.using(using).key_starts(prefix, topics=[topic])
+    return jobs.alias(label=Substr("key", len(prefix) + 1)).filter(label__regex=f"^{LABEL}$")
 
 
 def delete_matching(using: str, **conditions: Any) -> None:
@@ -129,8 +135,3 @@ def firing_prefix(row: "Schedule") -> str:
 def former_prefixes(row: "Schedule") -> list[str]:
     """Return the prefixes of the keys of jobs that a schedule made under its former names."""
     return [f"{name}@" for name in row.former_names.split()]
-
-
-def is_firing_of(row: "Schedule", key: str) -> bool:
-    """Return whether a key that begins with the schedule's prefix is that of one of its jobs."""
-    return _LABEL.fullmatch(key.removeprefix(firing_prefix(row))) is not None

@@ -23,7 +23,7 @@ from ..exceptions import BadSchedule, BadTimeZone, ScheduleExists
 from ..jobs import on_commit
 from ..jobs.inputs import check_known, to_body, to_new_job
 from ..jobs.schedule import schedule_row
-from ..jobs.series import firing_prefix, former_prefixes, is_firing_of
+from ..jobs.series import firing_prefix, firings, former_prefixes
 from ..models import Job, Schedule, ScheduleRun, Topic
 from ..states import State
 from . import maker, registry
@@ -279,12 +279,12 @@ def new_row(definition: Definition, *, source: Source, start: datetime, made_unt
 def insert(using: str, row: Schedule) -> Schedule:
     """Store a new row and make its first firing, in the caller's transaction. Raises BadSchedule as define()."""
     _check_runs(row)
-    former = Job.objects.using(using).key_starts(firing_prefix(row), topics=[row.topic])
-    if any(is_firing_of(row, key) for key in former.values_list("key", flat=True).iterator()):
-        row.runs_unknown_until = row.made_until  # a deleted schedule of this name may have had another zone
+    former = firings(using, row.topic, firing_prefix(row))  # of a deleted schedule of this name
+    if former.exists():
+        row.runs_unknown_until = row.made_until  # it may have had another zone
     row.save(using=using, force_insert=True)
-    running = former.filter(state=State.RESERVED).order_by("-id").values_list("id", "attempt", "key")
-    job_id, attempt = next(((pk, n) for pk, n, key in running if is_firing_of(row, key)), (None, 0))
+    running = former.filter(state=State.RESERVED).values_list("id", "attempt").last()
+    job_id, attempt = running or (None, 0)
     ScheduleRun.objects.using(using).create(schedule=row, job_id=job_id, attempt=attempt)
     maker.make(using, [row.pk])
     row.refresh_from_db(using=using)
@@ -310,7 +310,7 @@ def _withdraw(using: str, row: Schedule, topic: str, tz: str, now: datetime | No
     withdrawn, prefix = [], firing_prefix(row)
     now_ms = databases.now_ms(using) if now is None else clock.to_ms(now)
     for job_id, key, due_ms in schedules.find_upcoming(using, topic, prefix, now_ms):
-        firing = _at_its_time(key.removeprefix(prefix), due_ms, tz) if is_firing_of(row, key) else None
+        firing = _at_its_time(key.removeprefix(prefix), due_ms, tz)
         if firing is None:
             continue
         done = transitions.cancel_delayed(using, job_id, actor="", reason="schedule changed")

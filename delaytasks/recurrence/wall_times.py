@@ -46,7 +46,7 @@ def parse_label(label: str, zone: ZoneInfo) -> Firing:
     """Return the firing of a label, with the instant by the zone's present rules. Raises ValueError."""
     text, slash, second = label.partition("/")
     wall, fold = datetime.fromisoformat(text), 1 if slash else 0
-    if wall.tzinfo is not None or second not in ("", "2"):
+    if wall.tzinfo is not None or "T" not in text or second not in ("", "2"):
         raise ValueError(f"{label!r} is not the label of a firing.")
     try:
         return Firing(wall, fold, resolve(wall, zone, fold=fold))
