@@ -129,7 +129,6 @@ def complete(
     in_time     refuse an attempt whose lease has ended, even if the job has not been taken back
     relaxed     PostgreSQL: the commit does not wait for the disk (synchronous_commit off)
     """
-
     is_repeated = completed is None and not connections[using].in_atomic_block  # by the caller, after a conflict
 
     def end(skip: Collection[int]) -> None:
@@ -343,7 +342,7 @@ def defer(using: str, held: Any, *, delay_ms: int, declared_ms: int | None) -> N
         settlement = Settlement(held.id, held.topic, held.entry_ms, due_ms)
         transaction.on_commit(lambda: mirror.writable(using).settle([settlement]), using=using, robust=True)
         if declared_ms is not None:  # the row may have been saved since its lock was released
-            _call_after_end(using, held)
+            _call_after_end(using, held, raises_conflicts=True)
 
 
 def expire(using: str, snapshots: Iterable[JobSnapshot], trace: str = "") -> int:
@@ -429,7 +428,7 @@ def _call_after_end(using: str, held: Any, *, raises_conflicts: bool = False) ->
 
     An error that breaks the connection or the transaction, which then ends no attempt, is raised.
 
-    raises_conflicts   raise a conflict with another transaction, because the caller then repeats its transaction
+    raises_conflicts   raise a conflict with another transaction, because the caller then tries again
     """
     if held.topic not in after_end:
         return

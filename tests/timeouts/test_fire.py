@@ -600,6 +600,12 @@ def charge() -> Callable[..., list[Any]]:
     return charge
 
 
+def raise_conflict() -> None:
+    cause = Exception()
+    cause.sqlstate = "40001"  # type: ignore[attr-defined]
+    raise OperationalError from cause
+
+
 @pytest.fixture
 def before_sync(monkeypatch: Any) -> Callable[..., list[int]]:
     """Call a function before each sync at the end of an attempt. Returns a list with the numbers of the calls."""
@@ -639,9 +645,7 @@ def test_a_handler_that_has_run_is_not_called_again_because_its_row_cannot_be_sy
 def test_a_conflict_of_the_sync_repeats_the_end_alone(charge: Any, before_sync: Any, stage: Any) -> None:
     def conflict(number: int) -> None:
         if number == 0:
-            cause = Exception()
-            cause.sqlstate = "40001"  # type: ignore[attr-defined]
-            raise OperationalError from cause
+            raise_conflict()
 
     called, syncs = charge(), before_sync(conflict)
     stage.go()
@@ -678,9 +682,7 @@ def test_a_skip_that_cannot_be_stored_at_the_last_attempt_makes_the_job_dead_and
 def test_a_handler_that_finishes_its_job_itself_meets_no_conflict(before_sync: Any, stage: Any) -> None:
     def conflict(number: int) -> None:
         if number == 0:
-            cause = Exception()
-            cause.sqlstate = "40001"  # type: ignore[attr-defined]
-            raise OperationalError from cause
+            raise_conflict()
 
     @timeout(Order, on="created_at", topic="declared.close", atomic=False, max_attempts=1)
     def charge(order: Order, job: Any) -> None:
@@ -690,3 +692,19 @@ def test_a_handler_that_finishes_its_job_itself_meets_no_conflict(before_sync: A
     syncs = before_sync(conflict)
     stage.go()
     assert (syncs, Job.objects.get().state) == ([0, 1], State.FINISHED)
+
+
+@pytest.mark.on_both
+def test_a_conflict_of_the_sync_after_a_move_repeats_the_move(
+    close: Close, before_sync: Any, stage: Any, db_clock: Any
+) -> None:
+    def conflict(number: int) -> None:
+        if number == 1:  # the second sync of the move, after the job has got its new due time
+            raise_conflict()
+
+    close(after=None)
+    order = Order.objects.create(created_at=START)
+    Order.objects.update(created_at=START + HALF_HOUR)  # no signal: the job moves at fire
+    syncs = before_sync(conflict)
+    stage.go()
+    assert (syncs, live()) == ([0, 1, 2, 3], {f"order:{order.pk}": START + HALF_HOUR})
