@@ -1,6 +1,5 @@
 """A role whose transactions are REPEATABLE READ or SERIALIZABLE: conflicts are retried where the engine can do that."""
 
-import threading
 from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
@@ -17,8 +16,7 @@ from delaytasks.jobs.control import CancelResult
 from delaytasks.maintenance import guard, sweep
 from delaytasks.models import BulkChange, Job
 from delaytasks.states import State
-from tests.support.locks import somebody_waits
-from tests.support.servers import wait_until
+from tests.support.locks import committed_meanwhile
 
 from .test_races import at_once
 
@@ -175,21 +173,5 @@ def test_the_end_of_a_series_survives_two_conflicts(stage, monkeypatch) -> None:
 def test_a_bulk_change_is_stopped_while_a_batch_changes_its_row(stage) -> None:
     stage.recorder("t")
     change = changes.start("cancel", [schedule("t", "a", delay=60).pk], by="ann")
-    changed = threading.Event()
-
-    def batch() -> None:
-        try:
-            with transaction.atomic():
-                BulkChange.objects.filter(pk=change.pk).update(worked_at=databases.now("default"))
-                changed.set()
-                wait_until(somebody_waits, seconds=20, what="the stop")
-        finally:
-            connection.close()
-
-    thread = threading.Thread(target=batch)
-    thread.start()
-    assert changed.wait(20)
-    try:
+    with committed_meanwhile(lambda: BulkChange.objects.update(worked_at=databases.now("default"))):
         assert changes.stop(change.pk)
-    finally:
-        thread.join(20)

@@ -1,20 +1,17 @@
 """Holds under REPEATABLE READ: PostgreSQL refuses to change a row that another transaction has changed meanwhile."""
 
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connection, transaction
 
 from delaytasks import databases, schedule
 from delaytasks.forwarding import TargetDown, forward, holds
 from delaytasks.models import Topic
 from delaytasks.worker import runner
-from tests.support.locks import somebody_waits
-from tests.support.servers import wait_until
+from tests.support.locks import committed_meanwhile
 
 from ..db.test_isolation_levels import alter
 from ..support.stage import outcomes
@@ -32,27 +29,9 @@ def _repeatable_read(transactional_db: None) -> Iterator[None]:
     alter("RESET default_transaction_isolation")
 
 
-@contextmanager
-def changed_meanwhile(**values: Any) -> Iterator[None]:
-    """Let another transaction change the row of the topic "t", and commit as soon as the block waits for it."""
-    changed = threading.Event()
-
-    def change() -> None:
-        try:
-            with transaction.atomic():
-                Topic.objects.filter(name="t").update(**values)
-                changed.set()
-                wait_until(somebody_waits, seconds=20, what="a statement that waits for the row")
-        finally:
-            connection.close()
-
-    thread = threading.Thread(target=change)
-    thread.start()
-    assert changed.wait(20)
-    try:
-        yield
-    finally:
-        thread.join(20)
+def changed_meanwhile(**values: Any) -> AbstractContextManager[None]:
+    """Change the topic's row in another transaction, which is committed as soon as the block waits for the row."""
+    return committed_meanwhile(lambda: Topic.objects.filter(name="t").update(**values))
 
 
 def hold() -> None:

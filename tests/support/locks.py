@@ -1,6 +1,13 @@
-"""What the sessions of PostgreSQL wait for."""
+"""Transactions of PostgreSQL that wait for each other."""
 
-from django.db import connection
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.db import connection, transaction
+
+from .servers import wait_until
 
 
 def somebody_waits() -> bool:
@@ -9,3 +16,26 @@ def somebody_waits() -> bool:
         cursor.execute("SELECT pg_stat_clear_snapshot()")  # otherwise a transaction sees what its first query has seen
         cursor.execute("SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
         return cursor.fetchone() is not None
+
+
+@contextmanager
+def committed_meanwhile(change: Callable[[], Any]) -> Iterator[None]:
+    """Call `change` in a transaction of another thread, and commit it as soon as the block waits for a lock."""
+    changed = threading.Event()
+
+    def transact() -> None:
+        try:
+            with transaction.atomic():
+                change()
+                changed.set()
+                wait_until(somebody_waits, seconds=20, what="a statement that waits for a lock")
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=transact)
+    thread.start()
+    assert changed.wait(20)
+    try:
+        yield
+    finally:
+        thread.join(30)

@@ -19,6 +19,7 @@ from delaytasks.states import State
 from delaytasks.timeouts import receivers, reconcile, wanted
 from delaytasks.timeouts.declarations import Declaration
 from delaytasks.timeouts.sync import Synced, sync
+from tests.support.locks import somebody_waits
 from tests.support.servers import wait_until
 
 from .app.models import Badge, CourierOrder, Customer, Device, OpenOrder, Order, Reading, RushOrder, Ticket
@@ -332,19 +333,12 @@ def test_rows_are_locked_in_the_order_of_their_keys(declare: Declare, in_another
 
     thread = threading.Thread(target=sync_and_close)
     thread.start()
-    wait_until(somebody_waits_for_a_lock, seconds=10, what="the lock of the second row")
+    wait_until(somebody_waits, seconds=10, what="the lock of the second row")
     with transaction.atomic():
         assert list(Order.objects.select_for_update(skip_locked=True)) == [third]
     commit()
     thread.join(30)
     assert len(live()) == 3
-
-
-def somebody_waits_for_a_lock() -> bool:
-    sql = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    with connection.cursor() as cursor:
-        cursor.execute(sql)
-        return cursor.fetchone() is not None
 
 
 def test_sync_of_a_database_without_jobs_is_refused(declare: Declare) -> None:

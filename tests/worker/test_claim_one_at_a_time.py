@@ -18,6 +18,7 @@ from delaytasks.states import State
 from delaytasks.worker import process_name, runner
 from delaytasks.worker.claim import OFFERED, RESERVE_MS
 from project.shop.models import Customer, Order
+from tests.support.locks import somebody_waits
 
 from ..support.servers import wait_until
 from ..support.stage import Boom, outcomes, state_of
@@ -518,7 +519,7 @@ def test_a_payment_that_holds_a_referenced_row_cancels_the_next_job_without_a_de
         with transaction.atomic():
             Customer.objects.select_for_update().get(pk=customer.pk)
             locked.set()
-            wait_until(another_session_waits, seconds=30, what="the handler's session to wait for the customer")
+            wait_until(somebody_waits, seconds=30, what="the handler's session to wait for the customer")
             answers.append(cancel("t", "k1"))
         connection.close()
 
@@ -538,12 +539,6 @@ def test_a_payment_that_holds_a_referenced_row_cancels_the_next_job_without_a_de
     assert (outcomes("k0"), outcomes("k1"), outcomes("k2")) == (["finished"], ["cancelled"], ["finished"])
 
 
-def another_session_waits() -> bool:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
-        return cursor.fetchone()[0] > 0
-
-
 @pytest.mark.only_on("postgresql")
 @pytest.mark.parametrize(
     ("change", "end"),
@@ -561,7 +556,7 @@ def test_an_end_that_waited_for_a_change_of_its_job_sees_the_change(stage, chang
         with transaction.atomic():
             change()
             changed.set()
-            wait_until(another_session_waits, seconds=30, what="the end of the job to wait for its row")
+            wait_until(somebody_waits, seconds=30, what="the end of the job to wait for its row")
         connection.close()
 
     thread = threading.Thread(target=other)

@@ -11,6 +11,7 @@ from delaytasks.db import transitions
 from delaytasks.models import Job, JobEvent
 from delaytasks.states import State
 from delaytasks.worker import group, runner
+from tests.support.locks import somebody_waits
 
 from ..support.servers import wait_until
 from ..support.stage import Boom, effect, effects, outcomes, state_of
@@ -143,19 +144,13 @@ def test_a_waiting_job_that_the_transaction_has_locked_is_handed_back_after_the_
         if keys == ["k0"]:
             schedule("t", "k1", delay=3600, body={"new": 1}, on_conflict="again")
             locked.set()
-            until(_somebody_waits_for_a_lock)
+            until(somebody_waits)
 
     schedule_group(stage, 2)
     stage.run("t", stopping=lambda: bool(keys))
     assert keys == ["k0"]
     k1 = Job.objects.get(key="k1")
     assert (k1.state, k1.body, k1.failures) == (State.DELAYED, {"new": 1}, 0)
-
-
-def _somebody_waits_for_a_lock() -> bool:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
-        return bool(cursor.fetchone()[0])
 
 
 @pytest.mark.only_on("postgresql")
