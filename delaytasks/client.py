@@ -698,7 +698,8 @@ class Consumer:
     def _report(self, held: _HeldJob, send: Callable[[], Any]) -> None:
         """Report the outcome; retry while the server is unavailable, for one TTR or until the lease ends."""
         job, perhaps_done = held.job, False
-        held.ending, until = True, time.monotonic() + job.ttr  # touches may still extend the lease
+        held.ending = True
+        until = time.monotonic() + job.ttr  # not held.expires alone: touches still extend the lease
         for tries in itertools.count(1):
             try:
                 send()

@@ -500,11 +500,16 @@ def test_stop_waiting_ends_pops_and_reads_a_job_that_arrives_at_that_moment(tls:
         assert len(fake.asked("pop")) == 1
 
 
-def test_ending_the_waits_ignores_a_connection_whose_answer_was_its_last() -> None:
+def test_ending_the_waits_ignores_a_connection_whose_answer_was_its_last(client: Client, fake: FakeQueue) -> None:
     """http.client drops the socket when it has read `Connection: close`, before the body arrives."""
-    client = Client("http://localhost:1/api/queue/", TOKEN)
-    client._waiting.add(http.client.HTTPConnection("localhost", 1))
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(client.pop("t", wait=30)))
+    thread.start()
+    wait_until(lambda: fake.asked("pop"), seconds=5, what="a pop")
+    client._waiting.add(http.client.HTTPConnection("localhost"))  # without a socket
     client.stop_waiting()
+    thread.join(5)
+    assert results == [None]
 
 
 def test_at_once_ends_the_wait_if_the_server_does_not_react(client: Client, fake: FakeQueue) -> None:

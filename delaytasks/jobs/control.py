@@ -103,7 +103,7 @@ def cancel(
     running      what to do if the handler is running: "leave" leaves it alone and returns "running"; "fence" cancels
                  the job nevertheless, if its handler is atomic: the end of the attempt is refused and its effects
                  in this database are rolled back. Lock your own row first, as the handler does, or the two may
-                 wait for each other. A handler cannot cancel its own job so: the answer is "running"
+                 wait for each other. A handler that does this to its own job gets the answer "running"
     using        str, a database alias; None: the router's database for writes
     by, reason   str: who requested it and why, stored in the job's event; each one line, up to 255 characters
 

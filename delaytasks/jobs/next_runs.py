@@ -76,7 +76,7 @@ def finish_own(using: str, topic: str, key: str) -> bool:
 
 
 def runs_here(using: str, job_id: int) -> bool:
-    """Return whether the caller is the handler of this job. What it writes is committed with the job's end only."""
+    """Return whether the caller is the handler of this job."""
     return any((job.id, job.using) == (job_id, using) for job in _running.get())
 
 

@@ -104,9 +104,10 @@ def paths(condition: Q, model: type[Model]) -> set[str]:
 def lookups(condition: Q) -> set[str]:
     """Return the lookups of a Q, including those of a Q inside an expression, such as When(state="open", then=...)."""
     found = {child[0] for child in children(condition) if isinstance(child, tuple)}
-    for each in expressions(condition):
-        for inner in each.get_source_expressions() if isinstance(each, BaseExpression) else ():
-            found |= lookups(inner) if isinstance(inner, Q) else set()
+    for expression in expressions(condition):
+        if isinstance(expression, BaseExpression):
+            inner = (each for each in expression.get_source_expressions() if isinstance(each, Q))
+            found = found.union(*map(lookups, inner))
     return found
 
 

@@ -131,12 +131,8 @@ class BulkActions(TranslatedHistoryAdmin):
         back = self._url("job_change", *ids) if "_job" in request.POST and len(ids) == 1 else request.get_full_path()
         context = _form_context(form, len(ids), matches)
         seen = request.POST.getlist("seen") or [f"{job.pk}:{job.due_ms}" for job in all_jobs]
-        context |= {
-            "selected": [str(each) for each in ids],
-            "seen": seen,
-            "of_one_page": "_job" in request.POST,
-            "back_url": back,
-        }
+        selected = [str(each) for each in ids]  # a template would format numbers
+        context |= {"selected": selected, "seen": seen, "of_one_page": "_job" in request.POST, "back_url": back}
         context |= {"action_name": request.POST.getlist("action")[-1], "title": context["question"]}
         return self._confirmation_page(request, context, first)
 
