@@ -81,6 +81,7 @@ def _store_all(
     """
     remaining = _deduplicate(rows, on_conflict)
     duplicates = len(rows) - len(remaining)
+    last = {(row.topic, row.key): row for row in rows}
     stored: list[StoredJob] = []
     kept: list[int] = []
     ids: dict[Pair, int] = {}
@@ -105,7 +106,7 @@ def _store_all(
             done = _replace(using, others, remaining, by)
             stored, replaced, others = stored + done, replaced + len(done), _with_ids(others, done)
         if others and on_conflict == "again":
-            waiting, running = next_runs.store_next_runs(using, others, remaining, by)
+            waiting, running = next_runs.store_next_runs(using, others, last, by)
             run_again += len(running)
             kept += [*waiting, *running]
             others = {pair: row for pair, row in others.items() if row.id in (*waiting, *running)}
@@ -120,7 +121,7 @@ def _store_all(
     ids |= {(row.topic, row.key): row.id for row in stored}
     result = StoreResult(len(stored) - replaced, stored, replaced, kept, ids, run_again)
     on_commit.stored(using, stored, mark=replaced > 0)
-    return result._replace(replaced=replaced + duplicates) if on_conflict in ("replace", "again") else result
+    return result._replace(replaced=replaced + duplicates) if on_conflict == "replace" else result
 
 
 def changed_too_often(topic: str, key: str) -> KeyIsLive:
@@ -153,10 +154,10 @@ def _record_scheduled(using: str, inserted: Sequence[StoredJob], by: str) -> Non
 
 
 def _deduplicate(rows: Sequence[NewJob], on_conflict: OnConflict) -> dict[Pair, NewJob]:
-    """Return the rows by (topic, key). Of duplicates keep the first row with "keep", otherwise the last one."""
+    """Return the rows by (topic, key). Of duplicates keep the last row with "replace", otherwise the first one."""
     unique: dict[Pair, NewJob] = {}
     for row in rows:
-        if (row.topic, row.key) not in unique or on_conflict in ("replace", "again"):
+        if (row.topic, row.key) not in unique or on_conflict == "replace":
             unique[row.topic, row.key] = row
         elif on_conflict == "reject":
             raise KeyIsLive(f"{row.topic} {row.key!r} is in the list twice.")

@@ -180,7 +180,7 @@ def test_other_modes_treat_a_running_job_as_before(held):
         schedule("t", "a", delay=0)
     with pytest.raises(Reserved):
         schedule("t", "a", delay=0, on_conflict="replace")
-    assert live().again_body == {"n": 2}
+    assert Job.objects.get(key="a").again_body == {"n": 2}
 
 
 @pytest.mark.parametrize("call", [lambda job: cancel("t", "a"), lambda job: cancel_job(job.id)])
@@ -232,9 +232,17 @@ def test_many_are_scheduled_again(stage, held):
     schedule("t", "waiting", delay=60)
     items = [{"topic": "t", "key": key, "delay": 5, "body": {"n": 2}} for key in ("new", "waiting", "a", "a")]
     done = schedule_many(items, on_conflict="again")
-    assert (tuple(done), done.again) == ((1, 1, 1), 1)
+    assert (tuple(done), done.again) == ((1, 2, 0), 1)
     assert done.job_ids[2:] == [held.id] * 2
     assert Job.objects.get(key="waiting").body == {}
+    assert Job.objects.get(key="a").again_body == {"n": 2}
+
+
+def test_of_several_items_with_one_key_the_first_makes_the_job_and_the_last_its_next_run(held):
+    items = [{"topic": "t", "key": key, "delay": n, "body": {"n": n}} for n in (1, 2) for key in ("new", "a")]
+    done = schedule_many(items, on_conflict="again")
+    assert (tuple(done), done.again) == ((1, 2, 0), 1)
+    assert Job.objects.get(key="new").body == {"n": 1}, "as two calls of schedule() do"
     assert Job.objects.get(key="a").again_body == {"n": 2}
 
 
