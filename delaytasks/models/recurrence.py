@@ -96,6 +96,7 @@ class Schedule(models.Model):
             models.Index(fields=["subject_label", "subject_pk"], condition=Q(subject_pk__isnull=False),
                          name="delaytasks_schedule_subject"),
             models.Index(fields=["topic"], condition=~Q(former_names=""), name="delaytasks_schedule_renamed"),
+            models.Index(fields=["name"], condition=Q(series_key__isnull=True), name="delaytasks_schedule_named"),
         ]  # fmt: skip
 
     def __str__(self) -> str:

@@ -1,6 +1,7 @@
 """Any number of makers, rollbacks, kills and edits at the same time: each instant of each schedule once, and no gap."""
 
 import contextlib
+import functools
 import random
 import threading
 from collections import Counter
@@ -14,10 +15,12 @@ from django.db import OperationalError, connection, transaction
 from delaytasks import cancel, clock, retry_dead
 from delaytasks.db import schedules as statements
 from delaytasks.models import Job, JobEvent, Schedule
-from delaytasks.recurrence import maker, schedules
+from delaytasks.monitoring import job_collector
+from delaytasks.recurrence import maker, schedules, statistics
 from delaytasks.recurrence.definition import Definition
 from delaytasks.states import State
 
+from ..support.query_plans import plans_of
 from .conftest import START
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.on_both, pytest.mark.usefixtures("tick")]
@@ -226,6 +229,22 @@ def test_finding_due_schedules_reads_only_those(db_clock):
     assert "delaytasks_schedule_due" in plan
     assert "Seq Scan" not in plan
     assert dialects.is_fixed()
+
+
+@pytest.mark.only_on("postgresql")
+def test_the_board_and_the_exporter_do_not_read_the_series(db_clock):
+    """Each customer may have a series; schedules are few."""
+    row = define("s")
+    fields = {f.attname: getattr(row, f.attname) for f in Schedule._meta.fields if f.name not in ("id", "name")}
+    series = (Schedule(name=f"s{n}", **fields | {"series_key": f"s{n}"}) for n in range(5_000))
+    Schedule.objects.bulk_create(series, batch_size=5000)
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE delaytasks_schedule")
+    for read in (statistics._compute, "default", None), (job_collector._read, "default"):
+        plans = [plan for plan in plans_of(functools.partial(*read)) if '"series_key" IS NULL' in plan.sql]
+        assert plans
+        for plan in plans:
+            assert plan.indexes == ["delaytasks_schedule_named"], plan
 
 
 @pytest.mark.parametrize("changed", ["version", "made_until"])
