@@ -21,7 +21,7 @@ from django.db.models import F
 
 from .. import databases, permissions
 from ..db import dialects
-from ..db.retries import retry_conflicts, waited_too_long
+from ..db.retries import in_transaction, retry_conflicts, waited_too_long
 from ..exceptions import BadInput
 from ..jobs.inputs import check_actor
 from ..models import BulkChange
@@ -122,12 +122,15 @@ def can_resume(pk: int, *, using: str | None = None) -> bool:
 def resume(pk: int, *, using: str | None = None) -> bool:
     """Resume a change that was stopped or has failed. Return False if it cannot be resumed."""
     using = databases.alias(using)
-    with transaction.atomic(using):
+
+    def do() -> bool:
         values = {"state": State.WAITING, "error": "", "ended_at": None, "worked_at": databases.now(using)}
         resumed = bool(_halted(pk, using).update(**values))
         if resumed:
             transaction.on_commit(lambda: send(pk, using), using=using, robust=True)
-    return resumed
+        return resumed
+
+    return in_transaction(using, do)
 
 
 def _halted(pk: int, using: str) -> Any:

@@ -15,6 +15,7 @@ from django.db.models import Exists, OuterRef
 from django.utils.module_loading import import_string
 
 from .. import databases, handlers
+from ..db.retries import in_transaction
 from ..exceptions import BadInput
 from ..jobs import control, inputs
 from ..jobs.schedule import schedule
@@ -156,10 +157,13 @@ class DelaytasksBackend(BaseTaskBackend):
         Raises TaskResultDoesNotExist, NotLive, Reserved, NaiveDatetime, BadDelay.
         """
         using, record = databases.alias(), self._find(result_id)
-        with transaction.atomic(using):
+
+        def move() -> None:
             record.job = control.reschedule_job(record.job_id, due_at=run_after, using=using, by=by, reason=reason)
             record.run_after = run_after
             record.save(using=using, update_fields=["run_after"])
+
+        in_transaction(using, move)
         return to_result(record)
 
     async def areschedule(

@@ -175,3 +175,11 @@ def test_a_bulk_change_is_stopped_while_a_batch_changes_its_row(stage) -> None:
     change = changes.start("cancel", [schedule("t", "a", delay=60).pk], by="ann")
     with committed_meanwhile(lambda: BulkChange.objects.update(worked_at=databases.now("default"))):
         assert changes.stop(change.pk)
+
+
+def test_a_bulk_change_is_resumed_while_its_row_changes(stage) -> None:
+    stage.recorder("t")
+    change = changes.start("cancel", [schedule("t", "a", delay=60).pk], by="ann")
+    assert changes.stop(change.pk)
+    with committed_meanwhile(lambda: BulkChange.objects.update(worked_at=databases.now("default"))):
+        assert changes.resume(change.pk)

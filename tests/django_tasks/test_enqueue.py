@@ -16,6 +16,8 @@ from delaytasks.django_tasks.models import TaskRecord
 from delaytasks.exceptions import BadBody, BadDelay, BodyTooLarge, NotLive
 from delaytasks.models import Job, JobEvent
 
+from ..db.test_isolation_levels import alter
+from ..support.locks import committed_meanwhile
 from . import tasks
 
 
@@ -182,6 +184,19 @@ def test_a_task_is_moved_by_its_result(stage, db_clock):
     assert result.status == "SUCCESSFUL"
     with pytest.raises(NotLive):
         result.reschedule(moment)
+
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.django_db(transaction=True)
+def test_a_task_is_moved_under_repeatable_read_while_its_job_changes(db_clock):
+    alter("SET default_transaction_isolation = %s", ["repeatable read"])
+    try:
+        result, moment = tasks.add.using(run_after=in_an_hour(db_clock)).enqueue(1), in_an_hour(db_clock)
+        with committed_meanwhile(lambda: Job.objects.update(priority=3)):
+            result.reschedule(moment)
+        assert Job.objects.get().due_at == moment
+    finally:
+        alter("RESET default_transaction_isolation")
 
 
 def test_tasks_are_cancelled_and_moved_in_async_code(db_clock):
