@@ -11,8 +11,8 @@ from .. import databases
 from ..clock import from_ms, to_ms
 from ..states import State
 from ..timeouts.applied import Applied
+from ..timeouts.desired_jobs import among, key_text
 from ..timeouts.sync import keys_of
-from ..timeouts.wanted import among, key_text
 from . import clocks
 from .clocks import Clock, Conditions, LiveJob, Segment
 

@@ -18,9 +18,9 @@ from ..handlers import Skip
 from ..worker.attempt import Defer, RunningJob
 from . import applied, declarations, renames, statements
 from .declarations import Declaration
+from .desired_jobs import desired_sql, rows
 from .statements import UNMET, past_sql
 from .sync import aliases_of, lockable, sync
-from .wanted import rows, wanted_sql
 
 GONE, PAST, FIRED = "gone", "past", "fired"  # reasons for skipping a job, like statements.UNMET
 WAIT_SECONDS = 0.1  # how long a run slot waits for a locked row
@@ -80,9 +80,9 @@ def _pk(declaration: Declaration, job: RunningJob) -> Any:
 
 
 class _Facts(NamedTuple):
-    wanted_ms: int | None  # the due time that the row declares; None: the condition is false
+    desired_ms: int | None  # the due time that the row declares; None: the condition is false
     declared_ms: int | None  # the due time for which the job was made; None: a person scheduled it
-    past: bool  # True: wanted_ms has passed so long ago that if_past skips it
+    past: bool  # True: desired_ms has passed so long ago that if_past skips it
     is_older: bool  # True: a newer job had a declared time; this one was dead, and a person has retried it
     fingerprint: str | None  # of the applied declaration
     now_ms: int
@@ -97,9 +97,9 @@ def _reason_to_skip(declaration: Declaration, pk: Any, job: RunningJob) -> str |
     has_former_name = not renames.is_installed(job.subject_label or declaration.label)
     if has_former_name and is_applied and facts.declared_ms is not None:
         return GONE  # the row has a job of its model's new name
-    if facts.wanted_ms is None and is_applied:
+    if facts.desired_ms is None and is_applied:
         return UNMET
-    if facts.wanted_ms is not None and facts.declared_ms in (None, facts.wanted_ms):
+    if facts.desired_ms is not None and facts.declared_ms in (None, facts.desired_ms):
         return None
     if not is_applied:
         delay_ms = _not_applied_delay_ms(facts)
@@ -108,7 +108,7 @@ def _reason_to_skip(declaration: Declaration, pk: Any, job: RunningJob) -> str |
         return None
     if facts.past or facts.is_older:
         return PAST if facts.past else FIRED
-    raise Defer(declared_ms=facts.wanted_ms)
+    raise Defer(declared_ms=facts.desired_ms)
 
 
 def _not_applied_delay_ms(facts: _Facts) -> int:
@@ -119,19 +119,19 @@ def _not_applied_delay_ms(facts: _Facts) -> int:
     """
     late_ms = 0 if facts.declared_ms is None else facts.now_ms - facts.declared_ms
     delay_ms = min(max(late_ms, NOT_APPLIED_RETRY_MS), LONGEST_NOT_APPLIED_RETRY_MS)
-    return delay_ms if facts.wanted_ms is None else min(delay_ms, facts.wanted_ms - facts.now_ms)
+    return delay_ms if facts.desired_ms is None else min(delay_ms, facts.desired_ms - facts.now_ms)
 
 
 def _facts(declaration: Declaration, pk: Any, job: RunningJob) -> _Facts:
     d = dialects.get_dialect(job.using)
-    wanted, params = wanted_sql(declaration, [pk], job.using)
+    desired, params = desired_sql(declaration, [pk], job.using)
     sql = f"""
-        WITH delaytasks_wanted (pk, declared_ms) AS MATERIALIZED ({wanted})
+        WITH delaytasks_desired (pk, declared_ms) AS MATERIALIZED ({desired})
         SELECT declared_ms, {d.to_ms("job.declared_due")}, coalesce({past_sql(declaration, d)}, false),
             EXISTS (SELECT 1 FROM delaytasks_job AS newer WHERE newer.topic = job.topic AND newer.key = job.key
                 AND newer.id > job.id AND newer.declared_due IS NOT NULL),
             (SELECT fingerprint FROM delaytasks_declaration WHERE topic = %s), {d.to_ms(d.now)}
-        FROM delaytasks_job AS job LEFT JOIN delaytasks_wanted ON 1 = 1 WHERE job.id = %s"""
+        FROM delaytasks_job AS job LEFT JOIN delaytasks_desired ON 1 = 1 WHERE job.id = %s"""
     with dialects.cursor(job.using) as cursor:
         cursor.execute(sql, [*params, declaration.topic, job.id])
         found = cursor.fetchone()

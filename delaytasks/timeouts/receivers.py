@@ -15,8 +15,8 @@ from django.db.models.signals import post_delete, post_save
 from ..db.retries import retry_conflicts
 from . import declarations
 from .declarations import Declaration
+from .desired_jobs import rows
 from .sync import aliases_of, sync
-from .wanted import rows
 
 UID = "delaytasks.timeouts"
 

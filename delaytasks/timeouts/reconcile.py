@@ -24,8 +24,8 @@ from ..models import Declaration as AppliedDeclaration
 from ..models import Job
 from . import applied, declarations, renames, statements
 from .declarations import Declaration
+from .desired_jobs import among, key_text, rows
 from .sync import Synced, aliases_of, keys_of, sync
-from .wanted import among, key_text, rows
 
 PAGE = 1000
 LOCK_MS = 100  # how long a step of the guard waits for a lock, which a migration may hold

@@ -16,8 +16,8 @@ from ..maintenance.retention import PAGE, EndedJob, keep
 from ..models import Job
 from . import declarations
 from .declarations import Declaration
+from .desired_jobs import desired_sql
 from .sync import aliases_of, keys_of
-from .wanted import wanted_sql
 
 _COLUMNS = ("id", "topic", "key", "state", "ended_at")
 
@@ -60,7 +60,7 @@ def _of_matching_rows(declaration: Declaration, jobs: Sequence[EndedJob], using:
     keys = keys_of(declaration, texts)
     if not keys:
         return set()
-    sql, params = wanted_sql(declaration, [pk for _, pk in keys], using)
+    sql, params = desired_sql(declaration, [pk for _, pk in keys], using)
     with connections[using].cursor() as cursor:
         cursor.execute(sql, params)
         matching = {row[0] for row in cursor.fetchall()}

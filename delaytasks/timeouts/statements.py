@@ -15,7 +15,7 @@ from ..db import dialects, transitions
 from ..db.transitions import Cancel, Cancelled, Event, StoredJob
 from ..states import STORED_LIVE, Outcome, State
 from .declarations import Declaration
-from .wanted import wanted_sql, wanted_table
+from .desired_jobs import desired_sql, desired_table
 
 logger = logging.getLogger("delaytasks")
 DELAYED = int(State.DELAYED)
@@ -26,7 +26,7 @@ DELAYED = int(State.DELAYED)
 LIVE = f"job.state IN ({', '.join(str(int(state)) for state in STORED_LIVE)})"
 # Finds the newest job with a declared time, only for a row that matches. If its live job has such a time, only newer
 # jobs count: there are some only if the live job was dead, and a person has retried it.
-LATEST = """wanted.declared_ms IS NOT NULL AND job.declared_due IS NOT NULL
+LATEST = """desired.declared_ms IS NOT NULL AND job.declared_due IS NOT NULL
             AND job.id > CASE WHEN live.declared_due IS NULL THEN 0 ELSE live.id END"""
 UNMET = "unmet"  # the reason in the event of a job whose condition is no longer true
 
@@ -110,7 +110,9 @@ def differences_sql(
     d, distinct = dialects.get_dialect(using), _distinct(using)
     table, key_params = d.table(["text", "text"], [(text, declaration.key_of(text)) for text, _ in keys])
     pks = [pk for _, pk in keys]
-    wanted, wanted_params = wanted_sql(declaration, pks, using) if due_times is None else wanted_table(due_times, using)
+    desired, desired_params = (
+        desired_sql(declaration, pks, using) if due_times is None else desired_table(due_times, using)
+    )
     now_ms = d.to_ms(d.now)
     gate, before, spread = "", "0", "NULL"
     gate_params: list[Any] = []
@@ -126,19 +128,19 @@ def differences_sql(
     fired = f"({is_older} AND {d.to_ms('latest.declared_due')} = declared_ms)"
     sql = f"""
         WITH delaytasks_keys (pk, name) AS ({table}),
-        delaytasks_wanted (pk, declared_ms) AS MATERIALIZED ({wanted})
+        delaytasks_desired (pk, declared_ms) AS MATERIALIZED ({desired})
         SELECT keys.pk, keys.name, declared_ms, coalesce({past} OR {fired}, false), live.id, {d.to_ms("live.due_at")},
-            live.attempt, {spread}, {now_ms}, wanted.pk IS NOT NULL, {is_older}
+            live.attempt, {spread}, {now_ms}, desired.pk IS NOT NULL, {is_older}
         FROM delaytasks_keys AS keys {gate}
-        LEFT JOIN delaytasks_wanted AS wanted ON wanted.pk = keys.pk
+        LEFT JOIN delaytasks_desired AS desired ON desired.pk = keys.pk
         {_newest("live", LIVE, using)}
         {_newest("latest", LATEST, using)}
         WHERE (live.id IS NULL AND declared_ms IS NOT NULL AND {missing})
-            OR (wanted.pk IS NOT NULL AND declared_ms IS NULL)
+            OR (desired.pk IS NOT NULL AND declared_ms IS NULL)
             OR (live.state = {DELAYED} AND {d.to_ms("live.declared_due")} {distinct} declared_ms
                 AND (live.declared_due IS NOT NULL OR {missing}))"""
     topics = [declaration.topic, declaration.topic]
-    return sql, [*key_params, *wanted_params, *gate_params, *topics]
+    return sql, [*key_params, *desired_params, *gate_params, *topics]
 
 
 def past_sql(declaration: Declaration, d: dialects.Dialect) -> str:

@@ -15,8 +15,8 @@ from ..exceptions import BadInput
 from ..jobs import on_commit
 from . import applied, statements
 from .declarations import Declaration
+from .desired_jobs import key_text, rows
 from .statements import Difference
-from .wanted import key_text, rows
 
 
 class Synced(NamedTuple):

@@ -16,7 +16,7 @@ from delaytasks import cancel, clock, jobs_of, mirror, reschedule, signals
 from delaytasks.calendars import hours
 from delaytasks.models import Job
 from delaytasks.states import State
-from delaytasks.timeouts import receivers, reconcile, wanted
+from delaytasks.timeouts import desired_jobs, receivers, reconcile
 from delaytasks.timeouts.declarations import Declaration
 from delaytasks.timeouts.sync import Synced, sync
 from tests.support.locks import somebody_waits
@@ -369,8 +369,8 @@ def test_the_sql_for_one_row_is_built_once_and_serves_each_row(
         )
     }
     built = []
-    compile_sql = wanted._compile
-    monkeypatch.setattr(wanted, "_compile", lambda *args: built.append(args) or compile_sql(*args))
+    compile_sql = desired_jobs._compile
+    monkeypatch.setattr(desired_jobs, "_compile", lambda *args: built.append(args) or compile_sql(*args))
     for minute in range(3):
         at = START + timedelta(minutes=minute)
         rows = [

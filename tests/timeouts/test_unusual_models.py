@@ -78,7 +78,7 @@ def test_the_base_manager_may_follow_relations(monkeypatch: pytest.MonkeyPatch) 
     assert list(live()) == [f"order:{order.pk}"]
 
 
-@pytest.mark.parametrize("name", ["keys", "found", "wanted"])
+@pytest.mark.parametrize("name", ["keys", "found", "desired"])
 def test_a_table_may_have_the_name_of_a_part_of_the_engines_queries(name: str) -> None:
     meta = type("Meta", (), {"app_label": "declared", "db_table": name})
     fields = {"at": models.DateTimeField(null=True), "Meta": meta, "__module__": __name__}

@@ -9,8 +9,8 @@ from django.db.models import DecimalField
 from django.db.models.constants import LOOKUP_SEP
 
 from ..declarations import Declaration, declarations
+from ..desired_jobs import rows
 from ..sync import aliases_of
-from ..wanted import rows
 from .statements import WatchedTable
 
 

@@ -52,7 +52,7 @@ def matching(declaration: Declaration, found: "QuerySet[Any]") -> "QuerySet[Any]
     return found.filter(**{f"{name}__isnull": False for name in (declaration.on, declaration.duration_field) if name})
 
 
-def wanted_sql(declaration: Declaration, pks: Sequence[Any], using: str) -> tuple[str, list[Any]]:
+def desired_sql(declaration: Declaration, pks: Sequence[Any], using: str) -> tuple[str, list[Any]]:
     """Return the SQL of a query of (primary key as text, due time in ms) for the matching rows, and its parameters.
 
     The due time is null if it cannot be computed or stored: such a row has no job.
@@ -60,11 +60,11 @@ def wanted_sql(declaration: Declaration, pks: Sequence[Any], using: str) -> tupl
     in_python = declaration.calendar or declaration.computes_due_times
     text = None if in_python else _text_sql(declaration, "pk", connections[using].vendor)
     if text is None:
-        return wanted_table([(text, due_ms) for text, due_ms in _in_python(declaration, pks, using)], using)
+        return desired_table([(text, due_ms) for text, due_ms in _in_python(declaration, pks, using)], using)
     try:
         sql, params = _found_sql(declaration, pks, using)
     except EmptyResultSet:
-        return wanted_table([], using)
+        return desired_table([], using)
     # The outer names come from the CTE's column list: those of Django's query are not used.
     query = f"""WITH delaytasks_found (pk, due) AS MATERIALIZED ({sql})
         SELECT {text}, {representable_sql(due_ms_sql("due", connections[using].vendor))} FROM delaytasks_found"""
@@ -163,7 +163,7 @@ def representable_sql(ms: str) -> str:
     return f"CASE WHEN {ms} BETWEEN 0 AND {LAST_MS} THEN {ms} END"
 
 
-def wanted_table(found: Sequence[tuple[str, int | None]], using: str) -> tuple[str, list[Any]]:
+def desired_table(found: Sequence[tuple[str, int | None]], using: str) -> tuple[str, list[Any]]:
     """Return the SQL of a table with these pairs of (primary key as text, due time in ms), and its parameters."""
     if not found:
         return "SELECT CAST(NULL AS text), CAST(NULL AS bigint) WHERE 1 = 0", []
