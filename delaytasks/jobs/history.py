@@ -3,13 +3,13 @@
 import os
 from datetime import UTC
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 from django.db.models import QuerySet
 
 from .. import conf
 from ..exceptions import ArchiveUnreadable
 from ..models import Job, JobEvent
+from ..pipeline.addresses import local_path
 
 
 class JobHistory(NamedTuple):
@@ -76,7 +76,8 @@ def _find_archived(
     try:
         from ..pipeline.tables import archived_history, lake  # needs the extra delaytasks[pipeline]
     except ModuleNotFoundError as error:
-        if not urlsplit(root).scheme and not os.path.isdir(f"{root}/archive"):
+        path = local_path(root)
+        if path is not None and not os.path.isdir(f"{path}/archive"):
             return None  # nothing has been archived
         raise ArchiveUnreadable(
             f"The archive in {root} cannot be read: {error.name} is not installed. "

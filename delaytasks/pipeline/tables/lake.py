@@ -18,10 +18,12 @@ import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 from pyarrow import ArrowException, fs
+
+from ..addresses import local_path
 
 VERSION = 1  # default format version of a document
 WRITE_TIMEOUT = timedelta(hours=1)  # a write takes seconds: an older temporary file was left by a killed process
@@ -85,14 +87,13 @@ class Lake:
 
     def __init__(self, root: str) -> None:
         root = for_pyarrow(root)
-        remote = bool(urlsplit(root).scheme) and not root.startswith("file:")
-        self.scheme = urlsplit(root).scheme if remote else "file"
-        if remote:
+        path = local_path(root)
+        if path is None:
+            self.scheme, self.root = urlsplit(root).scheme, root
             self.files, self.base = open_uri(root)
         else:
-            path = unquote(urlsplit(root).path) if root.startswith("file:") else root
-            self.files, self.base = fs.LocalFileSystem(), os.path.abspath(path)
-        self.root = root if remote else self.base  # absolute: executors have another working directory
+            self.scheme, self.root = "file", os.path.abspath(path)  # executors have another working directory
+            self.files, self.base = fs.LocalFileSystem(), self.root
 
     def path(self, name: str) -> str:
         """Return the path of a file or folder for pyarrow. name: its path relative to the root."""
