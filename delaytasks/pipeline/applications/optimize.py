@@ -18,5 +18,6 @@ def run(database: Database, lake: Lake) -> dict[str, Any]:
     with database.lock("archive"):
         with database.connect() as connection:
             archive = archives.load(lake, identity.identify(database, connection))
+        archive = archives.recover(archive)  # before the vacuum, which removes what a killed run has not committed
         files = optimization.z_order(archive)
     return {"jobs": files[archives.JOBS], "events": files[archives.EVENTS]}

@@ -1,5 +1,6 @@
 """The archive: ended jobs move from the tables to the lake exactly once, and stay readable."""
 
+import os
 import re
 from collections.abc import Callable
 from datetime import timedelta
@@ -17,7 +18,7 @@ from delaytasks import clock
 from delaytasks.db import dialects
 from delaytasks.models import Job, JobEvent, TopicStat
 from delaytasks.pipeline import schemas
-from delaytasks.pipeline.applications import archive, prune, report
+from delaytasks.pipeline.applications import archive, optimize, prune, report
 from delaytasks.pipeline.exit_codes import ExitCode
 from delaytasks.pipeline.sources.database import Busy, Database, DatabaseUnavailable
 from delaytasks.pipeline.tables import archived_history, archives, checksums, data_files, delta, optimization
@@ -157,6 +158,23 @@ def test_a_killed_and_repeated_run_loses_and_duplicates_nothing(
     runs = 2 if when == "withdrawing" else 1
     assert (published(lake), folders(lake)) == (runs, set(range(1, runs + 1)))
     assert not archives.load(lake).unpruned
+
+
+def test_optimizing_completes_a_run_that_was_killed_between_its_two_commits(
+    spark: Any, database: Database, lake: Lake, ended: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise its vacuum would remove the run's jobs, whose events are committed."""
+    ended("order:1")
+    commit = Table.commit
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(Table, "commit", lambda self, *args, **more: dies() if self.name == archives.JOBS
+                        else commit(self, *args, **more))  # fmt: skip
+        archive.run(spark, database, lake)
+    for path in Path(lake.path(archives.FOLDER)).rglob("*.parquet"):
+        os.utime(path, (0, 0))
+    optimize.run(database, lake)
+    assert stored(lake) == (["order:1"], 2)
+    assert archive.run(spark, database, lake)["pruned"] == 1
 
 
 def test_a_run_killed_during_cleanup_removes_nothing_published(
