@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 APPLICATION = "delaytasks"  # id of the application transaction, whose version is the number of a run
 TOPIC, RUN = "topic", "run"
 RECENT_COMMITS = 20
+DELETED = 5_000  # values of one commit that deletes rows
 THREADS = 16  # for reading files' footers; an object store takes about 50 ms for each
 
 
@@ -197,12 +198,18 @@ class Table:
     def delete(self, column: str, values: Collection[int], run: int | None = None) -> "Table":
         """Delete the rows whose `column` has one of these values, by rewriting their files. Return the new version.
 
+        Each DELETED values are a commit: delta-rs crashes with 22,000. If this is killed, it can be repeated.
+
         run   delete only rows of this run; 0: only rows without a run number; None: rows of all runs
         """
-        if not values:
-            return self
         numbered = "" if run is None else f" AND {RUN} = {run}" if run else f" AND {RUN} IS NULL"
-        where = f"{column} IN ({', '.join(map(str, sorted(values)))}){numbered}"
+        table, remaining = self, sorted(values)
+        while remaining:
+            chunk, remaining = remaining[:DELETED], remaining[DELETED:]
+            table = table._delete(f"{column} IN ({', '.join(map(str, chunk))}){numbered}")
+        return table
+
+    def _delete(self, where: str) -> "Table":
         return self._changed(lambda log: log.delete(where, writer_properties=_writer_properties()))
 
     def remove(self, files: Iterable[DeltaFile]) -> "Table":
@@ -284,11 +291,12 @@ class Table:
     def _changed(self, change: Callable[[DeltaTable], object]) -> "Table":
         """Apply a change to the log, flush the log and new files to the disk, and return the table's new version."""
         assert self.log is not None
+        version, before = self.log.version(), {each.path for each in self.files}  # a change may load the new version
         with translated(self.lake, self.name):
             change(self.log)
         changed = Table(self.lake, self.name, self.partition)
-        self.lake.sync_files({each.path for each in changed.files} - {each.path for each in self.files})
-        self.lake.sync_files(self._log_files(self.log.version()))
+        self.lake.sync_files({each.path for each in changed.files} - before)
+        self.lake.sync_files(self._log_files(version))
         return changed
 
     def _log_files(self, version: int) -> list[str]:

@@ -132,6 +132,35 @@ def test_withdrawn_rows_leave_a_merged_file_and_come_again_with_a_later_run(lake
     assert files(lake) == {"a": 1, "b": 1}
 
 
+def test_many_rows_are_deleted_in_several_commits(lake: Lake, add: Add) -> None:
+    """In one commit, delta-rs crashes with 22,000 values."""
+    add(1, 2, 30_001).delete("id", range(2, 30_002))
+    assert rows(lake) == expected(1)
+
+
+def test_each_change_is_flushed_to_the_disk(lake: Lake, add: Add, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that are not may be lost in a power cut, after what was deleted from the database."""
+    flushed: list[str] = []
+    sync = Lake._sync
+    monkeypatch.setattr(Lake, "_sync", lambda self, path: (flushed.append(path), sync(self, path)))
+    add(1, 2)
+    before = on_disk(lake)
+    for change in (
+        lambda table: table.delete("id", [1]),
+        lambda table: table.z_order("a", ["id"], 1 << 20),
+        lambda table: table.create(StructType([*SCHEMA, StructField("new", LongType())]), added=["new"]),
+    ):
+        flushed.clear()
+        change(Table(lake, NAME))
+        before, new = on_disk(lake), on_disk(lake) - before
+        assert new
+        assert new <= set(flushed)
+
+
+def on_disk(lake: Lake) -> set[str]:
+    return {str(path) for path in Path(lake.path(NAME)).rglob("*") if path.is_file()}
+
+
 def test_ordered_tables_are_merged_with_what_comes_later(lake: Lake, add: Add) -> None:
     add(3, 1)
     table = add(2)
