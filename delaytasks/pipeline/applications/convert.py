@@ -79,13 +79,14 @@ def _convert_archive(lake: Lake, ours: identity.Identity) -> int:
     document = lake.document(DOCUMENT, FORMAT)
     if not document or document.get("version", VERSION) >= FORMAT:
         return 0
-    archives.check_database(lake, document.get("database", {}), ours)
+    theirs = document.get("database", {})
+    archives.check_database(lake, theirs, ours)
     runs, existing = _runs(lake, document), dict(lake.parquet(FOLDER))
     files = {each.folder: list(_check(lake, each, existing)) for each in runs}
     for table in (Table(lake, name).create(schema) for name, schema in SCHEMAS.items()):
         for number, each in enumerate(runs, 1):
             table = _add(table, number, each, files[each.folder])
-    _publish(lake, document["database"], runs)
+    _publish(lake, theirs, runs)
     _remove_former(lake)
     return len(runs)
 

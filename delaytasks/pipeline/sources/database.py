@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import json
+import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -164,7 +165,7 @@ class Database:
 
     @contextlib.contextmanager
     def _flock(self, what: str) -> Iterator[Callable[[], None]]:
-        path = f"{self.name}.{what}.lock"
+        path = f"{os.path.realpath(self.name)}.{what}.lock"
         with contextlib.ExitStack() as stack:
             try:
                 file = stack.enter_context(open(path, "w"))

@@ -106,7 +106,11 @@ def _parse(lake: Lake, document: dict[str, Any]) -> Archive:
         )
     try:
         recent = {int(run): int(ms) for run, ms in document.pop("recent").items()}
-        return Archive(lake, recent=recent, **document)
+        archive = Archive(lake, recent=recent, **document)
+        for name, type_ in (("database", dict), ("deleting", int), ("pruned", int)):  # people edit them
+            if not isinstance(getattr(archive, name), type_):
+                raise TypeError(f'"{name}" is {getattr(archive, name)!r}')
+        return archive
     except (AttributeError, TypeError, KeyError, ValueError) as error:
         raise LakeError(f"{lake.path(DOCUMENT)} is damaged: {error}.") from error
 

@@ -172,3 +172,11 @@ def test_later_details_of_the_identity_are_added_to_the_known_ones(lake: Lake) -
     assert found.database == {"vendor": "postgresql", "name": "shop", "system": "7"}
     with pytest.raises(LakeError, match="postgresql shop, system 7; this one is postgresql shop, system 8"):
         archives.open_archive(lake, {"vendor": "postgresql", "name": "shop", "system": "8"})
+
+
+@pytest.mark.parametrize("wrong", [{"deleting": "3"}, {"pruned": None}, {"database": None}, {"recent": 5}])
+def test_a_value_of_the_wrong_type_is_named(lake: Lake, wrong: dict[str, Any]) -> None:
+    (name,) = wrong
+    lake.publish(archives.DOCUMENT, {"version": 2, "database": {}, "deleting": 0, "pruned": 0, "recent": {}, **wrong})
+    with pytest.raises(LakeError, match=r"archive\.json is damaged" if name == "recent" else f'damaged: "{name}" is'):
+        archives.load(lake, {"vendor": "sqlite"})

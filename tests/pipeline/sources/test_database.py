@@ -4,6 +4,8 @@ import json
 import re
 import socket
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -125,6 +127,14 @@ def test_only_filters_with_the_same_meaning_are_pushed_down() -> None:
     assert message(StringContains(("topic",), "a")) is None
     assert message(EqualTo(("body", "order"), 1)) is None
     assert message(EqualTo(("body",), '{"order":1}')) is None, "a jsonb is equal however its text is spaced"
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_link_to_the_database_has_the_same_lock(database: Database, tmp_path: Path) -> None:
+    link = tmp_path / "link.sqlite3"
+    link.symlink_to(database.name)
+    with database.lock("archive"), pytest.raises(Busy), replace(database, name=str(link)).lock("archive"):
+        pytest.fail("both have the lock")
 
 
 def test_one_run_of_a_kind_at_a_time_holds_the_lock(database: Database) -> None:

@@ -56,11 +56,18 @@ def test_documents_of_a_newer_version_are_refused(lake: Lake) -> None:
         lake.document("archive.json")
 
 
-def test_a_damaged_document_is_named(lake: Lake) -> None:
-    lake.write("archive.json", b'{"runs": [')
+@pytest.mark.parametrize("text", ['{"runs": [', '{"version": "2"}', '{"version": null}'])
+def test_a_damaged_document_is_named(lake: Lake, text: str) -> None:
+    lake.write("archive.json", text.encode())
 
     with pytest.raises(LakeError, match=r"archive\.json is damaged"):
         lake.document("archive.json")
+
+
+@pytest.mark.parametrize("name", ["a%20lake", "a\\lake"])
+def test_a_path_that_delta_rs_would_misread_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(LakeError, match=r"The lake cannot be in .*: its path has a .\. Rename the folder\."):
+        Lake(f"{tmp_path}/{name}")
 
 
 def test_spark_and_pyarrow_use_the_same_file_for_every_form_of_the_root(
