@@ -27,8 +27,8 @@ class Batches:
     def __init__(self, spark: SparkSession, database: Database, lake: Lake, *, keep_days: float = 0) -> None:
         self.spark, self.database, self.lake, self.keep_days = spark, database, lake, keep_days
         # A new stream does not copy the events of jobs that are only in the archive.
-        skipped = archives.load(lake).pruned if stream_tables.load(lake).archived_run is None else 0
-        self.stream = stream_tables.open_stream(lake, skipped)
+        archive = archives.load(lake)
+        self.stream = stream_tables.open_stream(lake, archive.pruned, archive.id)
         self.events = self.batches = self.folds = 0
 
     @property
@@ -49,8 +49,9 @@ class Batches:
         rows = self._write(frame.where(F.col("id") > self.to), name, day)
         up_to_id = max(up_to_id, data_files.greatest(self.lake, name, "id") or 0)
         # Load the archive after reading the tables: events that were missing from the tables are archived by now.
-        if files := [each for each in self._unread_files() if each.may_contain("id", last=up_to_id)]:
-            rows += self._write(self._unread_events(files, name, up_to_id), name, day, mode="append")
+        first_run, unread = self._unread_files()
+        if files := [each for each in unread if each.may_contain("id", last=up_to_id)]:
+            rows += self._write(self._unread_events(first_run, files, name, up_to_id), name, day, mode="append")
         last_id = data_files.greatest(self.lake, name, "id")
         if last_id is None:  # the events were archived after the archive was listed: the next batch contains them
             self.lake.remove(name)
@@ -82,21 +83,20 @@ class Batches:
 
     # Events that were archived before the stream read them
 
-    def _unread_files(self) -> list[DeltaFile]:
-        """Return the archive's files that may have events after the last published one."""
-        files = archives.load(self.lake).events.run_files(self._first_run())
-        return [each for each in files if each.may_contain("id", self.to + 1)]
+    def _unread_files(self) -> tuple[int, list[DeltaFile]]:
+        """Return the first run whose events this stream needs, and the files that may have unread events.
 
-    def _first_run(self) -> int:
-        """Return the number of the first archive run whose events this stream needs. 0 includes converted files,
-        whose rows have no run number.
+        Run 0 includes converted files, whose rows have no run number.
         """
-        return 0 if self.stream.archived_run is None else self.stream.archived_run + 1
+        archive = archives.load(self.lake)
+        skipped = self.stream.archived_run if self.stream.archive_id == archive.id else None
+        first_run = 0 if skipped is None else skipped + 1
+        return first_run, [each for each in archive.events.run_files(first_run) if each.may_contain("id", self.to + 1)]
 
-    def _unread_events(self, files: list[DeltaFile], name: str, up_to_id: int) -> DataFrame:
+    def _unread_events(self, first_run: int, files: list[DeltaFile], name: str, up_to_id: int) -> DataFrame:
         events = delta.read(self.spark, self.lake, files, schemas.ARCHIVED_EVENTS)
         already_read = self._written(name).select("id")
-        events = events.where(F.coalesce(delta.RUN, F.lit(0)) >= self._first_run())
+        events = events.where(F.coalesce(delta.RUN, F.lit(0)) >= first_run)
         events = events.where((F.col("id") > self.to) & (F.col("id") <= up_to_id))
         return events.join(already_read, "id", "left_anti").select(*EVENT_COLUMNS)
 
@@ -105,7 +105,7 @@ class Batches:
 
         Raises LakeError if such a file is missing or has another size.
         """
-        files = self._unread_files()
+        _, files = self._unread_files()
         data_files.check(self.lake, files)
         return (min(each.low["id"] for each in files), max(each.high["id"] for each in files)) if files else None
 

@@ -115,7 +115,9 @@ def _compute(
     before = load(lake)
     earlier, settled_ms = stale_hours.from_document(before), before.get("settled_ms", 0)
     now, folder = stale_hours.observe(snapshot), lake.new_run("report")
-    archive_run, read_run = archives.load(lake).events.run, before.get("archive_run", -1)
+    archive = archives.load(lake)
+    archive_run, is_same = archive.events.run, archive.id == before.get("archive_id", "")
+    read_run = before.get("archive_run", -1) if is_same else -1
     archived: set[int] = set()
     if earlier:
         seen_id = stale_hours.seen_id(snapshot, earlier, settled_ms)
@@ -131,7 +133,7 @@ def _compute(
     document = {
         "version": FORMAT, "looks": stale_hours.to_document([*earlier, now]),
         "settled_ms": stale_hours.settled_before(earlier, now), "page": f"{folder}/report.html",
-        "due": f"{folder}/due", "archive_run": archive_run, "hours_run": table.run,
+        "due": f"{folder}/due", "archive_id": archive.id, "archive_run": archive_run, "hours_run": table.run,
     }  # fmt: skip
     return _Computed(folder, now.taken_ms, until_ms, due, stale, table, needs, before, document)
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
+from uuid import uuid4
 
 from .. import schemas
 from ..sources import identity
@@ -32,6 +33,7 @@ class Archive:
     deleting   number of the newest run whose pruning has begun
     pruned     number of the newest run of which no job is in the database any more, except withdrawn jobs
     recent     number of a run -> time at which it was pruned, in milliseconds since 1970; only runs of the last day
+    id         tells this archive from a later one, whose runs begin at 1 again; "" in one of an earlier delaytasks
     """
 
     lake: Lake
@@ -39,6 +41,7 @@ class Archive:
     deleting: int = 0
     pruned: int = 0
     recent: Mapping[int, int] = field(default_factory=dict)
+    id: str = ""
 
     # The table of jobs is loaded first. A run commits its events before its jobs, so no loaded job lacks its events.
 
@@ -107,7 +110,7 @@ def _parse(lake: Lake, document: dict[str, Any]) -> Archive:
     try:
         recent = {int(run): int(ms) for run, ms in document.pop("recent").items()}
         archive = Archive(lake, recent=recent, **document)
-        for name, type_ in (("database", dict), ("deleting", int), ("pruned", int)):  # people edit them
+        for name, type_ in (("id", str), ("database", dict), ("deleting", int), ("pruned", int)):  # people edit them
             if not isinstance(getattr(archive, name), type_):
                 raise TypeError(f'"{name}" is {getattr(archive, name)!r}')
         return archive
@@ -142,12 +145,14 @@ def open_archive(lake: Lake, database: Identity) -> Archive:
     """Return the archive, for a run that writes to it. Creates the document if there is none. Raises LakeError."""
     archive = load(lake, database)
     merged = {**archive.database, **database}
-    return archive if archive.database and merged == archive.database else publish(replace(archive, database=merged))
+    if not archive.database:
+        return publish(replace(archive, id=str(uuid4()), database=merged))
+    return archive if merged == archive.database else publish(replace(archive, database=merged))
 
 
 def publish(archive: Archive) -> Archive:
     """Publish the document, and return the archive with the newest versions of its tables."""
-    document = {name: getattr(archive, name) for name in ("database", "deleting", "pruned", "recent")}
+    document = {name: getattr(archive, name) for name in ("id", "database", "deleting", "pruned", "recent")}
     archive.lake.publish(DOCUMENT, {"version": FORMAT, **document})
     return replace(archive)
 

@@ -39,10 +39,12 @@ class Stream:
 
     archived_run   the last archive run whose events the stream does not need, because it began after that run. -1: it
                    needs the events of all runs, including converted files; None: the stream has not begun
+    archive_id     the archive of this run; the stream needs the events of all runs of another archive
     """
 
     lake: Lake
     archived_run: int | None = None
+    archive_id: str = ""
 
     @cached_property
     def events(self) -> Table:
@@ -79,27 +81,27 @@ def load(lake: Lake) -> Stream:
             "`manage.py delaytasks pipeline convert` once: it keeps the files and copies nothing."
         )
     try:
-        return Stream(lake, int(document["archived_run"]))
+        return Stream(lake, int(document["archived_run"]), document.get("archive_id", ""))
     except (KeyError, TypeError, ValueError) as error:
         raise LakeError(f"{lake.path(DOCUMENT)} is damaged: {error!r}.") from error
 
 
-def open_stream(lake: Lake, archived_run: int) -> Stream:
+def open_stream(lake: Lake, archived_run: int, archive_id: str) -> Stream:
     """Complete or remove what a killed run left, and return the stream, for a run that writes to it.
 
-    archived_run   for a new stream: number of the last archive run whose events it does not need
+    archived_run, archive_id   for a new stream: number of the last archive run whose events it does not need
 
     Raises LakeError.
     """
     if load(lake).archived_run is None:
-        publish(lake, archived_run)
+        publish(lake, archived_run, archive_id)
     for name, schema in SCHEMAS.items():
         Table(lake, name, DAY).create(schema, CONFIGURATION)
     return _recover(load(lake))
 
 
-def publish(lake: Lake, archived_run: int) -> None:
-    lake.publish(DOCUMENT, {"version": FORMAT, "archived_run": archived_run})
+def publish(lake: Lake, archived_run: int, archive_id: str = "") -> None:
+    lake.publish(DOCUMENT, {"version": FORMAT, "archived_run": archived_run, "archive_id": archive_id})
 
 
 def _recover(stream: Stream) -> Stream:

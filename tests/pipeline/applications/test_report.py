@@ -2,6 +2,7 @@
 
 import functools
 import json
+import os
 import shutil
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -116,6 +117,22 @@ def test_a_report_writes_table_and_page_and_recomputes_only_stale_hours(
     kept = hours.read(spark, lake, table().files)
     assert kept.count() == 6, "the lake has every hour once"
     assert kept.selectExpr("sum(happened)").first()[0] == 7
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_report_reads_the_first_run_of_a_new_archive(
+    spark: Any, database: Database, lake: Lake, past: Callable[..., None]
+) -> None:
+    past(days=50)
+    archive.run(spark, database, lake)
+    past(hours=30)
+    report.run(spark, database, lake)
+    Path(lake.path("archive.json")).unlink()
+    os.rename(lake.path("archive"), lake.path("former"))
+    past(days=40)
+    archive.run(spark, database, lake)
+    report.run(spark, database, lake)
+    assert [hour_at for _, hour_at, *_ in stats()] == [ago(days=50), ago(hours=30), ago(days=40)]
 
 
 @pytest.mark.only_on("sqlite")

@@ -314,6 +314,25 @@ def test_events_archived_before_they_were_read_come_from_the_archive(
 
 
 @pytest.mark.only_on("sqlite")
+def test_the_first_run_of_a_new_archive_is_not_taken_for_that_of_the_former_one(
+    spark: Any, database: Database, lake: Lake, job: Callable[..., Job], batches: Callable[[], Batches]
+) -> None:
+    long_ago = dialects.database_now("default") - timedelta(days=40)
+    happened(job("order:0", state=State.FINISHED, due_at=long_ago), Outcome.FINISHED, long_ago)
+    archive.run(spark, database, lake)
+    happened(job("order:1"), Outcome.SNOOZED, at(NOON))
+    take(batches())
+    happened(job("order:2", state=State.FINISHED, due_at=long_ago), Outcome.FINISHED, long_ago)
+    streamed = event_ids()
+    Path(lake.path(archives.DOCUMENT)).unlink()
+    os.rename(lake.path(archives.FOLDER), lake.path("former"))
+    archive.run(spark, database, lake)
+    happened(job("order:3"), Outcome.SNOOZED, at(NOON))
+    take(batches())
+    assert ids(lake) == sorted({*streamed, *event_ids()})
+
+
+@pytest.mark.only_on("sqlite")
 def test_a_query_whose_python_is_slow_to_start_begins_again(
     spark: Any, database: Database, lake: Lake, job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
