@@ -201,6 +201,8 @@ class Load:
     def open(self, request: dict[str, Any]) -> None:
         """Read the document of an earlier run of this name, if there is one, so that this run continues it.
 
+        If the earlier run rejected rows and loaded nothing, the input is read again: their cause may be repaired.
+
         Raises LakeError if the earlier run loaded chunks from files that are not in this lake. Raises BadSettings if
         the earlier run had other arguments and has loaded chunks or is finished.
         """
@@ -214,12 +216,13 @@ class Load:
                 "use the lake that it began with, or another name."
             )
         changed = [name for name, value in request.items() if earlier and earlier["asked"].get(name) != value]
-        if changed and (self.totals_before.chunks or earlier.get("finished")):
+        has_begun = self.totals_before.chunks or earlier.get("finished")
+        if changed and has_begun:
             raise BadSettings(
                 f"The run {self.name} began with a different {', '.join(changed)}: repeat the original arguments, or "
                 "give this load another name (--run)."
             )
-        self.document = {} if changed else earlier
+        self.document = {} if changed or (earlier.get("rejected") and not has_begun) else earlier
         self.request = request
 
     def write_chunks(

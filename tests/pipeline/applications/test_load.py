@@ -430,6 +430,17 @@ def test_a_query_of_the_jobs_database_is_loaded_and_is_read_only(
     assert Job.objects.count() == 5
 
 
+def test_a_refused_load_reads_its_input_again_when_it_is_repeated(
+    loaded: Callable[..., dict[str, Any]], job: Callable[..., Job]
+) -> None:
+    job("order:1", state=State.FINISHED)
+    arguments = {"query": "SELECT error AS key, due_at FROM delaytasks_job", "mapping": {"topic": "order.remind"}}
+    assert "1 of 1 rows were rejected" in loaded(**arguments, name="r")["refused"]
+    Job.objects.update(error="repaired")
+    answer = loaded(**arguments, name="r")
+    assert (answer["inserted"], answer["rejected"]) == (1, {})
+
+
 def test_a_query_reads_padded_characters_as_an_audit_does(loaded: Callable[..., dict[str, Any]]) -> None:
     sql = "SELECT CAST('order:7' AS char(9)) AS key, TIMESTAMPTZ '2030-02-01 12:00Z' AS due_at"
     loaded(query=sql, mapping={"topic": "order.close"})
