@@ -114,9 +114,17 @@ def _begin_passes() -> None:
     for declaration in declarations.declarations():
         if declaration.calendar is not None and declaration.calendar.editable:
             for alias in aliases_of(declaration):
-                began_at = databases.now(alias) + AFTER_EDIT - timedelta(seconds=conf.get().reconcile_seconds)
-                found = AppliedDeclaration.objects.using(alias).filter(topic=declaration.topic)
-                found.update(phase=DONE, position="", began_at=began_at)
+                _try_begin(declaration, alias)
+
+
+def _try_begin(declaration: Declaration, using: str) -> None:
+    """Let a pass begin AFTER_EDIT from now. An error is logged: it must not keep others from their passes."""
+    try:
+        began_at = databases.now(using) + AFTER_EDIT - timedelta(seconds=conf.get().reconcile_seconds)
+        found = AppliedDeclaration.objects.using(using).filter(topic=declaration.topic)
+        retry_conflicts(lambda: found.update(phase=DONE, position="", began_at=began_at), using)
+    except Exception:
+        logger.exception("%s: no pass began in %r after the edit of a calendar", declaration.topic, using)
 
 
 def _try_step(declaration: Declaration, using: str, deadline: float) -> None:

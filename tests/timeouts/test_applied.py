@@ -19,6 +19,8 @@ from delaytasks.models import AuditEntry, CalendarDay, Job
 from delaytasks.models import Declaration as Applied
 from delaytasks.timeouts import declarations, fire, reconcile
 from delaytasks.timeouts.declarations import Declaration
+from tests.db.test_isolation_levels import alter
+from tests.support.locks import committed_meanwhile
 
 from .app.models import Order
 from .conftest import HALF_HOUR, START, live
@@ -347,6 +349,25 @@ def test_a_day_that_staff_close_moves_the_jobs_two_seconds_later_without_apply(d
     db_clock.advance(seconds=3)
     reconcile.step_all("default")
     assert live() == {f"order:{order.pk}": at(20)}
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_day_that_staff_close_while_a_step_is_stored_begins_a_pass_under_repeatable_read(
+    db_clock: Any, closed_on: Any
+) -> None:
+    declare(after=minutes(20), calendar=office())
+    command("apply")
+    order = Order.objects.create(created_at=START)
+    reconcile.step_all("default")
+    alter("SET default_transaction_isolation = 'repeatable read'")
+    try:
+        with committed_meanwhile(lambda: Applied.objects.update(position="")):
+            closed_on(1)
+    finally:
+        alter("RESET default_transaction_isolation")
+    db_clock.advance(seconds=2)
+    reconcile.step_all("default")
+    assert live() == {f"order:{order.pk}": at(20, day=2)}
 
 
 @pytest.mark.on_both

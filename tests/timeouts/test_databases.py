@@ -1,14 +1,17 @@
 """A row and its job are in one database; each database has its own."""
 
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from django.db import OperationalError
 from django.db.models import Q
 
-from delaytasks import databases, timeout
-from delaytasks.models import Job
+from delaytasks import Calendar, databases, timeout
+from delaytasks.calendars import registry
+from delaytasks.db import calendar_days
+from delaytasks.models import CalendarDay, Job
 from delaytasks.testing import Timeouts
 from delaytasks.timeouts import reconcile
 from tests.support.databases import SECOND, second_database
@@ -61,6 +64,31 @@ def test_using_names_the_only_database_whose_rows_have_jobs() -> None:
         Order.objects.using(using).create(created_at=START)
     assert (len(live("default")), len(live(SECOND))) == (0, 1)
     assert (reconcile.reconcile("default"), list(reconcile.reconcile(SECOND))) == ({}, ["declared.close"])
+
+
+def test_the_edit_of_a_calendar_begins_a_pass_in_each_database_that_answers(
+    db_clock: Any, monkeypatch: Any, caplog: Any, django_capture_on_commit_callbacks: Any
+) -> None:
+    always = Calendar("always open but on one day", tz="UTC", hours={"mon-sun": "00:00-24:00"})
+    timeout(Order, on="created_at", after=HALF_HOUR, calendar=always, topic="declared.close")(lambda order, job: None)
+    Order.objects.using(SECOND).create(created_at=START)
+    reconcile.step_all(SECOND)
+    now = databases.now
+
+    def now_of_the_second(using: str) -> datetime:
+        if using != SECOND:
+            raise OperationalError("no connection")
+        return now(using)
+
+    with monkeypatch.context() as patch, django_capture_on_commit_callbacks(execute=True):
+        patch.setattr(databases, "now", now_of_the_second)
+        CalendarDay.objects.create(calendar=always.name, day=START.date())
+    assert "declared.close: no pass began in 'default'" in caplog.text
+    db_clock.advance(seconds=2)
+    calendar_days.clear_cache()
+    reconcile.step_all(SECOND)
+    registry.unregister(always.name)
+    assert list(live(SECOND).values()) == [START + timedelta(days=1) + HALF_HOUR]
 
 
 def test_a_job_locks_and_receives_the_row_of_its_own_database() -> None:
