@@ -1,7 +1,7 @@
 """Store the messages of a batch: their jobs, and a row for each message, in one transaction."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 
 from django.db import IntegrityError, OperationalError, transaction
 
@@ -41,50 +41,56 @@ def store(using: str, inbox: str, commands: Sequence[Command]) -> tuple[Answers,
 def _store(using: str, inbox: str, commands: Sequence[Command]) -> tuple[Answers, int]:
     dialects.wait_at_most(using, LOCK_MS)
     answers: Answers = [None] * len(commands)
-    new, repeated = _select_new(using, inbox, commands, answers)
-    for wave in _waves(commands, new):
-        _apply(using, inbox, commands, wave, answers)
+    digests, stored = _stored_digests(using, inbox, commands), list[Command]()
+    for wave in _waves(commands):
+        new = _select_new(commands, wave, digests, answers)
+        _apply(using, inbox, commands, new, answers)
+        accepted = [commands[n] for n in new if answers[n] is None]
+        digests.update((command.identity, command.digest) for command in accepted)
+        stored += accepted
     now = databases.now(using)
-    stored = sorted((commands[n] for n in new if answers[n] is None), key=lambda command: command.identity)
     InboxMessage.objects.using(using).bulk_create(
         InboxMessage(inbox=inbox, source=c.source, message_id=c.message_id, digest=c.digest, received_at=now)
-        for c in stored
+        for c in sorted(stored, key=lambda command: command.identity)
     )
-    return answers, repeated
+    return answers, answers.count(None) - len(stored)
 
 
-def _select_new(using: str, inbox: str, commands: Sequence[Command], answers: Answers) -> tuple[list[int], int]:
-    """Return the positions of new messages and the number of repeated ones. Refuse repeated ids with other content."""
+def _stored_digests(using: str, inbox: str, commands: Sequence[Command]) -> dict[tuple[str, str], str]:
+    """Return {identity: digest} of the messages that were stored before."""
     ids = {command.message_id for command in commands}
     rows = InboxMessage.objects.using(using).filter(inbox=inbox, message_id__in=ids)
-    known = {(source, id): digest for source, id, digest in rows.values_list("source", "message_id", "digest")}
-    new: list[int] = []
-    repeated = 0
+    return {(source, id): digest for source, id, digest in rows.values_list("source", "message_id", "digest")}
+
+
+def _waves(commands: Sequence[Command]) -> list[list[int]]:
+    """Split messages into waves with at most one message per job and per id. Within a wave, order does not matter.
+
+    Two messages with the same id are in different waves, because the second is new if the first is refused.
+    """
+    waves: list[list[int]] = []
+    following: defaultdict[tuple[str, ...], int] = defaultdict(int)  # by job and by id: the wave after its latest one
     for position, command in enumerate(commands):
-        digest = known.get(command.identity)
-        if digest is None:
-            known[command.identity] = command.digest
-            new.append(position)
-        elif digest == command.digest:
-            repeated += 1
-        else:
+        job, identity = ("job", command.topic, command.key), ("id", *command.identity)
+        number = max(following[job], following[identity])
+        if number == len(waves):
+            waves.append([])
+        waves[number].append(position)
+        following[job] = following[identity] = number + 1
+    return waves
+
+
+def _select_new(
+    commands: Sequence[Command], wave: Sequence[int], digests: Mapping[tuple[str, str], str], answers: Answers
+) -> list[int]:
+    """Return the positions of new messages. Refuse repeated ids with other content."""
+    for position in wave:
+        command = commands[position]
+        if digests.get(command.identity, command.digest) != command.digest:
             answers[position] = Refused(
                 "repeated-id", f"Message {command.message_id!r} was received before with another content."
             )
-    return new, repeated
-
-
-def _waves(commands: Sequence[Command], positions: Sequence[int]) -> Iterator[list[int]]:
-    """Split messages into waves with at most one message per job, so that the order within a wave does not matter."""
-    waves: list[list[int]] = []
-    count: defaultdict[tuple[str, str], int] = defaultdict(int)
-    for position in positions:
-        pair = (commands[position].topic, commands[position].key)
-        if count[pair] == len(waves):
-            waves.append([])
-        waves[count[pair]].append(position)
-        count[pair] += 1
-    yield from waves
+    return [n for n in wave if commands[n].identity not in digests]
 
 
 def _apply(using: str, inbox: str, commands: Sequence[Command], wave: Sequence[int], answers: Answers) -> None:

@@ -107,6 +107,17 @@ def test_a_refused_message_leaves_no_row_so_that_it_can_be_sent_again(put):
     assert len(live()) == 1
 
 
+def test_a_refused_message_may_be_sent_again_in_the_same_batch(put):
+    refused = document("2", on_conflict="reject", body=2)
+    put(document())
+    assert put(refused, document("3", "cancel"), refused, refused) == (["conflict", "", "", ""], 1)
+    assert [job.body for job in live()] == [2]
+    corrected = document("4", body=4)
+    assert put(document("4", on_conflict="reject"), corrected, document("5", body=5)) == (["conflict", "", ""], 0)
+    assert [job.body for job in live()] == [5]
+    assert put(corrected) == ([""], 1)
+
+
 def test_a_running_job_is_not_replaced(put, db_clock):
     put(document())
     now = from_ms(db_clock.now_ms)
@@ -138,7 +149,7 @@ def test_nothing_is_written_if_the_rows_cannot_be(put, monkeypatch):
 @pytest.mark.only_on("postgresql")
 def test_two_consumers_that_store_the_same_message_schedule_one_job(put, monkeypatch):
     """The other one stores the message after this one has looked for it."""
-    select_new, others = module._select_new, []
+    stored_digests, others = module._stored_digests, []
 
     def store_elsewhere():
         try:
@@ -146,15 +157,15 @@ def test_two_consumers_that_store_the_same_message_schedule_one_job(put, monkeyp
         finally:
             connections["default"].close()
 
-    def select_then_let_the_other_store(*arguments):
-        found = select_new(*arguments)
+    def read_then_let_the_other_store(*arguments):
+        found = stored_digests(*arguments)
         if not others and threading.current_thread() is threading.main_thread():
             thread = threading.Thread(target=store_elsewhere)
             thread.start()
             thread.join(20)
         return found
 
-    monkeypatch.setattr(module, "_select_new", select_then_let_the_other_store)
+    monkeypatch.setattr(module, "_stored_digests", read_then_let_the_other_store)
     assert put(document(body=1)) == ([""], 1)
     assert others == [([""], 0)]
     assert (len(live()), Job.objects.count()) == (1, 1)
