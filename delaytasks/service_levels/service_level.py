@@ -12,7 +12,7 @@ from ..clock import from_ms
 from ..exceptions import BadInput, NoOpenHours
 from ..jobs.asynchronous import asynchronous_method
 from ..jobs.handles import Handle
-from ..jobs.subjects import Instance, to_subject
+from ..jobs.subjects import Instance, pk_text, to_subject
 from ..timeouts import applied, declarations
 from . import clocks, store
 from .clocks import MS, Clock
@@ -86,13 +86,14 @@ class ServiceLevel(Handle[Function]):
 
         Raises BadInput if the row is not saved, or if it is of another model.
         """
-        return self.statuses([row]).get(to_subject(row).pk)
+        return next(iter(self.statuses([row]).values()), None)
 
     def statuses(self, rows: Iterable[Instance]) -> dict[str, SlaStatus]:
         """Return {str of the primary key: SlaStatus} of those rows whose clock has started.
 
-        All rows must be of the same database. Makes one query for all of them. Raises BadInput if a row is not saved,
-        or if it is of another model.
+        The primary key is that of the service level's model, also for rows of a model that inherits from it. All rows
+        must be of the same database. Makes one query for all of them. Raises BadInput if a row is not saved, or if it
+        is of another model.
         """
         given = [self._checked(row) for row in rows]
         return statuses_of(self.declaration, given)[0] if given else {}
@@ -104,8 +105,9 @@ class ServiceLevel(Handle[Function]):
 
     def history(self, row: Instance) -> "list[SlaSegment]":
         """Return the past states of a row's clock, without the current one, oldest first. Raises as status() does."""
-        using = _alias(self._checked(row), self.declaration)
-        return store.segments(self.declaration, to_subject(row).pk, using) if using in databases.aliases() else []
+        pk = subject_pk(self.declaration, self._checked(row))
+        using = _alias(row, self.declaration)
+        return store.segments(self.declaration, pk, using) if using in databases.aliases() else []
 
     astatus = asynchronous_method(status)
     astatuses = asynchronous_method(statuses)
@@ -130,9 +132,14 @@ def statuses_of(declaration: SlaDeclaration, rows: Sequence[Instance]) -> tuple[
     using = _alias(rows[0], declaration)
     if using not in databases.aliases():
         return {}, 0
-    found = store.stored_clocks(declaration, [to_subject(row).pk for row in rows], using)
+    found = store.stored_clocks(declaration, [subject_pk(declaration, row) for row in rows], using)
     now_ms = databases.now_ms(using)
     return {each.subject_pk: to_status(declaration, store.to_clock(each), now_ms) for each in found}, now_ms
+
+
+def subject_pk(declaration: SlaDeclaration, row: Any) -> str:
+    """Return the primary key, as text, that identifies the row's clock: for a child model, that of its parent row."""
+    return pk_text(declaration.pk, declaration.label, getattr(row, declaration.pk.attname))
 
 
 def _alias(row: Any, declaration: SlaDeclaration) -> str:

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, models
 from django.db.models import Q
 from django.test.utils import CaptureQueriesContext
 
@@ -16,6 +16,7 @@ from delaytasks.clock import to_ms
 from delaytasks.models import Job, SlaClock
 from delaytasks.timeouts import applied, declarations, reconcile
 from tests.timeouts.app.models import Customer, Device, Order, RushOrder
+from tests.timeouts.test_unusual_models import tables_of
 
 from .conftest import HOUR, MONDAY, TOPIC, at, write
 
@@ -94,6 +95,25 @@ def test_keys_and_inheritance_of_any_kind(office: Any) -> None:
         status = rush.status(order)
         assert status is not None
         assert status.state == "stopped"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_row_of_a_child_model_with_its_own_primary_key_has_the_clock_of_its_parent_row(
+    level: Any, clock: Any
+) -> None:
+    fields = {"__module__": __name__, "Meta": type("Meta", (), {"app_label": "declared"})}
+    number = models.AutoField(primary_key=True)
+    link = models.OneToOneField(Order, models.CASCADE, parent_link=True)
+    van: Any = type("Van", (Order,), {**fields, "number": number, "order_ptr": link})
+    with tables_of(van), applied.automatically():
+        other = Order.objects.create()
+        clock.set(to_ms(at(3)))
+        row = van.objects.create(number=other.pk)
+        assert row.id != row.pk
+        assert (level.remaining(row), level.remaining(other)) == (8 * HOUR, 5 * HOUR)
+        assert list(level.statuses([row])) == [str(row.id)]
+        write(row, "wait")
+        assert [len(level.history(each)) for each in (row, other)] == [1, 0]
 
 
 def test_a_condition_may_follow_a_foreign_key(declare: Callable[..., Any]) -> None:

@@ -11,9 +11,8 @@ from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from ...jobs.subjects import to_subject
 from ...service_levels.clocks import RUNNING
-from ...service_levels.service_level import declared_on, statuses_of
+from ...service_levels.service_level import declared_on, statuses_of, subject_pk
 from ..display import EMPTY
 from . import countdown
 
@@ -66,7 +65,7 @@ def _prepare(model: type[Model], rows: Sequence[Any]) -> None:
         is_running = any(each.state == RUNNING for each in statuses.values())
         spans = countdown.open_spans(level.calendar, now_ms) if is_running else []
         for row in rows:
-            status = statuses.get(to_subject(row).pk)
+            status = statuses.get(subject_pk(level, row))
             if status is not None:
                 name = level.topic if len(levels) > 1 else ""
                 row._delaytasks_sla.append(countdown.html(status, spans, now_ms, name))
