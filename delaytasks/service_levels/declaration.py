@@ -92,11 +92,10 @@ class SlaDeclaration(Declaration):
 
     def before_sync(self, pks: Sequence[Any], using: str, *, noticed: bool) -> Sequence[tuple[str, int]] | None:
         known = applied.find(self.topic, using)
-        if not applied.is_automatic() and (known is None or known.fingerprint != self.fingerprint):
-            return None
         rows = store.read(self, pks, using, known, noticed=noticed)
-        store.save(self, [row for row in rows if row.is_outdated], using)
         store.delete_others(self, pks, [row.text for row in rows], using)
+        if applied.is_automatic() or (known is not None and known.fingerprint == self.fingerprint):
+            store.save(self, [row for row in rows if row.is_outdated], using)
         return list(self._due_times(rows))
 
     def outdated(self, pks: Sequence[Any], using: str) -> list[str]:

@@ -39,7 +39,7 @@ def sync(
                  keys as locked_pks. False: wait for them
 
     Never changes a job that is running, or whose declared time is correct already: the due time of a retry, of a snooze
-    or of a job that a person moved stays. Does nothing while the declaration's fingerprint is not the applied one.
+    or of a job that a person moved stays. Changes no job while the declaration's fingerprint is not the applied one.
 
     Raises BadInput if the database has no jobs or not the model's table.
     """

@@ -68,6 +68,22 @@ def test_a_changed_target_moves_jobs_when_it_is_applied(declare: Callable[..., A
     assert level.remaining(order) == 5 * HOUR
 
 
+def test_a_row_that_is_deleted_before_a_change_is_applied_takes_its_clock_along(
+    declare: Callable[..., Any], clock: Any
+) -> None:
+    declare()
+    reconcile.apply("default")
+    order = Order.objects.create()
+    clock.set(to_ms(at(7)))
+    write(order, "done")  # it has no live job, by which a later pass would find that it is gone
+    handlers.unregister(TOPIC)
+    level = declare(target=hours(6))
+    pk = order.pk
+    order.delete()
+    reconcile.apply("default")
+    assert level.remaining(Order.objects.create(pk=pk)) == 6 * HOUR
+
+
 def test_levels_that_are_overdue_when_a_change_is_applied_can_be_skipped(
     declare: Callable[..., Any], clock: Any
 ) -> None:
