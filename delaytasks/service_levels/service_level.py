@@ -10,10 +10,13 @@ from django.db.models import Model
 from .. import databases
 from ..clock import from_ms
 from ..exceptions import BadInput, NoOpenHours
+from ..handlers import Skip
 from ..jobs.asynchronous import asynchronous_method
 from ..jobs.handles import Handle
 from ..jobs.subjects import Instance, pk_text, to_subject
 from ..timeouts import applied, declarations
+from ..timeouts.fire import GONE
+from ..timeouts.statements import UNMET
 from . import clocks, store
 from .clocks import MS, Clock
 from .declaration import SlaDeclaration
@@ -162,14 +165,18 @@ def _breaches_at(declaration: SlaDeclaration, clock: Clock) -> datetime | None:
         return None
 
 
-def to_event(declaration: SlaDeclaration, row: Any, job: "RunningJob") -> SlaEvent:
-    """Return the event for a row whose job is running. The row is locked, and its conditions were tested.
+def to_event(declaration: SlaDeclaration, row: Any, job: "RunningJob") -> SlaEvent | Skip:
+    """Return the event for a row whose job is running; Skip if the row is gone, or if its clock does not run.
 
-    Also limits the delay of a retry or a snooze, so that a warning does not hold up the next level.
+    Fire has tested both, but only an atomic handler has kept the row locked since. Also limits the delay of a retry or
+    a snooze, so that a warning does not hold up the next level.
     """
-    found = store.read(declaration, [row.pk], job.using, applied.find(declaration.topic, job.using))[0]
+    found = store.read(declaration, [row.pk], job.using, applied.find(declaration.topic, job.using))
+    clock = found[0].now if found else None
+    if clock is None or clock.state != clocks.RUNNING:
+        job.may_fire_later = True
+        return Skip(UNMET if found else GONE)
     now_ms = databases.now_ms(job.using)
-    clock = found.now or Clock(clocks.RUNNING, now_ms)
     job.until_ms = clocks.following_due_ms(declaration, clock)
     index = clocks.next_level(declaration, clock)
     part = declaration.levels[-1 if index is None else index]

@@ -84,7 +84,8 @@ def sla(
 
         @functools.wraps(function)
         def call(row: Any, job: "RunningJob") -> Any:
-            return function(row, to_event(declaration, row, job))
+            event = to_event(declaration, row, job)
+            return event if isinstance(event, handlers.Skip) else function(row, event)
 
         register_declaration(declaration, call, **options)
         return ServiceLevel(declaration, function)

@@ -1,5 +1,6 @@
 """Service levels in the test kit: start, warnings, breach, pause and resume, in working time."""
 
+import importlib
 from collections.abc import Callable
 from datetime import date, timedelta
 from typing import Any
@@ -13,7 +14,7 @@ from delaytasks import Snooze, cancel, handlers, jobs_of, reschedule, retry_dead
 from delaytasks.backoff import Backoff
 from delaytasks.calendars import hours
 from delaytasks.exceptions import BadInput
-from delaytasks.models import CalendarDay, Job, SlaClock, SlaSegment
+from delaytasks.models import CalendarDay, Job, JobEvent, SlaClock, SlaSegment
 from delaytasks.service_levels.service_level import ServiceLevel
 from delaytasks.timeouts import fire
 from delaytasks.timeouts.sync import Synced
@@ -390,6 +391,48 @@ def test_the_clock_of_a_row_that_was_read_from_a_replica_is_in_the_primary(
     settings.DATABASE_ROUTERS = [Primary()]
     order._state.db = "replica"
     assert level.remaining(order) == 8 * HOUR
+
+
+@pytest.fixture
+def after_the_lock(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], None]:
+    """Let a change be made after the worker has locked and tested the row, before it prepares the event."""
+    module = importlib.import_module("delaytasks.service_levels.sla")
+    to_event = module.to_event
+
+    def change_once(change: Callable[[], Any]) -> None:
+        def changed(*args: Any) -> Any:
+            monkeypatch.setattr(module, "to_event", to_event)
+            change()
+            return to_event(*args)
+
+        monkeypatch.setattr(module, "to_event", changed)
+
+    return change_once
+
+
+def test_a_row_that_is_deleted_just_before_the_call_is_skipped(
+    declare: Any, told: Any, timeouts: Any, after_the_lock: Any
+) -> None:
+    declare(atomic=False)
+    Order.objects.create()
+    after_the_lock(lambda: Order.objects.all().delete())
+    assert timeouts.advance_to(at(4)).outcomes == {"skipped": 1}
+    assert JobEvent.objects.get().reason == "gone"
+    assert told == []
+
+
+def test_a_row_that_is_paused_just_before_the_call_is_told_when_its_clock_runs_again(
+    declare: Any, told: Any, timeouts: Any, after_the_lock: Any
+) -> None:
+    declare(atomic=False)
+    order = Order.objects.create()
+    after_the_lock(lambda: write(order, "wait"))
+    assert timeouts.advance_to(at(4)).outcomes == {"skipped": 1}
+    assert JobEvent.objects.get().reason == "unmet"
+    assert told == []
+    write(order, "open")
+    timeouts.run_due()
+    assert told == [(order.pk, 0.5)]
 
 
 @pytest.mark.parametrize("atomic", [True, False])
