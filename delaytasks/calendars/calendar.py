@@ -145,10 +145,7 @@ class Calendar:
         Raises NaiveDatetime.
         """
         moment = _to_utc(moment)
-        day = moment.astimezone(self.zone).date()
-        stored = self._stored_days()
-        spans = (span for each in (day - ONE_DAY, day) for span in self._spans(each, stored))
-        return any(span.opens <= moment < span.closes for span in spans)
+        return any(self._within(moment, moment + datetime.resolution))
 
     def add(self, moment: datetime, duration: timedelta | WorkingDays) -> datetime:
         """Return the moment after `duration` of open time.
@@ -313,7 +310,7 @@ class Calendar:
 
     def _within(self, start: datetime, end: datetime) -> Iterator[Span]:
         """Yield the spans that are open at some time between these moments, earliest first."""
-        stored, last = self._stored_days(), end.astimezone(self.zone).date()
+        stored, last = self._stored_days(), self._last_day(end)
         for day in _days_from(start.astimezone(self.zone).date() - ONE_DAY, ONE_DAY):
             if day > last:
                 return
@@ -323,8 +320,12 @@ class Calendar:
     def _backward(self, moment: datetime) -> Iterator[Span]:
         """Yield the spans that open before the moment, latest first, up to the horizon."""
         stored = self._stored_days()
-        for day in _days_from(moment.astimezone(self.zone).date(), -ONE_DAY):
+        for day in _days_from(self._last_day(moment), -ONE_DAY):
             yield from (span for span in reversed(self._spans(day, stored)) if span.opens < moment)
+
+    def _last_day(self, moment: datetime) -> date:
+        """Return the last day that may have begun: tomorrow, because clocks may have been set back over midnight."""
+        return moment.astimezone(self.zone).date() + ONE_DAY
 
     def _no_open_hours(self, moment: datetime) -> NoOpenHours:
         return NoOpenHours(

@@ -102,6 +102,18 @@ def test_an_opening_that_clocks_show_twice_is_the_first():
     assert early.between(at("2026-10-25 00:00"), at("2026-10-26 00:00")) == hours(2.5)
 
 
+def test_a_day_that_began_before_clocks_were_set_back_over_midnight_stays_open():
+    """In Newfoundland in 2010: from Sunday 00:01 to Saturday 23:01."""
+    sundays = calendar(tz="America/St_Johns", hours={"sun": "00:00-24:00"})
+    opens = datetime(2010, 11, 7, 2, 30, tzinfo=UTC)
+    later = opens + minutes(31)
+    assert [each.astimezone(sundays.zone).strftime("%a %H:%M") for each in (opens, later)] == ["Sun 00:00", "Sat 23:31"]
+    assert sundays.add(opens, minutes(31)).astimezone(UTC) == later
+    assert sundays.is_open(later)
+    assert sundays.subtract(later, minutes(31)).astimezone(UTC) == opens
+    assert list(sundays.open_times(opens, later)) == [(opens, later)]
+
+
 def test_results_are_in_the_calendars_zone():
     assert calendar().add(MONDAY.astimezone(UTC), hours(1)).tzinfo is calendar().zone
 
