@@ -1,5 +1,6 @@
 """The mirror on a Redis behind Sentinel: TLS, the passwords of both, and one retry."""
 
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from delaytasks.conf import Settings
 from delaytasks.exceptions import MirrorDown
 from delaytasks.mirror.redis.index import Mirror
 from tests.support.redis_sentinel import SERVICE, SentinelServer, TLSProxy, make_certificate
-from tests.support.servers import RedisServer
+from tests.support.servers import RedisServer, free_port
 
 PASSWORD, SENTINEL_PASSWORD = "the-master/s", "the-sentinel/s"
 
@@ -82,6 +83,17 @@ def test_a_missing_password_or_an_unknown_certificate_means_that_the_mirror_is_d
     del options[missing]
     with pytest.raises(MirrorDown):
         ask(protected.url(**options))
+
+
+def test_an_error_of_sentinels_names_no_password() -> None:
+    hosts = f"127.0.0.1:{free_port()},127.0.0.1:{free_port()}"
+    url = f"sentinel://:the-master@{hosts}/{SERVICE}/0?sentinel_username=anna&sentinel_password=a,b=c)>"
+    with pytest.raises(MirrorDown) as raised:
+        ask(url)
+    assert "the-master" not in (text := "".join(traceback.format_exception(raised.value)))
+    assert "anna" not in text
+    assert "b=c" not in text
+    assert str(raised.value).count("Connection refused") == 2
 
 
 def test_a_connection_that_was_cut_is_replaced(protected: Protected, protected_redis: ProtectedRedis) -> None:

@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import re
 import time
 from collections.abc import Callable
 from importlib.resources import files
@@ -15,7 +16,7 @@ from redis.cluster import RedisCluster
 from redis.connection import parse_url
 from redis.exceptions import NoScriptError, ReadOnlyError, RedisClusterException, RedisError, ResponseError
 from redis.retry import Retry
-from redis.sentinel import Sentinel
+from redis.sentinel import MasterNotFoundError, Sentinel
 
 from ...circuit_breaker import CircuitBreaker, CircuitOpen
 from ...conf import Settings
@@ -90,10 +91,20 @@ def _sentinel(url: str, options: dict[str, Any]) -> Any:
         "health_check_interval": HEALTH_CHECK_SECONDS,
     }
     timeouts = {name: value for name, value in options.items() if name.startswith("socket_")}
-    sentinel = Sentinel(nodes, sentinel_kwargs={**timeouts, **query, **of_sentinels, "retry": _one_retry()})
+    sentinel = _Sentinel(nodes, sentinel_kwargs={**timeouts, **query, **of_sentinels, "retry": _one_retry()})
     client = sentinel.master_for(path[0], **(options | query | of_redis), retry=_one_retry())
     client.connection_pool.make_connection()  # does not connect, but refuses an unknown option
     return client
+
+
+class _Sentinel(Sentinel):
+    """Sentinels whose error has no passwords. That of redis-py has every option of each Sentinel."""
+
+    def discover_master(self, service_name: str) -> Any:
+        try:
+            return super().discover_master(service_name)
+        except MasterNotFoundError as error:  # ... : <the Sentinel's options> - its error, <...> - its error
+            raise MasterNotFoundError(re.sub(r"<.*?> - (?=\w+\()", "", str(error), flags=re.DOTALL)) from None
 
 
 def _query_options(query: str) -> dict[str, Any]:
