@@ -294,6 +294,7 @@ def test_a_url_gives_host_port_database_and_credentials(url: str, expected: dict
     [
         ("sentinel://a:26379/main", [("a", 26379)], "main", {"db": 0, "password": None}),
         ("sentinel://a:1,b:2,c:3/main/4", [("a", 1), ("b", 2), ("c", 3)], "main", {"db": 4}),
+        ("sentinel://[2001:db8::1]:1,[::1]:2/main", [("2001:db8::1", 1), ("::1", 2)], "main", {"db": 0}),
         ("sentinel://:se%40cret@a:1,b:2/main/0", [("a", 1), ("b", 2)], "main", {"password": "se@cret"}),
         ("sentinel://jobs:secret@a:1/main", [("a", 1)], "main", {"username": "jobs", "password": "secret"}),
         ("sentinel://a:1/main?client_name=shop", [("a", 1)], "main", {"client_name": "shop"}),

@@ -73,7 +73,7 @@ def _sentinel(url: str, options: dict[str, Any]) -> Any:
     path = parts.path.strip("/").split("/")
     hosts = parts.netloc.rpartition("@")[2].split(",")
     try:
-        nodes = [(host, int(port)) for host, _, port in (each.rpartition(":") for each in hosts)]
+        nodes = [(host.strip("[]"), int(port)) for host, _, port in (each.rpartition(":") for each in hosts)]
         database = int(path[1]) if len(path) > 1 else 0
     except ValueError:
         nodes, database = [], 0
