@@ -25,6 +25,8 @@ from .worker.sender import RUN_TOPIC, sender, sent_ms
 
 logger = logging.getLogger("delaytasks")
 Returned = TypeVar("Returned")
+# Each is given, so that the project's defaults for its own tasks, such as CELERY_TASK_DEFAULT_RATE_LIMIT, do not apply.
+OPTIONS = {"ignore_result": True, "acks_late": False, "rate_limit": 0}
 SEND_SECONDS = 1.0  # how long a task waits until its messages are sent, because its process may end after the task
 
 
@@ -49,7 +51,7 @@ def _on_each_database(function: Callable[[str], Returned]) -> list[Returned]:
 
 
 # The entries of beat have expiry times by the settings; these are for django-celery-beat, which does not store them.
-@shared_task(name="delaytasks.move_due", ignore_result=True, acks_late=False, expires=60)
+@shared_task(name="delaytasks.move_due", expires=60, **OPTIONS)
 @keep_connections
 def move_due() -> float:
     """Make due jobs ready and run the guard, on each database. Return the milliseconds to rest until the next pass.
@@ -72,7 +74,7 @@ def _move_due(using: str) -> float:
     return rest_ms
 
 
-@shared_task(name=RUN_TOPIC, ignore_result=True, acks_late=False)
+@shared_task(name=RUN_TOPIC, **OPTIONS)
 @keep_connections
 def run_topic(topic: str, using: str | None = None) -> int:
     """Run the ready jobs of a topic. Return the number of jobs that were run."""
@@ -89,7 +91,7 @@ def run_topic(topic: str, using: str | None = None) -> int:
         sender().wait_until_sent(SEND_SECONDS)
 
 
-@shared_task(name=changes.TASK, ignore_result=True, acks_late=False)
+@shared_task(name=changes.TASK, **OPTIONS)
 @keep_connections
 def bulk_change(pk: int, using: str) -> None:
     """Process part of a bulk change for about five seconds, then send a task for the rest, if any."""
@@ -103,7 +105,7 @@ def bulk_change(pk: int, using: str) -> None:
         raise
 
 
-@shared_task(name="delaytasks.sweep", ignore_result=True, acks_late=False, expires=120)
+@shared_task(name="delaytasks.sweep", expires=120, **OPTIONS)
 @keep_connections
 def sweep() -> dict[str, int]:
     """Run the sweep on each database, and resend the tasks of stalled bulk changes. Return the sweep's counts by name.
@@ -127,7 +129,7 @@ def _sweep(using: str) -> dict[str, int]:
     return counts
 
 
-@shared_task(name="delaytasks.prune", ignore_result=True, acks_late=False)
+@shared_task(name="delaytasks.prune", **OPTIONS)
 @keep_connections
 def prune(using: str, until_ms: int) -> None:
     """Go on with the retention until this time, in a thread of this process. Sent by workers of older versions."""

@@ -4,6 +4,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from celery import Celery
 from django.db import DatabaseError, connections
 
 from delaytasks import schedule, tasks
@@ -81,3 +82,12 @@ def test_jobs_run_in_a_process_in_which_a_worker_was_stopped(stage, request: Any
     stage.mover.move_due()
     assert tasks.run_topic("t") == 1
     assert ran == ["a"]
+
+
+def test_the_projects_default_rate_limit_does_not_limit_the_engine() -> None:
+    app = Celery("of a test", set_as_current=False)
+    app.conf.task_default_rate_limit = "10/m"
+    app.finalize()
+    limits = {name: task.rate_limit for name, task in app.tasks.items() if name.startswith("delaytasks.")}
+    assert "delaytasks.run_topic" in limits
+    assert not any(limits.values())
