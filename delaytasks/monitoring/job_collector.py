@@ -53,7 +53,10 @@ class JobCollector(Collector):
         for using, numbers in found.items():
             answers.add_metric([using], int(numbers is not None))
         yield answers
-        yield from _metrics([numbers for numbers in found.values() if numbers is not None])
+        known = [numbers for numbers in found.values() if numbers is not None]
+        yield from _metrics(known)
+        if len(known) == len(found):
+            yield from _counter_metrics([numbers.cached for numbers in known])
 
     def describe(self) -> list[Metric]:
         return []  # so that registering needs no query
@@ -139,7 +142,6 @@ def _metrics(found: list[Numbers]) -> Iterator[Metric]:
     yield from _topic_metrics([each.topics for each in cached])
     yield _left_out([each.left_out for each in cached])
     yield from _status_metrics([each.health for each in cached])
-    yield from _counter_metrics([each.counters for each in cached])
     yield from _worker_metrics(found)
     yield from _schedule_metrics(found)
 
@@ -241,11 +243,15 @@ def _status_metrics(statuses: list[Health]) -> Iterator[Metric]:
     yield GaugeMetricFamily("delaytasks_mirror_differences", text, sum(status.differences for status in statuses))
 
 
-def _counter_metrics(counters: list[dict[str, int]]) -> Iterator[Metric]:
+def _counter_metrics(databases_: list[CachedNumbers]) -> Iterator[Metric]:
     """Yield the counters of all workers, which Redis keeps. They start at 0 again when Redis is emptied.
 
     The counter of rebuilds may therefore be equal before and after a flush. The time of the last rebuild differs.
+    Yield nothing while a Redis does not answer: Prometheus would take a smaller sum for a counter that was reset.
     """
+    if any(each.health.mirror != "off" and not each.counters for each in databases_):
+        return
+    counters = [each.counters for each in databases_]
     for name, description in COUNTERS.items():
         yield CounterMetricFamily(f"delaytasks_{name}", description, sum(each.get(name, 0) for each in counters))
     rebuilt_at_ms = max((each.get("rebuilt_at_ms", 0) for each in counters), default=0)

@@ -225,6 +225,21 @@ def test_a_mirror_that_is_down_is_0_and_none_without_redis(transactional_db, wit
     assert scrape()["delaytasks_mirror_up", ""] == 0
 
 
+def test_while_redis_is_down_its_counters_are_missing_and_do_not_fall(
+    transactional_db, with_redis, mirror, redis_server
+):
+    name = "delaytasks_repaired_total", ""
+    mirror.count("repaired", 3)
+    assert scrape()[name] == 3
+    redis_server.stop()
+    assert name not in scrape()
+
+
+def test_without_redis_its_counters_are_0(settings):
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "REDIS_URL": None}
+    assert scrape()["delaytasks_repaired_total", ""] == 0
+
+
 def test_a_mirror_that_refuses_writes_is_0(transactional_db, with_redis, redis_server):
     with redis_server.full():
         assert scrape()["delaytasks_mirror_up", ""] == 0

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from django.core.cache import cache
+from django.db import OperationalError
 
 from delaytasks import databases, schedule
 from delaytasks.models import Schedule, Topic
@@ -59,3 +60,21 @@ def test_a_pause_in_one_database_hides_no_backlog_in_another(db_clock: Any) -> N
     Topic.objects.using(SECOND).update(paused=True)
     assert (read("paused"), read("oldest_ready_seconds")) == ([({"topic": "t"}, 1)], [({"topic": "t"}, 90)])
     assert read("ready_jobs") == [({"topic": "t"}, 2)]
+
+
+def test_while_a_database_is_missing_the_counters_of_all_of_them_are(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "REDIS_URL": None}
+    cache.clear()
+    found = {using: job_collector._read(using) for using in databases.aliases()}
+    monkeypatch.setattr(job_collector, "_read", lambda using: found[using] or fail())
+    assert "delaytasks_repaired" in {family.name for family in job_collector.JobCollector().collect()}
+    found[SECOND] = None
+    names = {family.name for family in job_collector.JobCollector().collect()}
+    assert "delaytasks_workers" in names
+    assert "delaytasks_repaired" not in names
+
+
+def fail() -> Any:
+    raise OperationalError
