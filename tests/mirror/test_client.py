@@ -232,6 +232,21 @@ def test_asking_whether_redis_accepts_writes_writes_nothing_and_lets_reads_go_on
     mirror.close()
 
 
+def test_a_redis_user_that_may_not_publish_is_refused(own_server: RedisServer) -> None:
+    rules = ["on", ">secret", "~delaytasks:*", "+@all", "-@dangerous", "+info"]
+    with own_server.client() as client:
+        client.execute_command("ACL", "SETUSER", "shop", *rules, "resetchannels")
+        mirror = Mirror(Settings(redis_url=own_server.url().replace("//", "//shop:secret@")))
+        assert "channel" in mirror.refusal()
+        client.execute_command("ACL", "SETUSER", "shop", "&delaytasks:*")
+    assert mirror.refusal() == ""
+    assert mirror.add([Entry(1, "t", 1)])
+    mirror.promote_due(2, ["t"])
+    assert mirror.reserve("t", 1, 2, 1_000).ids == [1]
+    assert mirror.masters()
+    mirror.close()
+
+
 def test_after_a_refused_write_it_is_known_why_although_redis_is_not_called(own_server: RedisServer) -> None:
     mirror = Mirror(Settings(redis_url=own_server.url()))
     with own_server.full():

@@ -241,14 +241,15 @@ class Mirror:
         return dict(totals)
 
     def refusal(self) -> str:
-        """Return why a master refuses writes, for example because its memory is full; "" if all accept them.
+        """Return why a master refuses writes or messages, for example because its memory is full; "" if none does.
 
-        Writes nothing: each master is asked to overwrite a key that never exists. A Redis that has just refused a write
-        is not asked. Raises MirrorDown.
+        Writes nothing: each master is asked to overwrite a key that never exists, and the message goes to a channel
+        without listeners. A Redis that has just refused a write is not asked. Raises MirrorDown.
         """
         if self._redis.refusal:
             return self._redis.refusal
         probes = [("execute_command", "SET", self.keys.write_probe(b), 1, "XX") for b in range(self.keys.buckets)]
+        probes.append(("execute_command", "PUBLISH", self.keys.write_probe(0), ""))
         answers = self._pipelined(probes, raise_on_error=False)  # the circuit stays closed: Redis answers
         return next((str(answer) for answer in answers if isinstance(answer, ResponseError)), "")
 

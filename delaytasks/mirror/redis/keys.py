@@ -44,7 +44,7 @@ class Keys:
         return f"{self.tag(bucket)}:tick"
 
     def write_probe(self, bucket: int) -> str:
-        """Return a key that never exists."""
+        """Return a key that never exists, and a channel without listeners."""
         return f"{self.tag(bucket)}:accepts_writes"
 
     def bucket_of(self, job_id: int) -> int:
