@@ -81,9 +81,10 @@ class TableSource(DataSource):
 
     def reader(self, schema: StructType) -> "TableReader":
         table = self.options.get("table")
-        relation = table_relation(table, schema) if table else RELATIONS[self.options["relation"]]
+        database = Database.from_options(self.options)
+        relation = table_relation(table, schema, database.vendor) if table else RELATIONS[self.options["relation"]]
         return TableReader(
-            Database.from_options(self.options), relation, schema,
+            database, relation, schema,
             self.options.get("snapshot", ""), int(self.options.get("rows", RANGE_ROWS)),
             tuple(json.loads(self.options.get("server", "[]"))),
         )  # fmt: skip

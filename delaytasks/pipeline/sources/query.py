@@ -16,12 +16,14 @@ from ..spark.progress import report_progress
 from ..tables.lake import Lake
 from .arrow import BATCH_OPTIONS
 from .database import WAIT_SECONDS, Database, DatabaseUnavailable
+from .relations import finite
 
 BATCH_ROWS = 50_000
 REFUSAL = re.compile(r"\bERROR:\s+(?!canceling)(.+)")  # PostgreSQL reports a lost connection as FATAL, or without it
 # OIDs of PostgreSQL's types that Arrow and Spark have too: boolean, bigint, smallint, integer, text, real,
-# double precision, varchar, date, timestamp, timestamptz. Other types are read as text, char(n) without its padding.
-NATIVE_TYPE_OIDS = (16, 20, 21, 23, 25, 700, 701, 1043, 1082, 1114, 1184)
+# double precision, varchar. Other types but TIME_TYPE_OIDS are read as text, char(n) without its padding.
+NATIVE_TYPE_OIDS = (16, 20, 21, 23, 25, 700, 701, 1043)
+TIME_TYPE_OIDS = (1082, 1114, 1184)  # date, timestamp, timestamptz
 # READ_ACTIONS: SQLite's authorizer actions that a query may use. UNAVAILABLE: error codes of DatabaseUnavailable.
 READ_ACTIONS = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE)
 UNAVAILABLE = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR)
@@ -65,7 +67,7 @@ def _query_postgresql(database: Database, sql: str) -> Iterator[pyarrow.RecordBa
 
 
 def _columns(database: Database, sql: str) -> list[str]:
-    """Return an SQL expression for each column of the result, with a cast to text if Arrow or Spark lacks its type.
+    """Return an SQL expression for each column of the result, with values that Arrow and Spark have.
 
     Raises BadSettings if the database refuses the query or two columns have the same name.
     """
@@ -80,10 +82,13 @@ def _columns(database: Database, sql: str) -> list[str]:
     names = [each.name for each in found]
     _check_unique(names)
     quoted = ['"' + name.replace('"', '""') + '"' for name in names]
-    return [
-        name if each.type_code in NATIVE_TYPE_OIDS else f"CAST({name} AS text) AS {name}"
-        for name, each in zip(quoted, found, strict=True)
-    ]
+    return [_expression(name, each.type_code) for name, each in zip(quoted, found, strict=True)]
+
+
+def _expression(name: str, type_oid: int) -> str:
+    if type_oid in TIME_TYPE_OIDS:
+        return f"{finite(name)} AS {name}"
+    return name if type_oid in NATIVE_TYPE_OIDS else f"CAST({name} AS text) AS {name}"
 
 
 def _check_unique(names: list[str]) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from pyspark.sql.types import (
+    DateType,
     DecimalType,
     DoubleType,
     LongType,
@@ -100,7 +101,18 @@ def quoted(table: str) -> str:
     return ".".join(f'"{part}"' for part in table.split("."))
 
 
-def table_relation(table: str, columns: StructType) -> Relation:
+def finite(time: str) -> str:
+    """Return PostgreSQL's expression for a date or timestamp, in which the years 9999 and 1 replace infinity.
+
+    Spark has no infinite times, and the driver would return one as a time in the past.
+    """
+    return (
+        f"CASE {time} WHEN 'infinity' THEN '9999-12-31 23:59:59.999999Z' WHEN '-infinity' THEN '0001-01-01Z' "
+        f"ELSE {time} END"
+    )
+
+
+def table_relation(table: str, columns: StructType, vendor: str) -> Relation:
     """Return the relation of any table with an integer `id`.
 
     table     name of the table, optionally with its schema
@@ -111,5 +123,8 @@ def table_relation(table: str, columns: StructType) -> Relation:
         each.name: f'CAST(t."{each.name}" AS text)'
         for each in columns if isinstance(each.dataType, StringType | DecimalType | DoubleType)
     }  # fmt: skip
+    if vendor == "postgresql":
+        times = [each.name for each in columns if isinstance(each.dataType, TimestampType | DateType)]
+        casts |= {name: finite(f't."{name}"') for name in times}
     source = f"{quoted(table)} AS t"
     return Relation(columns, "t", source, f"SELECT min(id), max(id) FROM {source}", "id", ("t.id",), casts)

@@ -405,6 +405,25 @@ def test_a_time_that_no_calendar_has_is_refused_with_its_key(
         audit.run(spark, database, lake, file="audit.toml", rules=[RULE])
 
 
+@pytest.mark.only_on("postgresql")
+def test_infinite_times_of_a_table_are_later_or_earlier_than_all_others(
+    spark: Any, database: Database, order: Any
+) -> None:
+    order(1, placed_at=None, day=None)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO audit_order (id, placed_at, day) VALUES (2, 'infinity', 'infinity'), (3, '-infinity', "
+            "'-infinity'), (4, '2030-02-01Z', '2030-02-01')"
+        )
+    with snapshot.take(database) as taken:
+        rows, _ = business.rows(spark, taken, rule(columns={"id": "bigint", "placed_at": "timestamp", "day": "date"}))
+        years = rows.orderBy("id").selectExpr("year(placed_at)", "year(day)").collect()
+        later = rows.where("placed_at > current_timestamp()").count()
+
+    assert list(map(tuple, years)) == [(None, None), (9999, 9999), (1, 1), (2030, 2030)]
+    assert later == 2
+
+
 @pytest.mark.only_on("sqlite")
 def test_a_delay_in_days_follows_the_zones_clocks_and_a_bad_delay_is_refused_by_row(
     spark: Any, database: Database, lake: Lake, order: Any, job: Callable[..., Job]

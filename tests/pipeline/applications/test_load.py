@@ -447,6 +447,14 @@ def test_a_query_reads_padded_characters_as_an_audit_does(loaded: Callable[..., 
     assert keys() == ["order:7"]
 
 
+@pytest.mark.only_on("postgresql")
+def test_an_infinite_due_time_of_a_query_is_rejected(loaded: Callable[..., dict[str, Any]]) -> None:
+    sql = "SELECT 'a' AS key, timestamptz 'infinity' AS due_at, date '-infinity' AS day, 1 AS n"
+    mapping = {"topic": "order.close", "when": "day < '0002-01-01'"}
+    answer = loaded(query=sql, mapping=mapping, most_rejects="1")
+    assert (answer["rejected"], answer["inserted"]) == ({"due": 1}, 0)
+
+
 def test_a_query_that_fails_while_it_runs_is_refused_and_a_lost_server_is_not_answering(
     database: Database, lake: Lake
 ) -> None:
