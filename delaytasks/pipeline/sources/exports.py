@@ -109,12 +109,10 @@ def _is_parquet(rule: Rule, files: "fs.FileSystem", path: str) -> bool:
 def _footer(rule: Rule, files: "fs.FileSystem", path: str, uri: str) -> "tuple[pyarrow.Schema, int]":
     """Return a file's schema and number of rows."""
     import pyarrow
-    from pyarrow import parquet
 
     try:
         with files.open_input_file(path) as file:
-            opened = parquet.ParquetFile(file)
-            return opened.schema_arrow, opened.metadata.num_rows
+            return nanoseconds.read_footer(file)
     except (pyarrow.ArrowInvalid, OSError) as error:
         reason = str(error).split("\n")[0].rstrip(".")
         raise rule.bad("parquet", f"{uri} cannot be read as Parquet: {reason}.") from error

@@ -174,7 +174,7 @@ def _check_schemas(lake: Lake, source: Source) -> "pyarrow.Schema":
     for path in source.files:
         try:
             with lake.files.open_input_file(path) as file:
-                schema = parquet.read_schema(file)
+                schema, _ = nanoseconds.read_footer(file)
         except (ArrowInvalid, OSError) as error:
             raise BadSettings(f"{path} is not a Parquet file, or was not written completely: {error}") from error
         first = schema if first is None else first

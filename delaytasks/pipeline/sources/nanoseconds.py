@@ -1,4 +1,7 @@
-"""Timestamps in nanoseconds, as pandas writes them to Parquet. An option in session.NEEDED lets Spark read integers."""
+"""Timestamps in nanoseconds, as pandas writes them to Parquet. An option in session.NEEDED lets Spark read integers.
+
+Spark reads only INT96, an older type for nanoseconds, as timestamps in UTC.
+"""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -9,6 +12,19 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 if TYPE_CHECKING:
     import pyarrow
+
+
+def read_footer(file: "pyarrow.NativeFile") -> "tuple[pyarrow.Schema, int]":
+    """Return the schema and the number of rows of a Parquet file. INT96 is a timestamp in microseconds, as in Spark."""
+    import pyarrow
+    from pyarrow import parquet
+
+    opened = parquet.ParquetFile(file, coerce_int96_timestamp_unit="us")
+    stored = map(opened.schema.column, range(len(opened.schema)))
+    int96 = {each.path for each in stored if each.physical_type == "INT96"}
+    utc = pyarrow.timestamp("us", "UTC")
+    fields = [each.with_type(utc) if each.name in int96 else each for each in opened.schema_arrow]
+    return pyarrow.schema(fields), opened.metadata.num_rows
 
 
 def columns_of(schema: "pyarrow.Schema") -> dict[str, bool]:

@@ -514,9 +514,9 @@ def test_an_invalid_expression_is_reported_in_one_sentence(spark: Any, changed: 
 ORDERS = pa.schema([("id", pa.int64()), ("placed_at", pa.timestamp("us", "UTC")), ("status", pa.string())])
 
 
-def wrote(path: Path, *rows: tuple[Any, ...], schema: pa.Schema = ORDERS) -> None:
+def wrote(path: Path, *rows: tuple[Any, ...], schema: pa.Schema = ORDERS, **options: Any) -> None:
     columns = [pa.array([row[n] for row in rows], each.type) for n, each in enumerate(schema)]
-    parquet.write_table(pa.Table.from_arrays(columns, schema=schema), path)
+    parquet.write_table(pa.Table.from_arrays(columns, schema=schema), path, **options)
 
 
 def test_parquet_may_be_a_file_a_folder_or_a_pattern_and_may_be_empty(spark: Any, tmp_path: Path) -> None:
@@ -549,15 +549,17 @@ def test_the_name_of_a_parquet_file_is_no_pattern(spark: Any, tmp_path: Path) ->
     assert [row.id for row in one.collect()] == [1]
 
 
-def test_parquet_may_have_timestamps_in_nanoseconds(spark: Any, tmp_path: Path) -> None:
+def test_parquet_may_have_timestamps_in_nanoseconds_and_int96(spark: Any, tmp_path: Path) -> None:
     nanos = ORDERS.set(1, pa.field("placed_at", pa.timestamp("ns", "UTC")))
     wrote(tmp_path / "a.parquet", (1, at("02-01 12:00"), "open"))
     wrote(tmp_path / "b.parquet", (2, 1_234_567_891_999, "open"), (3, -1_001, None), (4, None, "paid"), schema=nanos)
+    wrote(tmp_path / "c.parquet", (5, at("02-01 12:00"), None), use_deprecated_int96_timestamps=True)
 
     found, _ = business.rows(spark, None, rule(table=None, parquet=str(tmp_path)))  # type: ignore[arg-type]
     micros = found.orderBy("id").selectExpr("id", "unix_micros(placed_at)", "status").collect()
     noon = round(at("02-01 12:00").timestamp() * 1_000_000)
-    assert list(map(tuple, micros)) == [(1, noon, "open"), (2, 1_234_567_891, "open"), (3, -2, None), (4, None, "paid")]
+    assert list(map(tuple, micros)) == [
+        (1, noon, "open"), (2, 1_234_567_891, "open"), (3, -2, None), (4, None, "paid"), (5, noon, None)]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,15 @@ def test_timestamps_in_nanoseconds_are_read_with_and_without_a_zone(
 
 
 @pytest.mark.only_on("sqlite")
+def test_timestamps_in_int96_are_read_as_utc(loaded: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    table = pyarrow.table({"key": ["a"], "due_at": [NOON], "all": [[NOON]]})
+    parquet.write_table(table, tmp_path / "x.parquet", use_deprecated_int96_timestamps=True)
+    assert loaded(tmp_path / "x.parquet", {"topic": "order.close", "body": {"all": "all"}})["inserted"] == 1
+    job = Job.objects.get()
+    assert (job.due_at, job.body) == (NOON, {"all": ["2030-02-01T12:00:00.000Z"]})
+
+
+@pytest.mark.only_on("sqlite")
 def test_a_number_that_json_lacks_is_rejected_and_a_files_name_is_no_pattern(
     loaded: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
