@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from dataclasses import field as attribute
-from math import ceil
+from math import ceil, floor
 from typing import Any
 
 import pyarrow
@@ -70,26 +70,32 @@ class Topic:
 class Need:
     """The run slots needed for the jobs that fall due in an hour. A slot runs one job at a time.
 
-    hour_ms    start of the hour, in ms since 1970
-    jobs       number of jobs; in the first hour also the overdue ones
-    work_ms    sum of the jobs' expected run times
-    unknown    number of jobs whose topic has no known run time; they add nothing to work_ms
+    hour_ms      start of the hour, in ms since 1970
+    jobs         number of jobs; in the first hour also the overdue ones
+    work_ms      sum of the jobs' expected run times
+    unknown      number of jobs whose topic has no known run time; they add nothing to work_ms and slot_parts
+    slot_parts   sum of the part of a slot that each job needs: of n jobs that a slot runs in an hour, each needs 1/n
     """
 
     hour_ms: int
     jobs: int
     work_ms: float
     unknown: int
+    slot_parts: float
 
     @property
     def slots(self) -> int:
-        """The least number of slots that can do the work within an hour."""
-        return ceil(self.work_ms / HOUR_MS)
+        """The number of slots that run the jobs within an hour. A job that takes longer needs one slot."""
+        return _round_up(self.slot_parts)
 
     @property
     def minutes(self) -> int:
         """How many minutes these slots are busy, rounded up."""
-        return ceil(self.work_ms / self.slots / MINUTE_MS) if self.slots else 0
+        return _round_up(self.work_ms / self.slots / MINUTE_MS) if self.slots else 0
+
+
+def _round_up(number: float) -> int:
+    return ceil(round(number, 9))  # without the errors of a sum of floats
 
 
 @dataclass(frozen=True)
@@ -207,12 +213,18 @@ def _needs(due: pyarrow.Table, run_means: Mapping[str, float]) -> list[Need]:
     needs: dict[int, Need] = {}
     for row in sums.to_pylist():
         jobs, mean = row["due"] + row["overdue"], run_means.get(row["topic"])
-        need = needs.get(row["hour_ms"], Need(row["hour_ms"], 0, 0.0, 0))
+        need = needs.get(row["hour_ms"], Need(row["hour_ms"], 0, 0.0, 0, 0.0))
         needs[need.hour_ms] = replace(
             need, jobs=need.jobs + jobs, work_ms=need.work_ms + jobs * (mean or 0.0),
             unknown=need.unknown + (jobs if mean is None else 0),
+            slot_parts=need.slot_parts + (jobs * _slot_part(mean) if mean else 0.0),
         )  # fmt: skip
     return list(needs.values())
+
+
+def _slot_part(mean_ms: float) -> float:
+    """Return the part of a slot that a job needs. A slot runs whole jobs within an hour, and at least one."""
+    return 1 / max(1, floor(round(HOUR_MS / mean_ms, 6)))
 
 
 def _topics(

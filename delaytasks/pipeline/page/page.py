@@ -138,8 +138,9 @@ def _needs(facts: Facts) -> list[str]:
     hour = f"{from_ms(most.hour_ms):%A %d %B %H:%M}"
     peak = f"The hour with most work is {hour}: it needs {_slots(most.slots)} for {most.minutes} min."
     meaning = (
-        "A slot runs one job at a time. The table shows how many slots can run the jobs of each hour within that "
-        "hour, if each job takes the mean run time of its topic in the last two weeks."
+        "A slot runs one job at a time. The table shows how many slots can run the jobs of each hour within an "
+        "hour, if each job takes the mean run time of its topic in the last two weeks. A job that takes longer than an "
+        "hour needs one slot."
     )
     return [
         "<h2>Slots needed</h2>", f"<p>{peak}</p>", f'<p class="quiet">{shown}{meaning}</p>',

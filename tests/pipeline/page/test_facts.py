@@ -3,6 +3,7 @@
 from typing import Any
 
 import pyarrow
+import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -58,10 +59,36 @@ def test_days_are_full_hours_and_overdue_jobs_of_all_topics_are_counted() -> Non
 
     assert (busy.run_mean_ms, busy.run_p95_ms, asks.run_mean_ms, asks.run_p95_ms) == (1_500, 1_500, None, None)
     assert found.needs == [
-        Need(END, 5 + 60 * 2 + 1, 6 * 1_500, 60 * 2), Need(END + HOUR_MS, 6 + 1, 6 * 1_500, 1)]  # fmt: skip
+        Need(END, 5 + 60 * 2 + 1, 6 * 1_500, 60 * 2, 6 / 2_400),
+        Need(END + HOUR_MS, 6 + 1, 6 * 1_500, 1, 6 / 2_400),
+    ]
+    assert [(each.slots, each.minutes) for each in found.needs] == [(1, 1), (1, 1)]
     assert (len(idle), found.more_topics) == (facts.MAX_TOPICS - 2, 60 + 2 - facts.MAX_TOPICS)
     assert found.overdue == 60 * 2 + 1
     assert "22 more topics" in page.html(found)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "means", "slots", "minutes"),
+    [
+        ((1,), (5 * HOUR_MS,), 1, 300),
+        ((3,), (40 * MINUTE_MS,), 3, 40),
+        ((4,), (20 * MINUTE_MS,), 2, 40),
+        ((108_000,), (100 / 3,), 1, 60),
+        ((1,), (1,), 1, 1),
+        ((1, 1, 1), (20 * MINUTE_MS,) * 3, 1, 60),
+        ((5, 7), (0, None), 0, 0),
+    ],
+)
+def test_a_slot_runs_whole_jobs_and_a_job_needs_one_slot(
+    jobs: tuple[int, ...], means: tuple[float | None, ...], slots: int, minutes: int
+) -> None:
+    names = [f"topic:{n}" for n in range(len(jobs))]
+    due = pyarrow.table({"topic": names, "ms": [END] * len(jobs), "due": jobs, "overdue": [0] * len(jobs)})
+    known = {name: mean for name, mean in zip(names, means, strict=True) if mean is not None}
+
+    (need,) = facts._needs(due, known)
+    assert (need.jobs, need.slots, need.minutes) == (sum(jobs), slots, minutes)
 
 
 def test_without_hours_and_due_jobs_there_are_no_topics() -> None:

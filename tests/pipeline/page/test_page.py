@@ -19,8 +19,8 @@ def facts(*, empty: bool = False) -> Facts:
     hours = [{} if empty or n % 5 == 0 else {**day, "finished": n} for n in range(168)]
     minutes = [0 if empty else n % 7 for n in range(36 * 60)]
     topic = Topic(EVIL, day, {"happened": 100}, tuple(range(24)), 40, 3, 2_900.0, 4_400)
-    needs = [Need(NOON + n * HOUR_MS, 10, n * 60_000.0, 0) for n in range(14)] + [
-        Need(NOON, 5_000, 14_400_001.0, 1_234)
+    needs = [Need(NOON + n * HOUR_MS, 10, n * 60_000.0, 0, n / 60) for n in range(14)] + [
+        Need(NOON, 5_000, 14_400_001.0, 1_234, 4.000_01)
     ]
     found = [] if empty else [Herd(NOON + 600_000, 5_000, ((EVIL, 4_990),))]
     return Facts(NOON, NOON, hours, hours[:3] + [{}] * 165, [] if empty else [topic], 0, NOON, minutes, 12, found,
