@@ -37,7 +37,8 @@ def count_minutes(events: DataFrame) -> DataFrame:
     worst_ms   greatest exact lateness of these events
 
     Needs topic, outcome, attempt, due_ms, reserved_ms, done_ms. Lateness is measured on first attempts only: a later
-    attempt may have waited for the attempt before it. Events without a topic are left out.
+    attempt may have waited for the attempt before it. A job that was given back or deferred before its start has no
+    event of its first attempt, and so no lateness. Events without a topic are left out.
     """
     return (
         events.where(F.col("topic").isNotNull())
