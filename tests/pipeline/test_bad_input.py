@@ -6,6 +6,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable
+from datetime import time
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +212,8 @@ def orders(tmp_path: Path) -> Path:
     [
         ({"since": "due_at", "delay": "cast(grace AS int)"}, 1, "2 of 3 rows were rejected, more than 5% .*row 3 of "),
         ({"key": "max(id)"}, 2, r"The mapping's key, max\(id\), is not a valid expression: "),
+        ({"key": "*"}, 2, r"The mapping's key, \*, is not a valid expression: "),
+        ({"body": {"all": "*"}}, 2, r"The mapping's body.all, \*, is not a valid expression: "),
         ({"key": "explode(split(id, ';'))"}, 2, r"The mapping's key, explode.*, is not a valid expression: "),
         ({"when": "count(*) > 1"}, 2, r"The mapping's when, count\(\*\) > 1, is not a valid expression: "),
         ({"ttr": "element_at(split(id, ','), 5)"}, 2, "The mapping fails for .* Nothing was loaded: .*The index 5 is"),
@@ -222,6 +225,37 @@ def test_a_mapping_that_does_not_fit_its_rows_loads_nothing(
     found, message = ask("load", source=str(orders), mapping={**NAMED, **mapping}, limits=LIMITS)
     assert (found, bool(re.search(sentence, message))) == (code, True), message
     assert not Job.objects.exists()
+
+
+def test_columns_of_any_name_can_be_loaded_unless_a_load_has_a_column_of_this_name(ask: Asked, tmp_path: Path) -> None:
+    row = {"due_at": "2030-02-01T12:00Z", "a`b": "x", "_metadata": "y", "c.d": "z"}
+    nanos = pyarrow.array([1], pyarrow.timestamp("ns", "UTC"))
+    parquet.write_table(pyarrow.Table.from_pylist([row]).append_column("e`f", nanos), tmp_path / "odd.parquet")
+    (tmp_path / "odd.csv").write_text("\n".join([",".join(row), ",".join(row.values())]))
+    for kind in ("csv", "parquet"):
+        mapping = {"topic": "order.close", "key": f"'{kind}'", "body": {"odd": "concat(`a``b`, `_metadata`, `c.d`)"}}
+        odd = str(tmp_path / f"odd.{kind}")
+        assert ask("load", source=odd, mapping=mapping, limits=LIMITS) == (ExitCode.DONE, "")
+    assert list(Job.objects.values_list("key", "body")) == [("csv", {"odd": "xyz"}), ("parquet", {"odd": "xyz"})]
+
+    for path, reserved in ((tmp_path / "reserved.csv", "__Row"), (tmp_path / "reserved.parquet", "__wanted")):
+        path.write_text(f"id,due_at,{reserved}")
+        if path.suffix == ".parquet":
+            parquet.write_table(pyarrow.table({"id": ["c"], "due_at": ["2030-02-01T12:00Z"], reserved: ["x"]}), path)
+        sentence = f"{path} has a column {reserved}, a name that a load uses itself: rename it."
+        assert ask("load", source=str(path), mapping=NAMED, limits=LIMITS) == (ExitCode.BAD_INPUT, sentence)
+
+
+def test_a_parquet_file_with_a_type_that_spark_does_not_read_is_bad_input(ask: Asked, tmp_path: Path) -> None:
+    for values, type_name in (
+        (pyarrow.array([time(9)]), "TIME"), (pyarrow.array([b"a" * 16], pyarrow.uuid()), "UUID"),
+        (pyarrow.array([1.5], pyarrow.float16()), "FLOAT16"),
+    ):  # fmt: skip
+        path = tmp_path / "types.parquet"
+        parquet.write_table(pyarrow.table({"id": ["a"], "due_at": ["2030-02-01T12:00Z"], "x": values}), path)
+        code, message = ask("load", source=str(path), mapping=NAMED, limits=LIMITS)
+        assert (code, message.startswith(f"Spark cannot read {path}: "), type_name in message) == (
+            ExitCode.BAD_INPUT, True, True), message  # fmt: skip
 
 
 def test_a_source_that_cannot_be_opened_is_bad_input_and_one_that_is_not_read_to_its_end_is_not(

@@ -13,10 +13,9 @@ from ..spark.progress import report_progress
 from ..tables import row_counts
 from ..tables.lake import Lake, for_reading
 from ..transforms import mapping, screening
-from ..transforms.mapping import Terms
+from ..transforms.mapping import WANTED, Terms
 from ..transforms.screening import GOOD, REJECT, Limits
 
-WANTED = "__wanted"  # column: whether the row is to be loaded
 FATAL = csv_rows.FATAL
 CHUNK_ROWS = 50_000  # maximum number of rows that one transaction loads
 BAD_DATA = "22"  # SQLSTATE class "data exception": an expression cannot process a value
@@ -80,7 +79,7 @@ def _value(error: PySparkException) -> str:
 
 def _find_value(rows: DataFrame, value: str) -> str:
     """Return "row N of FILE" for the first row that has this value in any column; "" if there is none."""
-    columns = [F.col(f"`{name}`").cast("string") for name in rows.columns if name not in mapping.METADATA]
+    columns = [F.col(mapping.quoted(name)).cast("string") for name in rows.columns if name not in mapping.METADATA]
     if not value or not columns:
         return ""
     location = F.struct(F.col(mapping.FILE).alias("file"), F.col(mapping.ROW).alias("row"))

@@ -12,13 +12,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyarrow import ArrowInvalid, fs, parquet
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from ..config import BadSettings
 from ..tables.lake import Lake, LakeError, for_reading
-from ..transforms.mapping import FILE, MESSAGE, METADATA, PROBLEM, ROW, TEXT
+from ..transforms.mapping import FILE, MESSAGE, METADATA, PROBLEM, RESERVED, ROW, TEXT, quoted
 from . import csv_rows, nanoseconds
 
 if TYPE_CHECKING:
@@ -113,6 +114,7 @@ def read(spark: SparkSession, source: Source, *, shown: str = "") -> DataFrame:
 def _read_csv(spark: SparkSession, source: Source) -> DataFrame:
     """Read each file in one task, because a quoted value may contain line breaks. Large files are not split."""
     columns = csv_rows.header_of_all(source.root, source.files, source.encoding, source.delimiter)
+    _check_names(source, columns)
     schema = StructType([*METADATA_SCHEMA, *(StructField(name, StringType()) for name in columns)])
     sizes = {path: size for path, size, _ in source.identity}
     files = spark.createDataFrame([(path, sizes[path]) for path in source.files], "path string, size bigint")
@@ -130,21 +132,37 @@ def _rows(
 
 def _read_parquet(spark: SparkSession, source: Source) -> DataFrame:
     lake = Lake(source.root)
-    nanos = nanoseconds.columns_of(_check_schemas(lake, source))
+    schema = _check_schemas(lake, source)
+    _check_names(source, schema.names)
+    nanos = nanoseconds.columns_of(schema)
     # Pass the path of each file: from a folder, Spark would silently ignore the files in nested folders.
     options = {"basePath": lake.uri("")} if source.files != (lake.base,) else {}
     try:
         paths = [for_reading(lake.uri("").rstrip("/") + path.removeprefix(lake.base)) for path in source.files]
     except LakeError as error:
         raise BadSettings(str(error)) from error
-    frame = spark.read.options(**options).parquet(*paths)
+    try:
+        frame = spark.read.options(**options).parquet(*paths)
+        names = frame.columns  # over Spark Connect, only this reads the schema
+    except AnalysisException as error:
+        if error.getCondition() == "PATH_NOT_FOUND":  # removed since it was listed, or not on this host
+            raise
+        reason = str(error).strip().split("\n")[0]
+        raise BadSettings(f"Spark cannot read {source.root}: {reason}") from error
+    metadata = frame.metadataColumn("_metadata")
     columns = {
-        FILE: _display_path(F.col("_metadata.file_path")), ROW: F.col("_metadata.row_index") + 1,
+        FILE: _display_path(metadata["file_path"]), ROW: metadata["row_index"] + 1,
         **dict.fromkeys((PROBLEM, MESSAGE, TEXT), F.lit(None).cast("string")),
     }  # fmt: skip
-    data = [nanoseconds.to_timestamp(name, zone=nanos[name]) if name in nanos else F.col(f"`{name}`")
-            for name in frame.columns]  # fmt: skip
+    data = [nanoseconds.to_timestamp(name, zone=nanos[name]) if name in nanos else F.col(quoted(name))
+            for name in names]  # fmt: skip
     return frame.select(*(value.alias(name) for name, value in columns.items()), *data)
+
+
+def _check_names(source: Source, names: list[str]) -> None:
+    """Raise BadSettings if a column has one of the RESERVED names. Spark does not distinguish capitals."""
+    if reserved := next((name for name in names if name.lower() in RESERVED), None):
+        raise BadSettings(f"{source.root} has a column {reserved}, a name that a load uses itself: rename it.")
 
 
 def rows_of(source: Source) -> int | None:

@@ -10,6 +10,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
+from ..transforms.mapping import quoted
+
 if TYPE_CHECKING:
     import pyarrow
 
@@ -45,6 +47,6 @@ def as_integers(schema: StructType, names: Iterable[str]) -> StructType:
 
 def to_timestamp(name: str, *, zone: bool = True) -> Column:
     """Return a column in nanoseconds as a timestamp, rounded down to microseconds. zone: False for a local time."""
-    value = f"`{name}`"
+    value = quoted(name)
     moment = F.expr(f"timestamp_micros(({value} - pmod({value}, 1000)) div 1000)")  # div alone rounds up before 1970
     return (moment if zone else moment.cast("timestamp_ntz")).alias(name)

@@ -33,6 +33,8 @@ from ..delays.due_times import DelayColumns
 
 FILE, ROW, PROBLEM, MESSAGE, TEXT = "__file", "__row", "__problem", "__message", "__text"
 METADATA = (FILE, ROW, PROBLEM, MESSAGE, TEXT)  # columns of an input row besides its data
+WANTED = "__wanted"  # column: whether the row is to be loaded
+RESERVED = (*METADATA, WANTED)  # names that the data may not have
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,11 @@ class Terms:
             raise BadSettings("The mapping's body must be a table of members and expressions. Or use body_from.")
         texts = {name: _check_text(name, value) for name, value in values.items() if name != "body"}
         return cls(**texts, body={name: _check_text(f"body.{name}", value) for name, value in body.items()})
+
+
+def quoted(name: str) -> str:
+    """Return the name of a column as Spark SQL."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def _check_text(name: str, value: object) -> str:
@@ -169,9 +176,9 @@ class Mapper:
     def _type_of(self, part: str, text: str, expression: str = "") -> DataType:
         """Return the type of an expression. expression: what Spark evaluates instead of `text`, if it is given.
 
-        It is selected beside a column and within a function, so that Spark refuses aggregates and generators.
+        It is selected beside a column and within a CASE, so that Spark refuses aggregates, generators and `*`.
         """
-        value = F.coalesce(F.expr(expression or text))
+        value = F.when(F.lit(True), F.expr(expression or text))
         try:
             return self.frame.select(FILE, value.alias("it")).schema["it"].dataType
         except (AnalysisException, ParseException) as error:
@@ -244,7 +251,7 @@ class Mapper:
 
     def _raw(self) -> Column:
         """Return the row as it was read, as JSON, for the rejects."""
-        row = F.to_json(F.struct(*(F.col(f"`{name}`") for name in self.columns)), {"ignoreNullFields": "false"})
+        row = F.to_json(F.struct(*(F.col(quoted(name)) for name in self.columns)), {"ignoreNullFields": "false"})
         return F.when(F.col(TEXT).isNull(), row).otherwise(F.to_json(F.struct(F.col(TEXT).alias("text"))))
 
 
