@@ -105,9 +105,37 @@ def run(using: str, attempt: RunningJob) -> None:
     """Run an attempt and end it as a worker does. A retry is due after exactly the backoff, without jitter."""
     handler = _handler(attempt.topic)
     steady = dataclasses.replace(handler, backoff=dataclasses.replace(handler.backoff, jitter=0.0))
-    executor = Executor(steady, _candidates(using, attempt.topic), lambda: False, lambda: False)
+    executor = TestExecutor(steady, _candidates(using, attempt.topic), lambda: False, lambda: False)
     executor.run_one(attempt)
     executor.flush_removals()
+
+
+class TestExecutor(Executor):
+    """An executor that may be inside the transaction of a test."""
+
+    def call(self, attempts: Sequence[RunningJob], argument: Any) -> Any:
+        with nullcontext() if self.handler.atomic else own_savepoint(self.using):
+            return super().call(attempts, argument)
+
+
+@contextmanager
+def own_savepoint(using: str) -> Iterator[None]:
+    """Roll back to the start of the block if an error in it makes the transaction of the test unusable.
+
+    For code that a worker calls outside a transaction, where a database error undoes one statement only.
+    """
+    connection = connections[using]
+    if not connection.in_atomic_block:
+        yield
+        return
+    savepoint = transaction.savepoint(using)
+    try:
+        yield
+    finally:
+        if connection.needs_rollback or not connection.is_usable():
+            transaction.set_rollback(False, using)
+            transaction.savepoint_rollback(savepoint, using)
+        transaction.savepoint_commit(savepoint, using)
 
 
 def die(using: str, attempt: RunningJob, before: str) -> None:
@@ -205,14 +233,15 @@ def running_callbacks() -> Iterator[None]:
     for connection, before in inside:
         while len(connection.run_on_commit) > before:
             new, connection.run_on_commit[before:] = connection.run_on_commit[before:], []
-            _run_callbacks(new)
+            _run_callbacks(connection.alias, new)
 
 
-def _run_callbacks(callbacks: list[Any]) -> None:
+def _run_callbacks(using: str, callbacks: list[Any]) -> None:
     """Run callbacks as Django does: an exception of a robust callback is only logged, any other stops the rest."""
     for _, function, robust in callbacks:
         try:
-            function()
+            with own_savepoint(using):
+                function()
         except Exception:
             logger.exception("an on_commit callback of a job failed")
             if not robust:

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 
 from django.utils import timezone
 
-from .. import conf, databases, handlers
+from .. import conf, databases, handlers, topics
 from ..clock import from_ms, to_ms
 from ..exceptions import BadInput, UnknownTopic
 from ..jobs.handles import Handle
@@ -266,9 +266,10 @@ class Timeouts:
 
     def _live(self, topic: str, key: str | None, subject: Instance | None) -> Any:
         check_name(topic, "any" if key is None else key)
-        if topic not in handlers.known():
-            known = ", ".join(handlers.known()) or "none"
-            raise UnknownTopic(f"Topic {topic!r} is unknown in this process. Known topics: {known}.")
+        known = topics.known(self._using)
+        if topic not in known:
+            listed = ", ".join(sorted(known)) or "none"
+            raise UnknownTopic(f"Topic {topic!r} is unknown in this process. Known topics: {listed}.")
         jobs = Job.objects.using(self._using).live().filter(topic=topic)
         if key is not None:
             jobs = jobs.filter(key=key)

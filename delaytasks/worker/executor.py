@@ -255,8 +255,11 @@ class Executor:
         return result
 
     def limit_callbacks(self, after_commit: ExitStack, completed: Completed) -> None:
-        """Give the handler's on_commit callbacks a TTR of their own, from the commit until `after_commit` is closed."""
-        if len(self.connection.run_on_commit) > 1:  # the first one is our own
+        """Give the handler's on_commit callbacks a TTR of their own, from the commit until `after_commit` is closed.
+
+        Inside a transaction of the caller they run at its commit, after that.
+        """
+        if not self.inside and len(self.connection.run_on_commit) > 1:  # the first one is our own
             completed.on_commit = lambda: after_commit.enter_context(isolated(self.handler.ttr_ms))
 
     def handle_callback_error(self, error: BaseException) -> None:

@@ -1,6 +1,7 @@
 """advance() and run_due(): due jobs run in their order, in the test's own transaction."""
 
 import re
+import sys
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -22,9 +23,10 @@ from delaytasks.recurrence import schedules
 from delaytasks.recurrence.definition import Definition
 from delaytasks.signals import job_finished, job_scheduled
 from delaytasks.states import Outcome, State
-from delaytasks.testing import Timeouts, hours, minutes
+from delaytasks.testing import Timeouts, engine, hours, minutes
 from delaytasks.testing import kit as kit_module
 from delaytasks.testing.exceptions import TooManyRuns
+from delaytasks.worker import isolation
 from project.shop.models import Product
 from tests.support.stage import effect, effects
 
@@ -244,6 +246,48 @@ def test_a_callback_that_raises_does_not_end_the_test(timeouts: Timeouts, regist
     assert "an on_commit callback of a job failed" in caplog.text
 
 
+def repeat_a_name(*args: Any) -> None:
+    Topic.objects.create(name="repeated")
+
+
+@pytest.mark.on_both
+@pytest.mark.parametrize("caller", ["handler", "callback", "receiver"])
+def test_a_database_error_outside_a_jobs_transaction_does_not_end_that_of_the_test(
+    timeouts: Timeouts, register: Register, caller: str
+) -> None:
+    """A worker calls these outside a transaction."""
+
+    def receiver(**_: Any) -> None:
+        repeat_a_name()
+
+    repeat_a_name()
+    if caller == "handler":
+        register("t", repeat_a_name, atomic=False)
+    else:
+        register("t", lambda job: transaction.on_commit(repeat_a_name) if caller == "callback" else None)
+    if caller == "receiver":
+        job_finished.connect(receiver)
+    try:
+        schedule("t", "1", delay=1)
+        assert timeouts.advance(seconds=1).outcomes == {"failed" if caller == "handler" else "finished": 1}
+    finally:
+        job_finished.disconnect(receiver)
+    assert Topic.objects.filter(name="repeated").count() == 1
+
+
+def test_a_callback_that_raises_leaves_nothing_to_clean_up(
+    timeouts: Timeouts, register: Register, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit of a TTR would be left whenever its traceback is collected, in the middle of another test."""
+    errors: list[BaseException] = []
+    monkeypatch.setattr(engine.logger, "exception", lambda *args: errors.append(sys.exc_info()[1]))
+    register("t", lambda job: transaction.on_commit(lambda: 1 / 0))
+    schedule("t", "1", delay=1)
+    timeouts.advance(seconds=1)
+    assert errors
+    assert getattr(isolation._running, "pid", None) is None
+
+
 def test_signals_are_sent(timeouts: Timeouts, ran: list[str]) -> None:
     said: list[str] = []
 
@@ -311,6 +355,13 @@ def test_failing_assertions_say_what_is_there(timeouts: Timeouts, register: Regi
         timeouts.assert_scheduled("t", "order:1", body={"n": 2})
     with pytest.raises(AssertionError, match="A live job of t 'order:1' exists"):
         timeouts.assert_not_scheduled("t", "order:1")
+
+
+def test_a_topic_that_has_only_a_row_is_known(timeouts: Timeouts) -> None:
+    Topic.objects.create(name="http")
+    timeouts.assert_not_scheduled("http")
+    schedule("http", "1", delay=1)
+    timeouts.assert_scheduled("http", "1")
 
 
 def test_an_unknown_topic_is_not_merely_not_scheduled(timeouts: Timeouts) -> None:
