@@ -26,11 +26,13 @@ def prepare(**_: Any) -> None:
     """Choose a directory for the counters of the pool's processes, before the pool forks them. Receiver of worker_init.
 
     prometheus_client reads PROMETHEUS_MULTIPROC_DIR when it is first imported. If the project has imported it before,
-    it reads it again here.
+    it reads it again here. After a restart by SIGHUP, the environment has the directory that the former worker chose,
+    whose lock is free.
     """
     if not conf.get().metrics_port:
         return
-    if VARIABLE not in os.environ:
+    given = os.environ.get(VARIABLE, PREFIX)
+    if os.path.basename(given).startswith(PREFIX) and given != _directories.own:
         os.environ[VARIABLE] = directory = make_directory()
         weakref.finalize(_directories, _remove, directory, os.getpid())
         _directories.own = directory

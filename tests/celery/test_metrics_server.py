@@ -76,6 +76,22 @@ def test_attempts_are_counted_if_the_site_has_imported_the_library_before() -> N
     assert "metrics: prometheus_client was imported before" in done.stderr
 
 
+def test_a_worker_that_was_restarted_by_a_signal_has_a_new_directory() -> None:
+    """Celery starts the new program in the same process, so that the environment stays and the lock does not."""
+    former = f"{os.sep}tmp{os.sep}{metrics_server.PREFIX}former"
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "PYTHONPATH": str(Path.cwd()),
+                   metrics_server.VARIABLE: former}  # fmt: skip
+    twice = (
+        A_SITE_WITH_METRICS + "import os; first = os.environ['PROMETHEUS_MULTIPROC_DIR']; metrics_server.prepare()\n"
+    )
+    twice += "print('directories', first, os.environ['PROMETHEUS_MULTIPROC_DIR'])"
+    done = subprocess.run([sys.executable, "-c", twice], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    first, second = (line.split()[1] for line in done.stdout.splitlines() if line.startswith("directory "))
+    assert first != former
+    assert first == second, "another worker of the same process"
+
+
 class Scraped:
     """A registry or collector whose only metric is the number of threads that keep the pool from forking."""
 

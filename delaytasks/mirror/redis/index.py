@@ -248,8 +248,8 @@ class Mirror:
         """
         if self._redis.refusal:
             return self._redis.refusal
-        probes = [("execute_command", "SET", self.keys.write_probe(b), 1, "XX") for b in range(self.keys.buckets)]
-        probes.append(("execute_command", "PUBLISH", self.keys.write_probe(0), ""))
+        sets = [("execute_command", "SET", self.keys.write_probe(b), 1, "XX") for b in range(self.keys.buckets)]
+        probes = [*sets, ("execute_command", "PUBLISH", self.keys.write_probe(0), "")]
         answers = self._pipelined(probes, raise_on_error=False)  # the circuit stays closed: Redis answers
         return next((str(answer) for answer in answers if isinstance(answer, ResponseError)), "")
 
