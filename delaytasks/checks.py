@@ -144,11 +144,18 @@ def _redis_urls() -> Iterator[tuple[str, list[str]]]:
     """Yield the name and the URLs of each setting that may name a Redis."""
     config = conf.get_if_valid()
     yield "DELAYTASKS['REDIS_URL']", _url_list(config and config.redis_url)
-    yield "CELERY_BROKER_URL", _url_list(getattr(settings, "CELERY_BROKER_URL", None))
+    yield "CELERY_BROKER_URL", _broker_urls()
     for alias, cache in settings.CACHES.items():
         options = cache.get("OPTIONS") or {}
         credentials = options.get("password") or (options.get("CONNECTION_POOL_KWARGS") or {}).get("password")
         yield f"CACHES[{alias!r}]", [] if credentials or options.get("PASSWORD") else _url_list(cache.get("LOCATION"))
+
+
+def _broker_urls() -> list[str]:
+    """Return the URLs of the Celery app's broker, or of the setting, which this process may not have loaded."""
+    from celery import current_app
+
+    return _url_list(current_app.conf.broker_read_url or getattr(settings, "CELERY_BROKER_URL", None))
 
 
 def _url_list(urls: Any) -> list[str]:
@@ -202,12 +209,13 @@ def check_time_limits(**_kwargs: Any) -> list[CheckMessage]:
 @register(TAG)
 def check_visibility(**_kwargs: Any) -> list[CheckMessage]:
     """W007: a Redis broker would deliver a run_topic message again while its task is running."""
+    from celery import current_app
+
     config = conf.get_if_valid()
-    brokers = _url_list(getattr(settings, "CELERY_BROKER_URL", None))
     run_seconds = max((_max_run_seconds(config, handler) for handler in _handlers()), default=0) if config else 0
-    if not any(url.startswith(REDIS_TRANSPORTS) for url in brokers):
+    if not any(url.startswith(REDIS_TRANSPORTS) for url in _broker_urls()):
         return []
-    options = getattr(settings, "CELERY_BROKER_TRANSPORT_OPTIONS", None) or {}
+    options = current_app.conf.broker_transport_options or getattr(settings, "CELERY_BROKER_TRANSPORT_OPTIONS", {})
     timeout = options.get("visibility_timeout", DEFAULT_VISIBILITY_SECONDS)
     if timeout >= run_seconds:
         return []

@@ -230,6 +230,12 @@ def test_a_ttr_of_an_hour_exceeds_the_default_visibility_timeout(settings):
     assert "delaytasks.W007" not in check_ids()
 
 
+def test_a_celery_app_that_is_not_configured_by_the_settings_is_checked_as_well(settings, slow_topic, celery_app):
+    celery_app.conf.update(broker_url="redis://localhost/0", broker_transport_options={"visibility_timeout": 60})
+    assert "delaytasks.W007" in check_ids()
+    assert ("CELERY_BROKER_URL", ["redis://localhost/0"]) in list(checks._redis_urls())
+
+
 def test_a_broker_without_visibility_timeouts_is_not_checked(settings, slow_topic):
     settings.CELERY_BROKER_URL = "amqp://localhost"
     settings.CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 1}
