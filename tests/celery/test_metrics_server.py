@@ -81,10 +81,8 @@ def test_a_worker_that_was_restarted_by_a_signal_has_a_new_directory() -> None:
     former = f"{os.sep}tmp{os.sep}{metrics_server.PREFIX}former"
     environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "PYTHONPATH": str(Path.cwd()),
                    metrics_server.VARIABLE: former}  # fmt: skip
-    twice = (
-        A_SITE_WITH_METRICS + "import os; first = os.environ['PROMETHEUS_MULTIPROC_DIR']; metrics_server.prepare()\n"
-    )
-    twice += "print('directories', first, os.environ['PROMETHEUS_MULTIPROC_DIR'])"
+    show = "import os; print('directory', os.environ['PROMETHEUS_MULTIPROC_DIR'])\n"
+    twice = f"{A_SITE_WITH_METRICS}{show}metrics_server.prepare()\n{show}"
     done = subprocess.run([sys.executable, "-c", twice], env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     first, second = (line.split()[1] for line in done.stdout.splitlines() if line.startswith("directory "))
