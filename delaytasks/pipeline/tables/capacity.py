@@ -19,7 +19,7 @@ CAPACITY = StructType([
     StructField("hour_at", TimestampType(), False),  # start of the hour
     StructField("jobs", LongType(), False),  # that fall due in the hour; in the first hour also overdue ones
     StructField("work_ms", DoubleType(), False),  # sum of their expected run times
-    StructField("slots", LongType(), False),  # the least number that does the work within an hour
+    StructField("slots", LongType(), False),  # that run the jobs within an hour, see page/facts.py
     StructField("minutes", LongType(), False),  # how long these slots are busy
     StructField("unknown", LongType(), False),  # number of jobs whose topic has no known run time; they add no work
     StructField("run", LongType(), False),  # number of the report that added the row
