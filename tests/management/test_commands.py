@@ -154,6 +154,7 @@ def test_a_running_job_is_scheduled_again(run):
         ["list", "--state", "sleeping"],
         ["list", "--due-before", "2030-01-01T00:00"],
         ["list", "--due-before", "0001-01-01T00:00+14:00"],
+        ["list", "--due-before", "9999-12-31T23:59:59.999999Z"],
         ["schedule", TOPIC, "order:1", "--due", "9999-12-31T23:59-14:00"],
         ["audit-log", "--since", "0001-01-01T00:00+14:00"],
         ["audit-log", "--since", "999999w"],

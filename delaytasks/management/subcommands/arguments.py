@@ -96,7 +96,7 @@ def moment(text: str) -> datetime:
     try:
         parsed = datetime.fromisoformat(text)
         if parsed.tzinfo is not None:
-            parsed.astimezone(UTC)
+            parsed.astimezone(UTC) + timedelta(milliseconds=1)  # which is what rounding up may add
     except OverflowError:
         raise argparse.ArgumentTypeError(f"{text!r} is not in the years 1 to 9999 of UTC") from None
     except ValueError:
