@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 __all__ = ["EndedJob", "Retention", "configured", "keep", "newest_of_keys", "prune", "step"]
 
 logger = logging.getLogger("delaytasks")
-ARCHIVE = {"archive.json", "archive"}  # names in the directory of a database whose jobs are archived
 PAGE = 200  # rows read by one statement; those that are old enough are deleted by one transaction
 PAUSE_PER_SECOND = 9  # the pause after a page or a step, as a multiple of the time that it took
 MAX_PAUSE_SECONDS = 1  # of the command; without it, a page that was interrupted would cause a very long pause
@@ -103,23 +102,15 @@ def to_ms(age: timedelta) -> int:
 def archive_directory(using: str, lake: str | None = None) -> str | None:
     """Return the database's directory in `lake` or in the LAKE setting if the pipeline archives there, otherwise None.
 
-    The pipeline then deletes jobs itself, after it has compared their copies with the rows. Where that is not known, an
-    archive is assumed: for a remote lake, and if the lake is missing or empty, as when it is not mounted.
+    The pipeline then deletes jobs itself, after it has compared their copies with the rows. Whether a remote lake has
+    an archive is not known here, so it counts as having one.
     """
     root = lake_directory(using, lake)
     if root is None:
         return None
     path = local_path(root)
-    return root if path is None or _may_have_archive(path) else None
-
-
-def _may_have_archive(directory: str) -> bool:
-    try:
-        return not os.listdir(os.path.dirname(directory)) or not ARCHIVE.isdisjoint(os.listdir(directory))
-    except FileNotFoundError:
-        return not os.path.isdir(os.path.dirname(directory))
-    except OSError:  # such as a missing permission
-        return True
+    is_archived = path is None or any(os.path.exists(f"{path}/{name}") for name in ("archive.json", "archive"))
+    return root if is_archived else None
 
 
 class Batch(NamedTuple):

@@ -433,18 +433,6 @@ def test_the_archive_is_found_by_path_and_by_uri(ended, settings, tmp_path: Path
         assert prune(ended=30 * DAY)["job"] == 0
 
 
-@pytest.mark.parametrize("is_mount_point", [True, False])
-def test_a_lake_that_may_not_be_mounted_stops_the_retention(ended, settings, tmp_path: Path, is_mount_point):
-    lake = tmp_path / "lake"
-    if is_mount_point:
-        lake.mkdir()
-    settings.DELAYTASKS = {**settings.DELAYTASKS, "LAKE": str(lake)}
-    ended("old")
-    assert prune(ended=30 * DAY)["job"] == 0
-    (lake / "other").mkdir(parents=True)
-    assert prune(ended=30 * DAY)["job"] == 1
-
-
 def test_a_lake_without_an_archive_does_not_stop_the_retention(ended, settings, tmp_path: Path):
     (tmp_path / "default" / "report").mkdir(parents=True)
     settings.DELAYTASKS = {**settings.DELAYTASKS, "LAKE": str(tmp_path)}

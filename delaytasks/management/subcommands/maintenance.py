@@ -92,8 +92,8 @@ def _prune(options: Options, using: str) -> Answer:
         return Answer(
             {"pruned": 0, "orphans": 0, "archive": archive},
             "",
-            f"Nothing was deleted: the pipeline archives jobs in {archive}, or this lake is not mounted. "
-            "Run `manage.py delaytasks pipeline archive` instead. If you archive no jobs, remove DELAYTASKS['LAKE'].",
+            f"The pipeline archives these jobs in {archive}, and deletes only what it has archived. "
+            "Run `manage.py delaytasks pipeline archive` instead.",
         )
     counts = {"pruned": 0, "orphans": 0}
     with audited.many(using, "jobs.pruned", "jobs", topic=options["topic"]) as after:

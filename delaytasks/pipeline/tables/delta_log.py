@@ -1,6 +1,7 @@
 """Open the logs of Delta tables, refuse tables that the pipeline would misread, and translate errors of delta-rs."""
 
 import contextlib
+import re
 from collections.abc import Iterator
 
 from deltalake import DeltaTable
@@ -35,14 +36,17 @@ def translated(lake: Lake, name: str) -> Iterator[None]:
 def open_log(lake: Lake, name: str, partition: str) -> DeltaTable | None:
     """Return the newest version of a table's log; None if there is no table.
 
-    Raises LakeError if the log is damaged, has features that are not supported, or has other partition columns.
+    Raises LakeError if the log is damaged, has features that are not supported, or has other partition columns, and for
+    a path that delta-rs would misread.
     """
+    if lake.scheme == "file" and (found := re.search(r"[%\\]", lake.base)):
+        raise LakeError(f"The lake cannot be in {lake.base}: its path has a {found[0]}. Rename the folder.")
     with translated(lake, name):
         try:
-            found = DeltaTable(lake.location(name))
+            table = DeltaTable(lake.location(name))
         except TableNotFoundError:
             return None
-        protocol, partitions = found.protocol(), found.metadata().partition_columns
+        protocol, partitions = table.protocol(), table.metadata().partition_columns
     if protocol.min_reader_version > READER_VERSION:
         features = ", ".join(protocol.reader_features or ()) or f"reader version {protocol.min_reader_version}"
         raise LakeError(
@@ -56,7 +60,7 @@ def open_log(lake: Lake, name: str, partition: str) -> DeltaTable | None:
         )
     if partitions != [partition]:
         raise LakeError(foreign_message(lake, name, f"its partition columns are {partitions}, not {partition}"))
-    return found
+    return table
 
 
 def foreign_message(lake: Lake, name: str, difference: str) -> str:

@@ -82,7 +82,7 @@ class Lake:
     root   a path, or a URI that both Spark and pyarrow support: file:, s3: or s3a:, gs:, hdfs:. Without parameters
            and without credentials, which would be written into documents and messages
 
-    Raises LakeError for a URI that pyarrow cannot open, and for a path that delta-rs would misread.
+    Raises LakeError for a URI that pyarrow cannot open.
     """
 
     def __init__(self, root: str) -> None:
@@ -93,8 +93,6 @@ class Lake:
             self.files, self.base = open_uri(root)
         else:
             self.scheme, self.root = "file", os.path.abspath(path)  # executors have another working directory
-            if found := re.search(r"[%\\]", self.root):
-                raise LakeError(f"The lake cannot be in {self.root}: its path has a {found[0]}. Rename the folder.")
             self.files, self.base = fs.LocalFileSystem(), self.root
 
     def path(self, name: str) -> str:

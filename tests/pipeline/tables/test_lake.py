@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from delaytasks.pipeline.tables.delta import Table
 from delaytasks.pipeline.tables.lake import VERSION, Lake, LakeError
 
 
@@ -67,7 +68,7 @@ def test_a_damaged_document_is_named(lake: Lake, text: str) -> None:
 @pytest.mark.parametrize("name", ["a%20lake", "a\\lake"])
 def test_a_path_that_delta_rs_would_misread_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(LakeError, match=r"The lake cannot be in .*: its path has a .\. Rename the folder\."):
-        Lake(f"{tmp_path}/{name}")
+        Table(Lake(f"{tmp_path}/{name}"), "t")
 
 
 def test_spark_and_pyarrow_use_the_same_file_for_every_form_of_the_root(
