@@ -119,7 +119,7 @@ def apply(*, using: str | None = None) -> list[Change]:
     with transaction.atomic(using):
         lock_apply(using)
         for name in sorted(registry.declared()):  # before the rows, as define() does
-            _lock_name(using, name)
+            lock_name(using, name)
         maker.refresh_zones(using)  # first: a firing that is not due at its wall time counts as moved by a person
         changes, renamed = _plan(using)
         for old, new in renamed.items():
@@ -172,7 +172,7 @@ def define(
     check_known(using, definition.topic)
     to_body(definition.body)
     with transaction.atomic(using):
-        _lock_name(using, definition.name)
+        lock_name(using, definition.name)
         row = Schedule.objects.using(using).select_for_update().filter(name=definition.name).first()
         if row is None:
             return insert(using, _new_row(definition, source, databases.now(using)))
@@ -253,14 +253,17 @@ def create(definition: Definition, *, using: str | None = None) -> Schedule:
     """Create a schedule on behalf of staff. Raises ScheduleExists if the name is in use, and as define() does."""
     using = databases.alias(using)
     with transaction.atomic(using):
-        _lock_name(using, definition.name)
+        lock_name(using, definition.name)
         if Schedule.objects.using(using).filter(name=definition.name).exists():
             raise ScheduleExists(f"There is a schedule {definition.name!r} already: change it, or use another name.")
         return define(definition, using=using)
 
 
-def _lock_name(using: str, name: str) -> None:
-    """Lock the name to the end of the transaction, so that two calls cannot create the same schedule."""
+def lock_name(using: str, name: str) -> None:
+    """Lock the name to the end of the transaction, so that two calls cannot create the same schedule.
+
+    To be called before the schedule's row is locked, because define() locks the name first.
+    """
     dialects.lock_name(using, f"delaytasks.schedule:{name}")
 
 

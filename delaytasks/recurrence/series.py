@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 from .. import clock, databases
-from ..db import dialects, transitions
 from ..db import schedules as sql
+from ..db import transitions
 from ..db.retries import in_transaction
 from ..db.transitions import Event
 from ..exceptions import BadDelay, BadKey, BadSchedule, KeyIsLive
@@ -71,7 +71,7 @@ def _check(new: NewSeries) -> None:
 
 
 def _start(using: str, new: NewSeries, definition: Definition, now: datetime) -> "Job":
-    dialects.lock_name(using, f"delaytasks.schedule:{definition.name}")
+    schedules.lock_name(using, definition.name)
     kept = _resolve_conflict(using, new)
     if kept is not None:
         return kept

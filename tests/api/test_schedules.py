@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Group
+from django.db import connection
 
 from delaytasks import schedule
 from delaytasks.api import job_list
+from delaytasks.api.views import schedules as views
 from delaytasks.models import AuditEntry, Job, Schedule, Topic
 from delaytasks.recurrence import schedules
 from delaytasks.recurrence.definition import Definition
@@ -181,6 +183,21 @@ def test_only_the_fields_given_are_changed(rest: Rest, report: dict[str, Any]) -
     assert live_keys() == ["report@2030-01-01T05:00:00"]
     assert rest.patch("schedules/report/", {"within_seconds": None})["within_seconds"] is None
     assert audited()[1:] == [("schedule.changed", "report", "Less load."), ("schedule.changed", "report", "")]
+
+
+@pytest.mark.only_on("postgresql")
+def test_the_name_is_locked_before_the_row(rest: Rest, report: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As schedule() and define() do: in the other order, one of two concurrent changes would end with a deadlock."""
+    locks: list[int] = []
+
+    def count_locks(row: Schedule) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()")
+            locks.append(cursor.fetchone()[0])
+
+    monkeypatch.setattr(views, "_require_own", count_locks)
+    rest.patch("schedules/report/", {"within_seconds": 60})
+    assert locks == [1]
 
 
 def test_kind_of_times_is_changed_by_emptying_the_old_one(rest: Rest, report: dict[str, Any]) -> None:

@@ -81,6 +81,7 @@ class ScheduleBaseView(BaseView):
         self.caller.require_reason(self.schedule(name, right).topic, reason)
 
         def do_and_log() -> Returned:
+            schedules.lock_name(self.using, name)
             row = Schedule.objects.using(self.using).select_for_update().filter(name=name).first()
             if row is None:
                 raise Http404
