@@ -8,6 +8,7 @@ from rest_framework.response import Response
 
 from ... import databases
 from ...clock import rfc3339, rfc3339_of, to_seconds
+from ...db import lookups
 from ...exceptions import KeyIsLive, LeaseLost
 from ...jobs import schedule
 from ...models import Job
@@ -164,8 +165,10 @@ def peek(call: Call) -> Response:
         if job is None:
             raise Refused(unknown_message(call.id))
     elif "topic" in call.fields:
-        waiting = Job.objects.using(call.using).live().filter(topic=call.fields["topic"], state=State.DELAYED)
-        job = waiting.order_by("due_at", "id").first()  # the ready jobs come first: they are due before the others
+        topic = call.fields["topic"]
+        waiting = Job.objects.using(call.using).live().filter(topic=topic, state=State.DELAYED)
+        ready = waiting.filter(pk__in=lookups.ready_ids(call.using, topic, limit=1))
+        job = ready.first() or waiting.order_by("due_at", "id").first()
     else:
         raise Malformed("id is missing: give the id of a job, or a topic to see its next job.")
     return Response(envelope(job.key, _peeked(job, call)) if job else envelope())

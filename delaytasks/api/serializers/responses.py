@@ -169,7 +169,7 @@ class AttemptSerializer(serializers.Serializer):
 
 
 class ReservedSerializer(serializers.Serializer):
-    """The reserved jobs, oldest due first; empty if none became ready in time."""
+    """The reserved jobs, in order of priority and age; empty if none became ready in time."""
 
     jobs = AttemptSerializer(many=True)
 

@@ -46,7 +46,7 @@ class ReserveView(LongPoll):
         ],
     )
     def post(self, request: Request, topic: str) -> Response:
-        """Reserve up to `count` ready jobs of a topic, oldest due first.
+        """Reserve up to `count` ready jobs of a topic, in order of priority and age.
 
         The caller holds them until their deadline. Finish or touch each job before that; otherwise it is taken back
         and can be reserved by others. With `wait_seconds` the response comes as soon as a job is ready. A paused topic

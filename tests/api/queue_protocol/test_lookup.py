@@ -58,6 +58,13 @@ def test_peek_at_a_topic_shows_the_next_ready_job_else_the_next_delayed_one_else
     assert queue("peek", topic="mail.send")["value"] is None
 
 
+def test_peek_shows_the_job_that_pop_gives(queue: QueueClient) -> None:
+    queue.add("mail:low")
+    queue.add("mail:high", priority=9)
+    assert queue("peek", topic="mail.send")["id"] == "mail:high"
+    assert queue("pop", topic="mail.send")["id"] == "mail:high"
+
+
 # -- one id, several topics ---------------------------------------------------------------------
 
 
