@@ -1,6 +1,5 @@
 """A declared job at its due time: the row is locked, and its condition and due time are tested again."""
 
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from types import SimpleNamespace
@@ -463,12 +462,8 @@ def test_a_locked_row_hands_its_job_back_soon_without_a_failure_or_an_event(
 ) -> None:
     waits: list[float] = []
 
-    def wait_and_count(seconds: float) -> None:
-        waits.append(seconds)
-        time.sleep(seconds)
-
-    # Not time.sleep itself: other threads sleep, too.
-    monkeypatch.setattr(fire, "time", SimpleNamespace(monotonic=time.monotonic, sleep=wait_and_count))
+    # Only the waits let time pass: a machine that stalls for longer than WAIT_SECONDS would end it before the first.
+    monkeypatch.setattr(fire, "time", SimpleNamespace(monotonic=lambda: sum(waits), sleep=waits.append))
     called = close(model)
     rows = [model.objects.create(created_at=START) for _ in range(locked + free)]
     in_another_session(f"UPDATE declared_order SET note = 'x' WHERE id <= {rows[locked - 1].pk}")
@@ -538,7 +533,7 @@ def test_a_job_that_waits_for_its_row_answers_running_to_a_cancel(
     def asked(_: float) -> None:
         answers.append(in_a_thread(lambda: cancel("declared.close", f"order:{order.pk}")))
 
-    monkeypatch.setattr(fire, "time", SimpleNamespace(monotonic=time.monotonic, sleep=asked))
+    monkeypatch.setattr(fire, "time", SimpleNamespace(monotonic=lambda: len(answers) * fire.STEP_SECONDS, sleep=asked))
     db_clock.advance(seconds=1800)
     stage.go()
     assert set(answers) == {"running"}
