@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from django.db import DatabaseError, InterfaceError, connections
@@ -40,12 +40,17 @@ MAX_PAUSE_SECONDS = 1  # of the command; without it, a page that was interrupted
 STEP_SECONDS = 0.01  # a pool process does nothing else during a step
 LOCK_MS = 20_000  # of the thread; twice its longest pause
 PASS_SECONDS = 3600  # shortest time from the beginning of one pass to the beginning of the next
+MISSING_ADVICE = (
+    "Mount the lake on this host, or set the right LAKE. If the archive was given up, run "
+    "`manage.py delaytasks pipeline forget-archive`."
+)
 
 KeepRule = Callable[[str, Sequence[EndedJob]], Collection[int]]
 Rule = TypeVar("Rule", bound=KeepRule)
 _keep_rules: list[KeepRule] = []
 _threads: dict[str, threading.Thread] = {}  # alias -> the last thread of this process
 _starting = threading.Lock()
+_warned: set[str] = set()  # databases whose missing archive this process has logged
 
 
 def keep(rule: Rule) -> Rule:
@@ -111,6 +116,41 @@ def archive_directory(using: str, lake: str | None = None) -> str | None:
     path = local_path(root)
     is_archived = path is None or any(os.path.exists(f"{path}/{name}") for name in ("archive.json", "archive"))
     return root if is_archived else None
+
+
+def missing_archive(using: str, lake: str | None = None) -> str | None:
+    """Return a sentence if the pipeline has archived jobs of this database, but this host sees no archive in the lake.
+
+    The lake is not mounted here, or its folder was lost. None: the archive is there, there never was one, or neither
+    `lake` nor the LAKE setting names a lake.
+    """
+    root = lake_directory(using, lake)
+    if root is None or archive_directory(using, lake) is not None:
+        return None
+    archived_at = RetentionCursor.objects.using(using).values_list("archived_at", flat=True).first()
+    if archived_at is None:
+        return None
+    return (
+        f"The pipeline last archived jobs of this database on {archived_at:%Y-%m-%d}, but {root} has no archive here."
+    )
+
+
+def note_archive(using: str, at: datetime | None) -> None:
+    """Store when the pipeline last archived jobs of this database. None: the archive was given up."""
+    rows = RetentionCursor.objects.using(using)
+    rows.get_or_create(pk=1, defaults={"began_at": databases.now(using)})
+    rows.update(archived_at=at)
+
+
+def is_left_to_pipeline(using: str) -> bool:
+    """Return whether only the pipeline deletes jobs. Logs a warning, once a process, if its archive is missing here."""
+    if archive_directory(using) is not None:
+        return True
+    missing = missing_archive(using)
+    if missing is not None and using not in _warned:
+        _warned.add(using)
+        logger.warning("the retention deletes no jobs: %s %s", missing, MISSING_ADVICE)
+    return missing is not None
 
 
 class Batch(NamedTuple):
@@ -225,7 +265,7 @@ def _is_left(using: str) -> bool:
 
 def is_unfinished(using: str) -> bool:
     """Return whether the current pass has rows left to read, so that another step is useful."""
-    if configured().shortest is None or archive_directory(using) is not None:
+    if configured().shortest is None or is_left_to_pipeline(using):
         return False
     return not RetentionCursor.objects.using(using).filter(job_id=None, event_id=None).exists()
 
@@ -244,7 +284,7 @@ def _current_or_new_pass(using: str) -> RetentionCursor:
 
 def _batches(using: str, retention: Retention, *, job_id: int | None, event_id: int | None) -> Iterator[Batch]:
     shortest = retention.shortest
-    if shortest is None or archive_directory(using) is not None:
+    if shortest is None or is_left_to_pipeline(using):
         return
     before_ms = databases.now_ms(using) - to_ms(shortest)
     if job_id is not None:

@@ -5,7 +5,7 @@ MirrorMark             the last known state of the mirror
 BulkChange             a change to many jobs, and its progress
 TopicStat              statistics that the data pipeline writes, for display only
 LoadChunk              the chunks that the data pipeline has loaded
-RetentionCursor        the position of the retention in the tables
+RetentionCursor        the position of the retention in the tables, and when jobs were archived
 AuditEntry             the audit log: who changed what, from where; append-only
 CalendarDay            a day on which a calendar has other hours than usual, entered by staff
 Worker, Touch          running workers, and the leases of jobs that their handlers touched in a transaction

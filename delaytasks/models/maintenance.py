@@ -1,4 +1,4 @@
-"""The last known state of the mirror, and the position of the retention in the tables."""
+"""The last known state of the mirror, the position of the retention in the tables, and when jobs were archived."""
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
@@ -24,11 +24,12 @@ class MirrorMark(models.Model):
 
 
 class RetentionCursor(models.Model):
-    """One row with the position of the retention's current pass over the tables."""
+    """One row with the position of the retention's current pass over the tables, and the time of the last archive."""
 
     job_id = models.BigIntegerField(default=0, null=True)  # jobs up to this id have been read; null: all
     event_id = models.BigIntegerField(default=0, null=True)  # events up to this id have been read; null: all
     began_at = models.DateTimeField()
+    archived_at = models.DateTimeField(null=True)  # when the pipeline last archived jobs; null: there is no archive
 
     class Meta:
         default_permissions = ()  # not shown

@@ -4,7 +4,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -437,6 +437,33 @@ def test_a_lake_without_an_archive_does_not_stop_the_retention(ended, settings, 
     (tmp_path / "default" / "report").mkdir(parents=True)
     settings.DELAYTASKS = {**settings.DELAYTASKS, "LAKE": str(tmp_path)}
     ended("old")
+    assert prune(ended=30 * DAY)["job"] == 1
+
+
+def test_a_lake_that_is_not_mounted_stops_the_retention_with_one_warning(
+    ended: Any, settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(retention, "_warned", set())
+    set_retention(settings, {"*": {"ended": 30 * DAY}})
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "LAKE": str(tmp_path / "lake")}
+    ended("old")
+    retention.note_archive("default", datetime(2026, 11, 29, tzinfo=UTC))
+    for _ in range(2):
+        sweep.sweep()
+        assert prune(ended=30 * DAY)["job"] == 0
+        assert not retention.is_unfinished("default")
+    assert keys() == ["old"]
+    (warning,) = (each.getMessage() for each in caplog.records if "the retention" in each.getMessage())
+    assert f"last archived jobs of this database on 2026-11-29, but {tmp_path}/lake/default has no archive" in warning
+    retention.note_archive("default", None)
+    sweep.sweep()
+    assert keys() == []
+
+
+def test_a_site_that_has_unset_its_lake_deletes_as_retention_says(ended: Any, settings: Any) -> None:
+    ended("old")
+    retention.note_archive("default", datetime(2026, 11, 29, tzinfo=UTC))
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "LAKE": None}
     assert prune(ended=30 * DAY)["job"] == 1
 
 

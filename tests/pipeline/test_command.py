@@ -13,6 +13,7 @@ from django.db import connection
 
 from delaytasks import clock
 from delaytasks.db import dialects
+from delaytasks.maintenance import retention
 from delaytasks.management.commands.delaytasks import Command
 from delaytasks.management.subcommands.pipeline import archive, audit, load, process, report
 from delaytasks.management.subcommands.pipeline.command import APPLICATIONS
@@ -61,6 +62,7 @@ def test_dead_runs_and_bugs_do_not_have_the_exit_code_for_faults(
             call_command("delaytasks", "pipeline", "archive", "--lake", str(tmp_path))
         return raised.value.returncode
 
+    (tmp_path / "default" / "archive").mkdir(parents=True)
     assert code("sh", "-c", "kill -9 $$") == ExitCode.COULD_NOT_RUN
     assert code("sh", "-c", "exit 1") == ExitCode.COULD_NOT_RUN
     later = json.dumps(ANSWER | {"refused": "Later."})
@@ -119,6 +121,43 @@ def test_a_report_says_that_jobs_were_deleted_since_the_last_one(tmp_path: Path,
     (tmp_path / "default").mkdir()
     (tmp_path / "default" / "archive.json").touch()
     assert report._retention_warning("default", None, last_at) == []
+
+
+def test_where_the_lake_is_not_mounted_no_second_archive_begins_and_no_audit_misses_jobs(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    def archived(*_: Any) -> dict[str, Any]:
+        (tmp_path / "default").mkdir(exist_ok=True)
+        (tmp_path / "default" / "archive.json").touch()
+        return ANSWER
+
+    monkeypatch.setattr(archive, "run_application", archived)
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "LAKE": str(tmp_path)}
+    call_command("delaytasks", "pipeline", "archive")
+    call_command("delaytasks", "pipeline", "archive")
+    with pytest.raises(CommandError, match="default has an archive"):
+        call_command("delaytasks", "pipeline", "forget-archive")
+    (tmp_path / "default" / "archive.json").unlink()
+    for words in (["pipeline", "archive"], ["pipeline", "audit", "--rule", "a.toml"], ["prune", "--older-than", "30d"]):
+        with pytest.raises(CommandError, match=r"last archived .* has no archive here") as raised:
+            call_command("delaytasks", *words)
+        assert raised.value.returncode == (ExitCode.COULD_NOT_RUN if words[0] == "pipeline" else 1)
+    call_command("delaytasks", "pipeline", "forget-archive")
+    assert AuditEntry.objects.latest("id").action == "archive.forgotten"
+    call_command("delaytasks", "prune", "--older-than", "30d")
+    call_command("delaytasks", "pipeline", "archive")
+
+
+def test_an_archive_that_failed_before_it_began_does_not_stop_the_retention(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> dict[str, Any]:
+        raise CommandError("There is no Java.")
+
+    monkeypatch.setattr(archive, "run_application", fail)
+    with pytest.raises(CommandError, match="no Java"):
+        call_command("delaytasks", "pipeline", "archive", "--lake", str(tmp_path))
+    assert retention.missing_archive("default", str(tmp_path)) is None
 
 
 def test_a_load_is_one_entry_in_the_audit_log_also_if_it_fails(

@@ -95,6 +95,9 @@ def _prune(options: Options, using: str) -> Answer:
             f"The pipeline archives these jobs in {archive}, and deletes only what it has archived. "
             "Run `manage.py delaytasks pipeline archive` instead.",
         )
+    missing = retention.missing_archive(using)
+    if missing is not None:
+        return Answer({"pruned": 0, "orphans": 0}, "", f"{missing} {retention.MISSING_ADVICE}")
     counts = {"pruned": 0, "orphans": 0}
     with audited.many(using, "jobs.pruned", "jobs", topic=options["topic"]) as after:
         after["older_than"] = {

@@ -1,15 +1,15 @@
-"""pipeline archive: move ended jobs from the database to the lake."""
+"""pipeline archive, pipeline forget-archive: move ended jobs from the database to the lake, or stop it for good."""
 
 from datetime import timedelta
 
-from django.core.management.base import CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from .... import clock, databases
-from ....maintenance import runs
+from ....maintenance import retention, runs
 from ....timeouts import retained
 from .. import arguments, audited
 from ..output import Answer, Options, Verb
-from .process import run_application, to_answer
+from .process import check_archive, folder, run_application, to_answer
 
 
 def _arguments(parser: CommandParser) -> None:
@@ -23,6 +23,7 @@ def _arguments(parser: CommandParser) -> None:
 
 
 def _run(options: Options, using: str) -> Answer:
+    check_archive(options, using)  # otherwise a second archive would begin where the lake is not mounted
     now = databases.now(using)
     before = now - timedelta(days=options["older_than_days"])
     parameters = {
@@ -34,6 +35,7 @@ def _run(options: Options, using: str) -> Answer:
         if not options["keep"]:
             runs.note(using, before)
         answer = run_application("archive", options, using, parameters | {"now_ms": clock.to_ms(now)})
+        retention.note_archive(using, now)
         after |= {name: answer[name] for name in ("jobs", "events", "pruned")}
     text = (
         f"{answer['jobs']} jobs with {answer['events']} events archived, {answer['pruned']} jobs pruned, "
@@ -46,6 +48,24 @@ def _run(options: Options, using: str) -> Answer:
     return to_answer(answer, text)
 
 
+def _forget(options: Options, using: str) -> Answer:
+    root = folder(options, using)
+    if retention.archive_directory(using, options["lake"] or None) is not None:
+        raise CommandError(
+            f"{root} has an archive. Move its files archive.json and archive away first.", returncode=arguments.USAGE
+        )
+    retention.note_archive(using, None)
+    audited.write_named(using, "archive.forgotten", root)
+    text = "From now on, jobs are deleted as RETENTION says. The next `pipeline archive` begins a new archive."
+    return Answer({"lake": root}, text)
+
+
+FORGET = Verb(
+    "Say that the archive was given up, or that its lake is lost: jobs are deleted as RETENTION says, and the next "
+    "`pipeline archive` begins a new archive.",
+    arguments.none,
+    _forget,
+)
 VERB = Verb(
     "Move ended jobs from the database to Delta tables: write, compare, commit, then prune. `show` and the admin "
     "still find them there.",

@@ -13,7 +13,7 @@ from . import archive, audit, load, minutes, prepare_java, report, serve, stream
 APPLICATIONS: dict[str, Verb] = {
     "archive": archive.VERB, "report": report.VERB, "audit": audit.VERB, "load": load.VERB, "stream": stream.VERB,
     "minutes": minutes.VERB, "serve": serve.VERB, "convert": tables.CONVERT, "optimize": tables.OPTIMIZE,
-    "prepare-java": prepare_java.VERB,
+    "forget-archive": archive.FORGET, "prepare-java": prepare_java.VERB,
 }  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from django.core.management.base import CommandError
 from django.db import connections
 
 from ....jobs import history
+from ....maintenance import retention
 from ....pipeline.exit_codes import ExitCode
 from .. import arguments
 from ..output import Answer, Options
@@ -52,6 +53,13 @@ def folder(options: Options, using: str) -> str:
     if not path:
         raise CommandError("Set the lake: --lake FOLDER, or DELAYTASKS['LAKE'].", returncode=arguments.USAGE)
     return path
+
+
+def check_archive(options: Options, using: str) -> None:
+    """Raise CommandError if jobs of this database have been archived, but the lake's folder has no archive."""
+    missing = retention.missing_archive(using, options["lake"] or None)
+    if missing is not None:
+        raise CommandError(f"{missing} {retention.MISSING_ADVICE}", returncode=ExitCode.COULD_NOT_RUN)
 
 
 def needs_spark() -> None:
