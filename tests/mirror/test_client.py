@@ -1,8 +1,10 @@
 """The Redis client: its URLs, and its circuit breaker."""
 
+import re
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,8 @@ from delaytasks.mirror.redis.client import PAUSES_SECONDS, RedisClient, make
 from delaytasks.mirror.redis.index import Mirror
 from tests.support.servers import RedisServer, free_port, stopped
 from tests.torture.proxy import Proxy
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 class Monotonic:
@@ -239,6 +243,15 @@ def test_a_redis_user_that_may_not_publish_is_refused(own_server: RedisServer) -
         mirror = Mirror(Settings(redis_url=own_server.url().replace("//", "//shop:secret@")))
         assert "channel" in mirror.refusal()
         client.execute_command("ACL", "SETUSER", "shop", "&delaytasks:*")
+    assert mirror.refusal() == ""
+    mirror.close()
+
+
+def test_the_redis_user_of_the_deployment_guide_may_do_what_the_mirror_does(own_server: RedisServer) -> None:
+    [rules] = re.findall("`ACL SETUSER shop ([^`]+)`", (DOCS / "howto/deploy.md").read_text())
+    with own_server.client() as client:
+        client.execute_command("ACL", "SETUSER", "shop", *rules.split())
+    mirror = Mirror(Settings(redis_url=own_server.url().replace("//", "//shop:PASSWORD@")))
     assert mirror.refusal() == ""
     assert mirror.add([Entry(1, "t", 1)])
     mirror.promote_due(2, ["t"])
