@@ -1,6 +1,7 @@
 """Airflow: each night archive, then report and audit. A task is retried if its exit code says that this can help.
 
-Each task is a process of `manage.py`, so Airflow's own environment needs neither Django nor Spark.
+Each task is a process of `manage.py`, so Airflow's own environment needs neither Django nor Spark. It inherits the
+variables of the Airflow worker, which must have those of the project, such as DATABASE_URL and SECRET_KEY.
 """
 
 import datetime
