@@ -46,7 +46,7 @@ class Kit(NamedTuple):
 def compose() -> Kit:
     services = dict(kit.own_services(SECRETS))
     commands = {name: service["command"] for name, service in services.items()}
-    once = {name: commands.pop(name) for name in ("migrate", "timeouts")}
+    once = {name: commands.pop(name) for name, each in services.items() if each["restart"] == "no"}
     check = services["web"]["healthcheck"]["test"][1:]
     return Kit(once, commands, {name: each["environment"] for name, each in services.items()}, checks=[check])
 

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from delaytasks import conf
 
+from . import running
 from .kit import COMPOSE, DEPLOY, DOCKERFILE, OBJECTS, ROOT, UNITS, exec_start, own_services, pods
+from .running import Kit
 
-OURS = ("migrate", "timeouts", "web", "worker", "beat")
+OURS = ("migrate", "timeouts", "schedules", "web", "worker", "beat")
 
 
 def commands() -> list[list[str]]:
@@ -53,6 +56,14 @@ def test_compose_and_kubernetes_run_the_same_commands() -> None:
     beats = [COMPOSE["services"]["beat"]["command"], pods()["shop-beat"]["spec"]["containers"][0]["command"]]
     assert workers[0] == workers[1]
     assert beats[0] == beats[1]
+
+
+@pytest.mark.parametrize("make", [running.compose, running.kubernetes], ids=lambda make: make.__name__)
+def test_the_kits_run_the_commands_that_a_deployment_needs_in_the_order_of_the_guide(make: Callable[[], Kit]) -> None:
+    guide = (ROOT / "docs/howto/deploy.md").read_text()
+    needed = re.findall(r"^python manage\.py (migrate|delaytasks .*)$", guide, re.MULTILINE)
+    found = [" ".join(command[2:]) for command in make().once.values()]
+    assert [text[: len(command)] for text, command in zip(found, needed, strict=True)] == needed
 
 
 @pytest.mark.parametrize("name", OURS)
