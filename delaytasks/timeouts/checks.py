@@ -65,7 +65,8 @@ def _applied_messages(alias: str) -> list[CheckMessage]:
         *(
             Warning(
                 f"Timeout {each.topic!r} is not applied in the database {alias!r}: no job is made, moved or cancelled.",
-                hint="See `manage.py delaytasks timeouts plan`, then `manage.py delaytasks timeouts apply`.",
+                hint=f"See `manage.py delaytasks timeouts plan --database {alias}`, then "
+                f"`manage.py delaytasks timeouts apply --database {alias}`.",
                 id="delaytasks.W040",
             )
             for each in pending
@@ -73,7 +74,8 @@ def _applied_messages(alias: str) -> list[CheckMessage]:
         *(
             Warning(
                 f"Timeout {each.topic!r} is no longer declared, but {each.live} of its jobs are live in {alias!r}.",
-                hint=f"Cancel them: `manage.py delaytasks timeouts forget {each.topic}`. Or declare it again.",
+                hint=f"Cancel them: `manage.py delaytasks timeouts forget {each.topic} --database {alias}`. Or declare "
+                "it again.",
                 id="delaytasks.W041",
             )
             for each in applied.removed(alias)

@@ -419,7 +419,9 @@ def test_a_removed_declaration_is_named_and_its_jobs_can_be_cancelled(db_clock: 
     assert not AuditEntry.objects.filter(action="timeouts.forgotten").exists()
     declarations.unregister(CLOSE)
     handlers.unregister(CLOSE)
-    assert [each.id for each in checks.check_applied(databases=["default"])] == ["delaytasks.W041"]
+    [warning] = checks.check_applied(databases=["default"])
+    assert (warning.id, "timeouts forget " in str(warning.hint)) == ("delaytasks.W041", True)
+    assert "--database default`" in str(warning.hint)
     assert command("plan")[-1] == {
         "topic": CLOSE, "state": "no longer declared", "make": 0, "move": 0, "cancel": 1, "overdue": 0
     }  # fmt: skip
@@ -457,7 +459,7 @@ def test_a_check_names_declarations_that_are_not_applied(db_clock: Any, in_produ
 
     declare()
     (warning,) = checks.check_applied(databases=["default"])
-    assert (warning.id, "timeouts apply" in str(warning.hint)) == ("delaytasks.W040", True)
+    assert (warning.id, "timeouts apply --database default`" in str(warning.hint)) == ("delaytasks.W040", True)
     command("apply")
     assert checks.check_applied(databases=["default"]) == []
 
