@@ -292,6 +292,35 @@ def test_a_parquet_file_that_spark_cannot_read_for_its_name_is_bad_input(
     assert ask("load", source=str(tmp_path / "at 09:00"), **load)[0] == ExitCode.DONE
 
 
+def test_a_parquet_file_that_spark_ignores_is_refused_by_name_and_left_out_of_folders_and_patterns(
+    ask: Asked, rows: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "orders"
+    folder.mkdir()
+    load: dict[str, Any] = {"mapping": {**NAMED, "due": "at"}, "limits": LIMITS}
+    for name in ("_orders.parquet", ".orders.parquet"):
+        hidden = shutil.copy(rows, folder / name)
+        sentence = f"Spark ignores {hidden}, because its name begins with _ or a dot. Rename it."
+        assert ask("audit", file="a.toml", rules=[{**RULE, "parquet": str(hidden)}]) == (
+            ExitCode.BAD_INPUT, f"a.toml, rule 1, parquet: {sentence}")  # fmt: skip
+        assert ask("load", source=str(hidden), **load) == (ExitCode.BAD_INPUT, sentence)
+    code, message = ask("load", source=str(folder), **load)
+    assert (code, message.rpartition(": ")[2]) == (ExitCode.BAD_INPUT, ".orders.parquet, _orders.parquet.")
+
+    for number, path in enumerate((folder / "1.parquet", folder / "_day=7" / "1.parquet")):
+        path.parent.mkdir(exist_ok=True)
+        row = {"id": number, "at": at("02-01 12:00"), "text": "", "grace": 0, "nested": None}
+        parquet.write_table(pyarrow.Table.from_pylist([row], schema=ROWS), path)
+    for pattern, files_read in (("", 2), ("*", 2), ("*.parquet", 1), ("_day=*", 1), ("_*.parquet", 0)):
+        rule = {**RULE, "parquet": str(folder / pattern)}
+        assert len(audit.inputs(file="a.toml", rules=[rule])) == files_read
+    assert ask("audit", file="a.toml", rules=[{**RULE, "parquet": f"{folder}/*"}]) == (
+        ExitCode.FAULTS, "order.close: 2 missing.")  # fmt: skip
+    (folder / "1.parquet").unlink()
+    assert ask("load", source=str(folder), **load) == (ExitCode.DONE, "")
+    assert Job.objects.get().key == "1"
+
+
 # Executors
 
 HIDING = """

@@ -1,6 +1,7 @@
 """Parquet files of a rule. Each file is checked, because Spark would read a column that a file lacks as null."""
 
 import glob
+import os
 import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
@@ -11,7 +12,7 @@ from pyspark.sql.types import DecimalType
 
 from ..rules.rules import Rule
 from ..rules.types import can_read, no_column, type_of
-from ..tables.lake import LakeError, for_pyarrow, for_reading, for_spark, open_uri
+from ..tables.lake import HIDDEN, LakeError, for_pyarrow, for_reading, for_spark, open_uri
 from . import nanoseconds
 
 if TYPE_CHECKING:
@@ -50,16 +51,22 @@ def inputs(rule: Rule) -> list[tuple[str, str]]:
 
 
 def _files(rule: Rule) -> "Iterator[tuple[fs.FileSystem, str, str]]":
-    """Yield (file system, path, URI) of each Parquet file. The rule's path may be a file, a folder or a pattern."""
+    """Yield (file system, path, URI) of each Parquet file. The rule's path may be a file, a folder or a pattern.
+
+    Like Spark, skip hidden files and folders, except one whose name ends the rule's path.
+    """
     from pyarrow import fs
 
     remote = urlsplit(rule.parquet).scheme not in ("", "file")
     if not remote:
         local = fs.LocalFileSystem()
-        paths = dict.fromkeys(sorted(glob.glob(rule.parquet.removeprefix("file://"), recursive=True)))
+        pattern = rule.parquet.removeprefix("file://")
+        paths = dict.fromkeys(sorted(glob.glob(pattern, recursive=True)))
         if not paths:
             raise rule.bad("parquet", f"{rule.parquet} does not exist.")
-        found = dict.fromkeys(each for path in paths for each in _files_below(local, path))
+        shown = [path for path in paths if (name := os.path.basename(path)) == os.path.basename(pattern)
+                 or not HIDDEN.search(name)]  # fmt: skip
+        found = dict.fromkeys(each for path in shown for each in _files_below(local, path))
         for each in found:  # once, as a pattern may match a folder and the files in it
             if each in paths or _is_parquet(rule, local, each):
                 yield local, each, f"file://{each}"
@@ -84,10 +91,9 @@ def _files_below(files: "fs.FileSystem", path: str) -> list[str]:
     if files.get_file_info(path).type != fs.FileType.Directory:
         return [path]
     below = files.get_file_info(fs.FileSelector(path, recursive=True))
-    hidden = re.compile(r"(^|/)[_.]")
     return sorted(
         each.path for each in below
-        if each.type == fs.FileType.File and not hidden.search(each.path.removeprefix(path).lstrip("/"))
+        if each.type == fs.FileType.File and not HIDDEN.search(each.path.removeprefix(path).lstrip("/"))
     )  # fmt: skip
 
 

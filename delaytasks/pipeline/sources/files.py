@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from ..config import BadSettings
-from ..tables.lake import Lake, LakeError, for_reading
+from ..tables.lake import HIDDEN, Lake, LakeError, for_reading
 from ..transforms.mapping import FILE, MESSAGE, METADATA, PROBLEM, RESERVED, ROW, TEXT, quoted
 from . import csv_rows, nanoseconds
 
@@ -66,13 +66,16 @@ def inspect(root: str, *, kind: str = "", encoding: str = "utf-8", delimiter: st
     if info.type == fs.FileType.NotFound:
         raise BadSettings(f"{root} does not exist.")
     candidates = [info] if info.type == fs.FileType.File else _below(lake)
-    found = [each for each in candidates if not _is_hidden(each.path.removeprefix(lake.base))]
+    found = [each for each in candidates if not HIDDEN.search(each.path.removeprefix(lake.base))]
     kinds = {kind or _kind_of(each.path) for each in found}
     if kinds - {"csv", "parquet"} or len(kinds) > 1:
         shown = ", ".join(sorted(each.base_name for each in found)[:5])
         raise BadSettings(f"{root} is not all CSV or all Parquet ({shown}): give --format csv or --format parquet.")
     if not found and not candidates:
         raise BadSettings(f"{root} is an empty folder: it contains no CSV or Parquet file.")
+    if not found and (hidden := sorted(each.base_name for each in candidates if _kind_of(each.path))):
+        shown = ", ".join(hidden[:5])
+        raise BadSettings(f"{root} has only files that are ignored, because a name begins with _ or a dot: {shown}.")
     nonempty = [each for each in found if each.size]
     paths = tuple(sorted(each.path for each in nonempty))
     identity = tuple(sorted((each.path, each.size, each.mtime_ns or 0) for each in found))
@@ -90,10 +93,6 @@ def _delimiter_of(root: str, paths: list[str]) -> str:
 def _below(lake: Lake) -> list[Any]:
     found = lake.files.get_file_info(fs.FileSelector(lake.base, recursive=True))
     return [each for each in found if each.type == fs.FileType.File]
-
-
-def _is_hidden(path: str) -> bool:
-    return any(part.startswith(("_", ".")) for part in path.split("/"))
 
 
 def _kind_of(path: str) -> str:

@@ -26,6 +26,7 @@ from pyarrow import ArrowException, fs
 from ..addresses import local_path
 
 VERSION = 1  # default format version of a document
+HIDDEN = re.compile(r"(^|/)(\.|_[^/=]*(/|$))")  # a path with a name that Spark ignores below a folder
 WRITE_TIMEOUT = timedelta(hours=1)  # a write takes seconds: an older temporary file was left by a killed process
 
 
@@ -43,11 +44,13 @@ def for_spark(uri: str) -> str:
 def for_reading(uri: str) -> str:
     """Return the URI of one file or folder for Spark's reader, which takes a path with [ or { for a pattern.
 
-    Raises LakeError for a local name with a colon: Hadoop takes what precedes it for the scheme of a URI. In a path
-    without such characters, folders may have one.
+    Raises LakeError for the name of a file that Spark ignores, and for a local name with a colon: Hadoop takes what
+    precedes it for the scheme of a URI. In a path without such characters, folders may have one.
     """
     escaped = re.sub(r"[\[\]{}*?\\]", r"\\\g<0>", uri)
     path = uri.removeprefix("file://")
+    if HIDDEN.search(uri.rpartition("/")[2]):
+        raise LakeError(f"Spark ignores {path}, because its name begins with _ or a dot. Rename it.")
     if path != uri and ":" in (path if escaped != uri else path.rpartition("/")[2]):
         raise LakeError(f"Spark cannot read {path}: the name has a colon. Rename it.")
     return escaped
