@@ -166,7 +166,8 @@ def _classify(error: csv.Error) -> tuple[str, str]:
 
 def _open(root: str, path: str, encoding: str) -> io.TextIOWrapper:
     """Open a file as text. Undecodable bytes become surrogates, so that the rows with them can be reported."""
-    stream = Lake(root).files.open_input_stream(path, compression="detect", buffer_size=1 << 20)
+    compression = "gzip" if path.lower().endswith(".gz") else "detect"  # "detect" knows only small letters
+    stream = Lake(root).files.open_input_stream(path, compression=compression, buffer_size=1 << 20)
     codec = "utf-8-sig" if encoding.lower().replace("_", "-") in ("utf-8", "utf8") else encoding
     return io.TextIOWrapper(stream, codec, errors="surrogateescape", newline="")
 

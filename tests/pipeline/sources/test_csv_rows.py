@@ -12,7 +12,7 @@ from delaytasks.pipeline.transforms.mapping import METADATA
 
 
 def read(path: Path, data: bytes, *, encoding: str = "utf-8", delimiter: str = ",") -> list[dict[str, Any]]:
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    path.write_bytes(gzip.compress(data) if path.suffix in (".gz", ".GZ") else data)
     root, name = str(path.parent), str(path)
     names = [*METADATA, *csv_rows.header_of_all(root, [name], encoding, delimiter)]
     return [row for batch in csv_rows.rows(root, name, names, encoding, delimiter) for row in batch.to_pylist()]
@@ -26,7 +26,7 @@ def bad(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     return [(row["__row"], row["__problem"], row["__text"]) for row in rows if row["__problem"] is not None]
 
 
-@pytest.mark.parametrize("name", ["orders.csv", "orders.csv.gz"])
+@pytest.mark.parametrize("name", ["orders.csv", "orders.csv.gz", "ORDERS.CSV.GZ"])
 def test_multiline_quoted_empty_and_blank_values_keep_their_row_numbers(tmp_path: Path, name: str) -> None:
     rows = read(tmp_path / name, '\ufeffid,note\r\n1,"two\nlines, ""quoted"""\r\n\r\n2,\r\n3,Zoë 张\r\n'.encode())
     assert good(rows) == [(2, "1", 'two\nlines, "quoted"'), (4, "2", None), (5, "3", "Zoë 张")]
