@@ -214,7 +214,7 @@ def format_duration(ms: float) -> str:
     """Format a duration in the largest unit that fits."""
     for unit, name in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s")):
         if ms >= unit:
-            return f"{ms / unit:.3g} {name}"
+            return f"{_number(ms / unit) if ms >= 100 * unit else f'{ms / unit:.3g}'} {name}"
     return f"{ms:.0f} ms"
 
 

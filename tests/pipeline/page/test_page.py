@@ -131,5 +131,6 @@ def test_a_gap_breaks_a_line() -> None:
 
 
 def test_durations_are_formatted_in_their_largest_unit() -> None:
-    assert [page.format_duration(ms) for ms in (0, 999, 1_000, 90_000, HOUR_MS, 48 * HOUR_MS)] == [
-        "0 ms", "999 ms", "1 s", "1.5 min", "1 h", "2 d"]  # fmt: skip
+    times = (0, 999, 1_000, 90_000, HOUR_MS, 48 * HOUR_MS, 2_399.9 * HOUR_MS, 23_990 * HOUR_MS, 120_000 * HOUR_MS)
+    assert [page.format_duration(ms) for ms in times] == [
+        "0 ms", "999 ms", "1 s", "1.5 min", "1 h", "2 d", "100 d", "1,000 d", "5,000 d"]  # fmt: skip
