@@ -19,6 +19,7 @@ from django.db.models import Q
 from .. import clock, databases
 from ..calendars.wall_time import to_zone
 from ..db import dialects, schedules, transitions
+from ..db.retries import in_transaction
 from ..exceptions import BadSchedule, BadTimeZone, ScheduleExists
 from ..jobs import on_commit
 from ..jobs.inputs import check_known, to_body, to_new_job
@@ -116,21 +117,24 @@ def apply(*, using: str | None = None) -> list[Change]:
     Schedules that staff have paused stay paused. Raises BadSchedule if staff have defined a schedule of the same name.
     """
     using = databases.alias(using)
-    with transaction.atomic(using):
-        lock_apply(using)
-        for name in sorted(registry.declared()):  # before the rows, as define() does
-            lock_name(using, name)
-        maker.refresh_zones(using)  # first: a firing that is not due at its wall time counts as moved by a person
-        changes, renamed = _plan(using)
-        for old, new in renamed.items():
-            _rename(using, old, new)
-        for name, kind in changes:
-            declared = registry.declared().get(name)
-            if kind == "delete" or declared is None:
-                delete(find(name, using=using), using=using)
-                continue
-            if kind != "keep":
-                define(declared.definition, source="code", using=using)
+    return in_transaction(using, lambda: _apply(using))
+
+
+def _apply(using: str) -> list[Change]:
+    lock_apply(using)
+    for name in sorted(registry.declared()):  # before the rows, as define() does
+        lock_name(using, name)
+    maker.refresh_zones(using)  # first: a firing that is not due at its wall time counts as moved by a person
+    changes, renamed = _plan(using)
+    for old, new in renamed.items():
+        _rename(using, old, new)
+    for name, kind in changes:
+        declared = registry.declared().get(name)
+        if kind == "delete" or declared is None:
+            delete(find(name, using=using), using=using)
+            continue
+        if kind != "keep":
+            define(declared.definition, source="code", using=using)
     return changes
 
 
@@ -171,24 +175,27 @@ def define(
     using = databases.alias(using)
     check_known(using, definition.topic)
     to_body(definition.body)
-    with transaction.atomic(using):
-        lock_name(using, definition.name)
-        row = Schedule.objects.using(using).select_for_update().filter(name=definition.name).first()
-        if row is None:
-            return insert(using, _new_row(definition, source, databases.now(using)))
-        old, now = {name: getattr(row, name) for name in _TIMES}, clock.from_ms(databases.now_ms(using))
-        if not _set(row, definition, now, restarts=restarts) and not row.problem:
-            return row
-        moved = {name for name, value in old.items() if getattr(row, name) != value}
-        made_until = definition.made_until(now) if "start_at" in moved else now
-        if moved - {"topic"}:
-            _check_runs(row, made_until)
-        withdrawn = _withdraw(using, row, old["topic"], old["tz"], now)
-        if moved:
-            withdrawn, row.made_until, row.made_label = [], made_until, ""
-        if (row.topic, row.tz) != (old["topic"], old["tz"]):
-            row.runs_unknown_until = now
-        _save(using, row, withdrawn)
+    return in_transaction(using, lambda: _define(definition, source, using, restarts))
+
+
+def _define(definition: Definition, source: Source, using: str, restarts: bool) -> Schedule:
+    lock_name(using, definition.name)
+    row = Schedule.objects.using(using).select_for_update().filter(name=definition.name).first()
+    if row is None:
+        return insert(using, _new_row(definition, source, databases.now(using)))
+    old, now = {name: getattr(row, name) for name in _TIMES}, clock.from_ms(databases.now_ms(using))
+    if not _set(row, definition, now, restarts=restarts) and not row.problem:
+        return row
+    moved = {name for name, value in old.items() if getattr(row, name) != value}
+    made_until = definition.made_until(now) if "start_at" in moved else now
+    if moved - {"topic"}:
+        _check_runs(row, made_until)
+    withdrawn = _withdraw(using, row, old["topic"], old["tz"], now)
+    if moved:
+        withdrawn, row.made_until, row.made_label = [], made_until, ""
+    if (row.topic, row.tz) != (old["topic"], old["tz"]):
+        row.runs_unknown_until = now
+    _save(using, row, withdrawn)
     return row
 
 
@@ -252,11 +259,14 @@ def _check_runs(row: Schedule, after: datetime | None = None) -> None:
 def create(definition: Definition, *, using: str | None = None) -> Schedule:
     """Create a schedule on behalf of staff. Raises ScheduleExists if the name is in use, and as define() does."""
     using = databases.alias(using)
-    with transaction.atomic(using):
+
+    def check_and_define() -> Schedule:
         lock_name(using, definition.name)
         if Schedule.objects.using(using).filter(name=definition.name).exists():
             raise ScheduleExists(f"There is a schedule {definition.name!r} already: change it, or use another name.")
         return define(definition, using=using)
+
+    return in_transaction(using, check_and_define)
 
 
 def lock_name(using: str, name: str) -> None:
@@ -285,7 +295,10 @@ def insert(using: str, row: Schedule) -> Schedule:
     former = firings(using, row.topic, firing_prefix(row))  # of a deleted schedule of this name
     if former.exists():
         row.runs_unknown_until = row.made_until  # it may have had another zone
-    row.save(using=using, force_insert=True)
+    # The name is locked: only a REPEATABLE READ transaction that began before another one stored the same name can meet
+    # its row. With ON CONFLICT, PostgreSQL reports that as a conflict, which is retried, not as an IntegrityError.
+    rows = Schedule.objects.using(using)
+    rows.bulk_create([row], update_conflicts=True, unique_fields=["name"], update_fields=["name"])
     running = former.filter(state=State.RESERVED).values_list("id", "attempt").last()
     job_id, attempt = running or (None, 0)
     ScheduleRun.objects.using(using).create(schedule=row, job_id=job_id, attempt=attempt)

@@ -11,10 +11,14 @@ from delaytasks import cancel, cancel_many, databases, mirror, reschedule, sched
 from delaytasks.bulk import changes
 from delaytasks.db import dialects, retention, transitions
 from delaytasks.db.retries import TRIES, retry_conflicts
+from delaytasks.exceptions import ScheduleExists
 from delaytasks.jobs import cancellation
 from delaytasks.jobs.control import CancelResult
 from delaytasks.maintenance import guard, sweep
-from delaytasks.models import BulkChange, Job
+from delaytasks.models import BulkChange, Job, Schedule
+from delaytasks.recurrence import registry, schedules
+from delaytasks.recurrence.definition import Definition
+from delaytasks.recurrence.registry import Declared
 from delaytasks.states import State
 from tests.support.locks import committed_meanwhile
 
@@ -25,6 +29,7 @@ pytestmark = [
     pytest.mark.parametrize("due_index", ["no-mirror"], indirect=True),
 ]
 THREADS = 8
+HOURLY = Definition("hourly", "t", every=3600)
 
 
 @pytest.fixture(params=["repeatable read", "serializable"], autouse=True)
@@ -168,6 +173,41 @@ def test_the_end_of_a_series_survives_two_conflicts(stage, monkeypatch) -> None:
     schedule("t", "a", period=60, repeat=None)
     conflict_twice(monkeypatch, cancellation, "cancel_ids")
     assert cancel("t", "a") == "cancelled"
+
+
+def store_schedule() -> Schedule:
+    return schedules.define(HOURLY)
+
+
+@pytest.mark.parametrize("store", [store_schedule, schedules.apply])
+def test_a_schedule_is_stored_while_another_process_stores_it(stage, store: Callable[[], Any]) -> None:
+    stage.recorder("t")
+    registry.add(Declared(HOURLY))
+    try:
+        with committed_meanwhile(store):
+            store()
+    finally:
+        registry.unregister("hourly")
+    assert (Schedule.objects.get().name, Job.objects.count()) == ("hourly", 1)
+
+
+def test_a_schedule_whose_name_is_taken_while_it_is_created_is_refused(stage) -> None:
+    stage.recorder("t")
+    with committed_meanwhile(store_schedule), pytest.raises(ScheduleExists):
+        schedules.create(HOURLY)
+
+
+@pytest.mark.parametrize("mode", ["keep", "replace"])
+def test_a_series_is_started_while_another_process_starts_it(stage, mode: str) -> None:
+    stage.recorder("t")
+
+    def start(**options: Any) -> Job:
+        return schedule("t", "a", delay=60, period=60, repeat=None, **options)
+
+    with committed_meanwhile(start):
+        job = start(on_conflict=mode)
+    assert job.is_new is (mode == "replace")
+    assert (Schedule.objects.count(), Job.objects.filter(ended_at=None).count()) == (1, 1)
 
 
 def test_a_bulk_change_is_stopped_while_a_batch_changes_its_row(stage) -> None:
