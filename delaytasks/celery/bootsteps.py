@@ -19,11 +19,21 @@ from . import beat, log_filter, shutdown
 from .prefetch import disable_prefetch
 
 if TYPE_CHECKING:
+    from .heartbeat import HeartbeatThread, TouchThread
     from .metrics_server import MetricsServer
     from .mover_thread import MoverThread
 
 logger = logging.getLogger("delaytasks")
-STOP_SECONDS = 5  # how long a worker that stops waits for the movers' passes: a database may not answer
+STOP_SECONDS = 5  # how long a worker that stops waits for its threads: a database may not answer
+
+
+def _stop_threads(threads: list[Any]) -> None:
+    for thread in threads:
+        thread.stop()
+    deadline = time.monotonic() + STOP_SECONDS
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    threads.clear()
 
 
 class MoverStep(bootsteps.StartStopStep):
@@ -47,24 +57,24 @@ class MoverStep(bootsteps.StartStopStep):
 
     def stop(self, parent: Any) -> None:
         shutdown.stop()  # a remote shutdown sends no worker_shutting_down, and the pool waits for its processes
-        threads, self.threads = self.threads, []
-        for thread in threads:
-            thread.stop()
-        deadline = time.monotonic() + STOP_SECONDS
-        for thread in threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+        _stop_threads(self.threads)
 
     terminate = stop
 
 
 class HeartbeatStep(bootsteps.StartStopStep):
-    """Names the worker before the pool forks, and starts its heartbeat, which ends with the process."""
+    """Names the worker before the pool forks, and starts its heartbeat, which an AfterPoolStep stops."""
 
     requires = ("celery.worker.components:Pool",)
+
+    def __init__(self, parent: Any, **kwargs: Any) -> None:
+        super().__init__(parent, **kwargs)
+        self.threads: list[HeartbeatThread | TouchThread] = []
 
     def create(self, parent: Any) -> None:
         from ..maintenance import liveness
 
+        parent.steps.insert(0, AfterPoolStep(parent, heartbeat=self))
         if detect_environment() == "default":
             process_name.start_worker()
             liveness.open_touches()
@@ -78,13 +88,37 @@ class HeartbeatStep(bootsteps.StartStopStep):
         worker = process_name.worker_name()
         if worker is None:
             return
-        for using in databases.aliases():
-            HeartbeatThread(using, worker, lambda: _process_ids(parent.pool), lambda: _maintain(parent)).start()
-        for using, pipe in liveness.touches.items():
-            TouchThread(using, pipe).start()
+        self.threads = [
+            HeartbeatThread(using, worker, lambda: _process_ids(parent.pool), lambda: _maintain(parent))
+            for using in databases.aliases()
+        ]
+        self.threads += [TouchThread(using, pipe) for using, pipe in liveness.touches.items()]
+        for thread in self.threads:
+            thread.start()
+
+
+class AfterPoolStep(bootsteps.StartStopStep):
+    """Ends, after the pool has, what its jobs need. The process may live on, as that of a test with a worker does.
+
+    It is the first of a worker's steps, which are stopped in reverse order.
+    """
+
+    def __init__(self, parent: Any, *, heartbeat: HeartbeatStep, **kwargs: Any) -> None:
+        super().__init__(parent, **kwargs)
+        self._heartbeat = heartbeat
 
     def stop(self, parent: Any) -> None:
-        """Keep beating: the pool's processes may still run jobs."""
+        from ..maintenance import liveness
+        from . import connections
+
+        _stop_threads(self._heartbeat.threads)
+        liveness.close_touches()
+        process_name.stop_worker()
+        ttr.stop_enforcing()
+        connections.measure_time_once()
+        connections.close_idle()
+
+    terminate = stop
 
 
 def processes(pool: Any) -> list[Any]:

@@ -21,6 +21,7 @@ from kombu.utils.compat import detect_environment
 
 from .. import databases
 from ..circuit_breaker import CircuitBreaker, CircuitOpen
+from .shutdown import stopping
 
 logger = logging.getLogger("delaytasks")
 P = ParamSpec("P")
@@ -28,8 +29,10 @@ R = TypeVar("R")
 ANSWER_SECONDS = 1.0
 PAUSES_SECONDS = (1, 5)  # after the first and after further failures: each attempt to connect takes connect_timeout
 _TUPLES_OK = 2  # psycopg.pq.ExecStatus
+_MEASURE = "delaytasks.measure_time_anew"
 
-_idle = threading.local()  # .connections: alias -> this thread's connection between two of the engine's tasks
+# For each thread by its id: alias -> its connection between two of the engine's tasks.
+_idle: dict[int, dict[str, Any]] = {}
 _parents_connections: list[Any] = []  # referenced for ever: a forked process must neither use nor close them
 
 
@@ -58,7 +61,12 @@ def measure_time_anew() -> None:
     After a failover, another server's clock counts. If it is behind, new leases would seem over by the old offset: each
     job would be interrupted, and charged a failure, before its handler begins. If it is ahead, movers would be late.
     """
-    connection_created.connect(_invalidate_clock, dispatch_uid="delaytasks.measure_time_anew")
+    connection_created.connect(_invalidate_clock, dispatch_uid=_MEASURE)
+
+
+def measure_time_once() -> None:
+    """Undo measure_time_anew()."""
+    connection_created.disconnect(dispatch_uid=_MEASURE)
 
 
 def _invalidate_clock(connection: BaseDatabaseWrapper, **_: object) -> None:
@@ -81,8 +89,7 @@ def _run_by_worker() -> bool:
 
 
 def _restore() -> None:
-    idle, _idle.connections = getattr(_idle, "connections", {}), {}
-    for alias, connection in idle.items():
+    for alias, connection in _idle.pop(threading.get_ident(), {}).items():
         if _is_open(alias):  # Celery has kept one, as the project has configured: close ours
             connection.close()
             continue
@@ -99,9 +106,17 @@ def _stash() -> None:
         if _in_transaction(connection):  # a transaction left open: Celery closes the connection, which rolls it back
             continue
         connection.close_if_unusable_or_obsolete()
-        if connection.connection is not None:
+        if connection.connection is not None and not stopping():
             del connections[alias]
-            _idle.connections[alias] = connection
+            _idle.setdefault(threading.get_ident(), {})[alias] = connection
+
+
+def close_idle() -> None:
+    """Close the kept connections of all threads, when the worker has stopped."""
+    while _idle:
+        for connection in _idle.popitem()[1].values():
+            connection.inc_thread_sharing()
+            connection.close()
 
 
 def answers(using: str) -> bool:
@@ -178,8 +193,8 @@ def _in_transaction(connection: BaseDatabaseWrapper) -> bool:
 
 
 def _forget_parents() -> None:
-    _parents_connections.append(getattr(_idle, "connections", None))
-    _idle.connections = {}
+    _parents_connections.append(dict(_idle))
+    _idle.clear()
 
 
 os.register_at_fork(after_in_child=_forget_parents)

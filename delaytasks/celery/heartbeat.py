@@ -74,26 +74,32 @@ class HeartbeatThread(threading.Thread):
 
     def run(self) -> None:
         self._beats.start()
-        while not self._stop_requested.is_set():
+        while True:
             children = self._children()
             self._look_for_unseen |= self._a_run_has_failed() or self._known != set(children)
             self._known = set(children)
             self._processes.watch(children)
-            ended = self._processes.wait(OBSERVE_SECONDS)
+            ended = self._processes.wait(OBSERVE_SECONDS if children else 0)
             if ended:
                 self._dead |= ended
                 self._replace_child()
             look_for_unseen, self._look_for_unseen = self._look_for_unseen or bool(ended), False
             self._try_pass(look_for_unseen)
+            if self._stop_requested.wait(0 if children else OBSERVE_SECONDS):
+                break
+        self._beats.join()  # it would create the row again
         with no_fork():
-            connections.close_all()
+            try:
+                liveness.delete_stopped(self._using, self._worker)
+            except Exception as error:
+                logger.warning("heartbeat: the worker's row was not deleted: %s", error)
+            finally:
+                connections.close_all()
 
     def stop(self) -> None:
-        """Stop both threads. For tests: a worker's heartbeat ends with its process."""
+        """Ask both threads to end, after the pool has ended. The caller joins this one."""
         self._stop_requested.set()
         self._beats.stop()
-        for thread in (self, self._beats):
-            thread.join(timeout=5)
 
     def _a_run_has_failed(self) -> bool:
         """Return whether a run of a topic in one of this worker's processes has failed since the last call."""
@@ -156,11 +162,18 @@ class TouchThread(threading.Thread):
         self._using, self._pipe = using, pipe
         # (job id, attempt) -> the last touch of the attempt, which is not stored yet
         self._waiting: dict[tuple[int, int], liveness.Touched] = {}
+        self._stop_requested = threading.Event()
 
     def run(self) -> None:
-        while True:
+        while not self._stop_requested.wait(COLLECT_SECONDS):
             self.step(OBSERVE_SECONDS if self._waiting else None)
-            time.sleep(COLLECT_SECONDS)
+        with no_fork():
+            connections.close_all()
+
+    def stop(self) -> None:
+        """Ask the thread to end. The caller joins it."""
+        self._stop_requested.set()
+        self._pipe.wake()
 
     def step(self, seconds: float | None) -> None:
         """Wait for touches and store them. Those that cannot be stored are tried again with the next ones."""

@@ -42,6 +42,7 @@ class MoverThread(threading.Thread):
                 rest_ms = self._pass()
             if rest_ms:
                 self._rest(rest_ms)
+        self._close_listener()
         with no_fork():
             connections.close_all()
 

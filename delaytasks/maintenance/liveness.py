@@ -21,6 +21,7 @@ import os
 import select
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -48,6 +49,12 @@ def beat(using: str, worker: str) -> None:
         Worker.objects.using(using).create(name=worker, beat=1)
 
 
+def delete_stopped(using: str, worker: str) -> None:
+    """Delete the row of a worker that has stopped. If it holds jobs, the row stays until the worker counts as dead."""
+    if not holds_jobs(using, f"{worker}/"):
+        Worker.objects.using(using).filter(name=worker).delete()
+
+
 class Touched(NamedTuple):
     """A touch of a running attempt, and the end of its lease in ms since 1970."""
 
@@ -71,12 +78,17 @@ class TouchPipe:
         except BlockingIOError:
             logger.warning("job %s was touched, but the worker's main process does not listen", touched.job_id)
 
+    def wake(self) -> None:
+        """Let read() return without a touch."""
+        with suppress(BlockingIOError):  # a full pipe wakes it too
+            os.write(self._writer, b"\n")
+
     def read(self, seconds: float | None) -> list[Touched]:
         """Return the touches written since the last call. Waits up to `seconds` for one; None: without limit."""
         if not select.select([self._reader], [], [], seconds)[0]:
             return []
         *lines, self._rest = (self._rest + os.read(self._reader, 65_536)).split(b"\n")
-        return [Touched(*json.loads(line)) for line in lines]
+        return [Touched(*json.loads(line)) for line in lines if line]
 
     def close(self) -> None:
         os.close(self._reader)

@@ -42,6 +42,12 @@ def enforce(*, watchdog: bool, grace_seconds: float, before_interrupt: Callable[
     _enforced, _watched, _grace_seconds, _before_interrupt = True, watchdog, grace_seconds, before_interrupt
 
 
+def stop_enforcing() -> None:
+    """Enforce no TTR in this process any more."""
+    global _enforced, _watched
+    _enforced = _watched = False
+
+
 def _interrupt(signum: int, frame: Any) -> None:
     if not _armed:
         return

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -111,7 +112,7 @@ def test_no_connection_is_kept_beyond_its_age(worker: Worker) -> None:
 
 def test_a_connection_that_expired_between_two_tasks_is_replaced(worker: Worker) -> None:
     def expire() -> None:
-        connecting._idle.connections["default"].close_at = 0.0
+        connecting._idle[threading.get_ident()]["default"].close_at = 0.0
 
     before = worker.run()
     worker.run(expire, engine=False)
@@ -256,7 +257,7 @@ def test_a_forked_process_has_no_kept_connection_and_does_not_close_the_parents(
     def fork() -> int:
         child = os.fork()
         if child == 0:
-            os._exit(len(getattr(connecting._idle, "connections", {})))
+            os._exit(len(connecting._idle))
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
     assert worker.thread.submit(fork).result() == 0

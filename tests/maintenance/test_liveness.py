@@ -271,6 +271,7 @@ def test_an_on_dead_callback_that_hangs_does_not_stop_the_beats(stage, worker, s
     finally:
         release.set()
         thread.stop()
+        thread.join(10)
     assert Job.objects.get().state == State.DEAD
 
 
