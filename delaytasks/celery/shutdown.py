@@ -1,7 +1,7 @@
 """A flag for the shutdown of this Celery worker, which the pool's processes can read too.
 
 Celery signals a warm shutdown to the main process only, but a pool process must release its jobs at once. So the flag
-is a byte of shared memory, created before the pool forks.
+is a byte of shared memory, which each worker creates before its pool forks.
 """
 
 import mmap
@@ -14,8 +14,9 @@ def stopping() -> bool:
 
 
 def reset(**_: object) -> None:
-    """Clear the flag. Receiver of Celery's worker_init: a process may run several workers in turn."""
-    _flag[0] = 0
+    """Create a cleared flag. Receiver of Celery's worker_init: a process may run or fork several workers."""
+    global _flag
+    _flag = mmap.mmap(-1, 1)
 
 
 def stop(**_: object) -> None:
