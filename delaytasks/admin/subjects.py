@@ -3,6 +3,7 @@
 from typing import Any
 
 from django.contrib.admin import AdminSite
+from django.contrib.admin.utils import quote
 from django.db import router
 from django.forms import Media
 from django.http import HttpRequest
@@ -103,7 +104,8 @@ def _address(subject: Any, site: AdminSite, user: Any) -> str | None:
     if type(subject) not in site._registry or not _may_view(user, meta):
         return None
     try:
-        return reverse(f"admin:{meta.app_label}_{meta.model_name}_change", args=[subject.pk], current_app=site.name)
+        name = f"admin:{meta.app_label}_{meta.model_name}_change"
+        return reverse(name, args=[quote(subject.pk)], current_app=site.name)
     except NoReverseMatch:
         return None
 

@@ -8,17 +8,28 @@ import pytest
 from django.contrib import admin
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
+from django.urls import include, path
 from django.utils import timezone
 
-from delaytasks.admin import TimeoutsMixin
+from delaytasks.admin import TimeoutsMixin, subjects
 from delaytasks.models import Job, Topic
 from delaytasks.states import State
 from project.shop.models import Customer, Order
+from tests.timeouts.app.models import Ticket
 
 from .conftest import make_job
 
 SECTION = 'class="module dt-timeouts"'
 VIEW = ("shop.view_order", "delaytasks.view_job")
+
+
+other_site = admin.AdminSite(name="other")
+other_site.register(Ticket)
+urlpatterns = [
+    path("other/", other_site.urls),
+    path("admin/", admin.site.urls),
+    path("i18n/", include("django.conf.urls.i18n")),  # for the header of the example's admin
+]
 
 
 @pytest.fixture
@@ -127,6 +138,16 @@ def subject_field(client: Any, job: Job) -> str:
 def test_the_jobs_page_links_to_its_subject(admin_client: Any, order: Order) -> None:
     field = subject_field(admin_client, about(order, "one"))
     assert f'<a href="/admin/shop/order/{order.pk}/change/">order {order.pk}</a>' in field
+
+
+@pytest.mark.urls(__name__)
+@pytest.mark.parametrize("code", ["room_24", "room/24", 'room "24"'])
+def test_the_link_leads_to_a_subject_with_any_primary_key(admin_client: Any, admin_user: Any, code: str) -> None:
+    Ticket.objects.create(code=code)
+    job = make_job("one", subject_label="declared.ticket", subject_pk=code)
+    address = re.search(r'href="(.*?)"', subjects.link(job, other_site, admin_user))
+    assert address is not None
+    assert admin_client.get(address[1]).context["original"].pk == code
 
 
 def test_a_subject_that_the_user_may_not_view_is_not_linked(staff: Any, order: Order) -> None:
