@@ -32,8 +32,8 @@ class TimeoutsMixin:
         class OrderAdmin(TimeoutsMixin, ModelAdmin): ...
 
     Live jobs come first, then ended ones, newest first, 50 in all. Users see the jobs that they may see in the
-    list of jobs, and change them with the same permission. If the ModelAdmin sets change_form_template, include
-    admin/delaytasks/subject/timeouts.html in that template.
+    list of jobs, and change them with the same permission. An admin site without that list shows no jobs. If the
+    ModelAdmin sets change_form_template, include admin/delaytasks/subject/timeouts.html in that template.
     """
 
     change_form_template: Any = "admin/delaytasks/subject/change_form.html"
@@ -47,7 +47,7 @@ class TimeoutsMixin:
 
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         subject = context.get("original")
-        if subject is not None and permissions.can_view(request.user):
+        if subject is not None and self.admin_site.is_registered(Job) and permissions.can_view(request.user):
             context |= _context(request, subject)
         return super().render_change_form(request, context, *args, **kwargs)  # type: ignore[misc]
 

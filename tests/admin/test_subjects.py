@@ -23,8 +23,12 @@ SECTION = 'class="module dt-timeouts"'
 VIEW = ("shop.view_order", "delaytasks.view_job")
 
 
-other_site = admin.AdminSite(name="other")
-other_site.register(Ticket)
+class TicketAdmin(TimeoutsMixin, admin.ModelAdmin):
+    pass
+
+
+other_site = admin.AdminSite(name="other")  # without the list of jobs
+other_site.register(Ticket, TicketAdmin)
 urlpatterns = [
     path("other/", other_site.urls),
     path("admin/", admin.site.urls),
@@ -125,6 +129,15 @@ def test_the_mixin_keeps_the_media_of_the_model_admin(order: Order) -> None:
 
     files = str(OrderAdmin(Order, admin.site).media)
     assert all(name in files for name in ("own.js", "delaytasks/times.js", "delaytasks/admin.css"))
+
+
+@pytest.mark.urls(__name__)
+def test_a_subjects_page_of_a_site_without_the_list_of_jobs_shows_none(admin_client: Any) -> None:
+    ticket = Ticket.objects.create(code="room")
+    make_job("one", subject_label="declared.ticket", subject_pk="room")
+    response = admin_client.get(f"/other/declared/ticket/{ticket.pk}/change/")
+    assert response.status_code == 200
+    assert SECTION not in response.content.decode()
 
 
 # The job's page
