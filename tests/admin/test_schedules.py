@@ -14,6 +14,7 @@ from delaytasks.recurrence.definition import Definition
 from delaytasks.states import State
 
 from ..support.html_forms import unchanged
+from ..support.locks import committed_meanwhile
 from .conftest import TOPIC
 
 LIST = "/admin/delaytasks/schedule/"
@@ -179,6 +180,27 @@ def test_changes_that_are_newer_than_the_page_are_kept(admin_client, report):
     assert LogEntry.objects.get().change_message == "Changed: slow"
     answer = admin_client.post(change_url(report), older | {"cron": "0 6 * * *"})
     assert "it has cron, every." in answer.content.decode()
+
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.django_db(transaction=True)
+def test_a_change_that_is_committed_while_the_form_is_saved_is_kept(admin_client, report):
+    form = FORM | unchanged(admin_client.get(change_url(report))) | {"running": "queue"}
+    newer = Definition(name="report", topic=TOPIC, cron="0 6 * * *", tz="Europe/Berlin", start=report.start_at)
+    with committed_meanwhile(lambda: schedules.define(newer)):
+        assert admin_client.post(change_url(report), form).status_code == 302
+    row = Schedule.objects.get()
+    assert (row.cron, row.running) == ("0 6 * * *", "queue")
+
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.django_db(transaction=True)
+def test_a_schedule_that_is_added_twice_at_once_is_refused_once(admin_client):
+    other = Definition(name="report", topic=TOPIC, cron="0 6 * * *", tz="Europe/Berlin")
+    with committed_meanwhile(lambda: schedules.define(other)):
+        answer = admin_client.post(ADD, FORM)
+    assert "already exists" in answer.content.decode()
+    assert Schedule.objects.get().cron == "0 6 * * *"
 
 
 def test_an_emptied_start_is_now_as_the_preview_shows(admin_client, report):

@@ -60,6 +60,14 @@ class ScheduleAdmin(BackfillPage):
             raise PermissionDenied
         return JsonResponse({"lines": preview_lines(request.GET)})
 
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """Return the schedule. To save a form, lock its name first: then nobody else changes it until the commit."""
+        row = super().get_object(request, object_id, from_field)
+        if row is None or request.method != "POST":
+            return row
+        schedules.lock_name(databases.alias(), row.name)
+        return super().get_object(request, object_id, from_field)
+
     # Permissions
 
     def get_queryset(self, request: HttpRequest) -> QuerySet:
