@@ -112,6 +112,14 @@ def test_the_board_has_a_row_for_each_schedule(define, stage, db_clock, admin_cl
     assert 'id="dt-schedules"' in admin_client.get("/admin/delaytasks/board/").content.decode()
 
 
+def test_the_board_has_the_date_of_a_run_that_is_far_away(define, stage, db_clock, admin_client):
+    stage.recorder("tick")
+    define(every=None, cron="30 2 24 12 *")
+    cache.clear()
+    (row,) = admin_client.get("/admin/delaytasks/board/numbers/").json()["schedules"]["rows"]
+    assert row[2] == f"{START.year}-12-24 02:30:00"
+
+
 def test_the_board_without_schedules_has_an_empty_table():
     assert tables.schedules(statistics.Statistics((), 0))["rows"] == []
 

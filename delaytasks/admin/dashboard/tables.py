@@ -6,7 +6,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from ... import clock, databases
+from ... import clock, databases, formatting
 from ...monitoring.daily_stats import PeriodStats, TopicHistory
 from ...recurrence.statistics import RUNS, ScheduleStats, Statistics
 from ..display import EMPTY
@@ -78,6 +78,6 @@ def schedules(statistics: Statistics) -> Json:
 
 def _schedule_row(each: ScheduleStats) -> list[str]:
     states = {"paused": _("paused"), "ended": _("ended"), "stopped": _("stopped"), "running": EMPTY}
-    coming = states[each.state] if each.next_ms is None else day_and_time(each.next_ms)
+    coming = states[each.state] if each.next_ms is None else formatting.absolute(clock.from_ms(each.next_ms))
     drifts = [span(ms) or EMPTY for ms in (each.drift_ms, each.worst_ms)]
     return [each.name, each.topic, coming, *drifts, *map(number, (each.ran, each.missed, each.skipped))]
