@@ -28,14 +28,29 @@ _SCHEME = re.compile(r"\b((?:bearer|basic|digest|negotiate)\s+)[\w.~+/=-]{8,}", 
 _JWT = re.compile(r"(?<![\w-])((?:(?!\beyJ)[\w-])*+)eyJ[\w-]{5,}+\.eyJ[\w-]{5,}+\.[\w-]*")
 # A quote may have backslashes before it: JSON inside a string, inside another text.
 _NAME = re.compile(
-    r"""(?<![\w.-])(?:[\w.\[\]-]{1,64}(?:\\{0,8}["'])?\s{0,4}(?:=|:(?!//))\s{0,4}|--[\w.-]{1,64}\s{1,4}(?=[^\s-]))"""
+    r"""(?<![\w.-])(?P<quote>\\{0,8}["'])?"""
+    r"""(?:[\w.\[\]-]{1,64}(?:\\{0,8}["'])?\s{0,4}(?:=|:(?!//))\s{0,4}|--[\w.-]{1,64}\s{1,4}(?=[^\s-]))"""
 )
-_ELEMENT = re.compile(r"(<([\w.:-]{1,64})(?:\s[^<>]{0,512})?>)[^<]++(?=</\2\s{0,4}>)")
+# With or without CDATA: the text ends at the next tag.
+_ELEMENT = re.compile(r"(<([\w.:-]{1,64})(?:\s[^<>]{0,512})?>)(?:[^<]|<(?!/|[\w.:-]{1,64}[\s>]))++(?=</\2\s{0,4}>)")
+_UP_TO = r"(?:(?!{quote})(?:\\.|[^\r\n]))"  # a character of a string that ends at the quote, or at the end of the line
+_STRING = _UP_TO.format(quote="(?P=quote)") + "*"
 _VALUE = re.compile(
-    r"""(?P<quote>\\{0,8}["'])(?:(?!(?P=quote))(?:\\.|[^\n]))*(?P=quote)?"""
-    r"""|(?:(?:bearer|basic|digest|negotiate)\s+)?[^\s&;,"']+""",
+    r"""[bru]{0,2}(?P<quote>\\{0,8}["'])(?P<string>"""  # with the prefix that Python gives to bytes
+    + _STRING
+    + r""")|(?:(?:bearer|basic|digest|negotiate)\s+)?[^\s&;,"']+""",
     re.IGNORECASE,
 )
+# Headers whose values have several words.
+_HEADER = re.compile(r"(?:authorization|cookie):[^\S\n]*\Z", re.IGNORECASE)
+# The value is in the next lines, if they are indented, as in YAML.
+_BLOCK = re.compile(r"[:=][^\S\n]*(?:[|>][-+1-9]{0,2}[^\S\n]*)?(?=\n)")
+_LINE = re.compile(r"\n([^\S\n]*+)([^\n]*)")
+# Lists, tuples, dicts and calls: SecretStr('x')
+_OPENING = re.compile(r"[\w.]{0,64}(?=[\[({])")
+_BRACKET = re.compile(r"""[\[({\])}\n]|(?P<quote>\\{0,8}["'])""" + _STRING + "(?P=quote)?")
+_DEPTHS = dict.fromkeys("[({", 1) | dict.fromkeys("])}", -1)
+_WORD_REST = re.compile(r"""[^\s&;,"']+""")
 _OPTION = re.compile(r"--?[\w.-]{1,64}")
 _SEPARATORS = re.compile(r"[\W_]+")
 _ASCII_SEPARATORS = dict.fromkeys(code for code in range(128) if not chr(code).isalnum())
@@ -50,7 +65,9 @@ def redacted(value: Any, words: Sequence[str]) -> Any:
       and apiKey. A word of up to four letters must be a whole word of the name: "pin" hides userPin and PIN_2, but not
       shipping. A longer word may be a part of another one.
     - the value of a pair: {"name": "password", "value": ...}, ["password", ...], the word after "--password" in a list,
-      and in a text "password=...", "--password ..." and <password>...</password>
+      and in a text "password=...", "--password ...", <password>...</password>, "password: [...]" and the lines of
+      "password: |"
+    - in a text, all of a header such as "Cookie: a=1; b=2"
     - user and password in a URL or before "@tcp(", JSON Web Tokens, and what follows "Bearer" in a text
 
     JSON inside a string is searched too, and so are the names of keys. Empty values stay visible, because they show
@@ -92,6 +109,16 @@ def _redacted_dict(value: dict[str, Any], words: frozenset[str]) -> dict[str, An
     }
 
 
+def _merged(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the object of these pairs; a key that is repeated has the list of its values, so that all are searched."""
+    if len(values := dict(pairs)) < len(pairs):
+        lists: dict[str, list[Any]] = {}
+        for name, value in pairs:
+            lists.setdefault(name, []).append(value)
+        values |= {name: each for name, each in lists.items() if len(each) > 1}
+    return values
+
+
 def _hidden(value: Any) -> Any:
     return value if value in (None, "", [], {}) else HIDDEN
 
@@ -99,7 +126,7 @@ def _hidden(value: Any) -> Any:
 def _redacted_text(text: str, words: frozenset[str]) -> str:
     if text.lstrip()[:1] in ("{", "[", '"'):
         try:
-            inner = json.loads(text)
+            inner = json.loads(text, object_pairs_hook=_merged)
             shown = _redacted(inner, words)
         except RecursionError:
             return HIDDEN
@@ -123,11 +150,51 @@ def _redacted_pairs(text: str, words: frozenset[str]) -> str:
     for name in _NAME.finditer(text):
         if name.start() < done or not _is_secret(name[0], words):
             continue
-        if value := _VALUE.match(text, name.end()):
-            quote = value["quote"] or ""
-            parts += [text[done : name.end()], quote, HIDDEN, quote]
-            done = value.end()
+        if span := _find_value(text, name):
+            parts += [text[done : span[0]], HIDDEN]
+            done = span[1]
     return "".join([*parts, text[done:]])
+
+
+def _find_value(text: str, name: re.Match[str]) -> tuple[int, int] | None:
+    """Return the start and end of the value after a name. Its kind decides where it ends."""
+    start = name.end()
+    if _HEADER.search(name[0]):
+        value = re.compile(_UP_TO.format(quote=re.escape(name["quote"] or "\n")) + "+").match(text, start)
+        return value and value.span()
+    if block := _BLOCK.match(text, name.start() + len(name[0].rstrip()) - 1):
+        end = _end_of_block(text, name.start(), block.end())
+        if end > block.end():
+            return start, end
+    if opening := _OPENING.match(text, start):
+        end = _end_of_brackets(text, name.start(), opening.end())
+        rest = _WORD_REST.match(text, end)
+        return start, rest.end() if rest else end
+    value = _VALUE.match(text, start)
+    return value and value.span("string" if value["quote"] else 0)
+
+
+def _end_of_block(text: str, name: int, end: int) -> int:
+    """Return where the lines after `end`, the end of a line, stop to be indented more than the name."""
+    column = name - text.rfind("\n", 0, name) - 1
+    for line in _LINE.finditer(text, end):
+        if line[2].strip():
+            if len(line[1]) + line[2].startswith("- ") <= column:
+                break
+            end = line.end()
+    return end
+
+
+def _end_of_brackets(text: str, name: int, start: int) -> int:
+    """Return where the brackets that open at `start` are closed; at the latest, the end of the block."""
+    depth = 0
+    for found in _BRACKET.finditer(text, start):
+        if found[0] == "\n":
+            return _end_of_block(text, name, found.start())
+        depth += _DEPTHS.get(found[0], 0)
+        if depth == 0:
+            return found.end()
+    return len(text)
 
 
 def _is_secret(name: str, words: frozenset[str]) -> bool:

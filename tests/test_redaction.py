@@ -2,6 +2,7 @@
 
 import json
 import time
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -119,9 +120,67 @@ def test_the_value_of_an_innocent_pair_is_shown() -> None:
         (f'curl --auth-token  "{SECRET} x" url', f'curl --auth-token  "{HIDDEN}" url'),
         (f"<user>anna</user><password>{SECRET} x</password>", f"<user>anna</user><password>{HIDDEN}</password>"),
         (f'<s:PIN type="text">\n{SECRET}</s:PIN >', f'<s:PIN type="text">{HIDDEN}</s:PIN >'),
+        (f"<pin><![CDATA[1<{SECRET}]]></pin><b>x</b>", f"<pin>{HIDDEN}</pin><b>x</b>"),
     ],
 )
 def test_the_value_of_a_pair_in_a_text_is_hidden(text: str, seen: str) -> None:
+    assert shown({"note": text}) == {"note": seen}
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        (f"Authorization: Token {SECRET}\nHost: x", f"Authorization: {HIDDEN}\nHost: x"),
+        (f"Host: x\r\nCookie: a=1; b={SECRET}\r\nAccept: */*", f"Host: x\r\nCookie: {HIDDEN}\r\nAccept: */*"),
+        (f'Set-Cookie: id="{SECRET}"; Secure', f"Set-Cookie: {HIDDEN}"),
+        (f"curl -H 'Cookie: a=\"1\"; b={SECRET}' url", f"curl -H 'Cookie: {HIDDEN}' url"),
+        (f'curl -H "Authorization: Token \\"{SECRET}\\"" url', f'curl -H "Authorization: {HIDDEN}" url'),
+    ],
+)
+def test_the_value_of_a_header_with_credentials_is_hidden_as_a_whole(text: str, seen: str) -> None:
+    assert shown({"note": text}) == {"note": seen}
+
+
+@pytest.mark.parametrize(
+    ("value", "seen"),
+    [
+        (SECRET.encode(), f"b'{HIDDEN}'"),
+        ([SECRET, {"any": (1, "a)")}], HIDDEN),
+        ((SECRET, SECRET), HIDDEN),
+        ({"is": SECRET, "or": "it's"}, HIDDEN),
+        (Decimal("1234"), HIDDEN),
+    ],
+    ids=str,
+)
+def test_the_value_of_a_pair_in_a_python_dict_is_hidden_whatever_its_type(value: Any, seen: str) -> None:
+    text = f"KeyError: {{'pin': {value!r}, 'user': 'anna'}}"
+    assert shown([text]) == [f"KeyError: {{'pin': {seen}, 'user': 'anna'}}"]
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("pin=a1(b c)d;user=u", f"pin={HIDDEN};user=u"),
+        (f"pin=[1, '{SECRET}\nuser=u", f"pin={HIDDEN}\nuser=u"),
+        (f"pin=(1, '{SECRET}", f"pin={HIDDEN}"),
+        (f'x\n  "pin": [\n    "{SECRET}"\n  ],\n', f'x\n  "pin": {HIDDEN}\n  ],\n'),
+    ],
+)
+def test_a_value_with_brackets_ends_where_they_are_closed_or_with_its_lines(text: str, seen: str) -> None:
+    assert shown({"note": text}) == {"note": seen}
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        (f"pin: |\n  {SECRET}\n\n  {SECRET}\nuser: anna", f"pin: {HIDDEN}\nuser: anna"),
+        (f"- pin: >-\n    {SECRET}\n  user: anna", f"- pin: {HIDDEN}\n  user: anna"),
+        (f"pin:\n        - {SECRET}\n        - {SECRET}\nuser: anna", f"pin:\n   {HIDDEN}\nuser: anna"),
+        (f"pin:\n- {SECRET}\n- {SECRET}\nuser: anna", f"pin:\n{HIDDEN}\nuser: anna"),
+        (f"Your pin:\n\n{SECRET}\n\nRegards", f"Your pin:\n\n{HIDDEN}\n\nRegards"),
+    ],
+)
+def test_a_value_in_the_lines_after_its_name_is_hidden(text: str, seen: str) -> None:
     assert shown({"note": text}) == {"note": seen}
 
 
@@ -136,6 +195,8 @@ def test_the_value_of_a_pair_in_a_text_is_hidden(text: str, seen: str) -> None:
         (f"https://{SECRET}@git.example/x", f"https://{HIDDEN}@git.example/x"),
         (f"amqp://u:p/{SECRET}@mq//", f"amqp://{HIDDEN}@mq//"),
         (f"see https://u:p@{SECRET}@host/ now", f"see https://{HIDDEN}@host/ now"),
+        ("redis://:12345@cache/0", f"redis://{HIDDEN}@cache/0"),
+        ("postgres://anna:1234@db", f"postgres://{HIDDEN}@db"),
         (f"anna:{SECRET}@tcp(db:3306)/shop", f"{HIDDEN}@tcp(db:3306)/shop"),
         (f"DB=anna:a@b:{SECRET}@unix(/run/db) x", f"DB={HIDDEN}@unix(/run/db) x"),
     ],
@@ -155,7 +216,8 @@ def test_secrets_in_the_name_of_a_key_are_hidden() -> None:
         "https://host:8000/users/anna@example.com", "https://example.com/a?b=c&d=e", "mailto:anna@example.com",
         "10:30 to 12:00", "a=b", "The author: Anna", "shipping: express", "https://host:443", "http://[::1]:80/x@y",
         "run --verbose --pin --name x", "--author Anna", "<author>Anna</author>", "<pin/> <b>x</b>", "a:b@tcp db",
-        "<password></password>", "10:30@tcp", "[not JSON", '"quoted" words', "basic price", "{}", "[1, 2]",
+        "<password></password>", "<b><![CDATA[pin]]></b>", "10:30@tcp", "[not JSON", '"quoted" words',
+        "basic price", "{}", "[1, 2]",
     ],
 )  # fmt: skip
 def test_innocent_texts_are_shown(text: str) -> None:
@@ -201,6 +263,14 @@ def test_json_inside_a_string_without_secrets_keeps_its_form() -> None:
     assert shown(body) == body
 
 
+@pytest.mark.parametrize("last", ['""', "null", "[]"])
+def test_all_values_of_a_repeated_key_in_json_inside_a_string_are_hidden(last: str) -> None:
+    text = f'{{"password": "{SECRET}", "password": {last}, "user": "anna"}}'
+    assert shown([text]) == [f'{{"password": "{HIDDEN}", "user": "anna"}}']
+    innocent = '{"user": "anna", "user": ""}'
+    assert shown([innocent]) == [innocent]
+
+
 def test_json_that_nests_too_deep_is_hidden() -> None:
     assert shown({"payload": "[" * 200_000 + "]" * 200_000}) == {"payload": HIDDEN}
 
@@ -235,8 +305,18 @@ def test_no_words_hide_nothing() -> None:
         " a:" * 21_000 + "@tcp(",
         "a:@tcp(" * 9_000,
         "x" * 65_000 + "@tcp(",
+        "<pin><!" * 9_000,
+        "<pin><![CDATA[" * 4_500,
+        "pin=[" * 13_000,
+        "pin=[\n" * 11_000,
+        "pin=[] " * 9_000,
+        'pin=["\n' * 9_000,
+        "pin:\n\n\n" * 9_000,
+        "pin: |\n" * 9_000,
+        "'Cookie: " * 7_000,
+        "'Cookie:\n" * 7_000,
     ],
-    ids=range(22),
+    ids=range(32),
 )
 def test_a_hostile_text_takes_less_than_a_second_of_cpu(text: str) -> None:
     """A pattern with quadratic cost takes many. CPU time, so that a busy machine makes no difference."""
