@@ -797,6 +797,17 @@ def test_an_entry_that_cannot_be_written_does_not_hide_the_error_of_the_command(
     assert "the server has crashed" in run("prune", "--older-than", "1s").err
     assert "jobs.pruned" in caplog.text
     assert "connection refused" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+def test_a_prune_that_cannot_read_the_database_says_so_once(run, caplog):
+    def no_database(*_: Any) -> None:
+        raise DatabaseError("connection refused")
+
+    with connection.execute_wrapper(no_database):
+        done = run("prune", "--older-than", "1s")
+    assert (done.code, done.out, caplog.text) == (1, "", "")
+    assert "Database error: connection refused. Check that" in done.err
 
 
 READ_ONLY = {"stats", "health", "list", "show", "audit-log"}

@@ -48,8 +48,8 @@ def many(using: str, action: str, target: str, *, topic: str | None = None) -> I
             after["failed"] = type(error).__name__
             try:
                 _write_last(using, action, target, topic, after)
-            except Exception:
-                logger.exception("audit log: the entry %s of a command that failed was not written", action)
+            except Exception as reason:
+                logger.error("audit log: the entry %s of a command that failed was not written: %s", action, reason)
         raise
     if after:
         _write_last(using, action, target, topic, after)

@@ -99,14 +99,14 @@ def _prune(options: Options, using: str) -> Answer:
     if missing is not None:
         return Answer({"pruned": 0, "orphans": 0}, "", f"{missing} {retention.MISSING_ADVICE}")
     counts = {"pruned": 0, "orphans": 0}
+    older_than = {
+        topic: {kind: str(age) for kind, age in ages.items() if age is not None}
+        for topic, ages in policy.topics.items()
+    }
     with audited.many(using, "jobs.pruned", "jobs", topic=options["topic"]) as after:
-        after["older_than"] = {
-            topic: {kind: str(age) for kind, age in ages.items() if age is not None}
-            for topic, ages in policy.topics.items()
-        }
         for batch in retention.prune(using, policy):
             counts["pruned" if batch.table == "job" else "orphans"] += batch.deleted
-            after |= counts
+            after |= {"older_than": older_than, **counts}
     text = f"deleted {_plural(counts['pruned'], 'job')} and {_plural(counts['orphans'], 'event')} without a job"
     return Answer(counts, text)
 
