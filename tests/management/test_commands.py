@@ -1,6 +1,8 @@
 """manage.py delaytasks <verb>: output and exit codes."""
 
+import io
 import json
+import os
 import re
 import socket
 from collections.abc import Iterator
@@ -8,6 +10,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 import pytest
+from django.core.management import CommandError, call_command
 from django.db import DatabaseError, connection
 from django.utils import timezone
 from django.utils.translation import override
@@ -579,6 +582,35 @@ def test_error_of_a_handler_has_no_code(run):
     Job.objects.filter(pk=failed.pk).update(error="ValueError: no")
     told = run("show", failed.pk, "--json").data
     assert (told["error"], told["error_code"]) == ("ValueError: no", None)
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]], ids=["text", "json"])
+def test_a_closed_pipe_does_not_change_the_exit_code(options):
+    """As in `manage.py delaytasks cancel ... | head -1`."""
+    found = job()
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as closed:
+        call_command("delaytasks", "cancel", TOPIC, "order:1", *options, stdout=closed)
+        assert state_of(found) is State.CANCELLED
+        with pytest.raises(CommandError, match="was not cancelled") as refused:
+            call_command("delaytasks", "cancel", TOPIC, "nobody", *options, stdout=closed)
+    assert refused.value.returncode == 1
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_text_that_the_encoding_of_stdout_lacks_is_escaped(encoding):
+    key = "Bestellung-ü-€"
+    job(key)
+    written = io.BytesIO()
+    with io.TextIOWrapper(written, encoding=encoding) as stdout:
+        call_command("delaytasks", "show", TOPIC, key, stdout=stdout)
+        shown = written.getvalue().decode(encoding)
+        assert key.encode(encoding, "backslashreplace").decode(encoding) in shown
+        written.truncate(0)
+        written.seek(0)
+        call_command("delaytasks", "show", TOPIC, key, "--json", stdout=stdout)
+        assert json.loads(written.getvalue().decode(encoding))["key"] == key
 
 
 # prune

@@ -4,7 +4,9 @@ Exit codes: 0 success; 1 refused, no such job, or a problem was found; 2 a wrong
 `pipeline` has its own exit codes: delaytasks/pipeline/exit_codes.py.
 """
 
+import codecs
 import json
+import os
 import traceback
 from typing import Any
 
@@ -89,7 +91,7 @@ class Command(BaseCommand):
         if as_json:
             self._write_json(answer.data)
         else:
-            self.stdout.write(answer.text)
+            self._write_text(answer.text)
         if answer.refused:
             raise CommandError(answer.refused, returncode=answer.code)
 
@@ -98,7 +100,21 @@ class Command(BaseCommand):
             self._write_json({"error": type(error).__name__, "message": str(error)})
 
     def _write_json(self, data: Any) -> None:
-        self.stdout.write(json.dumps(data, ensure_ascii=False, cls=DjangoJSONEncoder))
+        is_utf8 = codecs.lookup(self._encoding()).name == "utf-8"
+        self._write_text(json.dumps(data, ensure_ascii=not is_utf8, cls=DjangoJSONEncoder))
+
+    def _write_text(self, text: str) -> None:
+        """Write to stdout. What its encoding lacks is escaped; a closed pipe is no error, since the verb has run."""
+        encoding = self._encoding()
+        try:
+            self.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+            self.stdout.flush()
+        except BrokenPipeError:
+            with open(os.devnull, "wb") as devnull:
+                os.dup2(devnull.fileno(), self.stdout.fileno())  # otherwise, the flush at exit fails as well
+
+    def _encoding(self) -> str:
+        return getattr(self.stdout, "encoding", None) or "utf-8"
 
 
 def _message(error: Exception) -> str:
