@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 from django.contrib import admin, messages
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import ValidationError
-from django.db import router, transaction
+from django.db import router
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
@@ -17,6 +17,7 @@ from django.utils.translation import ngettext
 from .. import admin_log, formatting, handlers, permissions
 from .. import topics as served
 from ..admin_log import Action
+from ..db.retries import in_transaction
 from ..forwarding import holds
 from ..models import Job, Topic
 from . import display, target_form, topic_columns
@@ -232,12 +233,16 @@ class TopicAdmin(TranslatedHistoryAdmin):
             self.message_user(request, " ".join(error.messages), messages.ERROR)
             return
         entry = admin_log.entry_message(Action.PAUSED if paused else Action.RESUMED, reason)
-        with transaction.atomic(using=router.db_for_write(Topic)):
+
+        def change_and_log() -> list[Topic]:
             changed = [topic for topic in topics if _update_paused(topic, paused)]
             for topic in changed:
-                topic.audit_before = self.audited_state(topic)
                 topic.paused = paused
+                topic.audit_before = self.audited_state(topic) | {"paused": not paused}
                 self.log_change(request, topic, entry)
+            return changed
+
+        changed = in_transaction(router.db_for_write(Topic), change_and_log)
         served.clear_cache()  # this process sees the change now, others within a second
         text = (
             ngettext("%(n)d topic paused", "%(n)d topics paused", len(changed))

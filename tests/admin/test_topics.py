@@ -16,8 +16,10 @@ from delaytasks.admin.forms import TopicForm
 from delaytasks.backoff import Backoff
 from delaytasks.clock import to_ms
 from delaytasks.jobs import audit_log
-from delaytasks.models import Topic
+from delaytasks.models import AuditEntry, Topic
 from delaytasks.states import Outcome, State
+from tests.db.test_isolation_levels import alter
+from tests.support.locks import committed_meanwhile
 
 from .conftest import NOW, TOPIC, close_order, make_event, make_job
 
@@ -89,6 +91,21 @@ def test_pausing_does_not_overwrite_columns_of_the_engine(admin_client):
     Topic.objects.filter(name=TOPIC).update(slots={"token": 1})
     admin_client.post(LIST, {"action": "pause", "_selected_action": [TOPIC]})
     assert topic().slots == {"token": 1}
+
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.django_db(transaction=True)
+def test_a_topic_is_paused_under_repeatable_read_while_its_row_changes(admin_client):
+    admin_client.get(LIST)
+    alter("SET default_transaction_isolation = 'repeatable read'")
+    try:
+        with committed_meanwhile(lambda: Topic.objects.filter(name=TOPIC).update(slots={"token": 1})):
+            admin_client.post(LIST, {"action": "pause", "_selected_action": [TOPIC]})
+    finally:
+        alter("RESET default_transaction_isolation")
+    assert (topic().paused, topic().slots) == (True, {"token": 1})
+    entry = AuditEntry.objects.get(action="topic.paused")
+    assert (entry.before["paused"], entry.after["paused"]) == (False, True)
 
 
 def test_run_slots_can_be_set_on_the_page(admin_client):

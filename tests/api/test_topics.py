@@ -12,6 +12,8 @@ from delaytasks import handlers
 from delaytasks.jobs import schedule
 from delaytasks.models import Topic
 from tests.api.rest_client import Rest
+from tests.db.test_isolation_levels import alter
+from tests.support.locks import committed_meanwhile
 
 EMPTY = {
     "paused": False, "handled": False, "delayed_within_horizon": 0, "horizon_seconds": 3600, "ready": 0,
@@ -104,6 +106,19 @@ def test_pausing_and_resuming_are_idempotent(rest: Rest, caplog: pytest.LogCaptu
     for action, now in [("resume", False), ("pause", True), ("pause", True), ("resume", False), ("resume", False)]:
         assert rest.post(f"topics/mail.send/{action}/") == {"name": "mail.send", "paused": now}
     assert len([record for record in caplog.records if record.getMessage().startswith("Topic")]) == 2
+
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.parametrize("action", ["pause", "resume"])
+def test_a_topic_is_paused_under_repeatable_read_while_another_request_stores_its_row(rest: Rest, action: str) -> None:
+    rest.make()
+    alter("SET default_transaction_isolation = 'repeatable read'")
+    try:
+        with committed_meanwhile(lambda: Topic.objects.create(name="mail.send", concurrency=3)):
+            rest.post(f"topics/mail.send/{action}/")
+    finally:
+        alter("RESET default_transaction_isolation")
+    assert Topic.objects.filter(name="mail.send").values_list("paused", "concurrency").get() == (action == "pause", 3)
 
 
 def test_pausing_keeps_other_settings_of_the_topic(rest: Rest) -> None:

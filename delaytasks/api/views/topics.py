@@ -3,7 +3,6 @@
 import logging
 from typing import Any
 
-from django.db import transaction
 from django.http import Http404
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -95,19 +94,18 @@ class PauseView(BaseView):
         check_known(topic, self.using)
         self.caller.require_reason(topic, reason)
         action = Action.PAUSED if paused else Action.RESUMED
-        if self.caller.run_logged(lambda: self._set_paused(topic, paused, action, reason), self.using):
+        if self.caller.run_audited(lambda: self._set_paused(topic, paused, action, reason), self.using):
             logger.info("Topic %s was %s by %s%s.", topic, action.lower(), self.caller.name, reason and f": {reason}")
         topics.clear_cache()  # effective at once in this process, within a second in others
         return Response({"name": topic, "paused": paused})
 
     def _set_paused(self, topic: str, paused: bool, action: Action, reason: str) -> bool:
         """Pause or resume the topic, and log it. Return False if this changed nothing."""
-        rows = Topic.objects.using(self.using)
-        with transaction.atomic(self.using):
-            row, created = rows.get_or_create(name=topic, defaults={"paused": paused})
-            changed = bool(rows.filter(name=topic, paused=not paused).update(paused=paused)) or (created and paused)
-            if changed:
-                self.caller.log([row], action, reason)
+        rows, row = Topic.objects.using(self.using), Topic(name=topic)
+        rows.bulk_create([row], ignore_conflicts=True)  # REPEATABLE READ: a conflict, not an IntegrityError
+        changed = bool(rows.filter(name=topic, paused=not paused).update(paused=paused))
+        if changed:
+            self.caller.log([row], action, reason)
         return changed
 
 
