@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, NamedTuple
 
 from django.db import connections, transaction
@@ -62,7 +63,7 @@ def reconcile(using: str, only: Sequence[Declaration] | None = None) -> dict[str
 def _whole_pass(declaration: Declaration, using: str) -> Synced:
     total, phase, position = Synced(), ROWS, ""
     while phase != DONE:
-        page = next_page(declaration, using, phase, position)
+        page = retry_conflicts(partial(next_page, declaration, using, phase, position), using)
         total, phase, position = add(total, page.synced), page.phase, page.position
     return total
 

@@ -17,7 +17,7 @@ from delaytasks.clock import to_ms
 from delaytasks.db import calendar_days
 from delaytasks.models import AuditEntry, CalendarDay, Job
 from delaytasks.models import Declaration as Applied
-from delaytasks.timeouts import declarations, fire, reconcile
+from delaytasks.timeouts import declarations, fire, reconcile, statements
 from delaytasks.timeouts.declarations import Declaration
 from tests.db.test_isolation_levels import alter
 from tests.support.locks import committed_meanwhile
@@ -368,6 +368,36 @@ def test_a_day_that_staff_close_while_a_step_is_stored_begins_a_pass_under_repea
     db_clock.advance(seconds=2)
     reconcile.step_all("default")
     assert live() == {f"order:{order.pk}": at(20, day=2)}
+
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.parametrize("action", ["apply", "reconcile"])
+def test_a_pass_of_a_command_survives_a_change_of_a_job_under_repeatable_read(
+    db_clock: Any, in_another_session: Any, monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    declare()
+    command("apply")
+    order = Order.objects.create(created_at=START)
+    changed: list[Callable[[], None]] = []
+
+    def move(*args: Any, **options: Any) -> Any:
+        if not changed:
+            changed.append(in_another_session("UPDATE delaytasks_job SET ttr_ms = 7"))
+            changed[0]()
+        return statements_move(*args, **options)
+
+    statements_move = statements.move
+    monkeypatch.setattr(statements, "move", move)
+    if action == "apply":
+        declare(after=minutes(10))
+    else:
+        Order.objects.update(created_at=START - minutes(20))
+    alter("SET default_transaction_isolation = 'repeatable read'")
+    try:
+        assert command(action) == [{"timeout": CLOSE, "made": 0, "moved": 1, "cancelled": 0, "locked": 0}]
+    finally:
+        alter("RESET default_transaction_isolation")
+    assert (live(), Job.objects.get().ttr_ms) == ({f"order:{order.pk}": at(10)}, 7)
 
 
 @pytest.mark.on_both
