@@ -1,5 +1,6 @@
 """Task results: made from the record of a task and the state of its job."""
 
+import copy
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -55,12 +56,11 @@ def find_task(record: "TaskRecord") -> "Task[Any, Any]":
     task = import_string(record.task_path)
     if not (hasattr(task, "func") and hasattr(task, "using") and hasattr(task, "takes_context")):
         raise SuspiciousOperation(f"{record.task_path} of task {record.id} is not a task.")
-    return task.using(
-        priority=record.priority,
-        queue_name=record.queue_name,
-        run_after=record.run_after,
-        backend=record.backend_name,
-    )
+    stored = copy.copy(task)  # task.using() would refuse a queue that QUEUES no longer has
+    for name in ("priority", "queue_name", "run_after"):
+        object.__setattr__(stored, name, getattr(record, name))
+    object.__setattr__(stored, "backend", record.backend_name)
+    return stored
 
 
 def to_result(record: "TaskRecord", task: "Task[Any, Any] | None" = None) -> "DelaytasksResult":

@@ -5,6 +5,7 @@ from django.core.checks import run_checks
 from django.core.exceptions import ImproperlyConfigured
 
 from delaytasks import handlers
+from delaytasks.clock import from_ms
 from delaytasks.django_tasks.compat import task_backends
 from delaytasks.models import Job
 
@@ -48,6 +49,17 @@ def test_without_queues_every_queue_is_one_topic(make_backend):
     make_backend(QUEUES=[])
     tasks.add.using(queue_name="anything").enqueue(1)
     assert Job.objects.get().topic == "tasks.default"
+
+
+def test_results_of_a_removed_queue_can_be_read_and_their_tasks_moved_and_cancelled(make_backend, db_clock):
+    make_backend()
+    result = tasks.add.using(queue_name="mail").enqueue(1)
+    backend = make_backend(QUEUES=["default"])
+    assert backend.get_result(result.id) == result
+    assert backend.reschedule(result.id, from_ms(db_clock.now_ms + 1000)).task.queue_name == "mail"
+    assert result.cancel() == "cancelled"
+    result.refresh()
+    assert result.status == "FAILED"
 
 
 def test_another_alias_has_topics_of_its_own(make_backend, settings):
