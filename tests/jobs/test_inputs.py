@@ -8,11 +8,12 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
 import pytest
+from django.db import connection
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from delaytasks import clock, handler, handlers, schedule, schedule_many
+from delaytasks import clock, handler, handlers, schedule, schedule_many, validators
 from delaytasks.exceptions import (
     BadBody,
     BadDelay,
@@ -244,6 +245,20 @@ def test_the_default_size_limit_is_64_kib(settings) -> None:
     assert len(to_body("x" * 65_534)) == 65_536
     with pytest.raises(BodyTooLarge, match=r"65,537 bytes.*at most 65,536"):
         to_body("x" * 65_535)
+
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.django_db
+@pytest.mark.parametrize("body", [1e16, -1.5e300, {"1e+308": [1.7976931348623157e308, '1e+308" 1e+308', "é", 1e-5, 2]}])
+def test_the_size_of_a_body_is_that_of_what_postgresql_returns(body: Any) -> None:
+    """So that a body that was stored can be scheduled again."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT CAST(CAST(%s AS jsonb) AS text)", [to_body(body)])
+        (stored,) = cursor.fetchone()
+    size = len(validators.to_body(json.loads(stored), max_bytes=1000).encode())
+    assert validators.to_body(body, max_bytes=size) == to_body(body)
+    with pytest.raises(BodyTooLarge, match=f"has {size} bytes"):
+        validators.to_body(body, max_bytes=size - 1)
 
 
 # When
