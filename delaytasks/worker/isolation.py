@@ -25,7 +25,7 @@ def isolated(ttr_ms: int) -> Iterator[None]:
     A transaction that the block has begun in this thread and left open is rolled back, as the next job in this thread
     would write into it. A process that is forked inside the block ends when it reaches the end of the block.
 
-    Raises TTRExceeded or TransactionLeftOpen, with this thread's connections closed.
+    Raises TTRExceeded, with this thread's connections closed, or TransactionLeftOpen.
     """
     before = [(connection, len(connection.atomic_blocks)) for connection in connections.all(initialized_only=True)]
     outer, _running.pid = getattr(_running, "pid", None), os.getpid()
@@ -41,22 +41,39 @@ def isolated(ttr_ms: int) -> Iterator[None]:
                 if os.getpid() != _running.pid:
                     os._exit(0)
     except BaseException as error:
-        if isinstance(error, TTRExceeded) or _open_aliases(before):
+        if isinstance(error, TTRExceeded):
             close_connections()
+        else:
+            _roll_back(before)
         raise
     finally:
         _running.pid = outer
-    if aliases := _open_aliases(before):
-        close_connections()
+    if aliases := _roll_back(before):
         raise TransactionLeftOpen(f"The handler left a transaction open on {', '.join(aliases)}; it was rolled back.")
 
 
-def _open_aliases(before: list[tuple[Any, int]]) -> list[str]:
+def _roll_back(before: list[tuple[Any, int]]) -> list[str]:
+    """Roll back the transactions that were begun since `before` and are open. Return their databases' aliases.
+
+    Leave atomic blocks one by one: the caller may be in a transaction, such as that of a test. A transaction that was
+    not begun by a block ends with its connection.
+    """
+    left_open = _left_open(before)
+    for connection, depth in left_open:
+        with suppress(Exception):
+            for block in reversed(connection.atomic_blocks[depth:]):
+                block.__exit__(TransactionLeftOpen, None, None)
+    if left_open and _left_open(before):
+        close_connections()
+    return [connection.alias for connection, _ in left_open]
+
+
+def _left_open(before: list[tuple[Any, int]]) -> list[tuple[Any, int]]:
     now = before
     if len(before) < len(connections.settings):  # the block may have opened connections
         depths = {connection.alias: depth for connection, depth in before}
         now = [(c, depths.get(c.alias, 0)) for c in connections.all(initialized_only=True)]
-    return [connection.alias for connection, depth in now if _is_open(connection, depth)]
+    return [(connection, depth) for connection, depth in now if _is_open(connection, depth)]
 
 
 def _is_open(connection: Any, depth: int) -> bool:

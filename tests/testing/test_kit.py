@@ -275,6 +275,28 @@ def test_a_database_error_outside_a_jobs_transaction_does_not_end_that_of_the_te
     assert Topic.objects.filter(name="repeated").count() == 1
 
 
+def enter_a_block(*args: Any) -> None:
+    transaction.atomic().__enter__()
+    effect("effect in the block")
+
+
+def begin(*args: Any) -> None:
+    transaction.set_autocommit(False)
+
+
+@pytest.mark.on_both
+@pytest.mark.parametrize("atomic", [True, False])
+@pytest.mark.parametrize("leave_open", [enter_a_block, begin])
+def test_a_handler_that_leaves_a_transaction_open_does_not_end_that_of_the_test(
+    timeouts: Timeouts, register: Register, leave_open: Callable[..., Any], atomic: bool
+) -> None:
+    effect("effect of the test")
+    register("t", leave_open, atomic=atomic)
+    schedule("t", "1", delay=1)
+    assert timeouts.advance(seconds=1).outcomes == {"failed": 1}
+    assert effects() == ["effect of the test"]
+
+
 def test_a_callback_that_raises_leaves_nothing_to_clean_up(
     timeouts: Timeouts, register: Register, monkeypatch: pytest.MonkeyPatch
 ) -> None:
