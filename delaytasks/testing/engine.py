@@ -105,12 +105,12 @@ def run(using: str, attempt: RunningJob) -> None:
     """Run an attempt and end it as a worker does. A retry is due after exactly the backoff, without jitter."""
     handler = _handler(attempt.topic)
     steady = dataclasses.replace(handler, backoff=dataclasses.replace(handler.backoff, jitter=0.0))
-    executor = TestExecutor(steady, _candidates(using, attempt.topic), lambda: False, lambda: False)
+    executor = KitExecutor(steady, _candidates(using, attempt.topic), lambda: False, lambda: False)
     executor.run_one(attempt)
     executor.flush_removals()
 
 
-class TestExecutor(Executor):
+class KitExecutor(Executor):
     """An executor that may be inside the transaction of a test."""
 
     def call(self, attempts: Sequence[RunningJob], argument: Any) -> Any:
