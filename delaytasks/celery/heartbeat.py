@@ -86,20 +86,22 @@ class HeartbeatThread(threading.Thread):
             look_for_unseen, self._look_for_unseen = self._look_for_unseen or bool(ended), False
             self._try_pass(look_for_unseen)
             if self._stop_requested.wait(0 if children else OBSERVE_SECONDS):
-                break
+                if not self._holds_jobs(""):
+                    break
+                time.sleep(OBSERVE_SECONDS)  # a thread of the pool may still run a job after a cold shutdown
+        self._beats.stop()
         self._beats.join()  # it would create the row again
         with no_fork():
             try:
-                liveness.delete_stopped(self._using, self._worker)
+                liveness.delete_row(self._using, self._worker)
             except Exception as error:
                 logger.warning("heartbeat: the worker's row was not deleted: %s", error)
             finally:
                 connections.close_all()
 
     def stop(self) -> None:
-        """Ask both threads to end, after the pool has ended. The caller joins this one."""
+        """Ask both threads to end once the worker holds no more jobs. The caller joins this one."""
         self._stop_requested.set()
-        self._beats.stop()
 
     def _a_run_has_failed(self) -> bool:
         """Return whether a run of a topic in one of this worker's processes has failed since the last call."""
@@ -142,11 +144,12 @@ class HeartbeatThread(threading.Thread):
             liveness.take_back_jobs(using, f"{self._worker}/{pid}")
             liveness.free_slots(using, f"{self._worker}/{pid}")
         self._observer.clean_up_dead()
-        self._dead = {pid for pid in self._dead if self._holds_jobs(pid)}
+        self._dead = {pid for pid in self._dead if self._holds_jobs(str(pid))}
 
-    def _holds_jobs(self, pid: int) -> bool:
+    def _holds_jobs(self, process: str) -> bool:
+        """Return whether a process of this worker holds jobs; "": any."""
         try:
-            return liveness.holds_jobs(self._using, f"{self._worker}/{pid}")
+            return liveness.holds_jobs(self._using, f"{self._worker}/{process}")
         except (DatabaseError, InterfaceError):
             return True
 

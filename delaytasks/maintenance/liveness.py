@@ -49,10 +49,9 @@ def beat(using: str, worker: str) -> None:
         Worker.objects.using(using).create(name=worker, beat=1)
 
 
-def delete_stopped(using: str, worker: str) -> None:
-    """Delete the row of a worker that has stopped. If it holds jobs, the row stays until the worker counts as dead."""
-    if not holds_jobs(using, f"{worker}/"):
-        Worker.objects.using(using).filter(name=worker).delete()
+def delete_row(using: str, worker: str) -> None:
+    """Delete the row of a worker that has stopped and holds no jobs."""
+    Worker.objects.using(using).filter(name=worker).delete()
 
 
 class Touched(NamedTuple):

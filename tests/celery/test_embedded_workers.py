@@ -11,14 +11,15 @@ from django.db import connections
 from django.db.backends.signals import connection_created
 
 from delaytasks import schedule
+from delaytasks.celery import bootsteps, shutdown
 from delaytasks.celery import connections as connecting
-from delaytasks.celery import shutdown
 from delaytasks.maintenance import liveness
 from delaytasks.models import Job, Worker
 from delaytasks.states import State
 from delaytasks.worker import process_name, ttr
 from project.celery import app
 from tests.support.servers import wait_until
+from tests.support.stage import outcomes
 
 QUEUE = "of-an-embedded-worker"  # no other test's messages
 
@@ -49,9 +50,13 @@ def opened() -> Iterator[list[Any]]:
     connection_created.disconnect(collect)
 
 
-@pytest.mark.usefixtures("_own_worker")
-@pytest.mark.only_on("postgresql")  # whose sessions keep the test database from being dropped
-@pytest.mark.parametrize("due_index", ["mirror"], indirect=True)
+pytestmark = [
+    pytest.mark.usefixtures("_own_worker"),
+    pytest.mark.only_on("postgresql"),  # whose sessions keep the test database from being dropped
+    pytest.mark.parametrize("due_index", ["mirror"], indirect=True),
+]
+
+
 @pytest.mark.parametrize("pool", ["solo", "threads"])
 def test_a_worker_that_has_stopped_leaves_nothing_in_its_process(stage, opened, pool) -> None:
     stage.handler("t", queue=QUEUE)(lambda job: job.touch())
@@ -69,3 +74,24 @@ def test_a_worker_that_has_stopped_leaves_nothing_in_its_process(stage, opened, 
     assert liveness.touches == {}
     assert not ttr._enforced
     assert not connection_created.disconnect(dispatch_uid=connecting._MEASURE)
+
+
+def test_a_worker_whose_thread_still_runs_a_job_lives_until_the_job_ends(stage, monkeypatch) -> None:
+    """After a cold shutdown, Python waits for the threads of the pool."""
+    monkeypatch.setattr(bootsteps, "STOP_SECONDS", 0.1)
+    begun, resume = threading.Event(), threading.Event()
+
+    def work(job: Any) -> None:
+        begun.set()
+        resume.wait(60)
+
+    stage.handler("t", queue=QUEUE)(work)
+    try:
+        with start_worker(app, pool="threads", queues=[QUEUE], perform_ping_check=False):
+            schedule("t", "a", delay=0)
+            assert begun.wait(20)
+        assert Worker.objects.exists()
+    finally:
+        resume.set()
+    wait_until(lambda: not Worker.objects.exists(), seconds=20, what="the end of the heartbeat")
+    assert outcomes("a") == ["finished"]
