@@ -47,7 +47,7 @@ INVALID = {  # class of keys whose rows cannot be checked -> the rule's field, a
 DELAY_FAULTS = ("no_delay", "negative_delay", "long_delay", "no_due")  # numbered from 1 in the column delay_fault
 CLASSIFIED = StructType([
     StructField("key", StringType(), True),
-    StructField("rows", LongType(), False),  # number of business rows
+    StructField("rows", LongType(), False),  # number of business rows; in a class of INVALID, that require a job
     StructField("jobs", LongType(), False),  # number of jobs, archived ones too
     StructField("job_id", LongType(), True),  # the newest job
     StructField("promised_at", TimestampType(), True),  # due time by the rule
@@ -200,8 +200,9 @@ def classify(keys: DataFrame, rule: Rule, now_ms: int) -> DataFrame:
     needed = keys.where((F.col("promised_rows") > 0) | (F.col("jobs") > 0))
     classified = needed.withColumn("class", _class(rule, now_ms))
     times = {"promised_at": "promised_ms", "due_at": "due_ms", "begun_at": "first_ms"}
+    rows = F.when(F.col("class").isin(*INVALID), F.col("promised_rows")).otherwise(F.col("rows")).alias("rows")
     return dimensions.with_outcome(classified, rule, now_ms).select(
-        "key", "rows", "jobs", "job_id", *(F.timestamp_millis(ms).alias(name) for name, ms in times.items()),
+        "key", rows, "jobs", "job_id", *(F.timestamp_millis(ms).alias(name) for name, ms in times.items()),
         F.when(F.col("live") == 0, F.timestamp_millis("ended_ms")).alias("ended_at"),
         _late_ms(now_ms).alias("late_ms"), F.timestamp_millis("made_ms").alias("made_at"), _status().alias("status"),
         *dimensions.columns(rule), "outcome", "class",
