@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection
 from functools import reduce
 
+import pyarrow
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -128,7 +129,11 @@ def _read_parquet(spark: SparkSession, rule: Rule, names: Collection[str], uris:
     """Return the rows of these files. names: columns that the files store in nanoseconds."""
     schema = schema_of(rule)
     frame = spark.read.schema(nanoseconds.as_integers(schema, names)).parquet(*uris)
-    return frame.select(*(nanoseconds.to_timestamp(each) if each in names else f"`{each}`" for each in schema.names))
+    stored = pyarrow.timestamp("ns", "UTC")
+    return frame.select(*(
+        nanoseconds.to_timestamps(F.col(each), stored).alias(each) if each in names else F.col(each)
+        for each in schema.names
+    ))  # fmt: skip
 
 
 # A table

@@ -132,7 +132,6 @@ def _rows(
 def _read_parquet(spark: SparkSession, source: Source) -> DataFrame:
     lake = Lake(source.root)
     schema = _check_schemas(lake, source)
-    _check_names(source, schema.names)
     nanos = nanoseconds.columns_of(schema)
     # Pass the path of each file: from a folder, Spark would silently ignore the files in nested folders.
     options = {"basePath": lake.uri("")} if source.files != (lake.base,) else {}
@@ -148,14 +147,16 @@ def _read_parquet(spark: SparkSession, source: Source) -> DataFrame:
             raise
         reason = str(error).strip().split("\n")[0]
         raise BadSettings(f"Spark cannot read {source.root}: {reason}") from error
+    _check_names(source, names)
     metadata = frame.metadataColumn("_metadata")
     columns = {
         FILE: _display_path(metadata["file_path"]), ROW: metadata["row_index"] + 1,
         **dict.fromkeys((PROBLEM, MESSAGE, TEXT), F.lit(None).cast("string")),
     }  # fmt: skip
-    data = [nanoseconds.to_timestamp(name, zone=nanos[name]) if name in nanos else F.col(quoted(name))
-            for name in names]  # fmt: skip
-    return frame.select(*(value.alias(name) for name, value in columns.items()), *data)
+    for name in names:
+        value = F.col(quoted(name))
+        columns[name] = nanoseconds.to_timestamps(value, nanos[name]) if name in nanos else value
+    return frame.select(*(value.alias(name) for name, value in columns.items()))
 
 
 def _check_names(source: Source, names: list[str]) -> None:

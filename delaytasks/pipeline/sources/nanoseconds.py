@@ -10,8 +10,6 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
-from ..transforms.mapping import quoted
-
 if TYPE_CHECKING:
     import pyarrow
 
@@ -29,15 +27,19 @@ def read_footer(file: "pyarrow.NativeFile") -> "tuple[pyarrow.Schema, int]":
     return pyarrow.schema(fields), opened.metadata.num_rows
 
 
-def columns_of(schema: "pyarrow.Schema") -> dict[str, bool]:
-    """Return name -> whether its timestamps have a zone, for each top-level column in nanoseconds."""
+def columns_of(schema: "pyarrow.Schema") -> "dict[str, pyarrow.DataType]":
+    """Return name -> type of each column with timestamps in nanoseconds, also inside structs, lists and maps."""
+    return {field.name: field.type for field in schema if _has_nanoseconds(field.type)}
+
+
+def _has_nanoseconds(kind: "pyarrow.DataType") -> bool:
+    return _is_nanoseconds(kind) or any(_has_nanoseconds(kind.field(n).type) for n in range(kind.num_fields))
+
+
+def _is_nanoseconds(kind: "pyarrow.DataType") -> bool:
     from pyarrow import types
 
-    return {
-        field.name: field.type.tz is not None
-        for field in schema
-        if types.is_timestamp(field.type) and field.type.unit == "ns"
-    }
+    return bool(types.is_timestamp(kind)) and kind.unit == "ns"
 
 
 def as_integers(schema: StructType, names: Iterable[str]) -> StructType:
@@ -45,8 +47,23 @@ def as_integers(schema: StructType, names: Iterable[str]) -> StructType:
     return StructType([StructField(each.name, LongType()) if each.name in names else each for each in schema])
 
 
-def to_timestamp(name: str, *, zone: bool = True) -> Column:
-    """Return a column in nanoseconds as a timestamp, rounded down to microseconds. zone: False for a local time."""
-    value = quoted(name)
-    moment = F.expr(f"timestamp_micros(({value} - pmod({value}, 1000)) div 1000)")  # div alone rounds up before 1970
-    return (moment if zone else moment.cast("timestamp_ntz")).alias(name)
+def to_timestamps(value: Column, kind: "pyarrow.DataType") -> Column:
+    """Return a value with timestamps, rounded down to microseconds, instead of nanoseconds.
+
+    kind   the value's type in the file. Timestamps without a zone become local times
+    """
+    from pyarrow import types
+
+    if types.is_struct(kind):
+        fields = [to_timestamps(value.getField(each.name), each.type).alias(each.name) for each in kind]
+        return F.when(value.isNotNull(), F.struct(*fields))
+    if types.is_map(kind):
+        items = F.transform_values(value, lambda _, item: to_timestamps(item, kind.item_type))
+        return F.transform_keys(items, lambda key, _: to_timestamps(key, kind.key_type))
+    if types.is_nested(kind):
+        return F.transform(value, lambda item: to_timestamps(item, kind.value_type))
+    if not _is_nanoseconds(kind):
+        return value
+    whole = value - F.pmod(value, F.lit(1000))  # div alone rounds up before 1970
+    moment = F.timestamp_micros(F.call_function("div", whole, F.lit(1000)))
+    return moment if kind.tz is not None else moment.cast("timestamp_ntz")

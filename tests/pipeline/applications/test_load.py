@@ -128,6 +128,27 @@ def test_timestamps_in_nanoseconds_are_read_with_and_without_a_zone(
 
 
 @pytest.mark.only_on("sqlite")
+def test_timestamps_in_nanoseconds_within_other_values_are_times_in_a_body(
+    loaded: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    utc, local = pyarrow.timestamp("ns", "UTC"), pyarrow.timestamp("ns")
+    moments = [NOON.replace(tzinfo=None), None]
+    kinds = {"list": pyarrow.list_(utc), "struct": pyarrow.struct({"n": pyarrow.int64(), "at b": pyarrow.list_(local)}),
+             "map": pyarrow.map_(pyarrow.string(), pyarrow.struct({"at": utc}))}  # fmt: skip
+    values = {"list": moments, "struct": {"n": 1, "at b": moments}, "map": [("x", {"at": moments[0]})]}
+    rows = [{"key": "a", "due_at": NOON, **values}, {"key": "b", "due_at": NOON, **dict.fromkeys(kinds)}]
+    schema = pyarrow.schema({"key": pyarrow.string(), "due_at": utc, **kinds})
+    parquet.write_table(pyarrow.Table.from_pylist(rows, schema=schema), tmp_path / "x.parquet")
+    mapping = {"topic": "order.close", "body": {name: f"`{name}`" for name in kinds}}
+    assert loaded(tmp_path / "x.parquet", mapping)["inserted"] == 2
+    text = "2030-02-01T12:00:00.000"
+    assert dict(Job.objects.values_list("key", "body")) == {
+        "a": {"list": [f"{text}Z", None], "struct": {"n": 1, "at b": [text, None]}, "map": {"x": {"at": f"{text}Z"}}},
+        "b": dict.fromkeys(kinds),
+    }  # fmt: skip
+
+
+@pytest.mark.only_on("sqlite")
 def test_timestamps_in_int96_are_read_as_utc(loaded: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     table = pyarrow.table({"key": ["a"], "due_at": [NOON], "all": [[NOON]]})
     parquet.write_table(table, tmp_path / "x.parquet", use_deprecated_int96_timestamps=True)
