@@ -145,7 +145,7 @@ def _readable(stored: Any, declared: str) -> bool:
     if types.is_timestamp(stored):
         return declared == "timestamp" and stored.tz is not None and stored.unit in ("ns", "us", "ms")
     kinds = {
-        "string": types.is_string(stored) or types.is_large_string(stored), "boolean": types.is_boolean(stored),
+        "string": types.is_string(stored), "boolean": types.is_boolean(stored),
         "date": types.is_date32(stored), "double": types.is_float64(stored),
         "smallint": types.is_int8(stored) or types.is_int16(stored), "int": types.is_int32(stored),
         "bigint": types.is_int64(stored),

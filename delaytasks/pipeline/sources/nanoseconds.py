@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 def read_footer(file: "pyarrow.NativeFile") -> "tuple[pyarrow.Schema, int]":
-    """Return the schema and the number of rows of a Parquet file. INT96 is a timestamp in microseconds, as in Spark."""
+    """Return the schema and the number of rows of a Parquet file.
+
+    As in Spark, INT96 is a timestamp in microseconds, a category has the type of its values, and all texts are strings.
+    """
     import pyarrow
     from pyarrow import parquet
 
@@ -23,8 +26,16 @@ def read_footer(file: "pyarrow.NativeFile") -> "tuple[pyarrow.Schema, int]":
     stored = map(opened.schema.column, range(len(opened.schema)))
     int96 = {each.path for each in stored if each.physical_type == "INT96"}
     utc = pyarrow.timestamp("us", "UTC")
-    fields = [each.with_type(utc) if each.name in int96 else each for each in opened.schema_arrow]
+    fields = [each.with_type(utc if each.name in int96 else _value_type(each.type)) for each in opened.schema_arrow]
     return pyarrow.schema(fields), opened.metadata.num_rows
+
+
+def _value_type(kind: "pyarrow.DataType") -> "pyarrow.DataType":
+    import pyarrow
+    from pyarrow import types
+
+    value = kind.value_type if types.is_dictionary(kind) else kind
+    return pyarrow.string() if types.is_large_string(value) or types.is_string_view(value) else value
 
 
 def columns_of(schema: "pyarrow.Schema") -> "dict[str, pyarrow.DataType]":

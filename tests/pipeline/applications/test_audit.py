@@ -563,6 +563,16 @@ def test_parquet_may_have_timestamps_in_nanoseconds_and_int96(spark: Any, tmp_pa
         (1, noon, "open"), (2, 1_234_567_891, "open"), (3, -2, None), (4, None, "paid"), (5, noon, None)]  # fmt: skip
 
 
+def test_parquet_may_have_texts_as_categories_and_in_other_types_of_arrow(spark: Any, tmp_path: Path) -> None:
+    texts = (pa.string(), pa.dictionary(pa.int8(), pa.string()), pa.large_string(), pa.string_view())
+    for number, kind in enumerate(texts):
+        statuses = pa.array(["open"]).cast(kind)
+        parquet.write_table(pa.table({"id": [number], "status": statuses}), tmp_path / f"{number}.parquet")
+    given = rule(table=None, parquet=str(tmp_path), columns={"id": "bigint", "status": "string"}, since="now()")
+    found, number = business.rows(spark, None, given)  # type: ignore[arg-type]
+    assert sorted(map(tuple, found.collect())) == [(n, "open") for n in range(number)]
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

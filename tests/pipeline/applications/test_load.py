@@ -149,6 +149,18 @@ def test_timestamps_in_nanoseconds_within_other_values_are_times_in_a_body(
 
 
 @pytest.mark.only_on("sqlite")
+def test_files_of_several_writers_may_have_texts_as_categories(
+    loaded: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    texts = [pyarrow.dictionary(kind, pyarrow.string()) for kind in (pyarrow.int8(), pyarrow.int16())]
+    for key, kind in enumerate([*texts, pyarrow.string(), pyarrow.large_string(), pyarrow.string_view()]):
+        table = pyarrow.table({"key": pyarrow.array([str(key)]).cast(kind), "due_at": [NOON]})
+        parquet.write_table(table, tmp_path / f"{key}.parquet")
+    assert loaded(tmp_path, {"topic": "order.close"})["inserted"] == 5
+    assert keys() == list("01234")
+
+
+@pytest.mark.only_on("sqlite")
 def test_timestamps_in_int96_are_read_as_utc(loaded: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     table = pyarrow.table({"key": ["a"], "due_at": [NOON], "all": [[NOON]]})
     parquet.write_table(table, tmp_path / "x.parquet", use_deprecated_int96_timestamps=True)
