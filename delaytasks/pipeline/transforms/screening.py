@@ -4,6 +4,7 @@ The rules are implemented once, in validators.py. So the rows are validated in P
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -49,7 +50,7 @@ INPUT_COLUMNS = (  # columns from mapping.map_columns() and add_spread()
     FILE, ROW, PROBLEM, MESSAGE, "topic", "key", "due_us", "due", "delay", "delay_days", "ttr", "ttr_ms",
     "body", "spread_ms",
 )  # fmt: skip
-DAY_LENGTH = len("2030-01-31")
+TIME_OF_DAY = re.compile(r"[Tt ]\d")  # Python allows any character before it, so also the sign of a date's offset
 SHOWN_TOPICS = 20  # maximum number of topics in the message of a reject
 
 
@@ -260,7 +261,7 @@ def parse_due_time(text: str | None, zone: str) -> datetime:
         raise BadDelay(
             f"The due time is {short_repr(text)}: give it in ISO 8601, such as 2030-01-31T09:00+01:00."
         ) from None
-    if len(text.strip()) <= DAY_LENGTH:
+    if not TIME_OF_DAY.search(text.strip()):
         raise BadDelay(f"The due time is {short_repr(text)}, a day: give a time of day as well.")
     if moment.tzinfo is not None:
         return moment

@@ -99,7 +99,9 @@ def test_a_row_is_accepted_or_rejected_like_a_call_of_schedule(
         ({"key": None}, "key", "key is None"),
         ({"due": None}, "due", "no due time"),
         ({"due": "soon"}, "due", "ISO 8601"),
-        ({"due": "2030-01-31"}, "due", "a day: give a time"),
+        ({"due": " 2030-01-31 "}, "due", "a day: give a time"),
+        ({"due": "2030-01-31+01:00"}, "due", "a day: give a time"),  # the offset, as in XML, is no time of day
+        ({"due": "2030-01-31-05:00"}, "due", "a day: give a time"),
         ({"due": "2030-01-31T09:00"}, "no zone", "--zone"),
         ({"due": "2150-01-31T09:00Z"}, "due", "MAX_DELAY_SECONDS"),
         ({"due": None, "due_us": 9 * 10**18}, "due", "MAX_DELAY_SECONDS"),
