@@ -38,7 +38,8 @@ class DelaytasksError(Exception):
 class BadInput(DelaytasksError, ValueError):
     """An argument is wrong; nothing was written.
 
-    Base of the exceptions about arguments. Raised directly if on_conflict, using, by or reason is wrong.
+    Base of the exceptions about arguments. Raised directly for an argument that has none of its own, such as subject,
+    priority, on_conflict, using, by or reason.
     """
 
 
@@ -53,7 +54,7 @@ class BadDelay(BadInput):
     """Give exactly one of delay and due_at, within the range.
 
     The range is 0 to MAX_DELAY_SECONDS. Raised by schedule(), schedule_many() and reschedule(). Also by Snooze
-    and Retry, where the limit is 366 days.
+    and Retry, and for expires=, where the limit is 366 days.
     """
 
 
