@@ -29,7 +29,9 @@ OTHER_MODULES = (
     "delaytasks.celery.install", "delaytasks.jobs.handles.Handle", "delaytasks.backoff.Backoff",
     "delaytasks.jobs.schedule.schedule_unique",
     "delaytasks.forwarding.Kafka", "delaytasks.forwarding.Amqp", "delaytasks.forwarding.Webhook",
-    "delaytasks.forwarding.CeleryTask", "delaytasks.inbox.declare", "delaytasks.service_levels.ServiceLevel",
+    "delaytasks.forwarding.CeleryTask", "delaytasks.forwarding.Message", "delaytasks.forwarding.Target",
+    "delaytasks.forwarding.BatchTarget", "delaytasks.forwarding.TargetDown", "delaytasks.forwarding.Rejected",
+    "delaytasks.inbox.declare", "delaytasks.service_levels.ServiceLevel",
     "delaytasks.service_levels.SlaEvent", "delaytasks.service_levels.SlaStatus",
     "delaytasks.models.Job", "delaytasks.models.JobEvent", "delaytasks.models.Topic",
 )  # fmt: skip

@@ -19,8 +19,7 @@ class Message:
     due_at      aware datetime: the same in every attempt, unless the job was moved
     source      str, the `source` of a CloudEvent
     format      "cloudevents" (structured), "cloudevents-binary" or "json" (the body alone)
-    trace_context
-                str: trace context of the span that scheduled the job, in the form of delaytasks.tracing; "": none
+    trace_context  str: trace context of the span that scheduled the job, in the form of delaytasks.tracing; "": none
     hides_body  True: the topic's bodies are hidden from people, so that the target's answer, which may repeat the
                 body, must be hidden too
     """
