@@ -117,7 +117,9 @@ def store(declaration: Declaration, using: str, overdue: Overdue = "run") -> Non
         "spread_until": now + overdue if isinstance(overdue, timedelta) else None,
         "phase": "", "position": "", "began_at": None,
     }  # fmt: skip
-    _rows().objects.using(using).update_or_create(topic=declaration.topic, defaults=values)
+    new, rows = _rows()(topic=declaration.topic, **values), _rows().objects.using(using)
+    # One statement: under REPEATABLE READ, a row that another process has just stored is a conflict, which is retried.
+    rows.bulk_create([new], update_conflicts=True, unique_fields=["topic"], update_fields=[*values])
     renames.rename_jobs(declaration, using)
 
 

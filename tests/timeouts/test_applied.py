@@ -371,6 +371,19 @@ def test_a_day_that_staff_close_while_a_step_is_stored_begins_a_pass_under_repea
 
 
 @pytest.mark.only_on("postgresql")
+def test_a_declaration_is_applied_under_repeatable_read_while_another_host_applies_it(db_clock: Any) -> None:
+    declare()
+    order = Order.objects.create(created_at=START)
+    alter("SET default_transaction_isolation = 'repeatable read'")
+    try:
+        with committed_meanwhile(lambda: Applied.objects.create(topic=CLOSE, fingerprint="other", applied_at=START)):
+            command("apply")
+    finally:
+        alter("RESET default_transaction_isolation")
+    assert live() == {f"order:{order.pk}": at(30)}
+
+
+@pytest.mark.only_on("postgresql")
 @pytest.mark.parametrize("action", ["apply", "reconcile"])
 def test_a_pass_of_a_command_survives_a_change_of_a_job_under_repeatable_read(
     db_clock: Any, in_another_session: Any, monkeypatch: pytest.MonkeyPatch, action: str
