@@ -308,27 +308,32 @@ def test_a_replaced_job_begins_its_ladder_anew(timeouts, register, bank):
     assert minutes_of(timeouts.advance(hours=2), start) == [0, 10, 60]
 
 
+def in_twelve_hours(start: datetime) -> tuple[str, datetime]:
+    """Return a daily cron expression and its first time, so that whatever the time is, no run is due soon."""
+    first = (start + timedelta(hours=12)).replace(minute=0, second=0, microsecond=0)
+    return f"0 {first.hour} * * *", first
+
+
 @pytest.mark.on_both
 @pytest.mark.parametrize("by", ["series", "schedule"])
 def test_a_run_of_a_schedule_counts_its_deadline_from_its_time(timeouts, register, bank, by):
     """Its job is made a period ahead."""
     register("t", bank.ask, every=["20m"], until="1h", on_give_up=lambda job: None)
+    cron, first = in_twelve_hours(timeouts.now)
     if by == "series":
-        schedule("t", "a", cron="0 9 * * *", tz="UTC")
+        schedule("t", "a", cron=cron, tz="UTC")
     else:
-        schedules.define(Definition(name="a", topic="t", cron="0 9 * * *", tz="UTC"))
-    for _ in range(2):
-        runs = timeouts.advance(days=1)
-        (nine,) = {run.at.replace(hour=9, minute=0, second=0, microsecond=0) for run in runs}
-        assert minutes_of(runs, nine) == [0, 20, 40, 60]
-    assert deadline_of(Job.objects.live().get()) == nine + timedelta(days=1, hours=1)
+        schedules.define(Definition(name="a", topic="t", cron=cron, tz="UTC"))
+    for day in range(2):
+        assert minutes_of(timeouts.advance(days=1), first + timedelta(days=day)) == [0, 20, 40, 60]
+    assert deadline_of(Job.objects.live().get()) == first + timedelta(days=2, hours=1)
 
 
 @pytest.mark.on_both
 def test_a_run_made_after_its_time_counts_its_deadline_from_then(timeouts, register, bank):
     register("t", bank.ask, every=["20m"], until="1h", ttr=30, backoff=Backoff(base_seconds=600, factor=1, jitter=0))
-    row = schedules.define(Definition(name="a", topic="t", cron="0 9 * * *", tz="UTC"))
     start, late = timeouts.now, timeouts.now - timedelta(hours=2)
+    row = schedules.define(Definition(name="a", topic="t", cron=in_twelve_hours(start)[0], tz="UTC"))
     maker.insert("default", [maker.new_firing(row, from_instant(late, ZoneInfo("UTC")))])
     assert deadline_of(Job.objects.get(replaced_at=late)) == start + timedelta(hours=1)
     timeouts.die_in("t", before="commit", times=2)
