@@ -321,6 +321,14 @@ def test_a_parquet_file_that_spark_ignores_is_refused_by_name_and_left_out_of_fo
     assert Job.objects.get().key == "1"
 
 
+def test_an_empty_file_is_no_parquet_file(ask: Asked, rows: Path, tmp_path: Path) -> None:
+    """It may be an upload that failed. A CSV file may be empty."""
+    (tmp_path / "x.parquet").touch()
+    code, message = ask("load", source=str(tmp_path), mapping={**NAMED, "due": "at"}, limits=LIMITS)
+    assert (code, message.partition(":")[0]) == (
+        ExitCode.BAD_INPUT, f"{tmp_path}/x.parquet is not a Parquet file, or was not written completely")  # fmt: skip
+
+
 # Executors
 
 HIDING = """

@@ -37,7 +37,7 @@ MAX_TASKS = 512
 class Source:
     """root     path or URI as the user gave it
     kind       "csv" or "parquet"
-    files      sorted paths for pyarrow, without files of 0 bytes; empty: nothing to load
+    files      sorted paths for pyarrow, without CSV files of 0 bytes; empty: nothing to load
     identity   (path, bytes, time of the last change) of each file, to distinguish this input from others
     """
 
@@ -76,11 +76,11 @@ def inspect(root: str, *, kind: str = "", encoding: str = "utf-8", delimiter: st
     if not found and (hidden := sorted(each.base_name for each in candidates if _kind_of(each.path))):
         shown = ", ".join(hidden[:5])
         raise BadSettings(f"{root} has only files that are ignored, because a name begins with _ or a dot: {shown}.")
-    nonempty = [each for each in found if each.size]
-    paths = tuple(sorted(each.path for each in nonempty))
+    kind = kind or next(iter(kinds), "parquet")
+    paths = tuple(sorted(each.path for each in found if each.size or kind == "parquet"))
     identity = tuple(sorted((each.path, each.size, each.mtime_ns or 0) for each in found))
     delimiter = delimiter or _delimiter_of(root, [each.path for each in found])
-    return Source(root, kind or next(iter(kinds), "parquet"), paths, identity, encoding, delimiter)
+    return Source(root, kind, paths, identity, encoding, delimiter)
 
 
 def _delimiter_of(root: str, paths: list[str]) -> str:
