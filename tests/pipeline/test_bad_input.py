@@ -321,6 +321,24 @@ def test_a_parquet_file_that_spark_ignores_is_refused_by_name_and_left_out_of_fo
     assert Job.objects.get().key == "1"
 
 
+@pytest.mark.parametrize("other", ["", "week=1", "day=2/hour=3", "more"])
+def test_files_in_folders_of_different_columns_are_bad_input(
+    ask: Asked, orders: Path, tmp_path: Path, other: str
+) -> None:
+    """Of files with and without such a folder, Spark reads only those with it."""
+    for folder in ("day=1", other, "day=1/part"):
+        (tmp_path / "in" / folder).mkdir(parents=True, exist_ok=True)
+        table = pyarrow.table({"id": [folder], "due_at": ["2030-02-01T12:00Z"]})
+        parquet.write_table(table, tmp_path / "in" / folder / "x.parquet")
+    code, message = ask("load", source=str(tmp_path / "in"), mapping=NAMED, limits=LIMITS)
+    assert (code, "are in folders of different columns" in message) == (ExitCode.BAD_INPUT, True), message
+    assert str(Path("in", other, "x.parquet")) in message
+
+    shutil.rmtree(tmp_path / "in" / other) if other else (tmp_path / "in" / "x.parquet").unlink()
+    assert ask("load", source=str(tmp_path / "in"), mapping=NAMED, limits=LIMITS) == (ExitCode.DONE, "")
+    assert set(Job.objects.values_list("key", flat=True)) == {"day=1", "day=1/part"}
+
+
 def test_an_empty_file_is_no_parquet_file(ask: Asked, rows: Path, tmp_path: Path) -> None:
     """It may be an upload that failed. A CSV file may be empty."""
     (tmp_path / "x.parquet").touch()

@@ -6,6 +6,7 @@ Each row also has the columns mapping.METADATA: the file, the row number and, if
 problem. The columns of a CSV file are strings and have the names in its header; no types are inferred.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -132,6 +133,7 @@ def _rows(
 def _read_parquet(spark: SparkSession, source: Source) -> DataFrame:
     lake = Lake(source.root)
     schema = _check_schemas(lake, source)
+    _check_folders(lake, source)
     nanos = nanoseconds.columns_of(schema)
     # Pass the path of each file: from a folder, Spark would silently ignore the files in nested folders.
     options = {"basePath": lake.uri("")} if source.files != (lake.base,) else {}
@@ -157,6 +159,20 @@ def _read_parquet(spark: SparkSession, source: Source) -> DataFrame:
         value = F.col(quoted(name))
         columns[name] = nanoseconds.to_timestamps(value, nanos[name]) if name in nanos else value
     return frame.select(*(value.alias(name) for name, value in columns.items()))
+
+
+def _check_folders(lake: Lake, source: Source) -> None:
+    """Raise BadSettings if folders such as day=1, from which Spark reads columns, have different names for some files.
+
+    Spark would fail or, if some files are in no such folder, silently ignore these.
+    """
+    first_paths: dict[str, str] = {}  # names of the columns -> path of the first file
+    for path in source.files:
+        folder = path.removeprefix(lake.base).rpartition("/")[0]
+        first_paths.setdefault(re.sub(r"=[^/]*", "=", folder).rpartition("=")[0], path)
+    if len(first_paths) > 1:
+        paths = " and ".join([*first_paths.values()][:2])
+        raise BadSettings(f"{paths} are in folders of different columns: load these folders one by one.")
 
 
 def _check_names(source: Source, names: list[str]) -> None:
