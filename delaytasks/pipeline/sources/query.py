@@ -122,4 +122,9 @@ def _authorize(action: int, *_: Any) -> int:
 
 
 def _as_texts(names: list[str], row: tuple[Any, ...]) -> dict[str, str | None]:
-    return {name: None if value is None else str(value) for name, value in zip(names, row, strict=True)}
+    return {name: None if value is None else _as_text(value) for name, value in zip(names, row, strict=True)}
+
+
+def _as_text(value: Any) -> str:
+    """Return the text of a value; of bytes as PostgreSQL gives it."""
+    return f"\\x{value.hex()}" if isinstance(value, bytes) else str(value)

@@ -489,6 +489,13 @@ def test_a_query_reads_padded_characters_as_an_audit_does(loaded: Callable[..., 
     assert keys() == ["order:7"]
 
 
+@pytest.mark.on_both
+def test_bytes_of_a_query_are_read_in_hexadecimal_digits(database: Database, lake: Lake) -> None:
+    literal = "x'00ff'" if database.vendor == "sqlite" else "'\\x00ff'::bytea"
+    query.copy(database, f"SELECT {literal} AS key", lake, "asked")
+    assert parquet.read_table(lake.path("asked/answer.parquet")).to_pylist() == [{"key": "\\x00ff"}]
+
+
 @pytest.mark.only_on("postgresql")
 def test_an_infinite_due_time_of_a_query_is_rejected(loaded: Callable[..., dict[str, Any]]) -> None:
     sql = "SELECT 'a' AS key, timestamptz 'infinity' AS due_at, date '-infinity' AS day, 1 AS n"
