@@ -7,7 +7,7 @@ problem. The columns of a CSV file are strings and have the names in its header;
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -151,14 +151,26 @@ def _read_parquet(spark: SparkSession, source: Source) -> DataFrame:
         raise BadSettings(f"Spark cannot read {source.root}: {reason}") from error
     _check_names(source, names)
     metadata = frame.metadataColumn("_metadata")
+    texts = {each.name for each in frame.schema if isinstance(each.dataType, StringType)}
+    message = _invalid_text(texts)
     columns = {
         FILE: _display_path(metadata["file_path"]), ROW: metadata["row_index"] + 1,
-        **dict.fromkeys((PROBLEM, MESSAGE, TEXT), F.lit(None).cast("string")),
+        PROBLEM: F.when(message.isNotNull(), csv_rows.ENCODING), MESSAGE: message, TEXT: F.lit(None).cast("string"),
     }  # fmt: skip
     for name in names:
         value = F.col(quoted(name))
+        value = F.try_validate_utf8(value) if name in texts else value
         columns[name] = nanoseconds.to_timestamps(value, nanos[name]) if name in nanos else value
     return frame.select(*(value.alias(name) for name, value in columns.items()))
+
+
+def _invalid_text(texts: Iterable[str]) -> Column:
+    """Return a message if one of these columns contains bytes that are not UTF-8, which not all writers check."""
+    messages = [
+        F.when(~F.is_valid_utf8(quoted(name)), f"The column {name} contains bytes that are not valid in UTF-8.")
+        for name in sorted(texts)
+    ]
+    return F.coalesce(*messages, F.lit(None).cast("string"))
 
 
 def _check_folders(lake: Lake, source: Source) -> None:

@@ -188,6 +188,23 @@ def test_a_number_that_json_lacks_is_rejected_and_a_files_name_is_no_pattern(
 
 
 @pytest.mark.only_on("sqlite")
+def test_a_row_with_bytes_that_are_no_utf_8_is_rejected_from_parquet_as_from_csv(
+    loaded: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    texts = pyarrow.array([b"Zoe", b"Zo\xeb", None])
+    shops = pyarrow.Array.from_buffers(pyarrow.string(), len(texts), texts.buffers())
+    rows = pyarrow.table({"key": list("abc"), "due_at": [NOON] * 3, "shop": shops})
+    parquet.write_table(rows, tmp_path / "x.parquet")
+    mapping = {"topic": "order.close", "body": {"shop": "shop"}, "when": "shop IS NOT NULL OR key = 'c'"}
+    answer = loaded(tmp_path / "x.parquet", mapping, most_rejects="1")
+    assert (answer["inserted"], answer["rejected"]) == (2, {"encoding": 1})
+    assert dict(Job.objects.values_list("key", "body")) == {"a": {"shop": "Zoe"}, "c": {"shop": None}}
+    (reject,) = rejects(answer)
+    assert (reject["row"], reject["raw"]["key"]) == (2, "b")
+    assert reject["message"] == "The column shop contains bytes that are not valid in UTF-8."
+
+
+@pytest.mark.only_on("sqlite")
 def test_each_row_is_either_skipped_or_loaded(loaded: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     path = tmp_path / "orders.csv"
     path.write_text("\n".join(["id,due_at", *(f"{n},2030-02-01T12:00Z" for n in range(200)), ""]))
