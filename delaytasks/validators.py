@@ -52,6 +52,11 @@ def check_key(key: object) -> str:
     return str.__str__(key)
 
 
+def key_bound(prefix: str) -> str:
+    """Return a text that sorts directly after all keys that start with `prefix`, byte by byte."""
+    return prefix.ljust(MAX_KEY + 1, "\U0010ffff")
+
+
 def check_line(text: object, *, what: str, expected: str = "one line") -> str:
     """Return `text` if it is one line of up to 255 printable characters, or "". Raises BadInput.
 

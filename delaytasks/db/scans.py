@@ -18,11 +18,11 @@ from django.db import connections
 
 from .. import clock
 from ..states import LIVE, STORED_LIVE, State
+from ..validators import key_bound
 from . import dialects
 from .counts import run
 
 RANGES = 200  # index ranges per statement, each with up to two SELECTs: SQLite allows 500 in a compound SELECT
-_LAST = "\U0010ffff"
 
 Position = list[Any]  # a job's place in an order: [due in ms since 1970, id], [id] or [key, id]
 Statement = tuple[str, list[Any]]  # SQL and its parameters
@@ -207,7 +207,7 @@ def _key_range(scan: Scan, topic: str | None, after: Position | None) -> tuple[l
 
 def _prefixed(scan: Scan) -> Statement:
     prefix, (at_least, before) = scan.job_filter.key_prefix, (_by_bytes(scan.using, op) for op in (">=", "<"))
-    return f"key {at_least} %s AND key {before} %s", [prefix, prefix + _LAST]
+    return f"key {at_least} %s AND key {before} %s", [prefix, key_bound(prefix)]
 
 
 def _by_bytes(using: str, operator: str) -> str:

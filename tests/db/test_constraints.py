@@ -187,9 +187,10 @@ def test_a_job_stored_as_delayed_is_shown_as_ready_after_its_due_time():
     assert Job.objects.in_state(State.DELAYED, timezone.now()).count() == 0
 
 
-@pytest.mark.parametrize("prefix", ["order:", "order:10%", "order_", "Order:", "orde\\r"])
+@pytest.mark.parametrize("prefix", ["order:", "order:10%", "order_", "Order:", "orde\\r", "last"])
 def test_a_key_prefix_finds_exactly_the_keys_that_begin_with_it(prefix):
     keys = ["order:1", "order:10%off", "order_x", "Order:1", "orde\\r", "shipment:order:1"]
+    keys += ["last", "last\U0010ffff:1", "last".ljust(255, "\U0010ffff"), "lasu"]
     for key in keys:
         row(key=key).save()
     found = Job.objects.key_starts(prefix, topics=["t"]).values_list("key", flat=True)

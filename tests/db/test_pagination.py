@@ -106,11 +106,14 @@ def test_only_the_requested_topics_are_listed(jobs: Any) -> None:
 
 
 def test_a_key_prefix_is_taken_literally(stage: Stage) -> None:
-    for key in ("50%", "50%x", "50x", "5", "50_", "ö", "öx", "o"):
+    last = "\U0010ffff"  # of all characters
+    for key in ("50%", "50%x", "50x", "5", "50_", "ö", "öx", "o", f"ö{last}x", "o".ljust(255, last)):
         schedule("a.one", key=key, delay=60)
     assert sorted(everything(key_prefix="50%", limit=1)) == ["a.one 50%", "a.one 50%x"]
     assert everything(key_prefix="50_") == ["a.one 50_"]
-    assert everything(key_prefix="ö", limit=1) == ["a.one ö", "a.one öx"]
+    assert everything(key_prefix="ö", limit=1) == ["a.one ö", "a.one öx", f"a.one ö{last}x"]
+    assert everything(key_prefix="o") == ["a.one o", f"a.one {'o'.ljust(255, last)}"]
+    assert everything(key_prefix=f"ö{last}") == [f"a.one ö{last}x"]
 
 
 def test_a_key_prefix_and_a_state_can_be_combined(jobs: dict[str, list[str]]) -> None:
