@@ -11,7 +11,7 @@ from django.conf import settings
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured, ValidationError
 from django.db import transaction
-from django.db.models import Exists, OuterRef
+from django.db.models import Exists, OuterRef, Q
 from django.utils.module_loading import import_string
 
 from .. import databases, handlers
@@ -180,8 +180,12 @@ class DelaytasksBackend(BaseTaskBackend):
         from .models import TaskRecord
 
         records = TaskRecord.objects.using(databases.alias()).filter(backend_name=self.alias)
-        live = Job.objects.using(records.db).live().filter(pk=OuterRef("job_id"))
-        return records.filter(~Exists(live), finished_at__lt=finished_before).delete()[0]
+        jobs = Job.objects.using(records.db).filter(pk=OuterRef("job_id"))
+        stored = Q(~Exists(jobs.live()), finished_at__lt=finished_before)
+        # A process that was killed when it had cancelled a job has stored nothing.
+        later = jobs.exclude(ended_at__lt=finished_before)
+        cancelled = Q(~Exists(later), finished_at=None, enqueued_at__lt=finished_before)
+        return sum(records.filter(old).delete()[0] for old in (stored, cancelled))
 
     # -- checks ---------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from asgiref.sync import async_to_sync
 from django.core.exceptions import SuspiciousOperation
 from django.db import transaction
 
-from delaytasks import retry_dead
+from delaytasks import retry_dead, signals
 from delaytasks.clock import from_ms
 from delaytasks.django_tasks.backend import DelaytasksBackend, job_priority
 from delaytasks.django_tasks.compat import TaskResultDoesNotExist
@@ -225,6 +225,26 @@ def test_old_results_are_deleted(stage, backend, db_clock):
     assert backend.delete_results(backend.get_result(new.id).finished_at) == 1
     with pytest.raises(TaskResultDoesNotExist):
         old.refresh()
+
+
+@pytest.mark.parametrize("deleted", [False, True], ids=["with its job", "without"])
+def test_the_result_of_a_cancelled_task_is_deleted_although_its_process_was_killed_before_it_was_stored(
+    deleted, backend, db_clock
+):
+    result, waiting = tasks.add.enqueue(1), tasks.add.using(run_after=in_an_hour(db_clock)).enqueue(2)
+    signals.job_cancelled.disconnect(dispatch_uid="delaytasks.django_tasks")
+    db_clock.advance(seconds=1)
+    cancelled_at = from_ms(db_clock.now_ms)
+    assert result.cancel() == "cancelled"
+    if deleted:
+        Job.objects.filter(key=result.id).delete()
+    else:
+        assert backend.delete_results(cancelled_at) == 0
+    db_clock.advance(seconds=60)
+    assert backend.delete_results(from_ms(db_clock.now_ms)) == 1
+    with pytest.raises(TaskResultDoesNotExist):
+        result.refresh()
+    waiting.refresh()
 
 
 def test_the_result_of_a_failed_task_that_staff_retried_is_not_deleted(stage, backend, db_clock):
