@@ -46,6 +46,12 @@ def test_rules_and_dashboard_use_metrics_that_exist(metric_names):
     assert used <= metric_names
 
 
+def test_the_dashboard_shows_each_outcome_of_an_attempt():
+    [panel] = [panel for panel in DASHBOARD["panels"] if panel["title"] == "Attempts a second"]
+    shown = {name for target in panel["targets"] for name in NAME.findall(target["expr"])}
+    assert shown == {f"delaytasks_{outcome.value}_total" for outcome in prometheus.OUTCOMES}
+
+
 def test_the_page_about_monitoring_has_every_metric_and_no_other(families):
     page = (ROOT / "docs/howto/monitor.md").read_text()
     cells = re.findall(r"^\| (`delaytasks_.*?) \|", page, re.MULTILINE)
