@@ -8,6 +8,8 @@ from functools import partial
 from typing import Any
 
 from django.contrib import admin
+from django.db import router
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -75,8 +77,12 @@ def translate(stored: str) -> str:
 class TranslatedHistoryAdmin(admin.ModelAdmin):
     """A ModelAdmin whose history page translates delaytasks' log entries, and which writes the audit log as well.
 
-    It also makes further pages of the admin site.
+    It also makes further pages of the admin site. All pages read the database to which the router writes, never a
+    replica.
     """
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet:
+        return super().get_queryset(request).using(router.db_for_write(self.model))
 
     def _page(self, request: HttpRequest, template: str, context: dict[str, Any]) -> TemplateResponse:
         """Return a page of this admin site. template: its path in admin/delaytasks/."""

@@ -114,7 +114,8 @@ class TopicAdmin(TranslatedHistoryAdmin):
         """Return False for a topic with a handler, a target or any job: the list of jobs needs the topic's row."""
         if obj is None:
             return super().has_delete_permission(request, obj)
-        if obj.target is not None or (handlers.find(obj.name) or Job.objects.filter(topic=obj.name).exists()):
+        jobs = Job.objects.using(router.db_for_write(Job)).filter(topic=obj.name)
+        if obj.target is not None or handlers.find(obj.name) or jobs.exists():
             return False
         return super().has_delete_permission(request, obj)
 

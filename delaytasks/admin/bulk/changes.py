@@ -71,9 +71,8 @@ class BulkChangeAdmin(TranslatedHistoryAdmin):
         return may_operate(request)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet:
-        using = router.db_for_write(BulkChange)
-        queryset = super().get_queryset(request).using(using).defer("ids", "samples")
-        visible = permissions.visible_topics(request.user, using)
+        queryset = super().get_queryset(request).defer("ids", "samples")
+        visible = permissions.visible_topics(request.user, queryset.db)
         if visible is None:
             return queryset
         topics = queryset.order_by("-pk").values_list("pk", "selection__topics")[:MAX_FILTERED]

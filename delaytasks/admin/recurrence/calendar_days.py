@@ -51,7 +51,8 @@ class CalendarFilter(admin.SimpleListFilter):
     parameter_name = "calendar"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        stored = CalendarDay.objects.values_list("calendar", flat=True).distinct().order_by("calendar")
+        days = model_admin.get_queryset(request)
+        stored = days.values_list("calendar", flat=True).distinct().order_by("calendar")
         return [(name, name) for name in sorted({*registry.editable(), *stored})]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet) -> QuerySet:
@@ -99,7 +100,7 @@ class CalendarDayAdmin(TranslatedHistoryAdmin):
 
     def _url_of(self, request: HttpRequest, name: str) -> Callable[[date], str]:
         """Return a function: day -> URL to add or change the exception of that day; "" if the user may not add one."""
-        rows = CalendarDay.objects.filter(calendar=name).values_list("day", "pk")
+        rows = self.get_queryset(request).filter(calendar=name).values_list("day", "pk")
         stored = dict(rows) if self.has_view_or_change_permission(request) else {}
         may_add, add_url = self.has_add_permission(request), self._url("calendarday_add")
 
