@@ -62,6 +62,10 @@ FIELDS = (
     gettext_noop("Name"), gettext_noop("Active"), gettext_noop("Note"), gettext_noop("Expires"),
     gettext_noop("Revoked"), gettext_noop("Requests per minute"), gettext_noop("Largest request in bytes"),
     gettext_noop("Topic"), gettext_noop("Produce"), gettext_noop("Consume"), gettext_noop("Manage"),
+    gettext_noop("Body"), gettext_noop("Time zone"), gettext_noop("Cron"), gettext_noop("Recurrence rule"),
+    gettext_noop("Repetitions"), gettext_noop("If clocks skip the time"), gettext_noop("If clocks show the time twice"),
+    gettext_noop("Missed runs"), gettext_noop("If a run is still running"),
+    gettext_noop("Calendar"), gettext_noop("Day"), gettext_noop("Open hours"),
 )  # fmt: skip
 
 

@@ -17,9 +17,11 @@ from delaytasks.admin.bulk import actions as admin_bulk
 from delaytasks.api.access import tokens
 from delaytasks.api.models import ServiceAccount, Token
 from delaytasks.bulk import changes as bulk
-from delaytasks.models import BulkChange, Job, Topic, TopicStat
+from delaytasks.models import BulkChange, CalendarDay, Job, Topic, TopicStat
 from delaytasks.monitoring import health
 from delaytasks.outcomes import FORMER_ERRORS, FORMER_RESULTS, ErrorCode, Result
+from delaytasks.recurrence import schedules
+from delaytasks.recurrence.definition import Definition
 from delaytasks.states import Outcome, State
 from tests.support.untranslated import english_in, in_chinese
 
@@ -312,6 +314,24 @@ def test_log_entries_name_changed_fields_in_chinese(client, admin_client):
     fields = {"paused": "on", "concurrency": "3", "ask_reason": "on", "visible_to": [group.pk]}
     assert admin_client.post(f"{TOPICS}{TOPIC}/change/", fields).status_code == 302
     assert left(client.get(f"{TOPICS}{TOPIC}/history/")) == []
+
+
+def test_log_entries_name_changed_fields_of_schedules_and_calendars_in_chinese(client, admin_client):
+    User.objects.filter(username="admin").update(username="本")
+    report = schedules.define(Definition(name="report", topic=TOPIC, rrule="FREQ=DAILY"))
+    day = CalendarDay.objects.create(calendar="office", day=NOW)
+    rule = {
+        "topic": "order.close", "body": "1", "tz": "Asia/Shanghai", "cron": "0 9 * * *", "gap": "skip",
+        "overlap": "both", "missed": "all", "running": "queue", "repeat": "0",
+    }  # fmt: skip
+    series = rule | {"cron": "", "delay": "1", "period": "60", "repeat": "3"}
+    hours = {"calendar": "shop office", "day": "2030-01-03", "hours": "10:00-11:00", "note": "年会"}
+    for row, fields in ((report, rule), (report, series), (day, hours)):
+        page = f"/admin/delaytasks/{row._meta.model_name}/{row.pk}/"
+        answer = admin_client.post(f"{page}change/", fields)
+        assert answer.status_code == 302, answer.context["adminform"].errors
+        known = KNOWN | {"report", "Cron", "office", "shop"}
+        assert english_in(client.get(f"{page}history/"), known=known) == []
 
 
 def test_a_log_entry_of_other_origin_is_unchanged():
