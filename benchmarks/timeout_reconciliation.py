@@ -31,7 +31,7 @@ class Benchmark:
     def __init__(self, rows: int, share: int) -> None:
         from django.db.models import Q
 
-        from delaytasks.timeouts import applied, declarations
+        from delaytasks.timeouts import applied_declarations, declarations
         from tests.timeouts.app.models import Order
 
         self.rows, self.orders = rows, Order.objects
@@ -39,7 +39,7 @@ class Benchmark:
             "order.close", Order, "created_at", after=timedelta(days=300), while_=Q(state="open")
         )
         declarations.add(self.declaration)
-        applied.store(self.declaration, "default")
+        applied_declarations.store(self.declaration, "default")
         self._fill(share)
 
     def _fill(self, share: int) -> None:

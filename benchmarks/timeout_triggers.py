@@ -60,7 +60,7 @@ class Benchmark:
     def __init__(self, rows: int, rounds: int) -> None:
         from django.db.models import Q
 
-        from delaytasks.timeouts import applied, declarations
+        from delaytasks.timeouts import applied_declarations, declarations
         from tests.timeouts.app.models import Order
 
         self.rows, self.rounds, self.orders = rows, rounds, Order.objects
@@ -68,7 +68,7 @@ class Benchmark:
             "order.close", Order, "created_at", after=timedelta(days=300), while_=Q(state__in=["open", "wait"])
         )
         declarations.add(declared)
-        self._applied = applied.automatically()
+        self._applied = applied_declarations.automatically()
         self._applied.__enter__()
         now = datetime.now(UTC)
         Order.objects.bulk_create([Order(created_at=now, state="paid") for _ in range(rows)], batch_size=5000)

@@ -33,7 +33,7 @@ class DelaytasksConfig(AppConfig):
         from .recurrence import begin, maker, series
         from .recurrence import checks as schedule_checks  # noqa: F401
         from .timeouts import checks as timeout_checks  # noqa: F401
-        from .timeouts import receivers, reconcile, retained  # noqa: F401  `retained` exempts jobs from the retention
+        from .timeouts import receivers, reconcile, retained_jobs  # noqa: F401  the last exempts jobs from the retention
         from .timeouts.triggers import installation, marks
 
         request_started.connect(audit_log.reset_source, dispatch_uid="delaytasks.jobs.audit_log")

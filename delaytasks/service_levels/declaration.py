@@ -11,7 +11,7 @@ from typing import Any
 from django.db.models import Q
 
 from ..calendars import snapshot
-from ..timeouts import applied, conditions
+from ..timeouts import applied_declarations, conditions
 from ..timeouts.declarations import Declaration
 from . import clocks, store
 
@@ -71,7 +71,7 @@ class SlaDeclaration(Declaration):
     # -- methods of Declaration -------------------------------------------------------------------
 
     def due_times(self, pks: Sequence[Any], using: str) -> Iterator[tuple[str, int]]:
-        yield from self._due_times(store.read(self, pks, using, applied.find(self.topic, using)))
+        yield from self._due_times(store.read(self, pks, using, applied_declarations.find(self.topic, using)))
 
     def _due_times(self, rows: Iterable[store.RowClock]) -> Iterator[tuple[str, int]]:
         for row in rows:
@@ -91,13 +91,13 @@ class SlaDeclaration(Declaration):
                 )  # fmt: skip
 
     def before_sync(self, pks: Sequence[Any], using: str, *, noticed: bool) -> Sequence[tuple[str, int]] | None:
-        known = applied.find(self.topic, using)
+        known = applied_declarations.find(self.topic, using)
         rows = store.read(self, pks, using, known, noticed=noticed)
         store.delete_others(self, pks, [row.text for row in rows], using)
-        if applied.is_automatic() or (known is not None and known.fingerprint == self.fingerprint):
+        if applied_declarations.is_automatic() or (known is not None and known.fingerprint == self.fingerprint):
             store.save(self, [row for row in rows if row.is_outdated], using)
         return list(self._due_times(rows))
 
     def outdated(self, pks: Sequence[Any], using: str) -> list[str]:
-        rows = store.read(self, pks, using, applied.find(self.topic, using))
+        rows = store.read(self, pks, using, applied_declarations.find(self.topic, using))
         return [row.text for row in rows if row.is_outdated]

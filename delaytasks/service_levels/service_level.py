@@ -14,7 +14,7 @@ from ..handlers import Skip
 from ..jobs.asynchronous import asynchronous_method
 from ..jobs.handles import Handle
 from ..jobs.subjects import Instance, pk_text, to_subject
-from ..timeouts import applied, declarations
+from ..timeouts import applied_declarations, declarations
 from ..timeouts.fire import GONE
 from ..timeouts.statements import UNMET
 from . import clocks, store
@@ -171,7 +171,7 @@ def to_event(declaration: SlaDeclaration, row: Any, job: "RunningJob") -> SlaEve
     Fire has tested both, but only an atomic handler has kept the row locked since. Also limits the delay of a retry or
     a snooze, so that a warning does not hold up the next level.
     """
-    found = store.read(declaration, [row.pk], job.using, applied.find(declaration.topic, job.using))
+    found = store.read(declaration, [row.pk], job.using, applied_declarations.find(declaration.topic, job.using))
     clock = found[0].now if found else None
     if clock is None or clock.state != clocks.RUNNING:
         job.may_fire_later = True

@@ -10,7 +10,7 @@ from django.db.models import BooleanField, Case, Q, Value, When
 from .. import databases
 from ..clock import from_ms, to_ms
 from ..states import State
-from ..timeouts.applied import Applied
+from ..timeouts.applied_declarations import Applied
 from ..timeouts.desired_jobs import among, key_text
 from ..timeouts.sync import keys_of
 from . import clocks
@@ -54,7 +54,8 @@ def read(
 ) -> list[RowClock]:
     """Return those of these rows that exist, with their clocks. Writes nothing.
 
-    known   result of applied.find(): after `timeouts apply --overdue skip`, levels that were overdue are skipped
+    known   result of applied_declarations.find(): after `timeouts apply --overdue skip`, levels that were overdue are
+            skipped
     """
     flags = _conditions(level, pks, using)
     stored = {each.subject_pk: to_clock(each) for each in stored_clocks(level, flags, using)}

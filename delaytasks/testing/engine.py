@@ -25,7 +25,7 @@ from ..maintenance import feed, guard
 from ..models import JobEvent, Schedule, Topic
 from ..recurrence import maker
 from ..states import Outcome, State
-from ..timeouts import applied, reconcile
+from ..timeouts import applied_declarations, reconcile
 from ..worker.attempt import RunningJob
 from ..worker.claim import Candidates
 from ..worker.completion import expire
@@ -202,7 +202,7 @@ def _candidates(using: str, topic: str) -> Candidates:
 
 def declarations_applied() -> AbstractContextManager[None]:
     """Return a context manager in which each declared timeout counts as applied."""
-    return applied.automatically()
+    return applied_declarations.automatically()
 
 
 @contextmanager

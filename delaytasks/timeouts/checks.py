@@ -12,7 +12,7 @@ from django.db import router
 
 from .. import conf, databases
 from ..databases import needs_apply
-from . import applied, declarations, validation
+from . import applied_declarations, declarations, validation
 from .sync import aliases_of
 from .triggers import installation
 
@@ -60,7 +60,7 @@ def check_applied(*, databases: Sequence[str] | None = None, **_kwargs: Any) -> 
 
 def _applied_messages(alias: str) -> list[CheckMessage]:
     here = [each for each in declarations.declarations() if alias in aliases_of(each)]
-    pending = [] if applied.is_automatic() else applied.not_applied(alias, here)
+    pending = [] if applied_declarations.is_automatic() else applied_declarations.not_applied(alias, here)
     return [
         *(
             Warning(
@@ -78,7 +78,7 @@ def _applied_messages(alias: str) -> list[CheckMessage]:
                 "it again.",
                 id="delaytasks.W041",
             )
-            for each in applied.removed(alias)
+            for each in applied_declarations.removed(alias)
             if each.live
         ),
     ]

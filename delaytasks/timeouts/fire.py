@@ -16,7 +16,7 @@ from django.db import DataError, transaction
 from ..db import calendar_days, dialects
 from ..handlers import Skip
 from ..worker.attempt import Defer, RunningJob
-from . import applied, declarations, renames, statements
+from . import applied_declarations, declarations, renames, statements
 from .declarations import Declaration
 from .desired_jobs import desired_sql, rows
 from .statements import UNMET, past_sql
@@ -93,7 +93,7 @@ def _reason_to_skip(declaration: Declaration, pk: Any, job: RunningJob) -> str |
     if declaration.calendar is not None:
         calendar_days.refresh(declaration.calendar.name)  # read the days that staff have just changed
     facts = _facts(declaration, pk, job)
-    is_applied = applied.is_automatic() or facts.fingerprint == declaration.fingerprint
+    is_applied = applied_declarations.is_automatic() or facts.fingerprint == declaration.fingerprint
     has_former_name = not renames.is_installed(job.subject_label or declaration.label)
     if has_former_name and is_applied and facts.declared_ms is not None:
         return GONE  # the row has a job of its model's new name

@@ -23,7 +23,7 @@ from ..db.counts import by_index
 from ..db.retries import in_transaction, retry_conflicts, waited_too_long
 from ..models import Declaration as AppliedDeclaration
 from ..models import Job
-from . import applied, declarations, renames, statements
+from . import applied_declarations, declarations, renames, statements
 from .declarations import Declaration
 from .desired_jobs import among, key_text, rows
 from .sync import Synced, aliases_of, keys_of, sync
@@ -85,9 +85,9 @@ def step_all(using: str) -> None:
         return
     deadline = time.monotonic() + STEP_SECONDS
     here = {each.topic: each for each in declarations.declarations() if using in aliases_of(each)}
-    if applied.is_automatic():
+    if applied_declarations.is_automatic():
         for declaration in here.values():
-            applied.ensure_row(declaration, using)
+            applied_declarations.ensure_row(declaration, using)
     for topic, fingerprint in _due(using, list(here)).order_by("began_at").values_list("topic", "fingerprint"):
         if fingerprint == here[topic].fingerprint and time.monotonic() >= _resting.get((using, topic), 0.0):
             _try_step(here[topic], using, deadline)
@@ -211,7 +211,7 @@ def sync_different(declaration: Declaration, pks: Sequence[Any], using: str) -> 
     if not pks:
         return Synced()
     keys = keys_of(declaration, pks)
-    different = statements.differences(declaration, keys, using, gated=not applied.is_automatic())
+    different = statements.differences(declaration, keys, using, gated=not applied_declarations.is_automatic())
     by_text = dict(keys)
     texts = dict.fromkeys([*(each.pk for each in different), *declaration.outdated(pks, using)])
     wrong = [by_text[text] for text in texts]
@@ -249,7 +249,7 @@ def plan(using: str, only: Sequence[Declaration] | None = None) -> list[Plan]:
 
 def _plan(declaration: Declaration, using: str) -> Plan:
     counts, overdue = dict.fromkeys(("make", "move", "cancel"), 0), 0
-    is_applied = not applied.not_applied(using, [declaration])
+    is_applied = not applied_declarations.not_applied(using, [declaration])
     known = AppliedDeclaration.objects.using(using).filter(topic=declaration.topic).exists()
     phase, position = ROWS, ""
     while phase != DONE:
@@ -262,7 +262,7 @@ def _plan(declaration: Declaration, using: str) -> Plan:
 
 
 def apply(
-    using: str, overdue: applied.Overdue | None = None, only: Sequence[Declaration] | None = None
+    using: str, overdue: applied_declarations.Overdue | None = None, only: Sequence[Declaration] | None = None
 ) -> dict[str, Synced]:
     """Put the new and changed declarations into force, and make a complete pass for each of them.
 
@@ -273,14 +273,14 @@ def apply(
     Raises OverdueRows and changes nothing if there are such rows and `overdue` is None.
     """
     chosen = declarations.declarations() if only is None else only
-    pending = [each for each in applied.not_applied(using, chosen) if using in aliases_of(each)]
+    pending = [each for each in applied_declarations.not_applied(using, chosen) if using in aliases_of(each)]
     late = {each.topic: each.overdue for each in plan(using, pending) if each.overdue} if overdue is None else {}
     if late:
         raise OverdueRows(late)
 
     def store() -> None:
         for declaration in pending:
-            applied.store(declaration, using, "run" if overdue is None else overdue)
+            applied_declarations.store(declaration, using, "run" if overdue is None else overdue)
 
     in_transaction(using, store)
     return reconcile(using, pending)

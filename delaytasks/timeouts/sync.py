@@ -13,7 +13,7 @@ from .. import databases, signals, tracing
 from ..db.transitions import StoredJob
 from ..exceptions import BadInput
 from ..jobs import on_commit
-from . import applied, statements
+from . import applied_declarations, statements
 from .declarations import Declaration
 from .desired_jobs import key_text, rows
 from .statements import Difference
@@ -54,7 +54,7 @@ def sync(
         if lock and found:
             found, locked = lock_rows(declaration, found, using, skip_locked=skip_locked)
         due_times = declaration.before_sync([pk for _, pk in found], using, noticed=skip_locked)
-        gated = not applied.is_automatic()
+        gated = not applied_declarations.is_automatic()
         different = statements.differences(declaration, found, using, gated=gated, due_times=due_times)
         synced = apply_differences(declaration, different, using, skip_locked=skip_locked)
         by_text = dict(found)

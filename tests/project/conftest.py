@@ -12,7 +12,7 @@ from django.db import transaction
 
 from delaytasks.models import Job
 from delaytasks.polling.poll import Ladder, find_poll
-from delaytasks.timeouts import applied
+from delaytasks.timeouts import applied_declarations
 from project import settings as project_settings
 from project.shop.gateway import FakeGateway, plan_for
 from project.shop.models import Customer, Order, Product
@@ -41,7 +41,7 @@ def running_job() -> Callable[..., FakeRunningJob]:
 @pytest.fixture(autouse=True)
 def _declarations_applied() -> Iterator[None]:
     """Make, move and cancel the jobs of declared timeouts, as after `manage.py delaytasks timeouts apply`."""
-    with applied.automatically():
+    with applied_declarations.automatically():
         yield
 
 

@@ -14,7 +14,7 @@ from delaytasks import handlers, sla
 from delaytasks.calendars import hours
 from delaytasks.clock import to_ms
 from delaytasks.models import Job, SlaClock
-from delaytasks.timeouts import applied, declarations, reconcile
+from delaytasks.timeouts import applied_declarations, declarations, reconcile
 from tests.timeouts.app.models import Customer, Device, Order, RushOrder
 from tests.timeouts.test_unusual_models import tables_of
 
@@ -104,7 +104,7 @@ def test_keys_and_inheritance_of_any_kind(office: Any) -> None:
     terms: dict[str, Any] = {"target": hours(8), "calendar": office}
     sla(Device, stop=Q(seen_at__isnull=False), topic="device.seen", **terms)(lambda device, event: None)
     rush = sla(RushOrder, stop=Q(state="done"), pause=Q(level=0), topic="rush.answer", **terms)(lambda o, e: None)
-    with applied.automatically():
+    with applied_declarations.automatically():
         device, order = Device.objects.create(id=uuid.uuid4()), RushOrder.objects.create()
         assert set(Job.objects.live().values_list("key", flat=True)) == {f"device:{device.pk}", f"rushorder:{order.pk}"}
         write(Order.objects.get(), "done")  # its parent row alone
@@ -121,7 +121,7 @@ def test_a_row_of_a_child_model_with_its_own_primary_key_has_the_clock_of_its_pa
     number = models.AutoField(primary_key=True)
     link = models.OneToOneField(Order, models.CASCADE, parent_link=True)
     van: Any = type("Van", (Order,), {**fields, "number": number, "order_ptr": link})
-    with tables_of(van), applied.automatically():
+    with tables_of(van), applied_declarations.automatically():
         other = Order.objects.create()
         clock.set(to_ms(at(3)))
         row = van.objects.create(number=other.pk)
@@ -134,7 +134,7 @@ def test_a_row_of_a_child_model_with_its_own_primary_key_has_the_clock_of_its_pa
 
 def test_a_condition_may_follow_a_foreign_key(declare: Callable[..., Any]) -> None:
     level = declare(start=None, pause=Q(customer__active=False))
-    with applied.automatically():
+    with applied_declarations.automatically():
         customer = Customer.objects.create(active=False)
         order, other = Order.objects.create(customer=customer), Order.objects.create()
         assert (level.status(order).state, level.status(other).state) == ("paused", "running")
@@ -150,7 +150,7 @@ def test_a_calendar_without_the_needed_time_makes_no_job(
     monkeypatch.setattr("delaytasks.calendars.calendar.HORIZON_DAYS", 2)  # as if staff had closed the office
     monkeypatch.setattr("delaytasks.db.calendar_days.CACHE_SECONDS", 0.0)
     object.__setattr__(level.declaration, "target", timedelta(hours=400))
-    with applied.automatically():
+    with applied_declarations.automatically():
         order = Order.objects.create()
         assert not Job.objects.exists()
         assert level.status(order).breaches_at is None
@@ -189,7 +189,7 @@ def test_a_topic_that_is_forgotten_takes_its_clocks_along(level: Any) -> None:
     assert level.history(order)
     handlers.unregister(TOPIC)
     declarations.unregister(TOPIC)
-    applied.forget(TOPIC, "default")
+    applied_declarations.forget(TOPIC, "default")
     assert not SlaClock.objects.exists()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from delaytasks import handlers
 from delaytasks.models import Job
-from delaytasks.timeouts import applied, declarations, receivers
+from delaytasks.timeouts import applied_declarations, declarations, receivers
 from delaytasks.timeouts.declarations import Declaration
 from delaytasks.timeouts.triggers import marks
 from delaytasks.worker import completion
@@ -51,7 +51,7 @@ def declare() -> Callable[..., Declaration]:
 
 @pytest.fixture
 def automatic() -> Iterator[None]:
-    with applied.automatically():
+    with applied_declarations.automatically():
         yield
 
 

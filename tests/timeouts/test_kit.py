@@ -8,7 +8,7 @@ from django.db.models import Q
 
 from delaytasks import Snooze, handler, handlers, jobs_of, schedule, timeout
 from delaytasks.testing import minutes
-from delaytasks.timeouts import applied, reconcile
+from delaytasks.timeouts import applied_declarations, reconcile
 
 from .app.models import Order
 from .conftest import HALF_HOUR
@@ -118,4 +118,4 @@ def test_a_move_that_only_the_run_notices_is_reported_as_rescheduled(timeouts: A
 
 @pytest.mark.django_db
 def test_outside_of_the_kit_declarations_must_be_applied() -> None:
-    assert not applied.is_automatic()
+    assert not applied_declarations.is_automatic()

@@ -109,7 +109,7 @@ def test_the_newest_job_of_each_key_whose_row_still_matches_is_kept(
 
     from delaytasks.maintenance.retention import Retention, prune
     from delaytasks.states import State
-    from delaytasks.timeouts import retained
+    from delaytasks.timeouts import retained_jobs
 
     close = declare(Order, while_=Q(state="open"))
     kept, paid, gone = [Order.objects.create(created_at=START) for _ in range(3)]
@@ -123,7 +123,7 @@ def test_the_newest_job_of_each_key_whose_row_still_matches_is_kept(
     if deletes == "retention":
         list(prune("default", Retention({"*": {"ended": timedelta(hours=1)}})))
     else:
-        retained.forget_others("default", START + timedelta(hours=1))
+        retained_jobs.forget_others("default", START + timedelta(hours=1))
         Job.objects.filter(declared_due=None).delete()  # as the archive does: see test_archive.py
     assert [job.key for job in Job.objects.all()] == [f"order:{kept.pk}"]
     assert reconcile.reconcile("default")[close.topic][:3] == (0, 0, 0)
@@ -141,14 +141,14 @@ def test_what_is_done_is_remembered_although_a_newer_job_has_no_declared_time(
 
     from delaytasks.maintenance.retention import Retention, prune
     from delaytasks.states import State
-    from delaytasks.timeouts import retained
+    from delaytasks.timeouts import retained_jobs
 
     def delete_old_jobs() -> None:
         db_clock.advance(seconds=86_400)
         if deletes == "retention":
             list(prune("default", Retention({"*": {"ended": timedelta(hours=1)}})))
         else:
-            retained.forget_others("default", START + timedelta(hours=1))
+            retained_jobs.forget_others("default", START + timedelta(hours=1))
             Job.objects.filter(declared_due=None).delete()  # as the archive does: see test_archive.py
 
     def save(days: int, state: str) -> None:

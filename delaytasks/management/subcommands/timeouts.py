@@ -9,7 +9,7 @@ from django.db import OperationalError
 
 from ...db.retries import waited_too_long
 from ...exceptions import BadInput
-from ...timeouts import applied, declarations, reconcile
+from ...timeouts import applied_declarations, declarations, reconcile
 from ...timeouts.declarations import Declaration
 from ...timeouts.sync import Synced, aliases_of
 from ...timeouts.triggers import installation
@@ -34,7 +34,7 @@ def _arguments(parser: CommandParser) -> None:
     )  # fmt: skip
 
 
-def _overdue(text: str) -> applied.Overdue:
+def _overdue(text: str) -> applied_declarations.Overdue:
     kind, _, time = text.partition("=")
     if kind == "spread" and time:
         return arguments.age(time)
@@ -80,14 +80,14 @@ def _chosen(topic: str | None, using: str) -> list[Declaration]:
 
 
 def _plan(chosen: list[Declaration], using: str) -> Answer:
-    plans, gone = reconcile.plan(using, chosen), applied.removed(using)
+    plans, gone = reconcile.plan(using, chosen), applied_declarations.removed(using)
     rows = [tuple(each) for each in plans]
     rows += [(each.topic, "no longer declared", 0, 0, each.live, 0) for each in gone]
     data = [dict(zip(reconcile.Plan._fields, row, strict=True)) for row in rows]
     return Answer(data, table(("timeout", "state", "make", "move", "cancel", "overdue"), rows))
 
 
-def _apply(chosen: list[Declaration], overdue: applied.Overdue | None, using: str) -> Answer:
+def _apply(chosen: list[Declaration], overdue: applied_declarations.Overdue | None, using: str) -> Answer:
     if isinstance(overdue, timedelta) and overdue <= timedelta(0):
         raise CommandError("--overdue: the time of spread must be more than 0.", returncode=arguments.USAGE)
     with audited.many(using, "timeouts.applied", "timeouts") as after:
@@ -130,7 +130,7 @@ def _forget(topic: str | None, using: str) -> Answer:
     with audited.many(using, "timeouts.forgotten", "timeouts", topic=topic) as after:
         after["topics"] = [topic]
         try:
-            counts = applied.forget(topic, using)
+            counts = applied_declarations.forget(topic, using)
         except BadInput:
             after.clear()
             raise

@@ -19,7 +19,7 @@ from ...db import dialects
 from ...db.retries import is_retryable, retry_conflicts, waited_too_long
 from ...models import Declaration as DeclarationRow
 from ...models import TimeoutMark
-from .. import applied
+from .. import applied_declarations
 from ..declarations import Declaration, declarations, find
 from ..sync import sync
 from .watched import Dependent, Watched, watched
@@ -77,7 +77,7 @@ def _drained_tables(using: str) -> dict[str, Watched]:
 
 
 def _applied_otherwise(topics: Iterable[str], using: str) -> set[str]:
-    if applied.is_automatic():
+    if applied_declarations.is_automatic():
         return set()
     rows = DeclarationRow.objects.using(using).filter(topic__in=topics).values_list("topic", "fingerprint")
     return {topic for topic, fingerprint in rows if (own := find(topic)) is None or own.fingerprint != fingerprint}

@@ -11,7 +11,7 @@ from django.db import connection, transaction
 from delaytasks import schedule
 from delaytasks.models import Job
 from delaytasks.states import State
-from delaytasks.timeouts import applied
+from delaytasks.timeouts import applied_declarations
 from delaytasks.worker import runner
 from project.shop.models import Order, OrderLine, Payment, Product
 from project.shop.services import OrderNotOpen, OutOfStock, pay_order, place_order
@@ -160,7 +160,7 @@ def test_applying_the_declaration_adopts_the_older_jobs(timeouts, order, older_j
 @pytest.fixture
 def only_when_applied(timeouts, monkeypatch):
     """A declaration is in force only after `timeouts apply`, as in production."""
-    monkeypatch.setattr(applied, "is_automatic", lambda: False)
+    monkeypatch.setattr(applied_declarations, "is_automatic", lambda: False)
 
 
 @pytest.mark.on_both

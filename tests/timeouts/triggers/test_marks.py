@@ -13,7 +13,7 @@ from delaytasks import conf, models
 from delaytasks.celery.mover_thread import MoverThread
 from delaytasks.maintenance import guard
 from delaytasks.models import Job, TimeoutMark
-from delaytasks.timeouts import applied, reconcile
+from delaytasks.timeouts import applied_declarations, reconcile
 from delaytasks.timeouts.declarations import Declaration
 from delaytasks.timeouts.triggers import installation, marks, statements
 from tests.support.servers import wait_until
@@ -370,7 +370,7 @@ def test_a_process_with_another_fingerprint_leaves_the_marks(declare: Declare, m
     close = declare(Order, after=HALF_HOUR, while_=OPEN)
     install()
     add_orders(1)
-    monkeypatch.setattr(applied, "is_automatic", lambda: False)
+    monkeypatch.setattr(applied_declarations, "is_automatic", lambda: False)
     row = models.Declaration.objects.create(topic=close.topic, fingerprint="of an older version", applied_at=START)
     assert drain() == 0
     assert TimeoutMark.objects.count() == 1
@@ -387,7 +387,7 @@ def test_marks_are_deleted_before_a_declaration_is_first_applied(
     declare(Order, after=HALF_HOUR, while_=OPEN)
     install()
     add_orders(1)
-    monkeypatch.setattr(applied, "is_automatic", lambda: False)
+    monkeypatch.setattr(applied_declarations, "is_automatic", lambda: False)
     assert drain() == 1
     assert live() == {}
 

@@ -6,7 +6,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from .... import clock, databases
 from ....maintenance import retention, runs
-from ....timeouts import retained
+from ....timeouts import retained_jobs
 from .. import arguments, audited
 from ..output import Answer, Options, Verb
 from .process import check_archive, folder, run_application, to_answer
@@ -31,7 +31,7 @@ def _run(options: Options, using: str) -> Answer:
     }  # fmt: skip
     with audited.many(using, "jobs.archived", "jobs") as after:
         after |= parameters
-        retained.forget_others(using, before)  # jobs that keep a declared time stay in the database
+        retained_jobs.forget_others(using, before)  # jobs that keep a declared time stay in the database
         if not options["keep"]:
             runs.note(using, before)
         answer = run_application("archive", options, using, parameters | {"now_ms": clock.to_ms(now)})
