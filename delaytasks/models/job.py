@@ -52,6 +52,10 @@ class Job(models.Model):
 
     A handler receives a RunningJob, not a Job. Read and filter jobs, but never save one: only the functions of
     delaytasks change jobs, by the guarded statements in db/transitions/.
+
+    `state` is a delaytasks.states.State: DELAYED (also if the job is ready, because its due time has passed), RESERVED,
+    FINISHED, CANCELLED or DEAD. `error` is the last line of a traceback, or a code of the engine, for which
+    delaytasks.outcomes.error_text(job.error) returns a sentence.
     """
 
     id: int = columns.BigAutoField(primary_key=True)
