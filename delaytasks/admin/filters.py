@@ -36,7 +36,8 @@ def due_range(request: HttpRequest, using: str) -> tuple[datetime | None, dateti
         case "hour":
             return now + MS, now + HOUR + MS
         case "today":
-            start = now.astimezone(display.viewer_zone(request)).replace(hour=0, minute=0, second=0, microsecond=0)
+            local = now.astimezone(display.viewer_zone(request))
+            start = local.replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
             return start, start + DAY  # in local time: the day may have 23 or 25 hours
         case "day":
             return now + MS, now + DAY + MS

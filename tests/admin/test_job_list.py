@@ -129,6 +129,16 @@ def test_a_day_may_have_23_hours(admin_client, settings, db_clock):
     assert keys(admin_client.get(LIST, {"due": "today"})) == ["last minute"]
 
 
+def test_a_day_with_two_midnights_begins_at_the_first(admin_client, settings, db_clock):
+    settings.TIME_ZONE = "Atlantic/Azores"
+    db_clock.set(1_919_295_000_000)  # 2030-10-27 00:30 there for the second time; the clocks went back at 01:00
+    make_job("yesterday", due=datetime(2030, 10, 26, 23, 59, tzinfo=UTC) - NOW)
+    make_job("first hour", due=datetime(2030, 10, 27, 0, 30, tzinfo=UTC) - NOW)
+    make_job("last minute", due=datetime(2030, 10, 28, 0, 59, tzinfo=UTC) - NOW)
+    make_job("tomorrow", due=datetime(2030, 10, 28, 1, 0, tzinfo=UTC) - NOW)
+    assert keys(admin_client.get(LIST, {"due": "today"})) == ["first hour", "last minute"]
+
+
 def test_ended_jobs_are_not_due(admin_client, one_of_each):
     assert keys(admin_client.get(LIST, {"state": "finished", "due": "hour"})) == []
     sent = queries_of(admin_client, state="finished", due="later")
