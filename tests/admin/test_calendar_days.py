@@ -89,6 +89,12 @@ def test_a_wrong_year_shows_another_one(admin_client, office, year):
     assert page.content.decode().count('<table class="dt-month">') == 12
 
 
+@pytest.mark.on_both
+def test_a_calendar_with_nul_in_the_url_is_not_a_server_error(admin_client, office, settings):
+    settings.MIDDLEWARE = [name for name in settings.MIDDLEWARE if "nul" not in name]
+    assert admin_client.get(LIST, {"calendar": "a\0b"}, follow=True).redirect_chain[-1][0] == f"{LIST}?e=1"
+
+
 def test_the_years_queries_do_not_grow_with_exceptions(admin_client, office):
     def count() -> int:
         from delaytasks.db import calendar_days

@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 
 from django import forms
 from django.contrib import admin
+from django.contrib.admin.options import IncorrectLookupParameters
 from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
@@ -56,7 +57,10 @@ class CalendarFilter(admin.SimpleListFilter):
         return [(name, name) for name in sorted({*registry.editable(), *stored})]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet) -> QuerySet:
-        return queryset if self.value() is None else queryset.filter(calendar=self.value())
+        calendar = self.value()
+        if calendar is not None and "\0" in calendar:  # psycopg rejects NUL bytes
+            raise IncorrectLookupParameters
+        return queryset if calendar is None else queryset.filter(calendar=calendar)
 
 
 @admin.register(CalendarDay)
