@@ -119,7 +119,7 @@ class Result(StrEnum):
     KEY_IS_LIVE = "key_is_live"
     NOT_FOUND = "not_found"  # no such job, or the caller may not see its topic
     NEEDS_REASON = "needs_reason"
-    BUSY = "busy"  # the database reported a conflict twice
+    BUSY = "busy"  # the database reported a conflict twice, or another transaction has locked the job
 
 
 RESULT_TEXTS = {

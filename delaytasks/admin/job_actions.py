@@ -17,7 +17,9 @@ from django.utils.translation import gettext_lazy, ngettext, pgettext
 from .. import admin_log, formatting, permissions
 from ..admin_log import Action
 from ..bulk import apply
-from ..db.retries import is_retryable, retry_conflicts
+from ..bulk.changes import WAIT_MS
+from ..db import dialects
+from ..db.retries import is_retryable, retry_conflicts, waited_too_long
 from ..jobs import audit_log
 from ..models import BulkChange, Job
 from ..outcomes import DONE, Result
@@ -78,10 +80,14 @@ def _shown_due_ms(request: HttpRequest) -> dict[int, int]:
 
 
 def _change_one(change: BulkChange, job: Job | None, using: str, shown_due_ms: int | None) -> str:
-    """Change a job and return the result. A refusal rolls back this job only."""
+    """Change a job and return the result. A refusal rolls back this job only.
+
+    Waits only briefly for a locked job: the transaction that has locked it may be a long one.
+    """
 
     def change_and_log() -> str:
         with transaction.atomic(using=using):
+            dialects.wait_at_most(using, WAIT_MS)
             result, success = apply.change_one(change, job, using, shown_due_ms), DONE[change.operation]
             if job is None or result != success:
                 transaction.set_rollback(True, using=using)
@@ -92,7 +98,7 @@ def _change_one(change: BulkChange, job: Job | None, using: str, shown_due_ms: i
     try:
         return retry_conflicts(change_and_log, using)
     except OperationalError as error:
-        if not is_retryable(error):
+        if not is_retryable(error) and not waited_too_long(error):
             raise
         return Result.BUSY
 

@@ -16,6 +16,7 @@ from delaytasks.formatting import absolute
 from delaytasks.models import BulkChange, Job, JobEvent, Topic
 from delaytasks.states import State
 
+from ..support.locks import other_transaction
 from .conftest import NOW, TOPIC, make_job
 
 LIST = "/admin/delaytasks/job/"
@@ -207,6 +208,24 @@ def test_a_busy_job_is_reported_and_the_others_are_changed(admin_client, monkeyp
     answers = messages_of(act(admin_client, "cancel_jobs", *jobs, confirmed="1"))
     assert answers == ["cancelled 2", "not cancelled: the database was busy 1 (b)"]
     assert [job.state for job in Job.objects.order_by("pk")] == [State.CANCELLED, State.DELAYED, State.CANCELLED]
+
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(("action", "state", "done", "refused"), [
+    ("cancel_jobs", State.DELAYED, "cancelled", "not cancelled"),
+    ("postpone_jobs", State.DELAYED, "postponed", "not postponed"),
+    ("run_jobs_now", State.DELAYED, "made ready", "not made ready"),
+    ("retry_jobs", State.DEAD, "retried", "not retried"),
+])  # fmt: skip
+def test_a_job_that_another_transaction_has_locked_does_not_block_the_others(
+    admin_client, action, state, done, refused
+):
+    jobs = [make_job(key, state) for key in "abc"]
+    with other_transaction(lambda: Job.objects.select_for_update().get(pk=jobs[1].pk)):
+        answers = messages_of(act(admin_client, action, *jobs, confirmed="1", amount="1", unit="hours"))
+    assert answers[0].startswith(f"{done} 2")
+    assert answers[1:] == [f"{refused}: the database was busy 1 (b)"]
 
 
 def test_ids_in_forms_have_no_separators(admin_client, settings):

@@ -1,8 +1,7 @@
 """Bulk changes: each job is changed once, with a result of its own."""
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -11,7 +10,7 @@ from celery import Celery
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
-from django.db import connection, connections, transaction
+from django.db import connection, connections
 from django.test.utils import CaptureQueriesContext
 from kombu.utils import functional
 
@@ -22,6 +21,7 @@ from delaytasks.models import BulkChange, Job, JobEvent, Topic
 from delaytasks.outcomes import DONE, ErrorCode
 from delaytasks.states import State
 
+from ..support.locks import other_transaction
 from ..support.stage import Stage, state_of
 
 TOPIC = "mail.send"
@@ -390,32 +390,6 @@ def test_an_internal_error_fails_the_change_and_is_shown(monkeypatch: pytest.Mon
 
 
 # Locked jobs
-
-
-@contextmanager
-def other_transaction(act: Callable[[], Any]) -> Iterator[None]:
-    """Call `act` in a transaction of another thread that is rolled back at the end of the block."""
-    acted, leave = threading.Event(), threading.Event()
-
-    def transact() -> None:
-        try:
-            with transaction.atomic():
-                act()
-                acted.set()
-                leave.wait(60)
-                transaction.set_rollback(True)
-        finally:
-            acted.set()
-            connections.close_all()
-
-    thread = threading.Thread(target=transact)
-    thread.start()
-    assert acted.wait(60)
-    try:
-        yield
-    finally:
-        leave.set()
-        thread.join()
 
 
 @pytest.mark.only_on("postgresql")

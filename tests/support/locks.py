@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from django.db import connection, transaction
+from django.db import connection, connections, transaction
 
 from .servers import wait_until
 
@@ -39,3 +39,29 @@ def committed_meanwhile(change: Callable[[], Any]) -> Iterator[None]:
         yield
     finally:
         thread.join(30)
+
+
+@contextmanager
+def other_transaction(act: Callable[[], Any]) -> Iterator[None]:
+    """Call `act` in a transaction of another thread that is rolled back at the end of the block."""
+    acted, leave = threading.Event(), threading.Event()
+
+    def transact() -> None:
+        try:
+            with transaction.atomic():
+                act()
+                acted.set()
+                leave.wait(60)
+                transaction.set_rollback(True)
+        finally:
+            acted.set()
+            connections.close_all()
+
+    thread = threading.Thread(target=transact)
+    thread.start()
+    assert acted.wait(60)
+    try:
+        yield
+    finally:
+        leave.set()
+        thread.join()
