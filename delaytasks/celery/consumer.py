@@ -10,15 +10,19 @@ and, after it has reconnected, watches all processes of the pool again.
 
 A Redis that is out of memory refuses acknowledgements. For Celery that is a channel error, which ends the worker by
 default.
+
+In a cold shutdown Celery signals that the worker shuts down only after it has terminated the tasks that run.
 """
 
 import functools
 import logging
 from typing import Any
 
+from celery.exceptions import WorkerTerminate
+from celery.platforms import EX_FAILURE
 from celery.worker import consumer
 
-from . import bootsteps
+from . import bootsteps, shutdown
 from .prefetch import has_redis_broker
 
 logger = logging.getLogger("delaytasks")
@@ -44,6 +48,14 @@ class Consumer(consumer.Consumer):
             conn.ensure_connection, interval_start=1, interval_max=MAX_INTERVAL_SECONDS
         )
         return super().ensure_connected(conn)
+
+    def cancel_active_requests(self) -> None:
+        """Terminate the tasks that run, in a cold shutdown. First let their processes know: their jobs do not fail."""
+        shutdown.stop()
+        try:
+            super().cancel_active_requests()
+        except NotImplementedError as error:  # by the pools solo and threads; in solo, this is inside the handler
+            raise WorkerTerminate(EX_FAILURE) from error
 
     def loop_args(self) -> Any:
         watch_again(self.pool)

@@ -129,11 +129,11 @@ class Executor:
         except Defer as error:
             self.defer(attempt, error)
         except BaseException as error:
-            self.reraise_if_stopping(error)
             tracing.failed(error, format_error)
             self.repair_connection(error)
             self.handle_error(attempt, error)
             self.find_lost_claim(error)
+            self.reraise_if_stopping(error)
             if not isinstance(error, FAILURES):
                 raise
         finally:
@@ -334,6 +334,8 @@ class Executor:
             logger.error("%s raised after it had finished %r", self.handler.name, attempt, exc_info=error)
         elif isinstance(error, TTRExceeded):
             self.expire_now(attempt, error)
+        elif self.is_cold_shutdown(error):
+            self.end_or_note([Completion(attempt, Outcome.RELEASED)])
         else:
             self.end_or_note([self.failure(attempt, error)])
 
@@ -393,9 +395,12 @@ class Executor:
         if isinstance(error, DatabaseError | InterfaceError):
             connection.ensure_connection()
 
+    def is_cold_shutdown(self, error: BaseException) -> bool:
+        """Return whether the error is the SystemExit of Celery's cold shutdown: the handler has not failed then."""
+        return isinstance(error, SystemExit) and self.stopping()
+
     def reraise_if_stopping(self, error: BaseException) -> None:
-        """Raise the error again if it is the SystemExit of Celery's cold shutdown: the handler has not failed then."""
-        if isinstance(error, SystemExit) and self.stopping():
+        if self.is_cold_shutdown(error):
             raise error
 
 

@@ -11,7 +11,7 @@ import pytest
 from celery import Celery
 
 from delaytasks import schedule, schedule_many
-from delaytasks.models import Job, Topic
+from delaytasks.models import Job, Topic, Worker
 from delaytasks.outcomes import ErrorCode
 from delaytasks.states import Outcome, State
 
@@ -145,6 +145,19 @@ def test_in_a_thread_pool_an_expired_lease_takes_a_job_back_and_the_late_finish_
     (effect,) = world.effects("late-finisher")
     assert effect.attempt == 2
     assert world.outcomes("a") == [("expired", 1), ("finished", 2)]
+
+
+@pytest.mark.parametrize("pool", ["prefork", "solo"])
+def test_a_job_that_a_cold_shutdown_interrupts_is_released_and_charged_nothing(world: World, pool: str) -> None:
+    worker = world.start_worker("worker", f"--pool={pool}", concurrency=1)
+    world.await_workers()
+    schedule("hangs-once", key="a", delay=0, ttr=3600)
+    world.until(lambda: world.mark("hangs-once", "a", 1), seconds=15, what="the handler to begin")
+    worker.popen.send_signal(signal.SIGQUIT)
+    worker.popen.wait(STOP_SECONDS)
+    assert world.outcomes("a") == [("released", 1)]
+    assert Job.objects.get().failures == 0
+    assert not Worker.objects.exists()
 
 
 @pytest.mark.parametrize(

@@ -217,6 +217,22 @@ def test_sys_exit_in_a_handler_is_its_failure_not_the_workers_end(stage):
     assert state_of("a") == "dead"
 
 
+@pytest.mark.parametrize("atomic", [True, False])
+def test_a_job_that_the_workers_shutdown_interrupts_is_released(stage, atomic):
+    begun: list[str] = []
+
+    @stage.handler("t", atomic=atomic, max_attempts=1)
+    def leave(job):
+        begun.append(job.key)
+        raise SystemExit(-241)  # as Celery's pool does
+
+    schedule("t", key="a", delay=0)
+    stage.mover.move_due()
+    with pytest.raises(SystemExit):
+        stage.run("t", stopping=lambda: bool(begun))
+    assert (state_of("a"), outcomes("a"), Job.objects.get().failures) == ("delayed", ["released"], 0)
+
+
 def test_an_unknown_result_is_logged_and_the_job_is_finished(stage, caplog):
     stage.handler("t")(lambda job: "done!")
     schedule("t", key="a", delay=0)
