@@ -376,6 +376,14 @@ def test_stored_control_characters_are_escaped(run):
         assert "gone" in out
 
 
+def test_characters_that_change_the_direction_of_a_line_are_escaped(run):
+    key = "order:\u202e1"
+    for argv in (["schedule", TOPIC, key, "--delay", "5"], ["list"], ["show", TOPIC, key], ["run-now", TOPIC, key]):
+        out = run(*argv).out
+        assert "\u202e" not in out
+        assert "order:\\u202e1" in out
+
+
 def test_show_prints_all_fields_of_a_job(run, db_clock):
     found = job(body={"order": 1}, delay=0)
     db_clock.advance(ms=12)

@@ -90,7 +90,7 @@ def event_data(event: JobEvent) -> dict[str, Any]:
 def job_line(job: Job, now: datetime) -> str:
     """Return a one-line description of a job, for the output of the subcommands that change a job."""
     due = f"{formatting.absolute(job.due_at, ms=True)} ({formatting.relative(job.due_at, now)})"
-    return f"job {job.pk}  {job.topic}  {job.key}  {job.shown_state(now).word}, due {due}"
+    return f"job {job.pk}  {job.topic}  {printable(job.key)}  {job.shown_state(now).word}, due {due}"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> str:
