@@ -69,7 +69,8 @@ def _has_differences(counts: dict[str, int]) -> bool:
 
 
 def _format_counts(counts: dict[str, int]) -> str:
-    return "\n".join(f"{name:<8} {count}" for name, count in counts.items())
+    width = max(map(len, counts))
+    return "\n".join(f"{name:<{width}}  {count}" for name, count in counts.items())
 
 
 def _prune_arguments(parser: CommandParser) -> None:
