@@ -559,6 +559,17 @@ def test_all_times_in_json_are_rfc_3339_in_utc(run, settings, some):
     assert Job.objects.get(key="delayed").due_at - from_ms(int(dialects.now_ms("default"))) == timedelta(minutes=10)
 
 
+def test_a_database_that_does_not_answer_is_reported_in_one_line(run):
+    def no_database(*_: Any) -> None:
+        raise DatabaseError("connection failed: refused\n\tIs the server running on that host?")
+
+    with connection.execute_wrapper(no_database):
+        done = run("list")
+    assert (done.code, done.out) == (1, "")
+    assert "Database error: connection failed: refused Is the server running on that host? Check that" in done.err
+    assert done.err.count("\n") == 1
+
+
 def test_missing_table_exits_with_1_and_a_hint(run, monkeypatch):
     from django.db import ProgrammingError
 
@@ -687,6 +698,7 @@ def test_prune_leaves_the_jobs_to_the_archive_where_there_is_one(run, settings, 
     settings.DELAYTASKS = {**settings.DELAYTASKS, "LAKE": str(tmp_path)}
     done = run("prune", "--older-than", "30d")
     assert done.code == 1
+    assert done.out == ""
     assert "Run `manage.py delaytasks pipeline archive` instead." in done.err
     assert remaining() == ["a"]
 

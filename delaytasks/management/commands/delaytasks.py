@@ -90,7 +90,7 @@ class Command(BaseCommand):
     def _write(self, answer: Answer, as_json: bool) -> None:
         if as_json:
             self._write_json(answer.data)
-        else:
+        elif answer.text:
             self._write_text(answer.text)
         if answer.refused:
             raise CommandError(answer.refused, returncode=answer.code)
@@ -119,5 +119,7 @@ class Command(BaseCommand):
 
 def _message(error: Exception) -> str:
     if isinstance(error, DatabaseError):
-        return f"Database error: {error}. Check that the database is running and that `manage.py migrate` was run."
+        line = " ".join(str(error).split())
+        stop = "" if line.endswith((".", "?")) else "."  # psycopg asks: "Is the server running on that host?"
+        return f"Database error: {line}{stop} Check that the database is running and that `manage.py migrate` was run."
     return str(error)
