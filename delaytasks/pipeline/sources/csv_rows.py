@@ -90,6 +90,8 @@ class UnclosedQuote(csv.Error):
 class Lines:
     """Iterates over the lines of a file, and keeps the lines of the current row in case it is rejected.
 
+    A byte order mark before the first line is left out: only some of Python's codecs remove it.
+
     Raises LineTooLong or UnclosedQuote if a row is too long. Call begin_row() before each row.
     """
 
@@ -97,7 +99,8 @@ class Lines:
         self.file, self.row_lines, self.length = file, list[str](), 0
 
     def __iter__(self) -> Iterator[str]:
-        for line in iter(partial(self.file.readline, MAX_ROW_CHARACTERS + 1), ""):
+        for number, found in enumerate(iter(partial(self.file.readline, MAX_ROW_CHARACTERS + 1), "")):
+            line = found if number else found.removeprefix("\ufeff")
             self.row_lines.append(line)
             self.length += len(line)
             if len(line) > MAX_ROW_CHARACTERS:
@@ -168,8 +171,7 @@ def _open(root: str, path: str, encoding: str) -> io.TextIOWrapper:
     """Open a file as text. Undecodable bytes become surrogates, so that the rows with them can be reported."""
     compression = "gzip" if path.lower().endswith(".gz") else "detect"  # "detect" knows only small letters
     stream = Lake(root).files.open_input_stream(path, compression=compression, buffer_size=1 << 20)
-    codec = "utf-8-sig" if encoding.lower().replace("_", "-") in ("utf-8", "utf8") else encoding
-    return io.TextIOWrapper(stream, codec, errors="surrogateescape", newline="")
+    return io.TextIOWrapper(stream, encoding, errors="surrogateescape", newline="")
 
 
 def _as_batch(rows: list[tuple[Any, ...]], names: Sequence[str]) -> "pyarrow.RecordBatch":

@@ -32,6 +32,13 @@ def test_multiline_quoted_empty_and_blank_values_keep_their_row_numbers(tmp_path
     assert good(rows) == [(2, "1", 'two\nlines, "quoted"'), (4, "2", None), (5, "3", "Zoë 张")]
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "U8", "utf-16", "utf-16-le", "utf-16-be"])
+def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path: Path, encoding: str) -> None:
+    mark = "" if encoding == "utf-16" else "\ufeff"  # this codec writes one
+    assert good(read(tmp_path / "orders.csv", f'{mark}"id",note\n1,a\n'.encode(encoding), encoding=encoding)) == [
+        (2, "1", "a")]  # fmt: skip
+
+
 def test_a_file_that_is_not_there_is_named_as_such(tmp_path: Path) -> None:
     path = str(tmp_path / "orders.csv")
     problems = [row for batch in csv_rows.rows(str(tmp_path), path, [*METADATA, "id"], "utf-8", ",", 99)
