@@ -194,6 +194,16 @@ def test_a_rule_that_does_not_fit_its_rows_is_refused_with_its_field(
     assert (lake.document(audit.DOCUMENT), lake.runs("audit")) == ({}, [])
 
 
+def test_a_text_of_parquet_that_is_no_utf_8_is_bad_input(ask: Asked, tmp_path: Path) -> None:
+    texts = pyarrow.array([b"Zo\xeb"])
+    not_utf_8 = pyarrow.Array.from_buffers(pyarrow.string(), 1, texts.buffers())
+    table = pyarrow.table({"id": [1], "at": [at("02-01 12:00")], "text": not_utf_8, "grace": [60]})
+    parquet.write_table(table, tmp_path / "x.parquet")
+    code, message = ask("audit", file="a.toml", rules=[{**RULE, "parquet": str(tmp_path), "key": "text"}])
+    assert (code, "an expression fails on a row: Invalid UTF8 byte sequence" in message) == (
+        ExitCode.BAD_INPUT, True), message  # fmt: skip
+
+
 # Loads
 
 LIMITS = {"topics": {"order.close": 30_000}, "max_delay_seconds": 10**9, "max_body_bytes": 65_536}

@@ -46,7 +46,7 @@ IS_TABLE = {
 }
 NESTED = re.compile(r"(json|jsonb|xml|hstore|.*\[\]|.* composite)")  # stored types that `carry` cannot use
 # An error with a SQLSTATE of the class "data exception", or of raise_error().
-ROW_ERROR = re.compile(r"\[[A-Z_.]+\] ([^\n]+) SQLSTATE: (?:22\w{3}|P0001)")
+ROW_ERROR = re.compile(r"\[[A-Z0-9_.]+\] ([^\n]+) SQLSTATE: (?:22\w{3}|P0001)")
 BAD_VALUE = re.compile(rf"\b{arrow.BadValue.__name__}: (\w+):")
 
 
@@ -126,14 +126,16 @@ def rows(spark: SparkSession, snapshot: Snapshot, rule: Rule) -> tuple[DataFrame
 
 
 def _read_parquet(spark: SparkSession, rule: Rule, names: Collection[str], uris: list[str]) -> DataFrame:
-    """Return the rows of these files. names: columns that the files store in nanoseconds."""
+    """Return the rows of these files. names: columns that the files store in nanoseconds.
+
+    A text that is not UTF-8, which not all writers check, becomes an error on its row.
+    """
     schema = schema_of(rule)
     frame = spark.read.schema(nanoseconds.as_integers(schema, names)).parquet(*uris)
     stored = pyarrow.timestamp("ns", "UTC")
-    return frame.select(*(
-        nanoseconds.to_timestamps(F.col(each), stored).alias(each) if each in names else F.col(each)
-        for each in schema.names
-    ))  # fmt: skip
+    values = {each: nanoseconds.to_timestamps(F.col(each), stored) for each in names}
+    values |= {each.name: F.validate_utf8(each.name) for each in schema if isinstance(each.dataType, StringType)}
+    return frame.select(*(values.get(each, F.col(each)).alias(each) for each in schema.names))
 
 
 # A table
