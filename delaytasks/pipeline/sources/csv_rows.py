@@ -52,9 +52,11 @@ def _header(root: str, path: str, encoding: str, delimiter: str) -> list[str]:
         raise BadSettings(f"The header of {path} cannot be read as {encoding}: {error}.") from error
     if any(_escape(name) != name for name in names):
         raise BadSettings(f"The header of {path} cannot be read as {encoding}: {_escape(delimiter.join(names))}.")
+    if not names:
+        raise BadSettings(f"The header of {path} is empty: the first line must name the columns.")
     lower = [name.lower() for name in names]
     duplicate = next((name for name in names if lower.count(name.lower()) > 1), None)
-    if duplicate is not None or not all(names) or not names:
+    if duplicate is not None or not all(names):
         problem = f"the column {duplicate!r} twice" if duplicate else "a column without a name"
         raise BadSettings(f"The header of {path} has {problem}: {', '.join(names)}.")
     return names

@@ -113,7 +113,8 @@ def test_a_truncated_file_is_reported_with_its_last_row(tmp_path: Path) -> None:
         (b"id,ID\n", "the column 'id' twice"),
         (b"id,,note\n", "a column without a name"),
         (b"id,not\xe9\n", "cannot be read as utf-8"),
-        (b"\n", "a column without a name"),
+        (b"\n", "is empty: the first line must name the columns"),
+        (b"\xef\xbb\xbf", "is empty"),
     ],
 )
 def test_an_invalid_header_is_refused_with_the_files_name(tmp_path: Path, header: bytes, why: str) -> None:
