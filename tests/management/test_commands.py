@@ -619,6 +619,17 @@ def test_a_closed_pipe_does_not_change_the_exit_code(options):
     assert refused.value.returncode == 1
 
 
+def test_an_output_that_cannot_be_written_is_reported_after_the_change(tmp_path):
+    """As on a full disk."""
+    found = job()
+    with open(os.open(tmp_path / "output", os.O_CREAT | os.O_RDONLY), "w") as unwritable:
+        with pytest.raises(CommandError, match="cancel has run, but its output could not be written: "):
+            call_command("delaytasks", "cancel", TOPIC, "order:1", stdout=unwritable)
+        assert state_of(found) is State.CANCELLED
+        with pytest.raises(CommandError, match="is unknown"):
+            call_command("delaytasks", "cancel", "nowhere", "order:1", "--json", stdout=unwritable)
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
 def test_text_that_the_encoding_of_stdout_lacks_is_escaped(encoding):
     key = "Bestellung-ü-€"

@@ -5,6 +5,7 @@ Exit codes: 0 success; 1 refused, no such job, or a problem was found; 2 a wrong
 """
 
 import codecs
+import contextlib
 import json
 import os
 import traceback
@@ -85,7 +86,11 @@ class Command(BaseCommand):
                 raise
             traceback.print_exc()  # without a CommandError, Python would exit with 1, which means: faults were found
             raise CommandError(f"{type(error).__name__}: {error}", returncode=verb.failure) from error
-        self._write(answer, as_json)
+        try:
+            self._write(answer, as_json)
+        except OSError as error:
+            message = f"{options['verb']} has run, but its output could not be written: {error}."
+            raise CommandError(message, returncode=verb.failure) from error
 
     def _write(self, answer: Answer, as_json: bool) -> None:
         if as_json:
@@ -97,21 +102,24 @@ class Command(BaseCommand):
 
     def _write_error(self, error: Exception, as_json: bool) -> None:
         if as_json:
-            self._write_json({"error": type(error).__name__, "message": str(error)})
+            with contextlib.suppress(OSError):  # the error is also written to stderr
+                self._write_json({"error": type(error).__name__, "message": str(error)})
 
     def _write_json(self, data: Any) -> None:
         is_utf8 = codecs.lookup(self._encoding()).name == "utf-8"
         self._write_text(json.dumps(data, ensure_ascii=not is_utf8, cls=DjangoJSONEncoder))
 
     def _write_text(self, text: str) -> None:
-        """Write to stdout. What its encoding lacks is escaped; a closed pipe is no error, since the verb has run."""
+        """Write to stdout. What its encoding lacks is escaped. A closed pipe is no error, as the verb has run."""
         encoding = self._encoding()
         try:
             self.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
             self.stdout.flush()
-        except BrokenPipeError:
+        except OSError as error:
             with open(os.devnull, "wb") as devnull:
                 os.dup2(devnull.fileno(), self.stdout.fileno())  # otherwise, the flush at exit fails as well
+            if not isinstance(error, BrokenPipeError):
+                raise
 
     def _encoding(self) -> str:
         return getattr(self.stdout, "encoding", None) or "utf-8"
