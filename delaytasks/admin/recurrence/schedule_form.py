@@ -105,7 +105,7 @@ class ScheduleForm(ChangesForm):
             if "topic" in self.fields:
                 check_known(databases.alias(), same["topic"])
             self.definition = Definition(start=start, **durations, **same)
-            if "name" in self.fields:  # a new schedule: its name is unique until the commit
+            if "name" in self.fields:  # a new schedule: nobody else can take its name until the commit
                 schedules.lock_name(databases.alias(), self.definition.name)
             schedules.check_runs(self.definition, None if self.instance.pk is None else self._stored())
         except DelaytasksError as error:
