@@ -678,6 +678,7 @@ def test_the_command_reports_faults_and_how_to_schedule_missing_jobs(
 
 
 @pytest.mark.only_on("sqlite")
+@pytest.mark.django_db
 def test_the_command_passes_the_days_of_the_rules_calendars(tmp_path: Path, monkeypatch: Any) -> None:
     passed: list[dict[str, Any]] = []
     monkeypatch.setattr(verb, "run_application", lambda name, options, using, arguments: passed.append(arguments) or {
