@@ -1,11 +1,15 @@
 """A client of the REST API. Each response must conform to the OpenAPI document."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import unquote
 
+from django.db import connection
 from django.http import HttpResponse
+from django.test.utils import CaptureQueriesContext
 
+from delaytasks import topics
 from delaytasks.models import JobEvent
 from tests.api.schema_checks import check_accepted, check_response
 
@@ -46,6 +50,14 @@ class Rest:
 
     def delete(self, path: str, status: int = 200) -> Any:
         return self._read("DELETE", f"/api/{path}", self.client.request("DELETE", f"/api/{path}"), status)
+
+    def count_queries(self, ask: Callable[[], Any]) -> int:
+        """Return the number of queries that `ask` makes, whatever is cached: topics for a second, tokens for five."""
+        self.get("jobs/")  # writes down that the token is used, which is done once a minute
+        topics.clear_cache()
+        with CaptureQueriesContext(connection) as queries:
+            ask()
+        return sum("delaytasks_api" not in query["sql"] for query in queries)
 
     def _read(self, method: str, address: str, answer: HttpResponse, status: int) -> Any:
         self.last = answer
