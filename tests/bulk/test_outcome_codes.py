@@ -1,13 +1,12 @@
 """The engine stores codes, and a migration replaces the sentences of earlier versions."""
 
 import importlib
-import threading
 from typing import Any
 
 import pytest
 from django.apps import apps
 from django.core.management import call_command
-from django.db import connection, connections, transaction
+from django.db import connection
 from django.db.models import F
 from django.utils import timezone
 
@@ -21,6 +20,7 @@ from delaytasks.outcomes import ErrorCode, error_text
 from delaytasks.states import Outcome, State
 from delaytasks.worker import leases
 
+from ..support.locks import other_transaction
 from ..support.stage import Boom, Stage
 
 pytestmark = pytest.mark.usefixtures("transactional_db")
@@ -202,29 +202,13 @@ def test_the_migration_skips_a_bulk_change_that_a_worker_updates_concurrently(mo
 @pytest.mark.only_on("postgresql")
 def test_the_migration_skips_locked_rows() -> None:
     held, free = make("a", TIMED_OUT, State.DEAD), make("b", TIMED_OUT, State.DEAD)
-    locked, leave = threading.Event(), threading.Event()
-
-    def hold() -> None:
+    with other_transaction(lambda: Job.objects.select_for_update().get(pk=held.pk)):
         try:
-            with transaction.atomic():
-                Job.objects.select_for_update().get(pk=held.pk)
-                locked.set()
-                leave.wait(60)
+            with connection.cursor() as cursor:
+                cursor.execute("SET lock_timeout = '5s'")
+            migrate()
         finally:
-            locked.set()
-            connections.close_all()
-
-    holder = threading.Thread(target=hold)
-    holder.start()
-    assert locked.wait(60)
-    try:
-        with connection.cursor() as cursor:
-            cursor.execute("SET lock_timeout = '5s'")
-        migrate()
-    finally:
-        leave.set()
-        holder.join()
-        connection.close()
+            connection.close()
     assert dict(Job.objects.values_list("pk", "error")) == {held.pk: TIMED_OUT, free.pk: "delaytasks:timed_out"}
 
 

@@ -20,6 +20,7 @@ from delaytasks.outcomes import Result
 from delaytasks.states import State
 from delaytasks.worker import runner
 from delaytasks.worker.attempt import RunningJob
+from tests.support.locks import other_transaction
 
 ROUNDS = 12
 
@@ -153,25 +154,11 @@ def test_a_locked_job_does_not_block_the_others(stage):
     keys = stage.recorder("t")
     for n in range(5):
         schedule("t", key=f"k{n}", delay=0)
-    locked, release = threading.Event(), threading.Event()
-
-    def pay() -> None:
-        with transaction.atomic():
-            Job.objects.select_for_update().get(key="k2")
-            locked.set()
-            release.wait(timeout=30)
-
-    thread = threading.Thread(target=lambda: at_once(pay))
-    thread.start()
-    try:
-        locked.wait(timeout=30)
+    with other_transaction(lambda: Job.objects.select_for_update().get(key="k2")):
         stage.mover.move_due()
         runner._paces["t"] = runner.Pace(size=1)  # so that the locked job is alone in its batch
         stage.run("t")
         assert sorted(keys) == ["k0", "k1", "k3", "k4"]
-    finally:
-        release.set()
-        thread.join()
 
 
 @pytest.mark.only_on("postgresql")

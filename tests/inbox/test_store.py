@@ -4,7 +4,7 @@ import threading
 from datetime import timedelta
 
 import pytest
-from django.db import OperationalError, connection, connections, transaction
+from django.db import OperationalError, connection, connections
 
 from delaytasks import tasks
 from delaytasks.clock import from_ms
@@ -18,6 +18,7 @@ from delaytasks.maintenance import retention
 from delaytasks.maintenance.sweep import sweep
 from delaytasks.models import InboxMessage, Job, JobEvent
 from delaytasks.states import State
+from tests.support.locks import other_transaction
 
 from .conftest import document, received
 
@@ -239,23 +240,8 @@ def test_no_message_is_taken_while_the_database_takes_no_rows(transactional_db):
 def locked_row(put):
     """The job of order:1, locked by another transaction."""
     put(document("locked"))
-    held, free = threading.Event(), threading.Event()
-
-    def hold():
-        try:
-            with transaction.atomic():
-                list(Job.objects.select_for_update().filter(key="order:1"))
-                held.set()
-                free.wait(20)
-        finally:
-            connections["default"].close()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    assert held.wait(20)
-    yield
-    free.set()
-    thread.join(20)
+    with other_transaction(lambda: Job.objects.select_for_update().get(key="order:1")):
+        yield
 
 
 @pytest.mark.only_on("postgresql")

@@ -21,38 +21,41 @@ def somebody_waits() -> bool:
 @contextmanager
 def committed_meanwhile(change: Callable[[], Any]) -> Iterator[None]:
     """Call `change` in a transaction of another thread, and commit it as soon as the block waits for a lock."""
-    changed = threading.Event()
 
-    def transact() -> None:
-        try:
-            with transaction.atomic():
-                change()
-                changed.set()
-                wait_until(somebody_waits, seconds=20, what="a statement that waits for a lock")
-        finally:
-            connection.close()
+    def wait() -> None:
+        wait_until(somebody_waits, seconds=20, what="a statement that waits for a lock")
 
-    thread = threading.Thread(target=transact)
-    thread.start()
-    assert changed.wait(20)
-    try:
+    with _open_transaction(change, wait):
         yield
-    finally:
-        thread.join(30)
 
 
 @contextmanager
 def other_transaction(act: Callable[[], Any]) -> Iterator[None]:
     """Call `act` in a transaction of another thread that is rolled back at the end of the block."""
-    acted, leave = threading.Event(), threading.Event()
+    leave = threading.Event()
+
+    def wait() -> None:
+        leave.wait(60)
+        transaction.set_rollback(True)
+
+    with _open_transaction(act, wait):
+        try:
+            yield
+        finally:
+            leave.set()
+
+
+@contextmanager
+def _open_transaction(act: Callable[[], Any], wait: Callable[[], Any]) -> Iterator[None]:
+    """Call `act` in a transaction of another thread, which then calls `wait` before it ends."""
+    acted = threading.Event()
 
     def transact() -> None:
         try:
             with transaction.atomic():
                 act()
                 acted.set()
-                leave.wait(60)
-                transaction.set_rollback(True)
+                wait()
         finally:
             acted.set()
             connections.close_all()
@@ -63,5 +66,4 @@ def other_transaction(act: Callable[[], Any]) -> Iterator[None]:
     try:
         yield
     finally:
-        leave.set()
-        thread.join()
+        thread.join(90)

@@ -29,6 +29,7 @@ from delaytasks.models import AuditEntry, Job, JobEvent, Topic
 from delaytasks.states import State
 from delaytasks.topics import topic_settings
 from delaytasks.worker import completion, leases
+from tests.support.locks import other_transaction
 
 pytestmark = pytest.mark.on_both
 USING = "default"
@@ -257,25 +258,12 @@ def test_racing_groups_and_cancels_give_true_answers() -> None:
 @pytest.mark.only_on("postgresql")
 def test_key_in_an_open_transaction_holds_no_group() -> None:
     """A row that waits for somebody's transaction goes to the ordinary path; the others are written at once."""
-    locked, done = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with transaction.atomic():
-            schedule.schedule("mail.send", "held", delay=600)
-            locked.set()
-            done.wait(10)
-        connection.close()
-
-    holder = threading.Thread(target=hold)
-    holder.start()
-    locked.wait(10)
     batcher = Batcher("held", lambda works: adds.add_group(USING, works))
     items: list[Any] = [type("Item", (), {"work": new(key)})() for key in ("one", "held", "two")]
-    begun = time.monotonic()
-    answers = batcher._answers(items)
-    took = time.monotonic() - begun
-    done.set()
-    holder.join()
+    with other_transaction(lambda: schedule.schedule("mail.send", "held", delay=600)):
+        begun = time.monotonic()
+        answers = batcher._answers(items)
+        took = time.monotonic() - begun
     assert [isinstance(answer, FallBack) for answer in answers] == [False, True, False]
     assert took < 8
 
