@@ -123,7 +123,7 @@ def test_a_report_says_that_jobs_were_deleted_since_the_last_one(tmp_path: Path,
     assert report._retention_warning("default", None, last_at) == []
 
 
-def test_where_the_lake_is_not_mounted_no_second_archive_begins_and_no_audit_misses_jobs(
+def test_where_the_lake_is_not_mounted_no_second_archive_begins_and_nothing_is_computed_without_it(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
     def archived(*_: Any) -> dict[str, Any]:
@@ -138,7 +138,8 @@ def test_where_the_lake_is_not_mounted_no_second_archive_begins_and_no_audit_mis
     with pytest.raises(CommandError, match="default has an archive"):
         call_command("delaytasks", "pipeline", "forget-archive")
     (tmp_path / "default" / "archive.json").unlink()
-    for words in (["pipeline", "archive"], ["pipeline", "audit", "--rule", "a.toml"], ["prune", "--older-than", "30d"]):
+    verbs = [["pipeline", name] for name in ("archive", "report", "stream")]
+    for words in (*verbs, ["pipeline", "audit", "--rule", "a.toml"], ["prune", "--older-than", "30d"]):
         with pytest.raises(CommandError, match=r"last archived .* has no archive here") as raised:
             call_command("delaytasks", *words)
         assert raised.value.returncode == (ExitCode.COULD_NOT_RUN if words[0] == "pipeline" else 1)
@@ -237,7 +238,7 @@ def test_an_absent_archive_is_not_optimized(database: Database, tmp_path: Path) 
     assert raised.value.returncode == ExitCode.COULD_NOT_RUN
 
 
-def test_bad_options_are_usage_errors(tmp_path: Path) -> None:
+def test_bad_options_are_usage_errors(database: Database, tmp_path: Path) -> None:
     for words in (["--ahead-hours", "0"], ["--conf", "spark.x"]):
         with pytest.raises(CommandError):
             call_command("delaytasks", "pipeline", "report", "--lake", str(tmp_path), *words)

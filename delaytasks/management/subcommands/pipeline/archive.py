@@ -9,7 +9,7 @@ from ....maintenance import retention, runs
 from ....timeouts import retained_jobs
 from .. import arguments, audited
 from ..output import Answer, Options, Verb
-from .process import check_archive, folder, run_application, to_answer
+from .process import folder, run_application, to_answer
 
 
 def _arguments(parser: CommandParser) -> None:
@@ -23,7 +23,6 @@ def _arguments(parser: CommandParser) -> None:
 
 
 def _run(options: Options, using: str) -> Answer:
-    check_archive(options, using)  # otherwise a second archive would begin where the lake is not mounted
     now = databases.now(using)
     before = now - timedelta(days=options["older_than_days"])
     parameters = {
@@ -52,7 +51,9 @@ def _forget(options: Options, using: str) -> Answer:
     root = folder(options, using)
     if retention.archive_directory(using, options["lake"] or None) is not None:
         raise CommandError(
-            f"{root} has an archive. Move its files archive.json and archive away first.", returncode=arguments.USAGE
+            f"{root} has an archive, or is not a local folder. Move archive.json and archive away first, or unset "
+            "LAKE.",
+            returncode=arguments.USAGE,
         )
     retention.note_archive(using, None)
     audited.write_named(using, "archive.forgotten", root)

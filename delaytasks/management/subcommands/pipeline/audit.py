@@ -10,7 +10,7 @@ from ....maintenance import retention
 from .. import arguments
 from ..output import Answer, Options, Verb, table
 from . import calendars, html_file
-from .process import check_archive, needs_spark, run_application, to_answer
+from .process import needs_spark, run_application, to_answer
 
 MAX_SAMPLES = 3  # keys of each class in the text
 HEAD = ("class", "keys", "must be empty", "for example")
@@ -29,7 +29,6 @@ def _arguments(parser: CommandParser) -> None:
 
 def _run(options: Options, using: str) -> Answer:
     needs_spark()
-    check_archive(options, using)  # otherwise jobs that were archived would be reported as missing
     from ....pipeline.rules import rules
 
     file = options["rule"]

@@ -8,13 +8,15 @@ from django.db import connections
 from ....pipeline import exit_codes
 from .. import arguments
 from ..output import Answer, Options, Verb
-from . import archive, audit, load, minutes, prepare_java, report, serve, stream, tables
+from . import archive, audit, load, minutes, prepare_java, process, report, serve, stream, tables
 
 APPLICATIONS: dict[str, Verb] = {
     "archive": archive.VERB, "report": report.VERB, "audit": audit.VERB, "load": load.VERB, "stream": stream.VERB,
     "minutes": minutes.VERB, "serve": serve.VERB, "convert": tables.CONVERT, "optimize": tables.OPTIMIZE,
     "forget-archive": archive.FORGET, "prepare-java": prepare_java.VERB,
 }  # fmt: skip
+# Where the lake is not mounted, they would begin a second archive, or take archived jobs for jobs that never were.
+USING_ARCHIVE = ("archive", "report", "audit", "stream")
 
 
 def _arguments(parser: CommandParser) -> None:
@@ -47,7 +49,10 @@ def _option(text: str) -> tuple[str, str]:
 
 
 def _run(options: Options, using: str) -> Answer:
-    return APPLICATIONS[options["application"]].run(options, using)
+    application = options["application"]
+    if application in USING_ARCHIVE:
+        process.check_archive(options, using)
+    return APPLICATIONS[application].run(options, using)
 
 
 VERBS: dict[str, Verb] = {
