@@ -13,7 +13,7 @@ from django.core.exceptions import ValidationError
 from django.db import connections, models, router
 
 from .states import STORED_LIVE, State
-from .validators import key_bound
+from .validators import prefix_end
 
 if TYPE_CHECKING:
     from .models import Job
@@ -65,7 +65,7 @@ def find_subject(using: str, label: str | None, pk: str | None) -> Any:
 def starts_with(using: str, field: str, prefix: str) -> dict[str, str]:
     """Return arguments of filter() for the rows whose field, a key, starts with `prefix`, case-sensitive."""
     if connections[using].vendor == "sqlite":  # its LIKE ignores case and cannot use the index; a range can
-        return {f"{field}__gte": prefix, f"{field}__lt": key_bound(prefix)}
+        return {f"{field}__gte": prefix, f"{field}__lt": prefix_end(prefix)}
     return {f"{field}__startswith": prefix}
 
 

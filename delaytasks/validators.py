@@ -52,7 +52,7 @@ def check_key(key: object) -> str:
     return str.__str__(key)
 
 
-def key_bound(prefix: str) -> str:
+def prefix_end(prefix: str) -> str:
     """Return a text that sorts directly after all keys that start with `prefix`, byte by byte."""
     return prefix.ljust(MAX_KEY + 1, "\U0010ffff")
 

@@ -115,7 +115,7 @@ class AfterPoolStep(bootsteps.StartStopStep):
         liveness.close_touches()
         process_name.stop_worker()
         ttr.stop_enforcing()
-        connections.measure_time_once()
+        connections.stop_measuring_time_anew()
         connections.close_idle()
 
     terminate = stop

@@ -64,7 +64,7 @@ def measure_time_anew() -> None:
     connection_created.connect(_invalidate_clock, dispatch_uid=_MEASURE)
 
 
-def measure_time_once() -> None:
+def stop_measuring_time_anew() -> None:
     """Undo measure_time_anew()."""
     connection_created.disconnect(dispatch_uid=_MEASURE)
 

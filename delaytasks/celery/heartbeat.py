@@ -93,7 +93,7 @@ class HeartbeatThread(threading.Thread):
         self._beats.join()  # it would create the row again
         with no_fork():
             try:
-                liveness.delete_row(self._using, self._worker)
+                liveness.delete_worker(self._using, self._worker)
             except Exception as error:
                 logger.warning("heartbeat: the worker's row was not deleted: %s", error)
             finally:

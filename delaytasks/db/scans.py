@@ -18,7 +18,7 @@ from django.db import connections
 
 from .. import clock
 from ..states import LIVE, STORED_LIVE, State
-from ..validators import key_bound
+from ..validators import prefix_end
 from . import dialects
 from .counts import run
 
@@ -207,7 +207,7 @@ def _key_range(scan: Scan, topic: str | None, after: Position | None) -> tuple[l
 
 def _prefixed(scan: Scan) -> Statement:
     prefix, (at_least, before) = scan.job_filter.key_prefix, (_by_bytes(scan.using, op) for op in (">=", "<"))
-    return f"key {at_least} %s AND key {before} %s", [prefix, key_bound(prefix)]
+    return f"key {at_least} %s AND key {before} %s", [prefix, prefix_end(prefix)]
 
 
 def _by_bytes(using: str, operator: str) -> str:

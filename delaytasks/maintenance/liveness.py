@@ -49,7 +49,7 @@ def beat(using: str, worker: str) -> None:
         Worker.objects.using(using).create(name=worker, beat=1)
 
 
-def delete_row(using: str, worker: str) -> None:
+def delete_worker(using: str, worker: str) -> None:
     """Delete the row of a worker that has stopped and holds no jobs."""
     Worker.objects.using(using).filter(name=worker).delete()
 
