@@ -175,7 +175,7 @@ def _find_value(text: str, name: re.Match[str]) -> tuple[int, int] | None:
 
 
 def _end_of_block(text: str, name: int, end: int) -> int:
-    """Return where the lines after `end`, the end of a line, stop to be indented more than the name."""
+    """Return the end of the lines that follow the line which ends at `end` and are indented more than the name."""
     column = name - text.rfind("\n", 0, name) - 1
     for line in _LINE.finditer(text, end):
         if line[2].strip():

@@ -98,9 +98,9 @@ class HeartbeatStep(bootsteps.StartStopStep):
 
 
 class AfterPoolStep(bootsteps.StartStopStep):
-    """Ends, after the pool has, what its jobs need. The process may live on, as that of a test with a worker does.
+    """Once the pool has stopped, stops what its jobs needed. The process may live on, as in a test that runs a worker.
 
-    It is the first of a worker's steps, which are stopped in reverse order.
+    It is the first of a worker's steps, because they are stopped in reverse order.
     """
 
     def __init__(self, parent: Any, *, heartbeat: HeartbeatStep, **kwargs: Any) -> None:

@@ -53,7 +53,7 @@ def inputs(rule: Rule) -> list[tuple[str, str]]:
 def _files(rule: Rule) -> "Iterator[tuple[fs.FileSystem, str, str]]":
     """Yield (file system, path, URI) of each Parquet file. The rule's path may be a file, a folder or a pattern.
 
-    Like Spark, skip hidden files and folders, except one whose name ends the rule's path.
+    Hidden files and folders are left out, as by Spark, unless the path itself ends with the name of one.
     """
     from pyarrow import fs
 

@@ -174,9 +174,9 @@ def _invalid_text(texts: Iterable[str]) -> Column:
 
 
 def _check_folders(lake: Lake, source: Source) -> None:
-    """Raise BadSettings if folders such as day=1, from which Spark reads columns, have different names for some files.
+    """Raise BadSettings if the folders of the files, such as day=1, give them different columns.
 
-    Spark would fail or, if some files are in no such folder, silently ignore these.
+    Spark would fail or, if only some files are in such a folder, silently ignore the others.
     """
     first_paths: dict[str, str] = {}  # names of the columns -> path of the first file
     for path in source.files:
