@@ -47,6 +47,7 @@ def test_the_command_line_has_the_package_and_the_master_and_no_secret(tmp_path:
     ],
 )
 @pytest.mark.only_on("postgresql")
+@pytest.mark.django_db
 def test_unsupported_submissions_are_refused_with_a_message(
     master: str, conf: list[str], why: str, tmp_path: Path
 ) -> None:
