@@ -8,6 +8,7 @@ from typing import Any
 from django.db import DEFAULT_DB_ALIAS, DatabaseError
 
 from .. import clock, databases, handlers, permissions
+from ..db.retries import try_twice
 from ..exceptions import TTRExceeded
 from ..handlers import Expired, Finished, NotBegun, Snooze
 from ..models import JobEvent
@@ -77,7 +78,8 @@ def _is_refused_again(job: RunningJob, error: TargetDown) -> bool:
     if job.attempt == 1 or error.retry_seconds is not None:  # the target asks every sender to wait
         return False
     events = JobEvent.objects.using(job.using).newest_of(job.id).filter(outcome__in=MOVING)
-    outcome, reason, trace = events.values_list("outcome", "reason", "error").first() or ("", "", "")
+    found = try_twice(events.values_list("outcome", "reason", "error").first, job.using)
+    outcome, reason, trace = found or ("", "", "")
     return bool(outcome == Outcome.SNOOZED and reason) or RefusedAgain.__name__ in trace
 
 

@@ -6,18 +6,21 @@ of `paused`, which staff set.
 """
 
 import math
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from enum import Enum
+from typing import TypeVar
 
 from django.db.models import Q
 
 from .. import databases, topics
-from ..db.retries import retry_conflicts
+from ..db.retries import retry_conflicts, try_twice
 from ..models import Topic
 
 FIRST_PROBE_SECONDS = 5
 LAST_PROBE_SECONDS = 300
 WHY_CHARS = 500
+Result = TypeVar("Result")
 
 
 class Turn(Enum):
@@ -35,7 +38,7 @@ def hold(using: str, topic: str, why: str | None, retry_seconds: float | None) -
     retry_seconds   the wait that the target asked for. None: as long as the topic has been held so far, at least
                     FIRST_PROBE_SECONDS and at most LAST_PROBE_SECONDS
     """
-    return retry_conflicts(lambda: _hold(using, topic, why, retry_seconds), using)
+    return _retrying(lambda: _hold(using, topic, why, retry_seconds), using)
 
 
 def _hold(using: str, topic: str, why: str | None, retry_seconds: float | None) -> float:
@@ -62,7 +65,7 @@ def turn(using: str, topic: str, ttr_ms: int) -> Turn:
 
     ttr_ms   TTR of the probe: no other probe is sent before it is over, or before LAST_PROBE_SECONDS
     """
-    return retry_conflicts(lambda: _turn(using, topic, ttr_ms), using)
+    return _retrying(lambda: _turn(using, topic, ttr_ms), using)
 
 
 def _turn(using: str, topic: str, ttr_ms: int) -> Turn:
@@ -81,5 +84,13 @@ def _turn(using: str, topic: str, ttr_ms: int) -> Turn:
 def release(using: str, topic: str) -> None:
     """End the hold of a topic. Writes nothing if the topic is not held."""
     held = Topic.objects.using(using).filter(name=topic, held_since__isnull=False)
-    if retry_conflicts(lambda: held.update(held_since=None, held_why="", held_until=None), using):
+    if _retrying(lambda: held.update(held_since=None, held_why="", held_until=None), using):
         topics.clear_cache()
+
+
+def _retrying(call: Callable[[], Result], using: str) -> Result:
+    """Return call(). Repeat it after a conflict, or over a new connection if the old one is broken.
+
+    The connection may have been lost while a target was called.
+    """
+    return try_twice(lambda: retry_conflicts(call, using), using)

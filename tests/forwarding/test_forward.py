@@ -7,7 +7,7 @@ import threading
 from datetime import timedelta
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, connection
 
 from delaytasks import databases, handlers, reschedule, schedule
 from delaytasks.checks import check_clashes
@@ -230,6 +230,45 @@ def test_a_confirmed_probe_is_finished_also_if_the_database_fails_to_end_the_hol
     monkeypatch.setattr(holds, "release", conflict)
     stage.go()
     assert outcomes("a") == ["snoozed", "finished"]
+
+
+@pytest.fixture
+def lose_connection():
+    """End the test's session with PostgreSQL from another one: its next statement fails."""
+
+    def lose():
+        raw = connection.connection
+        with raw.connect(raw.info.dsn, password=raw.info.password) as other:
+            other.execute("SELECT pg_terminate_backend(%s, 5000)", [raw.info.backend_pid])
+
+    return lose
+
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_a_target_that_is_away_holds_its_topic_although_the_database_was_away_too(
+    stage, target, db_clock, lose_connection, attempt
+):
+    def deliver(message, timeout_seconds):
+        lose_connection()
+        raise TargetDown("away")
+
+    schedule("t", key="a", delay=0)
+    Job.objects.update(attempt=attempt - 1)
+    target.deliver = deliver
+    stage.go()
+    assert (outcomes("a"), held()) == (["snoozed"], (True, "away"))
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_confirmed_probe_ends_the_hold_although_the_database_was_away(stage, target, db_clock, lose_connection):
+    target.results = [TargetDown("away")]
+    schedule("t", key="a", delay=0)
+    stage.go()
+    db_clock.advance(seconds=5)
+    target.deliver = lambda message, timeout_seconds: lose_connection()
+    stage.go()
+    assert (outcomes("a"), held()) == (["snoozed", "finished"], (False, ""))
 
 
 def test_the_longer_a_topic_is_held_the_rarer_are_its_probes(stage, db_clock):
