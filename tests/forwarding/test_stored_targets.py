@@ -382,6 +382,17 @@ def test_rows_that_somebody_has_broken_stop_nothing(stage, receiver, target):
     assert (state_of("a"), state_of("b")) == ("delayed", "finished")
 
 
+@pytest.mark.parametrize("options", [{"allow_networks": None}, {"allow_networks": 10}])
+def test_settings_that_no_webhook_takes_stop_nothing(stage, receiver, settings, options):
+    settings.DELAYTASKS["WEBHOOKS"]["wrong"] = options
+    set_target({**WEBHOOK, "settings": "wrong"})
+    set_target(to_receiver(receiver), topic="u")
+    schedule("t", key="a", delay=0)
+    schedule("u", key="b", delay=0)
+    stage.go()
+    assert (state_of("a"), state_of("b")) == ("delayed", "finished")
+
+
 def test_a_process_of_the_older_version_inserts_rows_and_leaves_the_topic_alone(stage, receiver, monkeypatch, db_clock):
     """It does not know the column, and makes no handler of it."""
     with connection.cursor() as cursor:

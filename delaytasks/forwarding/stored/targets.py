@@ -99,7 +99,7 @@ def build(stored: Mapping[str, Any]) -> Target:
         return _BUILDERS[kind](stored)
     except BadTarget:
         raise
-    except ValueError as error:
+    except (ValueError, TypeError) as error:  # TypeError: in WEBHOOKS, such as allow_networks of None
         raise BadTarget(_MAIN_FIELDS[kind], getattr(error, "code", "invalid"), str(error)) from error
 
 
