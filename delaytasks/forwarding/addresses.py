@@ -14,7 +14,10 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 # Networks whose addresses can lead to private hosts, although Python 3.11's is_global is True for them. So is it for
 # reserved addresses, such as "::7f00:1" and "::ffff:0:7f00:1", which contain the address 127.0.0.1.
 NOT_PUBLIC: Sequence[Network] = tuple(
-    map(ipaddress.ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "fec0::/10"))
+    map(
+        ipaddress.ip_network,
+        ("192.0.0.0/24", "64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "5f00::/16", "fec0::/10"),
+    )
 )
 
 
