@@ -181,6 +181,7 @@ def _shown(response: http.Response) -> str:
     except (ValueError, RecursionError):
         if any(word.casefold() in text.casefold() for word in conf.get().redact):
             return "(The response is hidden: it contains a word of REDACT.)"
+        text = redacted(text, conf.get().redact)
     text = "".join(c if c.isprintable() else " " for c in text)
     return text if len(text) <= RESPONSE_CHARS else f"{text[:RESPONSE_CHARS]}..."
 

@@ -439,7 +439,15 @@ def test_long_answers_are_shortened_and_secret_ones_hidden(receiver):
     with pytest.raises(Rejected) as raised:
         deliver(webhook(receiver))
     assert len(str(raised.value)) < 400
-    receiver.body = b"Your Authorization header was Basic c2VjcmV0"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"Your Authorization header was Basic c2VjcmV0", b"X-API-Key: c2VjcmV0", b"<accessKey>c2VjcmV0</accessKey>",
+     b"https://ann:c2VjcmV0@shop.example/ is unknown", b"unknown: Bearer c2VjcmV0"],
+)  # fmt: skip
+def test_the_secrets_of_an_answer_that_is_not_json_are_hidden(receiver, body):
+    receiver.status, receiver.body = 400, body
     with pytest.raises(Rejected) as raised:
         deliver(webhook(receiver))
     assert "c2VjcmV0" not in str(raised.value)
