@@ -88,9 +88,8 @@ class Webhook:
         Raises TargetDown, Rejected, http.Timeout, or Failed for an error that may be temporary.
         """
         encoded = events.encode(message, "http")
-        headers = {"content-type": encoded.content_type, **encoded.headers}
+        headers = {"user-agent": f"delaytasks/{__version__}", "content-type": encoded.content_type, **encoded.headers}
         headers |= self._signature(message.id, encoded.body) | self.headers
-        headers["user-agent"] = f"delaytasks/{__version__}"
         response = http.post(
             self.url, headers, encoded.body, allowed=self.networks, context=self._tls_context(),
             timeout_seconds=min(self.timeout, timeout_seconds),

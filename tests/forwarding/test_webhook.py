@@ -83,7 +83,8 @@ def test_a_header_of_the_webhook_replaces_one_of_the_message_whatever_its_case_i
     receiver.answer = answer
     deliver(webhook(receiver, headers={"content-type": "application/json", "USER-AGENT": "shop"}))
     assert len(sent) == len(set(sent))
-    assert receiver.requests[0].headers["content-type"] == "application/json"
+    headers = receiver.requests[0].headers
+    assert (headers["content-type"], headers["user-agent"]) == ("application/json", "shop")
 
 
 def test_a_request_is_signed(receiver):
