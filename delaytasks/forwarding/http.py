@@ -124,7 +124,9 @@ def _exchange(
     connection.response_class = _FinalResponse
     connection.sock = sock
     target = (url.path or "/") + (f"?{url.query}" if url.query else "")
-    connection.request("POST", target, body, {**headers, "Connection": "close"})
+    # The receiver may have answered and hung up before it has read the whole body: its answer counts.
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        connection.request("POST", target, body, {**headers, "Connection": "close"})
     response = connection.getresponse()
     if expired.is_set():  # http.client accepts headers that were cut off
         raise TimeoutError

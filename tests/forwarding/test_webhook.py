@@ -373,6 +373,23 @@ def test_a_2xx_confirms_although_its_body_does_not_end(receiver, body, hangs):
     ended.set()
 
 
+def test_an_answer_counts_although_the_receiver_has_not_read_the_whole_message():
+    """It refuses a message that is too large as soon as it has read the headers, and hangs up."""
+
+    def answer(server):
+        sock, _ = server.accept()
+        with sock:
+            sock.recv(1024)
+            sock.sendall(b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 0\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=answer, args=(server,))
+        thread.start()
+        with pytest.raises(Rejected, match="answered 413"):
+            deliver(webhook(SimpleNamespace(port=server.getsockname()[1])), message(body="x" * 50_000_000))
+        thread.join()
+
+
 def test_interim_answers_are_skipped(receiver):
     interim = b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\n"
     receiver.answer = lambda request: request.wfile.write(interim * 2 + b"HTTP/1.1 204 No Content\r\n\r\n")
