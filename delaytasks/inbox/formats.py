@@ -24,6 +24,7 @@ OWN_HEADERS = {f"{HEADER_PREFIX}{name}" for name in ("inbox", "code", "reason", 
 # Attributes that a CloudEvent must have. Checked here, because the library generates a missing id.
 REQUIRED = ("specversion", "id", "source", "type")
 MAX_REASON = 1000
+JSON = "application/json"
 PREFIXES = {"kafka": "ce_", "amqp": "ce-"}  # prefix of the headers of a CloudEvent in binary mode, by protocol
 
 
@@ -165,8 +166,10 @@ def _checked_event(received: Received, protocol: str) -> Received:
         _check_attributes(document)
         return replace(received, body=_without_nulls(received.body, document))
     _check_attributes(_event_attributes(received, protocol))
-    if "json" in (received.content_type or "json"):
-        _json(received.body or b"null")  # refuses invalid JSON, which the library would take as text
+    if "json" in (received.content_type or JSON).lower():
+        # The library would take invalid JSON as text, and valid JSON, too, if its type is "Application/JSON".
+        _json(received.body or b"null")
+        return replace(received, content_type=JSON, headers={**received.headers, "content-type": JSON})
     return received
 
 

@@ -334,6 +334,16 @@ def test_the_data_of_a_cloudevent_must_be_json(kafka_inbox):
     assert read(kafka_inbox, b"words", content_type="text/plain", **headers).terms["body"] == "words"
 
 
+@pytest.mark.parametrize("fixture", ["kafka_inbox", "amqp_inbox"])
+@pytest.mark.parametrize("content_type", ["", "Application/JSON", "application/vnd.my_shop+json; charset=utf-8"])
+def test_the_data_of_a_cloudevent_is_json_whatever_its_type_is_called(request, fixture, content_type):
+    prefix = "ce_" if fixture == "kafka_inbox" else "ce-"
+    attributes = {**EVENT, "specversion": "1.0", "delaytasksdelay": "5"}
+    headers = {f"{prefix}{name}": value for name, value in attributes.items()}
+    command = read(request.getfixturevalue(fixture), {"n": 1}, content_type=content_type, **headers)
+    assert command.terms["body"] == {"n": 1}
+
+
 def test_a_reason_fits_into_a_header():
     refused = Refused("error", "\ud800" + "x" * 5000)
     assert (refused.reason[:7], len(refused.reason), str(refused)) == ("\\ud800x", 1000, refused.reason)
