@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import celery
+from kombu.exceptions import EncodeError
 
 from ..worker import sender
 from . import brokers, events
@@ -103,7 +104,10 @@ def _link(app: celery.Celery) -> "Publisher | Direct":
 
 
 def _send(app: celery.Celery, task: Any, options: dict[str, Any], channel: Any) -> None:
-    task.apply_async(**options, **({} if channel is None else {"producer": _producer(app, channel)}))
+    try:
+        task.apply_async(**options, **({} if channel is None else {"producer": _producer(app, channel)}))
+    except EncodeError as error:
+        raise Rejected(f"Celery's serializer refuses the body: {error}.") from error
 
 
 def _connection(app: celery.Celery, transport: dict[str, Any]) -> Any:

@@ -9,10 +9,11 @@ import celery
 import kombu
 import pytest
 
-from delaytasks import schedule
+from delaytasks import schedule, schedule_many
 from delaytasks.forwarding import CeleryTask, Message, Rejected, TargetDown, forward
 from delaytasks.forwarding.celery_task import arguments
 from delaytasks.models import Job, Topic
+from delaytasks.worker import runner
 
 from ..support.installation import ROOT, Process
 from ..support.servers import free_port, wait_until
@@ -77,6 +78,27 @@ def test_a_body_that_a_registered_task_does_not_take_is_dead_at_once(app, stage,
     assert [outcomes("a"), outcomes("b")] == [["dead"], ["finished"]]
     assert "does not fit the arguments of the Celery task: close()" in Job.objects.get(key="a").error
     assert calls(app) == [("shop.tasks.close", str(Job.objects.get(key="b").pk), [], {"order": 1})]
+
+
+def refuse_large_numbers(data):
+    """Serialize like msgpack, which has no numbers of more than 64 bits."""
+    if str(2**64) in str(data):
+        raise OverflowError("Integer value out of range")
+    return json.dumps(data)
+
+
+@pytest.mark.parametrize("broker", ["redis", "amqp"])
+def test_a_body_that_the_serializer_refuses_is_dead_and_holds_nothing(stage, broker, redis_server, peer):
+    kombu.serialization.register("narrow", refuse_large_numbers, json.loads, "application/x-narrow", "utf-8")
+    app = make_app(peer.url if broker == "amqp" else redis_server.url(1))
+    app.conf.task_serializer = "narrow"
+    stage.registered.append("t")
+    forward("t", CeleryTask("shop.tasks.close", app=app))
+    schedule_many({"topic": "t", "key": f"k{n}", "delay": 0, "body": [n * 2**64]} for n in range(2))
+    runner._paces["t"] = runner.Pace(size=2)
+    stage.go()
+    assert [outcomes("k0"), outcomes("k1")] == [["finished"], ["dead"]]
+    assert "Integer value out of range" in Job.objects.get(key="k1").error
 
 
 def test_a_registered_task_that_checks_no_arguments_is_given_any(app):
