@@ -331,6 +331,27 @@ def test_a_parquet_file_that_spark_ignores_is_refused_by_name_and_left_out_of_fo
     assert Job.objects.get().key == "1"
 
 
+def test_a_link_to_a_missing_file_in_a_folder_is_refused_by_name_unless_the_name_is_hidden(
+    ask: Asked, rows: Path, tmp_path: Path
+) -> None:
+    """pyarrow leaves it out of its lists, so that the rows of the file would be missed unnoticed."""
+    folder, gone = tmp_path / "orders", tmp_path / "gone.parquet"
+    link = folder / "more" / "2.parquet"
+    link.parent.mkdir(parents=True)
+    shutil.copy(rows, folder / "1.parquet")
+    for each in (link, folder / ".3.parquet"):
+        each.symlink_to(gone)
+    rule = {**RULE, "parquet": str(folder), "when": "id = 3"}
+    load: dict[str, Any] = {"mapping": {**NAMED, "due": "at"}, "limits": LIMITS, "most_rejects": "2000"}
+    sentence = f"{link} is a link to {gone}, which does not exist. Remove the link."
+    assert ask("audit", file="a.toml", rules=[rule]) == (ExitCode.BAD_INPUT, f"a.toml, rule 1, parquet: {sentence}")
+    assert ask("load", source=str(folder), **load) == (ExitCode.BAD_INPUT, sentence)
+
+    link.unlink()
+    assert ask("audit", file="a.toml", rules=[rule]) == (ExitCode.FAULTS, "order.close: 1 missing.")
+    assert ask("load", source=str(folder), **load) == (ExitCode.DONE, "")
+
+
 @pytest.mark.parametrize("other", ["", "week=1", "day=2/hour=3", "more"])
 def test_files_in_folders_of_different_columns_are_bad_input(
     ask: Asked, orders: Path, tmp_path: Path, other: str

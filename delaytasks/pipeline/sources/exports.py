@@ -12,7 +12,7 @@ from pyspark.sql.types import DecimalType
 
 from ..rules.rules import Rule
 from ..rules.types import can_read, no_column, type_of
-from ..tables.lake import HIDDEN, LakeError, for_pyarrow, for_reading, for_spark, open_uri
+from ..tables.lake import HIDDEN, LakeError, files_below, for_pyarrow, for_reading, for_spark, open_uri
 from . import nanoseconds
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def _files(rule: Rule) -> "Iterator[tuple[fs.FileSystem, str, str]]":
             raise rule.bad("parquet", f"{rule.parquet} does not exist.")
         shown = [path for path in paths if (name := os.path.basename(path)) == os.path.basename(pattern)
                  or not HIDDEN.search(name)]  # fmt: skip
-        found = dict.fromkeys(each for path in shown for each in _files_below(local, path))
+        found = dict.fromkeys(each for path in shown for each in _files_below(rule, local, path))
         for each in found:  # once, as a pattern may match a folder and the files in it
             if each in paths or _is_parquet(rule, local, each):
                 yield local, each, f"file://{each}"
@@ -77,24 +77,27 @@ def _files(rule: Rule) -> "Iterator[tuple[fs.FileSystem, str, str]]":
     except LakeError as error:
         raise rule.bad("parquet", str(error)) from error
     prefix = rule.parquet[: len(rule.parquet) - len(urlsplit(rule.parquet).path) - len(urlsplit(rule.parquet).netloc)]
-    for path in _files_below(files, base):
+    for path in _files_below(rule, files, base):
         uri = f"{prefix}{path}"
         wanted = head == rule.parquet or fnmatchcase(uri, rule.parquet)
         if wanted and (path == base or _is_parquet(rule, files, path)):
             yield files, path, uri
 
 
-def _files_below(files: "fs.FileSystem", path: str) -> list[str]:
-    """Return the path itself if it is a file; for a folder, the files below it, except hidden ones."""
+def _files_below(rule: Rule, files: "fs.FileSystem", path: str) -> list[str]:
+    """Return the path itself if it is a file; for a folder, the files below it, except hidden ones.
+
+    Raises BadRule if the folder has a link to a missing file.
+    """
     from pyarrow import fs
 
     if files.get_file_info(path).type != fs.FileType.Directory:
         return [path]
-    below = files.get_file_info(fs.FileSelector(path, recursive=True))
-    return sorted(
-        each.path for each in below
-        if each.type == fs.FileType.File and not HIDDEN.search(each.path.removeprefix(path).lstrip("/"))
-    )  # fmt: skip
+    try:
+        below = [each.path for each in files_below(files, path)]
+    except LakeError as error:
+        raise rule.bad("parquet", str(error)) from error
+    return sorted(each for each in below if not HIDDEN.search(each.removeprefix(path).lstrip("/")))
 
 
 def _is_parquet(rule: Rule, files: "fs.FileSystem", path: str) -> bool:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyarrow import ArrowInvalid, fs, parquet
 from pyspark.errors import AnalysisException
@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from ..config import BadSettings
-from ..tables.lake import HIDDEN, Lake, LakeError, for_reading
+from ..tables.lake import HIDDEN, Lake, LakeError, files_below, for_reading
 from ..transforms.mapping import FILE, MESSAGE, METADATA, PROBLEM, RESERVED, ROW, TEXT, quoted
 from . import csv_rows, nanoseconds
 
@@ -56,17 +56,17 @@ def inspect(root: str, *, kind: str = "", encoding: str = "utf-8", delimiter: st
     kind        "csv" or "parquet"; "": chosen by the file names
     delimiter   "": a tab for .tsv files, else a comma
 
-    Raises BadSettings if the input does not exist, is an empty folder or has a URI that cannot be opened, or if its
-    file names do not determine one kind and one delimiter.
+    Raises BadSettings if the input does not exist, is an empty folder, has a link to a missing file or a URI that
+    cannot be opened, or if its file names do not determine one kind and one delimiter.
     """
     try:
         lake = Lake(root)
+        info = lake.files.get_file_info(lake.base)
+        if info.type == fs.FileType.NotFound:
+            raise BadSettings(f"{root} does not exist.")
+        candidates = [info] if info.is_file else files_below(lake.files, lake.base)
     except LakeError as error:
         raise BadSettings(str(error)) from error
-    info = lake.files.get_file_info(lake.base)
-    if info.type == fs.FileType.NotFound:
-        raise BadSettings(f"{root} does not exist.")
-    candidates = [info] if info.type == fs.FileType.File else _below(lake)
     found = [each for each in candidates if not HIDDEN.search(each.path.removeprefix(lake.base))]
     kinds = {kind or _kind_of(each.path) for each in found}
     if kinds - {"csv", "parquet"} or len(kinds) > 1:
@@ -89,11 +89,6 @@ def _delimiter_of(root: str, paths: list[str]) -> str:
     if len(found) > 1:
         raise BadSettings(f"{root} has .tsv files and others: give --delimiter, or load them one by one.")
     return next(iter(found), ",")
-
-
-def _below(lake: Lake) -> list[Any]:
-    found = lake.files.get_file_info(fs.FileSelector(lake.base, recursive=True))
-    return [each for each in found if each.type == fs.FileType.File]
 
 
 def _kind_of(path: str) -> str:

@@ -79,6 +79,19 @@ def open_uri(uri: str) -> tuple[fs.FileSystem, str]:
     return files, base
 
 
+def files_below(files: fs.FileSystem, folder: str) -> list[fs.FileInfo]:
+    """Return the files below a folder. Raises LakeError for a link to a missing file, which pyarrow leaves out.
+
+    As Spark does, it ignores links with a hidden name.
+    """
+    if isinstance(files, fs.LocalFileSystem):
+        for path, _, names in os.walk(folder, followlinks=True):
+            for each in (os.path.join(path, name) for name in names):
+                if os.path.islink(each) and not os.path.exists(each) and not HIDDEN.search(each.removeprefix(folder)):
+                    raise LakeError(f"{each} is a link to {os.readlink(each)}, which does not exist. Remove the link.")
+    return [each for each in files.get_file_info(fs.FileSelector(folder, recursive=True)) if each.is_file]
+
+
 class Lake:
     """The folder of the pipeline's files.
 
