@@ -115,6 +115,10 @@ class Lines:
         self.row_lines.clear()
         self.length = 0
 
+    def has_open_quote(self) -> bool:
+        """Return whether the lines of the current row have an odd number of quotes: it may go on in the next line."""
+        return sum(line.count('"') for line in self.row_lines) % 2 == 1
+
     def raw(self) -> str:
         """Return the text of the current row, at most MAX_RAW_CHARACTERS."""
         return "".join(self.row_lines)[:MAX_RAW_CHARACTERS]
@@ -140,7 +144,7 @@ def _parse(
                 except StopIteration:
                     return
                 except csv.Error as error:
-                    kind, message = _classify(error)
+                    kind, message = _classify(error, lines)
                     yield path, number, kind, f"Row {number} {message}.", _escape(lines.raw()), *nulls
                     if kind == COLUMNS:
                         continue
@@ -158,7 +162,7 @@ def _parse(
         csv.field_size_limit(previous)
 
 
-def _classify(error: csv.Error) -> tuple[str, str]:
+def _classify(error: csv.Error, lines: Lines) -> tuple[str, str]:
     """Return the kind of the problem, and a predicate such as "opens a quote that is never closed"."""
     if isinstance(error, LineTooLong):
         return FATAL[0], str(error)
@@ -166,6 +170,8 @@ def _classify(error: csv.Error) -> tuple[str, str]:
         return FATAL[1], str(error)
     if str(error).startswith("unexpected end"):
         return FATAL[1], "opens a quote that is never closed"
+    if lines.has_open_quote():
+        return FATAL[1], f"is not a CSV row, and may go on in the next line: {error}"
     return COLUMNS, f"is not a CSV row: {error}"
 
 

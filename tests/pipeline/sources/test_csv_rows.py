@@ -66,6 +66,14 @@ def test_an_unclosed_quote_is_reported_with_the_row_that_opens_it(tmp_path: Path
     assert "Row 3 opens a quote" in rows[1]["__message"]
 
 
+def test_a_badly_quoted_row_that_may_go_on_in_the_next_line_ends_the_file(tmp_path: Path) -> None:
+    """Its last line would otherwise be read as a row, here with the id 3."""
+    rows = read(tmp_path / "orders.csv", b'id,note\n1,a\n2,"b"c,"d\n3,e"\n4,f\n')
+    assert good(rows) == [(2, "1", "a")]
+    assert bad(rows) == [(3, "quote", '2,"b"c,"d\n')]
+    assert "Row 3 is not a CSV row, and may go on in the next line: " in rows[1]["__message"]
+
+
 def test_memory_is_bounded_however_long_lines_and_values_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(csv_rows, "MAX_ROW_CHARACTERS", 40)
     rows = read(tmp_path / "orders.csv", b"id,note\n1,a\n2," + b"b" * 60 + b"\n3,c\n")
