@@ -140,17 +140,23 @@ def _check_file(rule: Rule, uri: str, schema: "pyarrow.Schema") -> None:
 
 
 def _readable(stored: Any, declared: str) -> bool:
-    """Return whether Spark can read a column as the declared type. Timestamps need a zone."""
+    """Return whether Spark can read a column as the declared type. Timestamps need a zone.
+
+    Spark reads an unsigned integer as the next wider type, one of 64 bits as a decimal.
+    """
     from pyarrow import types
 
     if types.is_decimal(stored):
         return type_of(declared) == DecimalType(stored.precision, stored.scale)
+    if types.is_uint64(stored):
+        return type_of(declared) == DecimalType(20, 0)
     if types.is_timestamp(stored):
         return declared == "timestamp" and stored.tz is not None and stored.unit in ("ns", "us", "ms")
     kinds = {
         "string": types.is_string(stored), "boolean": types.is_boolean(stored),
-        "date": types.is_date32(stored), "double": types.is_float64(stored),
-        "smallint": types.is_int8(stored) or types.is_int16(stored), "int": types.is_int32(stored),
-        "bigint": types.is_int64(stored),
+        "date": types.is_date32(stored), "double": types.is_float32(stored) or types.is_float64(stored),
+        "smallint": types.is_int8(stored) or types.is_uint8(stored) or types.is_int16(stored),
+        "int": types.is_uint16(stored) or types.is_int32(stored),
+        "bigint": types.is_uint32(stored) or types.is_int64(stored),
     }  # fmt: skip
     return any(can_read(kind, declared, as_text=False) for kind, is_so in kinds.items() if is_so)

@@ -574,6 +574,23 @@ def test_parquet_may_have_texts_as_categories_and_in_other_types_of_arrow(spark:
 
 
 @pytest.mark.parametrize(
+    ("stored", "declared", "largest"),
+    [
+        ("uint8", "smallint", 2**8 - 1), ("uint8", "bigint", 2**8 - 1), ("uint16", "int", 2**16 - 1),
+        ("uint32", "bigint", 2**32 - 1), ("uint64", "decimal(20, 0)", 2**64 - 1), ("float", "double", 0.5),
+    ],
+)  # fmt: skip
+def test_parquet_may_have_unsigned_integers_and_floats_of_32_bits(
+    spark: Any, tmp_path: Path, stored: str, declared: str, largest: float
+) -> None:
+    numbers = pa.array([largest, None], pa.type_for_alias(stored))
+    parquet.write_table(pa.table({"id": numbers}), tmp_path / "x.parquet")
+    given = rule(table=None, parquet=str(tmp_path), columns={"id": declared}, since="now()", when=None, holds=None)
+    found, _ = business.rows(spark, None, given)  # type: ignore[arg-type]
+    assert [row.id for row in found.collect()] == [largest, None]
+
+
+@pytest.mark.parametrize(
     ("name", "message"),
     [
         ("gone.parquet", "parquet: .*gone.parquet does not exist"),
@@ -584,6 +601,7 @@ def test_parquet_may_have_texts_as_categories_and_in_other_types_of_arrow(spark:
         ("short.parquet", "columns: .*short.parquet has no column placed_at; its columns are id, status"),
         ("nested.parquet", "columns: status is struct<name: string> in .*nested.parquet, which cannot be read as str"),
         ("text_id.parquet", "columns: id is string in .*text_id.parquet, which cannot be read as bigint"),
+        ("unsigned.parquet", "columns: id is uint64 in .*unsigned.parquet, which cannot be read as bigint"),
         ("zoneless.parquet", r"columns: placed_at is timestamp\[us\] in .*, which cannot be read as timestamp"),
         ("nanos.parquet", r"columns: placed_at is timestamp\[ns\] in .*, which cannot be read as timestamp"),
         ("two", "columns: .*two/short.parquet has no column placed_at"),
@@ -605,6 +623,7 @@ def test_parquet_files_that_do_not_fit_the_rule_are_named(spark: Any, tmp_path: 
         wrote(place / "short.parquet", (1, "open"), schema=short)
     wrote(tmp_path / "nested.parquet", schema=ORDERS.set(2, pa.field("status", pa.struct({"name": pa.string()}))))
     wrote(tmp_path / "text_id.parquet", schema=ORDERS.set(0, pa.field("id", pa.string())))
+    wrote(tmp_path / "unsigned.parquet", schema=ORDERS.set(0, pa.field("id", pa.uint64())))
     wrote(tmp_path / "zoneless.parquet", schema=ORDERS.set(1, pa.field("placed_at", pa.timestamp("us"))))
     wrote(tmp_path / "nanos.parquet", schema=ORDERS.set(1, pa.field("placed_at", pa.timestamp("ns"))))
     wrote(tmp_path / "case.parquet", schema=ORDERS.append(pa.field("STATUS", pa.string())))
