@@ -7,16 +7,17 @@ problem. The columns of a CSV file are strings and have the names in its header;
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
+from operator import and_
 from typing import TYPE_CHECKING
 
 from pyarrow import ArrowInvalid, fs, parquet
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StringType, StructField, StructType
 
 from ..config import BadSettings
 from ..tables.lake import HIDDEN, Lake, LakeError, files_below, for_reading
@@ -146,24 +147,37 @@ def _read_parquet(spark: SparkSession, source: Source) -> DataFrame:
         raise BadSettings(f"Spark cannot read {source.root}: {reason}") from error
     _check_names(source, names)
     metadata = frame.metadataColumn("_metadata")
-    texts = {each.name for each in frame.schema if isinstance(each.dataType, StringType)}
-    message = _invalid_text(texts)
+    is_utf8 = {each.name: _is_utf8(F.col(quoted(each.name)), each.dataType) for each in frame.schema}
+    message = _invalid_text(is_utf8)
     columns = {
         FILE: _display_path(metadata["file_path"]), ROW: metadata["row_index"] + 1,
         PROBLEM: F.when(message.isNotNull(), csv_rows.ENCODING), MESSAGE: message, TEXT: F.lit(None).cast("string"),
     }  # fmt: skip
     for name in names:
-        value = F.col(quoted(name))
-        value = F.try_validate_utf8(value) if name in texts else value
+        value = F.when(~is_utf8[name], None).otherwise(F.col(quoted(name)))
         columns[name] = nanoseconds.to_timestamps(value, nanos[name]) if name in nanos else value
     return frame.select(*(value.alias(name) for name, value in columns.items()))
 
 
-def _invalid_text(texts: Iterable[str]) -> Column:
-    """Return a message if one of these columns contains bytes that are not UTF-8, which not all writers check."""
+def _is_utf8(value: Column, kind: DataType) -> Column:
+    """Return whether all texts in a value are UTF-8, which not all writers check. It is true or null for a null."""
+    if isinstance(kind, StringType):
+        return F.is_valid_utf8(value)
+    if isinstance(kind, StructType):
+        return reduce(and_, (_is_utf8(value.getField(each.name), each.dataType) for each in kind), F.lit(True))
+    if isinstance(kind, ArrayType):
+        return F.forall(value, lambda item: _is_utf8(item, kind.elementType))
+    if isinstance(kind, MapType):
+        keys, values = ArrayType(kind.keyType), ArrayType(kind.valueType)
+        return _is_utf8(F.map_keys(value), keys) & _is_utf8(F.map_values(value), values)
+    return F.lit(True)
+
+
+def _invalid_text(is_utf8: Mapping[str, Column]) -> Column:
+    """Return a message if the condition of one of these columns is false."""
     messages = [
-        F.when(~F.is_valid_utf8(quoted(name)), f"The column {name} contains bytes that are not valid in UTF-8.")
-        for name in sorted(texts)
+        F.when(~valid, f"The column {name} contains bytes that are not valid in UTF-8.")
+        for name, valid in sorted(is_utf8.items())
     ]
     return F.coalesce(*messages, F.lit(None).cast("string"))
 

@@ -205,6 +205,32 @@ def test_a_row_with_bytes_that_are_no_utf_8_is_rejected_from_parquet_as_from_csv
 
 
 @pytest.mark.only_on("sqlite")
+@pytest.mark.parametrize("kind", ["struct", "list", "map", "keys", "deep"])
+def test_a_row_with_bytes_that_are_no_utf_8_within_a_value_is_rejected(
+    loaded: Callable[..., dict[str, Any]], tmp_path: Path, kind: str
+) -> None:
+    texts = pyarrow.Array.from_buffers(pyarrow.string(), 3, pyarrow.array([b"a", b"Zo\xeb", b"c"]).buffers())
+    others, nulls, one_each = pyarrow.array(list("xyz")), pyarrow.nulls(3, pyarrow.string()), pyarrow.array(range(4))
+    values = {
+        "struct": pyarrow.StructArray.from_arrays([nulls, texts], ["none", "it's"]),
+        "list": pyarrow.ListArray.from_arrays(one_each.cast("int32"), texts),
+        "map": pyarrow.MapArray.from_arrays(one_each.cast("int32"), others, texts),
+        "keys": pyarrow.MapArray.from_arrays(one_each.cast("int32"), texts, others),
+    }
+    values["deep"] = pyarrow.StructArray.from_arrays([nulls, values["list"]], ["none", "all"])
+    table = pyarrow.table({"key": list("abc"), "due_at": [NOON] * 3, "value": values[kind]})
+    parquet.write_table(table, tmp_path / "x.parquet")
+    answer = loaded(tmp_path / "x.parquet", {"topic": "order.close", "body": {"value": "value"}}, most_rejects="1")
+    assert (answer["inserted"], answer["rejected"], keys()) == (2, {"encoding": 1}, ["a", "c"])
+    first = {"struct": {"none": None, "it's": "a"}, "list": ["a"], "map": {"x": "a"}, "keys": {"a": "x"},
+             "deep": {"none": None, "all": ["a"]}}  # fmt: skip
+    assert Job.objects.get(key="a").body == {"value": first[kind]}
+    (reject,) = rejects(answer)
+    assert (reject["row"], reject["raw"]["value"]) == (2, None)
+    assert reject["message"] == "The column value contains bytes that are not valid in UTF-8."
+
+
+@pytest.mark.only_on("sqlite")
 def test_each_row_is_either_skipped_or_loaded(loaded: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     path = tmp_path / "orders.csv"
     path.write_text("\n".join(["id,due_at", *(f"{n},2030-02-01T12:00Z" for n in range(200)), ""]))
