@@ -116,6 +116,7 @@ def test_a_range_without_anything_to_make_cannot_be_confirmed(admin_client, repo
         ({"first_at": ""}, "This field is required."),
         ({"first_at": "yesterday"}, "Enter a date from 1970 on and a time"),
         ({"first_at": "2029-12-28T00:00+01:00"}, "without an offset"),
+        ({"first_at": "2029-12-28-05:00"}, "without an offset"),
         ({"first_at": "0001-01-01T00:00"}, "Enter a date from 1970 on"),
         ({"last_at": "9999-12-31T23:59"}, "Enter a date from 1970 on"),
     ],

@@ -1,5 +1,6 @@
 """The form of a backfill in the admin: a range of a schedule's past, in its time zone."""
 
+import re
 from datetime import datetime
 from typing import Any
 
@@ -18,6 +19,7 @@ from ..forms import ReasonField
 from .schedule_form import local_text
 
 YEARS = range(1970, 9999)  # the engine refuses earlier ranges, too
+TIME_OF_DAY = re.compile(r"[Tt ]\d")  # Python allows any character before it, so also the sign of a date's offset
 
 
 class WallTimeField(forms.DateTimeField):
@@ -31,8 +33,9 @@ class WallTimeField(forms.DateTimeField):
     def to_python(self, value: Any) -> datetime | None:
         if value in self.empty_values:
             return None
+        text = value.strip()
         try:
-            wall = datetime.fromisoformat(value.strip())
+            wall = datetime.fromisoformat(text) if TIME_OF_DAY.search(text) else None
         except ValueError:
             wall = None
         if wall is None or wall.tzinfo is not None or wall.year not in YEARS:
