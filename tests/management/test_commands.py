@@ -630,6 +630,18 @@ def test_an_output_that_cannot_be_written_is_reported_after_the_change(tmp_path)
             call_command("delaytasks", "cancel", "nowhere", "order:1", "--json", stdout=unwritable)
 
 
+def test_a_closed_stdout_is_reported_after_the_change(run, monkeypatch):
+    """As in `manage.py delaytasks cancel ... >&-`: Python then has no sys.stdout."""
+    found = job()
+    monkeypatch.setattr("sys.stdout", None)
+    done = run("cancel", TOPIC, "order:1")
+    message = "cancel has run, but its output could not be written: [Errno 9] Bad file descriptor."
+    assert (done.code, done.err) == (1, f"CommandError: {message}\n")
+    assert state_of(found) is State.CANCELLED
+    refused = run("cancel", "nowhere", "order:1", "--json")
+    assert (refused.code, "is unknown" in refused.err) == (2, True)
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
 def test_text_that_the_encoding_of_stdout_lacks_is_escaped(encoding):
     key = "Bestellung-ü-€"

@@ -6,6 +6,7 @@ Exit codes: 0 success; 1 refused, no such job, or a problem was found; 2 a wrong
 
 import codecs
 import contextlib
+import errno
 import json
 import os
 import traceback
@@ -111,6 +112,8 @@ class Command(BaseCommand):
 
     def _write_text(self, text: str) -> None:
         """Write to stdout. What its encoding lacks is escaped. A closed pipe is no error, as the verb has run."""
+        if getattr(self.stdout, "_out", None) is None:  # closed by the shell (>&-): Python has no sys.stdout
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         encoding = self._encoding()
         try:
             self.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
