@@ -363,7 +363,17 @@ def test_list_is_aligned_for_people(run, some):
 
 
 def test_empty_list_exits_with_0_and_a_message(run):
-    assert run("list")[:2] == (0, "No jobs.\n")
+    for argv in (["list"], ["list", "--topic", TOPIC]):
+        assert run(*argv)[:2] == (0, "No jobs.\n")
+
+
+def test_list_refuses_an_unknown_topic_unless_it_has_jobs(run):
+    job()
+    Job.objects.update(topic="test.removed")
+    assert keys(run("list", "--topic", "test.removed", "--json")) == ["order:1"]
+    unknown = run("list", "--topic", "test.unknown", "--json")
+    assert (unknown.code, unknown.data["error"]) == (2, "UnknownTopic")
+    assert "Topic 'test.unknown' is unknown" in unknown.err
 
 
 def test_stored_control_characters_are_escaped(run):

@@ -10,6 +10,7 @@ from ... import clock, formatting, handlers, topics
 from ...db import dialects, pagination
 from ...db.scans import JobFilter
 from ...jobs import history
+from ...jobs.inputs import check_known
 from ...models import Job, JobEvent
 from ...monitoring import advice, metrics, readiness
 from ...outcomes import error_text
@@ -87,6 +88,8 @@ def _list_arguments(parser: CommandParser) -> None:
 def _list(options: Options, using: str) -> Answer:
     now = dialects.database_now(using)
     ids, more = pagination.find_first(using, _filter(options, using, now), options["limit"])
+    if not ids and options["topic"]:
+        check_known(using, options["topic"])
     jobs = pagination.fetch(Job.objects.using(using).defer("body"), ids)
     rows = [
         (j.pk, j.shown_state(now).word, j.topic, j.key, formatting.absolute(j.due_at),
