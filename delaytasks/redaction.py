@@ -29,7 +29,7 @@ _JWT = re.compile(r"(?<![\w-])((?:(?!\beyJ)[\w-])*+)eyJ[\w-]{5,}+\.eyJ[\w-]{5,}+
 # A quote may have backslashes before it: JSON inside a string, inside another text.
 _NAME = re.compile(
     r"""(?<![\w.-])(?P<quote>\\{0,8}["'])?"""
-    r"""(?:[\w.\[\]-]{1,64}(?:\\{0,8}["'])?\s{0,4}(?:=|:(?!//))\s{0,4}|--[\w.-]{1,64}\s{1,4}(?=[^\s-]))"""
+    r"""(?:[\w.\[\]-]{1,64}+(?:\\{0,8}["'])?\s{0,4}(?:=|:(?!//))\s{0,4}|--[\w.-]{1,64}\s{1,4}(?=[^\s-]))"""
 )
 # With or without CDATA: the text ends at the next tag.
 _ELEMENT = re.compile(r"(<([\w.:-]{1,64})(?:\s[^<>]{0,512})?>)(?:[^<]|<(?!/|[\w.:-]{1,64}[\s>]))++(?=</\2\s{0,4}>)")
