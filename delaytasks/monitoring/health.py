@@ -3,6 +3,8 @@
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
+from django.db.models import Q
+
 from .. import clock, databases
 from ..db import counts, dialects
 from ..models import MirrorMark, Schedule, Topic
@@ -95,6 +97,8 @@ def _schedule_problems(using: str, now_ms: int, topics: Collection[str] | None =
     rows = Schedule.objects.using(using).filter(paused=False)
     rows = rows if topics is None else rows.filter(topic__in=list(topics))
     late = rows.filter(ended=False, made_until__lt=clock.from_ms(now_ms - BEHIND_MS)).order_by("made_until").first()
+    # A problem ends a schedule. So the many series that go on need not be read, and each part of this has an index.
+    rows = rows.filter(Q(series_key__isnull=True) | Q(series_key__isnull=False, ended=True))
     stopped = tuple(map(str, rows.exclude(problem="").order_by("name")[:NAMED_SCHEDULES]))
     behind_ms = None if late is None else now_ms - clock.to_ms(late.made_until)
     return ScheduleProblems(behind_ms, "" if late is None else str(late), stopped)
