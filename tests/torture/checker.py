@@ -329,6 +329,8 @@ def _was_reserved(history: JobHistory, row: Row, request: Request, evidence: Evi
     """Return whether an attempt held the job at any moment between request and answer."""
     if row.state == State.RESERVED:
         return True  # the row does not say since when
+    if history.topic.startswith(FORWARDED):
+        return True  # a job that was not sent because its topic became held is given back without an event
     asked_ms = database_ms(request.asked_at, evidence) - READING_MS
     answered_ms = database_ms(request.answered_at or evidence.at, evidence) + READING_MS
     held = [(event.reserved_ms, event.done_ms) for event in _ends(history) if event.reserved_ms is not None]

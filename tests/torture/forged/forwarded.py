@@ -42,6 +42,15 @@ def delivered_to_a_broker_whose_confirmation_nobody_records(forge: Forge) -> Non
     _delivered(forge, topic=RABBIT, confirmed=None)
 
 
+@sound
+def taken_and_given_back_because_its_topic_became_held(forge: Forge) -> None:
+    forge.promised(1, topic=AMQP)
+    forge.request("cancel", 1, 1_003, "running", topic=AMQP)
+    _receipt(forge, 1, 8_005, confirmed=8_010)
+    _sent(forge, Outcome.FINISHED, 8_000, 8_020)
+    forge.row(1, State.FINISHED, attempt=1, topic=AMQP)
+
+
 @breach("lost", "it is finished, but its target never received it")
 def finished_without_a_message(forge: Forge) -> None:
     forge.promised(1, topic=AMQP)
