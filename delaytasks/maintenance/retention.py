@@ -58,7 +58,8 @@ def keep(rule: Rule) -> Rule:
 
     The function is called with the database alias and a batch of ended jobs, and returns the ids of those to keep. It
     is called once for each batch, so it should need no more than one query. If it raises, nothing of the batch is
-    deleted. `newest_of_keys(using, jobs)` returns the newest job of each topic and key.
+    deleted. `newest_of_keys(using, jobs)` returns the newest job of each topic and key. The pipeline's archive does not
+    call the function.
     """
     _keep_rules.append(rule)
     return rule
