@@ -6,12 +6,15 @@ const TOLERANCE_SECONDS = 300;
 
 function is_signed(string $secret, string $body): bool
 {
+    $key = base64_decode(preg_replace('/^whsec_/', '', $secret));
+    if ($key === '') { // WEBHOOK_SECRET is not set: anybody can sign with an empty key
+        return false;
+    }
     $id = $_SERVER['HTTP_WEBHOOK_ID'] ?? '';
     $timestamp = $_SERVER['HTTP_WEBHOOK_TIMESTAMP'] ?? '';
     if (abs(time() - (int) $timestamp) > TOLERANCE_SECONDS) {
         return false;
     }
-    $key = base64_decode(preg_replace('/^whsec_/', '', $secret));
     $expected = 'v1,' . base64_encode(hash_hmac('sha256', "$id.$timestamp.$body", $key, true));
     foreach (explode(' ', $_SERVER['HTTP_WEBHOOK_SIGNATURE'] ?? '') as $signature) {
         if (hash_equals($expected, $signature)) {

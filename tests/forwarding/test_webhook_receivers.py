@@ -1,5 +1,7 @@
 """The receivers of docs/clients, in Node and in PHP, accept what is signed and nothing else."""
 
+import base64
+import hmac
 import http.client
 import os
 import shutil
@@ -98,6 +100,15 @@ def test_the_cases_of_standard_webhooks(start, secret):
     _, port = start(secret)
     found = {case: status_of(port, change(signed())) for case, change in (REFUSED | ACCEPTED).items()}
     assert found == dict.fromkeys(REFUSED, 401) | dict.fromkeys(ACCEPTED, 204)
+
+
+@pytest.mark.parametrize("secret", ["", "whsec_"])
+def test_a_receiver_whose_secret_is_not_set_accepts_nothing(start, secret):
+    """Anybody can sign with an empty key. An environment without the variable is one with an empty secret for PHP."""
+    _, port = start(secret)
+    headers = signed()
+    digest = hmac.digest(b"", f"{ID}.{headers['webhook-timestamp']}.{PAYLOAD}".encode(), "sha256")
+    assert status_of(port, headers | {"webhook-signature": f"v1,{base64.b64encode(digest).decode()}"}) == 401
 
 
 def test_what_a_webhook_sends_is_accepted_also_while_its_secret_rotates(start):
