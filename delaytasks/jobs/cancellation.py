@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from django.apps import apps
+from django.db import transaction
 from django.db.models import Model
 from django.db.models.signals import post_delete
 
@@ -157,11 +158,21 @@ def cancel_on_delete(topic: str, model: type[Model]) -> None:
 
 
 def _cancel_of_deleted(topic: str, *, instance: Model, using: str, **_: Any) -> None:
-    """Cancel the topic's live jobs about the instance, in the transaction of its delete. Receiver of post_delete."""
-    alias = databases.alias(using if using in databases.aliases() else None)
+    """Cancel the topic's live jobs about the instance, in the transaction of its delete. Receiver of post_delete.
+
+    Jobs in another database are cancelled after the commit of the delete, which may still be rolled back.
+    """
     label, pk = to_subject(instance)
-    _end_series(alias, topic, None, label, pk)
-    cancel_jobs(alias, topic=topic, label=label, pk=pk)
+    alias = databases.alias(using if using in databases.aliases() else None)
+
+    def cancel() -> None:
+        _end_series(alias, topic, None, label, pk)
+        cancel_jobs(alias, topic=topic, label=label, pk=pk)
+
+    if alias == using:
+        cancel()
+    else:
+        transaction.on_commit(cancel, using=using, robust=True)
 
 
 def connect_deletes() -> None:

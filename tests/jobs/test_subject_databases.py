@@ -1,0 +1,54 @@
+"""A subject in one database, and its jobs in another."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from decimal import Decimal
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from django.db import transaction
+
+from delaytasks import handlers
+from delaytasks.models import Job
+from delaytasks.states import State
+from project.shop.models import Product
+from tests.support.databases import SECOND, second_database
+
+from .test_handles import keep_on_delete
+
+pytestmark = [pytest.mark.only_on("sqlite"), pytest.mark.django_db(databases=["default", SECOND])]
+TOPIC = "lamp.dim"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _second(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+    with second_database(django_db_blocker, "delaytasks"):
+        yield
+
+
+@pytest.fixture
+def dim(settings: Any) -> Iterator[Any]:
+    """A handle whose jobs are in the second database, as all jobs."""
+
+    def db_for_write(model: Any, **hints: Any) -> str | None:
+        return SECOND if model._meta.app_label == "delaytasks" else None
+
+    settings.DATABASE_ROUTERS = [SimpleNamespace(db_for_read=db_for_write, db_for_write=db_for_write)]
+    yield handlers.handler(TOPIC, subject=Product, on_subject_delete="cancel")(lambda job: None)
+    keep_on_delete(TOPIC)
+    handlers.unregister(TOPIC)
+
+
+def test_deleting_a_subject_cancels_its_jobs_only_if_it_commits(
+    dim: Any, django_capture_on_commit_callbacks: Any
+) -> None:
+    product = Product.objects.create(name="lamp", price=Decimal(10), stock=3)
+    dim.schedule(product, delay=timedelta(hours=1))
+    with transaction.atomic():
+        Product.objects.filter(pk=product.pk).delete()
+        transaction.set_rollback(True)
+    assert Job.objects.get().state == State.DELAYED
+    with django_capture_on_commit_callbacks(execute=True):
+        product.delete()
+    assert Job.objects.get().state == State.CANCELLED
