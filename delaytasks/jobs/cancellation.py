@@ -162,7 +162,10 @@ def _cancel_of_deleted(topic: str, *, instance: Model, using: str, **_: Any) -> 
 
     Jobs in another database are cancelled after the commit of the delete, which may still be rolled back.
     """
-    label, pk = to_subject(instance)
+    try:
+        label, pk = to_subject(instance)
+    except BadInput:  # no job can be about it, and it can be deleted nevertheless
+        return
     alias = databases.alias(using if using in databases.aliases() else None)
 
     def cancel() -> None:

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 from django.apps import apps
+from django.contrib.sessions.models import Session
 from django.db import transaction
+from django.utils import timezone
 
 from delaytasks import handlers, jobs_of
 from delaytasks.checks import check_subject_models
@@ -176,6 +178,16 @@ def test_on_subject_delete_cancels_the_jobs_in_the_same_transaction(
     assert state_of(job) is State.DELAYED
     Product.objects.filter(pk=pk).delete()
     assert [state_of(each) for each in (job, second, kept)] == [State.CANCELLED, State.CANCELLED, State.DELAYED]
+
+
+def test_a_row_that_no_job_can_be_about_is_deleted(stage: Any) -> None:
+    stage.handler("lamp.dim", subject="sessions.Session", on_subject_delete="cancel")(lambda job: None)
+    session = Session.objects.create(session_key="", expire_date=timezone.now())
+    try:
+        session.delete()
+    finally:
+        keep_on_delete("lamp.dim")
+    assert not Session.objects.exists()
 
 
 def test_on_subject_delete_leaves_a_running_job(stage: Any, cancelling: Any, product: Product) -> None:
