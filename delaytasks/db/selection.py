@@ -62,16 +62,16 @@ def read_ids(selection: Selection) -> tuple[list[int], Counter[str]]:
     Live jobs are sorted by due time, others newest first.
     """
     scan, is_by_due = selection.scan, selection.scan.order == DUE
-    order = ["due_at", "id"] if is_by_due and len(scan.topics) > 1 else []
+    order = ["due_at", "id"] if is_by_due else ["id"]
     where, params = _where(scan)
-    columns = ("id", "topic", *order[:1], *(("key", "state", "due_at") if where else ()))
-    sort = f"ORDER BY {', '.join(order)}" if order else ""
-    jobs: list[tuple[int, str]] = []
+    columns = dict.fromkeys([*order, "topic", *(("id", "key", "state", "due_at") if where else ())])
+    jobs: list[tuple[Any, ...]] = []
     with by_index(scan.using):
-        for sql, values in rows(scan, ", ".join(dict.fromkeys(columns)), selection.limit):
-            jobs += run(scan.using, f"SELECT id, topic FROM ({sql}) AS scanned {where} {sort}", [*values, *params])
-    ids = [pk for pk, _topic in jobs]
-    return ids if is_by_due else sorted(ids, reverse=True), Counter(topic for _pk, topic in jobs)
+        for sql, values in rows(scan, ", ".join(columns), selection.limit):
+            found = f"SELECT {', '.join(order)}, topic FROM ({sql}) AS scanned {where}"
+            jobs += run(scan.using, found, [*values, *params])
+    jobs.sort(reverse=not is_by_due)
+    return [pk for *_, pk, _topic in jobs], Counter(topic for *_, topic in jobs)
 
 
 def _orders(job_filter: JobFilter) -> Iterator[Order]:
