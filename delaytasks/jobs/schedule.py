@@ -288,7 +288,8 @@ class Prefetched(Iterator[list[NewJob]]):
 
 
 def _schedule_all(using: str, chunks: Iterator[list[NewJob]], mode: OnConflict, by: str) -> Scheduled:
-    created = kept = replaced = again = position = 0
+    created = replaced = position = 0
+    again: set[int] = set()  # an item of a later chunk may be about the same job
     job_ids: list[int] = []
     known: set[str] = set()
     prefetch = chunks.prefetch if isinstance(chunks, Prefetched) else None
@@ -298,13 +299,12 @@ def _schedule_all(using: str, chunks: Iterator[list[NewJob]], mode: OnConflict, 
             position += len(chunk)
             result = storage.store_many(using, chunk, mode, by, prefetch)
             replaced += result.replaced
-            again += result.again
-            kept += len(chunk) - result.created - result.replaced - result.again
+            again.update(result.again)
             created += result.created
             if prefetch is not None:
                 job_ids += [result.ids[row.topic, row.key] for row in chunk]
-    scheduled = Scheduled(created, kept, replaced)
-    scheduled.job_ids, scheduled.again = job_ids, again
+    scheduled = Scheduled(created, position - created - replaced - len(again), replaced)
+    scheduled.job_ids, scheduled.again = job_ids, len(again)
     return scheduled
 
 

@@ -32,7 +32,7 @@ class StoreResult(NamedTuple):
     replaced: int
     kept: list[int]  # ids; also those of running jobs that run again
     ids: Mapping[Pair, int]  # by topic and key, of all these jobs
-    again: int = 0
+    again: Sequence[int] = ()  # ids of the running jobs that run again
 
 
 def store(using: str, row: NewJob, on_conflict: OnConflict, by: str) -> StoreResult:
@@ -85,7 +85,8 @@ def _store_all(
     stored: list[StoredJob] = []
     kept: list[int] = []
     ids: dict[Pair, int] = {}
-    replaced = run_again = 0
+    run_again: list[int] = []
+    replaced = 0
     for _ in range(RACES):
         one_lock_order = sorted(remaining.values(), key=_TOPIC_AND_KEY)
         inserted = transitions.insert_new(using, one_lock_order, meanwhile)
@@ -107,7 +108,7 @@ def _store_all(
             stored, replaced, others = stored + done, replaced + len(done), _with_ids(others, done)
         if others and on_conflict == "again":
             waiting, running = next_runs.store_next_runs(using, others, last, by)
-            run_again += len(running)
+            run_again += running
             kept += [*waiting, *running]
             others = {pair: row for pair, row in others.items() if row.id in (*waiting, *running)}
         live = own_live | others

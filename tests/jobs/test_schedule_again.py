@@ -228,7 +228,9 @@ def test_who_scheduled_again_is_recorded(held):
     assert from_ms(event.next_due_ms) == live().again_due_at
 
 
-def test_many_are_scheduled_again(stage, held):
+@pytest.mark.parametrize("chunk", [500, 3], ids=["one-chunk", "two-chunks"])
+def test_many_are_scheduled_again(stage, held, monkeypatch, chunk):
+    monkeypatch.setattr("delaytasks.jobs.schedule.CHUNK", chunk)
     schedule("t", "waiting", delay=60)
     items = [{"topic": "t", "key": key, "delay": 5, "body": {"n": 2}} for key in ("new", "waiting", "a", "a")]
     done = schedule_many(items, on_conflict="again")
