@@ -24,7 +24,8 @@ print("test of", database, *sys.argv[4:], os.environ["HYPOTHESIS_STORAGE_DIRECTO
 print(f"== 7 passed on {database} ==")
 while sys.argv[3] == "hang":
     time.sleep(0.01)
-sys.exit(sys.argv[3] == database)
+failing, _, code = sys.argv[3].partition(":")
+sys.exit(int(code or 1) if failing in (database, "both") else 0)
 """
 
 
@@ -40,7 +41,13 @@ def run(command: list[str], **env: str) -> tuple[int, list[str]]:
 
 @pytest.mark.parametrize(
     ("fails", "code", "results"),
-    [("none", 0, ["passed", "passed"]), ("sqlite", 1, ["FAILED", "passed"]), ("postgres", 1, ["passed", "FAILED"])],
+    [
+        ("none", 0, ["passed", "passed"]),
+        ("sqlite", 1, ["FAILED", "passed"]),
+        ("postgres", 1, ["passed", "FAILED"]),
+        ("sqlite:5", 0, ["no test", "passed"]),
+        ("both:5", 1, ["no test", "no test"]),
+    ],
 )
 def test_both_passes_run_at_once_and_the_last_lines_are_their_results(
     fails: str, code: int, results: list[str], tmp_path: Path
