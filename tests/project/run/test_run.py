@@ -130,3 +130,11 @@ def test_a_replay_is_checked_and_leaves_no_process(make_run):
     assert "  40 orders placed." in run.lines
     assert "  passed: no order was both paid in time and closed." in run.lines
     assert run.processes() == []
+
+
+def test_a_virtual_replay_that_cannot_write_its_files_says_so(make_run, tmp_path):
+    (tmp_path / "var").write_text("a file is in the way")
+    run = make_run(ORDERS=str(BASE / SAMPLE), SPEED="virtual")
+
+    assert run.wait() == 1
+    assert [line.partition(": ")[0] for line in run.lines] == [f"{tmp_path / 'var'} is not writable"]
