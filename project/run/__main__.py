@@ -41,9 +41,10 @@ DEMO_TIMES = {  # in seconds, short enough to watch
 
 
 def echo(line: str) -> None:
-    """Print a line. If standard output is closed, stop as on a hangup."""
+    """Print a line, with "?" for what the terminal cannot show. If standard output is closed, stop as on a hangup."""
+    encoding = sys.stdout.encoding
     try:
-        print(line, flush=True)
+        print(line.encode(encoding, "replace").decode(encoding), flush=True)
     except OSError:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  stays open until the process exits
         signal.raise_signal(signal.SIGHUP)

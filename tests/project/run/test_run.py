@@ -1,5 +1,6 @@
 """`make run` as a whole, with real processes."""
 
+import io
 import os
 import re
 import signal
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from project.run.__main__ import BASE
+from project.run.__main__ import BASE, echo
 from project.run.preflight import find_free_port
 
 pytestmark = [
@@ -138,3 +139,12 @@ def test_a_virtual_replay_that_cannot_write_its_files_says_so(make_run, tmp_path
 
     assert run.wait() == 1
     assert [line.partition(": ")[0] for line in run.lines] == [f"{tmp_path / 'var'} is not writable"]
+
+
+def test_what_the_terminal_cannot_show_is_printed_as_a_question_mark(monkeypatch):
+    terminal = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(terminal, encoding="ascii"))
+
+    echo("Chloé was here")
+
+    assert terminal.getvalue() == b"Chlo? was here\n"
