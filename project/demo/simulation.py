@@ -13,7 +13,7 @@ from threading import Event
 
 from django.conf import settings
 from django.db import OperationalError, connection
-from django.db.models import F
+from django.db.models import F, Max
 from django.utils import timezone
 
 from delaytasks import clock
@@ -23,7 +23,7 @@ from delaytasks.states import Outcome
 from ..shop.models import Customer, Order, Product, Refund
 from ..shop.services import OrderNotOpen, OutOfStock, deliver_order, pay_order, place_order, request_refund
 from .examples import ROUND_SECONDS, Examples
-from .narrator import EventReader, Narrator, format_duration, format_time, object_id
+from .narrator import EventReader, Narrator, format_duration, format_time
 
 Echo = Callable[[str], None]
 POLL_SECONDS = 0.2
@@ -61,7 +61,8 @@ class Simulation:
         self._sequence = itertools.count()
         live = Job.objects.filter(ended_at__isnull=True)
         self._existing = Order.objects.count(), Refund.objects.count(), live.count()
-        self._counts: Counter[str] = Counter()
+        self._last_existing = Order.objects.aggregate(last=Max("pk"))["last"] or 0
+        self._too_late = 0
         self._late_ms: list[int] = []
 
     def run(self, on_poll: Callable[[], None] = lambda: None) -> int:
@@ -88,15 +89,16 @@ class Simulation:
         return 0
 
     def totals(self) -> str:
-        """Return one line with the totals of this run."""
-        counts = self._counts
+        """Return one line with the totals of the orders placed in this run, also by visitors of the shop."""
+        orders = Order.objects.filter(pk__gt=self._last_existing)
+        counts = Counter(orders.values_list("state", flat=True))
         parts = [
-            f"{counts['placed']} placed",
-            f"{counts['paid']} paid",
-            f"{counts['too late']} paid too late",
-            f"{counts['closed']} closed unpaid",
-            f"{Order.objects.filter(state=Order.State.OPEN).count()} still open",
-            f"{counts['refunds']} refunds requested",
+            f"{counts.total()} placed",
+            f"{counts[Order.State.PAID]} paid",
+            f"{self._too_late} paid too late",
+            f"{counts[Order.State.CLOSED]} closed unpaid",
+            f"{counts[Order.State.OPEN]} still open",
+            f"{Refund.objects.filter(order__in=orders).count()} refunds requested",
         ]
         if self._late_ms:
             median, worst = statistics.median(self._late_ms), max(self._late_ms)
@@ -121,7 +123,6 @@ class Simulation:
         except OutOfStock:
             self._restock()
             return
-        self._counts["placed"] += 1
         self._echo_now(f"{order}: will be closed at {format_time(order.pay_by)} unless it is paid")
         self._maybe_pay(order)
 
@@ -139,10 +140,9 @@ class Simulation:
         try:
             pay_order(order_id)
         except OrderNotOpen as error:
-            self._counts["too late"] += 1
+            self._too_late += 1
             self._echo_now(f"order {order_id}: payment too late. {error}")
             return
-        self._counts["paid"] += 1
         if self._rng.random() < REFUND_SHARE:
             self._at(self._rng.uniform(1, 5), self._request_refund, order_id)
         else:
@@ -154,7 +154,6 @@ class Simulation:
 
     def _request_refund(self, order_id: int) -> None:
         refund = request_refund(order_id)
-        self._counts["refunds"] += 1
         first_check = timezone.now() + timedelta(seconds=settings.SHOP_REFUND_LADDER_SECONDS[0])
         self._echo_now(
             f"{refund} of order {order_id} requested; first check with the gateway at {format_time(first_check)}"
@@ -173,17 +172,13 @@ class Simulation:
     def _report_events(self) -> None:
         while events := self._events.read():
             for event in events:
-                self._count(event)
+                self._measure(event)
                 self._echo(f"{format_time(clock.from_ms(event.done_ms))}  {self._narrator.describe(event)}")
 
-    def _count(self, event: JobEvent) -> None:
-        if event.outcome == Outcome.FINISHED and event.job.topic == "order.charge":
-            self._counts["paid"] += 1
-        if event.job.topic != "order.close" or event.outcome != Outcome.FINISHED:
-            return
-        closed = Order.objects.filter(pk=object_id(event, "order"), state=Order.State.CLOSED)
-        self._counts["closed"] += closed.count()
-        if event.late_ms is not None and event.due_ms >= self._narrator.since_ms:  # it fell due during this run
+    def _measure(self, event: JobEvent) -> None:
+        """Note how late an order was closed, if that fell due during this run."""
+        is_close = event.job.topic == "order.close" and event.outcome == Outcome.FINISHED
+        if is_close and event.late_ms is not None and event.due_ms >= self._narrator.since_ms:
             self._late_ms.append(event.late_ms)
 
     def _echo_now(self, text: str) -> None:

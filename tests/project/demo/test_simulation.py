@@ -9,7 +9,7 @@ from delaytasks.models import Job
 from project.demo import simulation
 from project.demo.narrator import Narrator
 from project.shop.models import Customer, Order, Product
-from project.shop.services import place_order
+from project.shop.services import pay_order, place_order, request_refund
 
 
 @pytest.fixture
@@ -86,3 +86,18 @@ def test_a_payment_with_the_stored_card_is_counted_and_the_customer_does_not_pay
     run._pay(order.pk)
 
     assert ", 1 paid, 0 paid too late, 0 closed unpaid" in run.totals()
+
+
+def test_the_totals_are_those_of_the_orders_placed_in_this_run_also_by_visitors(timeouts, customer, tea):
+    place_order(customer, [(tea, 1)])
+    run = simulation.Simulation(print, Event(), random.Random("7"))
+    run._narrator = Narrator(since_ms=0)
+    visitors = [place_order(customer, [(tea, 1)]) for _ in range(3)]
+    pay_order(visitors[0].pk)
+    request_refund(visitors[0].pk)
+    timeouts.advance(hours=1)
+    place_order(customer, [(tea, 1)])
+    run._report_events()
+
+    totals = "4 placed, 1 paid, 0 paid too late, 2 closed unpaid, 1 still open, 1 refunds requested"
+    assert run.totals().startswith(f"Orders in this run: {totals}")
