@@ -18,7 +18,7 @@ from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.db import connections
 from django.http.request import split_domain_port, validate_host
-from django.urls import NoReverseMatch, reverse
+from django.urls import NoReverseMatch, Resolver404, resolve, reverse
 from rest_framework.exceptions import ParseError
 
 from ... import conf, databases, tracing
@@ -80,10 +80,12 @@ class FastPath:
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope.get("root_path") or django_settings.get().script_name:
             return await self.application(scope, receive, send)
-        prefix = api_prefix(settings.ROOT_URLCONF)
-        if prefix is None or not scope["path"].startswith(prefix):
+        prefix, path = api_prefix(settings.ROOT_URLCONF), scope["path"]
+        if prefix is None or not path.startswith(prefix):
             return await self.application(scope, receive, send)
-        return await self._serve_api(scope, receive, send, scope["path"][len(prefix) :])
+        if not leads_to_api(_JOB.sub("/jobs/0/", path), settings.ROOT_URLCONF):
+            return await self.application(scope, receive, send)
+        return await self._serve_api(scope, receive, send, path[len(prefix) :])
 
     async def _serve_api(self, scope: Any, receive: Receive, send: Send, path: str) -> None:
         if databases.is_test_run() and await _in_test_transaction():
@@ -232,6 +234,18 @@ def api_prefix(_urlconf: str) -> str | None:
         return reverse("delaytasks_api:queue").removesuffix("queue/")
     except NoReverseMatch:
         return None
+
+
+_JOB = re.compile("/jobs/[0-9]+/")  # with the same number for all jobs, the answer for their paths is cached
+
+
+@functools.lru_cache(maxsize=256)
+def leads_to_api(path: str, urlconf: str) -> bool:
+    """Return whether this path is the API's: the site may have views of its own below the same prefix."""
+    try:
+        return "delaytasks_api" in resolve(path, urlconf).app_names
+    except Resolver404:
+        return False
 
 
 def _joined(sent: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:

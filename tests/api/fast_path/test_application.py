@@ -13,6 +13,8 @@ from asgiref.sync import async_to_sync, markcoroutinefunction
 from django.core.handlers.asgi import ASGIHandler
 from django.db import OperationalError, connection, transaction
 from django.http import HttpResponse
+from django.urls import include, path
+from django.views.decorators.csrf import csrf_exempt
 
 from delaytasks.api import notifier
 from delaytasks.api.access import permissions
@@ -118,6 +120,22 @@ def test_user_agents_that_the_site_refuses_are_left_to_django(
     settings.DISALLOWED_USER_AGENTS = [re.compile("^Bad")]
     assert send({**headers, "User-Agent": "BadBot"}, ADD).status_code == 403
     assert grouped == []
+
+
+urlpatterns = [
+    path("api/own/", csrf_exempt(lambda request: HttpResponse(request.body))),
+    path("api/", include("delaytasks.api.urls")),
+]
+
+
+@pytest.mark.parametrize("who", [{}, {"Authorization": "Bearer of.another"}, {"Cookie": "sessionid=x"}], ids=str)
+def test_a_view_of_the_site_below_the_same_prefix_gets_the_whole_body(who: dict[str, str], settings: Any) -> None:
+    """It has callers of its own, and may allow larger bodies than the API."""
+    settings.ROOT_URLCONF = __name__
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "API_MAX_REQUEST_BYTES": 50}
+    answer = asgi_client.request("POST", "/api/own/", b"x" * 100, "text/plain", who)
+    assert answer.content == b"x" * 100
+    assert "Connection" not in answer.headers
 
 
 class ListedAddresses:
