@@ -188,7 +188,10 @@ async def _count(caller: TokenCaller, size: int) -> bool:
 
 
 def _count_in_cache(caller: TokenCaller, size: int) -> bool:
-    return portions.take_bytes(caller, size) is None and portions.take_request(caller) is None
+    try:
+        return portions.take_bytes(caller, size) is None and portions.take_request(caller) is None
+    finally:
+        connections.close_all()  # of Django's DatabaseCache
 
 
 # -- properties of a request ----------------------------------------------------------------------

@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 from asgiref.sync import async_to_sync, markcoroutinefunction
 from django.core.handlers.asgi import ASGIHandler
+from django.core.management import call_command
 from django.db import OperationalError, connection, transaction
+from django.db.backends.signals import connection_created
 from django.http import HttpResponse
 from django.urls import include, path
 from django.views.decorators.csrf import csrf_exempt
 
 from delaytasks.api import notifier
-from delaytasks.api.access import permissions
+from delaytasks.api.access import permissions, throttling
 from delaytasks.api.batching.batchers import FallBack
 from delaytasks.api.fast_path import application, callers, clients, endpoints
 from delaytasks.api.fast_path.application import FastPath
@@ -362,6 +364,28 @@ def at_once(headers: dict[str, str], requests: list[tuple[str, Any]]) -> list[An
         return list(await asyncio.gather(*sent))
 
     return list(asyncio.run_coroutine_threadsafe(run(), asgi_client._loop()).result(30))
+
+
+def test_cache_in_the_database_keeps_no_connection(headers: dict[str, str], settings: Any) -> None:
+    """Each thread of the loop would keep one: a pool would be empty, and a connection that is lost would stay."""
+    settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.db.DatabaseCache", "LOCATION": "counts"}}
+    throttling._breaker.reset()
+    opened: dict[str, Any] = {}
+
+    def note(connection: Any, **_: object) -> None:
+        opened[threading.current_thread().name] = connection
+
+    call_command("createcachetable", verbosity=0)
+    connection_created.connect(note)
+    try:
+        assert send(headers, ADD).json()["success"]
+    finally:
+        connection_created.disconnect(note)
+        with connection.cursor() as cursor:
+            cursor.execute("DROP TABLE counts")
+    of_loop = [each for name, each in opened.items() if not name.startswith("delaytasks-")]  # those are batchers
+    assert of_loop
+    assert not [each for each in of_loop if each.connection is not None]
 
 
 def test_database_that_does_not_answer_is_told(headers: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
