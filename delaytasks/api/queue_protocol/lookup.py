@@ -82,11 +82,14 @@ class Call:
         return Job.objects.using(self.using).filter(topic__in=among, key=self.id)
 
     def _can_end(self, job: Job) -> bool:
-        is_held = job.state == State.RESERVED and receipts.is_of(self.caller.name, job.worker)
+        is_held = job.state == State.RESERVED and self._has_proof(job)
         is_requested = (
             self.fields.get("job", job.pk) == job.pk and self.fields.get("attempt", job.attempt) == job.attempt
         )
         return is_held and is_requested
+
+    def _has_proof(self, job: Job) -> bool:
+        return receipts.is_proof(self.fields.get("receipt"), self.caller.name, job)
 
     def check_held(self, job: Job, attempt: int) -> None:
         """Check that this attempt holds the job, and that it is the account's or the request has its receipt.
@@ -96,7 +99,7 @@ class Call:
         """
         if job.state != State.RESERVED or job.attempt != attempt:
             leases.refuse(job.pk, attempt, using=self.using)
-        if not receipts.is_proof(self.fields.get("receipt"), self.caller.name, job):
+        if not self._has_proof(job):
             refusals.record_no_receipt(self.caller, job)
             raise Refused(
                 f"{job.key!r} is held by another account since {utc(job.reserved_at)}, as attempt {job.attempt}. "

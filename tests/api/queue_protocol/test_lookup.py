@@ -1,5 +1,6 @@
 """peek, and the lookup of jobs by id."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -91,6 +92,15 @@ def test_topic_selects_one_of_several_jobs_with_the_same_id(queue: QueueClient) 
     assert queue("peek", id="order:1", topic="mail.send")["value"]["state"] == "ready"
     assert queue("peek", id="order:1")["value"]["topic"] == "mail.send"  # the only one that is live
     assert queue("delete", id="order:1", topic="mail.send")["value"] == "cancelled"
+
+
+@pytest.mark.usefixtures("twice")
+@pytest.mark.parametrize("command", ["finish", "touch", "release", "bury"])
+def test_receipt_selects_one_of_several_jobs_with_the_same_id(
+    queue: QueueClient, client: Callable[..., QueueClient], command: str
+) -> None:
+    receipt = queue("pop", topic="mail.send")["receipt"]
+    assert client("go")(command, id="order:1", receipt=receipt)["success"]
 
 
 def test_id_is_unknown_in_a_topic_without_such_a_job(queue: QueueClient) -> None:
