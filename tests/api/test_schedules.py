@@ -358,6 +358,13 @@ def test_staff_have_the_permissions_of_the_admin(anna: Rest, staff_api: Callable
     ]  # fmt: skip
 
 
+def test_staff_who_see_schedules_but_no_jobs_find_them_in_the_list(staff_api: Callable[..., Any], anna: Rest) -> None:
+    anna.post("schedules/", DAILY, 201)
+    reader = Rest(staff_api("delaytasks.view_schedule"))
+    for path in ("schedules/", "schedules/?topic=mail.send"):
+        assert [row["name"] for row in reader.get(path)["results"]] == ["report"]
+
+
 def test_hidden_topics_are_hidden_from_staff(anna: Rest) -> None:
     schedules.define(Definition("hidden", "sms.send", every=60))
     anna.get("schedules/hidden/", 404)

@@ -11,6 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.utils.urls import replace_query_param
 
+from ... import topics
 from ...admin_log import Action
 from ...db import dialects
 from ...db.transitions import produced_by
@@ -21,7 +22,7 @@ from ...recurrence import schedules
 from ...recurrence.definition import Definition
 from .. import job_list
 from ..access import refusals
-from ..access.permissions import Right, ScheduleRight
+from ..access.permissions import ScheduleRight
 from ..exceptions import conflict
 from ..limits import live_jobs
 from ..schema import examples
@@ -136,10 +137,10 @@ class SchedulesView(ScheduleBaseView):
         after = replace_query_param(here, "after", page[-1].name) if len(rows) > len(page) else None
         return Response({"next": after, "results": ScheduleSerializer(page, many=True, context=self.context).data})
 
-    def _visible(self, topics: list[str] | None) -> Any:
-        for topic in topics or ():
-            self.caller.require(Right.READ, topic)
-        names = self.caller.topics(self.using) if topics is None else topics
+    def _visible(self, asked: list[str] | None) -> Any:
+        for topic in asked or ():
+            self.caller.require_schedule(ScheduleRight.READ, topic)
+        names = topics.known(self.using) if asked is None else asked
         seen = [topic for topic in names if self.caller.may_schedule(ScheduleRight.READ, topic)]
         return Schedule.objects.using(self.using).filter(topic__in=seen).order_by("name")
 
