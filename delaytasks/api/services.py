@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any
 
 from django.db import transaction
-from django.urls import reverse
 from rest_framework import serializers
 from rest_framework.response import Response
 
@@ -63,10 +62,7 @@ def create(data: Any, caller: Caller, using: str) -> Response:
         raise key_is_live_problem(error, caller, using, terms["topic"], terms["key"]) from error
     result = result_of(job, mode)
     data = shown_job(job, caller, using, MadeJobSerializer, result=result)
-    if not job.is_new:
-        return Response(data)
-    location = reverse("delaytasks_api:job", kwargs={"job_id": job.pk})
-    return Response(data, status=201, headers={"Location": location})
+    return Response(data, status=201 if job.is_new else 200)
 
 
 def result_of(job: Job, mode: str) -> str:

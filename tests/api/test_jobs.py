@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.urls import include, path
 
 from delaytasks.api.models import Token
 from delaytasks.api.views.base import BaseView
@@ -12,6 +13,8 @@ from delaytasks.models import Job, JobEvent
 from delaytasks.outcomes import Result
 from delaytasks.worker import leases
 from tests.api.rest_client import NO_JOB, T0, Rest, at, events, fields
+
+urlpatterns = [path("v1/", include(([path("api/", include("delaytasks.api.urls"))], "shop"), namespace="v1"))]
 
 
 def held(rest: Rest, **terms: Any) -> int:
@@ -49,6 +52,19 @@ def test_created_job_is_returned_with_all_fields(rest: Rest) -> None:
     job = Job.objects.get(pk=made["id"])
     assert (job.topic, job.key, job.body, job.ttr_ms) == ("mail.send", "mail:1", {"order": 7}, 1500)
     assert (job.expires_ms, job.priority) == (90_000, 7)
+
+
+def test_the_api_may_be_mounted_in_a_namespace_of_the_site(rest: Rest, settings: Any) -> None:
+    settings.ROOT_URLCONF = __name__
+    for address, data in (
+        ("jobs/", {"topic": "mail.send", "key": "mail:1", "delay_seconds": 60}),
+        ("schedules/", {"name": "report", "topic": "mail.send", "every_seconds": 60}),
+        ("schedules/report/run-now/", {}),
+    ):
+        answer = rest.client.post(f"/v1/api/{address}", data)
+        assert answer.status_code == 201, answer.content
+        assert rest.client.get(answer.headers["Location"]).status_code == 200
+    assert "/v1/api/schema/" in rest.client.get("/v1/api/docs/").content.decode()
 
 
 def test_missing_fields_have_the_topics_defaults(rest: Rest) -> None:

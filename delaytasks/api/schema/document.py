@@ -146,7 +146,7 @@ class DocsView(BaseView):
         context = {
             **{name: static(f"drf_spectacular_sidecar/swagger-ui-dist/{file}") for name, file in files.items()},
             "title": TITLE,
-            "schema_url": reverse("delaytasks_api:schema"),
+            "schema_url": self.path_of("schema"),
             "settings": json.dumps(self.SETTINGS),
             "template_name_js": "drf_spectacular/swagger_ui.js",
             "csrf_header_name": settings.CSRF_HEADER_NAME.removeprefix("HTTP_").replace("_", "-"),

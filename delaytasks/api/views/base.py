@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from django.db import connections, transaction
 from django.http import Http404
+from django.urls import reverse
 from django.utils import translation
 from rest_framework.negotiation import BaseContentNegotiation, DefaultContentNegotiation
 from rest_framework.renderers import JSONRenderer
@@ -85,6 +86,10 @@ class BaseView(APIView):
     @property
     def using(self) -> str:
         return databases.alias()
+
+    def path_of(self, name: str, **arguments: Any) -> str:
+        """Return the path of a view of the API, also if the site has mounted the API in a namespace of its own."""
+        return reverse(f"{self.request.resolver_match.namespace}:{name}", kwargs=arguments)
 
     def job(self, job_id: int, right: AnyOf = Right.READ) -> Job:
         """Return the job with this id if the caller has the right on its topic; of a tuple of rights, one is enough.

@@ -116,7 +116,10 @@ class JobsView(BaseView):
         if many:
             return services.create_many(request.data, self.caller, self.using)
         request.require_single()
-        return services.create(request.data, self.caller, self.using)
+        response = services.create(request.data, self.caller, self.using)
+        if response.status_code == 201:
+            response["Location"] = self.path_of("job", job_id=response.data["id"])
+        return response
 
 
 class JobView(BaseView):

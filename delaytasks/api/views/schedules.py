@@ -6,7 +6,6 @@ from typing import Any, TypeVar
 
 from django.core.exceptions import PermissionDenied
 from django.http import Http404
-from django.urls import reverse
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.utils.urls import replace_query_param
@@ -170,7 +169,7 @@ class SchedulesView(ScheduleBaseView):
         live_jobs.check_schedules(self.caller, self.using)
         with live_jobs.reserve_room(self.caller, 1, self.using):
             row = self.caller.run_audited(create_and_log, self.using)
-        location = reverse("delaytasks_api:schedule", kwargs={"schedule": row.name})
+        location = self.path_of("schedule", schedule=row.name)
         return Response(self.shown(row), status=201, headers={"Location": location})
 
 
@@ -311,7 +310,7 @@ class RunNowView(ScheduleBaseView):
                 schedule, ScheduleRight.OPERATE, Action.RUN_ONCE, reason,
                 lambda row: schedules.run_now(row.name, using=self.using, by=by),
             )  # fmt: skip
-        location = reverse("delaytasks_api:job", kwargs={"job_id": job.pk})
+        location = self.path_of("job", job_id=job.pk)
         return Response(job_list.shown_job(job, self.caller, self.using), status=201, headers={"Location": location})
 
 
