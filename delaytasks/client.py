@@ -49,7 +49,7 @@ MIN_POLL_SECONDS = 1.0  # between polls of an empty queue, even if a proxy cuts 
 POLL_STOP_SECONDS = 2.0  # how long a cancelled poll may take to end
 SIGNAL_SECONDS = 0.5  # the longest delay until a signal takes effect
 MAX_POP = 50
-LAST_REPORT_SECONDS = 0.5  # before the end of its lease, the outcome of a job is reported a last time
+LAST_TRY_SECONDS = 0.5  # before the end of a lease, its touch or the outcome of the job is sent a last time
 ERROR_CHARACTERS = 4_000  # of a traceback: its end says what happened
 
 
@@ -706,7 +706,7 @@ class Consumer:
                 return
             except (TooManyRequests, Unavailable) as error:
                 perhaps_done = perhaps_done or getattr(error, "perhaps_done", False)
-                left, margin = min(held.expires, until) - time.monotonic(), min(LAST_REPORT_SECONDS, job.ttr / 10)
+                left, margin = min(held.expires, until) - time.monotonic(), min(LAST_TRY_SECONDS, job.ttr / 10)
                 if job.lost.is_set() or left <= margin:
                     return self._mark_lost(held, f"its outcome could not be reported: {error}")
                 delay = min(_retry_seconds(error, tries, longest=job.ttr / 3), left - margin)
@@ -742,7 +742,8 @@ class Consumer:
             except ClientError as error:
                 self._end.put(error)
                 touch_until = started
-            delay = min(delay, max(0.0, held.expires - time.monotonic()))
+            left, margin = held.expires - time.monotonic(), min(LAST_TRY_SECONDS, job.ttr / 10)
+            delay = min(delay, left - margin if left > margin else max(0.0, left))
 
     def _mark_lost(self, held: _HeldJob, reason: str) -> None:
         if not held.job.lost.is_set():

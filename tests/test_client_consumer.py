@@ -251,6 +251,16 @@ def test_a_failed_touch_is_retried_before_the_lease_ends(client: Client, fake: F
     assert fake.jobs["a"].attempt == 1
 
 
+def test_a_touch_is_tried_a_last_time_if_the_server_asks_for_a_pause_longer_than_the_lease(
+    client: Client, fake: FakeQueue
+) -> None:
+    fake.bad["touch"].append(Bad(status=503, headers={"Retry-After": "60"}))
+    fake.put("a", ttr=3)
+    with consuming(client, lambda job: job.lost.wait(4)):
+        await_state(fake, "a")
+    assert fake.jobs["a"].attempt == 1
+
+
 def test_a_hanging_handler_does_not_block_the_heartbeat_of_others(client: Client, fake: FakeQueue) -> None:
     go = threading.Event()
     fake.bad["touch"].append(Bad(mute=True))  # a hanging touch does not either
