@@ -1,7 +1,8 @@
 """Schedules in the admin: defining, the next ten runs, pausing, running once, deleting."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -164,6 +165,25 @@ def test_saving_without_a_change_changes_nothing(admin_client, report):
     data |= {"body": "{}", "start_at_0": first, "start_at_1": second}
     assert admin_client.post(change_url(report), data).status_code == 302
     assert Schedule.objects.values().get() == before
+
+
+@pytest.mark.parametrize("fold", [0, 1])
+def test_a_start_that_clocks_show_twice_is_kept(admin_client, report, settings, fold):
+    settings.TIME_ZONE = "Europe/Berlin"
+    start = datetime(2026, 10, 25, 2, 30, fold=fold, tzinfo=ZoneInfo("Europe/Berlin")).astimezone(UTC)
+    Schedule.objects.update(start_at=start)
+    answer = admin_client.post(change_url(report), FORM | unchanged(admin_client.get(change_url(report))))
+    assert answer.status_code == 302, answer.context["adminform"].errors
+    assert Schedule.objects.get().start_at == start
+
+
+@pytest.mark.parametrize(("wall", "start"), [("2030-10-27 02:30:00", "00:30"), ("2030-03-31 02:30:00", "01:00")])
+def test_a_start_that_clocks_show_twice_or_skip_is_saved(admin_client, report, settings, wall, start):
+    settings.TIME_ZONE = "Europe/Berlin"
+    day, time = wall.split()
+    answer = admin_client.post(change_url(report), FORM | {"start_at_0": day, "start_at_1": time})
+    assert answer.status_code == 302, answer.context["adminform"].errors
+    assert f"{Schedule.objects.get().start_at.astimezone(UTC):%Y-%m-%d %H:%M}" == f"{day} {start}"
 
 
 def test_changes_that_are_newer_than_the_page_are_kept(admin_client, report):

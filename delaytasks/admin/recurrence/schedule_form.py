@@ -6,10 +6,11 @@ from typing import Any, ClassVar
 from django import forms
 from django.contrib.admin.widgets import AdminSplitDateTime
 from django.core.exceptions import ValidationError
+from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from ... import clock, databases, permissions
-from ...calendars.wall_time import to_zone
+from ...calendars.wall_time import resolve, to_zone
 from ...exceptions import DelaytasksError
 from ...jobs.inputs import check_known
 from ...models import Schedule
@@ -44,6 +45,19 @@ def _seconds_field(name: str, least: float, most: float = LONGEST_SECONDS, **kwa
     return forms.FloatField(label=SECONDS[name], required=False, min_value=least, max_value=most, **kwargs)
 
 
+class StartField(forms.SplitDateTimeField):
+    """A field for a start. A time that clocks show twice is the first one, one that they skip the end of the gap."""
+
+    def compress(self, data_list: Any) -> datetime | None:
+        try:
+            start: datetime | None = super().compress(data_list)
+        except ValidationError as error:
+            if error.code != "ambiguous_timezone":
+                raise
+            start = resolve(datetime.combine(*data_list), timezone.get_current_timezone())
+        return start
+
+
 class ScheduleForm(ChangesForm):
     """The form of a schedule. Durations are entered in seconds."""
 
@@ -52,7 +66,7 @@ class ScheduleForm(ChangesForm):
     period = _seconds_field("period", 0.1)
     within = _seconds_field("within", 0, help_text=_("a run that begins later is skipped; empty: no limit"))
     ttr = _seconds_field("ttr", 0.001, MAX_TTR_MS // 1000)
-    start_at = forms.SplitDateTimeField(
+    start_at = StartField(
         label=_("start"), required=False, widget=AdminSplitDateTime(),
         help_text=_("the time from which the runs count, also those of cron; empty: now"),
     )  # fmt: skip
