@@ -4,6 +4,7 @@ Each stored entry starts with an admin_log.Action; LABELS has the text to show. 
 and translates them itself.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,7 @@ from django.utils.translation import gettext_noop
 
 from .. import admin_log
 from ..admin_log import Action
+from ..db.retries import retry_conflicts
 from ..jobs import audit_log
 
 LABELS = {
@@ -82,7 +84,7 @@ class TranslatedHistoryAdmin(admin.ModelAdmin):
     """A ModelAdmin whose history page translates delaytasks' log entries, and which writes the audit log as well.
 
     It also makes further pages of the admin site. All pages read the database to which the router writes, never a
-    replica.
+    replica. Saving and deleting is repeated after a conflict with another transaction.
     """
 
     def get_queryset(self, request: HttpRequest) -> QuerySet:
@@ -126,6 +128,15 @@ class TranslatedHistoryAdmin(admin.ModelAdmin):
     def _audit(self, request: HttpRequest, obj: Any, what: str, reason: str = "", **state: Any) -> None:
         user: Any = request.user
         admin_log.write_audit(user.get_username(), [obj], what, reason, source=audit_log.source_of(request), **state)
+
+    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        return self._retry_conflicts(partial(super().changeform_view, request, *args, **kwargs))
+
+    def delete_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        return self._retry_conflicts(partial(super().delete_view, request, *args, **kwargs))
+
+    def _retry_conflicts(self, view: Callable[[], HttpResponse]) -> HttpResponse:
+        return retry_conflicts(view, router.db_for_write(self.model))
 
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None

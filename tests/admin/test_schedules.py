@@ -14,6 +14,7 @@ from delaytasks.recurrence import schedules
 from delaytasks.recurrence.definition import Definition
 from delaytasks.states import State
 
+from ..db.test_isolation_levels import alter
 from ..support.html_forms import unchanged
 from ..support.locks import committed_meanwhile
 from .conftest import TOPIC
@@ -211,6 +212,28 @@ def test_a_change_that_is_committed_while_the_form_is_saved_is_kept(admin_client
         assert admin_client.post(change_url(report), form).status_code == 302
     row = Schedule.objects.get()
     assert (row.cron, row.running) == ("0 6 * * *", "queue")
+
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+@pytest.mark.parametrize("action", ["change", "delete", "delete_selected"])
+def test_a_conflict_with_another_transaction_is_retried(admin_client, report, level, action):
+    posts = {
+        "change": (change_url(report), FORM | unchanged(admin_client.get(change_url(report))) | {"running": "queue"}),
+        "delete": (f"{LIST}{report.pk}/delete/", {"post": "yes"}),
+        "delete_selected": (LIST, {"action": action, "_selected_action": [report.pk], "post": "yes"}),
+    }
+    alter(f"SET default_transaction_isolation = '{level}'")
+    try:
+        with committed_meanwhile(lambda: Schedule.objects.update(missed="all")):
+            answer = admin_client.post(*posts[action])
+    finally:
+        alter("RESET default_transaction_isolation")
+    assert answer.status_code == 302
+    rows = [("all", "queue")] if action == "change" else []
+    assert list(Schedule.objects.values_list("missed", "running")) == rows
+    assert LogEntry.objects.count() == 1
 
 
 @pytest.mark.only_on("postgresql")

@@ -10,7 +10,6 @@ from django.contrib.admin.actions import delete_selected
 from django.contrib.admin.models import DELETION
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.db import transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.urls import path, reverse
@@ -164,8 +163,7 @@ class ScheduleAdmin(BackfillPage):
         topics = set(queryset.values_list("topic", flat=True))
         if request.POST.get("post") and self._reason(request, topics) is None:
             return None
-        with transaction.atomic(using=databases.alias()):
-            response: Any = delete_selected(self, request, queryset)
+        response: Any = in_transaction(databases.alias(), partial(delete_selected, self, request, queryset))
         if response is not None:
             response.context_data["required_by"] = formatting.join(self._need_reason(topics))
             response.context_data["reason"] = next(filter(None, request.POST.getlist("reason")), "")
