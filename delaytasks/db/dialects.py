@@ -398,6 +398,23 @@ def wait_at_most(using: str, ms: int) -> None:
 
 
 @contextmanager
+def waiting_at_most(using: str, ms: int) -> Iterator[None]:
+    """Limit the wait for each lock to `ms` in the block, which is all of a transaction or savepoint. Nothing on SQLite.
+
+    After the block, an outer transaction has its own limit again.
+    """
+    connection = connections[using]
+    if connection.vendor != "postgresql":
+        yield
+        return
+    sql = "SELECT current_setting('lock_timeout'), set_config('lock_timeout', %s, true)"
+    [(before, _)] = run(using, sql, [f"{ms}ms"])
+    yield
+    if connection.savepoint_ids and not connection.needs_rollback:  # otherwise the end of the block restores it
+        run(using, sql, [before])
+
+
+@contextmanager
 def reads_with(using: str, **settings: str) -> Iterator[None]:
     """Set these settings of PostgreSQL for the block, which only reads. Does nothing on SQLite."""
     if connections[using].vendor != "postgresql":

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.messages import get_messages
+from django.db import connection
 from django.test import Client
 
 from delaytasks.exceptions import Reserved
@@ -31,6 +32,17 @@ def act(client: Client, action: str, *jobs: Job, query: str = "", **data: Any) -
 
 def state_of(job: Job) -> State:
     return State(Job.objects.get(pk=job.pk).state)
+
+
+@pytest.mark.only_on("postgresql")
+@pytest.mark.parametrize("action", ACTIONS)
+def test_the_limit_for_locks_ends_with_the_action(admin_client, one_of_each, action):
+    """With ATOMIC_REQUESTS the rest of the request is in the same transaction, as the rest of this test is."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL lock_timeout = '7s'")
+        act(admin_client, action, *one_of_each.values())
+        cursor.execute("SHOW lock_timeout")
+        assert cursor.fetchone() == ("7s",)
 
 
 def test_cancel_reports_the_result_of_each_job(admin_client, one_of_each):
