@@ -133,9 +133,9 @@ def test_created_token_has_the_given_options() -> None:
     ("args", "said"),
     [
         (["make", "--account", "php-shop"], "Give at least one of"),
-        (["make", "--account", "php shop", "--produce", "order.close"], "name: "),
-        (["make", "--account", "php-shop", "--produce", "order*"], "'order*'"),
-        (["make", "--account", "php-shop", "--produce", "*", "--name", "x" * 51], "name: "),
+        (["make", "--account", "php shop", "--produce", "order.close"], "--account: "),
+        (["make", "--account", "php-shop", "--produce", "order*"], "TOPIC: 'order*'"),
+        (["make", "--account", "php-shop", "--produce", "*", "--name", "x" * 51], "--name: "),
         (["revoke"], "PREFIX"),
         (["revoke", "abcdefgh", "--account", "a"], "PREFIX"),
     ],

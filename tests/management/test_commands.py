@@ -116,6 +116,7 @@ def test_a_live_key_is_refused_kept_or_replaced(run):
     refused = run("schedule", TOPIC, "order:1", "--delay", "5")
     assert refused.code == 1
     assert "is live already" in refused.err
+    assert "Use --on-conflict 'keep', 'replace' or 'again'" in refused.err
     assert run("schedule", TOPIC, "order:1", "--delay", "5", "--on-conflict", "keep", "--json").data["result"] == "kept"
     assert Job.objects.get().due_at == first.due_at
     replaced = run("schedule", TOPIC, "order:1", "--delay", "5", "--on-conflict", "replace", "--json").data

@@ -57,7 +57,10 @@ def _account(using: str, name: str) -> ServiceAccount:
     service_account = ServiceAccount.objects.using(using).filter(name=name).first()
     if service_account is None:
         service_account = ServiceAccount(name=name)
-        service_account.full_clean()
+        try:
+            service_account.full_clean()
+        except ValidationError as error:
+            raise ValidationError({"account": error.messages}) from error
         service_account.save(using=using)
     elif not service_account.active:
         raise ValidationError({"account": f"The account {name} is not active, so its tokens would not be accepted."})

@@ -9,6 +9,7 @@ from django.core.management.base import CommandParser
 from ...admin_log import Action
 from ...db import dialects, transitions
 from ...db.retries import in_transaction
+from ...exceptions import KeyIsLive
 from ...jobs import control, schedule
 from ...models import Job, Schedule
 from ...outcomes import CANCEL_RESULTS, CancelResult, Result, result_text
@@ -69,7 +70,10 @@ def _schedule(options: Options, using: str) -> Answer:
         )  # fmt: skip
         return _log(job, Action.SCHEDULED, using) if job.is_new else job  # schedule() has logged what it replaced
 
-    job = in_transaction(using, schedule_and_log)
+    try:
+        job = in_transaction(using, schedule_and_log)
+    except KeyIsLive as error:
+        raise KeyIsLive(str(error).replace("on_conflict=", "--on-conflict ")) from error
     result = "scheduled" if job.is_new else "replaced" if options["on_conflict"] == "replace" else "kept"
     if job.runs_again:
         result = "scheduled again"

@@ -92,9 +92,14 @@ def _make(options: Options, using: str) -> Answer:
 
 
 def _sentences(error: ValidationError) -> list[str]:
+    """Return the messages of a wrong option, which begin with its name."""
     if not hasattr(error, "error_dict"):
         return error.messages
-    return [f"{field}: {' '.join(messages)}" for field, messages in error.message_dict.items()]
+    return [f"{_option(field)}: {' '.join(messages)}" for field, messages in error.message_dict.items()]
+
+
+def _option(field: str) -> str:
+    return "TOPIC" if field == "topic" else f"--{field.replace('_', '-')}"
 
 
 def _secret_text(token: Any, secret: str) -> str:
