@@ -390,12 +390,21 @@ def delete(row: Schedule, *, using: str | None = None) -> None:
             rows.delete()
 
 
-def run_now(name: str, *, using: str | None = None, by: str = "") -> Job:
-    """Run a schedule's job once now, in addition to its times. Return the job's row."""
+def run_now(name: str, *, using: str | None = None, by: str = "", request_ms: int | None = None) -> Job:
+    """Run a schedule's job once now, in addition to its times. Return the job's row.
+
+    request_ms   a time that identifies the request: if it is repeated, its first job is returned, also after its end.
+                 The caller has opened a transaction. None: each call is a request of its own
+    """
     using = databases.alias(using)
     row = find(name, using=using)
     ttr = None if row.ttr_ms is None else row.ttr_ms / 1000
-    key = f"{firing_prefix(row)}now:{databases.now_ms(using)}"
+    key = f"{firing_prefix(row)}now:{databases.now_ms(using) if request_ms is None else request_ms}"
+    if request_ms is not None:
+        lock_name(using, name)
+        first = Job.objects.using(using).filter(topic=row.topic, key=key).first()
+        if first is not None:
+            return first
     new = to_new_job(row.topic, key=key, delay=0, body=row.body, ttr=ttr)
     new = new._replace(subject_label=row.subject_label or "", subject_pk=row.subject_pk or "")
     return schedule_row(using, new, "keep", by)

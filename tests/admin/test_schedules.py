@@ -307,6 +307,19 @@ def test_an_action_is_in_both_logs_with_its_reason(admin_client, report, action)
     assert (entry.before["paused"], entry.after["paused"]) == (action == "resume", action == "pause")
 
 
+def test_a_page_that_is_submitted_twice_runs_a_schedule_once(admin_client, report, db_clock):
+    def page_ms() -> str:
+        return str(admin_client.get(LIST).context["action_form"]["page_ms"].value())
+
+    first = page_ms()
+    assert "1 job scheduled for now" in act(admin_client, "run_now", report, page_ms=first, reason="Asked.")
+    Job.objects.filter(key__startswith="report@now:").update(state=State.FINISHED, ended_at=report.start_at)
+    db_clock.advance(seconds=1)
+    assert "0 jobs scheduled for now" in act(admin_client, "run_now", report, page_ms=first, reason="Asked.")
+    assert [action for action, _ in history()] == ["schedule.run_once"]
+    assert "1 job scheduled for now" in act(admin_client, "run_now", report, page_ms=page_ms())
+
+
 def test_an_action_that_changes_nothing_is_not_logged(admin_client, report):
     assert "0 schedules resumed" in act(admin_client, "resume", report, reason="They asked.")
     assert history() == []

@@ -27,9 +27,18 @@ from ...management.subcommands.schedules import times_text
 from ...models import Schedule
 from ...recurrence import schedules
 from .. import display
+from ..changelist import parse_id
 from ..forms import PauseForm, posted_reason
 from .backfill import BackfillPage
 from .schedule_form import POLICIES, TIMES, ScheduleForm, next_lines, preview_lines
+
+
+class ScheduleActionForm(PauseForm):
+    """The action form of the list. It has the time of its page, because a double click submits a page twice."""
+
+    page_ms = forms.IntegerField(
+        label="", required=False, widget=forms.HiddenInput, initial=lambda: databases.now_ms(databases.alias())
+    )
 
 
 @admin.register(Schedule)
@@ -42,7 +51,7 @@ class ScheduleAdmin(BackfillPage):
     list_per_page = 50
     show_facets = admin.ShowFacets.NEVER
     actions = ("pause", "resume", "run_now", "delete_selected")
-    action_form = PauseForm
+    action_form = ScheduleActionForm
     readonly_fields = ("state", "next_runs", "source")
 
     class Media:
@@ -200,8 +209,13 @@ class ScheduleAdmin(BackfillPage):
 
     @admin.action(permissions=["change"], description=_("Run once now"))
     def run_now(self, request: HttpRequest, queryset: QuerySet) -> None:
+        page_ms = parse_id(request.POST.get("page_ms", ""))
+
+        def run_once(name: str, *, using: str) -> bool:
+            return schedules.run_now(name, using=using, by=str(request.user), request_ms=page_ms).is_new
+
         self._act(
-            request, queryset, Action.RUN_ONCE, partial(schedules.run_now, by=str(request.user)),
+            request, queryset, Action.RUN_ONCE, run_once,
             lambda n: ngettext("%(n)d job scheduled for now", "%(n)d jobs scheduled for now", n),
         )  # fmt: skip
 
