@@ -26,6 +26,21 @@ def children(condition: Q) -> Iterator[Any]:
             yield child
 
 
+def leaves(condition: Q) -> Iterator[Any]:
+    """Yield the leaves of a Q, and of each Q in its values and expressions, such as When(state="open", then=...)."""
+    for child in children(condition):
+        yield child
+        yield from _inner_leaves(child[1] if isinstance(child, tuple) else child)
+
+
+def _inner_leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, Q):
+        yield from leaves(value)
+    elif isinstance(value, list | tuple | set | frozenset | BaseExpression):
+        for each in value.get_source_expressions() if isinstance(value, BaseExpression) else value:
+            yield from _inner_leaves(each)
+
+
 def expressions(condition: Q) -> Iterator[Any]:
     """Yield each F, expression and query set in a Q, including nested ones. Evaluates none."""
     for child in children(condition):
@@ -50,7 +65,7 @@ def has_query(condition: Q) -> bool:
 
 def naive(condition: Q, model: type[Model]) -> Iterator[Any]:
     """Yield the values without time zone that a Q compares with DateTimeFields."""
-    for child in children(condition):
+    for child in leaves(condition):
         if isinstance(child, tuple) and isinstance(last_field(child[0], model), DateTimeField):
             given = child[1] if isinstance(child[1], list | tuple | set | frozenset) else [child[1]]
             yield from (value for value in given if _is_naive(value))
@@ -102,13 +117,8 @@ def paths(condition: Q, model: type[Model]) -> set[str]:
 
 
 def lookups(condition: Q) -> set[str]:
-    """Return the lookups of a Q, including those of a Q inside an expression, such as When(state="open", then=...)."""
-    found = {child[0] for child in children(condition) if isinstance(child, tuple)}
-    for expression in expressions(condition):
-        if isinstance(expression, BaseExpression):
-            inner = (each for each in expression.get_source_expressions() if isinstance(each, Q))
-            found = found.union(*map(lookups, inner))
-    return found
+    """Return the lookups of a Q, including those of a Q inside a value or an expression."""
+    return {child[0] for child in leaves(condition) if isinstance(child, tuple)}
 
 
 def _sources(path: str, model: type[Model]) -> set[str]:

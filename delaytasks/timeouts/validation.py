@@ -231,8 +231,8 @@ def _check_value(field: Any, value: Any) -> None:
 def _lookups(node: Any) -> Iterator[Any]:
     if isinstance(node, Lookup):
         yield node
-    for child in getattr(node, "children", ()):
-        yield from _lookups(child)
+    for inner in getattr(node, "get_source_expressions", list)():
+        yield from _lookups(inner)
 
 
 def _wrong(its: str, what: str, hint: str) -> Problem:

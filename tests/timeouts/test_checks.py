@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.contrib.postgres.functions import TransactionNow
 from django.db import connection, models
-from django.db.models import Exists, F, Func, OuterRef, Q, Value
+from django.db.models import Case, Exists, F, Func, OuterRef, Q, Value, When
 from django.db.models.functions import Lower, Now, TruncDay
 from django.test.utils import CaptureQueriesContext
 from django.utils.translation import gettext_lazy
@@ -41,6 +41,7 @@ def declare(model: Any, **options: Any) -> None:
 
 
 ALL = Q(pk__gt=0)
+NAIVE = START.replace(tzinfo=None)
 
 
 @pytest.mark.parametrize(
@@ -68,6 +69,7 @@ ALL = Q(pk__gt=0)
         (Order, {"while_": ~Q(note__in=["a", "\0"])}, "E043", "NUL character"),
         (Order, {"while_": Q(note=Lower(Value("\0")))}, "E043", "NUL character"),
         (Order, {"while_": Q(customer__in=5)}, "E043", "not iterable"),
+        (Order, {"while_": Q(Case(When(window=-1, then=True)))}, "E043", "-1 is not a valid value of DurationField"),
         (Order, {"while_": Q(created_at__lt=Now())}, "E044", "Now"),
         (Order, {"while_": Q(created_at__lt=Now() - Value(HALF_HOUR))}, "E044", "Now"),
         (Order, {"while_": Q(created_at__lt=TransactionNow())}, "E044", "TransactionNow"),
@@ -89,10 +91,12 @@ ALL = Q(pk__gt=0)
         (Order, {"while_": Q(note__in=["x", object()])}, "E044", "'object', which has another text"),
         (Order, {"while_": Q(note=Lower(Value(object())))}, "E044", "'object', which has another text"),
         (Order, {"while_": Q(customer__in=(each for each in [1]))}, "E044", "'generator', which has another text"),
-        (Order, {"while_": Q(created_at__lt=START.replace(tzinfo=None))}, "E044", "which has no time zone"),
+        (Order, {"while_": Q(created_at__lt=NAIVE)}, "E044", "which has no time zone"),
         (Order, {"while_": Q(created_at__range=[START, "2030-02-01 00:00"])}, "E044", "'2030-02-01 00:00', which has"),
-        (Order, {"while_": Q(created_at=Value(START.replace(tzinfo=None)))}, "E044", "which has no time zone"),
+        (Order, {"while_": Q(created_at=Value(NAIVE))}, "E044", "which has no time zone"),
         (Order, {"while_": Q(created_at__gt=START.date())}, "E044", "which has no time zone"),
+        (Order, {"while_": Q(Case(When(created_at__lt=NAIVE, then=True)))}, "E044", "which has no time zone"),
+        (Order, {"while_": Q(customer__active=Q(created_at__lt=NAIVE))}, "E044", "which has no time zone"),
         (Order, {"while_": Q(note=lambda: "x")}, "E044", "'function', which has another text"),
     ],
 )  # fmt: skip

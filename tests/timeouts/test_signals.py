@@ -214,10 +214,13 @@ def blocked() -> bool:
         return bool(cursor.fetchone()[0])
 
 
-def test_a_field_of_a_condition_inside_an_expression_is_watched(close: Callable[..., None]) -> None:
-    note = Case(When(state="vip", then=Value("a vip's")), default=Value(""))
-    close(while_=Q(note=note))
-    order = Order.objects.create(created_at=START)
+@pytest.mark.parametrize(
+    "condition",
+    [Q(note=Case(When(state="vip", then=Value("a vip's")), default=Value(""))), Q(customer__active=Q(state="open"))],
+)
+def test_a_field_of_a_condition_inside_an_expression_is_watched(close: Callable[..., None], condition: Q) -> None:
+    close(while_=condition)
+    order = Order.objects.create(created_at=START, customer=Customer.objects.create())
     assert len(live()) == 1
     order.state = "vip"
     order.save(update_fields=["state"])
