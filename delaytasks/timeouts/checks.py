@@ -1,6 +1,7 @@
 """System checks of declared timeouts.
 
 Errors    E040 the model, E041 on, E042 after or before, E043 and E044 the condition, E045 another database
+          E043 also for a regular expression that PostgreSQL cannot read, with --database
 Warnings  W040 not applied, W041 no longer declared, W042 the triggers; these run with --database
 """
 
@@ -26,6 +27,20 @@ def check_declarations(**_kwargs: Any) -> list[CheckMessage]:
         Error(each.message, hint=each.hint, obj=declaration.model, id=each.id)
         for declaration in declarations.registered()
         for each in validation.problems(declaration)
+    ]
+
+
+@register(TAG, Tags.database)
+def check_patterns(*, databases: Sequence[str] | None = None, **_kwargs: Any) -> list[CheckMessage]:
+    """E043: PostgreSQL cannot read a regular expression of a condition."""
+    if conf.get_if_valid() is None:
+        return []
+    return [
+        Error(each.message, hint=each.hint, obj=declaration.model, id=each.id)
+        for alias in databases or ()
+        for declaration in declarations.declarations()
+        if alias in aliases_of(declaration)
+        for each in validation.wrong_patterns(declaration, alias)
     ]
 
 

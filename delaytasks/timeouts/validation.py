@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from django.core.exceptions import EmptyResultSet, FieldDoesNotExist, ValidationError
-from django.db import DatabaseError, connections, models, router
+from django.db import DatabaseError, DataError, connections, models, router, transaction
 from django.db.models import Func, Lookup, Q, QuerySet, Subquery
 from django.db.models.aggregates import Aggregate
 from django.db.models.constants import LOOKUP_SEP
 from django.db.models.expressions import RawSQL
 from django.db.models.functions import Now, Random
 from django.db.models.functions.datetime import TimezoneMixin
-from django.db.models.lookups import FieldGetDbPrepValueIterableMixin
+from django.db.models.lookups import FieldGetDbPrepValueIterableMixin, Regex
 from django.db.models.query import RawQuerySet
 from django.db.models.sql import Query
 from django.utils.functional import Promise
@@ -111,9 +111,27 @@ def _find(declaration: Declaration, name: str) -> Any:
 
 
 def _conditions(declaration: Declaration) -> Iterator[Problem]:
-    for name, condition in declaration.named_conditions.items():
-        its = f"Timeout {declaration.topic!r}: its condition{'' if name == 'while_' else f' {name}'}"
+    for condition, its in _named(declaration):
         yield from _condition(declaration, condition, its)
+
+
+def _named(declaration: Declaration) -> Iterator[tuple[Q, str]]:
+    """Yield each condition, with the beginning of the messages about it."""
+    for name, condition in declaration.named_conditions.items():
+        yield condition, f"Timeout {declaration.topic!r}: its condition{'' if name == 'while_' else f' {name}'}"
+
+
+def wrong_patterns(declaration: Declaration, using: str) -> Iterator[Problem]:
+    """Yield a problem for each regular expression that this database cannot read. problems() knows those of SQLite."""
+    if connections[using].vendor != "postgresql":
+        return
+    for condition, its in _named(declaration):
+        for pattern in conditions.patterns(condition):
+            try:
+                with transaction.atomic(using), connections[using].cursor() as cursor:
+                    cursor.execute("SELECT '' ~ %s", [pattern])
+            except DataError as error:
+                yield _wrong(its, f"{pattern!r:.80} is an {str(error).strip()}", "Correct the regular expression.")
 
 
 def _condition(declaration: Declaration, condition: Q, its: str) -> list[Problem]:
@@ -211,6 +229,8 @@ def _compile(declaration: Declaration, condition: Q) -> None:
     alias = given if given is not None and given in connections else router.db_for_write(declaration.concrete)
     query = declaration.concrete._base_manager.using(alias).filter(condition).query
     for lookup in _lookups(query.where):
+        if isinstance(lookup, Regex) and connections[alias].vendor == "sqlite" and lookup.rhs_is_direct_value():
+            _check_pattern(lookup.rhs)
         if lookup.prepare_rhs and lookup.rhs_is_direct_value():  # some fields leave this to the database
             is_list = isinstance(lookup, FieldGetDbPrepValueIterableMixin)
             for value in lookup.rhs if is_list else [lookup.rhs]:
@@ -219,6 +239,13 @@ def _compile(declaration: Declaration, condition: Q) -> None:
         query.get_compiler(alias).as_sql()
     except EmptyResultSet:  # no row matches, as in Q(pk__in=[])
         pass
+
+
+def _check_pattern(pattern: str) -> None:
+    try:
+        re.compile(pattern)  # Django's function for SQLite does that, too
+    except re.error as error:
+        raise ValueError(f"{pattern!r:.80} is an invalid regular expression: {error}") from error
 
 
 def _check_value(field: Any, value: Any) -> None:

@@ -115,6 +115,15 @@ def test_a_field_or_condition_that_cannot_be_used_is_a_check(
     Customer.objects.create()  # nor does it disturb other models
 
 
+@pytest.mark.on_both
+@pytest.mark.django_db
+@pytest.mark.parametrize("condition", [Q(note__regex="a("), ~Q(Case(When(note__iregex="a(", then=True)))])
+def test_a_regular_expression_that_the_database_cannot_read_is_a_check(condition: Q) -> None:
+    declare(Order, while_=condition)
+    (error,) = [*checks.check_declarations(), *checks.check_patterns(databases=["default"])]
+    assert (error.id, "a(" in error.msg) == ("delaytasks.E043", True), error
+
+
 @pytest.mark.parametrize(
     "options",
     [{}, {"after": "window"}, {"before": HALF_HOUR}, {"while_": Q(customer__active=True, note__startswith="x")},
