@@ -103,10 +103,17 @@ def values(condition: Q) -> Iterator[Any]:
 
 
 def without_fixed_text(condition: Q) -> Iterator[Any]:
-    """Yield the values in a Q whose repr() has a memory address: canonical() would differ between processes."""
+    """Yield the values in a Q whose repr() differs between processes: it has a memory address, or the order of a set.
+
+    canonical() uses the repr() of an expression, and sorts only the sets outside of expressions.
+    """
     for value in values(condition):
         if not isinstance(value, str | Model | F | QuerySet | RawQuerySet) and ADDRESS.search(repr(value)):
             yield value
+    for expression in expressions(condition):
+        for child in _inner_leaves(expression):
+            if isinstance(child, tuple) and isinstance(child[1], UNORDERED):
+                yield child[1]
 
 
 def paths(condition: Q, model: type[Model]) -> set[str]:

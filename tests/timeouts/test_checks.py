@@ -97,6 +97,7 @@ NAIVE = START.replace(tzinfo=None)
         (Order, {"while_": Q(created_at__gt=START.date())}, "E044", "which has no time zone"),
         (Order, {"while_": Q(Case(When(created_at__lt=NAIVE, then=True)))}, "E044", "which has no time zone"),
         (Order, {"while_": Q(customer__active=Q(created_at__lt=NAIVE))}, "E044", "which has no time zone"),
+        (Order, {"while_": Q(Case(When(note__in={"x", "y"}, then=True)))}, "E044", "'set', which has another text"),
         (Order, {"while_": Q(note=lambda: "x")}, "E044", "'function', which has another text"),
     ],
 )  # fmt: skip
