@@ -19,6 +19,7 @@ from zoneinfo import ZoneInfo
 
 from dateutil import rrule as dateutil_rrule
 
+from ..calendars.wall_time import resolve
 from ..exceptions import BadSchedule, short_repr
 from .wall_times import Firing, Gap, Overlap, next_firing
 
@@ -46,7 +47,8 @@ class RRule:
     """The times of a recurrence rule in a zone.
 
     text    such as "FREQ=MONTHLY;BYDAY=-1FR", with or without "RRULE:" before it
-    start   naive: the wall time DTSTART, which is the first occurrence if it matches the rule
+    start   naive: the wall time DTSTART, which is the first occurrence if it matches the rule. With fold=1, it is the
+            second of two equal times
 
     Raises BadSchedule.
     """
@@ -58,7 +60,7 @@ class RRule:
     ) -> None:
         parts = check(text)
         self.text, self.zone, self.start = _as_text(parts), zone, _next_second(start.replace(tzinfo=None, fold=0))
-        self.gap, self.overlap = gap, overlap
+        self.gap, self.overlap, self.begin = gap, overlap, resolve(self.start, zone, fold=start.fold)
         _check_days(parts, self.start)
         self.until = _until(parts, zone)
         self._occurrences = _occurrences(_as_text(parts, without={"UNTIL"}), self.start)
@@ -67,7 +69,7 @@ class RRule:
 
     def next_after(self, moment: datetime) -> Firing | None:
         """Return the first firing later than the moment, or None after COUNT, UNTIL or 100 years."""
-        found = next_firing(self._occurrences.walls_from, self.zone, moment, self.gap, self.overlap)
+        found = next_firing(self._occurrences.walls_from, self.zone, moment, self.gap, self.overlap, self.begin)
         return None if found is None or (self.until is not None and found.due > self.until) else found
 
 

@@ -55,15 +55,21 @@ def parse_label(label: str, zone: ZoneInfo) -> Firing:
 
 
 def next_firing(
-    walls_from: Callable[[datetime], Iterator[datetime]], zone: ZoneInfo, after: datetime, gap: Gap, overlap: Overlap
+    walls_from: Callable[[datetime], Iterator[datetime]],
+    zone: ZoneInfo,
+    after: datetime,
+    gap: Gap,
+    overlap: Overlap,
+    start: datetime | None = None,
 ) -> Firing | None:
     """Return the first firing later than `after`, or None.
 
     walls_from   returns the rule's wall times from a wall time on, ascending
+    start        as in firings_of()
     """
     best: Firing | None = None
     for wall in walls_from(first_wall(zone, after)):
-        for firing in firings_of(wall, zone, gap, overlap):
+        for firing in firings_of(wall, zone, gap, overlap, start):
             if firing.due > after and (best is None or firing.due < best.due):
                 best = firing
         if best is not None and resolve(wall, zone) >= best.due:
@@ -81,11 +87,18 @@ def _offset(moment: datetime) -> timedelta:
     return moment.utcoffset() or timedelta()
 
 
-def firings_of(wall: datetime, zone: ZoneInfo, gap: Gap, overlap: Overlap) -> list[Firing]:
-    """Return the firings of one wall time: one, none in a gap that is skipped, or both in an overlap."""
+def firings_of(
+    wall: datetime, zone: ZoneInfo, gap: Gap, overlap: Overlap, start: datetime | None = None
+) -> list[Firing]:
+    """Return the firings of one wall time: one, none in a gap that is skipped, or both in an overlap.
+
+    start   aware: of two equal times of which only the second is not earlier, the second one counts; None: all count
+    """
     if in_gap(wall, zone):
         return [] if gap == "skip" else [Firing(wall, 0, resolve(wall, zone))]
     first = Firing(wall, 0, resolve(wall, zone))
-    if overlap == "both" and in_overlap(wall, zone):
-        return [first, Firing(wall, 1, resolve(wall, zone, fold=1))]
+    is_early = start is not None and first.due < start
+    if (overlap == "both" or is_early) and in_overlap(wall, zone):
+        second = Firing(wall, 1, resolve(wall, zone, fold=1))
+        return [second] if is_early else [first, second]
     return [first]

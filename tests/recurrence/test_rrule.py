@@ -71,6 +71,15 @@ def test_a_time_in_an_overlap_runs_once_or_twice():
     assert found == ["2026-10-25T02:30:00+02:00", "2026-10-25T02:30:00+01:00", "2026-10-26T02:30:00+01:00"]
 
 
+@pytest.mark.parametrize("overlap", ["once", "both"])
+def test_a_start_at_the_second_of_two_equal_times_is_the_first_run(overlap):
+    start = datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=ZoneInfo(BERLIN))
+    rule = RRule("FREQ=MINUTELY;INTERVAL=20;COUNT=3", ZoneInfo(BERLIN), start=start, overlap=overlap)
+    assert local(follow(rule, at("2026-01-01", BERLIN), 4), BERLIN) == [
+        "2026-10-25T02:30:00+01:00", "2026-10-25T02:50:00+01:00", "2026-10-25T03:10:00+01:00",
+    ]  # fmt: skip
+
+
 def test_an_end_in_utc_is_an_instant_and_one_without_z_a_wall_time():
     assert times("FREQ=DAILY;UNTIL=20260702T070000Z", "2026-07-01T09:00", 9) == [
         "2026-07-01T09:00:00+02:00", "2026-07-02T09:00:00+02:00",

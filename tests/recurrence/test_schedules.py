@@ -72,6 +72,14 @@ def test_a_start_now_is_the_first_run(define, ticks, stage, db_clock, times, run
     assert len(ticks) == runs
 
 
+def test_a_start_now_is_the_first_run_while_clocks_show_an_hour_again(define, ticks, stage, db_clock):
+    now = datetime(2030, 10, 27, 1, 30, tzinfo=UTC)
+    db_clock.set(to_ms(now))
+    define(every=None, rrule="FREQ=MINUTELY;COUNT=3", tz="Europe/Berlin", running="allow")
+    run_until(stage, db_clock, now + timedelta(minutes=10), step_seconds=5)
+    assert ticks == [f"tick@2030-10-27T02:3{n}:00/2" for n in range(3)]
+
+
 @pytest.mark.parametrize(
     ("options", "first"), [({}, "2030-06-01T09:00:00"), ({"delay": 86_400}, "2030-06-02T09:00:00"),
                            ({"period": 3600, "repeat": 20}, "2030-06-01T09:00:00")], ids=str)  # fmt: skip
