@@ -128,13 +128,6 @@ def lookups(condition: Q) -> set[str]:
     return {child[0] for child in leaves(condition) if isinstance(child, tuple)}
 
 
-def patterns(condition: Q) -> Iterator[str]:
-    """Yield the regular expressions of a Q."""
-    for child in leaves(condition):
-        if isinstance(child, tuple) and child[0].endswith(("__regex", "__iregex")) and isinstance(child[1], str):
-            yield child[1]
-
-
 def _sources(path: str, model: type[Model]) -> set[str]:
     """Return the paths of the fields from which the database computes a generated field; of another field, none."""
     field = last_field(path, model)

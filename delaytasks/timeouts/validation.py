@@ -126,7 +126,7 @@ def wrong_patterns(declaration: Declaration, using: str) -> Iterator[Problem]:
     if connections[using].vendor != "postgresql":
         return
     for condition, its in _named(declaration):
-        for pattern in conditions.patterns(condition):
+        for pattern in _patterns(_query(declaration, condition, using)):
             try:
                 with transaction.atomic(using), connections[using].cursor() as cursor:
                     cursor.execute("SELECT '' ~ %s", [pattern])
@@ -227,10 +227,11 @@ def _compile(declaration: Declaration, condition: Q) -> None:
     """Compile a query with the condition. Raises the errors of its fields and values."""
     given = declaration.using
     alias = given if given is not None and given in connections else router.db_for_write(declaration.concrete)
-    query = declaration.concrete._base_manager.using(alias).filter(condition).query
+    query = _query(declaration, condition, alias)
+    if connections[alias].vendor == "sqlite":
+        for pattern in _patterns(query):
+            _check_pattern(pattern)
     for lookup in _lookups(query.where):
-        if isinstance(lookup, Regex) and connections[alias].vendor == "sqlite" and lookup.rhs_is_direct_value():
-            _check_pattern(lookup.rhs)
         if lookup.prepare_rhs and lookup.rhs_is_direct_value():  # some fields leave this to the database
             is_list = isinstance(lookup, FieldGetDbPrepValueIterableMixin)
             for value in lookup.rhs if is_list else [lookup.rhs]:
@@ -239,6 +240,17 @@ def _compile(declaration: Declaration, condition: Q) -> None:
         query.get_compiler(alias).as_sql()
     except EmptyResultSet:  # no row matches, as in Q(pk__in=[])
         pass
+
+
+def _query(declaration: Declaration, condition: Q, alias: str) -> Query:
+    return declaration.concrete._base_manager.using(alias).filter(condition).query
+
+
+def _patterns(query: Query) -> Iterator[str]:
+    """Yield the regular expressions of a query's condition."""
+    for lookup in _lookups(query.where):
+        if isinstance(lookup, Regex) and isinstance(lookup.rhs, str):
+            yield lookup.rhs
 
 
 def _check_pattern(pattern: str) -> None:

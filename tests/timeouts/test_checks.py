@@ -8,6 +8,7 @@ from django.contrib.postgres.functions import TransactionNow
 from django.db import connection, models
 from django.db.models import Case, Exists, F, Func, OuterRef, Q, Value, When
 from django.db.models.functions import Lower, Now, TruncDay
+from django.db.models.lookups import Exact, GreaterThan, Regex
 from django.test.utils import CaptureQueriesContext
 from django.utils.translation import gettext_lazy
 
@@ -98,6 +99,9 @@ NAIVE = START.replace(tzinfo=None)
         (Order, {"while_": Q(Case(When(created_at__lt=NAIVE, then=True)))}, "E044", "which has no time zone"),
         (Order, {"while_": Q(customer__active=Q(created_at__lt=NAIVE))}, "E044", "which has no time zone"),
         (Order, {"while_": Q(Case(When(note__in={"x", "y"}, then=True)))}, "E044", "'set', which has another text"),
+        (Order, {"while_": Q(GreaterThan(F("created_at"), NAIVE))}, "E044", "which has no time zone"),
+        (Order, {"while_": Q(Exact(F("note"), "a\0b"))}, "E043", "NUL character"),
+        (Order, {"while_": Q(Exact(F("note"), gettext_lazy("paid")))}, "E044", "lazy text"),
         (Order, {"while_": Q(note=lambda: "x")}, "E044", "'function', which has another text"),
     ],
 )  # fmt: skip
@@ -118,7 +122,9 @@ def test_a_field_or_condition_that_cannot_be_used_is_a_check(
 
 @pytest.mark.on_both
 @pytest.mark.django_db
-@pytest.mark.parametrize("condition", [Q(note__regex="a("), ~Q(Case(When(note__iregex="a(", then=True)))])
+@pytest.mark.parametrize(
+    "condition", [Q(note__regex="a("), ~Q(Case(When(note__iregex="a(", then=True))), Q(Regex(F("note"), "a("))]
+)
 def test_a_regular_expression_that_the_database_cannot_read_is_a_check(condition: Q) -> None:
     declare(Order, while_=condition)
     (error,) = [*checks.check_declarations(), *checks.check_patterns(databases=["default"])]
