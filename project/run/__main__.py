@@ -42,7 +42,7 @@ DEMO_TIMES = {  # in seconds, short enough to watch
 
 def echo(line: str) -> None:
     """Print a line, with "?" for what the terminal cannot show. If standard output is closed, stop as on a hangup."""
-    encoding = sys.stdout.encoding
+    encoding = getattr(sys.stdout, "encoding", "utf-8")  # no stdout at all: print() does nothing
     try:
         print(line.encode(encoding, "replace").decode(encoding), flush=True)
     except OSError:

@@ -148,3 +148,9 @@ def test_what_the_terminal_cannot_show_is_printed_as_a_question_mark(monkeypatch
     echo("Chloé was here")
 
     assert terminal.getvalue() == b"Chlo? was here\n"
+
+
+def test_nothing_is_printed_where_there_is_no_stdout(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+
+    echo("order 1 closed")
