@@ -34,7 +34,7 @@ def _groups() -> dict[str, tuple[Any, str]]:
 class PauseForm(ActionForm):
     """The action form of the lists of topics and of schedules, with a field for the reason."""
 
-    reason = forms.CharField(label=gettext_lazy("Reason:"), required=False, widget=forms.TextInput(attrs={"size": 30}))
+    reason = forms.CharField(label=gettext_lazy("Reason:"), required=False, widget=forms.TextInput(attrs={"size": 24}))
 
 
 def checked_reason(text: str) -> str:

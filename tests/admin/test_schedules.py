@@ -81,7 +81,7 @@ def test_the_form_shows_the_next_ten_runs_before_it_is_saved(admin_client):
         ({"cron": "0 0 30 2 *"}, "no such day comes"),
         ({"cron": ""}, "it has none of them"),
         ({"tz": "Mars"}, "IANA name"),
-        ({"cron": "", "every": "x"}, "every, in seconds: Enter a number."),
+        ({"cron": "", "every": "x"}, "Every, in seconds: Enter a number."),
         ({"cron": "", "rrule": "FREQ=DAILY;COUNT=3;UNTIL=20310101T000000Z"}, "exclude each other"),
     ],
 )

@@ -36,8 +36,8 @@ FIELDS: tuple[str, ...] = (
     "running",
 )
 POLICIES = ("missed", "within", "running")
-SECONDS = {"every": _("every, in seconds"), "delay": _("delay, in seconds"), "period": _("period, in seconds"),
-           "within": _("begin within, in seconds"), "ttr": _("time to run, in seconds")}  # fmt: skip
+SECONDS = {"every": _("Every, in seconds"), "delay": _("Delay, in seconds"), "period": _("Period, in seconds"),
+           "within": _("Begin within, in seconds"), "ttr": _("Time to run, in seconds")}  # fmt: skip
 LONGEST_SECONDS = int(LONGEST.total_seconds())
 
 
@@ -67,7 +67,7 @@ class ScheduleForm(ChangesForm):
     within = _seconds_field("within", 0, help_text=_("a run that begins later is skipped; empty: no limit"))
     ttr = _seconds_field("ttr", 0.001, MAX_TTR_MS // 1000)
     start_at = StartField(
-        label=_("start"), required=False, widget=AdminSplitDateTime(),
+        label=_("Start"), required=False, widget=AdminSplitDateTime(),
         help_text=_("the time from which the runs count, also those of cron; empty: now"),
     )  # fmt: skip
     reason = ReasonField(help_text=_("Stored in the history. Optional."))
