@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import socket
 import threading
 import time
 
@@ -68,6 +69,15 @@ def test_pipelined_requests_are_answered_in_their_order(here, api, topic):
     assert ids == [f"b{number}" for number in range(MANY)]
 
 
+def test_a_client_that_leaves_with_a_request_behind_its_poll_is_noticed(here, api, topic):
+    with connect(here.port) as connection:
+        behind = command(api.token, **add(topic, "behind"))
+        connection.sendall(command(api.token, command="pop", topic=topic, wait=20) + behind)
+        connection.shutdown(socket.SHUT_WR)
+        assert connection.recv(1000) == b"", "the server does not answer, but hangs up"
+    assert not Job.objects.filter(topic=topic).exists()
+
+
 def test_requests_behind_one_that_waits_are_not_read_without_end(here, api, topic):
     """The server stops reading, so the sender blocks, and nothing behind the waiting request is begun."""
     process = web_of(here)
@@ -128,7 +138,7 @@ def test_a_stranger_who_reads_the_answers_cannot_fill_the_memory_with_requests(h
 def test_a_connection_with_too_many_pipelined_requests_loses_only_itself(here, api, topic):
     with connect(here.port) as connection, contextlib.suppress(OSError):
         connection.sendall(SMALLEST * 5000)
-        connection.shutdown(1)
+        connection.shutdown(socket.SHUT_WR)
         while connection.recv(65536):
             pass
     assert api.get(f"topics/{topic}/").status == 200
