@@ -28,6 +28,7 @@ PLANNED_SECONDS = 5  # how long a prepared plan is reused: a plan for a small ta
 
 READ_COMMITTED = 2  # psycopg.IsolationLevel
 _IDLE = 0  # psycopg.pq.TransactionStatus
+_JULIAN_EPOCH = 2440587.5  # SQLite's julianday() of 1970-01-01
 
 _test_clock: Callable[[], int] | None = None
 
@@ -299,8 +300,7 @@ class SQLite(Dialect):
         return f"replace({moment}, '.000000', '')"
 
     def to_ms(self, moment: str) -> str:
-        seconds, fraction = f"strftime('%%s', {moment})", f"substr(strftime('%%f', {moment}), 4)"
-        return f"(CAST({seconds} AS INTEGER) * 1000 + CAST({fraction} AS INTEGER))"
+        return f"CAST(round((julianday({moment}) - {_JULIAN_EPOCH}) * 86400000) AS INTEGER)"
 
 
 _DIALECTS: dict[str, Dialect] = {"postgresql": PostgreSQL(), "sqlite": SQLite()}
