@@ -62,11 +62,11 @@ def main() -> int:
     os.umask(0o077)  # all files are for this user alone
     try:
         options = preflight.read_options(os.environ, BASE)
-        preflight.make_directories(options.var)
         if options.history is not None and options.speed == preflight.VIRTUAL:
             from ..demo import virtual
 
-            return virtual.main(options.history, options.var / "replay-virtual", echo, stop)
+            preflight.make_directories(options.var, [virtual.NAME])
+            return virtual.main(options.history, options.var / virtual.NAME, echo, stop)
         return Run(options, stop, kill_now).run()
     except CannotRun as reason:
         print(reason, file=sys.stderr)
@@ -85,6 +85,7 @@ class Run:
 
         Raises CannotRun.
         """
+        preflight.make_directories(self.options.var)
         with ExitStack() as cleanup:  # runs in reverse order: the lock is released last
             cleanup.enter_context(preflight.acquire_lock(self.options.var, echo))
             self.port = preflight.choose_port(self.options.port, echo)

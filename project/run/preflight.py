@@ -12,7 +12,7 @@ import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,14 +97,14 @@ def read_speed(text: str, *, is_replay: bool = True) -> float:
     return speed
 
 
-def make_directories(var: Path) -> None:
-    """Create the directories for all files that `make run` writes, for this user alone.
+def make_directories(var: Path, names: Sequence[str] = ("log", "run", "redis")) -> None:
+    """Create the directories for all files that `make run` writes, with these names in `var`, for this user alone.
 
     They hold the database with its sessions, the secret key and the admin's password. An existing directory is closed
     to other users too. Raises CannotRun if that is not possible.
     """
     try:
-        for name in ("", "log", "run", "redis"):
+        for name in ("", *names):
             (var / name).mkdir(parents=True, exist_ok=True, mode=0o700)
         make_private(var)
         with tempfile.TemporaryFile(dir=var):
