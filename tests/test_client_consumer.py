@@ -255,8 +255,8 @@ def test_a_touch_is_tried_a_last_time_if_the_server_asks_for_a_pause_longer_than
     client: Client, fake: FakeQueue
 ) -> None:
     fake.bad["touch"].append(Bad(status=503, headers={"Retry-After": "60"}))
-    fake.put("a", ttr=3)
-    with consuming(client, lambda job: job.lost.wait(4)):
+    fake.put("a", ttr=5)
+    with consuming(client, lambda job: job.lost.wait(6)):
         await_state(fake, "a")
     assert fake.jobs["a"].attempt == 1
 
@@ -311,7 +311,7 @@ def test_an_outcome_is_reported_a_last_time_if_the_server_asks_for_a_pause_longe
     client: Client, fake: FakeQueue
 ) -> None:
     fake.bad["finish"].append(Bad(status=503, headers={"Retry-After": "60"}))
-    fake.put("a", ttr=1)
+    fake.put("a", ttr=5)
     with consuming(client, lambda job: None, heartbeat=False):
         await_state(fake, "a")
     assert [(finish["id"], finish["attempt"]) for finish in fake.asked("finish")] == [("a", 1)] * 2
