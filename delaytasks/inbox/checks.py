@@ -19,11 +19,8 @@ def check_inboxes(**_kwargs: Any) -> list[CheckMessage]:
     """E050: an inbox has a wrong option or an unknown broker, or needs a library that is not installed."""
     if conf.get_if_valid() is None:
         return []
-    return [Error(problem, hint=HINT, id="delaytasks.E050") for problem in filter(None, map(_problem, _names()))]
-
-
-def _names() -> list[str]:
-    return sorted(declarations.names(), key=str)
+    problems = filter(None, map(_problem, declarations.names()))
+    return [Error(problem, hint=HINT, id="delaytasks.E050") for problem in problems]
 
 
 def _problem(name: str) -> str:

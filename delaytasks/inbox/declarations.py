@@ -148,7 +148,7 @@ def unregister(name: str) -> None:
 
 
 def names() -> list[str]:
-    return sorted(conf.get().inboxes.keys() | _declared.keys())
+    return sorted(conf.get().inboxes.keys() | _declared.keys(), key=str)  # a wrong name may be no string
 
 
 def find(name: str) -> Inbox:

@@ -79,6 +79,12 @@ def test_the_name_and_the_options_must_be_of_their_types(inboxes):
         declare("", **GOOD)
 
 
+def test_the_check_names_an_inbox_whose_name_is_a_number(settings):
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "BROKERS": BROKERS, "INBOXES": {"shop": GOOD, 1: GOOD}}
+    (found,) = problems()
+    assert found.startswith("The name of an inbox is 1")
+
+
 def test_the_setting_must_be_a_dict_and_the_days_positive():
     with pytest.raises(ImproperlyConfigured, match="INBOXES"):
         conf.from_dict({"INBOXES": ["shop"]})
