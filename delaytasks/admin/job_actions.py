@@ -86,7 +86,7 @@ def _change_one(change: BulkChange, job: Job | None, using: str, shown_due_ms: i
     """
 
     def change_and_log() -> str:
-        with transaction.atomic(using=using), dialects.waiting_at_most(using, WAIT_MS):
+        with transaction.atomic(using=using), dialects.lock_timeout(using, WAIT_MS):
             result, success = apply.change_one(change, job, using, shown_due_ms), DONE[change.operation]
             if job is None or result != success:
                 transaction.set_rollback(True, using=using)

@@ -398,10 +398,10 @@ def wait_at_most(using: str, ms: int) -> None:
 
 
 @contextmanager
-def waiting_at_most(using: str, ms: int) -> Iterator[None]:
-    """Limit the wait for each lock to `ms` in the block, which is all of a transaction or savepoint. Nothing on SQLite.
+def lock_timeout(using: str, ms: int) -> Iterator[None]:
+    """Limit the wait for each lock to `ms` in the block, which must be all of a transaction or savepoint.
 
-    After the block, an outer transaction has its own limit again.
+    After the block, an outer transaction has its own limit again. Does nothing on SQLite.
     """
     connection = connections[using]
     if connection.vendor != "postgresql":
