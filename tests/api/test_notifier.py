@@ -17,7 +17,7 @@ from delaytasks.worker.mover import Mover
 
 pytestmark = [pytest.mark.usefixtures("transactional_db"), pytest.mark.on_both]
 TOPIC, OTHER = "mail.send", "sms.send"
-NEVER_MS = 600_000  # a guard tick that no test lives to see
+NEVER_MS = 60_000  # a guard tick that no test lives to see
 
 
 @pytest.fixture
@@ -62,10 +62,18 @@ def in_thread(action: Callable[[], object]) -> Coroutine[Any, Any, None]:
     return asyncio.to_thread(act)
 
 
-def listened_to() -> bool:
-    found = mirror.connect("default")
-    assert found is not None
-    return found._redis.ask(lambda c: c.pubsub_numsub(found.keys.ready_channel))[0][1] == 1
+@pytest.fixture
+def is_listening(room: WaitingConsumers, monkeypatch: pytest.MonkeyPatch) -> Callable[[], bool]:
+    """Return a function: is the thread subscribed, and has it counted the jobs that were ready before?"""
+    polled, poll = threading.Event(), notifier._ListenLoop._poll
+
+    def poll_and_tell(loop: Any) -> int:
+        rest_ms = poll(loop)
+        polled.set()
+        return rest_ms
+
+    monkeypatch.setattr(notifier._ListenLoop, "_poll", poll_and_tell)
+    return polled.is_set
 
 
 async def until(done: Callable[[], bool]) -> None:
@@ -76,13 +84,13 @@ async def until(done: Callable[[], bool]) -> None:
 
 
 def test_ready_job_wakes_a_waiting_consumer_without_a_tick(
-    with_redis: Any, settings: Any, room: WaitingConsumers
+    with_redis: Any, settings: Any, room: WaitingConsumers, is_listening: Callable[[], bool]
 ) -> None:
     tick(settings, NEVER_MS)
 
     async def scene() -> bool:
         waiter = room.join(TOPIC)
-        await until(listened_to)
+        await until(is_listening)
         await in_thread(lambda: schedule_and_promote("a"))
         woken = await waiter.wait_for_wake(10)
         room.leave(waiter)
@@ -103,14 +111,16 @@ def test_job_that_was_ready_before_the_subscription_wakes_too(
     assert asyncio.run(scene())
 
 
-def test_lost_message_delays_the_wake_by_a_tick(with_redis: Any, settings: Any, room: WaitingConsumers) -> None:
+def test_lost_message_delays_the_wake_by_a_tick(
+    with_redis: Any, settings: Any, room: WaitingConsumers, is_listening: Callable[[], bool]
+) -> None:
     tick(settings, 20)
     found = mirror.connect("default")
     assert found is not None
 
     async def scene() -> bool:
         waiter = room.join(TOPIC)
-        await until(listened_to)
+        await until(is_listening)
         found._redis.ask(lambda c: c.zadd(found.keys.ready(0, TOPIC), {f"4:{TOPIC}": 1}))
         return await waiter.wait_for_wake(10)
 
@@ -118,14 +128,14 @@ def test_lost_message_delays_the_wake_by_a_tick(with_redis: Any, settings: Any, 
 
 
 def test_as_many_consumers_are_woken_as_jobs_are_ready_longest_waiting_first(
-    with_redis: Any, settings: Any, room: WaitingConsumers
+    with_redis: Any, settings: Any, room: WaitingConsumers, is_listening: Callable[[], bool]
 ) -> None:
     tick(settings, NEVER_MS)
 
     async def scene() -> list[bool]:
         tickets = [room.join(TOPIC) for _ in range(5)]
         other = room.join(OTHER)
-        await until(listened_to)
+        await until(is_listening)
         await in_thread(lambda: schedule_and_promote("a", "b", "c"))
         first = [await waiter.wait_for_wake(10) for waiter in tickets[:3]]
         rest = [await waiter.wait_for_wake(0.05) for waiter in (*tickets[3:], other)]
@@ -252,7 +262,9 @@ def test_consumer_woken_in_vain_stays_ahead_of_later_ones(room: WaitingConsumers
     assert asyncio.run(scene()) == [True, False, False]
 
 
-def test_paused_topic_wakes_no_consumer(with_redis: Any, settings: Any, room: WaitingConsumers) -> None:
+def test_paused_topic_wakes_no_consumer(
+    with_redis: Any, settings: Any, room: WaitingConsumers, is_listening: Callable[[], bool]
+) -> None:
     tick(settings, 20)
     schedule_and_promote("a")
     Topic.objects.update_or_create(name=TOPIC, defaults={"paused": True})
@@ -260,7 +272,7 @@ def test_paused_topic_wakes_no_consumer(with_redis: Any, settings: Any, room: Wa
 
     async def scene() -> bool:
         waiter = room.join(TOPIC)
-        await until(listened_to)
+        await until(is_listening)
         woken = await waiter.wait_for_wake(0.3)
         room.leave(waiter)
         return woken
