@@ -99,7 +99,8 @@ class KafkaBrokers:
 class KafkaCluster(KafkaBrokers):
     """A mock cluster. Topics exist when they are first used, with four partitions."""
 
-    group_options: ClassVar = {"fetch.wait.max.ms": 20, "heartbeat.interval.ms": 50, "session.timeout.ms": 400}
+    # A member whose process stands still for longer than its session gets messages again. A new member waits as long.
+    group_options: ClassVar = {"fetch.wait.max.ms": 20, "heartbeat.interval.ms": 50, "session.timeout.ms": 3000}
 
     def __init__(self, brokers: int = 1) -> None:
         self._library = _library()
