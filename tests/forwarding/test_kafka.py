@@ -135,11 +135,11 @@ def test_nobody_listening_is_noticed_at_once_and_nothing_is_sent_later(kafka, na
 def test_a_confirmation_that_is_not_there_in_time_holds_the_topic(kafka, name, message):
     target = Kafka(name)
     target.deliver(message(), 5)
-    kafka.set_round_trip(3000)
+    kafka.set_round_trip(10_000)
     began = time.monotonic()
     with pytest.raises(TargetDown, match="TIMED_OUT"):
         target.deliver(message(), 0.3)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 8
 
 
 def test_acks_of_the_options_has_no_effect(kafka, name, message, settings):

@@ -154,7 +154,7 @@ def test_resuming_a_paused_topic_wakes_waiting_polls(api, topic):
 
     answer, waited = asyncio.run(resume())
     assert [job["key"] for job in answer.data["jobs"]] == ["a"]
-    assert waited < 2
+    assert waited < 10
 
 
 def test_token_revoked_during_its_poll_gets_no_job(here, api, topic, make_token):

@@ -263,10 +263,10 @@ def test_an_async_handler_that_swallows_its_cancellation_is_cancelled_again(stag
 def test_atouch_moves_the_deadline_and_the_interrupt(stage, enforced):
     deadlines = []
 
-    @stage.handler("t", ttr=1)
+    @stage.handler("t", ttr=3)
     async def handle(job):
         for _ in range(3):
-            await asyncio.sleep(0.4)
+            await asyncio.sleep(1.1)
             await job.atouch()
             deadlines.append(job.deadline)
 

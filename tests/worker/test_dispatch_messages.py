@@ -122,8 +122,9 @@ def silent_broker(request: pytest.FixtureRequest, celery_app: Any, own_sender: S
 
 
 def test_a_silent_broker_stops_neither_promotion_nor_guard_nor_consumers(
-    stage, silent_broker: str, own_sender: Sender
+    stage, monkeypatch: pytest.MonkeyPatch, silent_broker: str, own_sender: Sender
 ) -> None:
+    monkeypatch.setattr(sender, "TIMEOUT_SECONDS", 60)
     mover = dispatch.new_mover("default")
     for topic in ("t", "u"):
         stage.handler(topic)(print)
@@ -133,7 +134,7 @@ def test_a_silent_broker_stops_neither_promotion_nor_guard_nor_consumers(
         mover.move_due()
         stage.guard()
         assert [job.topic for job in reserve(topic, 1, using="default", worker="consumer")] == [topic]
-    assert time.monotonic() - began < 3  # the attempt to send takes longer: it is still under way
+    assert time.monotonic() - began < 30  # the attempt to send takes longer: it is still under way
     assert not own_sender.wait_until_sent(0), "the first message is still being sent"
 
 
@@ -146,7 +147,7 @@ def test_a_message_to_a_silent_broker_is_given_up_after_a_few_seconds(
             celery_app(f"{broker}://127.0.0.1:{port}//")
             own_sender._breaker.reset()
             dispatch.send_run_topic("default", broker, None)
-            assert own_sender.wait_until_sent(2.9), broker
+            assert own_sender.wait_until_sent(10), broker
         assert f"topic {broker} was not sent to a worker" in caplog.text
 
 
@@ -179,7 +180,7 @@ def test_a_bulk_change_does_not_wait_for_a_silent_broker(
         celery_app(f"{broker}://127.0.0.1:{port}//")
         began = time.monotonic()
         changes.send(7, "default")
-    assert time.monotonic() - began < 2.9
+    assert time.monotonic() - began < 10
     assert "bulk change 7 was not sent to a worker" in caplog.text
 
 

@@ -18,7 +18,7 @@ from delaytasks.worker import ttr
 # An interrupt that comes inside a __del__, or a callback of the garbage collector, is swallowed and then repeated.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 ROOT = Path(__file__).parents[2]
-FOREVER_SECONDS = 5  # the handler is interrupted long before
+FOREVER_SECONDS = 20  # the handler is interrupted long before
 
 
 @pytest.fixture
