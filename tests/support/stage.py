@@ -5,6 +5,7 @@ Tests that use `stage` commit their transactions, because the mirror is updated 
 
 import contextlib
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,15 +15,20 @@ from delaytasks.exceptions import MirrorDown
 from delaytasks.maintenance import guard
 from delaytasks.mirror.base import DueIndex
 from delaytasks.models import Job, JobEvent, Topic
-from delaytasks.worker import claim, dispatch, runner, ttr
+from delaytasks.worker import claim, dispatch, group, runner, ttr
 from delaytasks.worker.mover import Mover
 from delaytasks.worker.sender import UNKNOWN_MS
 
 
 class Stage:
-    """Mover and worker, run step by step. `dispatched` has the dispatched topics that have not been run yet."""
+    """Mover and worker, run step by step.
+
+    dispatched   the dispatched topics that have not been run yet
+    seconds      the time by which the runner measures its runs. However busy the machine is, only a test changes it
+    """
 
     using = "default"
+    seconds = 0.0
 
     def __init__(self) -> None:
         self.dispatched: list[str] = []
@@ -85,13 +91,18 @@ class Stage:
 
 
 @pytest.fixture
-def stage(transactional_db: None, due_index: DueIndex, db_clock: Any, settings: Any) -> Iterator[Stage]:
-    """The engine, run step by step with a settable clock. Tests run once with the mirror and once without it."""
+def stage(
+    transactional_db: None, due_index: DueIndex, db_clock: Any, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Stage]:
+    """The engine, run step by step with settable clocks. Tests run once with the mirror and once without it."""
     settings.DELAYTASKS = {**settings.DELAYTASKS, "LINGER_MS": 0}
     topics.clear_cache()
     runner._paces.clear()
     guard._heartbeats.clear()  # otherwise the guard would make an extra query ten seconds after its last heartbeat
     stage = Stage()
+    monkeypatch.setattr(runner, "time", SimpleNamespace(monotonic=lambda: stage.seconds))
+    monkeypatch.setattr(group, "WAIT_SECONDS", 60.0)
+    monkeypatch.setattr(claim, "TAKE_SECONDS", 60.0)
     if conf.get().redis_url:
         stage.guard()  # the first guard fills the mirror and stores the identity of Redis
     yield stage

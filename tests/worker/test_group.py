@@ -79,7 +79,11 @@ def test_a_group_whose_time_is_over_begins_no_further_job(stage, monkeypatch):
 def test_a_run_that_hands_jobs_back_at_its_end_is_followed_by_another(stage, settings, monkeypatch):
     settings.DELAYTASKS = {**settings.DELAYTASKS, "RUN_BUDGET_SECONDS": 0.5}
     monkeypatch.setattr(group, "WAIT_SECONDS", 0)
-    stage.handler("t", one_commit=True)(lambda job: threading.Event().wait(0.6))
+
+    @stage.handler("t", one_commit=True)
+    def slow(job):
+        stage.seconds += 0.6
+
     schedule_group(stage, 4)
     stage.dispatched.clear()
     assert stage.run("t") == 1

@@ -8,7 +8,7 @@ from delaytasks import schedule_many
 from delaytasks.maintenance import sweep
 from delaytasks.models import Job
 from delaytasks.states import State
-from delaytasks.worker import runner
+from delaytasks.worker import claim, group, runner
 
 from ..support.stage import Boom, outcomes, state_of
 
@@ -48,16 +48,16 @@ def test_the_ttr_of_the_other_jobs_does_not_pass_while_they_wait_behind_a_bad_jo
     stage, db_clock, monkeypatch, options
 ):
     """The batch takes half a TTR before it fails, and so does each single job. The sweep runs all the time."""
-    now = [100.0]
-    monkeypatch.setattr(runner.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(group, "time", runner.time)
+    monkeypatch.setattr(group, "WAIT_SECONDS", claim.RESERVE_MS / 1000)
 
     @stage.handler("t", ttr=2, max_attempts=2, **options)
     def slow(jobs):
-        group = jobs if isinstance(jobs, list) else [jobs]
+        called = jobs if isinstance(jobs, list) else [jobs]
         db_clock.advance(ms=1_000)
-        now[0] += 1.0
+        stage.seconds += 1.0
         sweep.take_back_expired("default")
-        if any(job.key == "bad" for job in group):
+        if any(job.key == "bad" for job in called):
             raise Boom
 
     schedule_many({"topic": "t", "key": key, "delay": 0} for key in ("bad", "k1", "k2", "k3", "k4", "k5"))
