@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from django.core.exceptions import EmptyResultSet, FieldDoesNotExist, ValidationError
-from django.db import DatabaseError, DataError, connections, models, router, transaction
+from django.db import DatabaseError, DataError, NotSupportedError, connections, models, router, transaction
 from django.db.models import Func, Lookup, Q, QuerySet, Subquery
 from django.db.models.aggregates import Aggregate
 from django.db.models.constants import LOOKUP_SEP
@@ -216,9 +216,9 @@ def _nul_texts(_: Declaration, condition: Q, its: str) -> Iterator[Problem]:
 def _wrong_values(declaration: Declaration, condition: Q, its: str) -> Iterator[Problem]:
     try:
         _compile(declaration, condition)
-    except DatabaseError:  # a field that asks the database, which does not answer: its value cannot be checked
-        return
     except Exception as error:  # any error of a field about its value: without this check, each save would fail with it
+        if isinstance(error, DatabaseError) and not isinstance(error, NotSupportedError):
+            return  # a field that asks the database, which does not answer: its value cannot be checked
         said = " ".join(error.messages) if isinstance(error, ValidationError) else str(error)
         yield _wrong(its, said, "Write the condition as you would in Order.objects.filter(...).")
 

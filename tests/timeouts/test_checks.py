@@ -7,6 +7,7 @@ import pytest
 from django.contrib.postgres.functions import TransactionNow
 from django.db import connection, models
 from django.db.models import Case, Exists, F, Func, OuterRef, Q, Value, When
+from django.db.models.fields.json import DataContains
 from django.db.models.functions import Lower, Now, TruncDay
 from django.db.models.lookups import Exact, GreaterThan, Regex
 from django.test.utils import CaptureQueriesContext
@@ -129,6 +130,17 @@ def test_a_regular_expression_that_the_database_cannot_read_is_a_check(condition
     declare(Order, while_=condition)
     (error,) = [*checks.check_declarations(), *checks.check_patterns(databases=["default"])]
     assert (error.id, "a(" in error.msg) == ("delaytasks.E043", True), error
+
+
+@pytest.mark.only_on("sqlite")
+@pytest.mark.django_db
+@pytest.mark.usefixtures("automatic")
+def test_a_lookup_that_sqlite_does_not_have_is_a_check() -> None:
+    stored = Value({"vip": True}, output_field=models.JSONField())
+    declare(Order, while_=Q(DataContains(stored, {"vip": True})))
+    (error,) = checks.check_declarations()
+    assert (error.id, "contains lookup is not supported" in error.msg) == ("delaytasks.E043", True), error
+    Order.objects.create(created_at=START)  # is not disturbed
 
 
 @pytest.mark.parametrize(
