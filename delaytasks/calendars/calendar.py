@@ -1,6 +1,6 @@
 """Calendar: open hours, and working time counted in them."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from itertools import accumulate, islice
 from typing import NamedTuple
@@ -73,7 +73,7 @@ class Calendar:
         self.zone = to_zone(tz)
         self._week = parse_week(hours)
         self._region, self._closed = _parse_holidays(holidays)
-        self._exceptions = {_to_date(day): parse_windows(text) for day, text in (exceptions or {}).items()}
+        self._exceptions = _parse_exceptions({} if exceptions is None else exceptions)
         registry.add(self)
 
     def __repr__(self) -> str:
@@ -369,11 +369,20 @@ def _parse_holidays(
     """Return ((country, region), no dates), or (None, dates). Raises BadCalendar."""
     if isinstance(holidays, str):
         raise BadCalendar(f"holidays is {holidays!r}: give a tuple, for example ({holidays!r},).")
-    given = list(holidays)
-    if not any(isinstance(each, str) for each in given):
+    given = list(holidays) if isinstance(holidays, Iterable) else None
+    if given is not None and not any(isinstance(each, str) for each in given):
         return None, frozenset(map(_to_date, given))
-    if len(given) > 2 or not all(isinstance(each, str) for each in given):
+    if given is None or len(given) > 2 or not all(isinstance(each, str) for each in given):
         raise BadCalendar(f"holidays is {short_repr(holidays)}: give a country and perhaps a region, or dates.")
     country, region = str(given[0]), str(given[1]) if len(given) == 2 else None
     public_holidays.check_region(country, region)
     return (country, region), frozenset()
+
+
+def _parse_exceptions(exceptions: Mapping[date, str | Sequence[str]]) -> dict[date, Windows]:
+    """Return {date: windows}. Raises BadCalendar."""
+    if not isinstance(exceptions, Mapping):
+        raise BadCalendar(
+            f"exceptions is {short_repr(exceptions)}: give a dict such as {{date(2026, 12, 24): '09:00-12:00'}}."
+        )
+    return {_to_date(day): parse_windows(text) for day, text in exceptions.items()}
