@@ -19,8 +19,9 @@ from delaytasks.models import Job
 from delaytasks.pipeline import __main__ as run
 from delaytasks.pipeline import schemas
 from delaytasks.pipeline.applications import archive, audit
-from delaytasks.pipeline.config import Settings
+from delaytasks.pipeline.config import BadSettings, Settings
 from delaytasks.pipeline.exit_codes import ExitCode
+from delaytasks.pipeline.rules.rules import BadRule
 from delaytasks.pipeline.sources import files
 from delaytasks.pipeline.sources.database import Database
 from delaytasks.pipeline.spark import session
@@ -329,6 +330,21 @@ def test_a_parquet_file_that_spark_ignores_is_refused_by_name_and_left_out_of_fo
     (folder / "1.parquet").unlink()
     assert ask("load", source=str(folder), **load) == (ExitCode.DONE, "")
     assert Job.objects.get().key == "1"
+
+
+@pytest.mark.parametrize("part", ["", "day=1", "day=1/*.parquet", "*/*", "**", "day=1/{file}"])
+def test_a_delta_table_is_refused_as_its_folder_also_has_deleted_rows(tmp_path: Path, part: str) -> None:
+    table = tmp_path / "orders"
+    write_deltalake(table, pyarrow.table({"id": [1, 2], "day": ["1", "1"]}), partition_by=["day"])
+    DeltaTable(table).delete("id = 1")
+    path = f"{table}/{part}".format(file=next(table.glob("day=1/*.parquet")).name)
+    message = f"{re.escape(str(table))} is a Delta table\\. "
+    columns = {"id": "bigint"}
+    with pytest.raises(BadRule, match=f"rule 1, parquet: {message}"):
+        audit.inputs(file="a.toml", rules=[{**RULE, "columns": columns, "parquet": path}])
+    if "*" not in part:
+        with pytest.raises(BadSettings, match=message):
+            files.inspect(path)
 
 
 def test_a_link_to_a_missing_file_in_a_folder_is_refused_by_name_unless_the_name_is_hidden(

@@ -12,7 +12,16 @@ from pyspark.sql.types import DecimalType
 
 from ..rules.rules import Rule
 from ..rules.types import can_read, no_column, type_of
-from ..tables.lake import HIDDEN, LakeError, files_below, for_pyarrow, for_reading, for_spark, open_uri
+from ..tables.lake import (
+    HIDDEN,
+    LakeError,
+    check_no_delta_table,
+    files_below,
+    for_pyarrow,
+    for_reading,
+    for_spark,
+    open_uri,
+)
 from . import nanoseconds
 
 if TYPE_CHECKING:
@@ -87,17 +96,17 @@ def _files(rule: Rule) -> "Iterator[tuple[fs.FileSystem, str, str]]":
 def _files_below(rule: Rule, files: "fs.FileSystem", path: str) -> list[str]:
     """Return the path itself if it is a file; for a folder, the files below it, except hidden ones.
 
-    Raises BadRule if the folder has a link to a missing file.
+    Raises BadRule if the folder has a link to a missing file, and for files of a Delta table.
     """
     from pyarrow import fs
 
-    if files.get_file_info(path).type != fs.FileType.Directory:
-        return [path]
+    is_folder = files.get_file_info(path).type == fs.FileType.Directory
     try:
-        below = [each.path for each in files_below(files, path)]
+        found = [each.path for each in files_below(files, path)] if is_folder else [path]
+        check_no_delta_table(files, found)
     except LakeError as error:
         raise rule.bad("parquet", str(error)) from error
-    return sorted(each for each in below if not HIDDEN.search(each.removeprefix(path).lstrip("/")))
+    return sorted(each for each in found if not HIDDEN.search(each.removeprefix(path).lstrip("/")))
 
 
 def _is_parquet(rule: Rule, files: "fs.FileSystem", path: str) -> bool:

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StringType, StructField, StructType
 
 from ..config import BadSettings
-from ..tables.lake import HIDDEN, Lake, LakeError, files_below, for_reading
+from ..tables.lake import HIDDEN, Lake, LakeError, check_no_delta_table, files_below, for_reading
 from ..transforms.mapping import FILE, MESSAGE, METADATA, PROBLEM, RESERVED, ROW, TEXT, quoted
 from . import csv_rows, nanoseconds
 
@@ -57,8 +57,8 @@ def inspect(root: str, *, kind: str = "", encoding: str = "utf-8", delimiter: st
     kind        "csv" or "parquet"; "": chosen by the file names
     delimiter   "": a tab for .tsv files, else a comma
 
-    Raises BadSettings if the input does not exist, is an empty folder, has a link to a missing file or a URI that
-    cannot be opened, or if its file names do not determine one kind and one delimiter.
+    Raises BadSettings if the input does not exist, is an empty folder, is part of a Delta table, has a link to a
+    missing file or a URI that cannot be opened, or if its file names do not determine one kind and one delimiter.
     """
     try:
         lake = Lake(root)
@@ -66,6 +66,7 @@ def inspect(root: str, *, kind: str = "", encoding: str = "utf-8", delimiter: st
         if info.type == fs.FileType.NotFound:
             raise BadSettings(f"{root} does not exist.")
         candidates = [info] if info.is_file else files_below(lake.files, lake.base)
+        check_no_delta_table(lake.files, [each.path for each in candidates])
     except LakeError as error:
         raise BadSettings(str(error)) from error
     found = [each for each in candidates if not HIDDEN.search(each.path.removeprefix(lake.base))]

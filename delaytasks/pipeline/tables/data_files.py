@@ -13,7 +13,7 @@ import pyarrow
 from pyarrow import parquet
 
 from ...clock import rfc3339
-from .lake import Lake, LakeError
+from .lake import LOG, Lake, LakeError
 
 TEXT_BOUNDS = ("key",)  # text columns whose least and greatest values are put into the log; no lookup needs others
 COMPRESSION = "zstd"
@@ -22,7 +22,6 @@ ROW_GROUP_BYTES = 64 << 20  # about the maximum of a row group in memory
 BATCH_ROWS = 2_000  # rows read at once; a body may have 64 KiB
 SHOWN = 5  # maximum number of files named in a message
 MILLISECOND = timedelta(milliseconds=1)
-LOG = "_delta_log"  # folder of the log in a table
 _RUN_FOLDER = re.compile(r"(\d{6,})-[0-9a-f]{8}")
 
 

@@ -17,6 +17,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import PurePath
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -26,6 +27,7 @@ from pyarrow import ArrowException, fs
 from ..addresses import local_path
 
 VERSION = 1  # default format version of a document
+LOG = "_delta_log"  # folder of the log in a Delta table
 HIDDEN = re.compile(r"(^|/)(\.|_[^/=]*(/|$))")  # a path with a name that Spark ignores below a folder
 WRITE_TIMEOUT = timedelta(hours=1)  # a write takes seconds: an older temporary file was left by a killed process
 
@@ -90,6 +92,24 @@ def files_below(files: fs.FileSystem, folder: str) -> list[fs.FileInfo]:
                 if os.path.islink(each) and not os.path.exists(each) and not HIDDEN.search(each.removeprefix(folder)):
                     raise LakeError(f"{each} is a link to {os.readlink(each)}, which does not exist. Remove the link.")
     return [each for each in files.get_file_info(fs.FileSelector(folder, recursive=True)) if each.is_file]
+
+
+def check_no_delta_table(files: fs.FileSystem, paths: Iterable[str]) -> None:
+    """Raise LakeError if one of these files is in a Delta table, whose folder also has files that are not in the table.
+
+    Above the files, it looks for a table only on a disk. paths: also those of hidden files
+    """
+    found = {path.partition(f"/{LOG}/")[0] for path in paths if f"/{LOG}/" in path}
+    if isinstance(files, fs.LocalFileSystem):
+        folders = {folder for path in paths for folder in PurePath(path).parents}
+        found |= {str(folder) for folder in folders if os.path.isdir(folder / LOG)}
+    if found:
+        table = min(found)
+        raise LakeError(
+            f"{table} is a Delta table. Its folder also has files with rows that were deleted or changed since. Copy "
+            f"the rows of the table's version to other Parquet files, for example with DuckDB: COPY (SELECT * FROM "
+            f"delta_scan('{table}')) TO 'rows.parquet'."
+        )
 
 
 class Lake:

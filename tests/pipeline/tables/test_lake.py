@@ -5,9 +5,10 @@ import time
 from pathlib import Path
 
 import pytest
+from pyarrow import fs
 
 from delaytasks.pipeline.tables.delta import Table
-from delaytasks.pipeline.tables.lake import VERSION, Lake, LakeError
+from delaytasks.pipeline.tables.lake import VERSION, Lake, LakeError, check_no_delta_table
 
 
 def test_an_unpublished_document_is_empty(lake: Lake) -> None:
@@ -80,3 +81,10 @@ def test_spark_and_pyarrow_use_the_same_file_for_every_form_of_the_root(
         assert Lake(root).uri("a/b") == f"file://{folder}/a/b"
     monkeypatch.chdir(tmp_path)
     assert Lake("a lake").root == str(folder), "an executor makes a lake of it, and is in another folder"
+
+
+def test_a_delta_table_in_an_object_store_is_noticed_by_the_files_of_its_log() -> None:
+    store = fs.SubTreeFileSystem("none", fs.LocalFileSystem())
+    check_no_delta_table(store, ["bucket/orders/a.parquet", "bucket/_delta_log.parquet"])
+    with pytest.raises(LakeError, match=r"^bucket/orders is a Delta table\."):
+        check_no_delta_table(store, ["bucket/orders/a.parquet", "bucket/orders/_delta_log/0.json"])
