@@ -332,6 +332,20 @@ def test_a_parquet_file_that_spark_ignores_is_refused_by_name_and_left_out_of_fo
     assert Job.objects.get().key == "1"
 
 
+def test_a_pattern_leaves_out_hidden_folders_unless_it_names_them_before_its_first_wildcard(tmp_path: Path) -> None:
+    shown, hidden = tmp_path / "orders" / "day=1" / "a.parquet", tmp_path / "orders" / "_temporary" / "b.parquet"
+    for each in (shown, hidden):
+        each.parent.mkdir(parents=True)
+        parquet.write_table(pyarrow.table({"id": [1]}), each)
+
+    def found(pattern: str) -> list[str]:
+        return [path for _, path in audit.inputs(file="a.toml", rules=[{**RULE, "parquet": f"{tmp_path}/{pattern}"}])]
+
+    for pattern in ("orders", "*", "**", "orders/*", "orders/*/*.parquet", "orders/**/*.parquet", "*/*/[ab].parquet"):
+        assert found(pattern) == [str(shown)], pattern
+    assert found("orders/_temporary") == found("orders/_temporary/*") == [str(hidden)]
+
+
 @pytest.mark.parametrize("part", ["", "day=1", "day=1/*.parquet", "*/*", "**", "day=1/{file}"])
 def test_a_delta_table_is_refused_as_its_folder_also_has_deleted_rows(tmp_path: Path, part: str) -> None:
     table = tmp_path / "orders"

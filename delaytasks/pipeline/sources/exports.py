@@ -1,7 +1,6 @@
 """Parquet files of a rule. Each file is checked, because Spark would read a column that a file lacks as null."""
 
 import glob
-import os
 import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
@@ -62,33 +61,33 @@ def inputs(rule: Rule) -> list[tuple[str, str]]:
 def _files(rule: Rule) -> "Iterator[tuple[fs.FileSystem, str, str]]":
     """Yield (file system, path, URI) of each Parquet file. The rule's path may be a file, a folder or a pattern.
 
-    Hidden files and folders are left out, as by Spark, unless the path itself ends with the name of one.
+    Hidden files and folders are left out, as by Spark, unless the path itself names them before its first wildcard.
     """
     from pyarrow import fs
 
     remote = urlsplit(rule.parquet).scheme not in ("", "file")
+    pattern = rule.parquet.removeprefix("file://")
+    head = re.split(r"[*?\[]", pattern)[0]
     if not remote:
         local = fs.LocalFileSystem()
-        pattern = rule.parquet.removeprefix("file://")
         paths = dict.fromkeys(sorted(glob.glob(pattern, recursive=True)))
         if not paths:
             raise rule.bad("parquet", f"{rule.parquet} does not exist.")
-        shown = [path for path in paths if (name := os.path.basename(path)) == os.path.basename(pattern)
-                 or not HIDDEN.search(name)]  # fmt: skip
+        folder = head.rpartition("/")[0]
+        shown = [path for path in paths if path == pattern or not HIDDEN.search(path.removeprefix(folder))]
         found = dict.fromkeys(each for path in shown for each in _files_below(rule, local, path))
         for each in found:  # once, as a pattern may match a folder and the files in it
             if each in paths or _is_parquet(rule, local, each):
                 yield local, each, f"file://{each}"
         return
-    head = re.split(r"[*?\[]", rule.parquet)[0]
     try:
-        files, base = open_uri(for_pyarrow(head if head == rule.parquet else head.rpartition("/")[0]))
+        files, base = open_uri(for_pyarrow(head if head == pattern else head.rpartition("/")[0]))
     except LakeError as error:
         raise rule.bad("parquet", str(error)) from error
     prefix = rule.parquet[: len(rule.parquet) - len(urlsplit(rule.parquet).path) - len(urlsplit(rule.parquet).netloc)]
     for path in _files_below(rule, files, base):
         uri = f"{prefix}{path}"
-        wanted = head == rule.parquet or fnmatchcase(uri, rule.parquet)
+        wanted = head == pattern or fnmatchcase(uri, pattern)
         if wanted and (path == base or _is_parquet(rule, files, path)):
             yield files, path, uri
 
