@@ -130,9 +130,12 @@ def test_options_override_the_mapping_file_and_mistakes_are_usage_errors(databas
     options = dict.fromkeys(load.MAPPING, "") | {"mapping": str(path), "body": [("y", "2")], "topic": "b"}
     assert load.mapping_of(options) == {"topic": "b", "delay": 30, "body": {"y": "2"}}
 
-    for text in ("due = 2030-02-01T12:00:00Z", "[body]\ndue = 2030-02-01"):
+    for text in (
+        "due = 2030-02-01T12:00:00Z", "[body]\ndue = 2030-02-01", "due = [2030-02-01]", "[due]\nat = 2030-02-01",
+        "[body]\ndue = { at = [2030-02-01] }", "due = 2030-02-01\n[body]\ndue = 'x'",
+    ):  # fmt: skip
         path.write_text(text)
-        with pytest.raises(CommandError, match=r"m\.toml, due: 2030-02-01.* must be in quotes, as an exp") as raised:
+        with pytest.raises(CommandError, match=r"m\.toml, due: .*2030.* must be in quotes, as an exp") as raised:
             call_command(*COMMAND, "a.csv", "--mapping", str(path), "--lake", str(tmp_path))
         assert raised.value.returncode == 2
     path.write_text("topic = ")

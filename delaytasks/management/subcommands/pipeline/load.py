@@ -117,8 +117,8 @@ def _from_file(path: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise CommandError(f"Cannot read the mapping {path}: {error}.", returncode=arguments.USAGE) from error
     body = mapping.get("body")
-    for name, value in {**mapping, **(body if isinstance(body, dict) else {})}.items():
-        if isinstance(value, date | time):
+    for name, value in [*mapping.items(), *(body.items() if isinstance(body, dict) else ())]:
+        if isinstance(value, date | time | list) or (isinstance(value, dict) and value is not body):
             message = f"{path}, {name}: {value} must be in quotes, as an expression."
             raise CommandError(message, returncode=arguments.USAGE)
     return mapping
