@@ -9,6 +9,9 @@ SLOW_PYTHON = "Python worker failed to connect back"
 CAUSES = {  # pattern in Spark's message -> sentence
     r"permission denied for (?:table|view|sequence|schema|function) [^\s;.]+":
         "The database refuses the pipeline's user: {}. GRANT SELECT on it and run this again.",
+    r"row-level security policy for table [^\s;.]+":
+        "The database may hide rows from the pipeline's user, so nothing was read: there is a {}. Give the user the "
+        "attribute BYPASSRLS, or run this as the table's owner.",
     r'(?:relation|column) "?[\w.]+"? does not exist':
         f"The database has no such table or column: {{}}. {ABSENT}",
     r"(?<=Class )org\.apache\.hadoop\.fs\.s3a\.\w+(?= not found)":

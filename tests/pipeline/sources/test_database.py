@@ -215,6 +215,30 @@ def test_a_reader_without_a_snapshot_reads_no_other_server(database: Database, j
 
 
 @pytest.mark.only_on("postgresql")
+@pytest.mark.parametrize("policies", ["", "CREATE POLICY none ON delaytasks_job USING (false)"])
+def test_rows_that_a_policy_may_hide_are_an_error_and_not_left_out(
+    reader: Database, job: Callable[..., Job], policies: str
+) -> None:
+    job()
+    with connection.cursor() as cursor:
+        cursor.execute(f"{policies}; ALTER TABLE delaytasks_job ENABLE ROW LEVEL SECURITY")
+    try:
+        for name in ("jobs", "ended", "job_events"):
+            table = arrow.TableReader(reader, RELATIONS[name], RELATIONS[name].columns, "", 1000)
+            with pytest.raises(Exception, match="row-level security") as raised:
+                table.partitions()
+            assert errors.summary(raised.value)[1] == (
+                "The database may hide rows from the pipeline's user, so nothing was read: there is a row-level "
+                'security policy for table "delaytasks_job". Give the user the attribute BYPASSRLS, or run this as the '
+                "table's owner."
+            )
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("DROP POLICY IF EXISTS none ON delaytasks_job")
+            cursor.execute("ALTER TABLE delaytasks_job DISABLE ROW LEVEL SECURITY")
+
+
+@pytest.mark.only_on("postgresql")
 def test_a_frame_without_a_snapshot_is_of_the_server_that_the_driver_reaches(
     spark: Any, database: Database, job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
