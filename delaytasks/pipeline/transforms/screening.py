@@ -115,13 +115,22 @@ def _screen(limits: Limits, batches: Iterator["pyarrow.RecordBatch"]) -> Iterato
         (each.name, pyarrow.int64() if each.name in INTEGER_COLUMNS else pyarrow.string()) for each in SCREENED
     ])  # fmt: skip
     for batch in batches:
-        rows = zip(*(batch.column(name).to_pylist() for name in INPUT_COLUMNS), strict=True)
+        rows = zip(*(_values(batch.column(name)) for name in INPUT_COLUMNS), strict=True)
         results = [validator.validate(*row) for row in rows]
         raw = batch.column("raw")  # only the rejects need its values
         raws = [None if row[0] == GOOD else raw[n].as_py() for n, row in enumerate(results)]
         values = [*zip(*results, strict=True), raws] if results else [()] * len(target)
         arrays = [pyarrow.array(each, type=kind.type) for each, kind in zip(values, target, strict=True)]
         yield pyarrow.RecordBatch.from_arrays(arrays, schema=target)
+
+
+def _values(column: "pyarrow.Array") -> list[Any]:
+    """Return the column's values. Bytes that are not UTF-8 become surrogates, which the validators reject."""
+    try:
+        return list(column.to_pylist())
+    except UnicodeDecodeError:  # Spark casts binary values to text without a check
+        found = column.cast("binary").to_pylist()
+        return [each if each is None else each.decode("utf-8", "surrogateescape") for each in found]
 
 
 class DuplicateRow(BadInput):

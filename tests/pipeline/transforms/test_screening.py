@@ -5,12 +5,13 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pyarrow
 import pytest
 
 from delaytasks import clock
 from delaytasks.exceptions import BadInput
 from delaytasks.jobs.inputs import to_new_job
-from delaytasks.pipeline.transforms.screening import INPUT_COLUMNS, JOB_COLUMNS, REASONS, Limits, RowValidator
+from delaytasks.pipeline.transforms.screening import INPUT_COLUMNS, JOB_COLUMNS, REASONS, Limits, RowValidator, _screen
 
 NOW = datetime.now(UTC)
 DUE = "2030-01-31T09:00:00.1234+01:00"
@@ -186,3 +187,16 @@ def test_of_rows_with_the_same_key_the_first_valid_one_is_loaded_and_the_others_
     twice = validated(rows, __row=5, __file="more.csv")
     assert (twice["reason"], "row 3 of orders.csv" in twice["message"]) == ("twice", True)
     assert validated(rows, topic="order.remind", __row=6)["kind"] == "chunk"
+
+
+@pytest.mark.parametrize("name", ["topic", "key", "due", "ttr", "body"])
+def test_a_text_that_is_not_utf_8_rejects_its_row_and_no_other(name: str) -> None:
+    """Spark casts binary values to text without a check."""
+    rows = [{**ROW, "key": key, "body": "{}", "ttr": "60", "raw": "{}"} for key in ("a", "b", "c")]
+    columns = {each: pyarrow.array([row[each] for row in rows]) for each in (*INPUT_COLUMNS, "raw")}
+    texts = [columns[name][0].as_py().encode(), b"\xff{}", columns[name][2].as_py().encode()]
+    columns[name] = pyarrow.array(texts, pyarrow.binary()).view(pyarrow.string())
+    (screened,) = _screen(LIMITS, iter([pyarrow.RecordBatch.from_pydict(columns)]))
+    assert screened["kind"].to_pylist() == ["chunk", "reject", "chunk"]
+    assert screened["reason"].to_pylist()[1] == name
+    assert screened["message"][1].as_py().isprintable()
