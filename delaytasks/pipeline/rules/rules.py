@@ -190,7 +190,7 @@ REQUIRED = ("topic", "columns", "key", "since")
 def read(path: str) -> list[dict[str, Any]]:
     """Return the [[rule]] tables of a file, unchecked. Raises BadRule if it is missing, not TOML or has no rules."""
     try:
-        document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        document = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise BadRule(f"{path} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:

@@ -126,7 +126,7 @@ def backends() -> int:
 
 def test_options_override_the_mapping_file_and_mistakes_are_usage_errors(database: Database, tmp_path: Path) -> None:
     path = tmp_path / "m.toml"
-    path.write_text('topic = "a"\ndelay = 30\n[body]\nx = "1"\n')
+    path.write_text('topic = "a"\r\ndelay = 30\r\n[body]\r\nx = "1"\r\n', encoding="utf-8-sig")  # as on Windows
     options = dict.fromkeys(load.MAPPING, "") | {"mapping": str(path), "body": [("y", "2")], "topic": "b"}
     assert load.mapping_of(options) == {"topic": "b", "delay": 30, "body": {"y": "2"}}
 

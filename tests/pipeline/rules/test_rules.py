@@ -102,6 +102,12 @@ def test_a_file_without_a_valid_rule_is_refused(tmp_path: Path, data: bytes | No
     assert message in str(raised.value)
 
 
+@pytest.mark.parametrize("data", ["\ufeff[[rule]]\ntopic = 'x'".encode(), b"[[rule]]\r\ntopic = 'x'\r\n"])
+def test_a_file_as_windows_editors_write_it_is_read(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "audit.toml").write_bytes(data)
+    assert rules.read(str(tmp_path / "audit.toml")) == [{"topic": "x"}]
+
+
 def test_rules_with_the_same_name_are_refused() -> None:
     with pytest.raises(BadRule, match=r"rule 1, name: 'order.close' is used by another rule"):
         rules.rules_of("audit.toml", [GOOD, GOOD])

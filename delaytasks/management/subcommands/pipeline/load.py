@@ -113,7 +113,7 @@ def mapping_of(options: Options) -> dict[str, Any]:
 
 def _from_file(path: str) -> dict[str, Any]:
     try:
-        mapping = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        mapping = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise CommandError(f"Cannot read the mapping {path}: {error}.", returncode=arguments.USAGE) from error
     body = mapping.get("body")
