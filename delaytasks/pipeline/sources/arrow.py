@@ -167,8 +167,9 @@ class TableReader(DataSourceReader):
             for each in enter_statements(self.snapshot):
                 cursor.execute(each)
             if self.database.vendor == "postgresql":
-                cursor.execute("SET jit = off")  # to compile the query for each range would take longer than it saves
-                cursor.execute("SET row_security = off")  # raise an error instead of hiding rows
+                # To compile the query for each range would take longer than it saves. Hidden rows must be an error.
+                cursor.execute("SELECT set_config('jit', 'off', false), set_config('row_security', 'off', false)")
+                cursor.fetchone()
             if self.server:
                 cursor.execute(SERVER)
                 if tuple(cursor.fetchone()) != self.server:
