@@ -11,6 +11,7 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -21,6 +22,7 @@ from django.db import connection, connections, transaction
 from django.utils import translation
 from hypothesis import settings as hypothesis_settings
 
+from delaytasks import topics
 from tests.support import rabbitmq
 from tests.support.browser_fixtures import _profiles, console_errors, page, site, visitor  # noqa: F401  fixtures
 from tests.support.servers import PostgresServer, RedisServer
@@ -153,6 +155,13 @@ def transactional_db(_emptied_tables: list[str], django_db_blocker: Any) -> Iter
 def _empty_cache() -> None:
     """Let no test see the statistics, counts of requests and tokens that earlier ones have cached in this process."""
     cache.clear()
+
+
+@pytest.fixture(autouse=True)
+def _own_topic_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read the rows of topics anew, and then only when a test clears the cache, however long it takes."""
+    topics.clear_cache()
+    monkeypatch.setattr(topics, "time", SimpleNamespace(monotonic=lambda: 0.0))
 
 
 @pytest.fixture(autouse=True)
