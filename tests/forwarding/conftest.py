@@ -12,6 +12,7 @@ from uuid import uuid4
 import kombu
 import pytest
 
+from delaytasks.forwarding import kafka as kafka_target
 from delaytasks.forwarding.targets import Format, Message
 
 from ..support.kafka_cluster import KafkaCluster, kafka_cluster
@@ -92,8 +93,10 @@ def _kafka_cluster() -> Iterator[KafkaCluster]:
 
 @pytest.fixture
 def kafka(_kafka_cluster: KafkaCluster, settings: Any) -> Iterator[KafkaCluster]:
-    """A cluster of Kafka, in BROKERS as "kafka"."""
+    """A cluster of Kafka, in BROKERS as "kafka". Producers of earlier tests, whose brokers were down, are not used."""
     settings.DELAYTASKS = {**settings.DELAYTASKS, "BROKERS": {"kafka": {"bootstrap.servers": _kafka_cluster.servers}}}
+    for producer in list(vars(kafka_target._links._holder).values()):
+        kafka_target._links.drop(producer)
     yield _kafka_cluster
     if isinstance(_kafka_cluster, KafkaCluster):
         _kafka_cluster.set_down(down=False)

@@ -145,7 +145,7 @@ def test_a_queue_that_is_full_takes_the_rest_when_some_are_confirmed(kafka, name
 def test_a_message_that_the_broker_refuses_removes_none_of_another_thread(kafka, name, batch, monkeypatch):  # noqa: F811
     target, other = Kafka(name), Kafka(f"{name}-other")
     for each in (target, other):
-        send(each, batch(["first"]))
+        send(each, batch(["first"]), 10)
     answers, on_its_way = [], threading.Event()
     thread = threading.Thread(target=lambda: answers.append(send(other, batch(["good"]), 10)))
     produce, answer = module.Producer._produce, module._Batch.answer
