@@ -6,11 +6,13 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from delaytasks.celery import forks, metric_files, metrics_server
+from delaytasks.celery import metric_files, metrics_server
 from delaytasks.monitoring import prometheus
+from tests.support.forks import record_blocks
 
 
 @pytest.fixture
@@ -90,22 +92,17 @@ def test_a_worker_that_was_restarted_by_a_signal_has_a_new_directory() -> None:
     assert first == second, "another worker of the same process"
 
 
-class Scraped:
-    """A registry or collector whose only metric is the number of threads that keep the pool from forking."""
-
-    def collect(self) -> list[int]:
-        return [forks._threads]
-
-
 @pytest.mark.parametrize(("own", "merged"), [("/a/directory", ["/a/directory"]), ("", [])], ids=["own", "given"])
 def test_a_scrape_merges_the_workers_own_files_and_keeps_the_pool_from_forking(monkeypatch, own, merged) -> None:
     calls: list[str] = []
+    inside = record_blocks(monkeypatch, metrics_server)
+    scraped = SimpleNamespace(collect=lambda: list(inside))
     monkeypatch.setattr(metric_files, "merge_ended", calls.append)
     monkeypatch.setattr(metrics_server._directories, "own", own)
-    monkeypatch.setattr(prometheus, "make_process_registry", Scraped)
-    monkeypatch.setattr(prometheus, "JobCollector", Scraped)
-    assert list(metrics_server._Registry().collect()) == [1, 1]
-    assert (calls, forks._threads) == (merged, 0)
+    monkeypatch.setattr(prometheus, "make_process_registry", lambda: scraped)
+    monkeypatch.setattr(prometheus, "JobCollector", lambda: scraped)
+    assert list(metrics_server._Registry().collect()) == ["no fork"] * 2
+    assert (calls, inside) == (merged, [])
 
 
 def test_a_scrape_whose_database_is_silent_does_not_stop_the_next_one(monkeypatch) -> None:

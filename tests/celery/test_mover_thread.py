@@ -11,11 +11,12 @@ from django.db import connections
 from django.db.backends.signals import connection_created
 
 from delaytasks import mirror
-from delaytasks.celery import beat, bootsteps, forks, mover_thread, shutdown
+from delaytasks.celery import beat, bootsteps, mover_thread, shutdown
 from delaytasks.celery.bootsteps import MoverStep
 from delaytasks.celery.mover_thread import MoverThread
 from delaytasks.maintenance import guard
 from delaytasks.models import MirrorMark
+from tests.support.forks import record_blocks
 from tests.support.servers import wait_until
 from tests.support.silent_server import silent_server
 
@@ -161,11 +162,16 @@ def test_a_database_that_does_not_answer_delays_no_other(step: MoverStep, stage,
 
 
 def test_a_thread_that_ends_closes_its_connections_while_the_pool_does_not_fork(harness: Harness, monkeypatch) -> None:
-    threads: list[int] = []
-    monkeypatch.setattr(connections, "close_all", lambda: threads.append(forks._threads))
+    inside, closed = record_blocks(monkeypatch, mover_thread), []
+
+    def close_all() -> None:
+        if threading.current_thread() is threading.main_thread():
+            closed.append(list(inside))
+
+    monkeypatch.setattr(connections, "close_all", close_all)
     harness.thread._stop_requested.set()
     harness.thread.run()
-    assert threads == [1]
+    assert closed == [["no fork"]]
 
 
 def test_a_worker_that_stops_waits_once_for_all_threads(step: MoverStep, monkeypatch) -> None:

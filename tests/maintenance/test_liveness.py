@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from delaytasks import conf, databases, mirror, schedule
-from delaytasks.celery import forks, heartbeat
+from delaytasks.celery import heartbeat
 from delaytasks.celery.heartbeat import HeartbeatThread, Processes
 from delaytasks.maintenance import liveness
 from delaytasks.models import Job, JobEvent, Worker
@@ -17,6 +17,7 @@ from delaytasks.outcomes import ErrorCode
 from delaytasks.states import State
 from delaytasks.worker import claim, process_name, runner
 
+from ..support.forks import record_blocks
 from ..support.servers import wait_until
 from ..support.stage import Boom, outcomes
 
@@ -315,11 +316,12 @@ def test_the_slot_of_a_worker_that_has_just_started_is_not_freed(stage, worker, 
 
 def test_each_query_of_a_pass_delays_the_pools_forks(worker, monkeypatch):
     """On SQLite a process that is forked during a query may hang at its first one."""
-    asked: dict[str, int] = {}
+    asked: dict[str, list[str]] = {}
+    inside = record_blocks(monkeypatch, heartbeat)
     for name in ("delete_old_touches", "free_stale_slots", "take_back_jobs", "free_slots", "holds_jobs"):
 
         def ask(*_, name=name):
-            asked[name] = forks._threads
+            asked[name] = list(inside)
             return name == "holds_jobs" and len(asked) < 5
 
         monkeypatch.setattr(liveness, name, ask)
@@ -328,5 +330,5 @@ def test_each_query_of_a_pass_delays_the_pools_forks(worker, monkeypatch):
     monkeypatch.setattr(thread._observer, "clean_up_dead", lambda: None)
     thread._try_pass(False)
     assert list(asked) == ["delete_old_touches", "free_stale_slots", "take_back_jobs", "free_slots", "holds_jobs"]
-    assert set(asked.values()) == {1}
+    assert list(asked.values()) == [["no fork"]] * 5
     assert thread._dead == set()

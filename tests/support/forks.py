@@ -1,9 +1,13 @@
-"""Call a function in a forked process."""
+"""Call a function in a forked process, and record what keeps others from being forked."""
 
 import os
 import signal
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+
+import pytest
 
 
 def succeeds_in_fork(act: Callable[[], object]) -> bool:
@@ -19,3 +23,21 @@ def succeeds_in_fork(act: Callable[[], object]) -> bool:
         finally:
             os._exit(status)
     return os.waitpid(child, 0)[1] == 0
+
+
+def record_blocks(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> list[str]:
+    """Return a list with an item while the module is inside of no_fork(). Threads of earlier tests do not count."""
+    inside: list[str] = []
+    no_fork = module.no_fork
+
+    @contextmanager
+    def recorded() -> Iterator[None]:
+        with no_fork():
+            inside.append("no fork")
+            try:
+                yield
+            finally:
+                inside.pop()
+
+    monkeypatch.setattr(module, "no_fork", recorded)
+    return inside
