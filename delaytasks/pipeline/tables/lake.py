@@ -95,9 +95,11 @@ def files_below(files: fs.FileSystem, folder: str) -> list[fs.FileInfo]:
 
 
 def check_no_delta_table(files: fs.FileSystem, paths: Iterable[str]) -> None:
-    """Raise LakeError if one of these files is in a Delta table, whose folder also has files that are not in the table.
+    """Raise LakeError if one of these files is in the folder of a Delta table, which also has files with deleted rows.
 
-    Above the files, it looks for a table only on a disk. paths: also those of hidden files
+    paths   all files of an input, including hidden ones: a table is recognized by the files of its log
+
+    On a local disk, a table is recognized as well if the paths are only a part of it.
     """
     found = {path.partition(f"/{LOG}/")[0] for path in paths if f"/{LOG}/" in path}
     if isinstance(files, fs.LocalFileSystem):
