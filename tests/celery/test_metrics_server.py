@@ -95,14 +95,14 @@ def test_a_worker_that_was_restarted_by_a_signal_has_a_new_directory() -> None:
 @pytest.mark.parametrize(("own", "merged"), [("/a/directory", ["/a/directory"]), ("", [])], ids=["own", "given"])
 def test_a_scrape_merges_the_workers_own_files_and_keeps_the_pool_from_forking(monkeypatch, own, merged) -> None:
     calls: list[str] = []
-    inside = record_blocks(monkeypatch, metrics_server)
-    scraped = SimpleNamespace(collect=lambda: list(inside))
+    delays_forks = record_blocks(monkeypatch, metrics_server)
+    scraped = SimpleNamespace(collect=lambda: [delays_forks()])
     monkeypatch.setattr(metric_files, "merge_ended", calls.append)
     monkeypatch.setattr(metrics_server._directories, "own", own)
     monkeypatch.setattr(prometheus, "make_process_registry", lambda: scraped)
     monkeypatch.setattr(prometheus, "JobCollector", lambda: scraped)
-    assert list(metrics_server._Registry().collect()) == ["no fork"] * 2
-    assert (calls, inside) == (merged, [])
+    assert list(metrics_server._Registry().collect()) == [True, True]
+    assert (calls, delays_forks()) == (merged, False)
 
 
 def test_a_scrape_whose_database_is_silent_does_not_stop_the_next_one(monkeypatch) -> None:

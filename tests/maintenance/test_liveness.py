@@ -316,12 +316,12 @@ def test_the_slot_of_a_worker_that_has_just_started_is_not_freed(stage, worker, 
 
 def test_each_query_of_a_pass_delays_the_pools_forks(worker, monkeypatch):
     """On SQLite a process that is forked during a query may hang at its first one."""
-    asked: dict[str, list[str]] = {}
-    inside = record_blocks(monkeypatch, heartbeat)
+    asked: dict[str, bool] = {}
+    delays_forks = record_blocks(monkeypatch, heartbeat)
     for name in ("delete_old_touches", "free_stale_slots", "take_back_jobs", "free_slots", "holds_jobs"):
 
         def ask(*_, name=name):
-            asked[name] = list(inside)
+            asked[name] = delays_forks()
             return name == "holds_jobs" and len(asked) < 5
 
         monkeypatch.setattr(liveness, name, ask)
@@ -330,5 +330,5 @@ def test_each_query_of_a_pass_delays_the_pools_forks(worker, monkeypatch):
     monkeypatch.setattr(thread._observer, "clean_up_dead", lambda: None)
     thread._try_pass(False)
     assert list(asked) == ["delete_old_touches", "free_stale_slots", "take_back_jobs", "free_slots", "holds_jobs"]
-    assert list(asked.values()) == [["no fork"]] * 5
+    assert all(asked.values())
     assert thread._dead == set()

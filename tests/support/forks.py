@@ -1,7 +1,8 @@
-"""Call a function in a forked process, and record what keeps others from being forked."""
+"""Call a function in a forked process, and see whether a thread delays forks."""
 
 import os
 import signal
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,19 +26,19 @@ def succeeds_in_fork(act: Callable[[], object]) -> bool:
     return os.waitpid(child, 0)[1] == 0
 
 
-def record_blocks(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> list[str]:
-    """Return a list with an item while the module is inside of no_fork(). Threads of earlier tests do not count."""
-    inside: list[str] = []
+def record_blocks(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> Callable[[], bool]:
+    """Return a function that says whether the calling thread is inside of no_fork() in this module."""
+    inside: set[int] = set()
     no_fork = module.no_fork
 
     @contextmanager
     def recorded() -> Iterator[None]:
         with no_fork():
-            inside.append("no fork")
+            inside.add(threading.get_ident())
             try:
                 yield
             finally:
-                inside.pop()
+                inside.remove(threading.get_ident())
 
     monkeypatch.setattr(module, "no_fork", recorded)
-    return inside
+    return lambda: threading.get_ident() in inside
