@@ -159,7 +159,7 @@ def _empty_cache() -> None:
 
 @pytest.fixture(autouse=True)
 def _own_topic_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read the rows of topics anew, and then only when a test clears the cache, however long it takes."""
+    """Cache the rows of topics until the test clears the cache, however long it runs."""
     topics.clear_cache()
     monkeypatch.setattr(topics, "time", SimpleNamespace(monotonic=lambda: 0.0))
 

@@ -1,7 +1,7 @@
 """Fixtures: clients of service accounts and of staff, in this process."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import uuid4
 
@@ -10,7 +10,6 @@ from django.contrib.auth.models import Permission, User
 from django.http import HttpResponse
 from django.test import Client
 
-from delaytasks import topics
 from delaytasks.api.access import refusals, token_cache
 from delaytasks.api.limits import live_jobs, portions
 from delaytasks.api.models import Grant, ServiceAccount, Token
@@ -123,12 +122,9 @@ def staff_api() -> Callable[..., ApiClient]:
 
 
 @pytest.fixture
-def rest_topics(settings: Any) -> Iterator[None]:
+def rest_topics(settings: Any) -> None:
     """The topics mail.send, mail.print and sms.send are known by the settings only."""
     settings.DELAYTASKS = {**settings.DELAYTASKS, "TOPICS": TOPICS}
-    topics.clear_cache()
-    yield
-    topics.clear_cache()
 
 
 @pytest.fixture

@@ -278,7 +278,6 @@ def test_paused_topic_wakes_no_consumer(
         return woken
 
     assert not asyncio.run(scene())
-    topics.clear_cache()
 
 
 def test_thread_that_failed_to_start_is_started_by_the_next_consumer(

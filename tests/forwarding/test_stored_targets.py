@@ -319,7 +319,6 @@ def other(db, monkeypatch):
     yield "other"
     connections["other"].close()
     del connections["other"]
-    topics.clear_cache()
 
 
 def test_a_row_serves_its_own_database_only(other):

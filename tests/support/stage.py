@@ -96,7 +96,6 @@ def stage(
 ) -> Iterator[Stage]:
     """The engine, run step by step with settable clocks. Tests run once with the mirror and once without it."""
     settings.DELAYTASKS = {**settings.DELAYTASKS, "LINGER_MS": 0}
-    topics.clear_cache()
     runner._paces.clear()
     guard._heartbeats.clear()  # otherwise the guard would make an extra query ten seconds after its last heartbeat
     stage = Stage()
@@ -109,7 +108,6 @@ def stage(
     for topic in stage.registered:
         handlers.unregister(topic)
     handlers.clashes.clear()
-    topics.clear_cache()
     topics._built.clear()  # of targets in rows, which the settings of a test made usable
 
 

@@ -1,11 +1,10 @@
 """Fixtures for the queue protocol: send a command, get its envelope. Known topics: mail.send and sms.send."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from delaytasks import topics
 from delaytasks.api import long_poll
 from delaytasks.jobs import schedule
 from delaytasks.models import Job, JobEvent
@@ -73,11 +72,8 @@ ENDS = [  # ways to end the ready job "mail:1", and the message about it afterwa
 
 
 @pytest.fixture(autouse=True)
-def _topics(settings: Any) -> Iterator[None]:
+def _topics(settings: Any) -> None:
     settings.DELAYTASKS = {**settings.DELAYTASKS, "TOPICS": {"mail.send": {"max_attempts": 3}, "sms.send": {}}}
-    topics.clear_cache()
-    yield
-    topics.clear_cache()
 
 
 @pytest.fixture
