@@ -60,6 +60,7 @@ def test_jobs_behind_a_call_that_blocks_are_handed_back_while_it_runs(stage, mon
 def test_a_group_whose_time_is_over_begins_no_further_job(stage, monkeypatch):
     keys: list[str] = []
     monkeypatch.setattr(group, "WAIT_SECONDS", 0)
+    monkeypatch.setattr(group.Group, "_unclaim_waiting", lambda _: None)  # as if the timer was late
 
     @stage.handler("t", one_commit=True)
     def quick(job):
