@@ -171,6 +171,11 @@ def test_the_readme_has_the_numbers_of_the_published_trials():
     assert found.groups() == (str(trials), f"{jobs:,}", max(days))
 
 
+def test_the_page_about_upgrades_says_what_the_newest_migration_costs():
+    newest = max(path.name[:4] for path in (ROOT / "delaytasks" / "migrations").glob("[0-9]*.py"))
+    assert newest in (DOCS / "howto" / "upgrade.md").read_text()
+
+
 # -- Links --------------------------------------------------------------------------------------
 
 
