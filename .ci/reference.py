@@ -229,8 +229,8 @@ def exceptions() -> str:
     return page(
         "Exceptions",
         "All are in `delaytasks.exceptions`. The message says what was asked, what was found and what to do. "
-        "Everything that is wrong with arguments is a `BadInput`, which is a `ValueError` too. "
-        "`Retry` is not among them: a handler raises it; see [Python](python.md).",
+        "A wrong argument is a `BadInput`, which is a `ValueError` too. Decorators and targets also raise a plain "
+        "`ValueError`. `Retry` is not among them: a handler raises it; see [Python](python.md).",
         "\n".join(["| exception | derives from | meaning |", "|---|---|---|", *rows]),
         *details,
     )

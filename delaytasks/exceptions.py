@@ -46,15 +46,15 @@ class BadInput(DelaytasksError, ValueError):
 class NaiveDatetime(BadInput):
     """A due time needs a time zone.
 
-    Raised by schedule(), schedule_many() and reschedule().
+    Raised by schedule(), schedule_many(), reschedule() and the methods of Calendar.
     """
 
 
 class BadDelay(BadInput):
     """Give exactly one of delay and due_at, within the range.
 
-    The range is 0 to MAX_DELAY_SECONDS. Raised by schedule(), schedule_many() and reschedule(). Also by Snooze
-    and Retry, and for expires=, where the limit is 366 days.
+    The range is 0 to MAX_DELAY_SECONDS. Raised by schedule(), schedule_many() and reschedule(). Also by Snooze,
+    Retry, poll() and levels(), and for expires=, where the limit is 366 days.
     """
 
 
@@ -97,7 +97,7 @@ class BadCursor(BadInput):
 class BadTimeZone(BadInput):
     """A time zone is an IANA name, such as 'Europe/Berlin'.
 
-    Raised by Calendar and recurring(), and where staff define schedules.
+    Raised by Calendar, recurring() and schedule(), and where staff define schedules.
     """
 
 
@@ -118,7 +118,7 @@ class NoOpenHours(BadInput):
 class BadSchedule(BadInput):
     """The times of a schedule are wrong, or it would never run.
 
-    Raised by recurring(), and where staff define schedules.
+    Raised by recurring(), by schedule() for a series, and where staff define schedules.
     """
 
     range_problem = ""  # of a range to backfill: "backwards", "future", "long" or "unknown"
@@ -134,7 +134,7 @@ class ScheduleExists(BadSchedule):
 class UnknownTopic(BadInput):
     """This topic has no handler, no setting and no Topic row.
 
-    Raised by schedule(), schedule_many() and cancel().
+    Raised by schedule(), schedule_many(), cancel() and cancel_many().
     """
 
 

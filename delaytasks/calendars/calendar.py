@@ -39,8 +39,8 @@ class Calendar:
 
     name        str, unique in the project; staff's exceptions are stored under it
     tz          IANA name of the zone, or a ZoneInfo
-    hours       {days: windows}: {"mon-fri": "09:00-12:00,13:00-17:00", "sat": "10:00-14:00"}. A window that
-                ends at or before its beginning, such as 22:00-06:00, ends on the next day. Days that are not
+    hours       {days: windows}: {"mon-fri": "09:00-12:00,13:00-17:00", "sat": "10:00-14:00"}. A window whose
+                end is before its beginning, such as 22:00-06:00, ends on the next day. Days that are not
                 named are closed
     holidays    closed days: a country and perhaps a region, as in ("DE", "BW"), or a collection of dates
     exceptions  {date: windows} for days with other hours than usual, "" for closed; also on holidays

@@ -35,7 +35,7 @@ Windows = tuple[Window, ...]
 def parse_windows(text: str | Sequence[str]) -> Windows:
     """Return the windows of "09:00-12:00,13:00-17:00" or of a list of such texts, sorted. Raises BadCalendar.
 
-    "" means closed. A window that ends at or before its beginning, such as 22:00-06:00, ends on the next day.
+    "" means closed. A window whose end is before its beginning, such as 22:00-06:00, ends on the next day.
     """
     texts = [text] if isinstance(text, str) else text
     if not isinstance(texts, Sequence) or not all(isinstance(each, str) for each in texts):
