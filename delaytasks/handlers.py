@@ -273,8 +273,8 @@ def handler(
     subject         a model or its label ("shop.Order"): the model of the jobs' subjects. A subject of
                     another model is refused; None: any model
     on_subject_delete  "cancel": deleting a subject cancels its live jobs of this topic, in the same
-                    transaction; needs subject. Django then deletes the model's rows one by one. "keep":
-                    the jobs stay as they are
+                    transaction; needs subject. Django then loads the model's rows before it deletes them.
+                    "keep": the jobs stay as they are
 
     The function receives a RunningJob, or a list of them with batch. It returns None (finished), a Snooze or a
     Skip. If it raises, the job is retried after a delay, until max_attempts attempts have failed. With batch it

@@ -59,9 +59,9 @@ def recurring(
     body     the body of the jobs, JSON; None is stored as {}
     was      names of this schedule in earlier versions; a stored schedule with such a name is renamed
 
-    The other options are those of handler(). `ttr` is stored with the schedule, because processes of the old version
-    may make its jobs during a deployment. `manage.py delaytasks schedules apply` stores the schedule; call it after
-    migrate. Nothing runs before.
+    The other options are those of handler(), without batch. `ttr` is stored with the schedule, because processes of the
+    old version may make its jobs during a deployment. `manage.py delaytasks schedules apply` stores the schedule; call
+    it after migrate. Nothing runs before.
 
     Raises BadSchedule, BadTimeZone, and the exceptions of handler().
     """

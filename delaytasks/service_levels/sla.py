@@ -53,10 +53,11 @@ def sla(
     topic      str; None: "<app_label>.<model>.<function>"
     using      alias of the only database whose rows have clocks; None: all that have jobs and the model's table
 
-    The other options are those of handler(). The function is called once for each warning and once for the breach,
-    with the row, locked until the end of an atomic handler, and an SlaEvent. The conditions are tested again just
-    before: the function is not called for a paused or stopped clock. It is called early only if a person runs the job
-    of the next level at once or moves it to an earlier time.
+    The other options are those of handler(), without batch, one_commit, subject, on_subject_delete and expires. The
+    function is called once for each warning and once for the breach, with the row, locked until the end of an atomic
+    handler, and an SlaEvent. The conditions are tested again just before: the function is not called for a paused or
+    stopped clock. It is called early only if a person runs the job of the next level at once or moves it to an earlier
+    time.
 
     A service level is a declared timeout: `manage.py delaytasks timeouts apply` puts it into force, and reconciliation
     finds changes that send no signal, such as those by update(). A condition may contain what timeout(while_=...)

@@ -56,9 +56,10 @@ def timeout(
     topic      str; None: "<app_label>.<model>.<function>"
     using      alias of the only database whose rows have jobs; None: all that have jobs and the model's table
 
-    The other options are those of handler(). The function receives the row, locked until the end of an atomic
-    handler, and the RunningJob. The condition and the due time are tested again just before: if the condition is
-    false or the row is gone, the job ends as skipped; if the due time has changed, the job is moved.
+    The other options are those of handler(), without batch, one_commit, subject and on_subject_delete. The function
+    receives the row, locked until the end of an atomic handler, and the RunningJob. The condition and the due time are
+    tested again just before: if the condition is false or the row is gone, the job ends as skipped; if the due time has
+    changed, the job is moved.
 
     A declaration fires once for each row and due time. `manage.py delaytasks timeouts apply` puts a new or changed
     declaration into force; under DEBUG and in the test kit it is in force at once.
