@@ -255,7 +255,8 @@ def commands() -> str:
     parser = command.create_parser("manage.py", "delaytasks")
     subcommands = subparsers(parser).items()
     sections = [section for name, sub in subcommands for section in command_sections(f"delaytasks {name}", sub)]
-    return page("Commands", "`manage.py delaytasks <command>`.", command.help, common_options(parser), *sections)
+    usage = "`manage.py delaytasks <command>`. Django's own options, such as `--settings`, come before `<command>`."
+    return page("Commands", usage, command.help, common_options(parser), *sections)
 
 
 def subparsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
