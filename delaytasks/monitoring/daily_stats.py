@@ -13,7 +13,7 @@ from ..models import TopicStat
 from . import cache
 
 FRESH_SECONDS = 60  # a report runs each hour at most
-DAY, WEEK = timedelta(days=1), timedelta(days=7)
+HOUR, DAY, WEEK = timedelta(hours=1), timedelta(days=1), timedelta(days=7)
 HOUR_MS = 3_600_000
 
 
@@ -25,7 +25,10 @@ class PeriodStats(NamedTuple):
 
 
 class TopicHistory(NamedTuple):
-    """Figures of a topic for the last 24 whole hours and the last 7 days, and for the same periods a week earlier."""
+    """Figures of a topic for the last 24 whole hours and the last 7 days, and for the same periods a week earlier.
+
+    The last hour is the newest of the reports, so that equal periods are compared if reports are made once a day.
+    """
 
     newest: datetime  # the newest hour that a report covers
     day: PeriodStats
@@ -39,28 +42,25 @@ PERIODS = {"day": (DAY, timedelta()), "day_before": (DAY, WEEK), "week": (WEEK, 
 
 
 def topic_histories(using: str) -> dict[str, TopicHistory]:
-    """Return the figures of each topic with events in the last two weeks.
-
-    Uses one query. The figures may be a minute old.
-    """
+    """Return the figures of each topic with events in the last two weeks. They may be a minute old."""
     key = cache.cache_key("past", using)
     return cache.get_or_compute(key, FRESH_SECONDS, lambda previous: _compute(using), dict[str, TopicHistory])
 
 
 def _compute(using: str) -> dict[str, TopicHistory]:
-    now_ms = databases.now_ms(using)
-    end = clock.from_ms(now_ms - now_ms % HOUR_MS)  # no report covers the current hour completely
+    stats, now_ms = TopicStat.objects.using(using), databases.now_ms(using)
+    current = clock.from_ms(now_ms - now_ms % HOUR_MS)  # no report covers this hour completely
+    newest = stats.aggregate(newest=Max("hour_at"))["newest"]
+    if newest is None:
+        return {}
+    end = min(current, max(newest + HOUR, current - DAY))
     columns: dict[str, Any] = {}
     for name, (length, ago) in PERIODS.items():
         in_period = Q(hour_at__gte=end - ago - length, hour_at__lt=end - ago)
         columns[name] = Sum("happened", filter=in_period, default=0)
         columns[f"{name}_late"] = Max("late_p95_ms", filter=in_period)
-    rows: Any = (
-        TopicStat.objects.using(using)
-        .filter(hour_at__gte=end - 2 * WEEK)
-        .values("topic")
-        .annotate(newest=Max("hour_at"), **columns)
-    )
+    recent = stats.filter(hour_at__gte=end - 2 * WEEK)
+    rows: Any = recent.values("topic").annotate(newest=Max("hour_at"), **columns)
     return {row["topic"]: _topic_history(row) for row in rows}
 
 

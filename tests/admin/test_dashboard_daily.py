@@ -49,6 +49,20 @@ def test_each_topic_shows_its_last_day_and_week_compared_with_the_week_before(ad
     assert len(found["head"]) == 7
 
 
+def test_a_day_ends_with_the_newest_hour_of_the_reports_so_that_equal_periods_are_compared(admin_client):
+    for hours in range(12, 24 * 15):  # the last report was made twelve hours ago
+        hour(hours * HOUR, 10)
+    found = past(admin_client)
+    assert found["rows"] == [[TOPIC, "240", "0 %", "5 ms", "1,680", "0 %", "5 ms"]]
+    assert found["note"] == "newest hour in the reports: Mon 12:00, 12 h 0 min ago"
+
+
+def test_a_report_of_more_than_a_day_ago_does_not_cover_the_last_day(admin_client):
+    hour(3 * DAY, 10)
+    hour(3 * DAY + WEEK, 10)
+    assert past(admin_client)["rows"] == [[TOPIC, "0", "–", "–", "10", "0 %", "5 ms"]]
+
+
 def test_a_missing_comparison_is_a_dash(admin_client):
     hour(HOUR, 3, None)
     assert past(admin_client)["rows"] == [[TOPIC, "3", "–", "–", "3", "–", "–"]]
@@ -103,14 +117,14 @@ def test_cached_statistics_do_not_reveal_hidden_topics(staff, admin_client):
 
 
 @pytest.mark.on_both
-def test_statistics_need_one_query_and_are_cached_for_a_minute():
+def test_statistics_need_two_queries_and_are_cached_for_a_minute():
     hour(HOUR, 1)
     for n in range(30):
         hour(HOUR, 1, topic=f"t{n}")
     with CaptureQueriesContext(connection) as captured:
         assert len(daily_stats.topic_histories("default")) == 31
         assert len(daily_stats.topic_histories("default")) == 31
-    assert len([query for query in captured.captured_queries if "topicstat" in query["sql"]]) == 1
+    assert len([query for query in captured.captured_queries if "topicstat" in query["sql"]]) == 2
 
 
 def test_an_unreadable_table_does_not_affect_the_other_numbers(admin_client, monkeypatch):
