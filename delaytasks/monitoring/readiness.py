@@ -138,7 +138,7 @@ def _beat(status: Health) -> Check:
 
 def _ready(status: Health) -> Check:
     if status.oldest_ready_ms is None:
-        return Check("ready", State.OK, "no job waits")
+        return Check("ready", State.OK, "no job waits for a worker")  # others wait for a target or a resume
     waits = f"the oldest ready job has waited for {formatting.duration(status.oldest_ready_ms)}"
     message = f"{waits} (topic {status.oldest_ready_topic})"
     if status.oldest_ready_ms < conf.get().health_ready_seconds * 1000:

@@ -108,6 +108,13 @@ def test_waiting_jobs_of_a_paused_topic_are_not_marked_but_the_pause_is(admin_cl
     assert (found["paused"]["value"], found["paused"]["notes"]) == ("1", [TOPIC])
 
 
+def test_jobs_that_wait_for_an_unavailable_target_are_not_said_to_be_on_time(admin_client):
+    make_job("a", State.READY, due=timedelta(hours=1))
+    Topic.objects.filter(name=TOPIC).update(held_since=NOW, held_until=NOW + MINUTE)
+    ready = tiles(admin_client)["ready"]
+    assert (ready["value"], ready["notes"]) == ("1", [])
+
+
 def test_topics_without_a_handler_are_named(admin_client):
     make_job("a", State.READY, due=timedelta(seconds=1), topic="nobody.knows")
     ready = tiles(admin_client)["ready"]

@@ -107,6 +107,8 @@ def test_jobs_of_a_paused_topic_may_wait(alive, db_clock, settings):
     Topic.objects.update_or_create(name="t", defaults={"paused": True})
     db_clock.advance(seconds=3600)
     assert "ready" not in failing()
+    [ready] = readiness.run(names=["ready"])
+    assert ready.message == "no job waits for a worker"
 
 
 def test_without_redis_the_mirror_is_degraded_and_nothing_fails(alive, with_redis, redis_server):

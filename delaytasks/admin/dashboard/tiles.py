@@ -93,7 +93,7 @@ def _waiting(statuses: dict[str, TopicStatus], complete: bool) -> tuple[str, Pro
     stuck = max((each.oldest_ready_ms or 0 for each in waiting.values() if not each.paused), default=0)
     unknown = [name for name, each in waiting.items() if not each.known]
     notes = [_("the oldest for %(span)s") % {"span": span(oldest)}] if oldest is not None else []
-    if oldest is None and complete:
+    if complete and not any(each.ready.number for each in statuses.values()):  # held jobs are not in `waiting`
         notes = [_("nothing is overdue")]
     if unknown:
         notes.append(_("no handler for %(topics)s in this web process") % {"topics": names(unknown)})
