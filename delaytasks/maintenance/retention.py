@@ -25,7 +25,7 @@ from ..exceptions import MirrorDown
 from ..jobs.history import lake_directory
 from ..models import RetentionCursor
 from ..pipeline.addresses import local_path
-from ..states import State
+from ..states import ENDED, State
 from . import inbox, runs
 
 if TYPE_CHECKING:
@@ -87,9 +87,12 @@ class Retention:
 
     @property
     def shortest(self) -> timedelta | None:
-        """The shortest of all ages, or None if no job is ever deleted."""
-        ages = [age for options in self.topics.values() for age in options.values() if age is not None]
-        return min(ages, default=None)
+        """The shortest of all ages, or of those of the only topic; None if no job is ever deleted."""
+        if self.only is None:
+            ages = [age for options in self.topics.values() for age in options.values()]
+        else:
+            ages = [self.age(self.only, state) for state in ENDED]
+        return min((age for age in ages if age is not None), default=None)
 
     def is_over(self, job: EndedJob, now_ms: int) -> bool:
         age = self.age(job.topic, job.state)

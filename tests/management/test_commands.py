@@ -696,11 +696,29 @@ def test_prune_deletes_ended_jobs_of_the_given_age(run):
 
 
 def test_prune_of_one_topic_leaves_the_others_alone(run):
+    Topic.objects.create(name="mail.send")
     old("a")
-    assert run("prune", "--older-than", "1d", "--topic", "another").code == 0
+    assert run("prune", "--older-than", "1d", "--topic", "mail.send").code == 0
     assert remaining() == ["a"]
     assert run("prune", "--older-than", "1d", "--topic", TOPIC).code == 0
     assert remaining() == []
+
+
+def test_prune_refuses_an_unknown_topic_unless_it_has_jobs(run):
+    old("a")
+    Job.objects.update(topic="test.removed")
+    refused = run("prune", "--older-than", "1d", "--topic", "test.remove")
+    assert refused.code == 2
+    assert "Topic 'test.remove' is unknown" in refused.err
+    assert run("prune", "--older-than", "1d", "--topic", "test.removed", "--json").data["pruned"] == 1
+
+
+def test_prune_asks_for_an_age_if_the_setting_has_none_for_the_topic(run, settings):
+    settings.DELAYTASKS = {**settings.DELAYTASKS, "RETENTION": {"mail.send": {"ended": timedelta(days=30)}}}
+    old("a")
+    refused = run("prune", "--topic", TOPIC)
+    assert (refused.code, refused.out) == (2, "")
+    assert "--older-than, such as --older-than 30d, or DELAYTASKS['RETENTION']" in refused.err
 
 
 def test_prune_without_an_age_uses_the_setting_or_asks_for_one(run, settings):

@@ -3,7 +3,9 @@
 from django.core.management.base import CommandError, CommandParser
 
 from ... import conf, mirror
+from ...jobs.inputs import check_known
 from ...maintenance import audit, feed, retention, sweep
+from ...models import Job
 from ...worker import dispatch
 from ...worker.sender import sender
 from . import arguments, audited
@@ -87,7 +89,9 @@ def _prune_arguments(parser: CommandParser) -> None:
 
 
 def _prune(options: Options, using: str) -> Answer:
-    policy = _retention(options)
+    policy, topic = _retention(options), options["topic"]
+    if topic and not Job.objects.using(using).filter(topic=topic).exists():
+        check_known(using, topic)
     archive = retention.archive_directory(using)
     if archive is not None:
         return Answer(
@@ -104,7 +108,7 @@ def _prune(options: Options, using: str) -> Answer:
         topic: {kind: str(age) for kind, age in ages.items() if age is not None}
         for topic, ages in policy.topics.items()
     }
-    with audited.many(using, "jobs.pruned", "jobs", topic=options["topic"]) as after:
+    with audited.many(using, "jobs.pruned", "jobs", topic=topic) as after:
         for batch in retention.prune(using, policy):
             counts["pruned" if batch.table == "job" else "orphans"] += batch.deleted
             after |= {"older_than": older_than, **counts}
