@@ -35,9 +35,9 @@ def guard(using: str) -> int:
     logged, and holds up no other.
     """
     _record_heartbeat(using)
-    added = _try(_check_mirror, using) or 0
+    added = try_step(_check_mirror, using) or 0
     for each in passes:
-        _try(each, using)
+        try_step(each, using)
     return added
 
 
@@ -66,14 +66,14 @@ def _check_mirror(using: str) -> int:
         return 0
 
 
-def _try(step: Callable[[str], Result], using: str) -> Result | None:
-    """Return step(using), or None if it failed. Raises the error if the database cannot be reached."""
+def try_step(step: Callable[[str], Result], using: str) -> Result | None:
+    """Return step(using), or None if it failed, which is logged. Raises the error if the database cannot be reached."""
     try:
         return step(using)
     except Exception as error:
         if isinstance(error, DatabaseError | InterfaceError) and not connections[using].is_usable():
             raise
-        logger.exception("guard: %s failed; it is called again by the next guard", step)
+        logger.exception("%s failed; it is called again by the next guard or sweep", step)
         return None
 
 

@@ -18,6 +18,7 @@ from . import inbox, loads, retention
 from .audit import audit
 from .data_loss import get_or_create_mark, update_mark
 from .feed import PAGE, feed
+from .guard import try_step
 
 logger = logging.getLogger("delaytasks")
 
@@ -48,7 +49,9 @@ def sweep(using: str | None = None) -> dict[str, int]:
                 counts |= _run_audit(using)
         except MirrorDown as error:
             logger.warning("sweep: the mirror was skipped: %s", error)
-    return counts | retention.step(using) | {"inbox": inbox.prune(using)}
+    # The retention calls rules of the project. One that fails must hold up nothing else.
+    pruned = try_step(retention.step, using) or {"pruned": 0, "orphans": 0}
+    return counts | pruned | {"inbox": inbox.prune(using)}
 
 
 def settle_next_runs(using: str) -> int:

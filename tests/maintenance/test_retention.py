@@ -17,7 +17,7 @@ from delaytasks import cancel, conf, mirror, retry_dead, schedule, tasks
 from delaytasks.clock import from_ms
 from delaytasks.maintenance import retention, sweep
 from delaytasks.maintenance.retention import EndedJob, Retention
-from delaytasks.models import Job, JobEvent, RetentionCursor
+from delaytasks.models import Job, JobEvent, MirrorMark, RetentionCursor
 from delaytasks.states import State
 
 DAY = timedelta(days=1)
@@ -123,6 +123,16 @@ def test_a_job_that_a_rule_keeps_stays(ended, monkeypatch):
 
     assert prune(ended=30 * DAY)["job"] == 1
     assert list(Job.objects.values_list("pk", flat=True)) == [newest]
+
+
+def test_a_rule_that_fails_holds_up_nothing_but_the_deletion(ended, settings, monkeypatch, caplog):
+    set_retention(settings, {"*": {"ended": 30 * DAY}})
+    monkeypatch.setattr(retention, "_keep_rules", [Mock(side_effect=LookupError("no such table"))])
+    ended("a")
+    assert tasks.sweep()["pruned"] == 0
+    assert MirrorMark.objects.get().swept_at is not None
+    assert keys() == ["a"]
+    assert "no such table" in caplog.text
 
 
 def test_a_dead_job_that_was_retried_meanwhile_is_not_deleted(ended):
