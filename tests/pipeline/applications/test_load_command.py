@@ -144,6 +144,7 @@ def test_options_override_the_mapping_file_and_mistakes_are_usage_errors(databas
         (["a.csv", "--mapping", str(path)], "Cannot read the mapping .*m.toml"),
         (["a.csv", "--zone", "Mars/Base"], "not a time zone"),
         (["a.csv", "--spread", "0"], "above 0"),
+        (["a.csv", "--spread", "1e9"], "up to 316,224,000"),
         (["a.csv", "--delimiter", "::"], "one character"),
         (["a.csv", "--calendar", "offce"], "mapping's calendar: There is no calendar 'offce'"),
         (["a.csv", "--body", "x"], "not NAME=EXPRESSION"),

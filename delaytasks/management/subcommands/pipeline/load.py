@@ -91,9 +91,9 @@ def _zone(text: str) -> str:
 
 
 def _spread(text: str) -> float:
-    seconds = arguments.seconds(text)
-    if not 0 < seconds <= conf.get().max_delay_seconds:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    seconds, longest = arguments.seconds(text), conf.get().max_delay_seconds
+    if not 0 < seconds <= longest:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0 and up to {longest:,}")
     return seconds
 
 
