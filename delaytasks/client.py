@@ -25,7 +25,7 @@ import ssl
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Self
@@ -51,6 +51,7 @@ SIGNAL_SECONDS = 0.5  # the longest delay until a signal takes effect
 MAX_POP = 50
 LAST_TRY_SECONDS = 0.5  # before the end of a lease, its touch or the outcome of the job is sent a last time
 ERROR_CHARACTERS = 4_000  # of a traceback: its end says what happened
+NEVER_RAN = (Coroutine, Generator, AsyncGenerator)  # types of results that mean: the handler's body has not run
 
 
 class ClientError(Exception):
@@ -508,9 +509,9 @@ class _HeldJob:
 class Consumer:
     """Reserves the jobs of a topic and calls `handle(job)` for each, in `threads` threads, until stopped.
 
-    handle            returns None: the job is finished. Returns Snooze(delay): the job runs again later, and
-                      no attempt is used up. Raises: the attempt failed; the job is retried after the topic's backoff or
-                      the delay of Retry, and dead when its attempts are used up
+    handle            a function without async. Returns None: the job is finished. Returns Snooze(delay): the job runs
+                      again later, and no attempt is used up. Raises: the attempt failed; the job is retried after the
+                      topic's backoff or the delay of Retry, and dead when its attempts are used up
     wait              seconds that one request may wait at the server for a job
     heartbeat         touch the job at a third of its TTR while its handler runs. If the lease is lost all
                       the same, job.lost is set and the job is not finished
@@ -684,6 +685,13 @@ class Consumer:
         job = held.job
         try:
             result = self._handle(job)
+            if isinstance(result, Retry):
+                raise result
+            if isinstance(result, NEVER_RAN):
+                raise TypeError(
+                    f"The handler returned a {type(result).__name__}, so its body has not run. "
+                    "Make it a function without async and yield."
+                )
         except BaseException as error:  # SystemExit too: it would silently end this thread
             logger.warning("%s failed: %r", held, error)
             delay = error.delay if isinstance(error, Retry) else None

@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
@@ -152,6 +152,36 @@ def test_snooze_and_retry_choose_the_delay(client: Client, fake: FakeQueue) -> N
     assert (failed["delay"], early["delay"]) == (3600, 600)
     assert "the bank is closed" in failed["error"]
     assert "error" not in early, "it costs no attempt"
+
+
+async def coroutine(job: Job) -> None: ...
+
+
+def generator(job: Job) -> Iterator[None]:
+    yield
+
+
+async def async_generator(job: Job) -> AsyncIterator[None]:
+    yield
+
+
+@pytest.mark.filterwarnings("ignore:coroutine 'coroutine' was never awaited")
+@pytest.mark.parametrize("handle", [coroutine, generator, async_generator])
+def test_a_job_is_not_finished_if_the_body_of_its_handler_has_not_run(
+    client: Client, fake: FakeQueue, handle: Callable[[Job], Any]
+) -> None:
+    fake.put("a")
+    with consuming(client, handle):
+        (ended,) = until(lambda: [*fake.asked("release"), *fake.asked("finish")], "the job to be ended")
+    assert "so its body has not run" in ended["error"]
+
+
+def test_a_retry_that_is_returned_fails_the_job_as_if_it_was_raised(client: Client, fake: FakeQueue) -> None:
+    fake.put("a")
+    with consuming(client, lambda job: Retry("the bank is closed", delay=3600)):
+        (ended,) = until(lambda: [*fake.asked("release"), *fake.asked("finish")], "the job to be ended")
+    assert ended["delay"] == 3600
+    assert "the bank is closed" in ended["error"]
 
 
 def test_a_system_exit_fails_the_job_but_does_not_end_the_thread(client: Client, fake: FakeQueue) -> None:
