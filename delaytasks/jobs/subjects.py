@@ -50,7 +50,7 @@ def to_subject(instance: object, *, saved: bool = False) -> Subject:
     """
     if not isinstance(instance, Model):
         raise BadInput(f"subject is {short_repr(instance)}: give an instance of a model, or use a key.")
-    label = model_label(type(instance))
+    label = model_label(instance._meta.model)  # not type(): the instance may be lazy, such as request.user
     field = instance._meta.pk
     if isinstance(field, CompositePrimaryKey):
         raise BadInput(

@@ -6,9 +6,11 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from django.contrib.auth.models import AnonymousUser
 from django.db import connection, models
 from django.db.models import Model
 from django.test.utils import CaptureQueriesContext, isolate_apps
+from django.utils.functional import SimpleLazyObject
 
 from delaytasks import jobs_of, schedule, schedule_many
 from delaytasks.db import transitions
@@ -58,6 +60,15 @@ def test_schedule_many_takes_subjects(topics: None, product: Product) -> None:
     ]  # fmt: skip
     with pytest.raises(BadInput, match="Item 0: subject is 'lamp'"):
         schedule_many([{"topic": "lamp.dim", "subject": "lamp", "delay": 1}])
+
+
+def test_a_lazy_object_such_as_request_user_is_the_instance_that_it_stands_for(topics: None, product: Product) -> None:
+    lazy = SimpleLazyObject(lambda: product)
+    job = schedule("lamp.dim", subject=lazy, delay=HOUR)
+    assert (job.key, job.subject) == (f"product:{product.pk}", product)
+    assert list(jobs_of(lazy)) == [job]
+    with pytest.raises(BadInput, match="give an instance of a model"):
+        schedule("lamp.dim", subject=SimpleLazyObject(AnonymousUser), delay=HOUR)
 
 
 def test_jobs_of_returns_live_and_ended_jobs_newest_first(stage: Any, topics: None, product: Product) -> None:
