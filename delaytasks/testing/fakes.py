@@ -1,6 +1,7 @@
 """running_job(): make a RunningJob without a row, with which a unit test can call a handler."""
 
 import itertools
+import json
 from datetime import datetime
 from typing import Any
 
@@ -53,11 +54,10 @@ def running_job(
         handlers.check_subject(name, found.label)
     key = key or (found.key if found else "test")
     check_name(name, key)
-    to_body(body)
     now = timezone.now()
     return engine.plain_job(
         name, key, using=databases.alias(using), now=now, due_at=due_at or now, created_at=now,
-        body={} if body is None else body, attempt=attempt, failures=failures,
+        body=json.loads(to_body(body)), attempt=attempt, failures=failures,
         ttr_ms=handlers.ttr_ms(name) if ttr is None else validators.to_ttr_ms(ttr), subject=subject,
         subject_label=found and found.label, subject_pk=found and found.pk, job_id=next(_ids),
     )  # fmt: skip

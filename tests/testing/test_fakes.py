@@ -29,6 +29,15 @@ def test_it_has_what_a_handler_reads() -> None:
     assert running_job("lamp.dim", "k").id != job.id
 
 
+def test_its_body_is_as_json_stores_it() -> None:
+    """A handler that relies on a tuple or on keys that are no text fails with a real job, and so it does here."""
+    assert running_job("lamp.dim", body={7: (1, 2)}).body == {"7": [1, 2]}
+    body = {"list": [1]}
+    job = running_job("lamp.dim", body=body)
+    job.body["list"].append(2)
+    assert body == {"list": [1]}
+
+
 def test_no_database_is_used(register: Register) -> None:
     handle = register("lamp.dim", lambda job: Snooze(job.body["seconds"]), ttr=30)
     job = running_job(handle, body={"seconds": 60})
