@@ -32,7 +32,7 @@ class WithDjango:
         from .kit import Timeouts
 
         options = request.node.get_closest_marker("timeouts")
-        with Timeouts(**(options.kwargs if options else {})) as kit:
+        with Timeouts(*options.args, **options.kwargs) if options else Timeouts() as kit:
             yield kit
 
 

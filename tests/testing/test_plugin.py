@@ -50,13 +50,25 @@ def test_a_project_without_django_runs_its_tests_and_hears_of_the_fixture_only_w
     assert "1 passed, 1 error" in done.stdout
 
 
-def test_a_project_with_pytest_django_uses_the_fixture_without_a_mark(tmp_path: Path) -> None:
+def run_kit(tmp_path: Path, tests: str) -> str:
+    """Run tests in a project that has pytest-django. Return pytest's output."""
     (tmp_path / "conf.py").write_text(
         "SECRET_KEY = 'x'\nUSE_TZ = True\nINSTALLED_APPS = ['delaytasks']\n"
         "DATABASES = {'default': {'ENGINE': 'django.db.backends.sqlite3', 'NAME': ':memory:'}}\n"
         "DELAYTASKS = {'REDIS_URL': 'redis://127.0.0.1:1/0'}\n"  # nobody is there, and nobody asks
     )
-    (tmp_path / "test_kit.py").write_text(
+    (tmp_path / "test_kit.py").write_text(tests)
+    done = run(
+        "-m", "pytest", "-q", "--strict-markers", "--ds=conf", "-p", "no:cacheprovider",
+        "-p", "delaytasks.testing.plugin",
+        cwd=tmp_path, path=str(tmp_path),
+    )  # fmt: skip
+    return done.stdout + done.stderr
+
+
+def test_a_project_with_pytest_django_uses_the_fixture_without_a_mark(tmp_path: Path) -> None:
+    output = run_kit(
+        tmp_path,
         "from datetime import timedelta\n"
         "from delaytasks import handler, schedule\n"
         "done = []\n"
@@ -65,11 +77,19 @@ def test_a_project_with_pytest_django_uses_the_fixture_without_a_mark(tmp_path: 
         "def test_kit(timeouts):\n"
         "    note.schedule('order:1', delay=timedelta(days=900))\n"
         "    assert timeouts.advance(days=900).outcomes == {'finished': 1}\n"
-        "    assert done == ['order:1']\n"
+        "    assert done == ['order:1']\n",
     )
-    done = run(
-        "-m", "pytest", "-q", "--strict-markers", "--ds=conf", "-p", "no:cacheprovider",
-        "-p", "delaytasks.testing.plugin",
-        cwd=tmp_path, path=str(tmp_path),
-    )  # fmt: skip
-    assert "1 passed" in done.stdout, done.stdout + done.stderr
+    assert "1 passed" in output, output
+
+
+def test_a_mark_with_an_argument_that_has_no_name_is_refused(tmp_path: Path) -> None:
+    """Ignored, the test would run at another time than it says."""
+    output = run_kit(
+        tmp_path,
+        "from datetime import UTC, datetime\n"
+        "import pytest\n"
+        "@pytest.mark.timeouts(datetime(2030, 1, 1, tzinfo=UTC))\n"
+        "def test_kit(timeouts): pass\n",
+    )
+    assert "TypeError: Timeouts.__init__() takes 1 positional argument" in output
+    assert "1 error" in output
