@@ -1,5 +1,6 @@
 """The schedules that are declared in code, by name. schedules.apply() stores them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..exceptions import BadSchedule
@@ -8,10 +9,14 @@ from .definition import Definition
 
 @dataclass(frozen=True)
 class Declared:
-    """A schedule that is declared in code, and its names in earlier versions."""
+    """A schedule that is declared in code, and its names in earlier versions. Raises BadSchedule."""
 
     definition: Definition
-    was: tuple[str, ...] = ()
+    was: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if isinstance(self.was, str):
+            raise BadSchedule(f"was is {self.was!r}: give a tuple of names, ({self.was!r},).")
 
 
 _declared: dict[str, Declared] = {}

@@ -650,6 +650,12 @@ def test_two_declarations_of_one_name_are_refused():
         registry.add(registry.Declared(Definition(name="tick", topic="tick", every=1)))
 
 
+def test_a_former_name_that_is_not_in_a_tuple_is_refused():
+    """Its letters would count as names: apply() would delete the schedule, with its pause and its record of runs."""
+    with pytest.raises(BadSchedule, match=r"was is 'tock': give a tuple of names, \('tock',\)"):
+        recurring("tick", every=600, was="tock")(lambda job: None)
+
+
 def test_two_declarations_that_were_one_schedule_are_named(ticks, db_clock):
     declare("old")
     schedules.apply()
