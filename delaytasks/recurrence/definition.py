@@ -90,8 +90,8 @@ class Definition:
         """Return the values of the columns of Schedule, except start_at."""
         return {
             "name": self.name, "topic": self.topic, "body": self.body, "tz": to_zone(self.tz).key,
-            "cron": self.cron, "rrule": self.rrule, "repeat": self.repeat, "gap": self.gap, "overlap": self.overlap,
-            "missed": self.missed, "running": self.running,
+            "cron": self.cron or "", "rrule": self.rrule or "", "repeat": self.repeat,
+            "gap": self.gap, "overlap": self.overlap, "missed": self.missed, "running": self.running,
             "ttr_ms": None if self.ttr is None else to_ttr_ms(self.ttr),
             **{f"{name}_ms": to_ms(getattr(self, name), name) for name in ("every", "delay", "period", "within")},
         }  # fmt: skip

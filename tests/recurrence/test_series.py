@@ -86,6 +86,12 @@ def test_no_time_of_cron_before_the_call_starts_a_series(runs, db_clock):
     assert schedule("tick", KEY, cron="0 9 * * *", delay=timedelta(days=3)).key == f"{KEY}#2030-01-04T09:00:00"
 
 
+def test_none_stands_for_no_cron_and_no_rule(runs, db_clock):
+    assert schedule("tick", "a", cron=None, rrule=None, period=60, repeat=1).is_new
+    assert schedule("tick", "b", cron="0 9 * * *", rrule=None).is_new
+    assert schedule("tick", "c", cron=None, rrule="FREQ=DAILY").is_new
+
+
 def test_cron_alone_in_a_zone(runs, db_clock):
     assert schedule("tick", KEY, cron="30 2 * * *", tz="Europe/Berlin").due_at == START + timedelta(minutes=90)
 
