@@ -15,6 +15,7 @@ from ..models import JobEvent
 from ..states import Outcome
 from ..validators import to_line
 from ..worker.attempt import RunningJob
+from ..worker.coroutines import await_result
 from . import holds
 from .targets import Format, Message, Rejected, Target, TargetDown
 
@@ -187,10 +188,10 @@ class _Call:
         deliver_many = getattr(self.target, "deliver_many", None)
         try:
             if deliver_many is not None:
-                deliver_many(messages, seconds, self._keep)
+                await_result(deliver_many(messages, seconds, self._keep))
                 return None
             for message in messages:
-                answer = self.target.deliver(message, seconds)
+                answer = await_result(self.target.deliver(message, seconds))
                 self.results[message.id] = Finished(to_line(answer)) if answer and isinstance(answer, str) else None
         except Rejected as error:
             return Rejected(str(error))  # a copy without traceback: staff are shown only the target's answer

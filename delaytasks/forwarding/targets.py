@@ -1,6 +1,6 @@
 """The interface of targets: their methods, the messages that they send, and the exceptions that they raise."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, Protocol, TypeVar
@@ -65,9 +65,9 @@ class BatchRefused(Exception):
 
 
 class Target(Protocol):
-    """An external system that takes messages."""
+    """An external system that takes messages. Its methods may be coroutine functions."""
 
-    def deliver(self, message: Message, timeout_seconds: float) -> str | None:
+    def deliver(self, message: Message, timeout_seconds: float) -> str | Coroutine[Any, Any, str | None] | None:
         """Send the message and wait until the target has confirmed it.
 
         Returns None, or the target's answer: a text whose beginning is kept in the job's event, without secrets.
@@ -97,7 +97,9 @@ class BatchTarget(Target, Protocol):
         if errors[0] is not None:
             raise errors[0]
 
-    def deliver_many(self, messages: Sequence[Message], timeout_seconds: float, report: Report) -> None:
+    def deliver_many(
+        self, messages: Sequence[Message], timeout_seconds: float, report: Report
+    ) -> Coroutine[Any, Any, None] | None:
         """Send the messages, and report each of them as soon as the target has answered.
 
         report   called with a message and None if it is confirmed, otherwise with the error that deliver() would raise

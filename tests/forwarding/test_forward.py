@@ -1,5 +1,6 @@
 """Topics whose jobs are forwarded: confirmed, held, probed, dead."""
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -57,6 +58,35 @@ def test_a_due_job_is_finished_by_the_confirmation(stage, target, db_clock):
     assert (message.id, message.topic, message.key, message.body) == (str(job.pk), "t", "a", {"n": 1})
     assert (message.due_at, message.format) == (job.due_at, "cloudevents")
     assert (state_of("a"), held()) == ("finished", (False, ""))
+
+
+class AsyncTarget(Target):
+    async def deliver(self, message, timeout_seconds):
+        await asyncio.sleep(0)
+        super().deliver(message, timeout_seconds)
+
+
+class AsyncBatchTarget(AsyncTarget):
+    max_batch = 2
+
+    async def deliver_many(self, messages, timeout_seconds, report):
+        for message in messages:
+            await self.deliver(message, timeout_seconds)
+            report(message, None)
+
+
+@pytest.mark.parametrize("target_class", [AsyncTarget, AsyncBatchTarget])
+def test_the_methods_of_a_target_may_be_coroutines(stage, db_clock, target_class):
+    target = target_class()
+    stage.registered.append("t")
+    forward("t", target)
+    target.results = [TargetDown("away")]
+    schedule("t", key="a", delay=0)
+    stage.go()
+    assert (state_of("a"), held()) == ("delayed", (True, "away"))
+    db_clock.advance(seconds=5)
+    stage.go()
+    assert (state_of("a"), [message.key for message in target.messages]) == ("finished", ["a", "a"])
 
 
 def test_every_attempt_has_the_same_message_id(stage, target, db_clock):
