@@ -701,6 +701,8 @@ class Consumer:
             if isinstance(result, Snooze):
                 self._report(held, lambda: self._client.release(job, delay=result.delay))
             else:
+                if result is not None:
+                    logger.warning("%s: the handler returned %.80r, no Snooze of this module: finished.", held, result)
                 self._report(held, lambda: self._client.finish(job))
 
     def _report(self, held: _HeldJob, send: Callable[[], Any]) -> None:

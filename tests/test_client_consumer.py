@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import delaytasks
 from delaytasks import client as module
 from delaytasks.client import Client, Consumer, Job, Refused, Retry, Snooze, Unauthorized
 from tests.support.servers import wait_until
@@ -182,6 +183,16 @@ def test_a_retry_that_is_returned_fails_the_job_as_if_it_was_raised(client: Clie
         (ended,) = until(lambda: [*fake.asked("release"), *fake.asked("finish")], "the job to be ended")
     assert ended["delay"] == 3600
     assert "the bank is closed" in ended["error"]
+
+
+def test_a_result_that_means_nothing_is_logged(
+    client: Client, fake: FakeQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For example the Snooze that handlers in workers return: the job is finished, and would not run again."""
+    fake.put("a")
+    with consuming(client, lambda job: delaytasks.Snooze(60)):
+        await_state(fake, "a")
+    assert "the handler returned Snooze(delay=60, reason=''), no Snooze of this module: finished." in caplog.text
 
 
 def test_a_system_exit_fails_the_job_but_does_not_end_the_thread(client: Client, fake: FakeQueue) -> None:
