@@ -42,7 +42,10 @@ class Named(NamedTuple):
     def find_live(self, using: str) -> JobRow:
         row = transitions.find_live(using, [self]).get(self)
         if row is None:
-            raise NotLive(f"{self} is not live: it is finished, cancelled, dead or unknown.")
+            raise NotLive(
+                f"{self} is not live: it is finished, cancelled, dead or unknown. "
+                "Jobs of a series have keys of their own."
+            )
         return row
 
     def cancel(self, using: str, origin: "Origin") -> Cancelled | None:
@@ -203,7 +206,7 @@ def reschedule(
 ) -> "Job":
     """Move a live job to an earlier or later due time. Return its row.
 
-    topic, key   str, as they were scheduled
+    topic, key   str, as they were scheduled; of a series, the key of one of its jobs
     delay        timedelta, or seconds as int or float, from now by the database's clock
     due_at       aware datetime, to the millisecond; a past one means now. Give delay or due_at, not both
     using        str, a database alias; None: the router's database for writes
@@ -266,7 +269,7 @@ def postpone_job(
 def run_now(topic: str, key: str, *, using: str | None = None, by: str = "", reason: str = "") -> "Job":
     """Make a live job due now. Return its row.
 
-    topic, key   str, as they were scheduled
+    topic, key   str, as they were scheduled; of a series, the key of one of its jobs
     using        str, a database alias; None: the router's database for writes
     by, reason   str: who requested it and why, stored in the job's event; each one line, up to 255 characters
 

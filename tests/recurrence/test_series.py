@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.db import connection, transaction
 
-from delaytasks import cancel, cancel_many, jobs_of, run_now, schedule
+from delaytasks import cancel, cancel_many, jobs_of, reschedule, run_now, schedule
 from delaytasks.db import dialects
 from delaytasks.db import schedules as sql
-from delaytasks.exceptions import BadDelay, BadInput, BadKey, BadSchedule, BadTimeZone, KeyIsLive, UnknownTopic
+from delaytasks.exceptions import BadDelay, BadInput, BadKey, BadSchedule, BadTimeZone, KeyIsLive, NotLive, UnknownTopic
 from delaytasks.jobs.series import is_firing
 from delaytasks.models import Job, JobEvent, Schedule, ScheduleRun
 from delaytasks.recurrence import maker, schedules, series
@@ -253,6 +253,15 @@ def test_keys_that_begin_alike_are_strangers(runs, stage, db_clock):
     assert cancel("tick", "order:1") == "cancelled"
     assert live() == strangers
     assert Schedule.objects.get().series_key == "order:1#line:2"
+
+
+def test_a_job_of_a_series_is_moved_by_its_own_key(runs, stage, db_clock):
+    job = schedule("tick", KEY, delay=60, period=60, repeat=1)
+    with pytest.raises(NotLive, match="Jobs of a series have keys of their own"):
+        reschedule("tick", KEY, delay=5)
+    reschedule("tick", job.key, delay=5)
+    run_until(stage, db_clock, START + timedelta(minutes=5), step_seconds=5)
+    assert runs() == ["00:00:05", "00:02:00"]
 
 
 def test_cancel_after_the_last_run(runs, stage, db_clock):
