@@ -131,7 +131,7 @@ class BySweep(Pruning):
         self._celery = Celery(broker=testbed.redis.url())
 
     def begin(self, end: float) -> None:
-        self._celery.send_task("delaytasks.prune", ("default", round(end * 1000)), ignore_result=True)
+        self._celery.send_task("bench.prune", (end,), ignore_result=True)
 
     def pause(self) -> None:
         """Do nothing: the thread ends with its window."""

@@ -127,11 +127,3 @@ def _sweep(using: str) -> dict[str, int]:
         changes.send(pk, using)
     changes.prune(using)
     return counts
-
-
-@shared_task(name="delaytasks.prune", **OPTIONS)
-@keep_connections
-def prune(using: str, until_ms: int) -> None:
-    """Go on with the retention until this time, in a thread of this process. Sent by workers of older versions."""
-    if in_worker():
-        retention.prune_in_thread(using, until_ms=until_ms, stopping=stopping)

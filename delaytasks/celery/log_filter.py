@@ -1,20 +1,20 @@
-"""Leave out Celery's INFO lines about the engine's own tasks that run very often.
+"""Leave out Celery's INFO lines about the engine's own task that runs very often.
 
-Without Redis, beat sends move_due each second, and Celery logs three lines for each: sent, received, succeeded. Workers
-of older versions send chains of `prune` tasks. Lines about other tasks, about failures, and at the level DEBUG stay.
+Without Redis, beat sends move_due each second, and Celery logs three lines for each: sent, received, succeeded. Lines
+about other tasks, about failures, and at the level DEBUG stay.
 """
 
 import logging
 
 LOGGERS = ("celery.beat", "celery.worker.strategy", "celery.app.trace")
-QUIET_TASKS = ("delaytasks.move_due", "delaytasks.prune")
+QUIET_TASK = "delaytasks.move_due"
 
 
 def is_wanted(record: logging.LogRecord) -> bool:
-    """Return False for an INFO line about one of QUIET_TASKS, unless the level DEBUG is enabled."""
+    """Return False for an INFO line about QUIET_TASK, unless the level DEBUG is enabled."""
     if record.levelno > logging.INFO or logging.getLogger(record.name).isEnabledFor(logging.DEBUG):
         return True
-    return not any(task in record.getMessage() for task in QUIET_TASKS)
+    return QUIET_TASK not in record.getMessage()
 
 
 def install() -> None:

@@ -205,7 +205,7 @@ def step(using: str, seconds: float = STEP_SECONDS) -> dict[str, int]:
     return counts
 
 
-def prune_in_thread(using: str, *, until_ms: int | None = None, stopping: Callable[[], bool] = lambda: False) -> None:
+def prune_in_thread(using: str, *, stopping: Callable[[], bool] = lambda: False) -> None:
     """Continue the pass in a thread of this process, at the pace of prune(), until the pass or the process ends.
 
     Also delete the old records of inbox messages, which the sweep may have left.
@@ -213,7 +213,6 @@ def prune_in_thread(using: str, *, until_ms: int | None = None, stopping: Callab
     Does nothing if another thread is at it. Without Redis, threads of other processes are not known: the thread then
     ends when the next sweep is about to begin.
 
-    until_ms   when the thread ends at the latest, in ms since 1970; None: no limit
     stopping   returns True when the worker stops
     """
     # Not in tasks: while jobs keep coming, a message waits up to RUN_BUDGET_SECONDS until a pool process ends its run.
@@ -227,9 +226,7 @@ def prune_in_thread(using: str, *, until_ms: int | None = None, stopping: Callab
                 return
         except MirrorDown:
             lock = None
-        if lock is None:
-            next_sweep_ms = databases.now_ms(using) + conf.get().sweep_seconds * 1000
-            until_ms = next_sweep_ms if until_ms is None else min(until_ms, next_sweep_ms)
+        until_ms = None if lock is not None else databases.now_ms(using) + conf.get().sweep_seconds * 1000
         args = (using, lock, until_ms, stopping)
         name = f"delaytasks-retention-{using}"
         _threads[using] = threading.Thread(target=_continue_pass, args=args, name=name, daemon=True)

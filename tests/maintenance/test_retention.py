@@ -296,18 +296,13 @@ def test_a_thread_deletes_the_rest_with_pauses_until_the_pass_ends(ended, pages_
     assert not retention.is_unfinished("default")
 
 
-def test_the_thread_ends_at_its_time_and_when_the_worker_stops(ended, pages_of_one, monkeypatch, db_clock):
+def test_the_thread_ends_when_the_worker_stops(ended, pages_of_one, monkeypatch):
     for number in range(3):
         ended(f"k{number}")
-    monkeypatch.setattr(retention.time, "sleep", lambda seconds: db_clock.advance(seconds=10))
-    retention.prune_in_thread("default", until_ms=db_clock.now_ms + 10_000)
-    await_thread()
-    assert keys() == ["k1", "k2"]
-    retention.prune_in_thread("default", until_ms=db_clock.now_ms)
-    await_thread()
+    monkeypatch.setattr(retention.time, "sleep", lambda seconds: None)
     retention.prune_in_thread("default", stopping=lambda: True)
     await_thread()
-    assert keys() == ["k1", "k2"]
+    assert keys() == ["k0", "k1", "k2"]
     retention.prune_in_thread("default", stopping=lambda: len(keys()) == 1)
     await_thread()
     assert keys() == ["k2"]
@@ -401,14 +396,6 @@ def test_no_thread_begins_outside_a_worker_without_the_setting_or_after_the_pass
     RetentionCursor.objects.update(job_id=None, event_id=None)
     tasks.sweep()
     assert begun == []
-
-
-def test_a_message_of_an_older_version_starts_the_thread(ended, pages_of_one, monkeypatch, db_clock):
-    monkeypatch.setattr(tasks, "in_worker", lambda: True)
-    ended("k1")
-    tasks.prune("default", db_clock.now_ms + 30_000)
-    await_thread()
-    assert keys() == []
 
 
 def test_a_pass_begins_at_most_once_an_hour(ended, settings, db_clock):
