@@ -55,6 +55,9 @@ class Outcome(StrEnum):
     DEAD = "dead"
 
 
+FAILURES = (Outcome.FAILED, Outcome.EXPIRED, Outcome.DEAD)  # of attempts; DEAD: of the job's last one
+
+
 class Move(NamedTuple):
     before: State
     after: State

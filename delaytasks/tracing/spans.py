@@ -16,13 +16,12 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from ..states import Outcome
+from ..states import FAILURES, Outcome
 from . import Attempt, Scheduling, to_headers
 
 logger = logging.getLogger("delaytasks.tracing")
 SYSTEM = "delaytasks"
 MAX_CONTEXT = 1000  # characters; a longer tracestate is left out, as W3C Trace Context allows
-FAILURES = (Outcome.FAILED, Outcome.EXPIRED, Outcome.DEAD)
 # Not the propagators that the site has configured: the text is stored, and other processes must be able to read it.
 _propagator = TraceContextTextMapPropagator()
 

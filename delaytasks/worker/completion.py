@@ -23,7 +23,7 @@ from ..jobs.next_runs import schedule_next
 from ..mirror.base import GONE, Settlement
 from ..outcomes import ErrorCode, error_text, to_stored_error
 from ..querysets import get_jobs
-from ..states import Outcome, State
+from ..states import FAILURES, Outcome, State
 from .coroutines import await_result
 from .isolation import isolated, reset_broken_connections
 
@@ -43,7 +43,6 @@ _SIGNALS = {
 # attempt, or that gives the job another declared time.
 after_end: dict[str, Callable[[str, Any], None]] = {}
 observers: list[Callable[[Outcome, Any], None]] = []  # called with each outcome and its job, after the signals
-_FAILURES = (Outcome.FAILED, Outcome.EXPIRED, Outcome.DEAD)
 Result = TypeVar("Result")
 _STATES = {Outcome.FINISHED: State.FINISHED, Outcome.SKIPPED: State.CANCELLED, Outcome.DEAD: State.DEAD}
 
@@ -264,7 +263,7 @@ def log_and_signal(
         logger.handle(record)
     signal = _SIGNALS.get(outcome)
     if signal is not None and signal.receivers:
-        extra = {"error": error} if outcome in _FAILURES else {}
+        extra = {"error": error} if outcome in FAILURES else {}
         signal.send_robust(sender=job.topic, job=job, **extra)
     tracing.ended(job.id, outcome, error)
     for observe in observers:

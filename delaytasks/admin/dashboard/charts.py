@@ -11,7 +11,7 @@ from ... import formatting
 from ...monitoring import forecast, last_hour
 from ...monitoring.forecast import Forecast
 from ...monitoring.last_hour import EventCounts, LastHour
-from ...states import Outcome
+from ...states import FAILURES, Outcome
 from .labels import clock_time, local, number, span, topic_counts
 
 Json = dict[str, Any]
@@ -99,7 +99,7 @@ def hour_charts(hour: LastHour, topics: Collection[str] | None) -> Json:
     }
     return {
         ENDED: frame | _counts(tallies, [Outcome.FINISHED, Outcome.CANCELLED, Outcome.SKIPPED]),
-        TROUBLE: frame | _counts(tallies, [Outcome.FAILED, Outcome.EXPIRED, Outcome.DEAD]),
+        TROUBLE: frame | _counts(tallies, FAILURES),
         LATE: frame | _lateness(tallies),
     }
 

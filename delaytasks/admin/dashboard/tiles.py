@@ -15,7 +15,7 @@ from ...monitoring import health, last_hour, readiness
 from ...monitoring.advice import ADVICE, Problem
 from ...monitoring.forecast import Forecast, TopicStatus, TopicStatuses
 from ...monitoring.last_hour import EventCounts, LastHour
-from ...states import Outcome
+from ...states import FAILURES, Outcome
 from ..lateness import SLOW_MS, STUCK_MS
 from .labels import MAX_NAMES, names, number, span, topic_counts
 
@@ -23,7 +23,6 @@ Json = dict[str, Any]
 ViewUrl = Callable[..., str]
 OK, WARNING, ERROR, PLAIN = "ok", "warning", "error", ""
 AUDITS_MISSED = 3  # after this many missed audits, it is unknown whether the mirror is correct
-FAILURES = (Outcome.FAILED, Outcome.EXPIRED, Outcome.DEAD)  # also DEAD ends an attempt: the job's last
 MAX_FAILED_RATIO = 0.1  # failed attempts divided by all attempts; the tile shows a warning above it
 
 
