@@ -167,13 +167,19 @@ class Handler:
 
     @property
     def name(self) -> str:
-        return f"{self.function.__module__}.{self.function.__qualname__}"
+        return name_of(self.function)
 
     @property
     def home(self) -> tuple[str, object]:
         """Where the function is defined. The value is the same if its module is imported twice."""
         code = getattr(self.function, "__code__", None)
         return self.name, (code.co_filename, code.co_firstlineno) if code else self.function
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return the module and the name of a function; of a callable object, such as a partial, those of its class."""
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 _handlers: dict[str, Handler] = {}
@@ -291,6 +297,9 @@ def handler(
     system check delaytasks.E002 reports a second function for the same topic.
     """
     _check_values(topic, max_attempts, batch, concurrency)
+    check_callable(topic, "on_dead", on_dead)
+    if not (backoff is None or isinstance(backoff, Backoff)):
+        raise ValueError(f"handler({topic!r}): backoff is {backoff!r}; give a Backoff of delaytasks.backoff.")
     _check_combination(topic, batch, atomic, one_commit)
     if not (queue is None or isinstance(queue, str)):
         raise ValueError(f"handler({topic!r}): queue is {queue!r}; it must be the name of a Celery queue.")
@@ -305,6 +314,8 @@ def handler(
         from .jobs.handles import Handle  # imported late: jobs/ is in a higher layer than this module
 
         function = function.function if isinstance(function, Handle) else function
+        if not callable(function):
+            raise ValueError(f"handler({topic!r}) decorates {function!r}, which cannot be called; give a function.")
         add(
             Handler(
                 topic, function, ttr_ms, max_attempts, queue, batch, atomic, one_commit, relaxed_commit,
@@ -318,9 +329,16 @@ def handler(
 
 
 def _check_values(topic: str, max_attempts: int, batch: int | None, concurrency: int | None) -> None:
-    for name, value in (("max_attempts", max_attempts), ("batch", batch), ("concurrency", concurrency)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+    optional = {name: value for name, value in (("batch", batch), ("concurrency", concurrency)) if value is not None}
+    for name, value in {"max_attempts": max_attempts, **optional}.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"handler({topic!r}): {name} is {value!r}; it must be a whole number from 1 on.")
+
+
+def check_callable(topic: str, option: str, value: object) -> None:
+    """Raise ValueError if an optional function cannot be called."""
+    if not (value is None or callable(value)):
+        raise ValueError(f"handler({topic!r}): {option} is {value!r}; give a function.")
 
 
 def _check_combination(topic: str, batch: int | None, atomic: bool, one_commit: bool) -> None:

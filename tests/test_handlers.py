@@ -259,6 +259,44 @@ def test_an_option_that_is_not_a_positive_integer_is_refused_by_name(option: str
 
 
 @pytest.mark.parametrize(
+    ("declare", "option"),
+    [
+        pytest.param(lambda: handler("order.close", max_attempts=None)(close), "max_attempts is None", id="attempts"),
+        pytest.param(lambda: handler("order.close", backoff=60)(close), "backoff is 60; give a Backoff", id="backoff"),
+        pytest.param(lambda: handler("order.close", on_dead="shop.dead")(close), "on_dead is 'shop.dead'", id="dead"),
+        pytest.param(
+            lambda: poll("order.close", every=[60], until=600, on_give_up="shop.end")(close), "on_give_up is 'shop.end'",
+            id="give-up",
+        ),
+        pytest.param(lambda: handler("order.close")(classmethod(close)), "cannot be called", id="classmethod"),
+    ],
+)  # fmt: skip
+def test_what_would_break_the_end_of_an_attempt_is_refused_when_declared(declare: Any, option: str) -> None:
+    with pytest.raises(ValueError, match=option):
+        declare()
+    assert handlers.handled() == []
+
+
+class Closer:
+    def __call__(self, job: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        pytest.param(Closer(), f"{__name__}.Closer", id="object"),
+        pytest.param(functools.partial(close), "functools.partial", id="partial"),
+    ],
+)
+def test_a_callable_without_a_name_has_that_of_its_class(function: Any, name: str) -> None:
+    handle = handler("order.close")(function)
+    assert handlers.find("order.close").name == name
+    assert repr(handle) == f"<handler of order.close: {name}>"
+    handler("order.close")(remind)
+    assert handlers.clashes == [f"Topic 'order.close' has two handlers: {name} and {__name__}.remind."]
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"one_commit": True, "batch": 10}, "one_commit needs atomic=True and no batch"),

@@ -58,7 +58,7 @@ class Handle(Generic[Function]):
             connect_delete(topic)
 
     def __repr__(self) -> str:
-        return f"<handler of {self.topic}: {self.function.__module__}.{self.function.__qualname__}>"
+        return f"<handler of {self.topic}: {handlers.name_of(self.function)}>"
 
     def __reduce__(self) -> str:
         return self.function.__qualname__  # pickled by name, like a function

@@ -73,6 +73,7 @@ def poll(
     if "batch" in options:
         raise ValueError(f"poll({topic!r}): batch is not possible, because each job has its own delays and deadline.")
     handlers.check_options("poll()", options, HandlerOptions)
+    handlers.check_callable(topic, "on_give_up", on_give_up)
     ladder = Ladder.parse(every, until)
 
     def register(function: Function) -> Handle[Function]:
