@@ -14,7 +14,7 @@ from .. import databases, signals
 from ..db import dialects, transitions
 from ..db.retries import in_transaction, retry_conflicts
 from ..db.transitions import Cancelled, Event, JobRow
-from ..exceptions import BadInput, KeyIsLive, MovedMeanwhile, NotDead, NotLive, Reserved
+from ..exceptions import BadInput, KeyIsLive, MovedMeanwhile, NotDead, NotLive, Reserved, short_repr
 from ..outcomes import CANCEL_RESULTS, NOT_DELAYED, CancelResult, Result
 from ..querysets import get_job
 from ..states import Outcome, State
@@ -356,9 +356,9 @@ def retry_dead(
 
 
 def _find_dead(using: str, topic: str | None, key: str | None, job_id: int | None) -> JobRow:
-    if job_id is not None:
-        row = transitions.find_by_id(using, job_id)
-    elif topic is not None and key is not None:
+    if topic is None and key is None and job_id is not None:
+        row = transitions.find_by_id(using, _check_id(job_id))
+    elif topic is not None and key is not None and job_id is None:
         topic, key = check_name(topic, key)
         row = transitions.find_latest(using, topic, key)
         if row is not None and row.state in (State.DELAYED, State.RESERVED):
@@ -369,6 +369,13 @@ def _find_dead(using: str, topic: str | None, key: str | None, job_id: int | Non
         state = "unknown" if row is None else State(row.state).word
         raise NotDead(f"Only a dead job can be retried; {job_id or f'{topic} {key!r}'} is {state}.")
     return row
+
+
+def _check_id(job_id: object) -> int:
+    """Return `job_id` if it can be the id of a job. Raises BadInput."""
+    if isinstance(job_id, bool) or not isinstance(job_id, int) or not 0 < job_id < 2**63:
+        raise BadInput(f"job_id is {short_repr(job_id)}: give the id of a job, an int.")
+    return job_id
 
 
 def _retry(using: str, dead: JobRow, origin: Origin) -> "Job":

@@ -18,7 +18,7 @@ from ..clock import from_ms
 from ..db import dialects, transitions
 from ..db.retries import in_transaction, retry_conflicts
 from ..db.transitions import NewJob, StoredJob
-from ..exceptions import BadInput, BadSchedule, KeyIsLive, UnknownTopic
+from ..exceptions import BadInput, BadSchedule, KeyIsLive, UnknownTopic, short_repr
 from ..querysets import find_job, get_job
 from ..validators import check_priority, check_topic
 from . import series, storage
@@ -324,12 +324,19 @@ def _checked(items: Iterable[Mapping[str, Any]], trace_context: str) -> Iterator
             row = to_new_job(**item)
         except TypeError as error:
             raise BadInput(
-                f"Item {position}: {error}. It takes topic, key or subject, delay or due_at, body, ttr, expires, "
-                "priority."
+                f"Item {position}: {_mistake(item, error)}. It takes topic, key or subject, delay or due_at, body, ttr, "
+                "expires, priority."
             ) from None
         except BadInput as error:
             raise type(error)(f"Item {position}: {error}") from None
         yield row._replace(trace_context=trace_context) if trace_context else row
+
+
+def _mistake(item: object, error: TypeError) -> str:
+    """Return why to_new_job(**item) raised a TypeError, without the name of that function."""
+    if not isinstance(item, Mapping):
+        return f"{short_repr(item)} is not a mapping"
+    return str(error).removeprefix("to_new_job() ")
 
 
 def _chunks(items: Iterable[Mapping[str, Any]], trace_context: str) -> Iterator[list[NewJob]]:

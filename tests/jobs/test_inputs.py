@@ -384,7 +384,17 @@ def test_one_bad_job_among_many_is_named_by_its_position_and_none_is_written(
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("item", [{"topik": TOPIC}, {"key": "a"}, {"topic": TOPIC, "key": "a", "when": 1}], ids=str)
-def test_an_item_with_missing_or_unknown_arguments_is_named_by_its_position(known_topic: None, item: dict) -> None:
-    with pytest.raises(BadInput, match=r"Item 0: .*It takes topic, key or subject, delay or due_at, body, ttr"):
+@pytest.mark.parametrize(
+    ("item", "mistake"),
+    [
+        ({"topik": TOPIC}, "got an unexpected keyword argument 'topik'"),
+        ({"key": "a"}, "missing 1 required positional argument: 'topic'"),
+        ("topic", "'topic' is not a mapping"),
+        (None, "None is not a mapping"),
+    ],
+    ids=str,
+)
+def test_an_item_with_wrong_arguments_is_named_by_its_position(known_topic: None, item: Any, mistake: str) -> None:
+    expected = rf"^Item 0: {mistake}\. It takes topic, key or subject, delay or due_at, body, ttr, expires, priority\.$"
+    with pytest.raises(BadInput, match=expected):
         schedule_many([item])

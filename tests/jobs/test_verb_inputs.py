@@ -40,6 +40,21 @@ def test_every_verb_refuses_a_bad_topic_or_key(stage, topic, key, error):
             verb()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param({"topic": "t", "key": "a", "job_id": 1}, "takes topic and key, or job_id", id="both"),
+        pytest.param({"topic": "t"}, "takes topic and key, or job_id", id="no-key"),
+        pytest.param({"job_id": "1042"}, "job_id is '1042'", id="text"),
+        pytest.param({"job_id": Job(id=1042, topic="t", key="a")}, "job_id is <Job: t a>", id="row"),
+        pytest.param({"job_id": 2**63}, "job_id is 9223372036854775808", id="too-large"),
+    ],
+)
+def test_a_retry_takes_a_name_or_an_id(db, arguments, message):
+    with pytest.raises(BadInput, match=message):
+        retry_dead(**arguments)
+
+
 def test_a_database_that_is_not_in_the_setting_is_refused(stage):
     stage.recorder("t")
     with pytest.raises(BadInput, match="DATABASES"):
