@@ -9,7 +9,8 @@ from delaytasks.models import Job
 from delaytasks.states import State
 from project.demo import examples
 from project.demo.simulation import ensure_shop
-from project.shop.models import Device, Message
+from project.shop.models import Device, Message, Ticket
+from project.shop.tickets import answer
 
 
 @pytest.fixture
@@ -53,3 +54,14 @@ def test_a_moved_lesson_is_announced_later(timeouts, demo):
 def test_the_next_run_continues_with_the_same_devices_and_seller(demo):
     examples.Examples(*ensure_shop(), print)
     assert Device.objects.count() == 2
+
+
+def test_staff_may_answer_the_ticket_and_delete_the_devices_between_two_rounds(timeouts, demo):
+    played, lines = demo
+    played.play()
+    answer(Ticket.objects.get().pk)
+    Device.objects.all().delete()
+    lines.clear()
+    played.play()
+    assert [ticket.state for ticket in Ticket.objects.order_by("pk")] == ["answered", "open"]
+    assert not any("is answered" in line for line in lines)
